@@ -34,18 +34,31 @@ on_end() {
   ended_by_slurm=yes
 }
 
-# Asks zea for what the signals said, as soon as it is known where.
+# Asks zea for what the signals said, as soon as it is known where. The record is told first: the next start of a job that is killed
+# takes its files back, and no others.
 hand_on() {
+  local name
   [ -n "$directory" ] && [ -n "$asked_to_save$asked_to_leave" ] || return 0
+  touched="${asked_to_save:+SAVE }${asked_to_leave:+STOP}"
+  [ ! -s "$record" ] || remember
   mkdir -p "$directory"
-  if [ -n "$asked_to_save" ]; then touch "$directory/SAVE"; fi
-  if [ -n "$asked_to_leave" ]; then touch "$directory/STOP"; fi
+  for name in $touched; do touch "$directory/$name"; done
 }
 
 # Takes back what zea did not take, so that no later run does.
 take_back() {
-  if [ -n "$asked_to_save" ]; then rm -f "$directory/SAVE"; fi
-  if [ -n "$asked_to_leave" ]; then rm -f "$directory/STOP"; fi
+  local name names=$touched
+  touched='' # before a signal touches them again
+  for name in $names; do rm -f "$directory/$name"; done
+  [ ! -s "$record" ] || remember
+}
+
+how_to_go_on() { echo "go on with sbatch <job script> -r $directory"; }
+
+# For a STOP that is not the script's own.
+give_up_as_asked() {
+  local by="a STOP file or a signal from outside the job"
+  give_up 75 "zea was asked to leave, by $by: not queued again; $(how_to_go_on)"
 }
 
 # Of the newest complete checkpoint of a run; nothing without one.
@@ -99,21 +112,28 @@ choose_start() {
   options=("$@")
   fast_starts=0
   if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ -s "$record" ]; then
-    local before newest
-    { read -r fast_starts && read -r directory && read -r before; } <"$record"
-    rm -f "$directory/SAVE" "$directory/STOP" # of a start that was killed
-    newest=$(newest_mark "$directory")
+    local where
+    # A signal is handed on, and the record written anew, once `directory` is known: not before all was read.
+    { read -r fast_starts && read -r where && read -r newest_at_first && read -r touched; } <"$record"
+    directory=$where
+    take_back # of a start that was killed
+    # Somebody else wants the job to end, and perhaps touched it while the job waited. A SAVE like that is left for zea.
+    if [ -e "$directory/STOP" ] && [ -z "$asked_to_leave" ]; then
+      rm -f "$directory/STOP"
+      give_up_as_asked
+    fi
     # One that was killed before it wrote a checkpoint begins as the first did: with an older one, perhaps.
-    if [ "$newest" != "$before" ]; then start=(-r "$directory"); fi
+    if [ "$(newest_mark "$directory")" != "$newest_at_first" ]; then start=(-r "$directory"); fi
     return
   fi
   ask_for_directory "${start[@]}" "${options[@]}"
+  newest_at_first=$(newest_mark "$directory")
   # A new run in a directory that holds checkpoints is refused by zea; a later start must not go on with them.
-  if [ "${start[0]}" = -r ] || [ "$(newest_step "$directory")" -lt 0 ]; then remember "$(newest_mark "$directory")"; fi
+  if [ "${start[0]}" = -r ] || [ -z "$newest_at_first" ]; then remember; fi
 }
 
-# remember NEWEST: what later starts of the job go by.
-remember() { printf '%s\n' "$fast_starts" "$directory" "$1" >"$record"; }
+# What later starts of the job go by.
+remember() { printf '%s\n' "$fast_starts" "$directory" "$newest_at_first" "$touched" >"$record"; }
 
 # What is set of the variables that the job script wants to be shown.
 show_variables() {
@@ -153,21 +173,20 @@ run() {
 
 # After exit code 75. Starts that bring the run no further must not follow each other for ever.
 go_on_later() {
-  local step=$1 seconds=$2 code=0 again="sbatch <job script> -r $directory"
+  local step=$1 seconds=$2 code=0
   wrote_checkpoint ||
     give_up 75 "no checkpoint is newer than when this start began, so another would not help: allow more time (--time, --signal)"
-  if [ -z "$asked_to_leave" ] && [[ " ${options[*]} " != *" -t "* ]]; then
-    give_up 75 "zea was asked to leave, by a STOP file or a signal from outside the job: not queued again; go on with $again"
-  fi
+  if [ -z "$asked_to_leave" ] && [[ " ${options[*]} " != *" -t "* ]]; then give_up_as_asked; fi
   fast_starts=$((seconds < shortest_start_seconds ? fast_starts + 1 : 0))
   [ "$fast_starts" -lt "$most_fast_starts" ] ||
-    give_up 75 "$fast_starts starts in a row lasted less than $shortest_start_seconds s: allow more time, then go on with $again"
-  remember ''
+    give_up 75 "$fast_starts starts in a row lasted less than $shortest_start_seconds s: allow more time, then $(how_to_go_on)"
+  newest_at_first=''
+  remember
   note "zea left after step $step; queued again, to go on with -r $directory"
   scontrol requeue "$SLURM_JOB_ID" || code=$?
   # As soon as the job is queued again Slurm ends all of its processes, this scontrol too, whether or not it has heard the answer:
   # the record stays for the next start, which there may be.
-  [ "$code" -eq 0 ] || note "scontrol ended with $code; should Slurm not queue this job again, go on with $again"
+  [ "$code" -eq 0 ] || note "scontrol ended with $code; should Slurm not queue this job again, $(how_to_go_on)"
   exit 75
 }
 
@@ -198,7 +217,7 @@ train() {
 }
 
 record=.zea-job-$SLURM_JOB_ID
-directory='' asked_to_save='' asked_to_leave='' ended_by_slurm=''
+directory='' newest_at_first='' touched='' asked_to_save='' asked_to_leave='' ended_by_slurm=''
 trap on_save USR1
 trap on_leave USR2
 trap on_end TERM

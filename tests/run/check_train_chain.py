@@ -6,6 +6,7 @@ usage: check_train_chain.py JOBS_FOLDER
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 
 JOBS = Path(sys.argv[1])
 # Tells where the run is; as ranks: that it was started, and perhaps sets a checkpoint aside and writes another, before
-# it ends with a code or Slurm ends the job.
+# it ends with a code, or the job is killed that was just told to leave, or Slurm ends the job.
 ZEA = """\
 #!/usr/bin/env bash
 if [ "$1" = -n ]; then printf '[run]\\ndirectory = "run"\\n[model]\\n'; exit; fi
@@ -22,6 +23,12 @@ echo "$*" >>starts
 if [ -n "${ASIDE:-}" ]; then mv "run/checkpoints/$ASIDE" "run/checkpoints/$ASIDE.replaced-1"; fi
 if [ -n "${WRITES:-}" ]; then mkdir -p "run/checkpoints/$WRITES" && touch "run/checkpoints/$WRITES/manifest.json"; fi
 if [ -n "${ENDS:-}" ]; then exit "$ENDS"; fi
+if [ -n "${KILLED:-}" ]; then
+  kill -USR2 "$CHAIN"
+  until [ -e run/STOP ]; do sleep 0.01; done
+  kill -KILL "$CHAIN"
+  exit
+fi
 kill -TERM "$CHAIN"
 sleep 0.2
 """
@@ -100,6 +107,26 @@ class TrainChain(unittest.TestCase):
         (self.folder / "requeued").unlink()
         done = self.run_job(1, *more, **{**leaves, "ASIDE": "step-00000600"})
         self.assert_ends(done, 75, "no checkpoint is newer than when this start began")
+
+    def test_requests_while_the_job_waits(self):
+        self.start(0, "deck.toml", writes="step-00000003")
+        (self.folder / "run/SAVE").touch()
+        self.assertEqual(self.start(1, "deck.toml"), "-r run")
+        self.assertTrue((self.folder / "run/SAVE").exists(), "for zea to take")
+        (self.folder / "run/STOP").touch()
+        done = self.run_job(2, "deck.toml")
+        self.assert_ends(done, 75, "by a STOP file or a signal from outside the job: not queued again; go on with")
+        self.assertEqual(len(self.starts()), 2)
+        self.assertFalse((self.folder / "run/STOP").exists(), "it has been heeded")
+
+    def test_a_request_of_a_start_that_was_killed(self):
+        """Is the script's own, and of that start alone."""
+        self.assertEqual(self.run_job(0, "deck.toml", KILLED="yes").returncode, -signal.SIGKILL)
+        self.assertTrue((self.folder / "run/STOP").exists())
+        self.assertEqual(self.start(1, "deck.toml", writes="step-00000003"), "-i deck.toml")
+        self.assertFalse((self.folder / "run/STOP").exists())
+        (self.folder / "run/STOP").touch()
+        self.assert_ends(self.run_job(2, "deck.toml"), 75, "asked to leave, by a STOP file")
 
 
 if __name__ == "__main__":
