@@ -28,7 +28,7 @@ on_leave() {
   hand_on
 }
 
-# Slurm ends the job: scancel, preemption, a requeue. It has told all processes of the job itself.
+# Slurm ends the job: scancel, a requeue, preemption whose grace time is over. It has told all processes of the job itself.
 on_end() {
   signalled=yes
   ended_by_slurm=yes
@@ -147,7 +147,7 @@ check() {
   [ -z "${shown_variables:-}" ] || show_variables
   if [ "${check_nodes:-no}" != yes ] || [[ " $* " == *" -n "* ]]; then return; fi
   run --check-node "$@"
-  [ -z "$ended_by_slurm" ] || leave_to_slurm
+  heed_slurm
   case $code in
     0) ;;
     8) give_up 8 "a node is sick (above): submit this again without it; ZEA_CHECK_NODES=no leaves the check out. The chain ends" ;;
@@ -173,7 +173,7 @@ run() {
 
 # After exit code 75. Starts that bring the run no further must not follow each other for ever.
 go_on_later() {
-  local step=$1 seconds=$2 code=0
+  local step=$1 seconds=$2
   wrote_checkpoint ||
     give_up 75 "no checkpoint is newer than when this start began, so another would not help: allow more time (--time, --signal)"
   if [ -z "$asked_to_leave" ] && [[ " ${options[*]} " != *" -t "* ]]; then give_up_as_asked; fi
@@ -183,6 +183,11 @@ go_on_later() {
   newest_at_first=''
   remember
   note "zea left after step $step; queued again, to go on with -r $directory"
+  queue_again
+}
+
+queue_again() {
+  local code=0
   scontrol requeue "$SLURM_JOB_ID" || code=$?
   # As soon as the job is queued again Slurm ends all of its processes, this scontrol too, whether or not it has heard the answer:
   # the record stays for the next start, which there may be.
@@ -199,6 +204,23 @@ leave_to_slurm() {
   exit "$code"
 }
 
+# Whether Slurm gives the nodes to another job after a grace time. It tells the steps then, not this script: under srun zea leaves with
+# a checkpoint, an mpirun of several nodes fails as its daemons end.
+is_preempted() {
+  local since
+  since=$(scontrol -o show job "$SLURM_JOB_ID" | sed -n 's/.* PreemptTime=\([^ ]*\).*/\1/p')
+  [ "${since:-None}" != None ]
+}
+
+# After run: what Slurm does to the job counts more than the code that zea ended with.
+heed_slurm() {
+  [ -z "$ended_by_slurm" ] || leave_to_slurm
+  if [ "$code" -ne 0 ] && is_preempted; then
+    note "preempted (exit code $code); queued again, to go on with what is in $directory"
+    queue_again
+  fi
+}
+
 train() {
   local begin=$SECONDS
   choose_start "$@"
@@ -208,7 +230,7 @@ train() {
   check "${start[@]}" "${zea_options[@]}" "${options[@]}"
   run "${start[@]}" "${zea_options[@]}" "${options[@]}"
   take_back
-  [ -z "$ended_by_slurm" ] || leave_to_slurm
+  heed_slurm
   case $code in
     0) give_up 0 "done" ;;
     75) go_on_later "$(newest_step "$directory")" $((SECONDS - begin)) ;;

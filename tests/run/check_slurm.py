@@ -43,24 +43,41 @@ kill -TERM $$
 """
 
 
-class Chain(threading.Thread):
-    """Tells a job to leave, as Slurm does before the time limit, as often as there are steps in
-    `at`: each time when it has made that many more than before."""
+class Background(threading.Thread):
+    """Calls a function while tests do other things; finish() waits for its end and raises what it did."""
 
-    def __init__(self, job, directory, at):
+    def __init__(self, function, *arguments):
         super().__init__(daemon=True)
-        self.job, self.directory, self.at = job, directory, at
-        self.failure = None
+        self.function, self.arguments, self.failure = function, arguments, None
+        self.start()
 
     def run(self):
         try:
-            for start, steps in enumerate(self.at):
-                self.job.wait_until(lambda: self.job.starts() > start, "start")
-                target = zr.last_step(self.directory) + steps
-                self.job.wait_until(lambda: zr.last_step(self.directory) >= target, "step")
-                self.job.signal("USR2")
+            self.function(*self.arguments)
         except AssertionError as failure:
             self.failure = failure
+
+    def finish(self):
+        self.join()
+        if self.failure:
+            raise self.failure
+
+
+def tell_to_leave(job, directory, at):
+    """As Slurm does before the time limit, as often as there are steps in `at`: each time when the job has made that
+    many more than before."""
+    for start, steps in enumerate(at):
+        job.wait_until(lambda: job.starts() > start, "start")
+        target = zr.last_step(directory) + steps
+        job.wait_until(lambda: zr.last_step(directory) >= target, "step")
+        job.signal("USR2")
+
+
+def preempt(job, directory, seats):
+    """By a job that needs its seats for a moment."""
+    job.wait_until(lambda: zr.last_step(directory) >= 8, "step")
+    others = ["--partition=high", *seats, "--time=1", "--output=/dev/null"]
+    job.cluster.submit(job.folder, *others, "--wrap=true")
 
 
 class Slurm(zr.ZeaTest):
@@ -72,16 +89,18 @@ class Slurm(zr.ZeaTest):
         cls.shared = zr.make_folder(cls.addClassCleanup)
         cls.weights = zr.make_weights(cls.shared / "weights.h5")
         cls.train = zr.make_dataset(cls.shared / "train.h5", zr.mixed_samples(22))
-        if not IS_WHOLE:
-            return
         deck = zr.write_deck(cls.shared, cls.weights, cls.train, schedule=[f"steps = {STEPS}"])
         nodes = ["--nodes=2", f"--ntasks-per-node={RANKS_PER_NODE}"]
-        cls.alone = cls.submit(cls.shared, nodes, [deck, "run.directory=alone"])
-        # Saves that training waits for leave the chain the time to come before the end.
+        # Saves that training waits for leave the time to come before the end.
         slow = ["checkpoint.every=4", "checkpoint.async=false", "checkpoint.rate_limit_mib=1"]
-        job = cls.submit(cls.shared, nodes, [deck, "run.directory=chained", *slow])
-        cls.chain = Chain(job, cls.shared / "chained", [20, 20])
-        cls.chain.start()
+        seats = ["--nodes=2", "--ntasks-per-node=1", "--gres=seat:1"]
+        cls.preempted = cls.submit(cls.shared, ["--partition=low", *seats], [deck, "run.directory=preempted", *slow])
+        cls.preemption = Background(preempt, cls.preempted, cls.shared / "preempted", seats)
+        if not IS_WHOLE:
+            return
+        cls.alone = cls.submit(cls.shared, nodes, [deck, "run.directory=alone"])
+        cls.chained = cls.submit(cls.shared, nodes, [deck, "run.directory=chained", *slow])
+        cls.signals = Background(tell_to_leave, cls.chained, cls.shared / "chained", [20, 20])
         cls.restless_zea = cls.write_script("restless.sh", RESTLESS_ZEA)
         scontrol = cls.write_script("programs/scontrol", ENDED_SCONTROL)
         known = {"ZEA": cls.restless_zea, "WRITES": "yes", "PATH": f"{scontrol.parent}:{sc.PATH}"}
@@ -140,15 +159,23 @@ class Slurm(zr.ZeaTest):
 
     @with_every_launcher_if_long
     def test_three_starts_end_where_one_run_does(self):
-        self.chain.join()
-        self.assertIsNone(self.chain.failure)
+        self.signals.finish()
         again = f" on {2 * RANKS_PER_NODE} ranks of n[1-2]: zea -r chained"
-        self.assert_ends(self.chain.job, "COMPLETED", 0, again)
-        self.assertEqual(self.chain.job.starts(), 3, self.chain.job.account())
-        self.assertEqual(self.chain.job.log.count("queued again, to go on with -r chained"), 2)
-        self.assertNotIn("\r", self.chain.job.log)  # whole lines
+        self.assert_ends(self.chained, "COMPLETED", 0, again)
+        self.assertEqual(self.chained.starts(), 3, self.chained.account())
+        self.assertEqual(self.chained.log.count("queued again, to go on with -r chained"), 2)
+        self.assertNotIn("\r", self.chained.log)  # whole lines
         self.assert_ends(self.alone, "COMPLETED", 0)
         self.assert_same_runs(self.shared / "alone", self.shared / "chained")
+
+    def test_two_starts_where_it_was_preempted(self):
+        """With a grace time. srun's ranks leave with a checkpoint, mpirun's are lost, and the newest one counts."""
+        self.preemption.finish()
+        left = {"mpirun": "preempted (exit code ", "srun": "preempted (exit code 75)"}[LAUNCHER]
+        again = "; queued again, to go on with what is in preempted"
+        self.assert_ends(self.preempted, "COMPLETED", 0, left, again, "zea -r preempted")
+        self.assertEqual(self.preempted.starts(), 2, self.preempted.account())
+        self.assertEqual(list(zr.numbers_of_steps(self.shared / "preempted")), list(range(1, STEPS + 1)))
 
     def test_saves_on_request_and_ends_on_scancel(self):
         job = self.start(self.deck, FOR_EVER)

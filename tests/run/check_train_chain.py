@@ -14,6 +14,10 @@ import unittest
 from pathlib import Path
 
 JOBS = Path(sys.argv[1])
+SCONTROL = """\
+#!/usr/bin/env bash
+if [ "$1" = requeue ]; then touch requeued; else echo "JobId=7 Restarts=9 PreemptTime=${PREEMPTED:-None} x"; fi
+"""
 # Tells where the run is; as ranks: that it was started, and perhaps sets a checkpoint aside and writes another, before
 # it ends with a code, or the job is killed that was just told to leave, or Slurm ends the job.
 ZEA = """\
@@ -35,7 +39,7 @@ sleep 0.2
 PROGRAMS = {
     "zea": ZEA,
     "mpirun": '#!/usr/bin/env bash\nexport CHAIN=$PPID\nexec "${@:3}"\n',
-    "scontrol": "#!/usr/bin/env bash\nif [ $1 = requeue ]; then touch requeued; else echo 'JobId=7 Restarts=9 x'; fi\n",
+    "scontrol": SCONTROL,
 }
 
 
@@ -54,7 +58,7 @@ class TrainChain(unittest.TestCase):
         path = f"{self.folder}:{os.environ['PATH']}"
         known = {**os.environ, **slurm, "PATH": path, "SLURM_RESTART_COUNT": str(restarts), **more}
         script = "zea=$PWD/zea launcher=mpirun mpirun_options=() zea_options=() most_fast_starts=3"
-        script += ' shortest_start_seconds=300; source "$0" "$@"'
+        script += ' shortest_start_seconds=300 check_nodes=${CHECKS:-no}; source "$0" "$@"'
         return subprocess.run(
             ["bash", "-c", script, JOBS / "train_chain.sh", *arguments],
             cwd=self.folder, env=known, capture_output=True, text=True, timeout=60,
@@ -107,6 +111,22 @@ class TrainChain(unittest.TestCase):
         (self.folder / "requeued").unlink()
         done = self.run_job(1, *more, **{**leaves, "ASIDE": "step-00000600"})
         self.assert_ends(done, 75, "no checkpoint is newer than when this start began")
+
+    def test_preempted_with_a_grace_time(self):
+        """Slurm does not tell the script; the job is queued again whatever its ranks end with, unless they are done."""
+        self.assert_ends(self.run_job(0, "deck.toml", ENDS="205"), 205, "the chain ends")
+        preempted = {"PREEMPTED": "2026-01-02T03:04:05", "WRITES": "step-00000003"}
+        said = "preempted (exit code {}); queued again, to go on with what is in run"
+        self.assert_ends(self.run_job(0, "deck.toml", ENDS="205", **preempted), 75, said.format(205), True)
+        for restarts in range(1, 5):  # short starts, without a newer checkpoint
+            done = self.run_job(restarts, "deck.toml", ENDS="75", **preempted)
+            self.assert_ends(done, 75, said.format(75), True)
+            self.assertEqual(self.starts()[-1], "-r run")
+        done = self.run_job(5, "deck.toml", ENDS="143", CHECKS="yes", **preempted)
+        self.assert_ends(done, 75, said.format(143), True)
+        self.assertEqual(self.starts()[-1], "--check-node -r run")
+        (self.folder / "requeued").unlink()
+        self.assert_ends(self.run_job(6, "deck.toml", ENDS="0", **preempted), 0, "done")
 
     def test_requests_while_the_job_waits(self):
         self.start(0, "deck.toml", writes="step-00000003")

@@ -30,6 +30,8 @@ PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
 
 # Two slurmd on one machine need a /tmp each (%n). linuxproc knows the processes of a job by their
 # parents, so that no other process can be meant. A requeued job waits for cred_expire to pass.
+# A job in `low` is preempted by one in `high` that needs its seat, of which a node has one; other
+# jobs ask for none.
 CONFIG = """\
 ClusterName=zea
 SlurmctldHost=localhost(127.0.0.1)
@@ -57,10 +59,14 @@ SchedulerParameters=sched_interval=1,batch_sched_delay=0
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
-GresTypes=gpu
-NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} Gres=gpu:4
-NodeName=n2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} Gres=gpu:4
-PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+GresTypes=gpu,seat
+NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} Gres=gpu:4,seat:1
+NodeName=n2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} Gres=gpu:4,seat:1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP PreemptMode=OFF
+PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP GraceTime=120
+PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 """
 # Ranks of the two "nodes" would take each other for neighbours in shared memory. SLURM_WAIT: how
 # long srun lets ranks live after one that was killed.
@@ -194,7 +200,7 @@ class Cluster:
         (self.folder / "slurm.conf").write_text(text)
         for number in range(4):
             (self.folder / f"gpu{number}").touch()
-        (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-3]\n")
+        (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-3]\nName=seat Count=1\n")
         (self.folder / "cgroup.conf").touch()
 
     def start_daemons(self):
@@ -232,8 +238,9 @@ class Cluster:
         return done.stdout
 
     def states(self):
+        """Of the nodes, as one of their partitions has them."""
         with contextlib.suppress(AssertionError):  # slurmctld does not answer yet
-            return self.run("sinfo", "-h", "-N", "-o", "%t").split()
+            return self.run("sinfo", "-h", "-N", "-p", "test", "-o", "%t").split()
         return []
 
     def submit(self, folder, *arguments, **environment):
