@@ -2,8 +2,10 @@
 #include "zea/watch/hang_verdict.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
-#include <set>
+#include <map>
+#include <utility>
 
 namespace zea {
 namespace {
@@ -11,11 +13,17 @@ namespace {
 /// Whom a message names; the report has all of them.
 constexpr size_t kNamed = 4;
 
+using Ranks = std::vector<int>;
+
 class Judge {
  public:
   Judge(const RankReports& reports, int num_ranks, double frozen_seconds)
       : reports_(reports), num_ranks_(num_ranks), frozen_seconds_(frozen_seconds) {
-    for (int rank = 0; rank < num_ranks; ++rank) waits_for_.push_back(find_awaited(rank));
+    waits_for_.resize(static_cast<size_t>(num_ranks), &nobody_);
+    is_awaited_.resize(static_cast<size_t>(num_ranks));
+    count_calls();
+    for (const auto& [rank, report] : reports)
+      if (is_rank(rank) && report.state.waits) find_awaited(rank, *report.state.waits);
   }
 
   HangVerdict verdict() const {
@@ -42,20 +50,47 @@ class Judge {
     return report.state.has_left || report.is_old || report.heartbeat_seconds() > frozen_seconds_;
   }
 
-  /// Ranks that this one cannot go on without.
-  std::set<int> find_awaited(int rank) const {
-    const auto found = reports_.find(rank);
-    if (found == reports_.end() || !found->second.state.waits) return {};
-    const RecordedWait& wait = *found->second.state.waits;
-    std::set<int> awaited(wait.peers.begin(), wait.peers.end());
-    if (wait.peers.empty())
-      for (const auto& [other, report] : reports_) {
-        const auto calls = report.state.calls_of_group.find(wait.group);
-        if (calls != report.state.calls_of_group.end() && calls->second < wait.call)
-          awaited.insert(other);
-      }
-    awaited.erase(rank);
-    return awaited;
+  /// What came from another node's file may be anything.
+  bool is_rank(int rank) const { return rank >= 0 && rank < num_ranks_; }
+
+  void count_calls() {
+    for (const auto& [rank, report] : reports_)
+      for (const auto& [group, calls] : report.state.calls_of_group)
+        if (is_rank(rank)) calls_of_group_[group].emplace_back(rank, calls);
+  }
+
+  /// Thousands that wait for the same call share one list of those that have not made it.
+  void find_awaited(int rank, const RecordedWait& wait) {
+    if (!wait.peers.empty()) {
+      Ranks& peers = peers_[rank] = wait.peers;
+      std::erase_if(peers, [this](int peer) { return !is_rank(peer); });
+      std::sort(peers.begin(), peers.end());
+      expect(rank, peers);
+      return;
+    }
+    const auto [behind, is_new] = behind_.try_emplace({wait.group, wait.call});
+    if (is_new)
+      for (const auto& [other, calls] : calls_of_group_[wait.group])
+        if (calls < wait.call) behind->second.push_back(other);
+    expect(rank, behind->second, is_new);
+  }
+
+  void expect(int rank, const Ranks& awaited, bool is_new = true) {
+    waits_for_[rank] = &awaited;
+    if (!is_new) return;
+    for (int other : awaited) is_awaited_[other] = true;
+  }
+
+  bool waits_for(int rank, int other) const {
+    return rank != other &&
+           std::binary_search(waits_for_[rank]->begin(), waits_for_[rank]->end(), other);
+  }
+
+  /// The first rank that this one cannot go on without; -1: there is none.
+  int first_awaited(int rank) const {
+    for (int other : *waits_for_[rank])
+      if (other != rank) return other;
+    return -1;
   }
 
   bool waits(int rank) const { return reports_.at(rank).state.waits.has_value(); }
@@ -76,7 +111,7 @@ class Judge {
     // One that nobody waits for may be right where it is.
     std::vector<int> awaited;
     for (int rank : busy)
-      if (!waiting_for(rank).empty()) awaited.push_back(rank);
+      if (is_awaited_[rank]) awaited.push_back(rank);
     if (!awaited.empty()) return awaited;
     busy.insert(busy.end(), unknown.begin(), unknown.end());
     return busy;
@@ -95,7 +130,7 @@ class Judge {
   std::vector<int> waiting_for(int rank) const {
     std::vector<int> ranks;
     for (int other = 0; other < num_ranks_; ++other)
-      if (waits_for_[other].count(rank) > 0) ranks.push_back(other);
+      if (waits_for(other, rank)) ranks.push_back(other);
     return ranks;
   }
 
@@ -140,24 +175,20 @@ class Judge {
   /// Where every rank is in a communication: ranks that wait for each other, or one that all
   /// have entered. Names those of the ring.
   std::string describe_cycle(std::vector<int>& ring) const {
-    const auto first = std::find_if(waits_for_.begin(), waits_for_.end(),
-                                    [](const auto& awaited) { return !awaited.empty(); });
-    if (first == waits_for_.end())
+    int first = 0;
+    while (first < num_ranks_ && first_awaited(first) < 0) ++first;
+    if (first == num_ranks_)
       return "every rank has entered the communication that it waits for, which does not end: a "
              "fault of the network, or ranks that disagree on its size; rank 0 is in " +
              doing(0);
     // From anyone who waits, on to whom it waits for, until somebody comes again or waits for
     // nobody.
-    std::vector<int> path = {static_cast<int>(first - waits_for_.begin())};
-    while (!waits_for_[path.back()].empty()) {
-      const int next = *waits_for_[path.back()].begin();
-      const auto again = std::find(path.begin(), path.end(), next);
-      if (again != path.end()) {
+    Ranks path = {first};
+    for (int next; (next = first_awaited(path.back())) >= 0; path.push_back(next))
+      if (const auto again = std::find(path.begin(), path.end(), next); again != path.end()) {
         ring.assign(again, path.end());
         break;
       }
-      path.push_back(next);
-    }
     if (ring.empty()) {
       ring = {path.back()};
       return describe(path.back());
@@ -172,7 +203,13 @@ class Judge {
   const RankReports& reports_;
   const int num_ranks_;
   const double frozen_seconds_;
-  std::vector<std::set<int>> waits_for_;  ///< of each rank
+  /// Of each group, its ranks in order with the calls that they have made.
+  std::map<std::string, std::vector<std::pair<int, int64_t>>> calls_of_group_;
+  std::map<std::pair<std::string, int64_t>, Ranks> behind_;  ///< a call of a group
+  std::map<int, Ranks> peers_;                               ///< those that a rank names itself
+  const Ranks nobody_;
+  std::vector<const Ranks*> waits_for_;  ///< of each rank, in order; it may be among them itself
+  std::vector<bool> is_awaited_;         ///< each rank, by anybody; one that waits, maybe by itself
 };
 
 }  // namespace

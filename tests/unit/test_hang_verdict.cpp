@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
+#include "zea/core/stopwatch.hpp"
+
 namespace zea::test_hang_verdict {
 namespace {
 
@@ -169,6 +173,41 @@ TEST(HangVerdict, WhereAllHaveComeNobodyIsBehind) {
 
   EXPECT_TRUE(verdict.behind.empty());
   EXPECT_TRUE(says(verdict, "a fault of the network")) << verdict.text;
+}
+
+/// Half of the ranks have not made the call that the others wait for.
+RankReports half_behind(int num_ranks) {
+  RankReports reports;
+  for (int rank = 0; rank < num_ranks / 2; ++rank)
+    reports[rank] = waiting("control", 9, {{"control", 9}, {"fsdp", 7}});
+  for (int rank = num_ranks / 2; rank < num_ranks; ++rank)
+    reports[rank] = report_of("load", {{"control", 8}, {"fsdp", 7}});
+  return reports;
+}
+
+// Nobody beats while the verdict is found, and the job ends 8 s after the deadline whatever it is.
+TEST(HangVerdict, ThousandsOfRanksAreJudgedAtOnce) {
+  constexpr int kRanks = 16384;
+  const RankReports reports = half_behind(kRanks);
+  const Stopwatch clock;
+  const HangVerdict verdict = judge_hang(reports, kRanks, 3);
+  EXPECT_LT(clock.seconds(), 5) << "pairs of ranks take minutes";
+
+  std::vector<int> behind(kRanks / 2);
+  std::iota(behind.begin(), behind.end(), kRanks / 2);
+  EXPECT_EQ(verdict.behind, behind);
+  EXPECT_TRUE(says(verdict, "8192 ranks wait for it, the first is rank 0 in")) << verdict.text;
+  EXPECT_TRUE(says(verdict, "; and 8188 more ranks are behind")) << verdict.text;
+  EXPECT_EQ(judge_hang(half_behind(4), 4, 3).behind, (std::vector<int>{2, 3})) << "as of a few";
+}
+
+TEST(HangVerdict, RanksThatThereAreNotAreNotWaitedFor) {
+  RankReports reports;
+  reports[0] = waiting("link", 5, {{"link", 5}}, {7, -1});
+  reports[1] = waiting("link", 5, {{"link", 5}}, {0});
+  reports[9] = report_of("load", {{"link", 4}});
+
+  EXPECT_EQ(judge_hang(reports, 2, 3).behind, std::vector<int>{0});
 }
 
 TEST(RankReport, TravelsAsJson) {
