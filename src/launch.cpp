@@ -212,7 +212,7 @@ void open_directory(const Start& start, WatchedRanks& ranks,
       check_no_checkpoints(start.directory);
     directory->write_deck(echo_deck(start.options));
     keep_companions(start);
-    remove_unfinished(start.directory + "/checkpoints");
+    remove_unfinished(start.directory + "/checkpoints", [&] { ranks.record.moved(); });
   });
   if (!ranks.watchdog) return;
   agree(*ranks.control, [&] {

@@ -74,7 +74,7 @@ void CheckpointSave::prepare(const std::vector<OwnPiece>& pieces) {
   control_.all_reduce(&needed, 1, DType::Int64, ReduceOp::Sum).wait();
   agree_on_root(control_, [&] {
     make_directory(request_.directory);
-    remove_checkpoint(unfinished_);
+    remove_checkpoint(unfinished_, [this] { engine_.mesh().record().moved(); });
     const int64_t free = free_bytes(request_.directory);
     if (free >= 0 && free < needed)
       throw StorageError(request_.directory + ": a checkpoint needs " + std::to_string(needed) +
@@ -227,7 +227,8 @@ void CheckpointSave::make_room() const {
 /// Of a save that failed on some rank, when no rank writes any more.
 void CheckpointSave::remove_unfinished() noexcept {
   try {
-    if (control_.rank() == 0) remove_checkpoint(unfinished_);
+    if (control_.rank() != 0) return;
+    remove_checkpoint(unfinished_, [this] { engine_.mesh().record().moved(); });
   } catch (const std::exception&) {
     // The failure under way says more; the next save of this step tries again.
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/checkpoint/checkpoint_writer.hpp"
 
+#include <chrono>
 #include <utility>
 
 #include "checkpoint_save.hpp"
@@ -18,9 +19,16 @@ CheckpointWriter::CheckpointWriter(Engine& engine, Collectives& control)
 
 CheckpointWriter::~CheckpointWriter() = default;
 
-/// On the root: its room may be needed, and its names.
+/// On the root: its room may be needed, and its names. As long as files go it is slow, not stuck.
 void CheckpointWriter::wait_for_removal() {
   if (!removal_.valid()) return;
+  ActionRecord& record = engine_.mesh().record();
+  const ActionRecord::Action action(record, "remove old checkpoints");
+  for (int64_t last = -1;
+       removal_.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready;) {
+    const int64_t removed = removed_files_;
+    if (std::exchange(last, removed) != removed) record.moved();
+  }
   try {
     removal_.get();
   } catch (const StorageError& error) {
@@ -35,11 +43,12 @@ std::string CheckpointWriter::removal_fault() {
 void CheckpointWriter::keep_newest(const std::string& directory, int64_t keep) {
   agree_on_root(control_, [&] {
     wait_for_removal();
-    RetiredCheckpoints retired = retire_all_but_newest(directory, keep);
+    RetiredCheckpoints retired =
+        retire_all_but_newest(directory, keep, [this] { engine_.mesh().record().moved(); });
     if (!retired.fault.empty()) removal_fault_ = retired.fault;
-    removal_ = std::async(std::launch::async, [directories = std::move(retired.directories)] {
+    removal_ = std::async(std::launch::async, [this, directories = std::move(retired.directories)] {
       detail::step_back(detail::kWaitingNice);
-      remove_retired(directories);
+      remove_retired(directories, [this] { ++removed_files_; });
     });
   });
 }

@@ -2,7 +2,10 @@
 #include "zea/checkpoint/retention.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
+
+#include <unistd.h>
 
 #include "zea/core/error.hpp"
 #include "zea/io/checkpoint_source.hpp"
@@ -24,9 +27,9 @@ bool is_ours(const fs::directory_entry& entry) {
 }
 
 /// Killed afterwards, nothing looks complete that is not, and the next run removes it.
-std::string retire(const std::string& checkpoint) {
+std::string retire(const std::string& checkpoint, const OnRemoved& removed) {
   const std::string unfinished = checkpoint + detail::kUnfinishedSuffix;
-  detail::remove_checkpoint(unfinished);
+  detail::remove_checkpoint(unfinished, removed);
   rename_durably(checkpoint, unfinished);
   return unfinished;
 }
@@ -56,16 +59,25 @@ std::string find_stranger(const std::string& directory) {
   return "";
 }
 
-void remove_checkpoint(const std::string& directory) {
+void remove_checkpoint(const std::string& directory, const OnRemoved& removed) {
   if (fs::symlink_status(directory).type() == fs::file_type::not_found) return;
   const std::string stranger = find_stranger(directory);
   if (!stranger.empty())
     throw StorageError(directory + ": cannot be removed, since " + stranger +
                        " is not a file of a checkpoint; move it elsewhere");
   remove_file(directory + "/" + kManifestFile);
+  std::vector<std::string> files;
   std::error_code error;
-  fs::remove_all(directory, error);
-  if (error) throw_storage_error("remove", directory, error.value());
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error))
+    files.push_back(entry->path().string());
+  if (error) throw_storage_error("list", directory, error.value());
+  for (const std::string& file : files) {
+    remove_file(file);
+    if (removed) removed();
+  }
+  if (::rmdir(directory.c_str()) != 0 && errno != ENOENT)
+    throw_storage_error("rmdir", directory, errno);
   sync_directory(parent_directory(directory));
 }
 
@@ -77,7 +89,8 @@ void keep_newest(const std::string& directory, int64_t keep) {
   if (!retired.fault.empty()) throw StorageError(retired.fault);
 }
 
-RetiredCheckpoints retire_all_but_newest(const std::string& directory, int64_t keep) {
+RetiredCheckpoints retire_all_but_newest(const std::string& directory, int64_t keep,
+                                         const OnRemoved& removed) {
   ZEA_ASSERT(keep >= 1);
   std::vector<CheckpointEntry> entries = list_checkpoints(directory);
   std::reverse(entries.begin(), entries.end());
@@ -87,7 +100,7 @@ RetiredCheckpoints retire_all_but_newest(const std::string& directory, int64_t k
     if (!run_id_of(entry.path) || ++good <= keep) continue;
     try {
       if (detail::find_stranger(entry.path).empty())
-        retired.directories.push_back(retire(entry.path));
+        retired.directories.push_back(retire(entry.path, removed));
     } catch (const StorageError& error) {
       if (retired.fault.empty()) retired.fault = error.what();
     }
@@ -95,11 +108,11 @@ RetiredCheckpoints retire_all_but_newest(const std::string& directory, int64_t k
   return retired;
 }
 
-void remove_retired(const std::vector<std::string>& directories) {
+void remove_retired(const std::vector<std::string>& directories, const OnRemoved& removed) {
   std::string fault;
   for (const std::string& directory : directories) {
     try {
-      detail::remove_checkpoint(directory);
+      detail::remove_checkpoint(directory, removed);
     } catch (const StorageError& error) {
       if (fault.empty()) fault = error.what();
     }
@@ -131,13 +144,13 @@ std::vector<std::string> set_aside_later(const std::string& directory, int64_t s
   return aside;
 }
 
-void remove_unfinished(const std::string& directory) {
+void remove_unfinished(const std::string& directory, const OnRemoved& removed) {
   const std::string suffix = detail::kUnfinishedSuffix;
   for (const std::string& name : directories_in(directory)) {
     if (!name.ends_with(suffix)) continue;
     const std::string path = directory + "/" + name;
     const bool is_save = step_of_name(name.substr(0, name.size() - suffix.size())).has_value();
-    if (is_save && detail::find_stranger(path).empty()) detail::remove_checkpoint(path);
+    if (is_save && detail::find_stranger(path).empty()) detail::remove_checkpoint(path, removed);
   }
 }
 

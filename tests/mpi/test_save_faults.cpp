@@ -21,7 +21,9 @@
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/checkpoint/retention.hpp"
+#include "zea/core/rank_state.hpp"
 #include "zea/io/checkpoint_source.hpp"
+#include "zea/io/shard_file.hpp"
 
 namespace zea::test_save_faults {
 namespace {
@@ -42,7 +44,7 @@ class SaveFaults : public ::testing::Test {
  protected:
   SaveFaults()
       : plan_(make_tiny_plan()),
-        mesh_(testing::world().communicator(), plan_.mesh, make_mpi_collectives),
+        mesh_(testing::world().communicator(), plan_.mesh, make_mpi_collectives, &record_),
         control_(make_mpi_collectives(testing::world().communicator())),
         engine_(plan_, mesh_, at::kCPU),
         writer_(engine_, *control_) {
@@ -189,6 +191,8 @@ class SaveFaults : public ::testing::Test {
     return calls;
   }
 
+  int64_t moves() const { return read_moves(reinterpret_cast<const std::byte*>(memory_.data())); }
+
   /// As if the child had never been.
   void restore() {
     fs::remove_all(checkpoints_);
@@ -209,6 +213,8 @@ class SaveFaults : public ::testing::Test {
   TemporaryDirectory temporary_;
   std::string checkpoints_ = temporary_ / "checkpoints";
   Plan plan_;
+  std::vector<int64_t> memory_ = std::vector<int64_t>(ActionRecord::memory_bytes() / 8 + 1);
+  ActionRecord record_{reinterpret_cast<std::byte*>(memory_.data())};
   Mesh mesh_;
   std::unique_ptr<Collectives> control_;
   Engine engine_;
@@ -322,6 +328,25 @@ TEST_F(SaveFaults, WhatCannotBeRemovedIsToldAndTheNextSaveIsMade) {
     EXPECT_EQ(list_checkpoints(checkpoints_).back().step, kStep + 1);
   }
   EXPECT_GE(told, 3) << "its name, its files, its directory";
+}
+
+// A watchdog must not take a file system for dead that takes long for each of many files.
+TEST_F(SaveFaults, FilesThatGoOneByOneAreNoHang) {
+  restore();
+  write(kStep);
+  constexpr int kFiles = 20;
+  for (int rank = 100; rank < 100 + kFiles; ++rank)
+    write_bytes(checkpoints_ + "/" + checkpoint_name(kBefore) + "/" + shard_file_name(rank), "x");
+
+  testing::arm({.directory = temporary_.path(), .kind = FaultKind::Slow});
+  writer_.keep_newest(checkpoints_, 1);
+  const int64_t before = moves();
+  writer_.finish_removal();
+  testing::disarm();
+
+  EXPECT_GE(moves() - before, kFiles / 2);
+  EXPECT_FALSE(fs::exists(checkpoints_ + "/" + checkpoint_name(kBefore)));
+  EXPECT_EQ(writer_.removal_fault(), "");
 }
 
 TEST_F(SaveFaults, AnElementThatNoRankWritesIsNoticed) {

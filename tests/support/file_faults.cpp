@@ -2,11 +2,13 @@
 #include "support/file_faults.hpp"
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdarg>
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -55,6 +57,14 @@ bool fails(const std::string& call, const std::string& path) {
   if (fault.kind != FaultKind::Error) return false;
   errno = fault.error_number;
   return true;
+}
+
+void wait_if_slow(const std::string& path) {
+  {
+    const std::lock_guard lock(mutex);
+    if (!is_below(path) || fault.kind != FaultKind::Slow) return;
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
 
 void note_bytes(const std::string& path) {
@@ -177,6 +187,7 @@ int rename_file(const char* from, const char* to) {
 int remove_at(int directory, const char* path, int flags) {
   const std::string name = faults::path_at(directory, path);
   if (faults::fails("unlink", name)) return -1;
+  faults::wait_if_slow(name);
   const auto result = static_cast<int>(::syscall(SYS_unlinkat, directory, path, flags));
   if (result == 0) faults::forget(name);
   return result;

@@ -12,6 +12,7 @@ namespace zea::testing {
 enum class FaultKind {
   Count,  ///< none: the calls are counted only
   Kill,   ///< the process is killed right before the call
+  Slow,   ///< each call that removes takes 50 ms
   Error   ///< the call fails
 };
 

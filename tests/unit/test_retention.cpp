@@ -108,10 +108,14 @@ TEST(Retention, RemovesUnfinishedSavesAndNothingElse) {
     make_checkpoint(run.path(), name);
   write_bytes(run / "step-00000003.tmp/notes.txt", "mine");
 
-  remove_unfinished(run.path());
+  write_bytes(run / "step-00000002.tmp/rank-00001.h5", "shard");
+  int removed = 0;
+
+  remove_unfinished(run.path(), [&] { ++removed; });
 
   EXPECT_EQ(names_in(run.path()),
             (std::vector<std::string>{"other.tmp", "step-00000001", "step-00000003.tmp"}));
+  EXPECT_EQ(removed, 2) << "each of many, behind the manifest";
 }
 
 TEST(Retention, ResolvesCheckpointsAndRunDirectories) {

@@ -6,6 +6,8 @@
 // and then hard-linked.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <string>
@@ -92,6 +94,7 @@ class CheckpointWriter {
 
   Engine& engine_;
   Collectives& control_;
+  std::atomic<int64_t> removed_files_ = 0;
   std::future<void> removal_;  ///< on the root
   std::string removal_fault_;
   std::unique_ptr<detail::SaveMemory> memory_;  ///< outlives each save

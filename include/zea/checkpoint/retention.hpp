@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,9 @@
 #include "zea/io/checkpoint_list.hpp"
 
 namespace zea {
+
+/// Called for each file that is gone: of many, slow is not stuck.
+using OnRemoved = std::function<void()>;
 
 /// Deletes complete checkpoints older than the newest `keep` (at least 1) whose manifests can be
 /// read. One with a bad manifest, or with files of somebody else in it, is neither counted nor
@@ -22,9 +26,10 @@ struct RetiredCheckpoints {
   std::string fault;                     ///< of the first that keeps its name; empty: none does
 };
 /// The first half of it. Throws StorageError where the directory cannot be listed.
-RetiredCheckpoints retire_all_but_newest(const std::string& directory, int64_t keep);
+RetiredCheckpoints retire_all_but_newest(const std::string& directory, int64_t keep,
+                                         const OnRemoved& removed = {});
 /// The second half. Removes what it can; throws StorageError of the first that stays.
-void remove_retired(const std::vector<std::string>& directories);
+void remove_retired(const std::vector<std::string>& directories, const OnRemoved& removed = {});
 
 /// The run that wrote a checkpoint; none where its manifest cannot be read.
 std::optional<std::string> run_id_of(const std::string& checkpoint);
@@ -39,7 +44,7 @@ std::vector<std::string> set_aside_later(const std::string& directory, int64_t s
 
 /// Deletes what saves that were killed left behind in `directory`. Only for the process that alone
 /// writes there.
-void remove_unfinished(const std::string& directory);
+void remove_unfinished(const std::string& directory, const OnRemoved& removed = {});
 
 struct ResolvedCheckpoint {
   std::string path;
@@ -69,7 +74,7 @@ std::string find_stranger(const std::string& directory);
 
 /// Removes a directory that a save made, its manifest first, and does nothing when there is none.
 /// Throws StorageError when a stranger is in it.
-void remove_checkpoint(const std::string& directory);
+void remove_checkpoint(const std::string& directory, const OnRemoved& removed = {});
 
 }  // namespace detail
 
