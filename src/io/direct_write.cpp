@@ -63,16 +63,25 @@ int open_direct(const std::string& path) {
   return ::open(path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW);
 }
 
-void write_past_buffers(int direct, int buffered, const std::string& path, int64_t offset,
-                        const void* data, int64_t bytes) {
+void UnsyncedBytes::add(int descriptor, const std::string& path, int64_t bytes) {
+  if ((bytes_ += bytes) < most_) return;
+  bytes_ = 0;  // other threads write on, and count anew
+  if (::fdatasync(descriptor) != 0) throw_storage_error("fdatasync", path, errno);
+}
+
+int64_t write_past_buffers(int direct, int buffered, const std::string& path, int64_t offset,
+                           const void* data, int64_t bytes) {
   const char* from = static_cast<const char*>(data);
   const int64_t before = (kPageBytes - offset % kPageBytes) % kPageBytes;
-  if (direct < 0 || bytes - before < kMinDirectBytes)
-    return write_buffered(buffered, path, offset, from, bytes);
+  if (direct < 0 || bytes - before < kMinDirectBytes) {
+    write_buffered(buffered, path, offset, from, bytes);
+    return bytes;
+  }
   const int64_t pages = (bytes - before) / kPageBytes * kPageBytes;
   write_buffered(buffered, path, offset, from, before);
   const int64_t end = before + write_pages(direct, path, offset + before, from + before, pages);
   write_buffered(buffered, path, offset + end, from + end, bytes - end);
+  return before + bytes - end;
 }
 
 }  // namespace zea

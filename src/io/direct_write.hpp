@@ -3,6 +3,7 @@
 // is read, and push nothing else out of memory.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -11,13 +12,29 @@ namespace zea {
 /// Below this the kernel's buffers, which join writes, are better.
 inline constexpr int64_t kMinDirectBytes = 1 << 20;
 
+/// What of a file may be in the kernel's buffers alone: not too much, or the sync at its end takes
+/// so long that whoever watches how much is written takes it for a hang.
+class UnsyncedBytes {
+ public:
+  explicit UnsyncedBytes(int64_t most = int64_t{1} << 30) : most_(most) {}
+  /// `bytes` more; where that is too many, waits until all are on the disk. Several threads may
+  /// call this. Throws StorageError.
+  void add(int descriptor, const std::string& path, int64_t bytes);
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  const int64_t most_;
+  std::atomic<int64_t> bytes_ = 0;
+};
+
 /// A second descriptor of a file that is being written, for direct access; -1 where the file system
 /// has none.
 int open_direct(const std::string& path);
 
 /// Writes all bytes at `offset`, whole pages of the file by `direct` (unless it is -1), what
-/// remains at both ends by `buffered`. Threads may write different parts. Throws StorageError.
-void write_past_buffers(int direct, int buffered, const std::string& path, int64_t offset,
-                        const void* data, int64_t bytes);
+/// remains at both ends by `buffered`; returns how many bytes went that way. Threads may write
+/// different parts. Throws StorageError.
+int64_t write_past_buffers(int direct, int buffered, const std::string& path, int64_t offset,
+                           const void* data, int64_t bytes);
 
 }  // namespace zea

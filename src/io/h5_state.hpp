@@ -6,6 +6,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "direct_write.hpp"
 #include "h5_call.hpp"
 #include "h5_reader.hpp"
 #include "zea/io/h5.hpp"
@@ -29,6 +30,7 @@ struct H5File::State {
   /// Of the same file, past the kernel's buffers; -1 where it is not open or the file system has no
   /// such thing.
   int direct_descriptor = -1;
+  UnsyncedBytes unsynced;
   H5Handle file;
   std::unordered_map<std::string, H5Made> made;
   size_t open_handles = 0;           ///< of `made`

@@ -103,7 +103,10 @@ void H5File::write_range(const std::string& name, int64_t first, int64_t count,
     if (bytes >= kMinDirectBytes) state_->open_direct();
     direct = state_->direct_descriptor;
   }
-  write_past_buffers(direct, state_->descriptor, state_->site.path, offset, source, bytes);
+  const std::string& path = state_->site.path;
+  const int64_t buffered =
+      write_past_buffers(direct, state_->descriptor, path, offset, source, bytes);
+  state_->unsynced.add(state_->descriptor, path, buffered);
 }
 
 }  // namespace zea

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/io/durable_file.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
+#include "io/direct_write.hpp"
 #include "support/files.hpp"
 
 namespace zea::test_durable_file {
@@ -48,6 +50,23 @@ TEST(DurableFile, KeepsTheOldFileWhenDropped) {
 
   EXPECT_EQ(read_bytes(path), "old");
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+}
+
+/// /dev/null takes everything, and says so when it is asked to sync it.
+TEST(UnsyncedBytes, AreSyncedBeforeTheyAreTooMany) {
+  const int file = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(file, 0);
+  const std::string part(2 << 20, 'x');
+  UnsyncedBytes unsynced(5 << 20);
+  const auto write = [&] {
+    unsynced.add(file, "null", write_past_buffers(-1, file, "null", 0, part.data(), 2 << 20));
+  };
+  write();
+  write();
+  EXPECT_EQ(unsynced.bytes(), 4 << 20);
+  EXPECT_TRUE(contains(error_of(write), "null: fdatasync failed"));
+  EXPECT_EQ(unsynced.bytes(), 0);
+  ::close(file);
 }
 
 TEST(DurableFile, SaysWhatFailed) {
