@@ -9,12 +9,13 @@
 #include <bit>
 #include <cerrno>
 #include <charconv>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <string_view>
 
+#include "zea/core/calendar.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/host_name.hpp"
 #include "zea/io/durable_file.hpp"
 
 namespace zea {
@@ -113,10 +114,6 @@ Message event_at(double wall_seconds, int64_t step) {
   return event;
 }
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 /// The seconds since 1970 in an event file's name; 0 for other names.
 int64_t seconds_in_name(const std::string& name) {
   int64_t seconds = 0;
@@ -127,17 +124,15 @@ int64_t seconds_in_name(const std::string& name) {
 
 /// A name behind those of all earlier starts, also where clocks differ or a second has not passed.
 std::string next_name(const std::string& directory) {
-  int64_t seconds = static_cast<int64_t>(seconds_now());
+  int64_t seconds = static_cast<int64_t>(calendar_seconds());
   std::error_code code;
   for (fs::directory_iterator entry(directory, code), end; !code && entry != end;
        entry.increment(code))
     seconds = std::max(seconds, seconds_in_name(entry->path().filename().string()) + 1);
   if (code) throw_storage_error("list", directory, code.value());
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
   char number[32];
   std::snprintf(number, sizeof number, "%010lld", static_cast<long long>(seconds));
-  return std::string(kNamePrefix) + number + "." + host + "." + std::to_string(getpid());
+  return std::string(kNamePrefix) + number + "." + host_name() + "." + std::to_string(getpid());
 }
 
 }  // namespace
@@ -174,7 +169,7 @@ EventFile::~EventFile() {
 }
 
 void EventFile::append(int64_t step, const std::vector<EventScalar>& scalars) {
-  const double now = seconds_now();
+  const double now = calendar_seconds();
   const bool is_first = written_bytes_ == 0;
   if (descriptor_ < 0) open();
   write((is_first ? event_file_header(now, first_step_) : "") +

@@ -2,7 +2,6 @@
 #include "zea/preflight/measure_nodes.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <set>
 
@@ -12,6 +11,7 @@
 #include "zea/comm/gathered_texts.hpp"
 #include "zea/comm/launch_order.hpp"
 #include "zea/comm/recorded_collectives.hpp"
+#include "zea/core/calendar.hpp"
 #include "zea/core/error.hpp"
 #include "zea/core/stopwatch.hpp"
 #include "zea/parallel/device.hpp"
@@ -21,10 +21,6 @@ namespace {
 
 constexpr int kClockRepeats = 16;
 
-double wall_clock() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 /// Rank 0 asks for the time, and takes it for that of the middle of its wait; the shortest wait
 /// tells most.
 NodeClock ask_for_time(Collectives& control, int other) {
@@ -32,7 +28,7 @@ NodeClock ask_for_time(Collectives& control, int other) {
   for (int repeat = 0; repeat < kClockRepeats; ++repeat) {
     double theirs = 0;
     const Stopwatch watch;
-    const double begin = wall_clock();
+    const double begin = calendar_seconds();
     control.send(&theirs, 1, DType::Float64, other).wait();
     control.recv(&theirs, 1, DType::Float64, other).wait();
     const double half = watch.seconds() / 2;
@@ -45,7 +41,7 @@ void tell_time(Collectives& control) {
   for (int repeat = 0; repeat < kClockRepeats; ++repeat) {
     double time = 0;
     control.recv(&time, 1, DType::Float64, 0).wait();
-    time = wall_clock();
+    time = calendar_seconds();
     control.send(&time, 1, DType::Float64, 0).wait();
   }
 }

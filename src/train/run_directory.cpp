@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "zea/core/error.hpp"
+#include "zea/core/host_name.hpp"
 
 namespace zea {
 namespace {
@@ -47,14 +48,12 @@ std::string start_of_process(const std::string& process) {
 }
 
 Holder own_holder() {
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
   const char* job = std::getenv("SLURM_JOB_ID");
   const std::string process = std::to_string(getpid());
   std::error_code no_link;  // no /proc: nothing is known of any process
   const fs::path space = fs::read_symlink("/proc/self/ns/pid", no_link);
   const char* requeued = std::getenv("SLURM_RESTART_COUNT");
-  return {host,           process,        start_of_process(process),
+  return {host_name(),    process,        start_of_process(process),
           job ? job : "", space.string(), requeued ? requeued : "0"};
 }
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -46,10 +45,6 @@ void overwrite(const std::string& path, const std::string& text) {
 }
 
 }  // namespace
-
-double calendar_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 void write_news(const std::string& directory, int node, const NodeNews& news) {
   std::error_code ignored;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "zea/core/calendar.hpp"
 #include "zea/core/error.hpp"
 #include "zea/core/host_name.hpp"
 #include "zea/watch/hang_report.hpp"

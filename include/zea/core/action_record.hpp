@@ -134,7 +134,6 @@ class ActionRecord {
 
   std::unique_ptr<std::byte[]> own_;
   Memory& memory_;
-  std::vector<int64_t> calls_of_group_;
   std::vector<std::string> group_names_;
   int64_t waited_ = 0;
   std::atomic<bool> is_tracing_ = false;

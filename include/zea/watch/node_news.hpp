@@ -22,8 +22,6 @@ struct NodeNews {
   double unheard = 0;  ///< seconds since this was new
 };
 
-double calendar_seconds();
-
 /// Of the node that is called `node`. Throws StorageError.
 void write_news(const std::string& directory, int node, const NodeNews& news);
 /// Of those among `nodes` that have told something and are not writing it right now.
