@@ -109,7 +109,7 @@ bool Watchdog::tick(double seconds) {
   record_.beat();
   if (gives_up_device(seconds)) return true;
   const int64_t moves = moves_of(memory_);
-  const bool moved = moves != moves_, was_still = still_ >= options_.deadline_seconds / 2;
+  const bool moved = moves != moves_, was_still = stands_still();
   moves_ = moves;
   still_ = moved ? 0 : still_ + seconds;
   since_publish_ += seconds;
@@ -184,13 +184,20 @@ void Watchdog::exchange_news(bool is_new) {
   looks_overdue_ = is_overdue;
   std::vector<int> nodes = memory_.nodes();
   std::erase(nodes, own_node());
-  look_ = errands_.post([directory = directory_, nodes] { return read_news(directory, nodes); });
+  if (!stands_still()) {
+    look_ = errands_.post([directory = directory_, nodes] { return read_heads(directory, nodes); });
+    return;
+  }
+  std::map<int, int64_t> known;
+  for (const auto& [node, news] : others_) known[node] = news.reported;
+  look_ = errands_.post(
+      [directory = directory_, nodes, known] { return read_news(directory, nodes, known); });
 }
 
 /// Seldom while the run goes on.
 double Watchdog::look_seconds() const {
   const double seldom = kPublish * options_.deadline_seconds;
-  if (still_ < options_.deadline_seconds / 2) return seldom;
+  if (!stands_still()) return seldom;
   return std::min(seldom, 4 + 0.05 * static_cast<double>(memory_.nodes().size()));
 }
 
@@ -198,11 +205,20 @@ double Watchdog::look_seconds() const {
 void Watchdog::take_news(std::map<int, NodeNews>&& seen) {
   for (auto& [node, news] : seen) {
     const auto [last, is_first] = others_.emplace(node, news);
-    if (!is_first && last->second.published == news.published) continue;
+    NodeNews& known = last->second;
+    if (!is_first && news.reported < 0) {
+      news.reports = std::move(known.reports);
+      news.reported = known.reported;
+    }
+    if (!is_first && known.published == news.published) {
+      news.unheard = known.unheard;
+      known = std::move(news);
+      continue;
+    }
     // The news came after the look before this one, whatever the calendars say.
     const double age = std::clamp(calendar_seconds() - news.told_at, 0.0, last_span_ + since_look_);
-    if (is_first || last->second.moves != news.moves) still_ = std::min(still_, news.still + age);
-    last->second = std::move(news);
+    if (is_first || known.moves != news.moves) still_ = std::min(still_, news.still + age);
+    known = std::move(news);
   }
 }
 

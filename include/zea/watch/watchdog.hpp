@@ -60,6 +60,8 @@ class Watchdog {
   bool has_others() const { return memory_.nodes().size() > 1; }
   NodeNews own_news() const;
   void exchange_news(bool is_new);
+  /// For so long that who is behind may soon be asked.
+  bool stands_still() const { return still_ >= options_.deadline_seconds / 2; }
   double look_seconds() const;
   void take_news(std::map<int, NodeNews>&& seen);
   RankReports all_reports() const;
