@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <vector>
 
 namespace zea {
@@ -125,6 +126,25 @@ std::string describe_report(int rank, const RankReport& report) {
          describe_spans(report, report.state.open) + " last actions, oldest first:\n" +
          describe_spans(report, report.state.actions) + " last communications, oldest first:\n" +
          describe_spans(report, report.state.calls);
+}
+
+std::string describe_some(const RankReports& reports, const std::vector<int>& ranks,
+                          size_t most_bytes) {
+  std::string text;
+  std::set<int> told;
+  for (int rank : ranks) {
+    const auto report = reports.find(rank);
+    if (report == reports.end() || told.contains(rank)) continue;
+    const std::string one = "\n" + describe_report(rank, report->second);
+    if (text.size() + one.size() > most_bytes) break;
+    text += one;
+    told.insert(rank);
+  }
+  const size_t left_out = reports.size() - told.size();
+  return left_out == 0
+             ? text
+             : text + "\nThose of " + std::to_string(left_out) +
+                   (left_out == 1 ? " other rank are" : " other ranks are") + " left out here.\n";
 }
 
 }  // namespace zea

@@ -22,6 +22,9 @@ constexpr double kOthersReportSeconds = 2.5;
 /// And when that is there the other node has so long to say it and to end the job.
 constexpr auto kOthersEndTime = std::chrono::seconds(1);
 
+/// Every node may say it where files fail, into one log.
+constexpr size_t kMostToldBytes = size_t{256} << 10;
+
 // Of the deadline: how often nodes tell something, and look what the others told; and how long one
 // that lives can be silent.
 constexpr double kPublish = 0.2;
@@ -235,21 +238,28 @@ RankReports Watchdog::all_reports() const {
 
 void Watchdog::tell() {
   const RankReports reports = all_reports();
+  const HangVerdict verdict = judge_hang(reports, options_.num_ranks, frozen_seconds_);
   const std::string message = "the run hangs: for " + deadline_text(options_.deadline_seconds) +
                               " s (run.watchdog_seconds) nothing began or ended on any rank. " +
-                              judge_hang(reports, options_.num_ranks, frozen_seconds_).text + ". ";
+                              verdict.text + ". ";
   std::string all;
   for (const auto& [rank, state] : reports) all += "\n" + describe_report(rank, state);
-  options_.give_up(report(message, all));
+  std::vector<int> first = verdict.behind;
+  first.insert(first.end(), memory_.ranks().begin(), memory_.ranks().end());
+  options_.give_up(report(message, all, describe_some(reports, first, kMostToldBytes)));
 }
 
-/// The message for people, after as much of it as can be is in a file.
-std::string Watchdog::report(const std::string& message, const std::string& all) const {
+/// The message for people, after all that is known is in a file, or with `some` of it where that
+/// cannot be.
+std::string Watchdog::report(const std::string& message, const std::string& all,
+                             const std::string& some) const {
   const std::string path = hang_report_path(directory_);
-  const std::string what =
-      "The last " + std::to_string(kRecordedActions) + " actions and communications of every rank ";
+  const std::string last =
+      "The last " + std::to_string(kRecordedActions) + " actions and communications of ";
+  const std::string what = last + "every rank ";
   const auto follow = [&](const std::string& why) {
-    return message + what + "follow, since " + why + ":\n" + all;
+    return message + last + "ranks that are behind, and of this node's, follow, since " + why +
+           ":\n" + some;
   };
   if (!uses_directory_) return follow("the run directory is not open yet");
   // Errands of the news may hang.

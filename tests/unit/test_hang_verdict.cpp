@@ -210,6 +210,23 @@ TEST(HangVerdict, RanksThatThereAreNotAreNotWaitedFor) {
   EXPECT_EQ(judge_hang(reports, 2, 3).behind, std::vector<int>{0});
 }
 
+// Every node says it into one log, where the report cannot be written.
+TEST(RankReport, SomeAreDescribedInBoundedLength) {
+  constexpr size_t kMost = 10000;
+  RankReports reports = half_behind(1000);
+  const std::string first = describe_report(700, reports.at(700));
+  const std::string text = describe_some(reports, {700, 3, 700, 2000}, kMost);
+  EXPECT_EQ(text, "\n" + first + "\n" + describe_report(3, reports.at(3)) +
+                      "\nThose of 998 other ranks are left out here.\n");
+  std::vector<int> all(1000);
+  std::iota(all.begin(), all.end(), 0);
+  const std::string cut = describe_some(reports, all, kMost);
+  EXPECT_LE(cut.size(), kMost + 100);
+  EXPECT_GT(cut.size(), kMost / 2);
+  EXPECT_NE(cut.find(" other ranks are left out here."), std::string::npos);
+  EXPECT_EQ(describe_some(reports, all, 1 << 30).find("left out"), std::string::npos);
+}
+
 TEST(RankReport, TravelsAsJson) {
   RankReports reports;
   reports[3] = waiting("a", 5, {{"a", 5}}, {1, 2});

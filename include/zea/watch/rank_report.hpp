@@ -3,9 +3,11 @@
 // JSON it travels between nodes, as text people read it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "zea/core/rank_state.hpp"
 
@@ -34,5 +36,9 @@ RankReports reports_from_json(const std::string& text);
 
 /// A rank's last actions and communications, a line each.
 std::string describe_report(int rank, const RankReport& report);
+/// Of `ranks`, each once and in that order, what goes into `most_bytes`, and of how many ranks in
+/// all nothing is said.
+std::string describe_some(const RankReports& reports, const std::vector<int>& ranks,
+                          size_t most_bytes);
 
 }  // namespace zea

@@ -66,7 +66,8 @@ class Watchdog {
   void take_news(std::map<int, NodeNews>&& seen);
   RankReports all_reports() const;
   void tell();
-  std::string report(const std::string& message, const std::string& all) const;
+  std::string report(const std::string& message, const std::string& all,
+                     const std::string& some) const;
 
   const NodeMemory& memory_;
   ActionRecord& record_;
