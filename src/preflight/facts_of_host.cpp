@@ -4,6 +4,7 @@
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -37,9 +38,16 @@ std::string value_in(const std::string& path, const std::string& key) {
   return "";
 }
 
-int64_t free_memory() {
-  const std::string kibibytes = value_in("/proc/meminfo", "MemAvailable");
+int64_t host_memory(const char* what) {
+  const std::string kibibytes = value_in("/proc/meminfo", what);
   return kibibytes.empty() ? -1 : std::strtoll(kibibytes.c_str(), nullptr, 10) * 1024;
+}
+
+/// What the number in that file allows, if it is one.
+void lower_to(int64_t& bytes, const std::string& path) {
+  std::ifstream file(path);
+  int64_t limit = 0;
+  if (file >> limit) bytes = bytes < 0 ? limit : std::min(bytes, limit);
 }
 
 /// Of the library that is loaded, which need not be the one that was built against. at::show_config
@@ -69,6 +77,26 @@ int64_t limit_of(__rlimit_resource resource) {
 
 }  // namespace
 
+/// Of version 2 a line is "0::/a/b"; of version 1 that of memory "7:memory:/a/b". Each group is
+/// within those above it; in a container, which sees only its own, the path may be of the host.
+int64_t memory_limit(int64_t total_bytes, const std::string& groups, const std::string& mount) {
+  std::ifstream file(groups);
+  for (std::string line; std::getline(file, line);) {
+    const size_t kind = line.find(':'), path = line.find(':', kind + 1);
+    if (kind == std::string::npos || path == std::string::npos) continue;
+    const std::string kinds = "," + line.substr(kind + 1, path - kind - 1) + ",";
+    const bool is_new = kinds == ",,";
+    if (!is_new && kinds.find(",memory,") == std::string::npos) continue;
+    const std::string top = mount + (is_new ? "" : "/memory");
+    const std::string name = is_new ? "/memory.max" : "/memory.limit_in_bytes";
+    for (std::string group = line.substr(path + 1);; group.resize(group.rfind('/'))) {
+      lower_to(total_bytes, top + group + name);
+      if (group.find('/') == std::string::npos) break;
+    }
+  }
+  return total_bytes;
+}
+
 RankFacts facts_of_host(int threads, const std::string& version) {
   RankFacts facts;
   facts.name = node_name();
@@ -82,7 +110,10 @@ RankFacts facts_of_host(int threads, const std::string& version) {
   facts.threads = threads;
   facts.open_files = limit_of(RLIMIT_NOFILE);
   facts.locked_bytes = limit_of(RLIMIT_MEMLOCK);
-  facts.memory_free_bytes = free_memory();
+  facts.memory_bytes = memory_limit(host_memory("MemTotal"), "/proc/self/cgroup", "/sys/fs/cgroup");
+  facts.memory_free_bytes = host_memory("MemAvailable");
+  if (facts.memory_bytes >= 0)
+    facts.memory_free_bytes = std::min(facts.memory_free_bytes, facts.memory_bytes);
   struct statvfs shared {};
   if (::statvfs("/dev/shm", &shared) == 0) {
     facts.shared_bytes = static_cast<int64_t>(shared.f_blocks * shared.f_frsize);

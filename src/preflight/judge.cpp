@@ -13,6 +13,8 @@ namespace {
 
 /// Of the median of the nodes: less is sick. Disks serve others, too, and vary more.
 constexpr double kLeastLinkShare = 0.5, kLeastMemoryShare = 0.5, kLeastDiskShare = 0.25;
+/// Of the median: what firmware and kernels keep of memory that is the same.
+constexpr double kSameMemoryShare = 0.05;
 /// NCCL and shared buffers begin with some of these.
 constexpr int64_t kLeastSharedBytesOfRank = int64_t{32} << 20;
 constexpr int64_t kLeastDiskBytes = int64_t{1} << 30;
@@ -35,6 +37,7 @@ class Judge {
       look_at_cores(node);
       look_at_limits(node);
     }
+    compare_memory();
     compare_sizes();
     compare_rates();
     compare_clocks();
@@ -66,6 +69,7 @@ class Judge {
   void look_at_files(const NodeView& node);
   void look_at_cores(const NodeView& node);
   void look_at_limits(const NodeView& node);
+  void compare_memory();
   void compare_sizes();
   void compare_rates();
   size_t usual_clock() const;
@@ -199,17 +203,34 @@ void Judge::compare_low(const Value& value, double share,
       add(nodes_[node], found(values[node]) + found(-median), remedy, is_sick);
 }
 
+/// Nodes may have memory of different sizes: what is free is judged by what there is.
+void Judge::compare_memory() {
+  std::vector<double> sizes, shares;
+  for (const NodeView& node : nodes_) {
+    const auto all = static_cast<double>(node.first().memory_bytes);
+    const auto free = static_cast<double>(node.first().memory_free_bytes);
+    sizes.push_back(all);
+    shares.push_back(all > 0 && free >= 0 ? free / all : -1);
+  }
+  const double usual_size = median_of(sizes), usual_share = median_of(shares);
+  const auto percent = [](double share) { return std::to_string(std::lround(100 * share)) + " %"; };
+  for (size_t node = 0; node < nodes_.size(); ++node) {
+    const RankFacts& facts = nodes_[node].first();
+    if (shares[node] >= 0 && shares[node] < kLeastMemoryShare * usual_share)
+      sick(nodes_[node],
+           "of its " + gib_text(facts.memory_bytes) + " of memory " +
+               gib_text(facts.memory_free_bytes) + " are free (" + percent(shares[node]) +
+               "), and the median of the nodes is " + percent(usual_share),
+           "ask the administrators to end what another job left there");
+    if (sizes[node] > 0 && std::abs(sizes[node] - usual_size) > kSameMemoryShare * usual_size)
+      note(nodes_[node],
+           "its memory is " + gib_text(facts.memory_bytes) + ", and the median of the nodes is " +
+               gib_text(static_cast<int64_t>(usual_size)),
+           "ask for nodes of one kind (--constraint, --mem) if one has too little");
+  }
+}
+
 void Judge::compare_sizes() {
-  const auto gib = [](const char* what) {
-    return [what](double bytes) {
-      return bytes < 0
-                 ? ", and the median of the nodes is " + gib_text(static_cast<int64_t>(-bytes))
-                 : std::string(what) + gib_text(static_cast<int64_t>(bytes));
-    };
-  };
-  compare_low([](const NodeView& node) { return node.first().memory_free_bytes; },
-              kLeastMemoryShare, gib("free memory is "),
-              "ask the administrators to end what another job left there");
   if (!measured_.on_gpus) return;
   const auto most_visible = [](const NodeView& node) {
     int most = 0;

@@ -24,6 +24,7 @@ RankFacts healthy_rank(int rank, int node) {
   facts.cores = {rank % 2};
   facts.open_files = 20000;
   facts.memory_free_bytes = 100 * kGib;
+  facts.memory_bytes = 125 * kGib;
   facts.shared_bytes = facts.shared_free_bytes = 50 * kGib;
   facts.disk_free_bytes = 500 * kGib;
   facts.disk_rate = rank == node ? 1e9 : 0;
@@ -179,9 +180,27 @@ TEST(NodeVerdict, TheDiskOfTheRunDirectory) {
 TEST(NodeVerdict, MemoryThatSomebodyElseTook) {
   Measurements measured = healthy();
   measured.ranks[4].memory_free_bytes = 40 * kGib;
-  EXPECT_NE(sentences(measured).find("node n3: free memory is 40.00 GiB, and the median of the "
-                                     "nodes is 100.00 GiB"),
-            std::string::npos);
+  expect_sick(
+      measured,
+      "sick: node n3: of its 125.00 GiB of memory 40.00 GiB are free (32 %), and the median "
+      "of the nodes is 80 %; ask the administrators to end what another job left there, or "
+      "exclude it with --exclude=n3");
+  measured.ranks[4].memory_free_bytes = 50 * kGib;
+  EXPECT_FALSE(has_sick(judge(measured)));
+}
+
+TEST(NodeVerdict, NodesMayHaveMemoryOfDifferentSizes) {
+  Measurements measured = healthy();
+  measured.ranks[4].memory_bytes = 30 * kGib;
+  measured.ranks[4].memory_free_bytes = 24 * kGib;
+  measured.ranks[2].memory_bytes = 124 * kGib;  // of the same size, but for what a kernel keeps
+  expect_note(measured,
+              "note: node n3: its memory is 30.00 GiB, and the median of the nodes is 124.50 GiB; "
+              "ask for nodes of one kind (--constraint, --mem) if one has too little");
+  measured.ranks[4].memory_free_bytes = 10 * kGib;
+  EXPECT_TRUE(has_sick(judge(measured)));
+  for (RankFacts& rank : measured.ranks) rank.memory_bytes = -1;  // the system does not tell
+  EXPECT_EQ(sentences(measured), "no node is sick\n");
 }
 
 TEST(NodeVerdict, AGpuThatIsMissing) {
@@ -312,6 +331,7 @@ TEST(NodeVerdict, FactsTravelAsText) {
   EXPECT_EQ(read.gpu_fault, facts.gpu_fault);
   EXPECT_EQ(read.cores, facts.cores);
   EXPECT_EQ(read.memory_free_bytes, facts.memory_free_bytes);
+  EXPECT_EQ(read.memory_bytes, facts.memory_bytes);
 }
 
 TEST(NodeVerdict, ThisMachineTellsItsFacts) {
@@ -321,6 +341,7 @@ TEST(NodeVerdict, ThisMachineTellsItsFacts) {
   EXPECT_NE(facts.libtorch, "unknown");
   EXPECT_FALSE(facts.cores.empty());
   EXPECT_GT(facts.memory_free_bytes, 0);
+  EXPECT_GE(facts.memory_bytes, facts.memory_free_bytes);
   measure_disk("a_folder/that/is/not/there", facts);
   EXPECT_EQ(facts.disk_fault, "");
   EXPECT_GT(facts.disk_rate, 0);

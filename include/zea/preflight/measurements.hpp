@@ -24,7 +24,7 @@ struct RankFacts {
   int threads = 1;                             ///< that it computes with
   int64_t open_files = -1, locked_bytes = -1;  ///< limits; -1: none
 
-  int64_t memory_free_bytes = -1;
+  int64_t memory_free_bytes = -1, memory_bytes = -1;  ///< that this job may take, of what
   int64_t shared_bytes = -1, shared_free_bytes = -1;  ///< of /dev/shm
   std::string disk_fault;                             ///< empty: the directory can be written
   int64_t disk_free_bytes = -1;
