@@ -18,9 +18,6 @@ constexpr double kSameMemoryShare = 0.05;
 /// NCCL and shared buffers begin with some of these.
 constexpr int64_t kLeastSharedBytesOfRank = int64_t{32} << 20;
 constexpr int64_t kLeastDiskBytes = int64_t{1} << 30;
-/// The rest is what CUDA itself takes; of a small one a desktop may take more.
-constexpr double kLeastGpuFreeShare = 0.8;
-constexpr int64_t kUsualGpuBytes = int64_t{4} << 30;
 constexpr double kMostClockSeconds = 1;
 /// Of two nodes that give different rates nobody knows which is as it should be.
 constexpr size_t kFewestRates = 3;
@@ -108,9 +105,7 @@ void Judge::look_at_gpus(const NodeView& node) {
   for (const RankFacts* rank : node.ranks) {
     if (!rank->gpu_fault.empty())
       sick(node, rank->gpu_fault, "ask the administrators to look at its GPUs (nvidia-smi)");
-    else if (static_cast<double>(rank->gpu_free_bytes) <
-                 kLeastGpuFreeShare * static_cast<double>(rank->gpu_bytes) &&
-             rank->gpu_bytes - rank->gpu_free_bytes > kUsualGpuBytes)
+    else if (is_gpu_taken(*rank))
       sick(node,
            "of the " + gib_text(rank->gpu_bytes) + " of GPU " + rank->gpu_id + " " +
                gib_text(rank->gpu_free_bytes) + " are free",

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "node_views.hpp"
 #include "zea/comm/recorded_collectives.hpp"
 #include "zea/core/stopwatch.hpp"
 #include "zea/parallel/device.hpp"
@@ -15,7 +16,6 @@ namespace {
 
 constexpr int kLinkRepeats = 5;
 constexpr int64_t kHostBytes = int64_t{8} << 20;
-constexpr int64_t kGpuBytes = int64_t{256} << 20;
 
 /// As one rank sees it.
 struct Timed {
@@ -110,7 +110,7 @@ class Seen {
 }  // namespace
 
 LinkEnds LinkEnds::of(at::Device device) {
-  return {device, collectives_of(device), device.is_cpu() ? kHostBytes : kGpuBytes};
+  return {device, collectives_of(device), device.is_cpu() ? kHostBytes : kSummedGpuBytes};
 }
 
 void measure_links(const World& world, Collectives& control, const LinkEnds& ends,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/preflight/measure_nodes.hpp"
 
-#include <algorithm>
 #include <limits>
 #include <set>
 
 #include "gpu_link.hpp"
 #include "link_rates.hpp"
+#include "node_views.hpp"
 #include "rank_facts.hpp"
 #include "zea/comm/gathered_texts.hpp"
 #include "zea/comm/launch_order.hpp"
@@ -85,6 +85,7 @@ at::Device find_device(const World& world, const RunOptions& run, RankFacts& fac
     const GpuMemory memory = gpu_memory();
     facts.gpu_free_bytes = memory.free_bytes;
     facts.gpu_bytes = memory.bytes;
+    if (memory.free_bytes < kLeastGpuRoomBytes) return;  // judged; a failure would hide it
     const std::string address = facts.gpu_id.substr(0, facts.gpu_id.find(' '));
     facts.gpu_link = link_in_use(address, device);
   });
@@ -121,10 +122,7 @@ Measurements measure(const World& world, const MeasuredRun& run, RankFacts& own,
     const ActionRecord::Action action(record, "compare the clocks");
     measured.clocks = compare_clocks(*control, measured.nodes);
   }
-  measured.links_on_gpus =
-      measured.on_gpus && std::ranges::all_of(measured.ranks, [](const RankFacts& facts) {
-        return facts.gpu_fault.empty();
-      });
+  measured.links_on_gpus = measured.on_gpus && can_sum_on_gpus(measured.ranks);
   const LinkEnds ends = LinkEnds::of(measured.links_on_gpus ? device : at::Device(at::kCPU));
   measure_links(world, *control, ends, record, measured);
   return measured;

@@ -5,6 +5,26 @@
 #include <cstdio>
 
 namespace zea {
+namespace {
+
+/// The rest is what CUDA itself takes; of a small one a desktop may take more.
+constexpr double kLeastGpuFreeShare = 0.8;
+constexpr int64_t kUsualGpuBytes = int64_t{4} << 30;
+
+}  // namespace
+
+bool is_gpu_taken(const RankFacts& rank) {
+  return static_cast<double>(rank.gpu_free_bytes) <
+             kLeastGpuFreeShare * static_cast<double>(rank.gpu_bytes) &&
+         rank.gpu_bytes - rank.gpu_free_bytes > kUsualGpuBytes;
+}
+
+bool can_sum_on_gpus(const std::vector<RankFacts>& ranks) {
+  return std::ranges::all_of(ranks, [](const RankFacts& rank) {
+    return rank.gpu_fault.empty() && !is_gpu_taken(rank) &&
+           rank.gpu_free_bytes >= kLeastGpuRoomBytes;
+  });
+}
 
 std::vector<NodeView> views_of(const Measurements& measured) {
   std::vector<NodeView> views(measured.nodes.size());

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "preflight/node_views.hpp"
 #include "preflight/rank_facts.hpp"
 
 namespace zea::test_node_verdict {
@@ -237,6 +238,21 @@ TEST(NodeVerdict, AGpuThatAnotherJobHolds) {
     rank.gpu_free_bytes = 6 * kGib;
   }
   EXPECT_EQ(sentences(measured).find("are free"), std::string::npos);
+}
+
+TEST(NodeVerdict, LinksBetweenGpusAreMeasuredWhereAllHaveRoom) {
+  Measurements measured = on_gpus();
+  EXPECT_TRUE(can_sum_on_gpus(measured.ranks));
+  measured.ranks[3].gpu_free_bytes = kGib;
+  EXPECT_FALSE(can_sum_on_gpus(measured.ranks)) << "another job holds the rest";
+  measured.ranks[3].gpu_free_bytes = 70 * kGib;
+  EXPECT_TRUE(can_sum_on_gpus(measured.ranks));
+  measured.ranks[3].gpu_bytes = 4 * kGib;
+  measured.ranks[3].gpu_free_bytes = kGib;
+  EXPECT_FALSE(can_sum_on_gpus(measured.ranks)) << "it is too small";
+  measured = on_gpus();
+  measured.ranks[7].gpu_fault = "no GPU";
+  EXPECT_FALSE(can_sum_on_gpus(measured.ranks));
 }
 
 /// Also on a node that is alone.
