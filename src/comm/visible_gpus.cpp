@@ -32,10 +32,20 @@ std::vector<VisibleGpu> gpus_of_text(const std::string& text) {
 /// Finds every rank a GPU by moving others to another one of theirs where that makes room.
 class Dealer {
  public:
-  explicit Dealer(const std::vector<std::vector<VisibleGpu>>& seen)
-      : seen_(seen), taken_(seen.size(), -1) {}
+  /// What each rank sees `shares` times, one time after the other.
+  Dealer(const std::vector<std::vector<VisibleGpu>>& seen, int64_t shares)
+      : shares_(shares), seen_(seen.size()), taken_(seen.size(), -1) {
+    for (size_t rank = 0; rank < seen.size(); ++rank)
+      for (int64_t share = 0; share < shares; ++share)
+        for (VisibleGpu gpu : seen[rank]) {
+          gpu.id += " " + std::to_string(share);
+          seen_[rank].push_back(gpu);
+        }
+  }
 
-  void deal(bool only_near) {
+  /// Who has a GPU keeps one of the first `shares`.
+  void deal(int64_t shares, bool only_near) {
+    dealt_shares_ = shares;
     only_near_ = only_near;
     for (size_t rank = 0; rank < seen_.size(); ++rank) {
       visited_.clear();
@@ -49,9 +59,10 @@ class Dealer {
 
   bool find(int rank) {
     const std::vector<VisibleGpu>& gpus = seen_[rank];
-    for (size_t index = 0; index < gpus.size(); ++index)
+    const size_t dealt = gpus.size() / shares_ * dealt_shares_;
+    for (size_t index = 0; index < dealt; ++index)
       if (suits(gpus[index]) && !owner_.contains(gpus[index].id)) return take(rank, index);
-    for (size_t index = 0; index < gpus.size(); ++index)
+    for (size_t index = 0; index < dealt; ++index)
       if (suits(gpus[index]) && visited_.insert(gpus[index].id).second &&
           find(owner_.at(gpus[index].id)))
         return take(rank, index);
@@ -64,7 +75,8 @@ class Dealer {
     return true;
   }
 
-  const std::vector<std::vector<VisibleGpu>>& seen_;
+  int64_t shares_, dealt_shares_ = 0;
+  std::vector<std::vector<VisibleGpu>> seen_;
   std::vector<int> taken_;
   std::map<std::string, int> owner_;
   std::set<std::string> visited_;
@@ -86,16 +98,10 @@ std::vector<std::vector<VisibleGpu>> gpus_on_node(const World& world,
 
 std::vector<int> deal_gpus(const std::vector<std::vector<VisibleGpu>>& seen_by_rank,
                            int64_t ranks_per_gpu) {
-  std::vector<std::vector<VisibleGpu>> shares(seen_by_rank.size());
-  for (size_t rank = 0; rank < seen_by_rank.size(); ++rank)
-    for (int64_t share = 0; share < ranks_per_gpu; ++share)
-      for (VisibleGpu gpu : seen_by_rank[rank]) {
-        gpu.id += " " + std::to_string(share);
-        shares[rank].push_back(gpu);
-      }
-  Dealer dealer(shares);
-  dealer.deal(true);
-  dealer.deal(false);
+  // Far ones with the first share, too, before any is shared.
+  Dealer dealer(seen_by_rank, ranks_per_gpu);
+  for (int64_t shares = 1; shares <= ranks_per_gpu; ++shares)
+    for (const bool only_near : {true, false}) dealer.deal(shares, only_near);
   std::vector<int> taken = dealer.taken();
   for (size_t rank = 0; rank < taken.size(); ++rank)
     if (taken[rank] >= 0) taken[rank] %= static_cast<int>(seen_by_rank[rank].size());

@@ -49,5 +49,18 @@ TEST(VisibleGpus, RanksShareOneWhereTheyMay) {
   EXPECT_EQ(deal_gpus({{}, {gpu("a")}}, 2), (std::vector<int>{-1, 0}));
 }
 
+TEST(VisibleGpus, RanksShareNoneWhileAFarOneIsIdle) {
+  const std::vector<VisibleGpu> two = {gpu("a"), gpu("b", false)};
+  EXPECT_EQ(deal_gpus({two, two}, 2), (std::vector<int>{0, 1}));
+  EXPECT_EQ(deal_gpus({two, two, two}, 2), (std::vector<int>{0, 1, 0}));
+  const std::vector<VisibleGpu> four = {gpu("a"), gpu("b"), gpu("c", false), gpu("d", false)};
+  EXPECT_EQ(deal_gpus({four, four, four, four}, 2), (std::vector<int>{0, 1, 2, 3}));
+}
+
+TEST(VisibleGpus, WhoSharesMakesRoomForThoseThatSeeLess) {
+  const std::vector<VisibleGpu> both = {gpu("a"), gpu("b")}, one = {gpu("a")};
+  EXPECT_EQ(deal_gpus({both, both, one, one}, 2), (std::vector<int>{1, 1, 0, 0}));
+}
+
 }  // namespace
 }  // namespace zea::test_visible_gpus

@@ -32,8 +32,8 @@ GpuMemory gpu_memory();
 
 /// The GPU of each rank of a node, as an index into what it sees; -1 for a rank for which there is
 /// none left. No more than `ranks_per_gpu` have the same one, several only where each of a rank's
-/// is taken. As many as can be have one that is near; apart from that, those who see the same take
-/// them in order.
+/// is taken, far ones, too. Of those that share none as many as can be have one that is near; apart
+/// from that, those who see the same take them in order.
 std::vector<int> deal_gpus(const std::vector<std::vector<VisibleGpu>>& seen_by_rank,
                            int64_t ranks_per_gpu = 1);
 
