@@ -219,6 +219,7 @@ struct Size {
   std::vector<int> images;       ///< of each sample
   bool audio = false;            ///< the model hears, too
   const char* family = nullptr;  ///< of measured_models(), in place of a LLaVA
+  std::string config = {};       ///< in place of either
 };
 
 /// Of as many layers as the others.
@@ -232,6 +233,7 @@ std::string family_config(const char* name) {
 }
 
 std::string sized_config(const Size& size) {
+  if (!size.config.empty()) return size.config;
   if (size.family != nullptr) return family_config(size.family);
   nlohmann::json config =
       nlohmann::json::parse(tiny_llava_config({.layers = 3, .audio = size.audio}));
@@ -440,6 +442,33 @@ TEST(Memory, OfPipelinesItIsWithinFifteenPercent) {
       expect_predicted(layout, size, 0.15);
       size.row_tokens *= 4;
     }
+}
+
+/// What ranks hold together weighs much here: embeddings at two stages, which are summed where they
+/// lie, and a KV head of four ranks, which is packed for it.
+TEST(Memory, OfSumsOverHoldersItIsWithinFivePercent) {
+  nlohmann::json config{{"model_type", "llama"},    {"hidden_size", 32},
+                        {"intermediate_size", 48},  {"num_hidden_layers", 4},
+                        {"num_attention_heads", 4}, {"num_key_value_heads", 1},
+                        {"vocab_size", 20000},      {"tie_word_embeddings", true}};
+  Size size{.row_tokens = 48, .batch = 16, .images = {0}, .config = config.dump()};
+  expect_predicted({"tied, pp 2",
+                    [](Options& o) {
+                      o.meshes["llm"].pp = 2;
+                      o.meshes["llm"].strategy = "no_shard";
+                    }},
+                   size, 0.05);
+  config.update({{"hidden_size", 256}, {"head_dim", 512}, {"vocab_size", 40}});
+  config["num_hidden_layers"] = 6;
+  size.config = config.dump();
+  expect_predicted({"tp 4, one KV head",
+                    [](Options& o) {
+                      o.meshes["llm"].tp = 4;
+                      o.meshes["llm"].strategy = "no_shard";
+                      o.optim.kind = "sgd";
+                      o.optim.momentum = 0;
+                    }},
+                   size, 0.05);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "zea/comm/mesh.hpp"
 #include "zea/parallel/sharded_buffer.hpp"
+#include "zea/plan/holder_ranges.hpp"
 
 namespace zea {
 
@@ -21,27 +22,18 @@ class HolderSums {
 
   /// After a step's reductions, before norm and update: sums the owned gradients of the buffers
   /// that some rank of the job has a gradient for. One sum in the master type for each group of
-  /// holders. Collective.
+  /// holders, in place where HeldRanges says so. Collective.
   void run(const std::vector<bool>& buffers_with_gradient);
 
  private:
-  /// A run of a shard whose parameters have the same holders.
-  struct Range {
-    int buffer;
-    int64_t begin, elements;  ///< in the shard
-    double scale;             ///< of what each holder contributes
-  };
   struct Sum {
     Collectives* holders;
-    std::vector<Range> ranges;
+    HeldRanges held;
     at::Tensor packed;  ///< while it is under way
     Pending pending;
   };
 
-  void add_buffer(const Plan& plan, int buffer, Mesh& mesh);
-  Sum& sum_over(Collectives& holders);
-  static void add_range(Sum& sum, const Range& range);
-  at::Tensor gradient_of(const Range& range) const;
+  at::Tensor gradient_of(const HeldRange& range) const;
   void start(Sum& sum, const std::vector<bool>& buffers_with_gradient);
   void finish(Sum& sum, const std::vector<bool>& buffers_with_gradient);
 

@@ -8,6 +8,7 @@
 #include "zea/plan/buffers/muon_matrices.hpp"
 #include "zea/plan/buffers/owned_bytes.hpp"
 #include "zea/plan/estimate/kept_keys.hpp"
+#include "zea/plan/holder_ranges.hpp"
 
 namespace zea {
 namespace {
@@ -84,6 +85,13 @@ ItemList own_items(const Plan& plan, const ItemList& all, int world_rank) {
   return own;
 }
 
+/// What a step takes behind its walk beside the inputs of microbatches: `bytes` at `what`.
+void add_behind(MemoryEstimate& estimate, int64_t inputs, int64_t bytes, const char* what) {
+  if (inputs + bytes <= estimate.activations) return;
+  estimate.activations = inputs + bytes;
+  estimate.peak_at = what;
+}
+
 /// `updating`: what the optimizer's step takes beside the inputs of microbatches; 0: there is none.
 MemoryEstimate estimate(const Plan& plan, int world_rank,
                         const std::vector<MicrobatchSizes>& microbatches, NarrowProducts products,
@@ -106,13 +114,12 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
   detail::MemoryWalk walk(plan, place, microbatches, products, inputs, forward_only);
   walk.run();
   estimate.activations = walk.peak();
-  if (const int64_t shapes = forward_only ? 0 : plan.options.run.cuda_graphs; shapes > 0)
-    estimate.graphs = shapes * inputs + walk.peak() - inputs;
   estimate.peak_at = walk.peak_at();
-  if (inputs + updating > estimate.activations) {
-    estimate.activations = inputs + updating;
-    estimate.peak_at = "optimizer";
-  }
+  const int64_t packed = forward_only ? 0 : packed_holder_bytes(plan, world_rank);
+  add_behind(estimate, inputs, packed, "sums over holders");
+  if (const int64_t shapes = forward_only ? 0 : plan.options.run.cuda_graphs; shapes > 0)
+    estimate.graphs = shapes * inputs + estimate.activations - inputs;
+  add_behind(estimate, inputs, updating, "optimizer");
   return estimate;
 }
 

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "unit_traffic.hpp"
+#include "zea/plan/holder_ranges.hpp"
 #include "zea/plan/mesh/reduction.hpp"
 #include "zea/plan/muon_work.hpp"
 
@@ -53,31 +54,26 @@ class StepTraffic {
 
   /// What several tp ranks or several stages hold is summed over its holders, once per step.
   void add_holder_sums(const std::vector<bool>& buffers_with_gradient) {
-    std::map<std::string, int64_t> whole, repeated, tied;  // elements of each module
-    for (size_t g = 0; g < plan_.buffers.size(); ++g) {
-      if (!buffers_with_gradient[g]) continue;
-      const FlatRange range = range_of(static_cast<int>(g));
-      if (plan_.stages_of_buffer(static_cast<int>(g)).size() > 1)
-        tied[plan_.buffers[g].module] += range.end - range.begin;
-      for (const FlatPart& part : parts_in_range(plan_.buffers[g], range)) {
-        const ParamCut& cut = plan_.cuts[part.param];
-        if (cut.holders > 1)
-          (cut.dim < 0 ? whole : repeated)[plan_.buffers[g].module] += part.elements;
+    for (const HeldRanges& held : held_ranges(plan_, rank_)) {
+      const ModuleGrid& grid = plan_.mesh.grid(held.module);
+      const Coordinate coordinate = plan_.mesh.coordinate(rank_, held.module);
+      const auto add_sum = [&](const std::string& group, int size, int rank) {
+        const int64_t elements = held.elements(buffers_with_gradient);
+        add(group, plan_.precision.master, sent_by_all_reduce(elements, size, rank));
+      };
+      const auto stage = std::ranges::find(grid.tied_stages, coordinate.pp);
+      switch (held.group) {
+        case HolderGroup::Tp:
+          add_sum(group_name(held.module, {Axis::Tp}), grid.tp, coordinate.tp);
+          break;
+        case HolderGroup::Kv:
+          add_sum(group_name(held.module, "kv_holders"), grid.kv_holders,
+                  coordinate.tp % grid.kv_holders);
+          break;
+        case HolderGroup::Tied:
+          add_sum(group_name(held.module, "tied"), static_cast<int>(grid.tied_stages.size()),
+                  static_cast<int>(stage - grid.tied_stages.begin()));
       }
-    }
-    for (const ModuleGrid& grid : plan_.mesh.modules) {
-      if (!plan_.mesh.has(rank_, grid.module)) continue;
-      const Coordinate coordinate = plan_.mesh.coordinate(rank_, grid.module);
-      const int tp = coordinate.tp, holders = grid.kv_holders;
-      const auto stage = std::find(grid.tied_stages.begin(), grid.tied_stages.end(), coordinate.pp);
-      if (tied[grid.module] > 0)
-        add(group_name(grid.module, "tied"), plan_.precision.master,
-            sent_by_all_reduce(tied[grid.module], static_cast<int>(grid.tied_stages.size()),
-                               static_cast<int>(stage - grid.tied_stages.begin())));
-      add(group_name(grid.module, {Axis::Tp}), plan_.precision.master,
-          sent_by_all_reduce(whole[grid.module], grid.tp, tp));
-      add(group_name(grid.module, "kv_holders"), plan_.precision.master,
-          sent_by_all_reduce(repeated[grid.module], holders, tp % holders));
     }
   }
 
