@@ -11,12 +11,13 @@ namespace detail {
 namespace {
 
 /// Of parameters, gathered ones among them, gradients and the optimizer's state on a rank of a
-/// place.
+/// place, but for what lies in host memory.
 int64_t held_bytes(const Plan& plan, size_t place) {
   const SlotPlans& slots = plan.slots[place];
   int64_t bytes =
       slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
   for (const int g : plan.held_buffers(plan.pipeline.places[place].first_rank)) {
+    if (plan.shardings[g].offloads) continue;
     const FlatBuffer& buffer = plan.buffers[g];
     const int shards = plan.shardings[g].shards;
     const Precision& precision = plan.precision_of(buffer.module);

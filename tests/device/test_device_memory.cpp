@@ -90,6 +90,21 @@ TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedAndCounted) {
     }
 }
 
+/// What lies in host memory is not the device's.
+TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfOffloadedModules) {
+  for (const char* preset : {"fp32", "bf16"})
+    for (const int copies : {1, 2}) {
+      TinyRunOptions options = run_of(preset, copies > 1 ? "hybrid_shard" : "full_shard");
+      options.deck.mesh.dp_replicate = copies;
+      for (const char* module : {"vision", "llm"}) options.deck.meshes[module].cpu_offload = true;
+      WatchedRun run(options);
+      for (int step = 0; step < 3; ++step) run.train();
+      const std::string summary = run.watch.summary();
+      EXPECT_NEAR(told(summary, "counted") / told(summary, "predicted"), 1, 0.1)
+          << preset << ", copies " << copies << ": " << summary;
+    }
+}
+
 /// Of which each token sees some, by the bounds of samples.
 TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfWindows) {
   TinyRunOptions options = run_of("bf16", "full_shard");

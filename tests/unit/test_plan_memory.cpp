@@ -6,6 +6,8 @@
 
 #include "plan/units/function_memory.hpp"
 #include "support/tiny_llava.hpp"
+#include "zea/core/error.hpp"
+#include "zea/plan/estimate/choose_recomputation.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
 #include "zea/plan/estimate/traffic.hpp"
 #include "zea/plan/plan.hpp"
@@ -117,6 +119,62 @@ TEST(PlanMemory, OfMuonThePlaceHasWhatItsFullestRankTakes) {
   EXPECT_LT(of_ranks.front(), most);
   EXPECT_GE(told.activations, most);
   EXPECT_LT(static_cast<double>(told.activations), 1.01 * static_cast<double>(most));
+}
+
+/// Of a deck for GPUs whose modules lie in host memory, or do not.
+Plan offloading_plan(bool offloads, bool pins, double rank_memory_mib = 0) {
+  Options options;
+  options.run.device = DeviceKind::Cuda;
+  options.precision.preset = "bf16";
+  options.mesh.rank_memory_mib = rank_memory_mib;
+  for (const char* module : {"vision", "llm"}) {
+    options.meshes[module].cpu_offload = offloads;
+    if (offloads) options.meshes[module].pin_memory = AutoOption::of(pins);
+  }
+  return make_fitting_plan(options, tiny_llava_config(), 4);
+}
+
+TEST(PlanMemory, WhatIsOffloadedLiesInHostMemory) {
+  const auto estimate = [](bool offloads, bool pins) {
+    return estimate_places(offloading_plan(offloads, pins), 2).front();
+  };
+  const MemoryEstimate here = estimate(false, false), there = estimate(true, false),
+                       pinned = estimate(true, true);
+  EXPECT_EQ(here.host, 0);
+  EXPECT_EQ(there.host, here.parameters + here.gradients + here.states);
+  EXPECT_EQ(there.parameters + there.gradients + there.states, 0);
+  EXPECT_EQ(there.activations, here.activations);
+  EXPECT_GT(there.gathered, here.gathered) << "shards on their way";
+  EXPECT_LT(there.gathered - here.gathered, here.parameters);
+  EXPECT_EQ(pinned.total(), there.total());
+  EXPECT_GT(pinned.host, there.host) << "powers of two";
+  EXPECT_LT(pinned.host, 2 * there.host);
+  EXPECT_NE(describe(there).find("in host memory (cpu_offload) "), std::string::npos);
+  EXPECT_EQ(describe(here).find("in host memory"), std::string::npos);
+}
+
+TEST(PlanMemory, LimitsAreOfTheDevice) {
+  const auto needed = [](bool offloads) {
+    const Plan plan = offloading_plan(offloads, true);
+    const int64_t bytes = estimate_places(plan, predicted_microbatches(plan)).front().total();
+    return static_cast<double>(bytes) / (1 << 20);
+  };
+  const double limit = needed(true) * 1.001;
+  ASSERT_LT(limit, needed(false));
+  EXPECT_NO_THROW(offloading_plan(true, true, limit));
+  const auto refusal = [](bool offloads, double limit_mib) -> std::string {
+    try {
+      offloading_plan(offloads, true, limit_mib);
+    } catch (const PlanError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(refusal(false, limit).find("set mesh.llm.cpu_offload = true"), std::string::npos)
+      << refusal(false, limit);
+  const std::string offloaded = refusal(true, 0.9 * limit);
+  EXPECT_NE(offloaded.find("rank_memory_mib"), std::string::npos);
+  EXPECT_EQ(offloaded.find("cpu_offload"), std::string::npos) << offloaded;
 }
 
 /// LLaVA-1.5 7B of which the projector trains: what is frozen takes bf16 alone, 14 GB in place of

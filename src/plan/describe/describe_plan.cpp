@@ -157,7 +157,8 @@ std::string describe(const MemoryEstimate& memory) {
          (memory.keys > 0 ? ", kept keys " + mebibytes(memory.keys) : "") + "; peak " +
          mebibytes(memory.total()) + " at " + memory.peak_at +
          (memory.graphs > 0 ? ", and at most " + mebibytes(memory.graphs) + " that graphs keep"
-                            : "");
+                            : "") +
+         (memory.host > 0 ? "; in host memory (cpu_offload) " + mebibytes(memory.host) : "");
 }
 
 std::string describe(const Plan& plan, NarrowProducts products) {

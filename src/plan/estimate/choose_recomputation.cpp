@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <set>
 
 #include "plan/gathering.hpp"
 #include "zea/core/error.hpp"
@@ -121,6 +122,23 @@ std::string dropping(const Plan& plan, size_t place) {
   return text;
 }
 
+/// The modules at a place whose shards could lie in host memory.
+std::string offloading(const Plan& plan, size_t place) {
+  std::set<std::string> modules;
+  for (const int g : plan.held_buffers(plan.pipeline.places[place].first_rank)) {
+    const std::string& module = plan.buffers[g].module;
+    if (plan.options.meshes[module].strategy != ShardingStrategy::NoShard &&
+        !plan.shardings[g].offloads)
+      modules.insert(module);
+  }
+  const RunOptions& run = plan.options.run;
+  std::string text;
+  if (run.device != DeviceKind::Cpu && run.cuda_graphs == 0)
+    for (const std::string& module : modules)
+      text += ", set mesh." + module + ".cpu_offload = true";
+  return text;
+}
+
 /// What else takes less: fewer keys where these make the peak, fewer graphs where it is a step.
 std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_choose) {
   if (needed.keys > 0)
@@ -135,12 +153,13 @@ std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_
                          bool may_choose) {
   char limit[32];
   std::snprintf(limit, sizeof limit, "%g", plan.options.mesh.rank_memory_mib);
-  throw PlanError(
-      "mesh.rank_memory_mib = " + std::string(limit) + ": a rank of place " +
-      plan.pipeline.places[place].name + " needs " + mebibytes(needed.with_graphs()) +
-      " by the estimate" + (may_choose ? ", with every unit computed again in backward" : "") +
-      "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
-      dropping(plan, place) + other_ways(plan, needed, may_choose) + ", or raise the limit");
+  throw PlanError("mesh.rank_memory_mib = " + std::string(limit) + ": a rank of place " +
+                  plan.pipeline.places[place].name + " needs " + mebibytes(needed.with_graphs()) +
+                  " by the estimate" +
+                  (may_choose ? ", with every unit computed again in backward" : "") +
+                  "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
+                  dropping(plan, place) + offloading(plan, place) +
+                  other_ways(plan, needed, may_choose) + ", or raise the limit");
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 #include "zea/plan/estimate/memory_estimate.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <map>
+#include <utility>
 
 #include "memory_walk.hpp"
 #include "zea/plan/buffers/muon_matrices.hpp"
@@ -17,35 +19,100 @@ int64_t bytes_of(DType dtype) {
   return static_cast<int64_t>(element_bytes(dtype));
 }
 
+/// What libtorch's allocator takes for a tensor in pinned memory.
+int64_t host_bytes(int64_t bytes, bool is_pinned) {
+  return is_pinned ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes))) : bytes;
+}
+
+/// Each tensor of an offloaded buffer's shard.
+int64_t offloaded_bytes(const Plan& plan, int g, int64_t own, const OwnedBytes& each,
+                        FlatRange range) {
+  const FlatBuffer& buffer = plan.buffers[g];
+  const DType master = plan.precision.master;
+  const int64_t value = bytes_of(plan.owned_type(g));
+  std::vector<int64_t> tensors{own * value, own * (each.parameters - value), own * each.gradients};
+  for (const StateSpec& state : plan.optimizer.states)
+    if (buffer.trainable)
+      tensors.push_back(state_elements(state, buffer, plan.param_rules, range) *
+                        bytes_of(state.type(master)));
+  int64_t sum = 0;
+  for (const int64_t bytes : tensors)
+    if (bytes > 0) sum += host_bytes(bytes, plan.shardings[g].pins_memory);
+  return sum;
+}
+
 void add_owned(MemoryEstimate& estimate, const Plan& plan, int g, int world_rank) {
   const FlatBuffer& buffer = plan.buffers[g];
   const Sharding& sharding = plan.shardings[g];
   const Precision& precision = plan.precision_of(buffer.module);
   const int64_t padded = buffer.padded(sharding.shards), own = padded / sharding.shards;
   const OwnedBytes each = owned_bytes(precision, buffer.trainable, !buffer.units.empty());
-  estimate.parameters += own * each.parameters;
-  if (buffer.trainable)
-    estimate.states += state_bytes(
-        plan.optimizer, buffer, plan.param_rules,
-        shard_range(buffer, plan.shard_of(world_rank, g), sharding.shards), precision.master);
-  estimate.gradients += own * each.gradients;
+  const FlatRange range = shard_range(buffer, plan.shard_of(world_rank, g), sharding.shards);
+  if (sharding.offloads) {
+    estimate.host += offloaded_bytes(plan, g, own, each, range);
+  } else {
+    estimate.parameters += own * each.parameters;
+    if (buffer.trainable)
+      estimate.states +=
+          state_bytes(plan.optimizer, buffer, plan.param_rules, range, precision.master);
+    estimate.gradients += own * each.gradients;
+  }
   if (sharding.subgroup > 0 && !buffer.units.empty())
     estimate.gathered += padded / sharding.subgroup * bytes_of(precision.param);
-  if (buffer.trainable && sharding.replicas > 1 && precision.reduce != precision.master)
+  // An offloaded gradient passes through the device.
+  if (buffer.trainable && sharding.replicas > 1 &&
+      (sharding.offloads || precision.reduce != precision.master))
     estimate.gathered += own * bytes_of(precision.reduce);
 }
 
+/// Shards of offloaded buffers on the device while they are gathered from there: the most at once.
+int64_t sent_bytes(const Plan& plan, int world_rank, size_t microbatches, bool forward_only) {
+  if (std::ranges::none_of(plan.shardings, &Sharding::offloads)) return 0;
+  MicrobatchPlan one{.samples = {0}, .rows = 1, .tokens = 1, .targets = 1, .items = {}};
+  for (int encoder = 0; encoder < std::ssize(plan.model.encoders); ++encoder)
+    one.items.add(encoder, 1);
+  const RankStep step = plan.rank_step(
+      plan.same_on_all_replicas(one, std::max<size_t>(microbatches, 1)), world_rank, forward_only);
+  std::map<int, int64_t> under_way;  // of buffers that nobody has waited for
+  int64_t now = 0, most = 0;
+  const auto arrived = [&](int buffer) { now -= std::exchange(under_way[buffer], 0); };
+  for (const Action& action : step.schedule.actions) {
+    if (action.kind == ActionKind::Unshard) {
+      const Sharding& sharding = plan.shardings[action.buffer];
+      const FlatBuffer& buffer = plan.buffers[action.buffer];
+      if (!sharding.offloads || sharding.shards == 1) continue;
+      const int64_t own = buffer.padded(sharding.shards) / sharding.shards;
+      under_way[action.buffer] = own * bytes_of(plan.precision_of(buffer.module).param);
+      now += under_way[action.buffer];
+      most = std::max(most, now);
+    } else if (action.buffer >= 0) {
+      arrived(action.buffer);
+    } else if (action.unit >= 0) {
+      for (const auto& [buffer, bytes] : std::map(under_way))
+        if (std::ranges::count(plan.buffers[buffer].units, action.unit) > 0) arrived(buffer);
+    }
+  }
+  return most;
+}
+
 /// The largest shard that arrives to be added to the owned gradient; one is under way at a time.
-/// The first of a step arrives in place where it travels in the owned type.
+/// The first of a step arrives in place where it travels in the owned type. One that is offloaded
+/// always arrives so, and is made the master's type on the device.
 int64_t received_bytes(const Plan& plan, int world_rank, size_t microbatches) {
   int64_t largest = 0;
   for (const int g : plan.held_buffers(world_rank)) {
     const FlatBuffer& buffer = plan.buffers[g];
     const Precision& precision = plan.precision_of(buffer.module);
-    const int shards = plan.shardings[g].shards;
-    if (!buffer.trainable || shards == 1) continue;
-    if (microbatches > 1 || precision.reduce != precision.master)
-      largest = std::max(largest, buffer.padded(shards) / shards * bytes_of(precision.reduce));
+    const Sharding& sharding = plan.shardings[g];
+    const int64_t own = buffer.padded(sharding.shards) / sharding.shards;
+    if (!buffer.trainable) continue;
+    const bool arrives = sharding.shards > 1, converts = precision.reduce != precision.master;
+    int64_t bytes = 0;
+    if (arrives && (microbatches > 1 || converts || sharding.offloads))
+      bytes += own * bytes_of(precision.reduce);
+    if (sharding.offloads && converts && (arrives || sharding.replicas > 1))
+      bytes += own * bytes_of(precision.master);
+    largest = std::max(largest, bytes);
   }
   return largest;
 }
@@ -100,7 +167,8 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
   for (const int g : plan.held_buffers(world_rank)) add_owned(estimate, plan, g, world_rank);
   const int place = plan.place_of(world_rank);
   const SlotPlans& slots = plan.slots[place];
-  estimate.gathered += received_bytes(plan, world_rank, microbatches.size());
+  estimate.gathered += received_bytes(plan, world_rank, microbatches.size()) +
+                       sent_bytes(plan, world_rank, microbatches.size(), forward_only);
   estimate.gathered +=
       slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
   std::map<std::string, UnitTypes> types;

@@ -16,11 +16,12 @@
 namespace zea::detail {
 namespace {
 
-/// What a rank owns of a parameter.
+/// What a rank owns of a parameter where it computes.
 int64_t bytes_of(const PipelineParts& parts, const ParamSpec& spec) {
   const ModuleGrid& grid = parts.mesh.grid(spec.module);
   const Sharding sharding =
       make_sharding(parts.options.meshes[spec.module], parts.mesh, grid, true);
+  if (sharding.offloads) return 0;
   const Precision& precision = parts.precisions.at(spec.module);
   const ParamCut cut = cut_of(spec, grid.tp);
   const int64_t elements = num_elements(cut.shape);

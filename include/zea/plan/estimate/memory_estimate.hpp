@@ -12,7 +12,7 @@
 
 namespace zea {
 
-/// Bytes of one rank.
+/// Bytes of one rank, where it computes but for `host`.
 struct MemoryEstimate {
   /// Masters with the copy in the compute type where that is another, and frozen parameters.
   int64_t parameters = 0;
@@ -25,6 +25,9 @@ struct MemoryEstimate {
   /// What run.cuda_graphs keeps beside these where steps of other shapes come between, at most: of
   /// each graph its inputs, and of all the memory that a step makes what it computes in.
   int64_t graphs = 0;
+  /// Parameters, states and gradients of modules with cpu_offload, which lie in host memory while a
+  /// GPU computes and are not among those above. Pinned allocations are rounded to powers of two.
+  int64_t host = 0;
 
   int64_t total() const { return parameters + states + gradients + gathered + activations + keys; }
   int64_t with_graphs() const { return total() + graphs; }
