@@ -38,7 +38,7 @@ class TensorBuffers {
 };
 
 /// Rows on their way: from `source`, which is kept until they are taken, into `result`; where that
-/// is undefined `source` is a buffer that they come back in, and are copied from.
+/// is undefined `source` is a buffer of the host that they come back in, and are copied from.
 class TravellingRows {
  public:
   TravellingRows(at::Tensor source, at::Tensor result, Pending pending)

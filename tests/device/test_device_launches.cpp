@@ -10,6 +10,7 @@
 #include "device/device.hpp"
 #include "device/kernels.hpp"
 #include "device/torch_device.hpp"
+#include "parallel/tensor_rows.hpp"
 #include "support/bf16_bounds.hpp"
 #include "support/compared_run.hpp"
 #include "support/made_up_models.hpp"
@@ -245,6 +246,21 @@ TEST_F(DeviceLaunches, OffloadedShardsAreCopiedBesideWhatTheDeviceComputes) {
   const int64_t values = 5 + 4, gradients = 5;
   EXPECT_EQ(offloaded["copy beside"] - here["copy beside"], values + gradients);
   EXPECT_LT(offloaded["item"], here["item"]) << "the host has the gradients' squares";
+}
+
+/// Where every rank has all rows: the sum lies in memory of its own.
+TEST_F(DeviceLaunches, SumsOverTensorParallelRanksAreNotCopied) {
+  const std::unique_ptr<Collectives> tp = make_stand_in_collectives(world().communicator());
+  detail::TensorBuffers buffers(*tp);
+  const detail::TensorRows rows(buffers, {});
+  const at::Tensor partial = rows.partial(4, 6, at::TensorOptions(stand_in_device()));
+  device().take_launches();
+  at::Tensor sum = rows.sum(partial.fill_(3)).take();
+  Launches launches = device().take_launches();
+  EXPECT_EQ(launches["fill_"], 1) << text_of(launches);
+  EXPECT_EQ(launches["copy"] + launches["clone"], 0) << text_of(launches);
+  EXPECT_TRUE(sum.is_same(partial));
+  EXPECT_TRUE(sum.cpu().equal(at::full({4, 6}, 3.f)));
 }
 
 /// Made by another thread, which does nothing on the device, and then moved.
