@@ -122,6 +122,19 @@ void check_scores(Faults& faults, const Options& options, const ModelSpec& model
       }
 }
 
+/// Optimizers run where the masters lie.
+void note_offloaded_optimizers(Faults& faults, const Options& options, const ModelSpec& model) {
+  const RunOptions& run = options.run;
+  if (run.device == DeviceKind::Cpu || run.mode != RunMode::Train || run.threads > 1) return;
+  std::set<std::string> modules;
+  for (const ParamSpec& param : model.params)
+    if (param.trainable && options.meshes[param.module].cpu_offload) modules.insert(param.module);
+  for (const std::string& module : modules)
+    faults.note("mesh." + module +
+                ".cpu_offload = true: its optimizer runs on the host, on run.threads = 1 thread of "
+                "each rank; a rank's share of the node's cores makes it faster");
+}
+
 void check_model_options(Faults& faults, const Options& options, const ModelSpec& model) {
   check_absent_modules(faults, options, model);
   detail::check_item_limits(faults, options.data, model);
@@ -147,6 +160,7 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
         "which is 0 (no limit): set that to what a rank has, or say which units (0, 1, ...)");
   detail::check_precision(faults, options, model);
   note_no_weights(faults, options);
+  note_offloaded_optimizers(faults, options, model);
 }
 
 OptimizerSpec optimizer_of(Faults& faults, const OptimOptions& options) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan takes and says has no effect.
+// What a plan takes and says has no effect, or more than one might think.
 #include <gtest/gtest.h>
 
 #include "support/tiny_llava.hpp"
@@ -31,6 +31,23 @@ TEST(PlanNotes, PartsAreWeights) {
   const std::vector<std::string> notes = notes_of(options);
   ASSERT_EQ(notes.size(), 1);
   EXPECT_NE(notes[0].find("no effect with model.llm.weights"), std::string::npos) << notes[0];
+}
+
+TEST(PlanNotes, OffloadedOptimizersRunOnTheThreadsOfTheHost) {
+  Options options;
+  options.run.device = DeviceKind::Cuda;
+  options.meshes["llm"].cpu_offload = true;
+  const std::vector<std::string> notes = notes_of(options);
+  ASSERT_EQ(notes.size(), 1);
+  EXPECT_TRUE(
+      notes[0].starts_with("mesh.llm.cpu_offload = true: its optimizer runs on the host, "
+                           "on run.threads = 1 thread"))
+      << notes[0];
+  options.run.threads = 4;
+  EXPECT_EQ(notes_of(options), std::vector<std::string>());
+  options.run.threads = 1;
+  options.llm.train = false;
+  EXPECT_EQ(notes_of(options), std::vector<std::string>());
 }
 
 }  // namespace
