@@ -4,6 +4,7 @@
 // are NCCL's: rounded at every hop.
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "nccl/nccl_communicator.hpp"
 #include "zea/core/error.hpp"
@@ -129,18 +130,21 @@ class NcclCollectives : public Collectives {
 
   Communicator communicator_;
   std::unique_ptr<Collectives> host_;
+  std::optional<CudaMemory> first_messages_;  // goes after `nccl_`, which may have to give them up
   std::shared_ptr<NcclCommunicator> nccl_;
   ComputeStream compute_stream_;
 };
 
-/// By a message of a byte each.
+/// By a message of a byte each. Their memory is freed here only when all have come: freeing waits
+/// for the device, where they may wait for a peer that never comes.
 void NcclCollectives::connect(const std::vector<int>& receivers, const std::vector<int>& senders) {
-  const CudaMemory bytes(size());
+  const CudaMemory& bytes = first_messages_.emplace(size());
   std::vector<Message> sends, receives;
   for (int peer : receivers) sends.push_back({bytes.data() + peer, 1, DType::UInt8, peer});
   for (int peer : senders) receives.push_back({bytes.data() + peer, 1, DType::UInt8, peer});
   exchange(std::move(sends), std::move(receives)).wait();
   check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+  first_messages_.reset();
 }
 
 Pending NcclCollectives::start(const CollectiveCall& call) {
