@@ -118,6 +118,18 @@ TEST(Retention, RemovesUnfinishedSavesAndNothingElse) {
   EXPECT_EQ(removed, 2) << "each of many, behind the manifest";
 }
 
+TEST(Retention, OnlyPlainFilesAreOurs) {
+  const TemporaryDirectory run;
+  make_checkpoint(run.path(), "step-00000001");
+  EXPECT_EQ(detail::find_stranger(run / "step-00000001"), "");
+  const std::string linked = run / "step-00000001/rank-00001.h5";
+  fs::create_symlink("rank-00000.h5", linked);
+  EXPECT_EQ(detail::find_stranger(run / "step-00000001"), linked);
+  fs::remove(linked);
+  fs::create_directory(linked);
+  EXPECT_EQ(detail::find_stranger(run / "step-00000001"), linked);
+}
+
 TEST(Retention, ResolvesCheckpointsAndRunDirectories) {
   const TemporaryDirectory run;
   const std::string first = make_checkpoint(run / "checkpoints", "step-00000001");
