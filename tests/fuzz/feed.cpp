@@ -22,6 +22,11 @@ class Room {
   TemporaryDirectory directory_;
 };
 
+Input input_of(const Target& target, const Bytes& bytes) {
+  static const Room room;
+  return {bytes, target.reads_file ? room.put(bytes) : ""};
+}
+
 /// What was thrown, unless it is the refusal that it may be.
 std::string thrown_by(const Target& target, const Input& input) {
   try {
@@ -36,8 +41,7 @@ std::string thrown_by(const Target& target, const Input& input) {
 }  // namespace
 
 std::string feed(const Target& target, const Bytes& bytes) {
-  static const Room room;
-  const Input input{bytes, target.reads_file ? room.put(bytes) : ""};
+  const Input input = input_of(target, bytes);
   start_watching();
   const std::string thrown = thrown_by(target, input);
   const Seen seen = stop_watching();
@@ -50,6 +54,15 @@ std::string feed(const Target& target, const Bytes& bytes) {
   for (const std::string& path : seen.opened)
     if (path != input.path) return "opened " + path;
   if (target.reads_file && seen.opened.empty()) return "was not seen to open its file";
+  return "";
+}
+
+std::string refusal_of(const Target& target, const Bytes& bytes) {
+  try {
+    target.take(input_of(target, bytes));
+  } catch (const Error& error) {
+    return error.what();
+  }
   return "";
 }
 

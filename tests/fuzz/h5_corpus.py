@@ -156,6 +156,6 @@ def write_dataset():
             del file[name]
             file.create_dataset(name, data=values, chunks=(2,), maxshape=most)
 
-    h5("dataset", "good_chunks.h5", chunks)
-    h5("dataset", "good_chunks_old.h5", chunks, libver="earliest")
+    h5("dataset", "chunks.h5", chunks)
+    h5("dataset", "chunks_old.h5", chunks, libver="earliest")
     h5("dataset", "offsets_back.h5", offsets([0, 9, -(1 << 63), 9]))

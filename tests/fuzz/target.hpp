@@ -37,5 +37,7 @@ const Target& target_of(const std::string& name);
 /// Reads `bytes`. Returns what was wrong with that; empty when they were read or refused within
 /// their time and memory, and no file but theirs was opened.
 std::string feed(const Target& target, const Bytes& bytes);
+/// What is said of `bytes`, or of the first of its parts that cannot be read; empty: all was read.
+std::string refusal_of(const Target& target, const Bytes& bytes);
 
 }  // namespace zea::fuzz

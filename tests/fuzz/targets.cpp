@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "target.hpp"
 
+#include <exception>
 #include <stdexcept>
 
 #include "mend.hpp"
@@ -66,10 +67,12 @@ void read_manifest_text(const Input& input) {
   check_coverage(parse_manifest(text_of(input), "input"));
 }
 
-/// Every tensor, floating ones converted; and the texts.
+/// Every tensor, floating ones converted; and the texts. Throws the first refusal of a tensor when
+/// all were tried: the others may be sound.
 void read_all(const WeightsSource& source) {
   source.config_json();
   for (const std::string& name : source.companions()) source.companion(name);
+  std::exception_ptr refused;
   for (const TensorInfo& tensor : source.tensors()) {
     const DType dtype = is_floating(tensor.dtype) ? DType::Float64 : tensor.dtype;
     std::vector<char> values(static_cast<size_t>(num_elements(tensor.shape)) *
@@ -77,8 +80,10 @@ void read_all(const WeightsSource& source) {
     try {
       source.read(tensor.name, tensor.shape, whole(tensor.shape), dtype, values.data());
     } catch (const Error&) {
-    }  // the others may be sound
+      if (!refused) refused = std::current_exception();
+    }
   }
+  if (refused) std::rethrow_exception(refused);
 }
 
 void read_safetensors(const Input& input) {
