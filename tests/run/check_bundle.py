@@ -16,6 +16,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+import script_main  # noqa: E402
+
 BUNDLE, PRESET, PYTHON = sys.argv[1:4]
 MPIRUN = sys.argv[4:]
 WITHOUT_OPEN_MPI = Path(__file__).with_name("without_open_mpi.sh")
@@ -200,4 +203,4 @@ class Bundle(unittest.TestCase):
             self.assertIn("jobs/bundle.sh --no-mpi", result.stderr)
 
 
-unittest.main(argv=sys.argv[:1])
+script_main.main()

@@ -15,6 +15,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+import script_main  # noqa: E402
+
 CMAKE, BUILD, PYTHON = sys.argv[1:4]
 PROGRAMS = ["zea", "zea-import", "zea-inspect", "zea-consolidate", "zea-compare"]
 SCRIPTS = [
@@ -220,4 +223,4 @@ class Install(unittest.TestCase):
                 self.assertNotIn(build + b"/", path.read_bytes(), path)
 
 
-unittest.main(argv=sys.argv[:1])
+script_main.main()

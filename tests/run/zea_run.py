@@ -23,7 +23,9 @@ from pathlib import Path
 PROGRAMS = [Path(argument) for argument in sys.argv[1:5]]
 ZEA, ZEA_IMPORT, ZEA_CONSOLIDATE, JOBS = PROGRAMS
 MPIRUN = sys.argv[5:]
-sys.path.insert(0, str(JOBS))
+sys.path[:0] = [str(JOBS), str(Path(__file__).parents[1] / "support")]
+from script_main import main  # noqa: E402, F401
+
 try:
     import h5py
     import numpy as np
@@ -356,7 +358,3 @@ class ZeaTest(unittest.TestCase):
         self.assertEqual(a.keys(), b.keys())
         for name in a:
             self.assertEqual(a[name].tobytes(), b[name].tobytes(), f"{name} differs")
-
-
-def main():
-    unittest.main(argv=[sys.argv[0]])

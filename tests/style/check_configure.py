@@ -12,6 +12,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+import script_main  # noqa: E402
+
 CMAKE, ROOT, TORCH, CXX, *NVCC = sys.argv[1:]
 TORCH = Path(TORCH)
 NVIDIA = TORCH.parent / "nvidia"
@@ -134,4 +137,4 @@ class Configure(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    script_main.main(verbosity=2)

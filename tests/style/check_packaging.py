@@ -16,6 +16,9 @@ import types
 import unittest
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+import script_main  # noqa: E402
+
 ROOT = Path(sys.argv[1])
 CMAKE = (ROOT / "CMakeLists.txt").read_text()
 VERSION = re.search(r"project\(zea VERSION ([0-9.]+)", CMAKE)[1]
@@ -201,4 +204,4 @@ class Apptainer(unittest.TestCase):
                     self.assertEqual(said_by([linter, "-"], script), "")
 
 
-unittest.main(argv=sys.argv[:1])
+script_main.main()
