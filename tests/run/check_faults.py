@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole jobs that are killed at random times while checkpoints are written, and disks that are
-full, fill up or cannot be written to: the newest complete checkpoint is always whole, no process of a
-killed job lives on, and what goes on is bitwise the run that was left alone. ZEA_KILLS: how often a
-job is killed."""
+"""Whole jobs that are killed at random times while checkpoints are written: the newest complete checkpoint is always
+whole, no process of a killed job lives on, and what goes on is bitwise the run that was left alone. ZEA_KILLS: how
+often a job is killed."""
 
 import contextlib
 import os
@@ -10,60 +9,17 @@ import random
 import signal
 import subprocess
 import time
-import unittest
 
 import zea_run as zr
+from disturbed_run import DisturbedRun
 
 INSPECT = zr.ZEA_CONSOLIDATE.with_name("zea-inspect")
 KILLS = int(os.environ.get("ZEA_KILLS", "2"))
-STEPS = 60 if KILLS <= 2 else 600
-FOR_EVER = "schedule.steps=1000000"  # where a test has to come before the end
 SOON = 20  # seconds, on a machine that is busy
-DISK_BYTES = 4 << 20
 
 
-class Faults(zr.ZeaTest):
-    @classmethod
-    def setUpClass(cls):
-        """What all tests compare with: a run that nothing disturbs."""
-        cls.shared = zr.make_folder(cls.addClassCleanup)
-        cls.weights = zr.make_weights(cls.shared / "weights.h5")
-        cls.train = zr.make_dataset(cls.shared / "train.h5", zr.mixed_samples(22))
-        # So that a step is the same however many are to come.
-        constant = ['decay = "constant"']
-        cls.deck = zr.write_deck(cls.shared, cls.weights, cls.train, optim=constant)
-        cls.alone = cls.shared / "alone"
-        result = zr.run_zea(2, cls.arguments(cls.alone), cls.alone)
-        assert result.code == 0, result.output
-
-    @classmethod
-    def arguments(cls, directory, *overrides):
-        return ["-i", cls.deck, "-d", directory, f"schedule.steps={STEPS}", *overrides]
-
-    def setUp(self):
-        super().setUp()
-        self.directory = self.folder / "run"
-
-    def assert_same_as_alone(self, steps=STEPS):
-        alone = self.alone
-        if steps != STEPS:
-            alone = self.directory.with_name(f"{self.directory.name}-alone")
-            keys = self.arguments(alone, f"schedule.steps={steps}")
-            self.assert_code(zr.run_zea(2, keys, alone), 0)
-        self.assertEqual(zr.last_step(self.directory), steps)
-        self.assertEqual(zr.numbers_of_steps(self.directory), zr.numbers_of_steps(alone))
-        self.assert_same_arrays(
-            zr.read_checkpoint(zr.checkpoints(alone)[-1]),
-            zr.read_checkpoint(zr.checkpoints(self.directory)[-1]),
-        )
-
-    def leave_with_a_checkpoint(self, run):
-        """That is newer than what is there."""
-        before = zr.checkpoints(self.directory)[-1:]
-        run.wait_until(lambda: zr.checkpoints(self.directory)[-1:] > before, "a checkpoint")
-        (self.directory / "STOP").touch()
-        self.assertEqual(run.wait(), 75, run.output)
-        self.assert_same_as_alone(zr.last_step(self.directory))
+class Faults(DisturbedRun):
+    STEPS = 60 if KILLS <= 2 else 600
 
     def start_or_resume(self):
         keys = ["checkpoint.every=2", "checkpoint.rate_limit_mib=4"]
@@ -105,9 +61,9 @@ class Faults(zr.ZeaTest):
         killed = fresh = 0
         while killed < KILLS:
             ends = zr.checkpoints(self.directory)[-1:]
-            if ends and ends[0].name == f"step-{STEPS:08}":  # nothing is left to do: from the start
+            if ends and ends[0].name == f"step-{self.STEPS:08}":  # nothing is left to do: from the start
                 fresh += 1
-                self.assert_same_as_alone()
+                self.assert_same_as_alone(self.STEPS)
                 self.directory = self.folder / f"run-{fresh}"
             step = zr.last_step(self.directory)
             what = ("all", "mpirun", "a rank")[killed % 3]
@@ -118,130 +74,7 @@ class Faults(zr.ZeaTest):
             self.assertGreaterEqual(zr.last_step(self.directory), min(step, 1), f"kill {killed}")
         with self.start_or_resume() as run:
             self.assertEqual(run.wait(), 0, run.output)
-        self.assert_same_as_alone()
-
-    def mount(self, folder, *options):
-        """A file system in memory."""
-        if os.geteuid() != 0:
-            raise unittest.SkipTest("a file system is mounted by root alone")
-        folder.mkdir(parents=True)
-        mount = ["mount", "-t", "tmpfs", *options, "tmpfs", str(folder)]
-        if subprocess.run(mount, capture_output=True).returncode != 0:
-            raise unittest.SkipTest("no file system can be mounted here")
-        self.addCleanup(subprocess.run, ["umount", "-l", str(folder)], check=True)
-        return folder
-
-    def small_disk(self):
-        """A file system of a few MiB with the run's directory on it."""
-        disk = self.mount(self.folder / "disk", "-o", f"size={DISK_BYTES}")
-        self.directory = disk / "run"
-        return disk
-
-    def fill(self, disk, free_bytes):
-        """Leaves so much room on it."""
-        found = os.statvfs(disk)
-        (disk / "filler").write_bytes(bytes(found.f_bavail * found.f_frsize - free_bytes))
-
-    def test_full_disk_stops(self):
-        self.small_disk()
-        result = zr.run_zea(
-            2, self.arguments(self.directory, "checkpoint.every=5", "checkpoint.keep=0")
-        )
-        self.assert_code(result, 7)
-        self.assertRegex(result.output, r"checkpoints: a checkpoint needs \d+ bytes, free are \d+")
-        self.assertGreaterEqual(len(zr.checkpoints(self.directory)), 2)
-        self.assert_only_whole_checkpoints()
-
-    def test_full_disk_is_survived(self):
-        disk = self.mount(self.directory / "checkpoints", "-o", f"size={DISK_BYTES}")
-        self.fill(disk, 256 << 10)
-        keys = [FOR_EVER, "checkpoint.every=5", "checkpoint.on_failure=continue"]
-        with zr.start(2, self.arguments(self.directory, *keys), self.directory) as run:
-            self.wait_for_failed_save(run)
-            (disk / "filler").unlink()
-            self.leave_with_a_checkpoint(run)
-            self.assertRegex(run.output, r"no checkpoint was written: rank 0: .* free are \d+")
-
-    @contextlib.contextmanager
-    def standing_still(self, run):
-        run.pause_ranks()
-        yield
-        run.resume_ranks()
-
-    def wait_for_failed_save(self, run):
-        def has_failed():
-            return "no checkpoint was written" in run.output or run.process.poll() is not None
-
-        run.wait_until(has_failed, "a failed save")
-
-    def assert_only_whole_checkpoints(self):
-        for checkpoint in zr.checkpoints(self.directory):
-            subprocess.run([INSPECT, "--check", checkpoint], check=True, capture_output=True)
-        self.assertEqual(list(self.directory.glob("checkpoints/*.tmp")), [])
-
-    def is_writing(self):
-        """Whether every rank has written some of its file, and not the last of them."""
-        files = self.directory.glob("checkpoints/*.tmp/rank-*.h5")
-        return sum(file.stat().st_blocks > 0 for file in files) == 2
-
-    def test_disk_fills_while_a_save_is_written(self):
-        """After the free space was looked at, and the first bytes were written."""
-        slow = [FOR_EVER, "checkpoint.every=15", "checkpoint.rate_limit_mib=0.1"]
-        for on_failure in ("continue", "stop"):
-            with self.subTest(on_failure):
-                self.directory = self.folder / on_failure
-                disk = self.mount(self.directory / "checkpoints", "-o", f"size={DISK_BYTES}")
-                keys = [*slow, f"checkpoint.on_failure={on_failure}"]
-                with zr.start(2, self.arguments(self.directory, *keys), self.directory) as run:
-                    run.wait_until(self.is_writing, "a save")
-                    with self.standing_still(run):
-                        self.assertTrue(self.is_writing())
-                        self.fill(disk, 0)
-                    self.wait_for_failed_save(run)
-                    with self.standing_still(run):
-                        (disk / "filler").unlink()
-                    if on_failure == "continue":
-                        self.leave_with_a_checkpoint(run)
-                    else:
-                        self.assertEqual(run.wait(), 7, run.output)
-                    self.assertRegex(run.output, r"(rank|frozen)-\d+\.h5: .*No space left on device")
-                self.assert_only_whole_checkpoints()
-
-    def test_directory_that_becomes_read_only(self):
-        for on_failure in ("continue", "stop"):
-            with self.subTest(on_failure):
-                self.directory = self.folder / on_failure
-                disk = self.mount(self.directory / "checkpoints")
-                keys = [FOR_EVER, "checkpoint.every=10", f"checkpoint.on_failure={on_failure}"]
-                with zr.start(2, self.arguments(self.directory, *keys), self.directory) as run:
-                    run.wait_until(lambda: zr.checkpoints(self.directory), "a checkpoint")
-                    run.wait_until(lambda: self.remounts(run, disk, "ro"), "moment without a save")
-                    self.wait_for_failed_save(run)
-                    self.assertTrue(self.remounts(run, disk, "rw"))
-                    if on_failure == "continue":
-                        self.leave_with_a_checkpoint(run)
-                    else:
-                        self.assertEqual(run.wait(), 7, run.output)
-                    self.assertIn("Read-only file system", run.output)
-                if on_failure == "stop":  # what could not be removed is removed at the next start
-                    steps = zr.last_step(self.directory) + 20
-                    keys = ["-r", self.directory, f"schedule.steps={steps}"]
-                    self.assert_code(zr.run_zea(2, keys, self.directory), 0)
-                    self.assert_only_whole_checkpoints()
-                    self.assert_same_as_alone(steps)
-
-    def remounts(self, run, disk, mode):
-        """False: a file is open for writing."""
-        command = ["mount", "-o", f"remount,{mode}", str(disk)]
-        with self.standing_still(run):
-            return subprocess.run(command, capture_output=True).returncode == 0
-
-    def test_the_last_checkpoint_must_be_written(self):
-        disk = self.small_disk()
-        self.fill(disk, 256 << 10)
-        keys = ["checkpoint.on_failure=continue", "schedule.steps=4"]
-        result = zr.run_zea(2, self.arguments(self.directory, *keys))
-        self.assert_code(result, 7)
+        self.assert_same_as_alone(self.STEPS)
 
 
 zr.main()

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of disturbed runs share: a run of two ranks, and the run of as many steps that nothing disturbs."""
+
+import zea_run as zr
+
+
+class DisturbedRun(zr.ZeaTest):
+    STEPS = 60
+
+    @classmethod
+    def setUpClass(cls):
+        cls.shared = zr.make_folder(cls.addClassCleanup)
+        cls.weights = zr.make_weights(cls.shared / "weights.h5")
+        cls.train = zr.make_dataset(cls.shared / "train.h5", zr.mixed_samples(22))
+        # So that a step is the same however many are to come.
+        constant = ['decay = "constant"']
+        cls.deck = zr.write_deck(cls.shared, cls.weights, cls.train, optim=constant)
+
+    @classmethod
+    def arguments(cls, directory, *overrides):
+        return ["-i", cls.deck, "-d", directory, f"schedule.steps={cls.STEPS}", *overrides]
+
+    def setUp(self):
+        super().setUp()
+        self.directory = self.folder / "run"
+
+    def assert_same_as_alone(self, steps):
+        alone = self.shared / f"alone-{steps}"
+        if not alone.exists():
+            keys = self.arguments(alone, f"schedule.steps={steps}")
+            self.assert_code(zr.run_zea(2, keys, alone), 0)
+        self.assertEqual(zr.last_step(self.directory), steps)
+        self.assertEqual(zr.numbers_of_steps(self.directory), zr.numbers_of_steps(alone))
+        self.assert_same_arrays(
+            zr.read_checkpoint(zr.checkpoints(alone)[-1]),
+            zr.read_checkpoint(zr.checkpoints(self.directory)[-1]),
+        )
