@@ -112,6 +112,20 @@ TEST(ImageProcessor, SaysColoursAndSizes) {
   EXPECT_FALSE(plain.crops);
 }
 
+/// In transformers a null is no default.
+TEST(ImageProcessor, NullTurnsAStepOff) {
+  const PatchInput found = patches_of(llava(), {{"do_rescale", nullptr},
+                                                {"do_normalize", nullptr},
+                                                {"do_center_crop", nullptr},
+                                                {"do_pad", nullptr},
+                                                {"image_mean", {0.1, 0.2, 0.3}},
+                                                {"size", {{"height", 8}, {"width", 8}}}});
+  EXPECT_EQ(found.colours.scale, 1);
+  EXPECT_EQ(found.colours.mean, (std::vector<double>{0, 0, 0}));
+  EXPECT_EQ(found.colours.std, (std::vector<double>{1, 1, 1}));
+  EXPECT_FALSE(found.crops);
+}
+
 TEST(ImageProcessor, SaysWhoseResizingItIs) {
   const auto is_by_torchvision = [](const char* type, ImageBackend backend) {
     Json config = llava();
@@ -213,6 +227,8 @@ TEST(ImageProcessor, RefusesWhatIsNotBuilt) {
            {llava(), {{"image_mean", {1, 0}}}, "a list of 3 numbers"},
            {llava(), {{"rescale_factor", 0}}, "rescale_factor = 0; allowed: above 0"},
            {llava(), {{"do_resize", false}}, "do_resize = false; allowed: true"},
+           {llava(), {{"do_resize", nullptr}}, "do_resize = null; allowed: true (null turns it"},
+           {llava(), {{"do_center_crop", nullptr}}, "do_center_crop = null; allowed: true, or a"},
            {llava(), {{"do_pad", true}}, "do_pad = true; allowed: false"},
            {llava(), {{"do_center_crop", false}}, "do_center_crop = false"},
            {llava(), {{"crop_size", no}}, "crop_size = {\"height\":9,\"width\":8}; allowed: 8 x 8"},

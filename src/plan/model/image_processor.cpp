@@ -31,16 +31,27 @@ Sides read_sides(const ConfigReader& config, const char* key, bool is_square) {
   return {read("height"), read("width"), read("shortest_edge"), read("longest_edge")};
 }
 
+/// Whether a processor does a step; null turns it off, which is not the same as leaving it out.
+bool does(const ConfigReader& config, const char* key, bool usual) {
+  return !config.is_null(key) && config.boolean(key, usual);
+}
+
+void require_step(const ConfigReader& config, const char* key, bool only) {
+  if (only && config.is_null(key))
+    config.refuse(key, "null", "true (null turns it off, which is not built yet)");
+  config.require_boolean(key, only);
+}
+
 void read_colours(const ConfigReader& config, ImageColours& colours) {
   if (config.has("image_mean")) colours.mean = config.numbers("image_mean", 3, false);
   if (config.has("image_std")) colours.std = config.numbers("image_std", 3);
-  if (!config.boolean("do_normalize", true)) {
+  if (!does(config, "do_normalize", true)) {
     colours.mean = {0, 0, 0};
     colours.std = {1, 1, 1};
   }
   colours.scale = config.number("rescale_factor", colours.scale);
   if (colours.scale <= 0) config.refuse("rescale_factor", config.dump("rescale_factor"), "above 0");
-  if (!config.boolean("do_rescale", true)) colours.scale = 1;
+  if (!does(config, "do_rescale", true)) colours.scale = 1;
 }
 
 Resampling read_resampling(const ConfigReader& config, Resampling usual) {
@@ -71,11 +82,12 @@ void read_square(const ConfigReader& config, PatchInput& patches) {
   const int64_t side = patches.image_size;
   const Sides crop = read_sides(config, "crop_size", true);
   const Sides size = read_sides(config, "size", !patches.crops);
-  const bool crops = config.boolean("do_center_crop", patches.crops);
+  const bool crops = does(config, "do_center_crop", patches.crops);
   if (crops && config.has("crop_size") && !crop.is_square_of(side))
     config.refuse("crop_size", config.dump("crop_size"), of_table(side));
   if (!crops && patches.crops && !config.has("size"))
-    config.refuse("do_center_crop", "false", "true, or a size of " + of_table(side));
+    config.refuse("do_center_crop", config.is_null("do_center_crop") ? "null" : "false",
+                  "true, or a size of " + of_table(side));
   patches.crops = crops && !size.is_square_of(side);
   if (!config.has("size") || size.is_square_of(side)) return;
   if (!crops) config.refuse("size", config.dump("size"), of_table(side));
@@ -190,7 +202,7 @@ void read_crops_beside(const ConfigReader& config, std::optional<CropLimits>& li
 void read_stretching(const ConfigReader& config, PatchInput& patches) {
   constexpr int64_t kMost = 4096;
   config.pass_over({"do_center_crop", "do_pad", "return_row_col_info", "video_sampling"});
-  config.require_boolean("do_image_splitting", true);
+  require_step(config, "do_image_splitting", true);
   const int64_t tile = patches.image_size;
   const Sides most = read_sides(config, "max_image_size", true);
   if (config.has("max_image_size") && most.longest != tile)
@@ -209,7 +221,7 @@ void read_stretching(const ConfigReader& config, PatchInput& patches) {
 void read_filling(const ConfigReader& config, PatchInput& patches) {
   constexpr int64_t kMost = int64_t{1} << 20;
   config.pass_over({"do_center_crop", "do_pad", "size"});
-  config.require_boolean("do_resize", true);
+  require_step(config, "do_resize", true);
   require_equal(config, "patch_size", patches.patch_size);
   const int64_t square = patches.patch_size * patches.patch_size;
   const int64_t most = config.positive("max_num_patches", patches.pixels.most / square);
@@ -219,7 +231,7 @@ void read_filling(const ConfigReader& config, PatchInput& patches) {
 }
 
 void read_shape(const ConfigReader& config, PatchInput& patches) {
-  config.require_boolean("do_resize", true);
+  require_step(config, "do_resize", true);
   if (patches.stretches) return read_stretching(config, patches);
   const bool fills_batches = patches.any_size || !patches.resolutions.empty();
   if (fills_batches)
@@ -265,7 +277,7 @@ void read_video_processor(const ConfigReader& config, EncoderSpec& encoder) {
   // Frames are sampled where data sets are packed.
   config.pass_over({"do_sample_frames", "fps", "max_duration", "max_image_size", "max_video_tokens",
                     "min_frames", "num_frames", "return_metadata", "video_metadata"});
-  config.require_boolean("do_resize", true);
+  require_step(config, "do_resize", true);
   config.require_boolean("do_pad", false);
   config.require_boolean("cap_pixels_per_frame", false);
   require_patches(config, patches);
