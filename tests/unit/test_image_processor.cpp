@@ -126,6 +126,41 @@ TEST(ImageProcessor, NullTurnsAStepOff) {
   EXPECT_FALSE(found.crops);
 }
 
+/// Of SigLIP, whose usual processor takes no middle.
+Json of_siglip() {
+  return Json::parse(testing::tiny_llava_config({.siglip = true}));
+}
+
+TEST(ImageProcessor, IsOfTheClassThatIsNamed) {
+  const auto named = [](const char* type, Json rest) {
+    rest["image_processor_type"] = type;
+    return patches_of(of_siglip(), rest);
+  };
+  PatchInput found = named("CLIPImageProcessor", {{"size", 8}, {"crop_size", 8}});
+  EXPECT_TRUE(found.crops);
+  EXPECT_EQ(found.shortest_edge, 8);
+  EXPECT_EQ(found.colours.mean, ImageColours().mean);
+  EXPECT_EQ(found.colours.std, ImageColours().std);
+  found = named("ViTImageProcessorFast", {{"size", 8}});
+  EXPECT_FALSE(found.crops);
+  EXPECT_EQ(found.shortest_edge, 0);
+  EXPECT_EQ(found.resampling, Resampling::Bilinear);
+  EXPECT_EQ(found.colours.mean, (std::vector<double>{0.5, 0.5, 0.5}));
+  found = named("CLIPImageProcessor", {{"size", 8}, {"default_to_square", true}});
+  EXPECT_FALSE(found.crops);
+  found = named("OddImageProcessor", {{"image_mean", {0.1, 0.2, 0.3}},
+                                      {"image_std", {1, 2, 3}},
+                                      {"size", 11},
+                                      {"crop_size", 8},
+                                      {"do_center_crop", true}});
+  EXPECT_TRUE(found.crops);
+  EXPECT_EQ(found.shortest_edge, 11);
+  EXPECT_EQ(found.colours.std, (std::vector<double>{1, 2, 3}));
+  found = patches_of(llava(), {{"feature_extractor_type", "ViTFeatureExtractor"}, {"size", 8}});
+  EXPECT_FALSE(found.crops);
+  EXPECT_EQ(found.colours.std, (std::vector<double>{0.5, 0.5, 0.5}));
+}
+
 TEST(ImageProcessor, SaysWhoseResizingItIs) {
   const auto is_by_torchvision = [](const char* type, ImageBackend backend) {
     Json config = llava();
@@ -234,6 +269,14 @@ TEST(ImageProcessor, RefusesWhatIsNotBuilt) {
            {llava(), {{"crop_size", no}}, "crop_size = {\"height\":9,\"width\":8}; allowed: 8 x 8"},
            {llava(), {{"size", 7}}, "size = 7; allowed: a shortest_edge of 8 or more"},
            {llava(), {{"size", 9}, {"do_center_crop", false}}, "size = 9; allowed: 8 x 8"},
+           {llava(), {{"size", 8}, {"do_center_crop", false}}, "the shorter side makes no square"},
+           {of_siglip(),
+            {{"size", 8}, {"image_processor_type", "SiglipImageProcessor"}},
+            "size = 8; allowed: 8 x 8"},
+           {llava(),
+            {{"image_std", {1, 1, 1}}, {"image_processor_type", "OddImageProcessor"}},
+            "image_mean = nothing; allowed: a list of 3 numbers, as zea does not know those of "
+            "Odd"},
            {llava(), {{"do_pan_and_scan", true}}, "do_pan_and_scan = true"},
            {llava(), {{"do_flip", true}}, "image_processor.do_flip = true is a key"},
            {llava(), {{"size", {{"high", 8}}}}, "allowed: a shortest_edge"},

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // How images are made ready, where a model's directory says it: the image_processor that
 // transformers writes into preprocessor_config.json or processor_config.json. What it leaves out is
-// as the family has it.
+// as the class that it names has it, or else the family.
 #include <algorithm>
 #include <array>
 #include <functional>
 
 #include "families.hpp"
+#include "processor_class.hpp"
 
 namespace zea::detail {
 namespace {
@@ -77,12 +78,24 @@ std::string of_table(int64_t side) {
          ", the encoder's image_size (tables of positions are not interpolated)";
 }
 
+/// What a processor says of the squares that it makes of images.
+struct SquareSizes {
+  Sides crop, size;
+  bool crops = false;
+};
+
+SquareSizes read_square_sizes(const ConfigReader& config, const PatchInput& patches) {
+  const ProcessorClass* of = processor_class(config);
+  const bool crops = does(config, "do_center_crop", of ? of->crops : patches.crops);
+  const bool squares =
+      config.boolean("default_to_square", of ? of->squares : !patches.crops && !crops);
+  return {read_sides(config, "crop_size", true), read_sides(config, "size", squares), crops};
+}
+
 /// All of an image becomes the encoder's square, or its middle, once its shorter side is so long.
 void read_square(const ConfigReader& config, PatchInput& patches) {
   const int64_t side = patches.image_size;
-  const Sides crop = read_sides(config, "crop_size", true);
-  const Sides size = read_sides(config, "size", !patches.crops);
-  const bool crops = does(config, "do_center_crop", patches.crops);
+  const auto [crop, size, crops] = read_square_sizes(config, patches);
   if (crops && config.has("crop_size") && !crop.is_square_of(side))
     config.refuse("crop_size", config.dump("crop_size"), of_table(side));
   if (!crops && patches.crops && !config.has("size"))
@@ -90,7 +103,11 @@ void read_square(const ConfigReader& config, PatchInput& patches) {
                   "true, or a size of " + of_table(side));
   patches.crops = crops && !size.is_square_of(side);
   if (!config.has("size") || size.is_square_of(side)) return;
-  if (!crops) config.refuse("size", config.dump("size"), of_table(side));
+  if (!crops)
+    config.refuse("size", config.dump("size"),
+                  of_table(side) + (size.is_shortest() ? "; without do_center_crop the length of "
+                                                         "the shorter side makes no square"
+                                                       : ""));
   if (!size.is_shortest() || size.shortest < side)
     config.refuse("size", config.dump("size"),
                   "a shortest_edge of " + std::to_string(side) + " or more (crop_size), or " +
@@ -260,9 +277,24 @@ void pass_over_classes(const ConfigReader& config) {
                     "processor_class", "return_tensors", "size_divisor", "video_processor_type"});
 }
 
+/// What the class that is named does of itself, which files leave out.
+void assume_class(const ConfigReader& config, PatchInput& patches) {
+  if (const ProcessorClass* of = processor_class(config)) {
+    patches.colours = of->colours();
+    patches.resampling = of->resampling;
+    return;
+  }
+  const std::string name = processor_class_name(config);
+  if (name.empty() || !does(config, "do_normalize", true)) return;
+  for (const char* key : {"image_mean", "image_std"})
+    if (!config.has(key))
+      config.refuse(key, "nothing", "a list of 3 numbers, as zea does not know those of " + name);
+}
+
 /// Whatever becomes of an image's size.
 void read_values(const ConfigReader& config, PatchInput& patches) {
   pass_over_classes(config);
+  assume_class(config, patches);
   read_colours(config, patches.colours);
   patches.resampling = read_resampling(config, patches.resampling);
   patches.by_torchvision = is_by_torchvision(config, patches.resampling);
