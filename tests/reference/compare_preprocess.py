@@ -33,7 +33,7 @@ try:
         convert_image_to_patches,
         get_image_size_for_max_num_patches,
     )
-    from image_directories import directories
+    from image_directories import directories, with_processor
     from stretched_tiles import compare_stretched
 except ImportError as missing:
     print(f"skipped: {missing}")
@@ -318,12 +318,14 @@ def compare_directory(program, folder, number, height, width, config, processor,
     where.mkdir()
     image = Image.fromarray(picture(height, width, 3, number))
     image.save(where / "image.png")
-    (where / "config.json").write_text(json.dumps(config))
     said = json.loads(processor.to_json_string())
+    config, beside = with_processor(config, said)
+    (where / "config.json").write_text(json.dumps(config))
     other = {**said, "image_mean": [0.3, 0.3, 0.3]}
-    (where / "preprocessor_config.json").write_text(json.dumps(said if number % 2 else other))
-    if number % 2 == 0:
-        (where / "processor_config.json").write_text(json.dumps({"image_processor": said}))
+    if beside:
+        (where / "preprocessor_config.json").write_text(json.dumps(said if number % 2 else other))
+    if beside and number % 2 == 0:
+        (where / "processor_config.json").write_text(json.dumps(beside))
     run = subprocess.run([program, where / "image.png", "of", where / "config.json"], capture_output=True)
     name = f"directory {number} ({type(processor).__name__}), {height} x {width}"
     if run.returncode != 0:

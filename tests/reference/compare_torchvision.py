@@ -19,7 +19,7 @@ try:
     from PIL import Image
     from transformers import Qwen2VLVideoProcessor, Qwen3VLVideoProcessor
 
-    from image_directories import COLOURS, directories, of_qwen
+    from image_directories import COLOURS, directories, of_qwen, with_processor
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
@@ -67,7 +67,7 @@ def image_faults(program, folder):
     for number, (config, processor, taken) in enumerate(directories("")):
         said = json.loads(processor.to_json_string())
         said["image_processor_type"] += "Fast"  # as transformers 4 called it
-        directory = Directory(folder / f"images_{number}", config, {"image_processor": said})
+        directory = Directory(folder / f"images_{number}", *with_processor(config, said))
         for height, width in SIZES:
             image = pictures(height, width)
             reference = processor(Image.fromarray(image), return_tensors="pt")["pixel_values"].numpy()

@@ -17,6 +17,21 @@ def of_llava(tower, select, **sizes):
             "vision_feature_select_strategy": select}
 
 
+def put_together(tower, select, **sizes):
+    """A tower of its own beside a language model."""
+    llava = of_llava(tower, select, **sizes)
+    encoder = {key: llava[key] for key in ("vision_config", "vision_feature_select_strategy")}
+    return {"model_type": "composed", "text_config": llava["text_config"],
+            "encoders": {"eyes": {**encoder, "image_token_index": 3}}}
+
+
+def with_processor(config, said):
+    """The config, and what stands beside it: what is put together has in its config what is said of its encoder."""
+    if config["model_type"] != "composed":
+        return config, {"image_processor": said}
+    return {**config, "encoders": {"eyes": {**config["encoders"]["eyes"], "image_processor": said}}}, {}
+
+
 def of_qwen(family, **vision):
     text = {**TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
     return {"model_type": family, "vision_config": {"embed_dim": 32, "hidden_size": 32, "num_heads": 4, **vision},
@@ -51,6 +66,13 @@ def directories(backend):
     yield clip, clip_images(size={"shortest_edge": 32}, crop_size=crop, do_rescale=False), as_it_is
     yield siglip, siglip_images(size=square, do_normalize=False), as_it_is
     yield siglip, clip_images(size={"shortest_edge": 33}, crop_size=crop), as_it_is
+    clip_alone = put_together("clip_vision_model", "default", image_size=32, patch_size=8)
+    siglip_alone = put_together("siglip_vision_model", "full", image_size=32, patch_size=8)
+    yield clip_alone, clip_images(size={"shortest_edge": 36}, crop_size=crop, **COLOURS), as_it_is
+    yield clip_alone, clip_images(size=square, do_center_crop=False), as_it_is
+    yield clip_alone, clip_images(size=square, crop_size=crop), as_it_is
+    yield siglip_alone, siglip_images(size={"shortest_edge": 32}, crop_size=crop, do_center_crop=True), as_it_is
+    yield siglip_alone, clip_images(size={"shortest_edge": 41}, crop_size=crop), as_it_is
     yield pixtral, pixtral_images(size={"longest_edge": 100}, patch_size=8, **COLOURS), as_it_is
     processor = ocr_images(
         size=square, crop_to_patches=True, min_patches=2, max_patches=5, resample=2, **COLOURS

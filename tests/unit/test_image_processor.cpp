@@ -64,27 +64,82 @@ std::string refusal(const Json& config, const Json& processor) {
   return "";
 }
 
-/// Of an encoder of 8 x 8 that is put together with a language model.
-std::vector<std::string> notes_of_part(const Json& processor) {
-  const Json whole = llava();
+/// Of the encoder of `whole` alone, which is put together with a language model.
+ModelSpec of_part(const Json& whole, const Json& processor) {
+  const bool has_class = whole["vision_config"]["model_type"] == "clip_vision_model";
   const Json eyes{{"vision_config", whole["vision_config"]},
+                  {"vision_feature_select_strategy", has_class ? "default" : "full"},
                   {"image_token_index", 3},
                   {kImageProcessor, processor}};
   const Json config{{"model_type", "composed"},
-                    {"text_config", whole["text_config"]},
+                    {"text_config", llava()["text_config"]},
                     {"encoders", {{"eyes", eyes}}}};
-  return make_model_spec(config.dump()).notes;
+  return make_model_spec(config.dump());
 }
 
-TEST(ImageProcessor, OfAPartAnotherSizeIsNoted) {
-  EXPECT_EQ(notes_of_part({{"size", 8}}).size(), 1u);
-  EXPECT_EQ(notes_of_part({{"crop_size", {{"height", 8}, {"width", 8}}}, {"size", 11}}).size(), 1u);
-  const std::vector<std::string> notes =
-      notes_of_part({{"crop_size", {{"height", 6}, {"width", 8}}}, {"size", 8}});
-  ASSERT_EQ(notes.size(), 2u);
-  EXPECT_EQ(notes.front(),
-            "eyes.image_processor: crop_size = {\"height\":6,\"width\":8} is left out; the "
-            "encoder's image_size = 8 counts");
+PatchInput patches_of_part(const Json& whole, const Json& processor) {
+  return of_part(whole, processor).encoders.at(0).patches();
+}
+
+/// Of SigLIP, whose usual processor takes no middle.
+Json of_siglip() {
+  return Json::parse(testing::tiny_llava_config({.siglip = true}));
+}
+
+TEST(ImageProcessor, OfAPartSizesAreItsEncoders) {
+  const Json square{{"height", 8}, {"width", 8}};
+  const Json cropped{{"size", 11}, {"crop_size", 8}};
+  EXPECT_EQ(of_part(llava(), cropped).notes.size(), 1u);  // of its placeholder
+  PatchInput found = patches_of_part(llava(), cropped);
+  EXPECT_TRUE(found.crops);
+  EXPECT_EQ(found.shortest_edge, 11);
+  found = patches_of_part(llava(), {{"size", square}, {"crop_size", 8}});
+  EXPECT_FALSE(found.crops);
+  found = patches_of_part(llava(), {{"size", square}, {"do_center_crop", false}});
+  EXPECT_FALSE(found.crops);
+  found = patches_of_part(of_siglip(), {{"size", 12}, {"crop_size", 8}, {"do_center_crop", true}});
+  EXPECT_TRUE(found.crops);
+  EXPECT_EQ(found.shortest_edge, 12);
+  found = patches_of_part(pixtral(), {{"size", {{"longest_edge", 13}}}});
+  EXPECT_EQ(found.image_size, 13);
+}
+
+TEST(ImageProcessor, OfAPartOtherSquaresAreScaledAndNoted) {
+  const Json of_dinov2{{"size", {{"shortest_edge", 256}}},
+                       {"crop_size", {{"height", 224}, {"width", 224}}},
+                       {"do_center_crop", true}};
+  const ModelSpec found = of_part(llava(), of_dinov2);
+  EXPECT_TRUE(found.encoders[0].patches().crops);
+  EXPECT_EQ(found.encoders[0].patches().shortest_edge, 9);  // 8 * 256 / 224
+  ASSERT_EQ(found.notes.size(), 2u);
+  EXPECT_EQ(found.notes.front(),
+            "eyes.image_processor: its images of 224 x 224 become 8 x 8, the encoder's image_size, "
+            "of a shorter side of 9 in place of 256");
+  const ModelSpec whole =
+      of_part(of_siglip(), {{"size", {{"height", 6}, {"width", 6}}}, {"do_center_crop", nullptr}});
+  EXPECT_FALSE(whole.encoders[0].patches().crops);
+  ASSERT_EQ(whole.notes.size(), 2u);
+  EXPECT_EQ(whole.notes.front(),
+            "eyes.image_processor: its images of 6 x 6 become 8 x 8, the encoder's image_size");
+}
+
+TEST(ImageProcessor, OfAPartWhatMakesNoSquaresIsRefused) {
+  const Json shortest{{"shortest_edge", 8}};
+  for (const auto& [processor, sentence] : std::vector<std::pair<Json, const char*>>{
+           {{{"do_resize", false}}, "eyes.image_processor.do_resize = false; allowed: true"},
+           {{{"do_pad", true}}, "do_pad = true; allowed: false"},
+           {{{"do_center_crop", false}}, "do_center_crop = false; allowed: true, or a size"},
+           {{{"do_center_crop", false}, {"size", shortest}}, "a height and an equal width"},
+           {{{"crop_size", {{"height", 6}, {"width", 8}}}}, "a height and an equal width"},
+           {{{"crop_size", 6}, {"size", 5}}, "size = 5; allowed: a shortest_edge of 6 or more"},
+           {{{"size", 8}}, "size = 8; allowed: a shortest_edge of 224 or more"}}) {
+    try {
+      of_part(llava(), processor);
+      ADD_FAILURE() << processor.dump();
+    } catch (const WeightsError& error) {
+      EXPECT_NE(std::string(error.what()).find(sentence), std::string::npos) << error.what();
+    }
+  }
 }
 
 TEST(ImageProcessor, SaysColoursAndSizes) {
@@ -124,11 +179,6 @@ TEST(ImageProcessor, NullTurnsAStepOff) {
   EXPECT_EQ(found.colours.mean, (std::vector<double>{0, 0, 0}));
   EXPECT_EQ(found.colours.std, (std::vector<double>{1, 1, 1}));
   EXPECT_FALSE(found.crops);
-}
-
-/// Of SigLIP, whose usual processor takes no middle.
-Json of_siglip() {
-  return Json::parse(testing::tiny_llava_config({.siglip = true}));
 }
 
 TEST(ImageProcessor, IsOfTheClassThatIsNamed) {

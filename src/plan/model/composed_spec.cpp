@@ -22,9 +22,9 @@ ModelSpec make_composed(const ConfigReader& config, const Trainable& trainable) 
              : add_sound_encoder(builder, model, encoder, names, trainable));
     if (sees && encoder.has(kImageProcessor)) {
       const std::string path = name + "." + kImageProcessor;
-      const std::string left_out =
+      const std::string changed =
           read_part_processor(encoder.object_alone(kImageProcessor, path), model.encoders.back());
-      if (!left_out.empty()) model.notes.push_back(path + ": " + left_out);
+      if (!changed.empty()) model.notes.push_back(path + ": " + changed);
     }
     const std::string text = encoder.text("placeholder", "");
     model.notes.push_back("features of " + name + " are put in the places of token " +

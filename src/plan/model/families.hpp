@@ -198,8 +198,8 @@ int add_sound_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader
 /// What a directory's image processor says of the images of an encoder. Throws WeightsError naming
 /// what zea can not do.
 void read_image_processor(const ConfigReader& config, EncoderSpec& encoder);
-/// The same of an encoder that is put together with others, but for the size of images, which then
-/// is that of its table of positions. Returns what is left out of it; empty: nothing.
+/// The same of an encoder that is put together with others, but for the size of squares, which then
+/// is that of its table of positions. Returns what becomes of them; empty: they have that size.
 std::string read_part_processor(const ConfigReader& config, EncoderSpec& encoder);
 /// Likewise what its video processor says, and where it has none of videos what that of images
 /// does.

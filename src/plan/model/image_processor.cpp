@@ -92,27 +92,63 @@ SquareSizes read_square_sizes(const ConfigReader& config, const PatchInput& patc
   return {read_sides(config, "crop_size", true), read_sides(config, "size", squares), crops};
 }
 
-/// All of an image becomes the encoder's square, or its middle, once its shorter side is so long.
-void read_square(const ConfigReader& config, PatchInput& patches) {
-  const int64_t side = patches.image_size;
+/// All of an image becomes a square, or its middle, once its shorter side is so long. `allowed`:
+/// the square of that side, as refusals call it.
+void read_square(const ConfigReader& config, int64_t side, const std::string& allowed,
+                 PatchInput& patches) {
   const auto [crop, size, crops] = read_square_sizes(config, patches);
   if (crops && config.has("crop_size") && !crop.is_square_of(side))
-    config.refuse("crop_size", config.dump("crop_size"), of_table(side));
+    config.refuse("crop_size", config.dump("crop_size"), allowed);
   if (!crops && patches.crops && !config.has("size"))
     config.refuse("do_center_crop", config.is_null("do_center_crop") ? "null" : "false",
-                  "true, or a size of " + of_table(side));
+                  "true, or a size of " + allowed);
   patches.crops = crops && !size.is_square_of(side);
   if (!config.has("size") || size.is_square_of(side)) return;
   if (!crops)
     config.refuse("size", config.dump("size"),
-                  of_table(side) + (size.is_shortest() ? "; without do_center_crop the length of "
-                                                         "the shorter side makes no square"
-                                                       : ""));
+                  allowed + (size.is_shortest() ? "; without do_center_crop the length of the "
+                                                  "shorter side makes no square"
+                                                : ""));
   if (!size.is_shortest() || size.shortest < side)
-    config.refuse("size", config.dump("size"),
-                  "a shortest_edge of " + std::to_string(side) + " or more (crop_size), or " +
-                      of_table(side));
+    config.refuse(
+        "size", config.dump("size"),
+        "a shortest_edge of " + std::to_string(side) + " or more (crop_size), or " + allowed);
   patches.shortest_edge = size.shortest;
+}
+
+/// The side of the squares that a processor makes, which need not be the encoder's.
+int64_t read_side(const ConfigReader& config, const PatchInput& patches) {
+  constexpr int64_t kUsualCrop = 224;  // of all of transformers' classes that crop
+  const auto [crop, size, crops] = read_square_sizes(config, patches);
+  if (!config.has("size") && !(crops && config.has("crop_size"))) return patches.image_size;
+  if (crops && !config.has("crop_size")) return kUsualCrop;
+  const Sides& square = crops ? crop : size;
+  const char* key = crops ? "crop_size" : "size";
+  if (square.height < 1 || !square.is_square_of(square.height))
+    config.refuse(key, config.dump(key),
+                  "a height and an equal width, as the encoder takes squares");
+  return square.height;
+}
+
+/// An image's middle stays the same part of it where the encoder's squares are larger or smaller
+/// than the processor's. Returns what becomes of these; empty: they are the encoder's.
+std::string read_scaled_square(const ConfigReader& config, PatchInput& patches) {
+  require_step(config, "do_resize", true);
+  config.require_boolean("do_pad", false);
+  const int64_t side = read_side(config, patches), to = patches.image_size;
+  const std::string square = std::to_string(side) + " x " + std::to_string(side);
+  read_square(config, side, square, patches);
+  if (side == to) return "";
+  constexpr int64_t kMost = int64_t{1} << 30;  // as of numbers that are read
+  const int64_t shortest = patches.shortest_edge;
+  patches.shortest_edge = (2 * shortest * to + side) / (2 * side);  // rounded
+  if (patches.shortest_edge > kMost)
+    config.refuse("size", config.dump("size"), "a shortest_edge of a few times the crop_size");
+  return "its images of " + square + " become " + std::to_string(to) + " x " + std::to_string(to) +
+         ", the encoder's image_size" +
+         (shortest > side ? ", of a shorter side of " + std::to_string(patches.shortest_edge) +
+                                " in place of " + std::to_string(shortest)
+                          : "");
 }
 
 /// Of a tile; a crop of it is all of it.
@@ -257,7 +293,8 @@ void read_shape(const ConfigReader& config, PatchInput& patches) {
     config.require_boolean("do_pad", false);
   if (!patches.resolutions.empty()) return read_fitting(config, patches);
   if (patches.tiles.most > 0) return read_tiles(config, patches);
-  if (!patches.any_size) return read_square(config, patches);
+  if (!patches.any_size)
+    return read_square(config, patches.image_size, of_table(patches.image_size), patches);
   return patches.pixels.most > 0 ? read_limits(config, patches) : read_longest(config, patches);
 }
 
@@ -342,22 +379,14 @@ void read_image_processor(const ConfigReader& config, EncoderSpec& encoder) {
 
 std::string read_part_processor(const ConfigReader& config, EncoderSpec& encoder) {
   auto& patches = std::get<PatchInput>(encoder.input);
-  read_values(config, patches);
-  const bool crops = config.has("crop_size") && config.boolean("do_center_crop", true);
-  const char* key = crops ? "crop_size" : "size";
-  const Sides said = patches.fills_pixels ? Sides() : read_sides(config, key, true);
-  if (patches.fills_pixels)
-    read_filling(config, patches);
-  else
-    config.pass_over({"crop_size", "do_center_crop", "do_pad", "do_resize", "size"});
-  config.refuse_unknown();
-  const auto is_other = [&](int64_t side) { return side > 0 && side != patches.image_size; };
-  if (std::ranges::none_of(std::array{said.height, said.width, said.shortest, said.longest},
-                           is_other))
+  if (patches.any_size) {
+    read_image_processor(config, encoder);
     return "";
-  return std::string(key) + " = " + config.dump(key) +
-         " is left out; the encoder's image_size = " + std::to_string(patches.image_size) +
-         " counts";
+  }
+  read_values(config, patches);
+  const std::string changed = read_scaled_square(config, patches);
+  config.refuse_unknown();
+  return changed;
 }
 
 }  // namespace zea::detail
