@@ -113,6 +113,23 @@ Json added_token(const std::string& tokenizer, int64_t id) {
   return {};
 }
 
+/// Images of it are those that the encoder was trained with, which need not have the size that its
+/// own processor had: the encoder's table of positions decided.
+Json image_processor_of(const Json& encoder, const PatchInput& patches) {
+  Json processor = encoder[kImageProcessor];
+  const int64_t side = patches.image_size;
+  const Json square{{"height", side}, {"width", side}};
+  const int64_t shortest = patches.shortest_edge > 0 ? patches.shortest_edge : side;
+  processor["size"] = patches.crops ? Json{{"shortest_edge", shortest}} : square;
+  processor["do_center_crop"] = patches.crops;
+  if (patches.crops || processor.contains("crop_size")) processor["crop_size"] = square;
+  const bool is_bilinear = patches.resampling == Resampling::Bilinear;
+  // One without a class becomes LLaVA's usual one, which resizes by its own kernel.
+  if (!processor.contains("image_processor_type"))
+    processor.emplace("resample", is_bilinear ? 2 : 3);  // as PIL numbers them
+  return processor;
+}
+
 /// By it transformers makes of an image so many placeholders as it has features, and of a text and
 /// images what the model reads. Pixtral's marks rows, which the model was not trained with.
 void add_llava_processor(const Json& encoder, const EncoderSpec& spec, Texts& texts) {
@@ -125,7 +142,8 @@ void add_llava_processor(const Json& encoder, const EncoderSpec& spec, Texts& te
                  {"patch_size", spec.patches().patch_size},
                  {"vision_feature_select_strategy", select},
                  {"num_additional_image_tokens", select == "default" ? 1 : 0}};
-  if (encoder.contains(kImageProcessor)) processor[kImageProcessor] = encoder[kImageProcessor];
+  if (encoder.contains(kImageProcessor))
+    processor[kImageProcessor] = image_processor_of(encoder, spec.patches());
   texts["processor_config.json"] = processor.dump(2) + "\n";
 }
 

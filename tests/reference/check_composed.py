@@ -16,8 +16,10 @@ from pathlib import Path
 try:
     import numpy as np
     import torch
+    from PIL import Image
     from safetensors.torch import load_file, save_file
     from transformers import (
+        AutoImageProcessor,
         AutoModelForCausalLM,
         CLIPVisionConfig,
         CLIPVisionModel,
@@ -36,6 +38,7 @@ try:
         WhisperForConditionalGeneration,
         WhisperModel,
     )
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
@@ -197,6 +200,37 @@ class Composed(unittest.TestCase):
             ids = torch.tensor(tokens)
             pixels = {"pixel_values": normalised(np.stack(items), MEAN, STD)} if items else {}
             return llava(input_ids=ids[None], use_cache=False, **pixels).logits[0]
+
+        self.assertAlmostEqual(loss, self.loss_of(samples, logits_of), delta=1e-5)
+
+    def test_llava_gets_the_images_that_it_was_trained_with(self):
+        """Its encoder's processor makes smaller squares than the table of positions is for."""
+        clip, llama = self.save("clip", make_clip()), self.save("llama", make_text())
+        sizes = {"size": {"shortest_edge": 20}, "crop_size": {"height": 16, "width": 16}}
+        CLIPImageProcessorPil(**sizes, image_mean=MEAN, image_std=STD).save_pretrained(clip)
+        known = {f"t{number}": number for number in range(5)}
+        tokenizer = {"added_tokens": [{"id": 5, "content": "<picture>"}], "model": {"vocab": known}}
+        (llama / "tokenizer.json").write_text(json.dumps(tokenizer))
+        sections = {
+            "vision": f'weights = "{clip}"\nplaceholder = "<picture>"',
+            "llm": f'weights = "{llama}"',
+        }
+        random = np.random.default_rng(7)
+        samples = [
+            (tokens, mask, [random.integers(0, 256, (50, 70, 3), dtype=np.uint8) for _ in items])
+            for tokens, mask, items in make_samples(SIDE * SIDE, 5)
+        ]
+        loss = self.train(sections, samples, 5)
+        said = "become 32 x 32, the encoder's image_size, of a shorter side of 40 in place of 20"
+        self.assertIn(said, (self.folder / "run/log.txt").read_text())
+        out = self.export()
+        llava = self.assert_loads(LlavaForConditionalGeneration, out)
+        processor = AutoImageProcessor.from_pretrained(out, backend="pil")
+        self.assertEqual((processor.size["shortest_edge"], processor.crop_size["height"]), (40, IMAGE_SIZE))
+
+        def logits_of(tokens, mask, items):
+            pixels = processor([Image.fromarray(item) for item in items], return_tensors="pt") if items else {}
+            return llava(input_ids=torch.tensor(tokens)[None], use_cache=False, **pixels).logits[0]
 
         self.assertAlmostEqual(loss, self.loss_of(samples, logits_of), delta=1e-5)
 
