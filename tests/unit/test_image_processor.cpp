@@ -261,6 +261,13 @@ TEST(ImageProcessor, SaysLimits) {
   EXPECT_EQ(tiles.tiles.least, 2);
   EXPECT_EQ(tiles.tiles.most, 6);
   EXPECT_EQ(patches_of(pixtral(), {{"size", {{"longest_edge", 13}}}}).image_size, 13);
+  const Json patch{{"height", 4}, {"width", 4}};
+  EXPECT_EQ(patches_of(pixtral(), {{"patch_size", 4}}).patch_size, 4);
+  EXPECT_EQ(patches_of(pixtral(), {{"patch_size", patch}}).patch_size, 4);
+  const Json merging =
+      Json::parse(testing::tiny_llava_config({.image_size = 24, .pixtral = true, .merges = true}));
+  EXPECT_EQ(patches_of(merging, {{"patch_size", 4}}).block, 2);
+  EXPECT_EQ(patches_of(merging, {{"patch_size", 8}}).block, 2);
   const Json size{{"shortest_edge", 8}};
   EXPECT_EQ(patches_of(llava_next(), {{"image_grid_pinpoints", {{8, 16}, {16, 8}}},
                                       {"size", size},
@@ -340,6 +347,7 @@ TEST(ImageProcessor, RefusesWhatIsNotBuilt) {
            {qwen2_vl(), {{"merge_size", 1}}, "merge_size = 1; allowed: 2"},
            {qwen2_vl(), {{"min_pixels", 9000}, {"max_pixels", 800}}, "min_pixels = 9000"},
            {qwen2_vl(), {{"size", no}}, "shortest_edge and longest_edge, pixels in all"},
+           {pixtral(), {{"patch_size", 8}}, "patch_size = 8; allowed: 4, as config.json"},
            {pixtral(), {{"size", {{"longest_edge", 25}}}}, "a longest_edge of at most 24"}})
     EXPECT_NE(refusal(config, processor).find(sentence), std::string::npos)
         << processor.dump() << ": " << refusal(config, processor);

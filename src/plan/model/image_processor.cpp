@@ -221,10 +221,23 @@ void read_limits(const ConfigReader& config, PatchInput& patches) {
   patches.limit(read_areas(config, patches.pixels));
 }
 
+/// Sides are whole patches of it: the encoder's, or those that become one feature, which is what
+/// PixtralProcessor makes of the former.
+void require_pixtral_patch(const ConfigReader& config, const PatchInput& patches) {
+  if (!config.has("patch_size")) return;
+  const Sides found = read_sides(config, "patch_size", true);
+  const int64_t merged = patches.patch_size * patches.block;
+  if (found.is_square_of(patches.patch_size) || found.is_square_of(merged)) return;
+  config.refuse("patch_size", config.dump("patch_size"),
+                std::to_string(patches.patch_size) +
+                    (merged == patches.patch_size ? "" : " or " + std::to_string(merged)) +
+                    ", as config.json has it of the encoder");
+}
+
 /// The longer side, of Pixtral's.
 void read_longest(const ConfigReader& config, PatchInput& patches) {
   config.require_boolean("do_center_crop", false);
-  config.pass_over({"patch_size"});  // PixtralProcessor says it
+  require_pixtral_patch(config, patches);
   if (!config.has("size")) return;
   const Sides size = read_sides(config, "size", true);
   const int64_t longest = size.longest > 0 ? size.longest : size.height;
