@@ -85,6 +85,15 @@ std::string refusal(Change change) {
   return testing::refusal_of(config);
 }
 
+TEST(Gemma2, WindowsHaveALength) {
+  nlohmann::json config{{"model_type", "gemma2"}, {"num_hidden_layers", 2}};
+  config["sliding_window"] = nullptr;
+  testing::expect_refusal(testing::refusal_of(config), "sliding_window = null");
+  const char* const full = "full_attention";
+  config["layer_types"] = {full, full};
+  EXPECT_EQ(testing::refusal_of(config), "accepted");
+}
+
 TEST(Gemma3, RefusesWhatIsNotBuiltByKey) {
   const std::string allowed = "the square of a divisor of image_size / patch_size = 6";
   testing::expect_refusal(refusal([](auto& c) { c["mm_tokens_per_image"] = 8; }),
@@ -98,6 +107,11 @@ TEST(Gemma3, RefusesWhatIsNotBuiltByKey) {
   testing::expect_refusal(
       refusal([](auto& c) { c["text_config"]["final_logit_softcapping"] = 30.0; }),
       "final_logit_softcapping = 30.000000; allowed: null");
+  testing::expect_refusal(
+      refusal([](auto& c) { c["text_config"]["attn_logit_softcapping"] = 50.0; }),
+      "attn_logit_softcapping = 50.0; allowed: null: transformers caps scores of Gemma 2 alone");
+  testing::expect_refusal(refusal([](auto& c) { c["text_config"]["sliding_window"] = nullptr; }),
+                          "sliding_window = null; allowed: 1 or more, or layer_types of full");
   testing::expect_refusal(
       refusal([](auto& c) { c["text_config"]["use_bidirectional_attention"] = true; }),
       "use_bidirectional_attention = true");

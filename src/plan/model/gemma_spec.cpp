@@ -4,6 +4,7 @@
 // embeddings times the root of their width. The later ones have norms after each half of a block,
 // too, and windows in most layers. Files leave out what equals the defaults of transformers'
 // configs.
+#include <algorithm>
 #include <cmath>
 
 #include "families.hpp"
@@ -60,9 +61,12 @@ void read_later_ways(const ConfigReader& config, Decoder& decoder, int64_t perio
   std::vector<bool> narrow;
   for (int64_t layer = 0; layer < decoder.spec.layers; ++layer)
     narrow.push_back((layer + 1) % period != 0);
-  const bool has_windows = !config.is_null("sliding_window");
-  const int64_t window = config.positive("sliding_window", 4096);
-  add_windows(decoder, narrow_layers(config, narrow, has_windows), window);
+  const std::vector<bool> found = narrow_layers(config, narrow, true);
+  if (config.is_null("sliding_window") && std::ranges::count(found, true) > 0)
+    config.refuse(
+        "sliding_window", "null",
+        "1 or more, or layer_types of full_attention alone, as other layers have windows");
+  add_windows(decoder, found, config.positive("sliding_window", 4096));
 }
 
 }  // namespace
@@ -90,6 +94,9 @@ Decoder read_gemma3(const ConfigReader& config) {
   LlamaDefaults defaults = later_defaults(262208, 131072);
   defaults.theta = 1e6;
   defaults.rope_part = "full_attention";
+  if (config.has("attn_logit_softcapping"))
+    config.refuse("attn_logit_softcapping", config.dump("attn_logit_softcapping"),
+                  "null: transformers caps scores of Gemma 2 alone");
   Decoder decoder = read_gemma_like(config, defaults);
   decoder.blocks.names.q_norm = ".self_attn.q_norm";
   decoder.blocks.names.k_norm = ".self_attn.k_norm";
