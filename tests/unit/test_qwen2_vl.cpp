@@ -123,6 +123,8 @@ TEST(Qwen2Vl, RefusesWhatIsNotBuiltByKey) {
       "mrope_interleaved = true");
   testing::expect_refusal(refusal([](auto& c) { c["vision_config"]["temporal_patch_size"] = 1; }),
                           "temporal_patch_size = 1");
+  testing::expect_refusal(refusal([](auto& c) { c["vision_config"]["temporal_patch_size"] = 4; }),
+                          "temporal_patch_size = 4; allowed: 2 (others are not built yet)");
   testing::expect_refusal(refusal([](auto& c) { c["vision_config"]["hidden_size"] = 25; }),
                           "24, the text's hidden_size");
   testing::expect_refusal(refusal([](auto& c) { c["vision_config"]["num_heads"] = 8; }),

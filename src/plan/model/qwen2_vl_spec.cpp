@@ -33,9 +33,9 @@ PatchInput read_visual_patches(const ConfigReader& config, const TurnedDefaults&
   patches.limit(defaults.pixels);
   if (patches.channels != 3)
     config.refuse("in_channels", std::to_string(patches.channels), "3 (images are read as RGB)");
-  if (patches.frames < 2)
+  if (patches.frames != 2)
     config.refuse("temporal_patch_size", std::to_string(patches.frames),
-                  "2 or more (patches of one frame are not built yet)");
+                  "2 (others are not built yet)");
   patches.video = {.pixels = defaults.frame_pixels};
   return patches;
 }
