@@ -12,6 +12,7 @@
 #include "launch.hpp"
 #include "run_items.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/kernel_sizes.hpp"
 
 namespace zea {
 namespace {
@@ -21,8 +22,6 @@ using detail::BlockwiseConstants;
 using detail::elements;
 using detail::kCodes;
 using detail::MomentBlocks;
-
-constexpr int64_t kMostBlock = 128;
 
 std::array<double, kCodes> make_codes(bool is_signed) {
   constexpr int kDecades = 7;
@@ -86,7 +85,7 @@ void keep_block(const MomentBlocks<T>& blocks, int64_t b, const T* values, T lar
     return;
   }
   const MomentBlocks<T> own = blocks;  // no store can change it
-  int found[kMostBlock];  // apart from the codes, whose narrow type would make vectors of few
+  int found[kMostStateBlock];  // apart from the codes, whose narrow type would make vectors of few
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) found[i] = own.code(values[i], largest);
   for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<uint8_t>(found[i]);
@@ -100,7 +99,7 @@ ZEA_FUNCTION void update_block(const BlockwiseAdamwBlock<T>& run, int64_t b) {
   const T scale = first.scales[b], sq_scale = second.scales[b];
   T* const p = run.parameters + begin;
   const T* const g = run.gradients + begin;
-  T m[kMostBlock], v[kMostBlock], largest_m = 0, largest_v = 0;
+  T m[kMostStateBlock], v[kMostStateBlock], largest_m = 0, largest_v = 0;
 #pragma omp simd reduction(max : largest_m, largest_v)
   for (int64_t i = 0; i < count; ++i) {
     const T gradient = g[i] * c.scale;
@@ -147,7 +146,7 @@ void run_blocks(const at::Tensor& parameter, const at::Tensor& gradient,
   if (!parameter.is_cpu())
     return detail::launch_items(run, blocks, detail::num_packs(parameter, block),
                                 detail::stream_of(parameter));
-  ZEA_ASSERT(block <= kMostBlock && block * blocks == parameter.numel());
+  ZEA_ASSERT(block <= kMostStateBlock && block * blocks == parameter.numel());
   detail::for_each_chunk(
       blocks, [&](int64_t, int64_t begin, int64_t end) { update_blocks(run, begin, end); },
       kChunkElements / block);

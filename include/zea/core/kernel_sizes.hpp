@@ -23,6 +23,9 @@ constexpr int64_t rows_per_sum(int64_t row_elements) {
   return std::max<int64_t>(32, rows_per_chunk(row_elements));
 }
 
+/// The most elements of an optimizer's state that share a scale.
+inline constexpr int64_t kMostStateBlock = 128;
+
 /// Bounds of logits that exist at once. A device takes some launches for each tile, which a tile
 /// must be large to be worth.
 struct LogitBounds {

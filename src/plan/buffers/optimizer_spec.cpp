@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "zea/core/join.hpp"
+#include "zea/core/kernel_sizes.hpp"
 
 namespace zea {
 namespace {
@@ -117,7 +118,8 @@ OptimizerSpec make_optimizer_spec(const OptimOptions& optim, std::vector<std::st
 
 int64_t state_block(const ParamSpec& param, const ParamCut& cut) {
   constexpr int64_t kLeastElements = 4096;  // bitsandbytes', too
-  constexpr int64_t kMostBlock = kFlatAlignment, kLeastBlock = 8;
+  constexpr int64_t kLeastBlock = 8;
+  static_assert(kFlatAlignment % kMostStateBlock == 0, "blocks would lie on two shards");
   constexpr int64_t kMostRanks = 8, kBlockOfRanks = 16;
   const auto power_of_two_in = [](int64_t length) { return length & -length; };
   const Shape tensor = param.tensor_shape();
@@ -128,7 +130,7 @@ int64_t state_block(const ParamSpec& param, const ParamCut& cut) {
   if (block < kLeastBlock) return 0;
   if (param.tp_cut.dim == last)
     block = std::max(block / kMostRanks, std::min(block, kBlockOfRanks));
-  return power_of_two_in(std::min(block, kMostBlock) | cut.shape.back());
+  return power_of_two_in(std::min(block, kMostStateBlock) | cut.shape.back());
 }
 
 int64_t state_elements(const StateSpec& state, const FlatBuffer& buffer,
