@@ -5,6 +5,7 @@ to do; it ends the run with the documented exit code, and leaves no checkpoint b
 import copy
 import io
 import os
+import re
 import shutil
 import unittest
 import wave
@@ -27,6 +28,7 @@ AUDIO_CONFIG = {
     "max_source_positions": 4,
 }
 HEAD = "language_model.lm_head.weight"
+OF_A_RANK = re.compile(r"zea: rank \d: ")
 
 
 def change(path, tensor, edit):
@@ -87,21 +89,29 @@ class BadInput(zr.ZeaTest):
     def copy_of(self, path):
         return zr.Path(shutil.copy(path, self.folder))
 
-    def refuse(self, code, words, overrides=(), weights=None, train=None):
+    def refuse(self, code, words, overrides=(), weights=None, train=None, alone=False):
         deck = zr.write_deck(self.folder, weights or self.weights, train or self.train)
-        self.assert_refused(code, words, ["-i", deck, "schedule.steps=4", *overrides])
+        self.assert_refused(code, words, ["-i", deck, "schedule.steps=4", *overrides], alone)
 
     @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
     def test_a_gpu_where_there_is_none(self):
         self.refuse(2, ['run.device = "cuda"', "run.device to"], ["run.device=cuda"])
 
-    def assert_refused(self, code, words, arguments):
-        """Two ranks must end with `code` and one message that has all of `words`."""
+    def assert_refused(self, code, words, arguments, alone=False):
+        """Two ranks must end with `code` and one message of all `words`, which names the rank if one fails alone."""
         directory = self.folder / "run"
-        result = zr.run_zea(2, [*arguments, "-d", directory], directory, limit_seconds=45)
+        was_there = directory.exists()
+        for tries_left in (2, 1, 0):
+            result = zr.run_zea(2, [*arguments, "-d", directory], directory, limit_seconds=45)
+            messages = [line for line in result.output.splitlines() if line.startswith("zea: ")]
+            # Ranks that come to a fault more than 2 s apart, as on a busy machine they may, each speak for themselves.
+            if alone or not tries_left or not any(OF_A_RANK.match(line) for line in messages):
+                break
+            if not was_there:
+                shutil.rmtree(directory, ignore_errors=True)
         self.assert_code(result, code)
-        messages = [line for line in result.output.splitlines() if line.startswith("zea: ")]
         self.assertEqual(len(messages), 1, result.output)
+        self.assertEqual(bool(OF_A_RANK.match(messages[0])), alone, result.output)
         for word in words:
             self.assertEqual(result.output.count(word), 1, f"{word}\n{result.output}")
         self.assertNotIn("\x1b", result.output)
@@ -216,13 +226,13 @@ class BadInput(zr.ZeaTest):
     def test_broken_image(self):
         tokens, mask, _ = zr.image_sample(1)
         broken = (tokens, mask, [b"\xff\xd8\xff\xe0 this is no JPEG"])
-        self.refuse_samples(["sample 3: image 0: ", "data.bad_items"], [broken])
+        self.refuse_samples(["sample 3: image 0: ", "data.bad_items"], [broken], alone=True)
 
     def test_placeholders_that_do_not_match(self):
         tokens, mask, items = zr.image_sample(1)
         tokens[1] = 5
         words = ["sample 3, modality image: 3 placeholder tokens", "1 images x 4 features"]
-        self.refuse_samples(words, [(tokens, mask, items)])
+        self.refuse_samples(words, [(tokens, mask, items)], alone=True)
 
     def test_long_sample(self):
         words = ["sample 3 has 42 tokens, more than data.row_tokens = 32"]
@@ -239,7 +249,7 @@ class BadInput(zr.ZeaTest):
 
     def test_log_in_the_way(self):
         (self.folder / "run" / "log.txt").mkdir(parents=True)
-        self.refuse(7, ["cannot write the log", "choose another run directory with -d"])
+        self.refuse(7, ["cannot write the log", "choose another run directory with -d"], alone=True)
 
     def test_wrong_override(self):
         self.refuse(
@@ -262,7 +272,7 @@ class BadInput(zr.ZeaTest):
             )
             with self.subTest(name):
                 words = ["sample 1: clip 0: ", "lasts longer than the 2 s", "data.bad_items"]
-                self.refuse(3, words, [limit], weights=weights, train=train)
+                self.refuse(3, words, [limit], weights=weights, train=train, alone=True)
         deck = zr.write_deck(self.folder, weights, train)
         masked = self.folder / "masked"
         keys = [limit, "data.bad_items=mask", "schedule.steps=2"]
