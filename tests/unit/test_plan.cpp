@@ -253,6 +253,11 @@ TEST(Plan, RefusesDataParallelSettingsThatDoNotGoTogether) {
        {"mesh.llm.cpu_offload = true", "whole copy computes where it lies"}},
       {[](Options& o) { o.run.ranks_per_gpu = 2; },
        {"run.ranks_per_gpu = 2", "run.device = \"cpu\"", "no GPU to share"}},
+      {[](Options& o) {
+         o.run.device = "cuda";
+         o.precision.preset = "fp64";
+       },
+       {"run.device = \"cuda\" with precision.preset = \"fp64\"", "use fp32 or bf16, or the CPU"}},
       {[](Options& o) { o.run.deterministic = true; },
        {"run.deterministic = true", "run.device = \"cpu\"", "the same bits"}},
       {[](Options& o) { o.meshes["llm"].pin_memory = AutoOption::of(true); },
