@@ -286,6 +286,9 @@ class Formats(FormatsCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         files = sorted(folder.glob("0*.h5"))
         self.assertEqual(len(files), 40)
+        # More than are kept open at once.
+        texts = [sample["text"] for sample in dump(folder, 2)["samples"]]
+        self.assertEqual(texts, [f"USER: what {n}? ASSISTANT: a b" for n in range(40)])
         for path in files[1:]:
             path.write_bytes(bytes(path.stat().st_size))
         opened = self.inspect(folder)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a data set as training does and writes all of it as JSON, for comparison with what was
-// packed: dump_dataset FILE TOKENS_PER_ITEM.
+// packed: dump_dataset FILE TOKENS_PER_IMAGE TOKENS_PER_CLIP.
 #include <cstdio>
 #include <iostream>
 
@@ -45,6 +45,11 @@ int main(int argc, char** argv) {
       zea::check_placeholders(*data, data->read(static_cast<int64_t>(id)),
                               {std::stoll(argv[2]), std::stoll(argv[3])});
       samples.push_back(describe(*data, static_cast<int64_t>(id)));
+    }
+    // Where there are many files, that of the first sample was closed.
+    if (!samples.empty() && describe(*data, 0) != samples[0]) {
+      std::fprintf(stderr, "sample 0 is another one when it is read again\n");
+      return 1;
     }
     std::cout << nlohmann::json{{"samples", samples},
                                 {"classes", data->classes()},
