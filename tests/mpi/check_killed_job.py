@@ -12,6 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from shared_memory_names import names_of
+
 
 def children(pid):
     return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -50,7 +52,7 @@ def check(command):
     for pid in [*ranks, job.pid]:
         os.kill(pid, signal.SIGKILL)
     job.wait()
-    left = [p.name for p in Path("/dev/shm").iterdir() if p.name.startswith(tuple(f"zea-{pid}-" for pid in ranks))]
+    left = names_of(ranks)
     assert not left, f"left in /dev/shm: {left}"
 
 

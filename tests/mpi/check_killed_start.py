@@ -11,6 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from shared_memory_names import names_of
+
 # Which one of a call, and by what it is known. The second one comes when the program allocates a buffer.
 KILLS = [
     ("openat", 1, "O_TMPFILE"),
@@ -43,8 +45,7 @@ def run(mpirun, program, folder, options):
 
 
 def left_by(texts):
-    pids = {line.split()[0] for text in texts for line in text.splitlines()}
-    return [p.name for p in Path("/dev/shm").iterdir() if p.name.startswith(tuple(f"zea-{pid}-" for pid in pids))]
+    return names_of({line.split()[0] for text in texts for line in text.splitlines()})
 
 
 def check_no_names(mpirun, program, folder):
