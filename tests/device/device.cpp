@@ -298,7 +298,8 @@ Launches Device::take_launches() {
 
 void Device::fail(const std::string& fault) {
   const std::lock_guard lock(mutex_);
-  if (faults_.size() < kSaid) std::fprintf(stderr, "device: %s\n", fault.c_str());
+  if (faults_.size() < kSaid)
+    std::fprintf(stderr, "device: %s (ZEA_DEVICE_SEED=%u)\n", fault.c_str(), delay_seed());
   faults_.push_back(fault);
 }
 

@@ -53,6 +53,9 @@ class Turns {
   int64_t next_ = 0;
 };
 
+/// Of the delays of all ranks of a job: ZEA_DEVICE_SEED, or else another one for each job.
+uint32_t delay_seed();
+
 /// What is put into a stream runs in its order, on a thread of its own, each after a random delay.
 class Stream {
  public:

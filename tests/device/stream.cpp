@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <cstdlib>
+
 #include "device/device.hpp"
 
 namespace zea::testing {
@@ -8,7 +10,20 @@ namespace {
 
 constexpr int kLongestDelay = 200;  // microseconds
 
+/// Ranks that all waited alike would hide what an order between them decides.
+uint32_t seed_of(int stream) {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return delay_seed() + 1000 * static_cast<uint32_t>(rank ? std::atoi(rank) : 0) +
+         static_cast<uint32_t>(stream);
+}
+
 }  // namespace
+
+uint32_t delay_seed() {
+  const char* asked = std::getenv("ZEA_DEVICE_SEED");
+  return asked ? static_cast<uint32_t>(std::strtoul(asked, nullptr, 10))
+               : static_cast<uint32_t>(getppid());  // mpirun, which the ranks of a job share
+}
 
 void Mark::reach() {
   const std::lock_guard lock(mutex);
@@ -33,10 +48,7 @@ void Turns::pass() {
 }
 
 Stream::Stream(int number, Turns* turns)
-    : number_(number),
-      turns_(turns),
-      delays_(static_cast<uint32_t>(getpid() + number)),
-      thread_([this] { run(); }) {}
+    : number_(number), turns_(turns), delays_(seed_of(number)), thread_([this] { run(); }) {}
 
 Stream::~Stream() {
   {
