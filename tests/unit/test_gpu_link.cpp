@@ -3,7 +3,10 @@
 #include "preflight/gpu_link.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "support/made_up_pci.hpp"
@@ -15,10 +18,16 @@ using testing::MadeUpPci;
 
 TEST(GpuLink, OneThatRestedIsSeenAtItsBest) {
   const MadeUpPci pci;
-  pci.set_now("2.5 GT/s PCIe", 16);
+  const std::string device = pci.devices() + "/0000:1b:00.0/";
+  const std::string speed = device + "current_link_speed";
+  std::filesystem::remove(speed);
+  ASSERT_EQ(mkfifo(speed.c_str(), 0600), 0);
+  // The first look waits for what it is told: when it is, a file for the next is in its place.
   std::thread use([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    pci.set_now("32.0 GT/s PCIe", 16);
+    std::ofstream first(speed);
+    pci.write("next", "32.0 GT/s PCIe");
+    std::filesystem::rename(device + "next", speed);
+    first << "2.5 GT/s PCIe\n";
   });
   EXPECT_EQ(link_in_use(MadeUpPci::kAddress, at::kCPU, pci.devices()).share(), 1);
   use.join();
