@@ -14,7 +14,9 @@ PROJECT = Path(sys.argv[1])
 sys.argv = [sys.argv[0], *[""] * 6]  # of the tests whose cases these are
 sys.path.insert(0, str(PROJECT / "jobs"))
 try:
+    import check_weights_files
     import test_family_parity
+    import test_spoken_parity
     from parity_cases import CASES
     from spoken_cases import CASES as SPOKEN_CASES
     from tower_cases import TOWER_CASES
@@ -23,20 +25,46 @@ except ImportError as error:
     sys.exit(77)
 
 AXES = ("tp", "cp", "pp")
+TOWERS = {
+    "llava of CLIP": "clip_vision_model",
+    "llava of SigLIP": "siglip_vision_model",
+    "llava of ViT": "vit",
+    "llava of DINOv2": "dinov2",
+    "llava with registers": "dinov2_with_registers",
+}
+FAMILIES = {
+    "llava_next of CLIP": "LlavaNext",
+    "llava_next of SigLIP": "LlavaNextOfSiglip",
+    "llava_onevision": "LlavaOneVision",
+    "internvl of Qwen2": "InternVL",
+    "internvl of Qwen3": "InternVLOfQwen3",
+    "internvl of Llama": "InternVLOfLlama",
+    "smolvlm": "SmolVLM",
+    "idefics3": "Idefics3",
+    "llava of Pixtral": "PixtralLlava",
+    "mistral3": "Mistral3",
+    "qwen2_vl": "Qwen2VL",
+    "qwen2_5_vl": "Qwen25VL",
+    "qwen3_vl": "Qwen3VL",
+    "qwen2_vl of videos": "Qwen2VLVideos",
+    "qwen2_5_vl of videos": "Qwen25VLVideos",
+    "qwen3_vl of videos": "Qwen3VLVideos",
+    "gemma3": "Gemma3",
+}
 DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3")
 
 
 def rows():
-    """What stands in the first cell, and of each axis whether it is claimed."""
+    """What stands in the first cell, whether it loads and trains, of each axis whether it is claimed, and of files."""
     text = (PROJECT / "inputs/README.md").read_text().split("\n## Families")[1].split("\n## ")[0]
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 7 and cells[0].startswith("`") and cells[0] != "`model_type`":
-            yield cells[0], cells[1:3] + cells[5:], dict(zip(AXES, cells[3:6]))
+            yield cells[0], cells[1:3], dict(zip(AXES, cells[3:6])), cells[6]
 
 
-def of_family(*names):
-    return [case for family, cases in test_family_parity.ALL.items() if family.__name__ in names
+def of_family(name):
+    return [case for family, cases in test_family_parity.ALL.items() if family.__name__ == name
             for case in cases.values()]
 
 
@@ -44,10 +72,10 @@ def of_decoder(name):
     return [case for case in CASES.values() if case.get("decoder", "llama") == name and "gpt2" not in case]
 
 
-def of_tower(*names):
+def of_tower(name):
     towers = [case for case in [*CASES.values(), *TOWER_CASES.values()] if "gpt2" not in case]
     seeing = [case for case in towers if not case.get("only_text")]
-    return [case for case in seeing if case.get("tower", "clip_vision_model") in names]
+    return [case for case in seeing if case.get("tower", "clip_vision_model") == name]
 
 
 def of_sound(family):
@@ -58,29 +86,9 @@ def of_sound(family):
 OF = {
     **{name: of_decoder(name) for name in DECODERS},
     "gpt2": [case for case in CASES.values() if "gpt2" in case],
-    "llava of CLIP": of_tower("clip_vision_model"),
-    "llava of SigLIP": of_tower("siglip_vision_model"),
-    "llava of ViT": of_tower("vit"),
-    "llava of DINOv2": of_tower("dinov2"),
-    "llava with registers": of_tower("dinov2_with_registers"),
-    "llava_next of CLIP": of_family("LlavaNext"),
-    "llava_next of SigLIP": of_family("LlavaNextOfSiglip"),
-    "llava_onevision": of_family("LlavaOneVision"),
-    "internvl of Qwen2": of_family("InternVL"),
-    "internvl of Qwen3": of_family("InternVLOfQwen3"),
-    "internvl of Llama": of_family("InternVLOfLlama"),
-    "smolvlm": of_family("SmolVLM"),
-    "idefics3": of_family("Idefics3"),
-    "llava of Pixtral": of_family("PixtralLlava"),
-    "mistral3": of_family("Mistral3"),
+    **{part: of_tower(name) for part, name in TOWERS.items()},
+    **{part: of_family(name) for part, name in FAMILIES.items()},
     "llava with Whisper": of_sound(None),
-    "qwen2_vl": of_family("Qwen2VL"),
-    "qwen2_5_vl": of_family("Qwen25VL"),
-    "qwen3_vl": of_family("Qwen3VL"),
-    "qwen2_vl of videos": of_family("Qwen2VLVideos"),
-    "qwen2_5_vl of videos": of_family("Qwen25VLVideos"),
-    "qwen3_vl of videos": of_family("Qwen3VLVideos"),
-    "gemma3": of_family("Gemma3"),
     "qwen2_audio": of_sound("qwen2_audio"),
     "voxtral": of_sound("voxtral"),
 }
@@ -92,6 +100,15 @@ def parts_of(cell):
     whole = [part for part in OF if part.split()[0] in names]
     named = [part for part in whole if " " not in part or part.split()[-1] in cell]
     return names, named
+
+
+def comes_back(part):
+    """Whether a test takes it to files and back into transformers."""
+    if part in FAMILIES:
+        return hasattr(test_family_parity.FamilyParity, f"test_{FAMILIES[part]}_comes_back")
+    if part in TOWERS:
+        return TOWERS[part] in ("clip_vision_model", *check_weights_files.TOWERS)
+    return part in ("llama", "gpt2", *check_weights_files.DECODERS, *test_spoken_parity.PUBLISHED)
 
 
 def degrees(case, axis):
@@ -106,18 +123,20 @@ def degrees(case, axis):
 
 def faults():
     seen = set()
-    for cell, others, axes in rows():
+    for cell, others, axes, out in rows():
         names, parts = parts_of(cell)
         seen.update(names)
         for name in names:
             if not any(part.split()[0] == name for part in parts):
                 yield f"{cell}: {name} has no cases"
-        if not set(others) <= {"yes", "in parts"}:
-            yield f"{cell}: says {others}"
+        if set(others) != {"yes"} or out not in ("yes", "in parts"):
+            yield f"{cell}: says {others}, {out}"
         for part in parts:
             cases = OF[part]
             if not any(case.get("ranks", 1) == 1 for case in cases):
                 yield f"{part}: no case on one rank"
+            if (out == "yes") != comes_back(part):
+                yield f"{part}: out again = {out}, but whether a test shows it is {comes_back(part)}"
             for axis, claim in axes.items():
                 on = [degrees(case, axis) for case in cases if degrees(case, axis)]
                 if claim == "no" and on:

@@ -24,6 +24,8 @@ except ImportError as error:
     sys.exit(77)
 
 PROGRAMS = {}
+TOWERS = ("siglip_vision_model", "vit", "dinov2", "dinov2_with_registers")  # of llava, beside CLIP
+DECODERS = ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3")  # beside Llama
 
 
 def run(program, *arguments, code=0):
@@ -142,7 +144,7 @@ class WeightsFiles(unittest.TestCase):
         self.check_round_trip(LlavaForConditionalGeneration, make_llava())
 
     def test_llava_of_other_towers(self):
-        for tower in ("siglip_vision_model", "vit", "dinov2", "dinov2_with_registers"):
+        for tower in TOWERS:
             with self.subTest(tower=tower):
                 self.check_round_trip(LlavaForConditionalGeneration, make_llava(tower=tower))
             self.tearDown()
@@ -159,7 +161,7 @@ class WeightsFiles(unittest.TestCase):
         self.check_round_trip(LlamaForCausalLM, LlamaForCausalLM(text_config()))
 
     def test_other_decoders(self):
-        for family in ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3"):
+        for family in DECODERS:
             with self.subTest(family=family):
                 torch.manual_seed(2)
                 model = AutoModelForCausalLM.from_config(text_config(family=family))

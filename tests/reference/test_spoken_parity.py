@@ -54,6 +54,7 @@ from transformers_models import (
 )
 
 RUN_MODEL, IMPORT, CONSOLIDATE, EXTRACT, JOBS, MPIRUN = sys.argv[1:7]
+PUBLISHED = ("qwen2_audio", "voxtral")  # of which whole models come back
 MODEL_RUNS = ModelRuns(*shlex.split(MPIRUN), "-n", 2, RUN_MODEL)
 sys.path.insert(0, JOBS)
 from dataset_writer import Clip, DatasetWriter  # noqa: E402
@@ -405,7 +406,7 @@ class SpokenParity(unittest.TestCase):
         self.assert_loads(LlamaForCausalLM, parts / "llm", named)
 
     def test_published_models_come_back(self):
-        for family in ("qwen2_audio", "voxtral"):
+        for family in PUBLISHED:
             model = Published({"family": family})
             folder = self.folder / family
             model.save(folder)
