@@ -397,7 +397,7 @@ std::string read_part_processor(const ConfigReader& config, EncoderSpec& encoder
     return "";
   }
   read_values(config, patches);
-  const std::string changed = read_scaled_square(config, patches);
+  std::string changed = read_scaled_square(config, patches);
   config.refuse_unknown();
   return changed;
 }
