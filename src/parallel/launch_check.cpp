@@ -2,7 +2,6 @@
 #include "zea/parallel/launch_check.hpp"
 
 #include <map>
-#include <ranges>
 #include <vector>
 
 #include "zea/core/error.hpp"
@@ -54,7 +53,7 @@ std::string launch_order_fault(const Plan& plan, const LaunchVersions& versions)
   const std::string fault = launch_order_fault(versions, CallOrder::SameOnAllRanks);
   if (fault.empty()) return {};
   return "run.device = \"cuda\" with ranks that communicate in several groups (" +
-         join(std::views::values(groups)) + "): " + fault +
+         join(groups, ", ", [](const auto& group) { return group.second; }) + "): " + fault +
          ", or train in one group (tp = 1, cp = 1 and no hybrid strategy, or one replica)";
 }
 
