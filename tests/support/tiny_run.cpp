@@ -43,7 +43,6 @@ Plan plan_of(const TinyRunOptions& options, int ranks) {
 TinyRun::TinyRun(const Communicator& world, const MakeCollectives& make, const Dataset& dataset,
                  const TinyRunOptions& options)
     : dataset_(dataset),
-      options_(options),
       plan_(plan_of(options, world.size())),
       mesh_(world, plan_.mesh, make),
       control_(make_mpi_collectives(world)),

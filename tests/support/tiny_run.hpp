@@ -52,7 +52,7 @@ using Tensors = std::map<std::string, std::vector<double>>;
 /// A run that can be stopped, saved and resumed in between. Making it and all calls are collective.
 class TinyRun {
  public:
-  /// `dataset` and `options` must outlive it.
+  /// `dataset` must outlive it.
   TinyRun(const Communicator& world, const MakeCollectives& make, const Dataset& dataset,
           const TinyRunOptions& options);
 
@@ -76,7 +76,6 @@ class TinyRun {
                   const StateSpec& state = {});
 
   const Dataset& dataset_;
-  const TinyRunOptions& options_;
   Plan plan_;
   Mesh mesh_;
   std::unique_ptr<Collectives> control_;
