@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/plan/holder_ranges.hpp"
 
-#include "zea/core/error.hpp"
 #include "zea/plan/mesh/reduction.hpp"
 
 namespace zea {

@@ -37,10 +37,11 @@ bool does(const ConfigReader& config, const char* key, bool usual) {
   return !config.is_null(key) && config.boolean(key, usual);
 }
 
-void require_step(const ConfigReader& config, const char* key, bool only) {
-  if (only && config.is_null(key))
+/// One that zea does not leave out.
+void require_step(const ConfigReader& config, const char* key) {
+  if (config.is_null(key))
     config.refuse(key, "null", "true (null turns it off, which is not built yet)");
-  config.require_boolean(key, only);
+  config.require_boolean(key, true);
 }
 
 void read_colours(const ConfigReader& config, ImageColours& colours) {
@@ -94,9 +95,9 @@ SquareSizes read_square_sizes(const ConfigReader& config, const PatchInput& patc
 
 /// All of an image becomes a square, or its middle, once its shorter side is so long. `allowed`:
 /// the square of that side, as refusals call it.
-void read_square(const ConfigReader& config, int64_t side, const std::string& allowed,
-                 PatchInput& patches) {
-  const auto [crop, size, crops] = read_square_sizes(config, patches);
+void read_square(const ConfigReader& config, const SquareSizes& sizes, int64_t side,
+                 const std::string& allowed, PatchInput& patches) {
+  const auto& [crop, size, crops] = sizes;
   if (crops && config.has("crop_size") && !crop.is_square_of(side))
     config.refuse("crop_size", config.dump("crop_size"), allowed);
   if (!crops && patches.crops && !config.has("size"))
@@ -117,9 +118,9 @@ void read_square(const ConfigReader& config, int64_t side, const std::string& al
 }
 
 /// The side of the squares that a processor makes, which need not be the encoder's.
-int64_t read_side(const ConfigReader& config, const PatchInput& patches) {
+int64_t read_side(const ConfigReader& config, const SquareSizes& sizes, const PatchInput& patches) {
   constexpr int64_t kUsualCrop = 224;  // of all of transformers' classes that crop
-  const auto [crop, size, crops] = read_square_sizes(config, patches);
+  const auto& [crop, size, crops] = sizes;
   if (!config.has("size") && !(crops && config.has("crop_size"))) return patches.image_size;
   if (crops && !config.has("crop_size")) return kUsualCrop;
   const Sides& square = crops ? crop : size;
@@ -133,11 +134,12 @@ int64_t read_side(const ConfigReader& config, const PatchInput& patches) {
 /// An image's middle stays the same part of it where the encoder's squares are larger or smaller
 /// than the processor's. Returns what becomes of these; empty: they are the encoder's.
 std::string read_scaled_square(const ConfigReader& config, PatchInput& patches) {
-  require_step(config, "do_resize", true);
+  require_step(config, "do_resize");
   config.require_boolean("do_pad", false);
-  const int64_t side = read_side(config, patches), to = patches.image_size;
+  const SquareSizes sizes = read_square_sizes(config, patches);
+  const int64_t side = read_side(config, sizes, patches), to = patches.image_size;
   const std::string square = std::to_string(side) + " x " + std::to_string(side);
-  read_square(config, side, square, patches);
+  read_square(config, sizes, side, square, patches);
   if (side == to) return "";
   constexpr int64_t kMost = int64_t{1} << 30;  // as of numbers that are read
   const int64_t shortest = patches.shortest_edge;
@@ -268,7 +270,7 @@ void read_crops_beside(const ConfigReader& config, std::optional<CropLimits>& li
 void read_stretching(const ConfigReader& config, PatchInput& patches) {
   constexpr int64_t kMost = 4096;
   config.pass_over({"do_center_crop", "do_pad", "return_row_col_info", "video_sampling"});
-  require_step(config, "do_image_splitting", true);
+  require_step(config, "do_image_splitting");
   const int64_t tile = patches.image_size;
   const Sides most = read_sides(config, "max_image_size", true);
   if (config.has("max_image_size") && most.longest != tile)
@@ -287,7 +289,7 @@ void read_stretching(const ConfigReader& config, PatchInput& patches) {
 void read_filling(const ConfigReader& config, PatchInput& patches) {
   constexpr int64_t kMost = int64_t{1} << 20;
   config.pass_over({"do_center_crop", "do_pad", "size"});
-  require_step(config, "do_resize", true);
+  require_step(config, "do_resize");
   require_equal(config, "patch_size", patches.patch_size);
   const int64_t square = patches.patch_size * patches.patch_size;
   const int64_t most = config.positive("max_num_patches", patches.pixels.most / square);
@@ -297,7 +299,7 @@ void read_filling(const ConfigReader& config, PatchInput& patches) {
 }
 
 void read_shape(const ConfigReader& config, PatchInput& patches) {
-  require_step(config, "do_resize", true);
+  require_step(config, "do_resize");
   if (patches.stretches) return read_stretching(config, patches);
   const bool fills_batches = patches.any_size || !patches.resolutions.empty();
   if (fills_batches)
@@ -307,7 +309,8 @@ void read_shape(const ConfigReader& config, PatchInput& patches) {
   if (!patches.resolutions.empty()) return read_fitting(config, patches);
   if (patches.tiles.most > 0) return read_tiles(config, patches);
   if (!patches.any_size)
-    return read_square(config, patches.image_size, of_table(patches.image_size), patches);
+    return read_square(config, read_square_sizes(config, patches), patches.image_size,
+                       of_table(patches.image_size), patches);
   return patches.pixels.most > 0 ? read_limits(config, patches) : read_longest(config, patches);
 }
 
@@ -359,7 +362,7 @@ void read_video_processor(const ConfigReader& config, EncoderSpec& encoder) {
   // Frames are sampled where data sets are packed.
   config.pass_over({"do_sample_frames", "fps", "max_duration", "max_image_size", "max_video_tokens",
                     "min_frames", "num_frames", "return_metadata", "video_metadata"});
-  require_step(config, "do_resize", true);
+  require_step(config, "do_resize");
   config.require_boolean("do_pad", false);
   config.require_boolean("cap_pixels_per_frame", false);
   require_patches(config, patches);
