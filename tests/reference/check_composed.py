@@ -109,6 +109,13 @@ def make_samples(features, image_token, clips=0, audio_token=-1):
     return samples
 
 
+def add_tokenizer(directory):
+    """Of five tokens, and behind them the placeholder "<picture>"."""
+    known = {f"t{number}": number for number in range(5)}
+    tokenizer = {"added_tokens": [{"id": 5, "content": "<picture>"}], "model": {"vocab": known}}
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
 def squares_of(states):
     """(sides, sides, width) -> (features, 4, width): 2 x 2 neighbours, squares in rows."""
     half = SIDE // 2
@@ -208,9 +215,7 @@ class Composed(unittest.TestCase):
         clip, llama = self.save("clip", make_clip()), self.save("llama", make_text())
         sizes = {"size": {"shortest_edge": 20}, "crop_size": {"height": 16, "width": 16}}
         CLIPImageProcessorPil(**sizes, image_mean=MEAN, image_std=STD).save_pretrained(clip)
-        known = {f"t{number}": number for number in range(5)}
-        tokenizer = {"added_tokens": [{"id": 5, "content": "<picture>"}], "model": {"vocab": known}}
-        (llama / "tokenizer.json").write_text(json.dumps(tokenizer))
+        add_tokenizer(llama)
         sections = {
             "vision": f'weights = "{clip}"\nplaceholder = "<picture>"',
             "llm": f'weights = "{llama}"',
@@ -446,9 +451,7 @@ class Composed(unittest.TestCase):
         """Three directories; one placeholder is in the tokenizer, the other becomes its next."""
         clip, whisper, text = make_clip(), make_whisper(WhisperForConditionalGeneration), make_text()
         llama = self.save("llama", text)
-        known = {f"t{number}": number for number in range(5)}
-        tokenizer = {"added_tokens": [{"id": 5, "content": "<picture>"}], "model": {"vocab": known}}
-        (llama / "tokenizer.json").write_text(json.dumps(tokenizer))
+        add_tokenizer(llama)
         sections = {
             "eyes": f'weights = "{self.save("clip", clip)}"\nplaceholder = "<picture>"',
             "ears": f'weights = "{self.save("whisper", whisper)}"\nplaceholder = "<sound>"',

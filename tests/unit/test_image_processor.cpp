@@ -142,6 +142,14 @@ TEST(ImageProcessor, OfAPartWhatMakesNoSquaresIsRefused) {
   }
 }
 
+/// Neither of colours nor of a crop.
+void expect_no_step(const PatchInput& found) {
+  EXPECT_EQ(found.colours.scale, 1);
+  EXPECT_EQ(found.colours.mean, (std::vector<double>{0, 0, 0}));
+  EXPECT_EQ(found.colours.std, (std::vector<double>{1, 1, 1}));
+  EXPECT_FALSE(found.crops);
+}
+
 TEST(ImageProcessor, SaysColoursAndSizes) {
   const PatchInput found = patches_of(llava(), {{"image_mean", {0, 0.5, 0.25}},
                                                 {"image_std", {1, 0.5, 2}},
@@ -161,10 +169,7 @@ TEST(ImageProcessor, SaysColoursAndSizes) {
                                                 {"do_normalize", false},
                                                 {"do_center_crop", nullptr},
                                                 {"size", {{"height", 8}, {"width", 8}}}});
-  EXPECT_EQ(plain.colours.scale, 1);
-  EXPECT_EQ(plain.colours.mean, (std::vector<double>{0, 0, 0}));
-  EXPECT_EQ(plain.colours.std, (std::vector<double>{1, 1, 1}));
-  EXPECT_FALSE(plain.crops);
+  expect_no_step(plain);
 }
 
 /// In transformers a null is no default.
@@ -175,10 +180,7 @@ TEST(ImageProcessor, NullTurnsAStepOff) {
                                                 {"do_pad", nullptr},
                                                 {"image_mean", {0.1, 0.2, 0.3}},
                                                 {"size", {{"height", 8}, {"width", 8}}}});
-  EXPECT_EQ(found.colours.scale, 1);
-  EXPECT_EQ(found.colours.mean, (std::vector<double>{0, 0, 0}));
-  EXPECT_EQ(found.colours.std, (std::vector<double>{1, 1, 1}));
-  EXPECT_FALSE(found.crops);
+  expect_no_step(found);
 }
 
 TEST(ImageProcessor, IsOfTheClassThatIsNamed) {
