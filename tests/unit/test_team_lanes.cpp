@@ -259,8 +259,9 @@ TEST_P(TeamLanes, Gelus) {
 TEST_P(TeamLanes, Rotary) {
   const int64_t tokens = 4, all = 5, dim = 32;
   const at::Tensor x = random({tokens, all, dim});
-  for (const auto& [backwards, half] :
-       {std::pair<bool, int64_t>{false, 16}, {true, 16}, {true, 5}}) {
+  for (const auto& rotation : {std::pair<bool, int64_t>{false, 16}, {true, 16}, {true, 5}}) {
+    const bool backwards = rotation.first;
+    const int64_t half = rotation.second;
     const at::Tensor angles = random({tokens, half}, 10);
     const at::Tensor cosines = angles.cos(), sines = angles.sin();
     const at::Tensor found = x.clone(), expected = exact(x.clone());
