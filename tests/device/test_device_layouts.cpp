@@ -55,7 +55,7 @@ TEST(DeviceLayouts, OffloadedStateEqualsOneRankOfTheHost) {
                {{{1, 1}, "full_shard", 1}, true, true},
                {{{1, 1}, "full_shard", 1}, true, false}};
   for (const auto& [grid, pins, accumulates] : tried) {
-    const auto prepare = [pins, accumulates](TinyRunOptions& options) {
+    const auto prepare = [pins = pins, accumulates = accumulates](TinyRunOptions& options) {
       for (const char* module : {"vision", "llm"})
         options.deck.meshes[module].sync_grad_accum = AutoOption::of(!accumulates);
       options.adjust = [pins](Plan& plan) {

@@ -72,7 +72,7 @@ TEST_P(LogitTiles, KeptOnesGiveTheSameGradients) {
   for (const auto [rows, vocabulary, softcap] : kSizes) {
     const Tensor x = random({rows, 8}), matrix = random({vocabulary, 8});
     const Tensor targets = at::randint(vocabulary, {rows}, at::kLong);
-    const auto gradients = [&](bool keeps) {
+    const auto gradients = [&, vocabulary = vocabulary, softcap = softcap](bool keeps) {
       KeptLogits kept;
       const RowLogits found = row_logits(x, matrix, targets, softcap, keeps ? &kept : nullptr);
       EXPECT_EQ(kept.empty(), !keeps);
