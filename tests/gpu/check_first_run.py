@@ -105,7 +105,7 @@ class FirstRun(unittest.TestCase):
         times = [float(cells[0]), float(peer[2])]
         self.assertAlmostEqual(rates[0] * times[0], rates[1] * times[1], delta=0.02 * rates[0] * times[0])
         self.assertEqual(cells[3], "7")
-        self.assertAlmostEqual(float(cells[0]) - float(cells[4]), 0, delta=0.1)
+        self.assertAlmostEqual(float(cells[0]) - float(cells[4]), 0, delta=0.15)  # of one decimal each
 
     def test_tells_how_much_of_the_peak_all_reach(self):
         from speed import work_of
