@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "zea/core/error.hpp"
+#include "zea/plan/tokens/token_layout.hpp"
 
 namespace zea::detail {
 namespace {
@@ -39,11 +40,12 @@ at::Tensor TensorBuffers::take(Kind kind, int64_t rows, int64_t width,
 TensorRows::TensorRows(TensorBuffers& buffers, RowShares shares)
     : buffers_(&buffers), shares_(std::move(shares)) {
   ZEA_ASSERT(shares_.empty() || static_cast<int>(shares_.size()) == tp().size());
+  if (are_dealt()) travelling_ = travelling_rows(shares_);
 }
 
 Counts TensorRows::counts(int64_t width) const {
   Counts elements;
-  for (int64_t rows : shares_) elements.push_back(rows * width);
+  for (int64_t rows : travelling_) elements.push_back(rows * width);
   return elements;
 }
 
@@ -52,21 +54,24 @@ TravellingRows TensorRows::gather(const at::Tensor& x) const {
   const int rank = tp().rank();
   ZEA_ASSERT(x.size(0) == shares_[rank]);
   const int64_t width = x.size(1);
-  at::Tensor all =
-      buffers_->take(TensorBuffers::Kind::Gathered, sum_of(shares_), width, x.options());
+  const at::Tensor all =
+      buffers_->take(TensorBuffers::Kind::Gathered, sum_of(travelling_), width, x.options());
   if (all.numel() == 0) return {{}, all, {}};
-  const int64_t before = sum_of({shares_.begin(), shares_.begin() + rank});
-  const at::Tensor here = all.narrow(0, before, shares_[rank]);
-  here.copy_(x);
+  const int64_t before = sum_of({travelling_.begin(), travelling_.begin() + rank});
+  const at::Tensor here = all.narrow(0, before, travelling_[rank]);
+  here.narrow(0, 0, shares_[rank]).copy_(x);
   Pending pending =
       tp().all_gather(here.const_data_ptr(), all.mutable_data_ptr(), counts(width), dtype_of(x));
-  return {{}, std::move(all), std::move(pending)};
+  return {{}, all.narrow(0, 0, sum_of(shares_)), std::move(pending)};
 }
 
 at::Tensor TensorRows::partial(int64_t rows, int64_t width,
                                const at::TensorOptions& options) const {
   ZEA_ASSERT(!are_dealt() || rows == sum_of(shares_));
-  return buffers_->take(TensorBuffers::Kind::Partial, rows, width, options);
+  const auto take = [&](int64_t room) {
+    return buffers_->take(TensorBuffers::Kind::Partial, room, width, options);
+  };
+  return are_dealt() ? take(sum_of(travelling_)).narrow(0, 0, rows) : take(rows);
 }
 
 TravellingRows TensorRows::sum(const at::Tensor& partial) const {
@@ -80,11 +85,13 @@ TravellingRows TensorRows::sum(const at::Tensor& partial) const {
     return {partial, {}, std::move(pending)};
   }
   const int64_t width = partial.size(1);
-  at::Tensor result = at::empty({shares_[tp().rank()], width}, partial.options());
+  const auto rank = static_cast<size_t>(tp().rank());
+  const at::Tensor result = at::empty({travelling_[rank], width}, partial.options());
   if (partial.numel() == 0) return {{}, result, {}};
   Pending pending = tp().reduce_scatter(partial.const_data_ptr(), result.mutable_data_ptr(),
                                         counts(width), dtype);
-  return {partial, std::move(result), std::move(pending)};
+  // Detached: what an autograd function returns is to be no view.
+  return {partial, result.narrow(0, 0, shares_[rank]).detach(), std::move(pending)};
 }
 
 }  // namespace zea::detail

@@ -75,7 +75,7 @@ class TensorRows {
   Counts counts(int64_t width) const;
 
   TensorBuffers* buffers_;
-  RowShares shares_;
+  RowShares shares_, travelling_;
 };
 
 }  // namespace zea::detail

@@ -235,6 +235,7 @@ ncclResult_t launch(std::vector<Call> calls) {
     run_or_give_up(comm, [&] { comm.meeting.connect(messages_of(together)); });
     if (comm.error != ncclSuccess) return comm.error;
     comm.streams.insert(&stream_of(first));
+    for (const Call& call : together) device().count_launch(call.name);
     device().submit(stream_of(first), [together](Stream& stream) {
       for (const Call& call : together) note_uses(call, stream);
       stream.push([together] { run_all(together); });

@@ -10,9 +10,11 @@
 #include "device/device.hpp"
 #include "device/kernels.hpp"
 #include "device/torch_device.hpp"
+#include "parallel/tensor_rows.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"
 #include "support/sampled_layouts.hpp"
+#include "zea/plan/tokens/token_layout.hpp"
 
 namespace zea::testing::test_device_layouts {
 namespace {
@@ -20,6 +22,11 @@ namespace {
 size_t stride(size_t usual) {
   const char* asked = std::getenv("ZEA_DEVICE_STRIDE");
   return asked != nullptr ? std::strtoul(asked, nullptr, 10) : usual;
+}
+
+Launches calls_of_nccl(Launches launches) {
+  std::erase_if(launches, [](const auto& one) { return !one.first.starts_with("nccl"); });
+  return launches;
 }
 
 void leave_as_it_is(TinyRunOptions&) {}
@@ -41,6 +48,30 @@ TEST(DeviceLayouts, GridsEqualOneRankOfTheHost) {
 
 TEST(DeviceLayouts, PipelinesEqualOneRankOfTheHost) {
   expect_same(sampled_pipelines(stride(12)));
+}
+
+/// Five rows of three ranks: two, two and one.
+TEST(DeviceLayouts, SlicesOfRowsTravelInOneCall) {
+  const Communicator part = first_ranks(3);
+  if (part.size() == 0) return;
+  const std::unique_ptr<Collectives> tp = make_stand_in_collectives(part);
+  const std::vector<int64_t> slices = slice_rows(5, 3);
+  detail::TensorBuffers buffers(*tp);
+  const detail::TensorRows rows(buffers, slices);
+  const at::Tensor all = at::arange(5 * 4, at::kDouble).view({5, 4});
+  const at::Tensor own = all.split_with_sizes(slices)[static_cast<size_t>(part.rank())];
+  const at::Tensor there = own.to(stand_in_device());
+  device().take_launches();
+  const at::Tensor gathered = rows.gather(there).take();
+  EXPECT_EQ(calls_of_nccl(device().take_launches()), (Launches{{"ncclAllGather", 1}}));
+  EXPECT_TRUE(gathered.cpu().equal(all));
+  const at::Tensor partial = rows.partial(5, 4, there.options());
+  partial.copy_(all);
+  device().take_launches();
+  const at::Tensor sum = rows.sum(partial).take();
+  EXPECT_EQ(calls_of_nccl(device().take_launches()), (Launches{{"ncclReduceScatter", 1}}));
+  EXPECT_TRUE(sum.cpu().equal(3 * own));
+  EXPECT_FALSE(sum.is_view());
 }
 
 /// Sharded state on the host, copied to the device for each use: over ranks, replicas and alone;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers shared by 1 to 4 tp ranks equal the plain ones on the whole parameters: outputs and every
-// gradient, in fp64, for rows dealt evenly, unevenly or to some ranks only.
+// gradient, in fp64, for rows dealt evenly, in slices, unevenly or to some ranks only.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -9,6 +9,7 @@
 #include "support/strict_collectives.hpp"
 #include "zea/model/deferred_gradients.hpp"
 #include "zea/parallel/tensor_layers.hpp"
+#include "zea/plan/tokens/token_layout.hpp"
 
 namespace zea::testing::test_tensor_layers {
 namespace {
@@ -75,12 +76,12 @@ class TensorLayersTest : public ::testing::TestWithParam<Setup> {
   int rank() const { return communicator_.rank(); }
   bool is_sequence_parallel() const { return GetParam().sequence_parallel; }
 
-  /// Rows of each rank: alike, uneven with none on one, all on the last, none at all.
+  /// Rows of each rank: alike, in slices, uneven with none on one, all on the last, none at all.
   std::vector<RowShares> all_shares() const {
     RowShares even(tp(), 3), uneven, last(tp(), 0);
     for (int r = 0; r < tp(); ++r) uneven.push_back((3 * r + 5) % 4);
     last.back() = 6;
-    return {even, uneven, last, RowShares(tp(), 0)};
+    return {even, slice_rows(2 * tp() + 1, tp()), uneven, last, RowShares(tp(), 0)};
   }
   static int64_t total(const RowShares& shares) {
     return std::accumulate(shares.begin(), shares.end(), int64_t{0});

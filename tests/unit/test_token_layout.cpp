@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens of a row on a grid of cp and tp ranks: every cp rank's tokens are what the distribution
-// says, and its tp ranks hold all of them, or slices that differ by one row at most.
+// says, and its tp ranks hold all of them, or slices of which none is longer than it must be.
 #include "zea/plan/tokens/token_layout.hpp"
 
 #include <gtest/gtest.h>
@@ -86,13 +86,31 @@ TEST(TokenLayout, CutsThemIntoSlicesUnderSequenceParallel) {
           continue;
         }
         ASSERT_EQ(static_cast<int64_t>(held.size()), layout.shares(c)[t]);
-        ASSERT_LE(held.size(), owned.size() / tp + 1);
-        ASSERT_GE(held.size(), owned.size() / tp);
+        ASSERT_LE(held.size(), (owned.size() + tp - 1) / tp);
         joined.insert(joined.end(), held.begin(), held.end());
       }
       ASSERT_EQ(joined, sliced ? owned : std::vector<int64_t>{});
     }
   });
+}
+
+TEST(TokenLayout, SlicesTravelAsManyRowsOfEach) {
+  const auto travelling = [](int64_t rows, int parts) {
+    return travelling_rows(slice_rows(rows, parts));
+  };
+  EXPECT_EQ(slice_rows(9, 4), (std::vector<int64_t>{3, 3, 3, 0}));
+  EXPECT_EQ(travelling(9, 4), std::vector<int64_t>(4, 3));
+  EXPECT_EQ(travelling(11, 4), std::vector<int64_t>(4, 3));
+  EXPECT_EQ(travelling(1, 3), std::vector<int64_t>(3, 1));
+  EXPECT_EQ(travelling(0, 3), std::vector<int64_t>(3, 0));
+  EXPECT_EQ(travelling_rows({260, 260, 252}), std::vector<int64_t>(3, 260)) << "four by four";
+}
+
+/// Of targets, say, which lie where their tokens do: filled up they could be several times as many.
+TEST(TokenLayout, OtherSharesTravelAsTheyAre) {
+  for (const std::vector<int64_t>& shares :
+       {std::vector<int64_t>{30, 12}, {6, 0}, {0, 6}, {2, 3, 3}, {3, 1, 3, 2}, {8, 8, 4}})
+    EXPECT_EQ(travelling_rows(shares), shares);
 }
 
 /// Items of different sizes on the ranks of an encoder, of which so many tokens become a feature.

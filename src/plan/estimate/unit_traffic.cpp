@@ -167,13 +167,17 @@ class TrafficOps : public PassingOps<TrafficOps, Graded> {
     return elements;
   }
 
+  static Ids travelling(const TpRows& rows, int64_t width) {
+    return times(travelling_rows(rows.shares), width);
+  }
+
   void add_gather(const TpRows& rows, int64_t width) {
     if (rows.dealt)
-      send(Axis::Tp, sent_by_all_gather(times(rows.shares, width), coordinate_.tp), dtype_);
+      send(Axis::Tp, sent_by_all_gather(travelling(rows, width), coordinate_.tp), dtype_);
   }
   void add_sum(const TpRows& rows, int64_t width) {
     send(Axis::Tp,
-         rows.dealt ? sent_by_reduce_scatter(times(rows.shares, width), coordinate_.tp)
+         rows.dealt ? sent_by_reduce_scatter(travelling(rows, width), coordinate_.tp)
                     : sent_by_all_reduce(rows.all() * width, grid_.tp, coordinate_.tp),
          dtype_);
   }

@@ -2,6 +2,7 @@
 #include "zea/plan/tokens/token_layout.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "zea/core/decoder.hpp"
 #include "zea/core/error.hpp"
@@ -48,10 +49,23 @@ std::vector<int> ReplicaLayout::token_shares(const std::string& module) const {
 }
 
 std::vector<int64_t> slice_rows(int64_t rows, int parts) {
+  const int64_t full = (rows + parts - 1) / parts;
   std::vector<int64_t> slices;
   for (int64_t part = 0; part < parts; ++part)
-    slices.push_back(rows * (part + 1) / parts - rows * part / parts);
+    slices.push_back(std::clamp<int64_t>(rows - part * full, 0, full));
   return slices;
+}
+
+std::vector<int64_t> travelling_rows(const std::vector<int64_t>& shares) {
+  const int64_t rows = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  const int64_t full = shares.front(), added = full * std::ssize(shares) - rows;
+  int64_t before = 0;
+  for (int64_t share : shares) {
+    if (share != std::clamp<int64_t>(rows - before, 0, full)) return shares;
+    before += share;
+  }
+  const bool is_little = added < std::ssize(shares) || added <= rows / 64;
+  return is_little ? std::vector<int64_t>(shares.size(), full) : shares;
 }
 
 TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count) {

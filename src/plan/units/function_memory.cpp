@@ -87,7 +87,7 @@ FunctionMemory column_linear_memory(const RowCounts& rows, const WeightSpec& wei
                                     const ElementBytes& bytes) {
   FunctionMemory f = linear_memory(rows.all, weight, bytes);
   if (!rows.are_dealt()) return f;
-  const int64_t gathered = rows.all * weight.in * bytes.param;
+  const int64_t gathered = rows.travelling * weight.in * bytes.param;
   f.forward_peak += gathered;
   // The input again, for the weight's gradient, and the unsummed one of it.
   f.backward_working += (weight.trains ? 2 : 1) * gathered;
@@ -99,7 +99,8 @@ FunctionMemory row_linear_memory(const RowCounts& rows, const WeightSpec& weight
                                  const ElementBytes& bytes) {
   FunctionMemory f = linear_memory(rows.all, weight, bytes);
   if (!rows.are_dealt()) return f;
-  const int64_t all = f.output;
+  const int64_t all = rows.travelling * weight.out * bytes.param;
+  f.forward_peak += all - f.output;
   f.output = rows.here * weight.out * bytes.param;
   f.forward_peak = std::max(f.forward_peak, f.output + all);
   f.backward_working += all;

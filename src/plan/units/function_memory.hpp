@@ -51,9 +51,10 @@ struct WeightSpec {
   bool has_bias = false;
 };
 
-/// Rows that all tp ranks hold together, and those here.
+/// Rows that all tp ranks hold together, and those here; and of those that travel, which are filled
+/// up to as many of each rank.
 struct RowCounts {
-  int64_t all, here;
+  int64_t all, here, travelling;
   bool are_dealt() const { return all != here; }
 };
 

@@ -259,7 +259,7 @@ class MemoryOps {
     FunctionMemory f = cross_entropy_memory(rows.all, vocabulary, has_backward && share_.tp == 1,
                                             model_.decoder.logit_softcap > 0, bytes_);
     if (rows.are_dealt()) {
-      const int64_t gathered = rows.all * vocabulary.in * bytes_.param;
+      const int64_t gathered = rows.travelling * vocabulary.in * bytes_.param;
       f.forward_peak += gathered;
       f.backward_working += 2 * gathered;
       f.gradient_working += 2 * gathered;
@@ -270,7 +270,9 @@ class MemoryOps {
  private:
   RowCounts share_of(int64_t rows) const {
     const int64_t all = part_of(rows, share_.cp);
-    return {all, share_.sequence_parallel ? part_of(all, share_.tp) : all};
+    if (!share_.sequence_parallel) return {all, all, all};
+    const int64_t here = part_of(all, share_.tp);
+    return {all, here, here * share_.tp};
   }
   const EncoderSpec& encoder_of(const UnitSpec& unit) const {
     return model_.encoders[unit.encoder];
@@ -317,7 +319,7 @@ class MemoryOps {
     const int64_t rows = tokens().here;
     FunctionMemory f = embedding_memory(rows, of, bytes_);
     if (dealt.are_dealt()) {
-      const int64_t all = dealt.all * of.in * bytes_.param;
+      const int64_t all = dealt.travelling * of.in * bytes_.param;
       f.forward_peak = f.output + all;
       // What other ranks have the rows of is made zero in a copy.
       f.backward_working = all + dealt.all * of.in * bytes_.gradient;

@@ -44,8 +44,14 @@ struct ReplicaLayout {
   std::vector<int> token_shares(const std::string& module) const;
 };
 
-/// Rows of each of `parts` slices of `rows` rows, which differ by one at most.
+/// Rows of each of `parts` slices of `rows` rows: all are full but the last one that has any.
 std::vector<int64_t> slice_rows(int64_t rows, int parts);
+
+/// Rows that each rank sends of such shares where they are gathered, or gets where they are summed:
+/// of slices (of tokens that stay together, too) as many of each, the last ones' filled up behind
+/// all rows where that adds few, since devices' collectives are of equal counts; otherwise the
+/// shares.
+std::vector<int64_t> travelling_rows(const std::vector<int64_t>& shares);
 
 /// The tokens [begin, begin + count) of what `runs` hold.
 TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count);
