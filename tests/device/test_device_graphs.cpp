@@ -37,7 +37,7 @@ const GridScenario& with_dropout() {
   return *std::ranges::find_if(grid_scenarios(), [](const GridScenario& one) {
     Options deck;
     if (one.set) one.set(deck);
-    return !one.gpt2 && one.qwen_vl == nullptr && deck.llm.lora.dropout > 0;
+    return !one.gpt2 && one.other_config == nullptr && deck.llm.lora.dropout > 0;
   });
 }
 

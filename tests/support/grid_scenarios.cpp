@@ -245,7 +245,9 @@ const GridScenario kScenarios[] = {
      5,
      {1},
      shrink_images,
-     tiny_qwen2_5_vl_config},
+     [](const TinyLlava& model) {
+       return with_heads(tiny_qwen2_5_vl_config(), model.heads, model.kv_heads);
+     }},
     {"Qwen3-VL, images and videos, features of several depths",
      {},
      {2, 1, 0},
@@ -255,7 +257,9 @@ const GridScenario kScenarios[] = {
      5,
      {1},
      shrink_images,
-     tiny_qwen3_vl_config},
+     [](const TinyLlava& model) {
+       return with_heads(tiny_qwen3_vl_config(), model.heads, model.kv_heads);
+     }},
     {"adapters in the language model, trained encoder",
      {.kv_heads = 2, .biases = true},
      {1, 0, 2},
@@ -305,7 +309,7 @@ const std::vector<GridScenario>& grid_scenarios() {
 
 std::string GridScenario::config(const Grid& grid) const {
   const TinyLlava sized = model_for(grid, model);
-  if (qwen_vl) return with_heads(qwen_vl(), sized.heads, sized.kv_heads);
+  if (other_config) return other_config(sized);
   return gpt2 ? tiny_gpt2_config() : tiny_llava_config(sized);
 }
 

@@ -22,7 +22,8 @@ struct GridScenario {
   std::vector<int> clips = {1, 1, 0};  ///< of sound, of models that hear
 
   void (*remake)(ModelSpec&) = nullptr;  ///< what differs from what config.json says
-  std::string (*qwen_vl)() = nullptr;    ///< its config.json, in place of `model`
+  /// config.json in place of that of `model`, for a model of its heads.
+  std::string (*other_config)(const TinyLlava& model) = nullptr;
 
   /// config.json of the model with the heads that `grid` wants.
   std::string config(const Grid& grid) const;
