@@ -20,6 +20,11 @@ int64_t Layers::first_column(int64_t) const {
   return 0;
 }
 
+at::Tensor Layers::joint_head_norms(const at::Tensor& qkv, Parameter& query, Parameter& key,
+                                    const NormSpec& spec) const {
+  return head_norms(qkv, query, key, 1, 1, spec);
+}
+
 at::Tensor Layers::embedding(const at::Tensor& ids, Parameter& weight, int64_t,
                              const RowShares&) const {
   return zea::embedding(ids, weight);

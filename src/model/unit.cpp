@@ -75,10 +75,12 @@ class TensorOps {
     return add_query_value_biases(qkv, parameter("q.bias"), parameter("v.bias"));
   }
   at::Tensor head_norms(const at::Tensor& qkv, const BlockSpec& block) const {
-    HeadShape heads = heads_here(qkv, block);
-    if (block.query_key_norm) heads = {1, 1, heads.query * heads.dim};
+    const HeadShape heads = heads_here(qkv, block);
+    if (block.query_key_norm)
+      return layers_.joint_head_norms(by_head(qkv, {1, 1, heads.query * heads.dim}),
+                                      weight("q_norm"), weight("k_norm"), *block.query_key_norm);
     return zea::head_norms(by_head(qkv, heads), weight("q_norm"), weight("k_norm"), heads.query,
-                           heads.key_value, block.query_key_norm.value_or(block.norm));
+                           heads.key_value, block.norm);
   }
   at::Tensor rotary(const at::Tensor& qkv, const BlockSpec& block) const {
     const HeadShape heads = heads_here(qkv, block);

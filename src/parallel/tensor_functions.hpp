@@ -12,6 +12,8 @@ at::Tensor tensor_column_linear(const TensorRows& rows, const at::Tensor& x, Par
                                 Parameter* bias, WeightOrder order);
 at::Tensor tensor_row_linear(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
                              Parameter* bias, WeightOrder order);
+at::Tensor tensor_joint_head_norms(const TensorRows& rows, const at::Tensor& qkv, Parameter& query,
+                                   Parameter& key, const NormSpec& spec);
 at::Tensor tensor_embedding(const TensorRows& rows, const at::Tensor& ids, Parameter& weight,
                             int64_t vocabulary);
 at::Tensor tensor_cross_entropy(const TensorRows& rows, const at::Tensor& x, Parameter& weight,

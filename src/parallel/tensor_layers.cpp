@@ -40,6 +40,12 @@ int64_t TensorLayers::first_column(int64_t columns) const {
   return buffers_ ? options_.tp->rank() * columns : 0;
 }
 
+at::Tensor TensorLayers::joint_head_norms(const at::Tensor& qkv, Parameter& query, Parameter& key,
+                                          const NormSpec& spec) const {
+  if (!buffers_) return Layers::joint_head_norms(qkv, query, key, spec);
+  return detail::tensor_joint_head_norms(TensorRows(*buffers_, {}), qkv, query, key, spec);
+}
+
 at::Tensor TensorLayers::embedding(const at::Tensor& ids, Parameter& weight, int64_t vocabulary,
                                    const RowShares& shares) const {
   if (!is_shared(shares)) return Layers::embedding(ids, weight, vocabulary, shares);

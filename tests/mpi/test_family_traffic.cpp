@@ -168,6 +168,20 @@ const TrafficLayout kLayouts[] = {
        run.deck.meshes["vision"].cp = 2;
        run.deck.meshes["vision"].cp_block = 8;
      }},
+    {"tp 2 and cp 2, norms of all queries and of all keys, computed again, internvl",
+     4,
+     {"llm.tp", "vision.tp", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "internvl", 2, 2);
+       run.deck.model.activation_checkpointing = AutoOption::of_count(1);
+     }},
+    {"tp 2, frozen norms of all queries and of all keys, internvl",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "internvl", 2);
+       run.deck.encoders["vision"].train = false;
+     }},
     {"cp 2, ring, smolvlm",
      2,
      {"llm.cp_outer", "vision.cp_outer"},

@@ -416,6 +416,10 @@ TEST(Memory, SetsOfRecomputedUnitsRankAsCounted) {
 TEST(Memory, OfGridsItIsWithinTenPercent) {
   for (const Size& size : kSizes)
     for (const Layout& layout : kGrids) expect_predicted(layout, size, 0.1);
+  // Norms of heads that tp ranks share.
+  expect_predicted(kGrids[0],
+                   {.row_tokens = 1400, .batch = 120, .images = {1, 0, 2}, .family = "internvl"},
+                   0.1);
 }
 
 /// Where ranks make parts of the features that they have rows of.

@@ -3,6 +3,7 @@
 // gradient, in fp64, for rows dealt evenly, in slices, unevenly or to some ranks only.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 
 #include "support/mpi_main.hpp"
@@ -235,6 +236,49 @@ TEST_P(TensorLayersTest, RowLinearEqualsTheWholeOne) {
   }
 }
 
+/// The norms of queries and keys side by side with values, and their gradients.
+struct JointNorms {
+  Tensor y, dx, dquery, dkey;
+
+  JointNorms(const Layers& layers, const Tensor& qkv, const std::array<Tensor, 2>& weights,
+             const Tensor& dy, bool trains, bool needs_dx) {
+    const auto query = make_parameter(weights[0], trains), key = make_parameter(weights[1], trains);
+    const Tensor x = qkv.detach().clone().set_requires_grad(needs_dx);
+    // An eps and an offset that count.
+    const Tensor normed =
+        layers.joint_head_norms(x, *query, *key, {NormKind::Rms, /*eps=*/0.1, /*offset=*/0.3});
+    normed.backward(dy);
+    y = normed.detach();
+    dx = x.grad();
+    if (!trains) return;
+    dquery = query->gradient();
+    dkey = key->gradient();
+  }
+};
+
+TEST_P(TensorLayersTest, NormsOfAllHeadsEqualTheWholeOnes) {
+  if (!takes_part()) return;
+  const Piece heads = piece_of(kIn);
+  const auto here = [&](const Tensor& x) { return x.narrow(-1, heads.begin, heads.count); };
+  for (int64_t rows : {int64_t{5}, int64_t{0}})
+    for (const auto& [trains, needs_dx] : {std::pair(true, true), {true, false}, {false, true}}) {
+      SCOPED_TRACE(std::to_string(rows) + " rows" + (trains ? "" : ", frozen") +
+                   (needs_dx ? "" : ", no dx"));
+      const Tensor qkv = random({rows, 3, kIn}), dy = random({rows, 3, kIn});
+      const Tensor query = random({kIn}), key = random({kIn});
+
+      const JointNorms want(Layers(), qkv, {query, key}, dy, trains, needs_dx);
+      const JointNorms got(*layers_, here(qkv), {here(query), here(key)}, here(dy), trains,
+                           needs_dx);
+
+      expect_equal(got.y, here(want.y), "y");
+      if (needs_dx) expect_equal(got.dx, here(want.dx), "dx");
+      if (!trains) continue;
+      expect_equal(got.dquery, here(want.dquery), "dquery");
+      expect_equal(got.dkey, here(want.dkey), "dkey");
+    }
+}
+
 void expect_same_bits(const LinearCase& asked, const LinearValues& values, const CallLinear& call) {
   const Result want = run_linear(asked, values, call);
   const Result got = run_linear(asked, values, call, Adds::AfterAnotherBackward);
@@ -282,7 +326,14 @@ TEST_P(TensorLayersTest, Bf16IsTheWholeOneButForRounding) {
     EXPECT_TRUE(at::allclose(got.to(at::kDouble), want, 0.02, 0.1)) << got - want;
   };
   const Result want = run_whole(asked, whole);
+  const Tensor qkv = random({5, 3, kIn}), weight = random({kIn});
+  const JointNorms normed(Layers(), qkv, {weight, weight}, qkv, true, true);
 
+  const auto here = [&](const Tensor& x) {
+    return x.narrow(-1, in.begin, in.count).to(at::kBFloat16);
+  };
+  const JointNorms normed_here(*layers_, here(qkv), {here(weight), here(weight)}, here(qkv), true,
+                               true);
   const Result column =
       run_linear(asked,
                  narrow({rows.rows_of(whole.x), out.rows_of(whole.weight), out.rows_of(whole.bias),
@@ -303,6 +354,9 @@ TEST_P(TensorLayersTest, Bf16IsTheWholeOneButForRounding) {
   expect_near(row.y, rows.rows_of(want.y), at::kBFloat16);
   expect_near(row.dx, in.columns_of(want.dx), at::kBFloat16);
   expect_near(row.dweight, in.columns_of(want.dweight), at::kFloat);
+  expect_near(normed_here.y, here(normed.y).to(at::kDouble), at::kBFloat16);
+  expect_near(normed_here.dx, here(normed.dx).to(at::kDouble), at::kBFloat16);
+  expect_near(normed_here.dquery, here(normed.dquery).to(at::kDouble), at::kFloat);
 }
 
 /// A rank's rows of a vocabulary's matrix; padding is NaN, which whatever reads it shows.

@@ -250,7 +250,7 @@ FAMILIES = {
         },
         "tp2_cp2_in_step": {
             "ranks": 4,
-            "model": {"vision": {"num_attention_heads": 4, "use_mean_pooling": False}},
+            "model": {"vision": {"num_attention_heads": 4, "use_mean_pooling": False, "use_qk_norm": True}},
             "deck": [
                 *grid("llm", tp=2, cp=2),
                 *grid("vision", tp=2, cp=2, cp_mode="ring", sequence_parallel=False),

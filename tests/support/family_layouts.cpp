@@ -15,8 +15,7 @@ ModelSpec spec_of(const MeasuredModel& model) {
 void set_grid(const ModelSpec& model, Options& deck) {
   for (const std::string& module : model.modules()) {
     ModuleMeshOptions& mesh = deck.meshes[module];
-    const bool norms_all = module != kDecoder && model.block(module).query_key_norm.has_value();
-    mesh.tp = norms_all || lacks(model, FamilyFeature::Tp) ? 1 : 2;
+    mesh.tp = lacks(model, FamilyFeature::Tp) ? 1 : 2;
     mesh.cp = kFamilyRanks / mesh.tp;
     mesh.cp_mode = "ring";
     mesh.cp_block = 8;

@@ -2,6 +2,8 @@
 #include "support/grid_scenarios.hpp"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "support/made_up_models.hpp"
 #include "support/tiny_qwen2_vl.hpp"
 
@@ -19,6 +21,27 @@ void refine(Options& deck, void (*change)(ModuleMeshOptions&)) {
   change(deck.meshes["vision"]);
   change(deck.meshes["audio"]);
   change(deck.meshes["llm"]);
+}
+
+/// An InternVL whose tower has norms of all queries and of all keys.
+std::string normed_internvl_config(const TinyLlava& model) {
+  const nlohmann::json text = nlohmann::json::parse(tiny_llava_config(model)).at("text_config");
+  const nlohmann::json vision{{"hidden_size", model.vision_hidden},
+                              {"intermediate_size", 24},
+                              {"num_hidden_layers", 2},
+                              {"num_attention_heads", model.vision_heads},
+                              {"image_size", 16},
+                              {"patch_size", 4},
+                              {"use_qk_norm", true}};
+  return nlohmann::json{{"model_type", "internvl"},
+                        {"image_token_id", 3},
+                        {"text_config", text},
+                        {"vision_config", vision}}
+      .dump();
+}
+
+void cut_into_two(ModelSpec& model) {
+  std::get<PatchInput>(model.encoders.at(0).input).tiles.most = 2;
 }
 
 /// The first 14 samples, which two steps of 7 take in order, have no image.
@@ -298,6 +321,16 @@ const GridScenario kScenarios[] = {
      [](Options& deck) { deck.data.row_tokens = 40; },
      [](const Grid& grid) { return grid.llm.tp > 1 || grid.llm.cp > 1; },
      true},
+    {"InternVL, norms of all queries and of all keys, every unit computed again",
+     {},
+     {1, 0, 2},
+     [](Options& deck) { deck.model.activation_checkpointing = AutoOption::of_count(1); },
+     [](const Grid& grid) { return grid.vision.value_or(grid.llm).tp > 1; },
+     false,
+     5,
+     {},
+     cut_into_two,
+     normed_internvl_config},
 };
 
 }  // namespace

@@ -95,6 +95,21 @@ TEST(InternVl, TokensStandBehindPatchesAndFillUpSquares) {
   EXPECT_EQ(encoder.shape_within(1).tiles, 1);
 }
 
+/// A rank has the weights of its heads, of norms that the heads have together.
+TEST(InternVl, CutsNormsOfAllQueriesAndOfAllKeysAsHeads) {
+  Json config = tiny_config();
+  config["vision_config"]["use_qk_norm"] = true;
+  const ModelSpec model = make_model_spec(config.dump());
+  for (const char* norm : {"q_norm", "k_norm"}) {
+    const std::string name = std::string("vision_tower.encoder.layer.1.attention.") + norm;
+    const ParamSpec& param = model.params.at(model.param_index(name + ".weight"));
+    EXPECT_EQ(param.shape, Shape{16});
+    EXPECT_EQ(param.tp_cut.dim, 0);
+    EXPECT_EQ(param.tp_cut.blocks, 2);
+    EXPECT_FALSE(param.tp_cut.of_heads);
+  }
+}
+
 TEST(InternVl, RefusesWhatIsNotBuilt) {
   EXPECT_NE(refusal("vision_config", "use_absolute_position_embeddings", false).find("not built"),
             std::string::npos);

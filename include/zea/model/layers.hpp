@@ -43,6 +43,12 @@ class Layers {
   /// that its first has among those of all.
   virtual int64_t first_column(int64_t columns) const;
 
+  /// RMSNorm of all queries of a token together by `query`, and of all its keys by `key`; qkv (rows
+  /// of all tp ranks, 3, width): queries, keys and values of the heads that this rank has, to which
+  /// both weights (width) are cut.
+  virtual at::Tensor joint_head_norms(const at::Tensor& qkv, Parameter& query, Parameter& key,
+                                      const NormSpec& spec) const;
+
   /// Rows of the table `weight` at `ids` (rows of all tp ranks) int64, each below `vocabulary` ->
   /// (rows here, hidden). The table's rows are cut, the last ones may be padding.
   virtual at::Tensor embedding(const at::Tensor& ids, Parameter& weight, int64_t vocabulary,

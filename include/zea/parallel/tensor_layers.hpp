@@ -38,6 +38,8 @@ class TensorLayers : public Layers {
                         const RowShares& shares,
                         WeightOrder order = WeightOrder::OutIn) const override;
   int64_t first_column(int64_t columns) const override;
+  at::Tensor joint_head_norms(const at::Tensor& qkv, Parameter& query, Parameter& key,
+                              const NormSpec& spec) const override;
   /// The tp rank t has the table's rows from t * weight.shape()[0] on.
   at::Tensor embedding(const at::Tensor& ids, Parameter& weight, int64_t vocabulary,
                        const RowShares& shares) const override;

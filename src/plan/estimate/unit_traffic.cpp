@@ -76,7 +76,10 @@ class TrafficOps : public PassingOps<TrafficOps, Graded> {
   Graded norm(Graded x, const std::string& role, const NormSpec&) {
     return {x.needs_gradient || weight_of(role).trainable};
   }
-  Graded head_norms(Graded x, const BlockSpec&) {
+  /// Of all heads: a sum of the queries and one of the keys of a token.
+  Graded head_norms(Graded x, const BlockSpec& block) {
+    if (block.query_key_norm && (!backward_ || x.needs_gradient))
+      send(Axis::Tp, sent_by_all_reduce(2 * rows_.held.all(), grid_.tp, coordinate_.tp), wide());
     return {x.needs_gradient || weight_of("q_norm").trainable};
   }
   Graded vocabulary() {

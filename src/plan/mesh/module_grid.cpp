@@ -35,12 +35,6 @@ void check_tp(const std::string& key, const std::string& module, const ModuleMes
     return;
   }
   const std::string found = key + "tp = " + std::to_string(options.tp);
-  if (model.block(module).query_key_norm) {
-    faults.add(found +
-               ": tensor parallelism of norms of all queries and all keys (use_qk_norm) is not "
-               "built; allowed: 1 (cp and dp_shard work)");
-    return;
-  }
   const ParamSpec* param = uncuttable(module, model, options.tp);
   if (param == nullptr) return;
   const int64_t most = std::max(model.heads(module).query, options.tp);

@@ -116,11 +116,13 @@ void SpecBuilder::add_block(const BlockSpec& block, const BlockFamily& family,
   add_norm_if("attention_norm", names.attention_norm, block.hidden);
   add_attention(block, family, layer, trainable);
   const int64_t norm_width = block.heads.dim * (block.query_key_norm ? block.heads.query : 1);
+  const TpCut norm_cut =
+      block.query_key_norm ? cut_outputs(block.heads.query) : TpCut{.of_heads = true};
   for (const auto& [role, name] :
        {std::pair("q_norm", names.q_norm), std::pair("k_norm", names.k_norm)})
     if (!name.empty())
       add_norm(role, layer + name, block.query_key_norm.value_or(block.norm), norm_width, trainable,
-               {.of_heads = true});
+               norm_cut);
   add_norm_if("attention_post_norm", names.attention_post_norm, block.hidden);
   add_scale_if("attention_scale", names.attention_scale);
   add_norm_if("mlp_norm", names.mlp_norm, block.hidden);

@@ -26,7 +26,7 @@ struct BlockNames {
   std::string attention_norm;
   std::string q, k, v;
   std::string qkv = {};                  ///< in place of these: one matrix of all three
-  std::string q_norm = {}, k_norm = {};  ///< of each head
+  std::string q_norm = {}, k_norm = {};  ///< of each head, or of all
   std::string out;
   std::string attention_post_norm = {};
   std::string attention_scale = {};  ///< of what attention gives, whole; and so mlp_scale

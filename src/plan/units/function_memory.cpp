@@ -127,6 +127,21 @@ FunctionMemory head_norms_memory(int64_t rows, int64_t width, int64_t dim, bool 
           .backward_working = trains ? 2 * (parts + 1) * dim * bytes.wide : 0};
 }
 
+FunctionMemory joint_norms_memory(int64_t rows, int64_t width, bool trains,
+                                  const ElementBytes& bytes) {
+  const int64_t output = 3 * rows * width * bytes.param, saved = 2 * rows * bytes.wide;
+  const int64_t both = 2 * rows * width * bytes.wide, copy = bytes.is_narrow() ? both : 0;
+  // Backward what is normalised and the gradient of that; their products, whose sums travel, are
+  // gone before the gradient of the input is made.
+  return {.output = output,
+          .saved = saved,
+          .saves_input = true,
+          .trains = trains,
+          .forward_peak = output + saved + both + copy,
+          .backward_working = trains ? 2 * both + copy : 0,
+          .gradient_working = std::max(2 * both, 3 * both - output) + copy};
+}
+
 FunctionMemory layer_scale_memory(int64_t rows, int64_t hidden, bool trains,
                                   const ElementBytes& bytes) {
   const int64_t output = rows * hidden * bytes.param;

@@ -71,6 +71,9 @@ FunctionMemory norm_memory(int64_t rows, int64_t hidden, int64_t numbers, bool t
 /// Of heads of `dim` elements, `width` in all, of which the values are copied.
 FunctionMemory head_norms_memory(int64_t rows, int64_t width, int64_t dim, bool trains,
                                  const ElementBytes& bytes);
+/// Of all queries and all keys, of which this tp rank has `width` elements each.
+FunctionMemory joint_norms_memory(int64_t rows, int64_t width, bool trains,
+                                  const ElementBytes& bytes);
 FunctionMemory layer_scale_memory(int64_t rows, int64_t hidden, bool trains,
                                   const ElementBytes& bytes);
 FunctionMemory embedding_memory(int64_t rows, const WeightSpec& weight, const ElementBytes& bytes);

@@ -149,11 +149,14 @@ class MemoryOps {
     return call(row_linear_memory(rows, weight(role, order), bytes_), {x}, rows.here);
   }
   TapeTensor query_value_biases(const TapeTensor& qkv) { return qkv; }
-  TapeTensor head_norms(const TapeTensor& qkv, const BlockSpec&) {
+  TapeTensor head_norms(const TapeTensor& qkv, const BlockSpec& block) {
     const int64_t width = weight("qkv").out;
     const WeightSpec norm = weight("q_norm");
-    return call(head_norms_memory(qkv.rows(), width, norm.out, norm.trains, bytes_), {qkv},
-                qkv.rows());
+    const FunctionMemory f =
+        block.query_key_norm && share_.tp > 1
+            ? joint_norms_memory(qkv.rows(), norm.out, norm.trains, bytes_)
+            : head_norms_memory(qkv.rows(), width, norm.out, norm.trains, bytes_);
+    return call(f, {qkv}, qkv.rows());
   }
   TapeTensor rotary(const TapeTensor& qkv, const BlockSpec&) {
     return call(rotary_memory(qkv.rows(), weight("qkv").out, bytes_), {qkv}, qkv.rows());
