@@ -15,7 +15,7 @@ ModelSpec spec_of(const MeasuredModel& model) {
 void set_grid(const ModelSpec& model, Options& deck) {
   for (const std::string& module : model.modules()) {
     ModuleMeshOptions& mesh = deck.meshes[module];
-    mesh.tp = lacks(model, FamilyFeature::Tp) ? 1 : 2;
+    mesh.tp = 2;
     mesh.cp = kFamilyRanks / mesh.tp;
     mesh.cp_mode = "ring";
     mesh.cp_block = 8;
@@ -83,7 +83,6 @@ std::vector<FamilyFeature> features_of(const Plan& plan) {
 }
 
 bool lacks(const ModelSpec& model, FamilyFeature feature) {
-  if (feature == FamilyFeature::Tp) return model.decoder.learned_positions;
   const bool is_of_encoders =
       feature == FamilyFeature::OwnRanks || feature == FamilyFeature::FrozenEncoder;
   return is_of_encoders && model.encoders.empty();

@@ -66,7 +66,6 @@ std::string dinov2_config() {
   return config.dump();
 }
 
-/// Tiles of 6 x 6 patches, four of which are a feature.
 /// A tower beside a language model for tiles; `family` has what its config holds beside both, and
 /// `tower` beside sizes.
 std::string tiled_config(nlohmann::json family, const nlohmann::json& tower) {
