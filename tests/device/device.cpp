@@ -207,7 +207,7 @@ std::shared_ptr<Mark> Device::record(Stream& stream) {
   if (stream.capture) return stream.capture->record(stream);
   const auto mark = std::make_shared<Mark>();
   mark->seen = begin(stream);
-  stream.push([mark] { mark->reach(); });
+  stream.push_aside([mark] { mark->reach(); });
   return mark;
 }
 

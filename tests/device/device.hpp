@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -33,6 +34,7 @@ struct Mark {
   std::mutex mutex;
   std::condition_variable changed;
   bool is_reached = false;
+  std::chrono::steady_clock::time_point reached_at = {};  ///< by the stream's thread
 
   void reach();
   void wait();
@@ -68,9 +70,14 @@ class Stream {
   int number() const { return number_; }
   /// Of what is put in next.
   Clock& clock() { return clock_; }
-  void push(std::function<void()> work);
-  /// Returns when nothing is left to run.
+  void push(std::function<void()> work) { put({std::move(work), /*uses_memory=*/true}); }
+  /// Of work that uses none of the device's memory.
+  void push_aside(std::function<void()> work) { put({std::move(work), /*uses_memory=*/false}); }
+  /// Returns when nothing is left to run: the host waits for the device.
   void drain();
+  /// Returns when nothing is left that uses memory: an operation, which the host runs, may follow.
+  /// The device may be behind it.
+  void settle();
 
   /// What keeps what it is given, if anything does, and there its number.
   std::shared_ptr<Capture> capture = nullptr;
@@ -78,6 +85,12 @@ class Stream {
   bool is_of_graph = false;
 
  private:
+  struct Work {
+    std::function<void()> run;
+    bool uses_memory;
+  };
+
+  void put(Work work);
   void run();
 
   int number_;
@@ -85,7 +98,8 @@ class Stream {
   Clock clock_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::queue<std::function<void()>> work_;
+  std::queue<Work> work_;
+  int64_t using_memory_ = 0;  ///< of these, and of what runs
   bool is_busy_ = false, is_ending_ = false;
   std::minstd_rand delays_;
   std::thread thread_;

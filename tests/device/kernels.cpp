@@ -54,7 +54,7 @@ template <class Functor>
 [[gnu::noinline]] void run_items(const Functor& functor, int64_t items, testing::Stream& stream) {
   testing::Device& device = testing::device();
   device.begin(stream);
-  stream.drain();
+  stream.settle();
   const Functor own = functor;  // as a launch passes it
   const TeamLane<OneThread> lane{OneThread()};
   testing::WatchedAccesses accesses;

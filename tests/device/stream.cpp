@@ -28,6 +28,7 @@ uint32_t delay_seed() {
 void Mark::reach() {
   const std::lock_guard lock(mutex);
   is_reached = true;
+  reached_at = std::chrono::steady_clock::now();
   changed.notify_all();
 }
 
@@ -59,14 +60,15 @@ Stream::~Stream() {
   thread_.join();
 }
 
-void Stream::push(std::function<void()> work) {
+void Stream::put(Work work) {
   const std::lock_guard lock(mutex_);
   if (turns_ != nullptr)
-    work = [turns = turns_, turn = turns_->take(), inner = std::move(work)] {
+    work.run = [turns = turns_, turn = turns_->take(), inner = std::move(work.run)] {
       turns->await(turn);
       inner();
       turns->pass();
     };
+  using_memory_ += work.uses_memory;
   work_.push(std::move(work));
   changed_.notify_all();
 }
@@ -76,19 +78,25 @@ void Stream::drain() {
   changed_.wait(lock, [this] { return work_.empty() && !is_busy_; });
 }
 
+void Stream::settle() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return using_memory_ == 0; });
+}
+
 void Stream::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return is_ending_ || !work_.empty(); });
     if (work_.empty()) return;
-    const auto work = std::move(work_.front());
+    const Work work = std::move(work_.front());
     work_.pop();
     is_busy_ = true;
     lock.unlock();
     usleep(delays_() % kLongestDelay);
-    work();
+    work.run();
     lock.lock();
     is_busy_ = false;
+    using_memory_ -= work.uses_memory;
     changed_.notify_all();
   }
 }

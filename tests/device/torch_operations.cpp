@@ -43,7 +43,7 @@ class Opened {
   explicit Opened(const std::string& operation) : operation_(operation) {
     if (is_captured()) return;
     device().begin(stream_);
-    stream_.drain();
+    stream_.settle();
   }
 
   bool is_captured() const { return stream_.capture != nullptr; }
@@ -54,7 +54,7 @@ class Opened {
   void keep(std::function<void()> run) {
     device().submit(stream_, [run = std::move(run), uses = uses_, what = operation_](Stream& in) {
       device().begin(in);
-      in.drain();
+      in.settle();
       for (const Use& use : uses) device().uses(in, use.data, use.bytes, use.writes, what);
       const at::AutoDispatchBelowADInplaceOrView below;
       run();
@@ -265,6 +265,12 @@ at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef sizes,
                                     C10_AS_INTARRAYREF_SLOW(strides));
 }
 
+/// The host does: for all that its thread's stream was given.
+void await_stream() {
+  current_torch_stream().drain();
+  device().host_awaits(current_torch_stream().clock());
+}
+
 /// Between the device and the host, and on the device. The host waits for its end, but where it
 /// asks not to and its memory is pinned.
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_blocking) {
@@ -283,7 +289,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_
   if (goes_on)
     device().hold(host.const_data_ptr(), current_torch_stream(), target.is_cpu());
   else
-    device().host_awaits(current_torch_stream().clock());
+    await_stream();
   return target;
 }
 
@@ -292,7 +298,7 @@ at::Scalar local_scalar(const at::Tensor& self) {
   Opened open("item");
   if (open.is_captured()) device().fail("a value is read by the host in a capture");
   const at::Scalar value = open.open(self, false).item();
-  device().host_awaits(current_torch_stream().clock());
+  await_stream();
   return value;
 }
 
