@@ -27,10 +27,17 @@ TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
       before_update_(std::move(before_update)) {
   const at::Device device = engine.microbatch_options().device;
   const Plan& plan = engine.plan();
-  if (zea::is_judged_on_device(plan, !device.is_cpu() && has_flat_kernels(device)))
+  if (zea::is_judged_on_device(plan, !device.is_cpu() && has_flat_kernels(device))) {
     device_sums_.emplace(engine.mesh().world(), device, plan.options.optim.clip_norm);
+    device_clock_.emplace(device);
+  }
   if (const int64_t shapes = plan.options.run.cuda_graphs; shapes > 0)
     graphs_.emplace(shapes, plan.options.log.trace_step, engine.mesh(), device);
+}
+
+void TrainStep::begin() {
+  host_clock_ = Stopwatch();
+  if (device_clock_) device_clock_->begin();
 }
 
 std::vector<StepReport> TrainStep::run(const RankStep& step,
@@ -75,16 +82,22 @@ void TrainStep::run_on_device(const RankStep& step, const StepSums& own, const a
   update(step, {.lr = learning_rate(options.optim, *under_way_, options.schedule.steps),
                 .scale_there = device_sums_->scale(),
                 .step = position.optimizer_step + 1});
+  device_clock_->end();
 }
 
 std::optional<StepReport> TrainStep::finish(TrainPosition& position) {
   if (!under_way_) return std::nullopt;
   StepSums sums;
+  double seconds = 0;
   {
     const ActionRecord::Action action(engine_.mesh().record(), "read the sums of a step");
     sums = device_sums_->read();
+    // For its update, too: where the next one is launched, the device has its walk left to do.
+    seconds = device_clock_->wait();
   }
-  return settle(sums, *std::exchange(under_way_, std::nullopt), position);
+  StepReport report = settle(sums, *std::exchange(under_way_, std::nullopt), position);
+  report.seconds = seconds;
+  return report;
 }
 
 StepReport TrainStep::run_on_host(const RankStep& step, StepSums sums, const at::Tensor& loss,
@@ -102,11 +115,12 @@ StepReport TrainStep::run_on_host(const RankStep& step, StepSums sums, const at:
     sums = std::bit_cast<StepSums>(values);
   }
   StepReport report = settle(sums, step.step + 1, position);
-  if (report.skipped) return report;
   const double clip_norm = engine_.plan().options.optim.clip_norm;
-  update(step, {.lr = report.lr,
-                .gradient_scale = clip_factor(clip_norm, report.grad_norm) / sums.targets,
-                .step = position.optimizer_step});
+  if (!report.skipped)
+    update(step, {.lr = report.lr,
+                  .gradient_scale = clip_factor(clip_norm, report.grad_norm) / sums.targets,
+                  .step = position.optimizer_step});
+  report.seconds = host_clock_.seconds();
   return report;
 }
 

@@ -193,6 +193,7 @@ ExitCode Trainer::train(MadeSteps& source) {
 /// What has become known of steps: of the new one last, if of that.
 std::vector<StepReport> Trainer::train_one(MadeSteps& source) {
   if (traces()) begin_trace();
+  step_.begin();
   const Stopwatch whole;
   const double waited = record().wait_seconds();
   record().begin_step(position_.step + 1);
@@ -215,9 +216,7 @@ std::vector<StepReport> Trainer::train_one(MadeSteps& source) {
   interval_.tokens += step.plan.tokens;
   interval_.samples += step.plan.samples;
   interval_.model_flops += step.plan.model_flops;
-  interval_.seconds += whole.seconds();
   interval_.own_seconds += whole.seconds() - (record().wait_seconds() - waited);
-  seconds_per_step_ = moving_average(seconds_per_step_, whole.seconds());
   if (is_due(options_.log.every)) tell_facts();
   return known;
 }
@@ -226,6 +225,8 @@ void Trainer::take(const StepReport& report) {
   position_.target_tokens += report.targets;
   interval_.bad_items += report.bad_items;
   interval_.skipped += report.skipped;
+  interval_.seconds += report.seconds;
+  seconds_per_step_ = moving_average(seconds_per_step_, report.seconds);
   if (report.bad_items > 0) warn_of_bad_items();
   if (report.skipped) report_skip(report);
 }

@@ -148,6 +148,7 @@ class Run {
     control_->barrier();
     const Clock::time_point start = Clock::now();
     const double cpu_start = cpu_seconds();
+    train_step_->begin();
     std::vector<Microbatch> microbatches;
     for (const LoadedMicrobatch& part : loaded)
       microbatches.push_back(make_microbatch(part, plan_.model, engine_->microbatch_options()));

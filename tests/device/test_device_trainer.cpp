@@ -3,9 +3,11 @@
 // behind is what it does where the host judges them, on the same device.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "device/device.hpp"
 #include "device/kernels.hpp"
@@ -25,6 +27,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kSteps = 6, kEvery = 4;
+constexpr double kLong = 0.3;  ///< seconds
 constexpr int64_t kFault = 3;  ///< the loss, of those of the first rank, that is not finite
 
 const GridScenario& scenario() {
@@ -32,7 +35,8 @@ const GridScenario& scenario() {
 }
 
 Grid grid() {
-  return {{1, 1}, "full_shard", 2};
+  const Grid both{{1, 1}, "full_shard", 2};
+  return world().communicator().size() == 1 ? one_rank_like(both) : both;
 }
 
 struct Ended {
@@ -51,12 +55,19 @@ struct Ended {
 };
 
 int64_t units_run = 0;  ///< so far
+bool walks_long = false;
+
+void sleep_long() {
+  std::this_thread::sleep_for(std::chrono::duration<double>(kLong));
+}
 
 UnitOutput counted_unit(const ModelSpec& model, const UnitSpec& unit,
                         const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
                         const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
   ++units_run;
-  return planted_unit(model, unit, parameters, inputs, microbatch, head, layers);
+  UnitOutput made = planted_unit(model, unit, parameters, inputs, microbatch, head, layers);
+  if (walks_long && made.loss.defined()) device().compute().push_aside(sleep_long);
+  return made;
 }
 
 /// Host collectives, and how many of them were waited for with nothing launched since they began.
@@ -201,6 +212,20 @@ TEST_F(DeviceTrainer, ALineOfEveryStepLetsNoHostWaitForAnother) {
   EXPECT_EQ(always.calls - rarely.calls, kSteps - 1) << "one for each of the lines more";
   EXPECT_EQ(always.waited_at_once, rarely.waited_at_once);
   EXPECT_GT(always.waited_at_once, 0) << "those of the start and the end";
+}
+
+/// Also of the first step of a start, of which the host hears in the second.
+TEST_F(DeviceTrainer, ALineHasTheSecondsOfItsSteps) {
+  walks_long = true;
+  const Ended ended = train(false, "", 0, 1, false);
+  walks_long = false;
+  if (world().rank() != 0) return;
+  const std::vector<Json> lines = ended.of_kind("train");
+  EXPECT_EQ(std::ssize(lines), kSteps);
+  for (const Json& line : lines) {
+    const auto samples = static_cast<double>(ended.position.samples) / kSteps;
+    EXPECT_GE(samples / line.at("samples_per_second").get<double>(), kLong) << line.at("step");
+  }
 }
 
 }  // namespace

@@ -82,6 +82,7 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
   Loader loader(dataset_, loading, plan_step, position_.step, end, 2);
   MadeSteps made_steps(loader, engine_, position_.step, end);
   for (; position_.step < end; ++position_.step) {
+    train_step.begin();
     MadeStep made = made_steps.next();
     std::vector<Microbatch> microbatches;
     for (size_t m = 0; m < made.loaded.microbatches.size(); ++m)

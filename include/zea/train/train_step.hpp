@@ -6,9 +6,11 @@
 #include <optional>
 #include <vector>
 
+#include "zea/core/stopwatch.hpp"
 #include "zea/optim/optimizer.hpp"
 #include "zea/parallel/engine.hpp"
 #include "zea/parallel/holder_sums.hpp"
+#include "zea/train/device_step_clock.hpp"
 #include "zea/train/device_step_sums.hpp"
 #include "zea/train/step_graphs.hpp"
 #include "zea/train/step_guard.hpp"
@@ -22,6 +24,7 @@ struct StepReport {
   double lr = 0;
   int64_t targets = 0;  ///< with bad items' samples left out
   int64_t bad_items = 0;
+  double seconds = 0;            ///< since TrainStep::begin(); where the device judges, its clock's
   bool skipped = false;          ///< nothing was updated: no target in the global batch, or a fault
   std::string fault = {};        ///< for which the guard skipped it; empty: none
   int64_t skipped_in_a_row = 0;  ///< by the guard, with this step
@@ -35,11 +38,14 @@ class TrainStep {
   TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
             std::function<void()> before_update = {});
 
-  /// Runs `step` on this rank's microbatches. The optimizer's step and the guard's history in
-  /// `position` go on; a step that is skipped advances neither the optimizer's step nor its states.
-  /// Collective. Gives what has become known of steps: what came of this one, or, where the device
-  /// judges (is_judged_on_device()), of the one before, unless finish() gave that. Throws
-  /// NonFiniteError, on all ranks, before anything is updated, by this step or by that one.
+  /// The next step begins, with the loading of its samples: its seconds count from here.
+  void begin();
+  /// Runs `step`, which has begun, on this rank's microbatches. The optimizer's step and the
+  /// guard's history in `position` go on; a step that is skipped advances neither the optimizer's
+  /// step nor its states. Collective. Gives what has become known of steps: what came of this one,
+  /// or, where the device judges (is_judged_on_device()), of the one before, unless finish() gave
+  /// that. Throws NonFiniteError, on all ranks, before anything is updated, by this step or by that
+  /// one.
   std::vector<StepReport> run(const RankStep& step, const std::vector<Microbatch>& microbatches,
                               int64_t bad_items, const StepFlags& flags, TrainPosition& position);
   /// What came of the last step where run() did not say; waits for it. Collective, as run().
@@ -73,6 +79,8 @@ class TrainStep {
   Collectives& control_;
   std::function<void()> before_update_;
   std::optional<DeviceStepSums> device_sums_;
+  std::optional<DeviceStepClock> device_clock_;  ///< where it judges
+  Stopwatch host_clock_;
   std::optional<StepGraphs> graphs_;
   std::optional<int64_t> under_way_;  ///< the step that it judges, of which nothing was heard yet
   int64_t judged_step_ = 0;

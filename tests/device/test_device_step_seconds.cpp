@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a report says that its step took where the device judges: the device's time where that is
+// behind, the host's where the host is, with the update and without what lies between steps.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "device/device.hpp"
+#include "device/kernels.hpp"
+#include "device/torch_device.hpp"
+#include "support/grid_scenarios.hpp"
+#include "support/mpi_main.hpp"
+#include "support/tiny_run.hpp"
+#include "zea/batch/make_microbatch.hpp"
+#include "zea/core/stopwatch.hpp"
+#include "zea/train/training_data.hpp"
+
+namespace zea::testing::test_device_step_seconds {
+namespace {
+
+constexpr double kLong = 0.5;  // seconds, beside which a tiny step is nothing
+
+void sleep_long() {
+  std::this_thread::sleep_for(std::chrono::duration<double>(kLong));
+}
+
+/// Work of the device that takes long, and that the host does not wait for.
+void launch_long_work() {
+  device().compute().push_aside(sleep_long);
+}
+
+/// Steps of one rank alone: beside others the stand-in's host waits for each message.
+class Steps {
+ public:
+  explicit Steps(bool by_host = false)
+      : dataset_(dataset_of(scenario(), one_rank_like({}))),
+        run_(world().communicator(), make_stand_in_collectives, dataset_, options(by_host)),
+        optimizer_(run_.engine()),
+        step_(run_.engine(), optimizer_, run_.control(), [this] { call(in_update); }) {
+    const Plan& plan = run_.engine().plan();
+    for (int64_t number = 0; number < kSteps; ++number) {
+      plans_.push_back(
+          plan.rank_step(plan.step_plan(number, {0, 1, 2, 3, 4, 5, 6}, dataset_.index()), 0));
+      for (const MicrobatchPlan& part : plans_.back().microbatches)
+        microbatches_[number].push_back(
+            make_microbatch(load_microbatch(dataset_, loading_on(plan, 0), part.samples),
+                            plan.model, run_.engine().microbatch_options()));
+    }
+    EXPECT_EQ(step_.is_judged_on_device(), !by_host);
+  }
+
+  /// Called once each: where the next walk begins, and before the next update is launched.
+  std::function<void()> in_walk, in_update;
+
+  void begin() { step_.begin(); }
+  std::vector<StepReport> run() {
+    const int64_t number = done_++;
+    return step_.run(plans_.at(number), microbatches_[number], 0, {}, run_.position());
+  }
+  /// Of the last one, and of the one before.
+  std::pair<double, double> run_last() {
+    const std::vector<StepReport> known = run();
+    const std::optional<StepReport> last = step_.finish(run_.position());
+    EXPECT_EQ(known.size(), 1);
+    EXPECT_TRUE(last);
+    if (known.empty() || !last) return {};
+    return {known[0].seconds, last->seconds};
+  }
+
+ private:
+  static constexpr int64_t kSteps = 2;
+
+  static const GridScenario& scenario() { return grid_scenarios().front(); }
+  static void call(std::function<void()>& once) {
+    if (const auto now = std::exchange(once, nullptr)) now();
+  }
+  TinyRunOptions options(bool by_host) {
+    TinyRunOptions run = run_of(scenario(), one_rank_like({}));
+    run.deck.schedule.steps = kSteps;
+    if (by_host) run.deck.optim.spike_deviations = 1e6;
+    run.device = stand_in_device();
+    run.run_unit = [this](const auto&... given) {
+      call(in_walk);
+      return zea::run_unit(given...);
+    };
+    return run;
+  }
+
+  const MemoryDataset dataset_;
+  TinyRun run_;
+  Optimizer optimizer_;
+  TrainStep step_;
+  std::vector<RankStep> plans_;
+  std::vector<Microbatch> microbatches_[kSteps];
+  int64_t done_ = 0;
+};
+
+class DeviceStepSeconds : public ::testing::Test {
+ protected:
+  void SetUp() override { have_kernels(true); }
+  void TearDown() override {
+    have_kernels(false);
+    EXPECT_TRUE(device().take_faults().empty());
+  }
+};
+
+TEST_F(DeviceStepSeconds, AreTheDevicesWhereThatIsBehind) {
+  Steps steps;
+  Mark runs, is_over;
+  steps.in_walk = [&] {
+    device().compute().push_aside([&] {
+      runs.reach();
+      is_over.wait();
+    });
+  };
+  const Stopwatch whole;
+  steps.begin();
+  EXPECT_TRUE(steps.run().empty());  // launched, while the device has not even begun
+  steps.begin();
+  runs.wait();
+  sleep_long();
+  is_over.reach();
+  const auto [first, second] = steps.run_last();
+  EXPECT_GE(first, kLong) << "though the host was there at once";
+  EXPECT_LE(second, whole.seconds() - kLong) << "though the host waited in it for the first";
+}
+
+TEST_F(DeviceStepSeconds, AreTheHostsWhereThatIsBehind) {
+  Steps steps;
+  const Stopwatch whole;
+  steps.begin();
+  device().compute().drain();
+  sleep_long();  // loads
+  EXPECT_TRUE(steps.run().empty());
+  device().compute().drain();
+  sleep_long();  // evaluates
+  steps.begin();
+  const auto [first, second] = steps.run_last();
+  EXPECT_GE(first, kLong) << "with the loading";
+  EXPECT_LE(first + second, whole.seconds() - kLong) << "without what was between them";
+}
+
+TEST_F(DeviceStepSeconds, HaveTheUpdateAndNoWorkFromBetweenSteps) {
+  Steps steps;
+  steps.in_update = launch_long_work;
+  const Stopwatch whole;
+  steps.begin();
+  EXPECT_TRUE(steps.run().empty());
+  launch_long_work();  // reads what a checkpoint has
+  steps.begin();
+  const auto [first, second] = steps.run_last();
+  EXPECT_GE(first, kLong) << "with the update";
+  EXPECT_LE(first + second, whole.seconds() - kLong) << "without what was between them";
+}
+
+TEST_F(DeviceStepSeconds, AreTheHostsWhereThatJudges) {
+  Steps steps(/*by_host=*/true);
+  steps.in_update = sleep_long;
+  steps.begin();
+  sleep_long();
+  const std::vector<StepReport> known = steps.run();
+  ASSERT_EQ(known.size(), 1);
+  EXPECT_GE(known[0].seconds, 2 * kLong) << "with the loading and the update";
+}
+
+}  // namespace
+}  // namespace zea::testing::test_device_step_seconds
