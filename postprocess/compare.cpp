@@ -9,6 +9,7 @@
 
 #include "progress.hpp"
 #include "tool.hpp"
+#include "zea/core/formatted.hpp"
 #include "zea/core/join.hpp"
 #include "zea/io/open_source.hpp"
 #include "zea/io/piece_copy.hpp"
@@ -190,11 +191,9 @@ class Comparison {
   }
 
   void print(const std::string& what, const Difference& difference) {
-    char text[128];
-    std::snprintf(text, sizeof text, ": %lld elements differ, by at most %.3g, relative %.3g",
-                  static_cast<long long>(difference.elements), difference.absolute,
-                  difference.relative);
-    fault(what + text);
+    fault(what + formatted(": %lld elements differ, by at most %.3g, relative %.3g",
+                           static_cast<long long>(difference.elements), difference.absolute,
+                           difference.relative));
   }
 
   const CompareOptions& options_;

@@ -2,10 +2,10 @@
 // zea-inspect: what a weights file, data set, checkpoint or run directory holds.
 #include "inspect.hpp"
 
-#include <cstdarg>
 #include <cstdio>
 
 #include "tool.hpp"
+#include "zea/core/formatted.hpp"
 #include "zea/io/h5.hpp"
 #include "zea/io/open_source.hpp"
 
@@ -55,12 +55,9 @@ void inspect(const InspectOptions& options) {
 }  // namespace
 
 void print_line(const char* format, ...) {
-  std::va_list values, again;
+  std::va_list values;
   va_start(values, format);
-  va_copy(again, values);
-  std::string line(static_cast<size_t>(std::vsnprintf(nullptr, 0, format, values)), '\0');
-  std::vsnprintf(line.data(), line.size() + 1, format, again);
-  va_end(again);
+  const std::string line = formatted_list(format, values);
   va_end(values);
   std::printf("%s\n", printable(line, true).c_str());
 }

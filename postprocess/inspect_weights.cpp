@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 
 #include <nlohmann/json.hpp>
 
 #include "inspect.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/formatted.hpp"
 #include "zea/io/open_source.hpp"
 #include "zea/io/piece_copy.hpp"
 #include "zea/io/shape_text.hpp"
@@ -48,10 +48,8 @@ std::string norm_text(const WeightsSource& source, const TensorInfo& tensor,
                       std::vector<char>& buffer) {
   if (!is_floating(tensor.dtype)) return "";
   const Summary summary = summarise(source, tensor, buffer);
-  char text[96];
-  std::snprintf(text, sizeof text, "  norm %.6g  from %.6g to %.6g",
-                std::sqrt(summary.sum_of_squares), summary.smallest, summary.largest);
-  return text;
+  return formatted("  norm %.6g  from %.6g to %.6g", std::sqrt(summary.sum_of_squares),
+                   summary.smallest, summary.largest);
 }
 
 /// Of a weights file that a run can go on from.

@@ -20,6 +20,7 @@
 #include "zea/comm/node_cores.hpp"
 #include "zea/comm/node_memory.hpp"
 #include "zea/comm/recorded_collectives.hpp"
+#include "zea/core/formatted.hpp"
 #include "zea/core/printable.hpp"
 #include "zea/deck/deck.hpp"
 #include "zea/io/companions.hpp"
@@ -107,9 +108,7 @@ std::string make_run_id(Collectives& control) {
   if (control.rank() == 0)
     id = (static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}();
   control.broadcast(&id, 1, DType::Int64, 0).wait();
-  char text[20];
-  std::snprintf(text, sizeof text, "%016lx", static_cast<unsigned long>(id));
-  return text;
+  return formatted("%016lx", static_cast<unsigned long>(id));
 }
 
 /// Thrown by all ranks when what they read of a checkpoint is damaged.
@@ -177,9 +176,8 @@ double peak_of_ranks(const Plan& plan, const std::string& gpu, WatchedRanks& ran
   ranks.control->all_reduce(&all, 1, DType::Float64, ReduceOp::Sum).wait();
   ranks.control->all_reduce(&least, 1, DType::Float64, ReduceOp::Min).wait();
   if (least == 0) return 0;
-  char text[80];
-  std::snprintf(text, sizeof text, "MFU is of %.4g TFLOP/s of %d ranks (", all, plan.world_size());
-  log.info(text + (plan.options.run.peak_tflops > 0 ? "run.peak_tflops" : gpu) + ")");
+  log.info(formatted("MFU is of %.4g TFLOP/s of %d ranks (", all, plan.world_size()) +
+           (plan.options.run.peak_tflops > 0 ? "run.peak_tflops" : gpu) + ")");
   return all;
 }
 

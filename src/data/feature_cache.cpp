@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <optional>
 
 #include "zea/core/error.hpp"
+#include "zea/core/formatted.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/io/h5.hpp"
 #include "zea/io/manifest.hpp"
@@ -86,9 +86,7 @@ FeatureCache::FeatureCache(FeatureFormat format, const std::vector<SampleIndex>&
 FeatureCache::~FeatureCache() = default;
 
 std::string FeatureCache::path(size_t part) const {
-  char name[32];
-  std::snprintf(name, sizeof name, "/part-%06zu.h5", part);
-  return format_.folder + name;
+  return format_.folder + formatted("/part-%06zu.h5", part);
 }
 
 std::vector<ItemShape> FeatureCache::shapes(int64_t sample) const {

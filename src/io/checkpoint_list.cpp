@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <filesystem>
 #include <string_view>
 
+#include "zea/core/formatted.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/io/manifest.hpp"
 
@@ -20,9 +20,7 @@ constexpr std::string_view kStepPrefix = "step-";
 }  // namespace
 
 std::string checkpoint_name(int64_t step) {
-  char name[32];
-  std::snprintf(name, sizeof name, "step-%08ld", static_cast<long>(step));
-  return name;
+  return formatted("step-%08ld", static_cast<long>(step));
 }
 
 std::optional<int64_t> step_of_name(const std::string& name) {

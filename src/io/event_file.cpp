@@ -9,12 +9,12 @@
 #include <bit>
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <filesystem>
 #include <string_view>
 
 #include "zea/core/calendar.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/formatted.hpp"
 #include "zea/core/host_name.hpp"
 #include "zea/io/durable_file.hpp"
 
@@ -130,9 +130,8 @@ std::string next_name(const std::string& directory) {
        entry.increment(code))
     seconds = std::max(seconds, seconds_in_name(entry->path().filename().string()) + 1);
   if (code) throw_storage_error("list", directory, code.value());
-  char number[32];
-  std::snprintf(number, sizeof number, "%010lld", static_cast<long long>(seconds));
-  return std::string(kNamePrefix) + number + "." + host_name() + "." + std::to_string(getpid());
+  return std::string(kNamePrefix) + formatted("%010lld", static_cast<long long>(seconds)) + "." +
+         host_name() + "." + std::to_string(getpid());
 }
 
 }  // namespace

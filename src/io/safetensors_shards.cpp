@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/io/safetensors_shards.hpp"
 
-#include <cstdio>
-
 #include <nlohmann/json.hpp>
 
+#include "zea/core/formatted.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/io/piece_copy.hpp"
 
@@ -30,9 +29,7 @@ std::vector<std::vector<TensorInfo>> split(const std::vector<TensorInfo>& tensor
 
 std::string shard_name(size_t number, size_t count) {
   if (count == 1) return "model.safetensors";
-  char name[64];
-  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", number + 1, count);
-  return name;
+  return formatted("model-%05zu-of-%05zu.safetensors", number + 1, count);
 }
 
 }  // namespace

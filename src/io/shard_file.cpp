@@ -2,7 +2,6 @@
 #include "zea/io/shard_file.hpp"
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
 #include <sys/stat.h>
@@ -11,6 +10,7 @@
 #include "strict_json.hpp"
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/formatted.hpp"
 
 namespace zea {
 namespace {
@@ -46,9 +46,7 @@ std::vector<FileRange> data_ranges(const H5File& shard, const std::vector<std::s
 }
 
 std::string numbered_name(const char* prefix, int64_t rank) {
-  char name[32];
-  std::snprintf(name, sizeof name, "%s%05ld%s", prefix, static_cast<long>(rank), kSuffix);
-  return name;
+  return formatted("%s%05ld%s", prefix, static_cast<long>(rank), kSuffix);
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 #include "node_views.hpp"
 
 #include <algorithm>
-#include <cstdio>
+
+#include "zea/core/formatted.hpp"
 
 namespace zea {
 namespace {
@@ -56,9 +57,7 @@ std::vector<double> rates_across(const Measurements& measured) {
 }
 
 std::string decimal_text(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", value);
-  return text;
+  return formatted("%.2f", value);
 }
 
 std::string gib_text(int64_t bytes) {

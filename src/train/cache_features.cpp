@@ -2,12 +2,12 @@
 #include "zea/train/cache_features.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <optional>
 
 #include "feature_fingerprint.hpp"
 #include "zea/batch/gather_rows.hpp"
 #include "zea/checkpoint/agree.hpp"
+#include "zea/core/formatted.hpp"
 #include "zea/core/stopwatch.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/parallel/exchange_rows.hpp"
@@ -19,9 +19,7 @@ namespace {
 constexpr double kProgressSeconds = 10;
 
 std::string size_text(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-  return text;
+  return formatted("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
 /// Samples whose items are encoded at once.
@@ -63,10 +61,9 @@ class FeaturePass {
       run_step(begin, std::min(most, begin + at_once));
       if (clock.seconds() < told + kProgressSeconds) continue;
       told = clock.seconds();
-      char line[80];
-      std::snprintf(line, sizeof line, "features of %s: %.0f %% after %.0f s", module_.c_str(),
-                    100.0 * static_cast<double>(begin) / static_cast<double>(most), told);
-      run_.log.progress(line, false);
+      const double percent = 100.0 * static_cast<double>(begin) / static_cast<double>(most);
+      run_.log.progress(
+          "features of " + module_ + formatted(": %.0f %% after %.0f s", percent, told), false);
     }
     run_.control.barrier();  // all parts are there before any is read
   }
@@ -198,9 +195,8 @@ void compute(const CachedRun& run, const FeatureCache& cache, const std::vector<
                ") are computed now, into " + format.folder);
   const Stopwatch clock;
   FeaturePass(run, cache, lacking).run();
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.2f s", clock.seconds());
-  run.log.info("features of " + format.spec.name + ": computed in " + seconds);
+  run.log.info("features of " + format.spec.name +
+               formatted(": computed in %.2f s", clock.seconds()));
 }
 
 std::shared_ptr<const FeatureCache> cache_of(const CachedRun& run, int encoder) {

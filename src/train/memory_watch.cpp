@@ -2,9 +2,9 @@
 #include "zea/train/memory_watch.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
+#include "zea/core/formatted.hpp"
 #include "zea/train/gather_text.hpp"
 
 namespace zea {
@@ -88,19 +88,15 @@ void MemoryWatch::end_step(const RankStep& step) {
 std::string MemoryWatch::summary() const {
   if (peak_ == 0) return "";
   const int64_t kept = kept_.value_or(0);
-  char text[240];
-  std::snprintf(text, sizeof text,
-                "peak of all tensors on rank %d, in step %ld: predicted %.2f MiB, counted %.2f MiB",
+  std::string line =
+      formatted("peak of all tensors on rank %d, in step %ld: predicted %.2f MiB, counted %.2f MiB",
                 engine_.world_rank(), static_cast<long>(step_ + 1), mebibytes(predicted_),
                 mebibytes(peak_ - kept));
-  std::string line = text;
-  if (kept >= kLeastTold) {
-    std::snprintf(text, sizeof text,
-                  ", beside %.2f MiB that the first step left on the device (workspaces of "
-                  "libraries)",
-                  mebibytes(kept));
-    line += text;
-  }
+  if (kept >= kLeastTold)
+    line += formatted(
+        ", beside %.2f MiB that the first step left on the device (workspaces of "
+        "libraries)",
+        mebibytes(kept));
   return line;
 }
 

@@ -3,21 +3,19 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "zea/core/error.hpp"
+#include "zea/core/formatted.hpp"
 
 namespace zea {
 namespace {
 
 std::string clock_text(double seconds) {
   const int64_t whole = static_cast<int64_t>(seconds);
-  char text[32];
-  std::snprintf(text, sizeof text, "%ld:%02ld:%02ld", static_cast<long>(whole / 3600),
-                static_cast<long>(whole / 60 % 60), static_cast<long>(whole % 60));
-  return text;
+  return formatted("%ld:%02ld:%02ld", static_cast<long>(whole / 3600),
+                   static_cast<long>(whole / 60 % 60), static_cast<long>(whole % 60));
 }
 
 /// Without targets there is no loss; zero would look like a good one.
@@ -51,11 +49,8 @@ std::vector<EventScalar> scalars_of(const nlohmann::ordered_json& line) {
 
 /// "  12.3 TFLOP/s a rank, MFU 1.2 %"
 std::string speed_of(const StepMetrics& m) {
-  char text[80];
-  std::snprintf(text, sizeof text,
-                m.mfu > 0 ? "  %.3g TFLOP/s a rank, MFU %.1f %%" : "  %.3g TFLOP/s a rank",
-                m.model_tflops, 100 * m.mfu);
-  return text;
+  return formatted(m.mfu > 0 ? "  %.3g TFLOP/s a rank, MFU %.1f %%" : "  %.3g TFLOP/s a rank",
+                   m.model_tflops, 100 * m.mfu);
 }
 
 /// What is beside the host's resident memory.
@@ -70,45 +65,35 @@ std::string memory_of(const StepMetrics& m) {
 }  // namespace
 
 std::string progress_line(const StepMetrics& m) {
-  char sums[80] = "no targets", text[400];
-  if (m.report.targets > 0)
-    std::snprintf(sums, sizeof sums, "loss %.4f  grad norm %.3f", m.report.loss,
-                  m.report.grad_norm);
-  std::snprintf(text, sizeof text,
-                "step %ld/%ld  %s  lr %.2e  %.0f tokens/s  %.1f samples/s%s  %.0f MiB%s  %s left",
-                static_cast<long>(m.step), static_cast<long>(m.steps), sums, m.report.lr,
-                m.tokens_per_second, m.samples_per_second, speed_of(m).c_str(),
-                static_cast<double>(m.memory_bytes) / (1 << 20), memory_of(m).c_str(),
-                clock_text(m.seconds_per_step * static_cast<double>(m.steps - m.step)).c_str());
-  return text;
+  const std::string sums = m.report.targets > 0 ? formatted("loss %.4f  grad norm %.3f",
+                                                            m.report.loss, m.report.grad_norm)
+                                                : "no targets";
+  return formatted(
+      "step %ld/%ld  %s  lr %.2e  %.0f tokens/s  %.1f samples/s%s  %.0f MiB%s  %s left",
+      static_cast<long>(m.step), static_cast<long>(m.steps), sums.c_str(), m.report.lr,
+      m.tokens_per_second, m.samples_per_second, speed_of(m).c_str(),
+      static_cast<double>(m.memory_bytes) / (1 << 20), memory_of(m).c_str(),
+      clock_text(m.seconds_per_step * static_cast<double>(m.steps - m.step)).c_str());
 }
 
 std::string eval_line(const EvalMetrics& m) {
-  char text[192];
   std::string line =
       (m.has_loss ? "evaluation" : "generation") + (" at step " + std::to_string(m.step)) + ": ";
-  if (m.has_loss) {
-    std::snprintf(text, sizeof text, "loss %.4f over ", m.loss);
-    line += m.targets > 0 ? text : "no targets, so no loss, in ";
-  }
+  if (m.has_loss)
+    line += m.targets > 0 ? formatted("loss %.4f over ", m.loss) : "no targets, so no loss, in ";
   line += std::to_string(m.samples) + " samples";
-  if (m.labelled > 0) {
-    std::snprintf(text, sizeof text, ", accuracy %.2f %% (%ld of %ld)", 100 * m.accuracy(),
-                  static_cast<long>(m.correct), static_cast<long>(m.labelled));
-    line += text;
-  }
+  if (m.labelled > 0)
+    line += formatted(", accuracy %.2f %% (%ld of %ld)", 100 * m.accuracy(),
+                      static_cast<long>(m.correct), static_cast<long>(m.labelled));
   return line;
 }
 
 std::string generation_line(const EvalMetrics& m) {
-  char text[192];
-  std::snprintf(
-      text, sizeof text,
+  return formatted(
       "generated %ld tokens behind %ld prompts in %.2f s, of which %.2f s for the prompts "
       "and the first token: %.1f tokens/s",
       static_cast<long>(m.generated), static_cast<long>(m.prompts), m.generate_seconds,
       m.prompt_seconds, static_cast<double>(m.generated) / m.generate_seconds);
-  return text;
 }
 
 void MetricsFile::append(const StepMetrics& m) const {

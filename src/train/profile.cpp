@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -14,6 +13,7 @@
 
 #include "zea/batch/make_microbatch.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/formatted.hpp"
 #include "zea/data/loader.hpp"
 #include "zea/model/deferred_gradients.hpp"
 #include "zea/model/unit.hpp"
@@ -270,11 +270,9 @@ class Profiler {
 std::string table_of(const ModelSpec& model, const std::vector<UnitCost>& costs) {
   std::string text = "milliseconds of each unit: forward, gradients of inputs, of weights\n";
   for (size_t u = 0; u < costs.size(); ++u) {
-    char line[160];
-    std::snprintf(line, sizeof line, "  %-20s %10.3f %10.3f %10.3f\n", model.units[u].name.c_str(),
-                  1e3 * costs[u].forward, 1e3 * costs[u].backward_input,
-                  1e3 * costs[u].backward_weight);
-    text += line;
+    text += formatted("  %-20s %10.3f %10.3f %10.3f\n", model.units[u].name.c_str(),
+                      1e3 * costs[u].forward, 1e3 * costs[u].backward_input,
+                      1e3 * costs[u].backward_weight);
   }
   return text;
 }

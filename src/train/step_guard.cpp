@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "zea/core/formatted.hpp"
+
 namespace zea {
 namespace {
 
@@ -15,11 +17,8 @@ std::string describe_spike(const char* what, const std::vector<double>& window, 
   for (const double one : window) mean += one / count;
   for (const double one : window) variance += (one - mean) * (one - mean) / count;
   if (value <= mean + deviations * std::sqrt(variance)) return "";
-  char text[200];
-  std::snprintf(text, sizeof text,
-                "%s is %.6g, above %.6g (mean) + %g x %.3g (deviation) of %zu accepted steps", what,
-                value, mean, deviations, std::sqrt(variance), window.size());
-  return text;
+  return formatted("%s is %.6g, above %.6g (mean) + %g x %.3g (deviation) of %zu accepted steps",
+                   what, value, mean, deviations, std::sqrt(variance), window.size());
 }
 
 void push(std::vector<double>& window, double value, size_t most) {

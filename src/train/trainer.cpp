@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "zea/checkpoint/agree.hpp"
+#include "zea/core/formatted.hpp"
 #include "zea/core/host_name.hpp"
 #include "zea/core/join.hpp"
 #include "zea/core/stopwatch.hpp"
@@ -25,22 +26,19 @@ double moving_average(double average, double value) {
 
 std::string save_line(const SaveReport& report) {
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  char written[80], linked[64] = "", stall[64];
-  std::snprintf(written, sizeof written, " in %.2f s: %.1f MiB at %.0f MiB/s", report.seconds,
-                mib(report.bytes), report.mib_per_second);
+  std::string line = "wrote " + report.path +
+                     formatted(" in %.2f s: %.1f MiB at %.0f MiB/s", report.seconds,
+                               mib(report.bytes), report.mib_per_second);
   if (report.linked_bytes > 0)
-    std::snprintf(linked, sizeof linked, ", %.1f MiB of frozen values linked",
-                  mib(report.linked_bytes));
-  std::snprintf(stall, sizeof stall, "; training stood still for %.3f s", report.stall_seconds);
-  const std::string why = report.why_not_linked.empty()
-                              ? ""
-                              : "; frozen values were written again: " + report.why_not_linked;
-  std::string rounded;
+    line += formatted(", %.1f MiB of frozen values linked", mib(report.linked_bytes));
+  line += formatted("; training stood still for %.3f s", report.stall_seconds);
+  if (!report.why_not_linked.empty())
+    line += "; frozen values were written again: " + report.why_not_linked;
   if (report.rounded_bytes > 0)
-    rounded = "; what the run started from has changed since, so " +
-              std::to_string(report.rounded_bytes) +
-              " bytes of frozen values are rounded to the type that they are held in";
-  return "wrote " + report.path + written + linked + stall + why + rounded;
+    line += "; what the run started from has changed since, so " +
+            std::to_string(report.rounded_bytes) +
+            " bytes of frozen values are rounded to the type that they are held in";
+  return line;
 }
 
 Sampler make_sampler(const Options& options, const Dataset& dataset) {
@@ -60,11 +58,10 @@ std::string sets_line(const Options& options, const Dataset& dataset, int64_t st
   const std::vector<int64_t>& drawn = sampler.drawn_before(step);
   std::string line;
   for (size_t set = 0; set < samples.size(); ++set) {
-    char epochs[32];
-    std::snprintf(epochs, sizeof epochs, "%.2f",
-                  static_cast<double>(drawn[set]) / static_cast<double>(samples[set]));
     line += (set > 0 ? ", " : "") + options.data.train.sets[set].path + " " +
-            std::to_string(drawn[set]) + " samples (" + epochs + " epochs of " +
+            std::to_string(drawn[set]) +
+            formatted(" samples (%.2f epochs of ",
+                      static_cast<double>(drawn[set]) / static_cast<double>(samples[set])) +
             std::to_string(samples[set]) + ")";
   }
   return "of data.train the first " + std::to_string(step) + " steps took: " + line;

@@ -2,10 +2,10 @@
 #include "zea/watch/chrome_trace.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "zea/core/formatted.hpp"
 #include "zea/io/durable_file.hpp"
 
 namespace zea {
@@ -84,9 +84,7 @@ void write_chrome_trace(const std::string& run_directory, const TracedStep& trac
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) throw_storage_error("mkdir", directory, error.value());
-  char name[32];
-  std::snprintf(name, sizeof name, "/rank-%05d.json", traced.rank);
-  write_text_durably(directory + name, chrome_trace(traced));
+  write_text_durably(directory + formatted("/rank-%05d.json", traced.rank), chrome_trace(traced));
 }
 
 }  // namespace zea

@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <utility>
+
+#include "zea/core/formatted.hpp"
 
 namespace zea {
 namespace {
@@ -140,9 +141,7 @@ class Judge {
     for (const RecordedSpan& span : report.state.open)
       text += (text.empty() ? "" : ", in it ") + span.name;
     if (text.empty()) text = report.current();
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, " (for %.1f s)", report.current_seconds());
-    text += seconds;
+    text += formatted(" (for %.1f s)", report.current_seconds());
     if (report.state.on_device) text += ", its device in " + report.state.on_device->name;
     return text;
   }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/watch/rank_report.hpp"
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
+
+#include "zea/core/formatted.hpp"
 
 namespace zea {
 namespace {
@@ -71,11 +72,10 @@ RankReport report_from(const Json& json) {
 
 std::string describe_span(const RankReport& report, const RecordedSpan& span) {
   const bool is_open = span.end == 0;
-  char times[64];
-  std::snprintf(times, sizeof times, "  %10.3f s ago, %s %9.6f s  ",
-                seconds_between(span.begin, report.taken_at), is_open ? "for " : "took",
-                seconds_between(span.begin, is_open ? report.taken_at : span.end));
-  return times + span.name + (is_open ? "  (under way)" : "") + "\n";
+  return formatted("  %10.3f s ago, %s %9.6f s  ", seconds_between(span.begin, report.taken_at),
+                   is_open ? "for " : "took",
+                   seconds_between(span.begin, is_open ? report.taken_at : span.end)) +
+         span.name + (is_open ? "  (under way)" : "") + "\n";
 }
 
 std::string describe_spans(const RankReport& report, const std::vector<RecordedSpan>& spans) {
@@ -117,12 +117,10 @@ RankReports reports_from_json(const std::string& text) {
 }
 
 std::string describe_report(int rank, const RankReport& report) {
-  char head[160];
-  std::snprintf(head, sizeof head,
-                " (process %ld) in step %ld, %.1f s after its threads last ran, under way:\n",
-                static_cast<long>(report.state.process), static_cast<long>(report.state.step),
-                report.heartbeat_seconds());
-  return "rank " + std::to_string(rank) + " on " + report.host + head +
+  return "rank " + std::to_string(rank) + " on " + report.host +
+         formatted(" (process %ld) in step %ld, %.1f s after its threads last ran, under way:\n",
+                   static_cast<long>(report.state.process), static_cast<long>(report.state.step),
+                   report.heartbeat_seconds()) +
          describe_spans(report, report.state.open) + " last actions, oldest first:\n" +
          describe_spans(report, report.state.actions) + " last communications, oldest first:\n" +
          describe_spans(report, report.state.calls);

@@ -2,10 +2,10 @@
 #include "zea/watch/slow_ranks.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <numeric>
 
+#include "zea/core/formatted.hpp"
 #include "zea/core/host_name.hpp"
 
 namespace zea {
@@ -76,13 +76,11 @@ std::optional<std::string> SlowRanks::judge() {
   std::fill(seconds_.begin(), seconds_.end(), 0.0);
   steps_ = 0;
   if (slowest.ratio <= kSlow) return std::nullopt;
-  char text[256];
-  std::snprintf(text, sizeof text,
-                "rank %d on %s is slow: %.3f s of its own work per step, %.1f times the %.3f s of "
-                "the ranks that do the same; they wait for it",
-                slowest.rank, hosts_[slowest.rank].c_str(), own / steps, slowest.ratio,
-                slowest.peers_seconds / steps);
-  return text;
+  return formatted(
+      "rank %d on %s is slow: %.3f s of its own work per step, %.1f times the %.3f s of "
+      "the ranks that do the same; they wait for it",
+      slowest.rank, hosts_[slowest.rank].c_str(), own / steps, slowest.ratio,
+      slowest.peers_seconds / steps);
 }
 
 }  // namespace zea

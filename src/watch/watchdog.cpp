@@ -7,6 +7,7 @@
 
 #include "zea/core/calendar.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/formatted.hpp"
 #include "zea/core/host_name.hpp"
 #include "zea/watch/hang_report.hpp"
 #include "zea/watch/hang_verdict.hpp"
@@ -29,12 +30,6 @@ constexpr size_t kMostToldBytes = size_t{256} << 10;
 // that lives can be silent.
 constexpr double kPublish = 0.2;
 constexpr double kUnheard = 0.45;
-
-std::string deadline_text(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", seconds);
-  return text;
-}
 
 RankReports reports_of(const NodeMemory& memory) {
   RankReports reports;
@@ -239,7 +234,7 @@ RankReports Watchdog::all_reports() const {
 void Watchdog::tell() {
   const RankReports reports = all_reports();
   const HangVerdict verdict = judge_hang(reports, options_.num_ranks, frozen_seconds_);
-  const std::string message = "the run hangs: for " + deadline_text(options_.deadline_seconds) +
+  const std::string message = "the run hangs: for " + formatted("%g", options_.deadline_seconds) +
                               " s (run.watchdog_seconds) nothing began or ended on any rank. " +
                               verdict.text + ". ";
   std::string all;
@@ -293,7 +288,7 @@ std::jthread limit_start(double seconds, std::function<void(const std::string& m
     std::unique_lock lock(mutex);
     stopping.wait_for(lock, over, std::chrono::duration<double>(seconds), [] { return false; });
     if (!over.stop_requested())
-      give_up("the run hangs: " + deadline_text(seconds) +
+      give_up("the run hangs: " + formatted("%g", seconds) +
               " s after it began, not every rank has read the deck and opened the weights or the "
               "checkpoint that it names");
   });

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/plan/describe/describe_flops.hpp"
 
-#include <cstdio>
-
+#include "zea/core/formatted.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
 
 namespace zea {
@@ -19,17 +18,14 @@ std::string describe_flops(const Plan& plan) {
       predicted_microbatches(plan) * plan.options.data.rows_per_microbatch * plan.mesh.replicas();
   const double teraflops =
       static_cast<double>(rows) * sample_cost(full_row(plan), plan.flops_of_samples) / 1e12;
-  char text[200];
-  std::snprintf(text, sizeof text,
-                "model FLOPs of a step of %ld full rows, a sample in each: %.4g TFLOP",
+  std::string line =
+      formatted("model FLOPs of a step of %ld full rows, a sample in each: %.4g TFLOP",
                 static_cast<long>(rows), teraflops);
-  std::string line = text;
   if (run.peak_tflops > 0) {
-    std::snprintf(text, sizeof text,
-                  ", on %d ranks of %.4g TFLOP/s (run.peak_tflops) %.4g s at an MFU of %.0f %%",
+    line +=
+        formatted(", on %d ranks of %.4g TFLOP/s (run.peak_tflops) %.4g s at an MFU of %.0f %%",
                   plan.world_size(), run.peak_tflops,
                   teraflops / (kUsualMfu * run.peak_tflops * plan.world_size()), 100 * kUsualMfu);
-    line += text;
   }
   return line + "\n";
 }

@@ -2,9 +2,9 @@
 #include "zea/plan/describe/describe_pipeline.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <numeric>
 
+#include "zea/core/formatted.hpp"
 #include "zea/plan/model/stage_template.hpp"
 #include "zea/plan/schedule/simulate.hpp"
 
@@ -12,13 +12,6 @@ namespace zea {
 namespace {
 
 constexpr int kDrawnMicrobatches = 32;  ///< at most
-
-template <class... Values>
-std::string print(const char* format, Values... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
 
 /// What costs are counted in, and how many of it one shown is.
 struct CostUnit {
@@ -52,19 +45,19 @@ std::string stage_table(const Plan& plan) {
   const Pipeline& pipeline = plan.pipeline;
   const CostUnit unit = cost_unit(plan);
   const int width = static_cast<int>(longest_name(pipeline));
-  std::string text = print("  %-*s  %-9s  %5s  %10s  %10s  %10s  %12s  units\n", width, "place",
-                           "ranks", "stage", "forward", "inputs", "weights", "MiB per rank");
+  std::string text = formatted("  %-*s  %-9s  %5s  %10s  %10s  %10s  %12s  units\n", width, "place",
+                               "ranks", "stage", "forward", "inputs", "weights", "MiB per rank");
   for (const PipelinePlace& place : pipeline.places)
     for (int stage : place.stages) {
       const UnitCost cost = cost_of(plan, pipeline.stages[stage]);
       const std::string ranks =
           std::to_string(place.first_rank) +
           (place.ranks > 1 ? ".." + std::to_string(place.first_rank + place.ranks - 1) : "");
-      text +=
-          print("  %-*s  %-9s  %5d  %10.4g  %10.4g  %10.4g  %12.2f  ", width, place.name.c_str(),
-                ranks.c_str(), stage, cost.forward / unit.size, cost.backward_input / unit.size,
-                cost.backward_weight / unit.size, static_cast<double>(cost.bytes) / (1 << 20)) +
-          unit_names(plan.model, pipeline.stages[stage].units) + "\n";
+      text += formatted("  %-*s  %-9s  %5d  %10.4g  %10.4g  %10.4g  %12.2f  ", width,
+                        place.name.c_str(), ranks.c_str(), stage, cost.forward / unit.size,
+                        cost.backward_input / unit.size, cost.backward_weight / unit.size,
+                        static_cast<double>(cost.bytes) / (1 << 20)) +
+              unit_names(plan.model, pipeline.stages[stage].units) + "\n";
     }
   return text;
 }
@@ -81,8 +74,8 @@ std::string balance(const Plan& plan) {
   const auto busiest = std::max_element(work.begin(), work.end());
   if (sum <= 0) return "";
   return "  the busiest place is " + plan.pipeline.places[busiest - work.begin()].name +
-         print(", with %.2f times the mean of all\n",
-               *busiest * static_cast<double>(work.size()) / sum);
+         formatted(", with %.2f times the mean of all\n",
+                   *busiest * static_cast<double>(work.size()) / sum);
 }
 
 Simulation simulated(const Plan& plan, int microbatches) {
@@ -93,8 +86,8 @@ std::string bubbles(const Plan& plan) {
   const int places = static_cast<int>(plan.pipeline.places.size());
   std::string text = "  waiting, of the time of all places:";
   for (int microbatches : {places, 2 * places, 4 * places})
-    text += print("%s %.1f %% with %d", microbatches > places ? "," : "",
-                  100 * simulated(plan, microbatches).bubble(), microbatches);
+    text += formatted("%s %.1f %% with %d", microbatches > places ? "," : "",
+                      100 * simulated(plan, microbatches).bubble(), microbatches);
   return text + " microbatches in a step (messages take no time here)\n";
 }
 
@@ -106,8 +99,8 @@ int drawn_microbatches(const Plan& plan) {
 std::string picture(const Plan& plan) {
   const int microbatches = drawn_microbatches(plan);
   const Simulation simulation = simulated(plan, microbatches);
-  std::string text =
-      print("  a step of %d microbatches, time to the right (F forward, B backward", microbatches);
+  std::string text = formatted(
+      "  a step of %d microbatches, time to the right (F forward, B backward", microbatches);
   if (plan.pipeline.schedule == PipelineSchedule::ZeroBubble)
     text += ", W gradients of weights that were put off";
   text += "; its microbatch";
@@ -145,9 +138,9 @@ std::string list_passes(const Plan& plan) {
     text += "  passes " + plan.pipeline.places[p].name;
     for (const TimedPass& timed : simulation.places[p])
       if (timed.end > timed.begin)
-        text += print(" %s:%d:%d:%.5g:%.5g", kLetters[static_cast<int>(timed.pass.kind)],
-                      timed.pass.stage, timed.pass.microbatch, percent * timed.begin,
-                      percent * timed.end);
+        text += formatted(" %s:%d:%d:%.5g:%.5g", kLetters[static_cast<int>(timed.pass.kind)],
+                          timed.pass.stage, timed.pass.microbatch, percent * timed.begin,
+                          percent * timed.end);
     text += "\n";
   }
   return text;

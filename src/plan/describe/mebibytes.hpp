@@ -2,16 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <string>
+
+#include "zea/core/formatted.hpp"
 
 namespace zea::detail {
 
 /// "1.25 MiB".
 inline std::string mebibytes(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f MiB", static_cast<double>(bytes) / (1 << 20));
-  return text;
+  return formatted("%.2f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
 }  // namespace zea::detail

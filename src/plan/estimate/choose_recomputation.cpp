@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <set>
 
 #include "plan/gathering.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/formatted.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
 #include "zea/plan/model/stage_template.hpp"
 
@@ -151,15 +151,13 @@ std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_
 
 [[noreturn]] void refuse(const Plan& plan, size_t place, const MemoryEstimate& needed,
                          bool may_choose) {
-  char limit[32];
-  std::snprintf(limit, sizeof limit, "%g", plan.options.mesh.rank_memory_mib);
-  throw PlanError("mesh.rank_memory_mib = " + std::string(limit) + ": a rank of place " +
-                  plan.pipeline.places[place].name + " needs " + mebibytes(needed.with_graphs()) +
-                  " by the estimate" +
-                  (may_choose ? ", with every unit computed again in backward" : "") +
-                  "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
-                  dropping(plan, place) + offloading(plan, place) +
-                  other_ways(plan, needed, may_choose) + ", or raise the limit");
+  throw PlanError(
+      formatted("mesh.rank_memory_mib = %g: a rank of place ", plan.options.mesh.rank_memory_mib) +
+      plan.pipeline.places[place].name + " needs " + mebibytes(needed.with_graphs()) +
+      " by the estimate" + (may_choose ? ", with every unit computed again in backward" : "") +
+      "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
+      dropping(plan, place) + offloading(plan, place) + other_ways(plan, needed, may_choose) +
+      ", or raise the limit");
 }
 
 }  // namespace
@@ -208,10 +206,8 @@ std::string describe_recomputation(const Plan& plan) {
     again += plan.unit_costs[u].forward;
   }
   if (units.empty()) return "computed again in backward: nothing, all fits\n";
-  char percent[32];
-  std::snprintf(percent, sizeof percent, "%.1f", all > 0 ? 100 * again / all : 0);
-  return "computed again in backward: " + unit_names(plan.model, units) + ", " + percent +
-         " % more to compute\n";
+  return "computed again in backward: " + unit_names(plan.model, units) +
+         formatted(", %.1f %% more to compute\n", all > 0 ? 100 * again / all : 0);
 }
 
 }  // namespace zea

@@ -2,9 +2,10 @@
 #include "zea/plan/estimate/kept_keys.hpp"
 
 #include <algorithm>
-#include <cstdio>
 
 #include <nlohmann/json.hpp>
+
+#include "zea/core/formatted.hpp"
 
 namespace zea {
 namespace {
@@ -58,14 +59,13 @@ std::string describe_generation(const Plan& plan) {
   for (int rank = 0; rank < plan.mesh.ranks_per_replica(); ++rank)
     bytes = std::max(bytes, key_bytes_per_token(plan, rank));
   const int64_t samples = kept_samples(plan), tokens = kept_tokens(plan);
-  char text[200];
-  std::snprintf(
-      text, sizeof text,
-      "keys that generation keeps: %.1f KiB a token and rank, so at most %.1f MiB for %ld "
-      "samples of %ld tokens\n",
-      static_cast<double>(bytes) / 1024, static_cast<double>(bytes * samples * tokens) / (1 << 20),
-      static_cast<long>(samples), static_cast<long>(tokens));
-  return text + describe_ends(plan) +
+  return formatted(
+             "keys that generation keeps: %.1f KiB a token and rank, so at most %.1f MiB for %ld "
+             "samples of %ld tokens\n",
+             static_cast<double>(bytes) / 1024,
+             static_cast<double>(bytes * samples * tokens) / (1 << 20), static_cast<long>(samples),
+             static_cast<long>(tokens)) +
+         describe_ends(plan) +
          (plan.world_size() > 1
               ? "what generation sends is not predicted; a training step's bytes are\n"
               : "");

@@ -2,12 +2,12 @@
 #include "make_pipeline.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <set>
 
 #include "plan/mesh/mesh_shape.hpp"
 #include "plan/mesh/module_sharding.hpp"
+#include "zea/core/formatted.hpp"
 #include "zea/plan/buffers/owned_bytes.hpp"
 #include "zea/plan/model/param_cut.hpp"
 #include "zea/plan/model/stage_template.hpp"
@@ -74,12 +74,6 @@ void add_cost(UnitCost& sum, const UnitCost& cost) {
   sum.backward_input += cost.backward_input;
   sum.backward_weight += cost.backward_weight;
   sum.bytes += cost.bytes;
-}
-
-std::string number_text(double number) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", number);
-  return text;
 }
 
 class PipelineBuilder {
@@ -234,9 +228,10 @@ class PipelineBuilder {
         break;
       }
     if (split.empty())
-      faults_.add("mesh." + grid.module + ": its units do not fit into " + std::to_string(stages) +
-                  " stages of mesh.memory_mib = " + number_text(parts_.options.mesh.memory_mib) +
-                  "; raise it, pp, tp, or the ranks that share a copy");
+      faults_.add(
+          "mesh." + grid.module + ": its units do not fit into " + std::to_string(stages) +
+          " stages of mesh.memory_mib = " + formatted("%g", parts_.options.mesh.memory_mib) +
+          "; raise it, pp, tp, or the ranks that share a copy");
     return split;
   }
 
@@ -301,9 +296,9 @@ void check_memory(Faults& faults, const PipelineParts& parts, const Pipeline& pi
     const double mib = static_cast<double>(bytes_of(parts, units)) / (1 << 20);
     if (limit_mib == 0 || mib <= limit_mib) continue;
     const std::string where = pipeline.places.size() > 1 ? " of " + place.name : "";
-    faults.add("mesh.memory_mib = " + number_text(limit_mib) +
+    faults.add("mesh.memory_mib = " + formatted("%g", limit_mib) +
                ", but the parameters, gradients and optimizer state of a rank" + where + " are " +
-               number_text(mib) + " MiB; raise it, pp, tp, or the ranks that share a copy");
+               formatted("%g", mib) + " MiB; raise it, pp, tp, or the ranks that share a copy");
   }
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/plan/units/collective_volume.hpp"
 
-#include <cstdio>
 #include <numeric>
+
+#include "zea/core/formatted.hpp"
+#include "zea/core/join.hpp"
 
 namespace zea {
 namespace {
@@ -28,13 +30,11 @@ Traffic traffic_between(const Traffic& before, const Traffic& after) {
 }
 
 std::string describe(const Traffic& traffic, int64_t parts) {
-  std::string text;
-  for (const auto& [name, bytes] : traffic) {
-    char amount[48];
-    std::snprintf(amount, sizeof amount, " %.3f MiB",
-                  static_cast<double>(bytes) / static_cast<double>(parts) / (1 << 20));
-    text.append(text.empty() ? "" : ", ").append(name).append(amount);
-  }
+  const std::string text = join(traffic, ", ", [&](const auto& group) {
+    const auto& [name, bytes] = group;
+    return name + formatted(" %.3f MiB",
+                            static_cast<double>(bytes) / static_cast<double>(parts) / (1 << 20));
+  });
   return text.empty() ? "nothing" : text;
 }
 
