@@ -44,24 +44,6 @@ void share(Collectives& control, Outcome& outcome, int root) {
   control.broadcast(outcome.message.data(), header[1], DType::UInt8, root).wait();
 }
 
-/// The type that belongs to an exit code, so that a caller can catch alike on all ranks.
-[[noreturn]] void throw_error(ExitCode code, const std::string& message) {
-  switch (code) {
-    case ExitCode::Data:
-      throw DataError(message);
-    case ExitCode::Weights:
-      throw WeightsError(message);
-    case ExitCode::NonFinite:
-      throw NonFiniteError(message);
-    case ExitCode::Communication:
-      throw CommError(message);
-    case ExitCode::Storage:
-      throw StorageError(message);
-    default:
-      throw Error(code, message);
-  }
-}
-
 }  // namespace
 
 void agree(Collectives& control, const std::function<void()>& risky) {

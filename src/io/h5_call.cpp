@@ -83,19 +83,6 @@ H5Lock::H5Lock() : lock_(library_mutex()) {
   if (!secured || !quiet) throw InternalError("HDF5 cannot be set up: " + take_reasons());
 }
 
-void throw_error(ExitCode code, const std::string& message) {
-  switch (code) {
-    case ExitCode::Data:
-      throw DataError(message);
-    case ExitCode::Weights:
-      throw WeightsError(message);
-    case ExitCode::Storage:
-      throw StorageError(message);
-    default:
-      throw Error(code, message);
-  }
-}
-
 void throw_h5(const H5Site& site, const std::string& what, int64_t needed_bytes) {
   const std::string reasons = take_reasons();
   std::string message = site.path + ": " + what + " (" + reasons + ")";

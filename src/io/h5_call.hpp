@@ -34,9 +34,6 @@ struct H5Site {
   ExitCode code;
 };
 
-/// Throws the error type that belongs to `code`.
-[[noreturn]] void throw_error(ExitCode code, const std::string& message);
-
 /// Throws with the file, `what`, and the reasons that HDF5 has recorded. `needed_bytes` is told
 /// when the disk is full.
 [[noreturn]] void throw_h5(const H5Site& site, const std::string& what, int64_t needed_bytes = 0);

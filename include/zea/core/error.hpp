@@ -63,6 +63,9 @@ struct StorageError : Error {
   explicit StorageError(const std::string& message) : Error(ExitCode::Storage, message) {}
 };
 
+/// Throws the type that belongs to an exit code, so that a caller can catch it as any other.
+[[noreturn]] void throw_error(ExitCode code, const std::string& message);
+
 /// A broken invariant of our own code.
 struct InternalError : std::logic_error {
   using std::logic_error::logic_error;
