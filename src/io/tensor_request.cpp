@@ -4,30 +4,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
+#include "zea/core/edit_distance.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
 namespace {
 
 constexpr int64_t kConvertedElements = int64_t{1} << 20;
-
-/// Number of single-character edits between two names.
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 std::string nearest_names(const std::vector<TensorInfo>& tensors, const std::string& name) {
   std::vector<std::pair<size_t, std::string>> ranked;
