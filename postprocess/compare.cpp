@@ -102,12 +102,6 @@ class Comparison {
     return states.empty() ? "none" : join(states, "+");
   }
 
-  static const StateSource& state_of(const WeightsSource& source) {
-    const auto* state = dynamic_cast<const StateSource*>(&source);
-    if (state) return *state;
-    throw WeightsError(source.describe() + ": holds weights alone, no optimizer state");
-  }
-
   void fault(const std::string& text) {
     std::printf("%s\n", printable(text, true).c_str());
     ++faults_;

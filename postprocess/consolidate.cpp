@@ -29,14 +29,6 @@ void copy_companions(const WeightsSource& source, ModelOutput& output) {
     output.add_companion(name, source.companion(name));
 }
 
-const StateSource& state_of(const WeightsSource& source) {
-  const auto* state = dynamic_cast<const StateSource*>(&source);
-  if (state) return *state;
-  throw WeightsError(source.describe() +
-                     ": holds weights alone, no optimizer state; give a checkpoint, or a file that "
-                     "was made with --optimizer");
-}
-
 /// `whole`: what may have optimizer state beside the weights of `source`.
 void consolidate(const ConsolidateOptions& options, const WeightsSource& source,
                  const WeightsSource& whole) {

@@ -77,6 +77,14 @@ class StateFile : public StateSource {
 
 }  // namespace
 
+const StateSource& state_of(const WeightsSource& source) {
+  const auto* state = dynamic_cast<const StateSource*>(&source);
+  if (state) return *state;
+  throw WeightsError(source.describe() +
+                     ": holds weights alone, no optimizer state; give a checkpoint, or a file that "
+                     "was made with --optimizer");
+}
+
 bool has_state(const std::string& path) {
   if (!std::filesystem::is_regular_file(path) || path.ends_with(".safetensors")) return false;
   return H5File::open(path).has(kStateManifest);

@@ -38,6 +38,9 @@ inline int64_t elements_of_each(const TensorInfo& tensor, const TensorInfo& stat
   return state.shape == tensor.shape ? 1 : tensor.shape.back() / state.shape.back();
 }
 
+/// `source` as one of these. Throws WeightsError where it holds weights alone.
+const StateSource& state_of(const WeightsSource& source);
+
 /// Whether `path` is a weights file that has the state of a run beside its weights.
 bool has_state(const std::string& path);
 
