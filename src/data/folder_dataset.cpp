@@ -174,27 +174,6 @@ std::vector<std::string> files_of(const std::string& folder) {
   return files;
 }
 
-/// Several files as one set.
-class WholeFolder : public Dataset {
- public:
-  WholeFolder(std::string folder, std::unique_ptr<Dataset> joined)
-      : folder_(std::move(folder)), joined_(std::move(joined)) {}
-  std::string describe() const override { return folder_; }
-  const std::vector<SampleIndex>& index() const override { return joined_->index(); }
-  Sample read(int64_t id) const override { return joined_->read(id); }
-  const std::vector<ItemKind>& kinds() const override { return joined_->kinds(); }
-  int32_t max_token() const override { return joined_->max_token(); }
-  const std::vector<std::string>& classes() const override { return joined_->classes(); }
-  const std::vector<std::string>& token_bytes() const override { return joined_->token_bytes(); }
-  const std::vector<std::string>& special_texts() const override {
-    return joined_->special_texts();
-  }
-
- private:
-  std::string folder_;
-  std::unique_ptr<Dataset> joined_;
-};
-
 }  // namespace
 
 std::unique_ptr<Dataset> open_folder(const std::string& folder, int64_t held_bytes,
@@ -212,7 +191,7 @@ std::unique_ptr<Dataset> open_folder(const std::string& folder, int64_t held_byt
   for (const std::string& file : files)
     sets.push_back(
         open_dataset(file, held_bytes / static_cast<int64_t>(files.size()), opening, kinds));
-  return std::make_unique<WholeFolder>(folder, join_datasets(std::move(sets)));
+  return join_datasets(std::move(sets), folder);
 }
 
 }  // namespace zea::detail

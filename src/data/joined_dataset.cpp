@@ -10,7 +10,8 @@ namespace {
 
 class JoinedDataset : public Dataset {
  public:
-  explicit JoinedDataset(std::vector<std::unique_ptr<Dataset>> sets) : sets_(std::move(sets)) {
+  JoinedDataset(std::vector<std::unique_ptr<Dataset>> sets, std::string folder)
+      : sets_(std::move(sets)), folder_(std::move(folder)) {
     for (const auto& set : sets_) {
       firsts_.push_back(static_cast<int64_t>(index_.size()));
       index_.insert(index_.end(), set->index().begin(), set->index().end());
@@ -19,10 +20,12 @@ class JoinedDataset : public Dataset {
   }
 
   std::string describe() const override {
+    if (!folder_.empty()) return folder_;
     return sets_[0]->describe() + " and " + std::to_string(sets_.size() - 1) + " more";
   }
   const std::vector<SampleIndex>& index() const override { return index_; }
   std::vector<int64_t> set_samples() const override {
+    if (!folder_.empty()) return Dataset::set_samples();
     std::vector<int64_t> samples;
     for (const auto& set : sets_) samples.push_back(static_cast<int64_t>(set->index().size()));
     return samples;
@@ -45,6 +48,7 @@ class JoinedDataset : public Dataset {
 
  private:
   std::vector<std::unique_ptr<Dataset>> sets_;
+  std::string folder_;  ///< empty: they are sets of their own
   std::vector<int64_t> firsts_;
   std::vector<SampleIndex> index_;
   int32_t max_token_ = -1;
@@ -52,10 +56,11 @@ class JoinedDataset : public Dataset {
 
 }  // namespace
 
-std::unique_ptr<Dataset> join_datasets(std::vector<std::unique_ptr<Dataset>> sets) {
+std::unique_ptr<Dataset> join_datasets(std::vector<std::unique_ptr<Dataset>> sets,
+                                       const std::string& folder) {
   ZEA_ASSERT(!sets.empty());
-  if (sets.size() == 1) return std::move(sets[0]);
-  return std::make_unique<JoinedDataset>(std::move(sets));
+  if (sets.size() == 1 && folder.empty()) return std::move(sets[0]);
+  return std::make_unique<JoinedDataset>(std::move(sets), folder);
 }
 
 }  // namespace zea

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "zea/data/dataset.hpp"
@@ -10,7 +11,8 @@
 namespace zea {
 
 /// Of one or more, opened for the same model. Names of classes and bytes of tokens are those of the
-/// first.
-std::unique_ptr<Dataset> join_datasets(std::vector<std::unique_ptr<Dataset>> sets);
+/// first. Those that are the files of `folder` are one set, which has its name.
+std::unique_ptr<Dataset> join_datasets(std::vector<std::unique_ptr<Dataset>> sets,
+                                       const std::string& folder = "");
 
 }  // namespace zea
