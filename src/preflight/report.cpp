@@ -3,6 +3,7 @@
 #include <set>
 
 #include "node_views.hpp"
+#include "zea/core/join.hpp"
 #include "zea/preflight/verdict.hpp"
 
 namespace zea {
@@ -92,20 +93,14 @@ std::string sums(const Measurements& measured) {
          (measured.links_on_gpus ? " between GPUs" : " between hosts") + "\n";
 }
 
-std::string joined(const std::vector<std::string>& names, const char* between) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : between) + name;
-  return text;
-}
-
 std::string sentence(const Finding& finding) {
   std::string text = finding.is_sick ? "sick: " : "note: ";
   if (!finding.nodes.empty())
-    text += (finding.nodes.size() > 1 ? "nodes " : "node ") + joined(finding.nodes, ", ") + ": ";
+    text += (finding.nodes.size() > 1 ? "nodes " : "node ") + join(finding.nodes) + ": ";
   text += finding.found + "; " + finding.remedy;
   if (finding.is_sick && !finding.nodes.empty())
     text += std::string(", or exclude ") + (finding.nodes.size() > 1 ? "them" : "it") +
-            " with --exclude=" + joined(finding.nodes, ",");
+            " with --exclude=" + join(finding.nodes, ",");
   return text + "\n";
 }
 
