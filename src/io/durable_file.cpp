@@ -12,24 +12,17 @@
 
 #include "direct_write.hpp"
 #include "read_at.hpp"
+#include "zea/core/descriptor.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
 namespace {
 
-/// Closes on scope exit; close() itself is checked where data was written.
-struct Descriptor {
-  int value;
-  ~Descriptor() {
-    if (value >= 0) ::close(value);
-  }
-};
-
 void sync_path(const std::string& path, int flags) {
-  const Descriptor file{::open(path.c_str(), flags | O_CLOEXEC)};
-  if (file.value < 0) throw_storage_error("open", path, errno);
+  const Descriptor file(::open(path.c_str(), flags | O_CLOEXEC));
+  if (!file.is_open()) throw_storage_error("open", path, errno);
   // Some file systems cannot sync directories and say EINVAL: nothing more can be done there.
-  if (::fsync(file.value) != 0 && !(errno == EINVAL && (flags & O_DIRECTORY)))
+  if (::fsync(file.number()) != 0 && !(errno == EINVAL && (flags & O_DIRECTORY)))
     throw_storage_error("fsync", path, errno);
 }
 
@@ -73,18 +66,18 @@ void write_text_durably(const std::string& path, const std::string& text) {
 }
 
 std::string read_text(const std::string& path, int64_t max_bytes) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
-  if (file.value < 0) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file.is_open()) {
     const char* reason = errno == ELOOP ? "it is a symbolic link" : std::strerror(errno);
     throw WeightsError(path + ": cannot open: " + reason);
   }
   struct stat status {};
-  if (::fstat(file.value, &status) != 0 || !S_ISREG(status.st_mode))
+  if (::fstat(file.number(), &status) != 0 || !S_ISREG(status.st_mode))
     throw WeightsError(path + ": not a regular file");
   if (status.st_size > max_bytes)
     throw WeightsError(path + ": has " + std::to_string(status.st_size) + " bytes; at most " +
                        std::to_string(max_bytes) + " are allowed here");
-  return read_fully(file.value, path, status.st_size);
+  return read_fully(file.number(), path, status.st_size);
 }
 
 void remove_file(const std::string& path) {

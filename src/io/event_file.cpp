@@ -163,14 +163,10 @@ std::string event_file_header(double wall_seconds, int64_t first_step) {
 EventFile::EventFile(std::string directory, int64_t first_step)
     : directory_(std::move(directory)), first_step_(first_step) {}
 
-EventFile::~EventFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
 void EventFile::append(int64_t step, const std::vector<EventScalar>& scalars) {
   const double now = calendar_seconds();
   const bool is_first = written_bytes_ == 0;
-  if (descriptor_ < 0) open();
+  if (!file_.is_open()) open();
   write((is_first ? event_file_header(now, first_step_) : "") +
         event_record({.wall_seconds = now, .step = step, .scalars = scalars}));
 }
@@ -180,8 +176,8 @@ void EventFile::open() {
   fs::create_directories(directory_, code);
   if (code) throw_storage_error("create", directory_, code.value());
   const std::string path = directory_ + "/" + next_name(directory_);
-  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw_storage_error("create", path, errno);
+  file_ = Descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!file_.is_open()) throw_storage_error("create", path, errno);
   path_ = path;
 }
 
@@ -189,12 +185,12 @@ void EventFile::open() {
 void EventFile::write(const std::string& bytes) {
   size_t done = 0;
   while (done < bytes.size()) {
-    const ssize_t put = ::pwrite(descriptor_, bytes.data() + done, bytes.size() - done,
+    const ssize_t put = ::pwrite(file_.number(), bytes.data() + done, bytes.size() - done,
                                  written_bytes_ + static_cast<int64_t>(done));
     if (put < 0 && errno == EINTR) continue;
     if (put <= 0) {
       const int error_number = put < 0 ? errno : EIO;
-      const int truncated = ::ftruncate(descriptor_, written_bytes_);
+      const int truncated = ::ftruncate(file_.number(), written_bytes_);
       static_cast<void>(truncated);  // the next write begins at the same place
       throw_storage_error("write", path_, error_number, static_cast<int64_t>(bytes.size()));
     }

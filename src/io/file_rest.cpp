@@ -7,10 +7,10 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "h5_call.hpp"
 #include "read_at.hpp"
+#include "zea/core/descriptor.hpp"
 #include "zea/io/manifest.hpp"
 
 namespace zea {
@@ -23,17 +23,14 @@ constexpr int64_t kPartBytes = 1 << 20;
 class Rest {
  public:
   explicit Rest(const H5Site& site)
-      : site_(site), descriptor_(::open(site.path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (descriptor_ < 0) fail(std::strerror(errno));
-    ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_RANDOM);
+      : site_(site), file_(::open(site.path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (!file_.is_open()) fail(std::strerror(errno));
+    ::posix_fadvise(file_.number(), 0, 0, POSIX_FADV_RANDOM);
   }
-  Rest(const Rest&) = delete;
-  Rest& operator=(const Rest&) = delete;
-  ~Rest() { ::close(descriptor_); }
 
   int64_t file_bytes() const {
     struct stat status {};
-    if (::fstat(descriptor_, &status) != 0) fail(std::strerror(errno));
+    if (::fstat(file_.number(), &status) != 0) fail(std::strerror(errno));
     return status.st_size;
   }
   const std::string& hash() const { return hash_; }
@@ -43,7 +40,7 @@ class Rest {
       const size_t known = hash_.size();
       const int64_t wanted = std::min(kPartBytes, gap.end - gap.begin);
       hash_.resize(known + static_cast<size_t>(wanted));
-      if (const char* fault = read_at(descriptor_, gap.begin, hash_.data() + known, wanted,
+      if (const char* fault = read_at(file_.number(), gap.begin, hash_.data() + known, wanted,
                                       "it was cut short meanwhile"))
         fail(fault);
       hash_ = hash_bytes(hash_.data(), static_cast<int64_t>(hash_.size()));
@@ -57,7 +54,7 @@ class Rest {
 
  private:
   const H5Site& site_;
-  int descriptor_;
+  Descriptor file_;
   std::string hash_;  ///< of the parts so far
 };
 

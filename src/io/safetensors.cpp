@@ -9,11 +9,11 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "read_at.hpp"
 #include "strict_json.hpp"
 #include "tensor_request.hpp"
+#include "zea/core/descriptor.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/companions.hpp"
 #include "zea/io/model_config.hpp"
@@ -30,18 +30,10 @@ constexpr const char* kConfigName = "config.json";
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path)
-      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    if (descriptor_ < 0) throw WeightsError(path + ": cannot open: " + std::strerror(errno));
-    try {
-      read_header();
-    } catch (...) {
-      ::close(descriptor_);
-      throw;
-    }
+      : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    if (!file_.is_open()) throw WeightsError(path + ": cannot open: " + std::strerror(errno));
+    read_header();
   }
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
-  ~SafetensorsFile() { ::close(descriptor_); }
 
   const std::string& path() const { return path_; }
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
@@ -55,13 +47,13 @@ class SafetensorsFile {
 
  private:
   void read_at(int64_t offset, char* target, int64_t bytes) const {
-    if (const char* fault = zea::read_at(descriptor_, offset, target, bytes, "it was cut short"))
+    if (const char* fault = zea::read_at(file_.number(), offset, target, bytes, "it was cut short"))
       throw WeightsError(path_ + ": cannot be read: " + fault);
   }
 
   void read_header() {
     struct stat status {};
-    if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode))
+    if (::fstat(file_.number(), &status) != 0 || !S_ISREG(status.st_mode))
       throw WeightsError(path_ + ": not a regular file");
     if (status.st_size < 10) throw WeightsError(path_ + ": too short for a safetensors file");
     unsigned char length_bytes[8];
@@ -79,7 +71,7 @@ class SafetensorsFile {
   }
 
   std::string path_;
-  int descriptor_;
+  Descriptor file_;
   int64_t data_begin_ = 0;
   std::vector<SafetensorsEntry> entries_;
 };

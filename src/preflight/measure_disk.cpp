@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rank_facts.hpp"
+#include "zea/core/descriptor.hpp"
 #include "zea/core/error.hpp"
 #include "zea/core/stopwatch.hpp"
 #include "zea/io/durable_file.hpp"
@@ -28,31 +29,28 @@ class NamelessFile {
  public:
   explicit NamelessFile(const std::string& directory) {
     std::string path = directory + "/.zea-check-XXXXXX";
-    file_ = ::mkstemp(path.data());
-    if (file_ < 0) throw_storage_error("mkstemp", path, errno);
+    file_ = Descriptor(::mkstemp(path.data()));
+    if (!file_.is_open()) throw_storage_error("mkstemp", path, errno);
     ::unlink(path.c_str());
     path_ = path;
   }
-  NamelessFile(const NamelessFile&) = delete;
-  NamelessFile& operator=(const NamelessFile&) = delete;
-  ~NamelessFile() { ::close(file_); }
 
   void write(const std::vector<uint64_t>& piece) const {
     const char* at = reinterpret_cast<const char*>(piece.data());
     const char* const end = at + piece.size() * sizeof(uint64_t);
     while (at < end) {
-      const ssize_t written = ::write(file_, at, static_cast<size_t>(end - at));
+      const ssize_t written = ::write(file_.number(), at, static_cast<size_t>(end - at));
       if (written < 0 && errno == EINTR) continue;
       if (written < 0) throw_storage_error("write", path_, errno, kPieceBytes);
       at += written;
     }
   }
   void sync() const {
-    if (::fsync(file_) != 0) throw_storage_error("fsync", path_, errno);
+    if (::fsync(file_.number()) != 0) throw_storage_error("fsync", path_, errno);
   }
 
  private:
-  int file_ = -1;
+  Descriptor file_;
   std::string path_;
 };
 

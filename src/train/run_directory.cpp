@@ -11,6 +11,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "zea/core/descriptor.hpp"
 #include "zea/core/error.hpp"
 #include "zea/core/host_name.hpp"
 
@@ -89,17 +90,12 @@ bool is_stale(const Holder& holder, const Holder& own) {
 class Guard {
  public:
   explicit Guard(const std::string& directory)
-      : descriptor_(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    while (descriptor_ >= 0 && flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) continue;
-  }
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
-  ~Guard() {
-    if (descriptor_ >= 0) close(descriptor_);
+      : file_(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    while (file_.is_open() && flock(file_.number(), LOCK_EX) != 0 && errno == EINTR) continue;
   }
 
  private:
-  int descriptor_;
+  Descriptor file_;
 };
 
 void write_holder(const fs::path& path, const Holder& holder) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "zea/core/descriptor.hpp"
+
 namespace zea {
 
 struct EventScalar {
@@ -37,9 +39,6 @@ class EventFile {
   /// The file, in `directory`, is made by the first append. `first_step`: the first that this start
   /// runs.
   EventFile(std::string directory, int64_t first_step);
-  EventFile(const EventFile&) = delete;
-  EventFile& operator=(const EventFile&) = delete;
-  ~EventFile();
 
   /// Writes an event of now; throws StorageError.
   void append(int64_t step, const std::vector<EventScalar>& scalars);
@@ -51,7 +50,7 @@ class EventFile {
 
   std::string directory_, path_;
   int64_t first_step_;
-  int descriptor_ = -1;
+  Descriptor file_;
   int64_t written_bytes_ = 0;
 };
 

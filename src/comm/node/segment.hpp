@@ -7,25 +7,12 @@
 #include <cstdint>
 #include <string>
 
+#include "zea/core/descriptor.hpp"
+
 namespace zea {
 
 /// A CommError that says what failed, and why by `code`, an errno.
 [[noreturn]] void throw_system_error(const std::string& what, int code);
-
-/// An open file or socket, closed at the end.
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept;
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor();
-
-  bool is_open() const { return number_ >= 0; }
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
 
 /// A mapping of shared memory; the memory lives as long as any process maps it.
 class SharedSegment {
