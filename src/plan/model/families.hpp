@@ -206,8 +206,16 @@ std::string read_part_processor(const ConfigReader& config, EncoderSpec& encoder
 void read_video_processor(const ConfigReader& config, EncoderSpec& encoder);
 void read_video_limits(const ConfigReader& of_images, EncoderSpec& encoder);
 
+/// The hidden state that vision_feature_layer = `layer` names of an encoder of `layers` blocks: the
+/// blocks that run before it.
+int64_t resolve_tap(const ConfigReader& config, int64_t layer, int64_t layers);
+
 /// A decoder into whose text features are merged, of family `usual` where its config names none.
 Decoder read_merging_decoder(const ConfigReader& config, const std::string& usual);
+/// Such a decoder with the features of one encoder of images.
+ModelSpec make_with_images(const ConfigReader& config, const Trainable& trainable,
+                           const EncoderNames& names, const ImageDefaults& defaults,
+                           const std::string& usual);
 /// Units that no later unit reads are not walked; their parameters are carried, never trained.
 void drop_unread_units(ModelSpec& model);
 

@@ -96,12 +96,8 @@ int64_t read_square(const ConfigReader& config, int64_t side) {
 /// Features are those of a block, or of the last one behind its norm.
 int64_t read_tap(const ConfigReader& config, VisionEncoder& encoder) {
   const int64_t layers = encoder.spec.layers, layer = config.integer("vision_feature_layer", -1);
-  const int64_t state = layer < 0 ? layers + 1 + layer : layer;
-  if (state < 0 || state > layers)
-    config.refuse("vision_feature_layer", std::to_string(layer),
-                  std::to_string(-layers - 1) + " to " + std::to_string(layers));
   encoder.norms_features = layer == -1 && !encoder.names.final_norm.empty();
-  return state;
+  return resolve_tap(config, layer, layers);
 }
 
 void add_projector(SpecBuilder& builder, const VisionEncoder& encoder, int state, int64_t hidden,

@@ -12,14 +12,6 @@ const std::map<std::string, EncoderSpec (*)(const ConfigReader&)> kAudioEncoders
 
 constexpr const char* kPatches = "patches";  ///< of composed models: patches alone become features
 
-int64_t resolve_tap(const ConfigReader& config, int64_t layer, int64_t layers) {
-  const int64_t state = layer < 0 ? layers + 1 + layer : layer;
-  if (state < 0 || state > layers)
-    config.refuse("vision_feature_layer", std::to_string(layer),
-                  std::to_string(-layers - 1) + " to " + std::to_string(layers));
-  return state;
-}
-
 /// The placeholder of a modality: an id that no encoder has yet.
 int64_t read_token(const ConfigReader& config, const char* key, int64_t fallback,
                    const ModelSpec& model) {
@@ -150,6 +142,15 @@ VisionEncoder read_vision(const ConfigReader& config, const ImageDefaults& defau
 }
 
 }  // namespace
+
+int64_t resolve_tap(const ConfigReader& config, int64_t layer, int64_t layers) {
+  const int64_t state = layer < 0 ? layers + 1 + layer : layer;
+  if (state < 0 || state > layers)
+    config.refuse("vision_feature_layer", std::to_string(layer),
+                  std::to_string(-layers - 1) + " to " + std::to_string(layers));
+  return state;
+}
+
 }  // namespace detail
 
 bool is_audio_family(const std::string& family) {

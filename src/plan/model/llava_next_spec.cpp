@@ -45,17 +45,9 @@ ModelSpec make_fitted(const ConfigReader& config, const Trainable& trainable,
                       const ImageDefaults& defaults, const std::string& usual) {
   config.pass_over({"ignore_index", "image_seq_length", "vocab_size"});
   config.require_boolean("use_image_newline_parameter", true);
-  ModelSpec model;
-  Decoder decoder = read_merging_decoder(config.object("text_config"), usual);
-  if (config.boolean("tie_word_embeddings", false)) decoder.spec.tied_embeddings = true;
-  model.decoder = decoder.spec;
-  SpecBuilder builder(model);
-  const int features = add_image_encoder(
-      builder, model, config,
-      {"vision", "vision_tower.", "multi_modal_projector.", "image_newline"}, trainable, defaults);
-  add_decoder(builder, decoder, "language_model.", {features}, trainable.llm);
-  drop_unread_units(model);
-  return model;
+  return make_with_images(config, trainable,
+                          {"vision", "vision_tower.", "multi_modal_projector.", "image_newline"},
+                          defaults, usual);
 }
 
 }  // namespace

@@ -38,6 +38,21 @@ Decoder read_merging_decoder(const ConfigReader& config, const std::string& usua
   return decoder;
 }
 
+ModelSpec make_with_images(const ConfigReader& config, const Trainable& trainable,
+                           const EncoderNames& names, const ImageDefaults& defaults,
+                           const std::string& usual) {
+  ModelSpec model;
+  Decoder decoder = read_merging_decoder(config.object("text_config"), usual);
+  // Said by all files of transformers 5; those of version 4 that leave it out are not tied.
+  if (config.boolean("tie_word_embeddings", false)) decoder.spec.tied_embeddings = true;
+  model.decoder = decoder.spec;
+  SpecBuilder builder(model);
+  const int features = add_image_encoder(builder, model, config, names, trainable, defaults);
+  add_decoder(builder, decoder, "language_model.", {features}, trainable.llm);
+  drop_unread_units(model);
+  return model;
+}
+
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable) {
   config.pass_over({"ignore_index", "image_seq_length", "vocab_size"});
   ModelSpec model;
