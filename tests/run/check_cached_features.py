@@ -6,7 +6,6 @@ import subprocess
 
 import zea_run as zr
 
-INSPECT = zr.ZEA_CONSOLIDATE.with_name("zea-inspect")
 RANKS = 2
 
 
@@ -22,32 +21,25 @@ class CachedFeatures(zr.ZeaTest):
         self.keys += ["data.packing=false"]  # microbatches of one sample, where a test says nothing else
         self.cached = [f"data.cache_features={self.folder / 'features'}"]
 
-    def run_in(self, name, *keys, code=0, ranks=RANKS):
-        directory = self.folder / name
-        result = zr.run_zea(
-            ranks, ["-i", self.deck, "-d", directory, *self.keys, *keys], directory
-        )
-        self.assert_code(result, code)
-        return result
+    def train(self, name, *keys, code=0, ranks=RANKS):
+        return self.run_in(self.folder / name, ranks, "-i", self.deck, *self.keys, *keys, code=code)
 
-    def resume(self, name, *keys, code=0):
+    def resume(self, name, *keys):
         directory = self.folder / name
-        result = zr.run_zea(RANKS, ["-r", directory, *keys], directory)
-        self.assert_code(result, code)
-        return result
+        self.assert_code(zr.run_zea(RANKS, ["-r", directory, *keys], directory), 0)
 
     def last_arrays(self, name):
-        return zr.read_checkpoint(zr.checkpoints(self.folder / name)[-1])
+        return zr.last_arrays(self.folder / name)
 
     def evaluations(self, name):
         lines = zr.metrics(self.folder / name)
         return [line["loss"] for line in lines if line["kind"] == "eval"]
 
     def test_same_run(self):
-        plain = self.run_in("plain")
-        first = self.run_in("first", *self.cached)
+        plain = self.train("plain")
+        first = self.train("first", *self.cached)
         self.assertIn("features of vision: 15 items in 1 of 1 parts", first.output)
-        second = self.run_in("second", *self.cached)
+        second = self.train("second", *self.cached)
         self.assertIn("features of vision are read from", second.output)
         for name, result in (("first", first), ("second", second)):
             self.assertEqual(result.losses(), plain.losses())
@@ -55,40 +47,40 @@ class CachedFeatures(zr.ZeaTest):
             self.assert_same_arrays(self.last_arrays(name), self.last_arrays("plain"))
 
         # A run that stands still in between goes on with the same features, and is whole.
-        self.run_in("halves", *self.cached, "checkpoint.every=5", "schedule.steps=5")
+        self.train("halves", *self.cached, "checkpoint.every=5", "schedule.steps=5")
         self.resume("halves", "schedule.steps=12")
-        self.run_in("whole", *self.cached, "checkpoint.every=5")
+        self.train("whole", *self.cached, "checkpoint.every=5")
         self.assert_same_arrays(self.last_arrays("halves"), self.last_arrays("whole"))
         for checkpoint in zr.checkpoints(self.folder / "halves"):
-            subprocess.run([INSPECT, "--check", checkpoint], check=True, capture_output=True)
+            subprocess.run([zr.ZEA_INSPECT, "--check", checkpoint], check=True, capture_output=True)
 
         # Without the folder, from a checkpoint of a run that had it; and on another layout with it.
         self.resume("halves", "schedule.steps=14", "data.cache_features=")
-        alone = self.run_in("alone", *self.cached, ranks=1)
+        alone = self.train("alone", *self.cached, ranks=1)
         self.assertIn("features of vision are read from", alone.output)
 
     def test_packed_rows(self):
         """Encoded in other company, an image's features round otherwise, and no more."""
         packed = ["data.packing=true", "data.row_tokens=64"]
-        plain = self.run_in("plain", *packed).losses()
-        cached = self.run_in("cached", *packed, *self.cached).losses()
+        plain = self.train("plain", *packed).losses()
+        cached = self.train("cached", *packed, *self.cached).losses()
         self.assertEqual(plain.keys(), cached.keys())
         for step, loss in plain.items():
             self.assertAlmostEqual(cached[step], loss, delta=1e-4 * loss)
 
     def test_refusals(self):
-        self.run_in("first", *self.cached)
-        other = self.run_in("other", *self.cached, "data.image_mean=[0.5, 0.5, 0.5]", code=3)
+        self.train("first", *self.cached)
+        other = self.train("other", *self.cached, "data.image_mean=[0.5, 0.5, 0.5]", code=3)
         self.assertIn("made with other preprocessing, so", other.output)
-        other = self.run_in("other", *self.cached, "precision.preset=bf16", code=3)
+        other = self.train("other", *self.cached, "precision.preset=bf16", code=3)
         self.assertIn("made with other type, other weights, so", other.output)
         weights = zr.make_weights(self.folder / "others.h5", seed=2)
-        other = self.run_in("other", *self.cached, f"model.weights={weights}", code=3)
+        other = self.train("other", *self.cached, f"model.weights={weights}", code=3)
         self.assertIn("made with other weights, so", other.output)
         data = zr.make_dataset(self.folder / "others_train.h5", zr.mixed_samples(25)[3:])
-        other = self.run_in("other", *self.cached, f"data.train={data}", code=3)
+        other = self.train("other", *self.cached, f"data.train={data}", code=3)
         self.assertIn("is not the one whose features are kept", other.output)
-        other = self.run_in("other", *self.cached, "model.vision.train=true", code=2)
+        other = self.train("other", *self.cached, "model.vision.train=true", code=2)
         self.assertIn("but vision trains (model.vision.train = true)", other.output)
 
 

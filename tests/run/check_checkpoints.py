@@ -17,9 +17,7 @@ class Checkpoints(zr.ZeaTest):
     def setUpClass(cls):
         """What all tests compare with: every checkpoint of a run that waits for them."""
         cls.shared = zr.make_folder(cls.addClassCleanup)
-        cls.weights = zr.make_weights(cls.shared / "weights.h5")
-        cls.train = zr.make_dataset(cls.shared / "train.h5", zr.mixed_samples(22))
-        cls.deck = zr.write_deck(cls.shared, cls.weights, cls.train)
+        cls.deck = zr.write_inputs(cls.shared, zr.mixed_samples(22))
         cls.waited = cls.shared / "waited"
         result = cls.train_in(
             cls.waited, "checkpoint.async=false", "checkpoint.every=1", "checkpoint.keep=0"

@@ -9,7 +9,6 @@ import subprocess
 
 import zea_run as zr
 
-INSPECT = zr.ZEA_CONSOLIDATE.with_name("zea-inspect")
 STEPS = 6
 
 
@@ -121,7 +120,7 @@ def name_outside(checkpoint, _):
     path = checkpoint / "manifest.json"
     text = path.read_text().replace('"rank-00001.h5"', '"../rank-00001.h5"')
     path.write_text(text)
-    said = subprocess.run([INSPECT, "--check", checkpoint], capture_output=True, text=True).stderr
+    said = subprocess.run([zr.ZEA_INSPECT, "--check", checkpoint], capture_output=True, text=True).stderr
     digest = re.search("its digest should be ([0-9a-f]{32})", said)[1]
     path.write_text(re.sub('"digest": "[0-9a-f]{32}"', f'"digest": "{digest}"', text))
 
@@ -152,9 +151,7 @@ class Damage(zr.ZeaTest):
     @classmethod
     def setUpClass(cls):
         cls.shared = zr.make_folder(cls.addClassCleanup)
-        weights = zr.make_weights(cls.shared / "weights.h5")
-        train = zr.make_dataset(cls.shared / "train.h5", zr.mixed_samples(22))
-        cls.deck = zr.write_deck(cls.shared, weights, train)
+        cls.deck = zr.write_inputs(cls.shared, zr.mixed_samples(22))
         cls.whole = cls.shared / "whole"
         keys = [f"schedule.steps={STEPS}", "checkpoint.every=2", "checkpoint.keep=0"]
         result = zr.run_zea(2, ["-i", cls.deck, "-d", cls.whole, *keys], cls.whole)
@@ -172,7 +169,7 @@ class Damage(zr.ZeaTest):
     def assert_same_end(self, directory):
         self.assert_same_arrays(
             zr.read_checkpoint(directory / "checkpoints" / f"step-{STEPS:08}"),
-            zr.read_checkpoint(zr.checkpoints(self.whole)[-1]),
+            zr.last_arrays(self.whole),
         )
 
     def test_the_newest_whole_one_is_taken(self):
@@ -205,7 +202,7 @@ class Damage(zr.ZeaTest):
             with self.subTest(outside.__name__):
                 _, _, _, newest = self.damaged_copy(outside.__name__, outside)
                 shard = newest / "rank-00001.h5"
-                said = subprocess.run([INSPECT, "--check", newest], capture_output=True, text=True)
+                said = subprocess.run([zr.ZEA_INSPECT, "--check", newest], capture_output=True, text=True)
                 self.assertEqual(said.returncode, 4, said.stderr)
                 self.assertRegex(said.stderr, f"{shard}: .*({OUTSIDE[outside]})")
                 result = zr.run_zea(2, ["-r", newest, "-d", self.folder / "refused"])

@@ -10,9 +10,7 @@ import zea_run as zr
 class Directories(zr.ZeaTest):
     def setUp(self):
         super().setUp()
-        weights = zr.make_weights(self.folder / "weights.h5")
-        data = zr.make_dataset(self.folder / "data.h5", zr.mixed_samples(9))
-        self.deck = zr.write_deck(self.folder, weights, data)
+        self.deck = zr.write_inputs(self.folder, zr.mixed_samples(9))
         self.run_directory = self.folder / "run"
         self.zea(
             0, "-i", self.deck, "-d", self.run_directory, "schedule.steps=6", "checkpoint.every=2",

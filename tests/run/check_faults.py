@@ -13,7 +13,6 @@ import time
 import zea_run as zr
 from disturbed_run import DisturbedRun
 
-INSPECT = zr.ZEA_CONSOLIDATE.with_name("zea-inspect")
 KILLS = int(os.environ.get("ZEA_KILLS", "2"))
 SOON = 20  # seconds, on a machine that is busy
 
@@ -70,7 +69,7 @@ class Faults(DisturbedRun):
             killed += self.kill_once(choice.uniform(0, 0.6), what)
             left = zr.checkpoints(self.directory)
             if left:
-                subprocess.run([INSPECT, "--check", left[-1]], check=True, capture_output=True)
+                subprocess.run([zr.ZEA_INSPECT, "--check", left[-1]], check=True, capture_output=True)
             self.assertGreaterEqual(zr.last_step(self.directory), min(step, 1), f"kill {killed}")
         with self.start_or_resume() as run:
             self.assertEqual(run.wait(), 0, run.output)

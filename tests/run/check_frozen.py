@@ -9,7 +9,6 @@ import subprocess
 
 import zea_run as zr
 
-INSPECT = zr.ZEA_CONSOLIDATE.with_name("zea-inspect")
 RANKS = 2
 
 
@@ -53,7 +52,7 @@ class Frozen(zr.ZeaTest):
 
     def assert_whole(self):
         for checkpoint in zr.checkpoints(self.directory):
-            subprocess.run([INSPECT, "--check", checkpoint], check=True, capture_output=True)
+            subprocess.run([zr.ZEA_INSPECT, "--check", checkpoint], check=True, capture_output=True)
 
     def export(self, weights):
         """A Hugging Face directory: its file, and where that has the bytes of frozen tensors."""
@@ -131,9 +130,7 @@ class Frozen(zr.ZeaTest):
         # Bit for bit what a run has that saved once.
         linked, self.directory = self.directory, self.folder / "once"
         self.train(8, every=0)
-        self.assert_same_arrays(
-            zr.read_checkpoint(newest), zr.read_checkpoint(zr.checkpoints(self.directory)[-1])
-        )
+        self.assert_same_arrays(zr.read_checkpoint(newest), zr.last_arrays(self.directory))
         # The same directory goes on with the same files, and one that was copied by itself, too.
         shutil.copytree(newest, self.folder / "copied" / "checkpoints" / newest.name)
         before = inodes(newest)
@@ -143,9 +140,7 @@ class Frozen(zr.ZeaTest):
         self.directory = self.folder / "copied"
         self.resume(12)
         self.assert_whole()
-        self.assert_same_arrays(
-            *(zr.read_checkpoint(zr.checkpoints(run)[-1]) for run in (linked, self.directory))
-        )
+        self.assert_same_arrays(zr.last_arrays(linked), zr.last_arrays(self.directory))
 
     def test_damage_of_the_shared_file(self):
         self.train(4, "checkpoint.keep=0")

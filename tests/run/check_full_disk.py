@@ -10,7 +10,6 @@ import unittest
 import zea_run as zr
 from disturbed_run import DisturbedRun
 
-INSPECT = zr.ZEA_CONSOLIDATE.with_name("zea-inspect")
 FOR_EVER = "schedule.steps=1000000"  # where a test has to come before the end
 DISK_BYTES = 4 << 20
 
@@ -80,7 +79,7 @@ class FullDisk(DisturbedRun):
 
     def assert_only_whole_checkpoints(self):
         for checkpoint in zr.checkpoints(self.directory):
-            subprocess.run([INSPECT, "--check", checkpoint], check=True, capture_output=True)
+            subprocess.run([zr.ZEA_INSPECT, "--check", checkpoint], check=True, capture_output=True)
         self.assertEqual(list(self.directory.glob("checkpoints/*.tmp")), [])
 
     def is_writing(self):

@@ -17,42 +17,27 @@ class Grids(zr.ZeaTest):
     def setUp(self):
         super().setUp()
         zr.CONFIG["text_config"].update(vocab_size=VOCABULARY, num_key_value_heads=1)
-        weights = zr.make_weights(self.folder / "weights.h5")
-        train = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(4 * STEPS))
-        self.deck = zr.write_deck(
+        self.deck = zr.write_inputs(
             self.folder,
-            weights,
-            train,
-            data=[f'eval = "{train}"'],
+            zr.mixed_samples(4 * STEPS),
             schedule=[f"steps = {STEPS}"],
             precision=['preset = "fp64"'],
             checkpoint=["every = 3", "keep = 9"],
             eval=["every = 6", "samples = 6", "generate_tokens = 3"],
         )
 
-    def run_in(self, name, ranks, *arguments):
-        directory = self.folder / name
-        result = zr.run_zea(ranks, [*arguments, "-d", directory], directory)
-        self.assert_code(result, 0)
-        return result
-
     def train(self, name, ranks, *keys):
-        return self.run_in(name, ranks, "-i", self.deck, *keys)
+        return self.run_in(self.folder / name, ranks, "-i", self.deck, *keys)
 
     def consolidate(self, *arguments):
         subprocess.run([zr.ZEA_CONSOLIDATE, *arguments], check=True, timeout=60)
-
-    def assert_same_losses(self, losses, expected):
-        self.assertEqual(losses.keys(), expected.keys())
-        for step, loss in losses.items():
-            self.assertAlmostEqual(loss, expected[step], delta=1e-9, msg=f"step {step}")
 
     def test_grids(self):
         alone = self.train("alone", 1).losses()
         self.assertEqual(list(alone), list(range(1, STEPS + 1)))
         self.assertEqual(len(zr.predictions(self.folder / "alone")), 6)
         for name, ranks, keys in [("tensor", 4, TENSOR), ("both", 4, BOTH)]:
-            self.assert_same_losses(self.train(name, ranks, *keys).losses(), alone)
+            self.assert_same_losses(self.train(name, ranks, *keys).losses(), alone, 1e-9)
             self.assertEqual(zr.predictions(self.folder / name), zr.predictions(self.folder / "alone"), name)
             self.check_models(name)
         self.check_goes_on_as_another_grid(alone)
@@ -78,12 +63,11 @@ class Grids(zr.ZeaTest):
     def check_goes_on_as_another_grid(self, alone):
         written = self.folder / "tensor" / "checkpoints" / "step-00000003"
         rest = {step: alone[step] for step in range(4, STEPS + 1)}
-        one = self.run_in("one", 1, "-r", written, "mesh.llm.tp=1")
-        self.assert_same_losses(one.losses(), rest)
-        other = self.run_in(
-            "other", 4, "-r", written, "mesh.llm.tp=1", "mesh.llm.cp=2", "mesh.llm.cp_block=4"
-        )
-        self.assert_same_losses(other.losses(), rest)
+        one = self.run_in(self.folder / "one", 1, "-r", written, "mesh.llm.tp=1")
+        self.assert_same_losses(one.losses(), rest, 1e-9)
+        keys = ["mesh.llm.tp=1", "mesh.llm.cp=2", "mesh.llm.cp_block=4"]
+        other = self.run_in(self.folder / "other", 4, "-r", written, *keys)
+        self.assert_same_losses(other.losses(), rest, 1e-9)
 
 
 zr.main()

@@ -26,10 +26,8 @@ class Interruptions(zr.ZeaTest):
     @classmethod
     def setUpClass(cls):
         shared = zr.make_folder(cls.addClassCleanup)
-        weights = zr.make_weights(shared / "weights.h5")
-        train = zr.make_dataset(shared / "train.h5", zr.mixed_samples(22))
         # So that a step is the same however many are to come.
-        cls.deck = zr.write_deck(shared, weights, train, optim=['decay = "constant"'])
+        cls.deck = zr.write_inputs(shared, zr.mixed_samples(22), optim=['decay = "constant"'])
 
     def setUp(self):
         super().setUp()
@@ -51,10 +49,7 @@ class Interruptions(zr.ZeaTest):
         steps = f"schedule.steps={zr.last_step(self.directory)}"
         self.assert_code(zr.run_zea(2, ["-i", self.deck, "-d", alone, steps], alone), 0)
         self.assertEqual(zr.numbers_of_steps(self.directory), zr.numbers_of_steps(alone))
-        self.assert_same_arrays(
-            zr.read_checkpoint(zr.checkpoints(alone)[-1]),
-            zr.read_checkpoint(zr.checkpoints(self.directory)[-1]),
-        )
+        self.assert_same_arrays(zr.last_arrays(alone), zr.last_arrays(self.directory))
 
     def wait_for_checkpoints(self, run, count):
         run.wait_until(lambda: len(zr.checkpoints(self.directory)) >= count, f"{count} checkpoints")

@@ -25,10 +25,9 @@ def make(folder):
     zr.CONFIG["text_config"].update(num_key_value_heads=1, head_dim=4)
     zr.CONFIG["vision_feature_layer"] = -1
     folder.mkdir()
-    deck = zr.write_deck(
+    deck = zr.write_inputs(
         folder,
-        zr.make_weights(folder / "weights.h5"),
-        zr.make_dataset(folder / "train.h5", zr.mixed_samples(10)),
+        zr.mixed_samples(10),
         schedule=[f"steps = {STEPS}"],
         precision=['preset = "fp64"'],
         checkpoint=[f"every = {HALF}", "keep = 0", "at_end = false"],

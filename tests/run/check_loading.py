@@ -33,7 +33,7 @@ class Loading(zr.ZeaTest):
         return result
 
     def loaded(self, result):
-        arrays = zr.read_checkpoint(zr.checkpoints(result.directory)[-1])
+        arrays = zr.last_arrays(result.directory)
         return {name: values for (name, state), values in arrays.items() if state == "parameter"}
 
     def consolidate(self, *arguments):

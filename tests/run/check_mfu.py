@@ -10,16 +10,11 @@ PEAK = 0.25  # TFLOP/s
 class Mfu(zr.ZeaTest):
     def setUp(self):
         super().setUp()
-        weights = zr.make_weights(self.folder / "weights.h5")
-        train = zr.make_dataset(self.folder / "train.h5", [zr.text_sample(i) for i in range(12)])
-        self.deck = zr.write_deck(self.folder, weights, train)
+        self.deck = zr.write_inputs(self.folder, [zr.text_sample(i) for i in range(12)])
 
     def train(self, ranks, *overrides):
-        directory = self.folder / f"ranks{ranks}"
         keys = [f"data.row_tokens={ROW_TOKENS}", "schedule.steps=3", "schedule.global_batch=4", "log.every=1"]
-        result = zr.run_zea(ranks, ["-i", self.deck, "-d", directory, *keys, *overrides], directory)
-        self.assert_code(result, 0)
-        return result
+        return self.run_in(self.folder / f"ranks{ranks}", ranks, "-i", self.deck, *keys, *overrides)
 
     def tflop_of_a_step(self, result, ranks):
         """Of each step, from its rate and its time."""

@@ -17,29 +17,20 @@ class Nodes(zr.ZeaTest):
     def setUp(self):
         super().setUp()
         self.agent = nh.write_agent(self.folder)
-        weights = zr.make_weights(self.folder / "weights.h5")
-        train = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(4 * STEPS))
-        self.deck = zr.write_deck(
+        self.deck = zr.write_inputs(
             self.folder,
-            weights,
-            train,
-            data=[f'eval = "{train}"'],
+            zr.mixed_samples(4 * STEPS),
             schedule=[f"steps = {STEPS}"],
             precision=['preset = "fp64"'],
             eval=[f"every = {STEPS}", "samples = 4", "generate_tokens = 2"],
         )
 
     def train(self, name, nodes="", *keys):
-        directory = self.folder / name
         with mock.patch.object(zr, "MPIRUN", nh.launcher(self.agent, nodes)):
-            result = zr.run_zea(4, ["-i", self.deck, "-d", directory, *GRID, *keys], directory)
-        self.assert_code(result, 0)
-        return result
+            return self.run_in(self.folder / name, 4, "-i", self.deck, *GRID, *keys)
 
     def assert_same_run(self, name, result, expected):
-        self.assertEqual(result.losses().keys(), expected.losses().keys())
-        for step, loss in result.losses().items():
-            self.assertAlmostEqual(loss, expected.losses()[step], delta=1e-10, msg=f"step {step}")
+        self.assert_same_losses(result.losses(), expected.losses(), 1e-10)
         self.assertEqual(zr.predictions(self.folder / name), zr.predictions(self.folder / "one"))
         self.assertEqual(len(list(zr.checkpoints(self.folder / name)[-1].glob("rank-*.h5"))), 4)
 

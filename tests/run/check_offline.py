@@ -19,7 +19,6 @@ import zea_run as zr
 
 
 COMPARE = zr.ZEA_CONSOLIDATE.with_name("zea-compare")
-INSPECT = zr.ZEA_CONSOLIDATE.with_name("zea-inspect")
 
 
 def run_tool(*command, code=0):
@@ -56,7 +55,7 @@ def write_as_version_1(checkpoint):
     text = re.sub(r'\{"name":("[^"]*\.h5"),"rest_hash":"[0-9a-f]{32}"\}', r"\1", text)
     text = re.sub(r'"view_hash": "[0-9a-f]{32}",\n', "", text)
     path.write_text(text)
-    digest = re.search("its digest should be ([0-9a-f]{32})", run_tool(INSPECT, checkpoint, code=4))
+    digest = re.search("its digest should be ([0-9a-f]{32})", run_tool(zr.ZEA_INSPECT, checkpoint, code=4))
     path.write_text(re.sub('"digest": "[0-9a-f]{32}"', f'"digest": "{digest[1]}"', text))
     for shard in checkpoint.glob("*-0*.h5"):
         with zr.h5py.File(shard, "r+") as file:
@@ -100,10 +99,9 @@ class Offline(zr.ZeaTest):
     def setUpClass(cls):
         """A run on 2 ranks, with a checkpoint half way."""
         made = zr.make_folder(cls.addClassCleanup)
-        cls.deck = zr.write_deck(
+        cls.deck = zr.write_inputs(
             made,
-            zr.make_weights(made / "weights.h5"),
-            zr.make_dataset(made / "train.h5", zr.mixed_samples(22)),
+            zr.mixed_samples(22),
             schedule=["steps = 6"],
             checkpoint=["every = 3", "keep = 0"],
         )
@@ -116,7 +114,7 @@ class Offline(zr.ZeaTest):
         """What a resumed run wrote at its end, and the numbers of its steps."""
         run = self.folder / name
         self.assert_code(zr.run_zea(ranks, ["-r", source, "-d", run, *keys], run), 0)
-        return zr.read_checkpoint(zr.checkpoints(run)[-1]), zr.numbers_of_steps(run)
+        return zr.last_arrays(run), zr.numbers_of_steps(run)
 
     def assert_resumes_alike(self, ranks, source):
         """As from the checkpoint itself, bit for bit."""
@@ -178,7 +176,7 @@ class Offline(zr.ZeaTest):
         shutil.copytree(self.half, old)
         write_as_version_1(old)
         note = f"{old}: of format version 1, where only tensors have hashes"
-        said = run_tool(INSPECT, "--check", old)
+        said = run_tool(zr.ZEA_INSPECT, "--check", old)
         self.assertIn(note, said)
         self.assertIn("every hash is right (model.h5 has none)", said)
         self.assert_resumes_alike(2, old)
@@ -187,7 +185,7 @@ class Offline(zr.ZeaTest):
         self.assertIn(f"warning: {note}", resumed.output)
 
         consolidate("--ranks", "2", old, converted)
-        self.assertNotIn("version 1", run_tool(INSPECT, "--check", converted))
+        self.assertNotIn("version 1", run_tool(zr.ZEA_INSPECT, "--check", converted))
         self.assertEqual('"version": "2"', re.search('"version": "."', (converted / "manifest.json").read_text())[0])
         self.assertIn(" 0 differences", run_tool(COMPARE, "--optimizer", self.half, converted))
         self.assert_resumes_alike(2, converted)
@@ -201,7 +199,7 @@ class Offline(zr.ZeaTest):
         bytes_of_shard = bytearray(shard.read_bytes())
         bytes_of_shard[places[0]] ^= 1
         shard.write_bytes(bytes_of_shard)
-        self.assertIn("damaged", run_tool(INSPECT, "--check", old, code=4))
+        self.assertIn("damaged", run_tool(zr.ZEA_INSPECT, "--check", old, code=4))
 
     def test_frozen_values_of_the_first_version_are_written_anew(self):
         """Their files are of that version, which a manifest of this one does not take."""
@@ -210,7 +208,7 @@ class Offline(zr.ZeaTest):
         self.assert_code(zr.run_zea(2, frozen, run), 0)
         write_as_version_1(zr.checkpoints(run)[-1])
         self.assert_code(zr.run_zea(2, ["-r", run, "schedule.steps=3"], run), 0)
-        self.assertIn("every hash is right", run_tool(INSPECT, "--check", zr.checkpoints(run)[-1]))
+        self.assertIn("every hash is right", run_tool(zr.ZEA_INSPECT, "--check", zr.checkpoints(run)[-1]))
 
     def test_a_terminal_sees_a_bar(self):
         shown = run_on_a_terminal(zr.ZEA_CONSOLIDATE, self.half, self.folder / "shown.h5")
@@ -227,7 +225,7 @@ class Offline(zr.ZeaTest):
             self.assertIn(
                 " 0 differences", run_tool(COMPARE, "--optimizer", self.half, source)
             )
-            self.assertIn("every hash is right", run_tool(INSPECT, "--check", source))
+            self.assertIn("every hash is right", run_tool(zr.ZEA_INSPECT, "--check", source))
         self.assertEqual(file.read_bytes(), again.read_bytes())
 
     def test_differences_are_found(self):
@@ -238,7 +236,7 @@ class Offline(zr.ZeaTest):
         with zr.h5py.File(other, "r+") as opened:
             opened[f"__optimizer__/exp_avg/{name}"][3] += 0.5
         self.assertIn(" 0 differences", run_tool(COMPARE, file, other))
-        for command in ([COMPARE, "--optimizer", file, other], [INSPECT, "--check", other]):
+        for command in ([COMPARE, "--optimizer", file, other], [zr.ZEA_INSPECT, "--check", other]):
             said = run_tool(*command, code=4)
             self.assertIn(f'"{name}" (exp_avg), block 0', said)
             self.assertIn("damaged", said)
@@ -276,9 +274,9 @@ class Offline(zr.ZeaTest):
         plain, single = self.folder / "plain.h5", self.folder / "x.safetensors"
         consolidate(self.half, plain)
         for command, sentence in (
-            ([INSPECT, "--check", data], "is a data set, of which --norms, --check and --deck tell nothing"),
-            ([INSPECT, "--norms", self.half], "--norms tells of weights"),
-            ([INSPECT, "--deck", plain], "weights alone have no hashes to check, and no deck"),
+            ([zr.ZEA_INSPECT, "--check", data], "is a data set, of which --norms, --check and --deck tell nothing"),
+            ([zr.ZEA_INSPECT, "--norms", self.half], "--norms tells of weights"),
+            ([zr.ZEA_INSPECT, "--deck", plain], "weights alone have no hashes to check, and no deck"),
             ([zr.ZEA_CONSOLIDATE, "--companions", plain, self.half, single], "has no place for them"),
             ([zr.ZEA_CONSOLIDATE, "--max-shard-size", "1GB", self.half, single], "is of a directory's files"),
             ([zr.ZEA_IMPORT, "--random", self.folder / "none.json", single], "end its name with .h5"),

@@ -22,35 +22,22 @@ GRID = ["mesh.llm.tp=2", "mesh.llm.strategy=full_shard"]
 class RankOrder(zr.ZeaTest):
     def setUp(self):
         super().setUp()
-        weights = zr.make_weights(self.folder / "weights.h5")
-        train = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(6 * STEPS))
-        self.deck = zr.write_deck(
+        self.deck = zr.write_inputs(
             self.folder,
-            weights,
-            train,
-            data=[f'eval = "{train}"'],
+            zr.mixed_samples(6 * STEPS),
             schedule=[f"steps = {STEPS}"],
             precision=['preset = "fp64"'],
             eval=[f"every = {STEPS}", "samples = 6", "generate_tokens = 3"],
         )
 
     def train(self, name, ranks, *keys):
-        directory = self.folder / name
-        batch = "schedule.global_batch=6"
-        result = zr.run_zea(ranks, ["-i", self.deck, "-d", directory, batch, *keys], directory)
-        self.assert_code(result, 0)
-        return result
-
-    def assert_same(self, losses, expected, delta):
-        self.assertEqual(losses.keys(), expected.keys())
-        for step, loss in losses.items():
-            self.assertAlmostEqual(loss, expected[step], delta=delta, msg=f"step {step}")
+        return self.run_in(self.folder / name, ranks, "-i", self.deck, "schedule.global_batch=6", *keys)
 
     def test_another_order_of_ranks_is_the_same_run(self):
         usual = self.train("usual", 4, *GRID)
         moved = self.train("moved", 4, *GRID, DP_FIRST)
 
-        self.assert_same(moved.losses(), usual.losses(), 0)
+        self.assert_same_losses(moved.losses(), usual.losses(), 0)
         self.assertEqual(zr.predictions(self.folder / "moved"), zr.predictions(self.folder / "usual"))
         self.assertNotIn("MPI ranks", usual.output)
         self.assertIn("nodes, with the order of mesh.order", moved.output)
@@ -63,8 +50,8 @@ class RankOrder(zr.ZeaTest):
         balanced = self.train("balanced", 2)
         in_turn = self.train("in-turn", 2, "data.balance=false")
 
-        self.assert_same(balanced.losses(), alone, 1e-10)
-        self.assert_same(in_turn.losses(), alone, 1e-10)
+        self.assert_same_losses(balanced.losses(), alone, 1e-10)
+        self.assert_same_losses(in_turn.losses(), alone, 1e-10)
         self.assertEqual(zr.predictions(self.folder / "in-turn"), zr.predictions(self.folder / "balanced"))
 
     def test_an_example_whose_replicas_no_node_holds(self):

@@ -7,12 +7,9 @@ import zea_run as zr
 
 class Resume(zr.ZeaTest):
     def check_bitwise(self, preset):
-        weights = zr.make_weights(self.folder / "weights.h5")
-        train = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(22))
-        deck = zr.write_deck(
+        deck = zr.write_inputs(
             self.folder,
-            weights,
-            train,
+            zr.mixed_samples(22),
             schedule=["steps = 12"],  # more than two epochs, each in an order of its own
             precision=[f'preset = "{preset}"'],
             checkpoint=["every = 6", "keep = 0"],
@@ -30,7 +27,7 @@ class Resume(zr.ZeaTest):
         self.assertEqual(zr.numbers_of_steps(rest), {step: expected[step] for step in range(7, 13)})
         end = zr.read_checkpoint(whole / "checkpoints" / "step-00000012")
         self.assertEqual({state for _, state in end}, {"parameter", "exp_avg", "exp_avg_sq"})
-        self.assert_same_arrays(end, zr.read_checkpoint(zr.checkpoints(rest)[-1]))
+        self.assert_same_arrays(end, zr.last_arrays(rest))
 
     def test_steps_that_were_skipped(self):
         """A spike that the data holds right after the checkpoint is judged by the steps before it."""
@@ -38,10 +35,9 @@ class Resume(zr.ZeaTest):
         samples = [zr.text_sample(1)] * 4 * steps
         for i in range(4 * (odd - 1), 4 * odd):
             samples[i] = zr.text_sample(i + 2)
-        deck = zr.write_deck(
+        deck = zr.write_inputs(
             self.folder,
-            zr.make_weights(self.folder / "weights.h5"),
-            zr.make_dataset(self.folder / "train.h5", samples),
+            samples,
             schedule=[f"steps = {steps}"],
             optim=["spike_deviations = 6.0", "spike_window = 5"],
             checkpoint=[f"every = {odd - 1}", "keep = 0"],
@@ -64,15 +60,11 @@ class Resume(zr.ZeaTest):
         expected = zr.numbers_of_steps(whole)
         after = {step: expected[step] for step in range(odd, steps + 1)}
         self.assertEqual(zr.numbers_of_steps(rest), after)
-        ends = [zr.read_checkpoint(zr.checkpoints(run)[-1]) for run in (whole, rest)]
-        self.assert_same_arrays(*ends)
+        self.assert_same_arrays(zr.last_arrays(whole), zr.last_arrays(rest))
 
     def test_what_may_be_a_mistake_is_told(self):
         """A longer data set, whose samples come in another order, and steps that are done already."""
-        train = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(10))
-        deck = zr.write_deck(
-            self.folder, zr.make_weights(self.folder / "weights.h5"), train, schedule=["steps = 2"]
-        )
+        deck = zr.write_inputs(self.folder, zr.mixed_samples(10), schedule=["steps = 2"])
         run, longer = self.folder / "run", self.folder / "longer"
         self.assert_code(zr.run_zea(1, ["-i", deck, "-d", run], run), 0)
         more = zr.make_dataset(self.folder / "more.h5", zr.mixed_samples(12))

@@ -18,19 +18,13 @@ def can_mount():
 
 class SmallMemory(zr.ZeaTest):
     def train(self, name):
-        directory = self.folder / name
-        result = zr.run_zea(2, ["-i", self.deck, "-d", directory], directory)
-        self.assert_code(result, 0)
-        log = (directory / "log.txt").read_text().splitlines()
+        result = self.run_in(self.folder / name, 2, "-i", self.deck)
+        log = (result.directory / "log.txt").read_text().splitlines()
         return result, [line for line in log if "collectives go over MPI" in line]
 
     def test_says_so_once_and_trains_alike(self):
-        weights = zr.make_weights(self.folder / "weights.h5")
-        train = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(12))
         precise = ['preset = "fp64"']
-        self.deck = zr.write_deck(
-            self.folder, weights, train, schedule=["steps = 3"], precision=precise
-        )
+        self.deck = zr.write_inputs(self.folder, zr.mixed_samples(12), schedule=["steps = 3"], precision=precise)
 
         expected, said = self.train("enough")
         self.assertEqual(said, [])
@@ -41,8 +35,7 @@ class SmallMemory(zr.ZeaTest):
         self.assertIn("warning", said[0])
         self.assertIn("/dev/shm", said[0])
         self.assertEqual(list(found.losses()), [1, 2, 3])
-        for step, loss in expected.losses().items():
-            self.assertAlmostEqual(found.losses()[step], loss, delta=1e-10, msg=f"step {step}")
+        self.assert_same_losses(found.losses(), expected.losses(), 1e-10)
 
 
 if not can_mount():

@@ -37,9 +37,7 @@ class Trace(zr.ZeaTest):
     def setUpClass(cls):
         """A run that all tests look at: four samples of 14 tokens are two rows for each of two ranks."""
         cls.shared = zr.make_folder(cls.addClassCleanup)
-        weights = zr.make_weights(cls.shared / "weights.h5")
-        train = zr.make_dataset(cls.shared / "train.h5", [zr.image_sample(i) for i in range(16)])
-        cls.deck = zr.write_deck(cls.shared, weights, train)
+        cls.deck = zr.write_inputs(cls.shared, [zr.image_sample(i) for i in range(16)])
         cls.train_in(cls.shared / "run")
 
     @classmethod

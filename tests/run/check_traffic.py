@@ -13,16 +13,11 @@ COUNTED = re.compile(r"rank 0 sent per step, by group of ranks: (.*)\n")
 class Traffic(zr.ZeaTest):
     def setUp(self):
         super().setUp()
-        weights = zr.make_weights(self.folder / "weights.h5")
-        train = zr.make_dataset(self.folder / "train.h5", [zr.text_sample(i) for i in range(12)])
-        self.deck = zr.write_deck(self.folder, weights, train)
+        self.deck = zr.write_inputs(self.folder, [zr.text_sample(i) for i in range(12)])
 
     def train(self, ranks, *overrides):
-        directory = self.folder / f"ranks{ranks}"
         keys = [f"data.row_tokens={ROW_TOKENS}", "data.rows_per_microbatch=4", "schedule.steps=3", "log.every=2"]
-        result = zr.run_zea(ranks, ["-i", self.deck, "-d", directory, *keys, *overrides], directory)
-        self.assert_code(result, 0)
-        return result
+        return self.run_in(self.folder / f"ranks{ranks}", ranks, "-i", self.deck, *keys, *overrides)
 
     def test_full_rows_send_what_the_plan_says(self):
         result = self.train(2, "mesh.llm.tp=2")

@@ -25,9 +25,7 @@ def writing_end(fifo):
 class Watchdog(zr.ZeaTest):
     def setUp(self):
         super().setUp()
-        weights = zr.make_weights(self.folder / "weights.h5")
-        train = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(22))
-        self.deck = zr.write_deck(self.folder, weights, train)
+        self.deck = zr.write_inputs(self.folder, zr.mixed_samples(22))
         self.directory = self.folder / "run"
 
     def start(self, ranks, *overrides):

@@ -10,11 +10,8 @@ class DisturbedRun(zr.ZeaTest):
     @classmethod
     def setUpClass(cls):
         cls.shared = zr.make_folder(cls.addClassCleanup)
-        cls.weights = zr.make_weights(cls.shared / "weights.h5")
-        cls.train = zr.make_dataset(cls.shared / "train.h5", zr.mixed_samples(22))
         # So that a step is the same however many are to come.
-        constant = ['decay = "constant"']
-        cls.deck = zr.write_deck(cls.shared, cls.weights, cls.train, optim=constant)
+        cls.deck = zr.write_inputs(cls.shared, zr.mixed_samples(22), optim=['decay = "constant"'])
 
     @classmethod
     def arguments(cls, directory, *overrides):
@@ -31,7 +28,4 @@ class DisturbedRun(zr.ZeaTest):
             self.assert_code(zr.run_zea(2, keys, alone), 0)
         self.assertEqual(zr.last_step(self.directory), steps)
         self.assertEqual(zr.numbers_of_steps(self.directory), zr.numbers_of_steps(alone))
-        self.assert_same_arrays(
-            zr.read_checkpoint(zr.checkpoints(alone)[-1]),
-            zr.read_checkpoint(zr.checkpoints(self.directory)[-1]),
-        )
+        self.assert_same_arrays(zr.last_arrays(alone), zr.last_arrays(self.directory))

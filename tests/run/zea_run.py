@@ -22,6 +22,7 @@ from pathlib import Path
 
 PROGRAMS = [Path(argument) for argument in sys.argv[1:5]]
 ZEA, ZEA_IMPORT, ZEA_CONSOLIDATE, JOBS = PROGRAMS
+ZEA_INSPECT = ZEA_CONSOLIDATE.with_name("zea-inspect")
 MPIRUN = sys.argv[5:]
 sys.path[:0] = [str(JOBS), str(Path(__file__).parents[1] / "support")]
 from script_main import main  # noqa: E402, F401
@@ -310,6 +311,11 @@ def read_checkpoint(path):
     return whole
 
 
+def last_arrays(directory):
+    """Of a run's newest checkpoint."""
+    return read_checkpoint(checkpoints(directory)[-1])
+
+
 def read_arrays(path):
     """All datasets of a weights file or of a model.h5."""
     arrays = {}
@@ -339,6 +345,16 @@ def write_deck(folder, weights, train, **sections):
     return deck
 
 
+def write_inputs(folder, samples, **sections):
+    """Weights, a data set, and a deck that names them, which is returned. With a section "eval" the data set is also
+    evaluated."""
+    weights = make_weights(folder / "weights.h5")
+    train = make_dataset(folder / "train.h5", samples)
+    if "eval" in sections:
+        sections["data"] = [f'eval = "{train}"', *sections.get("data", [])]
+    return write_deck(folder, weights, train, **sections)
+
+
 def make_folder(add_cleanup):
     temporary = tempfile.TemporaryDirectory(prefix="zea-run-")
     add_cleanup(temporary.cleanup)
@@ -353,6 +369,17 @@ class ZeaTest(unittest.TestCase):
 
     def assert_code(self, result, code):
         self.assertEqual(result.code, code, f"zea said:\n{result.output}")
+
+    def run_in(self, directory, ranks, *arguments, code=0):
+        """A run that ends with that code."""
+        result = run_zea(ranks, [*arguments, "-d", directory], directory)
+        self.assert_code(result, code)
+        return result
+
+    def assert_same_losses(self, losses, expected, delta):
+        self.assertEqual(losses.keys(), expected.keys())
+        for step, loss in losses.items():
+            self.assertAlmostEqual(loss, expected[step], delta=delta, msg=f"step {step}")
 
     def assert_same_arrays(self, a, b):
         self.assertEqual(a.keys(), b.keys())
