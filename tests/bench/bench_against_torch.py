@@ -8,7 +8,6 @@ medians over all steps of all rounds, and of the minima. The losses of the first
 usage: bench_against_torch.py BUILD [--rounds 5] [--steps 8] [--mix captions|varied] [--config CONFIG.json]
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -16,7 +15,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from start_sides import call, run_peer, run_zea
+from decoder_bench import verdict
+from start_sides import bench_parser, call, run_peer, run_zea
 
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT / "jobs"))
@@ -124,20 +124,15 @@ def print_tables(seconds, losses, speeds):
     for name, ours, other, bar in ROWS:
         medians = statistics.median(seconds[other]) / statistics.median(seconds[ours])
         minima = min(seconds[other]) / min(seconds[ours])
-        verdict = "ok" if min(medians, minima) >= bar else "minima only" if minima >= bar else "short"
-        print(f"| {name} | {bar:.2f} | {medians:.2f} | {minima:.2f} | {verdict} |")
+        print(f"| {name} | {bar:.2f} | {medians:.2f} | {minima:.2f} | {verdict(medians, minima, bar)} |")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build", type=Path, help="build folder")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=8, help="timed steps of each variant in a round")
+    parser = bench_parser(__doc__, 5, 8)
     parser.add_argument("--mix", choices=("captions", "varied"), default="captions")
     parser.add_argument("--config", default=str(PROJECT / "inputs/fashion_captions_2m.json"))
     parser.add_argument("--row-tokens", type=int, default=1024)
     parser.add_argument("--plain-adamw", action="store_true", help="the peer's AdamW without fused=True")
-    parser.add_argument("--mpirun", default="mpirun --allow-run-as-root --oversubscribe --bind-to none")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="zea-bench-") as name:
         folder = Path(name)

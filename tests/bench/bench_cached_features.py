@@ -9,7 +9,6 @@ model, 336 x 336 pixels, as CLIP's.
 usage: bench_cached_features.py BUILD [--rounds 3] [--steps 12] [--ranks 1]
 """
 
-import argparse
 import json
 import re
 import statistics
@@ -19,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from start_sides import bench_parser
 
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT / "jobs"))
@@ -99,13 +99,9 @@ def run(arguments, folder, directory, *keys):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build", type=Path, help="build folder")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=12, help="steps of a run")
+    parser = bench_parser(__doc__, 3, 12, "steps of a run")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--keys", nargs="*", default=[], help="more keys of the deck, such as precision.preset=bf16")
-    parser.add_argument("--mpirun", default="mpirun --allow-run-as-root --oversubscribe --bind-to none")
     arguments = parser.parse_args()
     print("| model | encoding, s a step | reading | times faster, medians | minima | the pass, s |")
     print("|---|---|---|---|---|---|")

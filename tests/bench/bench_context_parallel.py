@@ -11,7 +11,6 @@ shown and PyTorch is timed on one rank alone. Losses must agree.
 usage: bench_context_parallel.py BUILD [--rounds 5] [--steps 3]
 """
 
-import argparse
 import contextlib
 import shutil
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from decoder_bench import Times, llama_config, verdict, write_inputs
 from sides_in_turn import start_zea
-from start_sides import run_peer
+from start_sides import bench_parser, run_peer
 from variant_turns import STEPS_OF_TURN
 
 TOLERANCE, BAR = {"fp32": 1e-5, "bf16": 1e-3}, 0.90
@@ -117,12 +116,7 @@ def print_ratios(times):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build", type=Path, help="build folder")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=STEPS_OF_TURN, help="timed steps of each variant in a round")
-    parser.add_argument("--mpirun", default="mpirun --allow-run-as-root --oversubscribe --bind-to none")
-    arguments = parser.parse_args()
+    arguments = bench_parser(__doc__, 5, STEPS_OF_TURN).parse_args()
     times = Times()
     with tempfile.TemporaryDirectory(prefix="zea-bench-") as name, contextlib.ExitStack() as stack:
         folder = Path(name) / "inputs"

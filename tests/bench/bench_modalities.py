@@ -11,7 +11,6 @@ units cost, against stages cut as if all trained; the slowest stage is the rank 
 usage: bench_modalities.py BUILD [--rounds 5] [--steps 5]
 """
 
-import argparse
 import json
 import os
 import re
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from decoder_bench import Times
-from start_sides import call, run_zea
+from start_sides import bench_parser, call, run_zea
 
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT / "jobs"))
@@ -140,12 +139,7 @@ def ratios(times, llm):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build", type=Path, help="build folder")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5, help="timed steps in a round")
-    parser.add_argument("--mpirun", default="mpirun --allow-run-as-root --oversubscribe --bind-to none")
-    arguments = parser.parse_args()
+    arguments = bench_parser(__doc__, 5, 5, "timed steps in a round").parse_args()
     small = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
     wide = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 12}
     times = Times()

@@ -10,14 +10,13 @@ the units' times that `zea --profile` measures on the free machine, by the simul
 usage: bench_pipeline.py BUILD [--rounds 5] [--steps 5]
 """
 
-import argparse
 import json
 import re
 import tempfile
 from pathlib import Path
 
 from decoder_bench import Times, llama_config, verdict, write_inputs
-from start_sides import call, run_peer, run_zea
+from start_sides import bench_parser, call, run_peer, run_zea
 
 RANKS, MICROBATCHES, TOKENS, TOLERANCE = 2, 8, 256, 1e-5
 # hidden, inner, layers, heads, KV heads, vocabulary
@@ -95,12 +94,7 @@ def print_predicted(times, seconds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build", type=Path, help="build folder")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5, help="timed steps of each variant in a round")
-    parser.add_argument("--mpirun", default="mpirun --allow-run-as-root --oversubscribe --bind-to none")
-    arguments = parser.parse_args()
+    arguments = bench_parser(__doc__, 5, 5).parse_args()
     times = Times()
     with tempfile.TemporaryDirectory(prefix="zea-bench-") as name:
         folder = Path(name) / "decoder"

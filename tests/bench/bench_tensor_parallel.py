@@ -10,12 +10,11 @@ that against autocast. Losses must agree.
 usage: bench_tensor_parallel.py BUILD [--rounds 5] [--steps 3]
 """
 
-import argparse
 import tempfile
 from pathlib import Path
 
 from decoder_bench import Times, llama_config, verdict, write_inputs
-from start_sides import run_peer, run_zea
+from start_sides import bench_parser, run_peer, run_zea
 
 RANKS, TOLERANCE = 2, {"fp32": 1e-5, "bf16": 1e-3}
 # hidden, inner, layers, heads, KV heads, vocabulary; samples of a step, tokens of each
@@ -53,12 +52,7 @@ def print_ratios(times):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build", type=Path, help="build folder")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=3, help="timed steps of each variant in a round")
-    parser.add_argument("--mpirun", default="mpirun --allow-run-as-root --oversubscribe --bind-to none")
-    arguments = parser.parse_args()
+    arguments = bench_parser(__doc__, 5, 3).parse_args()
     times, tokens = Times(), {}
     with tempfile.TemporaryDirectory(prefix="zea-bench-") as name:
         for shape, (model, samples, length) in SHAPES.items():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How benchmarks start their two sides, one thread to a rank: zea's bench_step, and a script of PyTorch's."""
 
+import argparse
 import json
 import os
 import shlex
@@ -8,6 +9,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+
+
+def bench_parser(description, rounds, steps, steps_help="timed steps of each variant in a round"):
+    """Of the options that all comparisons have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path, help="build folder")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--steps", type=int, default=steps, help=steps_help)
+    parser.add_argument("--mpirun", default="mpirun --allow-run-as-root --oversubscribe --bind-to none")
+    return parser
 
 
 def environment(**more):
