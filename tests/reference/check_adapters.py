@@ -8,13 +8,11 @@ check_adapters.py RUN_MODEL ZEA CONSOLIDATE EXTRACT_LOG_MEL JOBS [unittest argum
 import json
 import subprocess
 import sys
-import tempfile
 import unittest
 import wave
-from pathlib import Path
 
 try:
-    import h5py
+    import h5py  # noqa: F401
     import numpy as np
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model
@@ -36,15 +34,16 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+from folder_case import FolderCase
 from transformers_models import (
     TEXT,
     VOCABULARY,
     ModelRuns,
     check_gradients,
-    datasets,
     file_name,
     normalised,
     perturbed,
+    read_outputs,
     reference,
     run,
 )
@@ -136,14 +135,10 @@ def project(states, weights):
     return linear(torch.nn.functional.gelu(linear(states, "linear_1")), "linear_2")
 
 
-class Adapters(unittest.TestCase):
+class Adapters(FolderCase):
     def setUp(self):
+        super().setUp()
         torch.manual_seed(1)
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name)
-
-    def tearDown(self):
-        self.temporary.cleanup()
 
     def save(self, model, peft_config, samples, family=Llava):
         """The base model, PEFT's adapters of it and the data; returns the model with adapters."""
@@ -194,11 +189,10 @@ class Adapters(unittest.TestCase):
         run(CONSOLIDATE, "--optimizer", run_directory, state)
         frozen = [key for key in keys if "train" in key]
         MODEL_RUNS.run(1, deck, self.folder / "out.h5", f"model.weights={state}", *frozen)
-        with h5py.File(self.folder / "out.h5") as out:
-            rows = zip(out["sample"][...].tolist(), out["position"][...].tolist())
-            self.check_logits(logits, dict(zip(rows, out["logits"][...])))
-            self.assertAlmostEqual(out["loss"][0], loss, delta=2e-6 * loss)
-            check_gradients(self, gradients, dict(datasets(out["gradients"])))
+        found_loss, found_logits, found_gradients = read_outputs(self.folder / "out.h5")
+        self.check_logits(logits, found_logits)
+        self.assertAlmostEqual(found_loss, loss, delta=2e-6 * loss)
+        check_gradients(self, gradients, found_gradients)
 
         # The adapters go out as they came in, and the merged model is a model like any.
         run(CONSOLIDATE, "--adapter", run_directory, f"{self.folder}/exported/")
@@ -383,11 +377,10 @@ class Adapters(unittest.TestCase):
         deck.write_text(f'[model]\nweights = "{state}"\n{data}')
         still = [f"model.{name}.train_projector=false" for name in projectors]
         MODEL_RUNS.run(1, deck, self.folder / "out.h5", *still)
-        with h5py.File(self.folder / "out.h5") as out:
-            rows = zip(out["sample"][...].tolist(), out["position"][...].tolist())
-            self.check_logits(logits, dict(zip(rows, out["logits"][...])), atol=2e-5)
-            self.assertAlmostEqual(out["loss"][0], loss, delta=2e-6 * loss)
-            check_gradients(self, gradients, dict(datasets(out["gradients"])))
+        found_loss, found_logits, found_gradients = read_outputs(self.folder / "out.h5")
+        self.check_logits(logits, found_logits, atol=2e-5)
+        self.assertAlmostEqual(found_loss, loss, delta=2e-6 * loss)
+        check_gradients(self, gradients, found_gradients)
 
     def make_spoken_samples(self):
         random = np.random.default_rng(3)

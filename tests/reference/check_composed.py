@@ -9,9 +9,7 @@ import json
 import shlex
 import shutil
 import sys
-import tempfile
 import unittest
-from pathlib import Path
 
 try:
     import numpy as np
@@ -45,6 +43,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+from folder_case import FolderCase
 from transformers_models import normalised, perturbed, reference, run
 
 ZEA, CONSOLIDATE, JOBS, MPIRUN = sys.argv[1:5]
@@ -134,14 +133,7 @@ def project(kind, states, weights):
     return linear(torch.nn.functional.gelu(linear(states, "linear_1")), "linear_2")
 
 
-class Composed(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name)
-
-    def tearDown(self):
-        self.temporary.cleanup()
-
+class Composed(FolderCase):
     def save(self, name, model):
         model.save_pretrained(self.folder / name)
         return self.folder / name

@@ -9,12 +9,10 @@ check_composed_sizes.py ZEA CONSOLIDATE RUN_MODEL JOBS MPIRUN_IN_ONE_ARGUMENT [u
 import io
 import shlex
 import sys
-import tempfile
 import unittest
-from pathlib import Path
 
 try:
-    import h5py
+    import h5py  # noqa: F401
     import numpy as np
     import torch
     from safetensors.torch import load_file
@@ -40,14 +38,16 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+from folder_case import FolderCase
 from transformers_models import (
     ModelRuns,
     TEXT,
     VOCABULARY,
     check_gradients,
-    datasets,
+    check_outputs,
     normalised,
     perturbed,
+    read_outputs,
     reference,
     resized,
     run,
@@ -193,14 +193,10 @@ def make_samples(family, step):
     return samples
 
 
-class ComposedSizes(unittest.TestCase):
+class ComposedSizes(FolderCase):
     def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name)
+        super().setUp()
         torch.manual_seed(1)
-
-    def tearDown(self):
-        self.temporary.cleanup()
 
     def write_inputs(self, kind, samples, options):
         with DatasetWriter(self.folder / "data.h5", PLACEHOLDER) as writer:
@@ -220,10 +216,7 @@ class ComposedSizes(unittest.TestCase):
     def run_step(self, family, ranks=1, keys=()):
         (self.folder / "out.h5").unlink(missing_ok=True)
         MODEL_RUNS.run(ranks, self.folder / "whole.toml", self.folder / "out.h5", *family.keys, *keys)
-        with h5py.File(self.folder / "out.h5") as file:
-            rows = zip(file["sample"][...].tolist(), file["position"][...].tolist())
-            logits = dict(zip(rows, file["logits"][...]))
-            return file["loss"][0], logits, dict(datasets(file["gradients"]))
+        return read_outputs(self.folder / "out.h5")
 
     def compose(self, family, kind, options="", step=PATCH):
         """The parts of transformers, the projector that zea drew, and samples."""
@@ -263,14 +256,11 @@ class ComposedSizes(unittest.TestCase):
         parts = {"vision.encoder": tower, "llm": text}
         named = [(f"{part}.{n}", p) for part, model in parts.items() for n, p in model.named_parameters()]
         named += [(f"vision.projector.{name}", parameter) for name, parameter in weights.items()]
-        expected_loss, expected_logits, expected_gradients = reference(samples, logits_of, named)
+        expected = reference(samples, logits_of, named)
         for ranks, keys in [(1, []), *layouts]:
-            loss, logits, gradients = self.run_step(family, ranks, keys)
-            self.assertEqual(sorted(expected_logits), sorted(logits))
-            for row, values in expected_logits.items():
-                np.testing.assert_allclose(logits[row], values, rtol=1e-5, atol=1e-5, err_msg=str((row, keys)))
-            self.assertAlmostEqual(loss, expected_loss, delta=2e-6 * expected_loss)
-            check_gradients(self, expected_gradients, gradients)
+            found = self.run_step(family, ranks, keys)
+            check_outputs(self, expected, found, name=keys)
+            check_gradients(self, expected[2], found[2])
 
     GRIDS = [
         (4, ["mesh.llm.tp=2", "mesh.llm.cp=2", "mesh.vision.tp=2", "mesh.vision.cp=2"]),
@@ -327,11 +317,8 @@ class ComposedSizes(unittest.TestCase):
             return llava(inputs_embeds=embeds[None], use_cache=False).logits[0]
 
         with torch.no_grad():
-            expected_loss, expected_logits, _ = reference(samples, logits_of)
-        loss, logits, _ = self.run_step(Pixtral)
-        self.assertAlmostEqual(loss, expected_loss, delta=2e-6 * expected_loss)
-        for row, values in expected_logits.items():
-            np.testing.assert_allclose(logits[row], values, rtol=1e-5, atol=1e-5, err_msg=str(row))
+            expected = reference(samples, logits_of)
+        check_outputs(self, expected, self.run_step(Pixtral))
 
     def test_squares_beside_a_class_token(self):
         self.check(Clip, "pixel_shuffle_mlp", -2, layouts=self.GRIDS)

@@ -52,7 +52,7 @@ except ImportError as error:
     sys.exit(77)
 
 import finetune_case
-from finetune_case import BUILD, SOURCE, SPECIAL, TEXT, FinetuneCase, write_wav
+from finetune_case import BUILD, SOURCE, SPECIAL, TEXT, FinetuneCase, tiny_llava, write_wav
 
 sys.path.insert(0, f"{SOURCE}/jobs")
 from model_directory import idefics3_pieces  # noqa: E402
@@ -61,6 +61,16 @@ MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END
 CHATML = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 VIDEO_CHATML = [*CHATML, "<|video_pad|>"]
 GEMMA = ["<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
+
+
+def tiny_qwen2_audio():
+    audio = {"d_model": 24, "encoder_ffn_dim": 40, "encoder_layers": 2, "encoder_attention_heads": 4}
+    config = Qwen2AudioConfig(
+        audio_config={"model_type": "qwen2_audio_encoder", "num_mel_bins": 24, "max_source_positions": 20, **audio},
+        text_config={"model_type": "qwen2", **TEXT},
+        audio_token_index=2,
+    )
+    return Qwen2AudioForConditionalGeneration(config)
 
 
 class Finetune(FinetuneCase):
@@ -91,14 +101,8 @@ class Finetune(FinetuneCase):
         return answer.decode("utf-8", errors="ignore")
 
     def test_questions(self):
-        vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
-        config = LlavaConfig(
-            vision_config=AutoConfig.for_model("clip_vision_model", image_size=24, patch_size=8, **vision),
-            text_config=AutoConfig.for_model("llama", **TEXT),
-            image_token_index=2,
-        )
         torch.manual_seed(3)
-        model = LlavaForConditionalGeneration(config)
+        model = tiny_llava()
         (self.folder / "out").mkdir()
         self.save(model, SPECIAL).rename(self.folder / "out/model")
         for question in ("Hi!", "Who are you?", "Why?"):
@@ -142,15 +146,9 @@ class Finetune(FinetuneCase):
         self.assertIn("eval.top_p = 0.5", self.refused(directory, "What?", "--top-p", "0.5"))
 
     def test_questions_about_sound(self):
-        audio = {"d_model": 24, "encoder_ffn_dim": 40, "encoder_layers": 2, "encoder_attention_heads": 4}
-        config = Qwen2AudioConfig(
-            audio_config={"model_type": "qwen2_audio_encoder", "num_mel_bins": 24, "max_source_positions": 20, **audio},
-            text_config={"model_type": "qwen2", **TEXT},
-            audio_token_index=2,
-        )
         torch.manual_seed(3)
         (self.folder / "out").mkdir()
-        model = Qwen2AudioForConditionalGeneration(config)
+        model = tiny_qwen2_audio()
         with torch.no_grad():
             for name, value in model.named_parameters():  # so that what is said depends on what is heard
                 value.mul_(20 if "v_proj" in name or "o_proj" in name or "projector.linear.weight" in name else 1)
@@ -166,13 +164,7 @@ class Finetune(FinetuneCase):
         self.assertIn("the qwen2_audio model of", refused)
 
     def test_llava(self):
-        vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
-        config = LlavaConfig(
-            vision_config=AutoConfig.for_model("clip_vision_model", image_size=24, patch_size=8, **vision),
-            text_config=AutoConfig.for_model("llama", **TEXT),
-            image_token_index=2,
-        )
-        self.check(LlavaForConditionalGeneration, LlavaForConditionalGeneration(config), SPECIAL)
+        self.check(LlavaForConditionalGeneration, tiny_llava(), SPECIAL)
         self.assertIn("is there", self.finetune(self.folder / "model"))
 
         # What goes on has the overrides that it began with; without them 98 steps would be left.
@@ -199,13 +191,7 @@ class Finetune(FinetuneCase):
             return data["tokens"][: data["token_offsets"][1]].tolist().count(2)
 
     def test_qwen2_audio(self):
-        audio = {"d_model": 24, "encoder_ffn_dim": 40, "encoder_layers": 2, "encoder_attention_heads": 4}
-        config = Qwen2AudioConfig(
-            audio_config={"model_type": "qwen2_audio_encoder", "num_mel_bins": 24, "max_source_positions": 20, **audio},
-            text_config={"model_type": "qwen2", **TEXT},
-            audio_token_index=2,
-        )
-        features = self.check_sound(Qwen2AudioForConditionalGeneration, Qwen2AudioForConditionalGeneration(config))
+        features = self.check_sound(Qwen2AudioForConditionalGeneration, tiny_qwen2_audio())
         self.assertEqual(features, 3)  # of 125 ms
 
     def test_voxtral(self):

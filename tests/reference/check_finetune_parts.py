@@ -22,7 +22,6 @@ try:
         AutoTokenizer,
         CLIPVisionConfig,
         CLIPVisionModel,
-        LlavaConfig,
         LlavaForConditionalGeneration,
         LlavaProcessor,
         PreTrainedTokenizerFast,
@@ -36,7 +35,7 @@ except ImportError as error:
     sys.exit(77)
 
 import finetune_case
-from finetune_case import SOURCE, SPECIAL, TEXT, FinetuneCase
+from finetune_case import SOURCE, SPECIAL, TEXT, FinetuneCase, tiny_llava
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {% for p in m.content %}"
@@ -48,13 +47,7 @@ TEMPLATE = (
 class FinetuneParts(FinetuneCase):
     def test_processor_and_chat_template_come_out(self):
         """With them transformers makes of a conversation the tokens that were trained on."""
-        vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
-        config = LlavaConfig(
-            vision_config=AutoConfig.for_model("clip_vision_model", image_size=24, patch_size=8, **vision),
-            text_config=AutoConfig.for_model("llama", **TEXT),
-            image_token_index=2,
-        )
-        directory = self.save(LlavaForConditionalGeneration(config), SPECIAL)
+        directory = self.save(tiny_llava(), SPECIAL)
         LlavaProcessor(
             CLIPImageProcessorPil(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24}),
             PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"), eos_token="</s>"),

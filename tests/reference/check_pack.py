@@ -12,7 +12,8 @@ import subprocess
 import sys
 import unittest
 
-from pack_scripts import JOBS, InFolder, dump, run  # isort: skip
+from pack_scripts import JOBS, dump, run  # isort: skip
+from folder_case import FolderCase  # isort: skip
 import h5py
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -40,7 +41,7 @@ def frames(folder, count, size=(4, 6)):
         (folder / f"{number:03}.png").write_bytes(head + bytes([number]))
 
 
-class Llava(InFolder):
+class Llava(FolderCase):
     def setUp(self):
         super().setUp()
         tokenizer = Tokenizer(models.BPE())

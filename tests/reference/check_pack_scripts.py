@@ -10,13 +10,14 @@ import json
 import sys
 import unittest
 
-from pack_scripts import InFolder, dump, run  # isort: skip
+from pack_scripts import dump, run  # isort: skip
+from folder_case import FolderCase  # isort: skip
 import h5py
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 
-class FashionMnist(InFolder):
+class FashionMnist(FolderCase):
     """The full sizes are demanded by the script, so the small files claim the rest as zeros."""
 
     def setUp(self):
@@ -119,7 +120,7 @@ def documents_of(path, end=0):
     return documents
 
 
-class Text(InFolder):
+class Text(FolderCase):
     def write(self, name, text):
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

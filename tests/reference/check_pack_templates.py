@@ -9,7 +9,8 @@ import sys
 import unittest
 from types import SimpleNamespace
 
-from pack_scripts import JOBS, InFolder, dump, run  # isort: skip
+from pack_scripts import JOBS, dump, run  # isort: skip
+from folder_case import FolderCase  # isort: skip
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 try:
@@ -98,7 +99,7 @@ def make_tokenizer():
     return tokenizer
 
 
-class Templates(InFolder):
+class Templates(FolderCase):
     def setUp(self):
         super().setUp()
         self.tokenizer = make_tokenizer()

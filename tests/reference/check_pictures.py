@@ -9,7 +9,6 @@ import io
 import json
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -22,6 +21,8 @@ try:
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
+
+from folder_case import FolderCase
 
 POSTPROCESS = Path(sys.argv[1])
 
@@ -36,14 +37,7 @@ def lines(*objects):
     return "".join(json.dumps(line) + "\n" for line in objects)
 
 
-class Pictures(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name)
-
-    def tearDown(self):
-        self.temporary.cleanup()
-
+class Pictures(FolderCase):
     def expect_picture(self, result, name):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         picture = matplotlib.image.imread(self.folder / name)

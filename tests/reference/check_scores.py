@@ -7,20 +7,18 @@ usage: check_scores.py POSTPROCESS_FOLDER
 import json
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
+
+from folder_case import FolderCase
 
 SCORE = Path(sys.argv[1]) / "score.py"
 
 
-class Scores(unittest.TestCase):
+class Scores(FolderCase):
     def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.path = Path(self.temporary.name) / "predictions.jsonl"
-
-    def tearDown(self):
-        self.temporary.cleanup()
+        super().setUp()
+        self.path = self.folder / "predictions.jsonl"
 
     def run_score(self, *arguments):
         return subprocess.run(

@@ -7,9 +7,7 @@ check_weights_files.py IMPORT CONSOLIDATE INSPECT COMPARE WRITE_CHECKPOINT
 import json
 import subprocess
 import sys
-import tempfile
 import unittest
-from pathlib import Path
 
 try:
     import h5py
@@ -22,6 +20,8 @@ try:
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
+
+from folder_case import FolderCase
 
 PROGRAMS = {}
 TOWERS = ("siglip_vision_model", "vit", "dinov2", "dinov2_with_registers")  # of llava, beside CLIP
@@ -79,14 +79,7 @@ def with_buffers_of_old_files(tensors, positions=24):
     return {**tensors, **buffers, **{f"{block}.attn.masked_bias": torch.tensor(-1e4) for block in blocks}}
 
 
-class WeightsFiles(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name)
-
-    def tearDown(self):
-        self.temporary.cleanup()
-
+class WeightsFiles(FolderCase):
     def saved(self, model, name="model"):
         model.save_pretrained(self.folder / name)
         return self.folder / name
@@ -170,9 +163,10 @@ class WeightsFiles(unittest.TestCase):
             self.setUp()
 
     def test_gpt2(self):
+        folder = self.folder
         for tied in (True, False):
             with self.subTest(tied=tied):
-                self.folder = Path(self.temporary.name) / f"tied-{tied}"
+                self.folder = folder / f"tied-{tied}"
                 model = make_gpt2(tied)
                 self.check_round_trip(GPT2LMHeadModel, model)
                 self.assertEqual("lm_head.weight" in load_file(self.folder / "again.safetensors"), not tied)

@@ -6,20 +6,21 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import unittest
 import wave
-from pathlib import Path
 
 try:
     import numpy as np
     import torch
     from PIL import Image
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import AutoConfig, LlavaConfig, LlavaForConditionalGeneration
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
+
+from folder_case import FolderCase
 
 SOURCE, BUILD, MPIRUN = sys.argv[1:4]
 SPECIAL = ["<s>", "</s>", "<image>"]
@@ -36,6 +37,16 @@ TEXT = {
 KEYS = ["schedule.steps=2", "schedule.global_batch=5", "precision.preset=fp32", "optim.warmup_steps=0"]
 
 
+def tiny_llava():
+    vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
+    config = LlavaConfig(
+        vision_config=AutoConfig.for_model("clip_vision_model", image_size=24, patch_size=8, **vision),
+        text_config=AutoConfig.for_model("llama", **TEXT),
+        image_token_index=2,
+    )
+    return LlavaForConditionalGeneration(config)
+
+
 def write_wav(path, samples):
     with wave.open(str(path), "wb") as out:
         out.setnchannels(1)
@@ -44,10 +55,9 @@ def write_wav(path, samples):
         out.writeframes(samples.astype("<i2").tobytes())
 
 
-class FinetuneCase(unittest.TestCase):
+class FinetuneCase(FolderCase):
     def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name)
+        super().setUp()
         random = np.random.default_rng(1)
         (self.folder / "pictures").mkdir()
         entries = []
@@ -62,9 +72,6 @@ class FinetuneCase(unittest.TestCase):
             entries.append(entry)
         self.data = self.folder / "data.json"
         self.data.write_text(json.dumps(entries))
-
-    def tearDown(self):
-        self.temporary.cleanup()
 
     def hear(self, number_of_images=0):
         """Of the pictures so many stay; in place of the others are clips of several lengths."""

@@ -8,7 +8,8 @@ import io
 import json
 import tarfile
 
-from pack_scripts import InFolder, dump, run  # isort: skip
+from pack_scripts import dump, run  # isort: skip
+from folder_case import FolderCase  # isort: skip
 import numpy as np
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -36,7 +37,7 @@ def uri(data):
     return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
-class FormatsCase(InFolder):
+class FormatsCase(FolderCase):
     def setUp(self):
         super().setUp()
         tokenizer = Tokenizer(models.BPE())

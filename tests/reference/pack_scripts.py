@@ -6,8 +6,6 @@ reader. Exit code 77 (skipped) where a Python package is missing.
 import json
 import subprocess
 import sys
-import tempfile
-import unittest
 from pathlib import Path
 
 try:
@@ -33,12 +31,3 @@ def dump(path, tokens_per_image, tokens_per_clip=0):
     if result.returncode != 0:
         raise AssertionError(result.stderr)
     return json.loads(result.stdout)
-
-
-class InFolder(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name)
-
-    def tearDown(self):
-        self.temporary.cleanup()

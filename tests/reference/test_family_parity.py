@@ -8,12 +8,10 @@ test_family_parity.py RUN_MODEL IMPORT CONSOLIDATE JOBS MPIRUN_IN_ONE_ARGUMENT [
 import json
 import shlex
 import sys
-import tempfile
 import unittest
-from pathlib import Path
 
 try:
-    import h5py
+    import h5py  # noqa: F401
     import numpy as np
     import torch
     from safetensors import safe_open
@@ -29,14 +27,16 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+from folder_case import FolderCase
 from transformers_models import (
     PROMPTS,
     VOCABULARY,
     ModelRuns,
     check_gradients,
     check_next_tokens,
-    datasets,
+    check_outputs,
     perturbed,
+    read_outputs,
     reference,
     run,
 )
@@ -119,14 +119,7 @@ def flatten_config(path):
     path.write_text(json.dumps({**text, **config}))
 
 
-class FamilyParity(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name)
-
-    def tearDown(self):
-        self.temporary.cleanup()
-
+class FamilyParity(FolderCase):
     def run_zea(self, family, case, model, samples):
         model.save_pretrained(self.folder / "model")
         with safe_open(self.folder / "model" / "model.safetensors", "pt") as file:
@@ -151,10 +144,7 @@ class FamilyParity(unittest.TestCase):
         )
         frozen = [f"model.{module}.train=false" for module in case.get("frozen", [])]
         MODEL_RUNS.run(case.get("ranks", 1), deck, out, *family.deck, *case.get("deck", []), *frozen)
-        with h5py.File(out) as file:
-            rows = zip(file["sample"][...].tolist(), file["position"][...].tolist())
-            logits = dict(zip(rows, file["logits"][...]))
-            return file["loss"][0], logits, dict(datasets(file["gradients"]))
+        return read_outputs(out)
 
     def check_case(self, family, case):
         torch.manual_seed(1)
@@ -164,13 +154,10 @@ class FamilyParity(unittest.TestCase):
                 if family.file_name(name).startswith(family.frozen[module]):
                     parameter.requires_grad_(False)
         samples = make_samples(family, case)
-        expected_loss, expected_logits, expected_gradients = reference_of(family, model, samples)
-        loss, logits, gradients = self.run_zea(family, case, model, samples)
-        self.assertEqual(sorted(expected_logits), sorted(logits))
-        for row, values in expected_logits.items():
-            np.testing.assert_allclose(logits[row], values, rtol=1e-5, atol=1e-5, err_msg=str(row))
-        self.assertAlmostEqual(loss, expected_loss, delta=2e-6 * expected_loss)
-        check_gradients(self, expected_gradients, gradients)
+        expected = reference_of(family, model, samples)
+        found = self.run_zea(family, case, model, samples)
+        check_outputs(self, expected, found)
+        check_gradients(self, expected[2], found[2])
 
     def check_prompts(self, family):
         """With pictures."""

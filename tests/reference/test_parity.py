@@ -9,12 +9,10 @@ import json
 import re
 import shlex
 import sys
-import tempfile
 import unittest
-from pathlib import Path
 
 try:
-    import h5py
+    import h5py  # noqa: F401
     import numpy as np
     import torch
     from safetensors import safe_open
@@ -31,6 +29,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+from folder_case import FolderCase
 from parity_cases import CASES, PATCHES, PROMPTED, VOCABULARY
 from tower_cases import EXTRA_TOKENS, TOWER_CASES
 from transformers_models import (
@@ -38,11 +37,12 @@ from transformers_models import (
     ModelRuns,
     check_gradients,
     check_next_tokens,
-    datasets,
+    check_outputs,
     divergence,
     file_name,
     normalised,
     perturbed,
+    read_outputs,
     reference,
     run,
 )
@@ -208,14 +208,7 @@ def spell_rope_as_before(path):
     path.write_text(json.dumps(config))
 
 
-class Parity(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name)
-
-    def tearDown(self):
-        self.temporary.cleanup()
-
+class Parity(FolderCase):
     def run_zea(self, model, samples, case, name="out.h5", overrides=()):
         if not (self.folder / "weights.h5").exists():
             model.save_pretrained(self.folder / "model")
@@ -233,10 +226,7 @@ class Parity(unittest.TestCase):
         frozen = [FROZEN[module][1] for module in case.get("frozen", [])]
         overrides = [*case.get("deck", []), *frozen, *overrides]
         MODEL_RUNS.run(case.get("ranks", 1), self.folder / "deck.toml", self.folder / name, *overrides)
-        with h5py.File(self.folder / name) as out:
-            rows = zip(out["sample"][...].tolist(), out["position"][...].tolist())
-            logits = dict(zip(rows, out["logits"][...]))
-            return out["loss"][0], logits, dict(datasets(out["gradients"]))
+        return read_outputs(self.folder / name)
 
     def check_names(self, model, multimodal):
         """The mapping of names that this file compares by is that of the files."""
@@ -257,17 +247,13 @@ class Parity(unittest.TestCase):
 
     def check_case(self, case, attention="sdpa"):
         model, samples = self.prepare(case)
-        expected_loss, expected_logits, expected_gradients = reference_of(
-            model, samples, case.get("attention", attention), case.get("both_ways", False)
-        )
-        loss, logits, gradients = self.run_zea(model, samples, case)
+        expected = reference_of(model, samples, case.get("attention", attention), case.get("both_ways", False))
+        found = self.run_zea(model, samples, case)
         self.check_names(model, is_multimodal(case))
-        self.assertEqual(sorted(expected_logits), sorted(logits))
-        for row, values in expected_logits.items():
-            np.testing.assert_allclose(logits[row], values, rtol=1e-5, atol=1e-5, err_msg=str(row))
-            self.assertLess(divergence(values, logits[row]), 3e-7)
-        self.assertAlmostEqual(loss, expected_loss, delta=2e-6 * expected_loss)
-        check_gradients(self, expected_gradients, gradients)
+        check_outputs(self, expected, found)
+        for row, values in expected[1].items():
+            self.assertLess(divergence(values, found[1][row]), 3e-7)
+        check_gradients(self, expected[2], found[2])
 
     def check_prompts(self, case):
         model, samples = self.prepare(case, PROMPTS)

@@ -169,6 +169,26 @@ def datasets(group, prefix=""):
             yield from datasets(item, f"{prefix}{name}/")
 
 
+def read_outputs(path):
+    """What run_model wrote: the loss, logits by (sample, position), gradients by parameter."""
+    import h5py
+
+    with h5py.File(path) as file:
+        rows = zip(file["sample"][...].tolist(), file["position"][...].tolist())
+        return file["loss"][0], dict(zip(rows, file["logits"][...])), dict(datasets(file["gradients"]))
+
+
+def check_outputs(test, expected, found, atol=1e-5, name=""):
+    """Both as read_outputs() gives them, but for the gradients, which have a check of their own."""
+    import numpy as np
+
+    (expected_loss, expected_logits, _), (loss, logits, _) = expected, found
+    test.assertEqual(sorted(expected_logits), sorted(logits))
+    for row, values in expected_logits.items():
+        np.testing.assert_allclose(logits[row], values, rtol=1e-5, atol=atol, err_msg=f"{row} {name}")
+    test.assertAlmostEqual(loss, expected_loss, delta=2e-6 * expected_loss)
+
+
 def check_gradients(test, expected, found):
     """Each, by name, to 1e-5 of its own norm and 1e-6 of that of all."""
     import numpy as np
