@@ -21,9 +21,10 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Who holds a lock: one line each of host, process, when that started, job, the space that numbers
-/// its processes, of which containers have one each, and how often the job was requeued.
+/// its processes, of which containers have one each, how often the job was requeued, and which boot
+/// of which machine this is.
 struct Holder {
-  std::string host, process, started, job, process_space, requeued;
+  std::string host, process, started, job, process_space, requeued, boot, machine;
 
   bool operator==(const Holder&) const = default;
   std::string describe() const {
@@ -48,14 +49,27 @@ std::string start_of_process(const std::string& process) {
   return state == "Z" || state == "X" ? "" : started;
 }
 
+/// Of a file; empty where there is none.
+std::string first_line(const char* path) {
+  std::string line;
+  std::getline(std::ifstream(path), line);
+  return line;
+}
+
 Holder own_holder() {
   const char* job = std::getenv("SLURM_JOB_ID");
   const std::string process = std::to_string(getpid());
   std::error_code no_link;  // no /proc: nothing is known of any process
   const fs::path space = fs::read_symlink("/proc/self/ns/pid", no_link);
   const char* requeued = std::getenv("SLURM_RESTART_COUNT");
-  return {host_name(),    process,        start_of_process(process),
-          job ? job : "", space.string(), requeued ? requeued : "0"};
+  return {.host = host_name(),
+          .process = process,
+          .started = start_of_process(process),
+          .job = job ? job : "",
+          .process_space = space.string(),
+          .requeued = requeued ? requeued : "0",
+          .boot = first_line("/proc/sys/kernel/random/boot_id"),
+          .machine = first_line("/etc/machine-id")};
 }
 
 Holder read_holder(const fs::path& lock) {
@@ -67,15 +81,21 @@ Holder read_holder(const fs::path& lock) {
   std::getline(file, holder.job);
   std::getline(file, holder.process_space);
   std::getline(file, holder.requeued);
+  std::getline(file, holder.boot);
+  std::getline(file, holder.machine);
   return holder;
 }
 
 bool is_stale(const Holder& holder, const Holder& own) {
+  // Names of hosts, numbers of spaces and, in copies of an image, ids of machines come again
+  // elsewhere: a machine is known by its name and id together.
+  const bool is_own_host = holder.host == own.host && !own.boot.empty() && !holder.boot.empty();
+  const bool is_own_machine = is_own_host && !own.machine.empty() && holder.machine == own.machine;
+  if (is_own_machine && holder.boot != own.boot) return true;  // which started again since
+  const bool is_here = is_own_host && holder.boot == own.boot && !own.process_space.empty() &&
+                       holder.process_space == own.process_space;
   // Elsewhere only a job that was requeued is known to have ended: it is this one.
-  const bool is_elsewhere = holder.host != own.host || (!holder.process_space.empty() &&
-                                                        holder.process_space != own.process_space);
-  if (is_elsewhere)
-    return !own.job.empty() && holder.job == own.job && holder.requeued != own.requeued;
+  if (!is_here) return !own.job.empty() && holder.job == own.job && holder.requeued != own.requeued;
   const std::string started = start_of_process(holder.process);
   return started.empty() || started != holder.started;
 }
@@ -102,6 +122,7 @@ void write_holder(const fs::path& path, const Holder& holder) {
   std::ofstream out(path);
   out << holder.host << '\n' << holder.process << '\n' << holder.started << '\n';
   out << holder.job << '\n' << holder.process_space << '\n' << holder.requeued << '\n';
+  out << holder.boot << '\n' << holder.machine << '\n';
   out.close();
   if (out) return;
   const int error = errno;

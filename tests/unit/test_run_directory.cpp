@@ -58,7 +58,8 @@ class Left {
   pid_t child_ = 0;
 };
 
-constexpr int kHostLine = 0, kProcessLine = 1, kStartedLine = 2, kProcessSpaceLine = 4;
+constexpr int kHostLine = 0, kProcessLine = 1, kStartedLine = 2, kProcessSpaceLine = 4,
+              kBootLine = 6, kMachineLine = 7;
 
 TEST(RunDirectory, RefusesASecondRunAndGivesTheLockBack) {
   const TemporaryDirectory folder;
@@ -101,8 +102,28 @@ TEST(RunDirectory, CannotKnowAboutAContainerOfTheSameHostName) {
   EXPECT_THROW(RunDirectory(left.path()), StorageError);
 }
 
+/// A lock of an earlier zea does not say which it is.
+TEST(RunDirectory, CannotKnowAboutAnotherMachineOfTheSameHostName) {
+  for (const char* other : {"another's", ""}) {
+    const Left left;
+    left.rewrite_line(kBootLine, other);
+    left.rewrite_line(kMachineLine, other);
+    EXPECT_THROW(RunDirectory(left.path()), StorageError) << other;
+  }
+}
+
+/// Whatever has the process's number now.
+TEST(RunDirectory, TakesOverTheLockOfBeforeTheMachineStartedAgain) {
+  if (!std::filesystem::exists("/etc/machine-id")) GTEST_SKIP() << "the machine has no id";
+  const Left left;
+  left.rewrite_line(kBootLine, "an earlier one");
+  left.rewrite_line(kProcessLine, "1");
+  EXPECT_NE(RunDirectory(left.path()).note(), "");
+}
+
 TEST(RunDirectory, LeavesALockAloneThatIsNotItsOwn) {
-  for (const int line : {kHostLine, kProcessLine, kStartedLine, kProcessSpaceLine}) {
+  for (const int line :
+       {kHostLine, kProcessLine, kStartedLine, kProcessSpaceLine, kBootLine, kMachineLine}) {
     const Left left;
     {
       const RunDirectory taken_over(left.path());
