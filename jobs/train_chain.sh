@@ -61,6 +61,15 @@ give_up_as_asked() {
   give_up 75 "zea was asked to leave, by $by: not queued again; $(how_to_go_on)"
 }
 
+# Of the run's log, to which each start appends.
+log_bytes() { if [ -f "$directory/log.txt" ]; then stat -c %s "$directory/log.txt"; else echo 0; fi; }
+
+# Whether zea took a STOP in this start, and not the script's own.
+took_stop() {
+  [ -z "$asked_to_leave" ] && [ -f "$directory/log.txt" ] &&
+    tail -c "+$((log_bytes_before + 1))" "$directory/log.txt" | grep -q "found the file STOP in "
+}
+
 # Of the newest complete checkpoint of a run; nothing without one.
 newest_manifest() {
   local manifests=("$1"/checkpoints/step-????????/manifest.json)
@@ -176,7 +185,7 @@ go_on_later() {
   local step=$1 seconds=$2
   wrote_checkpoint ||
     give_up 75 "no checkpoint is newer than when this start began, so another would not help: allow more time (--time, --signal)"
-  if [ -z "$asked_to_leave" ] && [[ " ${options[*]} " != *" -t "* ]]; then give_up_as_asked; fi
+  if took_stop || { [ -z "$asked_to_leave" ] && [[ " ${options[*]} " != *" -t "* ]]; }; then give_up_as_asked; fi
   fast_starts=$((seconds < shortest_start_seconds ? fast_starts + 1 : 0))
   [ "$fast_starts" -lt "$most_fast_starts" ] ||
     give_up 75 "$fast_starts starts in a row lasted less than $shortest_start_seconds s: allow more time, then $(how_to_go_on)"
@@ -200,6 +209,7 @@ leave_to_slurm() {
   local restarts
   restarts=$(scontrol -o show job "$SLURM_JOB_ID" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p')
   if [ "${restarts:-0}" -le "${SLURM_RESTART_COUNT:-0}" ]; then give_up "$code" "cancelled"; fi
+  if took_stop; then touch "$directory/STOP"; fi # for the next start, which ends by it
   note "queued again by Slurm"
   exit "$code"
 }
@@ -216,6 +226,7 @@ is_preempted() {
 heed_slurm() {
   [ -z "$ended_by_slurm" ] || leave_to_slurm
   if [ "$code" -ne 0 ] && is_preempted; then
+    ! took_stop || give_up_as_asked
     note "preempted (exit code $code); queued again, to go on with what is in $directory"
     queue_again
   fi
@@ -225,6 +236,7 @@ train() {
   local begin=$SECONDS
   choose_start "$@"
   marks_before=$(all_marks "$directory")
+  log_bytes_before=$(log_bytes)
   note "start $((${SLURM_RESTART_COUNT:-0} + 1)) on $SLURM_NTASKS ranks of $SLURM_JOB_NODELIST: zea ${start[*]} ${options[*]}"
   hand_on
   check "${start[@]}" "${zea_options[@]}" "${options[@]}"

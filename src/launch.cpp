@@ -393,6 +393,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
                                   .counts_part = true};
     const bool is_whole =
         evaluate_and_report(engine, *ranks.control, *data.eval, loading, log, metrics, output);
+    if (!stop.note().empty()) log.info(stop.note());
     return is_whole ? ExitCode::Done : ExitCode::Requeue;
   }
 

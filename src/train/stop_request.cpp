@@ -82,7 +82,10 @@ StepFlags StopRequest::poll(double seconds_to_save, bool has_saved) {
   }
   has_asked_ |= flags.save > 0;
   if (!is_root_) return flags;
-  flags.leave += take_file(directory / "STOP");
+  if (take_file(directory / "STOP")) {
+    note_ = "found the file STOP in " + directory_ + ": leaving";
+    ++flags.leave;
+  }
   flags.leave += is_time_up(seconds_to_save);
   return flags;
 }

@@ -165,6 +165,8 @@ ExitCode Trainer::train(MadeSteps& source) {
     if (!known.empty() && known.back().step == position_.step &&
         (is_due(options_.log.every) || last || leaves))
       log_step(known.back(), last || leaves);
+    // Before the checkpoint, which a batch system may cut short.
+    if (leaves && !parts_.stop.note().empty()) parts_.log.info(parts_.stop.note());
     // Saved first: a fault of the held-out data must not cost the training.
     if (is_due(options_.checkpoint.every) || saves || leaves ||
         (last && options_.checkpoint.at_end))

@@ -107,6 +107,7 @@ class Evaluate(zr.ZeaTest):
             self.assertIn(f"ends with {line['samples']} samples: the run is asked to leave", said)
             self.assertLess(line["samples"], 20_000)
             self.assertEqual(len(zr.predictions(directory)), line["samples"])
+            self.assertEqual(said.count(f"found the file STOP in {directory}: leaving"), int(name == "stop"), said)
             self.assertFalse((directory / "STOP").exists())
 
     def test_without_targets_there_is_no_loss(self):

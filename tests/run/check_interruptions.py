@@ -80,6 +80,8 @@ class Interruptions(zr.ZeaTest):
             run.process.send_signal(signal.SIGUSR2)
             self.assertEqual(run.wait(), 75, run.output)
             self.assertIn(f"go on with -r {self.directory}", run.output)
+        log = (self.directory / "log.txt").read_text()
+        self.assertEqual(log.count(f"found the file STOP in {self.directory}: leaving"), 1, "the signal is no file")
 
         self.go_on_to(zr.last_step(self.directory) + 20)
         self.assert_same_as_alone()

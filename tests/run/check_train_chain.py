@@ -18,14 +18,16 @@ SCONTROL = """\
 #!/usr/bin/env bash
 if [ "$1" = requeue ]; then touch requeued; else echo "JobId=7 Restarts=9 PreemptTime=${PREEMPTED:-None} x"; fi
 """
-# Tells where the run is; as ranks: that it was started, and perhaps sets a checkpoint aside and writes another, before
-# it ends with a code, or the job is killed that was just told to leave, or Slurm ends the job.
+# Tells where the run is; as ranks: that it was started, and perhaps sets a checkpoint aside, writes another and logs
+# that it found a STOP, before it ends with a code, or the job is killed that was just told to leave, or Slurm ends the
+# job.
 ZEA = """\
 #!/usr/bin/env bash
 if [ "$1" = -n ]; then printf '[run]\\ndirectory = "run"\\n[model]\\n'; exit; fi
 echo "$*" >>starts
 if [ -n "${ASIDE:-}" ]; then mv "run/checkpoints/$ASIDE" "run/checkpoints/$ASIDE.replaced-1"; fi
 if [ -n "${WRITES:-}" ]; then mkdir -p "run/checkpoints/$WRITES" && touch "run/checkpoints/$WRITES/manifest.json"; fi
+if [ -n "${FINDS:-}" ]; then echo "info found the file STOP in run: leaving" >>run/log.txt; fi
 if [ -n "${ENDS:-}" ]; then exit "$ENDS"; fi
 if [ -n "${KILLED:-}" ]; then
   kill -USR2 "$CHAIN"
@@ -127,6 +129,29 @@ class TrainChain(unittest.TestCase):
         self.assertEqual(self.starts()[-1], "--check-node -r run")
         (self.folder / "requeued").unlink()
         self.assert_ends(self.run_job(6, "deck.toml", ENDS="0", **preempted), 0, "done")
+
+    def test_a_stop_while_it_is_preempted(self):
+        """Which zea has taken. Of an earlier start it does not count."""
+        found = {"FINDS": "yes", "WRITES": "step-00000003"}
+        preempted = {"PREEMPTED": "2026-01-02T03:04:05"}
+        for code in ("75", "205"):
+            done = self.run_job(0, "deck.toml", ENDS=code, **found, **preempted)
+            self.assert_ends(done, 75, "asked to leave, by a STOP file")
+        done = self.run_job(0, "-r", "run", ENDS="75", **preempted)
+        self.assert_ends(done, 75, "preempted (exit code 75); queued again", is_queued_again=True)
+
+    def test_a_stop_that_zea_took_when_slurm_ended_the_job(self):
+        """The next start ends by it."""
+        done = self.run_job(0, "deck.toml", FINDS="yes", WRITES="step-00000003")
+        self.assertIn("queued again by Slurm", done.stdout, done.stderr)
+        self.assert_ends(self.run_job(1, "deck.toml"), 75, "asked to leave, by a STOP file")
+        self.assertEqual(len(self.starts()), 1)
+
+    def test_a_stop_of_a_run_with_a_wall_limit(self):
+        """Whose time was not over."""
+        found = {"FINDS": "yes", "WRITES": "step-00000003"}
+        done = self.run_job(0, "deck.toml", "-t", "1:00", ENDS="75", **found)
+        self.assert_ends(done, 75, "asked to leave, by a STOP file")
 
     def test_requests_while_the_job_waits(self):
         self.start(0, "deck.toml", writes="step-00000003")

@@ -122,11 +122,24 @@ TEST(StopRequest, FilesAskTheRootOnce) {
   write_bytes(run / "STOP", "");
 
   EXPECT_EQ(other.poll(0).save, 0);
+  EXPECT_EQ(root.note(), "");
   const StepFlags asked = root.poll(0), again = root.poll(0);
 
   EXPECT_EQ(asked.save, 1);
   EXPECT_EQ(asked.leave, 1);
   EXPECT_EQ(again.save + again.leave, 0);
+  EXPECT_EQ(root.note(), "found the file STOP in " + run.path() + ": leaving");
+  EXPECT_EQ(other.note(), "");
+}
+
+TEST(StopRequest, ASignalIsNotTakenForAStopFile) {
+  const TemporaryDirectory run;
+  StopRequest root(run.path(), true, 0);
+
+  std::raise(SIGTERM);
+
+  EXPECT_EQ(root.poll(0).leave, 1);
+  EXPECT_EQ(root.note(), "");
 }
 
 TEST(StopRequest, ASignalAfterAFileIsAnotherRequest) {

@@ -42,6 +42,8 @@ class StopRequest {
   /// for another `spread_seconds`.
   void serve_save(double spread_seconds = 1);
   double elapsed_seconds() const;
+  /// Of a STOP that poll() took, which jobs/train_chain.sh looks for in the log; empty otherwise.
+  const std::string& note() const { return note_; }
 
  private:
   int take_save_signals();
@@ -52,6 +54,7 @@ class StopRequest {
   bool is_root_;
   double wall_seconds_;
   std::chrono::steady_clock::time_point start_;
+  std::string note_;
   bool is_half_over_ = false;     ///< the time, and a run that had saved nothing was told so
   bool has_asked_ = false;        ///< for a checkpoint, and it was not served yet
   int64_t on_its_way_until_ = 0;  ///< clock_nanoseconds(): for a signal that others have had
