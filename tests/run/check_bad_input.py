@@ -4,8 +4,10 @@ to do; it ends the run with the documented exit code, and leaves no checkpoint b
 
 import copy
 import io
+import json
 import os
 import re
+import shlex
 import shutil
 import unittest
 import wave
@@ -278,6 +280,21 @@ class BadInput(zr.ZeaTest):
         keys = [limit, "data.bad_items=mask", "schedule.steps=2"]
         self.assert_code(zr.run_zea(1, ["-i", deck, "-d", masked, *keys], masked), 0)
         self.assertEqual([line["bad_items"] for line in zr.train_lines(masked)], [1, 1])
+
+    def test_more_memory_than_there_is(self):
+        """Of addresses, 256 GiB: of memory some systems promise more than they have. Each rank has a copy of its own,
+        which does not lie in /dev/shm."""
+        huge = {**zr.CONFIG["text_config"], "vocab_size": 1 << 30, "hidden_size": 768}
+        config = self.folder / "huge.json"
+        config.write_text(json.dumps(huge))
+        limited = self.folder / "zea"
+        limited.write_text(f'#!/bin/sh\nulimit -v {1 << 28} && exec {shlex.quote(str(zr.ZEA))} "$@"\n')
+        limited.chmod(0o755)
+        train = zr.make_dataset(self.folder / "text.h5", [zr.text_sample(i) for i in range(8)])
+        keys = ['model.weights=""', f"model.config={config}", "mesh.llm.strategy=no_shard"]
+        words = ["zea: out of memory: ", " bytes for a tensor are not to be had on this host; take fewer tokens"]
+        with mock.patch.object(zr, "ZEA", limited):
+            self.refuse(7, words, keys, train=train)
 
     def test_masked_image(self):
         tokens, mask, _ = zr.image_sample(1)
