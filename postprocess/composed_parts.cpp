@@ -80,16 +80,7 @@ bool is_llava(const Json& encoders) {
          encoder["vision_config"].value(kPoolingLayer, true);
 }
 
-/// What of the files beside the model belongs to an encoder, whose name stands before them.
-Texts texts_of(const WeightsSource& model, const std::string& encoder) {
-  const std::string before = encoder + ".";
-  Texts texts;
-  for (const std::string& name : model.companions())
-    if (name.starts_with(before)) texts[name.substr(before.size())] = model.companion(name);
-  return texts;
-}
-
-/// The rest.
+/// What of the files beside the model belongs to no encoder, whose name stands before its own.
 Texts texts_of_decoder(const WeightsSource& model, const Json& encoders) {
   Texts texts;
   for (const std::string& name : model.companions()) {
@@ -130,6 +121,26 @@ Json image_processor_of(const Json& encoder, const PatchInput& patches) {
   return processor;
 }
 
+/// What belongs to an encoder, with the images that it was trained with.
+Texts texts_of_encoder(const WeightsSource& composed, const Json& encoder,
+                       const EncoderSpec& spec) {
+  const std::string before = spec.name + ".";
+  Texts texts;
+  for (const std::string& name : composed.companions())
+    if (name.starts_with(before)) texts[name.substr(before.size())] = composed.companion(name);
+  if (!encoder.contains(kImageProcessor) || spec.varies()) return texts;
+  const Json images = image_processor_of(encoder, spec.patches());
+  constexpr const char* kWhole = "processor_config.json";
+  Json whole = texts.contains(kWhole) ? Json::parse(texts[kWhole], nullptr, false) : Json();
+  if (whole.contains(kImageProcessor)) {  // which goes before a file of its own
+    whole[kImageProcessor] = images;
+    texts[kWhole] = whole.dump(2) + "\n";
+  } else {
+    texts["preprocessor_config.json"] = images.dump(2) + "\n";
+  }
+  return texts;
+}
+
 /// By it transformers makes of an image so many placeholders as it has features, and of a text and
 /// images what the model reads. Pixtral's marks rows, which the model was not trained with.
 void add_llava_processor(const Json& encoder, const EncoderSpec& spec, Texts& texts) {
@@ -147,7 +158,7 @@ void add_llava_processor(const Json& encoder, const EncoderSpec& spec, Texts& te
   texts["processor_config.json"] = processor.dump(2) + "\n";
 }
 
-ModelPart make_llava(const WeightsSource& composed, const Json& config) {
+ModelPart make_llava(const WeightsSource& composed, const Json& config, const EncoderSpec& spec) {
   const Json::const_iterator first = config["encoders"].begin();
   const std::string& name = first.key();
   const Json& encoder = first.value();
@@ -159,7 +170,7 @@ ModelPart make_llava(const WeightsSource& composed, const Json& config) {
   llava["text_config"] = config["text_config"];
   llava["tie_word_embeddings"] = config["text_config"].value("tie_word_embeddings", false);
   Texts texts = texts_of_decoder(composed, config["encoders"]);
-  add_llava_processor(encoder, make_model_spec(config.dump()).encoders.front(), texts);
+  add_llava_processor(encoder, spec, texts);
   const std::string root = name;
   return make_part(composed, "", llava,
                    {{root + ".encoder.", "vision_tower."},
@@ -171,14 +182,16 @@ ModelPart make_llava(const WeightsSource& composed, const Json& config) {
 std::vector<ModelPart> parts_of_composed(const WeightsSource& composed, const Json& config) {
   std::vector<ModelPart> parts;
   const Json& encoders = config.at("encoders");
+  const ModelSpec spec = make_model_spec(config.dump());
   if (is_llava(encoders)) {
-    parts.push_back(make_llava(composed, config));
+    parts.push_back(make_llava(composed, config, spec.encoders.front()));
     return parts;
   }
   for (const auto& [name, encoder] : encoders.items()) {
     const char* key = encoder.contains("vision_config") ? "vision_config" : "audio_config";
+    const EncoderSpec& of_name = *std::ranges::find(spec.encoders, name, &EncoderSpec::name);
     parts.push_back(make_part(composed, name + "/", encoder[key], {{name + ".encoder.", ""}},
-                              texts_of(composed, name)));
+                              texts_of_encoder(composed, encoder, of_name)));
     parts.push_back(
         make_part(composed, name + ".projector/", encoder, {{name + ".projector.", ""}}, {}));
   }

@@ -202,16 +202,21 @@ class Composed(FolderCase):
 
         self.assertAlmostEqual(loss, self.loss_of(samples, logits_of), delta=1e-5)
 
-    def test_llava_gets_the_images_that_it_was_trained_with(self):
-        """Its encoder's processor makes smaller squares than the table of positions is for."""
+    def save_smaller_squares(self):
+        """Sections of a model whose encoder's processor makes smaller squares than the table of positions is for."""
         clip, llama = self.save("clip", make_clip()), self.save("llama", make_text())
         sizes = {"size": {"shortest_edge": 20}, "crop_size": {"height": 16, "width": 16}}
         CLIPImageProcessorPil(**sizes, image_mean=MEAN, image_std=STD).save_pretrained(clip)
         add_tokenizer(llama)
-        sections = {
-            "vision": f'weights = "{clip}"\nplaceholder = "<picture>"',
-            "llm": f'weights = "{llama}"',
-        }
+        return {"vision": f'weights = "{clip}"\nplaceholder = "<picture>"', "llm": f'weights = "{llama}"'}
+
+    def assert_makes_squares_of_the_table(self, directory):
+        processor = AutoImageProcessor.from_pretrained(directory, backend="pil")
+        self.assertEqual((processor.size["shortest_edge"], processor.crop_size["height"]), (40, IMAGE_SIZE))
+        return processor
+
+    def test_llava_gets_the_images_that_it_was_trained_with(self):
+        sections = self.save_smaller_squares()
         random = np.random.default_rng(7)
         samples = [
             (tokens, mask, [random.integers(0, 256, (50, 70, 3), dtype=np.uint8) for _ in items])
@@ -222,14 +227,27 @@ class Composed(FolderCase):
         self.assertIn(said, (self.folder / "run/log.txt").read_text())
         out = self.export()
         llava = self.assert_loads(LlavaForConditionalGeneration, out)
-        processor = AutoImageProcessor.from_pretrained(out, backend="pil")
-        self.assertEqual((processor.size["shortest_edge"], processor.crop_size["height"]), (40, IMAGE_SIZE))
+        processor = self.assert_makes_squares_of_the_table(out)
 
         def logits_of(tokens, mask, items):
             pixels = processor([Image.fromarray(item) for item in items], return_tensors="pt") if items else {}
             return llava(input_ids=torch.tensor(tokens)[None], use_cache=False, **pixels).logits[0]
 
         self.assertAlmostEqual(loss, self.loss_of(samples, logits_of), delta=1e-5)
+
+    def test_an_encoder_for_itself_gets_these_images_too(self):
+        """Whichever file says how they are made."""
+        sections = self.save_smaller_squares()
+        sections["vision"] += '\nprojector = "linear"'
+        alone, whole = (self.folder / "clip" / name for name in ("preprocessor_config.json", "processor_config.json"))
+        for file in (alone, whole):
+            if file == whole:
+                whole.write_text(json.dumps({"image_processor": json.loads(alone.read_text())}))
+                alone.unlink()
+            self.train(sections, make_samples(SIDE * SIDE, 5), 5, name=file.stem)
+            vision = self.export(file.stem) / "vision"
+            self.assertEqual([path.name for path in vision.glob("*processor_config.json")], [file.name])
+            self.assert_makes_squares_of_the_table(vision)
 
     def check_projector(self, kind, features):
         """SigLIP and Qwen2; the placeholder is a token that the tokenizer does not know."""
