@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "frozen_origin.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -22,23 +23,18 @@ std::vector<char> read_again(const WeightsSource& source, const OwnPiece& piece,
 
 }  // namespace
 
-DType type_in_files(const Plan& plan, DType given) {
-  const DType master = plan.precision.master;
-  return element_bytes(given) > element_bytes(master) ? master : given;
-}
-
 bool keeps_values(DType from, DType to) {
   return from == to || element_bytes(from) < element_bytes(to);
 }
 
-FrozenOrigin::FrozenOrigin(const Plan& plan, const WeightsSource& source) : source_(source) {
-  for (const TensorInfo& tensor : source.tensors())
-    types_[tensor.name] = type_in_files(plan, tensor.dtype);
-}
+FrozenOrigin::FrozenOrigin(const Plan& plan, const WeightsSource& source)
+    : source_(source), master_(plan.precision.master) {}
 
 DType FrozenOrigin::type_of(const std::string& param, DType held) const {
-  const auto found = types_.find(param);
-  return found == types_.end() ? held : found->second;
+  const std::vector<TensorInfo>& tensors = source_.tensors();
+  const auto given = std::ranges::lower_bound(tensors, param, {}, &TensorInfo::name);
+  if (given == tensors.end() || given->name != param) return held;
+  return element_bytes(given->dtype) > element_bytes(master_) ? master_ : given->dtype;
 }
 
 /// What is read must be what was read before: others may have written to the file since.

@@ -5,7 +5,6 @@
 // so that memory holds none of them twice.
 #pragma once
 
-#include <map>
 #include <string>
 
 #include "zea/io/weights_source.hpp"
@@ -14,10 +13,6 @@
 namespace zea::detail {
 
 struct OwnPiece;
-
-/// In which type files keep frozen values that a file gave as `given`: the same, but none wider
-/// than masters, as that of values which are drawn.
-DType type_in_files(const Plan& plan, DType given);
 
 /// Whether a floating type has all values of another.
 bool keeps_values(DType from, DType to);
@@ -28,7 +23,8 @@ class FrozenOrigin {
   FrozenOrigin(const Plan& plan, const WeightsSource& source);
 
   const WeightsSource& source() const { return source_; }
-  /// In files, of a frozen parameter that is `held` so.
+  /// In files, of a frozen parameter that is `held` so: that of the source, but none wider than
+  /// masters, as that of values which are drawn.
   DType type_of(const std::string& param, DType held) const;
   /// Puts packed elements [first, first + count) of a piece into `target`, in its type in files,
   /// given how they are `held`. False: they are rounded, as the source has no longer what they were
@@ -38,7 +34,7 @@ class FrozenOrigin {
 
  private:
   const WeightsSource& source_;
-  std::map<std::string, DType> types_;
+  DType master_;
 };
 
 }  // namespace zea::detail

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/checkpoint/load_weights.hpp"
 
-#include <algorithm>
 #include <functional>
 #include <map>
 #include <string>
@@ -111,10 +110,7 @@ std::string describe_rounded(const Plan& plan, const WeightsSource& source) {
 
 void read_frozen(const Plan& plan, const WeightsSource& source, const std::string& name,
                  const Shape& shape, const Extent& extent, DType held, void* target) {
-  const std::vector<TensorInfo>& tensors = source.tensors();
-  const auto info = std::ranges::lower_bound(tensors, name, {}, &TensorInfo::name);
-  const bool is_there = info != tensors.end() && info->name == name;
-  const DType kept = is_there ? detail::type_in_files(plan, info->dtype) : held;
+  const DType kept = detail::FrozenOrigin(plan, source).type_of(name, held);
   // Also where `kept` is the file's type: adapters that are merged into it are finer.
   if (kept == held) return source.read(name, shape, extent, held, target);
   std::vector<char> values(static_cast<size_t>(extent.elements()) * element_bytes(kept));
