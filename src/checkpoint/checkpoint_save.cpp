@@ -6,10 +6,10 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 
 #include "held_boxes.hpp"
 #include "save_manifest.hpp"
+#include "slow_wait.hpp"
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/retention.hpp"
 #include "zea/core/error.hpp"
@@ -187,16 +187,12 @@ SaveReport CheckpointSave::finish() {
   return report();
 }
 
-/// A file that grows is slow, not stuck.
 void CheckpointSave::wait_for_own_file() {
   ActionRecord& record = engine_.mesh().record();
   const ActionRecord::Action action(record, "write the checkpoint's file");
   shard_->help([&] { record.moved(); });
-  for (int64_t written = 0; is_writing_file();) {
-    if (written != shard_->written_bytes()) record.moved();
-    written = shard_->written_bytes();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  wait_while_slow(
+      record, [&] { return !is_writing_file(); }, [&] { return shard_->written_bytes(); });
 }
 
 Manifest CheckpointSave::own_part() const {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "checkpoint_save.hpp"
+#include "slow_wait.hpp"
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/retention.hpp"
 #include "zea/core/error.hpp"
@@ -19,16 +20,15 @@ CheckpointWriter::CheckpointWriter(Engine& engine, Collectives& control)
 
 CheckpointWriter::~CheckpointWriter() = default;
 
-/// On the root: its room may be needed, and its names. As long as files go it is slow, not stuck.
+/// On the root: its room may be needed, and its names.
 void CheckpointWriter::wait_for_removal() {
   if (!removal_.valid()) return;
   ActionRecord& record = engine_.mesh().record();
   const ActionRecord::Action action(record, "remove old checkpoints");
-  for (int64_t last = -1;
-       removal_.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready;) {
-    const int64_t removed = removed_files_;
-    if (std::exchange(last, removed) != removed) record.moved();
-  }
+  detail::wait_while_slow(
+      record,
+      [&] { return removal_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; },
+      [&] { return removed_files_.load(); });
   try {
     removal_.get();
   } catch (const StorageError& error) {
