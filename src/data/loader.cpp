@@ -241,6 +241,14 @@ size_t ItemDecoding::values(const ItemShape& shape) const {
   return static_cast<size_t>(3 * height * width * shape.pictures());
 }
 
+std::string describe(const std::vector<BadItem>& bad) {
+  std::string lines;
+  for (const BadItem& item : bad)
+    lines += "sample " + std::to_string(item.sample) + ", item " + std::to_string(item.item) +
+             " is masked: " + item.fault + "\n";
+  return lines;
+}
+
 LoadedMicrobatch load_microbatch(const Dataset& dataset, const LoaderOptions& options,
                                  const std::vector<int64_t>& ids) {
   MicrobatchPlan plan;

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <sstream>
 
 #include "zea/core/error.hpp"
 #include "zea/data/text.hpp"
@@ -101,7 +100,7 @@ class Evaluator {
 
   void note_bad_items(const LoadedMicrobatch& part) {
     if (!reports()) return;
-    for (const BadItem& bad : part.bad) bad_lines_ += bad.describe();
+    bad_lines_ += describe(part.bad);
     bad_items_ += static_cast<double>(part.bad.size());
   }
 
@@ -293,8 +292,7 @@ bool evaluate_and_report(Engine& engine, Collectives& control, const Dataset& da
   }
   evaluation.metrics.step = output.step;
   evaluation.metrics.seconds = output.seconds;
-  std::istringstream bad_items(evaluation.bad_items);
-  for (std::string line; std::getline(bad_items, line);) log.warn(line);
+  warn_of_lines(log, evaluation.bad_items);
   log.info(eval_line(evaluation.metrics));
   if (evaluation.metrics.prompts > 0) log.info(generation_line(evaluation.metrics));
   if (control.rank() != 0) return evaluation.is_whole;

@@ -2,6 +2,7 @@
 #include "zea/train/gather_text.hpp"
 
 #include <numeric>
+#include <sstream>
 
 namespace zea {
 
@@ -13,6 +14,11 @@ std::string gather_text(Collectives& control, const std::string& own) {
   std::string all(control.rank() == 0 ? static_cast<size_t>(total) : 0, '\0');
   control.gather(own.data(), all.data(), counts, DType::UInt8, 0).wait();
   return all;
+}
+
+void warn_of_lines(Log& log, const std::string& lines) {
+  std::istringstream all(lines);
+  for (std::string line; std::getline(all, line);) log.warn(line);
 }
 
 }  // namespace zea

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <limits>
 #include <span>
-#include <sstream>
 #include <utility>
 
 #include "zea/checkpoint/agree.hpp"
@@ -240,8 +239,7 @@ std::vector<StepReport> Trainer::run_step(const MadeSteps& source, MadeStep& mad
   for (size_t m = 0; m < step.microbatches.size(); ++m) {
     const ActionRecord::Action action(record(), "make microbatch");
     const LoadedMicrobatch& part = step.microbatches[m];
-    for (const BadItem& bad : part.bad)
-      if (reports) bad_lines_ += bad.describe();
+    if (reports) bad_lines_ += describe(part.bad);
     if (reports) bad_items += static_cast<int64_t>(part.bad.size());
     microbatches.push_back(source.take(made, m));
   }
@@ -291,8 +289,7 @@ void Trainer::end_trace() {
 
 /// Names the items that any rank has masked since the last call.
 void Trainer::warn_of_bad_items() {
-  std::istringstream all(gather_text(parts_.control, std::exchange(bad_lines_, "")));
-  for (std::string line; std::getline(all, line);) parts_.log.warn(line);
+  warn_of_lines(parts_.log, gather_text(parts_.control, std::exchange(bad_lines_, "")));
 }
 
 /// Steps count from 1.

@@ -26,13 +26,10 @@ struct BadItem {
   int64_t sample = 0;  ///< id in the data set
   int64_t item = 0;    ///< position among the sample's items
   std::string fault;
-
-  /// For the log, a line.
-  std::string describe() const {
-    return "sample " + std::to_string(sample) + ", item " + std::to_string(item) +
-           " is masked: " + fault + "\n";
-  }
 };
+
+/// For the log, a line of each.
+std::string describe(const std::vector<BadItem>& bad);
 
 struct LoadedMicrobatch {
   std::vector<Sample>

@@ -5,10 +5,14 @@
 #include <string>
 
 #include "zea/comm/collectives.hpp"
+#include "zea/core/log.hpp"
 
 namespace zea {
 
 /// The ranks' texts one after another on the root rank; empty elsewhere. Collective.
 std::string gather_text(Collectives& control, const std::string& own);
+
+/// Each line a warning of its own.
+void warn_of_lines(Log& log, const std::string& lines);
 
 }  // namespace zea
