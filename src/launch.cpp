@@ -19,8 +19,10 @@
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/comm/node_cores.hpp"
 #include "zea/comm/node_memory.hpp"
+#include "zea/comm/node_notes.hpp"
 #include "zea/comm/recorded_collectives.hpp"
 #include "zea/core/formatted.hpp"
+#include "zea/core/host_name.hpp"
 #include "zea/core/printable.hpp"
 #include "zea/deck/deck.hpp"
 #include "zea/io/companions.hpp"
@@ -382,7 +384,8 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   const RunData data = open_data(plan, ranks);
   Mesh mesh(ranks.ranks, plan.mesh, collectives_of(device), &ranks.record);
   Engine engine(plan, mesh, device);
-  if (const std::string note = mesh.note(); !note.empty()) log.warn(note);
+  const NodeNote of_node{world.node_of_rank()[world.rank()], host_name(), mesh.note()};
+  if (const auto note = note_of_nodes(*ranks.control, of_node); !note.empty()) log.warn(note);
   const TrainPosition position = load(start, ranks, engine, log);
   const LoaderOptions loading = loading_here(plan, ranks, world);
   if (start.options.run.mode != RunMode::Train) {

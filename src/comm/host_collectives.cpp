@@ -40,7 +40,9 @@ std::unique_ptr<Collectives> over_mpi(const Communicator& communicator, std::str
                                           std::move(note));
 }
 
+/// Nothing of a node which would have the memory: that without it tells why.
 std::string fallback_note(const Communicator& communicator, const std::string& why_not) {
+  if (why_not.empty()) return {};
   return "ranks of a node do not meet in shared memory for communicator " + communicator.name() +
          ", so its collectives go over MPI and are slower: " + why_not;
 }

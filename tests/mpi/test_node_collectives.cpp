@@ -17,6 +17,7 @@
 
 #include "mpi/shared_collectives.hpp"
 #include "support/mpi_main.hpp"
+#include "zea/comm/node_notes.hpp"
 
 namespace zea::test_node_collectives {
 namespace {
@@ -290,6 +291,23 @@ TEST_F(NodeCollectivesTest, OneRankWithoutMemorySendsAllToMpi) {
 
   EXPECT_NE(note.find("more than the 1000 allowed"), std::string::npos) << note;
   EXPECT_NE(note.find("collectives go over MPI"), std::string::npos) << note;
+}
+
+TEST_F(NodeCollectivesTest, TheNodeWithoutMemorySaysWhy) {
+  if (size() != 4) GTEST_SKIP() << "two nodes of two";
+  NodeOptions options;
+  options.node = rank() / 2;
+  if (rank() == 3) options.max_shared_bytes = 1000;
+  const auto collectives = make_node_collectives(communicator(), options);
+
+  const std::string own = note_of_working(*collectives);
+
+  EXPECT_EQ(own.find("more than the 1000 allowed") != std::string::npos, rank() >= 2) << own;
+  EXPECT_EQ(own.empty(), rank() < 2) << own;
+  const int node = rank() / 2;
+  const std::string all = note_of_nodes(mpi(), {node, "n" + std::to_string(node), own});
+  EXPECT_TRUE(all.starts_with(node == 1 ? own : "ranks of a node do not meet")) << all;
+  EXPECT_TRUE(all.ends_with(" (on 1 of 2 nodes: n1)")) << all;
 }
 
 TEST_F(NodeCollectivesTest, LimitOnFileSizesIsRespected) {

@@ -3,7 +3,10 @@
 tensor parallelism stays inside a node, also where that is not MPI's order and MPI rank 0 is not the first, and the run
 is the one of a single node. Skipped where host names cannot be set."""
 
+import os
 import re
+import subprocess
+import unittest
 from unittest import mock
 
 import named_hosts as nh
@@ -51,6 +54,17 @@ class Nodes(zr.ZeaTest):
         self.assertIn("node 1, MPI ranks 1-2, replica 0: all of it, ranks 0-1\n", uneven.output)
         self.assertIn("warning: 1 of 2 tp groups of llm cross nodes", uneven.output)
         self.assert_same_run("uneven", uneven, one)
+
+    @unittest.skipIf(subprocess.run(nh.MOUNTING, capture_output=True).returncode, "nothing can be mounted here")
+    def test_a_node_with_little_shared_memory(self):
+        """Which is not that of rank 0, who says so."""
+        one = self.train("one")
+        with mock.patch.dict(os.environ, SMALL_HOST="nodeb"):
+            even = self.train("even", "nodea:2,nodeb:2")
+        said = [line for line in even.output.splitlines() if "collectives go over MPI" in line]
+        self.assertEqual(len(said), 1, even.output)
+        self.assertRegex(said[0], r"^warning: .*/dev/shm.* \(on 1 of 2 nodes: nodeb\)$")
+        self.assert_same_run("even", even, one)
 
 
 nh.skip_without_names()

@@ -7,12 +7,15 @@ import sys
 import zea_run as zr
 
 AGENT = """#!/bin/sh
-# What mpirun starts in place of ssh: HOST COMMAND...
+# What mpirun starts in place of ssh: HOST COMMAND... SMALL_HOST has a /dev/shm as containers have it.
 HOST=$1
 shift
 export HOST COMMAND="$*"
-exec unshare --uts sh -c 'hostname "$HOST"; exec sh -c "$COMMAND"'
+name='hostname "$HOST"; exec sh -c "$COMMAND"'
+if [ "$HOST" != "${SMALL_HOST:-}" ]; then exec unshare --uts sh -c "$name"; fi
+exec unshare --uts --mount sh -c "mount -t tmpfs -o size=8m tmpfs /dev/shm && $name"
 """
+MOUNTING = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
 
 
 def skip_without_names():

@@ -56,8 +56,8 @@ class Mesh {
   /// The smaller group of ModuleGrid::shard_subgroup.
   Collectives& shard_subgroup(const std::string& module);
 
-  /// Why ranks of a node do not meet in shared memory, in one sentence, where they do not; buffers
-  /// that were asked for since count, too.
+  /// Why ranks of this node do not meet in shared memory, in one sentence, where they do not;
+  /// buffers that were asked for since count, too.
   std::string note() const;
 
   /// Bytes that this rank has sent since the mesh was built, by the name of the group that it was

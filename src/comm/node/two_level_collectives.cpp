@@ -56,7 +56,6 @@ std::unique_ptr<TwoLevelCollectives> TwoLevelCollectives::build(const Communicat
   if (can_all)
     return std::unique_ptr<TwoLevelCollectives>(
         new TwoLevelCollectives(communicator.progress(), std::move(parts)));
-  if (why_not.empty()) why_not = "another node has no shared memory for it";
   return nullptr;
 }
 

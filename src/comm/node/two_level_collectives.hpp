@@ -15,7 +15,7 @@ namespace zea {
 class TwoLevelCollectives : public Collectives {
  public:
   /// Ranks of a node are neighbours, `ranks_per_node` of them on every node. Null where shared
-  /// memory cannot be had on every node, with the reason in `why_not`. Collective.
+  /// memory cannot be had on every node, with the reason in `why_not` on those. Collective.
   static std::unique_ptr<TwoLevelCollectives> build(const Communicator& communicator,
                                                     int ranks_per_node, int64_t max_shared_bytes,
                                                     std::string& why_not);
