@@ -42,7 +42,7 @@ template <class T>
     typedef uint32_t Upper __attribute__((vector_size(64)));
     lanes = (V)(__builtin_convertvector(*reinterpret_cast<const Stored*>(from), Upper) << 16);
   } else {
-    lanes = *reinterpret_cast<const V*>(from);
+    lanes = vector_at(from);
   }
 }
 
@@ -74,8 +74,7 @@ template <int M, int N, class T>
       load_lanes(lanes[n], from);
     }
     for (int m = 0; m < M; ++m)
-      for (int n = 0; n < N; ++n)
-        sums[m][n] += *reinterpret_cast<const V*>(left + m * p.inner + i) * lanes[n];
+      for (int n = 0; n < N; ++n) sums[m][n] += vector_at(left + m * p.inner + i) * lanes[n];
   }
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n) {

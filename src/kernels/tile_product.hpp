@@ -23,16 +23,18 @@ inline constexpr int64_t kLanes = 64 / sizeof(W);
 
 template <class W>
 struct LaneVector {
-  typedef W Type __attribute__((vector_size(64), aligned(sizeof(W)), may_alias));
+  typedef W Type __attribute__((vector_size(64)));
+  /// In memory, at any element. Not for arguments of templates, which would forget that.
+  typedef W Anywhere __attribute__((vector_size(64), aligned(sizeof(W)), may_alias));
 };
 
 template <class W>
-[[gnu::always_inline]] inline auto& vector_at(W* first) {
-  return *reinterpret_cast<typename LaneVector<W>::Type*>(first);
+[[gnu::always_inline]] inline typename LaneVector<W>::Anywhere& vector_at(W* first) {
+  return *reinterpret_cast<typename LaneVector<W>::Anywhere*>(first);
 }
 template <class W>
-[[gnu::always_inline]] inline const auto& vector_at(const W* first) {
-  return *reinterpret_cast<const typename LaneVector<W>::Type*>(first);
+[[gnu::always_inline]] inline const typename LaneVector<W>::Anywhere& vector_at(const W* first) {
+  return *reinterpret_cast<const typename LaneVector<W>::Anywhere*>(first);
 }
 
 /// How many of them it takes, the last perhaps not whole.

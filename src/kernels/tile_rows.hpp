@@ -159,16 +159,13 @@ template <class W, int S = 1>
 template <class W>
 ZEA_WIDE_CLONES void transpose(const W* source, int64_t source_stride, int64_t rows,
                                int64_t columns, W* target, int64_t target_stride) {
-  using V = typename LaneVector<W>::Type;
   constexpr int L = kLanes<W>;
   for (int64_t i = 0; i < rows; i += L)
     for (int64_t j = 0; j < columns; j += L) {
-      V square[L];
-      for (int r = 0; r < L; ++r)
-        square[r] = *reinterpret_cast<const V*>(source + (i + r) * source_stride + j);
+      typename LaneVector<W>::Type square[L];
+      for (int r = 0; r < L; ++r) square[r] = vector_at(source + (i + r) * source_stride + j);
       transpose_square<W>(square);
-      for (int r = 0; r < L; ++r)
-        *reinterpret_cast<V*>(target + (j + r) * target_stride + i) = square[r];
+      for (int r = 0; r < L; ++r) vector_at(target + (j + r) * target_stride + i) = square[r];
     }
 }
 
