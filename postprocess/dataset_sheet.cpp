@@ -7,7 +7,6 @@
 #include <array>
 #include <csetjmp>
 #include <cstdio>
-#include <memory>
 
 #include "inspect.hpp"
 #include "zea/core/error.hpp"

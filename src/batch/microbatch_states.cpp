@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // States of frozen encoders that are computed once (data.cache_features): this rank's rows of them
 // where they were read with the samples, and the way of all rows to who writes them.
-#include <numeric>
 
 #include "microbatch_parts.hpp"
 #include "zea/batch/gather_rows.hpp"

@@ -4,7 +4,6 @@
 // would paint over in grey is an error here.
 #include <csetjmp>
 #include <cstdio>
-#include <cstring>
 
 #include <jpeglib.h>
 // After jpeglib.h: they need its types.

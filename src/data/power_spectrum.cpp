@@ -4,7 +4,6 @@
 // w^(20 a c) x(20 a + b). Input is real, so that S(20 - c, b) is the conjugate of S(c, b).
 #include "power_spectrum.hpp"
 
-#include <cmath>
 #include <numbers>
 
 namespace zea {

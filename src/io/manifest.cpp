@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <tuple>
 
 #include "strict_json.hpp"
 #include "zea/core/error.hpp"

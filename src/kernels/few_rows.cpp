@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "few_rows.hpp"
 
-#include <algorithm>
 #include <type_traits>
 #include <utility>
 

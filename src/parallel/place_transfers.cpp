@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/parallel/place_transfers.hpp"
 
-#include <algorithm>
-
 #include "zea/core/error.hpp"
 #include "zea/parallel/exchange_rows.hpp"
 #include "zea/parallel/sharded_buffer.hpp"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/parallel/tensor_bytes.hpp"
 
-#include <algorithm>
 #include <atomic>
 #include <new>
 

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 
 #include "rank_facts.hpp"
 #include "zea/comm/node_cores.hpp"

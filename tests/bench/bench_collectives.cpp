@@ -6,13 +6,10 @@
 
 #include <chrono>
 #include <cstring>
-#include <functional>
 #include <iostream>
-#include <map>
 #include <sstream>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "zea/comm/communicator.hpp"
 #include "zea/comm/world.hpp"

@@ -4,8 +4,6 @@
 // ranks are tried side by side.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "support/compared_run.hpp"
 #include "support/grid_table.hpp"
 #include "support/mpi_main.hpp"

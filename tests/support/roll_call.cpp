@@ -2,7 +2,6 @@
 #include "support/roll_call.hpp"
 
 #include <algorithm>
-#include <map>
 
 #include "mpi/host_work.hpp"
 #include "zea/core/error.hpp"

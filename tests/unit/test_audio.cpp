@@ -8,8 +8,6 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <random>
 #include <string>
 

@@ -2,8 +2,6 @@
 // Model FLOPs of samples and steps against counts by hand, and the peak that MFU is a share of.
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "support/made_up_models.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/plan/describe/describe_flops.hpp"

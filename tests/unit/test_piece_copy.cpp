@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
-#include <thread>
 
 #include "support/files.hpp"
 #include "zea/core/error.hpp"

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <Kokkos_Core.hpp>
-#include <limits>
 
 #include "kernels/blockwise_functors.hpp"
 #include "kernels/device/kokkos/kokkos_items.hpp"

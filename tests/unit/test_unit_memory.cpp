@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <optional>
 #include <set>
 
 #include "support/kernel_test.hpp"

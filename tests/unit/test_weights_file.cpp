@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/io/weights_file.hpp"
 
-#include <cmath>
 #include <functional>
 #include <limits>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/plan/describe/describe_ranks.hpp"
 
-#include <algorithm>
 #include <map>
 
 #include "draw_ranks.hpp"

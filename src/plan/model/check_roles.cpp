@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "check_roles.hpp"
 
-#include <algorithm>
-
 #include "passing_ops.hpp"
 #include "zea/core/error.hpp"
 

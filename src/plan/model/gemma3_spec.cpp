@@ -2,7 +2,6 @@
 // Gemma 3 with images (arXiv:2503.19786): what SigLIP makes of them, normed, averaged over squares
 // of patches and normed again, times a matrix of (in, out), in the text of a Gemma 3 decoder, where
 // the features of an image see all of it.
-#include <algorithm>
 #include <cmath>
 
 #include "families.hpp"

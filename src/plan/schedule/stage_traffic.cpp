@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stage_traffic.hpp"
 
-#include <algorithm>
 #include <map>
 
 namespace zea::detail {

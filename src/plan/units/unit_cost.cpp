@@ -5,8 +5,6 @@
 // scaled counts once per element.
 #include "zea/plan/units/unit_cost.hpp"
 
-#include <algorithm>
-
 #include "row_ops.hpp"
 
 namespace zea {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/plan/units/unit_flops.hpp"
 
-#include <algorithm>
-
 #include "row_ops.hpp"
 
 namespace zea {
