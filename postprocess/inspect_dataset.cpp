@@ -48,7 +48,7 @@ void inspect_dataset(const InspectOptions& options) {
              grouped(items.of(1)).c_str());
   print_line("image token %d, audio token %d, largest token %d, %zu classes, %zu token texts",
              dataset->kinds()[0].token, dataset->kinds()[1].token, dataset->max_token(),
-             dataset->classes().size(), dataset->token_bytes().size());
+             dataset->texts().classes.size(), dataset->texts().token_bytes.size());
   print_lengths(dataset->index());
   inspect_sample(*dataset, 0);
 }

@@ -29,7 +29,7 @@ std::string text_of(int32_t token, const std::vector<std::string>& pieces) {
 
 /// A special token as its tokenizer calls it; where the data set does not hold that, its id.
 std::string special_text(int32_t token, const Dataset& dataset) {
-  const std::string text = text_of(token, dataset.special_texts());
+  const std::string text = text_of(token, dataset.texts().special_texts);
   return text.empty() ? "<" + std::to_string(token) + ">" : text;
 }
 
@@ -66,7 +66,7 @@ std::string marked_text(const Sample& sample, const Dataset& dataset, const Mark
       text += learns ? marks.begin : marks.end;
       is_learnt = learns;
     }
-    const std::string bytes = text_of(token, dataset.token_bytes());
+    const std::string bytes = text_of(token, dataset.texts().token_bytes);
     if (is_placeholder(token, dataset.kinds()))
       run += run_text(special_text(token, dataset), end - i);
     else
@@ -99,9 +99,9 @@ void inspect_sample(const Dataset& dataset, int64_t id) {
   print_line("sample %s: %s tokens, %s of them trained on", grouped(id).c_str(),
              grouped(static_cast<int64_t>(sample.tokens.size())).c_str(), grouped(learnt).c_str());
   for (const Item& item : sample.items) print_line("  %s", words_of(item).c_str());
-  if (sample.label >= 0 && static_cast<size_t>(sample.label) < dataset.classes().size())
+  if (sample.label >= 0 && static_cast<size_t>(sample.label) < dataset.texts().classes.size())
     print_line("  label %d: %s", sample.label,
-               dataset.classes()[static_cast<size_t>(sample.label)].c_str());
+               dataset.texts().classes[static_cast<size_t>(sample.label)].c_str());
   for (const std::string& answer : sample.answers) print_line("  right answer: %s", answer.c_str());
   std::printf("%s\n", marked_text(sample, dataset, marks_of_output()).c_str());
 }

@@ -138,9 +138,7 @@ class FileDataset : public Dataset {
   }
   const std::vector<ItemKind>& kinds() const override { return kinds_; }
   int32_t max_token() const override { return max_token_; }
-  const std::vector<std::string>& classes() const override { return classes_; }
-  const std::vector<std::string>& token_bytes() const override { return token_bytes_; }
-  const std::vector<std::string>& special_texts() const override { return special_texts_; }
+  const DatasetTexts& texts() const override { return texts_; }
 
  private:
   void check_structure() const;
@@ -151,7 +149,7 @@ class FileDataset : public Dataset {
   void check_contents(const detail::ContentScan& found) const;
   void check_placeholder_ids() const;
   void check_labels() const;
-  int64_t vocabulary() const { return static_cast<int64_t>(token_bytes_.size()); }
+  int64_t vocabulary() const { return static_cast<int64_t>(texts_.token_bytes.size()); }
   void read_names();
   /// NAME_offsets and NAME_values as texts; empty where the file has none.
   std::vector<std::string> read_texts(const std::string& name) const;
@@ -172,8 +170,7 @@ class FileDataset : public Dataset {
   Contents<int32_t> tokens_;
   Contents<uint8_t> loss_mask_;
   Contents<uint8_t> item_bytes_;
-  std::vector<std::string> classes_;
-  std::vector<std::string> token_bytes_, special_texts_;
+  DatasetTexts texts_;
   std::vector<int64_t> sample_answers_;  ///< which of `answers_` are a sample's; may be empty
   std::vector<std::string> answers_;
   std::vector<SampleIndex> index_;
@@ -197,9 +194,9 @@ void FileDataset::check_structure() const {
 }
 
 void FileDataset::read_names() {
-  if (file_.has("classes")) classes_ = file_.read_strings("classes");
-  token_bytes_ = read_texts("token_byte");
-  special_texts_ = read_texts("special_text");
+  if (file_.has("classes")) texts_.classes = file_.read_strings("classes");
+  texts_.token_bytes = read_texts("token_byte");
+  texts_.special_texts = read_texts("special_text");
 }
 
 std::vector<std::string> FileDataset::read_texts(const std::string& name) const {
@@ -306,10 +303,10 @@ void FileDataset::check_labels() const {
            std::to_string(index_.size()) + " samples");
   for (size_t i = 0; i < labels_.size(); ++i)
     if (labels_[i] < -1 ||
-        (!classes_.empty() && labels_[i] >= static_cast<int32_t>(classes_.size())))
+        (!texts_.classes.empty() && labels_[i] >= static_cast<int32_t>(texts_.classes.size())))
       refuse("sample " + std::to_string(i) + " has label " + std::to_string(labels_[i]) +
              "; allowed are -1 (none) to " +
-             std::to_string(static_cast<int64_t>(classes_.size()) - 1));
+             std::to_string(static_cast<int64_t>(texts_.classes.size()) - 1));
 }
 
 std::vector<Item> FileDataset::items_of(size_t i) const {
@@ -328,15 +325,6 @@ int64_t FileDataset::sample_of(int64_t token_position) const {
   const auto after = std::upper_bound(token_offsets_.begin(), token_offsets_.end(), token_position);
   return after - token_offsets_.begin() - 1;
 }
-
-}  // namespace
-
-const std::vector<std::string>& Dataset::special_texts() const {
-  static const std::vector<std::string> kNone;
-  return kNone;
-}
-
-namespace {
 
 Sample FileDataset::read(int64_t id) const {
   if (id < 0 || id >= static_cast<int64_t>(index_.size()))

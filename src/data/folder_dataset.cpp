@@ -61,9 +61,7 @@ class FolderDataset : public Dataset {
   const std::vector<SampleIndex>& index() const override { return index_; }
   const std::vector<ItemKind>& kinds() const override { return kinds_; }
   int32_t max_token() const override { return max_token_; }
-  const std::vector<std::string>& classes() const override { return first_->classes(); }
-  const std::vector<std::string>& token_bytes() const override { return first_->token_bytes(); }
-  const std::vector<std::string>& special_texts() const override { return first_->special_texts(); }
+  const DatasetTexts& texts() const override { return first_->texts(); }
 
   Sample read(int64_t id) const override {
     if (id < 0 || id >= static_cast<int64_t>(index_.size()))

@@ -40,11 +40,7 @@ class JoinedDataset : public Dataset {
   }
   const std::vector<ItemKind>& kinds() const override { return sets_[0]->kinds(); }
   int32_t max_token() const override { return max_token_; }
-  const std::vector<std::string>& classes() const override { return sets_[0]->classes(); }
-  const std::vector<std::string>& token_bytes() const override { return sets_[0]->token_bytes(); }
-  const std::vector<std::string>& special_texts() const override {
-    return sets_[0]->special_texts();
-  }
+  const DatasetTexts& texts() const override { return sets_[0]->texts(); }
 
  private:
   std::vector<std::unique_ptr<Dataset>> sets_;

@@ -49,10 +49,10 @@ class Evaluator {
                                      ? engine.plan().model.decoder.end_tokens
                                      : options.stop_tokens,
                    .stop_texts = options.stop_texts,
-                   .token_bytes = &dataset.token_bytes(),
+                   .token_bytes = &dataset.texts().token_bytes,
                    .keeps_keys = options.keeps_keys};
     // Special tokens are no text: one that a stop text names ends it by its id.
-    const std::vector<std::string>& special = dataset.special_texts();
+    const std::vector<std::string>& special = dataset.texts().special_texts;
     for (size_t id = 0; id < special.size(); ++id)
       if (!special[id].empty() && std::ranges::count(options.stop_texts, special[id]) > 0)
         generation_.end_tokens.push_back(static_cast<int64_t>(id));
@@ -178,20 +178,21 @@ class Evaluator {
   /// One JSON line per prediction of this rank; counts labelled and correct ones.
   std::string describe_predictions() {
     std::string lines;
-    const auto& classes = dataset_.classes();
+    const auto& classes = dataset_.texts().classes;
     for (const Prediction& prediction : predictions_) {
       if (!reports() || !prediction.is_asked) continue;
       const auto& [sample, prompt, is_asked, tokens] = prediction;
       ++prompts_;
       generated_ += static_cast<double>(tokens.size());
-      const std::string generated = up_to_stop(text_of_tokens(dataset_.token_bytes(), tokens));
+      const std::string generated =
+          up_to_stop(text_of_tokens(dataset_.texts().token_bytes, tokens));
       std::vector<int32_t> before(sample.tokens.begin(), sample.tokens.begin() + prompt);
       std::erase_if(before, [&](int32_t token) { return is_placeholder(dataset_.kinds(), token); });
       nlohmann::ordered_json line{
           {"sample", sample.id},
-          {"prompt", text_of_tokens(dataset_.token_bytes(), before)},
+          {"prompt", text_of_tokens(dataset_.texts().token_bytes, before)},
           {"generated", generated},
-          {"answer", text_of_tokens(dataset_.token_bytes(), answer_of(sample, prompt))}};
+          {"answer", text_of_tokens(dataset_.texts().token_bytes, answer_of(sample, prompt))}};
       if (!sample.answers.empty()) line["answers"] = sample.answers;
       if (sample.label >= 0 && !classes.empty()) {
         const auto predicted = class_named_in(generated, classes);

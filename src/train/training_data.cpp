@@ -150,7 +150,7 @@ std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, Collectives& contro
                                            ActionRecord& record) {
   std::unique_ptr<Dataset> dataset = open_checked(plan.options.data.eval, plan, control, record);
   if (!dataset || !plan.generates()) return dataset;
-  if (dataset->token_bytes().empty())
+  if (dataset->texts().token_bytes.empty())
     throw DataError(dataset->describe() +
                     " does not say what text its tokens are, so what eval.generate_tokens asks for "
                     "could not be written; pack it with token_bytes");

@@ -18,7 +18,7 @@ nlohmann::json describe(const zea::Dataset& data, int64_t id) {
   std::vector<int32_t> learnt;
   for (size_t i = 0; i < sample.tokens.size(); ++i)
     if (sample.loss_mask[i]) learnt.push_back(sample.tokens[i]);
-  const std::string answer = zea::text_of_tokens(data.token_bytes(), learnt);
+  const std::string answer = zea::text_of_tokens(data.texts().token_bytes, learnt);
   nlohmann::json items = nlohmann::json::array();
   for (const zea::Item& item : sample.items) {
     items.push_back({{"bytes", item.bytes}, {"shape", {item.height, item.width, item.channels}}});
@@ -26,9 +26,9 @@ nlohmann::json describe(const zea::Dataset& data, int64_t id) {
       items.back()["shape"] = "sound at " + std::to_string(item.rate);
   }
   return {{"tokens", sample.tokens},
-          {"text", zea::text_of_tokens(data.token_bytes(), sample.tokens)},
+          {"text", zea::text_of_tokens(data.texts().token_bytes, sample.tokens)},
           {"answer", answer},
-          {"named", zea::class_named_in(answer, data.classes()).value_or(-1)},
+          {"named", zea::class_named_in(answer, data.texts().classes).value_or(-1)},
           {"label", sample.label},
           {"items", items},
           {"targets", index.targets}};
@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
       return 1;
     }
     std::cout << nlohmann::json{{"samples", samples},
-                                {"classes", data->classes()},
+                                {"classes", data->texts().classes},
                                 {"image_token", data->kinds()[0].token},
                                 {"audio_token", data->kinds()[1].token},
                                 {"max_token", data->max_token()}};

@@ -27,14 +27,13 @@ class OneItem : public zea::Dataset {
   zea::Sample read(int64_t) const override { return sample_; }
   const std::vector<zea::ItemKind>& kinds() const override { return kinds_; }
   int32_t max_token() const override { return 0; }
-  const std::vector<std::string>& classes() const override { return texts_; }
-  const std::vector<std::string>& token_bytes() const override { return texts_; }
+  const zea::DatasetTexts& texts() const override { return texts_; }
 
  private:
   zea::Sample sample_;
   std::vector<zea::SampleIndex> index_;
   std::vector<zea::ItemKind> kinds_;
-  std::vector<std::string> texts_;
+  zea::DatasetTexts texts_;
 };
 
 /// Of a sample that has this item alone.

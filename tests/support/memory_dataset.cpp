@@ -21,8 +21,7 @@ MemoryDataset::MemoryDataset(std::vector<Sample> samples, std::vector<ItemKind> 
                              std::string name)
     : samples_(std::move(samples)),
       kinds_(std::move(kinds)),
-      classes_(std::move(classes)),
-      token_bytes_(std::move(token_bytes)),
+      texts_{std::move(classes), std::move(token_bytes), {}},
       name_(std::move(name)) {
   add_kind(kinds_, {Modality::Image});
   add_kind(kinds_, {Modality::Audio});
@@ -45,7 +44,8 @@ void MemoryDataset::check_sample(const Sample& sample) const {
     throw DataError(where + " has " + std::to_string(sample.tokens.size()) + " tokens but " +
                     std::to_string(sample.loss_mask.size()) + " entries of loss_mask");
   for (int32_t token : sample.tokens)
-    if (token < 0 || (!token_bytes_.empty() && token >= static_cast<int32_t>(token_bytes_.size())))
+    if (token < 0 ||
+        (!texts_.token_bytes.empty() && token >= static_cast<int32_t>(texts_.token_bytes.size())))
       throw DataError(where + " holds token id " + std::to_string(token) +
                       " outside the vocabulary");
 }

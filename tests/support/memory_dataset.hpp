@@ -27,8 +27,7 @@ class MemoryDataset : public Dataset {
   Sample read(int64_t id) const override;
   const std::vector<ItemKind>& kinds() const override { return kinds_; }
   int32_t max_token() const override { return max_token_; }
-  const std::vector<std::string>& classes() const override { return classes_; }
-  const std::vector<std::string>& token_bytes() const override { return token_bytes_; }
+  const DatasetTexts& texts() const override { return texts_; }
 
  private:
   void check_sample(const Sample& sample) const;
@@ -37,8 +36,7 @@ class MemoryDataset : public Dataset {
   std::vector<SampleIndex> index_;
   std::vector<ItemKind> kinds_;
   int32_t max_token_ = -1;
-  std::vector<std::string> classes_;
-  std::vector<std::string> token_bytes_;
+  DatasetTexts texts_;
   std::string name_;
 };
 

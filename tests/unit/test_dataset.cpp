@@ -25,10 +25,10 @@ TEST_F(DatasetFile, GivesBackWhatWasWritten) {
     EXPECT_EQ(data->describe(), path);
     EXPECT_EQ(data->kinds()[0].token, kImage);
     EXPECT_EQ(data->max_token(), 7);
-    EXPECT_EQ(data->classes(), (std::vector<std::string>{"bag", "coat"}));
-    EXPECT_EQ(data->token_bytes(),
+    EXPECT_EQ(data->texts().classes, (std::vector<std::string>{"bag", "coat"}));
+    EXPECT_EQ(data->texts().token_bytes,
               (std::vector<std::string>{"a", "", "bc", "d", "e", "f", "g", ""}));
-    EXPECT_EQ(data->special_texts(), (std::vector<std::string>{"", "<b> "}));
+    EXPECT_EQ(data->texts().special_texts, (std::vector<std::string>{"", "<b> "}));
     EXPECT_EQ(first.answers, std::vector<std::string>{});
     EXPECT_EQ(text.answers, (std::vector<std::string>{"x", "yz"}));
     EXPECT_EQ(first.tokens, (std::vector<int32_t>{7, 7, 1, 2}));

@@ -76,9 +76,17 @@ struct Sample {
   std::vector<int32_t> tokens;
   std::vector<uint8_t> loss_mask;  ///< 1: this token is predicted (as the target of the one before)
   std::vector<Item> items;         ///< in the order of their placeholders
-  int32_t label = -1;              ///< index into classes(), or -1
+  int32_t label = -1;              ///< index into DatasetTexts::classes, or -1
   std::vector<std::string> answers =
       {};  ///< that are as right as its own: all of them; empty: that
+};
+
+/// What labels and tokens are called; each may be empty.
+struct DatasetTexts {
+  std::vector<std::string> classes;      ///< by label
+  std::vector<std::string> token_bytes;  ///< of each token id
+  /// What special tokens, which have no bytes, are called ("<|im_end|>"): of each token id.
+  std::vector<std::string> special_texts;
 };
 
 class Dataset {
@@ -98,12 +106,7 @@ class Dataset {
   virtual const std::vector<ItemKind>& kinds() const = 0;
   virtual int32_t max_token()
       const = 0;  ///< largest token id of all samples; the vocabulary must hold it
-  virtual const std::vector<std::string>& classes() const = 0;  ///< may be empty
-  virtual const std::vector<std::string>& token_bytes()
-      const = 0;  ///< bytes of each token id; may be empty
-  /// What special tokens, which have no bytes, are called ("<|im_end|>"): of each token id, or
-  /// empty.
-  virtual const std::vector<std::string>& special_texts() const;
+  virtual const DatasetTexts& texts() const = 0;
 };
 
 inline constexpr int64_t kHeldBytes = int64_t{256} << 20;

@@ -10,7 +10,7 @@
 
 namespace zea {
 
-/// The bytes of `tokens` one after another (Dataset::token_bytes()). Ids without bytes, special
+/// The bytes of `tokens` one after another (DatasetTexts::token_bytes). Ids without bytes, special
 /// tokens among them, add nothing. The result need not be valid UTF-8: a character may be spread
 /// over several tokens.
 std::string text_of_tokens(const std::vector<std::string>& token_bytes,
