@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <map>
-#include <utility>
 
 #include "memory_walk.hpp"
 #include "zea/plan/buffers/muon_matrices.hpp"
@@ -63,36 +62,6 @@ void add_owned(MemoryEstimate& estimate, const Plan& plan, int g, int world_rank
   if (buffer.trainable && sharding.replicas > 1 &&
       (sharding.offloads || precision.reduce != precision.master))
     estimate.gathered += own * bytes_of(precision.reduce);
-}
-
-/// Shards of offloaded buffers on the device while they are gathered from there: the most at once.
-int64_t sent_bytes(const Plan& plan, int world_rank, size_t microbatches, bool forward_only) {
-  if (std::ranges::none_of(plan.shardings, &Sharding::offloads)) return 0;
-  MicrobatchPlan one{.samples = {0}, .rows = 1, .tokens = 1, .targets = 1, .items = {}};
-  for (int encoder = 0; encoder < std::ssize(plan.model.encoders); ++encoder)
-    one.items.add(encoder, 1);
-  const RankStep step = plan.rank_step(
-      plan.same_on_all_replicas(one, std::max<size_t>(microbatches, 1)), world_rank, forward_only);
-  std::map<int, int64_t> under_way;  // of buffers that nobody has waited for
-  int64_t now = 0, most = 0;
-  const auto arrived = [&](int buffer) { now -= std::exchange(under_way[buffer], 0); };
-  for (const Action& action : step.schedule.actions) {
-    if (action.kind == ActionKind::Unshard) {
-      const Sharding& sharding = plan.shardings[action.buffer];
-      const FlatBuffer& buffer = plan.buffers[action.buffer];
-      if (!sharding.offloads || sharding.shards == 1) continue;
-      const int64_t own = buffer.padded(sharding.shards) / sharding.shards;
-      under_way[action.buffer] = own * bytes_of(plan.precision_of(buffer.module).param);
-      now += under_way[action.buffer];
-      most = std::max(most, now);
-    } else if (action.buffer >= 0) {
-      arrived(action.buffer);
-    } else if (action.unit >= 0) {
-      for (const auto& [buffer, bytes] : std::map(under_way))
-        if (std::ranges::count(plan.buffers[buffer].units, action.unit) > 0) arrived(buffer);
-    }
-  }
-  return most;
 }
 
 /// The largest shard that arrives to be added to the owned gradient; one is under way at a time.
@@ -167,8 +136,7 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
   for (const int g : plan.held_buffers(world_rank)) add_owned(estimate, plan, g, world_rank);
   const int place = plan.place_of(world_rank);
   const SlotPlans& slots = plan.slots[place];
-  estimate.gathered += received_bytes(plan, world_rank, microbatches.size()) +
-                       sent_bytes(plan, world_rank, microbatches.size(), forward_only);
+  estimate.gathered += received_bytes(plan, world_rank, microbatches.size());
   estimate.gathered +=
       slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
   std::map<std::string, UnitTypes> types;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory_walk.hpp"
 
-#include <algorithm>
+#include <utility>
 
 namespace zea::detail {
 namespace {
@@ -34,6 +34,8 @@ MemoryWalk::MemoryWalk(const Plan& plan, int place,
       forward_only_(forward_only),
       units_(microbatches.size(), std::vector<Unit>(plan.model.units.size())),
       readers_(plan.model.units.size(), 0),
+      buffers_of_unit_(buffers_of_units(plan.model, plan.buffers)),
+      sent_(plan.buffers.size(), 0),
       live_(standing) {
   for (size_t u = 0; u < readers_.size(); ++u)
     if (is_here(u))
@@ -51,24 +53,37 @@ void MemoryWalk::prepare() {
 }
 
 void MemoryWalk::run() {
-  for (const Pass& pass : passes_of_place(plan_.pipeline, plan_.model, place_,
-                                          static_cast<int>(microbatches_.size()), forward_only_)) {
-    microbatch_ = static_cast<size_t>(pass.microbatch);
-    if (microbatches_[microbatch_].tokens == 0) continue;
-    std::vector<int> units = plan_.pipeline.stages[pass.stage].units;
-    if (pass.kind != PassKind::Forward) std::reverse(units.begin(), units.end());
-    for (int unit : units) {
-      const auto u = static_cast<size_t>(unit);
-      if (!runs(u)) continue;
-      if (pass.kind == PassKind::Forward)
-        forward(u);
-      else if (!at(u).needs_gradient)
-        continue;
-      else if (pass.kind == PassKind::BackwardWeight)
-        backward_weight(u);
-      else
-        backward(u, pass.kind == PassKind::BackwardInput);
-    }
+  for (const Action& action : actions()) take(action);
+}
+
+/// Of the first rank at the place, which has items wherever any has, where all replicas have these
+/// microbatches.
+std::vector<Action> MemoryWalk::actions() const {
+  std::vector<MicrobatchPlan> planned;
+  for (const MicrobatchSizes& sizes : microbatches_)
+    planned.push_back({.samples = std::vector<int64_t>(static_cast<size_t>(sizes.samples)),
+                       .tokens = sizes.tokens,
+                       .targets = sizes.targets,
+                       .items = sizes.items});
+  const int rank = plan_.pipeline.places[static_cast<size_t>(place_)].first_rank;
+  return plan_.rank_step(count_step({planned}, 1), rank, forward_only_).schedule.actions;
+}
+
+void MemoryWalk::take(const Action& action) {
+  const auto u = static_cast<size_t>(action.unit);
+  microbatch_ = static_cast<size_t>(action.microbatch);
+  switch (action.kind) {
+    case ActionKind::Unshard:
+      return gather(action.buffer);
+    case ActionKind::Forward:
+      return forward(u);
+    case ActionKind::Backward:
+    case ActionKind::BackwardInput:
+      return backward(u, action.kind == ActionKind::BackwardInput);
+    case ActionKind::BackwardWeight:
+      return backward_weight(u);
+    default:
+      return;
   }
 }
 
@@ -103,10 +118,26 @@ MicrobatchSizes MemoryWalk::module_sizes(size_t u) const {
       largest_share(plan_.model, sizes.items, spec(u).encoder, plan_.mesh.grid(module).dp_module));
 }
 
-void MemoryWalk::touch(int64_t bytes, const char* what, size_t u) {
+void MemoryWalk::touch(int64_t bytes, const char* what, const std::string& name) {
   if (live_ + bytes <= peak_) return;
   peak_ = live_ + bytes;
-  peak_at_ = std::string(what) + " " + spec(u).name;
+  peak_at_ = std::string(what) + " " + name;
+}
+
+/// An offloaded shard that others need is on the device until a unit waits for the whole.
+void MemoryWalk::gather(int buffer) {
+  const Sharding& sharding = plan_.shardings[buffer];
+  if (!sharding.offloads || sharding.shards == 1) return;
+  const FlatBuffer& layout = plan_.buffers[buffer];
+  const DType type = plan_.precision_of(layout.module).param;
+  sent_[buffer] =
+      layout.padded(sharding.shards) / sharding.shards * static_cast<int64_t>(element_bytes(type));
+  live_ += sent_[buffer];
+  touch(0, "gathering", layout.name);
+}
+
+void MemoryWalk::wait_for(size_t u) {
+  for (const int buffer : buffers_of_unit_[u]) live_ -= std::exchange(sent_[buffer], 0);
 }
 
 void MemoryWalk::let_go(size_t u) {
@@ -124,12 +155,13 @@ void MemoryWalk::receive(size_t u) {
 }
 
 void MemoryWalk::forward(size_t u) {
+  wait_for(u);
   for (const UnitInput& input : spec(u).inputs)
     if (runs(input.unit)) receive(input.unit);
   Unit& unit = at(u);
   unit.keeps_graph = unit.needs_gradient && !plan_.recomputes(static_cast<int>(u));
   const UnitMemory memory = declared(u, unit.keeps_graph);
-  touch(memory.forward_peak_bytes, "forward", u);
+  touch(memory.forward_peak_bytes, "forward", spec(u).name);
   unit.output = memory.output_bytes;
   unit.saved = unit.keeps_graph ? memory.saved_bytes : 0;
   unit.readers = readers_[u];
@@ -141,6 +173,7 @@ void MemoryWalk::forward(size_t u) {
 }
 
 void MemoryWalk::backward(size_t u, bool puts_off_weights) {
+  wait_for(u);
   Unit& unit = at(u);
   const UnitMemory memory = declared(u, true);
   // Read at other places alone: its gradient comes from there.
@@ -149,11 +182,11 @@ void MemoryWalk::backward(size_t u, bool puts_off_weights) {
     live_ += unit.gradient;
   }
   if (!unit.keeps_graph) {
-    touch(memory.forward_peak_bytes, "forward again", u);
+    touch(memory.forward_peak_bytes, "forward again", spec(u).name);
     unit.saved = memory.saved_bytes;
     live_ += unit.saved + (unit.holders++ == 0 ? unit.output : 0);
   }
-  touch(memory.backward_peak_bytes - unit.saved, "backward", u);
+  touch(memory.backward_peak_bytes - unit.saved, "backward", spec(u).name);
   if (!puts_off_weights) live_ -= unit.saved;
   size_t next = 0;
   for (const UnitInput& input : spec(u).inputs)
@@ -168,6 +201,7 @@ void MemoryWalk::backward(size_t u, bool puts_off_weights) {
 }
 
 void MemoryWalk::backward_weight(size_t u) {
+  wait_for(u);
   live_ -= at(u).saved;
 }
 
@@ -176,7 +210,7 @@ void MemoryWalk::backward_weight(size_t u) {
 void MemoryWalk::add_gradient(size_t u, int source, int64_t bytes) {
   Unit& of = at(source);
   if (of.gradient > 0) {
-    touch(2 * bytes, "backward", u);
+    touch(2 * bytes, "backward", spec(u).name);
   } else {
     of.gradient = bytes;
     live_ += bytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The estimate of what a step's activations hold when: the engine's walk at one place, over what
-// units declare. Private to plan/.
+// The estimate of what a step holds when, beside what lies there all the time: the engine's walk at
+// one place, over what units declare and what of shards is on its way. Private to plan/.
 #pragma once
 
 #include <string>
@@ -20,6 +20,7 @@ class MemoryWalk {
              NarrowProducts products, int64_t standing, bool forward_only);
 
   void run();
+  /// Of activations and of offloaded shards on their way.
   int64_t peak() const { return peak_; }
   const std::string& peak_at() const { return peak_at_; }
 
@@ -43,7 +44,11 @@ class MemoryWalk {
   UnitMemory declared(size_t u, bool keeps_graph);
   MicrobatchSizes module_sizes(size_t u) const;
   void prepare();
-  void touch(int64_t bytes, const char* what, size_t u);
+  std::vector<Action> actions() const;
+  void take(const Action& action);
+  void touch(int64_t bytes, const char* what, const std::string& name);
+  void gather(int buffer);
+  void wait_for(size_t u);
   void let_go(size_t u);
   void receive(size_t u);
   void forward(size_t u);
@@ -58,7 +63,9 @@ class MemoryWalk {
   const bool forward_only_;
   std::vector<std::vector<Unit>> units_;  ///< [microbatch][unit]
   std::vector<int> readers_;              ///< of each unit's output, at this place
-  size_t microbatch_ = 0;                 ///< under way
+  std::vector<std::vector<int>> buffers_of_unit_;
+  std::vector<int64_t> sent_;  ///< of each buffer: what is on the device while it is gathered
+  size_t microbatch_ = 0;      ///< under way
   int64_t live_, peak_ = 0;
   std::string peak_at_;
 };
