@@ -74,6 +74,21 @@ TEST(PlanMemory, APipelineGathersForEachUseWhereMemoryIsShort) {
       << told_short;
 }
 
+/// A second microbatch adds its inputs to the last stage's peak, and the gradient of the first
+/// one's that may still be on its way to the stage before.
+TEST(PlanMemory, AGradientCountsWhileItIsSent) {
+  Options options;
+  options.meshes["llm"].pp = 2;
+  options.data.row_tokens = 64;
+  const auto further = [&](const char* mode) {
+    options.run.mode = mode;
+    const Plan plan = make_plan(options, tiny_llava_config(), 2);
+    return estimate_places(plan, 2).back().activations -
+           estimate_places(plan, 1).back().activations;
+  };
+  EXPECT_EQ(further("train") - further("evaluate"), 64 * 24 * 4);
+}
+
 /// A long sample on one replica, all others on the other: more than half of them.
 TEST(PlanMemory, SaysWhatMicrobatchesOfUnequalReplicasTake) {
   Options options;

@@ -206,7 +206,8 @@ void MemoryWalk::backward_weight(size_t u) {
 }
 
 /// The second consumer's gradient is added to the first's in a third tensor. What another place
-/// made goes back when all its readers here have made theirs.
+/// made goes back when all its readers here have made theirs, and may be under way until the next
+/// does.
 void MemoryWalk::add_gradient(size_t u, int source, int64_t bytes) {
   Unit& of = at(source);
   if (of.gradient > 0) {
@@ -216,8 +217,7 @@ void MemoryWalk::add_gradient(size_t u, int source, int64_t bytes) {
     live_ += bytes;
   }
   if (--of.readers > 0 || is_here(source)) return;
-  live_ -= of.gradient;
-  of.gradient = 0;
+  live_ -= std::exchange(going_back_, std::exchange(of.gradient, 0));
 }
 
 }  // namespace zea::detail

@@ -65,6 +65,7 @@ class MemoryWalk {
   std::vector<int> readers_;              ///< of each unit's output, at this place
   std::vector<std::vector<int>> buffers_of_unit_;
   std::vector<int64_t> sent_;  ///< of each buffer: what is on the device while it is gathered
+  int64_t going_back_ = 0;     ///< a gradient to another place
   size_t microbatch_ = 0;      ///< under way
   int64_t live_, peak_ = 0;
   std::string peak_at_;
