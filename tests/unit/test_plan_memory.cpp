@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "plan/units/function_memory.hpp"
 #include "support/tiny_llava.hpp"
@@ -196,6 +197,44 @@ TEST(PlanMemory, TwoOffloadedShardsAreGatheredAtATime) {
   options.data.row_tokens = 8;
   const Plan there = make_plan(options, tiny_llava_config(), 4);
   EXPECT_EQ(estimate_places(there, 1).front().peak_at, "gathering llm.layers.0");
+}
+
+/// Of one token little is computed in: such a sum over replicas weighs most.
+TEST(PlanMemory, AnOffloadedSumIsMadeTheMastersTypeOnTheDevice) {
+  Options options = offloading(true, true);
+  options.mesh.dp_replicate = 4;
+  for (const char* module : {"vision", "llm"}) options.meshes[module].strategy = "hybrid_shard";
+  options.precision.preset = "fp32";
+  options.precisions["llm"].reduce_dtype = "bf16";
+  options.data.row_tokens = 1;
+  const Plan plan = make_plan(options, tiny_llava_config(), 4);
+  const MemoryEstimate told = estimate_places(plan, 1).front();
+  EXPECT_EQ(told.peak_at, "reducing llm.layers.1");
+  EXPECT_GE(told.activations, 4 * shard_elements(plan, "llm.layers.1"));
+}
+
+/// What a second microbatch adds to the peak: its inputs, and what arrives there to be added to the
+/// sums of the first: in fp32 nothing, at the first backward of all.
+TEST(PlanMemory, GradientsCountWhileTheyArrive) {
+  Options options = offloading(false, false);
+  options.data.row_tokens = 64;
+  const auto told = [&](int64_t microbatches) {
+    return estimate_places(make_plan(options, tiny_llava_config(), 4), microbatches).front();
+  };
+  for (const auto& [preset, peak_at, buffer] :
+       {std::tuple("fp32", "backward llm.head", ""),
+        std::tuple("bf16", "backward vision.layers.1", "vision.projector")}) {
+    options.precision.preset = preset;
+    options.run.mode = "evaluate";
+    const int64_t inputs = told(2).activations - told(1).activations;
+    options.run.mode = "train";
+    const MemoryEstimate one = told(1), two = told(2);
+    ASSERT_EQ(two.peak_at, peak_at);
+    EXPECT_EQ(two.gathered, one.gathered) << preset;
+    const Plan plan = make_plan(options, tiny_llava_config(), 4);
+    const int64_t arriving = *buffer ? 4 * shard_elements(plan, buffer) : 0;
+    EXPECT_EQ(two.activations - one.activations, inputs + arriving) << preset;
+  }
 }
 
 TEST(PlanMemory, LimitsAreOfTheDevice) {

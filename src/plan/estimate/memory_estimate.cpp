@@ -64,28 +64,6 @@ void add_owned(MemoryEstimate& estimate, const Plan& plan, int g, int world_rank
     estimate.gathered += own * bytes_of(precision.reduce);
 }
 
-/// The largest shard that arrives to be added to the owned gradient; one is under way at a time.
-/// The first of a step arrives in place where it travels in the owned type. One that is offloaded
-/// always arrives so, and is made the master's type on the device.
-int64_t received_bytes(const Plan& plan, int world_rank, size_t microbatches) {
-  int64_t largest = 0;
-  for (const int g : plan.held_buffers(world_rank)) {
-    const FlatBuffer& buffer = plan.buffers[g];
-    const Precision& precision = plan.precision_of(buffer.module);
-    const Sharding& sharding = plan.shardings[g];
-    const int64_t own = buffer.padded(sharding.shards) / sharding.shards;
-    if (!buffer.trainable) continue;
-    const bool arrives = sharding.shards > 1, converts = precision.reduce != precision.master;
-    int64_t bytes = 0;
-    if (arrives && (microbatches > 1 || converts || sharding.offloads))
-      bytes += own * bytes_of(precision.reduce);
-    if (sharding.offloads && converts && (arrives || sharding.replicas > 1))
-      bytes += own * bytes_of(precision.master);
-    largest = std::max(largest, bytes);
-  }
-  return largest;
-}
-
 /// What Muon takes beside the buffers that it updates together, and what is still on its way of the
 /// buffers before: of a rank, or at most of those that share its work, which make other matrices.
 int64_t muon_bytes(const Plan& plan, int world_rank, bool at_most) {
@@ -136,7 +114,6 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
   for (const int g : plan.held_buffers(world_rank)) add_owned(estimate, plan, g, world_rank);
   const int place = plan.place_of(world_rank);
   const SlotPlans& slots = plan.slots[place];
-  estimate.gathered += received_bytes(plan, world_rank, microbatches.size());
   estimate.gathered +=
       slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
   std::map<std::string, UnitTypes> types;

@@ -36,6 +36,7 @@ MemoryWalk::MemoryWalk(const Plan& plan, int place,
       readers_(plan.model.units.size(), 0),
       buffers_of_unit_(buffers_of_units(plan.model, plan.buffers)),
       sent_(plan.buffers.size(), 0),
+      is_summed_(plan.buffers.size(), false),
       live_(standing) {
   for (size_t u = 0; u < readers_.size(); ++u)
     if (is_here(u))
@@ -82,6 +83,10 @@ void MemoryWalk::take(const Action& action) {
       return backward(u, action.kind == ActionKind::BackwardInput);
     case ActionKind::BackwardWeight:
       return backward_weight(u);
+    case ActionKind::ReduceShard:
+      return reduce(action.buffer);
+    case ActionKind::ReduceReplicas:
+      return convert(action.buffer);
     default:
       return;
   }
@@ -124,20 +129,46 @@ void MemoryWalk::touch(int64_t bytes, const char* what, const std::string& name)
   peak_at_ = std::string(what) + " " + name;
 }
 
+int64_t MemoryWalk::shard_bytes(int buffer, DType type) const {
+  const int shards = plan_.shardings[buffer].shards;
+  return plan_.buffers[buffer].padded(shards) / shards * static_cast<int64_t>(element_bytes(type));
+}
+
 /// An offloaded shard that others need is on the device until a unit waits for the whole.
 void MemoryWalk::gather(int buffer) {
   const Sharding& sharding = plan_.shardings[buffer];
   if (!sharding.offloads || sharding.shards == 1) return;
   const FlatBuffer& layout = plan_.buffers[buffer];
-  const DType type = plan_.precision_of(layout.module).param;
-  sent_[buffer] =
-      layout.padded(sharding.shards) / sharding.shards * static_cast<int64_t>(element_bytes(type));
+  sent_[buffer] = shard_bytes(buffer, plan_.precision_of(layout.module).param);
   live_ += sent_[buffer];
   touch(0, "gathering", layout.name);
 }
 
 void MemoryWalk::wait_for(size_t u) {
   for (const int buffer : buffers_of_unit_[u]) live_ -= std::exchange(sent_[buffer], 0);
+}
+
+/// A shard arrives to be added to the owned gradient, and is there until the next reduction starts.
+/// The first of a step arrives in place where it travels in the owned type; none that is offloaded
+/// does.
+void MemoryWalk::reduce(int buffer) {
+  const Sharding& sharding = plan_.shardings[buffer];
+  const Precision& precision = plan_.precision_of(plan_.buffers[buffer].module);
+  const bool in_place =
+      !is_summed_[buffer] && precision.reduce == precision.master && !sharding.offloads;
+  live_ -= arriving_;
+  arriving_ = sharding.shards > 1 && !in_place ? shard_bytes(buffer, precision.reduce) : 0;
+  live_ += arriving_;
+  is_summed_[buffer] = true;
+  if (arriving_ > 0) convert(buffer);
+}
+
+/// A sum that is offloaded is made the master's type on the device.
+void MemoryWalk::convert(int buffer) {
+  const FlatBuffer& layout = plan_.buffers[buffer];
+  const Precision& precision = plan_.precision_of(layout.module);
+  const bool converts = plan_.shardings[buffer].offloads && precision.reduce != precision.master;
+  touch(converts ? shard_bytes(buffer, precision.master) : 0, "reducing", layout.name);
 }
 
 void MemoryWalk::let_go(size_t u) {

@@ -20,7 +20,7 @@ class MemoryWalk {
              NarrowProducts products, int64_t standing, bool forward_only);
 
   void run();
-  /// Of activations and of offloaded shards on their way.
+  /// Of activations and of shards on their way.
   int64_t peak() const { return peak_; }
   const std::string& peak_at() const { return peak_at_; }
 
@@ -47,8 +47,11 @@ class MemoryWalk {
   std::vector<Action> actions() const;
   void take(const Action& action);
   void touch(int64_t bytes, const char* what, const std::string& name);
+  int64_t shard_bytes(int buffer, DType type) const;
   void gather(int buffer);
   void wait_for(size_t u);
+  void reduce(int buffer);
+  void convert(int buffer);
   void let_go(size_t u);
   void receive(size_t u);
   void forward(size_t u);
@@ -64,9 +67,11 @@ class MemoryWalk {
   std::vector<std::vector<Unit>> units_;  ///< [microbatch][unit]
   std::vector<int> readers_;              ///< of each unit's output, at this place
   std::vector<std::vector<int>> buffers_of_unit_;
-  std::vector<int64_t> sent_;  ///< of each buffer: what is on the device while it is gathered
-  int64_t going_back_ = 0;     ///< a gradient to another place
-  size_t microbatch_ = 0;      ///< under way
+  std::vector<int64_t> sent_;    ///< of each buffer: what is on the device while it is gathered
+  std::vector<bool> is_summed_;  ///< of each buffer: it was reduced in this step
+  int64_t arriving_ = 0;         ///< in the reduction that is under way
+  int64_t going_back_ = 0;       ///< a gradient to another place
+  size_t microbatch_ = 0;        ///< under way
   int64_t live_, peak_ = 0;
   std::string peak_at_;
 };

@@ -20,7 +20,7 @@ struct MemoryEstimate {
   int64_t gradients = 0;    ///< owned
   int64_t gathered = 0;     ///< slots of gathered parameters and unreduced gradients
   int64_t activations = 0;  ///< most in a step: inputs, outputs, graphs, temporaries, and
-                            ///< offloaded shards while they are gathered
+                            ///< shards on their way: offloaded, or of gradients
   int64_t keys = 0;         ///< that generation keeps
   std::string peak_at;      ///< where in the step that is: "backward llm.head"
   /// What run.cuda_graphs keeps beside these where steps of other shapes come between, at most: of
