@@ -55,7 +55,7 @@ class JoinedDataset : public Dataset {
 std::unique_ptr<Dataset> join_datasets(std::vector<std::unique_ptr<Dataset>> sets,
                                        const std::string& folder) {
   ZEA_ASSERT(!sets.empty());
-  if (sets.size() == 1 && folder.empty()) return std::move(sets[0]);
+  if (sets.size() == 1) return std::move(sets[0]);
   return std::make_unique<JoinedDataset>(std::move(sets), folder);
 }
 

@@ -11,7 +11,7 @@
 namespace zea {
 
 /// Of one or more, opened for the same model. Names of classes and bytes of tokens are those of the
-/// first. Those that are the files of `folder` are one set, which has its name.
+/// first. Several that are the files of `folder` are one set, which has its name.
 std::unique_ptr<Dataset> join_datasets(std::vector<std::unique_ptr<Dataset>> sets,
                                        const std::string& folder = "");
 
