@@ -49,7 +49,11 @@ hand_on() {
 take_back() {
   local name names=$touched
   touched='' # before a signal touches them again
-  for name in $names; do rm -f "$directory/$name"; done
+  own_stop_is_left=''
+  for name in $names; do
+    if [ "$name" = STOP ] && [ -e "$directory/STOP" ]; then own_stop_is_left=yes; fi
+    rm -f "$directory/$name"
+  done
   [ ! -s "$record" ] || remember
 }
 
@@ -66,7 +70,8 @@ log_bytes() { if [ -f "$directory/log.txt" ]; then stat -c %s "$directory/log.tx
 
 # Whether zea took a STOP in this start, and not the script's own.
 took_stop() {
-  [ -z "$asked_to_leave" ] && [ -f "$directory/log.txt" ] &&
+  [ -z "$asked_to_leave" ] || [ -n "$own_stop_is_left" ] || return 1
+  [ -f "$directory/log.txt" ] &&
     tail -c "+$((log_bytes_before + 1))" "$directory/log.txt" | grep -q "found the file STOP in "
 }
 
@@ -123,9 +128,10 @@ choose_start() {
   if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ -s "$record" ]; then
     local where
     # A signal is handed on, and the record written anew, once `directory` is known: not before all was read.
-    { read -r fast_starts && read -r where && read -r newest_at_first && read -r touched; } <"$record"
+    { read -r fast_starts && read -r where && read -r newest_at_first && read -r touched && read -r stopped; } <"$record"
     directory=$where
     take_back # of a start that was killed
+    [ -z "$stopped" ] || give_up_as_asked
     # Somebody else wants the job to end, and perhaps touched it while the job waited. A SAVE like that is left for zea.
     if [ -e "$directory/STOP" ] && [ -z "$asked_to_leave" ]; then
       rm -f "$directory/STOP"
@@ -142,7 +148,7 @@ choose_start() {
 }
 
 # What later starts of the job go by.
-remember() { printf '%s\n' "$fast_starts" "$directory" "$newest_at_first" "$touched" >"$record"; }
+remember() { printf '%s\n' "$fast_starts" "$directory" "$newest_at_first" "$touched" "$stopped" >"$record"; }
 
 # What is set of the variables that the job script wants to be shown.
 show_variables() {
@@ -209,7 +215,10 @@ leave_to_slurm() {
   local restarts
   restarts=$(scontrol -o show job "$SLURM_JOB_ID" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p')
   if [ "${restarts:-0}" -le "${SLURM_RESTART_COUNT:-0}" ]; then give_up "$code" "cancelled"; fi
-  if took_stop; then touch "$directory/STOP"; fi # for the next start, which ends by it
+  if took_stop; then # the next start ends by it
+    stopped=yes
+    remember
+  fi
   note "queued again by Slurm"
   exit "$code"
 }
@@ -251,7 +260,8 @@ train() {
 }
 
 record=.zea-job-$SLURM_JOB_ID
-directory='' newest_at_first='' touched='' asked_to_save='' asked_to_leave='' ended_by_slurm=''
+directory='' newest_at_first='' touched='' stopped='' own_stop_is_left=''
+asked_to_save='' asked_to_leave='' ended_by_slurm=''
 trap on_save USR1
 trap on_leave USR2
 trap on_end TERM

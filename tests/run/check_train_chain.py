@@ -18,15 +18,20 @@ SCONTROL = """\
 #!/usr/bin/env bash
 if [ "$1" = requeue ]; then touch requeued; else echo "JobId=7 Restarts=9 PreemptTime=${PREEMPTED:-None} x"; fi
 """
-# Tells where the run is; as ranks: that it was started, and perhaps sets a checkpoint aside, writes another and logs
-# that it found a STOP, before it ends with a code, or the job is killed that was just told to leave, or Slurm ends the
-# job.
+# Tells where the run is; as ranks: that it was started, and perhaps sets a checkpoint aside, writes another, waits for
+# the STOP of a job whose time is over, takes it and logs that it found one, before it ends with a code, or the job is
+# killed that was just told to leave, or Slurm ends the job.
 ZEA = """\
 #!/usr/bin/env bash
 if [ "$1" = -n ]; then printf '[run]\\ndirectory = "run"\\n[model]\\n'; exit; fi
 echo "$*" >>starts
 if [ -n "${ASIDE:-}" ]; then mv "run/checkpoints/$ASIDE" "run/checkpoints/$ASIDE.replaced-1"; fi
 if [ -n "${WRITES:-}" ]; then mkdir -p "run/checkpoints/$WRITES" && touch "run/checkpoints/$WRITES/manifest.json"; fi
+if [ -n "${SIGNALLED:-}" ]; then
+  kill -USR2 "$CHAIN"
+  until [ -e run/STOP ]; do sleep 0.01; done
+fi
+if [ -n "${TAKES:-}" ]; then rm run/STOP; fi
 if [ -n "${FINDS:-}" ]; then echo "info found the file STOP in run: leaving" >>run/log.txt; fi
 if [ -n "${ENDS:-}" ]; then exit "$ENDS"; fi
 if [ -n "${KILLED:-}" ]; then
@@ -144,8 +149,18 @@ class TrainChain(unittest.TestCase):
         """The next start ends by it."""
         done = self.run_job(0, "deck.toml", FINDS="yes", WRITES="step-00000003")
         self.assertIn("queued again by Slurm", done.stdout, done.stderr)
+        self.assertFalse((self.folder / "run/STOP").exists(), "by which another job would end")
         self.assert_ends(self.run_job(1, "deck.toml"), 75, "asked to leave, by a STOP file")
         self.assertEqual(len(self.starts()), 1)
+
+    def test_a_stop_that_zea_took_before_the_time_was_over(self):
+        """The script's own comes behind it, and is left."""
+        found = {"FINDS": "yes", "WRITES": "step-00000003", "SIGNALLED": "yes"}
+        done = self.run_job(0, "deck.toml", ENDS="75", **found)
+        self.assert_ends(done, 75, "asked to leave, by a STOP file")
+        self.assertFalse((self.folder / "run/STOP").exists())
+        done = self.run_job(0, "-r", "run", ENDS="75", TAKES="yes", **{**found, "WRITES": "step-00000004"})
+        self.assert_ends(done, 75, "zea left after step 4; queued again", is_queued_again=True)
 
     def test_a_stop_of_a_run_with_a_wall_limit(self):
         """Whose time was not over."""
