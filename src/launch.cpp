@@ -340,10 +340,12 @@ std::optional<ResolvedCheckpoint> find_restart(const CommandLine& line, const St
 }
 
 /// Of an evaluation by itself: the wall limit leaves twice the time that the last batch took.
-std::function<bool()> leaves_between_batches(StopRequest& stop) {
-  return [&stop, last = stop.elapsed_seconds()]() mutable {
+std::function<bool()> leaves_between_batches(StopRequest& stop, Log& log) {
+  return [&stop, &log, last = stop.elapsed_seconds()]() mutable {
     const double now = stop.elapsed_seconds();
-    return stop.poll(2 * (now - std::exchange(last, now))).leave > 0;
+    const bool leaves = stop.poll(2 * (now - std::exchange(last, now))).leave > 0;
+    if (leaves && !stop.note().empty()) log.info(stop.note());
+    return leaves;
   };
 }
 
@@ -392,11 +394,10 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
     const EvaluationOutput output{.step = position.step,
                                   .seconds = stop.elapsed_seconds(),
                                   .directory = start.directory,
-                                  .is_leave_asked = leaves_between_batches(stop),
+                                  .is_leave_asked = leaves_between_batches(stop, log),
                                   .counts_part = true};
     const bool is_whole =
         evaluate_and_report(engine, *ranks.control, *data.eval, loading, log, metrics, output);
-    if (!stop.note().empty()) log.info(stop.note());
     return is_whole ? ExitCode::Done : ExitCode::Requeue;
   }
 
