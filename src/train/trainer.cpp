@@ -196,6 +196,7 @@ std::vector<StepReport> Trainer::train_one(MadeSteps& source) {
   const double waited = record().wait_seconds();
   record().begin_step(position_.step + 1);
   MadeStep made = load(source);
+  const double load_seconds = whole.seconds();
   const LoadedStep& step = made.loaded;
   if (const auto line = memory_.predict(step.plan, parts_.control)) parts_.log.info(*line);
   const Traffic sent_before = parts_.engine.mesh().traffic();
@@ -214,6 +215,7 @@ std::vector<StepReport> Trainer::train_one(MadeSteps& source) {
   interval_.tokens += step.plan.tokens;
   interval_.samples += step.plan.samples;
   interval_.model_flops += step.plan.model_flops;
+  interval_.wait_seconds += load_seconds;
   interval_.own_seconds += whole.seconds() - (record().wait_seconds() - waited);
   if (is_due(options_.log.every)) tell_facts();
   return known;
@@ -258,10 +260,7 @@ std::vector<StepReport> Trainer::run_step(const MadeSteps& source, MadeStep& mad
 
 MadeStep Trainer::load(MadeSteps& source) {
   const ActionRecord::Action action(record(), "load");
-  const Stopwatch waiting;
-  MadeStep made = source.next();
-  interval_.wait_seconds += waiting.seconds();
-  return made;
+  return source.next();
 }
 
 /// All ranks are here at the same time, which is 0 in the trace.
