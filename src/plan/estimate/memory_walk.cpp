@@ -247,7 +247,7 @@ void MemoryWalk::add_gradient(size_t u, int source, int64_t bytes) {
     of.gradient = bytes;
     live_ += bytes;
   }
-  if (--of.readers > 0 || is_here(source)) return;
+  if (--of.readers > 0 || is_here(source) || of.gradient == 0) return;
   live_ -= std::exchange(going_back_, std::exchange(of.gradient, 0));
 }
 
