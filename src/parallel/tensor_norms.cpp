@@ -4,6 +4,7 @@
 //   y = n (weight + offset), n = x r, r = 1 / sqrt(mean(x^2) + eps)
 //   dx = r (d - n mean(d n)), d = dy (weight + offset)
 #include "tensor_functions.hpp"
+#include "zea/core/error.hpp"
 
 namespace zea::detail {
 namespace {
@@ -71,6 +72,7 @@ struct JointHeadNormsFunction : Function<JointHeadNormsFunction> {
 
 at::Tensor tensor_joint_head_norms(const TensorRows& rows, const at::Tensor& qkv, Parameter& query,
                                    Parameter& key, const NormSpec& spec) {
+  ZEA_ASSERT(spec.kind == NormKind::Rms);
   return JointHeadNormsFunction::apply(qkv, query.anchor(), &rows, &query, &key, spec);
 }
 

@@ -7,6 +7,7 @@
 #include "support/dataset_file.hpp"
 #include "support/files.hpp"
 #include "support/memory_dataset.hpp"
+#include "zea/data/joined_dataset.hpp"
 
 namespace zea::test_dataset {
 namespace {
@@ -153,6 +154,21 @@ TEST_F(DatasetFile, AnImageOfAnySizeMustHaveOne) {
               std::string::npos)
         << fault.what();
   }
+}
+
+/// Weights of sets are dealt to folders, not to their files.
+TEST_F(DatasetFile, AFolderOfFilesIsOneSet) {
+  const TemporaryDirectory folder;
+  const std::string file = write({});
+  std::filesystem::copy_file(file, folder / "a.h5");
+  EXPECT_EQ(open_dataset(folder.path())->describe(), folder / "a.h5") << "which is all of it";
+  std::filesystem::copy_file(file, folder / "b.h5");
+  std::vector<std::unique_ptr<Dataset>> sets;
+  sets.push_back(open_dataset(folder.path()));
+  EXPECT_EQ(sets[0]->describe(), folder.path());
+  EXPECT_EQ(sets[0]->set_samples(), std::vector<int64_t>{6});
+  sets.push_back(open_dataset(file));
+  EXPECT_EQ(join_datasets(std::move(sets))->set_samples(), (std::vector<int64_t>{6, 3}));
 }
 
 TEST(KindsOfItems, FollowThePlaceholders) {

@@ -45,7 +45,7 @@ class Layers {
 
   /// RMSNorm of all queries of a token together by `query`, and of all its keys by `key`; qkv (rows
   /// of all tp ranks, 3, width): queries, keys and values of the heads that this rank has, to which
-  /// both weights (width) are cut.
+  /// both weights (width) are cut -> as qkv, with its values.
   virtual at::Tensor joint_head_norms(const at::Tensor& qkv, Parameter& query, Parameter& key,
                                       const NormSpec& spec) const;
 

@@ -12,7 +12,8 @@ class RunDirectory {
  public:
   /// Makes the directory and takes the lock. Throws StorageError naming host, process and job of
   /// the run that holds it. A lock of this machine whose process is dead, or of before it started
-  /// again, or that an earlier start of this same job left, is taken over (see note()).
+  /// again (if it has an id), or that an earlier start of this same job left, is taken over (see
+  /// note()).
   explicit RunDirectory(const std::string& path);
   ~RunDirectory();  ///< gives the lock back
   RunDirectory(const RunDirectory&) = delete;

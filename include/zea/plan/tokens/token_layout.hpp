@@ -47,10 +47,9 @@ struct ReplicaLayout {
 /// Rows of each of `parts` slices of `rows` rows: all are full but the last one that has any.
 std::vector<int64_t> slice_rows(int64_t rows, int parts);
 
-/// Rows that each rank sends of such shares where they are gathered, or gets where they are summed:
-/// of slices (of tokens that stay together, too) as many of each, the last ones' filled up behind
-/// all rows where that adds few, since devices' collectives are of equal counts; otherwise the
-/// shares.
+/// Rows that each rank sends of its share where they are gathered, or gets where they are summed:
+/// as many of each where shares (not empty) are slices and that adds few, which then lie behind all
+/// rows, since devices' collectives are of equal counts; otherwise the shares.
 std::vector<int64_t> travelling_rows(const std::vector<int64_t>& shares);
 
 /// The tokens [begin, begin + count) of what `runs` hold.
