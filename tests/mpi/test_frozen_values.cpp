@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <optional>
+
 #include "support/tiny_checkpoint.hpp"
 #include "zea/checkpoint/retention.hpp"
 #include "zea/io/checkpoint_source.hpp"
@@ -265,11 +267,12 @@ TEST(FrozenValues, AreWrittenAnewAfterAResumeThatHoldsThemInAnotherWay) {
   int64_t step = 1;
   for (const Start& start : starts) {
     run_on(start.layout, start.deck, [&](Running& running) {
+      std::optional<CheckpointSource> source;
       CheckpointWriter writer(running.engine, *running.control);
       if (step > 1) {
-        const CheckpointSource source(checkpoint_of(shared.path(), step - 1));
-        read_checkpoint(running.engine, *running.control, source);
-        writer.starts_from(source);
+        source.emplace(checkpoint_of(shared.path(), step - 1));
+        read_checkpoint(running.engine, *running.control, *source);
+        writer.starts_from(*source);
       }
       fill(running);  // moments of what is trained from now on
 
