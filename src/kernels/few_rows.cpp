@@ -41,7 +41,7 @@ template <class T>
     typedef uint32_t Upper __attribute__((vector_size(64)));
     lanes = (V)(__builtin_convertvector(*reinterpret_cast<const Stored*>(from), Upper) << 16);
   } else {
-    lanes = vector_at(from);
+    load_vector(lanes, from);
   }
 }
 
@@ -72,8 +72,11 @@ template <int M, int N, class T>
       __builtin_prefetch(reinterpret_cast<const char*>(from) + kBytesAhead);
       load_lanes(lanes[n], from);
     }
-    for (int m = 0; m < M; ++m)
-      for (int n = 0; n < N; ++n) sums[m][n] += vector_at(left + m * p.inner + i) * lanes[n];
+    for (int m = 0; m < M; ++m) {
+      V values;
+      load_vector(values, left + m * p.inner + i);
+      for (int n = 0; n < N; ++n) sums[m][n] += values * lanes[n];
+    }
   }
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n) {

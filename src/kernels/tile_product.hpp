@@ -24,17 +24,20 @@ inline constexpr int64_t kLanes = 64 / sizeof(W);
 template <class W>
 struct LaneVector {
   typedef W Type __attribute__((vector_size(64)));
-  /// In memory, at any element. Not for arguments of templates, which would forget that.
+  /// In memory, at any element. Not for arguments of templates and results of functions, which
+  /// forget that.
   typedef W Anywhere __attribute__((vector_size(64), aligned(sizeof(W)), may_alias));
 };
 
 template <class W>
-[[gnu::always_inline]] inline typename LaneVector<W>::Anywhere& vector_at(W* first) {
-  return *reinterpret_cast<typename LaneVector<W>::Anywhere*>(first);
+[[gnu::always_inline]] inline void load_vector(typename LaneVector<W>::Type& values,
+                                               const W* first) {
+  values = *reinterpret_cast<const typename LaneVector<W>::Anywhere*>(first);
 }
 template <class W>
-[[gnu::always_inline]] inline const typename LaneVector<W>::Anywhere& vector_at(const W* first) {
-  return *reinterpret_cast<const typename LaneVector<W>::Anywhere*>(first);
+[[gnu::always_inline]] inline void store_vector(W* first,
+                                                const typename LaneVector<W>::Type& values) {
+  *reinterpret_cast<typename LaneVector<W>::Anywhere*>(first) = values;
 }
 
 /// How many of them it takes, the last perhaps not whole.
@@ -108,12 +111,15 @@ struct TileProduct {
       if (addend.first == nullptr) break;
       const Sum* const first = addend.first + row * addend.stride + column;
       for (int r = 0; r < R; ++r)
-        for (int c = 0; c < C; ++c)
-          block[r][c] += addend.factor * vector_at(first + r * addend.stride + c * kLanes<Sum>);
+        for (int c = 0; c < C; ++c) {
+          typename LaneVector<Sum>::Type added;
+          load_vector(added, first + r * addend.stride + c * kLanes<Sum>);
+          block[r][c] += addend.factor * added;
+        }
     }
     for (int r = 0; r < R; ++r)
       for (int c = 0; c < C; ++c)
-        vector_at(sum + (row + r) * sum_stride + column + c * kLanes<Sum>) = block[r][c];
+        store_vector(sum + (row + r) * sum_stride + column + c * kLanes<Sum>, block[r][c]);
   }
 };
 
@@ -157,12 +163,12 @@ template <int R, int C, class W>
   typename LaneVector<W>::Type block[R][C] = {};
   const W* const sum = p.sum + row * p.sum_stride + column;
   for (int r = 0; p.adds && r < R; ++r)
-    for (int c = 0; c < C; ++c) block[r][c] = vector_at(sum + r * p.sum_stride + c * kLanes<W>);
+    for (int c = 0; c < C; ++c) load_vector(block[r][c], sum + r * p.sum_stride + c * kLanes<W>);
   const W* left = p.left + row * p.left_row + begin * p.left_inner;
   const W* right = p.right + begin * p.right_stride + column;
   for (int64_t k = begin; k < end; ++k, left += p.left_inner, right += p.right_stride) {
     typename LaneVector<W>::Type lanes[C];
-    for (int c = 0; c < C; ++c) lanes[c] = vector_at(right + c * kLanes<W>);
+    for (int c = 0; c < C; ++c) load_vector(lanes[c], right + c * kLanes<W>);
     for (int r = 0; r < R; ++r)
       for (int c = 0; c < C; ++c) block[r][c] += left[r * p.left_row] * lanes[c];
   }

@@ -163,9 +163,9 @@ ZEA_WIDE_CLONES void transpose(const W* source, int64_t source_stride, int64_t r
   for (int64_t i = 0; i < rows; i += L)
     for (int64_t j = 0; j < columns; j += L) {
       typename LaneVector<W>::Type square[L];
-      for (int r = 0; r < L; ++r) square[r] = vector_at(source + (i + r) * source_stride + j);
+      for (int r = 0; r < L; ++r) load_vector(square[r], source + (i + r) * source_stride + j);
       transpose_square<W>(square);
-      for (int r = 0; r < L; ++r) vector_at(target + (j + r) * target_stride + i) = square[r];
+      for (int r = 0; r < L; ++r) store_vector(target + (j + r) * target_stride + i, square[r]);
     }
 }
 
