@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -31,6 +32,11 @@ struct Holder {
     return "host " + host + ", process " + process + (job.empty() ? "" : ", job " + job);
   }
 };
+
+/// In order.
+constexpr std::array kLines = {&Holder::host, &Holder::process,       &Holder::started,
+                               &Holder::job,  &Holder::process_space, &Holder::requeued,
+                               &Holder::boot, &Holder::machine};
 
 /// When a process started, in clock ticks since boot: tells it from a later one with its number.
 /// Empty when it is gone, or has ended and is only waiting to be collected, which some containers
@@ -75,14 +81,7 @@ Holder own_holder() {
 Holder read_holder(const fs::path& lock) {
   std::ifstream file(lock);
   Holder holder;
-  std::getline(file, holder.host);
-  std::getline(file, holder.process);
-  std::getline(file, holder.started);
-  std::getline(file, holder.job);
-  std::getline(file, holder.process_space);
-  std::getline(file, holder.requeued);
-  std::getline(file, holder.boot);
-  std::getline(file, holder.machine);
+  for (const auto line : kLines) std::getline(file, holder.*line);
   return holder;
 }
 
@@ -120,9 +119,7 @@ class Guard {
 
 void write_holder(const fs::path& path, const Holder& holder) {
   std::ofstream out(path);
-  out << holder.host << '\n' << holder.process << '\n' << holder.started << '\n';
-  out << holder.job << '\n' << holder.process_space << '\n' << holder.requeued << '\n';
-  out << holder.boot << '\n' << holder.machine << '\n';
+  for (const auto line : kLines) out << holder.*line << '\n';
   out.close();
   if (out) return;
   const int error = errno;
