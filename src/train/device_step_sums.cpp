@@ -6,8 +6,6 @@
 #include <cstring>
 #include <tuple>
 
-#include "zea/parallel/host_copies.hpp"
-
 namespace zea {
 namespace {
 
@@ -27,8 +25,7 @@ DeviceStepSums::DeviceStepSums(Collectives& world, at::Device device, double cli
       device_(device),
       clip_norm_(clip_norm),
       sent_(pinned_values()),
-      received_(pinned_values()),
-      is_back_(device.type()) {}
+      received_(pinned_values()) {}
 
 void DeviceStepSums::start(const StepSums& own, const at::Tensor& loss, const at::Tensor& squares) {
   const auto values = std::bit_cast<StepSumValues>(own);
@@ -40,7 +37,6 @@ void DeviceStepSums::start(const StepSums& own, const at::Tensor& loss, const at
   if (world_.size() > 1)
     world_.all_reduce(sums.mutable_data_ptr(), kValues, DType::Float64, ReduceOp::Sum).wait();
   received_.copy_(sums, /*non_blocking=*/true);
-  is_back_.record(current_stream(device_));
   scale_ = scale_of(sums);
 }
 
@@ -53,8 +49,7 @@ at::Tensor DeviceStepSums::scale_of(const at::Tensor& sums) const {
   return factor.div_(targets).add_(norm * 0).add_(sums[kLoss] * 0);
 }
 
-StepSums DeviceStepSums::read() {
-  is_back_.synchronize();
+StepSums DeviceStepSums::read() const {
   StepSumValues values;
   std::memcpy(values.data(), received_.const_data_ptr(), sizeof values);
   return std::bit_cast<StepSums>(values);

@@ -91,9 +91,9 @@ std::optional<StepReport> TrainStep::finish(TrainPosition& position) {
   double seconds = 0;
   {
     const ActionRecord::Action action(engine_.mesh().record(), "read the sums of a step");
-    sums = device_sums_->read();
     // For its update, too: where the next one is launched, the device has its walk left to do.
     seconds = device_clock_->wait();
+    sums = device_sums_->read();
   }
   StepReport report = settle(sums, *std::exchange(under_way_, std::nullopt), position);
   report.seconds = seconds;

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <c10/core/Event.h>
 
 #include "zea/comm/collectives.hpp"
 #include "zea/train/step_sums.hpp"
@@ -22,8 +21,8 @@ class DeviceStepSums {
   /// For what is launched behind start(), in the device's memory: what the gradient is multiplied
   /// by (clipping and 1/N); NaN where loss or norm is not finite, or there is no target.
   const double* scale() const { return scale_.const_data_ptr<double>(); }
-  /// What was started; waits until the device has come so far.
-  StepSums read();
+  /// What was started, which the device has done.
+  StepSums read() const;
 
  private:
   at::Tensor scale_of(const at::Tensor& sums) const;
@@ -33,7 +32,6 @@ class DeviceStepSums {
   double clip_norm_;
   at::Tensor sent_, received_;  ///< StepSumValues in pinned memory
   at::Tensor scale_;
-  c10::Event is_back_;
 };
 
 }  // namespace zea
