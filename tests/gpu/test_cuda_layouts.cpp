@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grids and pipelines of the tables on GPUs, in fp32 and bf16, against one rank of the host in
-// fp64: a rank per GPU, or several ranks on each where there are fewer (NCCL then takes them for
-// those of several nodes). Skipped without a GPU, but for ZEA_TESTED_DEVICE = cpu, which shows on
+// fp64. Skipped without a GPU, but for ZEA_TESTED_DEVICE = cpu, which shows on
 // the host that fp32 is within these bounds. ZEA_DEVICE_STRIDE = n tries every n-th layout.
 #include <gtest/gtest.h>
 
@@ -10,9 +9,8 @@
 
 #include "support/bf16_bounds.hpp"
 #include "support/mpi_main.hpp"
+#include "support/open_gpu.hpp"
 #include "support/sampled_layouts.hpp"
-#include "zea/comm/node_memory.hpp"
-#include "zea/parallel/device.hpp"
 
 namespace zea::testing::test_cuda_layouts {
 namespace {
@@ -57,12 +55,7 @@ class CudaLayouts : public ::testing::Test {
   void SetUp() override {
     if (is_on_host()) return;
     if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU";
-    RunOptions run;
-    run.device = DeviceKind::Cuda;
-    const World& world = testing::world();
-    const auto seen = gpus_on_node(world, find_gpus(run.device));
-    run.ranks_per_gpu = (world.local_size() + num_cuda_devices() - 1) / num_cuda_devices();
-    device_ = open_device(run, seen, world.local_rank());
+    device_ = open_gpu(testing::world());
   }
 
   /// What every layout gives in `preset`, against one rank of the host in fp64 and in `preset`.

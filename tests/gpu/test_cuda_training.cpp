@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training on GPUs against training on the CPU: one rank per GPU, over NCCL. Skipped where there
-// are fewer GPUs than ranks.
+// Training on GPUs, over NCCL, against training on the CPU. Skipped without a GPU.
 #include <gtest/gtest.h>
 
 #include "support/mpi_main.hpp"
+#include "support/open_gpu.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
-#include "zea/parallel/device.hpp"
 
 namespace zea::testing::test_cuda_training {
 namespace {
@@ -28,12 +27,8 @@ MemoryDataset dataset_of(const TinyRunOptions& run) {
 class CudaTraining : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (num_cuda_devices() < testing::world().local_size()) GTEST_SKIP() << "fewer GPUs than ranks";
-    const World& world = testing::world();
-    RunOptions run;
-    run.device = DeviceKind::Cuda;
-    const auto seen = gpus_on_node(world, find_gpus(run.device));
-    device_ = open_device(run, seen, world.local_rank());
+    if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+    device_ = open_gpu(testing::world());
   }
 
   TinyResult on_gpu(TinyRunOptions run) {

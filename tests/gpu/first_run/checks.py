@@ -66,11 +66,11 @@ def kernels(setting, part):
 
 
 def collectives(setting, part):
-    programs(setting, part, ["gpu_nccl_collectives"], sorted({1, setting.gpus}), 180)
+    programs(setting, part, ["gpu_nccl_collectives"], setting.rank_counts(), 180)
 
 
 def training(setting, part):
-    programs(setting, part, ["gpu_cuda_training"], sorted({1, setting.gpus}), 240)
+    programs(setting, part, ["gpu_cuda_training"], setting.rank_counts(), 240)
 
 
 def tables(setting, part):
