@@ -16,6 +16,14 @@ double scale_of(const at::Tensor& q, std::optional<double> scale) {
   return scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
 }
 
+/// CUDA's kernels take each head of each row, and each row of a bias, where 16 bytes begin.
+void expect_aligned(const at::Tensor& x) {
+  for (int64_t dim = 0; dim < 3; ++dim)
+    TORCH_CHECK(x.size(dim) == 1 || x.stride(dim) * x.element_size() % 16 == 0,
+                "(batch, heads, rows, dim) of ", x.sizes(), " at strides ", x.strides());
+  TORCH_CHECK(reinterpret_cast<uintptr_t>(x.data_ptr()) % 16 == 0);
+}
+
 /// Scores and their logarithms of sums are fp32 where the rest is narrower.
 at::Tensor widened(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
@@ -45,6 +53,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
     const std::optional<at::Tensor>& bias, bool, double dropout, bool is_causal,
     std::optional<double> scale) {
   TORCH_CHECK(dropout == 0);
+  for (const at::Tensor& x : {q, k, v}) expect_aligned(x);
+  if (bias && bias->defined()) expect_aligned(*bias);
   const OneLaunch one("attention");
   const at::Tensor scores =
       scores_of(widened(q), widened(k), bias, Seen(is_causal), scale_of(q, scale));
@@ -66,6 +76,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
     const at::Tensor& bias, const at::Tensor& out, const at::Tensor& lse, const at::Tensor&,
     const at::Tensor&, double, std::array<bool, 4>, bool is_causal, std::optional<double> scale) {
   const OneLaunch one("attention backward");
+  for (const at::Tensor& x : {q, k, v, dout, out}) expect_aligned(x);
+  if (bias.defined()) expect_aligned(bias);
   TORCH_CHECK(lse.size(2) % kRows == 0, "logarithms of sums in rows of ", lse.size(2));
   TORCH_CHECK(lse.scalar_type() == widened(q).scalar_type());
   // CUDA's kernel is told no stride of the rows of `out`, which it reads itself in narrow types.
