@@ -35,7 +35,7 @@ fi
 if $mpi; then
   jobs/bundle_mpi.sh "build/$preset/src/zea" "$tree" >"$folder/of_others"
 fi
-find "$tree" -name '*.so*' -path '*/zea/*' -not -path '*/openmpi/*' >>"$folder/of_others"
+find "$tree" -name '*.so*' -path '*/zea/*' -not -path '*/zea/tests/*' -not -path '*/openmpi/*' >>"$folder/of_others"
 jobs/bundle_licenses.sh "$tree" <"$folder/of_others"
 tar -C "$folder" -czf "$archive" "zea-$version"
 mib=$((($(stat -c %s "$archive") + 1048575) / 1048576))
