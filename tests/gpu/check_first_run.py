@@ -19,19 +19,18 @@ from unittest import mock
 FIRST_RUN, BUILD, MPIRUN = sys.argv[1], Path(sys.argv[2]), sys.argv[3].replace(";", " ")
 PARTS = ["versions", "kernels", "tables", "parity", "resume", "memory", "speed", "determinism"]
 
-# Runs what it is given, which has so many steps.
-NSYS = """
-import sqlite3, subprocess, sys
-output = next(word for word in sys.argv if word.startswith("--output=")).removeprefix("--output=") + ".sqlite"
-program = next(i for i, word in enumerate(sys.argv[2:], 2) if not word.startswith("--"))
+# What CUDA's libraries write of a run of zea's with so many steps: 10 fills, and of each step 7 copies, two at a time,
+# of 0.1 ms, and a kernel of 0.5 ms after them.
+RECORDER = """
+import os, sys
 steps = next(int(word.split("=")[1]) for word in sys.argv if word.startswith("schedule.steps="))
-with sqlite3.connect(output) as file:
-    file.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, name INT)")
-    file.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INT, end INT, bytes INT)")
-    file.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0)", [(i, i + 1000) for i in range(10)])
-    spans = [(500 * i, 500 * i + 1000) for i in range(7 * steps)]
-    file.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, 0)", spans)
-sys.exit(subprocess.run(sys.argv[program:]).returncode)
+lines = [(i, i + 1000, 7, "fill") for i in range(10)]
+for step in range(steps):
+    begin = 10000000 * (step + 1)
+    lines += [(begin + 50000 * i, begin + 50000 * i + 100000, 8, "copy on the device") for i in range(7)]
+    lines.append((begin + 900000, begin + 1400000, 7, "void zea::detail::run_items<zea::DropRow<float> >(float, int)"))
+with open(f"{os.environ['ZEA_ACTIVITY_FILE']}.{os.getpid()}", "w") as file:
+    file.writelines("\\t".join(map(str, line)) + "\\n" for line in lines)
 """
 
 sys.path[:0] = [str(Path(FIRST_RUN).parent / "first_run"), str(Path(FIRST_RUN).parents[2] / "jobs")]
@@ -77,6 +76,7 @@ class FirstRun(unittest.TestCase):
         for words in [*told, "| zea, fp32 | ", "| transformers, fp32 | "]:
             self.assertIn(words, report)
         self.assertIn("left out: gpu_device_kernels on 1 ranks", report)
+        self.assertRegex(report, "left out: what the GPU does in a step of zea, fp32: (no recording|.* is not there)")
         self.assertIn("ok: gpu_cuda_layouts on 8 ranks: 4 passed, 0 skipped", report)
 
     def test_finds_a_zea_that_computes_something_else(self):
@@ -87,16 +87,19 @@ class FirstRun(unittest.TestCase):
         self.assertIn("**WRONG**: Llava, fp32, no_shard, 2 ranks", report)
         self.assertIn("ok: Llava, fp32, no_shard, 1 ranks", report)
 
-    def test_tells_launches_and_idle_time_by_nsys(self):
-        """By one that tells of 10 kernels of a run, and of 7 copies of each step, two at a time, of 1 us."""
-        programs = self.folder / "bin"
-        programs.mkdir()
-        (programs / "nsys").write_text(f"#!{sys.executable}\n{NSYS}")
-        (programs / "nsys").chmod(0o755)
-        path = {"PATH": f"{programs}:{os.environ['PATH']}"}
-        code, said, report = self.first_run(BUILD, "--device", "cpu", "--quick", "--parts", "speed", env=path)
+    def recorded_tree(self, line):
+        """One whose zea does what `line` says where it is to be recorded, by a library that is there."""
+        tree = self.tree_with(f'[ -z "$ZEA_ACTIVITY_FILE" ] || {line}')
+        (tree / "tests/gpu").mkdir(parents=True)
+        (tree / "tests/gpu/record_activity.so").touch()
+        return tree
+
+    def test_tells_what_a_step_launches(self):
+        (self.folder / "recorder.py").write_text(RECORDER)
+        tree = self.recorded_tree(f'{sys.executable} {self.folder}/recorder.py "$@"')
+        code, said, report = self.first_run(tree, "--device", "cpu", "--quick", "--parts", "speed")
         self.assertEqual(code, 0, said + report)
-        self.assertNotIn("nsys (Nsight Systems) is not in the PATH", report)
+        self.assertNotIn("what the GPU does in a step of zea", report)
         row = next(line for line in report.splitlines() if line.startswith("| zea, fp32 | "))
         cells = [cell.strip() for cell in row.split("|")[2:]]
         self.assertRegex(cells[2], r"^- \([0-9.e-]+ TFLOP/s\)$")
@@ -104,8 +107,68 @@ class FirstRun(unittest.TestCase):
         rates = [float(cell.split("(")[1].split()[0]) for cell in (cells[2], peer[4])]
         times = [float(cells[0]), float(peer[2])]
         self.assertAlmostEqual(rates[0] * times[0], rates[1] * times[1], delta=0.02 * rates[0] * times[0])
-        self.assertEqual(cells[3], "7")
-        self.assertAlmostEqual(float(cells[0]) - float(cells[4]), 0, delta=0.15)  # of one decimal each
+        self.assertEqual(cells[3], "8")
+        self.assertAlmostEqual(float(cells[0]) - float(cells[4]), 0.9, delta=0.15)  # of one decimal each
+        self.assertEqual(cells[5], f"{90 / float(cells[0]):.0f} %")
+        for line in ("copy on the device` | 7 | 0.70 | 58.3 %", "run_items<DropRow, float>` | 1 | 0.50 | 41.7 %"):
+            self.assertIn(f"\n| `{line} |\n", report)
+        self.assertNotIn("`fill`", report)
+
+    def test_tells_why_a_step_was_not_recorded(self):
+        from activity import NotRecorded
+        from machine import Outcome
+        from speed import recorded
+
+        folder = self.folder / "recording"
+        folder.mkdir()
+        needs = SimpleNamespace(output="\tlibcupti.so.13 => not found\n\tlibc.so.6 => /lib/libc.so.6\n")
+        setting = SimpleNamespace(run=lambda *_: needs, tree=SimpleNamespace(environment=dict))
+
+        def why(code=0, output="its last words"):
+            with self.assertRaises(NotRecorded) as caught:
+                recorded(setting, "record_activity.so", folder, Outcome("zea", code, output, 1))
+            return str(caught.exception).splitlines()
+
+        self.assertEqual(why(), ["no recording was written", "libcupti.so.13 => not found", "its last words"])
+        self.assertEqual(why(3), ["zea ended with 3 while it was recorded", "its last words"])
+        (folder / "process.1").touch()
+        self.assertEqual(why()[0], "the recording is empty")
+        (folder / "process.1").write_text("1\t2\t7\tfill\n")
+        complaint = "record_activity: cuptiActivityEnable of kernels: no"
+        self.assertEqual(why(0, f"{complaint}\nlast")[:2], ["the recorder complains", complaint])
+
+    def test_tells_kinds_of_kernels_apart(self):
+        from activity import short
+
+        at, copy = "at::native", "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}"
+        bf16 = "c10::BFloat16"
+        for name, shortened in {
+            "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT": "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT",
+            "copy from host to device": "copy from host to device",
+            "void cutlass::Kernel2<cutlass_80_gemm_bf16_tn_align8>(cutlass_80_gemm_bf16_tn_align8::Params)":
+                "Kernel2<cutlass_80_gemm_bf16_tn_align8>",
+            "void zea::detail::run_items<zea::detail::GatedRow<zea::detail::SiluGate, zea::detail::Bf16> >(int, long)":
+                "run_items<GatedRow, SiluGate, Bf16>",
+            f"void {at}::(anonymous namespace)::vectorized_elementwise_kernel<4, {at}::CUDAFunctor_add<{bf16}>, "
+            f"std::array<char*, 3ul> >(int, {at}::CUDAFunctor_add<{bf16}>, std::array<char*, 3ul>)":
+                "vectorized_elementwise_kernel<CUDAFunctor_add, BFloat16>",
+            f"void {at}::elementwise_kernel<128, 2, {at}::gpu_kernel_impl_nocast<{copy}::operator()() const::"
+            f"{{lambda(float)#1}}>(at::TensorIteratorBase&)::{{lambda(int)#1}}>(int, {at}::gpu_kernel_impl<{copy}>)":
+                "elementwise_kernel<direct_copy_kernel_cuda, float>",
+            "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, false, false, "
+            "cutlass::bfloat16_t>, false, true>(pytorch_flash::Flash_fwd_params)": "flash_fwd_kernel<bfloat16_t>",
+            "zea::zeroed(float*, long)": "zeroed",
+        }.items():  # fmt: skip
+            self.assertEqual(short(name), shortened)
+        self.assertEqual(len(short("kernel<" + "a" * 200 + ">(int)")), 100)
+
+    def test_tells_the_costliest_kinds_and_the_rest(self):
+        from activity import Activity, costliest
+
+        step = Activity(1, {f"k{i}": (i, 1e-3 * i) for i in range(1, 5)})
+        rows = [["`k4`", "4", "4.00", "40.0 %"], ["`k3`", "3", "3.00", "30.0 %"]]
+        self.assertEqual(costliest(step, 2), [*rows, ["2 other kinds", "3", "3.00", "30.0 %"]])
+        self.assertEqual(costliest(step, 4)[-1], ["`k1`", "1", "1.00", "10.0 %"])
 
     def test_tells_how_much_of_the_peak_all_reach(self):
         from speed import work_of
@@ -125,16 +188,26 @@ class FirstRun(unittest.TestCase):
         self.assertEqual(variants(SimpleNamespace(device="cpu"), cases(False)[0]), {"zea": []})
 
     def test_counts_what_a_gpu_did_at_a_time_once(self):
-        from activity import busy_of, of_trace
+        from activity import busy_of, of_recording, of_step, of_trace
 
         self.assertEqual(busy_of([(5, 6), (0, 2), (1, 3), (1, 2)]), 4)
         self.assertEqual(busy_of([]), 0)
-        events = [{"cat": "kernel", "ts": 0, "dur": 2}, {"cat": "gpu_memcpy", "ts": 1, "dur": 3}, {"cat": "python"}]
+        kernel = {"cat": "kernel", "name": "sums", "ts": 0, "dur": 2}
+        events = [kernel, {"cat": "gpu_memcpy", "name": "copy", "ts": 1, "dur": 3}, {"cat": "python"}]
         trace = self.folder / "trace.json"
         trace.write_text(json.dumps({"traceEvents": events}))
-        launches, busy = of_trace(trace)
-        self.assertEqual(launches, 2)
-        self.assertAlmostEqual(busy, 4e-6)
+        self.assertEqual(of_trace(trace).launches, 2)
+        self.assertAlmostEqual(of_trace(trace).busy, 4e-6)
+        folders = [self.folder / name for name in ("two", "four")]
+        for folder, spans in zip(folders, ([(0, 5)], [(0, 4), (10, 15), (12, 17)])):
+            folder.mkdir()
+            (folder / "process.1").write_text("".join(f"{begin}\t{end}\t7\tsums\n" for begin, end in spans))
+            (folder / "process.2").write_text("30\t31\t7\tstart\n")
+        step = of_step(*map(of_recording, folders))
+        self.assertEqual([*step.kinds], ["sums"])
+        self.assertEqual(step.kinds["sums"][0], 1)
+        self.assertAlmostEqual(step.kinds["sums"][1], 4.5e-9)
+        self.assertAlmostEqual(step.busy, 3e-9)
 
     def test_stops_when_the_time_is_over(self):
         code, said, report = self.first_run(BUILD, "--device", "cpu", "--minutes", "0", "--parts", "versions", "parity")

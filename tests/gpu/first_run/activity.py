@@ -1,13 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU did while a program ran: launches (kernels, copies, fills), and how long it was busy with them."""
+"""What a GPU did while a program ran: launches (kernels, copies, fills) by kind, and how long it was busy with them."""
 
+import functools
 import json
-import shutil
-import sqlite3
-from contextlib import closing
+import re
+from dataclasses import dataclass
 
 OF_TRACE = {"kernel", "gpu_memcpy", "gpu_memset"}
-OF_NSYS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
+# Names in a kernel's template arguments that tell nothing of what it computes; of integers, too: they count.
+PLUMBING = re.compile(
+    r"const|(un)?signed|void|bool|char|u?int\w*|long|short|true|false|lambda|operator|std|array|Array|type|\w+_traits|"
+    r"__nv_h?dl_\w+|gpu_kernel_impl\w*|Tensor(Iterator\w*|ListMetadata)?|Scalar|\w*OffsetCalculator|(Load|Store)With\w*"
+)
+MOST_WORDS, MOST_CHARACTERS = 5, 100
+
+
+@dataclass
+class Activity:
+    """Of a run or a step."""
+
+    busy: float  # seconds in which it did anything
+    kinds: dict  # (launches, seconds) by name
+
+    @property
+    def launches(self):
+        return sum(launches for launches, _ in self.kinds.values())
+
+
+class NotRecorded(Exception):
+    """Says why; what follows its first line is what programs said."""
 
 
 def busy_of(spans):
@@ -19,27 +40,75 @@ def busy_of(spans):
     return busy
 
 
+def activity_of(launches, unit):
+    """Of (name, begin, end), the times in units of so many seconds."""
+    kinds = {}
+    for name, begin, end in launches:
+        count, seconds = kinds.get(short(name), (0, 0))
+        kinds[short(name)] = (count + 1, seconds + unit * (end - begin))
+    return Activity(unit * busy_of((begin, end) for _, begin, end in launches), kinds)
+
+
 def of_trace(path):
-    """(launches, busy seconds) of a Chrome trace of PyTorch's profiler, which counts in microseconds."""
-    events = json.loads(path.read_text())["traceEvents"]
-    spans = [(event["ts"], event["ts"] + event["dur"]) for event in events if event.get("cat") in OF_TRACE]
-    return len(spans), 1e-6 * busy_of(spans)
+    """Of a Chrome trace of PyTorch's profiler, which counts in microseconds."""
+    events = [event for event in json.loads(path.read_text())["traceEvents"] if event.get("cat") in OF_TRACE]
+    return activity_of([(event["name"], event["ts"], event["ts"] + event["dur"]) for event in events], 1e-6)
 
 
-def has_nsys():
-    return shutil.which("nsys") is not None
+def of_recording(folder):
+    """Of the files, one of each process, that record_activity.cpp wrote there."""
+    files = [*folder.iterdir()]
+    if not files:
+        raise NotRecorded("no recording was written")
+    lines = [line.split("\t") for file in files for line in file.read_text().splitlines()]
+    if not lines:
+        raise NotRecorded("the recording is empty")
+    return activity_of([(name, int(begin), int(end)) for begin, end, _, name in lines], 1e-9)
 
 
-def under_nsys(path):
-    """The command before a program whose activity goes to the SQLite file `path`."""
-    asked = ["--trace=cuda", "--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node", "--export=sqlite"]
-    return ["nsys", "profile", *asked, "--force-overwrite=true", f"--output={path.with_suffix('')}"]
+def of_step(two, four):
+    """What a run of four steps has more than one of two, halved; without what both do as often."""
+    kinds = {}
+    for name in {**four.kinds, **two.kinds}:
+        less, more = two.kinds.get(name, (0, 0)), four.kinds.get(name, (0, 0))
+        if more[0] != less[0]:
+            kinds[name] = ((more[0] - less[0]) / 2, (more[1] - less[1]) / 2)
+    return Activity((four.busy - two.busy) / 2, kinds)
 
 
-def of_nsys(path):
-    """(launches, busy seconds) of a whole run; nsys makes no table of what there was none of."""
-    with closing(sqlite3.connect(path)) as file:
-        there = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        asked = [f"SELECT start, end FROM {table}" for table in OF_NSYS if table in there]
-        spans = [span for one in asked for span in file.execute(one)]
-    return len(spans), 1e-9 * busy_of(spans)
+@functools.cache
+def short(name):
+    """A kernel's name without namespaces and parameters, and of its template arguments what tells kinds apart."""
+    name = name.replace("(anonymous namespace)::", "").removeprefix("void ")
+    base = re.match(r"[\w:]+(?=[<(])", name)
+    if not base:
+        return name
+    words = []
+    for word in re.findall(r"\b[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", template_arguments(name[base.end() :])):
+        last = word.split("::")[-1]
+        if not PLUMBING.fullmatch(last) and last not in words:
+            words.append(last)
+    found = base[0].split("::")[-1] + (f"<{', '.join(words[:MOST_WORDS])}>" if words else "")
+    return found if len(found) <= MOST_CHARACTERS else found[: MOST_CHARACTERS - 3] + "..."
+
+
+def template_arguments(rest):
+    """Up to the bracket that closes the first; nothing where a name has none."""
+    depth = 0
+    for place, letter in enumerate(rest):
+        depth += (letter == "<") - (letter == ">")
+        if depth <= 0:
+            return rest[:place]
+    return rest
+
+
+def costliest(step, most=12):
+    """Rows of a table: kinds by their time, with launches, ms and share, and a row of those that are left."""
+    kinds = sorted(((f"`{name}`", *kind) for name, kind in step.kinds.items()), key=lambda kind: -kind[2])
+    total, rest = sum(seconds for *_, seconds in kinds) or 1, kinds[most:]
+    if rest:
+        kinds[most:] = [(f"{len(rest)} other kinds", sum(kind[1] for kind in rest), sum(kind[2] for kind in rest))]
+    return [
+        [name, f"{launches:g}", f"{1e3 * seconds:.2f}", f"{100 * seconds / total:.1f} %"]
+        for name, launches, seconds in kinds
+    ]

@@ -103,27 +103,3 @@ def query_gpus(what):
         return []
     asked = run(["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"], 30)
     return [[cell.strip() for cell in line.split(",")] for line in asked.output.splitlines()] if asked.ok else []
-
-
-class BusyWatch:
-    """How busy the first GPU was, by nvidia-smi ten times a second, while a block runs; it says how much of the time
-    any kernel ran, not how well."""
-
-    def __enter__(self):
-        self.values, self.process = [], None
-        if shutil.which("nvidia-smi"):
-            ask = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-            command = [*ask, "-lms", "100", "-i", "0"]
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        return self
-
-    def __exit__(self, *_):
-        if self.process:
-            self.process.terminate()
-            lines = self.process.communicate()[0].split()
-            self.values = [float(line) for line in lines if line.isdigit()]
-
-    def busy(self):
-        """The upper quartile: starting and ending are idle. None where nothing was seen."""
-        ordered = sorted(self.values)
-        return ordered[len(ordered) * 3 // 4] if ordered else None

@@ -4,10 +4,11 @@ on a GPU one more, which the profiler watches.
 
 usage: peer.py FOLDER eager|compile|plain fp32|bf16 cuda|cpu WARM TIMED
 FOLDER holds data.h5 and peer.json (config, batch, longest sample). bf16: autocast over fp32 weights. The last line of
-the output is JSON: seconds of the timed steps, tokens of a step, bytes that the GPU's memory held at most, launches of
-a step and the seconds that these were busy (null on the host).
+the output is JSON: seconds of the timed steps, tokens of a step, bytes that the GPU's memory held at most, and the
+Activity of a step (null on the host).
 """
 
+import dataclasses
 import json
 import sys
 import tempfile
@@ -45,7 +46,7 @@ def loss_of(model, batch):
 
 
 def watched(step):
-    """(launches, busy seconds) of a step."""
+    """What the GPU does in a step, as JSON has it."""
     if DEVICE != "cuda":
         return None
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -53,7 +54,7 @@ def watched(step):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profile.export_chrome_trace(str(path))
-        return of_trace(path)
+        return dataclasses.asdict(of_trace(path))
 
 
 def main():

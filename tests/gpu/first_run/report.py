@@ -24,20 +24,24 @@ class Part:
         """A finding that is good or bad; with what a program said where it is bad."""
         self.good, self.bad = self.good + bool(holds), self.bad + (not holds)
         self.say(f"- {'ok' if holds else '**WRONG**'}: {what}")
-        if details and not holds:
-            self.say("\n```text\n" + details.strip() + "\n```\n")
+        if not holds:
+            self.quote(details)
 
     def leave_out(self, what, why):
+        """What follows the first line of `why` is what programs said."""
         self.left_out += 1
-        self.say(f"- left out: {what}: {why}")
+        first, _, said = why.partition("\n")
+        self.say(f"- left out: {what}: {first}")
+        self.quote(said)
 
     def cut(self, at):
         """Its share of the time is over."""
         self.is_cut = True
-        first, *more = at.splitlines()
-        self.leave_out("what follows", f"the part's share of the time was over at {first}")
-        if more:
-            self.say("\n```text\n" + "\n".join(more) + "\n```\n")
+        self.leave_out("what follows", f"the part's share of the time was over at {at}")
+
+    def quote(self, said):
+        if said.strip():
+            self.say("\n```text\n" + said.strip() + "\n```\n")
 
     def table(self, head, rows):
         self.say("")

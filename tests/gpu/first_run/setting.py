@@ -88,8 +88,8 @@ class Training:
         return self.folder / "checkpoints" / f"step-{step:08d}"
 
 
-def train(setting, name, deck, ranks, *overrides, device=None, seconds=240, resumed=None, under=()):
-    """Runs `deck`, or goes on from the checkpoint `resumed`, in a folder of its own; `under`: a command before zea."""
+def train(setting, name, deck, ranks, *overrides, device=None, seconds=240, resumed=None, env=None):
+    """Runs `deck`, or goes on from the checkpoint `resumed`, in a folder of its own."""
     folder = setting.folder / "runs" / name
     folder.parent.mkdir(exist_ok=True)
     device = device or setting.device
@@ -97,7 +97,7 @@ def train(setting, name, deck, ranks, *overrides, device=None, seconds=240, resu
     keys = [*overrides, f"run.device={device}", "run.watchdog_seconds=120"]
     if device == "cuda" and ranks > setting.gpus:
         keys.append(f"run.ranks_per_gpu={-(-ranks // setting.gpus)}")
-    outcome = setting.on_ranks(ranks, *under, setting.tree.zea, *source, "-d", folder, *keys, seconds=seconds)
+    outcome = setting.on_ranks(ranks, setting.tree.zea, *source, "-d", folder, *keys, seconds=seconds, env=env)
     return Training(outcome, folder)
 
 

@@ -2,13 +2,14 @@
 """How fast zea trains on one GPU, beside transformers and a plain loop of PyTorch on the same samples."""
 
 import json
+import shutil
 import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from activity import has_nsys, of_nsys, under_nsys
-from machine import PROJECT, BusyWatch
+from activity import Activity, NotRecorded, costliest, of_recording, of_step
+from machine import PROJECT
 from setting import TimeIsUp, train, write_deck
 
 
@@ -81,26 +82,42 @@ def write_data(path, case, steps):
 
 
 def watched(setting, case, deck, name, keys):
-    """(launches, busy seconds) of a step: what a run of four has more than one of two. None without nsys."""
-    if not has_nsys():
-        return None
+    """The Activity of a step; raises NotRecorded."""
+    library = setting.tree.test("record_activity.so")
+    if not library.is_file():
+        raise NotRecorded(f"{library} is not there: no CUPTI was found where zea was built")
     found = []
     for steps in (2, 4):
-        path = setting.folder / f"{name}-{steps}.sqlite"
+        folder = setting.folder / "recordings" / f"{name}-{steps}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         more = [*keys, *case.more, f"schedule.steps={steps}"]
-        train(setting, f"{name}-{steps}", deck, 1, *more, seconds=300, under=under_nsys(path))
-        if not path.is_file():
-            return None
-        found.append(of_nsys(path))
-    return [(of_more - of_less) / 2 for of_less, of_more in zip(*found)]
+        env = {"CUDA_INJECTION64_PATH": str(library), "ZEA_ACTIVITY_FILE": str(folder / "process")}
+        got = train(setting, f"{name}-{steps}", deck, 1, *more, seconds=300, env=env)
+        found.append(recorded(setting, library, folder, got.outcome))
+    return of_step(*found)
 
 
-def activity(of_device, seconds):
-    """Cells: launches of a step, and its ms in which the GPU does nothing."""
-    if not of_device or not of_device[0]:
-        return ["-", "-"]
-    launches, busy_seconds = of_device
-    return [f"{launches:.0f}", f"{1e3 * max(0, seconds - busy_seconds):.1f}"]
+def recorded(setting, library, folder, outcome):
+    """The Activity of a run that has ended."""
+    complaints = [line for line in outcome.output.splitlines() if line.startswith("record_activity: ")]
+    if complaints or not outcome.ok:
+        why = "the recorder complains" if complaints else f"zea ended with {outcome.code} while it was recorded"
+        raise NotRecorded("\n".join([why, *complaints, outcome.tail(4)]))
+    try:
+        return of_recording(folder)
+    except NotRecorded as why:
+        needs = setting.run(["ldd", library], 60, setting.tree.environment()).output.splitlines()
+        missing = [line.strip() for line in needs if "not found" in line]
+        raise NotRecorded("\n".join([str(why), *missing, outcome.tail(4)])) from why
+
+
+def activity_cells(step, seconds):
+    """Launches of a step, its ms in which the GPU does nothing, and the share in which it does anything."""
+    if not step or not step.kinds:
+        return ["-", "-", "-"]
+    busy = min(step.busy, seconds)
+    return [f"{step.launches:.0f}", f"{1e3 * (seconds - busy):.1f}", f"{100 * busy / seconds:.0f} %"]
 
 
 @dataclass
@@ -130,52 +147,52 @@ def variants(setting, case):
     return found
 
 
-def of_zea(setting, case, folder, precision, variant):
-    """A row of the table, and the work of a step; None where it failed."""
+def of_zea(setting, part, case, folder, precision, variant):
+    """A row of the table, and of a step its work and Activity; None each where there is none."""
     (folder / "config.json").write_text(json.dumps(case.config))
     rows, (warm, timed) = sum(case.lengths), turns(setting)
     model = f'config = "{folder}/config.json"'
     deck = write_deck(folder, model, folder / "data.h5", rows, len(case.lengths), warm + timed)
     name = f"speed-{folder.name}-{precision}-{variant}".replace(", ", "-")
     keys = [f"precision.preset={precision}", *variants(setting, case)[variant]]
-    with BusyWatch() as watch:
-        got = train(setting, name, deck, 1, *keys, *case.more, seconds=300)
+    got = train(setting, name, deck, 1, *keys, *case.more, seconds=300)
+    who = f"{variant}, {precision}"
+    part.check(f"{case.name}: {who}, trains", got.ok, got.outcome.tail())
     if not got.ok:
-        return [f"{variant}, {precision}", "-"], None, got
+        return [who, "-"], None, None
     lines = got.lines()[warm:]
     seconds = statistics.median(rows / line["tokens_per_second"] for line in lines)
     memory = max((line.get("gpu_memory", {}).get("peak_reserved_bytes", 0) for line in lines), default=0)
     work = work_of(lines, seconds)
-    of_device = activity(watched(setting, case, deck, name, keys), seconds)
-    cells = [f"{1e3 * seconds:.1f}", f"{rows / seconds:.0f}", work.share(seconds), *of_device, gib(memory), busy(watch)]
-    return [f"{variant}, {precision}", *cells], work, got
+    try:
+        step = watched(setting, case, deck, name, keys)
+    except NotRecorded as why:
+        step = None
+        part.leave_out(f"what the GPU does in a step of {who}", str(why))
+    cells = [f"{1e3 * seconds:.1f}", f"{rows / seconds:.0f}", work.share(seconds), *activity_cells(step, seconds)]
+    return [who, *cells, gib(memory)], work, step
 
 
 def gib(count):
     return f"{count / 2**30:.1f}" if count else "-"
 
 
-def busy(watch):
-    return f"{watch.busy():.0f} %" if watch.busy() is not None else "-"
-
-
 def of_peer(setting, folder, way, precision, work):
     script = [sys.executable, "-B", Path(__file__).parent / "peer.py"]
     command = [*script, folder, way, precision, setting.device, *turns(setting)]
-    with BusyWatch() as watch:
-        found = setting.run(command, 300)
+    found = setting.run(command, 300)
     name = {"eager": "transformers", "compile": "transformers, compiled", "plain": "a plain loop"}[way]
     if not found.ok:
         return [f"{name}, {precision}", "- (" + (found.tail(1) or f"exit code {found.code}") + ")"]
     answer = json.loads(found.output.strip().splitlines()[-1])
     seconds = statistics.median(answer["seconds"])
-    of_device = activity(answer["activity"], seconds)
+    step = Activity(**answer["activity"]) if answer["activity"] else None
     share = work.share(seconds) if work else "-"
-    cells = [f"{1e3 * seconds:.1f}", f"{answer['tokens'] / seconds:.0f}", share, *of_device]
-    return [f"{name}, {precision}", *cells, gib(answer["bytes"]), busy(watch)]
+    cells = [f"{1e3 * seconds:.1f}", f"{answer['tokens'] / seconds:.0f}", share, *activity_cells(step, seconds)]
+    return [f"{name}, {precision}", *cells, gib(answer["bytes"])]
 
 
-HEAD = ["on one GPU", "ms a step", "tokens/s", "MFU", "launches a step", "idle ms a step", "GiB reserved", "GPU busy"]
+HEAD = ["on one GPU", "ms a step", "tokens/s", "MFU", "launches a step", "idle ms a step", "GPU busy", "GiB reserved"]
 
 
 def speed(setting, part):
@@ -183,34 +200,37 @@ def speed(setting, part):
     part.say(f"Medians of {timed} steps after {warm}; random weights, AdamW, clipping; zea packs, the others pad.")
     part.say("MFU: the model's multiplications as zea counts them, of the GPU's peak, for all who train it.")
     part.say("Launches: kernels, copies and fills; idle: what a step takes longer than these. Of steps of their own.")
-    if not has_nsys():
-        part.leave_out("launches and idle time of zea's steps", "nsys (Nsight Systems) is not in the PATH")
+    part.say("Beneath: kinds of launches of zea's steps, by their time; shares of the sum of all.")
     all_cases = cases(setting.quick)
     for number, case in enumerate(all_cases):
         folder = setting.folder / f"case{number}"
         folder.mkdir(exist_ok=True)
         part.say(f"\n### {case.name}\n")
-        rows = []
+        rows, steps = [], {}
         try:
             with setting.within(1 / (len(all_cases) - number)):
                 write_data(folder / "data.h5", case, warm + timed)
-                for row in rows_of(setting, part, case, folder):
+                for row in rows_of(setting, part, case, folder, steps):
                     rows.append(row + [""] * (len(HEAD) - len(row)))
         except TimeIsUp as cut:
             part.cut(str(cut))
         if rows:
             part.table(HEAD, rows)
+        for who, step in steps.items():
+            part.table([f"{who}: launches", "a step", "ms a step", "share"], costliest(step))
 
 
-def rows_of(setting, part, case, folder):
+def rows_of(setting, part, case, folder, steps):
+    """Of the table, and into `steps` what the GPU does in one of zea's."""
     peer = {"config": case.config, "batch": len(case.lengths), "longest": max(case.lengths)}
     (folder / "peer.json").write_text(json.dumps(peer))
     for precision in case.precisions:
         known = None
         for variant in variants(setting, case):
-            row, work, got = of_zea(setting, case, folder, precision, variant)
-            part.check(f"{case.name}, {precision}: {variant} trains", got.ok, got.outcome.tail())
+            row, work, step = of_zea(setting, part, case, folder, precision, variant)
             known = known or work
+            if step:
+                steps[row[0]] = step
             yield row
         for way in ways(setting, case):
             yield of_peer(setting, folder, way, precision, known)
