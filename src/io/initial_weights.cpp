@@ -2,9 +2,11 @@
 #include "zea/io/initial_weights.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <numbers>
+#include <span>
 
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
@@ -19,12 +21,24 @@ double uniform(uint64_t key, uint64_t counter) {
   return static_cast<double>((mixed(key ^ mixed(counter)) >> 11) + 1) * 0x1p-53;
 }
 
-/// Standard normal: each pair of elements is one Box-Muller transform.
-double normal(uint64_t key, int64_t index) {
-  const auto pair = static_cast<uint64_t>(index) & ~uint64_t{1};
-  const double radius = std::sqrt(-2 * std::log(uniform(key, pair)));
-  const double angle = 2 * std::numbers::pi * uniform(key, pair + 1);
-  return radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle));
+/// Standard normals `even` and even + 1: a Box-Muller transform. Always both, so that an element
+/// has the same bits wherever a box begins and ends.
+std::array<double, 2> normal_pair(uint64_t key, int64_t even) {
+  const auto counter = static_cast<uint64_t>(even);
+  const double radius = std::sqrt(-2 * std::log(uniform(key, counter)));
+  const double angle = 2 * std::numbers::pi * uniform(key, counter + 1);
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+/// Elements `first` and on, each pair drawn once.
+void draw_normals(double deviation, uint64_t key, int64_t first, std::span<double> values) {
+  const size_t odd = first % 2;
+  if (odd) values[0] = deviation * normal_pair(key, first - 1)[1];
+  for (size_t i = odd; i < values.size(); i += 2) {
+    const auto [one, other] = normal_pair(key, first + static_cast<int64_t>(i));
+    values[i] = deviation * one;
+    if (i + 1 < values.size()) values[i + 1] = deviation * other;
+  }
 }
 
 /// Whisper's positions: sines, then cosines, of wavelengths from 2 pi to 10000 times that.
@@ -36,20 +50,24 @@ double sinusoid(const Shape& shape, int64_t index) {
   return column < half ? std::sin(angle) : std::cos(angle);
 }
 
-double element(const ParamSpec& param, uint64_t key, int64_t index) {
+/// Fills `values` with elements `first` and on of a parameter, in row-major order.
+void draw(const ParamSpec& param, uint64_t key, int64_t first, std::span<double> values) {
   switch (param.init) {
     case Init::Zeros:
-      return 0;
+      return std::fill(values.begin(), values.end(), 0.0);
     case Init::Ones:
-      return 1;
-    case Init::Normal:
-      return param.std * normal(key, index);
-    case Init::Uniform:
-      return param.std * (2 * uniform(key, static_cast<uint64_t>(index)) - 1);
-    case Init::Sinusoids:
-      return sinusoid(param.shape, index);
+      return std::fill(values.begin(), values.end(), 1.0);
     case Init::Constant:
-      return param.std;
+      return std::fill(values.begin(), values.end(), param.std);
+    case Init::Normal:
+      return draw_normals(param.std, key, first, values);
+    case Init::Uniform:
+      for (double& value : values)
+        value = param.std * (2 * uniform(key, static_cast<uint64_t>(first++)) - 1);
+      return;
+    case Init::Sinusoids:
+      for (double& value : values) value = sinusoid(param.shape, first++);
+      return;
   }
   throw InternalError("unknown init");
 }
@@ -82,8 +100,8 @@ class InitialWeights : public WeightsSource {
     read_converted(tensor, extent, dtype, target, describe(), [&](const Extent& box, void* into) {
       auto* values = static_cast<double*>(into);
       for (const CopyRun& run : copy_runs(box, whole(shape), box))
-        for (int64_t i = 0; i < run.elements; ++i)
-          values[run.target_element + i] = element(param, key, run.source_element + i);
+        draw(param, key, run.source_element,
+             {values + run.target_element, static_cast<size_t>(run.elements)});
     });
   }
 

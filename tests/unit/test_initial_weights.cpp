@@ -2,11 +2,13 @@
 #include "zea/io/initial_weights.hpp"
 
 #include <cmath>
+#include <numbers>
 
 #include <gtest/gtest.h>
 
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/mixed_bits.hpp"
 
 namespace zea::test_initial_weights {
 namespace {
@@ -26,11 +28,30 @@ std::vector<double> draw(uint64_t seed, const std::string& name, const Shape& sh
 
 TEST(InitialWeights, AnyBoxIsPartOfTheWhole) {
   const std::vector<double> all = draw(7, kEmbedding, kShape, whole(kShape));
-  const Extent box{{100, 3}, {17, 11}};
-  const std::vector<double> part = draw(7, kEmbedding, kShape, box);
+  for (const int64_t first : {2, 3})  // where a pair begins, and within one
+    for (const int64_t columns : {1, 10, 11}) {
+      const Extent box{{100, first}, {17, columns}};
+      const std::vector<double> part = draw(7, kEmbedding, kShape, box);
+      for (int64_t r = 0; r < 17; ++r)
+        for (int64_t c = 0; c < columns; ++c)
+          EXPECT_EQ(part[r * columns + c], all[(100 + r) * 32 + first + c]);
+    }
+}
 
-  for (int64_t r = 0; r < 17; ++r)
-    for (int64_t c = 0; c < 11; ++c) EXPECT_EQ(part[r * 11 + c], all[(100 + r) * 32 + 3 + c]);
+/// In (0, 1].
+double uniform(uint64_t key, uint64_t counter) {
+  return static_cast<double>((mixed(key ^ mixed(counter)) >> 11) + 1) * 0x1p-53;
+}
+
+TEST(InitialWeights, ArePairsOfABoxMullerTransformToTheLastBit) {
+  const std::vector<double> all = draw(7, kEmbedding, kShape, whole(kShape));
+  const uint64_t key = mixed_name(7, kEmbedding);
+  for (uint64_t i = 0; i < all.size(); ++i) {
+    const uint64_t even = i - i % 2;
+    const double radius = std::sqrt(-2 * std::log(uniform(key, even)));
+    const double angle = 2 * std::numbers::pi * uniform(key, even + 1);
+    ASSERT_EQ(all[i], 0.02 * (radius * (i % 2 == 0 ? std::cos(angle) : std::sin(angle)))) << i;
+  }
 }
 
 TEST(InitialWeights, AreNormalWithTheSpecifiedDeviation) {
