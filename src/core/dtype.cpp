@@ -43,15 +43,15 @@ struct BFloat16 {
 /// To float by rounding to odd, so that rounding again to a narrower type gives the nearest even of
 /// the double.
 float round_to_odd(double value) {
-  float nearest = static_cast<float>(value);
+  const float nearest = static_cast<float>(value);
   if (!std::isfinite(nearest) || static_cast<double>(nearest) == value) return nearest;
-  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value))
-    nearest = std::nextafter(nearest, 0.0f);
   uint32_t bits;
   std::memcpy(&bits, &nearest, sizeof bits);
+  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) --bits;  // the next towards zero
   bits |= 1u;
-  std::memcpy(&nearest, &bits, sizeof nearest);
-  return nearest;
+  float odd;
+  std::memcpy(&odd, &bits, sizeof odd);
+  return odd;
 }
 
 template <class T>

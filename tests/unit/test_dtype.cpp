@@ -104,8 +104,9 @@ TEST(DType, EveryFloat16IsKeptAndEveryMiddleGoesToTheEvenOne) {
     ASSERT_EQ(float_to_float16(middle), bits + (bits & 1)) << value;
     ASSERT_EQ(float_to_float16(away), bits + 1) << value;
     ASSERT_EQ(float_to_float16(std::nextafter(middle, 0.0f)), bits) << value;
-    const double just_above = middle * (1 + 1e-15);
+    const double just_above = middle * (1 + 1e-15), just_below = middle * (1 - 1e-15);
     ASSERT_EQ(converted<uint16_t>(DType::Float64, just_above, DType::Float16), bits + 1) << value;
+    ASSERT_EQ(converted<uint16_t>(DType::Float64, just_below, DType::Float16), bits) << value;
   }
   const uint16_t one_and_a_half = 0x3e00, smallest = 1, infinite = 0x7c00;
   EXPECT_EQ(float16_to_float(one_and_a_half), 1.5f);
