@@ -120,9 +120,10 @@ struct UnreadableCheckpoint : WeightsError {
   std::string path;
 };
 
-TrainPosition resume(Engine& engine, Collectives& control, const StateSource& checkpoint) {
+TrainPosition resume(Engine& engine, Collectives& control, const StateSource& checkpoint,
+                     int cores) {
   try {
-    return read_checkpoint(engine, control, checkpoint);
+    return read_checkpoint(engine, control, checkpoint, cores);
   } catch (const WeightsError& error) {
     throw UnreadableCheckpoint(checkpoint.describe(), error.what());
   }
@@ -260,11 +261,18 @@ RunData open_data(const Plan& plan, WatchedRanks& ranks) {
   return data;
 }
 
-/// The values that the run begins with.
-TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, Log& log) {
+/// For each rank of this node. Collective.
+double count_cores(WatchedRanks& ranks, const World& world) {
+  const ActionRecord::Action action(ranks.record, "count the cores");
+  return cores_per_rank(world);
+}
+
+/// The values that the run begins with. Nothing else wants `cores` yet, so that run.threads, which
+/// are one where a GPU computes, do not bound it.
+TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, int cores, Log& log) {
   const ActionRecord::Action action(ranks.record, "load the weights");
   if (start.checkpoint) {
-    const TrainPosition position = resume(engine, *ranks.control, *start.checkpoint);
+    const TrainPosition position = resume(engine, *ranks.control, *start.checkpoint, cores);
     log.info("resumed " + start.checkpoint->describe());
     return position;
   }
@@ -272,7 +280,7 @@ TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, Log&
     if (const std::string rounded = describe_rounded(engine.plan(), *start.weights);
         !rounded.empty())
       log.info(rounded);
-  agree(*ranks.control, [&] { load_weights(engine, *start.weights); });
+  agree(*ranks.control, [&] { load_weights(engine, *start.weights, cores); });
   if (start.options.model.sync_module_states) engine.broadcast_weights();
   return {};
 }
@@ -287,12 +295,11 @@ void clear_later_steps(const Start& start, const TrainPosition& position, Watche
     log.warn("a later checkpoint is set aside, since the run goes on before it: " + path);
 }
 
-/// How this rank loads samples. Collective.
-LoaderOptions loading_here(const Plan& plan, WatchedRanks& ranks, const World& world) {
-  const ActionRecord::Action action(ranks.record, "count the cores");
-  LoaderOptions loading = loading_on(plan, ranks.ranks.rank());
+/// How this rank, which has so many cores, loads samples.
+LoaderOptions loading_here(const Plan& plan, int rank, double cores) {
+  LoaderOptions loading = loading_on(plan, rank);
   if (plan.options.data.decoding_threads == 0 && !plan.model.encoders.empty())
-    loading.threads = threads_on(cores_per_rank(world), plan.options);
+    loading.threads = threads_on(cores, plan.options);
   return loading;
 }
 
@@ -388,8 +395,9 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   Engine engine(plan, mesh, device);
   const NodeNote of_node{world.node_of_rank()[world.rank()], host_name(), mesh.note()};
   if (const auto note = note_of_nodes(*ranks.control, of_node); !note.empty()) log.warn(note);
-  const TrainPosition position = load(start, ranks, engine, log);
-  const LoaderOptions loading = loading_here(plan, ranks, world);
+  const double cores = count_cores(ranks, world);
+  const TrainPosition position = load(start, ranks, engine, static_cast<int>(cores), log);
+  const LoaderOptions loading = loading_here(plan, rank, cores);
   if (start.options.run.mode != RunMode::Train) {
     const EvaluationOutput output{.step = position.step,
                                   .seconds = stop.elapsed_seconds(),

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include <ATen/Parallel.h>
-
 #include "zea/core/error.hpp"
 #include "zea/core/parallel_for.hpp"
 #include "zea/io/manifest.hpp"
@@ -71,8 +69,8 @@ namespace {
 constexpr int64_t kMostPartBytes = 16 << 20;
 /// Less is read before a thread has started.
 constexpr int64_t kThreadBytes = 4 << 20;
-/// More of them wait for each other.
-constexpr int64_t kMostReaders = 8;
+/// Each has a part in host memory, and more of them wait for each other.
+constexpr int64_t kMostReaders = 16;
 
 std::vector<HeldBox> cut_to_parts(const std::vector<HeldBox>& boxes, int64_t most) {
   std::vector<HeldBox> parts;
@@ -103,19 +101,19 @@ void zero_between(const at::Tensor& flat, FlatRange range, const std::vector<Hel
 }
 
 /// One waits for the disk while another checks, on however few cores.
-int num_readers(int64_t bytes) {
-  return static_cast<int>(std::clamp<int64_t>(
-      bytes / kThreadBytes, 1, std::clamp<int64_t>(at::get_num_threads(), 2, kMostReaders)));
+int num_readers(int64_t bytes, int cores) {
+  return static_cast<int>(
+      std::clamp<int64_t>(bytes / kThreadBytes, 1, std::clamp<int64_t>(cores, 2, kMostReaders)));
 }
 
 }  // namespace
 
 void fill_boxes(const at::Tensor& flat, FlatRange range, const std::vector<HeldBox>& boxes,
-                const std::function<void(const HeldBox&, void*)>& read) {
+                int cores, const std::function<void(const HeldBox&, void*)>& read) {
   zero_between(flat, range, boxes);
   const auto element_bytes = static_cast<int64_t>(flat.element_size());
   const std::vector<HeldBox> parts = cut_to_parts(boxes, kMostPartBytes / element_bytes);
-  parallel_for(num_readers(flat.numel() * element_bytes), parts.size(), [&](int, size_t p) {
+  parallel_for(num_readers(flat.numel() * element_bytes, cores), parts.size(), [&](int, size_t p) {
     const HeldBox& box = parts[p];
     const at::Tensor part = flat.narrow(0, box.flat_begin - range.begin, box.extent.elements());
     const at::Tensor host =

@@ -35,11 +35,11 @@ std::vector<HeldBox> state_boxes(const Plan& plan, int buffer, FlatRange range,
                                  const StateSpec& state, const std::vector<HeldBox>& boxes);
 
 /// Fills `flat`, the elements of `range`: `read(box, target)` is given packed host memory for each
-/// box or a part of it, by several threads at once where there is much to read, so that one waits
-/// for the disk while another checks and copies. What has no box becomes zero. Boxes lie one
-/// behind the other.
+/// box or a part of it, where there is much to read by a thread for each of `cores` at once, and by
+/// two of them on one, so that one waits for the disk while another checks and copies. What has no
+/// box becomes zero. Boxes lie one behind the other.
 void fill_boxes(const at::Tensor& flat, FlatRange range, const std::vector<HeldBox>& boxes,
-                const std::function<void(const HeldBox&, void*)>& read);
+                int cores, const std::function<void(const HeldBox&, void*)>& read);
 
 /// What one rank puts into a checkpoint: one box of one state of one parameter, where training
 /// keeps it.

@@ -56,7 +56,8 @@ void check_same_optimizer(const Plan& plan, const StateSource& source) {
   }
 }
 
-void read_states(Engine& engine, const ShardedBuffer& buffer, const StateSource& source) {
+void read_states(Engine& engine, const ShardedBuffer& buffer, const StateSource& source,
+                 int cores) {
   const Plan& plan = engine.plan();
   auto boxes = detail::held_boxes(plan, buffer.index(), engine.world_rank(), buffer.range());
   std::erase_if(boxes, [&](const detail::HeldBox& box) {
@@ -68,7 +69,7 @@ void read_states(Engine& engine, const ShardedBuffer& buffer, const StateSource&
     const at::Tensor& kept = engine.state(buffer, state.name);
     detail::fill_boxes(
         kept, {0, kept.numel()},
-        detail::state_boxes(plan, buffer.index(), buffer.range(), state, boxes),
+        detail::state_boxes(plan, buffer.index(), buffer.range(), state, boxes), cores,
         [&](const detail::HeldBox& box, void* target) {
           const ParamSpec& param = plan.model.params[box.param];
           const int64_t each = state.elements_of_each(plan.param_rules[box.param].state_block);
@@ -118,7 +119,7 @@ void read_frozen(const Plan& plan, const WeightsSource& source, const std::strin
   convert_elements(kept, values.data(), held, target, extent.elements());
 }
 
-void load_weights(Engine& engine, const WeightsSource& source) {
+void load_weights(Engine& engine, const WeightsSource& source, int cores) {
   const Plan& plan = engine.plan();
   check_tensors(plan.model, source);
   for (size_t g = 0; g < plan.buffers.size(); ++g) {
@@ -129,28 +130,29 @@ void load_weights(Engine& engine, const WeightsSource& source) {
         detail::held_boxes(plan, static_cast<int>(g), engine.world_rank(), buffer->range());
     ActionRecord& record = engine.mesh().record();
     const ActionRecord::Action action(record, "read weights");
-    detail::fill_boxes(
-        buffer->master(), buffer->range(), boxes, [&](const detail::HeldBox& box, void* target) {
-          const ParamSpec& param = plan.model.params[box.param];
-          const DType held = plan.owned_type(static_cast<int>(g));
-          if (buffer->trainable())
-            source.read(param.name, param.tensor_shape(), box.extent, held, target);
-          else
-            read_frozen(plan, source, param.name, param.tensor_shape(), box.extent, held, target);
-          record.moved();  // which may take long: slow is not hung
-        });
+    const auto read = [&](const detail::HeldBox& box, void* target) {
+      const ParamSpec& param = plan.model.params[box.param];
+      const DType held = plan.owned_type(static_cast<int>(g));
+      if (buffer->trainable())
+        source.read(param.name, param.tensor_shape(), box.extent, held, target);
+      else
+        read_frozen(plan, source, param.name, param.tensor_shape(), box.extent, held, target);
+      record.moved();  // which may take long: slow is not hung
+    };
+    detail::fill_boxes(buffer->master(), buffer->range(), boxes, cores, read);
     buffer->publish();
   }
 }
 
-TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateSource& source) {
+TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateSource& source,
+                              int cores) {
   check_same_on_all(control, source);
   const bool trains = engine.plan().options.run.mode == RunMode::Train;
   agree(control, [&] {
     if (trains) check_same_optimizer(engine.plan(), source);
-    load_weights(engine, source);
+    load_weights(engine, source, cores);
     for (const auto& buffer : engine.buffers())
-      if (trains && buffer && buffer->trainable()) read_states(engine, *buffer, source);
+      if (trains && buffer && buffer->trainable()) read_states(engine, *buffer, source, cores);
   });
   if (engine.plan().options.model.sync_module_states) engine.broadcast_weights();
   return source.position();

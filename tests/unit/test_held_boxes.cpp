@@ -6,6 +6,9 @@
 #include <atomic>
 #include <latch>
 #include <stdexcept>
+#include <string>
+
+#include "zea/io/initial_weights.hpp"
 
 namespace zea::detail::test_held_boxes {
 namespace {
@@ -37,7 +40,7 @@ TEST(HeldBoxes, AreFilledByThreadsAndTheRestIsZero) {
   const at::Tensor flat = at::full({kRange.end - kRange.begin}, 7.5, at::kDouble);
   std::latch two(2);
   std::atomic<int64_t> parts = 0;
-  fill_boxes(flat, kRange, kBoxes, [&](const HeldBox& box, void* target) {
+  fill_boxes(flat, kRange, kBoxes, 1, [&](const HeldBox& box, void* target) {
     if (parts++ < 2) two.arrive_and_wait();  // for ever, were there only one thread
     write_places(box, target);
   });
@@ -50,9 +53,49 @@ TEST(HeldBoxes, AreFilledByThreadsAndTheRestIsZero) {
   EXPECT_EQ(rest.count_nonzero().item<int64_t>(), 0);
 }
 
+TEST(HeldBoxes, AreFilledByAThreadForEachCore) {
+  constexpr int kCores = 4;
+  const at::Tensor flat = at::empty({kRange.end - kRange.begin}, at::kDouble);
+  std::latch all(kCores);
+  std::atomic<int64_t> parts = 0;
+  fill_boxes(flat, kRange, kBoxes, kCores, [&](const HeldBox& box, void* target) {
+    if (parts++ < kCores) all.arrive_and_wait();  // for ever, were there fewer threads
+    write_places(box, target);
+  });
+  for (const HeldBox& box : kBoxes) expect_box(flat, box);
+}
+
+/// Parts of a matrix, which begin and end within rows and within pairs of elements.
+TEST(HeldBoxes, OfInitialWeightsHaveTheSameValuesHoweverManyThreadsDrawThem) {
+  const Shape shape{45'000, 131};
+  const std::string name = "model.embed_tokens.weight";
+  const auto weights = make_initial_weights(
+      R"({"model_type": "llama", "hidden_size": 131, "intermediate_size": 8, "vocab_size": 45000,
+          "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 8,
+          "max_position_embeddings": 8, "hidden_act": "silu"})",
+      7);
+  const at::Tensor whole_matrix = at::empty({num_elements(shape)}, at::kFloat);
+  weights->read(name, shape, whole(shape), DType::Float32, whole_matrix.data_ptr());
+
+  constexpr int64_t kBegin = 1000, kEnd = 5'800'001;
+  std::vector<HeldBox> boxes;
+  int64_t flat_begin = kBegin;
+  for (const Extent& box : boxes_of_range(shape, kBegin, kEnd)) {
+    boxes.push_back({0, box, flat_begin});
+    flat_begin += box.elements();
+  }
+  for (const int cores : {1, 3}) {
+    const at::Tensor flat = at::empty({kEnd - kBegin}, at::kFloat);
+    fill_boxes(flat, {kBegin, kEnd}, boxes, cores, [&](const HeldBox& box, void* target) {
+      weights->read(name, shape, box.extent, DType::Float32, target);
+    });
+    EXPECT_TRUE(at::equal(flat, whole_matrix.narrow(0, kBegin, kEnd - kBegin))) << cores;
+  }
+}
+
 TEST(HeldBoxes, TellWhatFails) {
   const at::Tensor flat = at::empty({kRange.end - kRange.begin}, at::kDouble);
-  EXPECT_THROW(fill_boxes(flat, kRange, kBoxes,
+  EXPECT_THROW(fill_boxes(flat, kRange, kBoxes, 1,
                           [](const HeldBox& box, void*) {
                             if (box.param == 1) throw std::runtime_error("damaged");
                           }),

@@ -29,13 +29,16 @@ void read_frozen(const Plan& plan, const WeightsSource& source, const std::strin
 /// Checks the source, then reads this rank's ranges of all values, converted to the type that they
 /// are held in, and publishes them. Does not communicate: a fault is thrown by the ranks that see
 /// it, so run it under agree() where the others must know. With model.sync_module_states the ranks
-/// of the first copy of a module read, and Engine::broadcast_weights() has to follow.
-void load_weights(Engine& engine, const WeightsSource& source);
+/// of the first copy of a module read, and Engine::broadcast_weights() has to follow. Threads on
+/// `cores` share the work.
+void load_weights(Engine& engine, const WeightsSource& source, int cores = 1);
 
 /// Reads this rank's ranges of masters and, to train on, of optimizer state, and publishes them;
 /// returns where the run stood. State is zero for parameters that the run did not train. Collective
 /// over `control`: all ranks throw WeightsError or none does, also when they were given different
-/// checkpoints; PlanError when another optimizer's state is there.
-TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateSource& source);
+/// checkpoints; PlanError when another optimizer's state is there. Threads on `cores` share the
+/// work.
+TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateSource& source,
+                              int cores = 1);
 
 }  // namespace zea
