@@ -59,6 +59,12 @@ bool AttentionSegments::tile(int64_t tokens) const {
   return end == tokens;
 }
 
+int64_t AttentionSegments::even_length(int64_t tokens) const {
+  if (segments_.empty() || !tile(tokens)) return 0;
+  const int64_t length = segments_.front().length;
+  return length * std::ssize(segments_) == tokens && length == longest() ? length : 0;
+}
+
 const at::Tensor& AttentionSegments::bounds() const {
   if (bounds_.defined()) return bounds_;
   std::vector<int32_t> bounds{0};

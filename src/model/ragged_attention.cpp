@@ -10,10 +10,6 @@ namespace {
 
 using at::Tensor;
 
-std::optional<double> scale_of(const SegmentCall& call) {
-  return call.scores.scale != 0 ? std::optional(call.scores.scale) : std::nullopt;
-}
-
 /// The tokens before a token that it sees; none: all.
 std::optional<int64_t> seen_before(const AttentionSegments& segments) {
   return segments.window() > 0 ? std::optional(segments.window() - 1) : std::nullopt;

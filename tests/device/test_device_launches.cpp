@@ -10,7 +10,9 @@
 #include "device/device.hpp"
 #include "device/kernels.hpp"
 #include "device/torch_device.hpp"
+#include "model/segment_attention.hpp"
 #include "parallel/tensor_rows.hpp"
+#include "support/attention_on_device.hpp"
 #include "support/bf16_bounds.hpp"
 #include "support/compared_run.hpp"
 #include "support/made_up_models.hpp"
@@ -113,6 +115,34 @@ TEST_F(DeviceLaunches, Bf16IsWithinItsOwnError) {
     expect_near_in_bf16(got.losses, host.losses, exact.losses);
     expect_near_in_bf16(got.grad_norms, host.grad_norms, exact.grad_norms);
   }
+}
+
+TEST_F(DeviceLaunches, AttentionIsItsDefinition) {
+  expect_attention_of_all_kinds(stand_in_device());
+}
+
+/// A plan takes time and is kept: cuDNN attends rows of the first shapes that come.
+TEST_F(DeviceLaunches, CudnnAttendsLongSegmentsOfOneLengthInFewShapes) {
+  constexpr int64_t kLong = 640;
+  const auto is_even = [](const std::vector<int64_t>& lengths, int64_t window = 0,
+                          double softcap = 0) {
+    std::vector<Segment> segments;
+    int64_t tokens = 0;
+    for (const int64_t length : lengths)
+      segments.push_back({std::exchange(tokens, tokens + length), length});
+    const AttentionSegments row(segments, true, stand_in_device(), window);
+    const at::Tensor qkv = at::empty({tokens, 3, 8}, at::kBFloat16).to(stand_in_device());
+    return detail::attends_evenly(qkv, {&row, 1, {.softcap = softcap}});
+  };
+  EXPECT_FALSE(is_even({kLong, kLong - 1}));
+  EXPECT_FALSE(is_even({kLong - 1, kLong - 1}));
+  EXPECT_FALSE(is_even({kLong, kLong}, 7));
+  EXPECT_FALSE(is_even({kLong, kLong}, 0, 2.0));
+  int64_t taken = 0;
+  for (int64_t more = 0; more < 40; ++more) taken += is_even({kLong + more});
+  EXPECT_GT(taken, 0);
+  EXPECT_LE(taken, 16);
+  EXPECT_TRUE(is_even({kLong}));  // as before
 }
 
 /// Each token sees itself and what the window holds before it: of a row of segments the same as of

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What libtorch has for devices alone, with the types and shapes that it takes there.
 #include <ATen/ATen.h>
+#include <ATen/SDPBackend.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -94,6 +95,53 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
   const auto narrow = [&](const at::Tensor& x) { return x.to(q.scalar_type()); };
   return {narrow(at::matmul(ds, keys) * by), narrow(at::matmul(ds.transpose(2, 3), queries) * by),
           narrow(at::matmul(p.transpose(2, 3), d)), at::Tensor()};
+}
+
+/// As CUDA's library chooses on GPUs for which it prefers cuDNN.
+int64_t chosen(const at::Tensor& q, const at::Tensor& k, const at::Tensor&,
+               const std::optional<at::Tensor>&, double, bool, std::optional<double>,
+               bool takes_groups) {
+  TORCH_CHECK(takes_groups == (k.size(1) != q.size(1)));
+  const bool is_narrow = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
+  const bool is_cudnns = is_narrow && q.size(3) % 8 == 0 && q.size(3) <= 128 && k.size(2) > 1;
+  return static_cast<int64_t>(is_cudnns ? at::SDPBackend::cudnn_attention : at::SDPBackend::math);
+}
+
+/// Of each query's head.
+at::Tensor repeated(const at::Tensor& keys, const at::Tensor& q) {
+  return keys.repeat_interleave(q.size(1) / keys.size(1), 1);
+}
+
+using Even = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt,
+                        at::Tensor, at::Tensor, at::Tensor>;
+
+Even even_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                  const std::optional<at::Tensor>&, const std::optional<at::Tensor>& bounds,
+                  const std::optional<at::Tensor>&, c10::SymInt queries, c10::SymInt keys, bool,
+                  double dropout, bool is_causal, bool, std::optional<double> scale) {
+  TORCH_CHECK(!bounds || !bounds->defined(), "backward of bounds is broken in libtorch 2.11");
+  const auto [out, lse, seed, offset] =
+      forward(q, repeated(k, q), repeated(v, q), {}, true, dropout, is_causal, scale);
+  return {out,     lse.narrow(2, 0, q.size(2)).unsqueeze(3).contiguous(),
+          {},      {},
+          queries, keys,
+          seed,    offset,
+          {}};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> even_backward(
+    const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& seed, const at::Tensor& offset,
+    const at::Tensor& bias, const at::Tensor&, const at::Tensor&, c10::SymInt, c10::SymInt,
+    double dropout, bool is_causal, std::optional<double> scale) {
+  TORCH_CHECK(lse.dim() == 4 && lse.size(3) == 1 && lse.is_contiguous());
+  const int64_t missing = (kRows - q.size(2) % kRows) % kRows;
+  const at::Tensor padded = at::constant_pad_nd(lse.squeeze(3), {0, missing});
+  const auto [dq, dk, dv, none] =
+      backward(dout, q, repeated(k, q), repeated(v, q), bias, out, padded, seed, offset, dropout,
+               {true, true, true, false}, is_causal, scale);
+  const auto summed = [&](const at::Tensor& x) { return x.unflatten(1, {k.size(1), -1}).sum(2); };
+  return {dq, summed(dk), summed(dv)};
 }
 
 // Over rows of segments: (tokens, heads, dim), bounds of segments as int32 beside them. These are
@@ -218,6 +266,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_foreach_zero_", &zero_each);
   m.impl("_foreach_copy_", &copy_each);
   m.impl("addmm.dtype_out", &add_product);
+  m.impl("_cudnn_attention_backward", &even_backward);
+  m.impl("_cudnn_attention_forward", &even_forward);
+  m.impl("_fused_sdp_choice", &chosen);
   m.impl("_scaled_dot_product_efficient_attention", &forward);
   m.impl("_scaled_dot_product_efficient_attention_backward", &backward);
 }

@@ -39,6 +39,9 @@ class AttentionSegments {
   int64_t longest() const;
   /// Whether they follow each other and hold `tokens`, all of them.
   bool tile(int64_t tokens) const;
+  /// The length of each of them, which follow each other and hold `tokens`; 0: they do not, or are
+  /// of several lengths.
+  int64_t even_length(int64_t tokens) const;
   /// Where each begins, and where the last ends; they tile. (segments + 1) int32 on the device.
   const at::Tensor& bounds() const;
   /// The same, made now, for the caller to move to `device`, where all that is made later is.

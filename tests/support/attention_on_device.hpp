@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over rows of segments on a device, by whichever kernels take it there, against its
+// definition on the host in fp64.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "support/dense_attention.hpp"
+#include "zea/model/functions.hpp"
+
+namespace zea::testing {
+
+struct AttentionCase {
+  std::vector<int64_t> lengths;  ///< of the segments
+  int64_t heads = 4, kv_heads = 2, dim = 8;
+  bool is_causal = true;
+  int64_t window = 0;
+  at::ScalarType type = at::kBFloat16;
+};
+
+inline Visibility visible_in(const std::vector<Segment>& segments, const AttentionCase& of) {
+  Visibility row;
+  for (const auto& [start, length] : segments)
+    for (int64_t token = start; token < start + length; ++token) {
+      const int64_t end = of.is_causal ? token + 1 : start + length;
+      row.begins.push_back(of.window > 0 ? std::max(start, end - of.window) : start);
+      row.ends.push_back(end);
+    }
+  return row;
+}
+
+/// Results and gradients, within a few units of the last place of the largest.
+inline void expect_attention(at::Device device, const AttentionCase& of) {
+  std::vector<Segment> segments;
+  int64_t tokens = 0;
+  for (const int64_t length : of.lengths) {
+    segments.push_back({tokens, length});
+    tokens += length;
+  }
+  at::manual_seed(3);
+  const at::Tensor values = at::randn({tokens, of.heads + 2 * of.kv_heads, of.dim}).to(of.type);
+  const at::Tensor gradient = at::randn({tokens, of.heads * of.dim}).to(of.type);
+  at::Tensor exact = values.to(at::kDouble).requires_grad_();
+  const at::Tensor expected =
+      dense_attention(exact, visible_in(segments, of), of.heads, of.kv_heads);
+  expected.backward(gradient.to(at::kDouble));
+
+  const AttentionSegments row(segments, of.is_causal, device, of.window);
+  at::Tensor here = values.to(device).requires_grad_();
+  const at::Tensor got = attention(here, row, of.heads, of.kv_heads);
+  got.backward(gradient.to(device));
+  const double bound = of.type == at::kFloat ? 1e-5 : 0x1p-6;
+  const auto difference = [](const at::Tensor& a, const at::Tensor& b) {
+    return relative_difference(a.detach().cpu(), b.detach());
+  };
+  EXPECT_LT(difference(got, expected), bound);
+  EXPECT_LT(difference(here.grad(), exact.grad()), bound);
+}
+
+/// All that kernels for devices tell apart: types, heads that fill 16 bytes or not, masks, keys for
+/// several queries' heads, lengths that are alike or not.
+inline void expect_attention_of_all_kinds(at::Device device) {
+  const std::vector<int64_t> unlike = {3, 130, 77}, even = {1024, 1024};
+  for (const bool is_causal : {true, false})
+    for (const int64_t kv_heads : {2, 4}) {
+      SCOPED_TRACE(::testing::Message() << "causal " << is_causal << ", kv heads " << kv_heads);
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+        for (const int64_t dim : {6, 8, 64})
+          expect_attention(device, {unlike, 4, kv_heads, dim, is_causal, 0, type});
+      expect_attention(device, {even, 4, kv_heads, 64, is_causal});
+    }
+  expect_attention(device, {.lengths = unlike, .window = 5});
+}
+
+}  // namespace zea::testing
