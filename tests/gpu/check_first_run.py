@@ -199,15 +199,15 @@ class FirstRun(unittest.TestCase):
         self.assertEqual(of_trace(trace).launches, 2)
         self.assertAlmostEqual(of_trace(trace).busy, 4e-6)
         folders = [self.folder / name for name in ("two", "four")]
-        for folder, spans in zip(folders, ([(0, 5)], [(0, 4), (10, 15), (12, 17)])):
+        for folder, spans in zip(folders, ([(2, 5)], [(2, 9), (10, 15), (12, 17)])):
             folder.mkdir()
             (folder / "process.1").write_text("".join(f"{begin}\t{end}\t7\tsums\n" for begin, end in spans))
-            (folder / "process.2").write_text("30\t31\t7\tstart\n")
+            (folder / "process.2").write_text("0\t1\t7\tstart\n")
         step = of_step(*map(of_recording, folders))
         self.assertEqual([*step.kinds], ["sums"])
         self.assertEqual(step.kinds["sums"][0], 1)
-        self.assertAlmostEqual(step.kinds["sums"][1], 4.5e-9)
-        self.assertAlmostEqual(step.busy, 3e-9)
+        self.assertAlmostEqual(step.kinds["sums"][1], 5e-9)
+        self.assertAlmostEqual(step.busy, 3.5e-9)
 
     def test_stops_when_the_time_is_over(self):
         code, said, report = self.first_run(BUILD, "--device", "cpu", "--minutes", "0", "--parts", "versions", "parity")

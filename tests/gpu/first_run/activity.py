@@ -40,13 +40,13 @@ def busy_of(spans):
     return busy
 
 
-def activity_of(launches, unit):
-    """Of (name, begin, end), the times in units of so many seconds."""
+def activity_of(launches, unit, shared=1):
+    """Of (name, begin, end), the times in units of so many seconds; of each of the steps that share them."""
     kinds = {}
     for name, begin, end in launches:
         count, seconds = kinds.get(short(name), (0, 0))
-        kinds[short(name)] = (count + 1, seconds + unit * (end - begin))
-    return Activity(unit * busy_of((begin, end) for _, begin, end in launches), kinds)
+        kinds[short(name)] = (count + 1 / shared, seconds + unit * (end - begin) / shared)
+    return Activity(unit * busy_of((begin, end) for _, begin, end in launches) / shared, kinds)
 
 
 def of_trace(path):
@@ -56,24 +56,20 @@ def of_trace(path):
 
 
 def of_recording(folder):
-    """Of the files, one of each process, that record_activity.cpp wrote there."""
+    """(name, begin, end), in ns and as they began, of the files, one of each process, that record_activity.cpp wrote."""
     files = [*folder.iterdir()]
     if not files:
         raise NotRecorded("no recording was written")
     lines = [line.split("\t") for file in files for line in file.read_text().splitlines()]
     if not lines:
         raise NotRecorded("the recording is empty")
-    return activity_of([(name, int(begin), int(end)) for begin, end, _, name in lines], 1e-9)
+    return sorted(((name, int(begin), int(end)) for begin, end, _, name in lines), key=lambda launch: launch[1])
 
 
 def of_step(two, four):
-    """What a run of four steps has more than one of two, halved; without what both do as often."""
-    kinds = {}
-    for name in {**four.kinds, **two.kinds}:
-        less, more = two.kinds.get(name, (0, 0)), four.kinds.get(name, (0, 0))
-        if more[0] != less[0]:
-            kinds[name] = ((more[0] - less[0]) / 2, (more[1] - less[1]) / 2)
-    return Activity((four.busy - two.busy) / 2, kinds)
+    """Of the launches that a run of four steps has more than one of two, the last ones: loading weights, which takes
+    longer now and then, is none of them."""
+    return activity_of(four[len(two) :], 1e-9, shared=2)
 
 
 @functools.cache

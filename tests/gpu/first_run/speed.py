@@ -99,7 +99,7 @@ def watched(setting, case, deck, name, keys):
 
 
 def recorded(setting, library, folder, outcome):
-    """The Activity of a run that has ended."""
+    """The launches of a run that has ended."""
     complaints = [line for line in outcome.output.splitlines() if line.startswith("record_activity: ")]
     if complaints or not outcome.ok:
         why = "the recorder complains" if complaints else f"zea ended with {outcome.code} while it was recorded"
