@@ -16,11 +16,20 @@ namespace {
 
 using at::Tensor;
 
-/// Of shorter segments FlashAttention-2 is as fast (8 x 577 tokens, 16 heads of 64).
-constexpr int64_t kShortest = 640;
+/// Of shorter segments FlashAttention-2 is as fast (16 x 256 tokens, 32 heads of 64 on 8).
+constexpr int64_t kShortest = 512;
+/// What was tried on a GPU: libtorch takes cuDNN for heads of up to 256, too, and for segments that
+/// are seen both ways and end inside a tile, of which other ways of masking have given NaN.
+constexpr int64_t kWidestHead = 128, kTile = 128;
+
+bool is_tried(const Tensor& qkv, const SegmentCall& call, int64_t length) {
+  return length >= kShortest && qkv.size(2) <= kWidestHead &&
+         (call.segments->is_causal() || length % kTile == 0);
+}
 
 /// The shapes that cuDNN attends: for each it makes a plan in some 0.1 s, which it keeps. Others
-/// are left to kernels without plans where rows come in ever new lengths.
+/// are left to kernels without plans where rows come in ever new lengths. The set only grows, so
+/// that what is computed again, or in a graph, is computed as before.
 class PlannedShapes {
  public:
   bool take(const Tensor& qkv, const SegmentCall& call, int64_t length) {
@@ -38,7 +47,7 @@ class PlannedShapes {
   std::set<Shape> shapes_;
 };
 
-/// As long as the plans themselves live.
+/// Of the process, as the plans are.
 PlannedShapes& planned_shapes() {
   static PlannedShapes shapes;
   return shapes;
@@ -97,7 +106,7 @@ bool attends_evenly(const Tensor& qkv, const SegmentCall& call) {
   if (!attends_by_bounds(qkv, *call.segments, call.scores) || call.segments->window() > 0)
     return false;
   const int64_t length = call.segments->even_length(qkv.size(0));
-  return length >= kShortest && is_librarys_choice(qkv, call) &&
+  return is_tried(qkv, call, length) && is_librarys_choice(qkv, call) &&
          planned_shapes().take(qkv, call, length);
 }
 

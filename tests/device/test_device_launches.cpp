@@ -123,26 +123,34 @@ TEST_F(DeviceLaunches, AttentionIsItsDefinition) {
 
 /// A plan takes time and is kept: cuDNN attends rows of the first shapes that come.
 TEST_F(DeviceLaunches, CudnnAttendsLongSegmentsOfOneLengthInFewShapes) {
-  constexpr int64_t kLong = 640;
-  const auto is_even = [](const std::vector<int64_t>& lengths, int64_t window = 0,
-                          double softcap = 0) {
+  constexpr int64_t kLong = 512;
+  struct Row {
+    std::vector<int64_t> lengths;
+    int64_t dim = 8, window = 0;
+    double softcap = 0;
+    bool is_causal = true;
+  };
+  const auto is_even = [](const Row& of) {
     std::vector<Segment> segments;
     int64_t tokens = 0;
-    for (const int64_t length : lengths)
+    for (const int64_t length : of.lengths)
       segments.push_back({std::exchange(tokens, tokens + length), length});
-    const AttentionSegments row(segments, true, stand_in_device(), window);
-    const at::Tensor qkv = at::empty({tokens, 3, 8}, at::kBFloat16).to(stand_in_device());
-    return detail::attends_evenly(qkv, {&row, 1, {.softcap = softcap}});
+    const AttentionSegments row(segments, of.is_causal, stand_in_device(), of.window);
+    const at::Tensor qkv = at::empty({tokens, 3, of.dim}, at::kBFloat16).to(stand_in_device());
+    return detail::attends_evenly(qkv, {&row, 1, {.softcap = of.softcap}});
   };
-  EXPECT_FALSE(is_even({kLong, kLong - 1}));
-  EXPECT_FALSE(is_even({kLong - 1, kLong - 1}));
-  EXPECT_FALSE(is_even({kLong, kLong}, 7));
-  EXPECT_FALSE(is_even({kLong, kLong}, 0, 2.0));
+  EXPECT_FALSE(is_even({{kLong, kLong - 1}}));
+  EXPECT_FALSE(is_even({{kLong - 1, kLong - 1}}));
+  EXPECT_FALSE(is_even({.lengths = {kLong, kLong}, .dim = 136}));
+  EXPECT_FALSE(is_even({.lengths = {kLong, kLong}, .window = 7}));
+  EXPECT_FALSE(is_even({.lengths = {kLong, kLong}, .softcap = 2}));
+  EXPECT_FALSE(is_even({.lengths = {kLong + 64}, .is_causal = false}));
+  EXPECT_TRUE(is_even({.lengths = {kLong + 128}, .is_causal = false}));
   int64_t taken = 0;
-  for (int64_t more = 0; more < 40; ++more) taken += is_even({kLong + more});
+  for (int64_t more = 0; more < 40; ++more) taken += is_even({{kLong + more}});
   EXPECT_GT(taken, 0);
   EXPECT_LE(taken, 16);
-  EXPECT_TRUE(is_even({kLong}));  // as before
+  EXPECT_TRUE(is_even({{kLong}}));  // as before
 }
 
 /// Each token sees itself and what the window holds before it: of a row of segments the same as of

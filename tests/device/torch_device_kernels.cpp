@@ -103,7 +103,7 @@ int64_t chosen(const at::Tensor& q, const at::Tensor& k, const at::Tensor&,
                bool takes_groups) {
   TORCH_CHECK(takes_groups == (k.size(1) != q.size(1)));
   const bool is_narrow = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
-  const bool is_cudnns = is_narrow && q.size(3) % 8 == 0 && q.size(3) <= 128 && k.size(2) > 1;
+  const bool is_cudnns = is_narrow && q.size(3) % 8 == 0 && q.size(3) <= 256 && k.size(2) > 1;
   return static_cast<int64_t>(is_cudnns ? at::SDPBackend::cudnn_attention : at::SDPBackend::math);
 }
 

@@ -60,14 +60,16 @@ inline void expect_attention(at::Device device, const AttentionCase& of) {
 /// All that kernels for devices tell apart: types, heads that fill 16 bytes or not, masks, keys for
 /// several queries' heads, lengths that are alike or not.
 inline void expect_attention_of_all_kinds(at::Device device) {
-  const std::vector<int64_t> unlike = {3, 130, 77}, even = {1024, 1024};
+  const std::vector<int64_t> unlike = {3, 130, 77}, even = {512, 512}, odd = {577, 577};
   for (const bool is_causal : {true, false})
     for (const int64_t kv_heads : {2, 4}) {
       SCOPED_TRACE(::testing::Message() << "causal " << is_causal << ", kv heads " << kv_heads);
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
         for (const int64_t dim : {6, 8, 64})
           expect_attention(device, {unlike, 4, kv_heads, dim, is_causal, 0, type});
-      expect_attention(device, {even, 4, kv_heads, 64, is_causal});
+      for (const std::vector<int64_t>& lengths : {even, odd})
+        for (const int64_t dim : {72, 128})
+          expect_attention(device, {lengths, 4, kv_heads, dim, is_causal});
     }
   expect_attention(device, {.lengths = unlike, .window = 5});
 }

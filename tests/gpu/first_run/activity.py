@@ -56,7 +56,7 @@ def of_trace(path):
 
 
 def of_recording(folder):
-    """(name, begin, end), in ns and as they began, of the files, one of each process, that record_activity.cpp wrote."""
+    """(name, begin, end), in ns and as they began, of the files, one a process, that record_activity.cpp wrote."""
     files = [*folder.iterdir()]
     if not files:
         raise NotRecorded("no recording was written")

@@ -166,7 +166,7 @@ def of_zea(setting, part, case, folder, precision, variant):
     work = work_of(lines, seconds)
     try:
         step = watched(setting, case, deck, name, keys)
-    except NotRecorded as why:
+    except (NotRecorded, TimeIsUp) as why:  # what was measured before counts
         step = None
         part.leave_out(f"what the GPU does in a step of {who}", str(why))
     cells = [f"{1e3 * seconds:.1f}", f"{rows / seconds:.0f}", work.share(seconds), *activity_cells(step, seconds)]
