@@ -20,27 +20,33 @@ namespace {
 
 constexpr const char* kFolder = "/dev/shm";
 
-/// In pieces: a signal makes the kernel undo the one under way, and timers may come often.
-void reserve(int file, int64_t bytes) {
-  constexpr int64_t kPiece = 64 << 20;
+/// Throws where `bytes`, of which `reserved` are taken already, do not leave `spare_bytes` free.
+void check_room(int file, int64_t bytes, int64_t reserved, int64_t spare_bytes) {
+  struct statvfs status {};
+  if (fstatvfs(file, &status) != 0 || status.f_blocks == 0) return;  // 0: no limit of its own
+  const int64_t free =
+      static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize) + reserved;
+  if (free < bytes + spare_bytes)
+    throw CommError(std::to_string(free) + " bytes are free in " + kFolder + ", and " +
+                    std::to_string(bytes) + " are wanted beside " + std::to_string(spare_bytes) +
+                    " that are left to MPI; remove what earlier jobs left there, or make it " +
+                    "larger (containers: --shm-size)");
+}
+
+/// In pieces: a signal makes the kernel undo the one under way, and timers may come often. Before
+/// each it is looked whether the rest fits, so that processes that reserve at the same time see
+/// each other while there still is what others die without.
+void reserve(int file, int64_t bytes, int64_t spare_bytes) {
+  constexpr int64_t kPiece = 2 << 20;
   for (int64_t first = 0; first < bytes; first += kPiece) {
+    check_room(file, bytes, first, spare_bytes);
     int code = EINTR;
     while (code == EINTR) code = posix_fallocate(file, first, std::min(kPiece, bytes - first));
     if (code != 0)
       throw_system_error(
           "reserving " + std::to_string(bytes) + " bytes of shared memory in " + kFolder, code);
   }
-}
-
-/// Looked at afterwards, so that processes that reserve at the same time see each other.
-void check_spare(int file, int64_t bytes, int64_t spare_bytes) {
-  struct statvfs status {};
-  if (fstatvfs(file, &status) != 0 || status.f_blocks == 0) return;  // 0: no limit of its own
-  const auto free = static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize);
-  if (free < spare_bytes)
-    throw CommError("after " + std::to_string(bytes) + " bytes of shared memory only " +
-                    std::to_string(free) + " would be free in " + kFolder + "; " +
-                    std::to_string(spare_bytes) + " are left to MPI");
+  check_room(file, bytes, bytes, spare_bytes);
 }
 
 /// Beyond this limit the kernel would not only refuse but send SIGXFSZ.
@@ -87,8 +93,7 @@ Descriptor make_segment_file(int64_t bytes, int64_t spare_bytes, SegmentMark mar
   check_file_size_limit(segment_file_bytes(bytes));
   Descriptor file(open(kFolder, O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (!file.is_open()) throw_system_error("making shared memory in " + std::string(kFolder), errno);
-  reserve(file.number(), segment_file_bytes(bytes));
-  check_spare(file.number(), bytes, spare_bytes);
+  reserve(file.number(), segment_file_bytes(bytes), spare_bytes);
   if (pwrite(file.number(), &mark, sizeof mark, bytes) != sizeof mark)
     throw_system_error("marking the shared memory", errno);
   return file;
