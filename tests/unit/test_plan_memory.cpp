@@ -7,6 +7,7 @@
 
 #include "plan/units/function_memory.hpp"
 #include "support/tiny_llava.hpp"
+#include "support/tiny_qwen2_vl.hpp"
 #include "zea/core/error.hpp"
 #include "zea/plan/estimate/choose_recomputation.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
@@ -88,6 +89,43 @@ TEST(PlanMemory, AGradientCountsWhileItIsSent) {
            estimate_places(plan, 1).back().activations;
   };
   EXPECT_EQ(further("train") - further("evaluate"), 64 * 24 * 4);
+}
+
+/// What a second microbatch adds at a place beside what a third one does, its inputs.
+int64_t beside_inputs(const Plan& plan, size_t place) {
+  const auto told = [&](int64_t microbatches) {
+    return estimate_places(plan, microbatches).at(place).activations;
+  };
+  return 2 * told(2) - told(1) - told(3);
+}
+
+/// Of what is computed again, or had no graph at all, nothing else holds it; of the microbatch that
+/// is one forward ahead in training the block's input is kept, too.
+TEST(PlanMemory, AnOutputCountsWhileItIsSent) {
+  Options options;
+  options.meshes["llm"].pp = 2;
+  options.data.row_tokens = 64;
+  options.model.activation_checkpointing = AutoOption::of_count(1);
+  for (const auto& [mode, tensors] : {std::pair("evaluate", 1), std::pair("train", 2)}) {
+    options.run.mode = mode;
+    const Plan plan = make_plan(options, testing::tiny_gpt2_config(), 2);
+    EXPECT_EQ(beside_inputs(plan, 0), tensors * 64 * 24 * 4) << mode;
+  }
+}
+
+/// Of several depths, which are all read where the decoder begins with a microbatch, and whose
+/// gradients all go back where it ends with it.
+TEST(PlanMemory, FeaturesOfAllDepthsCountWhileTheyAreSent) {
+  Options options;
+  options.mesh.placement = "disjoint";
+  options.meshes["vision"].dp_module = 1;
+  options.data.row_tokens = 64;
+  for (const auto& [mode, place] : {std::pair("evaluate", 0), std::pair("train", 1)}) {
+    options.run.mode = mode;
+    const Plan plan = make_plan(options, testing::tiny_qwen3_vl_config(), 2);
+    const int64_t features = full_microbatch(plan).encoders[0].features;
+    EXPECT_EQ(beside_inputs(plan, place), 3 * features * 24 * 4) << mode;
+  }
 }
 
 /// A long sample on one replica, all others on the other: more than half of them.

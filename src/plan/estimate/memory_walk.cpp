@@ -34,6 +34,7 @@ MemoryWalk::MemoryWalk(const Plan& plan, int place,
       forward_only_(forward_only),
       units_(microbatches.size(), std::vector<Unit>(plan.model.units.size())),
       readers_(plan.model.units.size(), 0),
+      last_sent_(plan.model.units.size(), nullptr),
       buffers_of_unit_(buffers_of_units(plan.model, plan.buffers)),
       sent_(plan.buffers.size(), 0),
       is_summed_(plan.buffers.size(), false),
@@ -78,6 +79,12 @@ void MemoryWalk::take(const Action& action) {
       return gather(action.buffer);
     case ActionKind::Forward:
       return forward(u);
+    case ActionKind::Receive:
+      return receive(u);
+    case ActionKind::Send:
+      return send(u);
+    case ActionKind::SendGradient:
+      return send_gradient(u);
     case ActionKind::Backward:
     case ActionKind::BackwardInput:
       return backward(u, action.kind == ActionKind::BackwardInput);
@@ -175,37 +182,56 @@ void MemoryWalk::let_go(size_t u) {
   if (--at(u).holders == 0) live_ -= at(u).output;
 }
 
-/// What another place made, when its first reader needs it.
+/// What another place made.
 void MemoryWalk::receive(size_t u) {
-  Unit& unit = at(u);
-  if (is_here(u) || unit.is_there) return;
-  unit.is_there = true;
-  unit.output = declared(u, false).output_bytes;
-  unit.holders = unit.readers = readers_[u];
-  live_ += unit.output;
+  at(u).output = declared(u, false).output_bytes;
+  at(u).holders = readers_[u];
+  live_ += at(u).output;
 }
 
 void MemoryWalk::forward(size_t u) {
   wait_for(u);
-  for (const UnitInput& input : spec(u).inputs)
-    if (runs(input.unit)) receive(input.unit);
   Unit& unit = at(u);
   unit.keeps_graph = unit.needs_gradient && !plan_.recomputes(static_cast<int>(u));
   const UnitMemory memory = declared(u, unit.keeps_graph);
   touch(memory.forward_peak_bytes, "forward", spec(u).name);
   unit.output = memory.output_bytes;
   unit.saved = unit.keeps_graph ? memory.saved_bytes : 0;
-  unit.readers = readers_[u];
-  unit.holders = unit.readers + (unit.keeps_graph ? 1 : 0);
+  unit.holders = readers_[u] + (unit.keeps_graph ? 1 : 0);
   live_ += unit.saved + (unit.holders > 0 ? unit.output : 0);
   // A consumer's reference becomes the input that its backward reads.
   for (const UnitInput& input : spec(u).inputs)
     if (runs(input.unit) && !unit.needs_gradient) let_go(input.unit);
 }
 
+/// It may be under way until the unit's next does.
+void MemoryWalk::leave(size_t u, int64_t bytes) {
+  if (last_sent_[u] != nullptr) live_ -= std::exchange(last_sent_[u]->leaving, 0);
+  last_sent_[u] = &at(u);
+  at(u).leaving = bytes;
+  live_ += bytes;
+}
+
+/// Features go as a copy of their rows, others as they are, which may be held here anyway.
+void MemoryWalk::send(size_t u) {
+  const Precision& precision = plan_.precision_of(spec(u).module);
+  if (plan_.model.makes_features(static_cast<int>(u)))
+    leave(u, at(u).output / static_cast<int64_t>(element_bytes(precision.param)) *
+                 static_cast<int64_t>(element_bytes(precision.output)));
+  else
+    leave(u, at(u).holders > 0 ? 0 : at(u).output);
+  touch(0, "sending", spec(u).name);
+}
+
+void MemoryWalk::send_gradient(size_t u) {
+  live_ -= at(u).gradient;
+  leave(u, std::exchange(at(u).gradient, 0));
+}
+
 void MemoryWalk::backward(size_t u, bool puts_off_weights) {
   wait_for(u);
   Unit& unit = at(u);
+  live_ -= std::exchange(unit.leaving, 0);  // it was read
   const UnitMemory memory = declared(u, true);
   // Read at other places alone: its gradient comes from there.
   if (unit.gradient == 0 && readers_[u] == 0 && spec(u).kind != UnitKind::Head) {
@@ -236,19 +262,12 @@ void MemoryWalk::backward_weight(size_t u) {
   live_ -= at(u).saved;
 }
 
-/// The second consumer's gradient is added to the first's in a third tensor. What another place
-/// made goes back when all its readers here have made theirs, and may be under way until the next
-/// does.
+/// The second consumer's gradient is added to the first's in a third tensor.
 void MemoryWalk::add_gradient(size_t u, int source, int64_t bytes) {
   Unit& of = at(source);
-  if (of.gradient > 0) {
-    touch(2 * bytes, "backward", spec(u).name);
-  } else {
-    of.gradient = bytes;
-    live_ += bytes;
-  }
-  if (--of.readers > 0 || is_here(source) || of.gradient == 0) return;
-  live_ -= std::exchange(going_back_, std::exchange(of.gradient, 0));
+  if (of.gradient > 0) return touch(2 * bytes, "backward", spec(u).name);
+  of.gradient = bytes;
+  live_ += bytes;
 }
 
 }  // namespace zea::detail

@@ -28,9 +28,9 @@ class MemoryWalk {
   /// A unit's output in a microbatch, made here or received.
   struct Unit {
     int holders = 0;  ///< of the output: consumers to come, the graph, inputs kept for backward
-    int readers = 0;  ///< here, whose backward is still to come
     int64_t output = 0, saved = 0, gradient = 0;
-    bool needs_gradient = false, keeps_graph = false, is_there = false;
+    int64_t leaving = 0;  ///< on its way to another place, beside what is counted above
+    bool needs_gradient = false, keeps_graph = false;
   };
 
   const UnitSpec& spec(size_t u) const { return plan_.model.units[u]; }
@@ -55,6 +55,9 @@ class MemoryWalk {
   void let_go(size_t u);
   void receive(size_t u);
   void forward(size_t u);
+  void leave(size_t u, int64_t bytes);
+  void send(size_t u);
+  void send_gradient(size_t u);
   void backward(size_t u, bool puts_off_weights);
   void backward_weight(size_t u);
   void add_gradient(size_t u, int source, int64_t bytes);
@@ -66,11 +69,11 @@ class MemoryWalk {
   const bool forward_only_;
   std::vector<std::vector<Unit>> units_;  ///< [microbatch][unit]
   std::vector<int> readers_;              ///< of each unit's output, at this place
+  std::vector<Unit*> last_sent_;          ///< of each unit, whose output or gradient left last
   std::vector<std::vector<int>> buffers_of_unit_;
   std::vector<int64_t> sent_;    ///< of each buffer: what is on the device while it is gathered
   std::vector<bool> is_summed_;  ///< of each buffer: it was reduced in this step
   int64_t arriving_ = 0;         ///< in the reduction that is under way
-  int64_t going_back_ = 0;       ///< a gradient to another place
   size_t microbatch_ = 0;        ///< under way
   int64_t live_, peak_ = 0;
   std::string peak_at_;
