@@ -2,12 +2,14 @@
 #include "zea/comm/visible_gpus.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <sstream>
 
 #include "zea/comm/gathered_texts.hpp"
 #include "zea/comm/world.hpp"
+#include "zea/core/host_name.hpp"
 
 namespace zea {
 namespace {
@@ -106,6 +108,10 @@ std::vector<int> deal_gpus(const std::vector<std::vector<VisibleGpu>>& seen_by_r
   for (size_t rank = 0; rank < taken.size(); ++rank)
     if (taken[rank] >= 0) taken[rank] %= static_cast<int>(seen_by_rank[rank].size());
   return taken;
+}
+
+void stand_alone_for_nccl(int local_rank) {
+  setenv("NCCL_HOSTID", (host_name() + "-" + std::to_string(local_rank)).c_str(), 1);
 }
 
 }  // namespace zea

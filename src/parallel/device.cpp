@@ -10,7 +10,6 @@
 #include <set>
 
 #include "zea/core/error.hpp"
-#include "zea/core/host_name.hpp"
 #include "zea/kernels/stream_handle.hpp"
 
 namespace zea {
@@ -32,11 +31,6 @@ const c10::impl::DeviceGuardImplInterface& cuda() {
 /// libtorch's stream at the time of the call.
 void* compute_stream() {
   return stream_handle(cuda().getStream(cuda().getDevice()));
-}
-
-/// NCCL refuses ranks of one node that share a GPU: each becomes a node of its own.
-void stand_alone_for_nccl(int local_rank) {
-  setenv("NCCL_HOSTID", (host_name() + "-" + std::to_string(local_rank)).c_str(), 1);
 }
 
 /// libtorch takes kernels that give the same bits each time, and throws where it has none; cuBLAS

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "support/mpi_main.hpp"
+#include "zea/comm/visible_gpus.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea::test_nccl_collectives {
@@ -70,9 +71,7 @@ class NcclTest : public ::testing::Test {
   void SetUp() override {
     if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU";
     const int rank = testing::world().local_rank(), gpus = num_cuda_devices();
-    // NCCL refuses ranks of one node that share a GPU: each becomes a node of its own.
-    if (testing::world().local_size() > gpus)
-      setenv("NCCL_HOSTID", std::to_string(rank).c_str(), 1);
+    if (testing::world().local_size() > gpus) stand_alone_for_nccl(rank);
     require(cudaSetDevice(rank % gpus));
     if (!compute) require(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking));
     host_ = make_mpi_collectives(communicator_);
