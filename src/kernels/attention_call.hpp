@@ -20,9 +20,7 @@ struct TileHeads {
   }
 
   int64_t group() const { return heads / kv_heads; }
-  double scale() const {
-    return scores.scale != 0 ? scores.scale : 1 / std::sqrt(static_cast<double>(dim));
-  }
+  double scale() const { return scores.scale_of(dim); }
 
   int64_t heads, kv_heads, dim;
   ScoreSpec scores;

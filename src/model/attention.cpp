@@ -44,9 +44,8 @@ at::Tensor attention(const at::Tensor& qkv, const AttentionSegments& segments, i
   ZEA_ASSERT(qkv.size(1) == heads + 2 * kv_heads);
   const SegmentCall call{&segments, kv_heads, scores};
   if (takes_tiled_attention(qkv)) return TiledFunction::apply(qkv, call);
-  if (attends_evenly(qkv, call)) return even_attention(qkv, call);
-  return attends_by_bounds(qkv, segments, scores) ? ragged_attention(qkv, call)
-                                                  : batched_attention(qkv, call);
+  if (!attends_by_bounds(qkv, segments, scores)) return batched_attention(qkv, call);
+  return attends_evenly(qkv, call) ? even_attention(qkv, call) : ragged_attention(qkv, call);
 }
 
 }  // namespace zea

@@ -61,8 +61,8 @@ bool AttentionSegments::tile(int64_t tokens) const {
 
 int64_t AttentionSegments::even_length(int64_t tokens) const {
   if (segments_.empty() || !tile(tokens)) return 0;
-  const int64_t length = segments_.front().length;
-  return length * std::ssize(segments_) == tokens && length == longest() ? length : 0;
+  const int64_t length = longest();
+  return length * std::ssize(segments_) == tokens ? length : 0;
 }
 
 const at::Tensor& AttentionSegments::bounds() const {

@@ -7,9 +7,9 @@
 #include <mutex>
 #include <set>
 #include <tuple>
+#include <vector>
 
 #include "segment_attention.hpp"
-#include "zea/model/functions.hpp"
 
 namespace zea::detail {
 namespace {
@@ -72,8 +72,8 @@ std::array<Tensor, 3> batches_of(const Tensor& qkv, const SegmentCall& call) {
 /// run.deterministic.
 bool is_librarys_choice(const Tensor& qkv, const SegmentCall& call) {
   const auto [q, k, v] = batches_of(qkv, call);
-  return at::_fused_sdp_choice(q, k, v, {}, 0.0, call.segments->is_causal(), scale_of(call),
-                               k.size(1) != q.size(1)) ==
+  return at::_fused_sdp_choice(q, k, v, {}, 0.0, call.segments->is_causal(),
+                               call.scores.scale_of(q.size(3)), k.size(1) != q.size(1)) ==
          static_cast<int64_t>(at::SDPBackend::cudnn_attention);
 }
 
@@ -82,7 +82,8 @@ struct EvenFunction : Function<EvenFunction> {
     const auto [q, k, v] = batches_of(qkv, call);
     const auto [out, lse, no_bounds, nor_of_keys, queries, keys, seed, offset, no_mask] =
         at::_cudnn_attention_forward(q, k, v, {}, {}, {}, q.size(2), k.size(2), true, 0.0,
-                                     call.segments->is_causal(), false, scale_of(call));
+                                     call.segments->is_causal(), false,
+                                     call.scores.scale_of(q.size(3)));
     ctx->save_for_backward({qkv, out, lse, seed, offset});
     save_call(ctx, call);
     return rows_of(out).flatten(1);
@@ -95,7 +96,7 @@ struct EvenFunction : Function<EvenFunction> {
     const Tensor dout = outputs[0].contiguous().view({-1, q.size(1), q.size(3)});
     const auto [dq, dk, dv] = at::_cudnn_attention_backward(
         batch_of(dout, q.size(2)), q, k, v, saved[1], saved[2], saved[3], saved[4], {}, {}, {},
-        q.size(2), k.size(2), 0.0, call.segments->is_causal(), scale_of(call));
+        q.size(2), k.size(2), 0.0, call.segments->is_causal(), call.scores.scale_of(q.size(3)));
     return {at::cat({rows_of(dq), rows_of(dk), rows_of(dv)}, 1), {}};
   }
 };
@@ -103,11 +104,9 @@ struct EvenFunction : Function<EvenFunction> {
 }  // namespace
 
 bool attends_evenly(const Tensor& qkv, const SegmentCall& call) {
-  if (!attends_by_bounds(qkv, *call.segments, call.scores) || call.segments->window() > 0)
-    return false;
   const int64_t length = call.segments->even_length(qkv.size(0));
-  return is_tried(qkv, call, length) && is_librarys_choice(qkv, call) &&
-         planned_shapes().take(qkv, call, length);
+  return call.segments->window() == 0 && is_tried(qkv, call, length) &&
+         is_librarys_choice(qkv, call) && planned_shapes().take(qkv, call, length);
 }
 
 Tensor even_attention(const Tensor& qkv, const SegmentCall& call) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flash_attention.hpp"
 
-#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -20,9 +19,9 @@ std::optional<Tensor> optional_mask(const FlashInputs& in) {
   return in.mask.defined() ? std::optional<Tensor>(in.mask) : std::nullopt;
 }
 
-std::optional<double> scale_of(const FlashInputs& in) {
+double scale_of(const FlashInputs& in) {
   ZEA_ASSERT(in.scores.softcap == 0);
-  return in.scores.scale != 0 ? std::optional(in.scores.scale) : std::nullopt;
+  return in.scores.scale_of(in.q.size(3));
 }
 
 /// What `count` lacks to a multiple of `unit`.
@@ -34,15 +33,6 @@ int64_t missing_to(int64_t unit, int64_t count) {
 Tensor whole_heads(const Tensor& x) {
   const int64_t missing = missing_to(kHeadBytes / x.element_size(), x.size(3));
   return missing == 0 ? x : at::constant_pad_nd(x, {0, missing});
-}
-
-/// As the device's kernels take it; the scale is that of the heads as they were.
-FlashInputs whole_heads(FlashInputs in) {
-  if (in.scores.scale == 0) in.scores.scale = 1 / std::sqrt(static_cast<double>(in.q.size(3)));
-  in.q = whole_heads(in.q);
-  in.k = whole_heads(in.k);
-  in.v = whole_heads(in.v);
-  return in;
 }
 
 Tensor padded_lse(const Tensor& lse) {
@@ -59,9 +49,9 @@ FlashOutputs flash_forward(const FlashInputs& in) {
         in.q, in.k, in.v, 0.0, in.causal, optional_mask(in), scale_of(in));
     return {out, lse};
   }
-  const FlashInputs whole = whole_heads(in);
   const auto result = at::_scaled_dot_product_efficient_attention(
-      whole.q, whole.k, whole.v, optional_mask(in), true, 0.0, in.causal, scale_of(whole));
+      whole_heads(in.q), whole_heads(in.k), whole_heads(in.v), optional_mask(in), true, 0.0,
+      in.causal, scale_of(in));
   return {std::get<0>(result).narrow(3, 0, in.q.size(3)),
           std::get<1>(result).narrow(2, 0, in.q.size(2))};
 }
@@ -74,15 +64,15 @@ std::array<Tensor, 3> flash_backward(const Tensor& dout, const FlashInputs& in,
         scale_of(in));
     return {dq, dk, dv};
   }
-  const FlashInputs whole = whole_heads(in);
   // In narrow types the kernel takes `out` to lie as its forward writes it, (batch, rows, heads,
   // dim).
   const Tensor out = whole_heads(outputs.out).transpose(1, 2).contiguous().transpose(1, 2);
   // Dropout is off, so the kernel reads neither seed nor offset.
   const Tensor unused = at::zeros({}, in.q.options().dtype(at::kLong));
   auto [dq, dk, dv, dbias] = at::_scaled_dot_product_efficient_attention_backward(
-      whole_heads(dout), whole.q, whole.k, whole.v, in.mask, out, padded_lse(outputs.lse), unused,
-      unused, 0.0, {true, true, true, false}, in.causal, scale_of(whole));
+      whole_heads(dout), whole_heads(in.q), whole_heads(in.k), whole_heads(in.v), in.mask, out,
+      padded_lse(outputs.lse), unused, unused, 0.0, {true, true, true, false}, in.causal,
+      scale_of(in));
   const int64_t dim = in.q.size(3);
   return {dq.narrow(3, 0, dim), dk.narrow(3, 0, dim), dv.narrow(3, 0, dim)};
 }

@@ -21,7 +21,7 @@ struct RaggedFunction : Function<RaggedFunction> {
     const AttentionSegments& segments = *call.segments;
     const auto [out, lse, random, unused, mask] = at::_flash_attention_forward(
         q, k, v, segments.bounds(), segments.bounds(), segments.longest(), segments.longest(), 0.0,
-        segments.is_causal(), false, scale_of(call), seen_before(segments));
+        segments.is_causal(), false, call.scores.scale_of(q.size(2)), seen_before(segments));
     ctx->save_for_backward({qkv, out, lse, random, unused});
     save_call(ctx, call);
     return out.flatten(1);
@@ -35,7 +35,7 @@ struct RaggedFunction : Function<RaggedFunction> {
     const auto [dq, dk, dv] = at::_flash_attention_backward(
         outputs[0].contiguous().view(q.sizes()), q, k, v, saved[1], saved[2], segments.bounds(),
         segments.bounds(), segments.longest(), segments.longest(), 0.0, segments.is_causal(),
-        saved[3], saved[4], scale_of(call), seen_before(segments));
+        saved[3], saved[4], call.scores.scale_of(q.size(2)), seen_before(segments));
     return {at::cat({dq, dk, dv}, 1), {}};
   }
 };

@@ -3,8 +3,6 @@
 // call's segments outlive its backward.
 #pragma once
 
-#include <optional>
-
 #include "flash_attention.hpp"
 #include "zea/model/attention_segments.hpp"
 #include "zea/model/parameter_function.hpp"
@@ -19,11 +17,6 @@ struct SegmentCall {
 
   int64_t query_heads(const at::Tensor& qkv) const { return qkv.size(1) - 2 * kv_heads; }
 };
-
-/// What the library is told; none: by the dim of a head.
-inline std::optional<double> scale_of(const SegmentCall& call) {
-  return call.scores.scale != 0 ? std::optional(call.scores.scale) : std::nullopt;
-}
 
 inline void save_call(Context* ctx, const SegmentCall& call) {
   ctx->saved_data["segments"] = reinterpret_cast<int64_t>(call.segments);
@@ -47,8 +40,8 @@ inline std::array<at::Tensor, 3> parts_of(const at::Tensor& qkv, const SegmentCa
 /// those take the tensors (attends_by_bounds()).
 at::Tensor ragged_attention(const at::Tensor& qkv, const SegmentCall& call);
 
-/// By cuDNN's kernels for segments of one length, as they lie: on GPUs for which the library
-/// prefers those, where segments are long and of few shapes.
+/// By cuDNN's kernels for segments of one length, as they lie: of what attends by bounds, on GPUs
+/// for which the library prefers those, where segments are long and of few shapes.
 bool attends_evenly(const at::Tensor& qkv, const SegmentCall& call);
 at::Tensor even_attention(const at::Tensor& qkv, const SegmentCall& call);
 

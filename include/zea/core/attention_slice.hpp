@@ -2,6 +2,7 @@
 // What attention is taken apart into: the plan cuts rows into slices, kernels compute them.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 namespace zea {
@@ -24,6 +25,9 @@ struct ScoreSpec {
   double scale = 0;    ///< that it is multiplied by; 0: 1 / sqrt(head_dim)
   double softcap = 0;  ///< c: then c tanh(score / c) (arXiv:2408.00118); 0: it stays as it is
 
+  double scale_of(int64_t head_dim) const {
+    return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(head_dim));
+  }
   bool operator==(const ScoreSpec&) const = default;
 };
 
