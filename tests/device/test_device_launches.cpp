@@ -131,13 +131,12 @@ TEST_F(DeviceLaunches, CudnnAttendsLongSegmentsOfOneLengthInFewShapes) {
     bool is_causal = true;
   };
   const auto is_even = [](const Row& of) {
-    std::vector<Segment> segments;
-    int64_t tokens = 0;
-    for (const int64_t length : of.lengths)
-      segments.push_back({std::exchange(tokens, tokens + length), length});
-    const AttentionSegments row(segments, of.is_causal, stand_in_device(), of.window);
-    const at::Tensor qkv = at::empty({tokens, 3, of.dim}, at::kBFloat16).to(stand_in_device());
-    return detail::attends_evenly(qkv, {&row, 1, {.softcap = of.softcap}});
+    const std::vector<MaskWord> words = samples_of(of.lengths);
+    const AttentionSegments row(segments_of(words), of.is_causal, stand_in_device(), of.window);
+    const at::Tensor qkv =
+        at::empty({std::ssize(words), 3, of.dim}, at::kBFloat16).to(stand_in_device());
+    const ScoreSpec scores{.softcap = of.softcap};
+    return attends_by_bounds(qkv, row, scores) && detail::attends_evenly(qkv, {&row, 1, scores});
   };
   EXPECT_FALSE(is_even({{kLong, kLong - 1}}));
   EXPECT_FALSE(is_even({{kLong - 1, kLong - 1}}));
@@ -157,16 +156,12 @@ TEST_F(DeviceLaunches, CudnnAttendsLongSegmentsOfOneLengthInFewShapes) {
 /// its slices on the host, forward and backward. Scores that are capped are no kernel's.
 TEST_F(DeviceLaunches, WindowsByBoundsAreThoseOfSlices) {
   constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 8;
-  const std::vector<Segment> segments = {{0, 3}, {3, 13}, {16, 8}};
-  std::vector<MaskWord> words;
-  for (size_t sample = 0; sample < segments.size(); ++sample)
-    words.insert(words.end(), segments[sample].length,
-                 make_mask_word(static_cast<int64_t>(sample), kModalityText, 0));
+  const std::vector<MaskWord> words = samples_of({3, 13, 8});
   at::manual_seed(3);
   const at::Tensor values = at::randn({24, kHeads + 2 * kKvHeads, kDim}).to(at::kBFloat16);
   const at::Tensor gradient = at::randn({24, kHeads * kDim}).to(at::kBFloat16);
   for (const int64_t window : {1, 2, 5, 12}) {
-    const AttentionSegments row(segments, true, stand_in_device(), window);
+    const AttentionSegments row(segments_of(words), true, stand_in_device(), window);
     const SliceList slices(
         attention_slices(visible_text(words, false, window), {{0, 24}}, {{0, 24}}));
     at::Tensor here = values.to(stand_in_device()).requires_grad_();

@@ -17,6 +17,16 @@ double scale_of(const at::Tensor& q, std::optional<double> scale) {
   return scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
 }
 
+bool is_narrow(const at::Tensor& x) {
+  return x.scalar_type() == at::kHalf || x.scalar_type() == at::kBFloat16;
+}
+
+/// (batch, heads, rows) as CUDA's kernels have it.
+at::Tensor in_whole_rows(const at::Tensor& lse) {
+  const int64_t missing = (kRows - lse.size(2) % kRows) % kRows;
+  return at::constant_pad_nd(lse, {0, missing}, std::numeric_limits<double>::infinity());
+}
+
 /// CUDA's kernels take each head of each row, and each row of a bias, where 16 bytes begin.
 void expect_aligned(const at::Tensor& x) {
   for (int64_t dim = 0; dim < 3; ++dim)
@@ -66,10 +76,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
                              .transpose(1, 2)
                              .contiguous()
                              .transpose(1, 2);
-  const int64_t missing = (kRows - q.size(2) % kRows) % kRows;
   const at::Tensor unused = at::zeros({}, q.options().dtype(at::kLong));
-  return {out, at::constant_pad_nd(lse, {0, missing}, std::numeric_limits<double>::infinity()),
-          unused, unused};
+  return {out, in_whole_rows(lse), unused, unused};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
@@ -82,8 +90,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
   TORCH_CHECK(lse.size(2) % kRows == 0, "logarithms of sums in rows of ", lse.size(2));
   TORCH_CHECK(lse.scalar_type() == widened(q).scalar_type());
   // CUDA's kernel is told no stride of the rows of `out`, which it reads itself in narrow types.
-  const bool is_narrow = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
-  TORCH_CHECK(!is_narrow || out.size(2) == 1 ||
+  TORCH_CHECK(!is_narrow(q) || out.size(2) == 1 ||
                   (out.stride(2) == out.size(1) * out.size(3) && out.stride(1) == out.size(3)),
               "rows of the attention's output at strides ", out.strides());
   const double by = scale_of(q, scale);
@@ -102,8 +109,7 @@ int64_t chosen(const at::Tensor& q, const at::Tensor& k, const at::Tensor&,
                const std::optional<at::Tensor>&, double, bool, std::optional<double>,
                bool takes_groups) {
   TORCH_CHECK(takes_groups == (k.size(1) != q.size(1)));
-  const bool is_narrow = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
-  const bool is_cudnns = is_narrow && q.size(3) % 8 == 0 && q.size(3) <= 256 && k.size(2) > 1;
+  const bool is_cudnns = is_narrow(q) && q.size(3) % 8 == 0 && q.size(3) <= 256 && k.size(2) > 1;
   return static_cast<int64_t>(is_cudnns ? at::SDPBackend::cudnn_attention : at::SDPBackend::math);
 }
 
@@ -135,11 +141,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> even_backward(
     const at::Tensor& bias, const at::Tensor&, const at::Tensor&, c10::SymInt, c10::SymInt,
     double dropout, bool is_causal, std::optional<double> scale) {
   TORCH_CHECK(lse.dim() == 4 && lse.size(3) == 1 && lse.is_contiguous());
-  const int64_t missing = (kRows - q.size(2) % kRows) % kRows;
-  const at::Tensor padded = at::constant_pad_nd(lse.squeeze(3), {0, missing});
   const auto [dq, dk, dv, none] =
-      backward(dout, q, repeated(k, q), repeated(v, q), bias, out, padded, seed, offset, dropout,
-               {true, true, true, false}, is_causal, scale);
+      backward(dout, q, repeated(k, q), repeated(v, q), bias, out, in_whole_rows(lse.squeeze(3)),
+               seed, offset, dropout, {true, true, true, false}, is_causal, scale);
   const auto summed = [&](const at::Tensor& x) { return x.unflatten(1, {k.size(1), -1}).sum(2); };
   return {dq, summed(dk), summed(dv)};
 }
@@ -156,7 +160,7 @@ struct Ragged {
          const at::Tensor& starts, int64_t longest) {
     for (const at::Tensor& x : {queries, keys, values})
       TORCH_CHECK(x.stride(2) == 1 && x.size(2) % 8 == 0 && x.size(2) <= 256);
-    TORCH_CHECK(queries.scalar_type() == at::kBFloat16 || queries.scalar_type() == at::kHalf);
+    TORCH_CHECK(is_narrow(queries));
     TORCH_CHECK(starts.scalar_type() == at::kInt && starts.is_contiguous());
     TORCH_CHECK(starts.device() == queries.device());
     repeats = queries.size(1) / keys.size(1);

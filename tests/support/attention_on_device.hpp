@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "support/dense_attention.hpp"
+#include "support/random_row.hpp"
 #include "zea/model/functions.hpp"
 
 namespace zea::testing {
@@ -18,31 +19,18 @@ struct AttentionCase {
   at::ScalarType type = at::kBFloat16;
 };
 
-inline Visibility visible_in(const std::vector<Segment>& segments, const AttentionCase& of) {
-  Visibility row;
-  for (const auto& [start, length] : segments)
-    for (int64_t token = start; token < start + length; ++token) {
-      const int64_t end = of.is_causal ? token + 1 : start + length;
-      row.begins.push_back(of.window > 0 ? std::max(start, end - of.window) : start);
-      row.ends.push_back(end);
-    }
-  return row;
-}
-
 /// Results and gradients, within a few units of the last place of the largest.
 inline void expect_attention(at::Device device, const AttentionCase& of) {
-  std::vector<Segment> segments;
-  int64_t tokens = 0;
-  for (const int64_t length : of.lengths) {
-    segments.push_back({tokens, length});
-    tokens += length;
-  }
+  const std::vector<MaskWord> words = samples_of(of.lengths);
+  const std::vector<Segment> segments = segments_of(words);
+  const Visibility seen =
+      of.is_causal ? visible_text(words, false, of.window) : visible_segments(segments);
+  const int64_t tokens = seen.tokens();
   at::manual_seed(3);
   const at::Tensor values = at::randn({tokens, of.heads + 2 * of.kv_heads, of.dim}).to(of.type);
   const at::Tensor gradient = at::randn({tokens, of.heads * of.dim}).to(of.type);
   at::Tensor exact = values.to(at::kDouble).requires_grad_();
-  const at::Tensor expected =
-      dense_attention(exact, visible_in(segments, of), of.heads, of.kv_heads);
+  const at::Tensor expected = dense_attention(exact, seen, of.heads, of.kv_heads);
   expected.backward(gradient.to(at::kDouble));
 
   const AttentionSegments row(segments, of.is_causal, device, of.window);
