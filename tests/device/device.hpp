@@ -73,6 +73,9 @@ class Stream {
   void push(std::function<void()> work) { put({std::move(work), /*uses_memory=*/true}); }
   /// Of work that uses none of the device's memory.
   void push_aside(std::function<void()> work) { put({std::move(work), /*uses_memory=*/false}); }
+  /// What is put in next waits until the mark is reached; whoever asked may be gone by then.
+  std::shared_ptr<Mark> hold();
+  std::shared_ptr<Mark> hold_aside();
   /// Returns when nothing is left to run: the host waits for the device.
   void drain();
   /// Returns when nothing is left that uses memory: an operation, which the host runs, may follow.

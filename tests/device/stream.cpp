@@ -73,6 +73,18 @@ void Stream::put(Work work) {
   changed_.notify_all();
 }
 
+std::shared_ptr<Mark> Stream::hold() {
+  auto mark = std::make_shared<Mark>();
+  push([mark] { mark->wait(); });
+  return mark;
+}
+
+std::shared_ptr<Mark> Stream::hold_aside() {
+  auto mark = std::make_shared<Mark>();
+  push_aside([mark] { mark->wait(); });
+  return mark;
+}
+
 void Stream::drain() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return work_.empty() && !is_busy_; });

@@ -334,13 +334,12 @@ TEST(MovedMicrobatch, GoesBesideWhatTheDeviceComputes) {
   options.device = run.device;
   PackedMicrobatch packed = make_packed_microbatch(loaded, plan.model, options);
   const c10::impl::VirtualGuardImpl place(run.device.type());
-  Mark is_over;
-  device().compute().push([&] { is_over.wait(); });
+  const std::shared_ptr<Mark> is_over = device().compute().hold();
   const int64_t held = device().times_held();
   std::optional<Microbatch> got =
       move_to(run.device, std::move(packed), place.getStreamFromGlobalPool(run.device));
   EXPECT_EQ(device().times_held() - held, 1);  // the copy from pinned memory is on its way
-  is_over.reach();
+  is_over->reach();
   const at::Tensor more = got->token_ids.add(1);
   got.reset();
   EXPECT_TRUE(more.cpu().equal(expected.add(1)));

@@ -40,13 +40,12 @@ TEST(DeviceReads, GiveWhatWasMade) {
 TEST(DeviceReads, GoOnBesideWhatTheDeviceComputes) {
   const at::Tensor values = made_values();
   DeviceReads reads(stand_in_device());
-  Mark is_over;
-  device().compute().push([&] { is_over.wait(); });
+  const std::shared_ptr<Mark> is_over = device().compute().hold();
   const int64_t held = device().times_held();
   at::Tensor read = at::zeros({values.numel()});
   reads.read(values, 0, 4 * read.numel(), static_cast<char*>(read.data_ptr()));
   EXPECT_EQ(device().times_held() - held, 3);  // blocks, by themselves into pinned memory
-  is_over.reach();
+  is_over->reach();
   expect_values(read, 0);
 }
 

@@ -108,20 +108,18 @@ class DeviceStepSeconds : public ::testing::Test {
 
 TEST_F(DeviceStepSeconds, AreTheDevicesWhereThatIsBehind) {
   Steps steps;
-  Mark runs, is_over;
+  std::shared_ptr<Mark> runs, is_over;
   steps.in_walk = [&] {
-    device().compute().push_aside([&] {
-      runs.reach();
-      is_over.wait();
-    });
+    runs = device().record(device().compute());
+    is_over = device().compute().hold_aside();
   };
   const Stopwatch whole;
   steps.begin();
   EXPECT_TRUE(steps.run().empty());  // launched, while the device has not even begun
   steps.begin();
-  runs.wait();
+  runs->wait();
   sleep_long();
-  is_over.reach();
+  is_over->reach();
   const auto [first, second] = steps.run_last();
   EXPECT_GE(first, kLong) << "though the host was there at once";
   EXPECT_LE(second, whole.seconds() - kLong) << "though the host waited in it for the first";

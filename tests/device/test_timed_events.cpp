@@ -27,12 +27,12 @@ TEST(TimedEvents, TellWhenTheDeviceCameToThem) {
   const c10::Stream stream = current_stream(stand_in_device());
   c10::Event begun = event_with(c10::EventFlag::BACKEND_DEFAULT),
              ended = event_with(c10::EventFlag::BACKEND_DEFAULT);
-  Mark goes_on;
   begun.record(stream);
-  device().compute().push_aside([&] { goes_on.wait(), work(); });
+  const std::shared_ptr<Mark> goes_on = device().compute().hold_aside();
+  device().compute().push_aside(work);
   ended.record(stream);
   EXPECT_THROW(begun.elapsedTime(ended), c10::Error) << "it has not come so far";
-  goes_on.reach();
+  goes_on->reach();
   ended.synchronize();
   EXPECT_GE(begun.elapsedTime(ended), kMilliseconds);
 }
@@ -48,13 +48,12 @@ TEST(TimedEvents, AreMadeSo) {
 
 TEST(TimedEvents, AreReachedBehindWorkThatTheHostDoesNotWaitFor) {
   at::Tensor x = at::ones({4}).to(stand_in_device());
-  Mark goes_on;
-  device().compute().push_aside([&] { goes_on.wait(); });
+  const std::shared_ptr<Mark> goes_on = device().compute().hold_aside();
   x.add_(1);  // is launched
   c10::Event added = event_with(c10::EventFlag::PYTORCH_DEFAULT);
   added.record(current_stream(x.device()));
   EXPECT_FALSE(added.query());
-  goes_on.reach();
+  goes_on->reach();
   EXPECT_TRUE(x.cpu().equal(at::full({4}, 2.0)));
   EXPECT_TRUE(added.query()) << "the host has waited for the copy";
 }
