@@ -43,27 +43,28 @@ struct GatedRowBackward {
   }
 };
 
-/// One of the first `heads` of a token: its first 2 * half coordinates are turned by the token's
-/// angles, in place.
+/// `heads` of a token, whose first are `items` times as many: their first 2 * half coordinates are
+/// turned by the token's angles, in place.
 template <class T>
-struct RotateHead {
+struct RotateHeads {
   T* x;
   const T *cosines, *sines;
   Wide<T> sign;  ///< -1: by the negative angles
-  int64_t all_heads, heads, dim, half;
+  int64_t all_heads, heads, items, dim, half;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
-    const int64_t token = item / heads;
-    T* head = x + (token * all_heads + item % heads) * dim;
+    const int64_t token = item / items;
+    T* head = x + (token * all_heads + item % items * heads) * dim;
     const Wide<T> turned = sign;
     const auto values = [=](Wide<T> first, Wide<T> second, Wide<T> c,
                             Wide<T> sine) ZEA_INLINE_LAMBDA {
       const Wide<T> s = turned * sine;
       return Values<Wide<T>, 2>{first * c - second * s, second * c + first * s};
     };
-    lanes.each(half, StoreTo<T, 2>{head, head + half}, values, head, head + half,
-               cosines + token * half, sines + token * half);
+    for (const T* end = head + heads * dim; head < end; head += dim)
+      lanes.each(half, StoreTo<T, 2>{head, head + half}, values, head, head + half,
+                 cosines + token * half, sines + token * half);
   }
 };
 

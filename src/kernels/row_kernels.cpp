@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/kernels/row_kernels.hpp"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
 #include "row_functors.hpp"
 #include "run_items.hpp"
 
@@ -73,16 +76,19 @@ void rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tens
   if (!runs_kernels(x)) return rotate_heads_reference(x, cosines, sines, heads, backwards);
   ZEA_ASSERT(cosines.scalar_type() == x.scalar_type() && cosines.is_contiguous());
   ZEA_ASSERT(x.is_contiguous() && heads > 0);
+  // Of the host one core takes a token; lanes of a device are more than tokens.
+  const int64_t items = x.is_cpu() ? 1 : heads;
   with_element_type(x, [&]<class T>(T) {
-    const detail::RotateHead<T> functor{.x = elements<T>(x),
-                                        .cosines = elements<T>(cosines),
-                                        .sines = elements<T>(sines),
-                                        .sign = static_cast<Wide<T>>(backwards ? -1 : 1),
-                                        .all_heads = x.size(1),
-                                        .heads = heads,
-                                        .dim = x.size(2),
-                                        .half = cosines.size(1)};
-    run_items(x, functor, x.size(0) * heads, functor.half);
+    const detail::RotateHeads<T> functor{.x = elements<T>(x),
+                                         .cosines = elements<T>(cosines),
+                                         .sines = elements<T>(sines),
+                                         .sign = static_cast<Wide<T>>(backwards ? -1 : 1),
+                                         .all_heads = x.size(1),
+                                         .heads = heads / items,
+                                         .items = items,
+                                         .dim = x.size(2),
+                                         .half = cosines.size(1)};
+    run_items(x, functor, x.size(0) * items, functor.heads * functor.half);
   });
 }
 

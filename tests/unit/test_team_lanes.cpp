@@ -263,14 +263,17 @@ TEST_P(TeamLanes, Rotary) {
     const int64_t half = rotation.second;
     const at::Tensor angles = random({tokens, half}, 10);
     const at::Tensor cosines = angles.cos(), sines = angles.sin();
-    const at::Tensor found = x.clone(), expected = exact(x.clone());
-    with_element_type(x, [&]<class T>(T) {
-      run(RotateHead<T>{elements<T>(found), elements<T>(cosines), elements<T>(sines),
-                        Wide<T>(backwards ? -1 : 1), all, 3, dim, half},
-          tokens * 3);
-    });
+    const at::Tensor expected = exact(x.clone());
     rotate_heads_reference(expected, exact(cosines), exact(sines), 3, backwards);
-    expect_close(found, expected, 4);
+    for (const int64_t items : {1, 3}) {
+      const at::Tensor found = x.clone();
+      with_element_type(x, [&]<class T>(T) {
+        run(RotateHeads<T>{elements<T>(found), elements<T>(cosines), elements<T>(sines),
+                           Wide<T>(backwards ? -1 : 1), all, 3 / items, items, dim, half},
+            tokens * items);
+      });
+      expect_close(found, expected, 4);
+    }
   }
 }
 

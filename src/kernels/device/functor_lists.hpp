@@ -12,14 +12,14 @@
 #include "norm_functors.hpp"
 #include "row_functors.hpp"
 
-#define ZEA_FOR_ROW_FUNCTORS_OF(visit, T)                                                         \
-  visit(NormaliseRow<T>) visit(NormaliseRowBackward<T>) visit(SumNormGradients<T>)                \
-      visit(NormaliseHead<T>) visit(NormaliseHeadBackward<T>) visit(SumHeadNormGradients<T>)      \
-          visit(MergeHead<T>) visit(RotateHead<T>) visit(DropRow<T>) visit(GatedRow<SiluGate, T>) \
-              visit(GatedRow<TanhGate, T>) visit(GatedRowBackward<SiluGate, T>)                   \
-                  visit(GatedRowBackward<TanhGate, T>) visit(GeluRun<ErfGate, T>)                 \
-                      visit(GeluRunBackward<ErfGate, T>) visit(GeluRun<TanhGate, T>)              \
-                          visit(GeluRunBackward<TanhGate, T>) visit(GeluRun<QuickGate, T>)        \
+#define ZEA_FOR_ROW_FUNCTORS_OF(visit, T)                                                          \
+  visit(NormaliseRow<T>) visit(NormaliseRowBackward<T>) visit(SumNormGradients<T>)                 \
+      visit(NormaliseHead<T>) visit(NormaliseHeadBackward<T>) visit(SumHeadNormGradients<T>)       \
+          visit(MergeHead<T>) visit(RotateHeads<T>) visit(DropRow<T>) visit(GatedRow<SiluGate, T>) \
+              visit(GatedRow<TanhGate, T>) visit(GatedRowBackward<SiluGate, T>)                    \
+                  visit(GatedRowBackward<TanhGate, T>) visit(GeluRun<ErfGate, T>)                  \
+                      visit(GeluRunBackward<ErfGate, T>) visit(GeluRun<TanhGate, T>)               \
+                          visit(GeluRunBackward<TanhGate, T>) visit(GeluRun<QuickGate, T>)         \
                               visit(GeluRunBackward<QuickGate, T>)
 #define ZEA_FOR_ROW_FUNCTORS(visit)      \
   ZEA_FOR_ROW_FUNCTORS_OF(visit, double) \
