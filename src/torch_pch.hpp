@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one precompiled header: libtorch and the standard library. Sources still include what they
+// The engine's precompiled header: libtorch and the standard library. Sources still include what they
 // use.
 #pragma once
 

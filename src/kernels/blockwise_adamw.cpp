@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/kernels/blockwise_adamw.hpp"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/bucketize.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>

@@ -3,6 +3,8 @@
 // the result is the same with any number of threads.
 #pragma once
 
+#include <ATen/ops/zeros.h>
+
 #include "elements.hpp"
 #include "launch.hpp"
 

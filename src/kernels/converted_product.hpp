@@ -4,7 +4,7 @@
 // once.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace zea::detail {
 

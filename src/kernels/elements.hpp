@@ -3,7 +3,7 @@
 // instruction sets.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <cmath>
 #include <cstdint>

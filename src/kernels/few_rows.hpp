@@ -3,7 +3,7 @@
 // what they cost is reading the matrix, which is therefore read once, in the order of memory.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace zea::detail {
 

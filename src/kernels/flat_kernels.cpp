@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/kernels/flat_kernels.hpp"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+
 #include <cmath>
 #include <map>
 #include <utility>

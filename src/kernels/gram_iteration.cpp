@@ -3,6 +3,9 @@
 // rounded and laid out for the next ones at once; elsewhere products are called one by one.
 #include "zea/kernels/gram_iteration.hpp"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 
 #include "bf16_pairs.hpp"

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/kernels/head_norms.hpp"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 
 #include "head_norm_functors.hpp"

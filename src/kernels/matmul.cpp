@@ -2,6 +2,9 @@
 #include "zea/kernels/matmul.hpp"
 
 #include <ATen/Context.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 
 #include <cstdlib>
 #include <string_view>

@@ -2,6 +2,7 @@
 #include "pair_matmul.hpp"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cstdlib>

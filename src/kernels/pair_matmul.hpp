@@ -4,7 +4,7 @@
 // and the number of tokens is new in every step; and it cannot add to fp32 sums.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace zea::detail {
 

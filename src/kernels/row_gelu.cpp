@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/kernels/row_gelu.hpp"
 
+#include <ATen/ops/empty_like.h>
+
 #include "chunk_sums.hpp"
 #include "gelu_functors.hpp"
 #include "run_items.hpp"

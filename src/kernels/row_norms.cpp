@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/kernels/row_norms.hpp"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
 #include <algorithm>
 
 #include "chunk_sums.hpp"

@@ -1,5 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row kernels by libtorch's operations.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/silu_backward.h>
+
 #include <tuple>
 
 #include "zea/core/mixed_bits.hpp"

@@ -4,6 +4,9 @@
 // time.
 #include "zea/kernels/symmetric_product.hpp"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <vector>
 

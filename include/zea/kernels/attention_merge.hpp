@@ -3,7 +3,7 @@
 // (arXiv:2205.14135). The function named `..._reference` is the same by libtorch's operations.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "zea/kernels/tiled_attention.hpp"
 

@@ -3,7 +3,7 @@
 // elements the largest magnitude, its scale, and of each element a code for what part of it it is.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <array>
 

@@ -4,7 +4,7 @@
 // devices.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <vector>

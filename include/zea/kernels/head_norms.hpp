@@ -4,7 +4,7 @@
 // has them; functions named `..._reference` are the same by libtorch's operations.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace zea {
 

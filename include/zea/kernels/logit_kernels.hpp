@@ -7,7 +7,7 @@
 // others take.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace zea {
 

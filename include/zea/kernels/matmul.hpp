@@ -6,7 +6,7 @@
 // any type, our own kernel that reads these once.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "zea/core/kernel_sizes.hpp"
 

@@ -4,7 +4,7 @@
 // operations.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace zea {
 

@@ -6,7 +6,7 @@
 // are the same by libtorch's operations: what tests compare with, and what all others take.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 

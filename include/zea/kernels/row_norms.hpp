@@ -5,7 +5,7 @@
 // operations.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace zea {
 

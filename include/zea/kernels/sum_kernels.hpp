@@ -4,7 +4,7 @@
 // libtorch's operations, which is what functions named `..._reference` do.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace zea {
 

@@ -3,7 +3,7 @@
 // the result is known to be symmetric: what Muon's iteration is made of.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <vector>
 

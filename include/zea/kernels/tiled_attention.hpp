@@ -5,7 +5,7 @@
 // bf16 computed in fp32. Results do not depend on the number of threads.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <vector>
 
