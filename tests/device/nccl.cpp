@@ -186,15 +186,16 @@ std::vector<Transfer> messages_of(const std::vector<Call>& calls) {
   return transfers;
 }
 
-/// What a call of a communicator does, which is given up for all of its ranks where that fails.
+/// What a call of a communicator does, which is given up for all of its ranks where that fails. Who
+/// hears of the error finds the fault, and the peers told.
 void run_or_give_up(ncclComm& comm, const std::function<void()>& call) {
   if (comm.error != ncclSuccess) return;
   try {
     call();
   } catch (const std::exception& error) {
-    comm.error = ncclRemoteError;
-    comm.meeting.abort();
     device().fail(error.what());
+    comm.meeting.abort();
+    comm.error = ncclRemoteError;
   }
 }
 
