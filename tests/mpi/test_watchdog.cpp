@@ -248,8 +248,8 @@ TEST_P(WatchdogTest, FilesThatHangDoNotKeepTheRunFromEnding) {
   start(folder);
   for (int rank = 0; rank < ranks_.size(); ++rank) {
     const std::string file = folder + "/watchdog/node-" + std::to_string(rank) + ".json";
-    std::filesystem::remove(file);
-    ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+    ASSERT_EQ(mkfifo((file + ".fifo").c_str(), 0600), 0);
+    std::filesystem::rename(file + ".fifo", file);  // at once: the watchdog writes it anew
   }
   ASSERT_EQ(mkfifo((folder + "/watchdog/report.txt").c_str(), 0600), 0);
   const std::vector<std::string> messages = messages_of_a_hang();
