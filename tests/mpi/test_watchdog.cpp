@@ -22,6 +22,7 @@ namespace {
 
 constexpr double kDeadline = 1;
 constexpr double kPatient = 2.5;    ///< deadline of a rank that is left alone
+constexpr double kNever = 3600;     ///< deadline that no test comes to
 constexpr double kFileSeconds = 8;  ///< that files may take after the deadline
 
 constexpr const char* kOtherHasTold = "the run hangs, as another node has told";
@@ -277,7 +278,7 @@ TEST_P(WatchdogTest, NodesThatDoNotShareADirectoryAreNotHeardOf) {
 }
 
 TEST_P(WatchdogTest, NodesThatShareADirectoryHearOfEachOther) {
-  start();
+  start(directory_.path(), kNever);  // nor is anything told again, which clearing would meet
   directory_.barrier();
   EXPECT_TRUE(watchdog_->sees_first_node());
   directory_.barrier();
