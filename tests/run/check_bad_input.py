@@ -104,7 +104,7 @@ class BadInput(zr.ZeaTest):
         directory = self.folder / "run"
         was_there = directory.exists()
         for tries_left in (2, 1, 0):
-            result = zr.run_zea(2, [*arguments, "-d", directory], directory, limit_seconds=45)
+            result = zr.run_zea(2, [*arguments, "-d", directory], directory)
             messages = [line for line in result.output.splitlines() if line.startswith("zea: ")]
             # Ranks that come to a fault more than 2 s apart, as on a busy machine they may, each speak for themselves.
             if alone or not tries_left or not any(OF_A_RANK.match(line) for line in messages):

@@ -35,6 +35,7 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 
+LIMIT = 240  # seconds, of a run that takes some: machines are slow, and do other things
 IMAGE_TOKEN, FEATURES, VOCABULARY, IMAGE_SIZE = 3, 4, 40, 8
 CONFIG = {
     "model_type": "llava",
@@ -227,7 +228,7 @@ class Run:
         self.wait_until(lambda: last_step(self.directory) >= step, f"step {step}")
 
 
-def start(ranks, arguments, directory=None, limit_seconds=90):
+def start(ranks, arguments, directory=None, limit_seconds=LIMIT):
     return Run([*MPIRUN, "-n", ranks, ZEA, *arguments], limit_seconds, directory)
 
 
@@ -239,14 +240,14 @@ class Result:
         return {line["step"]: line["loss"] for line in train_lines(self.directory)}
 
 
-def run_zea(ranks, arguments, directory=None, limit_seconds=90):
+def run_zea(ranks, arguments, directory=None, limit_seconds=LIMIT):
     with start(ranks, arguments, directory, limit_seconds) as run:
         return Result(run.wait(), run.output, directory)
 
 
 def answer(*arguments):
     """zea without mpirun."""
-    with Run([ZEA, *arguments], 60) as run:
+    with Run([ZEA, *arguments], LIMIT) as run:
         return Result(run.wait(), run.output, None)
 
 
