@@ -37,8 +37,7 @@ class StrictTest : public ::testing::Test {
 
  private:
   Communicator communicator_ = testing::world().communicator();
-  std::unique_ptr<Collectives> strict_ =
-      make_strict_collectives_within(communicator_, std::chrono::seconds(5));
+  std::unique_ptr<Collectives> strict_ = make_strict_collectives(communicator_);
 };
 
 TEST_F(StrictTest, NamesRanksThatCallDifferentCollectives) {
