@@ -141,7 +141,7 @@ TEST_F(DeviceHangs, ADeviceThatGoesOnIsLeftAlone) {
   {
     const ActionRecord::Action action(record_, "read the loss");
     for (int i = 0; i < 4; ++i) {
-      device().compute().push([] { sleep_seconds(0.6 * kDeadline); });
+      device().compute().push([] { sleep_seconds(0.4 * kDeadline); });
       all_reduce();
     }
     device().compute().drain();
