@@ -92,9 +92,12 @@ choose_python() {
   fail "no Python of 3.11 or newer with venv; install python3-venv or set PYTHON"
 }
 
-# install_python INTERPRETER: scripts in an environment name its place, so one that was moved is made anew.
+# Scripts in an environment name its place.
+is_made_here() { "$venv/bin/pip" --version 2>/dev/null | grep -qF "from $PWD/$venv/"; }
+
+# install_python INTERPRETER: an environment that was moved is made anew.
 install_python() {
-  "$venv/bin/pip" --version 2>/dev/null | grep -F "from $PWD/$venv/" || "$1" -m venv --clear "$venv" || return
+  is_made_here || "$1" -m venv --clear "$venv" || return
   local pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install) compiler=()
   has_nvcc || compiler=(-r jobs/requirements-nvcc.txt)
   case $wanted_level in
@@ -113,6 +116,9 @@ setup_python() {
   if [ -f "$stamp" ]; then read -r found_level found <"$stamp"; fi
   if [ "$found" = "$wanted" ] && [ "$found_level" -ge "$wanted_level" ]; then return; fi
   if [ "$found_level" -gt "$wanted_level" ]; then wanted_level=$found_level; fi
+  if [ -L "$venv" ] && [ -e "$venv/bin" ] && ! is_made_here; then
+    fail "$venv is a link to $(readlink -f "$venv"), an environment that was made elsewhere, whose user would lose it; remove the link"
+  fi
   python=$(choose_python)
   stage "Python environment" install_python "$python"
   printf '%d %s\n' "$wanted_level" "$wanted" >"$stamp"
