@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's precompiled header: libtorch and the standard library. Sources still include what they
-// use.
+// The engine's precompiled header: libtorch and the standard library. Sources still include what
+// they use.
 #pragma once
 
 #include <ATen/ATen.h>
