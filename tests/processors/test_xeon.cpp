@@ -138,7 +138,9 @@ TEST_F(Xeon, TellsAndReleasesTiles) {
 
 TEST_F(Xeon, IsOneForTheCompilersFunctionsToo) {
   EXPECT_TRUE(__builtin_cpu_is("intel"));
+#ifndef __clang__  // whose 14 has no name for it
   EXPECT_TRUE(__builtin_cpu_supports("amx-bf16"));
+#endif
 }
 
 double error_of(at::ScalarType type) {
