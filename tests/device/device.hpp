@@ -74,8 +74,8 @@ class Stream {
   /// Of work that uses none of the device's memory.
   void push_aside(std::function<void()> work) { put({std::move(work), /*uses_memory=*/false}); }
   /// What is put in next waits until the mark is reached; whoever asked may be gone by then.
-  std::shared_ptr<Mark> hold();
-  std::shared_ptr<Mark> hold_aside();
+  std::shared_ptr<Mark> hold() { return hold(/*uses_memory=*/true); }
+  std::shared_ptr<Mark> hold_aside() { return hold(/*uses_memory=*/false); }
   /// Returns when nothing is left to run: the host waits for the device.
   void drain();
   /// Returns when nothing is left that uses memory: an operation, which the host runs, may follow.
@@ -94,6 +94,7 @@ class Stream {
   };
 
   void put(Work work);
+  std::shared_ptr<Mark> hold(bool uses_memory);
   void run();
 
   int number_;

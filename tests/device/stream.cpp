@@ -73,15 +73,9 @@ void Stream::put(Work work) {
   changed_.notify_all();
 }
 
-std::shared_ptr<Mark> Stream::hold() {
+std::shared_ptr<Mark> Stream::hold(bool uses_memory) {
   auto mark = std::make_shared<Mark>();
-  push([mark] { mark->wait(); });
-  return mark;
-}
-
-std::shared_ptr<Mark> Stream::hold_aside() {
-  auto mark = std::make_shared<Mark>();
-  push_aside([mark] { mark->wait(); });
+  put({[mark] { mark->wait(); }, uses_memory});
   return mark;
 }
 
