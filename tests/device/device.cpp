@@ -166,6 +166,19 @@ char* Device::open(const void* data) const {
   return open_ + (at - guarded_);
 }
 
+void Device::open_all(void* arguments, size_t bytes) const {
+  char* const first = static_cast<char*>(arguments);
+  for (size_t at = 0; at + sizeof(char*) <= bytes; at += sizeof(char*)) {
+    char* word;
+    std::memcpy(&word, first + at, sizeof(word));
+    if (char* const opened = open(word)) std::memcpy(first + at, &opened, sizeof(opened));
+  }
+}
+
+const char* Device::closed(const char* data) const {
+  return data >= open_ && data < open_ + kMemory ? guarded_ + (data - open_) : data;
+}
+
 const Clock& Device::begin(Stream& stream) {
   const std::lock_guard lock(mutex_);
   stream.clock().merge(host_);
@@ -278,12 +291,6 @@ void Device::hold(const void* data, Stream& stream, bool is_written) {
     pinned.until = stream.clock().tick(stream.number());
     mprotect(begin, pinned.bytes, is_written ? PROT_NONE : PROT_READ);
   }
-}
-
-void Device::open_to_host(bool do_so) {
-  const std::lock_guard lock(mutex_);
-  const size_t pages = (used_ + kPage - 1) / kPage * kPage;
-  mprotect(guarded_, pages, do_so ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 void Device::count_launch(const std::string& what) {

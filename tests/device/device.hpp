@@ -157,6 +157,10 @@ class Device {
   int64_t times_held() const { return held_; }
   /// Where a thread of the device finds what lies at `data`; null for memory of the host.
   char* open(const void* data) const;
+  /// The words of a launch's arguments that point into its memory become what open() says of them.
+  void open_all(void* arguments, size_t bytes) const;
+  /// What open() was asked for; what it did not give stays as it is.
+  const char* closed(const char* data) const;
 
   Stream& compute() { return *compute_; }
   std::unique_ptr<Stream> make_stream();
@@ -177,9 +181,6 @@ class Device {
   /// It has, having waited for it.
   void host_awaits(const Clock& clock);
   int64_t times_awaited() const { return awaited_; }
-
-  /// While it lasts the device's pointers are good on any thread of the host; see OpenMemory.
-  void open_to_host(bool do_so);
 
   /// As the device tells them, and a test may change them.
   Versions& versions() { return versions_; }
@@ -231,13 +232,5 @@ class Device {
 };
 
 Device& device();
-
-class OpenMemory {
- public:
-  OpenMemory() { device().open_to_host(true); }
-  OpenMemory(const OpenMemory&) = delete;
-  OpenMemory& operator=(const OpenMemory&) = delete;
-  ~OpenMemory() { device().open_to_host(false); }
-};
 
 }  // namespace zea::testing

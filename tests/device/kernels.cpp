@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands before the launchers of src/kernels/device. While a functor runs the device's memory is
-// open: its pointers are the device's.
+// Stands before the launchers of src/kernels/device. A functor runs with pointers as the device's
+// threads have them; to what the host calls the memory it stays closed.
 #include "device/kernels.hpp"
 
 #include <cxxabi.h>
 
+#include <type_traits>
 #include <typeinfo>
 
 #include "device/device.hpp"
@@ -55,18 +56,19 @@ template <class Functor>
   testing::Device& device = testing::device();
   device.begin(stream);
   stream.settle();
-  const Functor own = functor;  // as a launch passes it
+  static_assert(std::is_trivially_copyable_v<Functor>);
+  Functor own = functor;  // as a launch passes it, all that it points to in itself
+  device.open_all(&own, sizeof(own));
   const TeamLane<OneThread> lane{OneThread()};
   testing::WatchedAccesses accesses;
   {
-    const testing::OpenMemory open;
     const testing::Watch watch(accesses, __builtin_frame_address(0));
     for (int64_t item = 0; item < items; ++item) own(lane, item);
   }
   const std::string name = name_of(typeid(Functor));
   for (const bool writes : {false, true})
     for (const auto& [begin, end] : writes ? accesses.written() : accesses.read())
-      device.uses(stream, begin, end - begin, writes, name);
+      device.uses(stream, device.closed(begin), end - begin, writes, name);
 }
 
 template <class Functor>
