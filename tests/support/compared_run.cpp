@@ -100,6 +100,7 @@ void sweep(const std::vector<Trial>& trials,
     for (const Trial& trial : wave)
       if (all.rank() >= trial.first_rank && all.rank() < trial.first_rank + trial.ranks)
         mine = &trial;
+    meet(all);
     const Communicator part = all.split(mine ? mine->first_rank : Communicator::kNoColor, "trial");
     if (!mine) continue;
     SCOPED_TRACE(mine->name);

@@ -31,15 +31,11 @@ class RankReporter : public ::testing::EmptyTestEventListener {
   }
 
   void OnTestEnd(const ::testing::TestInfo& info) override {
-    MPI_Request request;
-    check_mpi(MPI_Ibarrier(communicator_.handle(), &request), "MPI_Ibarrier");
     const auto start = std::chrono::steady_clock::now();
-    for (int complete = 0; !complete;) {
-      check_mpi(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), "MPI_Test");
+    meet(communicator_, [&] {
       const bool is_late = std::chrono::steady_clock::now() - start > kPatienceAfterFailure;
-      if (!complete && info.result()->Failed() && is_late) world().abort(kFailed);
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
+      if (info.result()->Failed() && is_late) world().abort(kFailed);
+    });
   }
 
  private:
@@ -69,6 +65,18 @@ int worst(int code) {
 
 const World& world() {
   return *current_world;
+}
+
+void meet(const Communicator& ranks, const std::function<void()>& while_waiting) {
+  MPI_Request request;
+  check_mpi(MPI_Ibarrier(ranks.handle(), &request), "MPI_Ibarrier");
+  while (true) {
+    int complete = 0;
+    check_mpi(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), "MPI_Test");
+    if (complete) return;
+    while_waiting();
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
 }
 
 Communicator first_ranks(int size) {
