@@ -4,8 +4,9 @@
 // timing.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <map>
+#include <vector>
 
 namespace zea::testing {
 
@@ -15,19 +16,27 @@ inline constexpr int kHost = -1;
 class Clock {
  public:
   /// One more thing of `actor`; gives its time.
-  int64_t tick(int actor) { return ++times_[actor]; }
+  int64_t tick(int actor) {
+    const size_t place = place_of(actor);
+    if (place >= times_.size()) times_.resize(place + 1);
+    return ++times_[place];
+  }
   /// What `other` has seen has been seen.
   void merge(const Clock& other) {
-    for (const auto& [actor, time] : other.times_) times_[actor] = std::max(times_[actor], time);
+    if (other.times_.size() > times_.size()) times_.resize(other.times_.size());
+    for (size_t i = 0; i < other.times_.size(); ++i)
+      times_[i] = std::max(times_[i], other.times_[i]);
   }
   /// Whether what `actor` did at `time` has been seen.
   bool has_seen(int actor, int64_t time) const {
-    const auto found = times_.find(actor);
-    return found != times_.end() && found->second >= time;
+    const size_t place = place_of(actor);
+    return place < times_.size() && times_[place] >= time;
   }
 
  private:
-  std::map<int, int64_t> times_;
+  static size_t place_of(int actor) { return static_cast<size_t>(actor - kHost); }
+
+  std::vector<int64_t> times_;  ///< of the host and of each stream; 0: of nothing yet
 };
 
 }  // namespace zea::testing
