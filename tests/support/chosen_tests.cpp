@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -50,6 +52,12 @@ int run_chosen_tests() {
   const ::testing::UnitTest& tests = *::testing::UnitTest::GetInstance();
   if (RUN_ALL_TESTS() != 0 || tests.test_to_run_count() == 0) return kFailed;
   return tests.skipped_test_count() == tests.test_to_run_count() ? kSkipped : 0;
+}
+
+void leave(int code) {
+  if (ZEA_IS_SANITIZED) std::exit(code);
+  std::fflush(nullptr);
+  std::_Exit(code);
 }
 
 }  // namespace zea::testing

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <thread>
 
 #include "support/chosen_tests.hpp"
@@ -88,7 +89,9 @@ Communicator first_ranks(int size) {
 
 int main(int argc, char** argv) {
   zea::testing::choose_tests(argc, argv);
-  zea::World world(&argc, &argv);
-  zea::testing::current_world = &world;
-  return zea::testing::worst(zea::testing::run_tests());
+  std::optional<zea::World> world(std::in_place, &argc, &argv);
+  zea::testing::current_world = &*world;
+  const int code = zea::testing::worst(zea::testing::run_tests());
+  world.reset();
+  zea::testing::leave(code);
 }

@@ -4,5 +4,5 @@
 
 int main(int argc, char** argv) {
   zea::testing::choose_tests(argc, argv);
-  return zea::testing::run_chosen_tests();
+  zea::testing::leave(zea::testing::run_chosen_tests());
 }
