@@ -8,5 +8,5 @@ jobs/setup.sh --tests --dataset --slurm
 jobs/build.sh ci
 export ZEA_REQUIRE_REFERENCES=1  # what is compared with another program must be, not skipped
 cores=$(env -u OMP_NUM_THREADS nproc)
-# More than cores: many tests wait, for ranks that hang on purpose or for mpirun to see that some have ended.
-exec .venv/bin/ctest --preset ci -j $((cores + (cores + 1) / 2)) "$@"
+# Twice the cores: many tests wait, for ranks that hang on purpose or for mpirun to see that some have ended.
+exec .venv/bin/ctest --preset ci -j $((2 * cores)) "$@"
