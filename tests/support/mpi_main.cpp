@@ -75,7 +75,7 @@ void meet(const Communicator& ranks, const std::function<void()>& while_waiting)
     int complete = 0;
     check_mpi(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), "MPI_Test");
     if (complete) return;
-    while_waiting();
+    if (while_waiting) while_waiting();
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
 }
