@@ -92,7 +92,7 @@ TEST_F(DeviceLaunches, ProductsAreAddedInTypesThatTheLibraryTakes) {
   const at::Tensor a = at::ones({4, 8}, narrow), b = at::ones({8, 6}, narrow);
   const auto add_to = [&](at::ScalarType sums, const at::Tensor& factor) {
     const at::Tensor sum = at::ones({4, 6}, sums).to(stand_in_device());
-    add_product(sum, a.to(stand_in_device()), factor.to(stand_in_device()));
+    zea::add_product(sum, a.to(stand_in_device()), factor.to(stand_in_device()));
     return sum.cpu();
   };
   EXPECT_TRUE(add_to(at::kFloat, b).equal(at::full({4, 6}, 9., at::kFloat)));
