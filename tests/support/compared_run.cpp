@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <stdexcept>
 
 #include "support/mpi_main.hpp"
@@ -95,12 +96,13 @@ Trial make_trial(const std::string& name, size_t layout, int ranks, bool is_stri
 void sweep(const std::vector<Trial>& trials,
            const std::function<void(const Communicator&, const Trial&)>& run) {
   const Communicator all = world().communicator();
+  const std::unique_ptr<Collectives> control = make_mpi_collectives(all);
   for (const auto& wave : waves_of(trials, all.size())) {
     const Trial* mine = nullptr;
     for (const Trial& trial : wave)
       if (all.rank() >= trial.first_rank && all.rank() < trial.first_rank + trial.ranks)
         mine = &trial;
-    meet(all);
+    control->barrier();  // sleeps until all are here, where a split would take turns with them
     const Communicator part = all.split(mine ? mine->first_rank : Communicator::kNoColor, "trial");
     if (!mine) continue;
     SCOPED_TRACE(mine->name);

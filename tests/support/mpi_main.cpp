@@ -32,11 +32,15 @@ class RankReporter : public ::testing::EmptyTestEventListener {
   }
 
   void OnTestEnd(const ::testing::TestInfo& info) override {
+    MPI_Request request;
+    check_mpi(MPI_Ibarrier(communicator_.handle(), &request), "MPI_Ibarrier");
     const auto start = std::chrono::steady_clock::now();
-    meet(communicator_, [&] {
+    for (int complete = 0; !complete;) {
+      check_mpi(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), "MPI_Test");
       const bool is_late = std::chrono::steady_clock::now() - start > kPatienceAfterFailure;
-      if (info.result()->Failed() && is_late) world().abort(kFailed);
-    });
+      if (!complete && info.result()->Failed() && is_late) world().abort(kFailed);
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
   }
 
  private:
@@ -66,18 +70,6 @@ int worst(int code) {
 
 const World& world() {
   return *current_world;
-}
-
-void meet(const Communicator& ranks, const std::function<void()>& while_waiting) {
-  MPI_Request request;
-  check_mpi(MPI_Ibarrier(ranks.handle(), &request), "MPI_Ibarrier");
-  while (true) {
-    int complete = 0;
-    check_mpi(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), "MPI_Test");
-    if (complete) return;
-    if (while_waiting) while_waiting();
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
 }
 
 Communicator first_ranks(int size) {
