@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a core multiplies pairs of bf16 and keeps x in its cache, what is made by a product is
-// rounded and laid out for the next ones at once; elsewhere products are called one by one.
+// Where a core multiplies pairs of bf16, or tiles of them, and keeps x in its cache, what is made
+// by a product is rounded and laid out for the next ones at once; elsewhere products are called one
+// by one.
 #include "zea/kernels/gram_iteration.hpp"
 
 #include <ATen/ops/empty.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 
+#include "amx_iteration.hpp"
 #include "bf16_pairs.hpp"
 #include "pair_matmul.hpp"
 #include "tile_chunks.hpp"
@@ -65,14 +67,6 @@ struct PairedMatrix {
   int64_t rows, columns;
 };
 
-/// 32 bf16 of two rows as pairs: of the first or the second 16 columns.
-ZEA_PAIR_CODE inline __m512i woven_part(FloatVector first, FloatVector second, int part) {
-  constexpr SixteenPairs kFirst = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const SixteenPairs lower = kFirst + static_cast<uint32_t>(16 * part);
-  const SixteenPairs words = lower | (lower + 32) << 16;
-  return _mm512_permutex2var_epi16((__m512i)first, (__m512i)words, (__m512i)second);
-}
-
 /// Rounds 16 rows from `row`, columns from `column` on, 16 or 32, scale times what begins at
 /// `from`; of panels of rows not the columns before `first`.
 ZEA_PAIR_CODE void pair_block(const float* from, int64_t stride, float scale, int64_t row,
@@ -92,7 +86,7 @@ ZEA_PAIR_CODE void pair_block(const float* from, int64_t stride, float scale, in
     Bf16Pair* const panel = to.of_columns + c * to.rows / 2 + row / 2 * kWidth;
     for (int r = 0; r < kWidth; r += 2)
       _mm512_storeu_si512(panel + r / 2 * kWidth,
-                          woven_part(rows[r], rows[r + 1], c == column ? 0 : 1));
+                          woven_part((__m512i)rows[r], (__m512i)rows[r + 1], c == column ? 0 : 1));
   }
   transpose_square<float>(rows);
   Bf16Pair* const panel = to.of_rows + row * to.columns / 2;
@@ -211,10 +205,6 @@ class InPairs : public GramIteration {
   at::Tensor x_, pairs_;
 };
 
-bool takes_pairs(const at::Tensor& x, at::ScalarType operands) {
-  return operands == at::kBFloat16 && x.is_cpu() && x.scalar_type() == at::kFloat &&
-         pair_use() == PairUse::All && x.numel() <= kCachedElements;
-}
 #endif
 
 }  // namespace
@@ -224,8 +214,12 @@ std::unique_ptr<GramIteration> gram_iteration(const at::Tensor& x, const at::Ten
                                               at::ScalarType operands) {
   ZEA_ASSERT(x.stride(1) == 1);
 #ifdef ZEA_HAS_PAIRS
-  if (detail::takes_pairs(x, operands))
-    return std::make_unique<detail::InPairs>(x, divisor.item<double>());
+  if (operands == at::kBFloat16 && x.is_cpu() && x.scalar_type() == at::kFloat) {
+    if (detail::pair_use() != detail::PairUse::None && detail::takes_amx(x))
+      return detail::amx_iteration(x, divisor.item<double>());
+    if (detail::pair_use() == detail::PairUse::All && x.numel() <= detail::kCachedElements)
+      return std::make_unique<detail::InPairs>(x, divisor.item<double>());
+  }
 #endif
   return std::make_unique<detail::ProductByProduct>(x, divisor, operands);
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "amx_iteration.hpp"
 #include "launch.hpp"
 #include "tile_rows.hpp"
 #include "zea/core/error.hpp"
@@ -22,7 +23,7 @@ PairUse pairs_of_processor() {
   const bool has = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512f") &&
                    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512dq");
-  if (has) return __builtin_cpu_supports("amx-bf16") ? PairUse::Attention : PairUse::All;
+  if (has) return has_amx() ? PairUse::Attention : PairUse::All;
 #endif
   return PairUse::None;
 }

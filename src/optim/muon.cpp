@@ -43,6 +43,7 @@ void take_steps(GramIteration& iteration, int steps, double scale) {
     power *= kA;
     if (i + 1 == steps) break;
     const at::Tensor half = iteration.product(step, gram, 1, {{gram, kA}});
+    gram.reset();
     gram = iteration.product(half, step, 1, {{half, kA}});
   }
   iteration.apply(rest, power, scale);
