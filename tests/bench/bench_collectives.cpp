@@ -55,7 +55,7 @@ class Runner {
     const int64_t width = static_cast<int64_t>(element_bytes(order_.dtype));
     share_ = order_.bytes / width / world.size();
     whole_ = buffer(share_ * world.size() * width);
-    part_ = buffer(share_ * width);
+    part_ = buffer((order_.collective == "all_to_all" ? world.size() : 1) * share_ * width);
   }
 
   /// Seconds of a call, the mean over all calls of the order.
@@ -82,6 +82,8 @@ class Runner {
           .wait();
     else if (order_.collective == "reduce_scatter")
       collectives_.reduce_scatter(whole_.get(), part_.get(), counts, order_.dtype).wait();
+    else if (order_.collective == "all_to_all")
+      collectives_.all_to_all(whole_.get(), counts, part_.get(), counts, order_.dtype).wait();
     else
       collectives_.all_gather(part_.get(), whole_.get(), counts, order_.dtype).wait();
   }
@@ -97,6 +99,10 @@ class Runner {
       check_mpi(MPI_Reduce_scatter_block(whole_.get(), part_.get(), count, MPI_FLOAT, MPI_SUM,
                                          world_.handle()),
                 "MPI_Reduce_scatter_block");
+    else if (order_.collective == "all_to_all")
+      check_mpi(MPI_Alltoall(whole_.get(), count, MPI_FLOAT, part_.get(), count, MPI_FLOAT,
+                             world_.handle()),
+                "MPI_Alltoall");
     else
       check_mpi(MPI_Allgather(part_.get(), count, MPI_FLOAT, whole_.get(), count, MPI_FLOAT,
                               world_.handle()),

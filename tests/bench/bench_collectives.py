@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import time
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 SIZES = (4 << 10, 25 << 20)
 CALLS = {4 << 10: 5000, 25 << 20: 8}
 GLOO_CALLS = {4 << 10: 50, 25 << 20: 5}
@@ -37,10 +37,12 @@ def gloo_rank(rank, ranks, port, orders, answers):
         dtype = getattr(torch, dtype)
         whole = torch.zeros(size // dtype.itemsize, dtype=dtype)
         part = torch.zeros(len(whole) // ranks, dtype=dtype)
+        other = torch.zeros_like(whole)
         call = {
             "all_reduce": lambda: dist.all_reduce(whole),
             "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
             "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
+            "all_to_all": lambda: dist.all_to_all_single(other, whole),
         }[collective]
         try:
             call()
