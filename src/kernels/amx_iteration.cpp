@@ -267,11 +267,12 @@ class InTiles : public GramIteration {
     return {first_ + (i * stride_ + j) * kBlockSide, stride_, kSide, kSide * stride_};
   }
 
-  /// visit(begin, end) of rows of blocks: one thread takes all at once, of more each some.
+  /// visit(begin, end) of rows of blocks: a thread that is alone takes all at once.
   static void each_part(int64_t rows, const auto& visit) {
+    const bool is_alone = at::get_num_threads() == 1 || at::in_parallel_region();
     for_each_chunk(
         rows, [&](int64_t, int64_t begin, int64_t end) { visit(begin, end); },
-        at::get_num_threads() > 1 ? 1 : std::max<int64_t>(1, rows));
+        is_alone ? std::max<int64_t>(1, rows) : 1);
   }
 
   void pack(int64_t i, int64_t j) const {

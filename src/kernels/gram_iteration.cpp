@@ -217,7 +217,7 @@ std::unique_ptr<GramIteration> gram_iteration(const at::Tensor& x, const at::Ten
   if (operands == at::kBFloat16 && x.is_cpu() && x.scalar_type() == at::kFloat) {
     if (detail::pair_use() != detail::PairUse::None && detail::takes_amx(x))
       return detail::amx_iteration(x, divisor.item<double>());
-    if (detail::pair_use() == detail::PairUse::All && x.numel() <= detail::kCachedElements)
+    if (detail::pair_use() == detail::PairUse::All && x.numel() <= kCachedElements)
       return std::make_unique<detail::InPairs>(x, divisor.item<double>());
   }
 #endif

@@ -6,6 +6,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 #if defined(__GLIBC__)
@@ -14,6 +15,7 @@
 
 #include "kept_memory.hpp"
 #include "zea/kernels/flat_kernels.hpp"
+#include "zea/kernels/side_by_side.hpp"
 
 #ifndef INTRA_OP_PARALLEL
 #error "libtorch's parallel_for would use one thread: compile this file with OpenMP"
@@ -52,6 +54,14 @@ KernelRuntime::KernelRuntime()
 
 KernelRuntime::~KernelRuntime() {
   c10::SetAllocator(c10::kCPU, before_, UINT8_MAX);
+}
+
+void side_by_side(int64_t items, c10::function_ref<void(int64_t)> visit) {
+  std::atomic<int64_t> next = 0;
+  const int64_t threads = std::min<int64_t>(items, at::get_num_threads());
+  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+    for (int64_t item = next++; item < items; item = next++) visit(item);
+  });
 }
 
 void detail::for_each_chunk(int64_t elements,

@@ -7,8 +7,7 @@
 
 namespace zea::detail {
 
-/// Elements of a right operand that stays in a core's cache, and rows that a thread takes of it.
-constexpr int64_t kCachedElements = int64_t{1} << 18;
+/// Rows that a thread takes of a product.
 constexpr int64_t kChunkRows = 32;
 
 enum class Part { All, UpperHalf };

@@ -7,8 +7,10 @@
 #include <optional>
 #include <tuple>
 
+#include "zea/core/kernel_sizes.hpp"
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/kernels/gram_iteration.hpp"
+#include "zea/kernels/side_by_side.hpp"
 #include "zea/parallel/torch_dtype.hpp"
 
 namespace zea {
@@ -204,14 +206,23 @@ void Muon::orthogonalise_made(const Part& part, const at::Tensor& section, const
     pieces = gathered(
         part, place(all.front())
                   .narrow(0, first, part.plan.counts[static_cast<size_t>(part.share.rank)]));
-  for (const MuonMade& made : all) {
+  const auto make = [&](const MuonMade& made) {
     const MuonMatrix& matrix = part.plan.matrices[static_cast<size_t>(made.matrix)];
     const at::Tensor own = place(made).narrow(0, made.begin, matrix.held_elements());
-    if (due.is(matrix))
-      orthogonalise_in(
-          own, part.pieces ? pieces.narrow(1, made.begin - first, own.numel()) : own.unsqueeze(0),
-          matrix);
+    orthogonalise_in(
+        own, part.pieces ? pieces.narrow(1, made.begin - first, own.numel()) : own.unsqueeze(0),
+        matrix);
+  };
+  std::vector<MuonMade> small;
+  for (const MuonMade& made : all) {
+    const MuonMatrix& matrix = part.plan.matrices[static_cast<size_t>(made.matrix)];
+    if (!due.is(matrix)) continue;
+    if (options().device().is_cpu() && matrix.elements() <= kCachedElements)
+      small.push_back(made);
+    else
+      make(made);
   }
+  side_by_side(std::ssize(small), [&](int64_t i) { make(small[static_cast<size_t>(i)]); });
 }
 
 /// (tp rank, element) of what each of them has.

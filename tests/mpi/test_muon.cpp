@@ -3,6 +3,7 @@
 // and resume.
 #include "zea/optim/muon.hpp"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -199,6 +200,17 @@ TEST(Muon, IsTheSameOnEveryLayout) {
        {AxisLayout{.name = "tp", .tp = 2}, AxisLayout{.name = "tp and cp", .tp = 2, .cp = 2},
         AxisLayout{.name = "pp and tp", .tp = 2, .pp = 2, .schedule = "zero_bubble"}})
     compare(layout.name, with_muon(run_on(layout, "fp64")));
+}
+
+TEST(Muon, IsTheSameBySeveralThreads) {
+  const MemoryDataset dataset = axis_dataset();
+  const Communicator ranks = first_ranks(kAxisRanks);
+  const TinyRunOptions options = with_muon(run_on({.name = "tp", .tp = 2}, "fp64"));
+  const TinyResult expected = run_tiny(ranks, make_mpi_collectives, dataset, options);
+  at::set_num_threads(3);
+  const TinyResult got = run_tiny(ranks, make_mpi_collectives, dataset, options);
+  at::set_num_threads(1);
+  EXPECT_LE(max_difference(got.weights, expected.weights), kTolerance);
 }
 
 /// The memory of the first step on this rank.

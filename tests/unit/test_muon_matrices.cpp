@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "support/tiny_llava.hpp"
@@ -114,28 +116,48 @@ TEST_P(MuonMatrices, AreMadeOnceAndWhole) {
     }
 }
 
+/// What an iteration holds of each of a rank's matrices, most first.
+Numbers iterations_of(const MuonPart& part, const MuonShare& share) {
+  Numbers all;
+  for (const MuonMade& made : share.made) {
+    const Shape& shape = part.matrices[static_cast<size_t>(made.matrix)].shape;
+    const int64_t least = std::min(shape[0], shape[1]);
+    all.push_back(4 * shape[0] * shape[1] + 4 * least * least);
+  }
+  std::ranges::sort(all, std::greater());
+  return all;
+}
+
 TEST_P(MuonMatrices, TakeTheElementsOfTheShares) {
   for (const MuonPart& part : parts())
-    for (const int tp : {1, 2}) {
-      const int shards = GetParam().shards, replicas = GetParam().ranks / shards;
-      const std::vector<MuonElements> told =
-          muon_elements(part, plan_->buffers, sharding(part), tp);
-      ASSERT_EQ(std::ssize(told), GetParam().ranks);
-      for (int rank = 0; rank < shards * replicas; ++rank) {
-        const MuonShare own = share(part, rank % shards, rank / shards, tp > 1);
-        int64_t iteration = 0;
-        for (const MuonMade& made : own.made) {
-          const Shape& shape = part.matrices[static_cast<size_t>(made.matrix)].shape;
-          const int64_t least = std::min(shape[0], shape[1]);
-          iteration = std::max(iteration, 4 * shape[0] * shape[1] + 4 * least * least);
+    for (const int tp : {1, 2})
+      for (const int64_t threads : {1, 3}) {
+        const int shards = GetParam().shards, replicas = GetParam().ranks / shards;
+        const std::vector<MuonElements> told =
+            muon_elements(part, plan_->buffers, sharding(part), tp, threads);
+        ASSERT_EQ(std::ssize(told), GetParam().ranks);
+        for (int rank = 0; rank < shards * replicas; ++rank) {
+          const MuonShare own = share(part, rank % shards, rank / shards, tp > 1);
+          Numbers iterations = iterations_of(part, own);
+          iterations.resize(static_cast<size_t>(threads), 0);  // all are small
+          const MuonElements& of_rank = told[static_cast<size_t>(rank)];
+          EXPECT_EQ(of_rank.moved, std::reduce(own.of_replicas.begin(), own.of_replicas.end()) +
+                                       std::reduce(own.received.begin(), own.received.end()));
+          EXPECT_EQ(of_rank.made, own.joined_elements +
+                                      std::reduce(iterations.begin(), iterations.end()) +
+                                      (tp > 1 ? tp * part.counts[static_cast<size_t>(rank)] : 0));
         }
-        const MuonElements& of_rank = told[static_cast<size_t>(rank)];
-        EXPECT_EQ(of_rank.moved, std::reduce(own.of_replicas.begin(), own.of_replicas.end()) +
-                                     std::reduce(own.received.begin(), own.received.end()));
-        EXPECT_EQ(of_rank.made, own.joined_elements + iteration +
-                                    (tp > 1 ? tp * part.counts[static_cast<size_t>(rank)] : 0));
       }
-    }
+}
+
+TEST_P(MuonMatrices, AreMadeOneByOneWhereTheyAreLarge) {
+  MuonPart part = parts().front();
+  for (MuonMatrix& matrix : part.matrices) matrix.shape = {600, 700};
+  const auto of = [&](int64_t threads) {
+    return muon_elements(part, plan_->buffers, sharding(part), 1, threads).front().made;
+  };
+  EXPECT_EQ(of(3), of(1));
+  EXPECT_GE(of(1), 4 * 600 * (700 + 600));
 }
 
 /// Blind dealing sends all but 1 / shards of them.

@@ -12,6 +12,9 @@ namespace zea {
 /// the grain of deterministic sums.
 inline constexpr int64_t kChunkElements = 4096;
 
+/// Elements of a matrix that stays in a core's cache while one thread multiplies by it.
+inline constexpr int64_t kCachedElements = int64_t{1} << 18;
+
 /// Rows of so many elements that a kernel takes at once.
 constexpr int64_t rows_per_chunk(int64_t row_elements) {
   return std::max<int64_t>(1, kChunkElements / std::max<int64_t>(1, row_elements));

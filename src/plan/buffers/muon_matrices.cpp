@@ -2,10 +2,13 @@
 #include "zea/plan/buffers/muon_matrices.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <string>
 #include <utility>
+
+#include "zea/core/kernel_sizes.hpp"
 
 namespace zea {
 namespace {
@@ -135,6 +138,27 @@ bool lie_alike(const Sharding& a, const Sharding& b) {
          a.summed_over == b.summed_over && a.shards == b.shards && a.replicas == b.replicas;
 }
 
+/// What iterations of a rank take at once.
+class Iterations {
+ public:
+  void add(int64_t matrix_elements, int64_t elements) {
+    if (matrix_elements <= kCachedElements)
+      side_by_side_.push_back(elements);
+    else
+      alone_ = std::max(alone_, elements);
+  }
+  int64_t most(int64_t threads) {
+    const auto first = side_by_side_.begin();
+    const int64_t count = std::min<int64_t>(threads, std::ssize(side_by_side_));
+    std::partial_sort(first, first + count, side_by_side_.end(), std::greater());
+    return std::max(alone_, std::reduce(first, first + count));
+  }
+
+ private:
+  int64_t alone_ = 0;
+  std::vector<int64_t> side_by_side_;
+};
+
 }  // namespace
 
 int64_t MuonMatrix::held_elements() const {
@@ -212,11 +236,11 @@ MuonShare muon_share(const MuonPart& part, const std::vector<FlatBuffer>& buffer
 
 std::vector<MuonElements> muon_elements(const MuonPart& part,
                                         const std::vector<FlatBuffer>& buffers,
-                                        const Sharding& sharding, int tp) {
+                                        const Sharding& sharding, int tp, int64_t threads) {
   const int shards = sharding.shards;
   std::vector<int64_t> in_shard(static_cast<size_t>(shards), 0);
   std::vector<MuonElements> of_ranks(part.counts.size());
-  std::vector<int64_t> iterations(part.counts.size(), 0);
+  std::vector<Iterations> iterations(part.counts.size());
   for (const MuonMatrix& matrix : part.matrices) {
     const auto owner = static_cast<size_t>(matrix.owner);
     const int64_t held = matrix.held_elements(), least = std::min(matrix.shape[0], matrix.shape[1]);
@@ -227,11 +251,11 @@ std::vector<MuonElements> muon_elements(const MuonPart& part,
     });
     of_ranks[owner].moved += held - there;
     if (shards > 1 && (tp > 1 || there < held)) of_ranks[owner].made += held;
-    iterations[owner] = std::max(iterations[owner], 4 * matrix.elements() + 4 * least * least);
+    iterations[owner].add(matrix.elements(), 4 * matrix.elements() + 4 * least * least);
   }
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
     of_ranks[rank].moved += in_shard[rank % static_cast<size_t>(shards)];
-    of_ranks[rank].made += (tp > 1 ? tp * part.counts[rank] : 0) + iterations[rank];
+    of_ranks[rank].made += (tp > 1 ? tp * part.counts[rank] : 0) + iterations[rank].most(threads);
   }
   return of_ranks;
 }

@@ -67,13 +67,15 @@ void add_owned(MemoryEstimate& estimate, const Plan& plan, int g, int world_rank
 /// What Muon takes beside the buffers that it updates together, and what is still on its way of the
 /// buffers before: of a rank, or at most of those that share its work, which make other matrices.
 int64_t muon_bytes(const Plan& plan, int world_rank, bool at_most) {
+  const RunOptions& run = plan.options.run;
+  const int64_t threads = run.device == DeviceKind::Cpu ? run.threads : 1;
   int64_t most = 0, before = 0;
   for (const MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules,
                                          plan.held_buffers(world_rank))) {
     const int buffer = part.buffers.front();
     const Sharding& sharding = plan.shardings[buffer];
-    std::vector<MuonElements> ranks =
-        muon_elements(part, plan.buffers, sharding, plan.mesh.grid(plan.buffers[buffer].module).tp);
+    std::vector<MuonElements> ranks = muon_elements(
+        part, plan.buffers, sharding, plan.mesh.grid(plan.buffers[buffer].module).tp, threads);
     const int own =
         plan.copy_of(world_rank, buffer) * sharding.shards + plan.shard_of(world_rank, buffer);
     if (!at_most) ranks = {ranks[static_cast<size_t>(own)]};

@@ -80,15 +80,17 @@ MuonShare muon_share(const MuonPart& part, const std::vector<FlatBuffer>& buffer
 /// What a rank has beside the buffers of a part while that is made.
 struct MuonElements {
   int64_t moved = 0;  ///< runs of its shard, and what of its matrices comes from other shards
-  /// Matrices that are joined, the pieces of all tp ranks, and the iteration on one matrix, which
-  /// holds it, what a step makes of it, their operands in vectors, and four squares.
+  /// Matrices that are joined, the pieces of all tp ranks, and iterations that go on at once, each
+  /// of which holds its matrix, what a step makes of it, their operands in vectors, and four
+  /// squares.
   int64_t made = 0;
 };
 
 /// Of each rank that shares the work, replica by replica; of thousands of them as fast as of one.
+/// `threads` make matrices of up to kCachedElements side by side.
 std::vector<MuonElements> muon_elements(const MuonPart& part,
                                         const std::vector<FlatBuffer>& buffers,
-                                        const Sharding& sharding, int tp);
+                                        const Sharding& sharding, int tp, int64_t threads);
 
 /// Of the buffers that a rank holds, in their order. Matrices are dealt to the ranks of a part by
 /// their multiplications, costliest first: to one that has most of it in its shard, unless that
