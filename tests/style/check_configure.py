@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CMake takes the libtorch that Torch_DIR names, and refuses versions that cannot work together, each with a sentence.
+"""CMake takes the libtorch that Torch_DIR names, and sanitizers, and refuses versions that cannot work together, each
+with a sentence.
 
 usage: check_configure.py CMAKE ROOT TORCH_ROOT CXX [NVCC]
 """
@@ -92,6 +93,11 @@ class Configure(unittest.TestCase):
         links = (self.folder / "build/src/CMakeFiles/zea.dir/link.txt").read_text()
         self.assertIn(f"{self.folder}/plain/lib/libtorch_cpu.so", links)
         self.assertNotIn(f"{TORCH}/lib", links)
+
+    def test_takes_sanitizers_with_all_tests(self):
+        command = [CMAKE, "--preset", "asan", "-S", ROOT, "-B", self.folder / "asan"]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, cwd=ROOT)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_refuses_a_torch_dir_without_torch(self):
         self.refuse(f"no TorchConfig.cmake in Torch_DIR = '{self.folder}'", f"Torch_DIR={self.folder}")
