@@ -8,7 +8,6 @@
 #ifdef ZEA_HAS_PAIRS
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "launch.hpp"
+#include "padded_matrix.hpp"
 #include "tile_chunks.hpp"
 
 namespace zea::detail {
@@ -121,15 +121,11 @@ ZEA_AMX_CODE void combine(float by, const BlockPlace& from, float factor, const 
       }
 }
 
-/// 16 numbers, and 32 of a row, rounded.
-ZEA_AMX_CODE inline __m256i rounded_half(const float* from, __m512 scale) {
-  return (__m256i)narrowed(_mm512_loadu_ps(from) * scale);
-}
+/// 32 numbers of a row.
 ZEA_AMX_CODE inline __m512i rounded_row(const BlockPlace& from, int64_t tile_row, int64_t r,
                                         __m512 scale) {
-  const __m256i lower = rounded_half(from.at(tile_row, 0, r), scale),
-                upper = rounded_half(from.at(tile_row, 1, r), scale);
-  return _mm512_maskz_inserti64x4(0xFF, _mm512_castsi256_si512(lower), upper, 1);
+  return joined(narrowed(_mm512_loadu_ps(from.at(tile_row, 0, r)) * scale),
+                narrowed(_mm512_loadu_ps(from.at(tile_row, 1, r)) * scale));
 }
 
 /// Of a block, scale times which is rounded: its tiles of rows and those of columns.
@@ -208,23 +204,17 @@ ZEA_AMX_CODE void make_block(const SquareProduct& product, int64_t i, int64_t j)
 class InTiles : public GramIteration {
  public:
   InTiles(const at::Tensor& x, double divisor)
-      : given_{x.size(0), x.size(1)},
-        rows_(parts_of(given_[0], kBlockSide)),
-        columns_(parts_of(given_[1], kBlockSide)),
+      : x_(x, kBlockSide),
+        rows_(x_.all.size(0) / kBlockSide),
+        columns_(x_.all.size(1) / kBlockSide),
         short_(std::min(rows_, columns_)),
         divided_(static_cast<float>(1 / divisor)),
-        x_(x),
+        first_(elements<float>(x_.all)),
+        stride_(x_.all.stride(0)),
         memory_(at::empty({3, rows_ * columns_ * kBlockPairs}, x.options())),
         left_{reinterpret_cast<Bf16Pair*>(elements<float>(memory_)), columns_},
         right_{left_.block(rows_), rows_},
-        turned_{right_.block(columns_), std::max(rows_, columns_)} {
-    if (!is_given()) {
-      x_ = at::zeros({rows_ * kBlockSide, columns_ * kBlockSide}, x.options());
-      part_of_x().copy_(x);
-    }
-    first_ = elements<float>(x_);
-    stride_ = x_.stride(0);
-  }
+        turned_{right_.block(columns_), std::max(rows_, columns_)} {}
 
   at::Tensor gram() override {
     each_part(rows_, [&](int64_t begin, int64_t end) {
@@ -255,14 +245,10 @@ class InTiles : public GramIteration {
     divided_ = 1;
   }
 
-  at::Tensor x() const override { return is_given() ? x_ : part_of_x(); }
+  at::Tensor x() const override { return x_.part; }
 
  private:
   bool is_wide() const { return rows_ <= columns_; }
-  bool is_given() const {
-    return rows_ * kBlockSide == given_[0] && columns_ * kBlockSide == given_[1];
-  }
-  at::Tensor part_of_x() const { return x_.narrow(0, 0, given_[0]).narrow(1, 0, given_[1]); }
   BlockPlace place(int64_t i, int64_t j) const {
     return {first_ + (i * stride_ + j) * kBlockSide, stride_, kSide, kSide * stride_};
   }
@@ -286,7 +272,7 @@ class InTiles : public GramIteration {
 
   at::Tensor made(const Operand& left, const Operand& right, double scale,
                   const Addends& addends) const {
-    const at::Tensor memory = at::empty({2 * short_ * short_ * kBlockSums}, x_.options());
+    const at::Tensor memory = at::empty({2 * short_ * short_ * kBlockSums}, memory_.options());
     SquareProduct product{left, right, static_cast<float>(scale), {}, Square(memory, short_)};
     for (const Addend& addend : addends)
       product.addends.push_back({Square(addend.matrix, short_), static_cast<float>(addend.factor)});
@@ -304,12 +290,12 @@ class InTiles : public GramIteration {
     return memory;
   }
 
-  int64_t given_[2];
+  PaddedMatrix x_;
   int64_t rows_, columns_, short_;  ///< blocks
   float divided_;                   ///< x is so many times x_
-  at::Tensor x_, memory_;
-  float* first_;  ///< of x_
+  float* first_;                    ///< of x_
   int64_t stride_;
+  at::Tensor memory_;
   Operand left_, right_;  ///< x
   Operand turned_;        ///< where x is wide x^T on the right, else x^T on the left
 };

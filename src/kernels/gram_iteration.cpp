@@ -5,12 +5,12 @@
 #include "zea/kernels/gram_iteration.hpp"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
 #include "amx_iteration.hpp"
 #include "bf16_pairs.hpp"
+#include "padded_matrix.hpp"
 #include "pair_matmul.hpp"
 #include "tile_chunks.hpp"
 #include "tile_rows.hpp"
@@ -79,8 +79,7 @@ ZEA_PAIR_CODE void pair_block(const float* from, int64_t stride, float scale, in
     const SixteenBf16 lower = narrowed(_mm512_loadu_ps(values) * scales);
     SixteenBf16 upper{};
     if (end - column > kWidth) upper = narrowed(_mm512_loadu_ps(values + kWidth) * scales);
-    rows[r] = (FloatVector)_mm512_maskz_inserti64x4(0xFF, _mm512_castsi256_si512((__m256i)lower),
-                                                    (__m256i)upper, 1);
+    rows[r] = (FloatVector)joined(lower, upper);
   }
   for (int64_t c = column; c < end; c += kWidth) {
     Bf16Pair* const panel = to.of_columns + c * to.rows / 2 + row / 2 * kWidth;
@@ -98,21 +97,16 @@ ZEA_PAIR_CODE void pair_block(const float* from, int64_t stride, float scale, in
 class InPairs : public GramIteration {
  public:
   InPairs(const at::Tensor& x, double divisor)
-      : given_{x.size(0), x.size(1)},
-        rows_(round_to(given_[0], kWidth)),
-        columns_(round_to(given_[1], kWidth)),
+      : x_(x, kWidth),
+        rows_(x_.all.size(0)),
+        columns_(x_.all.size(1)),
         short_(std::min(rows_, columns_)),
         divided_(static_cast<float>(1 / divisor)),
-        x_(x),
-        pairs_(at::empty({2, rows_ * columns_ / 2}, x.options())) {
-    if (is_given()) return;
-    x_ = at::zeros({rows_, columns_}, x.options());
-    part_of_x().copy_(x);
-  }
+        pairs_(at::empty({2, rows_ * columns_ / 2}, x.options())) {}
 
   at::Tensor gram() override {
-    const float* const first = elements<float>(x_);
-    const int64_t stride = x_.stride(0);
+    const float* const first = elements<float>(x_.all);
+    const int64_t stride = x_.all.stride(0);
     each_sixteen(rows_, [&](int64_t row) {
       for (int64_t column = 0; column < columns_; column += 2 * kWidth)
         pair_block(first + row * stride + column, stride, divided_, row, column, column,
@@ -136,8 +130,8 @@ class InPairs : public GramIteration {
     TileProduct<Pairs> product =
         is_wide() ? times(pairs_of(square), paired_x().of_columns, short_, rows_, columns_)
                   : times(paired_x().of_rows, pairs_of(square), short_, rows_, columns_);
-    product.sum = elements<float>(x_);
-    product.sum_stride = x_.stride(0);
+    product.sum = elements<float>(x_.all);
+    product.sum_stride = x_.all.stride(0);
     product.scale = static_cast<float>(scale);
     product.addends[0] = {product.sum, product.sum_stride,
                           static_cast<float>(factor * scale) * divided_};
@@ -145,12 +139,10 @@ class InPairs : public GramIteration {
     divided_ = 1;
   }
 
-  at::Tensor x() const override { return is_given() ? x_ : part_of_x(); }
+  at::Tensor x() const override { return x_.part; }
 
  private:
   bool is_wide() const { return rows_ <= columns_; }
-  bool is_given() const { return rows_ == given_[0] && columns_ == given_[1]; }
-  at::Tensor part_of_x() const { return x_.narrow(0, 0, given_[0]).narrow(1, 0, given_[1]); }
   PairedMatrix paired_x() const {
     auto* const first = reinterpret_cast<Bf16Pair*>(elements<float>(pairs_));
     return {first, first + pairs_.size(1), rows_, columns_};
@@ -183,7 +175,7 @@ class InPairs : public GramIteration {
   }
 
   at::Tensor made(TileProduct<Pairs> product) const {
-    const at::Tensor memory = at::empty({3 * short_ / 2, short_}, x_.options());
+    const at::Tensor memory = at::empty({3 * short_ / 2, short_}, x_.all.options());
     const PairedSquare square(memory, short_);
     product.sum = square.floats;
     multiply_panels(product, Part::UpperHalf);
@@ -199,10 +191,10 @@ class InPairs : public GramIteration {
     return memory;
   }
 
-  int64_t given_[2];
+  PaddedMatrix x_;
   int64_t rows_, columns_, short_;
   float divided_;  ///< x is so many times x_
-  at::Tensor x_, pairs_;
+  at::Tensor pairs_;
 };
 
 #endif
