@@ -7,7 +7,6 @@
 #include <optional>
 #include <tuple>
 
-#include "zea/core/kernel_sizes.hpp"
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/kernels/gram_iteration.hpp"
 #include "zea/kernels/side_by_side.hpp"
@@ -213,11 +212,12 @@ void Muon::orthogonalise_made(const Part& part, const at::Tensor& section, const
         own, part.pieces ? pieces.narrow(1, made.begin - first, own.numel()) : own.unsqueeze(0),
         matrix);
   };
+  const bool is_on_host = options().device().is_cpu();
   std::vector<MuonMade> small;
   for (const MuonMade& made : all) {
     const MuonMatrix& matrix = part.plan.matrices[static_cast<size_t>(made.matrix)];
     if (!due.is(matrix)) continue;
-    if (options().device().is_cpu() && matrix.elements() <= kCachedElements)
+    if (is_on_host && matrix.is_small())
       small.push_back(made);
     else
       make(made);

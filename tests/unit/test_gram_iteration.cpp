@@ -27,7 +27,6 @@ double tolerance(at::ScalarType operands) {
 
 class GramIterations : public ::testing::TestWithParam<at::ScalarType> {
  protected:
-  void SetUp() override { at::set_num_threads(1); }
   void TearDown() override { at::set_num_threads(1); }
 };
 

@@ -8,8 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "zea/core/kernel_sizes.hpp"
-
 namespace zea {
 namespace {
 
@@ -141,8 +139,10 @@ bool lie_alike(const Sharding& a, const Sharding& b) {
 /// What iterations of a rank take at once.
 class Iterations {
  public:
-  void add(int64_t matrix_elements, int64_t elements) {
-    if (matrix_elements <= kCachedElements)
+  void add(const MuonMatrix& matrix) {
+    const int64_t least = std::min(matrix.shape[0], matrix.shape[1]);
+    const int64_t elements = 4 * matrix.elements() + 4 * least * least;
+    if (matrix.is_small())
       side_by_side_.push_back(elements);
     else
       alone_ = std::max(alone_, elements);
@@ -243,7 +243,7 @@ std::vector<MuonElements> muon_elements(const MuonPart& part,
   std::vector<Iterations> iterations(part.counts.size());
   for (const MuonMatrix& matrix : part.matrices) {
     const auto owner = static_cast<size_t>(matrix.owner);
-    const int64_t held = matrix.held_elements(), least = std::min(matrix.shape[0], matrix.shape[1]);
+    const int64_t held = matrix.held_elements();
     int64_t there = 0;
     each_run(matrix, buffers[static_cast<size_t>(matrix.buffer)], shards, [&](const MuonRun& run) {
       in_shard[static_cast<size_t>(run.shard)] += run.elements;
@@ -251,7 +251,7 @@ std::vector<MuonElements> muon_elements(const MuonPart& part,
     });
     of_ranks[owner].moved += held - there;
     if (shards > 1 && (tp > 1 || there < held)) of_ranks[owner].made += held;
-    iterations[owner].add(matrix.elements(), 4 * matrix.elements() + 4 * least * least);
+    iterations[owner].add(matrix);
   }
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
     of_ranks[rank].moved += in_shard[rank % static_cast<size_t>(shards)];

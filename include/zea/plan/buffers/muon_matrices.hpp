@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "zea/core/kernel_sizes.hpp"
 #include "zea/plan/buffers/flat_layout.hpp"
 #include "zea/plan/model/param_rules.hpp"
 
@@ -25,6 +26,9 @@ struct MuonMatrix {
   int owner = 0;  ///< of the ranks that share the work: replica by replica, shard by shard
 
   int64_t elements() const { return shape[0] * shape[1]; }
+  /// Whether a core keeps it, so that on the host one thread makes it, beside those that make
+  /// others.
+  bool is_small() const { return elements() <= kCachedElements; }
   int64_t held_elements() const;  ///< of a tp rank's piece
 };
 
@@ -87,7 +91,7 @@ struct MuonElements {
 };
 
 /// Of each rank that shares the work, replica by replica; of thousands of them as fast as of one.
-/// `threads` make matrices of up to kCachedElements side by side.
+/// `threads` make small matrices side by side.
 std::vector<MuonElements> muon_elements(const MuonPart& part,
                                         const std::vector<FlatBuffer>& buffers,
                                         const Sharding& sharding, int tp, int64_t threads);
