@@ -109,7 +109,7 @@ wrote_checkpoint() { all_marks "$directory" | grep -qvxF -f <(echo "$marks_befor
 # Sets `directory` as zea itself chooses it, which also tells faults of the deck before any rank is started.
 ask_for_directory() {
   local plan code=0
-  plan=$("$zea" -n --ranks "$SLURM_NTASKS" "$@") || code=$?
+  plan=$("${zea_command[@]}" -n --ranks "$SLURM_NTASKS" "$@") || code=$?
   [ "$code" -eq 0 ] || give_up "$code" "zea refused what it was given (exit code $code); the chain ends"
   directory=$(sed -n '/^\[run\]/,/^\[model\]/ s/^directory = "\(.*\)"$/\1/p' <<<"$plan")
   [[ $directory != *\\* ]] || give_up 2 "a run directory with quotes or backslashes is more than this script can read: $directory"
@@ -173,8 +173,8 @@ check() {
 # Runs zea on all ranks and sets `code` to its exit code. A signal ends bash's wait, not zea.
 run() {
   case $launcher in
-    mpirun) set -- mpirun -n "$SLURM_NTASKS" "${mpirun_options[@]}" "$zea" "$@" ;;
-    srun) set -- srun --ntasks="$SLURM_NTASKS" --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" "${srun_options[@]}" "$zea" "$@" ;;
+    mpirun) set -- mpirun -n "$SLURM_NTASKS" "${mpirun_options[@]}" "${zea_command[@]}" "$@" ;;
+    srun) set -- srun --ntasks="$SLURM_NTASKS" --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" "${srun_options[@]}" "${zea_command[@]}" "$@" ;;
     *) give_up 2 "launcher=$launcher is not known; allowed: mpirun, srun" ;;
   esac
   "$@" &
@@ -254,6 +254,7 @@ train() {
   heed_slurm
   case $code in
     0) give_up 0 "done" ;;
+    137) give_up 137 "a rank was killed: if the job's memory was too small, ask for more (--mem); zea -n says what a rank takes" ;;
     75) go_on_later "$(newest_step "$directory")" $((SECONDS - begin)) ;;
     *) give_up "$code" "zea ended with exit code $code; the chain ends" ;;
   esac
@@ -265,8 +266,10 @@ asked_to_save='' asked_to_leave='' ended_by_slurm=''
 trap on_save USR1
 trap on_leave USR2
 trap on_end TERM
+[ -n "${SLURM_NTASKS:-}" ] || give_up 2 "Slurm gives no number of ranks (SLURM_NTASKS): add --ntasks-per-node or --ntasks to sbatch"
+# ZEA may be a command with arguments, as "apptainer run zea.sif".
+read -ra zea_command <<<"$zea"
+if [ -x "$zea" ]; then zea_command=("$zea"); fi
 if [ $# -eq 0 ]; then give_up 2 "no deck: sbatch <job script> inputs/<deck>.toml [section.key=value ...], or -r and a run directory"; fi
-# Whole lines in the log instead of one that is written over.
-export TERM=dumb
 export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 train "$@"

@@ -56,15 +56,18 @@ class TrainChain(unittest.TestCase):
         self.addCleanup(self.temporary.cleanup)
         self.folder = Path(self.temporary.name)
         for name, text in PROGRAMS.items():
-            (self.folder / name).write_text(text)
-            (self.folder / name).chmod(0o755)
+            self.write_program(name, text)
+
+    def write_program(self, name, text):
+        (self.folder / name).write_text(text)
+        (self.folder / name).chmod(0o755)
 
     def run_job(self, restarts, *arguments, **more):
         """A start of the job, with variables for the stand-ins."""
         slurm = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "SLURM_JOB_NODELIST": "here"}
         path = f"{self.folder}:{os.environ['PATH']}"
         known = {**os.environ, **slurm, "PATH": path, "SLURM_RESTART_COUNT": str(restarts), **more}
-        script = "zea=$PWD/zea launcher=mpirun mpirun_options=() zea_options=() most_fast_starts=3"
+        script = "zea=${zea:-$PWD/zea} launcher=mpirun mpirun_options=() zea_options=() most_fast_starts=3"
         script += ' shortest_start_seconds=300 check_nodes=${CHECKS:-no}; source "$0" "$@"'
         return subprocess.run(
             ["bash", "-c", script, JOBS / "train_chain.sh", *arguments],
@@ -187,6 +190,40 @@ class TrainChain(unittest.TestCase):
         self.assertFalse((self.folder / "run/STOP").exists())
         (self.folder / "run/STOP").touch()
         self.assert_ends(self.run_job(2, "deck.toml"), 75, "asked to leave, by a STOP file")
+
+    def test_a_rank_that_was_killed(self):
+        """As Slurm and the kernel kill whoever takes too much memory."""
+        self.assert_ends(self.run_job(0, "deck.toml", ENDS="137"), 137, "ask for more (--mem)")
+
+    def test_a_program_with_arguments(self):
+        self.write_program("run_in", '#!/usr/bin/env bash\nshift 2\nexec "$PWD/zea" "$@"\n')
+        done = self.run_job(0, "deck.toml", zea="run_in --bind x.sif", ENDS="0")
+        self.assert_ends(done, 0, "done")
+        self.assertEqual(self.starts(), ["-i deck.toml"])
+
+    def test_a_job_without_a_number_of_ranks(self):
+        done = self.run_job(0, "deck.toml", SLURM_NTASKS="")
+        self.assert_ends(done, 2, "Slurm gives no number of ranks (SLURM_NTASKS): add --ntasks-per-node")
+
+    def submit_elsewhere(self, script, command):
+        """A batch script that was copied to a spool, in a folder that is not zea's, under a Slurm that knows its command."""
+        self.write_program("scontrol", f"#!/usr/bin/env bash\necho 'JobId=7 Command={command} WorkDir=/'\n")
+        slurm = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(self.folder), "SLURM_JOB_NODELIST": "here"}
+        known = {**os.environ, **slurm, "PATH": f"{self.folder}:{os.environ['PATH']}"}
+        known.pop("SLURM_NTASKS", None)
+        spooled = self.folder / "slurm_script"
+        spooled.write_text((JOBS / script).read_text())
+        command = ["bash", spooled, "deck.toml"]
+        return subprocess.run(command, cwd=self.folder, env=known, capture_output=True, text=True, timeout=60)
+
+    def test_jobs_that_are_submitted_elsewhere(self):
+        for script in sorted(path.name for path in JOBS.glob("*.sbatch")):
+            done = self.submit_elsewhere(script, JOBS / script)
+            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            self.assertIn("Slurm gives no number of ranks", done.stdout, script)  # so it found train_chain.sh
+            done = self.submit_elsewhere(script, self.folder / "spool" / script)
+            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            self.assertIn("submit this in zea's folder, or set ZEA_FOLDER to it", done.stderr, script)
 
 
 if __name__ == "__main__":
