@@ -8,6 +8,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <string>
 #include <string_view>
 
 #include "zea/core/error.hpp"
@@ -25,11 +27,20 @@ std::shared_ptr<spdlog::sinks::sink> open_sink(const std::string& file) {
   }
 }
 
-/// Whether the terminal takes one line over another. mpirun gives ranks a terminal even where its
-/// own output goes to a file; a job script then says TERM=dumb.
-bool can_be_written_over() {
+/// Whether the process that started this one writes to a terminal.
+bool has_launcher_a_terminal() {
+  const std::filesystem::path output = "/proc/" + std::to_string(getppid()) + "/fd/1";
+  std::error_code unreadable;
+  const std::string target = std::filesystem::read_symlink(output, unreadable);
+  return target.starts_with("/dev/pts/") || target.starts_with("/dev/tty");
+}
+
+/// Whether the terminal can overwrite a line. Open MPI gives ranks a terminal even where mpirun's
+/// own output goes to a file.
+bool can_overwrite_lines() {
   const char* kind = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) && !(kind && std::string_view(kind) == "dumb");
+  if (!isatty(STDOUT_FILENO) || (kind && std::string_view(kind) == "dumb")) return false;
+  return !std::getenv("OMPI_COMM_WORLD_SIZE") || has_launcher_a_terminal();
 }
 
 }  // namespace
@@ -73,7 +84,7 @@ void Log::progress(const std::string& text, bool last) {
   if (!sinks_->terminal) return;
   const std::string line = printable(text);
   if (sinks_->file) sinks_->file->info("{}", line);
-  if (!can_be_written_over()) {
+  if (!can_overwrite_lines()) {
     sinks_->terminal->info("{}", line);
     return;
   }

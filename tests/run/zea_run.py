@@ -152,7 +152,7 @@ class Run:
             stdin=subprocess.DEVNULL,
             stdout=self.output_file,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "TERM": "dumb"},  # whole lines, though mpirun gives ranks a terminal
+            env={**os.environ, "TERM": "xterm"},  # mpirun gives ranks a terminal; its own output is none
             preexec_fn=end_with_parent,
         )
 
