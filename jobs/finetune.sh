@@ -1,55 +1,76 @@
 #!/usr/bin/env bash
 # Trains a model of a Hugging Face directory on conversations about images, sound and videos, in one go: packs the data, prints the
-# plan, trains, and writes a directory that transformers loads. What is done is skipped, and a run that was interrupted goes on.
+# plan, trains, and writes a directory that transformers loads. Finished stages are skipped, and an interrupted run goes on.
 #   jobs/finetune.sh MODEL DATA.json [section.key=value ...]      # overrides of the deck, e.g. optim.lr=1e-5 mesh.llm.tp=2
 # MODEL: a Hugging Face directory (LLaVA-1.5, -NeXT, -OneVision, Pixtral, Mistral 3, Qwen2-VL to Qwen3-VL, InternVL, SmolVLM, Gemma 3,
-# Qwen2-Audio, Voxtral, or a language model, for conversations of text alone). With VISION= and AUDIO=, directories of encoders (CLIP,
-# SigLIP and others; Whisper), MODEL is a language model that they are put together with; PROJECTOR=mlp may be another for images
+# Qwen2-Audio, Voxtral, or a language model, for conversations of text alone). VISION= and AUDIO= name directories of encoders (CLIP,
+# SigLIP and others; Whisper) that are composed with MODEL, which is a language model then; PROJECTOR=mlp chooses the images' projector
 # (zea -h model.vision.projector).
 # DATA.json: conversations as LLaVA or OpenAI has them, or another source that jobs/pack.py takes, also a folder; paths of images, clips of
 # sound, and folders of the frames of videos (Qwen2-VL to Qwen3-VL) start from its folder, or that folder, or from IMAGES=.
-# RANKS=1, OUT=finetuned, BIN=build/release (a build folder), ROW_TOKENS=2048, MAX_PIXELS= (of an image that is resized; 0: as the
-# family has it), MAX_TILES= (that an image is cut into), VIDEO_MAX_PIXELS= (of a frame; in Qwen3-VL of all frames of a video),
-# MAX_FRAMES= (that are taken of a video; 0: as MODEL says) and MPIRUN='mpirun --oversubscribe --bind-to none' may be set (as root
-# Open MPI wants --allow-run-as-root in it, too). With PLAN_ONLY=1 nothing is trained yet; the same command without it trains.
+# These variables may be set: RANKS=1, OUT=finetuned, BIN=build/release (a build folder), EPOCHS=1 (schedule.steps=N counts instead),
+# HELD_OUT=0.02 (share of the entries that is evaluated and not trained on; 0: none), ROW_TOKENS=2048, MAX_PIXELS= (of an image that is
+# resized; 0: the family's), MAX_TILES= (that an image is cut into), VIDEO_MAX_PIXELS= (of a frame; in Qwen3-VL of all frames of a video),
+# MAX_FRAMES= (of a video; 0: MODEL's), PROCESSES= (that pack; all cores, but 2 with PLAN_ONLY) and
+# MPIRUN='mpirun --oversubscribe --bind-to none' (as root Open MPI wants --allow-run-as-root in it, too). PLAN_ONLY=1 ends with the plan;
+# the same command without it trains.
 set -euo pipefail
 if [ $# -lt 2 ] || [[ $1 == -* ]]; then
-  sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,14p' >&2
+  sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,17p' >&2
   exit 2
 fi
-# directory_of NAME: of a model, in full; a name that is none ends the script before anything is built.
-directory_of() {
-  if [ -f "$1/config.json" ]; then
-    realpath "$1"
-  else
-    echo "finetune: $1 is no Hugging Face directory: it has no config.json" >&2
-    exit 2
-  fi
+
+fail() {
+  printf 'finetune: %s\n' "$1" >&2
+  exit 2
 }
+
+say() { printf '\n== %s\n' "$1"; }
+
+# toml TEXT: as a string of TOML and of JSON.
+toml() {
+  local text=${1//\\/\\\\}
+  text=${text//\"/\\\"}
+  text=${text//$'\n'/\\n}
+  printf '"%s"' "${text//$'\t'/\\t}"
+}
+
+# directory_of NAME: a model's directory as an absolute path. Anything else ends the script before anything is built.
+directory_of() {
+  if [ ! -f "$1/config.json" ]; then
+    local remedy=''
+    if [ ! -e "$1" ] && [[ $1 =~ ^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$ ]]; then
+      remedy="; download it: huggingface-cli download $1 --local-dir ${1##*/}, and name ${1##*/}"
+    fi
+    fail "$1 is no Hugging Face directory: it has no config.json$remedy"
+  fi
+  realpath "$1"
+}
+
+# has_part CONFIG.json NAME: whether a model has an encoder.
+has_part() { grep -q "\"$2\"[[:space:]]*:" "$1/config.json"; }
+
 model=$(directory_of "$1")
+[ -e "$2" ] || fail "$2: there is no such file or folder of data"
 data=$(realpath "$2")
 shift 2
 out=$(realpath -m "${OUT:-finetuned}")
 folder=$data
 [ -d "$data" ] || folder=$(dirname "$data")
+[ -d "${IMAGES:-$folder}" ] || fail "IMAGES=$IMAGES: there is no such folder"
 images=$(realpath "${IMAGES:-$folder}")
 vision=${VISION:+$(directory_of "$VISION")}
 audio=${AUDIO:+$(directory_of "$AUDIO")}
+[[ $model$data$out$images$vision$audio != *[$'\001'-$'\010\013'-$'\037\177']* ]] || fail "a path holds control characters; rename it"
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 bin=${BIN:-build/release}
 ranks=${RANKS:-1}
 # nproc itself heeds OMP_NUM_THREADS, which is set below and may be the caller's, too.
 cores=$(env -u OMP_NUM_THREADS nproc)
 threads=$((cores / ranks))
-max_pixels=${MAX_PIXELS:-0}
-max_tiles=${MAX_TILES:-0}
-video_max_pixels=${VIDEO_MAX_PIXELS:-0}
-max_frames=${MAX_FRAMES:-0}
 read -ra mpirun <<<"${MPIRUN:-mpirun --oversubscribe --bind-to none}"
 if [ "$(id -u)" -eq 0 ] && [ -z "${MPIRUN:-}" ]; then mpirun+=(--allow-run-as-root); fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OMP_WAIT_POLICY=passive
-
-say() { printf '\n== %s\n' "$1"; }
 
 if ! [ -x "$bin/src/zea" ]; then
   say "build"
@@ -57,99 +78,147 @@ if ! [ -x "$bin/src/zea" ]; then
   jobs/build.sh "$(basename "$bin")" zea zea_import zea_consolidate zea_inspect
 fi
 mkdir -p "$out"
+deck=$out/deck.toml run=$out/run
+has_checkpoint() { compgen -G "$run/checkpoints/step-*/manifest.json" >/dev/null; }
 
-deck=$out/deck.toml
-parts="weights = \"$model\""
-packed_for=(--model "$model")
-if [ -n "$vision$audio" ]; then
-  packed_for=(--deck "$deck")
-  parts="[model.llm]
-weights = \"$model\""
-  [ -z "$vision" ] || parts+="
-[model.vision]
-weights = \"$vision\"
-projector = \"${PROJECTOR:-mlp}\""
-  [ -z "$audio" ] || parts+="
-[model.audio]
-weights = \"$audio\""
-fi
-asked="# for MODEL=$model VISION=$vision AUDIO=$audio PROJECTOR=${PROJECTOR:-mlp} ROW_TOKENS=${ROW_TOKENS:-2048}\
- MAX_PIXELS=$max_pixels MAX_TILES=$max_tiles VIDEO_MAX_PIXELS=$video_max_pixels MAX_FRAMES=$max_frames"
-if [ -s "$deck" ]; then
-  if grep -q '^# for MODEL=' "$deck" && ! grep -qxF "$asked" "$deck"; then
-    echo "finetune: $deck was written" >&2
-    grep '^# for MODEL=' "$deck" >&2
-    echo "and not $asked; remove what lies in $out, set OUT=, or change the deck and that line" >&2
-    exit 2
-  fi
-else
-  cat >"$deck" <<END
-# Written by jobs/finetune.sh; change it as you like: a run that begins anew reads it.
-$asked
-[model]
-activation_checkpointing = 1
-$parts
+# Everything that the deck and the packed data depend on.
+asked="MODEL=$(toml "$model") VISION=$(toml "$vision") AUDIO=$(toml "$audio") PROJECTOR=${PROJECTOR:-mlp}\
+ MAX_PIXELS=${MAX_PIXELS:=0} MAX_TILES=${MAX_TILES:=0} VIDEO_MAX_PIXELS=${VIDEO_MAX_PIXELS:=0} MAX_FRAMES=${MAX_FRAMES:=0}"
+from="DATA=$(toml "$data") IMAGES=$(toml "$images") HELD_OUT=${HELD_OUT:=0.02}"
 
-[run]
-threads = $((threads > 0 ? threads : 1))
-
-[mesh.llm]
-strategy = "full_shard"
-
-[data]
-train = "$out/train.h5"
+# write_deck STEPS: with an evaluation where there is held-out data.
+write_deck() {
+  local every=$(($1 > 400 ? $1 / 8 : 50))
+  {
+    printf '# Written by jobs/finetune.sh, which writes it again until you change it or a run has begun.\n# for %s\n' "$asked"
+    printf '[model]\nactivation_checkpointing = 1\n'
+    if [ -z "$vision$audio" ]; then
+      printf 'weights = %s\n' "$(toml "$model")"
+    else
+      printf '\n[model.llm]\nweights = %s\n' "$(toml "$model")"
+      [ -z "$vision" ] || printf '\n[model.vision]\nweights = %s\nprojector = "%s"\n' "$(toml "$vision")" "${PROJECTOR:-mlp}"
+      [ -z "$audio" ] || printf '\n[model.audio]\nweights = %s\n' "$(toml "$audio")"
+    fi
+    printf '\n[mesh.llm]\nstrategy = "full_shard"\n\n[data]\ntrain = %s\n' "$(toml "$out/train.h5")"
+    [ ! -s "$out/eval.h5" ] || printf 'eval = %s\n' "$(toml "$out/eval.h5")"
+    cat <<END
 row_tokens = ${ROW_TOKENS:-2048}
-resized_max_pixels = $max_pixels
-max_tiles = $max_tiles
-video_max_pixels = $video_max_pixels
-max_frames = $max_frames
+resized_max_pixels = $MAX_PIXELS
+max_tiles = $MAX_TILES
+video_max_pixels = $VIDEO_MAX_PIXELS
+max_frames = $MAX_FRAMES
+bad_items = "mask"
 
 [precision]
 preset = "bf16"
 
 [optim]
 lr = 1e-5
-warmup_steps = 10
+warmup_steps = $(($1 > 100 ? 10 : $1 / 10))
 
 [schedule]
-steps = 100
+steps = $1
 global_batch = 16
 
 [checkpoint]
-every = 50
+every = $every
 END
+    [ ! -s "$out/eval.h5" ] || printf '\n[eval]\nevery = %d\nsamples = 256\n' "$every"
+  } >"$deck"
+  sha256sum <"$deck" >"$out/deck.written"
+}
+
+# Whether nobody changed the deck since it was written here.
+is_own_deck() { [ ! -s "$deck" ] || { [ -f "$out/deck.written" ] && sha256sum <"$deck" | cmp -s - "$out/deck.written"; }; }
+
+if has_checkpoint || ! is_own_deck; then
+  if [ -s "$deck" ] && grep -q '^# for MODEL="' "$deck" && ! grep -qxF "# for $asked" "$deck"; then
+    fail "$deck was written$(sed -n 's/^# for / for /p' "$deck") and not for $asked; set OUT= to another folder, or remove $deck and $run"
+  fi
+else
+  write_deck 100
 fi
 
-# Whoever changed the deck, or overrides it, means that.
-row_tokens=$({
-  sed -n 's/^ *row_tokens *= *\([0-9_]*\).*/\1/p' "$deck"
-  printf '%s\n' "$@" | sed -n 's/^data\.row_tokens=//p'
-} | tail -n 1 | tr -d _)
-row_tokens=${row_tokens:-${ROW_TOKENS:-2048}}
+# value_of KEY DEFAULT OVERRIDES...: of a key of the deck that stands there once, or of its override.
+value_of() {
+  local name=${1#*.} key=$1 default=$2
+  shift 2
+  {
+    echo "$default"
+    sed -n "s/^ *$name *= *\([0-9_.]*\).*/\1/p" "$deck"
+    printf '%s\n' "$@" | sed -n "s/^${key/./\\.}=//p"
+  } | tail -n 1 | tr -d _
+}
+row_tokens=$(value_of data.row_tokens "${ROW_TOKENS:-2048}" "$@")
+
+# count_of NAME FILE: of a packer's report.
+count_of() { sed -n "s/^ *\"$1\": \([0-9]*\),\{0,1\}$/\1/p" "$2" | head -n 1; }
+
+# A login node, where PLAN_ONLY is common, belongs to others, too.
+PROCESSES=${PROCESSES:-${PLAN_ONLY:+2}}
+PROCESSES=${PROCESSES:-$cores}
+
+# pack OUT OPTIONS...
+pack() {
+  local packed_for=(--model "$model")
+  [ -z "$vision$audio" ] || packed_for=(--deck "$deck")
+  ${PLAN_ONLY:+nice} .venv/bin/python jobs/pack.py "$data" "${packed_for[@]}" --images "$images" --sounds "$images" --videos "$images" \
+    --max-pixels "$MAX_PIXELS" --max-tiles "$MAX_TILES" --video-max-pixels "$VIDEO_MAX_PIXELS" --max-frames "$MAX_FRAMES" \
+    --max-tokens "$row_tokens" --processes "$PROCESSES" --held-out "$HELD_OUT" --on-fault skip --out "$@"
+}
+
+# Stops where the data was packed without items because a variable was forgotten; a model must not be trained on the rest.
+check_report() {
+  local report=$out/train.h5.report.json
+  if [ -z "$vision" ] && ! has_part "$model" vision_config && grep -qE 'has (<image>|[1-9][0-9]* images)' "$report"; then
+    fail "the data has images, and $model takes none: VISION= names an encoder to compose with it"
+  fi
+  if [ -z "$audio" ] && ! has_part "$model" audio_config && grep -qE 'has (<audio>|[1-9][0-9]* clips)' "$report"; then
+    fail "the data has sound, and $model takes none: AUDIO= names an encoder to compose with it"
+  fi
+  if grep -q 'No such file or directory' "$report"; then
+    local unread said="paths of the data start from $images; IMAGES= names another folder"
+    unread=$(awk -F '[:,]' '/"unreadable": / { found = 1 } found && /"count"/ { print $2; exit }' "$report")
+    [ "$unread" -le "$(count_of samples "$report")" ] || fail "files of most entries were not found: $said"
+    echo "finetune: some files were not found: $said" >&2
+  fi
+}
 
 say "data"
 if [ -s "$out/train.h5" ]; then
-  if [ -f "$out/train.from" ] && [ "$(cat "$out/train.from")" != "$data $images" ]; then
-    echo "finetune: $out/train.h5 was packed of $(cat "$out/train.from"), not of $data $images; remove what lies in $out, or set OUT=" >&2
-    exit 2
+  if grep -q '^MODEL="' "$out/train.from" 2>/dev/null && [ "$(cat "$out/train.from")" != "$asked $from" ]; then
+    fail "$out/train.h5 was packed for $(cat "$out/train.from"), not for $asked $from; set OUT=, or remove $out/train.h5 to pack anew"
   fi
   if [ -f "$out/train.row_tokens" ] && [ "$(cat "$out/train.row_tokens")" -lt "$row_tokens" ]; then
-    echo "finetune: $out/train.h5 was packed for rows of $(cat "$out/train.row_tokens") tokens, without what is longer; remove it to\
- pack for $row_tokens" >&2
-    exit 2
+    fail "$out/train.h5 was packed for rows of $(cat "$out/train.row_tokens") tokens, without longer samples; remove it to pack for $row_tokens"
   fi
   echo "$out/train.h5 is there"
 else
-  echo "$data $images" >"$out/train.from"
+  echo "$asked $from" >"$out/train.from"
   echo "$row_tokens" >"$out/train.row_tokens"
-  .venv/bin/python jobs/pack.py "$data" "${packed_for[@]}" --images "$images" --sounds "$images" --videos "$images" \
-    --max-pixels "$max_pixels" --max-tiles "$max_tiles" --video-max-pixels "$video_max_pixels" --max-frames "$max_frames" \
-    --max-tokens "$row_tokens" --on-fault skip --out "$out/train.h5"
+  rm -f "$out/eval.h5"
+  code=0
+  pack "$out/packed.h5" || code=$?
+  if [ -f "$out/packed.h5.report.json" ]; then
+    mv "$out/packed.h5.report.json" "$out/train.h5.report.json"
+    check_report
+  fi
+  [ "$code" -eq 0 ] || exit "$code"
+  # Of n entries, the integer part of n times the share is held out.
+  if awk -v kept="$(count_of entries "$out/train.h5.report.json")" -v share="$HELD_OUT" 'BEGIN { exit (kept + 1) * share < 1 }'; then
+    pack "$out/eval.h5" --take-held-out || echo "there is no held-out data: nothing is evaluated"
+  fi
+  mv "$out/packed.h5" "$out/train.h5"
+fi
+if ! has_checkpoint && is_own_deck; then
+  samples=$(count_of samples "$out/train.h5.report.json") batch=$(value_of schedule.global_batch 16 "$@")
+  write_deck "$(awk -v n="$samples" -v e="${EPOCHS:-1}" -v b="$batch" 'BEGIN { s = n * e / b; s = s > int(s) ? int(s) + 1 : s; print s < 1 ? 1 : s }')"
 fi
 
 # A run that goes on has its deck, with the overrides that it began with.
 begin=(-i "$deck")
-if compgen -G "$out/run/checkpoints/step-*/manifest.json" >/dev/null; then begin=(-r "$out/run"); fi
+if has_checkpoint; then begin=(-r "$run"); fi
+set -- run.threads=$((threads > 0 ? threads : 1)) "$@"
 say "plan"
 "$bin/src/zea" -n --ranks "$ranks" "${begin[@]}" "$@" >"$out/plan.txt"
 grep -E '^(plan|note|bytes per rank|  parameters)' "$out/plan.txt"
@@ -159,18 +228,19 @@ if [ -n "${PLAN_ONLY:-}" ]; then
 fi
 
 if [ -d "$out/model" ]; then
-  echo "$out/model is there; remove it and $out/run to train again"
+  echo "$out/model is there; remove it to go on with $run, or both to train again"
   exit 0
 fi
 say "training on $ranks ranks"
 if nvidia-smi -L >/dev/null 2>&1 && grep -qx 'device = "cpu"' "$out/plan.txt"; then
   echo "finetune: this trains on CPUs; run.device=cuda takes the GPUs" >&2
 fi
-"${mpirun[@]}" -n "$ranks" "$bin/src/zea" "${begin[@]}" -d "$out/run" "$@"
+"${mpirun[@]}" -n "$ranks" "$bin/src/zea" "${begin[@]}" -d "$run" "$@"
 
-say "the model for transformers"
+say "the curve and the model"
+if .venv/bin/python postprocess/plot_metrics.py "$run" --out "$out/curve.png"; then echo "$out/curve.png"; fi
 with=()
 # A run that was begun before runs kept these files.
-if [ ! -d "$out/run/companions" ]; then with=(--companions "$model"); fi
-"$bin/postprocess/zea-consolidate" "$out/run" "$out/model/" "${with[@]}"
+if [ ! -d "$run/companions" ]; then with=(--companions "$model"); fi
+"$bin/postprocess/zea-consolidate" "$run" "$out/model/" "${with[@]}"
 echo "$out/model: load it with from_pretrained"

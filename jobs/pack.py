@@ -38,6 +38,7 @@ the same options, and the result is the same.
 
 import argparse
 import datetime
+import math
 import os
 import sys
 from pathlib import Path
@@ -96,6 +97,14 @@ def make_tokens(arguments, tokenizer, date):
     return TemplateTurns(tokenizer, arguments, model, template)
 
 
+def chosen(entries, share, takes_held_out):
+    """The held-out share of the entries, or the others. It is evenly spread over each file, and the same at every start."""
+    for place, entry in entries:
+        number = place[0][1]  # of the next entry of the file
+        if (math.floor(number * share) > math.floor((number - 1) * share)) == takes_held_out:
+            yield place, entry
+
+
 class Work:
     """Packs part after part."""
 
@@ -109,6 +118,8 @@ class Work:
         self.pieces += [b""] * (highest + 1 - len(self.pieces))
         sampler = Sampler(RecordMaker(arguments.prompt), Media(arguments), self.tokens)
         entries = read_all(files, arguments.format, Limits(arguments), parts.next)
+        if arguments.held_out:
+            entries = chosen(entries, arguments.held_out, arguments.take_held_out)
         self.outcomes = outcomes(entries, sampler, arguments.processes)
         self.total = parts.tally()
         self.progress = Progress(count_all(files, arguments.format), bytes_of(files), self.total["entries"])
@@ -193,6 +204,9 @@ def parse_arguments():
     add_token_options(parser)
     parser.add_argument("--out", type=Path, required=True, help="data set to write: a file .h5, or a folder of parts")
     parser.add_argument("--on-fault", choices=["stop", "skip"], default="stop")
+    help_of_share = "share of the entries that is left for evaluation, evenly spread over each file"
+    parser.add_argument("--held-out", type=float, default=0, metavar="SHARE", help=help_of_share)
+    parser.add_argument("--take-held-out", action="store_true", help="pack that share instead of the others")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one for each core")
     parser.add_argument("--part-entries", type=int, default=1024, help="entries of a part, which is kept when it is whole")
     arguments = parser.parse_args()
@@ -201,6 +215,8 @@ def parse_arguments():
     for name in ("max_image_pixels", "max_item_mib", "processes", "part_entries"):
         if getattr(arguments, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is 1 or more")
+    if not 0 <= arguments.held_out < 1 or (arguments.take_held_out and not arguments.held_out):
+        parser.error("--held-out is 0 or more and below 1, and above 0 with --take-held-out")
     if sum(bool(given) for given in (arguments.model, arguments.deck, arguments.tokenizer)) != 1:
         parser.error("give --model, or --deck, or --tokenizer and the options of tokens")
     arguments.put_together = read_parts(arguments.deck) if arguments.deck else None

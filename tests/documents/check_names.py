@@ -29,7 +29,10 @@ SCRIPTS = ["jobs/pack*.py", "postprocess/*.py", "tests/bench/bench_*.py"]
 OWN_PROGRAMS = ["zea", "zea-import", "zea-consolidate", "zea-inspect", "zea-compare", "zea-generate"]
 # Programs of others, whose options are theirs.
 OTHERS = "mpirun kill touch scancel sbatch srun tensorboard cp rsync ulimit dd perf apptainer spack nproc".split()
-OPTIONS_OF_OTHERS = "--shm-size --allow-run-as-root --oversubscribe --bind-to --gpu-bind --gpus-per-task -x".split()
+OPTIONS_OF_OTHERS = """
+    --bind --shm-size --allow-run-as-root --oversubscribe --bind-to --gpu-bind --gpus-per-task -x
+    --gres --gpus-per-node --ntasks-per-node --mem --time --signal
+""".split()
 # Names of libraries, of processors and of what libraries write, which nothing of ours spells.
 NOT_OURS = """
     vader_segment amx_tile async_save find_package torch nvidia cuda crt cccl at parallel_for f member path LOCK SAVE

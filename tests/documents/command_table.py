@@ -143,6 +143,24 @@ TABLE = {
     "OUT=tuned jobs/finetune.sh aligned/model talks.json": tested_by("reference_finetune_parts"),
     'zea-generate tuned/model "What is this?" --image a.jpg': tested_by("reference_finetune_parts"),
     "VISION=clip-vit-large-patch14-336 jobs/finetune.sh Qwen2.5-7B talks.json": tested_by("reference_finetune_parts"),
+    # jobs/cluster.md
+    f'zea -n --ranks 8 --ranks-per-node 4 -i {DECK} | grep "bytes per rank"': runs(),
+    "PLAN_ONLY=1 RANKS=16 PROCESSES=4 jobs/finetune.sh Qwen2.5-VL-7B-Instruct talks.json run.device=cuda": tested_by(
+        "reference_finetune_parts"
+    ),
+    "sbatch --partition=gpu --account=lab --gres=gpu:a100:4 --mem=200G --time=12:00:00 jobs/train_gpu_node.sbatch"
+    f" {DECK} -d /scratch/me/captions": in_parts(
+        "bash -n jobs/train_gpu_node.sbatch", deck_plans(4, DECK), by=("run_train_chain",)
+    ),
+    f'ZEA="apptainer run --nv zea.sif" sbatch jobs/train_gpu_node.sbatch {DECK}': in_parts(
+        "bash -n jobs/train_gpu_node.sbatch", by=("run_train_chain",)
+    ),
+    f"sbatch --no-requeue jobs/train.sbatch {DECK}": in_parts(
+        "bash -n jobs/train.sbatch", by=("run_slurm_mpirun_ranks2",)
+    ),
+    "sbatch --no-requeue --dependency=afterany:4711 jobs/train.sbatch -r runs/fashion_captions_2m": in_parts(
+        "bash -n jobs/train.sbatch", by=("run_slurm_mpirun_ranks2",)
+    ),
     "jobs/setup.sh": tested_by("run_quickstart_ranks2"),
     "jobs/build.sh": tested_by("run_quickstart_ranks2"),
     f"mpirun -n 2 build/release/src/zea -i {DECK}": runs(FEW),

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 
 try:
     import h5py
@@ -126,11 +127,42 @@ class FinetuneParts(FinetuneCase):
         self.assertEqual(changed, {"vision_tower", "multi_modal_projector", "language_model", "lm_head"})
 
     def test_threads_of_a_rank(self):
-        """They follow from the cores, whatever the caller's OMP_NUM_THREADS says."""
+        """They follow from the cores and RANKS of each start, whatever the caller's OMP_NUM_THREADS says."""
         llama, clip = self.save_parts()
-        self.finetune(llama, VISION=clip, PLAN_ONLY=1, RANKS=1, OMP_NUM_THREADS=1)
-        deck = (self.folder / "out/deck.toml").read_text()
-        self.assertIn(f"\nthreads = {len(os.sched_getaffinity(0))}\n", deck)
+        cores = len(os.sched_getaffinity(0))
+        for ranks, threads in ((2, max(1, cores // 2)), (1, cores)):
+            self.finetune(llama, VISION=clip, PLAN_ONLY=1, RANKS=ranks, OMP_NUM_THREADS=1)
+            self.assertIn(f"\nthreads = {threads}\n", (self.folder / "out/plan.txt").read_text())
+
+    def test_a_corrected_command(self):
+        """What a first try forgot does not stand in the way of the second, nor do odd characters in paths."""
+        llama, clip = self.save_parts()
+        odd = self.folder / 'it\'s "odd" \\ here'
+        odd.mkdir()
+        for part in (llama, clip, self.data, self.folder / "pictures"):
+            part.rename(odd / part.name)
+        llama, clip, self.data = odd / llama.name, odd / clip.name, odd / self.data.name
+        where = {"OUT": odd / "out", "PLAN_ONLY": 1, "RANKS": 1}
+        said = self.finetune(llama, fails=2, **where)
+        self.assertIn("VISION= names an encoder to compose with it", said)
+        (odd / "other").mkdir()
+        said = self.finetune(llama, fails=2, VISION=clip, IMAGES=odd / "other", HELD_OUT=0, **where)
+        self.assertIn(f"paths of the data start from {odd / 'other'}", said)
+        said = self.finetune(llama, "schedule.global_batch=3", VISION=clip, HELD_OUT=0.4, EPOCHS=2.5, **where)
+        deck = tomllib.loads((odd / "out/deck.toml").read_text())
+        self.assertEqual(deck["model"]["llm"]["weights"], str(llama))
+        self.assertEqual(deck["schedule"]["steps"], 3)  # ceil(2.5 * 3 / 3)
+        self.assertEqual(deck["data"]["eval"], f"{odd}/out/eval.h5")
+        with h5py.File(odd / "out/train.h5") as train, h5py.File(odd / "out/eval.h5") as held_out:
+            self.assertEqual([len(file["token_offsets"]) - 1 for file in (train, held_out)], [3, 2])
+        said = self.finetune(llama, fails=2, VISION=clip, HELD_OUT=0.2, **where)
+        self.assertIn("remove", said)
+        with open(odd / "out/deck.toml", "a") as file:
+            file.write("# mine\n")
+        said = self.finetune(llama, fails=2, VISION=clip, PROJECTOR="pool", HELD_OUT=0.4, **where)
+        self.assertIn("deck.toml was written for MODEL=", said)
+        said = self.finetune("llava-hf/llava-1.5-7b-hf", fails=2, **where)
+        self.assertIn("huggingface-cli download llava-hf/llava-1.5-7b-hf --local-dir llava-1.5-7b-hf", said)
 
     def test_put_together_comes_out_in_parts(self):
         """The vocabulary has no row to spare, and no model of transformers has such a projector."""
