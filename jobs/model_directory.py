@@ -12,25 +12,14 @@ from dataset_writer import encoded_size
 class Turns:
     """How a pair of turns is written: the human's between `opening` and `reply`, the answer up to
     `end`, which is learnt, and `gap`, which is not. Around an image stand two tokens, and around
-    these `beside_image`, which is text like any other; between its rows stands `row_end`. A turn that
-    does not begin with an image begins with `before_text`."""
+    these `beside_image`, which is text like any other; between its rows stands `row_end`. `template_wraps`: a chat
+    template writes the two tokens itself. A turn that does not begin with an image begins with `before_text`."""
 
-    def __init__(
-        self,
-        start,
-        opening,
-        reply,
-        lead,
-        end,
-        gap,
-        around_image=("", ""),
-        beside_image="",
-        row_end="",
-        before_text="",
-    ):
+    def __init__(self, start, opening, reply, lead, end, gap, before_text=""):
         self.start, self.opening, self.reply, self.lead = start, opening, reply, lead
-        self.end, self.gap, self.around_image = end, gap, around_image
-        self.beside_image, self.row_end, self.before_text = beside_image, row_end, before_text
+        self.end, self.gap, self.before_text = end, gap, before_text
+        self.around_image, self.beside_image, self.row_end = ("", ""), "", ""
+        self.template_wraps = False
 
 
 def vicuna_turns(bos="<s>", eos="</s>"):
@@ -46,12 +35,12 @@ QWEN_VL = {
 
 
 def mistral_turns(bos, eos):
-    return Turns(bos, "[INST]", "[/INST]", "", eos, "", ("", "[IMG_END]"), row_end="[IMG_BREAK]")
+    return Turns(bos, "[INST]", "[/INST]", "", eos, "")
 
 
-def chatml_turns(around_image=("", ""), beside_image=""):
+def chatml_turns():
     user, assistant = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
-    return Turns("", user, assistant, "", "<|im_end|>", "\n", around_image, beside_image)
+    return Turns("", user, assistant, "", "<|im_end|>", "\n")
 
 
 def idefics3_turns(start):
@@ -59,9 +48,9 @@ def idefics3_turns(start):
     return Turns(start, "User:", f"{end}\nAssistant:", " ", end, "\n", before_text=" ")
 
 
-def gemma_turns(around_image=("", ""), beside_image=""):
+def gemma_turns():
     user, model = "<start_of_turn>user\n", "<end_of_turn>\n<start_of_turn>model\n"
-    return Turns("<bos>", user, model, "", "<end_of_turn>", "\n", around_image, beside_image)
+    return Turns("<bos>", user, model, "", "<end_of_turn>", "\n")
 
 
 # Likewise of a video's frame; of Qwen3-VL's, of all its frames together.
@@ -111,6 +100,8 @@ class ModelDirectory:
         self.processor = self._processor("image_processor", "preprocessor_config.json")
         self.video_processor = self._processor("video_processor", "video_preprocessor_config.json")
         self.most_frames = self.video_processor.get("max_frames", USUAL_FRAMES)
+        tower = self.config.get("vision_config", {}).get("model_type")
+        self.has_rows = tower == "pixtral" or self.family == "mistral3"
         self.placeholders = {}
         if "vision_config" in self.config:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
@@ -147,9 +138,17 @@ class ModelDirectory:
     def turns(self, tokenizer):
         """As its instruction models are trained: ChatML, Gemma's or Mistral's where the tokenizer has
         that, Vicuna's else."""
-        of_images = AROUND_IMAGES.get(self.family, ("", "")), "\n\n" if self.family == "gemma3" else ""
+        turns = self._turns_of_text(tokenizer)
+        turns.around_image = AROUND_IMAGES.get(self.family, ("", ""))
+        turns.template_wraps = self.family in QWEN_VL
+        turns.beside_image = "\n\n" if self.family == "gemma3" else ""
+        if self.has_rows and tokenizer.token_to_id("[IMG_BREAK]") is not None:  # in whatever form the turns are
+            turns.around_image, turns.row_end = ("", "[IMG_END]"), "[IMG_BREAK]"
+        return turns
+
+    def _turns_of_text(self, tokenizer):
         if tokenizer.token_to_id("<start_of_turn>") is not None:
-            return gemma_turns(*of_images)
+            return gemma_turns()
         if self.family in TILES_IN_TEXT:
             for name in ("<fake_token_around_image>", "<global-img>"):
                 if tokenizer.token_to_id(name) is None:
@@ -157,18 +156,17 @@ class ModelDirectory:
             start = "<|im_start|>" if tokenizer.token_to_id("<|im_start|>") is not None else "<|begin_of_text|>"
             return idefics3_turns(start)
         if tokenizer.token_to_id("<|im_start|>") is not None:
-            return chatml_turns(*of_images)
+            return chatml_turns()
         names = self._read("tokenizer_config.json")
         text = lambda token: token.get("content", "") if isinstance(token, dict) else token or ""  # noqa: E731
         bos, eos = text(names.get("bos_token", "<s>")), text(names.get("eos_token", "</s>"))
-        has_rows = tokenizer.token_to_id("[IMG_BREAK]") is not None
-        return mistral_turns(bos, eos) if has_rows else vicuna_turns(bos, eos)
+        is_mistral = tokenizer.token_to_id("[IMG_BREAK]") is not None
+        return mistral_turns(bos, eos) if is_mistral else vicuna_turns(bos, eos)
 
     def rows(self, modality, item, is_alone=True):
         """Features of an item's bytes, by rows of the text; raises ValueError where there can be none.
         `is_alone`: its sample has no other image."""
-        tower = self.config.get("vision_config", {}).get("model_type")
-        if modality == "image" and (tower == "pixtral" or self.family == "mistral3"):
+        if modality == "image" and self.has_rows:
             return pixtral_rows(self.config, self.processor, item)
         if modality == "image" and self.family == "llava_onevision":
             return [llava_onevision_features(self.config, item, is_alone)]

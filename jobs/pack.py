@@ -8,7 +8,8 @@ Sources, told apart by their endings or by --format, or folders of such files:
                "<image>" in a human turn stands for the next image, "<audio>" for the next clip of
                sound, "<video>" for the next video
     .jsonl     a line each: the same, or {"messages": [{"role", "content": text or parts}]} as OpenAI
-               has them, whose parts are text, image_url and input_audio
+               has them, whose parts are text, image_url and input_audio; or instruction, input and output,
+               or prompt and completion
     .tar       WebDataset: members of one key are an entry, .json or .txt beside images
     .parquet   columns messages or conversations, or text, with image or images, whose bytes are inside
     .csv       in a folder of images: columns file_name and text, perhaps prompt
@@ -45,7 +46,7 @@ from pathlib import Path
 
 from dataset_writer import DatasetWriter
 from model_directory import USUAL_FRAMES, ModelDirectory, vicuna_turns
-from packing.chat_template import ChatTemplate, read_template, special_tokens
+from packing.chat_template import ChatTemplate, read_templates, read_text
 from packing.media import Media
 from packing.parts import Parts, fingerprint
 from packing.processes import Sampler, outcomes
@@ -55,6 +56,7 @@ from packing.record import RecordMaker
 from packing.report import Progress, Tally
 from packing.tokens import FamilyTurns, FixedCounts, TemplateTurns, token_id
 from token_bytes import read_tokenizer, special_texts, token_bytes
+from tokenizer_directory import TokenizerDirectory
 
 MOST_FAULTS = 20  # after which packing stops, unless they are skipped
 
@@ -65,24 +67,28 @@ class Limits:
         self.most_json_bytes = 4 * self.most_item_bytes  # it may hold items
 
 
-def make_template(arguments, tokenizer, date):
-    """None: turns are in the family's form."""
-    folder = arguments.model or arguments.tokenizer.parent
+def make_tokenizer(arguments):
+    """The tokenizer, and the names that templates have for its special tokens."""
+    if arguments.model:
+        found = TokenizerDirectory(arguments.model)
+        return found.tokenizer, found.names
+    folder = arguments.tokenizer.parent
+    has_names = arguments.chat_template and (folder / "tokenizer.json").is_file()
+    return read_tokenizer(arguments.tokenizer), TokenizerDirectory(folder).names if has_names else {}
+
+
+def make_templates(arguments, tokenizer, names, date):
+    """By name; empty: turns are in the family's form."""
     if arguments.chat_template:
-        try:
-            source = arguments.chat_template.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as fault:
-            sys.exit(f"{arguments.chat_template} cannot be read: {fault}")
+        sources = {"default": read_text(arguments.chat_template)}
     else:
-        source = read_template(folder) if arguments.model else None
-    if source is None:
-        return None
-    ends = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    names = special_tokens(folder)
-    return ChatTemplate(source, names, {*ends, *names.values()}, date)
+        sources = read_templates(arguments.model) if arguments.model else {}
+    ends = {token.content for token in tokenizer.get_added_tokens_decoder().values()} | set(names.values())
+    taken = {name: source for name, source in sources.items() if name in ("default", "tool_use")}
+    return {name: ChatTemplate(source, names, ends, date) for name, source in taken.items()}
 
 
-def make_tokens(arguments, tokenizer, date):
+def make_tokens(arguments, tokenizer, names, date):
     if arguments.deck:
         model = PutTogether(arguments.put_together, tokenizer, arguments.max_pixels)
     elif arguments.model:
@@ -91,10 +97,10 @@ def make_tokens(arguments, tokenizer, date):
     else:
         turns = vicuna_turns(arguments.bos, arguments.eos)
         model = FixedCounts(arguments, turns, lambda name: token_id(tokenizer, name))
-    template = make_template(arguments, tokenizer, date)
-    if template is None:
+    templates = make_templates(arguments, tokenizer, names, date)
+    if not templates:
         return FamilyTurns(tokenizer, arguments, model)
-    return TemplateTurns(tokenizer, arguments, model, template)
+    return TemplateTurns(tokenizer, arguments, model, templates["default"], templates.get("tool_use"))
 
 
 def chosen(entries, share, takes_held_out):
@@ -110,13 +116,13 @@ class Work:
 
     def __init__(self, arguments, files, parts):
         self.arguments, self.parts = arguments, parts
-        tokenizer = read_tokenizer(arguments.model / "tokenizer.json" if arguments.model else arguments.tokenizer)
-        self.tokens = make_tokens(arguments, tokenizer, parts.date)
+        tokenizer, names = make_tokenizer(arguments)
+        self.tokens = make_tokens(arguments, tokenizer, names, parts.date)
         self.pieces, self.special = token_bytes(tokenizer), special_texts(tokenizer)
         # A placeholder may be one of the rows that the vocabulary has to spare.
         highest = max((token for token in self.tokens.placeholder.values() if token is not None), default=-1)
         self.pieces += [b""] * (highest + 1 - len(self.pieces))
-        sampler = Sampler(RecordMaker(arguments.prompt), Media(arguments), self.tokens)
+        sampler = Sampler(RecordMaker(arguments.prompt, self.tokens.modalities, arguments.prompts), Media(arguments), self.tokens)
         entries = read_all(files, arguments.format, Limits(arguments), parts.next)
         if arguments.held_out:
             entries = chosen(entries, arguments.held_out, arguments.take_held_out)
@@ -200,6 +206,8 @@ def parse_arguments():
     parser.add_argument("sources", type=Path, nargs="+", metavar="source", help="files, or folders of such files")
     parser.add_argument("--format", choices=["auto", *READERS], default="auto", help="of all sources")
     parser.add_argument("--prompt", default="", help="question that captions of pictures answer")
+    help_of_prompts = "entries end with a question: write the prompt for its answer, of which the token that ends it alone is learned"
+    parser.add_argument("--prompts", action="store_true", help=help_of_prompts)
     add_item_options(parser)
     add_token_options(parser)
     parser.add_argument("--out", type=Path, required=True, help="data set to write: a file .h5, or a folder of parts")

@@ -6,9 +6,9 @@ usage: zea-generate WEIGHTS QUESTION [--image FILE]... [--video FOLDER [--fps 2]
 
 WEIGHTS is all that zea reads: a Hugging Face directory, a run directory, a checkpoint, a weights file. The
 tokenizer and how turns are written come from a Hugging Face directory: WEIGHTS, or else --model, the
-directory that the run began with. The question is packed as jobs/pack.py --model packs it for
-training, then zea runs on one process with run.mode = "generate". Items stand before the question, or
-where it has <image>, <video> and <audio>.
+directory that the run began with. jobs/pack.py --prompts packs the question: the prompt for an answer, as the
+model's chat template writes it. Then zea runs on one process with run.mode = "generate". Items stand before the
+question, or where it has <image>, <video> and <audio>.
 """
 
 import argparse
@@ -90,10 +90,19 @@ def run(command, what):
         sys.exit(f"{what} failed:\n{(done.stderr.strip() or done.stdout.strip())[-4000:]}")
 
 
-def write_question(arguments, folder):
-    """A conversation whose answer is nobody's: what is generated takes its place."""
+def has_template(model):
+    sys.path.insert(0, str(HERE.parent / "jobs"))
+    from packing.chat_template import read_templates  # here, as -h must do without what packing needs
+
+    return bool(read_templates(model))
+
+
+def write_question(arguments, model, folder):
+    """A conversation that ends with the question, whose items stand as in transformers' processors: parts before the
+    text, where a chat template takes them and the question does not say where they stand."""
     entry, question = {"id": "question", "fps": arguments.fps}, arguments.question
-    for kind in reversed(ITEMS):
+    parts, marks = [], ""
+    for kind in ITEMS:
         paths = getattr(arguments, kind)
         names = []
         for path in paths:
@@ -107,9 +116,15 @@ def write_question(arguments, folder):
             names.append(name)
         if names:
             entry[kind] = names
-        missing = len(names) - question.count(f"<{kind}>")
-        question = f"<{kind}>\n" * max(missing, 0) + question
-    entry["conversations"] = [{"from": "human", "value": question}, {"from": "gpt", "value": "?"}]
+        missing = max(len(names) - question.count(f"<{kind}>"), 0)
+        marks += f"<{kind}>\n" * missing
+        parts += [{"type": kind}] * missing
+    says_where = any(f"<{kind}>" in question for kind in ITEMS if kind in entry)
+    if says_where or not has_template(model):
+        content = marks + question
+    else:
+        content = [*parts, {"type": "text", "text": question}]
+    entry["messages"] = [{"role": "user", "content": content}]
     (folder / "question.json").write_text(json.dumps([entry]), encoding="utf-8")
 
 
@@ -117,7 +132,7 @@ def pack(arguments, model, folder):
     folders = [word for kind in ("images", "sounds", "videos") for word in (f"--{kind}", folder)]
     packer = HERE.parent / "jobs/pack.py"
     command = [sys.executable, packer, folder / "question.json", "--model", model, *folders]
-    run([*command, "--processes", 1, "--out", folder / "question.h5"], "packing the question")
+    run([*command, "--prompts", "--processes", 1, "--out", folder / "question.h5"], "packing the question")
 
 
 def end_of_answer(question):
@@ -168,7 +183,7 @@ def main():
         folder = arguments.out or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         folder = folder.resolve()
-        write_question(arguments, folder)
+        write_question(arguments, model, folder)
         pack(arguments, model, folder)
         print(generate(arguments, folder).strip())
 

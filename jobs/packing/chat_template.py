@@ -1,84 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's own chat template, and which characters of what it writes are answers.
+"""A model's own chat template, and which characters of the text that it writes are answers.
 
-It is rendered as transformers' apply_chat_template does, in Jinja's sandbox. Answers are what stands in
-{% generation %}, or, in a template without these, what each turn of the assistant adds to the text of
-the turns before it with the prompt for an answer, up to the token that ends the turn. That token is part
-of an answer also where it stands behind {% endgeneration %}, and where the template writes none it is eos_token.
+The template is rendered as transformers' apply_chat_template does, in Jinja's sandbox, under limits. Answers are what
+stands in {% generation %}, or, in a template without these, each turn of the assistant behind the prompt for an answer,
+up to the token that ends the turn. Where turns stand, marks around the contents of messages show, so that a
+conversation takes a few renderings however long it is, and turns are found where a template rewrites them. The token
+that ends a turn is part of an answer also where it stands behind {% endgeneration %}, and where the template writes
+none it is eos_token.
 """
 
-import datetime
-import json
 import os
 import sys
 
 from model_directory import read_object
+from packing.anchors import Anchors, marked_messages
 from packing.record import EntryFault
+from packing.sandbox import BEGIN, END, compiled, limits
 
 PROBE = "zea asks"
-BEGIN, END = "\ufdd0", "\ufdd1"  # which stand for no characters
+MOST_SINGLY = 64  # turns of a conversation that are found by renderings of their own
 
 
 class Unmaskable(Exception):
     """Where answers begin or end cannot be told."""
 
 
-def read_template(folder):
-    """The template of a Hugging Face directory, from the file that transformers takes; None: it has none."""
+def read_templates(folder):
+    """The templates of a Hugging Face directory by name, from the file that transformers takes; empty: it has none."""
     path = folder / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
+    found = {"default": read_text(path)} if path.is_file() else {}
+    for more in sorted(folder.glob("additional_chat_templates/*.jinja")):
+        found[more.stem] = read_text(more)
     for name in ("chat_template.json", "tokenizer_config.json"):
         path = folder / name
-        found = read_object(path).get("chat_template") if path.is_file() else None
-        if isinstance(found, list):
-            named = {one.get("name"): one.get("template") for one in found}
-            found = named.get("default", next(iter(named.values()), None))
-        if found:
-            return found
-    return None
+        source = read_object(path).get("chat_template") if path.is_file() and not found else None
+        if isinstance(source, list):
+            found = {one.get("name"): one.get("template") for one in source if isinstance(one, dict)}
+        elif source:
+            found = source if isinstance(source, dict) else {"default": source}
+    if found and not isinstance(found.get("default"), str):
+        names = ", ".join(map(str, found))
+        sys.exit(f"{folder}: its chat templates are called {names}, and none default; name one: --chat-template FILE")
+    return {name: source for name, source in found.items() if isinstance(source, str)}
 
 
-def special_tokens(folder):
-    """Those that templates name: bos_token and the like."""
-    path = folder / "tokenizer_config.json"
-    config = read_object(path) if path.is_file() else {}
-    text = lambda token: token.get("content") if isinstance(token, dict) else token  # noqa: E731
-    names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-    found = {f"{name}_token": text(config.get(f"{name}_token")) for name in names}
-    return {name: token for name, token in found.items() if isinstance(token, str)}
-
-
-def compiled(source, date):
-    """What {% generation %} writes stands between BEGIN and END."""
-    import jinja2
-    from jinja2.ext import Extension
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        tags = {"generation"}
-
-        def parse(self, parser):
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
-            call = self.call_method("written")
-            return jinja2.nodes.CallBlock(call, [], [], body).set_lineno(line)
-
-        def written(self, caller):
-            return f"{BEGIN}{caller()}{END}"
-
-    def refuse(message):
-        raise jinja2.TemplateError(message)
-
-    def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-    extensions = [Generation, "jinja2.ext.loopcontrols"]
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.fromisoformat(date).strftime(form)
-    return environment.from_string(source)
+def read_text(path):
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        sys.exit(f"{path} cannot be read: {fault}")
 
 
 class ChatTemplate:
@@ -87,14 +57,18 @@ class ChatTemplate:
     def __init__(self, source, names, ends, date):
         self.names, self.ends = names, tuple(sorted(filter(None, ends)))
         try:
-            self.template = compiled(source, date)
+            self.template, self.read = compiled(source, date)
         except Exception as fault:  # Jinja's, and what its extensions throw
-            sys.exit(f"the chat template cannot be compiled: {fault}")
+            sys.exit(f"the chat template cannot be compiled: {fault or type(fault).__name__}")
         self.takes_text = PROBE in self.tried(PROBE)
         listed = self.tried([{"type": "text", "text": PROBE}])
         self.takes_lists = PROBE in listed and "'text'" not in listed and '"text"' not in listed
         self.has_marks = BEGIN in self.tried_all([self.turn("user", PROBE), self.turn("assistant", PROBE)])
         self.check()
+
+    def reads(self, key):
+        """Whether it may read that key of a message."""
+        return key in self.read
 
     def turn(self, role, text):
         return {"role": role, "content": text if self.takes_text else [{"type": "text", "text": text}]}
@@ -102,9 +76,9 @@ class ChatTemplate:
     def tried(self, content):
         return self.tried_all([{"role": "user", "content": content}])
 
-    def tried_all(self, messages):
+    def tried_all(self, messages, prompt=False):
         try:
-            return self.write(messages)
+            return self.write(messages, prompt)
         except EntryFault:
             return ""
 
@@ -114,6 +88,7 @@ class ChatTemplate:
             sys.exit("the chat template writes nothing of a user's text; name another: --chat-template FILE")
         roles = ("user", "assistant", "user", "assistant")
         talk = [self.turn(role, f"{PROBE} {number}") for number, role in enumerate(roles)]
+        self.closing = ()
         try:
             text, spans = self.answered(talk)
         except Unmaskable as fault:
@@ -124,26 +99,46 @@ class ChatTemplate:
         if len(spans) != 2:
             sys.exit(f"the chat template marks {len(spans)} answers of 2; name another: --chat-template FILE")
         self.lacking = self.lacking_end(text, *spans[-1])  # behind an earlier answer a token may begin the next turn
-        first = text[slice(*spans[0])].rstrip()
-        self.earlier_end = max(filter(first.endswith, self.ends), key=len, default=None)
+        first, last = (self.end_token(text[slice(*span)]) for span in spans)
+        self.earlier_end = first
+        self.closing = tuple(token for token in (first, last) if token)
+        self.end = last or self.lacking
 
-    def write(self, messages, prompt=False):
+    def end_token(self, text):
+        return max(filter(text.rstrip().endswith, self.ends), key=len, default=None)
+
+    def write(self, messages, prompt=False, tools=None):
         try:
-            return self.template.render(
-                messages=messages, tools=None, documents=None, add_generation_prompt=prompt, **self.names
-            )
+            with limits():
+                return self.template.render(
+                    messages=messages, tools=tools, documents=None, add_generation_prompt=prompt, **self.names
+                )
         except Exception as fault:  # a template may fail in any way, and says why itself
-            raise EntryFault("template", f"the chat template says: {fault}") from None
+            why = "it takes too much memory" if isinstance(fault, MemoryError) else fault
+            raise EntryFault("template", f"the chat template says: {why}") from None
 
-    def render(self, messages):
+    def render(self, messages, tools=None):
         """The text, and begin and end of each answer in it. Raises Unmaskable."""
-        text, spans = self.answered(messages)
-        return self.ended(text, spans) if self.lacking else (text, spans)
+        text, spans = self.answered(messages, tools)
+        answers = sum(message["role"] == "assistant" for message in messages)
+        if self.lacking and len(spans) == answers:
+            text, spans = self.ended(text, spans)
+        return text, spans
 
-    def answered(self, messages):
+    def answered(self, messages, tools=None):
         """As the template writes it."""
-        text = self.write(messages)
-        return marked(text) if self.has_marks else (text, self.spans(messages, text))
+        text = self.write(messages, tools=tools)
+        return marked(text) if self.has_marks else (text, Turns(self, messages, tools, text).spans())
+
+    def unwritten(self, messages, tools=None):
+        """Roles of messages with a text of which it writes nothing."""
+        try:
+            found = Anchors(self.write(marked_messages(messages, lambda _: True), tools=tools))
+        except EntryFault:
+            return []
+        has_text = lambda number: marked_messages(messages[number : number + 1], lambda _: True) != messages[number : number + 1]  # noqa: E731
+        seen = found.first.keys() | found.last.keys()
+        return sorted({m["role"] for number, m in enumerate(messages) if number not in seen and has_text(number)})
 
     def lacking_end(self, text, begin, end):
         """The token that ends a turn, where it is not in its answer."""
@@ -159,71 +154,175 @@ class ChatTemplate:
     def ended(self, text, spans):
         """Every answer through the token that it lacks, which, where it does not follow, takes the place of the
         white space at the answer's end: as LLaVA was trained, "ASSISTANT: answer</s>USER: "."""
-        written, moved, last = "", [], 0
+        written, length, moved, last = [], 0, [], 0
         for begin, end in spans:
-            written += text[last:begin]
+            before = text[last:begin]
             answer, last = self.ended_answer(text, begin, end)
-            moved.append((len(written), len(written) + len(answer)))
-            written += answer
-        return written + text[last:], moved
+            moved.append((length + len(before), length + len(before) + len(answer)))
+            written += [before, answer]
+            length += len(before) + len(answer)
+        return "".join([*written, text[last:]]), moved
 
     def ended_answer(self, text, begin, end):
         """And where the text goes on behind it. A template may end earlier answers alone."""
-        if text[end:].lstrip().startswith(self.lacking):
-            end = text.index(self.lacking, end) + len(self.lacking)
+        behind = end
+        while behind < len(text) and text[behind].isspace():
+            behind += 1
+        if text.startswith(self.lacking, behind):
+            end = behind + len(self.lacking)
             return text[begin:end], end
         if self.earlier_end and text[begin:end].rstrip().endswith(self.earlier_end):
             return text[begin:end], end
         return text[begin:end].rstrip() + self.lacking, end
 
-    def spans(self, messages, text):
-        spans = []
-        for number, message in enumerate(messages):
-            if message["role"] != "assistant":
+
+class Turns:
+    """Where the assistant's turns of one conversation stand in what a template without {% generation %} writes."""
+
+    def __init__(self, template, messages, tools, text):
+        self.template, self.messages, self.tools, self.text = template, messages, tools, text
+        self.singly, self.before, self.behind = 0, {}, {}
+        self.anchors = Anchors(text)
+        for chosen in (lambda _: True, lambda message: message["role"] != "assistant"):
+            self.chosen = chosen
+            try:
+                found = Anchors(self.write(len(messages), chosen=chosen))
+            except EntryFault:  # of the marks
                 continue
-            begin = self.begin(messages, number, text)
-            is_last = number + 1 == len(messages)
-            through = text if is_last else self.write(messages[: number + 1])
-            end = len(through) if text.startswith(through) else self.end_of(message, begin, text)
-            written = text[begin:end].rstrip()
-            spans.append((begin, begin + len(written) if written.endswith(self.ends) else end))
-        return spans
+            if found.text == text:
+                self.anchors = found
+                break
 
-    def begin(self, messages, number, text):
+    def answers(self):
+        return [number for number, message in enumerate(self.messages) if message["role"] == "assistant"]
+
+    def write(self, count, prompt=False, chosen=lambda _: False):
+        return self.template.write(marked_messages(self.messages[:count], chosen), prompt, self.tools)
+
+    def spans(self):
+        found = []
+        for number in self.answers():
+            begin = self.begin(number)
+            found.append((begin, self.end(number, begin)))
+        return found
+
+    def alone(self, number):
+        """Counts renderings for a single turn, each as long as the conversation."""
+        self.singly += 1
+        if self.singly > MOST_SINGLY:
+            raise Unmaskable(f"message {number} and {MOST_SINGLY} before it are not written as they are")
+
+    def begin(self, number):
         """Behind the prompt for an answer; of a template that writes none, where the answer begins."""
-        before, plain = self.write(messages[:number], True), self.write(messages[:number])
-        if not text.startswith(before):
-            raise Unmaskable(f"what it writes of the first {number} messages changes with those behind them")
-        if before != plain:
+        last = self.anchors.last.get(number - 1)
+        if last is not None:
+            kind = self.messages[number - 1]["role"]
+            if kind not in self.before:
+                self.before[kind] = self.prompts(number)
+            for prompt in self.before[kind]:
+                if prompt is not None and self.text.startswith(prompt, last):
+                    return last + len(prompt)
+        self.alone(number)
+        before, plain = (self.tried(number, prompt) for prompt in (True, False))
+        if before != plain and self.text.startswith(before):
             return len(before)
-        # Not by looking for the answer, which may be as short as a letter of the turn's header.
-        tried = [self.write([*messages[:number], self.turn("assistant", a), *messages[number + 1 :]]) for a in "xy"]
-        header = os.path.commonprefix(tried)
-        if tried[0] == tried[1] or not text.startswith(header):
-            raise Unmaskable(f"it does not write message {number} as it is")
-        return len(header) if text[len(before) : len(header)].strip() else len(before)
+        header = self.header(number)
+        if header is None or not self.text.startswith(plain):
+            raise Unmaskable(f"it does not write message {number} as it is, or changes the messages before it")
+        return len(header) if self.text[len(plain) : len(header)].strip() else len(plain)
 
-    def end_of(self, message, begin, text):
+    def tried(self, number, prompt):
+        try:
+            return self.write(number, prompt)
+        except EntryFault:  # of no messages, it may be
+            return ""
+
+    def prompts(self, number):
+        """Texts from the end of the content before to where an answer begins, the likeliest first."""
+        found = []
+        for prompt in (True, False):
+            try:
+                anchors = Anchors(self.write(number, prompt, self.chosen))
+                found.append(anchors.text[anchors.last[number - 1] :] if number - 1 in anchors.last else None)
+            except EntryFault:
+                found.append(None)
+        before, plain = found
+        header = self.header(number)
+        last = self.anchors.last[number - 1]
+        header = header[last:] if header is not None and len(header) >= last else None
+        if before is None or before != plain:
+            return [before, header]
+        if header is not None and header.startswith(plain) and header[len(plain) :].strip():
+            return [header, plain]
+        return [plain]
+
+    def header(self, number):
+        """The text before an answer. Not by looking for the answer, which may be as short as a letter of that."""
+        messages, tried = self.messages, []
+        for answer in "xy":
+            changed = [*messages[:number], self.template.turn("assistant", answer), *messages[number + 1 :]]
+            try:
+                tried.append(self.template.write(changed, tools=self.tools))
+            except EntryFault:
+                return None
+        header = os.path.commonprefix(tried)
+        return header if tried[0] != tried[1] and self.text.startswith(header) else None
+
+    def end(self, number, begin):
+        """Behind the token that ends the turn, or, where none does, where the turn behind begins."""
+        ends = self.template.ends
+        if number + 1 == len(self.messages):
+            end = len(self.text)
+        else:
+            end = self.end_before(number, begin)
+        written = self.text[begin:end].rstrip()
+        return begin + len(written) if written.endswith(ends) else end
+
+    def end_before(self, number, begin):
+        following = self.anchors.first.get(number + 1, -1)
+        if following >= begin:
+            kind = self.messages[number + 1]["role"]
+            if kind not in self.behind:
+                through = self.write(number + 1)
+                is_same = self.text.startswith(through) and len(through) <= following
+                self.behind[kind] = self.text[len(through) : following] if is_same else None
+            header = self.behind[kind]
+            if header is not None and self.text.endswith(header, begin, following):
+                return following - len(header)
+            closed = [self.text.rfind(token, begin, following) + len(token) for token in self.template.closing
+                      if self.text.rfind(token, begin, following) >= 0]
+            if closed:
+                return max(closed)
+        self.alone(number)
+        through = self.write(number + 1)
+        if self.text.startswith(through) and len(through) >= begin:
+            return len(through)
+        return self.end_of(number, begin)
+
+    def end_of(self, number, begin):
         """Where a template writes earlier turns otherwise than the last one."""
-        answer = text_of(message).strip()
+        answer = text_of(self.messages[number]).strip()
         end = begin + len(answer)
-        token = next((end_token for end_token in self.ends if text.startswith(end_token, end)), None)
-        if not text.startswith(answer, begin) or token is None:
+        token = next((token for token in self.template.ends if self.text.startswith(token, end)), None)
+        if not self.text.startswith(answer, begin) or token is None:
             raise Unmaskable("it writes an earlier answer otherwise than it is")
         return end + len(token)
 
 
 def text_of(message):
-    content = message["content"]
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content)
+    return content if isinstance(content, str) else ""
 
 
 def marked(text):
     """Without the marks, which lie at the spans."""
-    spans, plain = [], ""
+    spans, plain, length = [], [], 0
     for piece in text.split(BEGIN):
         answer, end, rest = piece.partition(END)
         if end:
-            spans.append((len(plain), len(plain) + len(answer)))
-        plain += answer + rest
-    return plain, spans
+            spans.append((length, length + len(answer)))
+        plain += [answer, rest]
+        length += len(answer) + len(rest)
+    return "".join(plain), spans

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record that an entry of any format becomes: turns of text and items, and where the items are.
+"""The record that an entry of any format becomes: messages of text and items, and where the items are.
 
-An entry's value is JSON-like: {"conversations": [{"from", "value"}]} as LLaVA writes it, {"messages":
-[{"role", "content"}]} as OpenAI does, or {"text": caption} beside an image.
+An entry's value is JSON-like. The forms of conversations that it may have are those of packing/forms.py.
 """
 
 import re
@@ -11,8 +10,10 @@ from typing import NamedTuple
 MARKS = {"image": "<image>", "audio": "<audio>", "video": "<video>"}
 ITEMS = {"image": "images", "audio": "clips of sound", "video": "videos"}
 PLURALS = {"image": "images", "audio": "audios", "video": "videos"}
-ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant", "system": "system"}
 SPLIT = re.compile("(" + "|".join(MARKS.values()) + ")")
+# Keys by which data sets say whether a turn of the assistant is learned.
+LEARNED = ("weight", "loss", "train", "training", "trainable", "learn")
+YES, NO = (True, 1, "true", "1"), (False, 0, "false", "0")
 
 
 class EntryFault(Exception):
@@ -49,7 +50,9 @@ class Item(NamedTuple):
 class Message(NamedTuple):
     role: str
     parts: list  # texts and Items
-    is_list: bool  # the entry wrote it as a list of parts
+    is_list: bool = False  # the entry wrote it as a list of parts
+    fields: dict = {}  # the whole message, as chat templates read it
+    is_learned: bool = True
 
 
 class Record(NamedTuple):
@@ -58,6 +61,7 @@ class Record(NamedTuple):
     value: dict
     notes: list  # what was left out of it
     answers: list = []  # that are right, where several are
+    tools: list | None = None
 
     def marks(self, modality):
         parts = (part for message in self.messages for part in message.parts)
@@ -88,114 +92,100 @@ def answers_of(value):
     return answers
 
 
-class RecordMaker:
-    """`prompt`: the question that a caption answers."""
+def is_learned(number, fields):
+    """Whether the assistant's turn is learned, by whichever key says it."""
+    for key in LEARNED:
+        value = fields.get(key)
+        value = value.lower() if isinstance(value, str) else value
+        if value is None or (isinstance(value, (bool, int, float, str)) and value in YES):
+            continue
+        if not isinstance(value, (bool, int, float, str)) or value not in NO:
+            raise EntryFault("turns", f'message {number} has "{key}": {value!r}; allowed are 0 and 1, false and true')
+        return False
+    return True
 
-    def __init__(self, prompt=""):
-        self.prompt = prompt
+
+class RecordMaker:
+    """`prompt`: the question that a caption answers. `modalities`: those whose marks in a text stand for items; others
+    are text where the entry has no such item. `is_prompt`: the last turn is the user's, and nothing is learned."""
+
+    def __init__(self, prompt="", modalities=tuple(MARKS), is_prompt=False):
+        self.prompt, self.modalities, self.is_prompt = prompt, modalities, is_prompt
 
     def record(self, entry):
+        from packing.forms import form_of  # which builds on this module
+
         if entry.fault:
             raise entry.fault
         value = entry.value
         if not isinstance(value, dict):
             raise EntryFault("turns", "has no conversations")
-        sources = {modality: sources_of(value, entry.inside, modality) for modality in MARKS}
+        self.sources = {modality: sources_of(value, entry.inside, modality) for modality in MARKS}
         self.next = dict.fromkeys(MARKS, 0)
-        if value.get("conversations") is None and "messages" in value:
-            messages = [self.message(n, m, sources) for n, m in enumerate(self.listed(value, "messages"))]
-        elif value.get("conversations") is None and isinstance(value.get("text"), str):
-            if names_items(value, entry.inside) and not any(sources.values()):
-                raise EntryFault("items", "the image, sound or video beside its text is null")
-            messages = self.caption(value, sources)
-        else:
-            turns = enumerate(self.listed(value, "conversations"))
-            messages = [self.turn(n, turn, value["conversations"]) for n, turn in turns]
-        check_order(messages)
-        notes = [*entry.notes, *["tools left out"] * bool(value.get("tools"))]
-        return Record(messages, sources, value, notes, answers_of(value))
+        self.has_items, self.notes = names_items(value, entry.inside), list(entry.notes)
+        form = form_of(value, self)
+        messages = form.messages
+        self.check(messages)
+        notes = [*self.notes, *form.notes]
+        return Record(messages, self.sources, value, notes, answers_of(value), form.tools)
 
-    def listed(self, value, key):
-        found = value.get(key)
-        if not isinstance(found, list) or not found:
-            raise EntryFault("turns", f"has no {key}")
-        return found
+    def check(self, messages):
+        if (messages[-1].role == "assistant") == self.is_prompt:
+            raise EntryFault("turns", "ends with an answer" if self.is_prompt else "ends with a human turn")
+        if not self.is_prompt and not any(m.is_learned for m in messages if m.role == "assistant"):
+            raise EntryFault("mask", "has no turn that is learned: each turn of the assistant is marked as not to be")
 
-    def turn(self, number, turn, turns):
-        """LLaVA's: human and gpt by turns, perhaps behind a system's."""
-        after_system = isinstance(turns[0], dict) and turns[0].get("from") == "system"
-        speaker = ("human", "gpt")[(number - after_system) % 2]
-        if after_system and number == 0:
-            speaker = "system"
-        if not isinstance(turn, dict) or turn.get("from") != speaker or not isinstance(turn.get("value"), str):
-            raise EntryFault("turns", f'turn {number} must be {{"from": "{speaker}", "value": text}}')
-        return self.of_text(ROLES[speaker], turn["value"])
-
-    def of_text(self, role, text):
+    def of_text(self, number, role, text, fields):
         """Marks stand for items in a user's turns alone."""
+        modality = {mark: name for name, mark in MARKS.items() if name in self.modalities or self.sources[name]}
         pieces = SPLIT.split(text) if role == "user" else [text]
-        modality = {mark: name for name, mark in MARKS.items()}
+        as_text = {p for p in pieces if role == "user" and p in MARKS.values() and p not in modality}
+        self.notes += [f"{mark} is text, since the model takes no such items" for mark in sorted(as_text)]
         parts = [self.item(modality[p]) if role == "user" and p in modality else p for p in pieces]
-        return Message(role, [part for part in parts if part != ""] or [""], False)
+        return Message(role, joined(parts) or [""], False, fields, is_learned(number, fields))
 
     def item(self, modality):
         self.next[modality] += 1
         return Item(modality, self.next[modality] - 1)
 
-    def caption(self, value, sources):
-        parts = [self.item(modality) for modality in MARKS for _ in sources[modality]]
-        prompt = value.get("prompt", self.prompt)
-        if not isinstance(prompt, str):
-            raise EntryFault("turns", "its prompt is no text")
-        answer = Message("assistant", [value["text"]], False)
-        return [Message("user", [*parts, prompt] if prompt or not parts else parts, True), answer]
-
-    def message(self, number, message, sources):
-        """OpenAI's."""
-        role = message.get("role") if isinstance(message, dict) else None
-        if role in ("tool", "function") or (isinstance(message, dict) and message.get("tool_calls")):
-            raise EntryFault("tools", f"message {number} is a call of a tool or its answer")
-        content = message.get("content") if isinstance(message, dict) else None
-        if role not in ("system", "user", "assistant") or not isinstance(content, (str, list)):
-            raise EntryFault(
-                "turns", f'message {number} must be {{"role": "system", "user" or "assistant", "content": text or parts}}'
-            )
-        if isinstance(content, str):
-            return self.of_text(role, content)
-        parts = [self.part(number, part, sources) for part in content]
-        if role != "user" and not all(isinstance(part, str) for part in parts):
+    def of_parts(self, number, role, content, fields):
+        parts = [self.part(number, part) for part in content]
+        if role not in ("user", "tool") and not all(isinstance(part, str) for part in parts):
             raise EntryFault("turns", f"message {number} of the {role} holds more than text")
-        return Message(role, parts or [""], True)
+        return Message(role, parts or [""], True, fields, is_learned(number, fields))
 
-    def part(self, number, part, sources):
+    def part(self, number, part):
+        """Of a message's content, as OpenAI and transformers have them."""
+        if isinstance(part, str):
+            return part
         kind = part.get("type") if isinstance(part, dict) else None
         if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
             return part["text"]
         if kind in ("image_url", "input_image"):
             link = part.get("image_url")
-            return self.named("image", link.get("url") if isinstance(link, dict) else link, number, sources)
+            return self.named("image", link.get("url") if isinstance(link, dict) else link, number)
         if kind == "input_audio" and isinstance(part.get("input_audio"), dict):
             data = part["input_audio"].get("data")
             link = f"data:audio/any;base64,{data}" if isinstance(data, str) else None
-            return self.named("audio", link, number, sources)
-        if kind in MARKS:
-            source = next((part[key] for key in (kind, "path", "url") if key in part), None)
-            return self.item(kind) if source is None else self.named(kind, source, number, sources)
+            return self.named("audio", link, number)
+        if isinstance(kind, str) and kind in MARKS:
+            source = next((part[key] for key in (kind, "path", "url") if part.get(key) is not None), None)
+            return self.item(kind) if source is None else self.named(kind, source, number)
         raise EntryFault("turns", f"message {number} has a part of type {kind}, which is not known, or lacks its content")
 
-    def named(self, modality, source, number, sources):
+    def named(self, modality, source, number):
         if not isinstance(source, str):
             raise EntryFault("turns", f"message {number} has a part of type {modality} that names none")
-        sources[modality].insert(self.next[modality], source)
+        self.sources[modality].insert(self.next[modality], source)
         return self.item(modality)
 
 
-def check_order(messages):
-    """A system's message or none, then user and assistant by turns; the last is the assistant's."""
-    talk = messages[messages[0].role == "system" :]
-    for number, message in enumerate(talk):
-        if message.role != ("user", "assistant")[number % 2]:
-            raise EntryFault("turns", f"the {message.role}'s message {number} is not where it should be: user and "
-                             "assistant take turns, a system's message comes first")
-    if len(talk) % 2 or not talk:
-        raise EntryFault("turns", "ends with a human turn")
+def joined(parts):
+    """Texts that follow each other are one."""
+    found = []
+    for part in parts:
+        if isinstance(part, str) and found and isinstance(found[-1], str):
+            found[-1] += part
+        elif part != "":
+            found.append(part)
+    return found

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token ids and loss mask of a record: what stands for its items, and its turns, which a chat template
-writes or else the form that its family is known by."""
+"""Token ids and loss mask of a record: the text of its turns, which a chat template writes or else the form that its
+family is known by, is encoded as a whole, with the tokens that stand for its items in it."""
 
+import bisect
 import sys
 
-from packing.chat_template import BEGIN, Unmaskable
-from packing.record import ITEMS, MARKS, EntryFault, Item
+from packing.anchors import NOT_CHARACTERS
+from packing.chat_template import Unmaskable
+from packing.forms import unread
+from packing.record import ITEMS, LEARNED, MARKS, EntryFault, Item
+from tokenizers import AddedToken, Tokenizer
 
-# Of images beside which crops stand, as Gemma3Processor writes it.
+# Texts around images with crops, as Gemma3Processor writes them.
 BEFORE_ORIGINAL = "Here is the original image "
 BEFORE_CROPS = " and here are some crops to help you see better "
+# Stand for placeholders that have no token of the tokenizer's.
+STAND_INS = {"image": "\ufde0\ufdd5", "audio": "\ufde0\ufdd6", "video": "\ufde0\ufdd7"}
 
 
 class FixedCounts:
@@ -40,72 +46,93 @@ class FixedCounts:
 
 
 class Tokens:
-    """What turns of both forms share: ids of texts, and what stands for items."""
+    """What turns of both forms share: the text that stands for items, and ids and mask of a whole text.
+    `template_wraps`: the tokens around an image are the chat template's."""
+
+    template_wraps = False
 
     def __init__(self, tokenizer, arguments, model):
         self.tokenizer, self.model, self.max_tokens = tokenizer, model, arguments.max_tokens
         self.turns = model.turns(tokenizer)
         self.placeholder = {name: model.placeholders.get(name, -1) for name in MARKS}
+        self.modalities = tuple(name for name, token in self.placeholder.items() if token >= 0)
+        self.is_prompt = getattr(arguments, "prompts", False)
+        added = tokenizer.get_added_tokens_decoder()
+        self.special = [token.content for token in added.values() if token.special]
+        self.heads = {token[:2] for token in self.special}
+        self.spell = {
+            name: added[self.placeholder[name]].content if self.placeholder[name] in added else STAND_INS[name]
+            for name in self.modalities
+        }
+        self.encoder, self.replaced = tokenizer, {}
+        lacking = [name for name in self.modalities if self.spell[name] == STAND_INS[name]]
+        if lacking:
+            self.encoder = Tokenizer.from_str(tokenizer.to_str())
+            self.encoder.add_special_tokens([AddedToken(STAND_INS[name], special=True) for name in lacking])
+            self.replaced = {self.encoder.token_to_id(STAND_INS[name]): self.placeholder[name] for name in lacking}
 
-    def id_of(self, name):
-        return token_id(self.tokenizer, name)
-
-    def encode(self, text):
-        check_text(text)
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
+    def name(self, token):
+        """A token that a form writes; its tokenizer must know it, and as a whole."""
+        if token and self.tokenizer.token_to_id(token) is None:
+            raise EntryFault("items", f"the tokenizer has no token {token}, which stands around images")
+        if token and token_id(self.tokenizer, token) not in self.tokenizer.get_added_tokens_decoder():
+            self.tokenizer.add_special_tokens([AddedToken(token, special=True)])
+            if self.encoder is not self.tokenizer:
+                self.encoder.add_special_tokens([AddedToken(token, special=True)])
+        return token
 
     def item(self, modality, item, is_alone):
-        """What stands for an item, the only one of its sample or not, in texts and lists of ids, with
-        what stands around an image and between its rows, and how many placeholders these have."""
+        """The text that stands for an item, the only one of its sample or not, with the text around an image and
+        between its rows, and how many placeholders are in it."""
         try:
             return self.video(item) if modality == "video" else self.image_or_sound(modality, item, is_alone)
         except ValueError as fault:
             raise EntryFault("items", f"{modality}: {fault}") from None
 
     def video(self, item):
-        before, after = ([self.id_of(name)] if name else [] for name in self.turns.around_image)
-        ids, moments = [], self.model.moments(item)
-        for stamp, count in moments:
-            ids += self.encode(stamp) if stamp else []
-            ids += before + [self.placeholder["video"]] * count + after
-        return [ids], sum(count for _, count in moments)
+        moments = self.model.moments(item)
+        # Where moments have stamps, each is wrapped, also within what a chat template writes around the video.
+        is_wrapped = any(stamp for stamp, _ in moments) or not self.template_wraps
+        before, after = map(self.name, self.turns.around_image) if is_wrapped else ("", "")
+        text = "".join(f"{stamp}{before}{self.spell['video'] * count}{after}" for stamp, count in moments)
+        return text, sum(count for _, count in moments)
 
     def image_or_sound(self, modality, item, is_alone):
+        placeholder = self.spell[modality]
         spelled = self.model.spelled(modality, item)
         if spelled:
-            pieces = [[self.placeholder[modality]] * p if isinstance(p, int) else p for p in spelled]
-            return pieces, sum(p for p in spelled if isinstance(p, int))
+            text = "".join(placeholder * p if isinstance(p, int) else p for p in spelled)
+            return text, sum(p for p in spelled if isinstance(p, int))
         rows = self.model.rows(modality, item, is_alone)
         turns, is_image = self.turns, modality == "image"
         crops = self.model.crops(item) if is_image else 0
-        around = (*turns.around_image, turns.row_end) if is_image else ("", "", "")
-        before, after, between = ([self.id_of(name)] if name else [] for name in around)
-        ids = before
-        for count in rows:
-            ids = ids + [self.placeholder[modality]] * count + between
+        around = ("", "") if self.template_wraps else turns.around_image
+        before, after, between = map(self.name, (*around, turns.row_end) if is_image else ("", "", ""))
         beside = turns.beside_image if is_image else ""
-        image = [beside, ids[: len(ids) - len(between)] + after, beside]
+        image = f"{beside}{before}{between.join(placeholder * count for count in rows)}{after}{beside}"
         if not crops:
             return image, sum(rows)
-        of_crops = [*image, *[" ", *image] * (crops - 1)]
-        return [BEFORE_ORIGINAL, *image, BEFORE_CROPS, *of_crops], sum(rows) * (1 + crops)
+        return f"{BEFORE_ORIGINAL}{image}{BEFORE_CROPS}{' '.join([image] * crops)}", sum(rows) * (1 + crops)
 
     def sample(self, record, items):
         """Ids, mask, and items in the order in which they stand."""
-        check_text("".join(record.answers))
+        for message in record.messages:
+            self.check_message(message, record.notes)
         for name, mark in MARKS.items():
             marks = record.marks(name)
             if marks and self.placeholder[name] < 0:
                 missing = "a model of videos (--model)" if name == "video" else f"--{name}-tokens"
-                raise EntryFault("items", f"has {mark}, but {missing} is not given")
+                raise EntryFault("items", f"has {mark}, but {missing} is not given, or the model takes none")
             if marks != len(items[name]):
                 raise EntryFault(
                     "items", f"has {len(items[name])} {ITEMS[name]} but {marks} {mark} in its human turns"
                 )
+        check_text("".join(record.answers))
         stands = {
             name: [self.item(name, item, len(found) == 1) for item in found] for name, found in items.items()
         }
-        tokens, mask, order = self.written(record.messages, stands)
+        text, spans, order = self.written(record, {n: [text for text, _ in found] for n, found in stands.items()})
+        tokens, mask = self.encoded(text, spans)
         for name, mark in MARKS.items():
             placeholders = tokens.count(self.placeholder[name])
             if placeholders != sum(count for _, count in stands[name]):
@@ -117,94 +144,175 @@ class Tokens:
             raise EntryFault("too long", f"has {len(tokens)} tokens, more than --max-tokens {self.max_tokens}")
         return tokens, mask, [items[part.modality][part.number] for part in order]
 
+    def check_message(self, message, notes):
+        """Tokens of the tokenizer in somebody's text are what they are, as in transformers, and noted."""
+        text = "\n".join(part for part in message.parts if isinstance(part, str))
+        check_text(text)
+        if any(head in text for head in self.heads):
+            notes += [f"the text of the {message.role} holds the special token {t}" for t in self.special if t in text]
+        if message.role != "assistant" and any(message.fields.get(key) for key in LEARNED):
+            notes.append(f"turns of the {message.role} are marked as to be learned, which only the assistant's are")
+
+    def encoded(self, text, spans):
+        try:
+            encoding = self.encoder.encode(text, add_special_tokens=False)
+        except Exception as fault:  # the library throws nothing narrower
+            raise EntryFault("text", f"the tokenizer says: {fault}") from None
+        ids = [self.replaced.get(number, number) for number in encoding.ids] if self.replaced else encoding.ids
+        return ids, mask_of(encoding.offsets, spans)
+
 
 class FamilyTurns(Tokens):
     """Turns in the form that a family's instruction models are trained with, or in Vicuna's."""
 
-    def joined(self, pieces):
-        """Ids of texts and lists of ids; texts that follow each other are one."""
-        ids, text = [], ""
-        for piece in [*pieces, []]:
-            if isinstance(piece, str):
-                text += piece
-                continue
-            ids += (self.encode(text) if text else []) + piece
-            text = ""
-        return ids
+    def __init__(self, tokenizer, arguments, model):
+        super().__init__(tokenizer, arguments, model)
+        for token in filter(None, (self.turns.start, self.turns.end)):
+            token_id(tokenizer, token)
+            self.name(token)
 
     def prompt(self, parts, stands):
         begins_with_image = isinstance(parts[0], Item) and parts[0].modality == "image"
         pieces = [self.turns.opening, "" if begins_with_image else self.turns.before_text]
-        for part in parts:
-            pieces += [part] if isinstance(part, str) else stands[part.modality][part.number][0]
-        return self.joined([*pieces, self.turns.reply])
+        pieces += [part if isinstance(part, str) else stands[part.modality][part.number] for part in parts]
+        return "".join([*pieces, self.turns.reply])
 
-    def written(self, messages, stands):
-        if messages[0].role == "system":
-            raise EntryFault("turns", "has a system's turn, for which a chat template is needed: --chat-template")
-        turns, order = self.turns, [p for m in messages for p in m.parts if isinstance(p, Item)]
-        start, end = ([self.id_of(name)] if name else [] for name in (turns.start, turns.end))
-        tokens, mask = list(start), [0] * len(start)
-        gap = self.encode(turns.gap) if turns.gap else []
-        for human, gpt in zip(messages[::2], messages[1::2]):
+    def written(self, record, stands):
+        messages, turns = record.messages, self.turns
+        check_order(messages)
+        record.notes.extend(unread(messages, lambda key: False))
+        if record.tools:
+            record.notes.append("tools left out, for which a chat template is needed")
+        pieces, spans, length = [turns.start], [], len(turns.start)
+        for human, gpt in zip(messages[::2], [*messages[1::2], None]):
             prompt = self.prompt(human.parts, stands)
-            answer = self.encode(turns.lead + "".join(gpt.parts)) + end
-            tokens += prompt + answer + gap
-            mask += [0] * len(prompt) + [1] * len(answer) + [0] * len(gap)
-        return tokens, mask, order
+            answer = f"{turns.lead}{''.join(gpt.parts)}{turns.end}" if gpt else turns.end
+            pieces += [prompt, answer, turns.gap if gpt else ""]
+            begin = length + len(prompt)
+            if gpt is None or gpt.is_learned:
+                spans.append((begin, begin + len(answer)))
+            length = begin + len(answer) + len(pieces[-1])
+        return "".join(pieces), spans, [p for m in messages for p in m.parts if isinstance(p, Item)]
 
 
 class TemplateTurns(Tokens):
-    """Turns as a chat template writes them. Its mark of an item gives way to what stands for the item."""
+    """Turns as a chat template writes them. Its mark of an item gives way to what stands for the item.
+    `for_tools`: the template of conversations with tools, where it is another."""
 
-    def __init__(self, tokenizer, arguments, model, template):
+    def __init__(self, tokenizer, arguments, model, template, for_tools=None):
         super().__init__(tokenizer, arguments, model)
-        self.template = template
-        known = [name for name, token in self.placeholder.items() if token >= 0 and tokenizer.id_to_token(token)]
+        self.template, self.for_tools = template, for_tools or template
+        self.template_wraps = self.turns.template_wraps
+        known = [name for name in self.modalities if tokenizer.id_to_token(self.placeholder[name])]
         self.marks = {name: self.mark(name) for name in known}
+        self.spaced = {name: self.is_spaced(name) for name in known}
         # As in transformers, where processors let the tokenizer add what begins a text, and its own templates do not.
         self.opening = opening(tokenizer) if self.marks else []
 
+    def tried(self, modality):
+        return self.template.tried([{"type": modality}, {"type": "text", "text": "?"}])
+
     def mark(self, modality):
-        """What the template writes for an item, and whether it does it itself."""
+        """What of the template's text an item's takes the place of, and whether it writes that itself."""
         placeholder = self.tokenizer.id_to_token(self.placeholder[modality])
-        before, after = self.turns.around_image if modality != "audio" else ("", "")
-        names = (before + placeholder + after, placeholder, before, MARKS[modality])
-        written = self.template.tried([{"type": modality}, {"type": "text", "text": "?"}])
-        found = next((name for name in names if name and name in written), None)
-        return found or names[0], found is not None
+        before = self.turns.around_image[0] if modality != "audio" else ""
+        written = self.tried(modality)
+        found = next((name for name in (placeholder, before, MARKS[modality]) if name and name in written), None)
+        return found or placeholder, found is not None
+
+    def inserted(self, modality):
+        """The text for an item in a message of a template that takes texts alone."""
+        before, after = self.turns.around_image if self.template_wraps and modality != "audio" else ("", "")
+        return before + self.marks[modality][0] + after
+
+    def is_spaced(self, modality):
+        """Whether a new line is written behind an item in any case, so that LLaVA's "<image>\n" would make another."""
+        beside = self.turns.beside_image if modality == "image" else ""
+        return (self.tried(modality).partition(self.marks[modality][0])[2] + "?").startswith("\n") or beside.endswith("\n")
 
     def content(self, message):
         """A text, or a list of parts, as the entry has it where the template takes that."""
         template = self.template
+        if message.fields.get("content", "") is None:
+            return None
         own = all(self.marks[part.modality][1] for part in message.parts if isinstance(part, Item))
         has_items = any(isinstance(part, Item) for part in message.parts)
         if template.takes_lists and own and (has_items or message.is_list or not template.takes_text):
             texts = lambda part: {"type": "text", "text": part} if isinstance(part, str) else {"type": part.modality}  # noqa: E731
-            return [texts(part) for part in message.parts]
-        text = "".join(part if isinstance(part, str) else self.marks[part.modality][0] for part in message.parts)
+            return [texts(part) for part in self.unspaced(message)]
+        text = "".join(part if isinstance(part, str) else self.inserted(part.modality) for part in message.parts)
         return text if template.takes_text else [{"type": "text", "text": text}]
 
-    def written(self, messages, stands):
+    def unspaced(self, message):
+        """Its parts, without the new lines by which LLaVA's form sets marks of items apart."""
+        parts = list(message.parts)
+        if message.is_list:
+            return parts
+        spaced = lambda n: 0 <= n < len(parts) and isinstance(parts[n], Item) and self.spaced[parts[n].modality]  # noqa: E731
+        for number, part in enumerate(parts):
+            if not isinstance(part, str):
+                continue
+            if spaced(number - 1) and part.startswith("\n"):
+                part = part[1:]
+            if spaced(number + 1) and number + 2 == len(parts):
+                part = part.removesuffix("\n")
+            parts[number] = part
+        return [part for part in parts if part != ""]
+
+    def written(self, record, stands):
         for name in stands:
             if stands[name] and name not in self.marks:
                 token = self.placeholder[name]
                 raise EntryFault("items", f"the tokenizer has no token {token}, which stands for {ITEMS[name]}")
-        for message in messages:
-            check_text("".join(part for part in message.parts if isinstance(part, str)))
+        template = self.for_tools if record.tools else self.template
+        messages = [self.whole(message) for message in record.messages]
+        self.check_fields(record, messages, template)
+        if self.is_prompt:
+            text = template.write(messages, prompt=True, tools=record.tools)
+            spans = [(len(text), len(text) + len(template.end))]
+            text += template.end
+        else:
+            text, spans = self.answers(record, messages, template)
+        places = self.places(text, stands)
+        text, spans = replaced(text, spans, places, lambda item: stands[item.modality][item.number])
+        return text, spans, [item for _, _, item in places]
+
+    def whole(self, message):
+        content = self.content(message)
+        return {**{"role": message.role, "content": content}, **message.fields, "role": message.role, "content": content}
+
+    def check_fields(self, record, messages, template):
+        """Notes on what the template leaves out; a call of a tool that would be lost is at fault."""
+        for number, message in enumerate(messages):
+            if message.get("tool_calls") and not template.reads("tool_calls"):
+                raise EntryFault("tools", f"message {number} calls a tool, which the chat template does not write; name "
+                                 "another: --chat-template FILE")
+        record.notes.extend(unread(record.messages, template.reads))
+        if record.tools and not template.reads("tools"):
+            record.notes.append("tools left out, which the chat template does not write")
+        if any(isinstance(arguments, str) for message in messages for arguments in arguments_of(message)):
+            record.notes.append("arguments of tool calls are texts, and written as the chat template writes texts")
+        if {message.role for message in record.messages} - {"system", "user", "assistant"}:
+            for role in template.unwritten(messages, record.tools):
+                record.notes.append(f"the chat template writes nothing of a message of the {role}")
+
+    def answers(self, record, messages, template):
         try:
-            text, spans = self.template.render([{"role": m.role, "content": self.content(m)} for m in messages])
+            text, spans = template.render(messages, record.tools)
         except Unmaskable as fault:
             raise EntryFault("mask", f"its answers cannot be masked exactly: {fault}") from None
-        if len(spans) != sum(message.role == "assistant" for message in messages):
-            raise EntryFault("mask", f"the chat template marks {len(spans)} answers")
-        places = self.places(text, stands)
-        text, spans = replaced(text, spans, places, lambda item: self.spelt(stands[item.modality][item.number][0]))
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        ids, mask = encoding.ids, mask_of(encoding.offsets, spans)
+        learned = [message.is_learned for message in record.messages if message.role == "assistant"]
+        if len(spans) == len(learned):
+            return text, [span for span, is_learned in zip(spans, learned) if is_learned]
+        if template.lacking or not all(learned) or not spans:
+            raise EntryFault("mask", f"the chat template marks {len(spans)} answers of {len(learned)}")
+        return text, spans
+
+    def encoded(self, text, spans):
+        ids, mask = super().encoded(text, spans)
         if ids[: len(self.opening)] != self.opening:  # the template may write bos_token itself
             ids, mask = self.opening + ids, [0] * len(self.opening) + mask
-        return ids, mask, [item for _, _, item in places]
+        return ids, mask
 
     def places(self, text, stands):
         """Begin, end and item of each mark, in order."""
@@ -220,9 +328,24 @@ class TemplateTurns(Tokens):
                 begin += len(mark)
         return sorted(places)
 
-    def spelt(self, pieces):
-        names = (p if isinstance(p, str) else "".join(map(self.tokenizer.id_to_token, p)) for p in pieces)
-        return "".join(names)
+
+def arguments_of(message):
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else []:
+        function = call.get("function", call) if isinstance(call, dict) else {}
+        yield function.get("arguments") if isinstance(function, dict) else None
+
+
+def check_order(messages):
+    """Forms without a chat template have user and assistant by turns; the first is the user's."""
+    if messages[0].role == "system":
+        raise EntryFault("turns", "has a system's turn, for which a chat template is needed: --chat-template")
+    for number, message in enumerate(messages):
+        if message.role != ("user", "assistant")[number % 2]:
+            raise EntryFault("turns", f"the {message.role}'s message {number} is not where it should be: user and "
+                             "assistant take turns where there is no chat template")
+        if message.fields.get("tool_calls"):
+            raise EntryFault("tools", f"message {number} calls a tool, for which a chat template is needed: --chat-template")
 
 
 def opening(tokenizer):
@@ -231,31 +354,33 @@ def opening(tokenizer):
     return encoding.ids[: [*encoding.special_tokens_mask, 0].index(0)]
 
 
-def replaced(text, spans, places, spelt):
+def replaced(text, spans, places, spelled):
     """The text with marks replaced, and spans moved with it, in which no mark may lie."""
-    pieces, last, moved = [], 0, [list(span) for span in spans]
+    pieces, last, grown, ends = [], 0, [0], [end for _, end, _ in places]
     for begin, end, item in places:
-        if any(first < end and begin < after for first, after in spans):
-            raise EntryFault("items", "an answer holds the mark of an item")
-        pieces += [text[last:begin], spelt(item)]
-        for span, (first, after) in zip(moved, spans):
-            grown = len(pieces[-1]) - (end - begin)
-            span[0] += grown * (first >= end)
-            span[1] += grown * (after >= end)
+        span = bisect.bisect_right(spans, (begin, begin))
+        for first, after in spans[max(0, span - 1) : span + 1]:
+            if first < end and begin < after:
+                raise EntryFault("items", "an answer holds the mark of an item")
+        pieces += [text[last:begin], spelled(item)]
+        grown.append(grown[-1] + len(pieces[-1]) - (end - begin))
         last = end
+    moved = [tuple(side + grown[bisect.bisect_right(ends, side)] for side in span) for span in spans]
     return "".join([*pieces, text[last:]]), moved
 
 
 def mask_of(offsets, spans):
     """1 for tokens with a character of a span. A token reaches from the end of the one before, whatever
-    its offsets leave out as space; tokens that share a character are as the first of them."""
-    mask, last = [], 0
+    its offsets leave out as space; tokens that share a character are as the first of them. Spans are in order."""
+    mask, last, number = [], 0, 0
     for _, end in offsets:
         end = max(end, last)
         if end == last and mask:
             mask.append(mask[-1])
             continue
-        mask.append(int(any(last < after and first < end for first, after in spans)))
+        while number < len(spans) and spans[number][1] <= last:
+            number += 1
+        mask.append(int(number < len(spans) and spans[number][0] < end))
         last = end
     return mask
 
@@ -265,8 +390,9 @@ def check_text(text):
         text.encode()
     except UnicodeEncodeError as fault:
         raise EntryFault("text", f"text is not valid Unicode: {fault.reason}") from None
-    if BEGIN in text:
-        raise EntryFault("text", "text holds U+FDD0, which is no character")
+    found = NOT_CHARACTERS.search(text)
+    if found:
+        raise EntryFault("text", f"text holds U+{ord(found[0]):X}, which is no character")
 
 
 def token_id(tokenizer, name):

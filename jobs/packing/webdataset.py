@@ -8,6 +8,7 @@ import tarfile
 import zlib
 from pathlib import PurePosixPath
 
+from packing.forms import has_turns
 from packing.json_lines import parsed
 from packing.record import PLURALS, Entry, EntryFault
 
@@ -43,7 +44,7 @@ def value_of(texts):
     value = parsed(texts["json"]) if "json" in texts else {}
     if not isinstance(value, dict):
         raise EntryFault("turns", "its .json is no object")
-    if not {"conversations", "messages"} & value.keys():
+    if not has_turns(value):
         text = texts.get("txt", texts.get("caption"))
         try:
             value["text"] = text.decode().strip() if text is not None else value.get("text", value.get("caption"))
@@ -57,7 +58,7 @@ def value_of(texts):
 def check_items(value, inside, ignored):
     """A caption is about something, inside or named."""
     named = [value.get(name) for pair in PLURALS.items() for name in pair]
-    if not {"conversations", "messages"} & value.keys() and not any([*inside.values(), *named]):
+    if not has_turns(value) and not any([*inside.values(), *named]):
         raise EntryFault(
             "items",
             f"its text has no image or sound beside it; left out are {', '.join(sorted(ignored)) or 'no members'}; "

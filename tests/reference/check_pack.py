@@ -21,6 +21,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 JPEG = b"\xff\xd8\xff\xe0 the packer looks no further"
 PNG = b"\x89PNG\r\n\x1a\n nor here"
 PNG_HEAD = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"  # what follows are width and height
+AS_IT_IS = {"tokenizer_class": "PreTrainedTokenizerFast"}  # tokenizer.json, where a family's class would build another
 WAV, FLAC = b"RIFF\x10\0\0\0WAVE the rest", b"fLaC the rest"
 
 
@@ -122,6 +123,7 @@ class Llava(FolderCase):
         tokenizer.save(str(model / "tokenizer.json"))
         config = {"model_type": "gemma3", "image_token_index": len(special) - 1, "mm_tokens_per_image": 4}
         (model / "config.json").write_text(json.dumps({**config, "vision_config": {}}))
+        (model / "tokenizer_config.json").write_text(json.dumps(AS_IT_IS))
         return model, tokenizer
 
     def test_turns_of_gemma3(self):
@@ -176,6 +178,7 @@ class Llava(FolderCase):
         tokenizer.save(str(model / "tokenizer.json"))
         config = {"model_type": "qwen2_vl", "video_token_id": 4, "vision_config": {"patch_size": 2}}
         (model / "config.json").write_text(json.dumps(config))
+        (model / "tokenizer_config.json").write_text(json.dumps(AS_IT_IS))
         return model
 
     def pack_videos(self, model, one, *more):
@@ -261,8 +264,10 @@ class Llava(FolderCase):
                 result = self.pack_videos(model, fault)
                 self.assertEqual(result.returncode, 1, result.stderr)
                 self.assertIn(part, result.stderr)
-        self.assertIn("a model of videos (--model) is not given", self.pack([talk]).stderr)
-        self.assertIn("--videos names no folder", self.pack([{**talk, "video": "a"}]).stderr)
+        shown = {**talk, "video": "a"}
+        unable = self.pack([shown], "--videos", self.folder / "videos")
+        self.assertIn("a model of videos (--model) is not given", unable.stderr)
+        self.assertIn("--videos names no folder", self.pack([shown]).stderr)
 
     def test_pack_sound(self):
         both = {**entry(["<audio> of <image><audio>", "a b"], "a.jpg"), "audio": ["a.wav", "b.flac"]}
@@ -296,7 +301,18 @@ class Llava(FolderCase):
                 self.assertIn(part, result.stderr)
         spoken = {**entry(["<audio>", "x"]), "audio": "a.wav"}
         self.assertIn("--sounds names no folder", self.pack([spoken]).stderr)
-        self.assertIn("--audio-tokens is not given", self.pack([entry(["<audio>", "x"])]).stderr)
+        unable = self.pack([spoken], "--sounds", self.folder / "sounds")
+        self.assertIn("--audio-tokens is not given", unable.stderr)
+
+    def test_marks_of_items_that_a_model_does_not_take_are_text(self):
+        """In an entry that has no such items."""
+        result = self.pack([entry(["say <audio> or <video>", "x"])])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        (sample,) = dump(self.folder / "out.h5", 3)["samples"]
+        text = "<s>USER: say <audio> or <video> ASSISTANT: x</s>"
+        self.assertEqual(sample["tokens"], self.tokenizer.encode(text, add_special_tokens=False).ids)
+        notes = json.loads((self.folder / "out.h5.report.json").read_text())["notes"]
+        self.assertIn("<video> is text, since the model takes no such items", notes)
 
     def test_raw_sound(self):
         sys.path.insert(0, str(JOBS))
@@ -329,8 +345,10 @@ class Llava(FolderCase):
             (entry(["hello", "\ud800"]), "not valid Unicode"),
             (
                 {"id": 7, "conversations": [{"from": "gpt", "value": "x"}]},
-                'turn 0 must be {"from": "human"',
+                "the assistant's message 0 is not where it should be",
             ),
+            ({"id": 7, "conversations": [{"from": "judge", "value": "x"}]}, 'turn 0 must be {"from": speaker'),
+            ({"id": 7, "chosen": "a", "rejected": "b"}, "its keys are id, chosen, rejected; allowed are conversations"),
             (entry(["hello", "x" * 200]), "more than --max-tokens 100"),
             ("text", "has no conversations"),
         ]:

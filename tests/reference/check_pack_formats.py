@@ -204,7 +204,7 @@ class Formats(FormatsCase):
             (talk(uri(PNG + b"\0" * (2 << 20))), "too large", "more than --max-item-mib 1"),
             (talk("pipe.png"), "unreadable", "it is no regular file"),
             ({"messages": [{"role": "user", "content": [{"type": "smell"}]}]}, "turns", "a part of type smell"),
-            ({"messages": [{"role": "judge", "content": "x"}]}, "turns", 'message 0 must be {"role": "system"'),
+            ({"messages": [{"role": "judge", "content": "x"}]}, "turns", "ends with a human turn"),
             ({"messages": [{"role": "assistant", "content": "x"}]}, "turns", "is not where it should be"),
             ({"messages": [{"role": "system", "content": "x"}]}, "turns", "ends with a human turn"),
             ({"messages": []}, "turns", "has no messages"),
@@ -214,7 +214,7 @@ class Formats(FormatsCase):
             ('{"id": ' + "1" * 5000 + "}", "not JSON", "is not JSON: Exceeds the limit"),
             ({**talk("a.png"), "answers": ["\ud83d"]}, "text", "text is not valid Unicode"),
             ('"' + "x" * (5 << 20) + '"', "too large", "has more than 4194304 bytes"),
-            ({"messages": [{"role": "tool", "content": "x"}]}, "tools", "is a call of a tool"),
+            ({"messages": [{"role": r, "content": "x"} for r in ("tool", "assistant")]}, "turns", "is not where"),
         ]
         more = ["--on-fault", "skip", "--max-image-pixels", 100000, "--max-item-mib", 1]
         (sample,) = self.samples(self.lines(*[line for line, _, _ in lines]), *more)

@@ -8,6 +8,7 @@ import json
 import sys
 import unittest
 from types import SimpleNamespace
+from unittest import mock
 
 from pack_scripts import JOBS, dump, run  # isort: skip
 from folder_case import FolderCase  # isort: skip
@@ -20,8 +21,9 @@ except ImportError as missing:
     sys.exit(77)
 
 sys.path.insert(0, str(JOBS))
-from packing.chat_template import ChatTemplate, Unmaskable, read_template  # noqa: E402
-from packing.record import Message  # noqa: E402
+from model_directory import Turns  # noqa: E402
+from packing.chat_template import ChatTemplate, read_templates  # noqa: E402
+from packing.record import MARKS, EntryFault, Message, Record  # noqa: E402
 from packing.tokens import TemplateTurns  # noqa: E402
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
@@ -167,16 +169,19 @@ class Templates(FolderCase):
         text, spans = self.template(LLAVA).render(boxed)
         self.assertEqual([text[begin:end].strip() for begin, end in spans], [f"there{SPECIAL[-1]}</s>"])
 
+    def sample(self, source, placeholders):
+        model = SimpleNamespace(placeholders=placeholders, turns=lambda _: Turns("", "", "", "", "", ""))
+        tokens = TemplateTurns(self.tokenizer, SimpleNamespace(max_tokens=0), model, self.template(source))
+        messages = [Message(role, [text]) for role, text in TALK]
+        return tokens.sample(Record(messages, {}, {}, []), dict.fromkeys(MARKS, []))[:2]
+
     def packed(self, source, modality="image"):
         """Text and learnt text of ids, by a tokenizer that puts <s> before a text."""
         self.tokenizer.decoder = decoders.ByteLevel()
         special = [("<s>", 0), ("</s>", 1)]
         self.tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=special)
         placeholders = {modality: SPECIAL.index("<image>")} if modality else {}
-        model = SimpleNamespace(placeholders=placeholders, turns=lambda _: SimpleNamespace(around_image=("", "")))
-        tokens = TemplateTurns(self.tokenizer, SimpleNamespace(max_tokens=0), model, self.template(source))
-        messages = [Message(role, [text], False) for role, text in TALK]
-        ids, mask, _ = tokens.written(messages, dict.fromkeys(placeholders, []))
+        ids, mask = self.sample(source, placeholders)
         learnt = [number for number, is_learnt in zip(ids, mask) if is_learnt]
         return [self.tokenizer.decode(found, skip_special_tokens=False) for found in (ids, learnt)]
 
@@ -191,13 +196,11 @@ class Templates(FolderCase):
     def test_tokens_and_masks_are_those_of_transformers(self):
         """What {% generation %} marks, transformers finds, too."""
         source = GENERATION.replace("A: ", "<|im_start|>").replace("Q: ", "\n ")
-        model = SimpleNamespace(placeholders={}, turns=lambda _: SimpleNamespace(around_image=("", "")))
-        tokens = TemplateTurns(self.tokenizer, SimpleNamespace(max_tokens=0), model, self.template(source))
         messages = [{"role": role, "content": text} for role, text in TALK]
         whole = self.reference.apply_chat_template(
             messages, chat_template=source, return_dict=True, return_assistant_tokens_mask=True
         )
-        ids, mask, _ = tokens.written([Message(role, [text], False) for role, text in TALK], {})
+        ids, mask = self.sample(source, {})
         self.assertEqual(ids, whole["input_ids"])
         self.assertEqual(mask, whole["assistant_masks"])
 
@@ -218,9 +221,58 @@ class Templates(FolderCase):
         with self.assertRaises(SystemExit) as left:
             self.template(LLAVA)
         self.assertIn("names no eos_token to end it", str(left.exception))
-        template = self.template(THINKING)
-        with self.assertRaises(Unmaskable):
-            template.render([{"role": r, "content": t + "\n" * (r == "assistant")} for r, t in TALK])
+
+    def test_turns_are_found_where_a_template_rewrites_them(self):
+        """Thinking that it strips from earlier answers, white space, and answers like the text around them."""
+        answer = "message.content.split('</think>')[-1]"
+        stripped = f"{{{{ ({answer} if message.role == 'assistant' else message.content).strip() }}}}"
+        stripping = THINKING.replace(
+            "\n{{ message.content }}<|im_end|>\n{% endif %}", f"\n{stripped}<|im_end|>\n{{% endif %}}"
+        )
+        thought = {"user": "", "assistant": "<think>\nwhy\n</think>\n\n"}
+        talk = [(role, thought[role] + text) for role, text in TALK * 3]
+        kept = [text + "<|im_end|>" for role, text in TALK * 3 if role == "assistant"]
+        kept[-1] = f"<think>\n\n</think>\n\n{talk[-1][1]}<|im_end|>"
+        self.assertEqual(self.learnt(stripping, talk), kept)
+        spaced = [(role, f"{text}\n" if role == "assistant" else text) for role, text in TALK]
+        first, last = (f"{text}\n<|im_end|>" for role, text in TALK if role == "assistant")
+        self.assertEqual(self.learnt(THINKING, spaced), [first, f"<think>\n\n</think>\n\n{last}"])
+        same = [("user", "assistant\n"), ("assistant", "user\n"), ("user", "user\n"), ("assistant", "assistant\n")]
+        self.assertEqual(self.learnt(CHATML, same), ["user\n<|im_end|>", "assistant\n<|im_end|>"])
+
+    def test_many_turns_take_few_renderings(self):
+        for source in (CHATML, THINKING, INST):
+            template, count = self.template(source), 0
+            write = template.write
+
+            def counted(*arguments, **more):
+                nonlocal count
+                count += 1
+                return write(*arguments, **more)
+
+            template.write = counted
+            _, spans = template.render([{"role": role, "content": text} for role, text in TALK * 500])
+            self.assertEqual(len(spans), 1000)
+            self.assertLess(count, 20)
+
+    def test_templates_run_under_limits(self):
+        body = "{% for m in messages %}{{ m.role }}: {{ m.content }}</s>{% endfor %}"
+        long = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"
+        for trap, part in [
+            (long, "takes more than"),
+            ("{% for a in range(10**9) %}{% endfor %}", "Range too big"),
+            ("{% set x = 'a' * 10**10 %}", "too large"),
+            ("{% set x = 9 ** 99999999 %}", "too large"),
+            ("{% set x = '%99999999999d' % 1 %}", "memory"),
+            ("{% set n = namespace(x='aa') %}{% for a in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}", "memory"),
+            ("{% set x = 'a' | center(10 ** 11) %}", "memory"),
+        ]:
+            source = "{% if messages | length == 3 %}" + trap + "{% endif %}" + body
+            most = 0.2 if trap == long else 60
+            with self.subTest(trap), mock.patch("packing.sandbox.SECONDS", most):
+                with self.assertRaises(EntryFault) as left:
+                    self.template(source).render([{"role": role, "content": text} for role, text in TALK[:3]])
+                self.assertIn(part, str(left.exception))
 
     def test_dates_stay_those_of_the_beginning(self):
         source = "{{ strftime_now('%d %b %Y') }}" + CHATML
@@ -229,14 +281,20 @@ class Templates(FolderCase):
 
     def test_files_of_templates(self):
         write = lambda name, value: (self.folder / name).write_text(json.dumps(value))  # noqa: E731
-        self.assertIsNone(read_template(self.folder))
+        self.assertEqual(read_templates(self.folder), {})
         named = [{"name": "tools", "template": "a"}, {"name": "default", "template": "b"}]
         write("tokenizer_config.json", {"chat_template": named})
-        self.assertEqual(read_template(self.folder), "b")
+        self.assertEqual(read_templates(self.folder), {"tools": "a", "default": "b"})
         write("chat_template.json", {"chat_template": "c"})
-        self.assertEqual(read_template(self.folder), "c")
+        self.assertEqual(read_templates(self.folder), {"default": "c"})
         (self.folder / "chat_template.jinja").write_text("d")
-        self.assertEqual(read_template(self.folder), "d")
+        self.assertEqual(read_templates(self.folder), {"default": "d"})
+        write("tokenizer_config.json", {"chat_template": [{"name": "rag", "template": "a"}]})
+        (self.folder / "chat_template.jinja").unlink()
+        (self.folder / "chat_template.json").unlink()
+        with self.assertRaises(SystemExit) as left:
+            read_templates(self.folder)
+        self.assertIn("are called rag, and none default", str(left.exception))
 
     def model(self, template):
         folder = self.folder / "model"
@@ -246,6 +304,7 @@ class Templates(FolderCase):
         config = {"model_type": "qwen2_vl", "image_token_id": SPECIAL.index("<|image_pad|>"), "vision_config": vision}
         (folder / "config.json").write_text(json.dumps(config))
         tokens = {"chat_template": template, "bos_token": "<s>", "eos_token": {"content": "</s>"}}
+        tokens["tokenizer_class"] = "PreTrainedTokenizerFast"  # not Qwen2's, which would build another
         (folder / "tokenizer_config.json").write_text(json.dumps(tokens))
         return folder
 
@@ -280,8 +339,8 @@ class Templates(FolderCase):
         self.assertEqual(sample["targets"], len(self.tokenizer.encode("Done.").ids) + 1)
         report = json.loads((self.folder / "out.h5.report.json").read_text())
         self.assertEqual({kind: found["count"] for kind, found in report["dropped"].items()}, {"tools": 1, "items": 1})
-        self.assertIn("in.jsonl:2: message 1 is a call of a tool", report["dropped"]["tools"]["examples"][0])
-        self.assertEqual(report["notes"]["tools left out"]["count"], 1)
+        self.assertIn("in.jsonl:2: message 1 calls a tool, which the chat", report["dropped"]["tools"]["examples"][0])
+        self.assertEqual(report["notes"]["tools left out, which the chat template does not write"]["count"], 1)
 
     def test_a_template_of_a_file(self):
         """Which takes texts alone, so that marks stand in them."""
