@@ -36,6 +36,13 @@ def marked_content(content, number):
     return marked
 
 
+def margins(content):
+    """White space before the first mark of a content and behind the last, which a template writes or strips."""
+    texts = [content] if isinstance(content, str) else [part.get("text") for part in content or []]
+    texts = [text for text in texts if isinstance(text, str) and text.strip()] or [""]
+    return texts[0][: len(texts[0]) - len(texts[0].lstrip())], texts[-1][len(texts[-1].rstrip()) :]
+
+
 def marked_messages(messages, chosen):
     return [
         {**message, "content": marked_content(message.get("content"), number)} if chosen(message) else message

@@ -13,7 +13,7 @@ import os
 import sys
 
 from model_directory import read_object
-from packing.anchors import Anchors, marked_messages
+from packing.anchors import Anchors, margins, marked_messages
 from packing.record import EntryFault
 from packing.sandbox import BEGIN, END, compiled, limits
 
@@ -199,6 +199,9 @@ class Turns:
     def write(self, count, prompt=False, chosen=lambda _: False):
         return self.template.write(marked_messages(self.messages[:count], chosen), prompt, self.tools)
 
+    def margin(self, number, side):
+        return margins(self.messages[number].get("content"))[side]
+
     def spans(self):
         found = []
         for number in self.answers():
@@ -219,9 +222,11 @@ class Turns:
             kind = self.messages[number - 1]["role"]
             if kind not in self.before:
                 self.before[kind] = self.prompts(number)
+            margin = self.margin(number - 1, 1)
             for prompt in self.before[kind]:
-                if prompt is not None and self.text.startswith(prompt, last):
-                    return last + len(prompt)
+                for behind in (margin + prompt, prompt):
+                    if self.text.startswith(behind, last):
+                        return last + len(behind)
         self.alone(number)
         before, plain = (self.tried(number, prompt) for prompt in (True, False))
         if before != plain and self.text.startswith(before):
@@ -251,10 +256,13 @@ class Turns:
         last = self.anchors.last[number - 1]
         header = header[last:] if header is not None and len(header) >= last else None
         if before is None or before != plain:
-            return [before, header]
-        if header is not None and header.startswith(plain) and header[len(plain) :].strip():
-            return [header, plain]
-        return [plain]
+            found = [before, header]
+        elif header is not None and header.startswith(plain) and header[len(plain) :].strip():
+            found = [header, plain]
+        else:
+            found = [plain]
+        margin = self.margin(number - 1, 1)
+        return [part for text in found if text is not None for part in (text, text.removeprefix(margin))]
 
     def header(self, number):
         """The text before an answer. Not by looking for the answer, which may be as short as a letter of that."""
@@ -285,10 +293,13 @@ class Turns:
             if kind not in self.behind:
                 through = self.write(number + 1)
                 is_same = self.text.startswith(through) and len(through) <= following
-                self.behind[kind] = self.text[len(through) : following] if is_same else None
-            header = self.behind[kind]
-            if header is not None and self.text.endswith(header, begin, following):
-                return following - len(header)
+                header = self.text[len(through) : following]
+                self.behind[kind] = [header, header.removesuffix(self.margin(number + 1, 0))] if is_same else []
+            margin = self.margin(number + 1, 0)
+            for header in self.behind[kind]:
+                for before in (header + margin, header):
+                    if self.text.endswith(before, begin, following):
+                        return following - len(before)
             closed = [self.text.rfind(token, begin, following) + len(token) for token in self.template.closing
                       if self.text.rfind(token, begin, following) >= 0]
             if closed:

@@ -4,6 +4,7 @@
 usage: check_pack_templates.py JOBS_FOLDER DUMP_DATASET
 """
 
+import itertools
 import json
 import sys
 import unittest
@@ -251,9 +252,16 @@ class Templates(FolderCase):
                 return write(*arguments, **more)
 
             template.write = counted
-            _, spans = template.render([{"role": role, "content": text} for role, text in TALK * 500])
+            spaced = [f"{before}{text}{behind}" for _, text in TALK for before in ("", "\n") for behind in ("", " ", "\n\n")]
+            texts = itertools.islice(itertools.cycle(spaced), 2000)
+            talk = [{"role": role, "content": text} for role, text in zip(("user", "assistant") * 1000, texts)]
+            text, spans = template.render(talk)
             self.assertEqual(len(spans), 1000)
             self.assertLess(count, 20)
+            found = [text[slice(*span)].strip() for span in spans[:-1]]
+            self.assertTrue(all(turn.endswith(("<|im_end|>", "</s>")) and "<|im_start|>" not in turn for turn in found))
+            for turn, message in zip(found, talk[1::2]):
+                self.assertTrue(turn.startswith(message["content"].strip()))
 
     def test_templates_run_under_limits(self):
         body = "{% for m in messages %}{{ m.role }}: {{ m.content }}</s>{% endfor %}"
