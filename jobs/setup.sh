@@ -3,7 +3,7 @@
 #   jobs/setup.sh [--gpu] [--tests] [--dataset] [--slurm]
 #   --gpu      also NCCL, the CUDA libraries that torch lists, and nvcc where there is none, to build for GPUs on a machine without;
 #              on one with a GPU they come by themselves
-#   --tests    also what the reference tests need: the full torch and transformers
+#   --tests    also what tests need: the full torch, transformers, clang-format and clang-tidy
 #   --dataset  also Debian's Fashion-MNIST images, espeak-ng's voices, and strace, which tests use
 #   --slurm    also Slurm and munge, with which tests start a cluster of their own, as root only
 # Packages are installed as root only; anybody else is told which are missing. PYTHON=... chooses the interpreter (3.11 or newer).

@@ -15,7 +15,9 @@ if(ZEA_ENABLE_CUDA_KERNELS AND ZEA_NCCL_COMPILES)
     set(ENV{CUDACXX} ${ZEA_NVCC})
     # A wheel's libraries are in lib, where its nvcc, which looks into lib64, has CMake's checks fail.
     cmake_path(GET ZEA_NVCC PARENT_PATH nvcc_folder)
-    set(ENV{LIBRARY_PATH} "${nvcc_folder}/../lib:$ENV{LIBRARY_PATH}")
+    set(library_path ${nvcc_folder}/../lib $ENV{LIBRARY_PATH})  # no empty element, which were the working directory
+    list(JOIN library_path ":" library_path)
+    set(ENV{LIBRARY_PATH} "${library_path}")
   endif()
   if(ZEA_NVCC OR CMAKE_CUDA_COMPILER OR DEFINED ENV{CUDACXX})
     include(CheckLanguage)

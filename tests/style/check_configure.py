@@ -129,12 +129,13 @@ class Configure(unittest.TestCase):
 
     @unittest.skipUnless(CUDA and NVCC, "no wheels of NCCL and CUDA, or no nvcc")
     def test_refuses_an_nvcc_of_another_cuda(self):
+        """Also where that is the one of the wheels, which CMake looks for under the CUDA of the runtime."""
         family = int(FAMILY) - 1
         wheels = [f"ZEA_NCCL_INCLUDE_DIR={NVIDIA}/nccl/include", f"ZEA_NCCL_LIBRARY={NVIDIA}/nccl/lib/libnccl.so.2"]
         choices = [
             f"Torch_DIR={self.torch_like('other', cuda=family)}", *wheels,
             f"ZEA_CUDART_INCLUDE_DIR={self.runtime_like('other_runtime', family)}",
-            f"ZEA_CUDART_LIBRARY={CUDA}/lib/libcudart.so.{FAMILY}",
+            f"ZEA_CUDART_LIBRARY={CUDA}/lib/libcudart.so.{FAMILY}", f"ZEA_NVCC={NVCC[0]}",
         ]  # fmt: skip
         self.refuse(f"libtorch and the CUDA runtime are of CUDA {family}: device kernels need an nvcc", *choices)
         code, said = self.configure(*choices, "ZEA_ENABLE_CUDA_KERNELS=OFF")
