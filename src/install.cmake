@@ -3,11 +3,27 @@
 set(zea_libraries ${CMAKE_INSTALL_LIBDIR}/zea)
 set(zea_programs ${CMAKE_INSTALL_LIBEXECDIR}/zea)
 
-# zea_movable(TARGET FOLDER): as it is installed into that folder.
+# zea_movable(TARGET FOLDER [LIBRARY ...]): as it is installed into that folder. In the build tree it also names the folders of what
+# it is linked to; CMake does so for all but libraries below the source, as wheels of .venv are, which are named here. (With CMake's
+# own change of paths at installation the list would end in an empty element, the working directory: a library there would be run.)
 function(zea_movable target folder)
   file(RELATIVE_PATH libraries /${folder} /${zea_libraries})
-  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries}")
+  set(search "$ORIGIN/${libraries}")
+  foreach(library ${ARGN})
+    if(library)
+      cmake_path(GET library PARENT_PATH library_folder)
+      list(APPEND search ${library_folder})
+    endif()
+  endforeach()
+  set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "${search}" INSTALL_RPATH_USE_LINK_PATH ON)
   target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
+endfunction()
+# zea_forget_build(TARGET FOLDER [OPTION of install(CODE) ...]): comes after install(TARGETS); the installed file searches the folder of
+# its tree alone.
+function(zea_forget_build target folder)
+  file(RELATIVE_PATH libraries /${folder} /${zea_libraries})
+  install(CODE "file(RPATH_SET FILE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${folder}/$<TARGET_FILE_NAME:${target}>\"
+    NEW_RPATH \"$ORIGIN/${libraries}\")" ${ARGN})
 endfunction()
 
 # What every system has, and what comes from elsewhere: libtorch, CUDA, MPI (jobs/bundle_mpi.sh).

@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import script_main  # noqa: E402
+from search_paths import unsafe_search_paths  # noqa: E402
 
 BUNDLE, PRESET, PYTHON = sys.argv[1:4]
 MPIRUN = sys.argv[4:]
@@ -80,6 +81,9 @@ class Bundle(unittest.TestCase):
             paths = re.findall(r"R(?:UN)?PATH.*\[(.*)\]", run("readelf", "-d", program).stdout)
             self.assertEqual(len(paths), 1, program)
             self.assertRegex(paths[0], r"^\$ORIGIN/[./]*lib\S*/zea$")
+        unsafe, files = unsafe_search_paths(self.tree)
+        self.assertEqual(unsafe, [])
+        self.assertGreater(files, 10)
         for line in run("ldd", self.program("zea-import")).stdout.splitlines():
             if re.search("hdf5|libsz|libaec", line):
                 self.assertIn(str(self.tree), line)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import script_main  # noqa: E402
+from search_paths import search_paths, unsafe_search_paths  # noqa: E402
 
 CMAKE, BUILD, PYTHON = sys.argv[1:4]
 PROGRAMS = ["zea", "zea-import", "zea-inspect", "zea-consolidate", "zea-compare"]
@@ -69,6 +70,15 @@ class Install(unittest.TestCase):
 
     def program(self, name):
         return self.prefix / "bin" / name
+
+    def test_nothing_loads_libraries_from_the_working_directory(self):
+        for folder, least in ((Path(BUILD), 6), (self.prefix, 6)):
+            unsafe, files = unsafe_search_paths(folder)
+            self.assertEqual(unsafe, [])
+            self.assertGreaterEqual(files, least)
+        self.assertEqual(search_paths(self.prefix / "libexec/zea/zea"), [["$ORIGIN/../../lib/zea"]])
+        for name in PROGRAMS[1:]:
+            self.assertEqual(search_paths(self.program(name)), [["$ORIGIN/../lib/zea"]])
 
     def test_license_and_changes(self):
         names = {path.name for path in (self.prefix / "share" / "doc").rglob("*")}
