@@ -228,6 +228,8 @@ TABLE = {
     "zea-consolidate --ranks 3 quickstart/run cut_anew": runs(),
     "zea-consolidate --max-shard-size 5GB --memory 256MiB -j 2 quickstart/run in_parts/": runs(),
     "zea-compare --optimizer quickstart/run cut_anew": runs(),
+    f"{PYTHON} postprocess/read_checkpoint.py quickstart/run": runs(),
+    f"{PYTHON} postprocess/read_checkpoint.py quickstart/run language_model.model.norm.weight --state exp_avg": runs(),
     "zea-inspect --check quickstart/run": runs(),
     "zea-inspect --deck quickstart/run": runs(),
     "zea-inspect --norms quickstart/weights.h5": runs(),

@@ -24,13 +24,14 @@ PROGRAMS = [Path(argument) for argument in sys.argv[1:5]]
 ZEA, ZEA_IMPORT, ZEA_CONSOLIDATE, JOBS = PROGRAMS
 ZEA_INSPECT = ZEA_CONSOLIDATE.with_name("zea-inspect")
 MPIRUN = sys.argv[5:]
-sys.path[:0] = [str(JOBS), str(Path(__file__).parents[1] / "support")]
+sys.path[:0] = [str(JOBS), *(str(Path(__file__).parents[2] / part) for part in ("tests/support", "postprocess"))]
 from script_main import main  # noqa: E402, F401
 
 try:
     import h5py
     import numpy as np
     from dataset_writer import DatasetWriter
+    from read_checkpoint import Checkpoint
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
@@ -295,21 +296,10 @@ def predictions(directory):
 
 
 def read_checkpoint(path):
-    """Whole arrays by (tensor, state), put together from the shards by the manifest."""
-    manifest = json.loads((Path(path) / "manifest.json").read_text())
-    shapes = {tensor["name"]: tensor["shape"] for tensor in manifest["tensors"]}
-    names = [file["name"] for file in manifest["files"]]
-    files = {name: h5py.File(Path(path) / name, "r") for name in names}
-    whole = {}
-    for piece in manifest["pieces"]:
-        values = files[piece["file"]][piece["dataset"]][()]
-        key = (piece["tensor"], piece["state"])
-        target = whole.setdefault(key, np.zeros(shapes[piece["tensor"]], values.dtype))
-        place = tuple(slice(o, o + n) for o, n in zip(piece["offset"], piece["length"]))
-        target[place] = values.reshape(piece["length"])
-    for file in files.values():
-        file.close()
-    return whole
+    """Whole arrays by (tensor, state), as they are stored."""
+    checkpoint = Checkpoint(path)
+    stored = dict.fromkeys((piece["tensor"], piece["state"]) for piece in checkpoint.manifest["pieces"])
+    return {key: checkpoint.read(*key) for key in stored}
 
 
 def last_arrays(directory):
