@@ -114,7 +114,7 @@ preset = "bf16"
 
 [optim]
 lr = 1e-5
-warmup_steps = $(($1 > 100 ? 10 : $1 / 10))
+warmup_steps = 0.1
 
 [schedule]
 steps = $1

@@ -129,11 +129,17 @@ void check_channels(const std::string& key, const std::vector<double>& values, F
                         " entries; 3 are needed, for red, green and blue"});
 }
 
+/// The key that says where the schedule of rates ends.
+std::string end_key(const OptimOptions& optim) {
+  return optim.decay_until > 0 ? "optim.decay_until" : "schedule.steps";
+}
+
 /// How long the fall of decay = "wsd" is.
 void check_wsd(const Options& options, Faults& faults) {
   const OptimOptions& optim = options.optim;
   const std::string found = "optim.decay_steps = " + toml_text(optim.decay_steps);
-  const int64_t after_warmup = options.schedule.steps - optim.warmup_steps;
+  const int64_t end = optim.schedule_end(options.schedule.steps);
+  const int64_t after_warmup = end - optim.warmup_in(options.schedule.steps);
   if (optim.decay != RateDecay::Wsd) {
     if (optim.decay_steps > 0)
       faults.push_back({{"optim.decay_steps", "optim.decay"},
@@ -145,8 +151,8 @@ void check_wsd(const Options& options, Faults& faults) {
                       "the end; a tenth to a fifth of schedule.steps is usual"});
   } else if (after_warmup >= 0 && optim.decay_steps > after_warmup) {
     faults.push_back({{"optim.decay_steps", "schedule.steps"},
-                      found + " is above the " + toml_text(after_warmup) +
-                          " steps of schedule.steps that follow optim.warmup_steps"});
+                      found + " is above the " + toml_text(after_warmup) + " steps of " +
+                          end_key(optim) + " that follow optim.warmup_steps"});
   }
 }
 
@@ -160,11 +166,22 @@ void check_rates(const Options& options, Faults& faults) {
     faults.push_back({{"optim.min_lr", "optim.decay"},
                       "optim.min_lr = " + toml_text(optim.min_lr) +
                           " is never reached with optim.decay = \"constant\"; leave it out"});
+  if (optim.decay == RateDecay::Constant && optim.decay_until > 0)
+    faults.push_back({{"optim.decay_until", "optim.decay"},
+                      "optim.decay_until = " + toml_text(optim.decay_until) +
+                          " changes nothing with optim.decay = \"constant\"; leave it out"});
   check_wsd(options, faults);
-  if (optim.warmup_steps > options.schedule.steps)
-    faults.push_back({{"optim.warmup_steps", "schedule.steps"},
+  const int64_t warmup = optim.warmup_in(options.schedule.steps);
+  const int64_t end = optim.schedule_end(options.schedule.steps);
+  if (optim.warmup_steps > 1 && optim.warmup_steps != std::floor(optim.warmup_steps))
+    faults.push_back({{"optim.warmup_steps"},
                       "optim.warmup_steps = " + toml_text(optim.warmup_steps) +
-                          " is above schedule.steps = " + toml_text(options.schedule.steps)});
+                          "; it must be a whole number of steps, or a share below 1"});
+  else if (optim.warmup_steps >= 1 && warmup > end)
+    faults.push_back({{"optim.warmup_steps", "schedule.steps"},
+                      "optim.warmup_steps = " + toml_text(warmup) + " is above " + end_key(optim) +
+                          " = " + toml_text(end) +
+                          "; lower it, or give a share of the steps (0.1: a tenth)"});
 }
 
 /// A guard's settings without the guard.

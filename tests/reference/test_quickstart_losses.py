@@ -25,7 +25,7 @@ except ImportError as error:
 
 from transformers_models import normalised, run
 
-STEPS, BATCH, IGNORED = 50, 16, -100
+STEPS, WARMUP, BATCH, IGNORED = 50, 40, 16, -100
 TOLERANCE = 1e-4
 
 
@@ -36,6 +36,7 @@ def train_with_zea(folder, deck, zea, mpirun):
         "data.shuffle": "false",
         "model.weights": folder / "weights.h5",
         "schedule.steps": STEPS,
+        "optim.warmup_steps": WARMUP,
         "schedule.global_batch": BATCH,
         "checkpoint.every": 0,
         "checkpoint.at_end": "false",
@@ -76,9 +77,9 @@ def padded_batch(samples, data):
 
 
 def learning_rate(optim, step):
-    if step <= optim["warmup_steps"]:
-        return optim["lr"] * step / optim["warmup_steps"]
-    progress = (step - optim["warmup_steps"]) / (STEPS - optim["warmup_steps"])
+    if step <= WARMUP:
+        return optim["lr"] * step / WARMUP
+    progress = (step - 1 - WARMUP) / (STEPS - WARMUP)
     fall = 0.5 * (1 + math.cos(math.pi * progress))
     return optim["min_lr"] + (optim["lr"] - optim["min_lr"]) * fall
 
