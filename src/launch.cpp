@@ -98,7 +98,7 @@ ExitCode answer(const CommandLine& line) {
     const Plan plan = make_fitting_plan(start.options, start.config_json, ranks, start.profile);
     const RankOrder order =
         order_ranks(plan.mesh, even_nodes(ranks, line.ranks_per_node), plan.options.mesh.order);
-    text = echo_deck(start.options) + "\n" + describe(plan, narrow_products()) +
+    text = echo_deck(start.options) + "\n" + describe(plan, narrow_products()) + start.note + "\n" +
            describe_ranks(plan, order) + list_passes(plan);
   }
   std::fputs(printable(text).c_str(), stdout);

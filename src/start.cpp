@@ -19,6 +19,7 @@
 #include "zea/io/model_config.hpp"
 #include "zea/io/open_source.hpp"
 #include "zea/io/peft_adapter.hpp"
+#include "zea/optim/learning_rate.hpp"
 #include "zea/plan/plan.hpp"
 
 namespace zea {
@@ -55,7 +56,7 @@ Options deck_of(const StateSource& checkpoint, const std::vector<std::string>& o
 
 /// A run goes on with the batches that it would have had: its position counts them.
 void check_same_batches(const Options& now, const Options& then, const StateSource& checkpoint) {
-  if (checkpoint.position().step == 0 || now.run.mode != RunMode::Train) return;
+  if (checkpoint.position().step == 0) return;
   const auto refuse = [&](const std::string& key, const std::string& found,
                           const std::string& was) {
     throw DeckError(key + " = " + found + ", but the run that is resumed has " + was +
@@ -246,7 +247,12 @@ Start read_start(const CommandLine& line, int ranks,
     throw DeckError("the run directory " + printable(start.directory) +
                     " is not UTF-8; choose another with -d");
   start.options.run.directory = start.directory;  // so that the echoed deck says where the run is
-  if (start.checkpoint) check_same_batches(start.options, *start.resumed, *start.checkpoint);
+  if (start.checkpoint && start.options.run.mode == RunMode::Train) {
+    check_same_batches(start.options, *start.resumed, *start.checkpoint);
+    const std::string schedule =
+        describe_new_schedule(start.options, *start.resumed, start.checkpoint->position().step);
+    if (!schedule.empty()) start.note += (start.note.empty() ? "" : "\n") + schedule;
+  }
   return start;
 }
 

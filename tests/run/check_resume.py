@@ -76,6 +76,27 @@ class Resume(zr.ZeaTest):
         self.assertIn("nothing is left to train: step 2 is done, and schedule.steps = 1", again.output)
         self.assertNotIn("where the run that is resumed had", again.output)
 
+    def test_more_steps_stretch_the_schedule_or_keep_it(self):
+        """Both are told, by the plan, too; no step has rate 0."""
+        deck = zr.write_inputs(self.folder, zr.mixed_samples(10), optim=["decay = 'linear'"], schedule=["steps = 4"])
+        run = self.folder / "run"
+        self.assert_code(zr.run_zea(1, ["-i", deck, "-d", run, "optim.warmup_steps=0"], run), 0)
+        rates = [0.005, 0.00375, 0.0025, 0.00125]
+        zr.np.testing.assert_allclose([line["lr"] for line in zr.train_lines(run)], rates, rtol=1e-12)
+        for name, keys, rates, said in (
+            ("stretched", [], [0.0025, 0.001875], "learning rate 0.0025, after 0.00125 at step 4; the schedule"),
+            ("kept", ["optim.decay_until=4"], [0.00125] * 2, "learning rate 0.00125, after 0.00125 at step 4."),
+            ("floor", ["optim.decay_until=4", "optim.min_lr=0.001"], [0.002] * 2, "learning rate 0.002, after 0.00125"),
+        ):
+            with self.subTest(name):
+                again = self.folder / name
+                keys = ["schedule.steps=8", *keys]
+                went_on = zr.run_zea(1, ["-r", run, "-d", again, *keys], again)
+                self.assert_code(went_on, 0)
+                zr.np.testing.assert_allclose([line["lr"] for line in zr.train_lines(again)][:2], rates, rtol=1e-12)
+                self.assertIn(said, went_on.output)
+                self.assertIn(said, zr.answer("-n", "-r", run, *keys).output)
+
     def test_fp32(self):
         self.check_bitwise("fp32")
 
