@@ -44,7 +44,10 @@ def arguments_of():
     parser.add_argument("--temperature", type=float, default=0, help="0: the likeliest token each time")
     parser.add_argument("--top-p", type=float, default=1, help="draws among the likeliest that share so much")
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
-    parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16", "fp64"])
+    spelled = {"float32": "fp32", "bfloat16": "bf16", "float64": "fp64"}
+    parser.add_argument(
+        "--precision", default="fp32", choices=["fp32", "bf16", "fp64"], type=lambda name: spelled.get(name, name)
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--zea", default=None, help="the program (default: $ZEA, zea, or build/release/src/zea)")
     parser.add_argument("--out", type=Path, help="folder to keep data set, log and predictions.jsonl in")

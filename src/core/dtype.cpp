@@ -4,8 +4,10 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <string_view>
 #include <type_traits>
 
+#include "zea/core/dtype_spelling.hpp"
 #include "zea/core/error.hpp"
 #include "zea/core/float16.hpp"
 
@@ -16,15 +18,16 @@ struct Entry {
   DType dtype;
   const char* name;
   size_t bytes;
+  const char* short_name;
 };
 
-constexpr std::array<Entry, 7> kTable{{{DType::Float64, "float64", 8},
-                                       {DType::Float32, "float32", 4},
-                                       {DType::BFloat16, "bfloat16", 2},
-                                       {DType::Float16, "float16", 2},
-                                       {DType::Int64, "int64", 8},
-                                       {DType::Int32, "int32", 4},
-                                       {DType::UInt8, "uint8", 1}}};
+constexpr std::array<Entry, 7> kTable{{{DType::Float64, "float64", 8, "fp64"},
+                                       {DType::Float32, "float32", 4, "fp32"},
+                                       {DType::BFloat16, "bfloat16", 2, "bf16"},
+                                       {DType::Float16, "float16", 2, "fp16"},
+                                       {DType::Int64, "int64", 8, "i64"},
+                                       {DType::Int32, "int32", 4, "i32"},
+                                       {DType::UInt8, "uint8", 1, "u8"}}};
 
 const Entry& entry(DType dtype) {
   for (const Entry& candidate : kTable)
@@ -104,12 +107,19 @@ const char* dtype_name(DType dtype) {
   return entry(dtype).name;
 }
 
+std::optional<DType> find_dtype(const std::string& name) {
+  constexpr std::string_view kOfTorch = "torch.";
+  const std::string bare = name.starts_with(kOfTorch) ? name.substr(kOfTorch.size()) : name;
+  for (const Entry& candidate : kTable)
+    if (bare == candidate.name || bare == candidate.short_name) return candidate.dtype;
+  return std::nullopt;
+}
+
 DType dtype_from_name(const std::string& name) {
+  if (const std::optional<DType> found = find_dtype(name)) return *found;
   std::string allowed;
-  for (const Entry& candidate : kTable) {
-    if (name == candidate.name) return candidate.dtype;
+  for (const Entry& candidate : kTable)
     allowed += std::string(allowed.empty() ? "" : ", ") + candidate.name;
-  }
   throw WeightsError("unknown element type \"" + name + "\"; allowed: " + allowed);
 }
 

@@ -12,10 +12,12 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 
 #include "key_table.hpp"
+#include "zea/core/dtype_spelling.hpp"
 #include "zea/core/error.hpp"
 #include "zea/core/printable.hpp"
 #include "zea/deck/check.hpp"
@@ -26,7 +28,6 @@ namespace {
 constexpr size_t kMaxDeckBytes = 1 << 20;
 constexpr size_t kMaxDotsInLine =
     1000;  // toml++ nests a table per dot, and frees them by recursion
-constexpr size_t kMaxShownBytes = 80;
 constexpr size_t kMaxShownFaults = 100;
 
 struct Fault {
@@ -35,15 +36,7 @@ struct Fault {
   std::string text;
 };
 
-/// User's text made fit for one line of a message.
-std::string shown(const std::string& text, size_t max_bytes = kMaxShownBytes) {
-  std::string line;
-  for (const char c : text.substr(0, max_bytes))
-    line += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  return text.size() > max_bytes ? line + "..." : line;
-}
-
-std::string shown(const toml::node& node) {
+std::string node_text(const toml::node& node) {
   if (const auto* value = node.as_string()) return shown(toml_text(value->get()));
   if (const auto* value = node.as_integer()) return toml_text(value->get());
   if (const auto* value = node.as_floating_point()) return toml_text(value->get());
@@ -151,8 +144,7 @@ void DeckReader::read_text(const std::string& text) {
     read_table(toml::parse(text, name_), "");
   } catch (const toml::parse_error& error) {
     is_toml_ = false;
-    fault_at(error.source(),
-             "not TOML: " + shown(std::string(error.description()), 4 * kMaxShownBytes));
+    fault_at(error.source(), "not TOML: " + shown(std::string(error.description()), 320));
   }
 }
 
@@ -229,6 +221,8 @@ void DeckReader::read_entry(const std::string& path, const toml::key& name,
 /// Reads on as if the nearest section had been meant, so that one run shows what else is wrong.
 void DeckReader::read_unknown_section(const std::string& path, const toml::key& name,
                                       const toml::table& table) {
+  if (const std::string advice = other_program_advice(path); !advice.empty())
+    return fault_at(name.source(), "[" + shown(path) + "] is not a section; " + advice);
   const std::vector<std::string> nearest = nearest_paths(path, sections_);
   std::vector<std::string> bracketed;
   for (const std::string& section : nearest.empty() ? sections_ : nearest)
@@ -248,18 +242,25 @@ void DeckReader::store(std::string& member, const Key& key, const toml::node& no
   if (!node.is_string()) return fault_type("a string", key, node);
   const std::string& value = node.as_string()->get();
   const std::vector<std::string>& allowed = key.info.allowed;
-  const std::string found = key.path() + " = " + shown(node);
+  const std::string found = key.path() + " = " + node_text(node);
   suspects_.insert(key.path());
   if (value.find('\0') != std::string::npos)
     return fault_at(node.source(), found + " holds a NUL character");
   if (!is_utf8(value)) return fault_at(node.source(), found + " is not UTF-8");
-  if (!allowed.empty() && std::count(allowed.begin(), allowed.end(), value) == 0)
-    return fault_at(node.source(), found + " is not allowed; use " + allowed_values(key));
+  if (!allowed.empty() && std::count(allowed.begin(), allowed.end(), value) == 0) {
+    const std::string advice = other_program_advice(value);
+    return fault_at(node.source(), found + " is not allowed; use " + allowed_values(key) +
+                                       (advice.empty() ? "" : "; " + advice));
+  }
   suspects_.erase(key.path());
   member = value;
 }
 
+/// An element type may be spelled as PyTorch spells it.
 void DeckReader::store(AnyChoice& member, const Key& key, const toml::node& node) {
+  if (const std::optional<DType> dtype = find_dtype(node.value_or(std::string())))
+    for (const char* allowed : member.names())
+      if (find_dtype(allowed) == dtype) return member.choose(allowed);
   std::string name = member.name();
   store(name, key, node);
   member.choose(name);
@@ -394,7 +395,7 @@ bool DeckReader::read_source(DataSource& source, const Key& key, const toml::nod
 bool DeckReader::in_range(double value, const Key& key, const toml::node& node) {
   if (value >= key.info.min && value <= key.info.max && std::isfinite(value)) return true;
   const std::string allowed = allowed_values(key);
-  const std::string found = key.path() + " = " + shown(node);
+  const std::string found = key.path() + " = " + node_text(node);
   suspects_.insert(key.path());
   if (!std::isfinite(value))
     fault_at(node.source(),
@@ -405,7 +406,7 @@ bool DeckReader::in_range(double value, const Key& key, const toml::node& node) 
 }
 
 void DeckReader::fault_type(const char* needed, const Key& key, const toml::node& node) {
-  const std::string value = shown(node);
+  const std::string value = node_text(node);
   suspects_.insert(key.path());
   fault_at(node.source(), key.path() + (value.empty() ? "" : " = " + value) + " is " +
                               type_words(node) + "; it must be " + needed);

@@ -92,6 +92,7 @@ std::vector<std::string> nearest_paths(const std::string& path,
 }
 
 std::string key_advice(const std::string& path, const std::vector<Key>& keys) {
+  if (const std::string advice = other_program_advice(path); !advice.empty()) return advice;
   const std::string section = split_path(path).prefix;
   std::vector<std::string> paths, siblings;
   for (const Key& key : keys) {
@@ -102,6 +103,13 @@ std::string key_advice(const std::string& path, const std::vector<Key>& keys) {
   if (!nearest.empty()) return "did you mean " + join_words(nearest) + "?";
   return siblings.empty() ? "zea -h lists the keys of each section"
                           : "[" + section + "] has " + join_words(siblings);
+}
+
+std::string shown(const std::string& text, size_t max_bytes) {
+  std::string line;
+  for (const char c : text.substr(0, max_bytes))
+    line += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  return text.size() > max_bytes ? line + "..." : line;
 }
 
 std::string join_words(const std::vector<std::string>& words) {

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -43,12 +45,25 @@ void add_module_section(Options& options, const std::string& section,
 std::vector<std::string> nearest_paths(const std::string& path,
                                        const std::vector<std::string>& paths);
 
-/// What to say of a path that is no key: the nearest ones, or those of its section.
+/// An option of another program, and what to do about it here.
+struct OtherProgramOption {
+  std::string_view name;
+  const char* advice;
+};
+std::span<const OtherProgramOption> other_program_options();
+/// The advice on the option that a path's last word is, whatever its case; empty: it is none.
+std::string other_program_advice(const std::string& path);
+
+/// What to say of a path that is no key: zea's word for another program's option, the nearest keys,
+/// or those of its section.
 std::string key_advice(const std::string& path, const std::vector<Key>& keys);
 
 /// A key's range as words ("0 to 1000", "at least 1"), or its allowed values; empty when
 /// anything goes.
 std::string allowed_values(const Key& key);
+
+/// User's text made fit for one line of a message.
+std::string shown(const std::string& text, size_t max_bytes = 80);
 
 /// `words` joined as in a sentence: "a, b or c".
 std::string join_words(const std::vector<std::string>& words);

@@ -255,7 +255,7 @@ class BadInput(zr.ZeaTest):
 
     def test_wrong_override(self):
         self.refuse(
-            2, ["optim.learning_rate is not a key; [optim] has kind, lr, "], ["optim.learning_rate=1"]
+            2, ["optim.learning_rate is not a key; here it is optim.lr "], ["optim.learning_rate=1"]
         )
 
     def test_long_clip(self):

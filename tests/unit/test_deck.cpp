@@ -274,8 +274,8 @@ TEST(Deck, RefusesValuesWithWhatIsAllowedAndWhere) {
        "(x.toml:5:2)"},
       {"[mesh]\ntp = 2",
        "mesh.tp is not a key; did you mean mesh.vision.tp, mesh.audio.tp or mesh.llm.tp?"},
-      {"[optim]\nlearning_rate = 2",
-       "optim.learning_rate is not a key; [optim] has kind, lr, min_lr, "},
+      {"[optim]\nlearnt_rate = 2",
+       "optim.learnt_rate is not a key; [optim] has kind, lr, min_lr, "},
   };
 
   for (const auto& [lines, fault] : cases) {

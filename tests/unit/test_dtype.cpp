@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Element types: names, sizes, and conversions that round to nearest even, by exhaustion where 16
 // bits allow it.
-#include "zea/core/dtype.hpp"
+#include "zea/core/dtype_spelling.hpp"
 
 #include <gtest/gtest.h>
 
@@ -42,6 +42,18 @@ TEST(DType, NamesReadBack) {
     EXPECT_EQ(is_floating(kAll[i]), i < 4);
   }
   EXPECT_STREQ(dtype_name(DType::BFloat16), "bfloat16");
+}
+
+TEST(DType, IsSpelledInSeveralWays) {
+  for (const char* name : {"bf16", "bfloat16", "torch.bfloat16", "torch.bf16"})
+    EXPECT_EQ(find_dtype(name), DType::BFloat16) << name;
+  for (const auto& [name, dtype] : {std::pair("fp64", DType::Float64),
+                                    {"fp32", DType::Float32},
+                                    {"torch.float32", DType::Float32},
+                                    {"fp16", DType::Float16}})
+    EXPECT_EQ(dtype_from_name(name), dtype) << name;
+  for (const char* name : {"", "torch.", "float", "BF16", "bf16 ", "float8"})
+    EXPECT_FALSE(find_dtype(name)) << name;
 }
 
 TEST(DType, AnUnknownNameListsTheAllowedOnes) {
