@@ -234,6 +234,11 @@ def write_config():
     write_composites(config)
 
     config("good_llama", LLAMA)
+    config("good_rope_twice", LLAMA, rope_parameters=LLAMA["rope_scaling"], unsloth_fixed=True,
+           gradient_checkpointing=False, _attn_implementation="sdpa", quantization_config={})
+    config("rope_of_two_kinds", LLAMA, rope_parameters={"rope_type": "linear", "factor": 2})
+    config("quantized", LLAMA, quantization_config={"quant_method": ["a", {"b": 1}]})
+    config("original_llava", LLAVA, model_type="llava_llama", mm_vision_tower="org/clip")
     for family in ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3"):
         config("good_" + family, LLAMA, model_type=family, rope_scaling=None)
     config("good_gpt2", {"model_type": "gpt2", "n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 40})
@@ -348,6 +353,11 @@ def write_safetensors():
                   "c": entry("U8", [], 32, 33)}, bytes(33))
     file("good_types", {n: entry(n, [1], b, b + s) for n, b, s in
                         (("F64", 0, 8), ("F16", 8, 2), ("I64", 10, 8), ("I32", 18, 4))}, bytes(22))
+    buffers = {f"{n}.attn.bias": entry(n, [1, 2], b, b + s) for n, b, s in
+               (("BOOL", 0, 2), ("I8", 2, 2), ("U16", 4, 4), ("U32", 8, 8), ("C64", 16, 16), ("F8_E4M3", 32, 2))}
+    file("good_buffers", buffers, bytes(34))
+    file("bool", {"a": entry("BOOL", [1], 0, 1)}, b"\0")
+    put("safetensors", "pointer.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
     file("good_none", {}, b"")
     file("overlap", {"a": entry("U8", [8], 0, 8), "b": entry("U8", [8], 4, 12)}, bytes(12))
     file("beyond", {"a": entry("U8", [8], 0, 8)}, bytes(4))

@@ -105,6 +105,12 @@ TEST(ParameterNames, KnowsComputedBuffers) {
   EXPECT_TRUE(is_computed_buffer("model.layers.0.self_attn.rotary_emb.inv_freq"));
   EXPECT_TRUE(is_computed_buffer("h.0.attn.bias"));
   EXPECT_TRUE(is_computed_buffer("transformer.h.11.attn.masked_bias"));
+  for (const char* name :
+       {"position_ids", "rotary_emb.inv_freq", "model.rotary_emb_local.inv_freq", "masked_bias",
+        "model.rotary_emb.original_inv_freq", "model.embed_tokens.embed_scale",
+        "model.layers.0.self_attn.rotary_emb.cos_cached"})
+    EXPECT_TRUE(is_computed_buffer(name)) << name;
+  EXPECT_FALSE(is_computed_buffer("visual.blocks.0.attn.qkv.bias"));
   EXPECT_FALSE(is_computed_buffer("transformer.h.0.attn.c_attn.bias"));
   EXPECT_FALSE(is_computed_buffer("vision_tower.embeddings.position_embedding.weight"));
 }

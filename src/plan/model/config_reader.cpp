@@ -5,20 +5,29 @@
 #include <array>
 #include <cmath>
 
-#include "zea/core/error.hpp"
+#include "zea/plan/model/config_error.hpp"
 
 namespace zea::detail {
 namespace {
 
-/// What transformers writes into any config, of files, generation and training heads.
-constexpr std::array kOfEveryConfig{"_attn_implementation_autoset",
+/// What transformers and others write into any config, of files, generation, training heads and the
+/// ways to compute the same.
+constexpr std::array kOfEveryConfig{"_attn_implementation",
+                                    "_attn_implementation_autoset",
+                                    "_attn_implementation_internal",
                                     "attn_implementation",
                                     "_commit_hash",
+                                    "_experts_implementation",
+                                    "_flash_attn_2_enabled",
                                     "_name_or_path",
+                                    "_num_labels",
+                                    "_processor_class",
+                                    "_use_flash_attention_2",
                                     "architectures",
                                     "auto_map",
                                     "bad_words_ids",
                                     "begin_suppress_tokens",
+                                    "bos_token",
                                     "bos_token_id",
                                     "chunk_size_feed_forward",
                                     "decoder_start_token_id",
@@ -27,30 +36,41 @@ constexpr std::array kOfEveryConfig{"_attn_implementation_autoset",
                                     "dtype",
                                     "early_stopping",
                                     "encoder_no_repeat_ngram_size",
+                                    "eos_token",
                                     "eos_token_id",
                                     "exponential_decay_length_penalty",
                                     "finetuning_task",
                                     "forced_bos_token_id",
                                     "forced_eos_token_id",
+                                    "gradient_checkpointing",
                                     "id2label",
                                     "initializer_factor",
                                     "initializer_range",
                                     "is_composition",
+                                    "keys_to_ignore_at_inference",
                                     "label2id",
                                     "length_penalty",
                                     "max_length",
+                                    "max_new_tokens",
                                     "min_length",
+                                    "model_max_length",
                                     "model_type",
+                                    "neftune_noise_alpha",
                                     "no_repeat_ngram_size",
                                     "num_beam_groups",
                                     "num_beams",
+                                    "num_labels",
                                     "num_return_sequences",
                                     "output_attentions",
                                     "output_hidden_states",
                                     "output_scores",
+                                    "pad_token",
                                     "pad_token_id",
+                                    "padding_side",
                                     "prefix",
+                                    "pretraining_tp",
                                     "problem_type",
+                                    "processor_class",
                                     "remove_invalid_values",
                                     "repetition_penalty",
                                     "return_dict",
@@ -64,19 +84,39 @@ constexpr std::array kOfEveryConfig{"_attn_implementation_autoset",
                                     "top_k",
                                     "top_p",
                                     "torch_dtype",
+                                    "transformers.js_config",
                                     "transformers_version",
+                                    "trust_remote_code",
                                     "typical_p",
+                                    "unsloth_fixed",
+                                    "unsloth_version",
                                     "use_bfloat16",
-                                    "use_cache"};
+                                    "use_cache",
+                                    "use_flash_attention_2",
+                                    "use_flash_attn",
+                                    "use_return_dict"};
 
 /// What it writes, too, and what makes another model of some families. Nothing is built of that, so
 /// it must be as they have it who do without.
-constexpr std::array<std::array<const char*, 2>, 6> kOnly{{{"cross_attention_hidden_size", "null"},
+constexpr std::array<std::array<const char*, 2>, 8> kOnly{{{"cross_attention_hidden_size", "null"},
                                                            {"is_decoder", "false"},
                                                            {"is_encoder_decoder", "false"},
+                                                           {"load_in_4bit", "false"},
+                                                           {"load_in_8bit", "false"},
                                                            {"pruned_heads", "{}"},
                                                            {"tie_encoder_decoder", "false"},
                                                            {"torchscript", "false"}}};
+
+/// Of any method: its files hold integers, or floats of 8 bits.
+[[noreturn]] void refuse_quantized(const std::string& path, const nlohmann::json& value) {
+  const auto method = value.is_object() ? value.find("quant_method") : value.end();
+  throw ConfigError(
+      path,
+      ": the weights are quantized" + (method == value.end() ? "" : " (" + method->dump() + ")") +
+          ", and zea trains those in bf16, fp16 or fp32; take the model that they were made "
+          "of, or load them with transformers, call dequantize() and save_pretrained(). Where "
+          "the files hold such floats all the same, remove this key");
+}
 
 }  // namespace
 
@@ -86,14 +126,12 @@ ConfigReader::ConfigReader(const nlohmann::json& object, std::string path)
 ConfigReader::ConfigReader(const nlohmann::json& object, std::string path,
                            std::shared_ptr<std::set<std::string>> asked)
     : object_(object), path_(std::move(path)), asked_(std::move(asked)) {
-  if (!object_.is_object())
-    throw WeightsError("model config: " + path_ + " is not an object; found " + object_.dump());
+  if (!object_.is_object()) throw ConfigError(path_, " is not an object; found " + object_.dump());
 }
 
 void ConfigReader::refuse(const std::string& key, const std::string& found,
                           const std::string& allowed) const {
-  throw WeightsError("model config: " + path_ + "." + key + " = " + found +
-                     "; allowed: " + allowed);
+  throw ConfigError(path_ + "." + key, " = " + found + "; allowed: " + allowed);
 }
 
 bool ConfigReader::has(const char* key) const {
@@ -150,10 +188,13 @@ void ConfigReader::refuse_unknown() const {
         refuse(key, value.dump(), (*only)[1]);
       continue;
     }
+    const bool is_quantized = key == "quantization_config" || key == "compression_config";
+    if (is_quantized && value.is_object() && value.empty()) continue;
+    if (is_quantized) refuse_quantized(path, value);
     if (!asked_->contains(path))
-      throw WeightsError("model config: " + path + " = " + value.dump() +
-                         " is a key that zea does not know, so it cannot tell whether the model "
-                         "would be another; leave it out if it changes nothing");
+      throw ConfigError(path, " = " + value.dump() +
+                                  " is a key that zea does not know, so it cannot tell whether the "
+                                  "model would be another; leave it out if it changes nothing");
     const auto inside = asked_->lower_bound(path + ".");
     if (value.is_object() && inside != asked_->end() && inside->starts_with(path + "."))
       ConfigReader(value, path, asked_).refuse_unknown();

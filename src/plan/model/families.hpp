@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "config_reader.hpp"
@@ -186,6 +187,7 @@ struct ImageDefaults {
   bool merges = false;  ///< the projector merges squares of patches, as Mistral 3's
   std::vector<ImageSize> resolutions = {};  ///< that images are fitted into
   bool gives_shapes = false;  ///< of images, to encoders that ask for them, as SigLIP 2's
+  bool text_ties = false;     ///< the text's config may tie the head, too
 };
 /// The encoder of images, or of sound, that a config of LLaVA describes, with its projector, for a
 /// model whose decoder is known. Returns the unit that makes the features.
@@ -219,6 +221,13 @@ ModelSpec make_with_images(const ConfigReader& config, const Trainable& trainabl
 /// Units that no later unit reads are not walked; their parameters are carried, never trained.
 void drop_unread_units(ModelSpec& model);
 
+/// Whether the head of a composite is its embedding: its own key decides where there is one, or,
+/// where `text_ties`, that of its text may tie it as well.
+bool ties_head(const ConfigReader& config, const Decoder& text, bool text_ties);
+
+/// type_advice() on the "model_type" of `config`.
+std::string advice_on_type(const ConfigReader& config);
+
 /// Reads `config` as the family that it names, `usual` where it names none.
 template <class Families>
 auto read_part(const Families& families, const ConfigReader& config, const std::string& usual) {
@@ -226,7 +235,10 @@ auto read_part(const Families& families, const ConfigReader& config, const std::
   const auto found = families.find(type);
   if (found != families.end()) return found->second(config);
   const auto name = &Families::value_type::first;
-  config.refuse("model_type", type, join(families, ", ", name) + " (others are not built yet)");
+  constexpr bool kIsDecoder = std::is_same_v<Families, std::map<std::string, ReadDecoder>>;
+  config.refuse("model_type", type,
+                join(families, ", ", name) + " (others are not built yet)" +
+                    (kIsDecoder ? advice_on_type(config) : ""));
 }
 
 /// Encoders, their projectors and a decoder of the families above, by the model_type of configs.

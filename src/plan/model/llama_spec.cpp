@@ -79,12 +79,21 @@ RopeConfig read_rope(const ConfigReader& config, const DecoderSpec& text,
   rope.theta = config.number("rope_theta", defaults.theta);
   rope.share = config.number("partial_rotary_factor", rope.share);
   config.pass_over({"original_max_position_embeddings"});
+  const RopeConfig bare = rope;
+  bool is_read = false;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     if (!config.has(key)) continue;
     const ConfigReader all = config.object(key);
+    if (all.keys().empty()) continue;
     const bool has_parts = defaults.rope_part && all.has(defaults.rope_part);
-    read_stretching(config, has_parts ? all.object(defaults.rope_part) : all, text, defaults, rope);
-    break;
+    RopeConfig found = bare;
+    read_stretching(config, has_parts ? all.object(defaults.rope_part) : all, text, defaults,
+                    found);
+    if (is_read && !(found == rope))
+      config.refuse(key, config.dump(key),
+                    "the same as rope_parameters, which is there as well; leave one of them out");
+    rope = found;
+    is_read = true;
   }
   if (defaults.turns_all && rope.share != 1)
     config.refuse("partial_rotary_factor", std::to_string(rope.share),

@@ -63,7 +63,8 @@ ModelSpec make_llava_onevision(const ConfigReader& config, const Trainable& trai
                                  .token = 151646,
                                  .layer = -1,
                                  .select = "full",
-                                 .resolutions = usual_resolutions()},
+                                 .resolutions = usual_resolutions(),
+                                 .text_ties = true},
                                 "qwen2");
   config.pass_over({"video_token_id", "video_token_index"});  // no item takes its place
   EncoderSpec& vision = model.encoders.front();

@@ -38,13 +38,18 @@ Decoder read_merging_decoder(const ConfigReader& config, const std::string& usua
   return decoder;
 }
 
+bool ties_head(const ConfigReader& config, const Decoder& text, bool text_ties) {
+  const bool of_text = text.spec.tied_embeddings;
+  const bool tied = config.boolean("tie_word_embeddings", of_text);
+  return tied || (text_ties && of_text);
+}
+
 ModelSpec make_with_images(const ConfigReader& config, const Trainable& trainable,
                            const EncoderNames& names, const ImageDefaults& defaults,
                            const std::string& usual) {
   ModelSpec model;
   Decoder decoder = read_merging_decoder(config.object("text_config"), usual);
-  // Said by all files of transformers 5; those of version 4 that leave it out are not tied.
-  if (config.boolean("tie_word_embeddings", false)) decoder.spec.tied_embeddings = true;
+  decoder.spec.tied_embeddings = ties_head(config, decoder, defaults.text_ties);
   model.decoder = decoder.spec;
   SpecBuilder builder(model);
   const int features = add_image_encoder(builder, model, config, names, trainable, defaults);
@@ -54,10 +59,12 @@ ModelSpec make_with_images(const ConfigReader& config, const Trainable& trainabl
 }
 
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable) {
+  if (!config.has("text_config"))
+    config.refuse("text_config", "nothing", "an object" + advice_on_type(config));
   config.pass_over({"ignore_index", "image_seq_length", "vocab_size"});
   ModelSpec model;
   Decoder decoder = read_merging_decoder(config.object("text_config"), "llama");
-  if (config.boolean("tie_word_embeddings", false)) decoder.spec.tied_embeddings = true;
+  decoder.spec.tied_embeddings = ties_head(config, decoder, true);
   model.decoder = decoder.spec;
   SpecBuilder builder(model);
   std::vector<int> features;

@@ -9,9 +9,9 @@
 #include "add_adapters.hpp"
 #include "check_roles.hpp"
 #include "families.hpp"
-#include "zea/core/error.hpp"
 #include "zea/core/join.hpp"
 #include "zea/plan/model/adapters.hpp"
+#include "zea/plan/model/config_error.hpp"
 #include "zea/plan/model/generation_config.hpp"
 
 namespace zea {
@@ -25,7 +25,7 @@ constexpr const char* kComposed = "composed";  ///< of zea itself
 /// it.
 bool is_shallow(int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
   constexpr int kMaxDepth = 64;
-  if (depth > kMaxDepth) throw WeightsError("model config: its JSON is nested too deeply");
+  if (depth > kMaxDepth) throw ConfigError("config", " is JSON that is nested too deeply");
   return true;
 }
 
@@ -55,7 +55,8 @@ ModelSpec make_family(const std::string& family, const ConfigReader& config,
   if (composite != detail::composites().end()) return composite->second(config, trainable);
   const auto decoder = detail::decoders().find(family);
   if (decoder == detail::decoders().end())
-    config.refuse("model_type", '"' + family + '"', family_names());
+    config.refuse("model_type", '"' + family + '"',
+                  family_names() + detail::advice_on_type(config));
   return make_decoder(config, decoder->second, trainable);
 }
 
@@ -215,7 +216,7 @@ int ModelSpec::param_index(const std::string& name) const {
 ModelSpec make_model_spec(const std::string& config_json, const Trainable& trainable) {
   const nlohmann::json json = nlohmann::json::parse(config_json, is_shallow, false);
   if (json.is_discarded())
-    throw WeightsError("model config is not JSON; expected the text of a Hugging Face config.json");
+    throw ConfigError("config", " is not JSON; expected the text of a Hugging Face config.json");
   const ConfigReader config(json, "config");
   const std::string family = config.text("model_type", "");
   ModelSpec model = make_family(family, config, trainable);

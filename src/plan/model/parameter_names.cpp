@@ -139,8 +139,8 @@ std::string tower_parameter_name(const std::string& name, bool is_audio) {
 }
 
 bool is_computed_buffer(const std::string& name) {
-  constexpr std::array kSuffixes{".position_ids", ".rotary_emb.inv_freq", ".attn.bias",
-                                 ".attn.masked_bias"};
+  constexpr std::array kSuffixes{"inv_freq",    ".attn.bias",  ".embed_scale", "position_ids",
+                                 ".cos_cached", ".sin_cached", "masked_bias"};
   return std::any_of(kSuffixes.begin(), kSuffixes.end(),
                      [&](const char* suffix) { return name.ends_with(suffix); });
 }

@@ -131,7 +131,7 @@ ModelSpec make_turned(const ConfigReader& config, const Trainable& trainable,
   const ConfigReader of_vision = config.object("vision_config");
   ModelSpec model;
   Decoder decoder = read_turned_text(text);
-  if (config.boolean("tie_word_embeddings", false)) decoder.spec.tied_embeddings = true;
+  decoder.spec.tied_embeddings = ties_head(config, decoder, true);
   model.decoder = decoder.spec;
   VisionEncoder encoder = read(of_vision);
   encoder.spec.placeholder = config.integer("image_token_id", 151655);
@@ -211,11 +211,13 @@ void add_merger(SpecBuilder& builder, const EncoderSpec& vision, const std::stri
 
 std::vector<RotaryPair> read_mrope(const ConfigReader& config, int64_t pairs,
                                    std::vector<int64_t> sections, bool interleaved) {
-  const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  if (config.has(key)) {
-    const ConfigReader rope = config.object(key);
+  const char* key = "rope_scaling";
+  for (const char* one : {"rope_scaling", "rope_parameters"}) {  // the same where it has both
+    if (!config.has(one)) continue;
+    const ConfigReader rope = config.object(one);
     if (rope.has("mrope_section")) sections = rope.integers("mrope_section", 0);
     rope.require_boolean("mrope_interleaved", interleaved);
+    key = one;
   }
   const auto is_part = [&](int64_t count) { return count > 0 && count <= pairs; };
   const bool are_parts = sections.size() == 3 && std::ranges::all_of(sections, is_part);

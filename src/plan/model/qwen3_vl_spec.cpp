@@ -93,7 +93,7 @@ ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable) 
   const ConfigReader of_vision = config.object("vision_config");
   ModelSpec model;
   Decoder decoder = read_interleaved_text(config.object("text_config"));
-  if (config.boolean("tie_word_embeddings", false)) decoder.spec.tied_embeddings = true;
+  decoder.spec.tied_embeddings = ties_head(config, decoder, false);
   model.decoder = decoder.spec;
   VisionEncoder encoder = read_deep_visual(of_vision);
   EncoderSpec& vision = encoder.spec;

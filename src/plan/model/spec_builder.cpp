@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 
-#include "zea/core/error.hpp"
+#include "zea/plan/model/config_error.hpp"
 
 namespace zea::detail {
 namespace {
@@ -18,8 +18,7 @@ void check_size(const std::string& name, const Shape& shape) {
   int64_t elements = 1;
   for (int64_t length : shape)
     if (__builtin_mul_overflow(elements, length, &elements) || elements > kMaxElements)
-      throw WeightsError("model config: parameter " + name +
-                         " has more than 2^40 elements; no model is as large");
+      throw ConfigError("parameter " + name, " has more than 2^40 elements; no model is as large");
 }
 
 }  // namespace
@@ -92,8 +91,8 @@ void SpecBuilder::add_sinusoids(const std::string& name, int64_t positions, int6
 void SpecBuilder::add_blocks(const std::string& module, int64_t count, const BlockSpec& block,
                              const BlockFamily& family, const std::string& layers, bool trainable) {
   if (count > kMaxLayers)
-    throw WeightsError("model config: " + std::to_string(count) + " layers of " + module +
-                       "; allowed: 1 to " + std::to_string(kMaxLayers));
+    throw ConfigError(std::to_string(count) + " layers of " + module,
+                      "; allowed: 1 to " + std::to_string(kMaxLayers));
   for (int64_t i = 0; i < count; ++i) {
     const std::string number = std::to_string(i);
     start(module + ".layers." + number, module, UnitKind::Block, {{last_unit(), false}});

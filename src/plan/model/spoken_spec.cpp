@@ -17,10 +17,10 @@ int64_t read_audio_token(const ConfigReader& config, int64_t fallback) {
 
 ModelSpec make_spoken(const ConfigReader& config, EncoderSpec audio, const char* usual_decoder,
                       const Trainable& trainable) {
-  const ConfigReader text = config.object("text_config");
-  const Decoder decoder = read_merging_decoder(text, usual_decoder);
-  if (decoder.spec.tied_embeddings)
-    text.refuse("tie_word_embeddings", "true", "false: transformers has a head of its own here");
+  Decoder decoder = read_merging_decoder(config.object("text_config"), usual_decoder);
+  // Transformers has a head of its own here, whatever both configs say.
+  config.pass_over({"tie_word_embeddings"});
+  decoder.spec.tied_embeddings = false;
   audio.name = "audio";
   ModelSpec model;
   model.decoder = decoder.spec;
