@@ -8,10 +8,22 @@ import sys
 from tokenizers import Tokenizer
 
 
+# Other forms of a tokenizer, and where a tokenizer.json comes from.
+OTHER_FORMS = {
+    "tekken.json": "put a tokenizer.json of the same tokens beside it",
+    "tokenizer.model": "transformers makes one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+    "vocab.json": "transformers makes one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+}
+
+
 def read_tokenizer(path):
     if not path.is_file():
-        has = ", only a tekken.json: put a tokenizer.json of the same tokens beside it"
-        sys.exit(f"{path.parent} has no {path.name}{has if (path.parent / 'tekken.json').is_file() else ''}")
+        others = [name for name in OTHER_FORMS if (path.parent / name).is_file()]
+        has = f", only a {others[0]}: {OTHER_FORMS[others[0]]}" if others else ""
+        sys.exit(f"{path.parent} has no {path.name}{has}")
+    with path.open("rb") as file:
+        if file.read(24).startswith(b"version https://git-lfs"):
+            sys.exit(f"{path} is a pointer of git-lfs, not the file itself; fetch the files with git lfs pull")
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as fault:  # the library throws nothing narrower

@@ -24,7 +24,9 @@ struct ImportOptions {
 
 ModelSource open_import_source(const ImportOptions& options) {
   if (options.random_config.empty()) return {open_safetensors(options.paths.front()), ""};
-  return {nullptr, read_model_config(options.random_config), {.seed = options.seed}};
+  return {nullptr,
+          read_model_config(options.random_config),
+          {.seed = options.seed, .config_path = options.random_config}};
 }
 
 /// Directory whose companion files go along.
@@ -45,7 +47,9 @@ void import_weights(const ImportOptions& options) {
   if (!target.ends_with(".h5"))
     throw DeckError(target + ": a weights file is to be written; end its name with .h5");
   const ModelSource source = open_import_source(options);
-  for (const std::string& note : source.model().notes)
+  std::vector<std::string> notes = source.model().notes;
+  if (!source.note().empty() && options.random_config.empty()) notes.push_back(source.note());
+  for (const std::string& note : notes)
     std::fprintf(stderr, "zea-import: note: %s\n", printable(note).c_str());
 
   std::vector<TensorInfo> tensors = source.tensors();

@@ -70,7 +70,6 @@ void check_own_checkpoints(const std::string& directory, const StateSource& from
                       " (one is " + entry.path + "); choose another directory with -d");
 }
 
-/// --profile: a file of measured costs.
 std::string profile(const CommandLine& line) {
   const KernelRuntime kernels;
   const Start start = read_start(line, 1);
@@ -95,7 +94,8 @@ ExitCode answer(const CommandLine& line) {
   else {
     const int ranks = std::max(1, line.ranks);
     const Start start = read_start(line, ranks);
-    const Plan plan = make_fitting_plan(start.options, start.config_json, ranks, start.profile);
+    Plan plan = make_fitting_plan(start.options, start.config_json, ranks, start.profile);
+    if (start.weights && !start.weights->has_weights()) plan.notes.push_back(start.weights->note());
     const RankOrder order =
         order_ranks(plan.mesh, even_nodes(ranks, line.ranks_per_node), plan.options.mesh.order);
     text = echo_deck(start.options) + "\n" + describe(plan, narrow_products()) + start.note + "\n" +

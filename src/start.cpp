@@ -29,14 +29,17 @@ namespace fs = std::filesystem;
 
 /// A deck may name a pipe, which lies beside nothing; a model's directory must have files.
 std::string read_named_config(const std::string& path) {
-  if (!fs::is_fifo(path)) return read_model_config(path);
+  std::error_code not_there;
+  if (!fs::is_fifo(path, not_there)) return read_model_config(path);
   std::ifstream pipe(path);
   return {std::istreambuf_iterator<char>(pipe), std::istreambuf_iterator<char>()};
 }
 
-/// Adapters of an earlier run become a part of what they stand beside.
-std::unique_ptr<WeightsSource> open_model(const std::string& path) {
-  return merge_adapters(open_source(path));
+/// Adapters of an earlier run become a part of what they stand beside. `open`: open_source(), or
+/// for a plan open_for_plan().
+using OpenModel = std::unique_ptr<WeightsSource> (*)(const std::string& path);
+std::unique_ptr<WeightsSource> open_model(const std::string& path, OpenModel open = open_source) {
+  return merge_adapters(open(path));
 }
 
 /// runs/<deck's name> unless the deck or the command line say otherwise; a restart goes on where it
@@ -181,29 +184,31 @@ std::vector<NewAdapters> adapters_of(const Options& options, const ModelSpec& mo
 }
 
 /// A language model, and the encoders of the deck's sections.
-std::unique_ptr<WeightsSource> open_parts(const Options& options) {
+std::unique_ptr<WeightsSource> open_parts(const Options& options, OpenModel open) {
   std::vector<ComposedPart> parts;
   for (const auto& [encoder, section] : options.encoders)
     if (!section.weights.empty())
-      parts.push_back({encoder, open_model(section.weights), section.placeholder, section.projector,
-                       section.feature_layer, section.feature_norm});
-  parts.push_back({kDecoder, open_model(options.llm.weights)});
+      parts.push_back({encoder, open_model(section.weights, open), section.placeholder,
+                       section.projector, section.feature_layer, section.feature_norm});
+  parts.push_back({kDecoder, open_model(options.llm.weights, open)});
   return compose_source(std::move(parts), static_cast<uint64_t>(options.run.seed));
 }
 
 /// What a new run starts from, as far as the deck wants it.
-std::unique_ptr<ModelSource> open_initial_weights(const Options& options) {
+std::unique_ptr<ModelSource> open_initial_weights(const Options& options, OpenModel open) {
   const ModelOptions& model = options.model;
-  LoadOptions loading{.strict = model.strict, .seed = static_cast<uint64_t>(options.run.seed)};
+  LoadOptions loading{.strict = model.strict,
+                      .seed = static_cast<uint64_t>(options.run.seed),
+                      .config_path = model.config};
   if (model.load_modules != ModelOptions{}.load_modules) loading.modules = model.load_modules;
   loading.adapters = [&](const ModelSpec& of) { return adapters_of(options, of); };
   if (!options.llm.weights.empty()) {
     loading.strict = false;  // no part has projectors; what else is missing was refused
-    return std::make_unique<ModelSource>(open_parts(options), "", loading);
+    return std::make_unique<ModelSource>(open_parts(options, open), "", loading);
   }
-  return std::make_unique<ModelSource>(model.weights.empty() ? nullptr : open_model(model.weights),
-                                       model.config.empty() ? "" : read_named_config(model.config),
-                                       loading);
+  return std::make_unique<ModelSource>(
+      model.weights.empty() ? nullptr : open_model(model.weights, open),
+      model.config.empty() ? "" : read_named_config(model.config), loading);
 }
 
 std::string read_profile(const CommandLine& line, const std::string& path) {
@@ -237,7 +242,8 @@ Start read_start(const CommandLine& line, int ranks,
     keep_weights(line, start.options, *start.resumed, *start.checkpoint);
     start.config_json = start.checkpoint->config_json();
   } else {
-    start.weights = open_initial_weights(start.options);
+    start.weights =
+        open_initial_weights(start.options, line.plan_only ? open_for_plan : open_source);
     start.config_json = start.weights->config_json();
   }
   start.profile = read_profile(line, start.options.mesh.profile);

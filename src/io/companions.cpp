@@ -7,6 +7,8 @@
 
 #include <sys/stat.h>
 
+#include "foreign_weights.hpp"
+#include "zea/core/error.hpp"
 #include "zea/io/durable_file.hpp"
 
 namespace zea {
@@ -44,16 +46,26 @@ std::vector<std::string> companion_names(const std::string& directory) {
   std::vector<std::string> present;
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(directory, none))
-    if (std::string name = entry.path().filename(); is_companion(name) && entry.is_regular_file())
+    if (std::string name = entry.path().filename();
+        is_companion(name) && (entry.is_regular_file(none) || entry.is_symlink(none)))
       present.push_back(std::move(name));
   std::ranges::sort(present);
   return present;
 }
 
 std::string read_model_text(const std::string& path) {
-  std::error_code ignored;
-  const std::filesystem::path resolved = std::filesystem::canonical(path, ignored);
-  return read_text(resolved.empty() ? path : resolved.string(), kMaxTextBytes);
+  std::error_code fault;
+  const std::filesystem::path resolved = std::filesystem::canonical(path, fault);
+  if (fault) throw WeightsError(path + ": cannot open: " + fault.message());
+  std::string text = read_text(resolved.string(), kMaxTextBytes);
+  if (const std::string found = foreign_text(text); !found.empty())
+    throw WeightsError(path + ": " + found);
+  return text;
+}
+
+bool names_entry(const std::string& path) {
+  std::error_code fault;
+  return std::filesystem::exists(std::filesystem::symlink_status(path, fault));
 }
 
 void write_companions(const WeightsSource& source, const std::string& directory) {

@@ -9,12 +9,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "strict_json.hpp"
 #include "tensor_request.hpp"
 #include "tokenizer_tokens.hpp"
 #include "zea/core/decoder.hpp"
 #include "zea/core/error.hpp"
 #include "zea/core/join.hpp"
 #include "zea/io/initial_weights.hpp"
+#include "zea/io/model_config.hpp"
 #include "zea/io/model_source.hpp"
 #include "zea/plan/model/encoder_facts.hpp"
 #include "zea/plan/model/generation_config.hpp"
@@ -27,10 +29,16 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 OrderedJson config_of(const ComposedPart& part) {
-  OrderedJson config = OrderedJson::parse(part.source->config_json(), nullptr, false);
-  if (!config.is_object())
+  const std::string text = part.source->config_json();
+  if (text.empty())
     throw WeightsError(part.source->describe() + ": has no config.json, and " + part.name +
                        " is of the family that it names");
+  const std::string file = part.source->config_file("config");
+  parse_strict_json(text, file);
+  OrderedJson config = OrderedJson::parse(text);
+  const bool is_config =
+      config.is_object() && (!config.contains("model_type") || config["model_type"].is_string());
+  if (!is_config) throw WeightsError(file + ": is no JSON object with a model_type that is a text");
   return config;
 }
 
@@ -99,9 +107,10 @@ class Placeholders {
 
 /// Models for classes have none.
 bool has_pooler(const ComposedPart& part) {
-  return std::ranges::any_of(part.source->tensors(), [](const TensorInfo& tensor) {
-    return tensor.name.ends_with("pooler.dense.weight");
-  });
+  return !part.source->has_weights() ||
+         std::ranges::any_of(part.source->tensors(), [](const TensorInfo& tensor) {
+           return tensor.name.ends_with("pooler.dense.weight");
+         });
 }
 
 /// As LLaVA's config says it of its encoder.
@@ -151,7 +160,7 @@ class ComposedSource : public WeightsSource {
     compose_config();
     drawn_ = make_initial_weights(config_, seed);
     for (const ComposedPart& part : parts_) take_tensors(part);
-    if (model_.decoder.tied_embeddings)
+    if (model_.decoder.tied_embeddings && decoder().source->has_weights())
       check_tied_head(*decoder().source, places_.at(embedding_of(model_)).tensor);
     std::ranges::sort(tensors_, {}, &TensorInfo::name);
   }
@@ -163,6 +172,27 @@ class ComposedSource : public WeightsSource {
   }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   std::string config_json() const override { return config_; }
+  bool has_weights() const override {
+    return std::ranges::all_of(parts_, [](const auto& part) { return part.source->has_weights(); });
+  }
+  std::string note() const override {
+    std::string notes;
+    for (const ComposedPart& part : parts_)
+      if (const std::string note = part.source->note(); !note.empty())
+        notes += (notes.empty() ? "" : "\n") + note;
+    return notes;
+  }
+  /// That of the part whose config became the key's.
+  std::string config_file(const std::string& key) const override {
+    for (const ComposedPart& part : parts_) {
+      const std::string processor = part.name + ".";
+      const bool is_of_part = key.starts_with("config.encoders." + part.name + ".") ||
+                              (part.name == kDecoder && key.starts_with("config.text_config"));
+      if (is_of_part) return part.source->config_file("config");
+      if (key.starts_with(processor)) return part.source->config_file(key.substr(processor.size()));
+    }
+    return decoder().source->config_file(key);
+  }
 
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
             void* target) const override {
@@ -233,11 +263,14 @@ class ComposedSource : public WeightsSource {
     text.erase(kImageProcessor);
     text.erase(kVideoProcessor);
     family_ = family_of(text);
-    known_rows_ = make_model_spec(text.dump()).decoder.vocabulary;
+    known_rows_ = naming_file(*decoder().source,
+                              [&] { return make_model_spec(text.dump()).decoder.vocabulary; });
     Placeholders placeholders(*decoder().source, known_rows_);
     OrderedJson encoders = OrderedJson::object();
     for (const ComposedPart& part : parts_)
-      if (part.name != kDecoder) encoders[part.name] = encoder_config(part, placeholders.of(part));
+      if (part.name != kDecoder)
+        encoders[part.name] =
+            naming_file(*part.source, [&] { return encoder_config(part, placeholders.of(part)); });
     text["vocab_size"] = placeholders.vocabulary();
     texts_ = placeholders.texts();
     const OrderedJson ends = text.value(kGenerationConfig, OrderedJson());
@@ -245,7 +278,7 @@ class ComposedSource : public WeightsSource {
     OrderedJson config{{"model_type", "composed"}, {"text_config", text}, {"encoders", encoders}};
     if (!ends.is_null()) config[kGenerationConfig] = ends;
     config_ = config.dump();
-    model_ = make_model_spec(config_);
+    model_ = model_spec_of(*this);
   }
 
   /// Whether a tensor of a part can be the parameter: it may lack the rows of new placeholders.
@@ -258,6 +291,7 @@ class ComposedSource : public WeightsSource {
   }
 
   void take_tensors(const ComposedPart& part) {
+    if (!part.source->has_weights()) return;
     const std::string prefix = part.name == kDecoder ? part.name + "." : part.name + ".encoder.";
     const std::string family = part.name == kDecoder ? family_ : family_of(config_of(part));
     const auto named = named_in_model(part, family);

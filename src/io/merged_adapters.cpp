@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tensor_request.hpp"
+#include "zea/io/model_config.hpp"
 #include "zea/plan/model/adapters.hpp"
 
 namespace zea {
@@ -22,7 +23,7 @@ class MergedSource : public WeightsSource {
  public:
   explicit MergedSource(std::unique_ptr<WeightsSource> source)
       : source_(std::move(source)), config_(without_adapters(source_->config_json())) {
-    const ModelSpec model = make_model_spec(source_->config_json());
+    const ModelSpec model = model_spec_of(*source_);
     for (const UnitSpec& unit : model.units)
       for (const Adapter& adapter : unit.adapters) add(model, adapter);
     for (const TensorInfo& tensor : source_->tensors())
@@ -32,6 +33,10 @@ class MergedSource : public WeightsSource {
   std::string describe() const override { return source_->describe(); }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   std::string config_json() const override { return config_; }
+  std::string config_file(const std::string& key) const override {
+    return source_->config_file(key);
+  }
+  std::string note() const override { return source_->note(); }
   std::vector<std::string> companions() const override { return source_->companions(); }
   std::string companion(const std::string& name) const override { return source_->companion(name); }
 

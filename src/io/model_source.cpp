@@ -2,16 +2,22 @@
 #include "zea/io/model_source.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/initial_weights.hpp"
+#include "zea/io/model_config.hpp"
 #include "zea/plan/model/parameter_names.hpp"
 
 namespace zea {
 namespace {
 
 constexpr const char* kHead = "lm_head.weight";
+
+/// The last words of names in quantized files: of GPTQ and AWQ, bitsandbytes, FP8.
+constexpr std::array kOfQuantized{"qweight", "qzeros",       "absmax",           "SCB",
+                                  "g_idx",   "weight_scale", "weight_scale_inv", "weight_packed"};
 
 bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
@@ -92,10 +98,17 @@ TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
 void check_match(const TensorMatch& match, const ModelSpec& model, const WeightsSource& source) {
   const std::string faults = match.faults();
   if (faults.empty()) return;
-  throw WeightsError(source.describe() + ": its tensors are not those of this " + model.family +
-                     " model; use weights that were made from the same config.json, or "
-                     "model.strict = false to start with what fits:" +
-                     faults);
+  const bool is_quantized = std::ranges::any_of(source.tensors(), [](const TensorInfo& tensor) {
+    const std::string last = tensor.name.substr(tensor.name.rfind('.') + 1);
+    return std::ranges::count(kOfQuantized, last) > 0;
+  });
+  throw WeightsError(
+      source.describe() + ": its tensors are not those of this " + model.family + " model; " +
+      (is_quantized ? "they are quantized: take the model that they were made of, or load them "
+                      "with transformers, call dequantize() and save_pretrained():"
+                    : "use weights that were made from the same config.json, or "
+                      "model.strict = false to start with what fits:") +
+      faults);
 }
 
 const std::string& embedding_of(const ModelSpec& model) {
@@ -126,11 +139,12 @@ void check_tied_head(const WeightsSource& source, const TensorInfo& embedding) {
 ModelSource::ModelSource(std::unique_ptr<WeightsSource> source, const std::string& config_json,
                          const LoadOptions& options)
     : source_(std::move(source)),
-      config_(config_json.empty() && source_ ? source_->config_json() : config_json) {
+      config_(config_json.empty() && source_ ? source_->config_json() : config_json),
+      config_path_(options.config_path) {
   if (config_.empty())
     throw WeightsError(describe() + ": has no config.json; name the model's in model.config");
-  model_ = make_model_spec(config_);
-  if (source_) load_what_fits(options);
+  model_ = model_spec_of(*this);
+  if (source_ && source_->has_weights()) load_what_fits(options);
   if (options.adapters) add_adapters(options.adapters(model_));
   draw_rest(options.seed);
 }
@@ -155,7 +169,7 @@ void ModelSource::add_adapters(const std::vector<NewAdapters>& all) {
     for (const TensorInfo& tensor : one.source->tensors())
       adapters_.emplace(tensor.name, one.source);
   }
-  if (!all.empty()) model_ = make_model_spec(config_);
+  if (!all.empty()) model_ = model_spec_of(*this);
   for (const UnitSpec& unit : model_.units)
     for (const Adapter& adapter : unit.adapters)
       for (const int param : {adapter.a, adapter.b}) check_adapter(model_.params[param], all);
@@ -184,10 +198,21 @@ void ModelSource::draw_rest(uint64_t seed) {
             [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
   const size_t drawn = tensors_.size() - loaded_.size();
   if (drawn > 0) drawn_ = make_initial_weights(config_, seed);
+  if (source_ && !source_->has_weights()) return;
   if (drawn > 0 || !note_.empty())
     note_ = describe() + ": " + std::to_string(loaded_.size()) + " of " +
             std::to_string(tensors_.size()) + " parameters loaded, " + std::to_string(drawn) +
             " are initial values of seed " + std::to_string(seed) + note_;
+}
+
+std::string ModelSource::note() const {
+  const std::string of_source = source_ ? source_->note() : "";
+  return of_source + (of_source.empty() || note_.empty() ? "" : "\n") + note_;
+}
+
+std::string ModelSource::config_file(const std::string& key) const {
+  if (!config_path_.empty()) return file_of_config_key(config_path_, key);
+  return source_ ? source_->config_file(key) : describe();
 }
 
 std::string ModelSource::describe() const {

@@ -3,6 +3,7 @@
 
 #include <charconv>
 
+#include "foreign_weights.hpp"
 #include "peft_config.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/companions.hpp"
@@ -33,6 +34,20 @@ std::string linear_name(const ModelSpec& model, const std::string& module,
   return module + ".encoder." + canonical_vit_name(tower_parameter_name(running, is_audio));
 }
 
+std::unique_ptr<WeightsSource> open_weights(const std::string& directory) {
+  const auto has = [&](const char* name) { return names_entry(directory + "/" + name); };
+  const std::string found = directory + ": has no " + kPeftWeights;
+  if (!names_entry(directory))
+    throw WeightsError(directory + ": does not exist" + hub_advice(directory));
+  if (!has(kPeftWeights) && has("adapter_model.bin"))
+    throw WeightsError(found +
+                       ", only a pickled adapter_model.bin; load it with PEFT and write it "
+                       "with save_pretrained()");
+  if (!has(kPeftWeights) && has("config.json"))
+    throw WeightsError(found + "; it holds a model, which belongs in model.weights");
+  return open_safetensors(directory + "/" + kPeftWeights);
+}
+
 /// The tensors of one module, under the model's names.
 class PeftAdapter : public WeightsSource {
  public:
@@ -40,7 +55,7 @@ class PeftAdapter : public WeightsSource {
               const std::set<std::string>& asked)
       : directory_(directory),
         asked_(asked),
-        file_(open_safetensors(directory + "/" + kPeftWeights)),
+        file_(open_weights(directory)),
         config_(read_model_text(directory + "/" + kPeftConfig), directory + "/" + kPeftConfig),
         lora_(config_.lora()) {
     for (const TensorInfo& tensor : file_->tensors()) take(tensor, model, module);

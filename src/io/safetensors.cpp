@@ -10,11 +10,13 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "foreign_weights.hpp"
 #include "read_at.hpp"
 #include "strict_json.hpp"
 #include "tensor_request.hpp"
 #include "zea/core/descriptor.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/join.hpp"
 #include "zea/io/companions.hpp"
 #include "zea/io/model_config.hpp"
 
@@ -56,14 +58,17 @@ class SafetensorsFile {
     if (::fstat(file_.number(), &status) != 0 || !S_ISREG(status.st_mode))
       throw WeightsError(path_ + ": not a regular file");
     if (status.st_size < 10) throw WeightsError(path_ + ": too short for a safetensors file");
-    unsigned char length_bytes[8];
-    read_at(0, reinterpret_cast<char*>(length_bytes), 8);
+    std::string begin(std::min(status.st_size, kBeginBytes), '\0');
+    read_at(0, begin.data(), static_cast<int64_t>(begin.size()));
+    if (const std::string found = foreign_bytes(begin); !found.empty())
+      throw WeightsError(path_ + ": " + found);
     uint64_t length = 0;
-    for (int i = 8; i-- > 0;) length = length << 8 | length_bytes[i];
+    for (int i = 8; i-- > 0;) length = length << 8 | static_cast<unsigned char>(begin[i]);
     const uint64_t most = std::min<uint64_t>(kMaxHeaderBytes, status.st_size - 8);
     if (length < 2 || length > most)
       throw WeightsError(path_ + ": header length is " + std::to_string(length) +
-                         "; allowed here: 2 to " + std::to_string(most));
+                         "; allowed here: 2 to " + std::to_string(most) +
+                         "; it is cut short, or no safetensors file");
     std::string header(length, '\0');
     read_at(8, header.data(), static_cast<int64_t>(length));
     data_begin_ = 8 + static_cast<int64_t>(length);
@@ -85,7 +90,8 @@ struct Location {
 class SafetensorsSource : public WeightsSource {
  public:
   explicit SafetensorsSource(const std::string& path) : path_(path) {
-    if (std::filesystem::is_directory(path)) {
+    std::error_code fault;
+    if (std::filesystem::is_directory(path, fault)) {
       open_directory();
     } else {
       add_file(path);
@@ -96,6 +102,10 @@ class SafetensorsSource : public WeightsSource {
   std::string describe() const override { return path_; }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   std::string config_json() const override { return config_; }
+  std::string config_file(const std::string& key) const override {
+    return file_of_config_key(inside(kConfigName), key);
+  }
+  std::string note() const override { return note_; }
 
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
             void* target) const override {
@@ -122,6 +132,7 @@ class SafetensorsSource : public WeightsSource {
     files_.push_back(std::make_unique<SafetensorsFile>(path));
     const SafetensorsFile& file = *files_.back();
     for (const SafetensorsEntry& entry : file.entries()) {
+      if (!entry.is_readable) continue;
       const auto [place, is_new] =
           locations_.try_emplace(entry.tensor.name, Location{&file, &entry});
       if (!is_new)
@@ -132,13 +143,15 @@ class SafetensorsSource : public WeightsSource {
   }
 
   void open_directory() {
-    if (std::filesystem::exists(inside(kConfigName)))
-      config_ = read_model_config(inside(kConfigName));
-    const bool has_index = std::filesystem::exists(inside(kIndexName));
-    const bool has_single = std::filesystem::exists(inside(kSingleName));
-    if (!has_index && !has_single)
-      throw WeightsError(path_ + ": has neither " + kSingleName + " nor " + kIndexName +
-                         "; write it with save_pretrained of transformers");
+    if (names_entry(inside(kConfigName))) config_ = read_model_config(inside(kConfigName));
+    const bool has_index = names_entry(inside(kIndexName));
+    const bool has_single = names_entry(inside(kSingleName));
+    if (!has_index && !has_single) {
+      const std::string found = foreign_directory(path_);
+      throw WeightsError(
+          path_ + ": has neither " + kSingleName + " nor " + kIndexName + ": it " +
+          (found.empty() ? "is no model that save_pretrained of transformers wrote" : found));
+    }
     // As transformers: what is saved in one file leaves the index of an earlier save behind.
     if (has_single) {
       add_file(inside(kSingleName));
@@ -153,20 +166,45 @@ class SafetensorsSource : public WeightsSource {
     const nlohmann::json& map = json_member(index, "weight_map", where);
     if (!map.is_object()) throw WeightsError(where + ": \"weight_map\" is not an object");
     std::map<std::string, const SafetensorsFile*> opened;
+    std::vector<std::string> lacking, beside;
     for (const auto& [name, unused] : map.items()) {
       const std::string file = json_text(map, name.c_str(), where);
       check_plain_name(file, where);
-      if (!opened.contains(file)) opened[file] = &add_file(inside(file));
-      const auto found = locations_.find(name);
-      if (found == locations_.end() || found->second.file != opened[file])
-        throw WeightsError(where + ": tensor \"" + name + "\" is not in " + file);
+      if (!opened.contains(file)) opened[file] = &add_shard(file, where);
+      if (!has_tensor(*opened[file], name)) lacking.push_back('"' + name + "\" of " + file);
     }
-    if (map.size() != locations_.size())
-      throw WeightsError(where + ": names " + std::to_string(map.size()) +
-                         " tensors; its files have " + std::to_string(locations_.size()));
+    if (!lacking.empty())
+      throw WeightsError(where + ": names " + std::to_string(lacking.size()) +
+                         " tensors that its files do not hold: " + some_of(lacking) +
+                         "; the files are of another save, so download or write all of them again");
+    for (const auto& [name, location] : locations_)
+      if (!map.contains(name)) beside.push_back('"' + name + '"');
+    if (!beside.empty())
+      note_ = where + ": its files hold " + std::to_string(beside.size()) +
+              " tensors that it does not name, which are read as well: " + some_of(beside);
   }
 
-  std::string path_, config_;
+  const SafetensorsFile& add_shard(const std::string& file, const std::string& index) {
+    if (!names_entry(inside(file)))
+      throw WeightsError(inside(file) + ": is not there, and " + index +
+                         " names it; download the model's other files as well");
+    return add_file(inside(file));
+  }
+
+  /// Also one that is passed over.
+  static bool has_tensor(const SafetensorsFile& file, const std::string& name) {
+    return std::ranges::binary_search(
+        file.entries(), name, {}, [](const SafetensorsEntry& entry) { return entry.tensor.name; });
+  }
+
+  static std::string some_of(std::vector<std::string> names) {
+    constexpr size_t kMost = 8;
+    const size_t more = names.size() - std::min(names.size(), kMost);
+    names.resize(names.size() - more);
+    return join(names) + (more > 0 ? " and " + std::to_string(more) + " more" : "");
+  }
+
+  std::string path_, config_, note_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, Location> locations_;
   std::vector<TensorInfo> tensors_;

@@ -8,6 +8,7 @@
 
 #include "zea/core/error.hpp"
 #include "zea/io/safetensors.hpp"
+#include "zea/plan/model/parameter_names.hpp"
 
 namespace zea {
 namespace {
@@ -21,6 +22,13 @@ constexpr DTypeName kDTypes[] = {{"F64", DType::Float64}, {"F32", DType::Float32
                                  {"I64", DType::Int64},   {"I32", DType::Int32},
                                  {"U8", DType::UInt8}};
 
+/// Those that zea lacks, and types of their width.
+constexpr DTypeName kOthers[] = {{"BOOL", DType::UInt8},    {"I8", DType::UInt8},
+                                 {"F8_E4M3", DType::UInt8}, {"F8_E5M2", DType::UInt8},
+                                 {"F8_E8M0", DType::UInt8}, {"I16", DType::Float16},
+                                 {"U16", DType::Float16},   {"U32", DType::Int32},
+                                 {"U64", DType::Int64},     {"C64", DType::Int64}};
+
 constexpr size_t kMaxDims = 32;
 
 /// A tensor's members as they stand in the text.
@@ -28,6 +36,7 @@ struct Pending {
   std::string name;
   std::set<std::string> seen;
   DType dtype = DType::Float32;
+  bool is_readable = true;
   std::vector<int64_t> shape, offsets;
 };
 
@@ -71,7 +80,16 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ != 2 || in_list_ || member_ != "dtype") refuse("has text where none belongs");
     for (const DTypeName& known : kDTypes)
       if (text == known.name) return (pending_.dtype = known.dtype, true);
-    refuse("has dtype \"" + text + "\"; allowed: F64, F32, F16, BF16, I64, I32, U8");
+    if (is_computed_buffer(pending_.name))
+      for (const DTypeName& other : kOthers)
+        if (text == other.name)
+          return (pending_.dtype = other.dtype, pending_.is_readable = false, true);
+    const bool is_quantized = text.starts_with("F") || text == "I8";
+    refuse("has dtype \"" + text + "\"; allowed: F64, F32, F16, BF16, I64, I32, U8" +
+           (is_quantized
+                ? "; such weights are quantized: take the model that they were made of, or "
+                  "load them with transformers, call dequantize() and save_pretrained()"
+                : ""));
   }
   bool number_unsigned(number_unsigned_t value) override {
     if (!in_list_) refuse("has a number where none belongs");
@@ -123,7 +141,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     if (bytes != end - begin)
       refuse("has " + std::to_string(end - begin) + " bytes; its shape and dtype make " +
              std::to_string(bytes));
-    entries_.push_back({{pending_.name, pending_.shape, pending_.dtype}, begin});
+    entries_.push_back(
+        {{pending_.name, pending_.shape, pending_.dtype}, begin, pending_.is_readable});
     --depth_;
   }
 

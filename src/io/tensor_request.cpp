@@ -59,6 +59,10 @@ Shape index_in_tensor(const Extent& extent, int64_t position) {
 
 }  // namespace
 
+std::string WeightsSource::config_file(const std::string&) const {
+  return describe();
+}
+
 std::string WeightsSource::companion(const std::string& name) const {
   throw WeightsError(describe() + ": has no file \"" + name + "\"");
 }

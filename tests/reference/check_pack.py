@@ -387,6 +387,8 @@ class Llava(FolderCase):
             ("config.json", "{", "config.json cannot be read"),
             ("config.json", "[]", "config.json holds no JSON object"),
             ("config.json", '{"model_type": "llama"}', "broken has no tokenizer.json"),
+            ("tokenizer.model", "x", "broken has no tokenizer.json, only a tokenizer.model: transformers makes one"),
+            ("tokenizer.json", "version https://git-lfs.github.com/spec/v1\n", "is a pointer of git-lfs"),
             ("tokenizer.json", "{}", "tokenizer.json is not a tokenizer.json"),
         ):
             (broken / name).write_text(text)

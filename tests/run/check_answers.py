@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What zea answers without ranks."""
 
+import json
+import os
 import re
+import subprocess
 
 import zea_run as zr
 
@@ -51,6 +54,71 @@ class Answers(zr.ZeaTest):
         self.assertRegex(plans["512"], r"\b512\b")
         self.assertIsNone(re.search(r"\b512\b", plans["1"]))
         self.assertEqual([entry.name for entry in self.folder.glob("runs")], [])
+
+    def write_parts(self):
+        """Directories of a language model and an encoder that have a config.json alone; a deck that composes them."""
+        parts = {"llm": zr.CONFIG["text_config"], "vision": zr.CONFIG["vision_config"]}
+        deck = [f'[data]\ntrain = "{self.folder}/not_there.h5"\nrow_tokens = 32\n']
+        for part, config in parts.items():
+            (self.folder / part).mkdir()
+            (self.folder / part / "config.json").write_text(json.dumps(config))
+            deck.append(f'[model.{part}]\nweights = "{self.folder}/{part}"\n')
+        (self.folder / "deck.toml").write_text("".join(deck))
+        return self.folder / "deck.toml"
+
+    def refusal(self, code, *arguments):
+        refused = zr.answer(*arguments)
+        self.assert_code(refused, code)
+        self.assertNotIn("a bug of zea", refused.output)
+        return refused.output
+
+    def test_plan_of_configs_alone(self):
+        deck = self.write_parts()
+        plan = self.answer("-n", "--ranks", "4", "-i", deck)
+        for part in ("llm", "vision"):
+            said = f"{self.folder}/{part}: holds a config.json and no weights; download the rest of the model"
+            self.assertIn(said, plan)
+            self.assertIn(said, self.answer("-n", "-i", deck, f"model.{part}.weights={self.folder}/{part}"))
+        alone = self.folder / "alone.toml"
+        alone.write_text(f'[model]\nweights = "{self.folder}/llm"\n[data]\ntrain = "x.h5"\n')
+        self.assertIn("note: ", self.answer("-n", "-i", alone))
+        self.assertIn("/llm: holds a config.json and no weights", self.refusal(4, "-i", alone))
+        (self.folder / "llm" / "pytorch_model.bin").write_bytes(b"PK")
+        for flags in ([], ["-n"]):
+            self.assertIn("save_pretrained()", self.refusal(4, *flags, "-i", deck))
+            name = "model.llm.weights=llava-hf/llava-1.5-7b-hf"
+            self.assertIn("huggingface-cli download llava-hf", self.refusal(4, *flags, "-i", deck, name))
+
+    def test_links_that_lead_to_themselves(self):
+        deck = self.write_parts()
+        for name in ("config.json", "preprocessor_config.json", "model.safetensors"):
+            link = self.folder / "vision" / name
+            link.unlink(missing_ok=True)
+            link.symlink_to(name)
+            for flags in ([], ["-n"]):
+                self.assertIn(f"{link}: cannot open: Too many levels", self.refusal(4, *flags, "-i", deck))
+            link.unlink()
+            if name == "config.json":
+                link.write_text(json.dumps(zr.CONFIG["vision_config"]))
+
+    def test_too_little_memory_is_no_bug(self):
+        """Limits of address space in steps: where zea itself says what is missing, the code is that of memory."""
+        deck = zr.write_inputs(self.folder, zr.mixed_samples(4), schedule=["steps = 1"])
+        told = 0
+        for mib in range(640, 1000, 40):
+            command = ["bash", "-c", 'ulimit -v $0 && exec "$@"', str(mib << 10)]
+            done = subprocess.run(
+                [*command, zr.ZEA, "-i", deck, "-d", self.folder / str(mib)],
+                capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=zr.LIMIT,
+            )
+            said = [line for line in done.stderr.splitlines() if line.startswith("zea: ")]
+            if done.returncode == 0:
+                break
+            if said:
+                self.assertEqual((done.returncode, len(said)), (7, 1), done.stderr)
+                self.assertIn("out of memory", said[0])
+                told += 1
+        self.assertGreater(told, 0)
 
 
 zr.main()

@@ -103,7 +103,11 @@ const std::vector<BadHeader>& bad_headers() {
       {"reversed_offsets", "{" + entry("a", "[1]", "[4,0]") + "}", 4, "outside the file"},
       {"one_offset", "{" + entry("a", "[1]", "[4]") + "}", 4, "two data_offsets"},
       {"three_offsets", "{" + entry("a", "[1]", "[0,4,4]") + "}", 4, "two data_offsets"},
-      {"unknown_dtype", "{" + entry("a", "[1]", "[0,4]", "F8_E4M3") + "}", 4, "F8_E4M3"},
+      {"unknown_dtype", "{" + entry("a", "[1]", "[0,4]", "F8_E4M3") + "}", 4,
+       "\"F8_E4M3\"; allowed: F64, F32, F16, BF16, I64, I32, U8; such weights are quantized"},
+      {"buffer_of_no_type", "{" + entry("a.attn.bias", "[1]", "[0,4]", "F7") + "}", 4, "\"F7\""},
+      {"buffer_of_wrong_bytes", "{" + entry("a.attn.bias", "[3]", "[0,4]", "BOOL") + "}", 4,
+       "shape and dtype make 3"},
       {"dtype_number", "{\"a\":{\"dtype\":4,\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
        "number where none"},
       {"shape_text", "{" + entry("a", "\"1\"", "[0,4]") + "}", 4, "text where none"},
@@ -203,14 +207,14 @@ TEST_F(SafetensorsIndex, RefusesBadMaps) {
   EXPECT_TRUE(contains(error_of_index("{\"a\":\"/etc/passwd\"}"), "plain name"));
   EXPECT_TRUE(contains(error_of_index("{\"a\":\"..\"}"), "plain name"));
   EXPECT_TRUE(contains(error_of_index("{\"a\":\"three.safetensors\"}"), "three.safetensors"));
-  EXPECT_TRUE(contains(error_of_index("{\"a\":\"two.safetensors\"}"), "\"a\" is not in"));
+  EXPECT_TRUE(contains(error_of_index("{\"a\":\"two.safetensors\"}"), "\"a\" of two.safetensors"));
   EXPECT_TRUE(contains(error_of_index("{\"a\":1}"), "not a string"));
   EXPECT_TRUE(contains(error_of_index("[]"), "not an object"));
   EXPECT_TRUE(
       contains(error_of_index("{\"a\":\"one.safetensors\",\"a\":\"one.safetensors\"}"), "twice"));
 }
 
-TEST_F(SafetensorsIndex, RefusesATensorThatTheMapForgets) {
+TEST_F(SafetensorsIndex, ReadsATensorThatTheMapForgetsAndSaysSo) {
   const float values[] = {1, 2};
   SafetensorsWriter writer(directory_ / "one.safetensors",
                            {{"a", {1}, DType::Float32}, {"forgotten", {1}, DType::Float32}});
@@ -218,8 +222,53 @@ TEST_F(SafetensorsIndex, RefusesATensorThatTheMapForgets) {
   writer.write("forgotten", 0, 1, values + 1);
   writer.finish();
 
-  EXPECT_TRUE(
-      contains(error_of_index("{\"a\":\"one.safetensors\"}"), "names 1 tensors; its files have 2"));
+  EXPECT_EQ(error_of_index("{\"a\":\"one.safetensors\"}"), "");
+  const auto source = open_safetensors(directory_.path());
+  EXPECT_EQ(source->tensors().size(), 2u);
+  EXPECT_TRUE(contains(source->note(), "its files hold 1 tensors that it does not name"));
+  EXPECT_TRUE(contains(source->note(), "\"forgotten\""));
+}
+
+TEST_F(SafetensorsIndex, NamesTheTensorsThatAreNotThere) {
+  std::string map = "{\"a\":\"one.safetensors\"";
+  for (int i = 0; i < 11; ++i) map += ",\"lost." + std::to_string(i) + "\":\"one.safetensors\"";
+  const std::string found = error_of_index(map + "}");
+  EXPECT_TRUE(contains(found, "names 11 tensors that its files do not hold: \"lost.0\" of one."));
+  EXPECT_TRUE(contains(found, " and 3 more; the files are of another save"));
+  EXPECT_TRUE(contains(error_of_index("{\"a\":\"gone.safetensors\"}"),
+                       "gone.safetensors: is not there, and " + directory_.path()));
+}
+
+/// Models compute them; zea needs no type of theirs.
+TEST_F(SafetensorsIndex, PassesOverComputedBuffersOfOtherTypes) {
+  std::string header = "{" + entry("w", "[1]", "[0,4]");
+  std::string map = "{\"w\":\"one.safetensors\"";
+  int64_t end = 4;
+  for (const auto& [type, bytes] : {std::pair("BOOL", 1),
+                                    {"I8", 1},
+                                    {"F8_E4M3", 1},
+                                    {"I16", 2},
+                                    {"U16", 2},
+                                    {"U32", 4},
+                                    {"U64", 8},
+                                    {"C64", 8}}) {
+    const std::string name = std::string("h.") + type + ".attn.bias";
+    const std::string offsets =
+        "[" + std::to_string(end) + "," + std::to_string(end + 3 * bytes) + "]";
+    header += "," + entry(name, "[1,3]", offsets, type);
+    map += ",\"" + name + "\":\"one.safetensors\"";
+    end += 3 * bytes;
+  }
+  write_bytes(directory_ / "one.safetensors", file_bytes(header + "}", static_cast<size_t>(end)));
+  EXPECT_EQ(error_of_index(map + "}"), "");
+  const auto source = open_safetensors(directory_.path());
+  ASSERT_EQ(source->tensors().size(), 1u);
+  EXPECT_EQ(source->tensors()[0].name, "w");
+  EXPECT_EQ(source->note(), "");
+  write_bytes(directory_ / "one.safetensors",
+              file_bytes("{" + entry("h.0.attn.weight", "[1]", "[0,1]", "BOOL") + "}", 1));
+  EXPECT_TRUE(contains(error_of([&] { open_safetensors(directory_ / "one.safetensors"); }),
+                       "has dtype \"BOOL\"; allowed: F64"));
 }
 
 TEST_F(SafetensorsIndex, RefusesATensorInTwoFiles) {

@@ -27,4 +27,7 @@ void write_companions(const WeightsSource& source, const std::string& directory)
 /// WeightsError.
 std::string read_model_text(const std::string& path);
 
+/// Whether there is something called `path`, if only a link that leads nowhere.
+bool names_entry(const std::string& path);
+
 }  // namespace zea

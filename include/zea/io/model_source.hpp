@@ -57,6 +57,7 @@ struct LoadOptions {
   std::optional<std::vector<std::string>> modules = {};  ///< to load, or all; others are drawn
   bool strict = true;                                    ///< false: what does not fit is drawn, too
   uint64_t seed = 0;                                     ///< of what is drawn
+  std::string config_path = {};  ///< the file of a config that is not the source's, for messages
   /// Asked for of the model without any.
   std::function<std::vector<NewAdapters>(const ModelSpec&)> adapters = {};
 };
@@ -71,11 +72,13 @@ class ModelSource : public WeightsSource {
 
   const ModelSpec& model() const { return model_; }
   /// What was not loaded, and why, for the log; empty when all of the model comes from the source.
-  const std::string& note() const { return note_; }
+  std::string note() const override;
+  bool has_weights() const override { return !source_ || source_->has_weights(); }
 
   std::string describe() const override;
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   std::string config_json() const override { return config_; }
+  std::string config_file(const std::string& key) const override;
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
             void* target) const override;
   std::vector<std::string> companions() const override;
@@ -88,7 +91,7 @@ class ModelSource : public WeightsSource {
   void draw_rest(uint64_t seed);
 
   std::unique_ptr<WeightsSource> source_;
-  std::string config_, note_;
+  std::string config_, config_path_, note_;
   ModelSpec model_;
   std::map<std::string, TensorInfo> loaded_;  ///< by parameter
   /// Parameters of adapters that are not drawn.

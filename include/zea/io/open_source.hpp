@@ -18,4 +18,7 @@ std::string find_checkpoint(const std::string& path);
 /// Throws WeightsError naming what `path` is and what would do.
 std::unique_ptr<WeightsSource> open_source(const std::string& path);
 
+/// Likewise; a directory with a config.json and without weights is a source that has none.
+std::unique_ptr<WeightsSource> open_for_plan(const std::string& path);
+
 }  // namespace zea

@@ -20,6 +20,8 @@ namespace zea {
 struct SafetensorsEntry {
   TensorInfo tensor;
   int64_t begin = 0;
+  /// False: a buffer that models compute, of a type that zea lacks; `tensor` has one of its width.
+  bool is_readable = true;
 };
 
 /// Checks header text against the `data_bytes` that follow it in `where`; entries in name order.

@@ -19,8 +19,6 @@ class StateSource : public WeightsSource {
   virtual const TrainPosition& position() const = 0;
   /// Resolved TOML of the run.
   virtual const std::string& deck() const = 0;
-  /// What who goes on from it should know; empty: nothing.
-  virtual std::string note() const { return ""; }
   /// What there is of parameter `name` beside its value: none unless it was trained.
   virtual std::vector<std::string> states(const std::string& name) const = 0;
   /// Element type of one of them, and its shape: the tensor's, in_blocks() where so many elements

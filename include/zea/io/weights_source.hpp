@@ -27,6 +27,12 @@ class WeightsSource {
   virtual const std::vector<TensorInfo>& tensors() const = 0;
   /// The model's config (Hugging Face config.json text); empty when the source has none.
   virtual std::string config_json() const = 0;
+  /// The file that a key of it came from, for messages; `key` as ConfigError has it.
+  virtual std::string config_file(const std::string& key) const;
+  /// False: a config without weights, of which a run can be planned.
+  virtual bool has_weights() const { return true; }
+  /// What whoever loads from it should know; empty: nothing.
+  virtual std::string note() const { return ""; }
   /// Reads box `extent` of `name` into packed `target` as `dtype` (converted when the source's
   /// differs). Throws WeightsError when the tensor is missing, its shape differs from `shape`, or a
   /// value is not finite.
