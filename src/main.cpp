@@ -4,10 +4,12 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "launch.hpp"
@@ -21,6 +23,10 @@ struct Failure {
   zea::ExitCode code;
   const char* message;
 };
+
+constexpr Failure kNoMemory{
+    zea::ExitCode::Storage,
+    "out of memory; take fewer tokens at once (data.row_tokens), or more ranks"};
 
 /// Says what went wrong. Ranks that all failed say it once and leave in order; a rank that failed
 /// alone takes the job down. `rank`: its number in the plan, where there is one.
@@ -53,6 +59,16 @@ void give_up(const zea::World& world, const std::string& message) {
   std::_Exit(kCode);
 }
 
+/// Of files; or of threads, for which a limit leaves no memory.
+std::string advice_on(const std::system_error& error) {
+  const bool is_limit = error.code() == std::errc::resource_unavailable_try_again ||
+                        error.code() == std::errc::not_enough_memory;
+  return is_limit ? std::string("out of memory or threads: ") + error.what() +
+                        "; raise the limits of the process (ulimit -v, ulimit -u), or take fewer "
+                        "tokens at once (data.row_tokens)"
+                  : error.what();
+}
+
 int run(int argc, char** argv, std::optional<zea::World>& world) {
   int rank = 0;
   const auto failed = [&](zea::ExitCode code, const std::exception& error) {
@@ -67,12 +83,15 @@ int run(int argc, char** argv, std::optional<zea::World>& world) {
   } catch (const zea::Error& error) {
     return failed(error.code(), error);
   } catch (const std::bad_alloc&) {
+    return report(world ? &*world : nullptr, rank, kNoMemory);
+  } catch (const std::system_error& error) {
     return report(world ? &*world : nullptr, rank,
-                  {zea::ExitCode::Storage,
-                   "out of memory; take fewer tokens at once "
-                   "(data.row_tokens), or more ranks"});
+                  {zea::ExitCode::Storage, advice_on(error).c_str()});
   } catch (const std::exception& error) {
-    return failed(zea::ExitCode::Internal, error);
+    // libtorch's own, where the host has too little memory.
+    const bool is_memory = std::strstr(error.what(), "can't allocate memory") != nullptr;
+    return is_memory ? report(world ? &*world : nullptr, rank, kNoMemory)
+                     : failed(zea::ExitCode::Internal, error);
   }
 }
 
