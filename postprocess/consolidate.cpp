@@ -2,12 +2,17 @@
 // zea-consolidate: the shards of a checkpoint (or a weights file) put together to one model for
 // others to load, or cut anew for another number of ranks. Memory is bounded by an option, not by
 // the model.
+#include <set>
+
+#include <nlohmann/json.hpp>
+
 #include "adapter_output.hpp"
 #include "composed_parts.hpp"
 #include "model_output.hpp"
 #include "progress.hpp"
 #include "reshard.hpp"
 #include "tool.hpp"
+#include "zea/core/join.hpp"
 #include "zea/io/merged_adapters.hpp"
 #include "zea/io/open_source.hpp"
 
@@ -16,6 +21,7 @@ namespace {
 
 struct ConsolidateOptions {
   std::string source, companions;
+  std::string part = {};  ///< of a composed model: where it will be
   OutputOptions output;
   CopyOptions copy;
   int64_t ranks = 0;  ///< 0: no shards
@@ -29,11 +35,48 @@ void copy_companions(const WeightsSource& source, ModelOutput& output) {
     output.add_companion(name, source.companion(name));
 }
 
+/// What the model's config.json names, as transformers reads it.
+std::optional<DType> dtype_of_config(const std::string& config_json) {
+  const nlohmann::json config = nlohmann::json::parse(config_json, nullptr, false);
+  if (!config.is_object()) return std::nullopt;
+  for (const nlohmann::json& part : {config, config.value("text_config", nlohmann::json())})
+    for (const char* key : {"dtype", "torch_dtype"})
+      if (part.contains(key) && part[key].is_string())
+        if (const auto found = find_dtype(part[key]); found && is_floating(*found)) return found;
+  return std::nullopt;
+}
+
+struct WrittenTensors {
+  std::vector<TensorInfo> tensors;
+  std::string said;  ///< of their types; empty: nothing
+};
+
+/// The tensors to write. Training holds what it trains in wider types than the model came in; as a
+/// directory it has its own again.
+WrittenTensors written_tensors(const ConsolidateOptions& options, const WeightsSource& source) {
+  std::vector<TensorInfo> tensors = source.tensors();
+  for (TensorInfo& tensor : tensors) tensor.dtype = options.copy.dtype_for(tensor.dtype);
+  if (options.with_optimizer || !is_directory_target(options.output.target)) return {tensors, ""};
+  const std::optional<DType> own = dtype_of_config(source.config_json());
+  std::set<std::string> held, written;
+  for (TensorInfo& tensor : tensors) {
+    const bool is_wider = is_floating(tensor.dtype) && options.copy.dtype.empty() && own &&
+                          element_bytes(tensor.dtype) > element_bytes(*own);
+    if (is_wider) held.insert(dtype_name(tensor.dtype));
+    if (is_wider) tensor.dtype = *own;
+    written.insert(dtype_name(tensor.dtype));
+  }
+  const std::string& target = options.part.empty() ? options.output.target : options.part;
+  std::string said = target + " is written in " + join(written);
+  if (!held.empty())
+    said += ", as the model's config.json says; --dtype " + *held.begin() + " keeps what it was of";
+  return {tensors, said + "\n"};
+}
+
 /// `whole`: what may have optimizer state beside the weights of `source`.
 void consolidate(const ConsolidateOptions& options, const WeightsSource& source,
                  const WeightsSource& whole) {
-  std::vector<TensorInfo> tensors = source.tensors();
-  for (TensorInfo& tensor : tensors) tensor.dtype = options.copy.dtype_for(tensor.dtype);
+  const auto [tensors, said] = written_tensors(options, source);
   OutputOptions output_options = options.output;
   if (options.with_optimizer) output_options.state = &state_of(whole);
   ModelOutput output(output_options, source.config_json(), tensors);
@@ -45,6 +88,7 @@ void consolidate(const ConsolidateOptions& options, const WeightsSource& source,
               });
   copy_companions(source, output);
   output.finish();
+  std::fputs(printable(said).c_str(), stdout);
 }
 
 /// With the files of another source beside its own weights.
@@ -82,6 +126,7 @@ void consolidate_parts(const ConsolidateOptions& options, const std::vector<Mode
   for (const ModelPart& part : parts) {
     ConsolidateOptions of_part = options;
     of_part.output.target = whole.path() + "/" + part.directory;
+    of_part.part = target + part.directory;
     consolidate(of_part, *part.source, *part.source);
   }
   whole.finish();

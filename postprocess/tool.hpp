@@ -11,10 +11,12 @@
 #include <functional>
 #include <map>
 #include <new>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 
-#include "zea/core/dtype.hpp"
+#include "zea/core/dtype_spelling.hpp"
 #include "zea/core/error.hpp"
 #include "zea/core/printable.hpp"
 #include "zea/deck/manual.hpp"
@@ -51,7 +53,7 @@ inline int run_tool(CLI::App& app, int argc, char** argv, const std::function<vo
     return report(tool, std::string(error.what()) + " (see " + tool + " --help)", ExitCode::Usage);
   } catch (const Error& error) {
     return report(tool, error.what(), error.code());
-  } catch (const std::filesystem::filesystem_error& error) {
+  } catch (const std::system_error& error) {  // of files, or of threads that a limit forbids
     return report(tool, error.what(), ExitCode::Storage);
   } catch (const std::bad_alloc&) {
     return report(tool, "out of memory; try a smaller --memory", ExitCode::Storage);
@@ -98,7 +100,13 @@ struct CopyOptions {
   int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 4u));
 
   void add_to(CLI::App& app) {
-    app.add_option("--dtype", dtype, "Element type to write (default: the source's)")
+    app.add_option("--dtype", dtype,
+                   "Element type to write, also as fp64, fp32, bf16, fp16 (default: the source's; "
+                   "for a Hugging Face directory none wider than its config.json names)")
+        ->transform([](const std::string& text) -> std::string {
+          const std::optional<DType> found = find_dtype(text);
+          return found ? dtype_name(*found) : text;
+        })
         ->check(CLI::IsMember({"float64", "float32", "bfloat16", "float16"}));
     add_limits_to(app);
   }

@@ -5,6 +5,7 @@ check_weights_files.py IMPORT CONSOLIDATE INSPECT COMPARE WRITE_CHECKPOINT
 """
 
 import json
+import shutil
 import subprocess
 import sys
 import unittest
@@ -22,8 +23,10 @@ except ImportError as error:
     sys.exit(77)
 
 from folder_case import FolderCase
+from tied_composites import COMPOSITES
 
 PROGRAMS = {}
+OF_HEADS = {}  # by composite: whether files have one
 TOWERS = ("siglip_vision_model", "vit", "dinov2", "dinov2_with_registers")  # of llava, beside CLIP
 DECODERS = ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3")  # beside Llama
 
@@ -70,9 +73,9 @@ def make_gpt2(tied=True, dtype=torch.float32):
     return model.to(dtype).eval()
 
 
-def with_buffers_of_old_files(tensors, positions=24):
+def with_buffers_of_old_files(tensors, positions=24, dtype=torch.float32):
     """The causal mask and its filling, which files of transformers 4.30 and before hold."""
-    mask = torch.ones(positions, positions).tril().view(1, 1, positions, positions)
+    mask = torch.ones(positions, positions).tril().view(1, 1, positions, positions).to(dtype)
     blocks = [name.removesuffix(".ln_1.bias") for name in tensors if name.endswith(".ln_1.bias")]
     assert blocks
     buffers = {f"{block}.attn.bias": mask.clone() for block in blocks}
@@ -192,7 +195,8 @@ class WeightsFiles(FolderCase):
         bare = {name.removeprefix("transformer."): tensor for name, tensor in expected.items()}
         self.assertIn("h.2.attn.c_attn.bias", bare)
         with_head = {**expected, "lm_head.weight": expected["transformer.wte.weight"].clone()}
-        for number, tensors in enumerate((bare, with_buffers_of_old_files(bare),
+        masks = [with_buffers_of_old_files(bare, dtype=dtype) for dtype in (torch.bool, torch.uint8, torch.int8)]
+        for number, tensors in enumerate((bare, with_buffers_of_old_files(bare), *masks,
                                           with_buffers_of_old_files(expected), with_head)):
             with self.subTest(number):
                 out = self.folder / f"out-{number}"
@@ -239,6 +243,121 @@ class WeightsFiles(FolderCase):
             run("import", source, self.folder / "w.h5")
             run("consolidate", self.folder / "w.h5", self.folder / "w.safetensors")
             self.assert_same_tensors(expected, load_file(self.folder / "w.safetensors"))
+
+    def test_buffers_that_models_compute(self):
+        """Whatever their types, and also where an index names them."""
+        for family, buffers in (
+            ("llama", {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(6, dtype=torch.float16),
+                       "model.rotary_emb.original_inv_freq": torch.ones(6),
+                       "model.layers.1.self_attn.rotary_emb.cos_cached": torch.ones(1, 1, 8, 12)}),
+            ("gemma3_text", {"model.embed_tokens.embed_scale": torch.tensor(6.9),
+                             "model.rotary_emb_local.inv_freq": torch.ones(6),
+                             "model.position_ids": torch.arange(8).to(torch.uint16)}),
+        ):
+            with self.subTest(family):
+                source = self.saved(AutoModelForCausalLM.from_config(text_config(family=family)), family)
+                expected = load_file(source / "model.safetensors")
+                for named in (False, True):
+                    files = {"model.safetensors": {**expected, **buffers}}
+                    if named:
+                        (source / "model.safetensors").unlink()
+                        files = {"a.safetensors": expected, "b.safetensors": buffers}
+                        names = {name: file for file, tensors in files.items() for name in tensors}
+                        index = {"metadata": {}, "weight_map": names}
+                        (source / "model.safetensors.index.json").write_text(json.dumps(index))
+                    for file, tensors in files.items():
+                        save_file(tensors, source / file)
+                    run("import", source, self.folder / "w.h5")
+                    run("consolidate", self.folder / "w.h5", self.folder / "w.safetensors")
+                    self.assert_same_tensors(expected, load_file(self.folder / "w.safetensors"))
+
+    def test_heads_that_are_tied_or_not(self):
+        """As the composites of transformers save them: the text's key and the model's may differ."""
+        for kind, make in COMPOSITES.items():
+            for text, outer in ((True, False), (True, None), (False, True)):
+                with self.subTest(kind, text=text, outer=outer):
+                    keys = {} if outer is None else {"tie_word_embeddings": outer}
+                    torch.manual_seed(1)
+                    source = self.saved(make(text={"tie_word_embeddings": text}, **keys), f"{kind}-{text}-{outer}")
+                    run("import", source, self.folder / "w.h5")
+                    run("consolidate", self.folder / "w.h5", self.folder / "w.safetensors")
+                    expected = load_file(source / "model.safetensors")
+                    self.assert_same_tensors(expected, load_file(self.folder / "w.safetensors"))
+                    has_head = any(name.endswith("lm_head.weight") for name in expected)
+                    OF_HEADS.setdefault(kind, set()).add(has_head)
+        self.assertEqual(OF_HEADS["LlavaNext"], {True, False})
+
+    def test_an_index_that_differs_from_its_files(self):
+        source = self.saved(make_llava())
+        expected = load_file(source / "model.safetensors")
+        (source / "model.safetensors").unlink()
+        names = sorted(expected)
+        files = {"a.safetensors": names[:9], "b.safetensors": names[9:]}
+        for file, held in files.items():
+            save_file({name: expected[name] for name in held}, source / file)
+        index = source / "model.safetensors.index.json"
+        named = {name: file for file, held in files.items() for name in held}
+
+        index.write_text(json.dumps({"weight_map": {**named, "lost.weight": "a.safetensors", "x": "b.safetensors"}}))
+        message = run("import", source, self.folder / "w.h5", code=4)
+        lost = '"lost.weight" of a.safetensors, "x" of b.safetensors'
+        self.assertIn(f"{index}: names 2 tensors that its files do not hold: {lost}; ", message)
+        index.write_text(json.dumps({"weight_map": {**named, "lost.weight": "c.safetensors"}}))
+        message = run("import", source, self.folder / "w.h5", code=4)
+        self.assertIn(f"{source}/c.safetensors: is not there, and {index} names it", message)
+        index.write_text(json.dumps({"weight_map": {name: named[name] for name in names[1:]}}))
+        done = subprocess.run([PROGRAMS["import"], source, self.folder / "w.h5"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f'note: {index}: its files hold 1 tensors that it does not name, which are read as well: '
+                      f'"{names[0]}"', done.stderr)
+        run("consolidate", self.folder / "w.h5", self.folder / "w.safetensors")
+        self.assert_same_tensors(expected, load_file(self.folder / "w.safetensors"))
+
+    def test_quantized_files(self):
+        """Of the config that says so, and where it does not of the tensors."""
+        source = self.saved(LlamaForCausalLM(text_config()))
+        config = json.loads((source / "config.json").read_text())
+        tensors = load_file(source / "model.safetensors")
+        name = "model.layers.0.mlp.down_proj"
+        weight = tensors.pop(f"{name}.weight")
+        gptq = {**tensors, f"{name}.qweight": torch.zeros(10, 48, dtype=torch.int32)}
+        fp8 = {**tensors, f"{name}.weight": weight.to(torch.float8_e4m3fn), f"{name}.weight_scale": torch.ones(1)}
+        int8 = {**tensors, f"{name}.weight": weight.to(torch.int8), f"{name}.SCB": torch.ones(48)}
+        packed = torch.zeros(1920, 1, dtype=torch.uint8)
+        nf4 = {**tensors, f"{name}.weight": packed, f"{name}.weight.absmax": torch.ones(60)}
+        for method, held in (("gptq", gptq), ("awq", gptq), ("fp8", fp8), ("int8", int8), ("nf4", nf4)):
+            for says in (True, False):
+                with self.subTest(method, says=says):
+                    said = {"quantization_config": {"quant_method": method}} if says else {}
+                    (source / "config.json").write_text(json.dumps({**config, **said}))
+                    save_file(held, source / "model.safetensors")
+                    message = run("import", source, self.folder / "w.h5", code=4)
+                    self.assertIn("quantized", message)
+                    self.assertIn("dequantize()", message)
+                    self.assertIn(str(source), message)
+
+    def test_exports_in_the_type_of_the_config(self):
+        """Training holds what it trains in fp32; the directory has the type that the model came in."""
+        model = make_llava(dtype=torch.bfloat16)
+        source = self.saved(model)
+        out, weights, checkpoint = self.folder / "out", self.folder / "w.h5", self.folder / "run" / "step-00000007"
+        run("import", source, weights, "--dtype", "fp32")
+        run("write_checkpoint", weights, checkpoint, 2)
+        for held in (weights, checkpoint):
+            said = run("consolidate", held, f"{out}/")
+            self.assertIn(f"{out}/ is written in bfloat16, as the model's config.json says; --dtype float32 ", said)
+            self.assert_loads(LlavaForConditionalGeneration, out, model)
+            shutil.rmtree(out)
+        for spelled in ("fp32", "float32", "torch.float32"):
+            said = run("consolidate", checkpoint, f"{out}/", "--dtype", spelled)
+            self.assertIn(f"{out}/ is written in float32\n", said)
+            self.assert_loads(LlavaForConditionalGeneration, out, model.to(torch.float32))
+            shutil.rmtree(out)
+        for name in ("t.safetensors", "t.h5"):
+            run("consolidate", checkpoint, self.folder / name)
+        self.assertEqual({t.dtype for t in load_file(self.folder / "t.safetensors").values()}, {torch.float32})
+        run("consolidate", checkpoint, f"{out}/", "--dtype", "fp8", code=2)
+        self.assertFalse(out.exists())
 
     def test_several_files(self):
         model = make_llava()
