@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // JPEG through libjpeg. Its errors leave by longjmp into the C++ function that called it, which
 // then throws: a method that calls libjpeg has no local with a destructor. Damage that libjpeg
-// would paint over in grey is an error here.
+// would paint over in grey is an error here, and so is a missing end mark.
+#include <algorithm>
 #include <csetjmp>
 #include <cstdio>
 
@@ -53,6 +54,7 @@ class JpegReader {
   bool is_huffman_coded() const { return !info_.arith_code; }
   /// Decodes all rows into `target`; `cmyk_row` is one row of memory where is_cmyk().
   void read_rows(uint8_t* target, uint8_t* cmyk_row);
+  void check_end();
 
  private:
   static JpegReader& of(void* client) { return *static_cast<JpegReader*>(client); }
@@ -127,7 +129,15 @@ void JpegReader::read_rows(uint8_t* target, uint8_t* cmyk_row) {
     if (jpeg_read_scanlines(&info_, &row, 1) == 1 && is_cmyk())
       rgb_of_inverted_cmyk(row, info_.output_width, rgb);
   }
-  // No jpeg_finish_decompress: a missing end marker after the last row harms nothing.
+}
+
+/// Zeros behind a cut are codes like others, and may fill the rows that are missing.
+void JpegReader::check_end() {
+  constexpr uint8_t kEnd[] = {0xff, 0xd9};
+  if (info_.unread_marker != 0 || jpeg_input_complete(&info_)) return;
+  const std::span<const uint8_t> rest(info_.src->next_input_byte, info_.src->bytes_in_buffer);
+  if (std::ranges::search(rest, kEnd).empty())
+    throw DataError("JPEG: no end mark behind the last row: it was cut, or filled up");
 }
 
 }  // namespace
@@ -144,6 +154,7 @@ Image decode_jpeg(std::span<const uint8_t> bytes, int64_t max_pixels) {
   image.pixels.resize(static_cast<size_t>(3 * image.height * image.width));
   std::vector<uint8_t> cmyk_row(reader.is_cmyk() ? static_cast<size_t>(4 * image.width) : 0);
   reader.read_rows(image.pixels.data(), cmyk_row.data());
+  reader.check_end();
   return image;
 }
 

@@ -48,6 +48,8 @@ std::string name_of(int64_t tag) {
       return "format 6 (A-law)";
     case 7:
       return "format 7 (mu-law)";
+    case 17:
+      return "format 17 (IMA ADPCM)";
     case 0x55:
       return "format 85 (MP3)";
     default:
@@ -120,6 +122,9 @@ std::span<const uint8_t> data_in(std::span<const uint8_t> rest, int64_t size,
                                  const WavFormat& format) {
   const auto left = static_cast<int64_t>(rest.size());
   if (size > left && size >= kSizeUnknown) size = left - left % format.frame_bytes;
+  if (size == 0 && left > 0)
+    refuse_wav("its data chunk says 0 bytes, and " + std::to_string(left) +
+               " follow: what wrote it did not finish");
   if (size > left)
     refuse_wav("bytes end before the sound does: " + std::to_string(left) + " of " +
                std::to_string(size));

@@ -222,7 +222,10 @@ TEST(Wav, WhatCannotBeReadIsSaid) {
   EXPECT_CONTAINS(fault({.rate = 999}), "sample rate of 999 Hz");
   EXPECT_CONTAINS(fault({.rate = 768001}), "sample rate of 768001 Hz");
   EXPECT_CONTAINS(fault({.channels = 5}), "48 bytes of data in frames of 10");
+  EXPECT_CONTAINS(fault({.tag = 17}), "format 17 (IMA ADPCM)");
   EXPECT_CONTAINS(fault_of(wav({}, {})), "WAV: no samples");
+  Bytes unfinished = riff({format_chunk({}), chunk("data", {}), data});
+  EXPECT_CONTAINS(fault_of(unfinished), "its data chunk says 0 bytes, and 48 follow");
   EXPECT_CONTAINS(fault_of(riff({chunk("fmt ", Bytes(15))})), "a fmt chunk of 15 bytes");
 }
 

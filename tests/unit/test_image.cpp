@@ -92,6 +92,20 @@ TEST(Image, ATruncatedFileIsRefused) {
     }
 }
 
+/// libjpeg makes a picture of what fills a file up that was cut, so only its end tells.
+TEST(Image, ACutJpegThatIsFilledUpIsRefused) {
+  const std::vector<uint8_t> bytes = encode_jpeg(make_picture(60, 80));
+  for (size_t percent : {70, 80, 90, 99})
+    for (size_t fill : {1000, 100000}) {
+      std::vector<uint8_t> part(bytes.begin(), bytes.begin() + bytes.size() * percent / 100);
+      part.resize(part.size() + fill);
+      EXPECT_NE(fault_of(part), "") << percent << " % and " << fill;
+    }
+  std::vector<uint8_t> more = bytes;
+  more.resize(bytes.size() + 1000);
+  EXPECT_EQ(decode(more).pixels, decode(bytes).pixels) << "bytes behind the end mark";
+}
+
 TEST(Image, AFlippedByteDecodesOrIsRefused) {
   std::mt19937 random(7);
   for (const auto& [name, bytes] : all_formats()) {
