@@ -79,7 +79,7 @@ void decode_item(const Item& item, const LoaderOptions& options, float* target) 
     preprocess_fitted(image, decoding.image, item.shape.grid(), target);
   else if (decoding.image.has_crops_beside)
     preprocess_crops(image, decoding.image, item.shape.grid(), target);
-  else if (decoding.image.has_tiles)
+  else if (decoding.image.has_tiles || decoding.image.longest_side > 0)
     preprocess_tiles(image, decoding.image, item.shape.grid(), target);
   else
     preprocess_image(image, decoding.image, decoding.size_of(item.shape), target);
