@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepared images must be those of transformers' CLIPImageProcessor, SiglipImageProcessor,
-Gemma3ImageProcessor, PixtralImageProcessor, Qwen2VLImageProcessor, Siglip2ImageProcessor, SmolVLMImageProcessor and
-GotOcr2ImageProcessor (PIL), value for value.
+"""Images in files of every kind that zea reads are, value for value, those that transformers' CLIPImageProcessor makes
+of what Pillow reads. How other processors resize and cut is compared by compare_processors.py.
 
-usage: compare_preprocess.py PREPROCESS_IMAGE
+usage: compare_preprocess.py PREPARE_ITEMS
 Exit code 77 (skipped) where transformers or Pillow is missing.
 """
 
 import io
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -17,24 +15,8 @@ from pathlib import Path
 try:
     import numpy as np
     from PIL import Image
+    from prepared_items import away, prepared
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-    from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
-    from transformers.image_processing_utils import select_best_resolution
-    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
-    from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
-    from transformers.models.pixtral.image_processing_pil_pixtral import (
-        PixtralImageProcessorPil,
-        get_resize_output_image_size,
-    )
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
-    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
-    from transformers.models.siglip2.image_processing_pil_siglip2 import (
-        Siglip2ImageProcessorPil,
-        convert_image_to_patches,
-        get_image_size_for_max_num_patches,
-    )
-    from image_directories import directories, with_processor
-    from stretched_tiles import compare_stretched
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
@@ -152,238 +134,36 @@ def interlaced_png(rgb):
     return assemble_png(rgb.shape[1], rgb.shape[0], 8, 2, 1, rows)
 
 
-def cropped(size):
-    return CLIPImageProcessorPil(size={"shortest_edge": size}, crop_size={"height": size, "width": size})
-
-
-def whole(size, kind):
-    colours = CLIPImageProcessorPil()
-    return kind(
-        size={"height": size, "width": size}, image_mean=colours.image_mean, image_std=colours.image_std
-    )
-
-
-WHOLE = {"whole": SiglipImageProcessorPil, "bilinear": Gemma3ImageProcessorPil}
-
-
-def compare(program, folder, name, data, size, way=None):
-    path = folder / name
-    path.write_bytes(data)
-    run = subprocess.run([program, str(path), str(size), *[way] * bool(way)], capture_output=True)
-    if run.returncode != 0:
-        return f"{name} at {size}: {run.stderr.decode().strip() or run.returncode}"
-    ours = np.frombuffer(run.stdout, np.float32).reshape(3, size, size)
-    processor = whole(size, WHOLE[way]) if way else cropped(size)
-    reference = np.asarray(
-        processor(Image.open(io.BytesIO(data)), return_tensors="np")["pixel_values"][0]
-    )
-    difference = np.abs(ours - reference).max()
-    if difference > 1e-6:
-        return f"{name} at {size}: differs by {difference}"
-    return None
-
-
-class OfQwen2VL:
-    """As zea is asked for it, the size that an image becomes, and its values there and here."""
-
-    def __init__(self, least, most, patch, block):
-        self.limits, self.step = (least, most, patch, block), patch * block
-        self.processor = Qwen2VLImageProcessorPil(
-            size={"shortest_edge": least, "longest_edge": most}, patch_size=patch, merge_size=block
-        )
-
-    def size(self, height, width):
-        least, most = self.limits[:2]
-        return smart_resize(height, width, self.step, least, most)
-
-    def reference(self, image):
-        return self.processor(image, return_tensors="np")["pixel_values"]
-
-    def ours(self, pixels):
-        return self.processor.patchify(pixels, *self.limits[2:], 2)[0]
-
-
-class OfSiglip2:
-    """Squares of `block` x `block` patches are its patches where zea merges these."""
-
-    def __init__(self, most, patch, block):
-        self.limits, self.step, self.most = (0, most * (patch * block) ** 2, patch, block, "fills"), patch * block, most
-        colours = CLIPImageProcessorPil()
-        self.processor = Siglip2ImageProcessorPil(
-            patch_size=self.step, max_num_patches=most, image_mean=colours.image_mean, image_std=colours.image_std
-        )
-
-    def size(self, height, width):
-        return get_image_size_for_max_num_patches(height, width, self.step, self.most)
-
-    def reference(self, image):
-        values = self.processor(image, return_tensors="np")
-        return values["pixel_values"][0][: values["spatial_shapes"][0].prod()]
-
-    def ours(self, pixels):
-        return convert_image_to_patches(pixels, self.step)
-
-
-class OfPixtral:
-    def __init__(self, most, patch, block):
-        self.limits = most, patch, block
-        self.processor = PixtralImageProcessorPil(size={"longest_edge": most}, patch_size=patch * block)
-
-    def size(self, height, width):
-        most, patch, block = self.limits
-        return get_resize_output_image_size(np.zeros((height, width, 3)), most, patch * block, "channels_last")
-
-    def reference(self, image):
-        return self.processor(image, return_tensors="np")["pixel_values"][0]
-
-    def ours(self, pixels):
-        return pixels
-
-
-def compare_any_size(program, folder, height, width, family):
-    name = f"any_size_{height}x{width}.png"
-    image = Image.fromarray(picture(height, width, 3, height))
-    image.save(folder / name)
-    run = subprocess.run([program, str(folder / name), *map(str, family.limits)], capture_output=True)
-    if run.returncode != 0:
-        return f"{name}: {run.stderr.decode().strip() or run.returncode}"
-    to_height, to_width = family.size(height, width)
-    if len(run.stdout) != 4 * 3 * to_height * to_width:
-        return f"{name}: {len(run.stdout)} bytes, not those of {to_height} x {to_width}"
-    ours = family.ours(np.frombuffer(run.stdout, np.float32).reshape(3, to_height, to_width))
-    difference = np.abs(ours - family.reference(image)).max()
-    return f"{name}: differs by {difference}" if difference > 1e-6 else None
-
-
-def any_size_cases():
-    sizes = [(1, 1), (14, 14), (42, 70), (10, 600), (37, 500), (224, 224), (641, 480), (301, 999), (97, 61), (500, 31)]
-    families = [OfQwen2VL(56 * 56, 28 * 28 * 1280, 14, 2), OfQwen2VL(64 * 64, 200 * 100, 16, 2)]
-    families += [OfPixtral(1024, 16, 1), OfPixtral(300, 14, 2)]
-    families += [OfSiglip2(256, 16, 1), OfSiglip2(57, 14, 1), OfSiglip2(64, 8, 2)]
-    for height, width in sizes:
-        for family in families:
-            yield height, width, family
-
-
-def compare_tiles(program, folder, height, width, size, least, most):
-    name = f"tiles_{height}x{width}.png"
-    image = Image.fromarray(picture(height, width, 3, height))
-    image.save(folder / name)
-    numbers = [str(size), "tiles", str(least), str(most)]
-    run = subprocess.run([program, str(folder / name), *numbers], capture_output=True)
-    if run.returncode != 0:
-        return f"{name}: {run.stderr.decode().strip() or run.returncode}"
-    half = [0.5, 0.5, 0.5]
-    processor = GotOcr2ImageProcessorPil(
-        size={"height": size, "width": size}, image_mean=half, image_std=half, crop_to_patches=True,
-        min_patches=least, max_patches=most,
-    )
-    reference = processor(image, return_tensors="np")["pixel_values"]
-    ours = np.frombuffer(run.stdout, np.float32)
-    if ours.size != reference.size:
-        return f"{name}: {ours.size} values in place of {reference.size}"
-    difference = np.abs(ours.reshape(reference.shape) - reference).max()
-    return f"{name}: differs by {difference}" if difference > 1e-6 else None
-
-
-def compare_fitted(program, folder, height, width, size):
-    """The resolution is transformers' choice here; zea's is compared by what features there are."""
-    name = f"fitted_{height}x{width}.png"
-    image = Image.fromarray(picture(height, width, 3, height))
-    image.save(folder / name)
-    pinpoints = [[size, 2 * size], [2 * size, size], [2 * size, 2 * size], [3 * size, size], [size, 3 * size]]
-    to = select_best_resolution((height, width), pinpoints)
-    numbers = [str(size), "fitted", str(to[1] // size), str(to[0] // size)]
-    run = subprocess.run([program, str(folder / name), *numbers], capture_output=True)
-    if run.returncode != 0:
-        return f"{name}: {run.stderr.decode().strip() or run.returncode}"
-    processor = LlavaNextImageProcessorPil(
-        size={"shortest_edge": size}, crop_size={"height": size, "width": size}, image_grid_pinpoints=pinpoints
-    )
-    reference = processor(image, return_tensors="np")["pixel_values"][0]
-    ours = np.frombuffer(run.stdout, np.float32)
-    if ours.size != reference.size:
-        return f"{name}: {ours.size} values in place of {reference.size}"
-    difference = np.abs(ours.reshape(reference.shape) - reference).max()
-    return f"{name} at {size}: differs by {difference}" if difference > 1e-6 else None
-
-
-# Wide, tall and square: with crops above and beside each other, and without.
-DIRECTORY_SIZES = [(97, 131), (131, 97), (61, 300), (300, 61), (64, 64), (700, 640)]
-
-
-def compare_directory(program, folder, number, height, width, config, processor, taken):
-    """As a file of its own and inside that of the whole processor, which goes before it."""
-    where = folder / f"model_{number}_{height}x{width}"
-    where.mkdir()
-    image = Image.fromarray(picture(height, width, 3, number))
-    image.save(where / "image.png")
-    said = json.loads(processor.to_json_string())
-    config, beside = with_processor(config, said)
-    (where / "config.json").write_text(json.dumps(config))
-    other = {**said, "image_mean": [0.3, 0.3, 0.3]}
-    if beside:
-        (where / "preprocessor_config.json").write_text(json.dumps(said if number % 2 else other))
-    if beside and number % 2 == 0:
-        (where / "processor_config.json").write_text(json.dumps(beside))
-    run = subprocess.run([program, where / "image.png", "of", where / "config.json"], capture_output=True)
-    name = f"directory {number} ({type(processor).__name__}), {height} x {width}"
-    if run.returncode != 0:
-        return f"{name}: {run.stderr.decode().strip() or run.returncode}"
-    reference = np.asarray(processor(image, return_tensors="np")["pixel_values"])
-    ours = np.frombuffer(run.stdout, np.float32)
-    if ours.size != reference.size // (getattr(processor, "temporal_patch_size", 1)):
-        return f"{name}: {ours.size} values, of {reference.shape}"
-    ours = taken(processor, ours, reference.shape, height, width)
-    difference = np.abs(ours - reference).max() / max(1, np.abs(reference).max())
-    return f"{name}: differs by {difference}" if difference > 1e-6 else None
-
-
-def tiled_cases():
-    tall = [(200, 100), (301, 97), (640, 480), (700, 64)]
-    for height, width in [(1, 1), (30, 30), (60, 61), (97, 301), (480, 640), (333, 500), (64, 1000), *tall]:
-        for size, least, most in [(56, 1, 12), (32, 1, 6), (48, 2, 4), (64, 1, 1)]:
-            yield height, width, size, least, most
+def clip(size):
+    """A model whose encoder takes squares of that side, and its processor."""
+    tower = {"model_type": "clip_vision_model", "image_size": size, "patch_size": size, "hidden_size": 32,
+             "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+            "num_attention_heads": 4, "vocab_size": 64}
+    config = {"model_type": "llava", "vision_config": tower, "text_config": text}
+    sides = {"size": {"shortest_edge": size}, "crop_size": {"height": size, "width": size}}
+    return config, CLIPImageProcessorPil(**sides)
 
 
 def main():
-    faults, pairs = [], set()  # of sizes of images and families with what these are limited to
-
-    def judge(fault, *pair):
-        faults.append(fault)
-        pairs.update([pair] if pair else [])
-
+    program, faults, compared = sys.argv[1], [], 0
     with tempfile.TemporaryDirectory() as folder:
-        program, folder = sys.argv[1], Path(folder)
-        for name, data in sized_cases():
-            for size in (28, 224, 99):
-                judge(compare(program, folder, name, data, size), Path(name).stem, "crop", size)
-            for way in WHOLE:
-                judge(compare(program, folder, name, data, 99, way), Path(name).stem, way)
-        for name, data in mode_cases():
-            for size in (28, 224, 99):
-                judge(compare(program, folder, name, data, size))
-        for height, width, family in any_size_cases():
-            fault = compare_any_size(program, folder, height, width, family)
-            judge(fault, height, width, type(family).__name__, *family.limits)
-        for height, width, *_ in tiled_cases():
-            for size, along in [(28, 1), (56, 4)]:
-                judge(compare_fitted(program, folder, height, width, size), height, width, "fitted", size)
-                path = folder / f"stretched_{height}x{width}.png"
-                png_of_it = png(Image.fromarray(picture(height, width, 3, height)))
-                fault = compare_stretched(program, path, png_of_it, size, along)
-                judge(fault, height, width, "stretched", size)
-        for height, width, *limits in tiled_cases():
-            judge(compare_tiles(program, folder, height, width, *limits), height, width, "tiles", *limits)
-        for number, case in enumerate(directories("Pil")):
-            for height, width in DIRECTORY_SIZES:
-                fault = compare_directory(program, folder, number, height, width, *case)
-                judge(fault, height, width, "directory", number)
-    found = [fault for fault in faults if fault]
-    for fault in found:
-        print(fault)
-    print(f"{len(faults) - len(found)} of {len(faults)} equal, of {len(pairs)} pairs of a size and a family")
-    return 1 if found or len(pairs) < 120 else 0
+        folder = Path(folder)
+        files = [*sized_cases(), *mode_cases()]
+        for name, data in files:
+            (folder / name).write_bytes(data)
+        for size in (28, 224, 99):
+            config, processor = clip(size)
+            (folder / "config.json").write_text(json.dumps(config))
+            found = prepared(program, folder / "config.json", [("image", [folder / name]) for name, _ in files])
+            for (name, data), ours in zip(files, found, strict=True):
+                image = Image.open(io.BytesIO(data))
+                reference = np.asarray(processor(image, return_tensors="np")["pixel_values"]).reshape(-1)
+                fault = ours if isinstance(ours, str) else away(ours[1], reference, 1e-6)
+                faults += [f"{name} at {size}: {fault}"] if fault else []
+                compared += 1
+    print("\n".join([*faults, f"{compared - len(faults)} of {compared} equal"]))
+    return 1 if faults or compared < 120 else 0
 
 
 if __name__ == "__main__":

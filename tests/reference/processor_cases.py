@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random directories of every family that takes images, videos or sound."""
+
+import json
+
+import numpy as np
+import transformers
+from transformers import WhisperFeatureExtractor
+from transformers.image_processing_utils import select_best_resolution
+
+from processor_directories import NAMED, NAMED_BY_INTERNVL, TEXT, TOWER, Case
+
+
+def put_together(llava):
+    encoder = {key: llava[key] for key in ("vision_config", "vision_feature_select_strategy")}
+    return {"model_type": "composed", "text_config": {**llava["text_config"], "vocab_size": 64},
+            "encoders": {"eyes": {**encoder, "image_token_index": 3}}}
+
+
+def of_square(draw, side):
+    """A processor of images that become squares, and what it says."""
+    image_class = draw.choice(["CLIP", "Bit", "Siglip", "ViT", "DeiT"])
+    crop, square = draw.choice([side, {"height": side, "width": side}]), {"height": side, "width": side}
+    said = draw.values()
+    if image_class in ("Siglip", "ViT") and draw.chance(0.2):
+        said |= {"size": side}
+    elif image_class in ("CLIP", "Bit", "DeiT") and draw.chance(0.7):
+        size = draw.choice([square, {"shortest_edge": side + draw.choice([0, 0, 1, 3, 17])}])
+        said |= {"size": size, "crop_size": crop}
+    elif image_class in ("Siglip", "ViT") and draw.chance(0.2):
+        said |= {"size": {"shortest_edge": side + draw.choice([0, 5])}, "crop_size": crop, "do_center_crop": True}
+    else:
+        said |= {"size": square, "do_center_crop": False}
+    return image_class, said
+
+
+class Llava(Case):
+    towers = ["clip_vision_model", "siglip_vision_model", "vit", "dinov2", "dinov2_with_registers"]
+
+    def __init__(self, draw):
+        tower, learned = draw.tower(self.towers)
+        select = "default" if learned else "full"
+        config = {"model_type": "llava", "vision_config": tower, "text_config": {"model_type": "llama", **TEXT},
+                  "vision_feature_select_strategy": select}
+        made = {"patch_size": tower["patch_size"], "vision_feature_select_strategy": select,
+                "num_additional_image_tokens": learned}
+        super().__init__(draw, config, *of_square(draw, tower["image_size"]), "Llava", made,
+                         name_of_token="image_token_index")
+
+
+class Composed(Case):
+    """Towers of their own, those of SigLIP 2 among them."""
+
+    def __init__(self, draw):
+        tower, learned = draw.tower(Llava.towers)
+        llava = {"vision_config": tower, "text_config": {"model_type": "llama", **TEXT},
+                 "vision_feature_select_strategy": "default" if learned else "full"}
+        if draw.chance(0.4):
+            patch = draw.choice([4, 8, 14])
+            tower = {"model_type": "siglip2_vision_model", **TOWER, "num_patches": 16, "patch_size": patch}
+            llava["vision_config"] = tower
+            llava["vision_feature_select_strategy"] = "full"
+            said = {**draw.values(), "patch_size": patch, "max_num_patches": draw.randint(4, 90)}
+            super().__init__(draw, put_together(llava), "Siglip2", said, step=patch)
+        else:
+            super().__init__(draw, put_together(llava), *of_square(draw, tower["image_size"]))
+
+    def several(self):
+        return 1
+
+    def pixels(self, inputs):
+        values = inputs["pixel_values"][0].numpy()
+        if self.image_class != "Siglip2":
+            return values.reshape(-1)
+        high, wide = inputs["spatial_shapes"][0].tolist()
+        patch = self.images.patch_size
+        squares = values[: high * wide].reshape(high, wide, patch, patch, 3)
+        return squares.transpose(4, 0, 2, 1, 3).reshape(-1)
+
+
+class Pixtral(Case):
+    special = ["<s>", "</s>", "<unk>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
+    def __init__(self, draw):
+        patch, merge = draw.choice([4, 8, 14]), self.merges(draw)
+        most = draw.randint(2 * patch, 300)
+        said = {**draw.values(), "patch_size": {"height": patch, "width": patch}}
+        said["size"] = {"longest_edge": most - draw.choice([0, 0, most // 3])}
+        tower = {"model_type": "pixtral", **TOWER, "image_size": most, "patch_size": patch, "hidden_act": "silu"}
+        config = {**self.family(merge), "vision_config": tower, "text_config": {"model_type": "mistral", **TEXT}}
+        made = {"patch_size": patch, "spatial_merge_size": merge}
+        super().__init__(draw, config, "Pixtral", said, "Pixtral", made, "[IMG]", "[IMG]",
+                         name_of_token="image_token_index", step=patch * merge)
+
+    def merges(self, draw):
+        return 1
+
+    def family(self, merge):
+        return {"model_type": "llava", "vision_feature_select_strategy": "full", "vision_feature_layer": -1}
+
+    def pixels(self, inputs):
+        """Those of a sample are filled up to the largest."""
+        cut = [image[:, :high, :wide].numpy().reshape(-1)
+               for image, (high, wide) in zip(inputs["pixel_values"], inputs["image_sizes"].tolist())]
+        return np.concatenate(cut)
+
+
+class Mistral3(Pixtral):
+    def merges(self, draw):
+        return draw.choice([1, 2, 2, 3])
+
+    def family(self, merge):
+        return {"model_type": "mistral3", "spatial_merge_size": merge, "tie_word_embeddings": False}
+
+
+class LlavaNext(Case):
+    kinds = ["clip_vision_model", "siglip_vision_model"]
+    family, image_class, text = "llava_next", "LlavaNext", "llama"
+
+    def __init__(self, draw):
+        patch = draw.choice([4, 8])
+        side = patch * draw.randint(2, 6) + draw.choice([0, 0, patch // 2])
+        kind = draw.choice(self.kinds)
+        tower = {"model_type": kind, **TOWER, "image_size": side, "patch_size": patch}
+        all_of = [[high * side, wide * side] for high in range(1, 5) for wide in range(1, 5) if high * wide > 1]
+        pinpoints = draw.sample(all_of, draw.randint(1, 8))
+        learned = int(kind == "clip_vision_model")
+        select = "default" if learned else "full"
+        config = {"model_type": self.family, "vision_config": tower, "text_config": {"model_type": self.text, **TEXT},
+                  "image_grid_pinpoints": pinpoints, "vision_feature_select_strategy": select}
+        square = {"height": side, "width": side}
+        said = {**draw.values(), "image_grid_pinpoints": pinpoints, **self.sizes(draw, square)}
+        super().__init__(draw, config, self.image_class, said, self.image_class,
+                         self.made_of(draw, config, tower, select, learned), step=side)
+
+    def sizes(self, draw, square):
+        return {"size": draw.choice([square, {"shortest_edge": square["height"]}]), "crop_size": square}
+
+    def made_of(self, draw, config, tower, select, learned):
+        return {"patch_size": tower["patch_size"], "vision_feature_select_strategy": select,
+                "num_additional_image_tokens": learned}
+
+    def pixels(self, inputs):
+        """Those of a sample are filled up to the most tiles, of which zea has none."""
+        counts = [self.tiles(size) for size in inputs["image_sizes"].tolist()]
+        images = inputs["pixel_values"]
+        return np.concatenate([image[:count].numpy().reshape(-1) for image, count in zip(images, counts)])
+
+    def tiles(self, size):
+        side = self.config["vision_config"]["image_size"]
+        high, wide = select_best_resolution(size, self.config["image_grid_pinpoints"])
+        return 1 + (high // side) * (wide // side)
+
+
+class LlavaOnevision(LlavaNext):
+    kinds, family, image_class, text = ["siglip_vision_model"], "llava_onevision", "LlavaOnevision", "qwen2"
+
+    def sizes(self, draw, square):
+        return {"size": square}
+
+    def made_of(self, draw, config, tower, select, learned):
+        most = draw.choice([None, 1, 2, 3, 9])
+        if most:
+            config["vision_aspect_ratio"] = f"anyres_max_{most}"
+        patches = (tower["image_size"] // tower["patch_size"]) ** 2
+        return {"num_image_tokens": patches, "vision_feature_select_strategy": select,
+                "vision_aspect_ratio": f"anyres_max_{most or 9}"}
+
+    def pixels(self, inputs):
+        if len(inputs["image_sizes"]) > 1:
+            return inputs["pixel_values"][:, 0].numpy().reshape(-1)
+        return super().pixels(inputs)
+
+
+class Qwen2VL(Case):
+    samples = {"image": 5, "video": 2}
+    family, kind_of = "qwen2_vl", "Qwen2VL"
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+
+    def __init__(self, draw):
+        patch, merge = draw.choice([4, 8, 14]), draw.choice([1, 2, 2, 3])
+        square = (patch * merge) ** 2
+        least = square * draw.randint(1, 6) + draw.choice([0, 1, -1])
+        most = least + square * draw.choice([0, 1, 5, 40]) + draw.randrange(9)
+        limits = {"size": {"shortest_edge": least, "longest_edge": most}}
+        if draw.chance(0.3):
+            limits = {"min_pixels": least, "max_pixels": most}
+        said = {**draw.values(), "patch_size": patch, "merge_size": merge, **limits}
+        vision = {"patch_size": patch, "spatial_merge_size": merge, "depth": 2, **self.tower()}
+        config = {"model_type": self.family, "vision_config": vision,
+                  "text_config": {**TEXT, "head_dim": 8, "rope_parameters": self.rope}}
+        if self.family != "qwen3_vl":
+            del config["text_config"]["head_dim"]
+        super().__init__(draw, config, "Qwen2VL", said, self.kind_of, {},
+                         "<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>", step=patch * merge)
+        self.template = self.template.replace("VIDEO", self.mark_of_videos())
+        config["video_token_id"] = self.tokenizer.convert_tokens_to_ids("<|video_pad|>")
+        self.add_videos(draw, patch, merge, square)
+
+    def mark_of_videos(self):
+        return "<|vision_start|><|video_pad|><|vision_end|>"
+
+    def add_videos(self, draw, patch, merge, square):
+        """Colours and kernel are those of images."""
+        least = square * draw.randint(1, 6)
+        size = {"shortest_edge": least, "longest_edge": least + square * draw.choice([2, 9, 60])}
+        same = ("image_mean", "image_std", "do_normalize", "do_rescale", "rescale_factor", "resample")
+        said = {key: getattr(self.images, key) for key in same}
+        said |= {"do_sample_frames": False, "cap_pixels_per_frame": False}
+        name = "Qwen3VL" if self.family == "qwen3_vl" else "Qwen2VL"
+        make = getattr(transformers, f"{name}VideoProcessor")
+        self.processor_of_videos = make(**said, size=size, patch_size=patch, merge_size=merge)
+        self.video_said = json.loads(self.processor_of_videos.to_json_string())
+
+    def tower(self):
+        return {"embed_dim": 32, "hidden_size": 32, "num_heads": 4}
+
+    def pixels(self, inputs):
+        """Those of its patches that the first of equal frames has, in rows of an image."""
+        return np.concatenate(list(self.rows_of(inputs["pixel_values"].numpy(), inputs["image_grid_thw"].tolist(), 1)))
+
+    def pixels_of_videos(self, inputs):
+        grids = inputs["video_grid_thw"].tolist()
+        return np.concatenate(list(self.rows_of(inputs["pixel_values_videos"].numpy(), grids, 2)))
+
+    def rows_of(self, values, grids, frames):
+        patch, merge = self.images.patch_size, self.images.merge_size
+        begin = 0
+        for times, high, wide in grids:
+            end = begin + times * high * wide
+            squares = values[begin:end].reshape(times, high // merge, wide // merge, merge, merge, 3, 2, patch, patch)
+            images = squares.transpose(0, 6, 5, 1, 3, 7, 2, 4, 8)[:, :frames]
+            yield images.reshape(-1)
+            begin = end
+
+
+class Qwen25VL(Qwen2VL):
+    family, kind_of = "qwen2_5_vl", "Qwen2_5_VL"
+
+    def tower(self):
+        return {"hidden_size": 32, "num_heads": 4, "intermediate_size": 48, "out_hidden_size": 32,
+                "fullatt_block_indexes": [1]}
+
+
+class Qwen3VL(Qwen2VL):
+    family, kind_of = "qwen3_vl", "Qwen3VL"
+    rope = {**Qwen2VL.rope, "mrope_interleaved": True, "mrope_section": [2, 1, 1]}
+
+    def mark_of_videos(self):
+        return "<|video_pad|>"  # around each moment of which the marks stand
+
+    def tower(self):
+        return {"hidden_size": 32, "num_heads": 4, "intermediate_size": 48, "out_hidden_size": 32,
+                "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
+
+
+class InternVL(Case):
+    def __init__(self, draw):
+        patch, square = draw.choice([4, 8]), draw.choice([1, 2, 2, 4])
+        along = square * draw.randint(1, 3)
+        side = patch * along
+        tower = {**TOWER, "model_type": "internvl_vision", "image_size": [side, side], "patch_size": [patch, patch]}
+        config = {"model_type": "internvl", "vision_config": tower, "text_config": {"model_type": "qwen2", **TEXT},
+                  "downsample_ratio": 1 / square}
+        least = draw.choice([1, 1, 1, 2, 3])
+        said = {**draw.values(), "size": {"height": side, "width": side}, "min_patches": least,
+                "max_patches": least + draw.randint(0, 11), "crop_to_patches": draw.chance(0.5)}
+        super().__init__(draw, config, "GotOcr2", said, "InternVL", {"image_seq_length": (along // square) ** 2},
+                         "<IMG_CONTEXT>", "<IMG_CONTEXT>", named=NAMED_BY_INTERNVL, step=side)
+
+
+class Idefics3(Case):
+    family = "Idefics3"
+
+    def __init__(self, draw):
+        patch, square = draw.choice([4, 8]), draw.choice([1, 2, 3])
+        side = patch * square * draw.randint(1, 3)
+        most = side * draw.choice([1, 1, 2, 3, 4])
+        said = {**draw.values(), "size": {"longest_edge": most}, "max_image_size": {"longest_edge": side}}
+        tower = {**TOWER, "image_size": side, "patch_size": patch}
+        if draw.chance(0.5):
+            tower |= {key: said[key] for key in ("size", "max_image_size")}
+        config = {"model_type": self.family.lower(), "vision_config": tower, "scale_factor": square,
+                  "text_config": {"model_type": "llama", **TEXT, "pad_token_id": 0}}
+        super().__init__(draw, config, self.family, said, self.family,
+                         {"image_seq_len": (side // patch // square) ** 2}, step=side)
+
+    def pixels(self, inputs):
+        """Those of a sample are one list of tiles."""
+        return inputs["pixel_values"].numpy().reshape(-1)
+
+
+class SmolVLM(Idefics3):
+    family = "SmolVLM"
+
+
+class Gemma3(Case):
+    def __init__(self, draw):
+        patch, pooled, along = draw.choice([4, 8]), draw.randint(1, 3), draw.randint(1, 3)
+        side = patch * pooled * along
+        tower = {**TOWER, "model_type": "siglip_vision_model", "image_size": side, "patch_size": patch}
+        config = {"model_type": "gemma3", "vision_config": tower, "mm_tokens_per_image": along**2,
+                  "text_config": {**TEXT, "model_type": "gemma3_text", "head_dim": 8}}
+        pans = {}
+        if draw.chance(0.6):
+            pans = {"do_pan_and_scan": True, "pan_and_scan_min_crop_size": draw.choice([1, 16, 20, 90]),
+                    "pan_and_scan_max_num_crops": draw.choice([2, 3, 4, 7]),
+                    "pan_and_scan_min_ratio_to_activate": draw.choice([1.0, 1.2, 1.3, 2])}
+        said = {**draw.values(), "size": {"height": side, "width": side}, **pans}
+        super().__init__(draw, config, "Gemma3", said, "Gemma3", {"image_seq_length": along**2}, "<start_of_image>",
+                         "<image_soft_token>", named=NAMED, asked=pans, step=side, name_of_token="image_token_index")
+
+
+class Qwen2Audio(Case):
+    """Clips of sound, of which each has the features of its own length."""
+
+    samples = {"audio": 9}
+    by_torchvision = video_said = None
+    kind, mark, placeholder = "Qwen2Audio", "<audio>", "<audio>"
+
+    def __init__(self, draw):
+        self.draw, seconds, bins = draw, draw.randint(1, 3), draw.choice([16, 80, 128])
+        self.most_samples = 16000 * seconds
+        self.images = WhisperFeatureExtractor(feature_size=bins, chunk_length=seconds)
+        tower = {"num_mel_bins": bins, "max_source_positions": 50 * seconds, **self.tower()}
+        self.config = {"model_type": self.family(), "audio_config": tower,
+                       "text_config": {**self.text(), "vocab_size": 500}}
+        self.set_tokenizer(draw)
+        self.config["audio_token_index"] = self.tokenizer.convert_tokens_to_ids("<audio>")
+        self.made = {"audio_token": "<audio>"} if self.kind else None
+
+    def family(self):
+        return "qwen2_audio"
+
+    def text(self):
+        return {"model_type": "qwen2", **TEXT}
+
+    def tower(self):
+        kind = {"d_model": 32, "encoder_ffn_dim": 48, "encoder_layers": 1, "encoder_attention_heads": 4}
+        return {"model_type": f"{self.family()}_encoder", **kind}
+
+    def said_in_file(self):
+        return json.loads(self.images.to_json_string())
+
+    def files(self, said):
+        return {"preprocessor_config.json": said}
+
+    def processor(self):
+        return transformers.Qwen2AudioProcessor(self.images, self.tokenizer, chat_template=self.template, **self.made)
+
+    def length(self):
+        draw = self.draw
+        if draw.chance(0.3):
+            return draw.randint(1, 900)
+        whole = draw.choice([160, 320, 640, self.most_samples])
+        if draw.chance(0.5):
+            return max(1, whole * draw.randint(1, self.most_samples // whole) + draw.choice([-1, 0, 1]))
+        return draw.randint(1, self.most_samples * 5 // 4)
+
+
+class Voxtral(Qwen2Audio):
+    """Its texts are those of another tokenizer, which is not compared."""
+
+    kind = None
+
+    def family(self):
+        return "voxtral"
+
+    def text(self):
+        rope = {"rope_type": "default", "rope_theta": 1e4}
+        more = {"head_dim": 8, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_parameters": rope}
+        return {"model_type": "llama", **TEXT, **more}
+
+    def tower(self):
+        return {**TOWER, "model_type": "voxtral_encoder", "intermediate_size": 64}
+
+
+class Whisper(Qwen2Audio):
+    """Llava with Whisper's encoder, which transformers has not."""
+
+    kind = None
+
+    def family(self):
+        return "llava"
+
+    def text(self):
+        return {"model_type": "llama", **TEXT}
+
+    def tower(self):
+        return {**super().tower(), "model_type": "whisper"}
+
+
+FAMILIES = [Llava, Composed, Pixtral, Mistral3, LlavaNext, LlavaOnevision, Qwen2VL, Qwen25VL, Qwen3VL, InternVL,
+            Idefics3, SmolVLM, Gemma3, Qwen2Audio, Voxtral, Whisper]
