@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that compute pass whatever this processor is told that it cannot do: the vectors of
 libtorch's kernels (ATEN_CPU_CAPABILITY), those of oneDNN (ONEDNN_MAX_CPU_ISA), and our own products
-of bf16 pairs (ZEA_BF16_PAIRS), each with each. The setting "amx" is a Xeon with AMX, made up
-(processors/xeon.cpp) where a processor has AVX512_BF16 only. Prints a line for every setting.
+of bf16 pairs (ZEA_BF16_PAIRS), each with each. Prints a line for every
+setting.
 
 usage: check_processors.py CTEST BUILD [CTEST ARGUMENTS]
 
@@ -16,7 +16,6 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 CHOICES = {
     "ATEN_CPU_CAPABILITY": ["", "default", "avx2", "avx512"],
@@ -25,21 +24,11 @@ CHOICES = {
 }
 
 
-def made_up_xeon(build):
-    """The library that makes this processor one, as a list; none where it cannot, or is one."""
-    library = Path(build).resolve() / "tests" / "processors" / "libzea_xeon.so"
-    flags = re.search(r"^flags\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    has = set(flags[1].split()) if flags else set()
-    return [library] if library.exists() and "avx512_bf16" in has and "amx_bf16" not in has else []
-
-
-def settings(build):
+def settings():
     """Name and environment of each; what is "own" is left to the processor."""
     for values in itertools.product(*CHOICES.values()):
         yield " ".join(value or "own" for value in values), {
             name: value for name, value in zip(CHOICES, values) if value}
-    for library in made_up_xeon(build):
-        yield "amx", {"LD_PRELOAD": str(library)}
 
 
 def failures(ctest, arguments, environment):
@@ -55,7 +44,7 @@ def failures(ctest, arguments, environment):
 def main():
     program, build, *arguments = sys.argv[1:]
     arguments = arguments or ["-L", "unit|mpi|reference", "-LE", "long"]
-    chosen = [(name, environment) for name, environment in settings(build)
+    chosen = [(name, environment) for name, environment in settings()
               if re.search(os.environ.get("ZEA_PROCESSORS", ""), name)]
     assert chosen, "ZEA_PROCESSORS names no setting"
     print(f"{'  '.join(CHOICES)}: failed of all, seconds")

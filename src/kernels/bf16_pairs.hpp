@@ -42,10 +42,10 @@ ZEA_PAIR_CODE inline void multiply_block(const TileProduct<Pairs>& p, int64_t ro
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < C; ++c) block[r][c] = _mm512_setzero_ps();
   const Bf16Pair* left = p.left + row * p.left_row + begin * p.left_inner;
-  const Bf16Pair* right = p.right + begin * p.right_stride + column / 16 * p.right_vector;
+  const Bf16Pair* right = p.right + begin * p.right_stride + column;
   for (int64_t k = begin; k < end; ++k, left += p.left_inner, right += p.right_stride) {
     __m512i lanes[C];
-    for (int c = 0; c < C; ++c) lanes[c] = _mm512_loadu_si512(right + c * p.right_vector);
+    for (int c = 0; c < C; ++c) lanes[c] = _mm512_loadu_si512(right + c * 16);
     for (int r = 0; r < R; ++r) {
       const __m512i pair = _mm512_set1_epi32(static_cast<int>(left[r * p.left_row]));
       for (int c = 0; c < C; ++c)

@@ -3,13 +3,14 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
-#include "amx_iteration.hpp"
 #include "launch.hpp"
 #include "tile_rows.hpp"
 #include "zea/core/error.hpp"
@@ -17,6 +18,15 @@
 
 namespace zea::detail {
 namespace {
+
+#ifdef ZEA_HAS_PAIRS
+/// Linux gives a process the state of AMX's tiles only if the process asks for it.
+bool has_amx() {
+  constexpr long kAskForState = 0x1023, kTileData = 18;  // asm/prctl.h, of kernels from 5.16 on
+  return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+         syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
+}
+#endif
 
 PairUse pairs_of_processor() {
 #ifdef ZEA_HAS_PAIRS

@@ -12,15 +12,14 @@ constexpr int64_t kChunkRows = 32;
 
 enum class Part { All, UpperHalf };
 
-/// result (rows, columns in whole vectors) = scale left right + addends, so many rows at once, for
-/// which the left matrix goes on by `step`.
+/// Makes result (rows, columns in whole vectors) = scale left right + addends, kChunkRows rows a task.
 template <class Terms>
-void multiply_chunks(const TileProduct<Terms>& whole, Part part, int64_t rows, int64_t step) {
+void multiply_chunks(const TileProduct<Terms>& whole, Part part) {
   for_each_chunk(
       whole.rows,
       [&](int64_t, int64_t begin, int64_t end) {
         TileProduct<Terms> chunk = whole;
-        chunk.left += begin / rows * step;
+        chunk.left += begin * whole.left_row;
         chunk.sum += begin * whole.sum_stride;
         for (auto& addend : chunk.addends)
           if (addend.first != nullptr) addend.first += begin * addend.stride;
@@ -28,12 +27,7 @@ void multiply_chunks(const TileProduct<Terms>& whole, Part part, int64_t rows, i
         if (part == Part::UpperHalf) chunk.seen = {Diagonal::Result, false, -begin};
         multiply(chunk);
       },
-      rows);
-}
-
-template <class Terms>
-void multiply_chunks(const TileProduct<Terms>& whole, Part part) {
-  multiply_chunks(whole, part, kChunkRows, kChunkRows * whole.left_row);
+      kChunkRows);
 }
 
 }  // namespace zea::detail

@@ -99,7 +99,6 @@ struct TileProduct {
   Sum scale = 1;  ///< only where nothing is added to, as are addends
   SeenPart seen = {};
   TileAddend<Sum> addends[2] = {};
-  int64_t right_vector = kLanes<Sum>;  ///< between vectors of its columns; only of pairs
 
   /// Scales a block of R rows and C vectors, adds what is to be added, which may lie where it goes,
   /// and stores it.

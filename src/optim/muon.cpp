@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "zea/kernels/flat_kernels.hpp"
-#include "zea/kernels/gram_iteration.hpp"
 #include "zea/kernels/side_by_side.hpp"
+#include "zea/kernels/symmetric_product.hpp"
 #include "zea/parallel/torch_dtype.hpp"
 
 namespace zea {
@@ -31,23 +31,28 @@ at::Tensor packed(const at::Tensor& flat, int64_t begin, const Extent& box) {
   return flat.narrow(0, begin, box.elements()).view({box.length[0], box.length[1]});
 }
 
-/// So many steps of x = 3.4445 x + (-4.7750 g + 2.0315 g g) x, where g = x x^T, with two products
-/// of the long side (of a tall matrix transposed): a step multiplies x by what is made of its Gram
-/// matrix, which is known after it, too. What steps multiply x by is kept as power I + rest, so
-/// that rounding touches no small singular value. x comes out times `scale`.
-void take_steps(GramIteration& iteration, int steps, double scale) {
-  at::Tensor gram = iteration.gram(), rest;
+/// Takes so many steps of x = 3.4445 x + (-4.7750 g + 2.0315 g g) x with g = x x^T, for x (m, n) with
+/// m <= n, by two GEMMs over n: each step multiplies x by a polynomial of its Gram matrix g, which
+/// also gives the next g. The product of these polynomials is kept as power I + rest, so that rounding
+/// to `operands` touches no small singular value. Returns x times `scale`.
+at::Tensor take_steps(const at::Tensor& x, at::ScalarType operands, int steps, double scale) {
+  const auto product = [&](const at::Tensor& a, const at::Tensor& b, double factor,
+                           const Addends& addends) {
+    return symmetric_product(a, b, operands, factor, addends);
+  };
+  at::Tensor gram = product(x, x.t(), 1, {}), rest;
   double power = 1;
   for (int i = 0; i < steps; ++i) {
-    const at::Tensor step = iteration.product(gram, gram, kC, {{gram, kB}});
-    rest = i == 0 ? step : iteration.product(step, rest, 1, {{rest, kA}, {step, power}});
+    const at::Tensor step = product(gram, gram, kC, {{gram, kB}});
+    rest = i == 0 ? step : product(step, rest, 1, {{rest, kA}, {step, power}});
     power *= kA;
     if (i + 1 == steps) break;
-    const at::Tensor half = iteration.product(step, gram, 1, {{gram, kA}});
+    const at::Tensor half = product(step, gram, 1, {{gram, kA}});
     gram.reset();
-    gram = iteration.product(half, step, 1, {{half, kA}});
+    gram = product(half, step, 1, {{half, kA}});
   }
-  iteration.apply(rest, power, scale);
+  const at::Tensor made = rounded_product(rest, x, operands, {{x, power}});
+  return scale == 1 ? made : made.mul_(scale);
 }
 
 /// As torch.optim.Muon has it; but runs in fp64 are to be exact.
@@ -58,14 +63,15 @@ at::ScalarType iteration_type(DType master) {
 }  // namespace
 
 void orthogonalise(const at::Tensor& matrix, at::ScalarType type, double scale) {
-  const at::Tensor x = type == at::kBFloat16 ? matrix : matrix.to(type);
-  const std::unique_ptr<GramIteration> iteration =
-      gram_iteration(x, x.norm().clamp_min(kEps), type);  // no singular value above 1
-  const auto [least, most] = std::minmax({x.size(0), x.size(1)});
+  const bool is_tall = matrix.size(0) > matrix.size(1);
+  at::Tensor x = type == at::kBFloat16 ? matrix : matrix.to(type);
+  const at::Tensor norm = x.norm().clamp_min(kEps);  // so that no singular value is above 1
+  x = (is_tall ? x.t().contiguous() : x).div(norm);
+  const int64_t least = x.size(0), most = x.size(1);
   const int at_once = most >= kMuonLong * least ? kGramSteps : 1;
   for (int left = kSteps; left > 0; left -= at_once)
-    take_steps(*iteration, std::min(left, at_once), left > at_once ? 1 : scale);
-  matrix.copy_(iteration->x());
+    x = take_steps(x, type, std::min(left, at_once), left > at_once ? 1 : scale);
+  matrix.copy_(is_tall ? x.t() : x);
 }
 
 double muon_scale(MuonRate rate, int64_t rows, int64_t columns) {
