@@ -128,6 +128,19 @@ class ModelDirectory:
     def _either(self, key, alias, default):
         return self.config.get(key, self.config.get(alias, default))
 
+    def check_tokens(self, tokenizer, names):
+        """Refuses a directory whose processor writes another token for an item than its model looks for. `names`: the
+        tokenizer's special tokens by name."""
+        processor = self._read("processor_config.json")
+        usual = "[IMG]" if self.has_rows else "<|image_pad|>" if self.family in QWEN_VL else "<image>"
+        for modality, token in self.placeholders.items():
+            key = f"{modality}_token"
+            name = names.get(key) or processor.get(key) or (usual if modality == "image" else None)
+            found = tokenizer.token_to_id(name) if isinstance(name, str) else None
+            if found not in (None, token) and self.family not in ("gemma3", "internvl"):
+                sys.exit(f"{self.folder}: {key}_id of config.json is {token} ({tokenizer.id_to_token(token)}), but the "
+                         f"processor writes {name}, which is {found}: make them agree")
+
     def spelled(self, modality, item):
         """An image's features with the texts around its tiles, of families that write these: pieces of
         text and numbers of placeholders."""

@@ -94,6 +94,7 @@ def make_tokens(arguments, tokenizer, names, date):
     elif arguments.model:
         limits = (arguments.max_pixels, arguments.max_tiles, arguments.video_max_pixels)
         model = ModelDirectory(arguments.model, *limits)
+        model.check_tokens(tokenizer, names)
     else:
         turns = vicuna_turns(arguments.bos, arguments.eos)
         model = FixedCounts(arguments, turns, lambda name: token_id(tokenizer, name))

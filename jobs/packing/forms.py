@@ -103,6 +103,11 @@ def tools_of(value):
 
 
 def listed(turns, key, maker):
+    if isinstance(turns, str):  # as tables have them
+        try:
+            turns = json.loads(turns)
+        except (ValueError, RecursionError) as fault:
+            raise EntryFault("not JSON", f"its {key} are not JSON: {fault}") from None
     if not isinstance(turns, list) or not turns:
         raise EntryFault("turns", f"has no {key}")
     return [message_of(number, turn, maker) for number, turn in enumerate(turns)]

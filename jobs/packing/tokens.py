@@ -284,9 +284,10 @@ class TemplateTurns(Tokens):
     def check_fields(self, record, messages, template):
         """Notes on what the template leaves out; a call of a tool that would be lost is at fault."""
         for number, message in enumerate(messages):
-            if message.get("tool_calls") and not template.reads("tool_calls"):
-                raise EntryFault("tools", f"message {number} calls a tool, which the chat template does not write; name "
-                                 "another: --chat-template FILE")
+            lost = [key for key in ("tool_calls", "function_call") if message.get(key) and not template.reads(key)]
+            if lost:
+                raise EntryFault("tools", f"message {number} calls a tool ({lost[0]}), which the chat template does not "
+                                 "write; name another: --chat-template FILE")
         record.notes.extend(unread(record.messages, template.reads))
         if record.tools and not template.reads("tools"):
             record.notes.append("tools left out, which the chat template does not write")

@@ -252,7 +252,8 @@ class Templates(FolderCase):
                 return write(*arguments, **more)
 
             template.write = counted
-            spaced = [f"{before}{text}{behind}" for _, text in TALK for before in ("", "\n") for behind in ("", " ", "\n\n")]
+            margins = [("", ""), ("\n", " "), ("", "\n\n"), ("\n", "")]
+            spaced = [f"{before}{text}{behind}" for _, text in TALK for before, behind in margins]
             texts = itertools.islice(itertools.cycle(spaced), 2000)
             talk = [{"role": role, "content": text} for role, text in zip(("user", "assistant") * 1000, texts)]
             text, spans = template.render(talk)
@@ -347,7 +348,7 @@ class Templates(FolderCase):
         self.assertEqual(sample["targets"], len(self.tokenizer.encode("Done.").ids) + 1)
         report = json.loads((self.folder / "out.h5.report.json").read_text())
         self.assertEqual({kind: found["count"] for kind, found in report["dropped"].items()}, {"tools": 1, "items": 1})
-        self.assertIn("in.jsonl:2: message 1 calls a tool, which the chat", report["dropped"]["tools"]["examples"][0])
+        self.assertIn("in.jsonl:2: message 1 calls a tool (tool_calls)", report["dropped"]["tools"]["examples"][0])
         self.assertEqual(report["notes"]["tools left out, which the chat template does not write"]["count"], 1)
 
     def test_a_template_of_a_file(self):

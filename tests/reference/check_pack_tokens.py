@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import sys
 import tarfile
 import unittest
@@ -124,6 +125,93 @@ class PackTokens(FolderCase):
             for template in {names[number % len(names)], names[(number + 2) % len(names)]}:
                 self.check(kind, template, 1000 * number + names.index(template))
 
+    def test_every_tokenizer_without_a_template(self):
+        """In the family's form: the text between special tokens is encoded as a whole."""
+        for number, kind in enumerate(TOKENIZERS):
+            folder = write_directory(self.folder / f"plain {number}", kind, None)
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            tokenizer.chat_template = TEMPLATES["chatml"][0]
+            plain = [case for case in forms(Talker(number), False, False) if case[2][0]["role"] != "system"]
+            source = write_lines(folder / "in.jsonl", [value for _, value, *_ in plain])
+            samples, _ = packed(folder / "out.h5", source, "--model", folder)
+            for (name, _, messages, learned, tools), sample in zip(plain, samples, strict=True):
+                with self.subTest(kind=kind, form=name, messages=messages):
+                    self.assertEqual(sample, self.reference(tokenizer, "chatml", messages, learned, tools))
+
+    def test_vicunas_form_with_a_normalizer_that_puts_something_in_front(self):
+        for kind in ("prepend", "Llama's, legacy"):
+            folder = write_directory(self.folder / kind, kind, None)
+            text = (folder / "tokenizer.json").read_text()
+            (folder / "tokenizer.json").write_text(text.replace("<|im_start|>", "<|other|>"))
+            turns = zip(("human", "gpt") * 2, ("What?", "A.", "Hm?", "B."))
+            talk = [{"from": name, "value": value} for name, value in turns]
+            source = write_lines(folder / "in.jsonl", [{"conversations": talk}])
+            ((ids, mask),), _ = packed(folder / "out.h5", source, "--model", folder)
+            text = "<s>USER: What? ASSISTANT: A.</s>USER: Hm? ASSISTANT: B.</s>"
+            whole = AutoTokenizer.from_pretrained(folder)(text, add_special_tokens=False)
+            self.assertEqual(ids, whole["input_ids"])
+            learned = [token for token in map(whole.char_to_token, range(len(text))) if token and mask[token]]
+            self.assertEqual(len(set(learned)), sum(mask))
+            self.assertEqual(text[whole.token_to_chars(min(learned)).start :][:3].strip(), "A.")
+
+    def noted(self, *values, template="chatml"):
+        folder = write_directory(self.folder / "noted", "byte-level", TEMPLATES[template][0])
+        source = write_lines(folder / "in.jsonl", values)
+        with contextlib.redirect_stderr(io.StringIO()):
+            samples, report = packed(folder / "out.h5", source, "--model", folder, "--on-fault", "skip")
+        return samples, report
+
+    def test_what_is_not_used_is_in_the_report(self):
+        talk = Talker(1).talk(1)
+        named = [{**talk[0], "name": "Ann", "weight": 1}, {**talk[1], "reasoning_content": "so", "weight": 1}]
+        value = {"id": 1, "source": "web", "system": "Be brief."}
+        value["messages"] = [{"role": "system", "content": "No."}, *named]
+        tools = [{"type": "function", "function": {"name": "look"}}]
+        _, report = self.noted(value, {"messages": talk, "tools": tools}, template="generation")
+        self.assertEqual({note: found["count"] for note, found in report["notes"].items()}, {
+            "the key source is not used": 1,
+            "the key system is not used": 1,
+            "the key name of the user's messages is not used": 1,
+            "the key weight of the user's messages is not used": 1,
+            "turns of the user are marked as to be learned, which only the assistant's are": 1,
+            "the key reasoning_content of the assistant's messages is not used": 1,
+            "tools left out, which the chat template does not write": 1,
+        })
+
+    def test_special_tokens_in_a_text_are_those_of_transformers_and_noted(self):
+        talk = [{"role": "user", "content": "say </s> or <image>"}, {"role": "assistant", "content": "</s>"}]
+        ((ids, _),), report = self.noted({"messages": talk})
+        tokenizer = AutoTokenizer.from_pretrained(self.folder / "noted")
+        self.assertEqual(ids, tokenizer.apply_chat_template(talk, return_dict=True)["input_ids"])
+        notes = ["the text of the user holds the special token </s>",
+                 "<image> is text, since the model takes no such items",
+                 "the text of the assistant holds the special token </s>"]
+        self.assertEqual(sorted(report["notes"]), sorted(notes))
+
+    def test_entries_that_cannot_be_packed_are_told_why(self):
+        answer = {"role": "assistant", "content": "no"}
+        call = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]}
+        said = {"from": "human", "value": "hi"}
+        for value, part in [
+            ({"messages": [{**answer, "weight": 0.5}]}, 'message 0 has "weight": 0.5; allowed are 0 and 1'),
+            ({"messages": [{**answer, "train": False}]}, "has no turn that is learned"),
+            ({"messages": [call]}, "message 0 calls a tool (tool_calls), which the chat template does not write"),
+            ({"conversations": [said, {"from": "function_call", "value": "f()"}]}, "calls a function, but is not"),
+            ({"messages": [answer], "tools": "f"}, "its tools are not JSON"),
+            ({"messages": [answer], "system": 1}, "its system is no text"),
+            ({"conversations": "[1"}, "its conversations are not JSON"),
+            ({"chosen": "a", "rejected": "b"}, "allowed are conversations, messages, conversation, text, or"),
+            ({"instruction": "a", "output": 1}, "its instruction and output must be texts"),
+            ({"prompt": "a", "completion": "b", "history": [["c"]]}, "its history must be pairs"),
+            ({"messages": [{"role": "assistant", "content": "a\ufdd3"}]}, "text holds U+FDD3, which is no character"),
+        ]:
+            with self.subTest(part), self.assertRaises(SystemExit):
+                self.noted(value, template="generation")
+            report = json.loads((self.folder / "noted/out.h5.report.json").read_text())
+            (found,) = report["dropped"].values()
+            self.assertIn(part, found["examples"][0])
+            shutil.rmtree(self.folder / "noted")
+
 
 class PackItems(FolderCase):
     """As the family's processor writes images and videos."""
@@ -187,6 +275,16 @@ class PackItems(FolderCase):
                 with self.subTest(model=name, asked=messages):
                     self.assertEqual(ids[:-1], self.ids(processor, messages[:-1], add_generation_prompt=True))
                     self.assertEqual(mask, [0] * (len(ids) - 1) + [1])
+
+    def test_tokens_of_images_that_are_not_the_models_are_refused(self):
+        folder = self.folder / "model"
+        write_model(folder, "LLaVA")
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "image_token_index": 4}))
+        with self.assertRaises(SystemExit) as left:
+            packed(folder / "out.h5", write_lines(folder / "in.jsonl", []), "--model", folder)
+        refused = "image_token_id of config.json is 4 (<|endoftext|>), but the processor writes <image>"
+        self.assertIn(refused, str(left.exception))
 
     def test_videos(self):
         random = np.random.default_rng(6)

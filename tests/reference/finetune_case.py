@@ -95,6 +95,8 @@ class FinetuneCase(FolderCase):
             [], trainers.BpeTrainer(special_tokens=special, show_progress=False, initial_alphabet=alphabet)
         )
         tokenizer.save(str(directory / "tokenizer.json"))
+        as_it_is = {"tokenizer_class": "PreTrainedTokenizerFast"}  # where the family's class would build another
+        (directory / "tokenizer_config.json").write_text(json.dumps(as_it_is))
         return directory
 
     def finetune(self, directory, *keys, fails=0, **more):

@@ -156,7 +156,7 @@ def write_directory(folder, kind, template):
     folder.mkdir(parents=True)
     make().save(str(folder / "tokenizer.json"))
     files = {"config.json": {"model_type": family}, **more}
-    files["tokenizer_config.json"] = {**settings, "chat_template": template}
+    files["tokenizer_config.json"] = {**settings, **({"chat_template": template} if template else {})}
     for name, value in files.items():
         (folder / name).write_text(json.dumps(value))
     return folder
