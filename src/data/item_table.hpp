@@ -22,6 +22,8 @@ class ItemTable {
   explicit ItemTable(const H5File& file);
   /// Throws DataError naming the item whose entries contradict each other, or leave `bytes`.
   void check(int64_t bytes) const;
+  /// The same where the bytes lie in other files.
+  void check() const { check(offsets_.empty() ? 0 : offsets_.back()); }
   size_t samples() const { return samples_.size() - 1; }
   /// Without their bytes; a video is one item.
   std::vector<Item> heads(size_t sample) const;

@@ -159,3 +159,40 @@ def write_dataset():
     h5("dataset", "chunks.h5", chunks)
     h5("dataset", "chunks_old.h5", chunks, libver="earliest")
     h5("dataset", "offsets_back.h5", offsets([0, 9, -(1 << 63), 9]))
+
+
+def index(file):
+    file.attrs["format"], file.attrs["version"] = text("zea.dataset.index"), text("3")
+    file["names"] = np.array([b"0.h5", b"1.h5"])
+    for name, values, dtype in (("bytes", [100, 200], np.int64), ("first_samples", [0, 1, 3], np.int64),
+                                ("max_token", [7], np.int64),
+                                ("targets", [2, 1, 0], np.int64), ("token_offsets", [0, 4, 6, 9], np.int64),
+                                ("sample_item_offsets", [0, 1, 1, 3], np.int64),
+                                ("item_offsets", [0, 2, 5, 5], np.int64),
+                                ("item_modality", [0, 0, 1], np.uint8), ("item_rate", [0, 0, 8000], np.int32),
+                                ("item_frames", [0, 0, 0], np.int32)):
+        file[name] = np.array(values, dtype=dtype)
+    file["item_shape"] = np.array([[2, 1, 1], [0, 0, 0], [0, 0, 0]], dtype=np.int32)
+
+
+def write_index():
+    """That of a folder of data sets."""
+    h5("index", "good.h5", index)
+    for name, fill in hostile(index, "item_offsets", np.array([0, 2, 5, 5], dtype=np.int64)):
+        h5("index", name + ".h5", fill)
+
+    def changed(name, values, dtype=np.int64):
+        def fill(file):
+            index(file)
+            del file[name]
+            file[name] = np.array(values, dtype=dtype)
+        return fill
+
+    offsets = ("item_offsets", "sample_item_offsets", "token_offsets", "first_samples")
+    for name in (*offsets, "targets", "max_token", "bytes"):
+        h5("index", f"empty_{name}.h5", changed(name, []))
+    h5("index", "tokens_back.h5", changed("token_offsets", [0, 9, -(1 << 63), 9]))
+    h5("index", "items_beyond.h5", changed("item_offsets", [0, 1 << 62, 1 << 62, (1 << 63) - 1]))
+    h5("index", "targets_beyond.h5", changed("targets", [4, 1, 0]))
+    h5("index", "token_beyond.h5", changed("max_token", [1 << 40]))
+    h5("index", "elsewhere.h5", changed("names", [b"../1.h5", b"/etc/hostname"], "S"))

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from corpus_folder import LLAMA, put
-from h5_corpus import write_dataset, write_weights
+from h5_corpus import write_dataset, write_index, write_weights
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
@@ -376,5 +376,5 @@ def write_safetensors():
 
 
 for write in (write_png, write_jpeg, write_wav, write_flac, write_adapter, write_config, write_deck, write_manifest,
-              write_safetensors, write_tokenizer, write_weights, write_dataset):
+              write_safetensors, write_tokenizer, write_weights, write_dataset, write_index):
     write()

@@ -4,6 +4,7 @@
 #include <exception>
 #include <stdexcept>
 
+#include "folder_index.hpp"
 #include "mend.hpp"
 #include "peft_config.hpp"
 #include "tokenizer_tokens.hpp"
@@ -104,6 +105,11 @@ void read_dataset(const Input& input) {
   read_samples(input.path, 0);
 }
 
+void read_index(const Input& input) {
+  const detail::FolderIndex index(input.path);
+  for (size_t i = 0; i < index.samples(); ++i) index.items.heads(i);
+}
+
 }  // namespace
 
 const std::vector<Target>& targets() {
@@ -116,6 +122,7 @@ const std::vector<Target>& targets() {
       {.name = "dataset", .take = read_dataset, .reads_file = true, .mend = mend_h5},
       {.name = "deck", .take = read_deck_text},
       {.name = "flac", .take = read_clip, .memory_factor = kPacked},
+      {.name = "index", .take = read_index, .reads_file = true, .mend = mend_h5},
       {.name = "jpeg", .take = read_image, .memory_factor = kPacked},
       {.name = "manifest", .take = read_manifest_text, .mend = mend_manifest},
       {.name = "png", .take = read_image, .mend = mend_png, .memory_factor = kPacked},
