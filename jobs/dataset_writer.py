@@ -39,6 +39,11 @@ The format, an HDF5 file of contiguous, unfiltered datasets (version 3 where the
       sample_answer_offsets int64 (samples + 1)   which answers are right for a sample, where several are
       answer_offsets        int64 (answers + 1)
       answer_values         uint8                 their texts, UTF-8
+      sample_name_offsets   int64 (samples + 1)
+      sample_name_values    uint8                 where a sample came from, UTF-8: its entry, and in further
+                                                  lines the file of each item
+
+Messages about a sample name its entry, and the file of an item.
 
 In a sample the placeholders of its items stand in the order of the items, as many for each as the
 encoder of its modality makes features of it. The file appears under its name only when it is complete.
@@ -134,6 +139,7 @@ class DatasetWriter:
         self.classes = classes
         self.token_bytes, self.special_texts = token_bytes, special_texts
         self.answers, self.sample_answer_offsets = [], array("q", [0])
+        self.names = []
         self.tokens, self.loss_mask = array("i"), array("B")
         self.token_offsets, self.sample_item_offsets = array("q", [0]), array("q", [0])
         self.item_offsets, self.item_shape, self.labels = array("q", [0]), array("i"), array("i")
@@ -147,9 +153,9 @@ class DatasetWriter:
         )  # item bytes: they may not fit into memory
         return self
 
-    def add(self, tokens, loss_mask, items=(), label=-1, answers=()):
+    def add(self, tokens, loss_mask, items=(), label=-1, answers=(), name="", item_names=()):
         """One sample. Items: bytes of JPEG or PNG, uint8 pixels (height, width[, channels]), Clips,
-        Videos."""
+        Videos. `name`: of the entry that it is made of; `item_names`: the file of each item, or ""."""
         if len(tokens) == 0 or len(tokens) != len(loss_mask):
             raise ValueError(
                 f"a sample of {len(tokens)} tokens and {len(loss_mask)} loss mask entries"
@@ -169,6 +175,7 @@ class DatasetWriter:
                 self._add_item(frame)
         self.sample_item_offsets.append(len(self.item_offsets) - 1)
         self.labels.append(label)
+        self.names.append(lines_of(name, *item_names))
         self.answers += [answer.encode() for answer in answers]
         self.sample_answer_offsets.append(len(self.answers))
 
@@ -180,6 +187,7 @@ class DatasetWriter:
         frames = file["item_frames"][...] if "item_frames" in file else np.zeros(len(file["item_rate"]), np.int32)
         self.item_frames.frombytes(frames.tobytes())
         self._append_answers(file)
+        self.names += ragged(file, "sample_name") or [b""] * len(file["labels"])
         for name in ("token_offsets", "sample_item_offsets", "item_offsets"):
             own = getattr(self, name)
             own.frombytes((file[name][1:] + own[-1]).tobytes())
@@ -188,8 +196,7 @@ class DatasetWriter:
 
     def _append_answers(self, file):
         if "sample_answer_offsets" in file:
-            ends, values = file["answer_offsets"][...], file["answer_values"][...].tobytes()
-            own = [values[begin:end] for begin, end in zip(ends, ends[1:])]
+            own = ragged(file, "answer")
             counts = file["sample_answer_offsets"][1:]
         else:
             own, counts = [], np.zeros(len(file["labels"]), np.int64)
@@ -264,6 +271,8 @@ class DatasetWriter:
         if self.answers:
             file["sample_answer_offsets"] = np.asarray(self.sample_answer_offsets, np.int64)
             write_texts(file, "answer", self.answers)
+        if any(self.names):
+            write_texts(file, "sample_name", self.names)
 
     def _write_item_bytes(self, file):
         target = file.create_dataset("item_bytes", (self.item_offsets[-1],), np.uint8)
@@ -277,6 +286,20 @@ class DatasetWriter:
 def write_texts(file, name, texts):
     file[f"{name}_offsets"] = np.concatenate([[0], np.cumsum([len(text) for text in texts])]).astype(np.int64)
     file[f"{name}_values"] = np.frombuffer(b"".join(texts), np.uint8)
+
+
+def ragged(file, name):
+    """The texts that write_texts() wrote; none where it did not."""
+    if f"{name}_offsets" not in file:
+        return []
+    ends, values = file[f"{name}_offsets"][...], file[f"{name}_values"][...].tobytes()
+    return [values[begin:end] for begin, end in zip(ends, ends[1:])]
+
+
+def lines_of(*texts):
+    """A line of each, without those at the end that are empty."""
+    lines = "\n".join(" ".join(text.split()) for text in texts)
+    return lines.rstrip("\n").encode(errors="replace")
 
 
 def told_size(height, width):

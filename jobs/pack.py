@@ -144,8 +144,8 @@ class Work:
                     tally.add_fault(name, *result)
                     self.total.add_fault(name, *result)
                 else:
-                    tokens, mask, items, answers, notes = result
-                    writer.add(tokens, mask, items, answers=answers)
+                    tokens, mask, items, answers, notes, files = result
+                    writer.add(tokens, mask, items, answers=answers, name=name, item_names=files)
                     tally.add_sample(name, tokens, mask, notes)
                     self.total.add_sample(name, tokens, mask, notes)
                 self.progress.show(self.total, read)

@@ -96,9 +96,10 @@ std::string words_of(const Item& item) {
 void inspect_sample(const Dataset& dataset, int64_t id) {
   const Sample sample = dataset.read(id);
   const auto learnt = std::count(sample.loss_mask.begin() + 1, sample.loss_mask.end(), uint8_t{1});
-  print_line("sample %s: %s tokens, %s of them trained on", grouped(id).c_str(),
+  print_line("%s: %s tokens, %s of them trained on", sample_words(sample).c_str(),
              grouped(static_cast<int64_t>(sample.tokens.size())).c_str(), grouped(learnt).c_str());
-  for (const Item& item : sample.items) print_line("  %s", words_of(item).c_str());
+  for (size_t i = 0; i < sample.items.size(); ++i)
+    print_line("  %s%s", words_of(sample.items[i]).c_str(), item_file(sample, i).c_str());
   if (sample.label >= 0 && static_cast<size_t>(sample.label) < dataset.texts().classes.size())
     print_line("  label %d: %s", sample.label,
                dataset.texts().classes[static_cast<size_t>(sample.label)].c_str());

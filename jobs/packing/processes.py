@@ -17,7 +17,8 @@ DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class Sampler:
-    """What an entry becomes: ("sample", tokens, mask, items, answers, notes), or ("fault", kind, text)."""
+    """What an entry becomes: ("sample", tokens, mask, items, answers, notes, files of the items), or ("fault",
+    kind, text)."""
 
     def __init__(self, maker, media, tokens):
         self.maker, self.media, self.tokens = maker, media, tokens
@@ -26,10 +27,16 @@ class Sampler:
         try:
             record = self.maker.record(entry)
             items = self.media.items(record)
+            files = {id(item): file_name(s) for name in items for item, s in zip(items[name], record.sources[name])}
             tokens, mask, items = self.tokens.sample(record, items)
-            return "sample", tokens, mask, items, record.answers, record.notes + self.media.notes
+            notes = record.notes + self.media.notes
+            return "sample", tokens, mask, items, record.answers, notes, [files.get(id(item), "") for item in items]
         except EntryFault as fault:
             return "fault", fault.kind, str(fault)
+
+
+def file_name(source):
+    return source if isinstance(source, str) and not source.startswith("data:") else ""
 
 
 def begin(sampler):

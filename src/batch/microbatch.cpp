@@ -27,11 +27,10 @@ void check_placeholder(const Sample& sample, int64_t id, const EncoderSpec& enco
   const auto index = static_cast<size_t>(item);
   const bool wants_video = id != encoder.placeholder;
   if (index >= items.size() || (items[index].frames > 0) == wants_video) return;
-  throw DataError("sample " + std::to_string(sample.id) + " has placeholders of " +
-                  (wants_video ? "a video" : "an image") + " (id " + std::to_string(id) +
-                  ") where its item " + std::to_string(item) + " is " +
-                  (wants_video ? "an image" : "a video") +
-                  "; pack items in the order of their placeholders");
+  throw DataError(
+      sample_words(sample) + " has placeholders of " + (wants_video ? "a video" : "an image") +
+      " (id " + std::to_string(id) + ") where its item " + std::to_string(item) + " is " +
+      (wants_video ? "an image" : "a video") + "; pack items in the order of their placeholders");
 }
 
 /// As many placeholders as the encoder makes features of the sample's items.
@@ -42,22 +41,22 @@ void check_items(const Sample& sample, const EncoderSpec& encoder, int64_t place
   const bool is_audio = encoder.modality() == Modality::Audio;
   const std::string what = is_audio ? "clip" : "image", items = std::to_string(features.size());
   const std::string each = std::to_string(encoder.item_shape().features);
-  throw DataError(
-      "sample " + std::to_string(sample.id) + ", modality " + modality_name(encoder.modality()) +
-      ": " + std::to_string(placeholders) + " placeholder tokens (id " +
-      std::to_string(encoder.placeholder) + ") for " + items + " " + what + "s" +
-      (encoder.varies()
-           ? " with " + std::to_string(all) + " features of the " + encoder.name +
-                 " encoder; pack the data with as many placeholders as an " + what + " has features"
-           : " x " + each + " features of the " + encoder.name + " encoder; pack the data with " +
-                 each + " placeholders per " + what));
+  throw DataError(sample_words(sample) + ", modality " + modality_name(encoder.modality()) + ": " +
+                  std::to_string(placeholders) + " placeholder tokens (id " +
+                  std::to_string(encoder.placeholder) + ") for " + items + " " + what + "s" +
+                  (encoder.varies()
+                       ? " with " + std::to_string(all) + " features of the " + encoder.name +
+                             " encoder; pack the data with as many placeholders as an " + what +
+                             " has features"
+                       : " x " + each + " features of the " + encoder.name +
+                             " encoder; pack the data with " + each + " placeholders per " + what));
 }
 
 /// An item of a modality that the model has no encoder of.
 void check_strays(const Sample& sample, const ModelSpec& model) {
   for (const Item& item : sample.items)
     if (static_cast<size_t>(item.kind) >= model.encoders.size())
-      throw DataError("sample " + std::to_string(sample.id) + " has " +
+      throw DataError(sample_words(sample) + " has " +
                       (item.modality == Modality::Audio ? "a clip of sound" : "an image") +
                       ", but the model (" + model.family + ") has no encoder of such items");
 }
@@ -66,13 +65,13 @@ void check_sample(const Sample& sample, const Ids& placeholders, const std::vect
                   const ModelSpec& model) {
   for (int32_t id : sample.tokens)
     if (id < 0 || id >= model.decoder.vocabulary)
-      throw DataError("sample " + std::to_string(sample.id) + ": token id " + std::to_string(id) +
+      throw DataError(sample_words(sample) + ": token id " + std::to_string(id) +
                       " is outside the model's vocabulary of " +
                       std::to_string(model.decoder.vocabulary) +
                       "; pack the data with the model's tokenizer");
   const int64_t tokens = static_cast<int64_t>(sample.tokens.size());
   if (model.decoder.limits_positions() && tokens > model.decoder.max_positions)
-    throw DataError("sample " + std::to_string(sample.id) + " has " + std::to_string(tokens) +
+    throw DataError(sample_words(sample) + " has " + std::to_string(tokens) +
                     " tokens, more than the model's " +
                     std::to_string(model.decoder.max_positions) + " " + model.decoder.limit_name() +
                     "; cut samples shorter when packing, or "

@@ -10,10 +10,12 @@
 #include <utility>
 
 #include "content_scan.hpp"
+#include "contents.hpp"
 #include "file_dataset.hpp"
 #include "folder_dataset.hpp"
 #include "item_table.hpp"
 #include "offsets.hpp"
+#include "sample_names.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/h5.hpp"
 
@@ -21,56 +23,6 @@ namespace zea {
 namespace {
 
 constexpr int64_t kChunkElements = int64_t{4} << 20;  ///< elements checked at once when opened
-
-/// One long array of a ragged one: in memory, or read from the file piece by piece.
-template <class T>
-class Contents {
- public:
-  Contents(const H5File& file, std::string name, int64_t held_bytes) : name_(std::move(name)) {
-    const H5DatasetInfo info = file.info(name_);
-    if (info.shape.size() != 1)
-      throw DataError(file.path() + ": " + name_ + " has " + std::to_string(info.shape.size()) +
-                      " dims, must have 1");
-    length_ = info.shape[0];
-    if (length_ > 0 && length_ * static_cast<int64_t>(sizeof(T)) <= held_bytes) {
-      held_ = file.read_all<T>(name_);
-    } else if (length_ > 0) {
-      check_readable(file, info);
-    }
-  }
-
-  int64_t length() const { return length_; }
-
-  std::vector<T> read(const H5File& file, int64_t begin, int64_t end) const {
-    if (!held_.empty()) return {held_.begin() + begin, held_.begin() + end};
-    std::vector<T> values(static_cast<size_t>(end - begin));
-    if (end > begin) file.read_range(name_, begin, end - begin, values.data());
-    return values;
-  }
-
-  /// Calls `check(position, value)` for the elements [begin, end).
-  template <class Check>
-  void for_each(const H5File& file, int64_t begin, int64_t end, Check check) const {
-    for (; begin < end; begin += kChunkElements) {
-      const auto values = read(file, begin, std::min(end, begin + kChunkElements));
-      for (size_t i = 0; i < values.size(); ++i) check(begin + static_cast<int64_t>(i), values[i]);
-    }
-  }
-
- private:
-  /// What read_range would find out in the middle of a run.
-  static void check_readable(const H5File& file, const H5DatasetInfo& info) {
-    constexpr DType expected = sizeof(T) == 4 ? DType::Int32 : DType::UInt8;
-    if (info.dtype != expected)
-      throw DataError(file.path() + ": " + info.name + " is " + dtype_name(info.dtype) +
-                      ", must be " + dtype_name(expected));
-    file.data_offset(info.name);  // throws unless it is contiguous
-  }
-
-  std::string name_;
-  int64_t length_ = 0;
-  std::vector<T> held_;
-};
 
 /// Of a scan that moved: a slow disk reads that many in a second.
 constexpr int64_t kTokensOfAMove = int64_t{1} << 20;
@@ -113,7 +65,8 @@ class FileDataset : public Dataset {
         labels_(detail::read_optional<int32_t>(file_, "labels")),
         tokens_(file_, "tokens", held_bytes),
         loss_mask_(file_, "loss_mask", held_bytes),
-        item_bytes_(file_, "item_bytes", held_bytes) {
+        item_bytes_(file_, "item_bytes", held_bytes),
+        names_(file_, token_offsets_.empty() ? 0 : token_offsets_.size() - 1, held_bytes) {
     add_kind(kinds_, {Modality::Image, image_token_, 1, {}, video_token_});
     add_kind(kinds_, {Modality::Audio, audio_token_});
     check_structure();
@@ -132,6 +85,9 @@ class FileDataset : public Dataset {
   std::string describe() const override { return file_.path(); }
   const std::vector<SampleIndex>& index() const override { return index_; }
   Sample read(int64_t id) const override;
+  std::string source(int64_t id) const override {
+    return names_.of(file_, static_cast<size_t>(id));
+  }
   std::vector<int32_t> tokens(int64_t id) const override {
     const auto sample = static_cast<size_t>(id);
     return tokens_.read(file_, token_offsets_[sample], token_offsets_[sample + 1]);
@@ -167,9 +123,10 @@ class FileDataset : public Dataset {
   std::vector<int64_t> token_offsets_;
   detail::ItemTable items_;
   std::vector<int32_t> labels_;  ///< empty, or (samples)
-  Contents<int32_t> tokens_;
-  Contents<uint8_t> loss_mask_;
-  Contents<uint8_t> item_bytes_;
+  detail::Contents<int32_t> tokens_;
+  detail::Contents<uint8_t> loss_mask_;
+  detail::Contents<uint8_t> item_bytes_;
+  detail::SampleNames names_;
   DatasetTexts texts_;
   std::vector<int64_t> sample_answers_;  ///< which of `answers_` are a sample's; may be empty
   std::vector<std::string> answers_;
@@ -277,12 +234,12 @@ void FileDataset::check_contents(const detail::ContentScan& found) const {
                 token = tokens_.length() - found.bad_token;
   if (found.bad_mask > 0) {
     const int64_t sample = sample_of(mask);
-    refuse("loss_mask of sample " + std::to_string(sample) + " is " +
+    refuse("loss_mask of " + words(sample) + " is " +
            std::to_string(loss_mask_.read(file_, mask, mask + 1)[0]) + " at token " +
            std::to_string(mask - token_offsets_[static_cast<size_t>(sample)]) + ", must be 0 or 1");
   }
   if (found.bad_token > 0)
-    refuse("sample " + std::to_string(sample_of(token)) + " holds token id " +
+    refuse(words(sample_of(token)) + " holds token id " +
            std::to_string(tokens_.read(file_, token, token + 1)[0]) + "; allowed are 0 to " +
            (vocabulary() > 0 ? std::to_string(vocabulary() - 1) : "2^31 - 1"));
 }
@@ -316,7 +273,7 @@ std::vector<Item> FileDataset::items_of(size_t i) const {
       return tokens_.read(file_, token_offsets_[i], token_offsets_[i + 1]);
     });
   } catch (const DataError& fault) {
-    refuse("sample " + std::to_string(i) + " has " + fault.what());
+    refuse(words(static_cast<int64_t>(i)) + " has " + fault.what());
   }
   return items;
 }
@@ -333,6 +290,7 @@ Sample FileDataset::read(int64_t id) const {
   const auto i = static_cast<size_t>(id);
   Sample sample;
   sample.id = id;
+  sample.source = names_.of(file_, i);
   sample.tokens = tokens_.read(file_, token_offsets_[i], token_offsets_[i + 1]);
   sample.loss_mask = loss_mask_.read(file_, token_offsets_[i], token_offsets_[i + 1]);
   sample.items = items_of(i);

@@ -163,8 +163,8 @@ KeptItem FeatureCache::read(const Sample& sample, size_t number, uint8_t* target
       static_cast<size_t>(there.first_items[static_cast<size_t>(sample.id - part->first)] + before);
   const auto refuse = [&](const std::string& fault) {
     throw DataError(path(where) + ": " + item_name(sample.items[number]) + " " +
-                    std::to_string(number) + " of sample " + std::to_string(sample.id) + " " +
-                    fault);
+                    std::to_string(number) + item_file(sample, number) + " of " +
+                    sample_words(sample) + " " + fault);
   };
   if (there.item_hashes[item] != hash_of(sample.items[number]))
     refuse(

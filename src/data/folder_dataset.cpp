@@ -40,6 +40,10 @@ class FolderDataset : public Dataset {
   const std::vector<ItemKind>& kinds() const override { return kinds_; }
   int32_t max_token() const override { return file_.max_token; }
   const DatasetTexts& texts() const override { return first_->texts(); }
+  std::string source(int64_t id) const override {
+    return opened(file_of(id))->source(id - first_of(id));
+  }
+
   Sample read(int64_t id) const override {
     if (id < 0 || id >= static_cast<int64_t>(index_.size()))
       throw DataError(folder_ + ": there is no sample " + std::to_string(id) + "; it holds " +
@@ -77,16 +81,15 @@ class FolderDataset : public Dataset {
     return static_cast<size_t>(std::ranges::upper_bound(file_.firsts, id) - file_.firsts.begin()) -
            1;
   }
+  int64_t first_of(int64_t id) const { return file_.firsts[file_of(id)]; }
 
   std::vector<Item> items_of(size_t sample) const {
+    const auto id = static_cast<int64_t>(sample);
     std::vector<Item> items = file_.items.heads(sample);
     try {
-      assign_kinds(kinds_, items, [&] {
-        const auto id = static_cast<int64_t>(sample);
-        return opened(file_of(id))->tokens(id - file_.firsts[file_of(id)]);
-      });
+      assign_kinds(kinds_, items, [&] { return opened(file_of(id))->tokens(id - first_of(id)); });
     } catch (const DataError& fault) {
-      throw DataError(folder_ + ": sample " + std::to_string(sample) + " has " + fault.what());
+      throw DataError(folder_ + ": " + words(id) + " has " + fault.what());
     }
     return items;
   }

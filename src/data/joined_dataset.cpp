@@ -31,18 +31,32 @@ class JoinedDataset : public Dataset {
     return samples;
   }
   Sample read(int64_t id) const override {
-    ZEA_ASSERT(id >= 0 && id < static_cast<int64_t>(index_.size()));
-    const auto set =
-        static_cast<size_t>(std::ranges::upper_bound(firsts_, id) - firsts_.begin()) - 1;
-    Sample sample = sets_[set]->read(id - firsts_[set]);
+    const auto [set, number] = place_of(id);
+    Sample sample = set->read(number);
     sample.id = id;
     return sample;
+  }
+  std::string source(int64_t id) const override {
+    const auto [set, number] = place_of(id);
+    return set->source(number);
   }
   const std::vector<ItemKind>& kinds() const override { return sets_[0]->kinds(); }
   int32_t max_token() const override { return max_token_; }
   const DatasetTexts& texts() const override { return sets_[0]->texts(); }
 
  private:
+  struct Place {
+    const Dataset* set;
+    int64_t number;
+  };
+
+  Place place_of(int64_t id) const {
+    ZEA_ASSERT(id >= 0 && id < static_cast<int64_t>(index_.size()));
+    const auto set =
+        static_cast<size_t>(std::ranges::upper_bound(firsts_, id) - firsts_.begin()) - 1;
+    return {sets_[set].get(), id - firsts_[set]};
+  }
+
   std::vector<std::unique_ptr<Dataset>> sets_;
   std::string folder_;  ///< empty: they are sets of their own
   std::vector<int64_t> firsts_;

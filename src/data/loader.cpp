@@ -107,7 +107,8 @@ struct ItemWork {
   std::optional<size_t> begin;  ///< where it goes among its encoder's values, or bytes of states
   std::optional<std::string> fault = {};
 
-  Item& item() const { return in->samples[sample].items[number]; }
+  Sample& of() const { return in->samples[sample]; }
+  Item& item() const { return of().items[number]; }
 };
 
 /// Lists items of a microbatch in the order of samples, and makes room for what this rank takes.
@@ -155,10 +156,9 @@ void load_decoded(const Dataset& dataset, const LoaderOptions& options, ItemWork
     decode_item(item, options, target);
   } catch (const DataError& fault) {
     if (!options.mask_bad_items)
-      throw DataError(dataset.describe() + ": sample " +
-                      std::to_string(work.in->samples[work.sample].id) + ": " + item_name(item) +
-                      " " + std::to_string(work.number) + ": " + fault.what() +
-                      "; repair the data set, or set data.bad_items = \"mask\"");
+      throw DataError(dataset.describe() + ": " + sample_words(work.of()) + ": " + item_name(item) +
+                      " " + std::to_string(work.number) + item_file(work.of(), work.number) + ": " +
+                      fault.what() + "; repair the data set, or set data.bad_items = \"mask\"");
     std::fill_n(target, size, 0.0f);
     work.fault = fault.what();
   }
@@ -201,9 +201,11 @@ std::vector<LoadedMicrobatch> load_until(const Dataset& dataset, const LoaderOpt
   });
   for (const ItemWork& work : works) {
     if (!work.fault) continue;
-    Sample& sample = work.in->samples[work.sample];
+    Sample& sample = work.of();
     std::ranges::fill(sample.loss_mask, uint8_t{0});
-    work.in->bad.push_back({sample.id, static_cast<int64_t>(work.number), *work.fault});
+    work.in->bad.push_back({sample.id, static_cast<int64_t>(work.number), *work.fault,
+                            sample_words(sample) + ", item " + std::to_string(work.number) +
+                                item_file(sample, work.number)});
   }
   return all;
 }
@@ -243,9 +245,7 @@ size_t ItemDecoding::values(const ItemShape& shape) const {
 
 std::string describe(const std::vector<BadItem>& bad) {
   std::string lines;
-  for (const BadItem& item : bad)
-    lines += "sample " + std::to_string(item.sample) + ", item " + std::to_string(item.item) +
-             " is masked: " + item.fault + "\n";
+  for (const BadItem& item : bad) lines += item.words + " is masked: " + item.fault + "\n";
   return lines;
 }
 

@@ -44,7 +44,7 @@ void check_room_to_generate(const Dataset& dataset, int64_t id, const Plan& plan
   const int64_t prompt = prompt_length(dataset.read(id), dataset.kinds());
   const bool is_asked = prompt < tokens || plan.options.run.mode == RunMode::Generate;
   if (!is_asked || prompt + generated - 1 <= positions) return;  // no answer, or room for it
-  throw DataError(dataset.describe() + ": sample " + std::to_string(id) + " has a prompt of " +
+  throw DataError(dataset.describe() + ": " + dataset.words(id) + " has a prompt of " +
                   std::to_string(prompt) +
                   " tokens, to which eval.generate_tokens = " + std::to_string(generated) +
                   " are more than the model's " + std::to_string(positions) + " " +
@@ -123,7 +123,8 @@ void check_against(const Dataset& dataset, const Plan& plan) {
                     "; pack the data with the model's tokenizer");
   for (size_t id = 0; id < dataset.index().size(); ++id) {
     const std::string fault = fault_of(dataset.index()[id], dataset.kinds(), plan);
-    if (!fault.empty()) throw DataError(path + ": sample " + std::to_string(id) + fault);
+    if (!fault.empty())
+      throw DataError(path + ": " + dataset.words(static_cast<int64_t>(id)) + fault);
   }
 }
 

@@ -160,6 +160,21 @@ def write_dataset():
     h5("dataset", "chunks_old.h5", chunks, libver="earliest")
     h5("dataset", "offsets_back.h5", offsets([0, 9, -(1 << 63), 9]))
 
+    def named(file):
+        dataset(file)
+        file["sample_name_offsets"] = np.array([0, 1, 1, 5], dtype=np.int64)
+        file["sample_name_values"] = np.frombuffer(b"a\nb c", dtype=np.uint8)
+
+    def names(values):
+        def fill(file):
+            named(file)
+            file["sample_name_offsets"][...] = values
+        return fill
+
+    h5("dataset", "good_names.h5", named)
+    h5("dataset", "names_beyond.h5", names([0, 1, 1 << 62, 5]))
+    h5("dataset", "names_back.h5", names([5, -(1 << 63), 1, 0]))
+
 
 def index(file):
     file.attrs["format"], file.attrs["version"] = text("zea.dataset.index"), text("3")

@@ -97,7 +97,8 @@ void read_weights(const Input& input) {
 
 void read_samples(const std::string& path, int64_t held_bytes) {
   const std::unique_ptr<Dataset> dataset = open_dataset(path, held_bytes);
-  for (size_t i = 0; i < dataset->index().size(); ++i) dataset->read(static_cast<int64_t>(i));
+  for (size_t i = 0; i < dataset->index().size(); ++i)
+    sample_words(dataset->read(static_cast<int64_t>(i)));
 }
 
 void read_dataset(const Input& input) {

@@ -363,7 +363,7 @@ class Formats(FormatsCase):
         folder = self.pack_folder()
         for path in (folder, folder / "000000.h5"):
             said = self.inspect(path).stdout
-            self.assertIn("sample 0: ", said)
+            self.assertIn(f"sample 0 ({self.folder / 'in/in.jsonl'}:1): ", said)
             self.assertIn("  image of 4 x 6, ", said)
             self.assertTrue(said.endswith("<s>USER: <image x 2>what 0? ASSISTANT:[[ a b</s>]]\n"), said)
         self.assertIn("what 5?", self.inspect(folder, "--sample", 5).stdout)
@@ -381,6 +381,18 @@ class Formats(FormatsCase):
         self.assertEqual(pixels[8 + 107, 8 + 159].tolist(), [255] * 3)
         self.assertEqual(self.inspect(folder, "--picture", self.folder / "no/sheet.png").returncode, 7)
         self.assertIn("is no data set", self.inspect(self.folder / "in", "--sample", 1).stderr)
+
+    def test_names_of_entries_and_files(self):
+        """Parts that are joined keep them, and bytes inside have no file."""
+        lines = [talk("a.png"), talk(uri(PNG)), talk("a.png")]
+        lines[2]["messages"][0]["content"] += [line["messages"][0]["content"][0] for line in (lines[1], lines[0])]
+        for more in (["--part-entries", 1], ["--processes", 1]):
+            self.samples(self.lines(*lines), *more)
+            said = [self.inspect(self.folder / "out.h5", "--sample", n).stdout.splitlines() for n in range(3)]
+            self.assertEqual([s[0].split(":")[1] for s in said], ["1)", "2)", "3)"])
+            files = [[line.rpartition(" bytes")[2] for line in s if " bytes" in line] for s in said]
+            self.assertEqual(files, [[" (a.png)"], [""], [" (a.png)", "", " (a.png)"]])
+            (self.folder / "out.h5").unlink()
 
     def test_several_answers_that_are_right(self):
         """Also of parts that have none, joined to a file; they are shown, and lists of what is no text are faults."""

@@ -296,6 +296,20 @@ class BadInput(zr.ZeaTest):
         with mock.patch.object(zr, "ZEA", limited):
             self.refuse(7, words, keys, train=train)
 
+    def test_names_of_entries(self):
+        """Messages about a sample name the entry that it was packed from, and the file of its item."""
+        tokens, mask, _ = zr.image_sample(1)
+        named = {"name": "talks.json[17]", "item_names": ["pictures/a.jpg"]}
+        with zr.DatasetWriter(self.folder / "named.h5", zr.IMAGE_TOKEN) as writer:
+            writer.add(tokens, mask, [b"\xff\xd8\xff\xe0 this is no JPEG"], **named)
+            writer.add(*zr.text_sample(1))
+        joined = self.folder / "joined.h5"
+        with h5py.File(self.folder / "named.h5") as file, zr.DatasetWriter(joined, zr.IMAGE_TOKEN) as writer:
+            writer.add(*zr.text_sample(2))
+            writer.append(file)
+        words = ["joined.h5: sample 1 (talks.json[17]): image 0 (pictures/a.jpg): ", "repair the data set"]
+        self.refuse(3, words, train=joined)
+
     def test_masked_image(self):
         tokens, mask, _ = zr.image_sample(1)
         broken = (tokens, mask, [b"\xff\xd8\xff\xe0 this is no JPEG"])

@@ -37,6 +37,8 @@ struct Arrays {
   std::vector<uint8_t> special_text_values{'<', 'b', '>', ' '};
   std::vector<int64_t> sample_answer_offsets{0, 0, 2, 2}, answer_offsets{0, 1, 3};
   std::vector<uint8_t> answer_values{'x', 'y', 'z'};
+  std::vector<int64_t> sample_name_offsets;
+  std::string sample_names;
   std::string audio_token;  ///< of version 2, as are the next two
   std::vector<uint8_t> item_modality;
   std::vector<int32_t> item_rate;
@@ -93,6 +95,11 @@ class DatasetFile : public ::testing::Test {
     put(file, "sample_answer_offsets", DType::Int64, a.sample_answer_offsets);
     put(file, "answer_offsets", DType::Int64, a.answer_offsets);
     put(file, "answer_values", DType::UInt8, a.answer_values);
+    if (!a.sample_name_offsets.empty()) {
+      put(file, "sample_name_offsets", DType::Int64, a.sample_name_offsets);
+      put(file, "sample_name_values", DType::UInt8,
+          std::vector<uint8_t>(a.sample_names.begin(), a.sample_names.end()));
+    }
     if (a.token_byte_offsets.empty()) return path_;
     put(file, "token_byte_offsets", DType::Int64, a.token_byte_offsets);
     put(file, "token_byte_values", DType::UInt8, a.token_byte_values);

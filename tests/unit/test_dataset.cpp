@@ -48,6 +48,32 @@ TEST_F(DatasetFile, GivesBackWhatWasWritten) {
   }
 }
 
+TEST_F(DatasetFile, SamplesHaveTheNamesOfTheirEntries) {
+  Arrays arrays;
+  arrays.sample_names = "talks.json:1talks.json:3\n\nb.jpg";
+  arrays.sample_name_offsets = {0, 12, 12, std::ssize(arrays.sample_names)};
+  for (const int64_t held : {int64_t{0}, kHeldBytes}) {
+    const auto data = open_dataset(write(arrays), held);
+    const Sample last = data->read(2);
+    EXPECT_EQ(data->words(0), "sample 0 (talks.json:1)");
+    EXPECT_EQ(sample_words(last), "sample 2 (talks.json:3)");
+    EXPECT_EQ(item_file(last, 0), "");
+    EXPECT_EQ(item_file(last, 1), " (b.jpg)");
+    std::vector<std::unique_ptr<Dataset>> sets;
+    for (int set = 0; set < 2; ++set) sets.push_back(open_dataset(write(arrays), held));
+    EXPECT_EQ(join_datasets(std::move(sets))->words(5), "sample 5 (talks.json:3)");
+  }
+  expect_fault("sample_name_offsets has 2 entries for 3 samples", [&](Arrays& a) {
+    a.sample_name_offsets = {0, 1};
+    a.sample_names = "a";
+  });
+  arrays.sample_name_offsets[3] = 1 << 20;
+  EXPECT_NE(error_of([&] { open_dataset(write(arrays))->read(2); }).find("nor leave the"),
+            std::string::npos);
+  Arrays none;
+  EXPECT_EQ(open_dataset(write(none))->words(1), "sample 1");
+}
+
 TEST_F(DatasetFile, KnowsImagesFromSound) {
   Arrays arrays;
   with_sound(arrays);

@@ -73,13 +73,21 @@ ItemList list_items(const std::vector<Item>& items);
 
 struct Sample {
   int64_t id = 0;  ///< position in the data set
-  std::vector<int32_t> tokens;
-  std::vector<uint8_t> loss_mask;  ///< 1: this token is predicted (as the target of the one before)
-  std::vector<Item> items;         ///< in the order of their placeholders
-  int32_t label = -1;              ///< index into DatasetTexts::classes, or -1
+  std::vector<int32_t> tokens = {};
+  /// 1: this token is predicted (as the target of the one before).
+  std::vector<uint8_t> loss_mask = {};
+  std::vector<Item> items = {};  ///< in the order of their placeholders
+  int32_t label = -1;            ///< index into DatasetTexts::classes, or -1
   std::vector<std::string> answers =
       {};  ///< that are as right as its own: all of them; empty: that
+  /// The entry that it was packed from, and in further lines the file of each item; may be empty.
+  std::string source = {};
 };
+
+/// "sample 3", with the entry that it was packed from where that is known.
+std::string sample_words(const Sample& sample);
+/// " (a.jpg)", the file of the item of that number; empty where it is not known.
+std::string item_file(const Sample& sample, size_t number);
 
 /// What labels and tokens are called; each may be empty.
 struct DatasetTexts {
@@ -102,6 +110,10 @@ class Dataset {
       int64_t id) const = 0;  ///< Thread-safe. Throws DataError naming sample and fault.
   /// A sample's alone, where items take long to read.
   virtual std::vector<int32_t> tokens(int64_t id) const { return read(id).tokens; }
+  /// Sample::source of a sample alone.
+  virtual std::string source(int64_t) const { return ""; }
+  /// sample_words() of a sample that need not be read.
+  std::string words(int64_t id) const { return sample_words({.id = id, .source = source(id)}); }
   /// Those that it was opened with, then the other modalities'.
   virtual const std::vector<ItemKind>& kinds() const = 0;
   virtual int32_t max_token()

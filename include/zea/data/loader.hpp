@@ -26,6 +26,7 @@ struct BadItem {
   int64_t sample = 0;  ///< id in the data set
   int64_t item = 0;    ///< position among the sample's items
   std::string fault;
+  std::string words = {};  ///< that name both
 };
 
 /// For the log, a line of each.
