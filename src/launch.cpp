@@ -251,13 +251,18 @@ struct RunData {
   std::unique_ptr<Dataset> train, eval;  ///< null where there is none
 };
 
-RunData open_data(const Plan& plan, WatchedRanks& ranks) {
+RunData open_data(const Start& start, const Plan& plan, WatchedRanks& ranks, Log& log) {
   const ActionRecord::Action action(ranks.record, "open the data");
-  const Options& options = plan.options;
   RunData data;
-  if (options.run.mode == RunMode::Train)
-    data.train = open_checked(options.data.train, plan, *ranks.control, ranks.record);
-  data.eval = open_checked_eval(plan, *ranks.control, ranks.record);
+  const SharedOpening opening = shared_by(*ranks.control, ranks.record);
+  if (plan.options.run.mode == RunMode::Train)
+    data.train = open_checked(plan.options.data.train, plan, opening);
+  data.eval = open_checked_eval(plan, opening);
+  auto notes = notes_of({data.train.get(), data.eval.get()}, opening);
+  if (data.train && start.checkpoint)
+    notes.push_back(compare_data(*data.train, start.checkpoint->position(), plan.options.data));
+  for (const std::string& note : notes)
+    if (!note.empty()) log.warn(note);
   return data;
 }
 
@@ -303,12 +308,6 @@ LoaderOptions loading_here(const Plan& plan, int rank, double cores) {
   return loading;
 }
 
-/// What the engine's values were read from.
-const WeightsSource& weights_of(const Start& start) {
-  if (start.checkpoint) return *start.checkpoint;
-  return *start.weights;
-}
-
 /// What of the data set is computed once.
 FeatureCaches keep_features(const Start& start, WatchedRanks& ranks, Engine& engine,
                             const Dataset& train, const LoaderOptions& loading, Log& log) {
@@ -317,7 +316,7 @@ FeatureCaches keep_features(const Start& start, WatchedRanks& ranks, Engine& eng
                          .control = *ranks.control,
                          .train = train,
                          .loading = loading,
-                         .weights = weights_of(start),
+                         .weights = start.source(),
                          .log = log});
 }
 
@@ -390,7 +389,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   warn_of_start(start, ranks, directory, log);
   log.info(describe(plan, narrow_products()) + describe_ranks(plan, order));
 
-  const RunData data = open_data(plan, ranks);
+  const RunData data = open_data(start, plan, ranks, log);
   Mesh mesh(ranks.ranks, plan.mesh, collectives_of(device), &ranks.record);
   Engine engine(plan, mesh, device);
   const NodeNote of_node{world.node_of_rank()[world.rank()], host_name(), mesh.note()};
@@ -431,7 +430,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
               .run_directory = start.directory,
               .run_id = start.checkpoint ? start.checkpoint->run_id() : make_run_id(*ranks.control),
               .deck = echo_deck(start.options),
-              .weights = &weights_of(start),
+              .weights = &start.source(),
               .resumed = start.resumed ? &*start.resumed : nullptr},
              position)
       .run();

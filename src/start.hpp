@@ -27,6 +27,12 @@ struct Start {
   std::string profile;  ///< what the file of mesh.profile holds
   std::string directory;
   std::string note;  ///< of how the checkpoint was found
+
+  /// What the engine's values are read from.
+  const WeightsSource& source() const {
+    if (checkpoint) return *checkpoint;
+    return *weights;
+  }
 };
 
 /// For `ranks` ranks, from the checkpoint that `restart` is, or else what -r names. The `reader` of

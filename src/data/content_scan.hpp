@@ -9,10 +9,19 @@
 #include <string>
 #include <vector>
 
+#include "file_facts.hpp"
+
 namespace zea::detail {
 
 struct ContentScan {
-  int64_t max_token = -1;
+  /// What one number tells.
+  struct Facts {
+    int64_t max_token = -1;
+    /// The first target that is a placeholder, counted as those below.
+    int64_t learnt_placeholder = 0;
+    /// Sum of a hash of each token with its place and mask: of parts the sum of theirs.
+    uint64_t hash = 0;
+  } facts = {};
   /// The first token whose mask, and the first that itself, cannot be, counted from the end of all
   /// (1: the last one); 0: there is none. So the first fault of all parts is the largest.
   int64_t bad_mask = 0, bad_token = 0;
@@ -20,9 +29,8 @@ struct ContentScan {
 };
 
 /// The name of a data set's file at this moment, and of how many samples it has, as text: its size,
-/// when it was written, and a hash of all of it or, of a large one, of blocks from everywhere in
-/// it. Empty where it cannot be read.
-std::string describe_contents(const std::string& path, size_t samples);
+/// when it was written, and its hash. Empty where it cannot be read.
+std::string describe_contents(const FileFacts& facts, int64_t hash, size_t samples);
 
 /// What was kept of `contents` beside `path`; nothing where there is nothing, or something else, or
 /// damage.

@@ -2,7 +2,6 @@
 // One long array of a data set's file: in memory, or read from the file piece by piece.
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,9 +10,6 @@
 #include "zea/io/h5.hpp"
 
 namespace zea::detail {
-
-inline constexpr int64_t kChunkElements = int64_t{4}
-                                          << 20;  ///< elements checked at once when opened
 
 template <class T>
 class Contents {
@@ -32,21 +28,14 @@ class Contents {
   }
 
   int64_t length() const { return length_; }
+  /// Whether it is read from the file whenever it is asked for.
+  bool is_on_disk() const { return length_ > 0 && held_.empty(); }
 
   std::vector<T> read(const H5File& file, int64_t begin, int64_t end) const {
     if (!held_.empty()) return {held_.begin() + begin, held_.begin() + end};
     std::vector<T> values(static_cast<size_t>(end - begin));
     if (end > begin) file.read_range(name_, begin, end - begin, values.data());
     return values;
-  }
-
-  /// Calls `check(position, value)` for the elements [begin, end).
-  template <class Check>
-  void for_each(const H5File& file, int64_t begin, int64_t end, Check check) const {
-    for (; begin < end; begin += kChunkElements) {
-      const auto values = read(file, begin, std::min(end, begin + kChunkElements));
-      for (size_t i = 0; i < values.size(); ++i) check(begin + static_cast<int64_t>(i), values[i]);
-    }
   }
 
  private:

@@ -12,18 +12,20 @@
 #include "content_scan.hpp"
 #include "contents.hpp"
 #include "file_dataset.hpp"
+#include "file_facts.hpp"
 #include "folder_dataset.hpp"
 #include "item_table.hpp"
 #include "offsets.hpp"
 #include "sample_names.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/mixed_bits.hpp"
 #include "zea/io/h5.hpp"
+#include "zea/io/manifest.hpp"
 
 namespace zea {
 namespace {
 
-constexpr int64_t kChunkElements = int64_t{4} << 20;  ///< elements checked at once when opened
-
+constexpr int64_t kScannedTokens = int64_t{4} << 20;  ///< at once, when opened
 /// Of a scan that moved: a slow disk reads that many in a second.
 constexpr int64_t kTokensOfAMove = int64_t{1} << 20;
 
@@ -79,11 +81,14 @@ class FileDataset : public Dataset {
   /// `moved` is called after every so many tokens.
   detail::ContentScan scan(int rank, int ranks, const std::function<void()>& moved) const;
   /// Takes what all ranks have found. Throws what is wrong with the contents, the first fault.
-  void accept(const detail::ContentScan& found);
+  void accept(const detail::ContentScan& found, detail::WatchedFile watched);
   int64_t num_tokens() const { return tokens_.length(); }
 
   std::string describe() const override { return file_.path(); }
   const std::vector<SampleIndex>& index() const override { return index_; }
+  std::string hash() const override { return hash_; }
+  std::string note() const override { return note_; }
+  std::string check_files() const override { return watched_ ? watched_->check(is_on_disk()) : ""; }
   Sample read(int64_t id) const override;
   std::string source(int64_t id) const override {
     return names_.of(file_, static_cast<size_t>(id));
@@ -100,11 +105,15 @@ class FileDataset : public Dataset {
   void check_structure() const;
   /// Without their bytes.
   std::vector<Item> items_of(size_t sample) const;
-  void scan_masks(size_t first, size_t last, const std::function<void()>& moved,
-                  detail::ContentScan& found) const;
+  void look_at(int64_t position, int32_t token, uint8_t mask, size_t sample,
+               detail::ContentScan& found) const;
   void check_contents(const detail::ContentScan& found) const;
   void check_placeholder_ids() const;
   void check_labels() const;
+  std::string placeholder_note(int64_t position) const;
+  bool is_on_disk() const {
+    return tokens_.is_on_disk() || loss_mask_.is_on_disk() || item_bytes_.is_on_disk();
+  }
   int64_t vocabulary() const { return static_cast<int64_t>(texts_.token_bytes.size()); }
   void read_names();
   /// NAME_offsets and NAME_values as texts; empty where the file has none.
@@ -131,6 +140,8 @@ class FileDataset : public Dataset {
   std::vector<int64_t> sample_answers_;  ///< which of `answers_` are a sample's; may be empty
   std::vector<std::string> answers_;
   std::vector<SampleIndex> index_;
+  std::optional<detail::WatchedFile> watched_;  ///< once the contents are accepted
+  std::string hash_, note_;
 };
 
 void FileDataset::check_structure() const {
@@ -194,39 +205,60 @@ detail::ContentScan FileDataset::scan(int rank, int ranks,
   };
   const size_t first = first_of(rank), last = first_of(rank + 1);
   detail::ContentScan found;
-  scan_masks(first, last, moved, found);
-  const int64_t end = tokens_.length(), known = vocabulary();
-  tokens_.for_each(file_, token_offsets_[first], token_offsets_[last],
-                   [&](int64_t position, int32_t token) {
-                     if (position % kTokensOfAMove == 0) moved();
-                     found.max_token = std::max<int64_t>(found.max_token, token);
-                     if (token < 0 || (known > 0 && token >= known))
-                       found.bad_token = std::max(found.bad_token, end - position);
-                   });
+  found.targets.assign(index_.size(), 0);
+  size_t sample = first;
+  const int64_t end = token_offsets_[last];
+  for (int64_t begin = token_offsets_[first]; begin < end; begin += kScannedTokens) {
+    const int64_t stop = std::min(end, begin + kScannedTokens);
+    const std::vector<int32_t> tokens = tokens_.read(file_, begin, stop);
+    const std::vector<uint8_t> masks = loss_mask_.read(file_, begin, stop);
+    for (int64_t position = begin; position < stop; ++position) {
+      if (position % kTokensOfAMove == 0) moved();
+      if (position == token_offsets_[sample + 1]) ++sample;
+      const auto i = static_cast<size_t>(position - begin);
+      look_at(position, tokens[i], masks[i], sample, found);
+    }
+  }
   return found;
 }
 
 /// A sample's first token is no target.
-void FileDataset::scan_masks(size_t first, size_t last, const std::function<void()>& moved,
-                             detail::ContentScan& found) const {
-  found.targets.assign(index_.size(), 0);
-  size_t sample = first;
-  loss_mask_.for_each(file_, token_offsets_[first], token_offsets_[last],
-                      [&](int64_t position, uint8_t mask) {
-                        if (position % kTokensOfAMove == 0) moved();
-                        if (position == token_offsets_[sample + 1]) ++sample;
-                        if (mask > 1)
-                          found.bad_mask = std::max(found.bad_mask, tokens_.length() - position);
-                        if (position != token_offsets_[sample]) found.targets[sample] += mask;
-                      });
+void FileDataset::look_at(int64_t position, int32_t token, uint8_t mask, size_t sample,
+                          detail::ContentScan& found) const {
+  const int64_t to_end = tokens_.length() - position, known = vocabulary();
+  const bool is_target = mask == 1 && position != token_offsets_[sample];
+  found.facts.max_token = std::max<int64_t>(found.facts.max_token, token);
+  found.facts.hash += mixed(mixed(static_cast<uint64_t>(position)) +
+                            (static_cast<uint64_t>(static_cast<uint32_t>(token)) << 8 | mask));
+  found.targets[sample] += is_target;
+  if (mask > 1) found.bad_mask = std::max(found.bad_mask, to_end);
+  if (token < 0 || (known > 0 && token >= known))
+    found.bad_token = std::max(found.bad_token, to_end);
+  if (is_target && (token == image_token_ || token == audio_token_ || token == video_token_))
+    found.facts.learnt_placeholder = std::max(found.facts.learnt_placeholder, to_end);
 }
 
-void FileDataset::accept(const detail::ContentScan& found) {
+void FileDataset::accept(const detail::ContentScan& found, detail::WatchedFile watched) {
   check_contents(found);
-  max_token_ = static_cast<int32_t>(found.max_token);
+  max_token_ = static_cast<int32_t>(found.facts.max_token);
   for (size_t i = 0; i < index_.size(); ++i) index_[i].targets = found.targets[i];
   check_placeholder_ids();
   check_labels();
+  // Tokens and masks are known whole, whatever the file's size; items of a large file by samples.
+  std::string all(reinterpret_cast<const char*>(token_offsets_.data()),
+                  token_offsets_.size() * sizeof(int64_t));
+  all += std::to_string(found.facts.hash) + " " + std::to_string(watched.hash());
+  hash_ = hash_bytes(all.data(), std::ssize(all));
+  if (found.facts.learnt_placeholder > 0)
+    note_ = placeholder_note(tokens_.length() - found.facts.learnt_placeholder);
+  watched_ = std::move(watched);
+}
+
+std::string FileDataset::placeholder_note(int64_t position) const {
+  const int64_t sample = sample_of(position);
+  return describe() + ": the loss mask covers placeholders of items, first in " + words(sample) +
+         " at token " + std::to_string(position - token_offsets_[static_cast<size_t>(sample)]) +
+         ", so the model is trained to say them; give placeholders a loss_mask of 0 when packing";
 }
 
 void FileDataset::check_contents(const detail::ContentScan& found) const {
@@ -301,6 +333,10 @@ Sample FileDataset::read(int64_t id) const {
   if (!sample_answers_.empty())
     sample.answers = {answers_.begin() + sample_answers_[i],
                       answers_.begin() + sample_answers_[i + 1]};
+  if (watched_ && is_on_disk() && !detail::is_as_indexed(sample, index_[i], max_token_))
+    refuse(sample_words(sample) +
+           " is no longer what it was when the run opened the file, which was changed since then; "
+           "restore it and resume, or start a new run");
   return sample;
 }
 
@@ -309,13 +345,25 @@ Sample FileDataset::read(int64_t id) const {
 void join(detail::ContentScan& found, size_t samples, const SharedOpening& opening) {
   std::vector<int64_t> values = std::move(found.targets);
   values.resize(samples);
-  values.insert(values.end(), {found.max_token, found.bad_mask, found.bad_token});
+  values.insert(values.end(), {found.facts.max_token, found.facts.learnt_placeholder,
+                               found.bad_mask, found.bad_token});
   opening.max(values);
-  found.max_token = values[samples];
-  found.bad_mask = values[samples + 1];
-  found.bad_token = values[samples + 2];
+  found.facts.max_token = values[samples];
+  found.facts.learnt_placeholder = values[samples + 1];
+  found.bad_mask = values[samples + 2];
+  found.bad_token = values[samples + 3];
   values.resize(samples);
   found.targets = std::move(values);
+  // A sum of what each rank has found: halves are no less than 0, as what others put there.
+  std::vector<int64_t> halves(2 * static_cast<size_t>(opening.ranks), 0);
+  const size_t own = 2 * static_cast<size_t>(opening.rank);
+  halves[own] = static_cast<int64_t>(found.facts.hash >> 32);
+  halves[own + 1] = static_cast<int64_t>(found.facts.hash & 0xffffffffu);
+  opening.max(halves);
+  found.facts.hash = 0;
+  for (size_t rank = 0; rank < halves.size(); rank += 2)
+    found.facts.hash +=
+        (static_cast<uint64_t>(halves[rank]) << 32) + static_cast<uint64_t>(halves[rank + 1]);
 }
 
 }  // namespace
@@ -331,15 +379,18 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_byte
   if (std::filesystem::is_directory(path))
     return detail::open_folder(path, held_bytes, opening, std::move(kinds));
   std::unique_ptr<FileDataset> dataset;
+  const detail::FileFacts facts = detail::facts_of(path);
   opening.agree([&] {
     dataset = std::make_unique<FileDataset>(path, held_bytes, std::move(kinds), opening.moved);
   });
+  std::vector<int64_t> hash{opening.rank == 0 ? detail::hash_of_file(path, facts.bytes) : 0};
+  opening.max(hash);
   const size_t samples = dataset->index().size();
   const bool keeps = dataset->num_tokens() >= opening.kept_from_tokens;
   std::string contents;
   std::optional<detail::ContentScan> kept;
   if (keeps && opening.rank == 0) {
-    contents = detail::describe_contents(path, samples);
+    contents = detail::describe_contents(facts, hash[0], samples);
     kept = detail::read_kept_scan(path, contents, samples);
   }
   std::vector<int64_t> is_known{kept.has_value()};
@@ -348,9 +399,28 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_byte
   if (is_known[0] == 0)
     opening.agree([&] { found = dataset->scan(opening.rank, opening.ranks, opening.moved); });
   join(found, samples, opening);
-  opening.agree([&] { dataset->accept(found); });
+  opening.agree([&] { dataset->accept(found, {path, facts, hash[0]}); });
   if (keeps && is_known[0] == 0 && opening.rank == 0) detail::keep_scan(path, contents, found);
   return dataset;
+}
+
+bool detail::is_as_indexed(const Sample& sample, const SampleIndex& index, int32_t max_token) {
+  const auto [least, most] = std::ranges::minmax(sample.tokens);
+  const auto targets = std::count(sample.loss_mask.begin() + 1, sample.loss_mask.end(), uint8_t{1});
+  return std::ssize(sample.tokens) == index.tokens && least >= 0 && most <= max_token &&
+         targets == index.targets && std::ranges::max(sample.loss_mask) <= 1;
+}
+
+std::vector<int64_t> Dataset::set_samples() const {
+  std::vector<int64_t> samples;
+  for (const Dataset* set : sets()) samples.push_back(std::ssize(set->index()));
+  return samples;
+}
+
+std::vector<std::string> Dataset::set_hashes() const {
+  std::vector<std::string> hashes;
+  for (const Dataset* set : sets()) hashes.push_back(set->hash());
+  return hashes;
 }
 
 bool is_placeholder(const std::vector<ItemKind>& kinds, int32_t token) {

@@ -25,4 +25,8 @@ std::unique_ptr<Dataset> open_unscanned(const std::string& path, std::vector<Ite
 void assign_kinds(const std::vector<ItemKind>& kinds, std::vector<Item>& items,
                   const std::function<std::vector<int32_t>()>& tokens);
 
+/// Whether a sample that was read from the disk is the one that its index tells of, with no larger
+/// tokens than `max_token`: the file may have changed since it was looked through.
+bool is_as_indexed(const Sample& sample, const SampleIndex& index, int32_t max_token);
+
 }  // namespace zea::detail

@@ -7,9 +7,11 @@
 #include <mutex>
 
 #include "file_dataset.hpp"
+#include "file_facts.hpp"
 #include "folder_index.hpp"
 #include "zea/core/error.hpp"
 #include "zea/data/joined_dataset.hpp"
+#include "zea/io/manifest.hpp"
 
 namespace zea::detail {
 namespace {
@@ -17,6 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMostOpen = 32;  ///< files at once
+/// Of the files of a folder together.
+constexpr int64_t kHashedWhole = int64_t{64} << 20, kHashedBlocks = 1024, kFewestBlocks = 16;
 
 class FolderDataset : public Dataset {
  public:
@@ -35,11 +39,47 @@ class FolderDataset : public Dataset {
     }
   }
 
+  /// Each rank reads a part of the files. Collective over the ranks of `opening`.
+  void hash_files(const SharedOpening& opening) {
+    const auto files = std::ssize(file_.names);
+    const HashedPart part{.whole = kHashedWhole / files,
+                          .blocks = std::max(kFewestBlocks, kHashedBlocks / files)};
+    std::vector<int64_t> hashes(static_cast<size_t>(files), 0);
+    for (auto i = static_cast<size_t>(opening.rank); i < hashes.size();
+         i += static_cast<size_t>(opening.ranks)) {
+      opening.moved();
+      hashes[i] = hash_of_file(path_of(i), facts_[i].bytes, part);
+    }
+    opening.max(hashes);
+    for (size_t i = 0; i < hashes.size(); ++i)
+      watched_.emplace_back(path_of(i), facts_[i], hashes[i], part);
+    for (const auto* numbers : {&file_.token_offsets, &file_.targets})
+      hashes.insert(hashes.end(), numbers->begin(), numbers->end());
+    hash_ = hash_bytes(hashes.data(), std::ssize(hashes) * int64_t{sizeof(int64_t)});
+  }
+
   std::string describe() const override { return folder_; }
   const std::vector<SampleIndex>& index() const override { return index_; }
   const std::vector<ItemKind>& kinds() const override { return kinds_; }
   int32_t max_token() const override { return file_.max_token; }
   const DatasetTexts& texts() const override { return first_->texts(); }
+  std::string hash() const override { return hash_; }
+  std::string note() const override {
+    if (file_.learnt_placeholders == 0) return "";
+    return folder_ + ": the loss mask covers " + std::to_string(file_.learnt_placeholders) +
+           " placeholders of items, so the model is trained to say them; give placeholders a "
+           "loss_mask of 0 when packing";
+  }
+  /// Of the files that are open; others are looked at when they are opened.
+  std::string check_files() const override {
+    const std::scoped_lock lock(mutex_);
+    for (const Open& open : open_)
+      if (std::string note = watched_[open.number].check(true); !note.empty()) return note;
+    return "";
+  }
+  std::vector<int32_t> tokens(int64_t id) const override {
+    return opened(file_of(id))->tokens(id - first_of(id));
+  }
   std::string source(int64_t id) const override {
     return opened(file_of(id))->source(id - first_of(id));
   }
@@ -66,13 +106,12 @@ class FolderDataset : public Dataset {
   }
 
   /// At their sizes: without opening them.
-  void look_at_files() const {
+  void look_at_files() {
     for (size_t i = 0; i < file_.names.size(); ++i) {
-      std::error_code fault;
-      const auto found = static_cast<int64_t>(fs::file_size(path_of(i), fault));
-      if (fault) refuse("it names " + file_.names[i] + ", which is not there");
-      if (found != file_.bytes[i])
-        refuse(file_.names[i] + " has " + std::to_string(found) + " bytes, and had " +
+      facts_.push_back(facts_of(path_of(i)));
+      if (facts_[i] == FileFacts()) refuse("it names " + file_.names[i] + ", which is not there");
+      if (facts_[i].bytes != file_.bytes[i])
+        refuse(file_.names[i] + " has " + std::to_string(facts_[i].bytes) + " bytes, and had " +
                std::to_string(file_.bytes[i]) + " when it was written");
     }
   }
@@ -87,7 +126,7 @@ class FolderDataset : public Dataset {
     const auto id = static_cast<int64_t>(sample);
     std::vector<Item> items = file_.items.heads(sample);
     try {
-      assign_kinds(kinds_, items, [&] { return opened(file_of(id))->tokens(id - first_of(id)); });
+      assign_kinds(kinds_, items, [&] { return tokens(id); });
     } catch (const DataError& fault) {
       throw DataError(folder_ + ": " + words(id) + " has " + fault.what());
     }
@@ -96,13 +135,7 @@ class FolderDataset : public Dataset {
 
   /// What a file that was looked through at the start would have been refused for.
   void check(const Sample& sample, size_t file) const {
-    const SampleIndex& expected = index_[static_cast<size_t>(sample.id)];
-    const auto [least, most] = std::ranges::minmax(sample.tokens);
-    const auto targets =
-        std::count(sample.loss_mask.begin() + 1, sample.loss_mask.end(), uint8_t{1});
-    if (static_cast<int64_t>(sample.tokens.size()) != expected.tokens || least < 0 ||
-        most > file_.max_token || targets != expected.targets ||
-        std::ranges::max(sample.loss_mask) > 1)
+    if (!is_as_indexed(sample, index_[static_cast<size_t>(sample.id)], file_.max_token))
       refuse("sample " + std::to_string(sample.id - file_.firsts[file]) + " of " +
              file_.names[file] + " is not what it says");
   }
@@ -115,6 +148,7 @@ class FolderDataset : public Dataset {
       open_.splice(open_.begin(), open_, known);
       return known->dataset;
     }
+    if (!watched_.empty()) watched_[number].check_before_opening();
     const bool is_first = number == 0 && !first_;  // whose names others point to
     std::shared_ptr<const Dataset> dataset =
         open_unscanned(path_of(number), asked_kinds_, is_first);
@@ -138,7 +172,10 @@ class FolderDataset : public Dataset {
   std::string folder_;
   std::vector<ItemKind> asked_kinds_, kinds_;
   FolderIndex file_;
+  std::vector<FileFacts> facts_;      ///< of each file, when it was looked at first
+  std::vector<WatchedFile> watched_;  ///< of each, once they are hashed; under mutex_
   std::vector<SampleIndex> index_;
+  std::string hash_;
   mutable std::mutex mutex_;
   mutable std::list<Open> open_;
   mutable std::shared_ptr<const Dataset> first_;  ///< for names of classes and bytes of tokens
@@ -158,7 +195,7 @@ std::vector<std::string> files_of(const std::string& folder) {
 
 std::unique_ptr<Dataset> open_folder(const std::string& folder, int64_t held_bytes,
                                      const SharedOpening& opening, std::vector<ItemKind> kinds) {
-  std::unique_ptr<Dataset> dataset;
+  std::unique_ptr<FolderDataset> dataset;
   std::vector<std::string> files;
   opening.agree([&] {
     if (fs::exists(fs::path(folder) / kIndexName))
@@ -166,7 +203,10 @@ std::unique_ptr<Dataset> open_folder(const std::string& folder, int64_t held_byt
     else
       files = files_of(folder);
   });
-  if (dataset) return dataset;
+  if (dataset) {
+    dataset->hash_files(opening);
+    return dataset;
+  }
   std::vector<std::unique_ptr<Dataset>> sets;
   for (const std::string& file : files)
     sets.push_back(

@@ -42,6 +42,8 @@ FolderIndex::FolderIndex(const H5File& file)
   if (largest < 0 || largest > std::numeric_limits<int32_t>::max())
     refuse("max_token is " + std::to_string(largest));
   max_token = static_cast<int32_t>(largest);
+  if (file.has("learnt_placeholders"))
+    learnt_placeholders = read_number(file, "learnt_placeholders");
   check();
 }
 

@@ -25,6 +25,8 @@ struct FolderIndex {
   std::vector<int64_t> token_offsets, targets;
   ItemTable items;
   int32_t max_token = -1;
+  /// Targets that are placeholders; 0 where the index does not tell.
+  int64_t learnt_placeholders = 0;
 
  private:
   static H5File open(const std::string& where);

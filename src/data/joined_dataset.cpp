@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "zea/core/error.hpp"
+#include "zea/io/manifest.hpp"
 
 namespace zea {
 namespace {
@@ -24,17 +25,28 @@ class JoinedDataset : public Dataset {
     return sets_[0]->describe() + " and " + std::to_string(sets_.size() - 1) + " more";
   }
   const std::vector<SampleIndex>& index() const override { return index_; }
-  std::vector<int64_t> set_samples() const override {
-    if (!folder_.empty()) return Dataset::set_samples();
-    std::vector<int64_t> samples;
-    for (const auto& set : sets_) samples.push_back(static_cast<int64_t>(set->index().size()));
-    return samples;
+  std::vector<const Dataset*> sets() const override {
+    if (!folder_.empty()) return Dataset::sets();
+    std::vector<const Dataset*> sets;
+    for (const auto& set : sets_) sets.push_back(set.get());
+    return sets;
   }
+  std::string hash() const override {
+    std::string all;
+    for (const auto& set : sets_) all += set->hash();
+    return hash_bytes(all.data(), std::ssize(all));
+  }
+  std::string note() const override { return first_of(&Dataset::note); }
+  std::string check_files() const override { return first_of(&Dataset::check_files); }
   Sample read(int64_t id) const override {
     const auto [set, number] = place_of(id);
     Sample sample = set->read(number);
     sample.id = id;
     return sample;
+  }
+  std::vector<int32_t> tokens(int64_t id) const override {
+    const auto [set, number] = place_of(id);
+    return set->tokens(number);
   }
   std::string source(int64_t id) const override {
     const auto [set, number] = place_of(id);
@@ -55,6 +67,13 @@ class JoinedDataset : public Dataset {
     const auto set =
         static_cast<size_t>(std::ranges::upper_bound(firsts_, id) - firsts_.begin()) - 1;
     return {sets_[set].get(), id - firsts_[set]};
+  }
+
+  /// What one of the sets tells.
+  std::string first_of(std::string (Dataset::*tell)() const) const {
+    for (const auto& set : sets_)
+      if (std::string told = ((*set).*tell)(); !told.empty()) return told;
+    return "";
   }
 
   std::vector<std::unique_ptr<Dataset>> sets_;

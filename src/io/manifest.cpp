@@ -58,6 +58,7 @@ std::string position_text(const TrainPosition& position) {
                               {"tokens", position.tokens},
                               {"target_tokens", position.target_tokens}};
   if (position.data_samples > 0) json["data_samples"] = position.data_samples;
+  if (!position.data_hashes.empty()) json["data_hashes"] = position.data_hashes;
   if (const StepHistory& history = position.history; history != StepHistory())
     json["history"] = {{"losses", history.losses},
                        {"grad_norms", history.grad_norms},
@@ -146,7 +147,9 @@ TrainPosition parse_position(const Json& value, const std::string& where) {
           count("tokens"),
           count("target_tokens"),
           value.contains("history") ? parse_history(value["history"], where) : StepHistory(),
-          value.contains("data_samples") ? count("data_samples") : 0};
+          value.contains("data_samples") ? count("data_samples") : 0,
+          value.contains("data_hashes") ? parse_texts(value["data_hashes"], where)
+                                        : std::vector<std::string>()};
 }
 
 /// Bytes of a tensor of this shape; throws when they go beyond 2^62.

@@ -92,6 +92,7 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
       facts_(parts.control),
       position_(start) {
   position_.data_samples = std::ssize(parts.train.index());
+  position_.data_hashes = parts.train.set_hashes();
   if (parts.weights) writer_.starts_from(*parts.weights);
   if (parts.resumed) warn_of_resumed(start);
 }
@@ -349,6 +350,7 @@ void Trainer::log_step(const StepReport& report, bool last) {
     metrics.sent_bytes[name] = bytes / interval_.steps;
   add_traffic(sent_, interval_.sent);
   steps_done_ += interval_.steps;
+  watch_data();
   metrics.memory_bytes = resident_bytes();
   metrics.tensor_peak_bytes = memory_.peak_bytes();
   if (!facts_.are_told()) tell_facts();
@@ -359,6 +361,12 @@ void Trainer::log_step(const StepReport& report, bool last) {
   append_metrics(metrics);
   if (const auto line = slow_ranks_.judge()) parts_.log.warn(*line);
   interval_ = {};
+}
+
+/// One rank looks for all. Data that changes under the run ends it before it is in a checkpoint.
+void Trainer::watch_data() {
+  if (parts_.engine.world_rank() != 0) return;
+  if (const std::string note = parts_.train.check_files(); !note.empty()) parts_.log.warn(note);
 }
 
 void Trainer::log_summary() const {
@@ -403,6 +411,7 @@ void Trainer::save(bool must) {
   finish_save(false);
   if (saved_step_ != position_.step) {
     saved_step_ = position_.step;
+    watch_data();
     const ActionRecord::Action action(record(), "start a checkpoint");
     try_to_save(must, [&] {
       writer_.start({.directory = parts_.run_directory + "/checkpoints",

@@ -2,6 +2,7 @@
 #include "zea/train/training_data.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "zea/checkpoint/agree.hpp"
 #include "zea/core/error.hpp"
@@ -101,18 +102,6 @@ LoaderOptions loading_on(const Plan& plan, int world_rank) {
 
 namespace {
 
-SharedOpening shared_by(Collectives& control, ActionRecord& record) {
-  SharedOpening opening{.rank = control.rank(), .ranks = control.size()};
-  opening.moved = [&record] { record.moved(); };
-  opening.agree = [&control](const auto& part) { agree(control, part); };
-  opening.max = [&control](std::vector<int64_t>& values) {
-    control
-        .all_reduce(values.data(), static_cast<int64_t>(values.size()), DType::Int64, ReduceOp::Max)
-        .wait();
-  };
-  return opening;
-}
-
 void check_against(const Dataset& dataset, const Plan& plan) {
   const std::string path = dataset.describe();
   if (dataset.index().empty()) throw DataError(path + " holds no samples");
@@ -130,26 +119,37 @@ void check_against(const Dataset& dataset, const Plan& plan) {
 
 }  // namespace
 
+SharedOpening shared_by(Collectives& control, ActionRecord& record) {
+  SharedOpening opening{.rank = control.rank(), .ranks = control.size()};
+  opening.moved = [&record] { record.moved(); };
+  opening.agree = [&control](const auto& part) { agree(control, part); };
+  opening.max = [&control](std::vector<int64_t>& values) {
+    control
+        .all_reduce(values.data(), static_cast<int64_t>(values.size()), DType::Int64, ReduceOp::Max)
+        .wait();
+  };
+  return opening;
+}
+
 std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan,
-                                      Collectives& control, ActionRecord& record) {
+                                      const SharedOpening& opening) {
   if (path.empty()) return nullptr;
   std::unique_ptr<Dataset> dataset =
-      open_dataset(path, kHeldBytes, shared_by(control, record), item_kinds(plan.model));
-  agree(control, [&] { check_against(*dataset, plan); });
+      open_dataset(path, kHeldBytes, opening, item_kinds(plan.model));
+  opening.agree([&] { check_against(*dataset, plan); });
   return dataset;
 }
 
 std::unique_ptr<Dataset> open_checked(const DataSources& sources, const Plan& plan,
-                                      Collectives& control, ActionRecord& record) {
+                                      const SharedOpening& opening) {
   std::vector<std::unique_ptr<Dataset>> sets;
   for (const DataSource& source : sources.sets)
-    sets.push_back(open_checked(source.path, plan, control, record));
+    sets.push_back(open_checked(source.path, plan, opening));
   return sets.empty() ? nullptr : join_datasets(std::move(sets));
 }
 
-std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, Collectives& control,
-                                           ActionRecord& record) {
-  std::unique_ptr<Dataset> dataset = open_checked(plan.options.data.eval, plan, control, record);
+std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, const SharedOpening& opening) {
+  std::unique_ptr<Dataset> dataset = open_checked(plan.options.data.eval, plan, opening);
   if (!dataset || !plan.generates()) return dataset;
   if (dataset->texts().token_bytes.empty())
     throw DataError(dataset->describe() +
@@ -159,10 +159,54 @@ std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, Collectives& contro
   const auto samples = static_cast<int64_t>(dataset->index().size());
   const int64_t asked = plan.options.eval.samples;
   const int64_t used = asked > 0 ? std::min(asked, samples) : samples;
-  agree(control, [&] {
+  opening.agree([&] {
     for (int64_t id = 0; id < used; ++id) check_room_to_generate(*dataset, id, plan);
   });
   return dataset;
+}
+
+std::vector<std::string> notes_of(const std::vector<const Dataset*>& datasets,
+                                  const SharedOpening& opening) {
+  std::vector<std::string> notes;
+  opening.agree([&] {
+    if (opening.rank != 0) return;
+    for (const Dataset* dataset : datasets)
+      for (const Dataset* set : dataset ? dataset->sets() : std::vector<const Dataset*>())
+        notes.push_back(set->note());
+    std::erase(notes, "");
+  });
+  return notes;
+}
+
+std::string compare_data(const Dataset& train, const TrainPosition& resumed,
+                         const DataOptions& options) {
+  const std::vector<std::string>& was = resumed.data_hashes;
+  const std::vector<std::string> now = train.set_hashes();
+  if (was.empty() || was == now || resumed.samples == 0) return "";
+  const auto sorted = [](std::vector<std::string> hashes) {
+    std::ranges::sort(hashes);
+    return hashes;
+  };
+  std::string difference;
+  if (was.size() != now.size())
+    difference = "it names " + std::to_string(now.size()) + " data sets, and named " +
+                 std::to_string(was.size());
+  else if (sorted(was) == sorted(now))
+    difference = "its data sets stand in another order";
+  else
+    for (size_t set = 0; set < now.size(); ++set)
+      if (was[set] != now[set])
+        difference += (difference.empty() ? "" : ", ") + options.train.sets.at(set).path +
+                      " holds other samples";
+  const std::string told = "data.train is not what the resumed run was trained on: " + difference;
+  const std::string place = "sample " + std::to_string(resumed.samples) + " of " +
+                            std::to_string(resumed.data_samples) + " in their old order";
+  if (options.allow_changed)
+    return told + "; the run goes on behind " + place + ", so some may come twice and others never";
+  throw DataError(told + ". Give the old data (where it lies does not matter); or set " +
+                  "data.allow_changed = true to go on behind " + place +
+                  ", whichever samples that leaves out; or start a new run from the consolidated "
+                  "weights");
 }
 
 }  // namespace zea

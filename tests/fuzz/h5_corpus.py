@@ -180,7 +180,7 @@ def index(file):
     file.attrs["format"], file.attrs["version"] = text("zea.dataset.index"), text("3")
     file["names"] = np.array([b"0.h5", b"1.h5"])
     for name, values, dtype in (("bytes", [100, 200], np.int64), ("first_samples", [0, 1, 3], np.int64),
-                                ("max_token", [7], np.int64),
+                                ("max_token", [7], np.int64), ("learnt_placeholders", [1], np.int64),
                                 ("targets", [2, 1, 0], np.int64), ("token_offsets", [0, 4, 6, 9], np.int64),
                                 ("sample_item_offsets", [0, 1, 1, 3], np.int64),
                                 ("item_offsets", [0, 2, 5, 5], np.int64),

@@ -301,14 +301,15 @@ class BadInput(zr.ZeaTest):
         tokens, mask, _ = zr.image_sample(1)
         named = {"name": "talks.json[17]", "item_names": ["pictures/a.jpg"]}
         with zr.DatasetWriter(self.folder / "named.h5", zr.IMAGE_TOKEN) as writer:
-            writer.add(tokens, mask, [b"\xff\xd8\xff\xe0 this is no JPEG"], **named)
+            writer.add(tokens, mask[:2] + [1] * (len(mask) - 2), [b"\xff\xd8\xff\xe0 this is no JPEG"], **named)
             writer.add(*zr.text_sample(1))
         joined = self.folder / "joined.h5"
         with h5py.File(self.folder / "named.h5") as file, zr.DatasetWriter(joined, zr.IMAGE_TOKEN) as writer:
             writer.add(*zr.text_sample(2))
             writer.append(file)
         words = ["joined.h5: sample 1 (talks.json[17]): image 0 (pictures/a.jpg): ", "repair the data set"]
-        self.refuse(3, words, train=joined)
+        told = "the loss mask covers placeholders of items, first in sample 1 (talks.json[17]) at token 2"
+        self.refuse(3, [*words, told], train=joined)
 
     def test_masked_image(self):
         tokens, mask, _ = zr.image_sample(1)

@@ -2,7 +2,10 @@
 """A resumed run is bitwise the run that was never interrupted, at the same layout; of several data sets
 with weights, also in a folder, the samples are the same at any number of ranks."""
 
+import shutil
+
 import zea_run as zr
+from packing.folder_index import write_index
 
 
 class Resume(zr.ZeaTest):
@@ -68,7 +71,8 @@ class Resume(zr.ZeaTest):
         run, longer = self.folder / "run", self.folder / "longer"
         self.assert_code(zr.run_zea(1, ["-i", deck, "-d", run], run), 0)
         more = zr.make_dataset(self.folder / "more.h5", zr.mixed_samples(12))
-        went_on = zr.run_zea(1, ["-r", run, "-d", longer, f"data.train={more}", "schedule.steps=3"], longer)
+        keys = [f"data.train={more}", "data.allow_changed=true", "schedule.steps=3"]
+        went_on = zr.run_zea(1, ["-r", run, "-d", longer, *keys], longer)
         self.assert_code(went_on, 0)
         self.assertIn("has 12 samples, where the run that is resumed had 10: its position, sample", went_on.output)
         again = zr.run_zea(1, ["-r", run, "schedule.steps=1", "optim.warmup_steps=0"], run)
@@ -96,6 +100,37 @@ class Resume(zr.ZeaTest):
                 zr.np.testing.assert_allclose([line["lr"] for line in zr.train_lines(again)][:2], rates, rtol=1e-12)
                 self.assertIn(said, went_on.output)
                 self.assertIn(said, zr.answer("-n", "-r", run, *keys).output)
+
+    def test_other_data_of_as_many_samples(self):
+        """Is refused, or taken where the deck says so; the same is taken wherever it lies."""
+        deck = self.mixed_deck((1.0, 1.0))
+        one, many, run = self.folder / "one.h5", self.folder / "many", self.folder / "run"
+        write_index(many, sorted(many.glob("*.h5")))
+        self.assert_code(zr.run_zea(1, ["-i", deck, "-d", run, "schedule.steps=4"], run), 0)
+
+        def resumed(name, *sets, code=3, more=()):
+            train = ", ".join(f'{{path = "{path}", weight = 1.0}}' for path in sets)
+            directory = self.folder / name
+            keys = [f"data.train=[{train}]", "schedule.steps=5", *more]
+            result = zr.run_zea(1, ["-r", run, "-d", directory, *keys], directory)
+            self.assert_code(result, code)
+            return result.output
+
+        other = self.folder / "other"
+        shutil.copytree(many, other)
+        self.assertNotIn("is not what", resumed("moved", shutil.copy(one, other.parent / "moved.h5"), other, code=0))
+        self.assertIn("its data sets stand in another order", resumed("order", many, one))
+        samples = zr.mixed_samples(5)
+        samples[3][1][-1] = 0
+        masked = zr.make_dataset(self.folder / "masked.h5", samples)
+        self.assertIn(f"{masked} holds other samples. Give the old data", resumed("masked", masked, many))
+        part = zr.mixed_samples(9)[3:6]
+        part[1][0][-1] = 5
+        zr.make_dataset(other / "1.h5", part)
+        self.assertEqual((other / "1.h5").stat().st_size, (many / "1.h5").stat().st_size)
+        self.assertIn(f"{other} holds other samples", resumed("part", one, other))
+        told = resumed("taken", one, other, code=0, more=["data.allow_changed=true"])
+        self.assertIn(f"{other} holds other samples; the run goes on behind sample 16 of 14 in their old order", told)
 
     def test_fp32(self):
         self.check_bitwise("fp32")

@@ -65,7 +65,10 @@ TEST(Manifest, ReadsFilesWithoutHistory) {
   const std::string text = manifest_text(manifest);
 
   EXPECT_FALSE(contains(text, "history"));
+  EXPECT_FALSE(contains(text, "data_hashes"));
   EXPECT_EQ(parse_manifest(text, "here").position, manifest.position);
+  manifest.position.data_hashes = {"0a", "0b"};
+  EXPECT_EQ(parse_manifest(manifest_text(manifest), "here").position, manifest.position);
 }
 
 TEST(Manifest, RefusesAHistoryThatDoesNotFitItself) {

@@ -102,10 +102,18 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual std::string describe() const = 0;
   virtual const std::vector<SampleIndex>& index() const = 0;
-  /// Samples of each of the sets that it joins, which follow each other in the index.
-  virtual std::vector<int64_t> set_samples() const {
-    return {static_cast<int64_t>(index().size())};
-  }
+  /// Those that it joins, whose samples follow each other in the index, or itself.
+  virtual std::vector<const Dataset*> sets() const { return {this}; }
+  std::vector<int64_t> set_samples() const;
+  std::vector<std::string> set_hashes() const;
+  /// A hash of its contents, the same wherever its files lie: by it a resumed run knows its data.
+  /// Empty: not known.
+  virtual std::string hash() const { return ""; }
+  /// What whoever opens it should know; empty: nothing.
+  virtual std::string note() const { return ""; }
+  /// Looks at the files again: what has changed since they were opened but costs this run nothing,
+  /// as text; told once. Throws DataError where samples that are still to be read have changed.
+  virtual std::string check_files() const { return ""; }
   virtual Sample read(
       int64_t id) const = 0;  ///< Thread-safe. Throws DataError naming sample and fault.
   /// A sample's alone, where items take long to read.

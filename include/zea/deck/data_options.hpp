@@ -20,6 +20,7 @@ struct DataOptions {
   bool packing = true;
   bool balance = true;
   bool shuffle = true;
+  bool allow_changed = false;
   Choice<BadItems> bad_items = BadItems::Stop;
   std::vector<double> image_mean, image_std;
   Choice<ImageBackend> image_backend = ImageBackend::Auto;
@@ -52,6 +53,10 @@ struct DataOptions {
                   {}});
     key(shuffle,
         {"shuffle", "draw each epoch in another order; false: as they lie in the file", {}});
+    key(allow_changed,
+        {"allow_changed",
+         "resume on training data other than the checkpoint's, with a note; false: refuse that",
+         {}});
     key(bad_items,
         {"bad_items", "an item that does not decode: stop, or mask its sample's labels", {}});
     key(image_mean, {"image_mean",

@@ -79,6 +79,7 @@ class Trainer {
   std::vector<int64_t> samples_of_step(int64_t step) const;
   void tell_facts();
   void log_step(const StepReport& report, bool last);
+  void watch_data();
   void log_summary() const;
   void run_evaluation();
   void warn_of_resumed(const TrainPosition& start);

@@ -5,11 +5,13 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "zea/comm/collectives.hpp"
 #include "zea/core/action_record.hpp"
 #include "zea/data/dataset.hpp"
 #include "zea/data/loader.hpp"
+#include "zea/io/manifest.hpp"
 #include "zea/plan/plan.hpp"
 
 namespace zea {
@@ -25,17 +27,30 @@ ItemsTaken taken_on(const Plan& plan, int world_rank, int encoder, bool takes_an
 /// The plan must outlive it.
 LoaderOptions loading_on(const Plan& plan, int world_rank);
 
+/// Together with the other ranks of `control`; moves `record` on. Both must outlive it.
+SharedOpening shared_by(Collectives& control, ActionRecord& record);
+
 /// Null where `path` is empty. Throws DataError, on all ranks, naming the sample that the model or
-/// a row cannot take. Collective over `control`, as are the next ones, and moves `record` on.
+/// a row cannot take. Collective over the ranks of `opening`, as are the next ones; by default one
+/// process opens it alone, as a plan does.
 std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan,
-                                      Collectives& control, ActionRecord& record);
+                                      const SharedOpening& opening = {});
 
 /// All of them as one. Null where there are none.
 std::unique_ptr<Dataset> open_checked(const DataSources& sources, const Plan& plan,
-                                      Collectives& control, ActionRecord& record);
+                                      const SharedOpening& opening = {});
 
 /// data.eval, whose prompts must also leave the model room for eval.generate_tokens.
-std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, Collectives& control,
-                                           ActionRecord& record);
+std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, const SharedOpening& opening = {});
+
+/// What should be told of data sets, on rank 0; null ones are passed over. Collective over the
+/// ranks of `opening`.
+std::vector<std::string> notes_of(const std::vector<const Dataset*>& datasets,
+                                  const SharedOpening& opening = {});
+
+/// What of the training data differs from that of the run that goes on at `resumed`; empty:
+/// nothing, or its checkpoint does not tell. Throws DataError instead, unless data.allow_changed.
+std::string compare_data(const Dataset& train, const TrainPosition& resumed,
+                         const DataOptions& options);
 
 }  // namespace zea
