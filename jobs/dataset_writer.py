@@ -43,7 +43,8 @@ The format, an HDF5 file of contiguous, unfiltered datasets (version 3 where the
       sample_name_values    uint8                 where a sample came from, UTF-8: its entry, and in further
                                                   lines the file of each item
 
-Messages about a sample name its entry, and the file of an item.
+Bytes and names of tokens are by what zea knows the tokenizer: one whose tokens differ from those of the model's
+tokenizer.json is refused where a sample holds such a token. Messages about a sample name its entry and file.
 
 In a sample the placeholders of its items stand in the order of the items, as many for each as the
 encoder of its modality makes features of it. The file appears under its name only when it is complete.

@@ -258,7 +258,7 @@ RunData open_data(const Start& start, const Plan& plan, WatchedRanks& ranks, Log
   if (plan.options.run.mode == RunMode::Train)
     data.train = open_checked(plan.options.data.train, plan, opening);
   data.eval = open_checked_eval(plan, opening);
-  auto notes = notes_of({data.train.get(), data.eval.get()}, opening);
+  auto notes = notes_of({data.train.get(), data.eval.get()}, start.source(), opening);
   if (data.train && start.checkpoint)
     notes.push_back(compare_data(*data.train, start.checkpoint->position(), plan.options.data));
   for (const std::string& note : notes)

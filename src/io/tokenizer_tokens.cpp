@@ -50,6 +50,20 @@ int64_t TokenizerTokens::find(const std::string& token) const {
   return found == known.end() ? -1 : found - known.begin();
 }
 
+std::unordered_map<int64_t, std::string> TokenizerTokens::texts() const {
+  std::unordered_map<int64_t, std::string> texts;
+  if (vocabulary().is_object())
+    for (const auto& [text, id] : vocabulary().items()) texts[id.get<int64_t>()] = text;
+  else
+    for (size_t id = 0; id < vocabulary().size(); ++id)
+      if (const Json& piece = vocabulary()[id];
+          piece.is_array() && !piece.empty() && piece.front().is_string())
+        texts[static_cast<int64_t>(id)] = piece.front().get<std::string>();
+  for (const Json& added : tokenizer_["added_tokens"])
+    texts[added["id"].get<int64_t>()] = added["content"].get<std::string>();
+  return texts;
+}
+
 int64_t TokenizerTokens::next_id() const {
   int64_t id = std::ssize(vocabulary());
   for (const Json& added : tokenizer_["added_tokens"])

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -18,6 +19,8 @@ class TokenizerTokens {
 
   /// Of a token, which becomes a new one where it is not known.
   int64_t id_of(const std::string& token);
+  /// By id, as the file spells them.
+  std::unordered_map<int64_t, std::string> texts() const;
   bool has_new() const { return !added_.empty(); }
 
   /// The file with the new ones.

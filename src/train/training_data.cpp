@@ -7,6 +7,8 @@
 #include "zea/checkpoint/agree.hpp"
 #include "zea/core/error.hpp"
 #include "zea/data/joined_dataset.hpp"
+#include "zea/data/same_tokens.hpp"
+#include "zea/io/model_tokens.hpp"
 #include "zea/plan/tokens/item_row.hpp"
 
 namespace zea {
@@ -166,13 +168,22 @@ std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, const SharedOpening
 }
 
 std::vector<std::string> notes_of(const std::vector<const Dataset*>& datasets,
-                                  const SharedOpening& opening) {
+                                  const WeightsSource& model, const SharedOpening& opening) {
   std::vector<std::string> notes;
   opening.agree([&] {
     if (opening.rank != 0) return;
+    ModelTokens tokens;
+    try {
+      tokens = read_model_tokens(model);
+    } catch (const WeightsError& fault) {
+      notes.push_back("the tokens of data sets are not compared with the model's: " +
+                      std::string(fault.what()));
+    }
     for (const Dataset* dataset : datasets)
-      for (const Dataset* set : dataset ? dataset->sets() : std::vector<const Dataset*>())
+      for (const Dataset* set : dataset ? dataset->sets() : std::vector<const Dataset*>()) {
         notes.push_back(set->note());
+        notes.push_back(compare_tokens(*set, tokens, opening.moved));
+      }
     std::erase(notes, "");
   });
   return notes;

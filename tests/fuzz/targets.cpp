@@ -54,6 +54,7 @@ void read_tokenizer(const Input& input) {
   for (const char* token : {"a", "<image>", "<audio>"}) tokens.id_of(token);
   tokens.with_new(R"({"added_tokens_decoder": {}})", "tokenizer_config.json");
   tokens.text();
+  tokens.texts();
 }
 
 void read_config(const Input& input) {

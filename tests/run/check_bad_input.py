@@ -296,6 +296,30 @@ class BadInput(zr.ZeaTest):
         with mock.patch.object(zr, "ZEA", limited):
             self.refuse(7, words, keys, train=train)
 
+    def test_tokens_of_another_model(self):
+        """Found out by their texts, as the model's directory has them."""
+        vocabulary = {f"{token} ".replace(" ", "\u0120"): token for token in range(zr.VOCABULARY)}
+        tokenizer = {"model": {"type": "BPE", "vocab": vocabulary, "merges": []}, "added_tokens": []}
+        model = self.folder / "model"
+        exported = [zr.ZEA_CONSOLIDATE, self.weights, f"{model}/"]
+        done = zr.subprocess.run(exported, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        keys = [f"model.weights={model}", "schedule.steps=1"]
+
+        def run_of(name, code):
+            (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+            directory, deck = self.folder / name, zr.write_deck(self.folder, model, self.train)
+            result = zr.run_zea(2, ["-i", deck, "-d", directory, *keys], directory)
+            self.assert_code(result, code)
+            return result.output
+
+        self.assertNotIn("tokenizer", run_of("same", 0))
+        del vocabulary["2\u0120"]
+        vocabulary["</s>"] = 2
+        other = run_of("other", 3)
+        self.assertIn('packed with another tokenizer than the model\'s', other)
+        self.assertIn('the first is 2, "2 " in the data set and "</s>" in the model; sample 0 holds token 2', other)
+
     def test_names_of_entries(self):
         """Messages about a sample name the entry that it was packed from, and the file of its item."""
         tokens, mask, _ = zr.image_sample(1)
