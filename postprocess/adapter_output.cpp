@@ -90,8 +90,8 @@ class PeftDirectory {
     is_in_out_ |= adapter.order == WeightOrder::InOut;
   }
 
-  void write(const std::string& target) const {
-    StagedDirectory directory(target);
+  void write(const std::string& target, bool replaces) const {
+    StagedDirectory directory(target, replaces);
     write_text_durably(directory.path() + "/" + kPeftConfig, config().dump(2) + "\n");
     std::vector<TensorInfo> tensors;
     for (const Matrix& matrix : matrices_) tensors.push_back(matrix.in_file);
@@ -160,7 +160,7 @@ class PeftDirectory {
 }  // namespace
 
 void write_peft_adapter(const WeightsSource& source, const std::string& target,
-                        const std::string& dtype) {
+                        const std::string& dtype, bool replaces) {
   if (!has_adapters(source.config_json()))
     throw WeightsError(source.describe() + ": its model has no adapters (model.<module>.lora)");
   if (!target.ends_with('/'))
@@ -173,10 +173,10 @@ void write_peft_adapter(const WeightsSource& source, const std::string& target,
       directories.try_emplace(directory, source, model, dtype).first->second.add(adapter);
     }
   if (directories.size() == 1 && directories.begin()->first.empty())
-    return directories.begin()->second.write(target);
-  StagedDirectory whole(target);
+    return directories.begin()->second.write(target, replaces);
+  StagedDirectory whole(target, replaces);
   for (const auto& [directory, adapters] : directories)
-    adapters.write(whole.path() + "/" + directory);
+    adapters.write(whole.path() + "/" + directory, false);
   whole.finish();
 }
 

@@ -13,6 +13,6 @@ namespace zea {
 /// that kind in it for each that has adapters: "vision/", "llm/". Throws WeightsError where there
 /// are no adapters, or such a model has some in a projector, which is no model of its own.
 void write_peft_adapter(const WeightsSource& source, const std::string& target,
-                        const std::string& dtype);
+                        const std::string& dtype, bool replaces);
 
 }  // namespace zea

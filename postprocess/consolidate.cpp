@@ -2,6 +2,7 @@
 // zea-consolidate: the shards of a checkpoint (or a weights file) put together to one model for
 // others to load, or cut anew for another number of ranks. Memory is bounded by an option, not by
 // the model.
+#include <cstdio>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -9,10 +10,12 @@
 #include "adapter_output.hpp"
 #include "composed_parts.hpp"
 #include "model_output.hpp"
+#include "newest_checkpoint.hpp"
 #include "progress.hpp"
 #include "reshard.hpp"
 #include "tool.hpp"
 #include "zea/core/join.hpp"
+#include "zea/io/checkpoint_source.hpp"
 #include "zea/io/merged_adapters.hpp"
 #include "zea/io/open_source.hpp"
 
@@ -73,6 +76,20 @@ WrittenTensors written_tensors(const ConsolidateOptions& options, const WeightsS
   return {tensors, said + "\n"};
 }
 
+/// Which step, layout and element types are taken, and where they go.
+std::string describe_copy(const WeightsSource& source, const ConsolidateOptions& options) {
+  std::string text = "took " + source.describe() + ": ";
+  if (const auto* state = dynamic_cast<const StateSource*>(&source))
+    text += "step " + std::to_string(state->position().step) + " of run " + state->run_id() + ", ";
+  if (const auto* checkpoint = dynamic_cast<const CheckpointSource*>(&source))
+    text += "written by " + std::to_string(checkpoint->manifest().world_size) + " ranks (" +
+            checkpoint->manifest().mesh + "), ";
+  std::set<std::string> types;
+  for (const TensorInfo& tensor : source.tensors()) types.insert(dtype_name(tensor.dtype));
+  return text + join(types, " and ") + "\nwrote " + options.output.target +
+         (options.copy.dtype.empty() ? "" : " in " + options.copy.dtype);
+}
+
 /// `whole`: what may have optimizer state beside the weights of `source`.
 void consolidate(const ConsolidateOptions& options, const WeightsSource& source,
                  const WeightsSource& whole) {
@@ -122,7 +139,7 @@ void consolidate_parts(const ConsolidateOptions& options, const std::vector<Mode
       "transformers has no model of this shape; %s gets its parts, each a model of its own, "
       "and projectors, which are none:%s (zea goes on with *.h5 or *.safetensors)\n",
       target.c_str(), names.c_str());
-  StagedDirectory whole(target);
+  StagedDirectory whole(target, options.output.replaces);
   for (const ModelPart& part : parts) {
     ConsolidateOptions of_part = options;
     of_part.output.target = whole.path() + "/" + part.directory;
@@ -132,48 +149,74 @@ void consolidate_parts(const ConsolidateOptions& options, const std::vector<Mode
   whole.finish();
 }
 
-void run(const ConsolidateOptions& options) {
-  const bool keeps_state = options.with_optimizer || options.ranks > 0;
-  if (keeps_state && !options.copy.dtype.empty())
+bool writes_model_directory(const ConsolidateOptions& options) {
+  return options.ranks == 0 && is_directory_target(options.output.target);
+}
+
+bool keeps_state(const ConsolidateOptions& options) {
+  return options.with_optimizer || options.ranks > 0;
+}
+
+void check_options(const ConsolidateOptions& options) {
+  if (keeps_state(options) && !options.copy.dtype.empty())
     throw CLI::ValidationError("--dtype", "optimizer state keeps its element type; leave it out");
   if (options.ranks > 0 && !options.companions.empty())
     throw CLI::ValidationError("--companions", "a checkpoint has no place for them");
-  const bool writes_directory = options.ranks == 0 && is_directory_target(options.output.target);
-  if (!writes_directory && options.output.max_shard_bytes != OutputOptions{}.max_shard_bytes)
+  if (!writes_model_directory(options) &&
+      options.output.max_shard_bytes != OutputOptions{}.max_shard_bytes)
     throw CLI::ValidationError("--max-shard-size", "is of a directory's files; leave it out");
   if (options.output.target.ends_with(".safetensors") && !options.companions.empty())
     throw CLI::ValidationError("--companions", "a safetensors file has no place for them");
-  if (options.adapter_alone && (keeps_state || !options.companions.empty()))
+  if (options.adapter_alone && (keeps_state(options) || !options.companions.empty()))
     throw CLI::ValidationError(
         "--adapter", "writes adapters alone; leave --optimizer, --ranks and --companions out");
-  auto source = open_source(options.source);
+}
+
+/// Whatever `found` holds, as the options say.
+void write(const ConsolidateOptions& options, std::unique_ptr<WeightsSource> found) {
   if (options.adapter_alone)
-    return write_peft_adapter(*source, options.output.target, options.copy.dtype);
-  if (!keeps_state) source = merge_adapters(std::move(source));
+    return write_peft_adapter(*found, options.output.target, options.copy.dtype,
+                              options.output.replaces);
+  const auto source = keeps_state(options) ? std::move(found) : merge_adapters(std::move(found));
   // Tokenizer and other texts come from the source, or from where the user says.
   std::optional<WithCompanions> with;
   if (!options.companions.empty()) with.emplace(*source, open_source(options.companions));
   const WeightsSource& model = with ? *with : *source;
   std::vector<ModelPart> parts;
-  if (writes_directory) parts = parts_of(model);
+  if (writes_model_directory(options)) parts = parts_of(model);
   if (!parts.empty()) return consolidate_parts(options, parts);
   if (options.ranks == 0) return consolidate(options, model, *source);
   reshard(state_of(*source), {.target = options.output.target,
                               .ranks = options.ranks,
                               .limits = options.copy.limits(),
-                              .show_progress = options.show_progress});
+                              .show_progress = options.show_progress,
+                              .replaces = options.output.replaces});
+}
+
+void run(const ConsolidateOptions& options) {
+  check_options(options);
+  read_newest(options.source, DamagedNewest::PassOver, [&](const std::string& path) {
+    auto source = open_source(path);
+    const auto* state = dynamic_cast<const StateSource*>(source.get());
+    const std::string note = state ? state->note() : "", text = describe_copy(*source, options);
+    write(options, std::move(source));
+    if (!note.empty()) std::fprintf(stderr, "note: %s\n", printable(note).c_str());
+    std::printf("%s\n", printable(text).c_str());
+  });
 }
 
 void add_options(CLI::App& app, ConsolidateOptions& options) {
   app.add_option("source", options.source,
-                 "Checkpoint, run directory (its newest complete checkpoint), weights file, "
-                 "safetensors file or Hugging Face directory")
+                 "Checkpoint, run directory (its newest checkpoint whose data is whole), weights "
+                 "file, safetensors file or Hugging Face directory")
       ->required();
   app.add_option("target", options.output.target,
-                 "What to write: *.h5, *.safetensors (an existing file is replaced when the new "
-                 "one is complete), a Hugging Face directory (ends with '/'), or with --ranks a "
-                 "checkpoint's directory")
+                 "What to write: *.h5, *.safetensors, a Hugging Face directory (ends with '/'), or "
+                 "with --ranks a checkpoint's directory")
       ->required();
+  app.add_flag("--force", options.output.replaces,
+               "Replace the target where it is a file, or a directory with nothing else in it than "
+               "what zea-consolidate writes, when the new one is complete");
   app.add_flag("--optimizer", options.with_optimizer,
                "Take optimizer state and the run's position along, so that zea -r goes on from "
                "the file (*.h5)");

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "newest_checkpoint.hpp"
 #include "tool.hpp"
 #include "zea/core/formatted.hpp"
 #include "zea/io/h5.hpp"
@@ -49,7 +50,9 @@ void inspect(const InspectOptions& options) {
     return inspect_dataset(options);
   }
   refuse_dataset_options(options);
-  return checkpoint.empty() ? inspect_weights(options) : inspect_checkpoint(checkpoint, options);
+  if (checkpoint.empty()) return inspect_weights(options);
+  read_newest(options.path, DamagedNewest::Refuse,
+              [&](const std::string& path) { inspect_checkpoint(path, options); });
 }
 
 }  // namespace

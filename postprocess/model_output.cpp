@@ -73,6 +73,7 @@ int64_t ModelOutput::bytes() const {
 
 void ModelOutput::open() {
   const std::string& target = options_.target;
+  if (!is_directory_target(target)) check_file_target(target, options_.replaces);
   if (target.ends_with(".h5")) return open_weights_file();
   if (options_.state)
     throw DeckError(target +
@@ -98,7 +99,7 @@ void ModelOutput::open_weights_file() {
 void ModelOutput::open_directory() {
   if (config_.empty())
     throw WeightsError("the source has no config.json, and a Hugging Face directory needs one");
-  directory_.emplace(options_.target);
+  directory_.emplace(options_.target, options_.replaces);
   write_text_durably(directory_->path() + "/config.json",
                      config_with_dtype(config_, main_dtype(tensors_)));
   shards_ =

@@ -19,6 +19,7 @@ struct OutputOptions {
   std::string target;
   int64_t max_shard_bytes = 50'000'000'000;  ///< of each safetensors file in a directory
   const StateSource* state = nullptr;        ///< whose states and position come along; or none
+  bool replaces = false;                     ///< what is there under the target's name
 };
 
 class ModelOutput {

@@ -89,7 +89,7 @@ Manifest manifest_without_pieces(const StateSource& source, int64_t ranks) {
 void reshard(const StateSource& source, const ReshardOptions& options) {
   const std::map<std::string, Line> lines = lines_of(source);
   check_free_bytes(without_trailing_slash(options.target), bytes_of(lines));
-  StagedDirectory directory(options.target);
+  StagedDirectory directory(options.target, options.replaces);
   Progress progress(bytes_of(lines), options.show_progress);
   Manifest manifest = manifest_without_pieces(source, options.ranks);
   for (int64_t rank = 0; rank < options.ranks; ++rank) {

@@ -15,6 +15,7 @@ struct ReshardOptions {
   int64_t ranks = 1;
   CopyLimits limits;
   bool show_progress = false;
+  bool replaces = false;  ///< a checkpoint in the target's place
 };
 
 void reshard(const StateSource& source, const ReshardOptions& options);

@@ -13,11 +13,15 @@ std::string without_trailing_slash(std::string path);
 /// Whether a target is one: its name ends with '/', or it is there.
 bool is_directory_target(const std::string& target);
 
+/// Throws StorageError where `target` is a file and `replaces` is not set (--force).
+void check_file_target(const std::string& target, bool replaces);
+
 class StagedDirectory {
  public:
   /// Makes `target`.tmp, anew when a process that was killed left one. Throws StorageError when
-  /// `target` is there and not an empty directory, or `target`.tmp is somebody else's.
-  explicit StagedDirectory(const std::string& target);
+  /// `target` is there and not an empty directory (with `replaces`: holds files that
+  /// zea-consolidate does not write), or `target`.tmp is somebody else's.
+  explicit StagedDirectory(const std::string& target, bool replaces = false);
   StagedDirectory(const StagedDirectory&) = delete;
   StagedDirectory& operator=(const StagedDirectory&) = delete;
   /// Removes it unless it was finished.

@@ -186,6 +186,23 @@ class Damage(zr.ZeaTest):
                 self.assert_same_end(directory)
                 self.assertTrue((newest.parent / f"{newest.name}.replaced-1").exists())
 
+    def test_consolidate_takes_the_newest_whole_one(self):
+        for damage, named in DAMAGES.items():
+            with self.subTest(damage.__name__):
+                directory, _, older, newest = self.damaged_copy(damage.__name__, damage)
+                target = self.folder / f"{damage.__name__}.h5"
+                command = [zr.ZEA_CONSOLIDATE, "--optimizer", directory, target]
+                done = subprocess.run(command, timeout=60, capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertRegex(done.stderr, f"passed over {newest}, which is damaged .*{named}.* taking {older}")
+                self.assertIn(f"took {older}: step 4 of run", done.stdout)
+                compare = [zr.ZEA_CONSOLIDATE.with_name("zea-compare"), "--optimizer", older, target]
+                subprocess.run(compare, timeout=60, check=True, capture_output=True)
+                command[-2:] = [newest, self.folder / "refused.h5"]  # named, it is the one that is meant
+                refused = subprocess.run(command, timeout=60, capture_output=True, text=True)
+                self.assertEqual(refused.returncode, 4, refused.stderr)
+                self.assertFalse((self.folder / "refused.h5").exists())
+
     def test_one_that_is_named_is_refused(self):
         for damage in (flip, truncate, other_version):
             with self.subTest(damage.__name__):
@@ -227,6 +244,12 @@ class Damage(zr.ZeaTest):
         self.assertIn("none of its checkpoints can be opened", result.output)
         for passed in (oldest, older, newest):
             self.assertIn(f"{passed}/rank-00001.h5", result.output)
+        command = [zr.ZEA_CONSOLIDATE, "--optimizer", directory, self.folder / "none.h5"]
+        done = subprocess.run(command, timeout=60, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 4)
+        for passed in (older, newest):
+            self.assertIn(f"passed over {passed}", done.stderr)
+        self.assertIn(f"{oldest}/rank-00001.h5", done.stderr)
 
 
 zr.main()

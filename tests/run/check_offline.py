@@ -3,6 +3,7 @@
 it bit for bit, at any number of ranks, and a new run starts from its weights."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -321,6 +323,7 @@ class Offline(zr.ZeaTest):
             self.assertGreater(killed, 3, f"{name} in {seconds} s")
             if target.is_dir():
                 shutil.rmtree(target)
+            target.unlink(missing_ok=True)
             run_tool(*command)
             self.assertTrue(self.is_whole(target))
             self.assertEqual([path for path in self.folder.iterdir() if path.suffix == ".tmp"], [])
@@ -350,6 +353,73 @@ class Offline(zr.ZeaTest):
         here.rmdir()
         here.symlink_to(self.folder / "nowhere")
         self.assertIn("is a link to what is not there", run_tool(zr.ZEA_CONSOLIDATE, self.half, f"{here}/", code=7))
+
+    def test_consolidate_says_what_it_took_and_wrote(self):
+        state = self.folder / "state.h5"
+        said = consolidate("--optimizer", self.half, state)
+        run = json.loads((self.half / "manifest.json").read_text())["run_id"]
+        self.assertEqual(
+            said,
+            f"took {self.half}: step 3 of run {run}, written by 2 ranks (dp_replicate 1 x dp_shard 2, "
+            f"vision full_shard, llm full_shard), float32\nwrote {state}\n",
+        )
+        said = consolidate("--dtype", "bfloat16", state, f"{self.folder}/hf/")
+        self.assertIn(f"took {state}: step 3 of run {run}, float32\n", said)
+        self.assertIn(f"wrote {self.folder}/hf/ in bfloat16\n", said)
+
+    def test_what_is_there_is_replaced_by_force_alone(self):
+        for name, options in (
+            ("x.h5", []),
+            ("x.safetensors", []),
+            ("hf/", ["--max-shard-size", "20KB"]),
+            ("shards", ["--ranks", "3"]),
+        ):
+            with self.subTest(name):
+                target = f"{self.folder}/{name}"
+                consolidate(*options, self.half, target)
+                said = run_tool(zr.ZEA_CONSOLIDATE, *options, self.half, target, code=7)
+                self.assertRegex(said, "is there already; .*--force|is not empty; .*--force")
+                consolidate("--force", *options, self.half, target)
+                self.assertTrue(self.is_whole(target))
+        self.assertEqual(len(list(self.folder.iterdir())), 4, "nothing is left beside the targets")
+        before = sorted(path.name for path in (self.folder / "hf").iterdir())
+        (self.folder / "hf/notes.md").write_text("mine")
+        said = run_tool(zr.ZEA_CONSOLIDATE, "--force", self.half, f"{self.folder}/hf/", code=7)
+        self.assertIn("hf/notes.md; move that elsewhere", said)
+        self.assertEqual(sorted(path.name for path in (self.folder / "hf").iterdir()), sorted([*before, "notes.md"]))
+        run = self.half.parents[1]
+        said = run_tool(zr.ZEA_CONSOLIDATE, "--force", self.half, f"{run}/", code=7)
+        self.assertIn("holds checkpoints of a run", said)
+
+    def test_a_checkpoint_that_its_run_removes_meanwhile(self):
+        """As with checkpoint.keep = 1: the newest is gone before it is read, and another one is there."""
+        run, steps = self.folder / "run", itertools.count(1)
+        newest = shutil.copytree(self.half, run / "checkpoints" / "step-00000000")
+        stop, begin = threading.Event(), time.monotonic()
+        consolidate(run, self.folder / "model.h5")
+        seconds = (time.monotonic() - begin) / 2
+
+        def train():
+            nonlocal newest
+            while not stop.wait(seconds):
+                made = run / "checkpoints" / f"step-{next(steps):08}"
+                shutil.copytree(self.half, made.with_suffix(".tmp"), copy_function=os.link)
+                made.with_suffix(".tmp").rename(made)
+                newest.rename(newest.with_suffix(".tmp"))
+                shutil.rmtree(newest.with_suffix(".tmp"))
+                newest = made
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        try:
+            for _ in range(8):
+                for _ in range(3):
+                    run_tool(zr.ZEA_INSPECT, run)
+                consolidate("--force", run, self.folder / "model.h5")
+        finally:
+            stop.set()
+            thread.join()
+        self.assertGreater(next(steps), 3)
 
     def test_a_full_disk_leaves_nothing(self):
         for name, options in (("state.h5", ["--optimizer"]), ("shards", ["--ranks", "3"])):
