@@ -83,6 +83,13 @@ class SmolVLM:
         return name
 
 
+class SmolVLMOfOneTile(SmolVLM):
+    """Images are resized twice, though they become no tiles."""
+
+    deck = ["data.max_tiles=1"]
+    processor = Idefics3ImageProcessorPil(size={"longest_edge": 16}, max_image_size={"longest_edge": 16})
+
+
 class Idefics3(SmolVLM):
     kind, config, square = Idefics3ForConditionalGeneration, Idefics3Config, 4
 
@@ -135,6 +142,10 @@ IDEFICS3_FAMILIES = {
         },
     },
     SmolVLMOfUnevenPatches: {"plain": {}},
+    SmolVLMOfOneTile: {
+        "plain": {},
+        "published": {"deck": ["data.max_tiles=0"], "model": {"vision": {"size": {"longest_edge": 16}}}},
+    },
     Idefics3: {
         "plain": {},
         "text_only": {"images": [0]},
