@@ -20,6 +20,7 @@ using detail::with_element_type;
 template <class Visit>
 void with_gate(Gating gating, Visit visit) {
   if (gating == Gating::Silu) return visit(detail::SiluGate{});
+  if (gating == Gating::Gelu) return visit(detail::ErfGate{});
   visit(detail::TanhGate{});
 }
 

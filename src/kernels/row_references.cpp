@@ -56,8 +56,13 @@ at::Tensor layer_norm_backward(const at::Tensor& dy, const NormRows& rows,
   return dx;
 }
 
+/// As torch calls it.
+const char* approximation(Gating gating) {
+  return gating == Gating::GeluTanh ? "tanh" : "none";
+}
+
 at::Tensor gate_values(const at::Tensor& x, Gating gating) {
-  return gating == Gating::Silu ? at::silu(x) : at::gelu(x, "tanh");
+  return gating == Gating::Silu ? at::silu(x) : at::gelu(x, approximation(gating));
 }
 
 at::Tensor quick_gelu_backward(const at::Tensor& dy, const at::Tensor& x) {
@@ -132,7 +137,7 @@ at::Tensor gated_backward_reference(const at::Tensor& dy, const at::Tensor& x, G
   const at::Tensor dgate = dy.mul(halves[1]);
   dx.narrow(-1, 0, width)
       .copy_(gating == Gating::Silu ? at::silu_backward(dgate, halves[0])
-                                    : at::gelu_backward(dgate, halves[0], "tanh"));
+                                    : at::gelu_backward(dgate, halves[0], approximation(gating)));
   dx.narrow(-1, width, width).copy_(gate_values(halves[0], gating).mul_(dy));
   return dx;
 }

@@ -117,8 +117,16 @@ at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tens
 }
 
 at::Tensor gated(const at::Tensor& x, Activation activation) {
-  ZEA_ASSERT(activation == Activation::Silu || activation == Activation::GeluTanh);
-  return GatedFunction::apply(x, activation == Activation::Silu ? Gating::Silu : Gating::GeluTanh);
+  switch (activation) {
+    case Activation::Silu:
+      return GatedFunction::apply(x, Gating::Silu);
+    case Activation::Gelu:
+      return GatedFunction::apply(x, Gating::Gelu);
+    case Activation::GeluTanh:
+      return GatedFunction::apply(x, Gating::GeluTanh);
+    default:
+      throw InternalError("unknown gate");
+  }
 }
 
 at::Tensor activate_biased(const at::Tensor& x, Parameter* bias, Activation activation) {

@@ -110,7 +110,7 @@ TEST_P(DeviceKernels, ManyRowsOfTheParameters) {
 }
 
 TEST_P(DeviceKernels, Gated) {
-  for (Gating gating : {Gating::Silu, Gating::GeluTanh})
+  for (Gating gating : {Gating::Silu, Gating::Gelu, Gating::GeluTanh})
     for (int64_t width : kWidths) {
       const at::Tensor x = random({21, 2 * width}, 3), dy = random({21, width});
       const double factor = gating == Gating::Silu ? 2 : 48;  // as GELU, times values of 3

@@ -118,7 +118,7 @@ PIXTRAL_FAMILIES = {
         "options": {
             "model": {
                 "text": {"model_type": "llama", "rms_norm_eps": 1e-2},
-                "vision": {"num_attention_heads": 4, "intermediate_size": 20},
+                "vision": {"num_attention_heads": 4, "intermediate_size": 20, "hidden_act": "gelu"},
                 "vision_feature_layer": [0, -2, 1],
                 "multimodal_projector_bias": False,
                 "projector_hidden_act": "relu",

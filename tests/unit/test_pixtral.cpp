@@ -110,8 +110,8 @@ void expect_refusal(const std::string& found, const std::string& expected) {
 }
 
 TEST(Pixtral, RefusesWhatIsNotBuiltByKey) {
-  expect_refusal(refusal(false, [](auto& c) { c["vision_config"].erase("hidden_act"); }),
-                 "hidden_act = gelu; allowed: silu, gelu_pytorch_tanh");
+  expect_refusal(refusal(false, [](auto& c) { c["vision_config"]["hidden_act"] = "relu"; }),
+                 "hidden_act = relu; allowed: silu, gelu, gelu_pytorch_tanh");
   expect_refusal(refusal(false, [](auto& c) { c["vision_config"]["head_dim"] = 4; }),
                  "head_dim = 4; allowed: 8 = hidden_size / num_attention_heads");
   expect_refusal(refusal(false, [](auto& c) { c["vision_config"]["num_attention_heads"] = 16; }),

@@ -40,7 +40,7 @@ TEST(Exponential, OfWhatIsNoNumberIsNone) {
 }
 
 TEST_P(RowKernels, Gated) {
-  for (Gating gating : {Gating::Silu, Gating::GeluTanh})
+  for (Gating gating : {Gating::Silu, Gating::Gelu, Gating::GeluTanh})
     for (int64_t width : {1, 13, 512, 4100}) {
       const at::Tensor x = random({21, 2 * width}, 3), dy = random({21, width});
       const double factor = gating == Gating::Silu ? 1 : 24;  // as GELU, times values of 3

@@ -185,7 +185,8 @@ TEST_P(TeamLanes, Activations) {
       expect_close(dx, gated_backward_reference(exact(dy), exact(x), gating), 2 * factor);
     };
     check(SiluGate{}, Gating::Silu, 1);
-    check(TanhGate{}, Gating::GeluTanh, 24);  // as GELU, times values of 3
+    check(ErfGate{}, Gating::Gelu, 24);  // as GELU, times values of 3
+    check(TanhGate{}, Gating::GeluTanh, 24);
   }
 }
 

@@ -13,7 +13,7 @@
 namespace zea {
 
 /// SwiGLU, and GeGLU with GELU by tanh (arXiv:2002.05202).
-enum class Gating { Silu, GeluTanh };
+enum class Gating { Silu, Gelu, GeluTanh };
 
 /// x (rows, 2 * width), gate first: activation(gate) * up, (rows, width).
 at::Tensor gated_forward(const at::Tensor& x, Gating gating);

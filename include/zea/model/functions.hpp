@@ -99,7 +99,7 @@ at::Tensor with_row_ends(const at::Tensor& x, const at::Tensor& rows, Parameter&
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                   int64_t heads, int64_t head_dim);
 
-/// x (tokens, 2 * width), gate first: activation(gate) * up, (tokens, width). Of Silu or GeluTanh.
+/// x (tokens, 2 * width), gate first: activation(gate) * up, (tokens, width). Silu or a GELU.
 at::Tensor gated(const at::Tensor& x, Activation activation);
 
 /// activation(x + bias) for `bias` (width), which may be null; x may be changed, and is not to be

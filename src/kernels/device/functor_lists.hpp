@@ -16,11 +16,12 @@
   visit(NormaliseRow<T>) visit(NormaliseRowBackward<T>) visit(SumNormGradients<T>)                 \
       visit(NormaliseHead<T>) visit(NormaliseHeadBackward<T>) visit(SumHeadNormGradients<T>)       \
           visit(MergeHead<T>) visit(RotateHeads<T>) visit(DropRow<T>) visit(GatedRow<SiluGate, T>) \
-              visit(GatedRow<TanhGate, T>) visit(GatedRowBackward<SiluGate, T>)                    \
-                  visit(GatedRowBackward<TanhGate, T>) visit(GeluRun<ErfGate, T>)                  \
-                      visit(GeluRunBackward<ErfGate, T>) visit(GeluRun<TanhGate, T>)               \
-                          visit(GeluRunBackward<TanhGate, T>) visit(GeluRun<QuickGate, T>)         \
-                              visit(GeluRunBackward<QuickGate, T>)
+              visit(GatedRow<ErfGate, T>) visit(GatedRow<TanhGate, T>)                             \
+                  visit(GatedRowBackward<SiluGate, T>) visit(GatedRowBackward<ErfGate, T>)         \
+                      visit(GatedRowBackward<TanhGate, T>) visit(GeluRun<ErfGate, T>)              \
+                          visit(GeluRunBackward<ErfGate, T>) visit(GeluRun<TanhGate, T>)           \
+                              visit(GeluRunBackward<TanhGate, T>) visit(GeluRun<QuickGate, T>)     \
+                                  visit(GeluRunBackward<QuickGate, T>)
 #define ZEA_FOR_ROW_FUNCTORS(visit)      \
   ZEA_FOR_ROW_FUNCTORS_OF(visit, double) \
   ZEA_FOR_ROW_FUNCTORS_OF(visit, float) ZEA_FOR_ROW_FUNCTORS_OF(visit, Bf16)

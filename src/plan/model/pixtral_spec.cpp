@@ -43,9 +43,9 @@ VisionEncoder read_pixtral(const ConfigReader& config) {
   block.norm = {NormKind::Rms, 1e-5};
   block.rotary = block.gated = true;
   block.activation = config.activation("hidden_act", "gelu");
-  if (block.activation != Activation::Silu && block.activation != Activation::GeluTanh)
+  if (block.activation == Activation::QuickGelu || block.activation == Activation::Relu)
     config.refuse("hidden_act", config.text("hidden_act", "gelu"),
-                  "silu, gelu_pytorch_tanh (other gates are not built yet)");
+                  "silu, gelu, gelu_pytorch_tanh (other gates are not built yet)");
   config.require_divisor("num_attention_heads", heads, "hidden_size", block.hidden);
   block.heads = {heads, heads, block.hidden / heads};
   block.attention = {read_pixtral_attention(config, block.heads.dim)};

@@ -88,7 +88,7 @@ struct BlockSpec {
   /// Of all queries of a token and of all its keys, whose norms are of each head without it.
   std::optional<NormSpec> query_key_norm = {};
   bool rotary = false;  ///< positions turn queries and keys
-  bool gated = false;   ///< activation(gate) * up in place of activation(up); of Silu or GeluTanh
+  bool gated = false;   ///< activation(gate) * up in place of activation(up); Silu or a GELU
   Activation activation = Activation::Gelu;
   WeightOrder order = WeightOrder::OutIn;
 
