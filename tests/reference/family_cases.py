@@ -389,7 +389,7 @@ FAMILIES = {
             "longer": 1500,
         },
         "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
-        "all_in_windows_of_one": {"model": {"vision": {"fullatt_block_indexes": [7], "window_size": 8}}},
+        "all_in_windows_of_one": {"model": {"vision": {"fullatt_block_indexes": [], "window_size": 8}}},
         "frozen_vision": {"frozen": ["vision"]},
         "tp2_cp2": {
             "ranks": 4,

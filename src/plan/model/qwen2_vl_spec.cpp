@@ -61,7 +61,9 @@ void read_image_windows(const ConfigReader& config, VisionEncoder& encoder) {
   attention.resize(2, attention.front());
   attention[1].window = side;
   std::vector<int64_t> full{7, 15, 23, 31};
-  if (config.has("fullatt_block_indexes")) full = config.integers("fullatt_block_indexes", 0);
+  const char* key = "fullatt_block_indexes";
+  if (config.has(key))  // an empty list: none sees all of an image
+    full = config.dump(key) == "[]" ? std::vector<int64_t>{} : config.integers(key, 0);
   for (int64_t layer = 0; layer < encoder.spec.layers; ++layer)
     encoder.blocks.attention.push_back(std::ranges::count(full, layer) > 0 ? 0 : 1);
 }
