@@ -75,7 +75,7 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OMP_WAIT_POLICY=passive
 if ! [ -x "$bin/src/zea" ]; then
   say "build"
   jobs/setup.sh
-  jobs/build.sh "$(basename "$bin")" zea zea_import zea_consolidate zea_inspect
+  jobs/build.sh "$(basename "$bin")" zea zea_import zea_consolidate zea_inspect zea_item_check
 fi
 mkdir -p "$out"
 deck=$out/deck.toml run=$out/run

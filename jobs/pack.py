@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packs conversations about images, videos and sound into a zea data set.
 
-Sources, told apart by their endings or by --format, or folders of such files:
+Sources, told apart by their endings or by --format, or folders of such files, of one format (.json and .jsonl are one):
 
     .json      a list of entries as LLaVA has them: {"id", "image", "video" and "audio": path or list of
                paths (absent: none), "conversations": [{"from": "human" or "gpt", "value": text}, ...]};
                "<image>" in a human turn stands for the next image, "<audio>" for the next clip of
-               sound, "<video>" for the next video
+               sound, "<video>" for the next video; or lines
     .jsonl     a line each: the same, or {"messages": [{"role", "content": text or parts}]} as OpenAI
                has them, whose parts are text, image_url and input_audio; or instruction, input and output,
-               or prompt and completion
+               or prompt and completion; or a list
     .tar       WebDataset: members of one key are an entry, .json or .txt beside images
     .parquet   columns messages or conversations, or text, with image or images, whose bytes are inside
     .csv       in a folder of images: columns file_name and text, perhaps prompt
@@ -18,9 +18,10 @@ Where several answers are right, "answers" of an entry (or a column of Parquet) 
 is learnt is the conversation, predictions are scored by the best.
 
 Images are named by their paths below --images, are inside as base64 data URIs, or come with their
-entry. JPEG and PNG stay as they are, WebP, GIF and BMP (of what moves the first frame) become PNG. A
-clip is a WAV or FLAC file. A video (with --model) is a folder of its frames, JPEG or PNG files in the
-order of their names, --fps of them a second (or "fps" of the entry).
+entry. JPEG and PNG stay as they are, WebP, GIF, BMP, TIFF and AVIF (of what moves the first frame) become
+PNG. A clip is a WAV or FLAC file. A video (with --model) is a folder of its frames, JPEG or PNG files in the
+order of their names, --fps of them a second (or "fps" of the entry). All are decoded as training will decode
+them, unless --no-decode says not to.
 
 --model takes tokenizer, placeholders and their number for each item from a Hugging Face directory, and
 turns from its chat template. --deck does so of a model that a deck puts together: tokenizer and
@@ -47,13 +48,13 @@ from pathlib import Path
 from dataset_writer import DatasetWriter
 from model_directory import USUAL_FRAMES, ModelDirectory, vicuna_turns
 from packing.chat_template import ChatTemplate, read_templates, read_text
-from packing.media import Media
+from packing.media import MOST_ITEMS, Media
 from packing.parts import Parts, fingerprint
 from packing.processes import Sampler, outcomes
 from packing.put_together import PutTogether, read_parts
 from packing.readers import READERS, bytes_of, count_all, files_of, read_all, reader_of
 from packing.record import RecordMaker
-from packing.report import Progress, Tally
+from packing.report import Progress, Tally, run
 from packing.tokens import FamilyTurns, FixedCounts, TemplateTurns, token_id
 from token_bytes import read_tokenizer, special_texts, token_bytes
 from tokenizer_directory import TokenizerDirectory
@@ -64,7 +65,8 @@ MOST_FAULTS = 20  # after which packing stops, unless they are skipped
 class Limits:
     def __init__(self, arguments):
         self.most_item_bytes = arguments.max_item_mib << 20
-        self.most_json_bytes = 4 * self.most_item_bytes  # it may hold items
+        self.most_json_bytes = 2 * self.most_item_bytes  # it may hold an item
+        self.most_entry_bytes = MOST_ITEMS * self.most_item_bytes
 
 
 def make_tokenizer(arguments):
@@ -123,7 +125,9 @@ class Work:
         # A placeholder may be one of the rows that the vocabulary has to spare.
         highest = max((token for token in self.tokens.placeholder.values() if token is not None), default=-1)
         self.pieces += [b""] * (highest + 1 - len(self.pieces))
-        sampler = Sampler(RecordMaker(arguments.prompt, self.tokens.modalities, arguments.prompts), Media(arguments), self.tokens)
+        most_text = (arguments.max_item_mib << 20) // 64
+        maker = RecordMaker(arguments.prompt, self.tokens.modalities, arguments.prompts)
+        sampler = Sampler(maker, Media(arguments), self.tokens, most_text)
         entries = read_all(files, arguments.format, Limits(arguments), parts.next)
         if arguments.held_out:
             entries = chosen(entries, arguments.held_out, arguments.take_held_out)
@@ -199,7 +203,10 @@ def add_item_options(parser):
     help_of_pixels = "with --model: data.video_max_pixels of the deck (0: that of the family)"
     add("--video-max-pixels", type=int, default=0, help=help_of_pixels)
     add("--max-image-pixels", type=int, default=100_000_000, help="of an image: data.max_image_pixels of the deck")
-    add("--max-item-mib", type=int, default=256, help="bytes of an item's file, in units of 2^20")
+    add("--max-clip-seconds", type=int, default=3600, help="of a clip: data.max_clip_seconds of the deck")
+    help_of_bytes = "bytes of an item's file, in units of 2^20; an entry has at most 4 times as many, and 1 / 64 of text"
+    add("--max-item-mib", type=int, default=256, help=help_of_bytes)
+    add("--no-decode", action="store_true", help="do not decode items: damaged ones are found by training alone")
 
 
 def parse_arguments():
@@ -221,7 +228,7 @@ def parse_arguments():
     arguments = parser.parse_args()
     if arguments.max_frames < 0 or not 0 < arguments.fps <= 1000:
         parser.error("--max-frames is 0 or more, --fps above 0 and up to 1000")
-    for name in ("max_image_pixels", "max_item_mib", "processes", "part_entries"):
+    for name in ("max_image_pixels", "max_clip_seconds", "max_item_mib", "processes", "part_entries"):
         if getattr(arguments, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is 1 or more")
     if not 0 <= arguments.held_out < 1 or (arguments.take_held_out and not arguments.held_out):
@@ -241,7 +248,7 @@ def main():
     out = arguments.out
     if out.suffix != ".h5" and out.exists():
         sys.exit(f"{out} is there; remove it, or name another folder")
-    files = [file for source in arguments.sources for file in files_of(source)]
+    files = [file for source in arguments.sources for file in files_of(source, arguments.format)]
     for file in files:
         reader_of(file, arguments.format)
     if arguments.images is None:
@@ -269,4 +276,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main, "packing")

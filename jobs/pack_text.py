@@ -24,6 +24,8 @@ import zlib
 from pathlib import Path
 
 from dataset_writer import DatasetWriter
+from packing.report import run
+from packing.source_files import is_litter
 from token_bytes import read_tokenizer, special_texts, token_bytes
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -38,7 +40,7 @@ def source_files(sources):
         if not source.is_dir():
             yield source
             continue
-        found = sorted(path for path in source.rglob("*") if path.name.endswith(SUFFIXES))
+        found = sorted(path for path in source.rglob("*") if path.name.endswith(SUFFIXES) and not is_litter(path))
         if not found:
             sys.exit(f"{source} holds no file that ends with {', '.join(SUFFIXES)}")
         yield from found
@@ -50,7 +52,8 @@ def read_text(path):
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
         return text.removeprefix("\ufeff")  # the mark that some editors put before all text
     except UnicodeDecodeError as fault:
-        sys.exit(f"{path} is not UTF-8: {fault.reason} at byte {fault.start}")
+        remedy = "; write it as UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        sys.exit(f"{path} is not UTF-8: {fault.reason} at byte {fault.start}{remedy}")
     except (OSError, EOFError, zlib.error) as fault:
         sys.exit(f"{path} cannot be read: {fault}")
 
@@ -228,4 +231,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main, "packing")

@@ -2,13 +2,31 @@
 """Parquet with a column of messages or conversations, or of a text (text, caption), and images inside
 (image, images: bytes, or {"bytes", "path"} as datasets has them) or by their paths."""
 
-import json
+import contextlib
+import resource
 import sys
 
+from packing.json_lines import parsed
 from packing.record import PLURALS, Entry, EntryFault
 
-ROWS = 16  # read at once
-MOST_GROUP_BYTES = 8 << 30
+ROWS = 16  # read at once, or fewer of so many bytes
+BATCH_BYTES = 64 << 20
+
+
+@contextlib.contextmanager
+def bounded_memory(most):
+    """So many more bytes than there are: a page or a dictionary takes what its file says, and a cell what they say."""
+    with open("/proc/self/statm") as state:
+        taken = int(state.read().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    bounds = [bound for bound in (taken + most, soft) if bound != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(bounds), hard))
+    try:
+        yield
+    except MemoryError:
+        raise EntryFault("too large", f"takes more than {most} bytes of memory") from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def opened(path):
@@ -16,14 +34,18 @@ def opened(path):
         import pyarrow.parquet
     except ImportError:
         sys.exit(f"{path}: Parquet takes the package pyarrow; .venv/bin/pip install -r jobs/requirements-parquet.txt")
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # which takes what is asked for, and no more
     try:
         return pyarrow.parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as fault:
-        sys.exit(f"{path}: cannot be read as Parquet: {fault}")
+        raise EntryFault("unreadable", f"cannot be read as Parquet: {fault}") from None
 
 
 def count(path):
-    return opened(path).metadata.num_rows
+    try:
+        return opened(path).metadata.num_rows
+    except EntryFault:  # of which reading tells
+        return None
 
 
 def source_of(cell):
@@ -40,9 +62,9 @@ def entry_of(name, row):
     for key in ("conversations", "messages"):
         if isinstance(value.get(key), str):  # as JSON
             try:
-                value[key] = json.loads(value[key])
-            except (ValueError, RecursionError) as fault:  # also of a number of too many digits
-                return Entry(name, None, {}, EntryFault("not JSON", f"its {key} are not JSON: {fault}"))
+                value[key] = parsed(value[key].removeprefix("\ufeff"))
+            except EntryFault as fault:
+                return Entry(name, None, {}, EntryFault(fault.kind, f"its text of {key} {fault}"))
     if "text" not in value and "caption" in value:
         value["text"] = value["caption"]
     return Entry(name, without_none(value), inside)
@@ -57,22 +79,23 @@ def without_none(value):
 
 def entries(path, limits, skip):
     file = opened(path)
-    number = 0
+    end = 0
     for group in range(file.metadata.num_row_groups):
         head = file.metadata.row_group(group)
-        if number + head.num_rows <= skip:
-            number += head.num_rows
+        number, end = end, end + head.num_rows
+        if end <= skip:
             continue
-        if head.total_byte_size > MOST_GROUP_BYTES:
-            fault = f"a group of rows takes {head.total_byte_size} bytes, more than {MOST_GROUP_BYTES}"
-            yield Entry(f"{path}[{number}]", None, {}, EntryFault("too large", fault))
-            return
-        try:
-            for batch in file.iter_batches(ROWS, row_groups=[group]):
-                for row in batch.to_pylist():
-                    if number >= skip:
-                        yield entry_of(f"{path}[{number}]", row)
-                    number += 1
-        except (OSError, ValueError) as fault:
-            yield Entry(f"{path}[{number}]", None, {}, EntryFault("unreadable", f"cannot be read further: {fault}"))
-            return
+        rows = max(1, min(ROWS, BATCH_BYTES * head.num_rows // max(1, head.total_byte_size)))
+        batches = file.iter_batches(rows, row_groups=[group], use_threads=False)
+        while number < end:
+            try:
+                with bounded_memory(2 * limits.most_entry_bytes):
+                    found = next(batches).to_pylist()
+            except (EntryFault, OSError, ValueError, StopIteration) as fault:
+                text = f"these rows up to {end} cannot be read: {fault}"
+                yield Entry(f"{path}[{number}]", None, {}, EntryFault(getattr(fault, "kind", "unreadable"), text))
+                break
+            for row in found:
+                if number >= skip:
+                    yield entry_of(f"{path}[{number}]", row)
+                number += 1

@@ -17,7 +17,7 @@ MOST_PATCHES = 256  # of an image, where the deck does not say it: NaFlex
 def read_parts(path):
     """The sections of a deck that name a language model and encoders, by name."""
     try:
-        deck = tomllib.loads(path.read_text(encoding="utf-8"))
+        deck = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as fault:
         sys.exit(f"{path}: {fault}")
     sections = {name: part for name, part in deck.get("model", {}).items() if isinstance(part, dict)}

@@ -3,11 +3,70 @@
 
 import json
 import os
+import re
 import sys
 import time
+import traceback
+import zlib
 
+MOST_CHARACTERS = 1000  # of an example
+# What a terminal takes for orders: C0 but tabs and line ends, C1, what turns the direction of writing, halves of characters.
+CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 EXAMPLES = 20  # of a reason; as many faults end packing
 PERIOD = 10  # seconds between lines where there is no terminal
+
+
+def printable(text):
+    return CONTROL.sub(
+        lambda found: "".join(f"\\x{byte:02x}" for byte in found[0].encode(errors="surrogatepass")), text
+    )
+
+
+class Screen:
+    """A stream to which texts of files are printed without what a terminal takes for orders."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def write(self, text):
+        return self.stream.write(printable(text))
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+
+def said(fault):
+    """What an error says; of one that a user cannot know, also its name and where it arose."""
+    if isinstance(fault, (OSError, EOFError, zlib.error, ValueError)) and str(fault):
+        return str(fault)
+    where = traceback.extract_tb(fault.__traceback__)[-1:]
+    return " ".join(
+        [type(fault).__name__, str(fault), *(f"({os.path.basename(at.filename)}:{at.lineno})" for at in where)]
+    )
+
+
+def run(main, what):
+    """A program of which every end is a sentence. `what` it does, for faults that name no file."""
+    sys.stdout, sys.stderr = Screen(sys.stdout), Screen(sys.stderr)
+    # HDF5's objects say once more, one by one, that they cannot be written.
+    sys.excepthook = sys.unraisablehook = lambda *_: None
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the same command goes on")
+    except MemoryError:
+        sys.exit("there is no memory left; the same command goes on, perhaps with fewer --processes")
+    except (OSError, RuntimeError) as fault:  # HDF5's are both, with the number in their text
+        number = fault.errno if getattr(fault, "errno", None) else re.search(r"errno = (\d+)|$", str(fault))[1]
+        why = os.strerror(int(number)) if number else said(fault)
+        print(
+            f"{getattr(fault, 'filename', None) or what}: {why}; see to room and rights there, and start again",
+            file=sys.stderr,
+        )
+        sys.stderr.flush()
+        os._exit(1)  # HDF5 may crash where it closes what it could not write
+    except Exception as fault:
+        sys.exit(f"{what}: {said(fault)}; this is a bug of zea")
 
 
 class Tally:
@@ -40,7 +99,7 @@ class Tally:
         found = self.counts[what].setdefault(kind, {"count": 0, "examples": []})
         found["count"] += 1
         if len(found["examples"]) < EXAMPLES:
-            found["examples"].append(example)
+            found["examples"].append(printable(example[:MOST_CHARACTERS]).replace("\n", "\\x0a"))
 
     def join(self, other):
         for name in ("entries", "samples", "tokens", "targets"):
@@ -101,4 +160,5 @@ class Progress:
             print(text, file=sys.stderr)
             return
         filled = round(30 * part)
-        print(f"\r[{'#' * filled}{'-' * (30 - filled)}] {text}\x1b[K", end=end, file=sys.stderr, flush=True)
+        screen = getattr(sys.stderr, "stream", sys.stderr)
+        print(f"\r[{'#' * filled}{'-' * (30 - filled)}] {text}\x1b[K", end=end, file=screen, flush=True)

@@ -4,15 +4,17 @@ sound stand at the marks of .json (conversations, messages, or text or caption),
 .txt."""
 
 import itertools
-import tarfile
-import zlib
 from pathlib import PurePosixPath
 
 from packing.forms import has_turns
 from packing.json_lines import parsed
 from packing.record import PLURALS, Entry, EntryFault
+from packing.source_files import MARK, READ_FAULTS, is_litter, opened
+from packing.tar_members import FILES, FOLDER, Tar
 
-MODALITIES = dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp"), "image") | dict.fromkeys(("wav", "flac"), "audio")
+MODALITIES = dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp"), "image") | dict.fromkeys(
+    ("wav", "flac"), "audio"
+)
 TEXTS = ("json", "txt", "caption")
 
 
@@ -21,6 +23,9 @@ def count(path):
 
 
 def key_of(member):
+    """Members of one are an entry; why the tar is not read further has one of its own."""
+    if member.is_end:
+        return None
     folder, _, name = member.name.rpartition("/")
     return f"{folder}/{name.partition('.')[0]}"
 
@@ -33,7 +38,9 @@ def checked(member, limits):
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
         raise EntryFault("outside", f"{member.name} lies outside the tar")
-    if not member.isreg():
+    if member.fault:
+        raise EntryFault(member.fault.kind, f"{member.name} cannot be read: {member.fault}")
+    if member.kind not in FILES:
         raise EntryFault("outside", f"{member.name} is a link or a device, not a file")
     most = limits.most_json_bytes if ending_of(member) in TEXTS else limits.most_item_bytes
     if member.size > most:
@@ -47,7 +54,11 @@ def value_of(texts):
     if not has_turns(value):
         text = texts.get("txt", texts.get("caption"))
         try:
-            value["text"] = text.decode().strip() if text is not None else value.get("text", value.get("caption"))
+            value["text"] = (
+                text.removeprefix(MARK).decode().strip()
+                if text is not None
+                else value.get("text", value.get("caption"))
+            )
         except UnicodeDecodeError as fault:
             raise EntryFault("text", f"its .txt is not UTF-8: {fault.reason}") from None
         if not isinstance(value["text"], str):
@@ -67,16 +78,20 @@ def check_items(value, inside, ignored):
 
 
 def entry_of(name, members, tar, limits):
-    """The members are read in any case, since a stream gives them once."""
-    inside, texts, ignored = {"image": [], "audio": []}, {}, set()
+    inside, texts, ignored, most = {"image": [], "audio": []}, {}, set(), limits.most_entry_bytes
     try:
         for member in members:
+            if member.is_end:
+                raise member.fault
             ending = ending_of(member)
             if ending not in MODALITIES and ending not in TEXTS:
-                ignored.add(f".{ending}")
+                ignored.add(f".{ending:.20}")
                 continue
             checked(member, limits)
-            data = tar.extractfile(member).read()
+            most -= member.size
+            if most < 0:
+                raise EntryFault("too large", f"its members have more than {limits.most_entry_bytes} bytes")
+            data = tar.read()
             if ending in TEXTS:
                 texts[ending] = data
             else:
@@ -86,16 +101,15 @@ def entry_of(name, members, tar, limits):
         return Entry(name, value, inside, notes=[f"members left out: {ending}" for ending in sorted(ignored)])
     except EntryFault as fault:
         return Entry(name, None, {}, fault)
+    except READ_FAULTS as fault:
+        return Entry(name, None, {}, EntryFault("unreadable", f"cannot be read: {fault}"))
 
 
 def entries(path, limits, skip):
-    try:
-        with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as tar:
-            members = (member for member in tar if not member.isdir())
-            for index, (key, group) in enumerate(itertools.groupby(members, key_of)):
-                if index >= skip:
-                    entry = entry_of(f"{path}[{key.removeprefix('/')}]", group, tar, limits)
-                    yield entry._replace(read=file.tell())
-                tar.members = []  # which a tar keeps of all that it has passed
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as fault:
-        yield Entry(str(path), None, {}, EntryFault("unreadable", f"cannot be read further: {fault}"))
+    with opened(path, is_text=False) as (file, raw):
+        tar = Tar(file)
+        members = (member for member in tar.members() if member.kind != FOLDER and not is_litter(member.name))
+        for index, (key, group) in enumerate(itertools.groupby(members, key_of)):
+            if index >= skip:
+                name = str(path) if key is None else f"{path}[{key.removeprefix('/')}]"
+                yield entry_of(name, group, tar, limits)._replace(read=raw.tell())

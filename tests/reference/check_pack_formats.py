@@ -30,7 +30,7 @@ INSPECT = sys.argv[3]
 
 
 class Limits:
-    most_item_bytes, most_json_bytes = 1 << 20, 1 << 22
+    most_item_bytes, most_json_bytes, most_entry_bytes = 1 << 20, 1 << 21, 1 << 22
 
 
 class Formats(FormatsCase):
@@ -102,7 +102,7 @@ class Formats(FormatsCase):
         write([{"conversations": json.dumps(TURNS), "image": {"bytes": PNG, "path": "gone"}}])
         self.expect(self.samples("in.parquet"), [PNG])
         write([{"conversations": "[", "image": PNG}])
-        self.assertIn("its conversations are not JSON", self.pack("in.parquet").stderr)
+        self.assertIn("its text of conversations is not JSON", self.pack("in.parquet").stderr)
         empty = {"bytes": b"", "path": None}
         for cells, part in [
             ([empty], "image inside is {'bytes': b'', 'path': None}; allowed are the bytes"),
@@ -114,7 +114,7 @@ class Formats(FormatsCase):
         write([{"image": [[1, 2], [3, 4]], "caption": "a b"}])
         self.assertIn("image inside is [1, 2];", self.pack("in.parquet").stderr)
         write([{"conversations": "1" * 5000, "image": PNG}])
-        self.assertIn("its conversations are not JSON: Exceeds the limit", self.pack("in.parquet").stderr)
+        self.assertIn("its text of conversations is not JSON: Exceeds the limit", self.pack("in.parquet").stderr)
         (self.folder / "in/in.parquet").write_bytes(b"PAR1 and no more")
         self.assertIn("cannot be read as Parquet", self.pack("in.parquet").stderr)
 
@@ -201,7 +201,7 @@ class Formats(FormatsCase):
             (talk(uri(b"hello")), "unreadable", "is neither JPEG nor PNG, nor WEBP, GIF, BMP"),
             (talk(uri(huge)), "too large", "1048576 x 1048576 pixels, more than --max-image-pixels 100000"),
             (talk(uri(webp)), "too large", "400 x 500 pixels, more than"),
-            (talk(uri(PNG + b"\0" * (2 << 20))), "too large", "more than --max-item-mib 1"),
+            (talk(uri(PNG + b"\0" * (1 << 20))), "too large", "more than --max-item-mib 1"),
             (talk("pipe.png"), "unreadable", "it is no regular file"),
             ({"messages": [{"role": "user", "content": [{"type": "smell"}]}]}, "turns", "a part of type smell"),
             ({"messages": [{"role": "judge", "content": "x"}]}, "turns", "ends with a human turn"),
@@ -213,7 +213,7 @@ class Formats(FormatsCase):
             (deep, "not JSON", "is nested too deeply"),
             ('{"id": ' + "1" * 5000 + "}", "not JSON", "is not JSON: Exceeds the limit"),
             ({**talk("a.png"), "answers": ["\ud83d"]}, "text", "text is not valid Unicode"),
-            ('"' + "x" * (5 << 20) + '"', "too large", "has more than 4194304 bytes"),
+            ('"' + "x" * (5 << 20) + '"', "too large", "has more than 2097152 bytes"),
             ({"messages": [{"role": r, "content": "x"} for r in ("tool", "assistant")]}, "turns", "is not where"),
         ]
         more = ["--on-fault", "skip", "--max-image-pixels", 100000, "--max-item-mib", 1]
@@ -232,7 +232,7 @@ class Formats(FormatsCase):
         (self.folder / "in/damaged.jsonl.gz").write_bytes(gzip.compress(b"")[:10] + b"\xff" * 20)
         self.assertIn("cannot be read further: Error -3", self.pack("damaged.jsonl.gz").stderr)
         (self.folder / "in/long.json").write_text("[" + "1" * 5000 + "]")
-        self.assertIn("long.json: Exceeds the limit", self.pack("long.json").stderr.splitlines()[0])
+        self.assertIn("long.json[0]: is not JSON: Exceeds the limit", self.pack("long.json").stderr.splitlines()[0])
         self.assertIn("there is no such file", self.pack("gone.jsonl").stderr)
         self.assertIn("its ending tells no format", self.pack("a.xyz").stderr)
         self.assertIn("holds no file that ends with", self.pack("none").stderr)
@@ -320,7 +320,7 @@ class Formats(FormatsCase):
         name = "in.json"
         (self.folder / "in" / name).write_text(json.dumps([{"conversations": TURNS, "image": "a.png"}] * 30))
         said = self.drawn_on_a_terminal(name)
-        self.assertRegex(said, r"\r\[#{30}\] 30 of 30 entries, [0-9,]+/s, 0 dropped\x1b\[K\r\n")
+        self.assertRegex(said, r"\r\[#{30}\] 30 entries, 100 % of 0.0 MiB read, [0-9,]+/s, 0 dropped\x1b\[K\r\n")
         self.assertNotIn("[#", self.pack(name).stderr)
 
     def many_of_unknown_number(self):

@@ -319,7 +319,7 @@ class Templates(FolderCase):
 
     def pack_lines(self, lines, *more):
         (self.folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return run("pack.py", self.folder / "in.jsonl", "--out", self.folder / "out.h5", *more)
+        return run("pack.py", "--no-decode", self.folder / "in.jsonl", "--out", self.folder / "out.h5", *more)
 
     def test_a_model_with_a_template(self):
         """Of a picture of 56 x 84 pixels six squares stand where the template has its mark."""
