@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -35,6 +36,8 @@ inline int report(const std::string& tool, const std::string& message, ExitCode 
 
 /// Parses the command line, runs `body`, and turns what it throws into an exit code.
 inline int run_tool(CLI::App& app, int argc, char** argv, const std::function<void()>& body) {
+  std::signal(SIGXFSZ,
+              SIG_IGN);  // a file beyond `ulimit -f` is an error of the call that writes it
   const std::string tool = app.get_name();
   app.footer(kExitCodes);
   app.add_flag_callback(kManualOption,

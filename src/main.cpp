@@ -2,6 +2,7 @@
 // zea: from the command line to an exit code. What a run does is in launch.cpp; here it is started
 // and its failures are told, once, by the rank that failed.
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -98,6 +99,8 @@ int run(int argc, char** argv, std::optional<zea::World>& world) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ,
+              SIG_IGN);  // a file beyond `ulimit -f` is an error of the call that writes it
   std::optional<zea::World> world;
   const int code = run(argc, argv, world);
   if (world) return code;

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/core/descriptor.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <utility>
+
+#include "zea/core/error.hpp"
 
 namespace zea {
 
@@ -16,6 +21,16 @@ Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
 
 Descriptor::~Descriptor() {
   if (is_open()) ::close(number_);
+}
+
+Descriptor open_for_writing(const std::string& path, int flags) {
+  constexpr int kNoLink = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+  Descriptor file(::open(path.c_str(), kNoLink | flags, 0666));
+  if (file.is_open()) return file;
+  throw StorageError("cannot write " + path + ": " +
+                     (errno == ELOOP ? "it is a symbolic link; look where it leads and remove it"
+                                     : std::strerror(errno)) +
+                     ", or choose another directory");
 }
 
 }  // namespace zea

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -33,16 +34,83 @@ std::string read_fully(int descriptor, const std::string& path, int64_t bytes) {
   return text;
 }
 
+/// All of the text, behind what is written already.
+void write_rest(const std::string& path, int flags, const std::string& text) {
+  const Descriptor file = open_for_writing(path, flags);
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t put = ::write(file.number(), text.data() + done, text.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0)
+      throw_storage_error("write", path, put < 0 ? errno : EIO,
+                          static_cast<int64_t>(text.size() - done));
+    done += static_cast<size_t>(put);
+  }
+}
+
+std::string size_limit() {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return "the file system holds no file of that size; choose another directory";
+  return "the limit on a file's size is " + std::to_string(limit.rlim_cur) +
+         " bytes (ulimit -f, in KiB); raise it: ulimit -f unlimited";
+}
+
+std::string full_disk(const std::string& path, int64_t needed_bytes) {
+  struct statvfs status {};
+  const bool is_known = ::statvfs(path.c_str(), &status) == 0 ||
+                        ::statvfs(parent_directory(path).c_str(), &status) == 0;
+  if (is_known && status.f_files > 0 && status.f_favail == 0)
+    return "the file system has no room for another file (inodes); remove some, or choose another "
+           "directory";
+  const int64_t free = free_bytes(path);
+  std::string needed =
+      needed_bytes > 0 ? "needed " + std::to_string(needed_bytes) + " bytes, " : "";
+  if (free > needed_bytes && needed_bytes > 0)
+    return "the disk or a project's quota is full: " + needed + "and the file system has " +
+           std::to_string(free) + " free; make room or choose another directory";
+  return "the disk is full: " + needed + "free " + std::to_string(free) +
+         "; make room or choose another directory";
+}
+
 }  // namespace
+
+std::string describe_storage_error(int error_number, const std::string& path,
+                                   int64_t needed_bytes) {
+  const std::string name = std::strerror(error_number);
+  switch (error_number) {
+    case ENOSPC:
+      return name + "; " + full_disk(path, needed_bytes);
+    case EDQUOT:
+      return name +
+             "; your quota there (of the user, the group or the project) is used up, however "
+             "much the disk has free; remove files, choose another directory, or ask for a larger "
+             "quota";
+    case EFBIG:
+      return name + "; " + size_limit();
+    case EROFS:
+      return name + "; choose another directory";
+    case EACCES:
+    case EPERM:
+      return name + "; you may not write there: choose another directory";
+    case EMFILE:
+      return name + "; raise the limit on open files: ulimit -n";
+    default:
+      return name;
+  }
+}
 
 void throw_storage_error(const std::string& call, const std::string& path, int error_number,
                          int64_t needed_bytes) {
-  std::string message = path + ": " + call + " failed: " + std::strerror(error_number);
-  if (error_number == ENOSPC || error_number == EDQUOT) {
-    message += " (needed " + std::to_string(needed_bytes) + " bytes, free " +
-               std::to_string(free_bytes(path)) + "); make room or choose another directory";
-  }
-  throw StorageError(message);
+  throw StorageError(path + ": " + call +
+                     " failed: " + describe_storage_error(error_number, path, needed_bytes));
+}
+
+void append_text(const std::string& path, const std::string& text) {
+  write_rest(path, O_APPEND, text);
+}
+
+void replace_text(const std::string& path, const std::string& text) {
+  write_rest(path, O_TRUNC, text);
 }
 
 void sync_file(const std::string& path) {

@@ -2,7 +2,8 @@
 #include "h5_call.hpp"
 
 #include <algorithm>
-#include <cerrno>
+#include <cstdlib>
+#include <string_view>
 #include <vector>
 
 #include "zea/io/durable_file.hpp"
@@ -48,9 +49,11 @@ std::string take_reasons() {
   return reasons.front() + "; " + reasons.back();
 }
 
-bool is_disk_full(const std::string& reasons) {
-  return reasons.find("errno = " + std::to_string(ENOSPC)) != std::string::npos ||
-         reasons.find("errno = " + std::to_string(EDQUOT)) != std::string::npos;
+/// The errno of a failed system call; 0: the failure was none. HDF5 has it in its text alone.
+int errno_in(const std::string& reasons) {
+  constexpr std::string_view kName = "errno = ";
+  const size_t begin = reasons.find(kName);
+  return begin == std::string::npos ? 0 : std::atoi(reasons.c_str() + begin + kName.size());
 }
 
 /// Sign, exponent and mantissa of a floating type.
@@ -84,12 +87,11 @@ H5Lock::H5Lock() : lock_(library_mutex()) {
 }
 
 void throw_h5(const H5Site& site, const std::string& what, int64_t needed_bytes) {
-  const std::string reasons = take_reasons();
-  std::string message = site.path + ": " + what + " (" + reasons + ")";
-  if (site.code == ExitCode::Storage && is_disk_full(reasons))
-    message += "; the disk is full: needed " + std::to_string(needed_bytes) + " bytes, free " +
-               std::to_string(free_bytes(site.path)) + "; make room or choose another directory";
-  throw_error(site.code, message);
+  std::string reasons = take_reasons();
+  const int error_number = site.code == ExitCode::Storage ? errno_in(reasons) : 0;
+  // HDF5's own text has addresses, and sizes of -1.
+  if (error_number != 0) reasons = describe_storage_error(error_number, site.path, needed_bytes);
+  throw_error(site.code, site.path + ": " + what + " (" + reasons + ")");
 }
 
 H5Handle make_h5_type(DType dtype, const H5Site& site) {

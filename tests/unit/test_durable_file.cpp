@@ -2,12 +2,18 @@
 #include "zea/io/durable_file.hpp"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+
 #include "io/direct_write.hpp"
 #include "support/files.hpp"
+#include "zea/io/h5.hpp"
 
 namespace zea::test_durable_file {
 namespace {
@@ -75,7 +81,65 @@ TEST(DurableFile, SaysWhatFailed) {
   EXPECT_TRUE(contains(error_of([] { rename_durably("/nowhere/a", "/nowhere/b"); }),
                        "rename to /nowhere/b"));
   EXPECT_TRUE(contains(error_of([] { throw_storage_error("write", "/", 28, 1000); }),
-                       "needed 1000 bytes, free "));
+                       "needed 1000 bytes, and the file system has "));
+}
+
+TEST(DurableFile, NamesWhatIsUsedUp) {
+  const auto told = [](int error_number) {
+    return error_of([&] { throw_storage_error("write", "/tmp/a", error_number, 1 << 20); });
+  };
+  EXPECT_TRUE(contains(told(EDQUOT), "Disk quota exceeded; your quota there"));
+  EXPECT_FALSE(contains(told(EDQUOT), "the disk is full"));
+  EXPECT_FALSE(contains(told(EDQUOT), "needed"));
+  EXPECT_TRUE(contains(told(EROFS), "Read-only file system; choose another directory"));
+  EXPECT_TRUE(contains(told(EMFILE), "ulimit -n"));
+  EXPECT_TRUE(contains(told(ENOSPC), "No space left on device; the disk or a project's quota"));
+}
+
+/// With SIGXFSZ ignored, as by zea and its tools.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const struct rlimit limit { bytes, before_.rlim_max };
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  struct rlimit before_ {};
+};
+
+TEST(DurableFile, NamesTheLimitOnFiles) {
+  const TemporaryDirectory directory;
+  const std::string text(8192, 'x');
+  const FileSizeLimit limit(4096);
+  for (const std::string& told :
+       {error_of([&] { write_text_durably(directory / "a", text); }),
+        error_of([&] { append_text(directory / "b", text); }), error_of([&] {
+          H5File file = H5File::create(directory / "c.h5");
+          file.write("x", {std::ssize(text)}, DType::UInt8, text.data());
+          file.close_and_sync();
+        })}) {
+    EXPECT_TRUE(contains(told, "File too large; the limit on a file's size is 4096 bytes"));
+    EXPECT_FALSE(contains(told, "18446744073709551615"));
+  }
+}
+
+TEST(AppendText, AndReplaceTextFollowNoLink) {
+  const TemporaryDirectory directory;
+  append_text(directory / "a", "1\n");
+  append_text(directory / "a", "2\n");
+  EXPECT_EQ(read_bytes(directory / "a"), "1\n2\n");
+  replace_text(directory / "a", "3");
+  EXPECT_EQ(read_bytes(directory / "a"), "3");
+  std::filesystem::create_symlink("a", directory / "link");
+  EXPECT_TRUE(contains(error_of([&] { append_text(directory / "link", "4"); }), "symbolic link"));
+  EXPECT_TRUE(contains(error_of([&] { replace_text(directory / "link", "4"); }), "symbolic link"));
+  EXPECT_EQ(read_bytes(directory / "a"), "3");
 }
 
 TEST(DurableFile, KnowsTheFreeSpace) {

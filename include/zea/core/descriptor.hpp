@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 namespace zea {
 
 /// An open file or socket, closed at the end; where close() itself can fail, its owner calls it.
@@ -17,5 +19,10 @@ class Descriptor {
  private:
   int number_;
 };
+
+/// Opens the file `path` for writing, with `flags` (O_APPEND, O_TRUNC), and makes it where there is
+/// none. A symbolic link of that name, which a directory of somebody else's may hold, is refused.
+/// Throws StorageError.
+Descriptor open_for_writing(const std::string& path, int flags);
 
 }  // namespace zea

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that survive a crash: written in full, synced, and only then given their name. A reader
 // therefore sees either the old file, the new file, or none, never half of one. Every failure is a
-// StorageError naming the path and, when the disk is full, the bytes needed and free.
+// StorageError naming the path, and what to do where a disk, a quota or a limit is used up.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,11 @@ void rename_durably(const std::string& from, const std::string& to);
 /// Writes `text` to `path`.tmp, syncs it, renames it to `path`.
 void write_text_durably(const std::string& path, const std::string& text);
 
+/// Writes `text` to the end of a file, or in place of what is there, at once and without syncing
+/// it. A symbolic link is not followed.
+void append_text(const std::string& path, const std::string& text);
+void replace_text(const std::string& path, const std::string& text);
+
 /// All of a file. Throws WeightsError when it cannot be read, is no regular file, is a symbolic
 /// link, or has more than `max_bytes`.
 std::string read_text(const std::string& path, int64_t max_bytes);
@@ -37,6 +42,9 @@ int64_t free_bytes(const std::string& path);
 /// Throws StorageError when the file system of `path` has less than `needed_bytes` left: to be
 /// asked before the first byte is written.
 void check_free_bytes(const std::string& path, int64_t needed_bytes);
+
+/// A failure's name and, where a disk, a quota or a limit is used up, which and what to do.
+std::string describe_storage_error(int error_number, const std::string& path, int64_t needed_bytes);
 
 /// Throws StorageError for failed call `call` on `path` with the errno `error_number`.
 [[noreturn]] void throw_storage_error(const std::string& call, const std::string& path,
