@@ -1,31 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/core/log.hpp"
 
-#include <spdlog/sinks/basic_file_sink.h>
+#include <fcntl.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <string_view>
 
-#include "zea/core/error.hpp"
+#include "zea/core/descriptor.hpp"
 #include "zea/core/printable.hpp"
 
 namespace zea {
 namespace {
 
-std::shared_ptr<spdlog::sinks::sink> open_sink(const std::string& file) {
-  try {
-    return std::make_shared<spdlog::sinks::basic_file_sink_mt>(file, /*truncate=*/false);
-  } catch (const spdlog::spdlog_ex& error) {
-    throw StorageError(std::string("cannot write the log: ") + error.what() +
-                       "; choose another run directory with -d");
+/// Appends lines to a file. spdlog's own sink would follow a symbolic link.
+class FileSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit FileSink(const std::string& path) : file_(open_for_writing(path, O_APPEND)) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    for (size_t done = 0; done < line.size();) {
+      const ssize_t put = ::write(file_.number(), line.data() + done, line.size() - done);
+      if (put < 0 && errno == EINTR) continue;
+      if (put <= 0) spdlog::throw_spdlog_ex("cannot write the log", errno);
+      done += static_cast<size_t>(put);
+    }
   }
-}
+  void flush_() override {}
+
+  Descriptor file_;
+};
 
 /// Whether the process that started this one writes to a terminal.
 bool has_launcher_a_terminal() {
@@ -57,7 +72,7 @@ Log::Log(bool speaks, const std::string& file) : sinks_(std::make_unique<Sinks>(
   sinks_->terminal->set_pattern("%v");
   sinks_->terminal->flush_on(spdlog::level::info);
   if (file.empty()) return;
-  sinks_->file = std::make_shared<spdlog::logger>("file", open_sink(file));
+  sinks_->file = std::make_shared<spdlog::logger>("file", std::make_shared<FileSink>(file));
   sinks_->file->set_pattern("%Y-%m-%d %H:%M:%S %l %v");
   sinks_->file->flush_on(spdlog::level::info);
 }

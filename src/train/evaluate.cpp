@@ -2,12 +2,12 @@
 #include "zea/train/evaluate.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "zea/core/error.hpp"
 #include "zea/data/text.hpp"
+#include "zea/io/durable_file.hpp"
 #include "zea/train/gather_text.hpp"
 
 namespace zea {
@@ -269,11 +269,7 @@ namespace {
 
 /// Also where there are none: those of an earlier run would be taken for these.
 void write_predictions(const Evaluation& evaluation, const std::string& directory) {
-  const std::string path = directory + "/predictions.jsonl";
-  std::ofstream out(path);
-  out << evaluation.predictions_jsonl;
-  out.close();
-  if (!out) throw StorageError("cannot write " + path + "; is the disk full?");
+  replace_text(directory + "/predictions.jsonl", evaluation.predictions_jsonl);
 }
 
 }  // namespace

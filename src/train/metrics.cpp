@@ -6,8 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "zea/core/error.hpp"
 #include "zea/core/formatted.hpp"
+#include "zea/io/durable_file.hpp"
 
 namespace zea {
 namespace {
@@ -176,10 +176,7 @@ void MetricsFile::write_events(const std::string& directory, int64_t first_step)
 void MetricsFile::append_line(const nlohmann::ordered_json& line) const {
   if (path_.empty()) return;
   const bool goes_on = ends_within_line(path_);
-  std::ofstream out(path_, std::ios::app);
-  out << (goes_on ? "\n" : "") << line.dump() << '\n';
-  out.close();
-  if (!out) throw StorageError("cannot write " + path_ + "; is the disk full?");
+  append_text(path_, (goes_on ? "\n" : "") + line.dump() + '\n');
   if (events_) events_->append(line.at("step").get<int64_t>(), scalars_of(line));
 }
 

@@ -2,19 +2,26 @@
 #include "zea/train/run_directory.hpp"
 
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <cstring>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "zea/core/descriptor.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/formatted.hpp"
 #include "zea/core/host_name.hpp"
+#include "zea/core/stopwatch.hpp"
+#include "zea/io/durable_file.hpp"
 
 namespace zea {
 namespace {
@@ -29,6 +36,7 @@ struct Holder {
 
   bool operator==(const Holder&) const = default;
   std::string describe() const {
+    if (host.empty()) return "a file that names no run";
     return "host " + host + ", process " + process + (job.empty() ? "" : ", job " + job);
   }
 };
@@ -78,10 +86,16 @@ Holder own_holder() {
           .machine = first_line("/etc/machine-id")};
 }
 
+/// Of nobody where the file is a link, or none of ours.
 Holder read_holder(const fs::path& lock) {
-  std::ifstream file(lock);
+  constexpr int64_t kMaxBytes = 4096;
   Holder holder;
-  for (const auto line : kLines) std::getline(file, holder.*line);
+  try {
+    std::istringstream file(read_text(lock.string(), kMaxBytes));
+    for (const auto line : kLines) std::getline(file, holder.*line);
+  } catch (const WeightsError&) {
+    return {};
+  }
   return holder;
 }
 
@@ -100,52 +114,86 @@ bool is_stale(const Holder& holder, const Holder& own) {
 }
 
 [[noreturn]] void fail(const std::string& what, const fs::path& path) {
-  throw StorageError("cannot " + what + " " + path.string() + ": " + std::strerror(errno));
+  throw_storage_error(what, path.string(), errno);
+}
+
+std::string user_name(uid_t user) {
+  const passwd* entry = getpwuid(user);
+  return entry ? entry->pw_name : std::to_string(user);
+}
+
+/// The process of this machine that holds a file's lock, as /proc/locks has it.
+std::string lock_holder(int file) {
+  struct stat status {};
+  if (fstat(file, &status) != 0) return "a process";
+  const std::string inode = formatted(" %02x:%02x:%lu ", major(status.st_dev), minor(status.st_dev),
+                                      static_cast<unsigned long>(status.st_ino));
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);) {
+    std::istringstream fields(line);
+    std::string number, kind, mode, access, process;
+    fields >> number >> kind >> mode >> access >> process;
+    if (kind != "FLOCK" || line.find(inode) == std::string::npos) continue;
+    struct stat of_process {};
+    if (stat(("/proc/" + process).c_str(), &of_process) != 0) break;
+    return "process " + process + " (" + first_line(("/proc/" + process + "/comm").c_str()) +
+           ") of user " + user_name(of_process.st_uid);
+  }
+  return "a process of another machine or container";
 }
 
 /// Lets one start at a time look at a directory's lock, so that two of them never take over the
 /// same dead one: the second would delete the first one's. Where the file system has no such locks
-/// it does without.
+/// it does without. Whoever may read the directory can take it, but no start waits for ever.
 class Guard {
  public:
   explicit Guard(const std::string& directory)
       : file_(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    while (file_.is_open() && flock(file_.number(), LOCK_EX) != 0 && errno == EINTR) continue;
+    constexpr double kMostSeconds = 5;
+    const Stopwatch clock;
+    while (file_.is_open() && flock(file_.number(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EINTR && errno != EWOULDBLOCK) return;
+      if (clock.seconds() > kMostSeconds)
+        throw StorageError("the run directory " + directory + " is locked (flock) by " +
+                           lock_holder(file_.number()) +
+                           ", which no start of zea does for so long; end that process, keep "
+                           "others from reading the directory (chmod go-rx), or choose another "
+                           "with -d");
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
   }
 
  private:
   Descriptor file_;
 };
 
-void write_holder(const fs::path& path, const Holder& holder) {
-  std::ofstream out(path);
-  for (const auto line : kLines) out << holder.*line << '\n';
-  out.close();
-  if (out) return;
+/// False where there is a file, or a link, of that name.
+bool write_holder(const fs::path& path, const Holder& holder) {
+  constexpr int kNew = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+  const Descriptor file(open(path.c_str(), kNew, 0644));
+  if (!file.is_open() && errno == EEXIST) return false;
+  if (!file.is_open()) fail("create", path);
+  std::string text;
+  for (const auto line : kLines) text += holder.*line + '\n';
+  const ssize_t written = write(file.number(), text.data(), text.size());
+  if (written == std::ssize(text)) return true;
+  if (written >= 0) errno = ENOSPC;  // for what is left
   const int error = errno;
   unlink(path.c_str());  // a lock of nobody
   errno = error;
   fail("write", path);
 }
 
-/// For file systems without hard links: the lock is empty for a moment.
-bool make_lock_in_place(const fs::path& lock, const Holder& own) {
-  const int file = open(lock.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (file < 0 && errno == EEXIST) return false;
-  if (file < 0) fail("make", lock);
-  close(file);
-  write_holder(lock, own);
-  return true;
-}
-
-/// Makes the lock, with its text in it from the start; false when there is one.
+/// Makes the lock, with its text in it from the start; false when there is one. Where the file
+/// system has no hard links the lock is empty for a moment.
 bool make_lock(const fs::path& lock, const Holder& own) {
   const fs::path draft = lock.string() + "." + own.host + "." + own.process;
-  write_holder(draft, own);
+  unlink(draft.c_str());  // of a process that had this number and died, or not ours
+  if (!write_holder(draft, own)) fail("create", draft);
   const int error = link(draft.c_str(), lock.c_str()) == 0 ? 0 : errno;
   unlink(draft.c_str());
   if (error == 0 || error == EEXIST) return error == 0;
-  return make_lock_in_place(lock, own);
+  return write_holder(lock, own);
 }
 
 }  // namespace
@@ -184,11 +232,7 @@ RunDirectory::~RunDirectory() {
 }
 
 void RunDirectory::write_deck(const std::string& toml) const {
-  const fs::path file = fs::path(path_) / "deck.used.toml";
-  std::ofstream out(file);
-  out << toml;
-  out.close();
-  if (!out) fail("write", file);
+  replace_text(path_ + "/deck.used.toml", toml);
 }
 
 }  // namespace zea

@@ -6,13 +6,12 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
-#include "zea/core/error.hpp"
 #include "zea/core/stopwatch.hpp"
+#include "zea/io/durable_file.hpp"
 
 namespace zea {
 namespace {
@@ -22,13 +21,6 @@ bool claim(const std::string& mark) {
   const int file = open(mark.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file >= 0) close(file);
   return file >= 0 || errno != EEXIST;
-}
-
-void write(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) throw StorageError("cannot write " + path + ": " + std::strerror(errno));
 }
 
 bool is_written_within(const std::string& mark, double seconds) {
@@ -55,8 +47,8 @@ HangReport write_hang_report(const std::string& directory, const std::string& te
   const std::string mark = directory + "/told";
   if (!claim(mark))
     return is_written_within(mark, seconds) ? HangReport::ByAnother : HangReport::HalfWritten;
-  write(hang_report_path(directory), text);
-  write(mark, "written\n");
+  replace_text(hang_report_path(directory), text);
+  replace_text(mark, "written\n");
   return HangReport::Written;
 }
 

@@ -88,7 +88,7 @@ std::optional<NodeNews> read_node(const std::string& path, size_t most) {
 /// Overwrites in place and closes: a reader on another node that opens the file afterwards sees
 /// it, also where file systems keep names and attributes in caches.
 void overwrite(const std::string& path, const std::string& text) {
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
   const bool written =
       file >= 0 && pwrite(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
       ftruncate(file, static_cast<off_t>(text.size())) == 0;

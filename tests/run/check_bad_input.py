@@ -251,7 +251,7 @@ class BadInput(zr.ZeaTest):
 
     def test_log_in_the_way(self):
         (self.folder / "run" / "log.txt").mkdir(parents=True)
-        self.refuse(7, ["cannot write the log", "choose another run directory with -d"], alone=True)
+        self.refuse(7, ["log.txt: ", "choose another directory"], alone=True)
 
     def test_wrong_override(self):
         self.refuse(

@@ -137,7 +137,7 @@ class Evaluate(zr.ZeaTest):
             more = [*keys, f'checkpoint.on_failure="{on_failure}"']
             result = zr.run_zea(2, ["-i", deck, "-d", run, *more], run)
             self.assert_code(result, code)
-            self.assertIn("predictions.jsonl; is the disk full?", result.output)
+            self.assertIn("predictions.jsonl: Is a directory", result.output)
         self.assertEqual(zr.last_step(self.folder / "continue"), 2)
 
     def generate(self, deck, name, *keys):

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/train/run_directory.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +18,7 @@
 
 #include "support/files.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/host_name.hpp"
 
 /// Takes its time with locks, so that starts that are not kept apart get into each other's way.
 extern "C" int unlink(const char* path) noexcept {
@@ -199,6 +202,39 @@ TEST(RunDirectory, IsTakenOverByOneOfManyThatStartAtOnce) {
     left.collect();
     EXPECT_EQ(takers(left.path(), 20), 1);
   }
+}
+
+TEST(RunDirectory, FollowsNoLinkThatIsLeftInIt) {
+  const TemporaryDirectory folder;
+  const std::string path = folder / "run", own = folder / "own";
+  write_bytes(own, "kept");
+  std::filesystem::create_directory(path);
+  for (const std::string& name :
+       {std::string("deck.used.toml"), "LOCK." + host_name() + "." + std::to_string(getpid())})
+    std::filesystem::create_symlink(own, path + "/" + name);
+
+  const RunDirectory held(path);
+
+  EXPECT_TRUE(contains(error_of([&] { held.write_deck("[run]"); }), "it is a symbolic link"));
+  EXPECT_EQ(read_bytes(own), "kept");
+  std::filesystem::remove(path + "/LOCK");
+  std::filesystem::create_symlink(own, path + "/LOCK");
+  EXPECT_TRUE(contains(error_of([&] { RunDirectory second(path); }),
+                       "is in use by a file that names no run"));
+  EXPECT_EQ(read_bytes(own), "kept");
+}
+
+TEST(RunDirectory, NamesWhoKeepsAllStartsFromIt) {
+  const TemporaryDirectory folder;
+  const int file = open(folder.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_EQ(flock(file, LOCK_EX), 0);
+
+  const std::string told = error_of([&] { RunDirectory run(folder.path()); });
+
+  EXPECT_TRUE(contains(told, " is locked (flock) by process " + std::to_string(getpid()) + " ("));
+  EXPECT_TRUE(contains(told, "chmod go-rx"));
+  close(file);
+  EXPECT_EQ(error_of([&] { RunDirectory run(folder.path()); }), "");
 }
 
 }  // namespace
