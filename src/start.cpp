@@ -42,10 +42,28 @@ std::unique_ptr<WeightsSource> open_model(const std::string& path, OpenModel ope
   return merge_adapters(open(path));
 }
 
+/// The deck inside a checkpoint that lies in no run directory may be a stranger's: the user names
+/// the folders that it would write to.
+void check_named(const CommandLine& line, const Options& options) {
+  std::string unnamed;
+  if (line.directory.empty() && !is_overridden("run.directory", line.overrides))
+    unnamed = "the run directory: -d DIRECTORY";
+  if (!options.data.cache_features.empty() && !is_overridden("data.cache_features", line.overrides))
+    unnamed += std::string(unnamed.empty() ? "" : "; ") +
+               "the folder of kept features, which that deck has as " +
+               options.data.cache_features + ": data.cache_features=FOLDER, or \"\" for none";
+  if (!unnamed.empty())
+    throw DeckError(line.restart +
+                    " lies in no run directory (RUN/checkpoints/step-N), so the "
+                    "folders of the deck inside are not taken. Name " +
+                    unnamed);
+}
+
 /// runs/<deck's name> unless the deck or the command line say otherwise; a restart goes on where it
 /// was.
 std::string choose_directory(const CommandLine& line, const Options& options,
                              const std::string& restarted) {
+  if (!line.restart.empty() && restarted.empty() && line.deck.empty()) check_named(line, options);
   if (!line.directory.empty()) return line.directory;
   if (!restarted.empty() && !is_overridden("run.directory", line.overrides)) return restarted;
   if (!options.run.directory.empty()) return options.run.directory;

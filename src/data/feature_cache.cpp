@@ -26,6 +26,9 @@ constexpr const char* kFingerprint = "fingerprint";
 /// process takes it for whole.
 constexpr const char* kUnfinished = ".tmp";
 
+/// Begins a part's name.
+constexpr const char* kPart = "part-";
+
 /// A part has a 1024th of all features, within these bounds: many enough for all ranks to have
 /// some, few enough for a folder.
 constexpr int64_t kParts = 1024;
@@ -86,7 +89,7 @@ FeatureCache::FeatureCache(FeatureFormat format, const std::vector<SampleIndex>&
 FeatureCache::~FeatureCache() = default;
 
 std::string FeatureCache::path(size_t part) const {
-  return format_.folder + formatted("/part-%06zu.h5", part);
+  return format_.folder + formatted("/%s%06zu.h5", kPart, part);
 }
 
 std::vector<ItemShape> FeatureCache::shapes(int64_t sample) const {
@@ -181,7 +184,9 @@ KeptItem FeatureCache::read(const Sample& sample, size_t number, uint8_t* target
 
 void remove_unfinished_parts(const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.path().extension() == kUnfinished) remove_file(entry.path().string());
+    if (entry.path().extension() == kUnfinished &&
+        entry.path().filename().string().starts_with(kPart))
+      remove_file(entry.path().string());
 }
 
 struct FeatureWriter::Target {

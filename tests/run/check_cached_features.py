@@ -2,6 +2,7 @@
 """data.cache_features: the losses of a run without it, bit for bit; a resumed run goes on with the
 same features; checkpoints are whole; a run that dies while it computes them leaves what it has."""
 
+import shutil
 import subprocess
 
 import zea_run as zr
@@ -70,6 +71,10 @@ class CachedFeatures(zr.ZeaTest):
 
     def test_refusals(self):
         self.train("first", *self.cached)
+        outside = self.folder / "outside"  # any run directory
+        shutil.copytree(zr.checkpoints(self.folder / "first")[-1], outside)
+        other = self.run_in(self.folder / "other", 1, "-r", outside, code=2)
+        self.assertIn(f"which that deck has as {self.folder}/features", other.output)
         other = self.train("other", *self.cached, "data.image_mean=[0.5, 0.5, 0.5]", code=3)
         self.assertIn("made with other preprocessing, so", other.output)
         other = self.train("other", *self.cached, "precision.preset=bf16", code=3)

@@ -3,6 +3,8 @@
 checkpoint, and settings that would change what a resumed run sees."""
 
 import os
+import resource
+import shutil
 
 import zea_run as zr
 
@@ -80,6 +82,36 @@ class Directories(zr.ZeaTest):
         """Or the first checkpoint would be."""
         result = self.zea(2, "-i", self.deck, "-d", os.fsdecode(b"caf\xe9"))
         self.assertIn("the run directory caf\\xe9 is not UTF-8", result.output)
+
+    def test_links_of_a_stranger_are_not_followed(self):
+        own = self.folder / "own"
+        own.write_text("kept")
+        for name in ("deck.used.toml", "log.txt", "metrics.jsonl"):
+            linked = self.folder / name.partition(".")[0]
+            linked.mkdir()
+            (linked / name).symlink_to(own)
+            result = self.zea(7, "-i", self.deck, "-d", linked, "schedule.steps=2")
+            self.assertIn(f"cannot write {linked}/{name}: it is a symbolic link", result.output)
+            self.assertEqual(own.read_text(), "kept")
+
+    def test_a_checkpoint_outside_a_run_names_no_folder_to_write_to(self):
+        downloaded = self.folder / "downloaded"
+        shutil.copytree(self.run_directory / "checkpoints/step-00000002", downloaded)
+        before = self.names()
+        result = self.zea(2, "-r", downloaded, "schedule.steps=8")
+        self.assertIn(f"{downloaded} lies in no run directory", result.output)
+        self.assertIn("Name the run directory: -d DIRECTORY", result.output)
+        self.assertEqual(self.names(), before)
+        self.zea(0, "-r", downloaded, "-d", self.folder / "other", "schedule.steps=3")
+
+    def test_a_limit_on_files_is_named(self):
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 10, most))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, (most, most))
+        # mpirun itself needs larger files.
+        result = zr.answer("-i", self.deck, "-d", self.folder / "limited", "schedule.steps=2")
+        self.assert_code(result, 7)
+        self.assertIn("the limit on a file's size is 32768 bytes (ulimit -f", result.output)
 
     def test_another_batch_is_refused(self):
         for change in ("schedule.global_batch=3", "run.seed=7", "data.shuffle=true"):
