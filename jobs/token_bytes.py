@@ -46,6 +46,7 @@ def byte_of_character():
 def token_bytes(tokenizer):
     """Bytes of the ids 0 .. vocabulary - 1; empty for special tokens and for unused ids."""
     description = json.loads(tokenizer.to_str())
+    added = {token["id"] for token in description["added_tokens"]}
     special = {token["id"] for token in description["added_tokens"] if token["special"]}
     byte_level = '"ByteLevel"' in json.dumps([description["decoder"], description["pre_tokenizer"]])
     decode = decode_byte_level() if byte_level else decode_sentencepiece
@@ -53,7 +54,7 @@ def token_bytes(tokenizer):
     pieces = [b""] * (max(vocabulary.values()) + 1)
     for text, number in vocabulary.items():
         if number not in special:
-            pieces[number] = decode(text)
+            pieces[number] = text.encode() if byte_level and number in added else decode(text)
     return pieces
 
 

@@ -15,9 +15,10 @@ import sys
 from model_directory import read_object
 from packing.anchors import Anchors, margins, marked_messages
 from packing.record import EntryFault
-from packing.sandbox import BEGIN, END, compiled, limits
+from packing.sandbox import BEGIN, END, MOST_BYTES, TooMuch, compiled, limits
 
 PROBE = "zea asks"
+LIMITS = "template's limits"
 MOST_SINGLY = 64  # turns of a conversation that are found by renderings of their own
 
 
@@ -79,7 +80,9 @@ class ChatTemplate:
     def tried_all(self, messages, prompt=False):
         try:
             return self.write(messages, prompt)
-        except EntryFault:
+        except EntryFault as fault:
+            if fault.kind == LIMITS:
+                sys.exit(f"{fault}; name another: --chat-template FILE")
             return ""
 
     def check(self):
@@ -113,9 +116,12 @@ class ChatTemplate:
                 return self.template.render(
                     messages=messages, tools=tools, documents=None, add_generation_prompt=prompt, **self.names
                 )
+        except MemoryError:
+            raise EntryFault(LIMITS, f"the chat template takes more than {MOST_BYTES >> 20} MiB of memory") from None
+        except TooMuch as fault:
+            raise EntryFault(LIMITS, f"the chat template is stopped: {fault}") from None
         except Exception as fault:  # a template may fail in any way, and says why itself
-            why = "it takes too much memory" if isinstance(fault, MemoryError) else fault
-            raise EntryFault("template", f"the chat template says: {why}") from None
+            raise EntryFault("template", f"the chat template says: {fault}") from None
 
     def render(self, messages, tools=None):
         """The text, and begin and end of each answer in it. Raises Unmaskable."""

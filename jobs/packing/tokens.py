@@ -6,7 +6,7 @@ import bisect
 import sys
 
 from packing.anchors import NOT_CHARACTERS
-from packing.chat_template import Unmaskable
+from packing.chat_template import PROBE, Unmaskable
 from packing.forms import unread
 from packing.record import ITEMS, LEARNED, MARKS, EntryFault, Item
 from tokenizers import AddedToken, Tokenizer
@@ -210,7 +210,7 @@ class TemplateTurns(Tokens):
         self.opening = opening(tokenizer) if self.marks else []
 
     def tried(self, modality):
-        return self.template.tried([{"type": modality}, {"type": "text", "text": "?"}])
+        return self.template.tried([{"type": modality}, {"type": "text", "text": PROBE}])
 
     def mark(self, modality):
         """What of the template's text an item's takes the place of, and whether it writes that itself."""
@@ -226,9 +226,11 @@ class TemplateTurns(Tokens):
         return before + self.marks[modality][0] + after
 
     def is_spaced(self, modality):
-        """Whether a new line is written behind an item in any case, so that LLaVA's "<image>\n" would make another."""
+        """Whether a new line is written between an item and a text in any case, so that LLaVA's "<image>\n" would make
+        another."""
         beside = self.turns.beside_image if modality == "image" else ""
-        return (self.tried(modality).partition(self.marks[modality][0])[2] + "?").startswith("\n") or beside.endswith("\n")
+        between, text, _ = self.tried(modality).partition(self.marks[modality][0])[2].partition(PROBE)
+        return beside.endswith("\n") or (text == PROBE and between.endswith("\n"))
 
     def content(self, message):
         """A text, or a list of parts, as the entry has it where the template takes that."""

@@ -282,6 +282,9 @@ class Templates(FolderCase):
                 with self.assertRaises(EntryFault) as left:
                     self.template(source).render([{"role": role, "content": text} for role, text in TALK[:3]])
                 self.assertIn(part, str(left.exception))
+        with self.assertRaises(SystemExit) as left, mock.patch("packing.sandbox.SECONDS", 0.2):
+            self.template(long + body)
+        self.assertIn("is stopped: it takes more than 0.2 seconds; name another", str(left.exception))
 
     def test_dates_stay_those_of_the_beginning(self):
         source = "{{ strftime_now('%d %b %Y') }}" + CHATML

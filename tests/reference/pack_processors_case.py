@@ -8,15 +8,28 @@ from transformers import (
     CLIPImageProcessor,
     Gemma3ImageProcessor,
     Gemma3Processor,
+    GotOcr2ImageProcessor,
+    Idefics3ImageProcessor,
+    Idefics3Processor,
+    InternVLProcessor,
+    InternVLVideoProcessor,
+    LlavaNextImageProcessor,
+    LlavaNextProcessor,
+    LlavaOnevisionImageProcessor,
+    LlavaOnevisionProcessor,
+    LlavaOnevisionVideoProcessor,
     LlavaProcessor,
     PixtralImageProcessor,
     PixtralProcessor,
     PreTrainedTokenizerFast,
+    Qwen2AudioProcessor,
     Qwen2VLImageProcessor,
     Qwen2VLProcessor,
+    Qwen2_5_VLProcessor,
     Qwen2VLVideoProcessor,
     Qwen3VLProcessor,
     Qwen3VLVideoProcessor,
+    WhisperFeatureExtractor,
 )
 
 END = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -53,9 +66,9 @@ def make_tokenizer(special, is_begun=False):
 def qwen_vl(family):
     vision = {"patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
     limits = {"min_pixels": 256, "max_pixels": 4096}
-    sizes = {"size": {"shortest_edge": 256, "longest_edge": 4096 if family == "qwen2_vl" else 1 << 20}}
-    video = (Qwen2VLVideoProcessor if family == "qwen2_vl" else Qwen3VLVideoProcessor)(**QWEN, **sizes)
-    make = Qwen2VLProcessor if family == "qwen2_vl" else Qwen3VLProcessor
+    sizes = {"size": {"shortest_edge": 256, "longest_edge": 1 << 20 if family == "qwen3_vl" else 4096}}
+    video = (Qwen3VLVideoProcessor if family == "qwen3_vl" else Qwen2VLVideoProcessor)(**QWEN, **sizes)
+    make = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor, "qwen3_vl": Qwen3VLProcessor}[family]
     around = lambda token: VISION[0] + token + VISION[1]  # noqa: E731
     source = PARTS.replace("IMAGE", around(VISION[2])).replace("VIDEO", around(VISION[3]))
     special = SPECIAL + VISION
@@ -95,6 +108,61 @@ def gemma3(family):
     return special, config, build
 
 
+def internvl(family):
+    special = SPECIAL + ["<img>", "</img>", "<IMG_CONTEXT>", "<video>"]
+    vision = {"image_size": [28, 28], "patch_size": [7, 7]}
+    config = {"image_token_id": special.index("<IMG_CONTEXT>"), "downsample_ratio": 0.5, "vision_config": vision}
+    image = GotOcr2ImageProcessor(size={"height": 28, "width": 28}, crop_to_patches=True, max_patches=3)
+    more = {"image_seq_length": 4, "chat_template": IMAGES_FIRST.replace("IMAGE", "<IMG_CONTEXT>")}
+    build = lambda t: InternVLProcessor(image, t, InternVLVideoProcessor(), **more)  # noqa: E731
+    return special, config, build
+
+
+def smolvlm(family):
+    tiles = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+    special = SPECIAL + ["<fake_token_around_image>", "<global-img>", "<image>", "<end_of_utterance>", *tiles]
+    vision = {"image_size": 28, "patch_size": 7}
+    config = {"image_token_id": special.index("<image>"), "scale_factor": 2, "vision_config": vision}
+    sizes = {"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 28}}
+    source = (
+        "<|im_start|>{% for m in messages %}{{ m.role | capitalize }}{% if m.content[0].type == 'image' %}{{ ':' }}"
+        "{% else %}{{ ': ' }}{% endif %}{% for c in m.content %}{% if c.type == 'text' %}{{ c.text }}"
+        "{% elif c.type == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+    )
+    more = {"image_seq_len": 4, "chat_template": source}
+    build = lambda t: Idefics3Processor(Idefics3ImageProcessor(**sizes), t, **more)  # noqa: E731
+    return special, config, build
+
+
+def llava_next(family):
+    special = SPECIAL + ["<image>"]
+    grid = [[28, 56], [56, 28], [56, 56]]
+    tower = {"llava_next": "clip_vision_model", "llava_onevision": "siglip_vision_model"}[family]
+    vision = {"model_type": tower, "image_size": 28, "patch_size": 14}
+    config = {"image_token_index": special.index("<image>"), "vision_config": vision, "image_grid_pinpoints": grid}
+    source = IMAGES_FIRST.replace("IMAGE", "<image>")
+    if family == "llava_next":
+        sizes = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}, "image_grid_pinpoints": grid}
+        more = {"patch_size": 14, "num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}
+        more["chat_template"] = source
+        build = lambda t: LlavaNextProcessor(LlavaNextImageProcessor(**sizes), t, **more)  # noqa: E731
+        return special, config, build
+    image = LlavaOnevisionImageProcessor(size={"height": 28, "width": 28}, image_grid_pinpoints=grid)
+    more = {"num_image_tokens": 4, "vision_feature_select_strategy": "full", "vision_aspect_ratio": "anyres_max_9"}
+    video = LlavaOnevisionVideoProcessor()
+    build = lambda t: LlavaOnevisionProcessor(image, t, video, chat_template=source, **more)  # noqa: E731
+    return special, {**config, "vision_feature_select_strategy": "full"}, build
+
+
+def qwen2_audio(family):
+    special = SPECIAL + ["<|audio_bos|>", "<|audio_eos|>", "<|AUDIO|>"]
+    audio = {"num_mel_bins": 24, "max_source_positions": 100}
+    config = {"audio_token_index": special.index("<|AUDIO|>"), "audio_config": audio}
+    hearing = WhisperFeatureExtractor(feature_size=24, chunk_length=2)
+    return special, config, lambda t: Qwen2AudioProcessor(hearing, t)
+
+
 # By name: model_type, and what it is made of.
 MODELS = {
     "LLaVA": ("llava", llava),
@@ -104,19 +172,27 @@ MODELS = {
     "Pixtral": ("llava", pixtral),
     "Mistral 3": ("mistral3", pixtral),
     "Gemma 3": ("gemma3", gemma3),
+    "Qwen2.5-VL": ("qwen2_5_vl", qwen_vl),
+    "InternVL": ("internvl", internvl),
+    "SmolVLM": ("smolvlm", smolvlm),
+    "LLaVA-NeXT": ("llava_next", llava_next),
+    "LLaVA-OneVision": ("llava_onevision", llava_next),
 }
-NAMED = {"boi_token": GEMMA[0], "eoi_token": GEMMA[1], "image_token": GEMMA[2]}
+SPOKEN = {"Qwen2-Audio": ("qwen2_audio", qwen2_audio)}
+NAMED = {"gemma3": {"boi_token": GEMMA[0], "eoi_token": GEMMA[1], "image_token": GEMMA[2]}}
+NAMED["internvl"] = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
+NAMED["internvl"]["video_token"] = "<video>"
 
 
 def write_model(folder, name):
     """A directory that pack.py takes, and its processor."""
-    family, make = MODELS[name]
+    family, make = (MODELS | SPOKEN)[name]
     special, config, build = make(family)
     folder.mkdir(parents=True)
     tokenizer = make_tokenizer(special, is_begun=name.startswith("LLaVA"))
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "<|im_end|>"}
-    settings |= NAMED if family == "gemma3" else {}
+    settings |= NAMED.get(family, {})
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "config.json").write_text(json.dumps({"model_type": family, **config}))
     processor = build(PreTrainedTokenizerFast.from_pretrained(folder))
