@@ -83,10 +83,10 @@ class Answers(zr.ZeaTest):
         alone.write_text(f'[model]\nweights = "{self.folder}/llm"\n[data]\ntrain = "x.h5"\n')
         self.assertIn("note: ", self.answer("-n", "-i", alone))
         self.assertIn("/llm: holds a config.json and no weights", self.refusal(4, "-i", alone))
-        (self.folder / "llm" / "pytorch_model.bin").write_bytes(b"PK")
+        (self.folder / "vision" / "pytorch_model.bin").write_bytes(b"PK")
         for flags in ([], ["-n"]):
             self.assertIn("save_pretrained()", self.refusal(4, *flags, "-i", deck))
-            name = "model.llm.weights=llava-hf/llava-1.5-7b-hf"
+            name = "model.vision.weights=llava-hf/llava-1.5-7b-hf"
             self.assertIn("huggingface-cli download llava-hf", self.refusal(4, *flags, "-i", deck, name))
 
     def test_links_that_lead_to_themselves(self):
@@ -95,7 +95,7 @@ class Answers(zr.ZeaTest):
             link = self.folder / "vision" / name
             link.unlink(missing_ok=True)
             link.symlink_to(name)
-            for flags in ([], ["-n"]):
+            for flags in ([], ["-n"]) if name == "model.safetensors" else [["-n"]]:
                 self.assertIn(f"{link}: cannot open: Too many levels", self.refusal(4, *flags, "-i", deck))
             link.unlink()
             if name == "config.json":
@@ -103,9 +103,9 @@ class Answers(zr.ZeaTest):
 
     def test_too_little_memory_is_no_bug(self):
         """Limits of address space in steps: where zea itself says what is missing, the code is that of memory."""
-        deck = zr.write_inputs(self.folder, zr.mixed_samples(4), schedule=["steps = 1"])
+        deck = zr.write_inputs(self.folder, zr.mixed_samples(4), schedule=["steps = 2"])
         told = 0
-        for mib in range(640, 1000, 40):
+        for mib in range(660, 960, 60):
             command = ["bash", "-c", 'ulimit -v $0 && exec "$@"', str(mib << 10)]
             done = subprocess.run(
                 [*command, zr.ZEA, "-i", deck, "-d", self.folder / str(mib)],
