@@ -86,7 +86,7 @@ TEST(ConfigKeys, WhatOthersWriteAndChangesNothingIsPassedOver) {
                               {.text = "phi3"},
                               {.siglip = true},
                               {.pixtral = true, .merges = true},
-                              {.gemma3 = true}})
+                              {.siglip = true, .gemma3 = true}})
     for (const auto& [key, value] : keys)
       for (const std::string& said :
            said_of_each(options, [&](nlohmann::json& part) { part[key] = value; }))

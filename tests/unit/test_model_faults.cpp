@@ -85,7 +85,7 @@ TEST_F(ModelFaults, ArePathsOfTheirFiles) {
                               {.siglip = true},
                               {.text = "phi3"},
                               {.pixtral = true, .merges = true},
-                              {.gemma3 = true}}) {
+                              {.siglip = true, .gemma3 = true}}) {
     const Json config = Json::parse(testing::tiny_llava_config(options));
     write("m/config.json", config.dump());
     write_weights("m");
