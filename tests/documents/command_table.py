@@ -165,6 +165,7 @@ TABLE = {
     "jobs/build.sh": tested_by("run_quickstart_ranks2"),
     f"mpirun -n 2 build/release/src/zea -i {DECK}": runs(FEW),
     f"mpirun -n 4 zea -i {DECK} -d runs/four schedule.steps=200": planned,
+    f"jobs/private_network.sh mpirun -n 4 zea -i {DECK} -d runs/four": tested_by("run_ports_ranks2"),
     f"mpirun -n 2 zea -i {DECK} -d runs/timed -t 00:30:00": runs(FEW),
     "mpirun -n 4 zea -r runs/timed": runs(("runs/timed", "runs/timed schedule.steps=3")),
     f"sbatch jobs/train.sbatch {DECK} schedule.steps=1000": in_parts(
