@@ -304,7 +304,7 @@ class BadInput(zr.ZeaTest):
         exported = [zr.ZEA_CONSOLIDATE, self.weights, f"{model}/"]
         done = zr.subprocess.run(exported, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
-        keys = [f"model.weights={model}", "schedule.steps=1"]
+        keys = [f"model.weights={model}", "schedule.steps=2"]
 
         def run_of(name, code):
             (model / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -333,7 +333,7 @@ class BadInput(zr.ZeaTest):
             writer.append(file)
         words = ["joined.h5: sample 1 (talks.json[17]): image 0 (pictures/a.jpg): ", "repair the data set"]
         told = "the loss mask covers placeholders of items, first in sample 1 (talks.json[17]) at token 2"
-        self.refuse(3, [*words, told], train=joined)
+        self.refuse(3, [*words, told], train=joined, alone=True)
 
     def test_masked_image(self):
         tokens, mask, _ = zr.image_sample(1)
