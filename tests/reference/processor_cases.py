@@ -22,8 +22,8 @@ def of_square(draw, side):
     image_class = draw.choice(["CLIP", "Bit", "Siglip", "ViT", "DeiT"])
     crop, square = draw.choice([side, {"height": side, "width": side}]), {"height": side, "width": side}
     said = draw.values()
-    if image_class in ("Siglip", "ViT") and draw.chance(0.2):
-        said |= {"size": side}
+    if image_class == "ViT" and draw.chance(0.3):
+        said |= {"size": side}  # which is both sides to this class
     elif image_class in ("CLIP", "Bit", "DeiT") and draw.chance(0.7):
         size = draw.choice([square, {"shortest_edge": side + draw.choice([0, 0, 1, 3, 17])}])
         said |= {"size": size, "crop_size": crop}
@@ -128,12 +128,15 @@ class LlavaNext(Case):
         config = {"model_type": self.family, "vision_config": tower, "text_config": {"model_type": self.text, **TEXT},
                   "image_grid_pinpoints": pinpoints, "vision_feature_select_strategy": select}
         square = {"height": side, "width": side}
-        said = {**draw.values(), "image_grid_pinpoints": pinpoints, **self.sizes(draw, square)}
+        said = {**self.values(draw), "image_grid_pinpoints": pinpoints, **self.sizes(draw, square)}
         super().__init__(draw, config, self.image_class, said, self.image_class,
                          self.made_of(draw, config, tower, select, learned), step=side)
 
     def sizes(self, draw, square):
         return {"size": draw.choice([square, {"shortest_edge": square["height"]}]), "crop_size": square}
+
+    def values(self, draw):
+        return draw.values()
 
     def made_of(self, draw, config, tower, select, learned):
         return {"patch_size": tower["patch_size"], "vision_feature_select_strategy": select,
@@ -156,6 +159,10 @@ class LlavaOnevision(LlavaNext):
 
     def sizes(self, draw, square):
         return {"size": square}
+
+    def values(self, draw):
+        """Without the mean color, which images beside others are padded with, nothing is read."""
+        return {**draw.values(), "do_normalize": True}
 
     def made_of(self, draw, config, tower, select, learned):
         most = draw.choice([None, 1, 2, 3, 9])
@@ -304,7 +311,7 @@ class Gemma3(Case):
         if draw.chance(0.6):
             pans = {"do_pan_and_scan": True, "pan_and_scan_min_crop_size": draw.choice([1, 16, 20, 90]),
                     "pan_and_scan_max_num_crops": draw.choice([2, 3, 4, 7]),
-                    "pan_and_scan_min_ratio_to_activate": draw.choice([1.0, 1.2, 1.3, 2])}
+                    "pan_and_scan_min_ratio_to_activate": draw.choice([1.0, 1.2, 1.3, 2.0])}
         said = {**draw.values(), "size": {"height": side, "width": side}, **pans}
         super().__init__(draw, config, "Gemma3", said, "Gemma3", {"image_seq_length": along**2}, "<start_of_image>",
                          "<image_soft_token>", named=NAMED, asked=pans, step=side, name_of_token="image_token_index")

@@ -86,6 +86,14 @@ Json of_siglip() {
   return Json::parse(testing::tiny_llava_config({.siglip = true}));
 }
 
+Json onevision() {
+  Json config = of_siglip();
+  config["model_type"] = "llava_onevision";
+  config["vision_feature_select_strategy"] = "full";
+  config["image_grid_pinpoints"] = {{8, 16}, {16, 8}};
+  return config;
+}
+
 TEST(ImageProcessor, OfAPartSizesAreItsEncoders) {
   const Json square{{"height", 8}, {"width", 8}};
   const Json cropped{{"size", 11}, {"crop_size", 8}};
@@ -345,6 +353,7 @@ TEST(ImageProcessor, RefusesWhatIsNotBuilt) {
            {internvl(), {{"do_center_crop", true}}, "do_center_crop = true"},
            {llava_next(), {{"image_grid_pinpoints", {{8, 8}}}}, "allowed: those of config.json"},
            {llava_next(), {{"aspect_ratio_setting", "pad"}}, "aspect_ratio_setting = pad"},
+           {onevision(), {{"do_normalize", false}}, "do_normalize = false; allowed: true (images"},
            {qwen2_vl(), {{"patch_size", 16}}, "patch_size = 16; allowed: 14"},
            {qwen2_vl(), {{"merge_size", 1}}, "merge_size = 1; allowed: 2"},
            {qwen2_vl(), {{"min_pixels", 9000}, {"max_pixels", 800}}, "min_pixels = 9000"},

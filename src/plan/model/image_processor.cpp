@@ -180,6 +180,9 @@ void read_fitting(const ConfigReader& config, const PatchInput& patches) {
   read_tile(config, patches);
   config.pass_over({"do_center_crop"});
   config.require_text("aspect_ratio_setting", "anyres");
+  if (patches.fits_alone && !does(config, "do_normalize", true))
+    config.refuse("do_normalize", config.dump("do_normalize"),
+                  "true (images that share a sample are padded with the mean color)");
   const auto differs = [](const std::array<int64_t, 2>& pair, const ImageSize& size) {
     return pair[0] != size.height || pair[1] != size.width;
   };

@@ -73,7 +73,8 @@ void read_patch_merger(const ConfigReader& config, const DecoderSpec& text,
                        VisionEncoder& encoder) {
   if (encoder.taps.size() != 1)
     config.refuse("vision_feature_layer", std::to_string(encoder.taps.size()) + " layers",
-                  "one (the norm before the merger is as wide as a layer)");
+                  "one (the norm before the merger is as wide as a layer, so transformers "
+                  "cannot run such a model, either)");
   constexpr int64_t kMostSide = 16;
   auto& patches = std::get<PatchInput>(encoder.spec.input);
   patches.block = config.positive("spatial_merge_size", 2);
