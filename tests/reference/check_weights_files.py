@@ -241,7 +241,7 @@ class WeightsFiles(FolderCase):
         for tensors in (running, old):
             save_file(tensors, source / "model.safetensors")
             run("import", source, self.folder / "w.h5")
-            run("consolidate", self.folder / "w.h5", self.folder / "w.safetensors")
+            run("consolidate", "--force", self.folder / "w.h5", self.folder / "w.safetensors")
             self.assert_same_tensors(expected, load_file(self.folder / "w.safetensors"))
 
     def test_buffers_that_models_compute(self):
