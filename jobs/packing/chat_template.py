@@ -65,6 +65,8 @@ class ChatTemplate:
         listed = self.tried([{"type": "text", "text": PROBE}])
         self.takes_lists = PROBE in listed and "'text'" not in listed and '"text"' not in listed
         self.has_marks = BEGIN in self.tried_all([self.turn("user", PROBE), self.turn("assistant", PROBE)])
+        asked = [self.turn("user", PROBE)]
+        self.has_prompt = self.tried_all(asked, prompt=True) != self.tried_all(asked)
         self.check()
 
     def reads(self, key):
@@ -189,6 +191,8 @@ class Turns:
         self.template, self.messages, self.tools, self.text = template, messages, tools, text
         self.singly, self.before, self.behind = 0, {}, {}
         self.anchors = Anchors(text)
+        if len(self.answers()) == 1:  # which is found as soon alone
+            return
         for chosen in (lambda _: True, lambda message: message["role"] != "assistant"):
             self.chosen = chosen
             try:
@@ -226,17 +230,17 @@ class Turns:
         last = self.anchors.last.get(number - 1)
         if last is not None:
             kind = self.messages[number - 1]["role"]
-            if kind not in self.before:
-                self.before[kind] = self.prompts(number)
-            margin = self.margin(number - 1, 1)
-            for prompt in self.before[kind]:
-                for behind in (margin + prompt, prompt):
-                    if self.text.startswith(behind, last):
-                        return last + len(behind)
+            for prompts in (self.prompts, self.headers):
+                if (kind, prompts) not in self.before:
+                    self.before[kind, prompts] = prompts(number)
+                begin = self.behind_prompt(number, last, self.before[kind, prompts])
+                if begin is not None:
+                    return begin
         self.alone(number)
-        before, plain = (self.tried(number, prompt) for prompt in (True, False))
-        if before != plain and self.text.startswith(before):
+        before = self.tried(number, True)
+        if self.template.has_prompt and before and self.text.startswith(before):
             return len(before)
+        plain = self.tried(number, False)
         header = self.header(number)
         if header is None or not self.text.startswith(plain):
             raise Unmaskable(f"it does not write message {number} as it is, or changes the messages before it")
@@ -248,27 +252,40 @@ class Turns:
         except EntryFault:  # of no messages, it may be
             return ""
 
-    def prompts(self, number):
-        """Texts from the end of the content before to where an answer begins, the likeliest first."""
-        found = []
-        for prompt in (True, False):
-            try:
-                anchors = Anchors(self.write(number, prompt, self.chosen))
-                found.append(anchors.text[anchors.last[number - 1] :] if number - 1 in anchors.last else None)
-            except EntryFault:
-                found.append(None)
-        before, plain = found
-        header = self.header(number)
-        last = self.anchors.last[number - 1]
-        header = header[last:] if header is not None and len(header) >= last else None
-        if before is None or before != plain:
-            found = [before, header]
-        elif header is not None and header.startswith(plain) and header[len(plain) :].strip():
-            found = [header, plain]
-        else:
-            found = [plain]
+    def behind_prompt(self, number, last, prompts):
+        """Where the answer begins, if one of these texts stands behind the content before it, which may end with white
+        space of its own."""
         margin = self.margin(number - 1, 1)
-        return [part for text in found if text is not None for part in (text, text.removeprefix(margin))]
+        for prompt in prompts:
+            for behind in (margin + prompt, prompt):
+                if self.text.startswith(behind, last):
+                    return last + len(behind)
+        return None
+
+    def prompts(self, number):
+        """The text from the end of the content before to the end of the prompt for an answer, if the template writes
+        one, with and without the content's own white space."""
+        return self.tails(number, True) if self.template.has_prompt else []
+
+    def headers(self, number):
+        """The same to where an answer begins by its looks."""
+        header, last, plain = self.header(number), self.anchors.last[number - 1], self.tails(number, False)
+        header = header[last:] if header is not None and len(header) >= last else None
+        if header is None:
+            return [] if self.template.has_prompt else plain
+        if plain and not self.template.has_prompt and not (header.startswith(plain[0]) and header[len(plain[0]) :].strip()):
+            return plain
+        return [header, header.removeprefix(self.margin(number - 1, 1))]
+
+    def tails(self, number, prompt):
+        try:
+            anchors = Anchors(self.write(number, prompt, self.chosen))
+        except EntryFault:
+            return []
+        if number - 1 not in anchors.last:
+            return []
+        tail = anchors.text[anchors.last[number - 1] :]
+        return [tail, tail.removeprefix(self.margin(number - 1, 1))]
 
     def header(self, number):
         """The text before an answer. Not by looking for the answer, which may be as short as a letter of that."""

@@ -280,8 +280,11 @@ class TemplateTurns(Tokens):
         return text, spans, [item for _, _, item in places]
 
     def whole(self, message):
-        content = self.content(message)
-        return {**{"role": message.role, "content": content}, **message.fields, "role": message.role, "content": content}
+        """The message as the entry has it, with what its template takes for content."""
+        if message.fields and "content" not in message.fields:
+            return {**message.fields, "role": message.role}
+        content = {"role": message.role, "content": self.content(message)}
+        return {**content, **message.fields, **content}
 
     def check_fields(self, record, messages, template):
         """Notes on what the template leaves out; a call of a tool that would be lost is at fault."""
