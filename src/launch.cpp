@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "answer.hpp"
 #include "build_text.hpp"
 #include "start.hpp"
 #include "zea/checkpoint/agree.hpp"
@@ -31,13 +32,12 @@
 #include "zea/kernels/matmul.hpp"
 #include "zea/parallel/device.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
-#include "zea/plan/describe/describe_pipeline.hpp"
 #include "zea/plan/describe/describe_ranks.hpp"
+#include "zea/plan/describe/describe_steps.hpp"
 #include "zea/plan/estimate/choose_recomputation.hpp"
 #include "zea/plan/estimate/peak_tflops.hpp"
 #include "zea/preflight/measure_nodes.hpp"
 #include "zea/preflight/verdict.hpp"
-#include "zea/train/profile.hpp"
 #include "zea/train/run_directory.hpp"
 #include "zea/train/trainer.hpp"
 #include "zea/train/training_data.hpp"
@@ -68,41 +68,6 @@ void check_own_checkpoints(const std::string& directory, const StateSource& from
       throw DeckError("the run directory " + directory +
                       " holds checkpoints of another run than that of " + from.describe() +
                       " (one is " + entry.path + "); choose another directory with -d");
-}
-
-std::string profile(const CommandLine& line) {
-  const KernelRuntime kernels;
-  const Start start = read_start(line, 1);
-  const Profile measured = profile_units(start.options, start.config_json);
-  write_text_durably(line.profile, measured.json);
-  return measured.table + "written to " + line.profile + ", for mesh.profile\n";
-}
-
-/// -h, -c, --version, --profile and -n: text on the terminal.
-ExitCode answer(const CommandLine& line) {
-  std::string text;
-  if (line.show_help)
-    text = line.help_key.empty() ? help_text() : key_help(line.help_key);
-  else if (line.show_manual)
-    text = manual_text();
-  else if (line.show_version)
-    text = version_text();
-  else if (line.show_build)
-    text = build_text();
-  else if (!line.profile.empty())
-    text = profile(line);
-  else {
-    const int ranks = std::max(1, line.ranks);
-    const Start start = read_start(line, ranks);
-    Plan plan = make_fitting_plan(start.options, start.config_json, ranks, start.profile);
-    if (start.weights && !start.weights->has_weights()) plan.notes.push_back(start.weights->note());
-    const RankOrder order =
-        order_ranks(plan.mesh, even_nodes(ranks, line.ranks_per_node), plan.options.mesh.order);
-    text = echo_deck(start.options) + "\n" + describe(plan, narrow_products()) + start.note + "\n" +
-           describe_ranks(plan, order) + list_passes(plan);
-  }
-  std::fputs(printable(text).c_str(), stdout);
-  return ExitCode::Done;
 }
 
 std::string make_run_id(Collectives& control) {
@@ -258,12 +223,22 @@ RunData open_data(const Start& start, const Plan& plan, WatchedRanks& ranks, Log
   if (plan.options.run.mode == RunMode::Train)
     data.train = open_checked(plan.options.data.train, plan, opening);
   data.eval = open_checked_eval(plan, opening);
-  auto notes = notes_of({data.train.get(), data.eval.get()}, start.source(), opening);
-  if (data.train && start.checkpoint)
-    notes.push_back(compare_data(*data.train, start.checkpoint->position(), plan.options.data));
-  for (const std::string& note : notes)
-    if (!note.empty()) log.warn(note);
+  for (const std::string& note : notes_on_data(start, data.train.get(), data.eval.get(), opening))
+    log.warn(note);
   return data;
+}
+
+/// What the plan makes of the first steps' samples: on the root rank. Collective.
+std::string describe_samples(const Start& start, const Plan& plan, const RankOrder& order,
+                             const RunData& data, WatchedRanks& ranks) {
+  const ActionRecord::Action action(ranks.record, "plan the first steps");
+  std::string text;
+  agree_on_root(*ranks.control, [&] {
+    const StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
+    text = describe_ranks(plan, order, samples) +
+           describe_steps(plan, samples, facts_of(plan, samples, narrow_products()));
+  });
+  return text;
 }
 
 /// For each rank of this node. Collective.
@@ -387,9 +362,10 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   Log log = open_log(start, ranks);
   MetricsFile metrics(ranks.is_root() ? start.directory + "/metrics.jsonl" : "");
   warn_of_start(start, ranks, directory, log);
-  log.info(describe(plan, narrow_products()) + describe_ranks(plan, order));
+  log.info(describe(plan, narrow_products()));
 
   const RunData data = open_data(start, plan, ranks, log);
+  log.info(describe_samples(start, plan, order, data, ranks));
   Mesh mesh(ranks.ranks, plan.mesh, collectives_of(device), &ranks.record);
   Engine engine(plan, mesh, device);
   const NodeNote of_node{world.node_of_rank()[world.rank()], host_name(), mesh.note()};

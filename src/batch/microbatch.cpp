@@ -2,8 +2,10 @@
 // From loaded samples to this rank's part of a microbatch: first all samples on the host, then what
 // the layout gives to this rank.
 #include "zea/batch/make_microbatch.hpp"
+#include "zea/batch/sample_tokens.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "microbatch_parts.hpp"
 #include "zea/core/error.hpp"
@@ -113,7 +115,25 @@ void append_sample(HostTokens& host, const Sample& sample, int64_t number, const
   host.lasts.push_back(static_cast<int64_t>(host.ids.size()) - 1);
 }
 
+/// Samples one after the other.
+HostTokens host_tokens(const std::vector<Sample>& samples, const ModelSpec& model) {
+  HostTokens host;
+  host.placeholders.resize(model.encoders.size());
+  for (size_t s = 0; s < samples.size(); ++s)
+    append_sample(host, samples[s], static_cast<int64_t>(s), model);
+  return host;
+}
+
 }  // namespace
+
+MicrobatchTokens tokens_of(const std::vector<Sample>& samples, const ModelSpec& model) {
+  HostTokens host = host_tokens(samples, model);
+  MicrobatchTokens tokens;
+  tokens.words = std::move(host.words);
+  for (const int64_t target : host.targets) tokens.is_target.push_back(target >= 0);
+  for (const Sample& sample : samples) tokens.items += list_items(sample.items);
+  return tokens;
+}
 
 Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                            const MicrobatchOptions& options) {
@@ -127,10 +147,7 @@ PackedMicrobatch make_packed_microbatch(const LoadedMicrobatch& loaded, const Mo
 
 Microbatch detail::make_on_host(const LoadedMicrobatch& loaded, const ModelSpec& model,
                                 const MicrobatchOptions& options) {
-  HostTokens host;
-  host.placeholders.resize(model.encoders.size());
-  for (size_t s = 0; s < loaded.samples.size(); ++s)
-    append_sample(host, loaded.samples[s], static_cast<int64_t>(s), model);
+  HostTokens host = host_tokens(loaded.samples, model);
   draw_keys(host, loaded, options);
   Microbatch out;
   out.tokens = static_cast<int64_t>(host.ids.size());

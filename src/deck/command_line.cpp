@@ -7,6 +7,7 @@
 #include <CLI/Formatter.hpp>
 #include <charconv>
 #include <memory>
+#include <sstream>
 #include <utility>
 
 #include "zea/core/error.hpp"
@@ -19,7 +20,7 @@ namespace {
 constexpr const char* kUsage =
     "zea -i deck | -r run-or-checkpoint [-d run-directory] [-n] [--ranks N] [--ranks-per-node N] "
     "[--profile FILE] [--check-node] [-t hh:mm:ss] [-c] [-h [KEY]] "
-    "[section.key=value ...]";
+    "[section.key=value ...] [--compare DECK-OR-OVERRIDES ...]";
 
 constexpr const char* kPurpose = "zea trains multimodal language models sharded over many ranks.";
 
@@ -76,7 +77,9 @@ void declare_options(CLI::App& app, Declared& given) {
       ->type_name("DIRECTORY");
   app.add_option("-d", values.directory, "run directory; the same as run.directory=DIRECTORY")
       ->type_name("DIRECTORY");
-  app.add_flag("-n", values.plan_only, "resolve, validate and plan, print the plan, and stop");
+  app.add_flag("-n", values.plan_only,
+               "resolve, validate and plan, print the plan, and stop; data that is there is opened "
+               "and checked");
   app.add_option("--ranks", values.ranks, "with -n: plan for N ranks (default: 1)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
@@ -84,6 +87,11 @@ void declare_options(CLI::App& app, Declared& given) {
                  "with -n: that so many of them share a node (default: all)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
+  app.add_option("--compare", values.compare,
+                 "with -n: print this layout and others side by side, for the samples of the same "
+                 "steps; each is a deck, or overrides in one word: \"mesh.llm.tp=2 mesh.llm.cp=2\"")
+      ->type_name("LAYOUT")
+      ->expected(1, 1 << 10);
   app.add_option("--profile", values.profile,
                  "measure what every unit of the model costs here, on this one process with "
                  "run.threads threads, write it to FILE for mesh.profile, and stop")
@@ -132,7 +140,10 @@ double seconds_of(const std::string& limit) {
 
 void check_command_line(const CommandLine& values) {
   for (const std::string& entry : values.overrides)
-    if (entry.find('=') == std::string::npos)
+    if (entry.ends_with(".toml") && entry.find('=') == std::string::npos)
+      refuse("\"" + entry +
+             "\" is neither an option nor section.key=value; a deck is given by -i: -i " + entry);
+    else if (entry.find('=') == std::string::npos)
       refuse("\"" + entry + "\" is neither an option nor section.key=value");
   if (values.ranks > 0 && !values.plan_only)
     refuse("--ranks says how many ranks to plan for and needs -n; mpirun -n starts them");
@@ -140,6 +151,8 @@ void check_command_line(const CommandLine& values) {
     refuse(
         "--ranks-per-node says how nodes are to be planned and needs -n; a run asks MPI which "
         "ranks share a node");
+  if (!values.compare.empty() && !values.plan_only)
+    refuse("--compare prints the plans of several layouts and needs -n");
   if (values.plan_only && !values.profile.empty())
     refuse("--profile measures and -n plans; measure first, then plan with mesh.profile=FILE");
   if (values.check_node && (values.plan_only || !values.profile.empty()))
@@ -166,6 +179,30 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   if (app.count("-t") > 0) given.values.wall_seconds = seconds_of(given.wall_limit);
   check_command_line(given.values);
   return given.values;
+}
+
+CommandLine line_of_layout(CommandLine line, const std::string& entry) {
+  line.compare.clear();
+  std::vector<std::string> parts;
+  std::istringstream words(entry);
+  for (std::string word; words >> word;) {
+    const size_t key =
+        word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-");
+    const bool begins = key != 0 && key != std::string::npos && word[key] == '=';
+    if (begins || parts.empty())
+      parts.push_back(word);
+    else
+      parts.back() += " " + word;  // of a list, or of a deck's path
+  }
+  if (parts.empty())
+    refuse("--compare \"" + entry + "\" is empty; write a deck, or overrides as in mesh.llm.tp=2");
+  for (const std::string& part : parts) {
+    if (part.find('=') != std::string::npos)
+      line.overrides.push_back(part);
+    else
+      line.deck = part;
+  }
+  return line;
 }
 
 std::string help_text() {

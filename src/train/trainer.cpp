@@ -11,8 +11,8 @@
 #include "zea/core/host_name.hpp"
 #include "zea/core/join.hpp"
 #include "zea/core/stopwatch.hpp"
-#include "zea/data/sampler.hpp"
 #include "zea/plan/describe/late_starts.hpp"
+#include "zea/train/draw_samples.hpp"
 #include "zea/train/gather_text.hpp"
 #include "zea/watch/chrome_trace.hpp"
 
@@ -38,15 +38,6 @@ std::string save_line(const SaveReport& report) {
             std::to_string(report.rounded_bytes) +
             " bytes of frozen values are rounded to the type that they are held in";
   return line;
-}
-
-Sampler make_sampler(const Options& options, const Dataset& dataset) {
-  std::vector<SampledSet> sets;
-  for (const int64_t samples : dataset.set_samples()) sets.push_back({samples});
-  for (size_t set = 0; sets.size() > 1 && set < sets.size(); ++set)
-    sets[set].weight = options.data.train.sets.at(set).weight;
-  return Sampler(sets, options.schedule.global_batch, static_cast<uint64_t>(options.run.seed),
-                 options.data.shuffle);
 }
 
 /// What the steps so far took of each of several sets; empty where there is one.

@@ -252,7 +252,7 @@ TEST(Muon, IsPredicted) {
     for (const char* kind : {"adamw", "muon"}) {
       options.deck.optim.kind = kind;
       const Plan plan = plan_of(options, kAxisRanks);
-      told[kind] = traffic_of_full_step(plan, ranks.rank());
+      told[kind] = traffic_of_samples(plan, made_up_samples(plan), ranks.rank());
       bytes[kind] = predicted_bytes(plan, dataset, ranks.rank());
       TinyRun run(ranks, make_host_collectives, dataset, options);
       const Traffic before = run.engine().mesh().traffic();

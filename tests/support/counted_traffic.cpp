@@ -5,7 +5,7 @@
 
 #include "support/shared_directory.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/batch/make_microbatch.hpp"
+#include "zea/batch/sample_tokens.hpp"
 #include "zea/plan/estimate/traffic.hpp"
 #include "zea/train/training_data.hpp"
 
@@ -23,16 +23,6 @@ TinyRunOptions make_run(const TrafficLayout& layout) {
   return run;
 }
 
-MicrobatchTokens tokens_of(const LoadedMicrobatch& loaded, const ModelSpec& model) {
-  MicrobatchTokens tokens;
-  tokens.items = loaded.items;
-  tokens.words = make_microbatch(loaded, model, {.dtype = at::kDouble}).words;
-  for (const Sample& sample : loaded.samples)
-    for (size_t i = 0; i < sample.tokens.size(); ++i)
-      tokens.is_target.push_back(i + 1 < sample.tokens.size() && sample.loss_mask[i + 1]);
-  return tokens;
-}
-
 /// By the formulas, for step `step` on this rank.
 Traffic expected_traffic(const Plan& plan, const Dataset& dataset, int64_t step, int rank) {
   Sampler sampler(static_cast<int64_t>(dataset.index().size()), plan.options.schedule.global_batch,
@@ -41,9 +31,9 @@ Traffic expected_traffic(const Plan& plan, const Dataset& dataset, int64_t step,
   const StepPlan step_plan = plan.step_plan(step, sampler.global_batch(step), dataset.index());
   std::vector<MicrobatchRows> rows;
   for (const MicrobatchPlan& part : step_plan.replicas[plan.replica_of(rank)])
-    rows.push_back(
-        rows_of_microbatch(tokens_of(load_microbatch(dataset, loading, part.samples), plan.model),
-                           plan.model, plan.replica_layout(rank), plan.images_both_ways));
+    rows.push_back(rows_of_microbatch(
+        tokens_of(load_microbatch(dataset, loading, part.samples).samples, plan.model), plan.model,
+        plan.replica_layout(rank), plan.images_both_ways));
   return traffic_of_step(plan, step_plan, rows, rank);
 }
 

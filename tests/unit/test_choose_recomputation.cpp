@@ -10,6 +10,7 @@
 
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
+#include "zea/plan/describe/describe_gathering.hpp"
 #include "zea/plan/estimate/kept_keys.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
 
@@ -231,9 +232,8 @@ TEST_F(ChooseGathering, KeepsTheLimitOfTheWholeRank) {
 
   EXPECT_TRUE(gathers_for_each_use(plan));
   EXPECT_LE(needed_mib(plan), (once + each_use) / 2);
-  EXPECT_NE(describe(plan).find("auto: more than mesh.rank_memory_mib otherwise"),
-            std::string::npos)
-      << describe(plan);
+  const std::string told = describe_gathering(plan, made_up_samples(plan));
+  EXPECT_NE(told.find("auto: more than mesh.rank_memory_mib otherwise"), std::string::npos) << told;
 }
 
 TEST_F(ChooseGathering, IsDoneWhereRecomputingIsNotEnough) {

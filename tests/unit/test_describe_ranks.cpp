@@ -20,13 +20,16 @@ Plan plan_of(const std::function<void(Options&)>& set, int ranks) {
   Options options;
   options.run.mode = "evaluate";
   options.data.row_tokens = 16;
+  options.schedule.global_batch = ranks;
   set(options);
   return make_plan(options, tiny_llava_config(), ranks);
 }
 
 std::string text_of(const Plan& plan, int ranks_per_node) {
-  return describe_ranks(plan, order_ranks(plan.mesh, even_nodes(plan.world_size(), ranks_per_node),
-                                          plan.options.mesh.order));
+  return describe_ranks(plan,
+                        order_ranks(plan.mesh, even_nodes(plan.world_size(), ranks_per_node),
+                                    plan.options.mesh.order),
+                        made_up_samples(plan));
 }
 
 bool contains(const std::string& text, const std::string& part) {
@@ -105,10 +108,15 @@ TEST(DescribeRanks, CutsALargeReplicaShort) {
       << describe(plan, NarrowProducts::Library);
 }
 
+Traffic sent_by(const Plan& plan, int rank) {
+  return traffic_of_samples(plan, made_up_samples(plan), rank);
+}
+
 Traffic between_nodes(const Plan& plan, int ranks_per_node) {
   return traffic_between_nodes(plan,
                                order_ranks(plan.mesh, even_nodes(plan.world_size(), ranks_per_node),
-                                           plan.options.mesh.order));
+                                           plan.options.mesh.order),
+                               made_up_samples(plan));
 }
 
 TEST(NodeTraffic, CountsWhatARankSendsByItsPeersOnOtherNodes) {
@@ -119,14 +127,14 @@ TEST(NodeTraffic, CountsWhatARankSendsByItsPeersOnOtherNodes) {
         options.meshes["llm"].tp = 2;
       },
       4);
-  const Traffic sent = traffic_of_full_step(plan, 0);
+  const Traffic sent = sent_by(plan, 0);
   const std::string shards = "llm.dp_shard+dp_module+cp";
 
   // A rank's shard group has one other rank, of the other replica.
   EXPECT_EQ(between_nodes(plan, 2), (Traffic{{shards, 4 * sent.at(shards)}}));
   EXPECT_EQ(between_nodes(plan, 4), Traffic{});
   Traffic all;
-  for (int rank = 0; rank < 4; ++rank) add_traffic(all, traffic_of_full_step(plan, rank));
+  for (int rank = 0; rank < 4; ++rank) add_traffic(all, sent_by(plan, rank));
   const Traffic apart = between_nodes(plan, 1);
   ASSERT_EQ(apart.size(), all.size());
   for (const auto& [group, bytes] : all)
@@ -136,7 +144,7 @@ TEST(NodeTraffic, CountsWhatARankSendsByItsPeersOnOtherNodes) {
 
   // Of the three other ranks of this one's shard group two are on the other node.
   const Plan four = plan_of(text_only, 4);
-  const int64_t bytes = traffic_of_full_step(four, 0).at(shards);
+  const int64_t bytes = sent_by(four, 0).at(shards);
   EXPECT_NEAR(static_cast<double>(between_nodes(four, 2).at(shards)),
               4 * static_cast<double>(bytes) * 2 / 3, 1);
 }
@@ -145,7 +153,7 @@ TEST(NodeTraffic, OfThousandsOfRanksTakesEachGroupOnce) {
   constexpr int kRanks = 16384;
   const Plan plan = plan_of([](Options& options) { options.data.row_tokens = 4; }, kRanks);
   const std::string shards = "llm.dp_shard+dp_module+cp";
-  const auto sent = static_cast<double>(traffic_of_full_step(plan, 0).at(shards));
+  const auto sent = static_cast<double>(sent_by(plan, 0).at(shards));
   const double part = static_cast<double>(kRanks - 8) / (kRanks - 1);
   EXPECT_NEAR(static_cast<double>(between_nodes(plan, 8).at(shards)), kRanks * sent * part,
               1e-6 * kRanks * sent);
@@ -156,6 +164,7 @@ TEST(NodeTraffic, CountsFeaturesThatGoToTheLanguageModel) {
       [](Options& options) {
         options.run.mode = "train";
         options.data.train = "train.h5";
+        options.schedule.global_batch = 1;
         options.mesh.placement = "disjoint";
         options.meshes["vision"].dp_module = 1;
         options.meshes["vision"].strategy = options.meshes["llm"].strategy = "no_shard";

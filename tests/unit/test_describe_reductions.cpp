@@ -15,13 +15,15 @@ std::string text_of(DTypeOption reduce, int ranks, bool trains = true) {
   options.data.row_tokens = 16;
   options.precision.preset = PrecisionPreset::Bf16;
   options.precisions["llm"].reduce_dtype = reduce;
-  return describe_reductions(make_plan(options, testing::tiny_llava_config(), ranks));
+  const Plan plan = make_plan(options, testing::tiny_llava_config(), ranks);
+  const StepSamples samples = made_up_samples(plan);
+  return describe_reductions(plan, samples, facts_of(plan, samples));
 }
 
 TEST(DescribeReductions, NamesTheModuleWithBytesAndRounding) {
   const std::string text = text_of(DTypeOption::Bf16, 2);
   EXPECT_TRUE(text.starts_with("gradients summed between ranks\n  llm: in bf16")) << text;
-  EXPECT_NE(text.find("MiB less sent a step than in fp32"), std::string::npos) << text;
+  EXPECT_NE(text.find(" less than in fp32"), std::string::npos) << text;
   EXPECT_EQ(text.find("vision"), std::string::npos) << text;
 }
 

@@ -5,6 +5,7 @@
 #include "support/made_up_models.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/plan/describe/describe_flops.hpp"
+#include "zea/plan/describe/describe_steps.hpp"
 #include "zea/plan/describe/idle_settings.hpp"
 #include "zea/plan/estimate/peak_tflops.hpp"
 #include "zea/plan/model/adapters.hpp"
@@ -132,22 +133,35 @@ TEST(ModelFlops, OfAStepAreThoseOfItsSamplesOnEveryRank) {
     EXPECT_EQ(plan.rank_step(step, rank).model_flops, step.model_flops) << rank;
 }
 
+/// Rows in which every token is a target.
+StepSamples whole_rows(const Plan& plan) {
+  StepSamples samples = made_up_samples(plan);
+  MicrobatchTokens row = samples.tokens(0);
+  row.is_target.assign(row.is_target.size(), true);
+  samples.index[0].targets = samples.index[0].tokens;
+  samples.tokens = [row](int64_t) { return row; };
+  return samples;
+}
+
 TEST(ModelFlops, OfAStepArePartOfThePlansText) {
   Options options = deck();
   options.run.peak_tflops = 1e-6;
   const Plan plan = make_plan(options, llama_config(), 2);
   EXPECT_EQ(4 * flops(plan.model, {10, {}, 10}),
             4 * (6 * 10 * (kLayers + kVocabulary) + 55 * kPair));
-  EXPECT_EQ(
-      describe_flops(plan),
-      "model FLOPs of a step of 4 full rows, a sample in each: 2.569e-06 TFLOP, on 2 ranks of "
-      "1e-06 TFLOP/s (run.peak_tflops) 3.211 s at an MFU of 40 %\n");
-  EXPECT_NE(describe(plan).find(describe_flops(plan)), std::string::npos);
-  options.run.peak_tflops = 0;
-  EXPECT_EQ(describe_flops(make_plan(options, llama_config(), 2)),
-            "model FLOPs of a step of 4 full rows, a sample in each: 2.569e-06 TFLOP\n");
+  const StepSamples samples = whole_rows(plan);
+  const StepFacts facts = facts_of(plan, samples);
+  const std::string text = describe_flops(plan, samples, facts);
+  EXPECT_TRUE(
+      text.starts_with("model FLOPs of a step (a step of made-up samples): 2.569e-06 TFLOP, on 2 "
+                       "ranks of 1e-06 TFLOP/s (run.peak_tflops) 3.211 s at an MFU of 40 %\n"
+                       "  the rank with most computes 1.284e-06 TFLOP of it"))
+      << text;
+  EXPECT_NE(describe_steps(plan, samples, facts).find(text), std::string::npos);
   options.run.mode = RunMode::Evaluate;
-  EXPECT_EQ(describe_flops(make_plan(options, llama_config(), 2)), "");
+  const Plan evaluation = make_plan(options, llama_config(), 2);
+  EXPECT_EQ(describe_flops(evaluation, samples, facts_of(evaluation, samples)), "");
+  options.run.peak_tflops = 0;
   EXPECT_EQ(idle_settings(make_plan(options, llama_config(), 2)), std::vector<std::string>{});
   options.run.peak_tflops = 989;
   EXPECT_EQ(idle_settings(make_plan(options, llama_config(), 2)),

@@ -9,6 +9,7 @@
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
 #include "zea/core/error.hpp"
+#include "zea/plan/describe/describe_gathering.hpp"
 #include "zea/plan/estimate/choose_recomputation.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
 #include "zea/plan/estimate/traffic.hpp"
@@ -42,6 +43,7 @@ TEST(PlanMemory, APipelineGathersForEachUseWhereMemoryIsShort) {
   Options options;
   options.meshes["llm"].pp = 2;
   options.data.row_tokens = 64;
+  options.schedule.global_batch = 16;
   const auto plan_of = [&](double memory_mib, AutoOption reshard) {
     options.mesh.memory_mib = memory_mib;
     options.meshes["llm"].reshard_after_forward = options.meshes["vision"].reshard_after_forward =
@@ -55,8 +57,9 @@ TEST(PlanMemory, APipelineGathersForEachUseWhereMemoryIsShort) {
       *held = std::max(*held, static_cast<double>(place.total() - place.activations) / (1 << 20));
 
   EXPECT_LT(gathered_bytes(each), gathered_bytes(once) / 2);
-  EXPECT_GT(traffic_of_full_step(each, 0, 4).at("llm.dp_shard+dp_module+cp"),
-            2 * traffic_of_full_step(once, 0, 4).at("llm.dp_shard+dp_module+cp"));
+  const StepSamples samples = made_up_samples(once);
+  EXPECT_GT(traffic_of_samples(each, samples, 0).at("llm.dp_shard+dp_module+cp"),
+            2 * traffic_of_samples(once, samples, 0).at("llm.dp_shard+dp_module+cp"));
   ASSERT_LT(held_each, held_once);
   EXPECT_EQ(gathered_bytes(plan_of(held_once * 1.01, AutoOption())), gathered_bytes(once));
   const Plan short_of_memory = plan_of((held_once + held_each) / 2, AutoOption());
@@ -65,7 +68,8 @@ TEST(PlanMemory, APipelineGathersForEachUseWhereMemoryIsShort) {
             gathered_bytes(once))
       << "what the deck says goes before";
 
-  const std::string told = describe(once), told_short = describe(short_of_memory);
+  const std::string told = describe_gathering(once, samples),
+                    told_short = describe_gathering(short_of_memory, samples);
   EXPECT_NE(told.find("llm: gathered once a step (auto, which gathers for each use only where "
                       "mesh.memory_mib or mesh.rank_memory_mib asks for it): "),
             std::string::npos)

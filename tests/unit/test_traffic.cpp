@@ -56,6 +56,13 @@ Options text_deck() {
   return options;
 }
 
+/// Of a step of one full row on every replica.
+Traffic of_full_rows(Options options, const std::string& config, int ranks) {
+  options.schedule.global_batch = make_plan(options, config, ranks).mesh.replicas();
+  const Plan plan = make_plan(options, config, ranks);
+  return traffic_of_samples(plan, made_up_samples(plan), 0);
+}
+
 std::string llama_config(int64_t layers) {
   return R"({"model_type": "llama", "hidden_size": 24, "intermediate_size": 40, "head_dim": 6,
              "vocab_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -66,8 +73,7 @@ std::string llama_config(int64_t layers) {
 /// What one more layer sends in group `name` on rank 0.
 int64_t sent_by_layer(const Options& options, int ranks, const std::string& name) {
   Traffic traffic[2];
-  for (int more : {0, 1})
-    traffic[more] = traffic_of_full_step(make_plan(options, llama_config(1 + more), ranks), 0);
+  for (int more : {0, 1}) traffic[more] = of_full_rows(options, llama_config(1 + more), ranks);
   return traffic[1][name] - traffic[0][name];
 }
 
@@ -116,7 +122,7 @@ TEST(Traffic, OfALayerUnderDataParallelism) {
 }
 
 TEST(Traffic, OfOneRankIsNone) {
-  EXPECT_TRUE(traffic_of_full_step(make_plan(text_deck(), llama_config(2), 1), 0).empty());
+  EXPECT_TRUE(of_full_rows(text_deck(), llama_config(2), 1).empty());
 }
 
 TEST(MicrobatchRows, CountRowsOfImagesAndWhatTheyBecome) {

@@ -13,8 +13,10 @@ struct CommandLine {
   std::string restart;    ///< -r: a run directory or a checkpoint
   std::string directory;  ///< -d
   bool plan_only = false;
-  int ranks = 0;            ///< --ranks of the plan; 0: not given
-  int ranks_per_node = 0;   ///< --ranks-per-node of the plan; 0: all on one node
+  int ranks = 0;           ///< --ranks of the plan; 0: not given
+  int ranks_per_node = 0;  ///< --ranks-per-node of the plan; 0: all on one node
+  /// --compare: what each further layout changes, a deck or overrides
+  std::vector<std::string> compare;
   std::string profile;      ///< --profile: file for the measured costs of the units
   bool check_node = false;  ///< --check-node: only look at the nodes
   double wall_seconds = 0;  ///< -t; 0: no limit
@@ -28,6 +30,10 @@ struct CommandLine {
 
 /// Reads main's arguments. Throws DeckError with a hint at the usage.
 CommandLine parse_command_line(int argc, const char* const* argv);
+
+/// The command line of a layout of --compare: `entry` is a deck, which replaces that of `line`, or
+/// overrides in one text, which follow those of `line`, or both.
+CommandLine line_of_layout(CommandLine line, const std::string& entry);
 
 /// The text of `zea -h`: options, signals, exit codes, and every key of a deck.
 std::string help_text();

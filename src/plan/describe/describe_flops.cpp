@@ -2,7 +2,6 @@
 #include "zea/plan/describe/describe_flops.hpp"
 
 #include "zea/core/formatted.hpp"
-#include "zea/plan/estimate/memory_estimate.hpp"
 
 namespace zea {
 namespace {
@@ -11,22 +10,24 @@ constexpr double kUsualMfu = 0.4;
 
 }  // namespace
 
-std::string describe_flops(const Plan& plan) {
+std::string describe_flops(const Plan& plan, const StepSamples& samples, const StepFacts& facts) {
   const RunOptions& run = plan.options.run;
   if (run.mode != RunMode::Train) return "";
-  const int64_t rows =
-      predicted_microbatches(plan) * plan.options.data.rows_per_microbatch * plan.mesh.replicas();
-  const double teraflops =
-      static_cast<double>(rows) * sample_cost(full_row(plan), plan.flops_of_samples) / 1e12;
-  std::string line =
-      formatted("model FLOPs of a step of %ld full rows, a sample in each: %.4g TFLOP",
-                static_cast<long>(rows), teraflops);
+  const double teraflops = facts.model_flops / 1e12;
+  std::string line = "model FLOPs of a step" +
+                     std::string(samples.steps() > 1 ? " (mean of " : " (") +
+                     samples.steps_text(plan) + "): " + formatted("%.4g TFLOP", teraflops);
   if (run.peak_tflops > 0) {
     line +=
         formatted(", on %d ranks of %.4g TFLOP/s (run.peak_tflops) %.4g s at an MFU of %.0f %%",
                   plan.world_size(), run.peak_tflops,
                   teraflops / (kUsualMfu * run.peak_tflops * plan.world_size()), 100 * kUsualMfu);
   }
+  if (plan.world_size() > 1)
+    line += formatted(
+        "\n  the rank with most computes %.4g TFLOP of it, with units that are computed again; "
+        "ranks would wait for %.1f %% of their time if messages took none",
+        facts.slowest_flops / 1e12, 100 * facts.idle_share);
   return line + "\n";
 }
 

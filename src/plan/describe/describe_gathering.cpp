@@ -5,7 +5,6 @@
 
 #include "mebibytes.hpp"
 #include "plan/mesh/module_sharding.hpp"
-#include "zea/plan/estimate/memory_estimate.hpp"
 #include "zea/plan/estimate/traffic.hpp"
 #include "zea/plan/mesh/reduction.hpp"
 
@@ -23,8 +22,7 @@ const Sharding* gathered_sharding(const Plan& plan, const std::string& module) {
 
 /// On the ranks of the module's place that has most, and the bytes that its ranks send to each
 /// other for it.
-std::string cost_of(const Plan& plan, const std::string& module) {
-  const auto microbatches = static_cast<size_t>(predicted_microbatches(plan));
+std::string cost_of(const Plan& plan, const std::string& module, const StepSamples& samples) {
   const std::string group = group_name(module, gathered_sharding(plan, module)->sharded_over);
   int64_t held = 0, sent = 0;
   for (size_t p = 0; p < plan.slots.size(); ++p) {
@@ -33,9 +31,9 @@ std::string cost_of(const Plan& plan, const std::string& module) {
     const SlotPlans& slots = plan.slots[p];
     held = std::max(held, slots.gathered.total_bytes() + slots.gradients.total_bytes() +
                               slots.wire.total_bytes());
-    const Traffic traffic = traffic_of_full_step(plan, rank, microbatches);
+    const Traffic traffic = traffic_of_samples(plan, samples, rank);
     if (const auto found = traffic.find(group); found != traffic.end())
-      sent = std::max(sent, found->second);
+      sent = std::max(sent, found->second / samples.steps());
   }
   return detail::mebibytes(held) + " gathered and unreduced, " + detail::mebibytes(sent) + " sent";
 }
@@ -63,7 +61,7 @@ std::string why(const Plan& plan, const std::string& module, bool once) {
 
 }  // namespace
 
-std::string describe_gathering(const Plan& plan) {
+std::string describe_gathering(const Plan& plan, const StepSamples& samples) {
   if (plan.pipeline.is_one_place()) return "";
   std::string text;
   for (const std::string& module : plan.model.modules()) {
@@ -72,15 +70,14 @@ std::string describe_gathering(const Plan& plan) {
     const bool once = sharding->keeps_for_step;
     const char* ways[] = {"each time that a unit needs it", "once a step"};
     text += "  " + module + ": gathered " + ways[once] + " (" + why(plan, module, once) +
-            "): " + cost_of(plan, module);
+            "): " + cost_of(plan, module, samples);
     if (reshards(plan, module))
       text += std::string("; ") + ways[!once] + ": " +
-              cost_of(gathered_otherwise(plan, {module}, !once), module);
+              cost_of(gathered_otherwise(plan, {module}, !once), module, samples);
     text += "\n";
   }
   if (text.empty()) return text;
-  return "sharded units in this pipeline, per rank, in a step of " +
-         std::to_string(predicted_microbatches(plan)) + " microbatches of full rows\n" + text;
+  return "sharded units in this pipeline, per rank and step\n" + text;
 }
 
 }  // namespace zea

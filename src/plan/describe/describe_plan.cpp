@@ -6,15 +6,11 @@
 #include "draw_ranks.hpp"
 #include "mebibytes.hpp"
 #include "plan/mesh/module_sharding.hpp"
-#include "zea/plan/describe/describe_flops.hpp"
-#include "zea/plan/describe/describe_gathering.hpp"
 #include "zea/plan/describe/describe_pipeline.hpp"
-#include "zea/plan/describe/describe_reductions.hpp"
 #include "zea/plan/describe/idle_settings.hpp"
 #include "zea/plan/estimate/choose_recomputation.hpp"
 #include "zea/plan/estimate/kept_keys.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
-#include "zea/plan/estimate/traffic.hpp"
 
 namespace zea {
 namespace {
@@ -139,6 +135,25 @@ std::string kept_feature_lines(const Plan& plan) {
   return text;
 }
 
+/// Replicas are dealt whole samples: those beyond a batch's get none.
+std::string idle_warning(const Plan& plan) {
+  const Options& options = plan.options;
+  const int64_t replicas = plan.mesh.replicas(), each = plan.mesh.ranks_per_replica();
+  const bool trains = options.run.mode == RunMode::Train;
+  int64_t batch = options.schedule.global_batch;
+  if (!trains && options.eval.samples > 0) batch = std::min(batch, options.eval.samples);
+  if (batch >= replicas) return "";
+  const std::string samples = std::to_string(batch);
+  return "warning: " + std::to_string((replicas - batch) * each) + " of " +
+         std::to_string(plan.world_size()) + " ranks have nothing to compute: " + samples +
+         (batch == 1 ? " sample" : " samples") + " of a batch for " + std::to_string(replicas) +
+         " replicas; raise schedule.global_batch to " + std::to_string(replicas) +
+         " or a multiple of it" +
+         (trains || options.eval.samples == 0 ? "" : " (and eval.samples)") + ", start " +
+         std::to_string(batch * each) + " ranks, or put more ranks into a replica (mesh." +
+         kDecoder + ".tp, cp or pp)\n";
+}
+
 std::string graph_line(const Plan& plan) {
   const RunOptions& run = plan.options.run;
   if (run.cuda_graphs == 0 || run.mode != RunMode::Train) return "";
@@ -174,17 +189,11 @@ std::string describe(const Plan& plan, NarrowProducts products) {
   for (const std::string& note : plan.model.notes) text += "note: " + note + "\n";
   for (const std::string& note : plan.notes) text += "note: " + note + "\n";
   for (const std::string& note : idle_settings(plan)) text += "note: " + note + "\n";
+  text += idle_warning(plan);
   text += rank_map(plan) + module_lines(plan) + unit_table(plan) + describe_pipeline(plan);
-  text += describe_gathering(plan) + describe_reductions(plan) + kept_feature_lines(plan) +
-          graph_line(plan);
-  text += memory_lines(plan, products) + describe_recomputation(plan) + describe_generation(plan) +
-          describe_flops(plan);
-  if (plan.world_size() > 1)
-    text +=
-        "bytes that rank 0 sends in a step of one microbatch of full rows of text, by group of "
-        "ranks\n  " +
-        describe(traffic_of_full_step(plan, 0)) + "\n";
-  return text;
+  text += kept_feature_lines(plan) + graph_line(plan);
+  return text + memory_lines(plan, products) + describe_recomputation(plan) +
+         describe_generation(plan);
 }
 
 }  // namespace zea

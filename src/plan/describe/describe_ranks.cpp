@@ -115,16 +115,16 @@ std::string node_map(const MeshShape& shape, const RankOrder& order) {
 
 }  // namespace
 
-std::string describe_ranks(const Plan& plan, const RankOrder& order) {
+std::string describe_ranks(const Plan& plan, const RankOrder& order, const StepSamples& samples) {
   if (order.nodes() <= 1 && order.is_identity()) return "";
   std::string text = node_map(plan.mesh, order);
   if (order.nodes() > 1) {
-    const Traffic crossing = traffic_between_nodes(plan, order);
-    text +=
-        "bytes that cross nodes, of all ranks, in a step of one microbatch of full rows with an "
-        "item of each encoder, by group of ranks (what a rank sends there, in proportion to its "
-        "peers on other nodes)\n  " +
-        (crossing.empty() ? "none" : describe(crossing)) + "\n";
+    const Traffic crossing = traffic_between_nodes(plan, order, samples);
+    text += "bytes that cross nodes, of all ranks, in a step (" +
+            std::string(samples.steps() > 1 ? "mean of " : "") + samples.steps_text(plan) +
+            "), by group of ranks (what a rank sends there, in proportion to its peers on other "
+            "nodes)\n  " +
+            (crossing.empty() ? "none" : describe(crossing)) + "\n";
   }
   for (const std::string& warning : tp_warnings(plan.mesh, order))
     text += "warning: " + warning + "\n";

@@ -64,61 +64,23 @@ class PeersElsewhere {
   std::map<std::string, std::vector<double>> parts_;  ///< of each rank, by the group's name
 };
 
-/// A row that begins with an item of each encoder, where there is room for text behind it.
-void add_row(const Plan& plan, int64_t row, MicrobatchTokens& tokens) {
-  const int64_t row_tokens = plan.options.data.row_tokens;
-  const size_t begin = tokens.words.size(), end = begin + static_cast<size_t>(row_tokens);
-  for (const EncoderSpec& encoder : plan.model.encoders) {
-    const auto features = static_cast<size_t>(encoder.item_shape().features);
-    if (tokens.words.size() + features >= end) continue;
-    const int index = plan.model.encoder_index(encoder.name);
-    tokens.words.insert(tokens.words.end(), features,
-                        make_mask_word(row, mask_modality(encoder.modality()), 0, index));
-    tokens.items.add(index, 1);
-  }
-  tokens.words.resize(end, make_mask_word(row, kModalityText, 0));
-  for (size_t token = begin; token < end; ++token)
-    tokens.is_target.push_back(token + 1 < end &&
-                               word_modality(tokens.words[token + 1]) == kModalityText);
-}
-
-MicrobatchTokens full_rows(const Plan& plan) {
-  MicrobatchTokens tokens;
-  for (int64_t row = 0; row < plan.options.data.rows_per_microbatch; ++row)
-    add_row(plan, row, tokens);
-  return tokens;
-}
-
-StepPlan step_of(const Plan& plan, const MicrobatchTokens& tokens) {
-  MicrobatchPlan full;
-  full.rows = plan.options.data.rows_per_microbatch;
-  full.tokens = static_cast<int64_t>(tokens.words.size());
-  full.targets = std::count(tokens.is_target.begin(), tokens.is_target.end(), true);
-  full.items = tokens.items;
-  for (int64_t row = 0; row < full.rows; ++row) full.samples.push_back(row);
-  return plan.same_on_all_replicas(full);
-}
-
 }  // namespace
 
-Traffic traffic_between_nodes(const Plan& plan, const RankOrder& order) {
+Traffic traffic_between_nodes(const Plan& plan, const RankOrder& order,
+                              const StepSamples& samples) {
   std::map<std::string, double> crossing;
   const int per_replica = plan.mesh.ranks_per_replica();
   PeersElsewhere elsewhere(plan.mesh, order.node_of_logical);
-  const MicrobatchTokens tokens = full_rows(plan);
-  const StepPlan step = step_of(plan, tokens);
   for (int inside = 0; inside < per_replica; ++inside) {
-    const MicrobatchRows rows =
-        rows_of_microbatch(tokens, plan.model, plan.replica_layout(inside), plan.images_both_ways);
-    // Replicas send alike, but for the norms that lie in their shards.
-    const Traffic sent = traffic_of_step(plan, step, {rows}, inside);
+    // Replicas send about alike.
+    const Traffic sent = traffic_of_samples(plan, samples, inside);
     for (int rank = inside; rank < plan.world_size(); rank += per_replica)
       for (const auto& [group, bytes] : sent)
         crossing[group] += static_cast<double>(bytes) * elsewhere.part(rank, group);
   }
   Traffic traffic;
   for (const auto& [group, bytes] : crossing)
-    if (bytes > 0) traffic[group] = std::llround(bytes);
+    if (bytes > 0) traffic[group] = std::llround(bytes / static_cast<double>(samples.steps()));
   return traffic;
 }
 

@@ -219,7 +219,8 @@ class StepTraffic {
 
 Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
                         const std::vector<MicrobatchRows>& rows, int world_rank) {
-  const Schedule schedule = plan.rank_step(step, world_rank).schedule;
+  const bool forward_only = plan.options.run.mode != RunMode::Train;
+  const Schedule schedule = plan.rank_step(step, world_rank, forward_only).schedule;
   StepTraffic traffic(plan, rows, world_rank);
   for (const Action& action : schedule.actions) traffic.add(action);
   traffic.add_holder_sums(schedule.has_gradient);
@@ -227,18 +228,12 @@ Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
   return traffic.take();
 }
 
-Traffic traffic_of_full_step(const Plan& plan, int world_rank, size_t microbatches) {
-  const int64_t rows = plan.options.data.rows_per_microbatch;
-  const int64_t row_tokens = plan.options.data.row_tokens;
-  MicrobatchPlan full;
-  full.rows = rows;
-  full.tokens = rows * row_tokens;
-  full.targets = rows * (row_tokens - 1);
-  for (int64_t row = 0; row < rows; ++row) full.samples.push_back(row);
-  const MicrobatchRows full_rows = rows_of_microbatch(full_text_rows(rows, row_tokens), plan.model,
-                                                      plan.replica_layout(world_rank), false);
-  return traffic_of_step(plan, plan.same_on_all_replicas(full, microbatches),
-                         std::vector<MicrobatchRows>(microbatches, full_rows), world_rank);
+Traffic traffic_of_samples(const Plan& plan, const StepSamples& samples, int world_rank) {
+  Traffic traffic;
+  for (const StepPlan& step : plan_steps(plan, samples))
+    add_traffic(traffic, traffic_of_step(plan, step, rows_of_step(plan, samples, step, world_rank),
+                                         world_rank));
+  return traffic;
 }
 
 }  // namespace zea

@@ -22,14 +22,29 @@ TpRows tp_rows(const TokenLayout& layout, int cp_rank, RowsOf rows_of) {
   return rows;
 }
 
-template <class RowsOf>
-ModuleRows module_rows(const Visibility& visible, const TokenLayout& layout,
-                       const TokenSharding& sharding, int cp_rank, RowsOf reads) {
+/// Pairs of the queries that a cp rank has.
+double pairs_on(const Visibility& visible, const TokenLayout& layout, int inner, int cp_rank) {
+  double pairs = 0;
+  for (int member = 0, first = cp_rank - cp_rank % inner; member < inner; ++member)
+    for (const TokenRange& run : layout.owned()[first + member])
+      for (int64_t token = run.begin; token < run.end; ++token)
+        pairs += static_cast<double>(visible.ends[token] - visible.begins[token]);
+  return pairs / inner;
+}
+
+/// `visible_in` says what tokens see under a window (0: without one).
+template <class VisibleIn, class RowsOf>
+ModuleRows module_rows(const BlockSpec& block, VisibleIn visible_in, const TokenLayout& layout,
+                       const ContextOptions& context, int cp_rank, RowsOf reads) {
   ModuleRows rows;
   rows.held = tp_rows(layout, cp_rank, [](const TokenRuns& tokens) { return tokens; });
   rows.read = tp_rows(layout, cp_rank, reads);
-  if (sharding.context.ranks > 1)
-    rows.context = make_context_plan(visible, layout.owned(), sharding.context, cp_rank);
+  if (context.ranks > 1)
+    rows.context =
+        make_context_plan(visible_in(block.widest_window()), layout.owned(), context, cp_rank);
+  for (const AttentionSpec& way : block.attention)
+    if (!rows.pairs.contains(way.window))
+      rows.pairs[way.window] = pairs_on(visible_in(way.window), layout, context.inner, cp_rank);
   return rows;
 }
 
@@ -77,9 +92,10 @@ EncoderRows encoder_rows(const EncoderSpec& spec, const MicrobatchTokens& tokens
     if (replica.has_features(rank, encoder))
       made.back() = row.features(row.layout().held(coordinate.cp, coordinate.tp));
     if (rank == replica.rank && !items.empty())
-      rows.items =
-          module_rows(row.visible(), row.layout(), replica.sharding(encoder), coordinate.cp,
-                      [&](const TokenRuns& tokens) { return row.projected(tokens); });
+      rows.items = module_rows(
+          spec.block, [&](int64_t window) { return row.visible(window > 0); }, row.layout(),
+          replica.sharding(encoder).context, coordinate.cp,
+          [&](const TokenRuns& tokens) { return row.projected(tokens); });
   }
   rows.features = rows_sent(made, taken, replica.rank, feature_parts(spec, replica));
   rows.feature_gradients = rows_sent(taken, made, replica.rank);
@@ -99,27 +115,27 @@ const ModuleRows& MicrobatchRows::of(const std::string& module) const {
   return found == encoders.end() ? kNone : found->second.items;
 }
 
-MicrobatchTokens full_text_rows(int64_t rows, int64_t row_tokens) {
-  MicrobatchTokens tokens;
-  for (int64_t row = 0; row < rows; ++row)
-    for (int64_t token = 0; token < row_tokens; ++token) {
-      tokens.words.push_back(make_mask_word(row, kModalityText, 0));
-      tokens.is_target.push_back(token + 1 < row_tokens);
-    }
-  return tokens;
+void append_sample(MicrobatchTokens& tokens, const MicrobatchTokens& sample, int64_t number) {
+  for (const MaskWord word : sample.words)
+    tokens.words.push_back(word + make_mask_word(number, kModalityText, 0));
+  tokens.is_target.insert(tokens.is_target.end(), sample.is_target.begin(), sample.is_target.end());
+  tokens.items += sample.items;
 }
 
 MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpec& model,
                                   const ReplicaLayout& replica, bool images_both_ways) {
-  const Visibility visible =
-      visible_text(tokens.words, images_both_ways, model.decoder.block.widest_window());
-  const TokenLayout text(visible, replica.sharding(kDecoder), replica.grid(kDecoder).tp);
+  const BlockSpec& block = model.decoder.block;
+  const auto visible = [&](int64_t window) {
+    return visible_text(tokens.words, images_both_ways, window);
+  };
+  const TokenLayout text(visible(block.widest_window()), replica.sharding(kDecoder),
+                         replica.grid(kDecoder).tp);
   MicrobatchRows rows;
   const auto targets = [&](const TokenRuns& held) {
     return numbered(held, [&](int64_t token) { return tokens.is_target[token] ? token : -1; });
   };
   if (replica.has(replica.rank, kDecoder))
-    rows.text = module_rows(visible, text, replica.sharding(kDecoder),
+    rows.text = module_rows(block, visible, text, replica.sharding(kDecoder).context,
                             replica.coordinate(replica.rank, kDecoder).cp, targets);
   for (const EncoderSpec& encoder : model.encoders)
     if (tokens.items.of(model.encoder_index(encoder.name)) > 0)

@@ -26,6 +26,7 @@ struct UnitRowCounts {
   int64_t features = 0;
   double pairs = 0;  ///< of a query and a key that it sees
 
+  UnitRowCounts() = default;
   UnitRowCounts(const ModelSpec& model, const UnitSpec& unit, const UnitWork& work);
 };
 
@@ -33,8 +34,10 @@ struct UnitRowCounts {
 template <class Ops, class V>
 class RowOps : public PassingOps<Ops, V> {
  public:
+  RowOps(const ModelSpec& model, const UnitSpec& unit, const UnitRowCounts& count)
+      : PassingOps<Ops, V>(unit), model_(model), count_(count) {}
   RowOps(const ModelSpec& model, const UnitSpec& unit, const UnitWork& work)
-      : PassingOps<Ops, V>(unit), model_(model), count_(model, unit, work) {}
+      : RowOps(model, unit, UnitRowCounts(model, unit, work)) {}
 
   V input(size_t) { return {count_.tokens}; }
   V patches() { return {count_.patches}; }

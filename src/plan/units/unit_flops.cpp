@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/plan/units/unit_flops.hpp"
 
-#include "row_ops.hpp"
+#include "counted_flops.hpp"
 
 namespace zea {
 namespace {
@@ -14,11 +14,11 @@ struct Rows {
 /// Counts products; `gradients`: of each unit, whether its output has one.
 class FlopOps : public detail::RowOps<FlopOps, Rows> {
  public:
-  FlopOps(const ModelSpec& model, const UnitSpec& unit, const detail::UnitWork& work,
+  FlopOps(const ModelSpec& model, const UnitSpec& unit, const detail::UnitRowCounts& count,
           const std::vector<bool>& gradients)
-      : RowOps(model, unit, work), gradients_(gradients) {}
+      : RowOps(model, unit, count), gradients_(gradients) {}
 
-  double flops() const { return flops_; }
+  const UnitCost& flops() const { return flops_; }
 
   Rows input(size_t i) {
     return {count_.tokens, gradients_[static_cast<size_t>(unit_.inputs[i].unit)]};
@@ -40,7 +40,8 @@ class FlopOps : public detail::RowOps<FlopOps, Rows> {
   Rows attention(const Rows& x, const BlockSpec& block) {
     const double forward = 4 * count_.pairs * static_cast<double>(block.heads.query) *
                            static_cast<double>(block.heads.dim);
-    flops_ += x.has_gradient ? 3 * forward : forward;
+    flops_.forward += forward;
+    if (x.has_gradient) flops_.backward_input += 2 * forward;
     return x;
   }
   Rows add(const Rows& x, const Rows& y) { return {x.rows, x.has_gradient || y.has_gradient}; }
@@ -72,30 +73,40 @@ class FlopOps : public detail::RowOps<FlopOps, Rows> {
   Rows product(const Rows& x, const std::string& role) {
     for (const int param : model_.params_of(unit_, role)) {
       const ParamSpec& weight = model_.params[param];
-      const int times = 1 + x.has_gradient + weight.trainable;
-      flops_ += 2.0 * times * static_cast<double>(x.rows) *
-                static_cast<double>(num_elements(weight.shape));
+      const double once =
+          2.0 * static_cast<double>(x.rows) * static_cast<double>(num_elements(weight.shape));
+      flops_.forward += once;
+      if (x.has_gradient) flops_.backward_input += once;
+      if (weight.trainable) flops_.backward_weight += once;
     }
     return with(x, role);
   }
 
   const std::vector<bool>& gradients_;
-  double flops_ = 0;
+  UnitCost flops_;
 };
 
 }  // namespace
 
+UnitCost detail::counted_flops(const ModelSpec& model, int unit, const UnitRowCounts& count,
+                               const std::vector<bool>& gradients) {
+  if (model.is_cached(unit)) return {};
+  const UnitSpec& spec = model.units[static_cast<size_t>(unit)];
+  FlopOps ops(model, spec, count, gradients);
+  unit_forward(ops, model, spec);
+  return ops.flops();
+}
+
 std::vector<double> unit_flops(const ModelSpec& model, int64_t times) {
   std::vector<double> flops;
-  std::vector<bool> gradients(model.units.size(), false);
+  const std::vector<bool> gradients = model.units_with_gradient();
   for (size_t u = 0; u < model.units.size(); ++u) {
     const UnitSpec& unit = model.units[u];
     detail::UnitWork work{times};
     if (unit.encoder >= 0)
       work = {1, detail::times_the_tokens(model.encoders[unit.encoder].item_shape(), times)};
-    FlopOps ops(model, unit, work, gradients);
-    gradients[u] = unit_forward(ops, model, unit).has_gradient;
-    flops.push_back(model.is_cached(static_cast<int>(u)) ? 0 : ops.flops());
+    flops.push_back(
+        detail::counted_flops(model, static_cast<int>(u), {model, unit, work}, gradients).total());
   }
   return flops;
 }

@@ -4,12 +4,12 @@
 
 #include <string>
 
-#include "zea/plan/plan.hpp"
+#include "zea/plan/estimate/step_facts.hpp"
 
 namespace zea {
 
-/// Of a step of full rows, a sample in each, on all replicas; with run.peak_tflops also how long it
-/// takes at an MFU of 40 %. Empty where nothing trains.
-std::string describe_flops(const Plan& plan);
+/// The mean of the steps, that of the rank with most, and how long ranks wait for it; with
+/// run.peak_tflops also how long a step takes at an MFU of 40 %. Empty where nothing trains.
+std::string describe_flops(const Plan& plan, const StepSamples& samples, const StepFacts& facts);
 
 }  // namespace zea

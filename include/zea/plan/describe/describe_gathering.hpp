@@ -4,12 +4,12 @@
 
 #include <string>
 
-#include "zea/plan/plan.hpp"
+#include "zea/plan/estimate/step_samples.hpp"
 
 namespace zea {
 
 /// Of each sharded module of a pipeline: how it is gathered, why, what that takes of a rank's
-/// memory and sends in a step, and what the other way would. Empty without a pipeline.
-std::string describe_gathering(const Plan& plan);
+/// memory and sends in a step of `samples`, and what the other way would. Empty without a pipeline.
+std::string describe_gathering(const Plan& plan, const StepSamples& samples);
 
 }  // namespace zea

@@ -4,13 +4,14 @@
 
 #include <string>
 
+#include "zea/plan/estimate/step_samples.hpp"
 #include "zea/plan/mesh/rank_order.hpp"
-#include "zea/plan/plan.hpp"
 
 namespace zea {
 
-/// Nodes with what stands on them, the bytes between them, and warnings where tp crosses, or
-/// ulysses without need; empty where all ranks are on one node in their own order.
-std::string describe_ranks(const Plan& plan, const RankOrder& order);
+/// Nodes with what stands on them, the bytes between them in a step of `samples`, and warnings
+/// where tp crosses, or ulysses without need; empty where all ranks are on one node in their own
+/// order.
+std::string describe_ranks(const Plan& plan, const RankOrder& order, const StepSamples& samples);
 
 }  // namespace zea

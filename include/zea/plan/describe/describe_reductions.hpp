@@ -4,12 +4,14 @@
 
 #include <string>
 
-#include "zea/plan/plan.hpp"
+#include "zea/plan/estimate/step_facts.hpp"
 
 namespace zea {
 
 /// A line for each module with such a precision.<name>.reduce_dtype; empty where nothing is summed
-/// between ranks, or all of it exactly.
-std::string describe_reductions(const Plan& plan);
+/// between ranks, or all of it exactly. The saving is that of the rank that sends most in steps of
+/// `samples`, of which `facts` are known.
+std::string describe_reductions(const Plan& plan, const StepSamples& samples,
+                                const StepFacts& facts);
 
 }  // namespace zea

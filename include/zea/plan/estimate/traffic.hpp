@@ -8,17 +8,19 @@
 // more, since only the rows here are kept; otherwise each direction has one all-reduce.
 #pragma once
 
+#include "zea/plan/estimate/step_samples.hpp"
 #include "zea/plan/plan.hpp"
 #include "zea/plan/tokens/microbatch_rows.hpp"
 #include "zea/plan/units/collective_volume.hpp"
 
 namespace zea {
 
-/// What `world_rank` sends in training step `step`; `rows`: of each of its microbatches.
+/// What `world_rank` sends in `step`, forward alone where the run does not train; `rows`: of each
+/// of its microbatches.
 Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
                         const std::vector<MicrobatchRows>& rows, int world_rank);
 
-/// What `world_rank` sends in a step of so many microbatches of full rows of text on every replica.
-Traffic traffic_of_full_step(const Plan& plan, int world_rank, size_t microbatches = 1);
+/// What `world_rank` sends in all steps of `samples` together.
+Traffic traffic_of_samples(const Plan& plan, const StepSamples& samples, int world_rank);
 
 }  // namespace zea

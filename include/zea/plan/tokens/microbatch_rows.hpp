@@ -28,6 +28,9 @@ struct ModuleRows {
   TpRows read;  ///< of these, what the module's last unit reads: targets, or features before they
                 ///< are resampled
   std::optional<ContextPlan> context;  ///< of the widest windows: all exchange the same rows
+  /// By window (AttentionSpec): pairs of a query and a key that it sees, on this cp rank with its
+  /// tp ranks. Cp ranks that exchange heads have equal shares of the pairs of their inner group.
+  std::map<int64_t, double> pairs;
 };
 
 /// An encoder's part.
@@ -52,8 +55,8 @@ struct MicrobatchTokens {
   ItemList items;
 };
 
-/// Full rows of one sample each, text only, in which every token has a target but the last.
-MicrobatchTokens full_text_rows(int64_t rows, int64_t row_tokens);
+/// Adds the tokens of one sample, which becomes the microbatch's sample number `number`.
+void append_sample(MicrobatchTokens& tokens, const MicrobatchTokens& sample, int64_t number);
 
 /// The part of rank `layout.rank`. `images_both_ways` as model.llm.image_attention says.
 MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpec& model,
