@@ -13,6 +13,11 @@ namespace zea::detail {
 class Faults {
  public:
   void add(const std::string& fault) { text_ += (text_.empty() ? "" : "\n") + fault; }
+  void add(const Faults& others) {
+    if (!others.none()) add(others.text_);
+    notes_.insert(notes_.end(), others.notes_.begin(), others.notes_.end());
+  }
+  bool none() const { return text_.empty(); }
   void note(const std::string& note) { notes_.push_back(note); }
   const std::vector<std::string>& notes() const { return notes_; }
   void throw_if_any() const {

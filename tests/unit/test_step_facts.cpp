@@ -5,7 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "support/tiny_llava.hpp"
+#include "zea/core/error.hpp"
 #include "zea/plan/describe/compare_layouts.hpp"
 #include "zea/plan/describe/describe_steps.hpp"
 
@@ -123,6 +126,48 @@ TEST(StepFacts, CountEncodersThatStandAlone) {
   EXPECT_GT(two.traffic[0].sent.at("vision.dp_shard+dp_module+cp"), 0);
   EXPECT_GT(two.traffic[0].sent.at("vision.pp0>llm.pp0 outputs"), 0);
   EXPECT_EQ(two.most_sent().total(), std::max(two.traffic[0].total(), two.traffic[1].total()));
+}
+
+/// Overrides as the refusal names them, "mesh.placement=disjoint mesh.vision.dp_module=2".
+void apply_overrides(Options& options, const std::string& overrides) {
+  std::istringstream words(overrides);
+  for (std::string word; words >> word;) {
+    const std::string key = word.substr(0, word.find('=')), value = word.substr(key.size() + 1);
+    if (key == "mesh.placement")
+      options.mesh.placement = value;
+    else
+      options.meshes[key == "mesh.vision.dp_module" ? "vision" : "audio"].dp_module =
+          std::stol(value);
+  }
+}
+
+TEST(Plan, NamesPlacementsThatFitInOneRefusal) {
+  const std::string config = tiny_llava_config({.audio = true});
+  for (const char* asked : {"mesh.placement=disjoint", "mesh.placement=colocated",
+                            "mesh.placement=disjoint mesh.vision.dp_module=1 "
+                            "mesh.audio.dp_module=1"}) {
+    Options options;
+    options.schedule.global_batch = 4;
+    apply_overrides(options, asked);
+    std::string refusal;
+    try {
+      make_plan(options, config, 4);
+    } catch (const PlanError& error) {
+      refusal = error.what();
+    }
+    const std::string begin = "what fits 4 ranks: ";
+    const size_t found = refusal.find(begin);
+    ASSERT_NE(found, std::string::npos) << refusal;
+    const std::string all = refusal.substr(found + begin.size());
+    std::istringstream fitting(all.substr(0, all.find(" (")));
+    int placements = 0;
+    for (std::string one; std::getline(fitting, one, ';'); ++placements) {
+      Options tried = options;
+      apply_overrides(tried, one.substr(one.find("mesh.")));
+      EXPECT_NO_THROW(make_plan(tried, config, 4)) << one;
+    }
+    EXPECT_EQ(placements, 3) << refusal;
+  }
 }
 
 TEST(Plan, NamesRanksThatHaveNothingToCompute) {

@@ -5,6 +5,7 @@
 
 #include "module_grid.hpp"
 #include "module_sharding.hpp"
+#include "zea/core/join.hpp"
 #include "zea/plan/mesh/world_sizes.hpp"
 
 namespace zea::detail {
@@ -78,10 +79,21 @@ void add_shared(MeshShape& shape, const Options& options, const ModelSpec& model
   }
 }
 
-/// Whether the deck says on how many ranks an encoder stands.
-void check_layout(const Options& options, const std::string& module, Faults& faults) {
+/// Whether the deck says on how many ranks an encoder stands that has ranks of its own.
+bool gives_layout(const Options& options, const std::string& module) {
   const ModuleMeshOptions& own = options.meshes[module];
-  if (pipeline_ranks(own) > 1 || degrees_product(own) > 1 || own.dp_module > 0) return;
+  return pipeline_ranks(own) > 1 || degrees_product(own) > 1 || own.dp_module > 0;
+}
+
+bool gives_layouts(const Options& options, const ModelSpec& model) {
+  return options.mesh.placement == ModulePlacement::Shared ||
+         std::ranges::all_of(model.encoders, [&](const EncoderSpec& encoder) {
+           return gives_layout(options, encoder.name);
+         });
+}
+
+void check_layout(const Options& options, const std::string& module, Faults& faults) {
+  if (gives_layout(options, module)) return;
   faults.add("mesh.placement = \"" + options.mesh.placement + "\", but [mesh." + module +
              "] gives no layout: say on how many ranks it stands, by pp, tp, cp or dp_module "
              "(dp_module = 1: one rank)");
@@ -174,14 +186,16 @@ bool is_pipelined(const Options& options) {
          pipeline_ranks(options.meshes[kDecoder]) > 1;
 }
 
-MeshShape make_mesh_shape(Faults& faults, const Options& options, const ModelSpec& model,
-                          int world_size) {
+namespace {
+
+MeshShape shape_of(Faults& faults, const Options& options, const ModelSpec& model, int world_size) {
   for (const std::string& module : model.modules())
     check_degrees(module, options.meshes[module], model, faults);
   check_schedule(options, faults);
   MeshShape shape;
   if (!has_countable_ranks(options, model, faults)) return shape;
   add_grids(shape, options, model, faults);
+  if (!gives_layouts(options, model)) return shape;  // so it is not known how many ranks are wanted
   resolve_replicas(faults, options.mesh, shape.ranks_per_replica(), world_size, shape);
   const RunKind run{options.run.device, is_pipelined(options)};
   for (ModuleGrid& grid : shape.modules) {
@@ -189,6 +203,55 @@ MeshShape make_mesh_shape(Faults& faults, const Options& options, const ModelSpe
     check_sharding(of_module, shape, grid, run, faults);
     grid.shard_subgroup = make_sharding(of_module, shape, grid, run.is_pipelined).subgroup;
   }
+  return shape;
+}
+
+/// The overrides of a placement that fits so many ranks with the fewest for encoders; empty: none
+/// does.
+std::string overrides_that_fit(Options options, const ModelSpec& model, int world_size,
+                               Choice<ModulePlacement> placement) {
+  const bool is_shared = placement == ModulePlacement::Shared;
+  options.mesh.placement = placement;
+  const Options asked = options;
+  for (int64_t ranks = is_shared ? 0 : 1; ranks < world_size; ++ranks) {
+    std::string overrides = "mesh.placement=" + placement;
+    bool is_first = true;
+    for (const EncoderSpec& encoder : model.encoders) {
+      const std::string& module = encoder.name;
+      if (!is_shared && gives_layout(asked, module) && asked.meshes[module].dp_module == 0)
+        continue;  // by its pp, tp or cp
+      const bool is_alone = placement == ModulePlacement::Disjoint && !is_first;
+      is_first = false;
+      options.meshes[module].dp_module = is_alone ? 1 : ranks;
+      overrides +=
+          " mesh." + module + ".dp_module=" + std::to_string(options.meshes[module].dp_module);
+    }
+    Faults faults;
+    shape_of(faults, options, model, world_size);
+    if (faults.none()) return overrides;
+    if (is_shared) break;
+  }
+  return "";
+}
+
+}  // namespace
+
+MeshShape make_mesh_shape(Faults& faults, const Options& options, const ModelSpec& model,
+                          int world_size) {
+  Faults found;
+  MeshShape shape = shape_of(found, options, model, world_size);
+  faults.add(found);
+  if (found.none() || options.mesh.placement == ModulePlacement::Shared || model.encoders.empty())
+    return shape;
+  std::vector<std::string> fitting;
+  for (const ModulePlacement placement :
+       {ModulePlacement::Disjoint, ModulePlacement::Colocated, ModulePlacement::Shared})
+    if (std::string overrides = overrides_that_fit(options, model, world_size, placement);
+        !overrides.empty())
+      fitting.push_back(std::move(overrides));
+  if (!fitting.empty())
+    faults.add("what fits " + std::to_string(world_size) + " ranks: " + join(fitting, "; or ") +
+               " (dp_module: ranks of an encoder that its items are dealt to)");
   return shape;
 }
 
