@@ -32,13 +32,15 @@ def pillow():
 class Decoder:
     def __init__(self, is_wanted=True):
         self.is_wanted, self.check = is_wanted, None
-        found = libraries() if is_wanted else []
-        if found:
-            self.check = ctypes.CDLL(str(found[0])).zea_check_item
-            self.check.argtypes = [
-                *(ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_size_t)
-            ]
-        elif is_wanted:
+        for path in libraries() if is_wanted else []:
+            try:
+                self.check = ctypes.CDLL(str(path)).zea_check_item
+            except (OSError, AttributeError):  # of another machine, or with a sanitizer
+                continue
+            numbers = (ctypes.c_int, ctypes.c_int64)
+            self.check.argtypes = [ctypes.c_char_p, ctypes.c_size_t, *numbers, ctypes.c_char_p, ctypes.c_size_t]
+            return
+        if is_wanted:
             print(
                 "there is no build of zea to decode items with (jobs/build.sh): pictures are decoded by Pillow, which "
                 "passes over some damage, and of sound only the first bytes are looked at",

@@ -16,6 +16,7 @@ import sys
 import unittest
 import zlib
 from types import SimpleNamespace
+from unittest import mock
 
 from pack_scripts import JOBS, run  # isort: skip
 import numpy as np
@@ -134,6 +135,13 @@ class Pictures(ItemsCase):
         self.assertIn("cannot be decoded: ", self.fault("image", LARGE[: len(LARGE) // 2], media))
         self.assertIn("cannot be decoded: ", self.fault("image", PNG[: len(PNG) // 2], media))
         self.assertEqual(self.items("image", LARGE, PNG, media=media), [LARGE, PNG])
+
+    def test_a_library_that_cannot_be_loaded_is_passed_over(self):
+        damaged = self.folder / decoding.LIBRARY
+        damaged.write_bytes(b"no library")
+        found = decoding.libraries()
+        with mock.patch.object(decoding, "libraries", lambda: [damaged, *found]):
+            self.assertIsNotNone(decoding.Decoder().check)
 
     def test_other_kinds(self):
         box = b"\0\0\0\x1cftyp"
