@@ -113,6 +113,7 @@ TABLE = {
     "zea -n --ranks 22 --ranks-per-node 8 -i inputs/clip_b32_whisper_tiny_llama_1b_disjoint.toml": runs(),
     "zea -n --ranks 22 -i inputs/clip_b32_whisper_tiny_llama_1b_disjoint.toml |"
     f" {PYTHON} postprocess/plot_schedule.py - --out schedule.png": runs(),
+    f'zea -n --ranks 4 -i {DECK} --compare mesh.llm.tp=2 "mesh.llm.tp=2 mesh.vision.tp=2"': runs(),
     f"zea -n --ranks 8 -i {DECK} mesh.dp_replicate=2 mesh.llm.strategy=hybrid_shard": runs(),
     f"zea -n --ranks 512 -i {DECK} model.weights='\"\"' model.config=inputs/fashion_captions_2m.json": runs(),
     "zea -n --ranks 8 -i inputs/clip_b32_llama_1b_ddp.toml": runs(),
