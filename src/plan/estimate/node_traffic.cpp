@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "repeated_ranks.hpp"
 #include "zea/core/error.hpp"
 #include "zea/plan/estimate/traffic.hpp"
 #include "zea/plan/mesh/reduction.hpp"
@@ -71,9 +72,10 @@ Traffic traffic_between_nodes(const Plan& plan, const RankOrder& order,
   std::map<std::string, double> crossing;
   const int per_replica = plan.mesh.ranks_per_replica();
   PeersElsewhere elsewhere(plan.mesh, order.node_of_logical);
+  Traffic sent;
   for (int inside = 0; inside < per_replica; ++inside) {
-    // Replicas send about alike.
-    const Traffic sent = traffic_of_samples(plan, samples, inside);
+    // Replicas send about alike, and so do tp ranks.
+    if (!detail::is_repeated(plan, inside)) sent = traffic_of_samples(plan, samples, inside);
     for (int rank = inside; rank < plan.world_size(); rank += per_replica)
       for (const auto& [group, bytes] : sent)
         crossing[group] += static_cast<double>(bytes) * elsewhere.part(rank, group);

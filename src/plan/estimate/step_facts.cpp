@@ -6,6 +6,7 @@
 #include <set>
 
 #include "plan/units/counted_flops.hpp"
+#include "repeated_ranks.hpp"
 #include "zea/plan/estimate/traffic.hpp"
 #include "zea/plan/schedule/simulate.hpp"
 
@@ -65,14 +66,6 @@ double total_of(const std::vector<UnitCost>& costs) {
                          [](double sum, const UnitCost& cost) { return sum + cost.total(); });
 }
 
-/// Whether another rank of its replica has the same rows of every module.
-bool is_repeated(const Plan& plan, int world_rank) {
-  return std::ranges::all_of(plan.mesh.modules, [&](const ModuleGrid& grid) {
-    return !plan.mesh.has(world_rank, grid.module) ||
-           plan.mesh.coordinate(world_rank, grid.module).tp > 0;
-  });
-}
-
 struct Work {
   double slowest = 0;  ///< of a rank
   double useful = 0;   ///< of all its ranks
@@ -86,7 +79,7 @@ Work work_of(const Plan& plan, const StepSamples& samples, const StepPlan& step,
   std::vector<UnitCost> slowest(plan.model.units.size());  // of the ranks that have it
   for (int inside = 0; inside < ranks; ++inside) {
     const int rank = replica * ranks + inside;
-    if (is_repeated(plan, rank)) continue;
+    if (detail::is_repeated(plan, rank)) continue;
     const auto costs = rank_flops(plan, rows_of_step(plan, samples, step, rank), rank);
     const double total = total_of(costs);
     work.slowest = std::max(work.slowest, total);
@@ -191,6 +184,13 @@ void add_memory(StepFacts& facts, const Plan& plan, const StepSamples& samples,
 }
 
 }  // namespace
+
+bool detail::is_repeated(const Plan& plan, int world_rank) {
+  return std::ranges::all_of(plan.mesh.modules, [&](const ModuleGrid& grid) {
+    return !plan.mesh.has(world_rank, grid.module) ||
+           plan.mesh.coordinate(world_rank, grid.module).tp > 0;
+  });
+}
 
 int64_t RankTraffic::total() const {
   return std::accumulate(sent.begin(), sent.end(), int64_t{0},

@@ -84,9 +84,13 @@ std::vector<MicrobatchRows> rows_of_step(const Plan& plan, const StepSamples& sa
   std::vector<MicrobatchRows> rows;
   const ReplicaLayout layout = plan.replica_layout(world_rank);
   const auto& microbatches = step.replicas[static_cast<size_t>(plan.replica_of(world_rank))];
-  for (const MicrobatchPlan& microbatch : microbatches)
-    rows.push_back(rows_of_microbatch(tokens_of(samples, microbatch), plan.model, layout,
-                                      plan.images_both_ways));
+  for (size_t m = 0; m < microbatches.size(); ++m) {
+    if (m > 0 && microbatches[m].samples == microbatches[m - 1].samples)
+      rows.push_back(MicrobatchRows(rows.back()));  // of made-up samples, as most are
+    else
+      rows.push_back(rows_of_microbatch(tokens_of(samples, microbatches[m]), plan.model, layout,
+                                        plan.images_both_ways));
+  }
   return rows;
 }
 
