@@ -8,7 +8,7 @@ import transformers
 from transformers import WhisperFeatureExtractor
 from transformers.image_processing_utils import select_best_resolution
 
-from processor_directories import NAMED, NAMED_BY_INTERNVL, TEXT, TOWER, Case
+from processor_directories import NAMED, NAMED_BY_INTERNVL, SPECIAL, TEXT, TOWER, Case
 
 
 def put_together(llava):
@@ -79,7 +79,8 @@ class Composed(Case):
 
 
 class Pixtral(Case):
-    special = ["<s>", "</s>", "<unk>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
+    special = [*SPECIAL, "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
+
     def __init__(self, draw):
         patch, merge = draw.choice([4, 8, 14]), self.merges(draw)
         most = draw.randint(2 * patch, 300)
