@@ -221,7 +221,7 @@ if has_checkpoint; then begin=(-r "$run"); fi
 set -- run.threads=$((threads > 0 ? threads : 1)) "$@"
 say "plan"
 "$bin/src/zea" -n --ranks "$ranks" "${begin[@]}" "$@" >"$out/plan.txt"
-grep -E '^(plan|note|bytes per rank|  parameters)' "$out/plan.txt"
+grep -E '^(plan|note|warning|steps|bytes per rank|  parameters)' "$out/plan.txt"
 if [ -n "${PLAN_ONLY:-}" ]; then
   echo "all of it: $out/plan.txt"
   exit 0

@@ -86,9 +86,9 @@ std::string plan_text(const CommandLine& line, int ranks) {
   const RankOrder order =
       order_ranks(plan.mesh, even_nodes(ranks, line.ranks_per_node), plan.options.mesh.order);
   const NarrowProducts products = narrow_products();
-  return describe(plan, products) + start.note + "\n" + describe_ranks(plan, order, samples) + data.notes +
-         describe_steps(plan, samples, facts_of(plan, samples, products)) + list_passes(plan) +
-         "\n# the deck with every key\n\n" + echo_deck(start.options);
+  return describe(plan, products) + start.note + "\n" + describe_ranks(plan, order, samples) +
+         data.notes + describe_steps(plan, samples, facts_of(plan, samples, products)) +
+         list_passes(plan) + "\n# the deck with every key\n\n" + echo_deck(start.options);
 }
 
 /// What samples are drawn by, in words: layouts are compared by the same ones.

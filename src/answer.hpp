@@ -13,8 +13,8 @@ namespace zea {
 ExitCode answer(const CommandLine& line);
 
 /// What should be told of opened data sets, null ones passed over: tokens that differ from the
-/// model's, data that differs from that of the resumed run. Throws DataError where a run must not go
-/// on. Collective over the ranks of `opening`; rank 0 gets the notes.
+/// model's, data that differs from that of the resumed run. Throws DataError where a run must not
+/// go on. Collective over the ranks of `opening`; rank 0 gets the notes.
 std::vector<std::string> notes_on_data(const Start& start, const Dataset* train,
                                        const Dataset* eval, const SharedOpening& opening = {});
 

@@ -11,7 +11,8 @@ namespace zea::detail {
 /// What this processor multiplies by pairs.
 enum class PairUse {
   None,       ///< it has no AVX512_BF16
-  Attention,  ///< attention alone: the processor has AMX, too, by which the library's GEMMs are faster
+  Attention,  ///< attention alone: the processor has AMX, too, by which the library's GEMMs are
+              ///< faster
   All
 };
 /// Less than that if ZEA_BF16_PAIRS is "none", "attention" or "converted" (none, and products by

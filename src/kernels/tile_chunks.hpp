@@ -12,7 +12,8 @@ constexpr int64_t kChunkRows = 32;
 
 enum class Part { All, UpperHalf };
 
-/// Makes result (rows, columns in whole vectors) = scale left right + addends, kChunkRows rows a task.
+/// Makes result (rows, columns in whole vectors) = scale left right + addends, kChunkRows rows a
+/// task.
 template <class Terms>
 void multiply_chunks(const TileProduct<Terms>& whole, Part part) {
   for_each_chunk(

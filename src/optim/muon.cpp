@@ -31,10 +31,10 @@ at::Tensor packed(const at::Tensor& flat, int64_t begin, const Extent& box) {
   return flat.narrow(0, begin, box.elements()).view({box.length[0], box.length[1]});
 }
 
-/// Takes so many steps of x = 3.4445 x + (-4.7750 g + 2.0315 g g) x with g = x x^T, for x (m, n) with
-/// m <= n, by two GEMMs over n: each step multiplies x by a polynomial of its Gram matrix g, which
-/// also gives the next g. The product of these polynomials is kept as power I + rest, so that rounding
-/// to `operands` touches no small singular value. Returns x times `scale`.
+/// Takes so many steps of x = 3.4445 x + (-4.7750 g + 2.0315 g g) x with g = x x^T, for x (m, n)
+/// with m <= n, by two GEMMs over n: each step multiplies x by a polynomial of its Gram matrix g,
+/// which also gives the next g. The product of these polynomials is kept as power I + rest, so that
+/// rounding to `operands` touches no small singular value. Returns x times `scale`.
 at::Tensor take_steps(const at::Tensor& x, at::ScalarType operands, int steps, double scale) {
   const auto product = [&](const at::Tensor& a, const at::Tensor& b, double factor,
                            const Addends& addends) {

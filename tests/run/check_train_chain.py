@@ -206,7 +206,7 @@ class TrainChain(unittest.TestCase):
         self.assert_ends(done, 2, "Slurm gives no number of ranks (SLURM_NTASKS): add --ntasks-per-node")
 
     def submit_elsewhere(self, script, command):
-        """A batch script that was copied to a spool, in a folder that is not zea's, under a Slurm that knows its command."""
+        """A batch script that was copied to a spool, in a folder that is not zea's; Slurm knows its command."""
         self.write_program("scontrol", f"#!/usr/bin/env bash\necho 'JobId=7 Command={command} WorkDir=/'\n")
         slurm = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(self.folder), "SLURM_JOB_NODELIST": "here"}
         known = {**os.environ, **slurm, "PATH": f"{self.folder}:{os.environ['PATH']}"}
