@@ -20,7 +20,7 @@ from unittest import mock
 DECK_WORDS = "section.key=value"
 
 
-class Declared(Exception):
+class Declared(BaseException):  # no script may catch it
     """A script has declared its options."""
 
 
@@ -28,7 +28,8 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Stands in for packages that are not installed where zea is built: only the options count."""
 
     def find_spec(self, name, path=None, target=None):
-        return importlib.util.spec_from_loader(name, self)
+        # The standard library looks for modules of other systems, which must not be found.
+        return None if name in sys.stdlib_module_names else importlib.util.spec_from_loader(name, self)
 
     def create_module(self, spec):
         return mock.MagicMock(__path__=[], __spec__=spec)
