@@ -234,7 +234,7 @@ class BadInput(zr.ZeaTest):
         tokens, mask, items = zr.image_sample(1)
         tokens[1] = 5
         words = ["sample 3, modality image: 3 placeholder tokens", "1 images x 4 features"]
-        self.refuse_samples(words, [(tokens, mask, items)], alone=True)
+        self.refuse_samples(words, [(tokens, mask, items)])  # found while the first steps are planned
 
     def test_long_sample(self):
         words = ["sample 3 has 42 tokens, more than data.row_tokens = 32"]
