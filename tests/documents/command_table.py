@@ -309,5 +309,5 @@ DECKS = {
     "[model.vision]": "reference_composed",
     "[model.llm]": (2, QUICKSTART),
     "[mesh.llm]": (4, QUICKSTART),
-    "[mesh]": (10, ("data.train=quickstart/train.h5", "model.config=inputs/clip_b32_llama_1b.json")),
+    "[mesh]": (10, ("data.train=to_be_packed.h5", "model.config=inputs/clip_b32_llama_1b.json")),
 }
