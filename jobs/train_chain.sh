@@ -254,7 +254,8 @@ train() {
   heed_slurm
   case $code in
     0) give_up 0 "done" ;;
-    137) give_up 137 "a rank was killed: if the job's memory was too small, ask for more (--mem); zea -n says what a rank takes" ;;
+    137) give_up 137 "zea ended with exit code 137; the chain ends. A rank was killed: perhaps the job's memory was too small (--mem;\
+ zea -n says what a rank takes)" ;;
     75) go_on_later "$(newest_step "$directory")" $((SECONDS - begin)) ;;
     *) give_up "$code" "zea ended with exit code $code; the chain ends" ;;
   esac

@@ -242,11 +242,11 @@ class Slurm(zr.ZeaTest):
         self.assertEqual(job.log.count("the chain ends"), 1)
 
     @with_every_launcher_if_long
-    def test_faulty_data_is_told_by_the_ranks(self):
+    def test_faulty_data_is_told_before_any_rank_starts(self):
         broken = self.folder / "broken.h5"
         broken.write_bytes(b"no HDF5")
         job = self.start(self.deck, f"data.train={broken}")
-        sentence = "zea ended with exit code 3; the chain ends"
+        sentence = "zea refused what it was given (exit code 3); the chain ends"
         self.assert_ends(job, "FAILED", 3, str(broken), sentence)
 
     @with_every_launcher_if_long

@@ -193,7 +193,7 @@ class TrainChain(unittest.TestCase):
 
     def test_a_rank_that_was_killed(self):
         """As Slurm and the kernel kill whoever takes too much memory."""
-        self.assert_ends(self.run_job(0, "deck.toml", ENDS="137"), 137, "ask for more (--mem)")
+        self.assert_ends(self.run_job(0, "deck.toml", ENDS="137"), 137, "perhaps the job's memory was too small")
 
     def test_a_program_with_arguments(self):
         self.write_program("run_in", '#!/usr/bin/env bash\nshift 2\nexec "$PWD/zea" "$@"\n')
