@@ -235,7 +235,7 @@ def write_config():
 
     config("good_llama", LLAMA)
     config("good_rope_twice", LLAMA, rope_parameters=LLAMA["rope_scaling"], unsloth_fixed=True,
-           gradient_checkpointing=False, _attn_implementation="sdpa", quantization_config={})
+           gradient_checkpointing=False, _attn_implementation="sdpa")
     config("rope_of_two_kinds", LLAMA, rope_parameters={"rope_type": "linear", "factor": 2})
     config("quantized", LLAMA, quantization_config={"quant_method": ["a", {"b": 1}]})
     config("original_llava", LLAVA, model_type="llava_llama", mm_vision_tower="org/clip")
