@@ -5,7 +5,7 @@
 set -euo pipefail
 texts=$1/share/doc/zea/licenses
 mkdir -p "$texts"
-mapfile -t names < <(sed 's:.*/::' | sort -u)
+mapfile -t names < <(sed 's:.*/::' | grep -v '^libzea_' | sort -u)
 owners=$(dpkg -S "${names[@]/#/*/}" 2>/dev/null) || true  # lines of "package[:architecture]: path"; it fails where one has none
 for name in "${names[@]}"; do
   package=$(sed -n "\|/$name\$|s/[:,].*//p" <<<"$owners" | head -n 1)
