@@ -65,8 +65,8 @@ TEXT = {
     "vocab_size": VOCABULARY,
 }
 PIPELINED = ["data.row_tokens=72", "mesh.llm.pp=2"]
-# So small that no weight changes.
-STILL = ["optim.lr=1e-30", "optim.min_lr=0.0"]
+# No weight changes.
+STILL = ["optim.lr=0.0", "optim.min_lr=0.0"]
 
 
 def make_clip():

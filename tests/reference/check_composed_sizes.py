@@ -62,8 +62,8 @@ from packing.put_together import Encoder  # noqa: E402
 PATCH, PLACEHOLDER = 4, 7
 # Of pictures: wide, high, a strip, one of few pixels.
 SIZES = [(17, 40), (31, 23), (9, 60), (24, 24), (3, 2)]
-# So small that no weight changes.
-STILL = ["optim.lr=1e-30", "optim.min_lr=0.0"]
+# No weight changes.
+STILL = ["optim.lr=0.0", "optim.min_lr=0.0"]
 SIZES_OF_TOWERS = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2, "patch_size": PATCH}
 
 
