@@ -77,7 +77,9 @@ def model_of(arguments):
 
 
 def check_items(arguments, model):
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    from model_directory import read_object  # here, as -h must do without what packing needs
+
+    config = read_object(model / "config.json")
     for kind in ITEMS:
         for path in getattr(arguments, kind):
             if not path.exists():
@@ -94,8 +96,7 @@ def run(command, what):
 
 
 def has_template(model):
-    sys.path.insert(0, str(HERE.parent / "jobs"))
-    from packing.chat_template import read_templates  # here, as -h must do without what packing needs
+    from packing.chat_template import read_templates
 
     return bool(read_templates(model))
 
@@ -180,6 +181,14 @@ def generate(arguments, folder):
 
 def main():
     arguments = arguments_of()
+    sys.path.insert(0, str(HERE.parent / "jobs"))
+    from packing.report import run as ending_in_a_sentence
+
+    # What it prints holds no control characters of tokens and files.
+    ending_in_a_sentence(lambda: answer(arguments), "zea-generate")
+
+
+def answer(arguments):
     model = model_of(arguments)
     check_items(arguments, model)
     with tempfile.TemporaryDirectory() as temporary:

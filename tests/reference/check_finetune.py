@@ -56,6 +56,7 @@ from finetune_case import BUILD, SOURCE, SPECIAL, TEXT, FinetuneCase, tiny_llava
 
 sys.path.insert(0, f"{SOURCE}/jobs")
 from model_directory import idefics3_pieces  # noqa: E402
+from packing.report import printable  # noqa: E402
 
 MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 CHATML = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
@@ -107,7 +108,7 @@ class Finetune(FinetuneCase):
         self.save(model, SPECIAL).rename(self.folder / "out/model")
         for question in ("Hi!", "Who are you?", "Why?"):
             said = self.ask(question)
-            self.assertEqual(said.replace("\ufffd", "").strip(), self.expected_answer(model).strip())
+            self.assertEqual(said.replace("\ufffd", "").strip(), printable(self.expected_answer(model).strip()))
         picture = self.folder / "pictures/0.png"
         self.assertNotEqual(self.ask("Hi!"), self.ask("Hi!", "--image", picture))
         self.ask("Hi!", "--image", picture, "--image", self.folder / "pictures/1.png")
@@ -141,6 +142,15 @@ class Finetune(FinetuneCase):
         self.assertIn("there is no such file", self.refused(directory, "What?", "--image", "nowhere.png"))
         self.assertIn("nowhere: there is no such directory or file", self.refused("nowhere", "What?"))
         self.assertIn("holds no tokenizer.json", self.refused(self.folder / "pictures", "What?"))
+        config = directory / "config.json"
+        config.rename(self.folder / "config.json")
+        config.write_text("no JSON")
+        self.assertIn("config.json cannot be read: Expecting value", self.refused(directory, "What?", "--image", "x"))
+        config.unlink()
+        config.symlink_to(config)
+        self.assertIn("holds no config.json", self.refused(directory, "What?"))
+        config.unlink()
+        (self.folder / "config.json").rename(config)
         self.assertIn("eval.top_p = 0.5", self.refused(directory, "What?", "--top-p", "0.5"))
 
     def test_questions_about_sound(self):
