@@ -136,7 +136,7 @@ void JpegReader::check_end() {
   constexpr uint8_t kEnd[] = {0xff, 0xd9};
   if (info_.unread_marker != 0 || jpeg_input_complete(&info_)) return;
   const std::span<const uint8_t> rest(info_.src->next_input_byte, info_.src->bytes_in_buffer);
-  if (std::ranges::search(rest, kEnd).empty())
+  if (std::search(rest.begin(), rest.end(), std::begin(kEnd), std::end(kEnd)) == rest.end())
     throw DataError("JPEG: no end mark behind the last row: it was cut, or filled up");
 }
 

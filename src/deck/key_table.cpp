@@ -92,7 +92,7 @@ std::vector<std::string> nearest_paths(const std::string& path,
 }
 
 std::string key_advice(const std::string& path, const std::vector<Key>& keys) {
-  if (const std::string advice = other_program_advice(path); !advice.empty()) return advice;
+  if (std::string advice = other_program_advice(path); !advice.empty()) return advice;
   const std::string section = split_path(path).prefix;
   std::vector<std::string> paths, siblings;
   for (const Key& key : keys) {

@@ -76,7 +76,7 @@ std::string full_disk(const std::string& path, int64_t needed_bytes) {
 
 std::string describe_storage_error(int error_number, const std::string& path,
                                    int64_t needed_bytes) {
-  const std::string name = std::strerror(error_number);
+  std::string name = std::strerror(error_number);
   switch (error_number) {
     case ENOSPC:
       return name + "; " + full_disk(path, needed_bytes);

@@ -61,7 +61,7 @@ StepSamples made_up_samples(const Plan& plan) {
                     .items = row.items,
                     .targets = std::ranges::count(row.is_target, true)}};
   samples.batches = {std::vector<int64_t>(static_cast<size_t>(count), 0)};
-  samples.tokens = [row](int64_t) { return row; };
+  samples.tokens = [row](int64_t) { return MicrobatchTokens(row); };
   return samples;
 }
 
