@@ -204,7 +204,7 @@ else
     check_report
   fi
   [ "$code" -eq 0 ] || exit "$code"
-  # Of n entries, the integer part of n times the share is held out.
+  # The integer part of n times the share is held out, of n entries.
   if awk -v kept="$(count_of entries "$out/train.h5.report.json")" -v share="$HELD_OUT" 'BEGIN { exit (kept + 1) * share < 1 }'; then
     pack "$out/eval.h5" --take-held-out || echo "there is no held-out data: nothing is evaluated"
   fi

@@ -38,7 +38,7 @@ void copy_companions(const WeightsSource& source, ModelOutput& output) {
     output.add_companion(name, source.companion(name));
 }
 
-/// What the model's config.json names, as transformers reads it.
+/// The type that the model's config.json names, as transformers reads it.
 std::optional<DType> dtype_of_config(const std::string& config_json) {
   const nlohmann::json config = nlohmann::json::parse(config_json, nullptr, false);
   if (!config.is_object()) return std::nullopt;

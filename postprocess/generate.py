@@ -184,7 +184,7 @@ def main():
     sys.path.insert(0, str(HERE.parent / "jobs"))
     from packing.report import run as ending_in_a_sentence
 
-    # What it prints holds no control characters of tokens and files.
+    # Printed texts hold no control characters of tokens and files.
     ending_in_a_sentence(lambda: answer(arguments), "zea-generate")
 
 

@@ -91,7 +91,7 @@ std::string plan_text(const CommandLine& line, int ranks) {
          list_passes(plan) + "\n# the deck with every key\n\n" + echo_deck(start.options);
 }
 
-/// What samples are drawn by, in words: layouts are compared by the same ones.
+/// The settings that decide which samples are drawn: layouts are compared by the same ones.
 std::vector<std::pair<std::string, std::string>> drawn_by(const Options& options) {
   std::string sets;
   for (const DataSource& set : options.data.train.sets)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What zea answers on one process, without MPI: help, build, measured costs, plans.
+// Answers on one process, without MPI: help, build, measured costs, plans.
 #pragma once
 
 #include "start.hpp"
@@ -12,7 +12,7 @@ namespace zea {
 /// -h, -c, --version, --profile and -n: text on the terminal.
 ExitCode answer(const CommandLine& line);
 
-/// What should be told of opened data sets, null ones passed over: tokens that differ from the
+/// Notes on opened data sets, null ones passed over: tokens that differ from the
 /// model's, data that differs from that of the resumed run. Throws DataError where a run must not
 /// go on. Collective over the ranks of `opening`; rank 0 gets the notes.
 std::vector<std::string> notes_on_data(const Start& start, const Dataset* train,

@@ -228,7 +228,7 @@ RunData open_data(const Start& start, const Plan& plan, WatchedRanks& ranks, Log
   return data;
 }
 
-/// What the plan makes of the first steps' samples: on the root rank. Collective.
+/// Describes the first steps' samples, on the root rank. Collective.
 std::string describe_samples(const Start& start, const Plan& plan, const RankOrder& order,
                              const RunData& data, WatchedRanks& ranks) {
   const ActionRecord::Action action(ranks.record, "plan the first steps");

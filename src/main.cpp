@@ -60,7 +60,7 @@ void give_up(const zea::World& world, const std::string& message) {
   std::_Exit(kCode);
 }
 
-/// Of files; or of threads, for which a limit leaves no memory.
+/// Faults of files; or of threads, for which a limit leaves no memory.
 std::string advice_on(const std::system_error& error) {
   const bool is_limit = error.code() == std::errc::resource_unavailable_try_again ||
                         error.code() == std::errc::not_enough_memory;

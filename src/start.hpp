@@ -28,7 +28,7 @@ struct Start {
   std::string directory;
   std::string note;  ///< of how the checkpoint was found
 
-  /// What the engine's values are read from.
+  /// The source of the engine's values.
   const WeightsSource& source() const {
     if (checkpoint) return *checkpoint;
     return *weights;

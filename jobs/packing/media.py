@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The items of a record, from files below a folder, data URIs or bytes. JPEG (with four inks, too) and PNG
 stay as they are, since zea reads them; WebP, GIF, BMP, TIFF and AVIF become PNG, of what moves the first frame.
-What EXIF says is to be turned is turned, since zea reads no EXIF. All are decoded, as training will decode them."""
+Pictures are turned as their EXIF says, since zea reads no EXIF. All are decoded, as training will decode them."""
 
 import base64
 import binascii
@@ -23,7 +23,7 @@ from packing.source_files import KINDS, is_litter, kind_of
 FOLDERS = {"image": "images", "audio": "sounds", "video": "videos"}
 CONVERTED = ("WEBP", "GIF", "BMP", "TIFF", "AVIF")
 CONVERT = "convert it: ffmpeg -i {} {}"
-# What else users have.
+# Others that users have.
 OTHER_KINDS = [
     *KINDS,
     *(

@@ -17,7 +17,7 @@ READERS = {
     "parquet": (parquet, (".parquet",)),
     "csv": (csv_folder, (".csv",)),
 }
-# What the hub's tools write about a data set.
+# Files that the hub's tools write about a data set.
 ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 
 

@@ -10,7 +10,7 @@ import traceback
 import zlib
 
 MOST_CHARACTERS = 1000  # of an example
-# What a terminal takes for orders: C0 but tabs and line ends, C1, what turns the direction of writing, halves of characters.
+# Characters that a terminal takes for orders: C0 but tabs and line ends, C1, what turns the direction of writing, halves of characters.
 CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 EXAMPLES = 20  # of a reason; as many faults end packing
 PERIOD = 10  # seconds between lines where there is no terminal

@@ -14,7 +14,7 @@
 namespace zea::detail {
 
 struct ContentScan {
-  /// What one number tells.
+  /// One number's kind.
   struct Facts {
     int64_t max_token = -1;
     /// The first target that is a placeholder, counted as those below.

@@ -39,7 +39,7 @@ class Contents {
   }
 
  private:
-  /// What read_range would find out in the middle of a run.
+  /// Checks what read_range would find out in the middle of a run.
   static void check_readable(const H5File& file, const H5DatasetInfo& info) {
     constexpr DType expected = sizeof(T) == 8   ? DType::Int64
                                : sizeof(T) == 4 ? DType::Int32

@@ -42,7 +42,7 @@ class WatchedFile {
   /// As Dataset::check_files(). `is_read`: parts of it are still read from the disk. Not for
   /// several threads at once.
   std::string check(bool is_read) const;
-  /// Of one that was closed and is opened again: throws DataError unless it is the same.
+  /// For one that was closed and is opened again: throws DataError unless it is the same.
   void check_before_opening() const;
 
  private:

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMostOpen = 32;  ///< files at once
-/// Of the files of a folder together.
+/// The same for the files of a folder together.
 constexpr int64_t kHashedWhole = int64_t{64} << 20, kHashedBlocks = 1024, kFewestBlocks = 16;
 
 class FolderDataset : public Dataset {
@@ -70,7 +70,7 @@ class FolderDataset : public Dataset {
            " placeholders of items, so the model is trained to say them; give placeholders a "
            "loss_mask of 0 when packing";
   }
-  /// Of the files that are open; others are looked at when they are opened.
+  /// Checks the files that are open; others are looked at when they are opened.
   std::string check_files() const override {
     const std::scoped_lock lock(mutex_);
     for (const Open& open : open_)

@@ -69,7 +69,7 @@ class JoinedDataset : public Dataset {
     return {sets_[set].get(), id - firsts_[set]};
   }
 
-  /// What one of the sets tells.
+  /// The note of one of the sets.
   std::string first_of(std::string (Dataset::*tell)() const) const {
     for (const auto& set : sets_)
       if (std::string told = ((*set).*tell)(); !told.empty()) return told;

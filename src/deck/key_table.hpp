@@ -54,7 +54,7 @@ std::span<const OtherProgramOption> other_program_options();
 /// The advice on the option that a path's last word is, whatever its case; empty: it is none.
 std::string other_program_advice(const std::string& path);
 
-/// What to say of a path that is no key: zea's word for another program's option, the nearest keys,
+/// Advice on a path that is no key: zea's word for another program's option, the nearest keys,
 /// or those of its section.
 std::string key_advice(const std::string& path, const std::vector<Key>& keys);
 

@@ -38,7 +38,7 @@ constexpr std::array<Ending, 9> kEndings{{{".bin", "holds pickled tensors of PyT
                                           {".npz", "holds arrays of NumPy (*.npz)"},
                                           {"tf_model.h5", "holds weights of TensorFlow"}}};
 
-/// Of a file's name; a trainer's own files are called alike. Null: of none.
+/// By a file's name; a trainer's own files are called alike. Null: of none.
 const Ending* ending_of(const std::string& name) {
   for (const char* own : {"training_args", "optimizer", "scheduler", "scaler", "rng_state"})
     if (name.starts_with(own)) return nullptr;

@@ -11,7 +11,7 @@ namespace zea {
 
 inline constexpr int64_t kBeginBytes = 64;  ///< that tell what a file is
 
-/// Of the beginning of a file that is to be another: a pointer of git-lfs, a page of HTML.
+/// By the beginning of a file that is to be another: a pointer of git-lfs, a page of HTML.
 std::string foreign_text(std::string_view begin);
 /// Likewise of one that is to hold weights: also what torch.save and llama.cpp write.
 std::string foreign_bytes(std::string_view begin);
@@ -20,7 +20,7 @@ std::string foreign_bytes(std::string_view begin);
 std::string foreign_file(const std::string& path);
 /// A directory without model.safetensors and its index.
 std::string foreign_directory(const std::string& path);
-/// What does not exist may be a name on the Hugging Face hub.
+/// A path that does not exist may be a name on the Hugging Face hub.
 std::string hub_advice(const std::string& path);
 
 /// Whether a directory has a config.json and no weights, of whatever kind.

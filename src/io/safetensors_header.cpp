@@ -22,7 +22,7 @@ constexpr DTypeName kDTypes[] = {{"F64", DType::Float64}, {"F32", DType::Float32
                                  {"I64", DType::Int64},   {"I32", DType::Int32},
                                  {"U8", DType::UInt8}};
 
-/// Those that zea lacks, and types of their width.
+/// Types that zea lacks, and types of their width.
 constexpr DTypeName kOthers[] = {{"BOOL", DType::UInt8},    {"I8", DType::UInt8},
                                  {"F8_E4M3", DType::UInt8}, {"F8_E5M2", DType::UInt8},
                                  {"F8_E8M0", DType::UInt8}, {"I16", DType::Float16},

@@ -86,7 +86,7 @@ Holder own_holder() {
           .machine = first_line("/etc/machine-id")};
 }
 
-/// Of nobody where the file is a link, or none of ours.
+/// Names nobody where the file is a link, or none of ours.
 Holder read_holder(const fs::path& lock) {
   constexpr int64_t kMaxBytes = 4096;
   Holder holder;

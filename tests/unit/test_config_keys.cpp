@@ -52,7 +52,7 @@ std::vector<std::string> said_of_each(const testing::TinyLlava& options, Change 
   return said;
 }
 
-/// Of files, training, generation, and ways to compute the same.
+/// Keys on files, training, generation, and ways to compute the same.
 TEST(ConfigKeys, WhatOthersWriteAndChangesNothingIsPassedOver) {
   const std::pair<const char*, nlohmann::json> keys[] = {
       {"unsloth_fixed", true},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What plans read of samples: whose tokens they are, and which are predicted.
+// Plans read these of samples: whose tokens they are, and which are predicted.
 #pragma once
 
 #include <vector>

@@ -102,14 +102,14 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual std::string describe() const = 0;
   virtual const std::vector<SampleIndex>& index() const = 0;
-  /// Those that it joins, whose samples follow each other in the index, or itself.
+  /// The sets that it joins, whose samples follow each other in the index, or itself.
   virtual std::vector<const Dataset*> sets() const { return {this}; }
   std::vector<int64_t> set_samples() const;
   std::vector<std::string> set_hashes() const;
   /// A hash of its contents, the same wherever its files lie: by it a resumed run knows its data.
   /// Empty: not known.
   virtual std::string hash() const { return ""; }
-  /// What whoever opens it should know; empty: nothing.
+  /// A note for whoever opens it; empty: none.
   virtual std::string note() const { return ""; }
   /// Looks at the files again: what has changed since they were opened but costs this run nothing,
   /// as text; told once. Throws DataError where samples that are still to be read have changed.

@@ -73,8 +73,8 @@ struct TrainPosition {
   int64_t target_tokens = 0;
   StepHistory history = {};  ///< empty in files of runs without a guard
   int64_t data_samples = 0;  ///< of the data set; 0 in files that do not say it
-  /// Of each set of data.train, in their order (Dataset::set_hashes()); empty in files that do not
-  /// say it.
+  /// One for each set of data.train, in their order (Dataset::set_hashes()); empty in files that do
+  /// not say it.
   std::vector<std::string> data_hashes = {};
 
   bool operator==(const TrainPosition&) const = default;

@@ -21,7 +21,7 @@ std::string read_model_config(const std::string& path);
 /// ConfigError has it.
 std::string file_of_config_key(const std::string& path, const std::string& key);
 
-/// What `read` makes of the config of `source`; where that throws, the file is named.
+/// Calls `read` on the config of `source`; where that throws, the file is named.
 template <class Read>
 auto naming_file(const WeightsSource& source, Read read) {
   try {

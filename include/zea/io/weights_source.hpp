@@ -31,7 +31,7 @@ class WeightsSource {
   virtual std::string config_file(const std::string& key) const;
   /// False: a config without weights, of which a run can be planned.
   virtual bool has_weights() const { return true; }
-  /// What whoever loads from it should know; empty: nothing.
+  /// A note for whoever loads from it; empty: none.
   virtual std::string note() const { return ""; }
   /// Reads box `extent` of `name` into packed `target` as `dtype` (converted when the source's
   /// differs). Throws WeightsError when the tensor is missing, its shape differs from `shape`, or a

@@ -44,12 +44,12 @@ std::unique_ptr<Dataset> open_checked(const DataSources& sources, const Plan& pl
 /// data.eval, whose prompts must also leave the model room for eval.generate_tokens.
 std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, const SharedOpening& opening = {});
 
-/// What should be told of data sets, on rank 0; null ones are passed over. Throws DataError, on all
+/// Notes on data sets, on rank 0; null ones are passed over. Throws DataError, on all
 /// ranks, where a sample holds a token that is another in the tokenizer of `model`.
 std::vector<std::string> notes_of(const std::vector<const Dataset*>& datasets,
                                   const WeightsSource& model, const SharedOpening& opening = {});
 
-/// What of the training data differs from that of the run that goes on at `resumed`; empty:
+/// Tells how the training data differs from that of the run that goes on at `resumed`; empty:
 /// nothing, or its checkpoint does not tell. Throws DataError instead, unless data.allow_changed.
 std::string compare_data(const Dataset& train, const TrainPosition& resumed,
                          const DataOptions& options);

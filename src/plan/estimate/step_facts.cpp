@@ -72,7 +72,7 @@ struct Work {
   double makespan = 0;
 };
 
-/// Of a replica in a step.
+/// The work of a replica in a step.
 Work work_of(const Plan& plan, const StepSamples& samples, const StepPlan& step, int replica) {
   Work work;
   const int ranks = plan.mesh.ranks_per_replica();
@@ -150,7 +150,7 @@ int64_t most_tokens(const std::vector<MicrobatchPlan>& microbatches) {
   return std::ranges::max(microbatches, {}, &MicrobatchPlan::tokens).tokens;
 }
 
-/// Those that may need most memory in a step: of many, those with most at once or in all.
+/// Replicas that may need most memory in a step: of many, those with most at once or in all.
 std::set<size_t> fullest_replicas(const StepPlan& step) {
   constexpr size_t kFew = 16;
   std::set<size_t> fullest{0};

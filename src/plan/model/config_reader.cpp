@@ -10,8 +10,8 @@
 namespace zea::detail {
 namespace {
 
-/// What transformers and others write into any config, of files, generation, training heads and the
-/// ways to compute the same.
+/// Keys that transformers and others write into any config, of files, generation, training heads
+/// and the ways to compute the same.
 constexpr std::array kOfEveryConfig{"_attn_implementation",
                                     "_attn_implementation_autoset",
                                     "_attn_implementation_internal",
@@ -107,7 +107,7 @@ constexpr std::array<std::array<const char*, 2>, 8> kOnly{{{"cross_attention_hid
                                                            {"tie_encoder_decoder", "false"},
                                                            {"torchscript", "false"}}};
 
-/// Of any method: its files hold integers, or floats of 8 bits.
+/// For any method: its files hold integers, or floats of 8 bits.
 [[noreturn]] void refuse_quantized(const std::string& path, const nlohmann::json& value) {
   const auto method = value.is_object() ? value.find("quant_method") : value.end();
   throw ConfigError(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan makes of the samples of some steps, as `zea -n` prints it.
+// Describes the first steps of a plan by their samples, as `zea -n` prints it.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a layout makes of the samples of some steps: numbers by which layouts are compared.
+// Numbers by which layouts are compared, for the samples of some steps.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace zea {
 
-/// What a rank sends in all the steps together.
+/// Bytes that a rank sends in all the steps together.
 struct RankTraffic {
   int rank = 0;
   Traffic sent = {};
@@ -27,7 +27,7 @@ struct StepFacts {
   double microbatches = 0;  ///< on each replica
   double fill = 0;          ///< share of the tokens that the rows of microbatches have room for
   double model_flops = 0;   ///< as the log counts them
-  /// Of the rank that has most to compute, with units that are computed again.
+  /// FLOPs of the rank that computes most, recomputed units included.
   double slowest_flops = 0;
   /// Of the ranks' time, if FLOPs took equally long everywhere and messages took none: what ranks
   /// wait for the slowest replica, for ranks with dearer tokens or items, and for other places.

@@ -15,12 +15,12 @@
 
 namespace zea {
 
-/// What `world_rank` sends in `step`, forward alone where the run does not train; `rows`: of each
-/// of its microbatches.
+/// Bytes that `world_rank` sends in `step`, forward alone where the run does not train; `rows`: of
+/// each of its microbatches.
 Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
                         const std::vector<MicrobatchRows>& rows, int world_rank);
 
-/// What `world_rank` sends in all steps of `samples` together.
+/// Bytes that `world_rank` sends in all steps of `samples` together.
 Traffic traffic_of_samples(const Plan& plan, const StepSamples& samples, int world_rank);
 
 }  // namespace zea
