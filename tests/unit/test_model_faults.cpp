@@ -115,7 +115,7 @@ TEST_F(ModelFaults, AConfigOfItsOwnIsNamed) {
   EXPECT_TRUE(contains(found, path + ": config.hidden_size = \"x\"; allowed: an integer")) << found;
 }
 
-/// Of a composed model: the part's.
+/// A composed model names the part's file.
 TEST_F(ModelFaults, APartsConfigIsNamed) {
   const Json whole = Json::parse(testing::tiny_llava_config());
   const Json text = whole["text_config"], vision = whole["vision_config"];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a layout makes of given samples: FLOPs of the slowest rank, idle time, and which ranks are
+// Facts of a layout for given samples: FLOPs of the slowest rank, idle time, and which ranks are
 // named as idle.
 #include "zea/plan/estimate/step_facts.hpp"
 

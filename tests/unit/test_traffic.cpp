@@ -56,7 +56,7 @@ Options text_deck() {
   return options;
 }
 
-/// Of a step of one full row on every replica.
+/// The traffic of a step of one full row on every replica.
 Traffic of_full_rows(Options options, const std::string& config, int ranks) {
   options.schedule.global_batch = make_plan(options, config, ranks).mesh.replicas();
   const Plan plan = make_plan(options, config, ranks);

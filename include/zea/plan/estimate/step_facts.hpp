@@ -29,7 +29,7 @@ struct StepFacts {
   double model_flops = 0;   ///< as the log counts them
   /// FLOPs of the rank that computes most, recomputed units included.
   double slowest_flops = 0;
-  /// Of the ranks' time, if FLOPs took equally long everywhere and messages took none: what ranks
+  /// Share of the ranks' time, if FLOPs took equally long everywhere and messages none, that ranks
   /// wait for the slowest replica, for ranks with dearer tokens or items, and for other places.
   double idle_share = 0;
   std::vector<RankTraffic> traffic;  ///< of the first rank of each place
