@@ -77,19 +77,6 @@ ZEA_PAIR_CODE inline SixteenPairs woven(SixteenBf16 first, SixteenBf16 second) {
          __builtin_convertvector(second, SixteenPairs) << 16;
 }
 
-/// 32 bf16 of a row.
-ZEA_PAIR_CODE inline __m512i joined(SixteenBf16 lower, SixteenBf16 upper) {
-  return _mm512_maskz_inserti64x4(0xFF, _mm512_castsi256_si512((__m256i)lower), (__m256i)upper, 1);
-}
-
-/// 32 bf16 of two rows as pairs: of the first or the second 16 columns.
-ZEA_PAIR_CODE inline __m512i woven_part(__m512i first, __m512i second, int part) {
-  constexpr SixteenPairs kFirst = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const SixteenPairs lower = kFirst + static_cast<uint32_t>(16 * part);
-  const SixteenPairs words = lower | (lower + 32) << 16;
-  return _mm512_permutex2var_epi16(first, (__m512i)words, second);
-}
-
 /// Rounds (rows, lanes) of floats, `stride` apart, lanes [begin, end) in whole vectors.
 ZEA_PAIR_CODE inline void pair_rows(const float* from, int64_t stride, int64_t rows, int64_t begin,
                                     int64_t end, const PairedRows& to) {
