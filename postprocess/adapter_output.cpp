@@ -7,13 +7,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
+#include "files/durable_file.hpp"
+#include "io/peft_adapter.hpp"
+#include "io/safetensors.hpp"
+#include "spec/adapters.hpp"
+#include "spec/parameter_names.hpp"
 #include "staged_directory.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/io/peft_adapter.hpp"
-#include "zea/io/safetensors.hpp"
-#include "zea/plan/model/adapters.hpp"
-#include "zea/plan/model/parameter_names.hpp"
 
 namespace zea {
 namespace {

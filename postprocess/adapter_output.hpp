@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "zea/io/weights_source.hpp"
+#include "io/weights_source.hpp"
 
 namespace zea {
 

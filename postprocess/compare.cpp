@@ -7,14 +7,14 @@
 #include <map>
 #include <mutex>
 
+#include "core/formatted.hpp"
+#include "core/join.hpp"
+#include "io/open_source.hpp"
+#include "io/piece_copy.hpp"
+#include "io/shape_text.hpp"
+#include "io/weights_file.hpp"
 #include "progress.hpp"
 #include "tool.hpp"
-#include "zea/core/formatted.hpp"
-#include "zea/core/join.hpp"
-#include "zea/io/open_source.hpp"
-#include "zea/io/piece_copy.hpp"
-#include "zea/io/shape_text.hpp"
-#include "zea/io/weights_file.hpp"
 
 namespace zea {
 namespace {

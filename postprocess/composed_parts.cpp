@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "zea/core/decoder.hpp"
-#include "zea/plan/model/model_spec.hpp"
+#include "core/decoder.hpp"
+#include "spec/model_spec.hpp"
 
 namespace zea {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "zea/io/weights_source.hpp"
+#include "io/weights_source.hpp"
 
 namespace zea {
 

@@ -9,15 +9,15 @@
 
 #include "adapter_output.hpp"
 #include "composed_parts.hpp"
+#include "core/join.hpp"
+#include "io/checkpoint_source.hpp"
+#include "io/merged_adapters.hpp"
+#include "io/open_source.hpp"
 #include "model_output.hpp"
 #include "newest_checkpoint.hpp"
 #include "progress.hpp"
 #include "reshard.hpp"
 #include "tool.hpp"
-#include "zea/core/join.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/io/merged_adapters.hpp"
-#include "zea/io/open_source.hpp"
 
 namespace zea {
 namespace {

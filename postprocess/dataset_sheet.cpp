@@ -8,9 +8,9 @@
 #include <csetjmp>
 #include <cstdio>
 
+#include "core/error.hpp"
+#include "data/image.hpp"
 #include "inspect.hpp"
-#include "zea/core/error.hpp"
-#include "zea/data/image.hpp"
 
 namespace zea {
 namespace {

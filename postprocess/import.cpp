@@ -2,15 +2,15 @@
 // zea-import: a Hugging Face directory, or initial weights drawn from its config alone, to a
 // weights file. Names become those of the files that transformers writes now, and the tensors are
 // checked against the model that the config makes.
+#include "core/error.hpp"
+#include "files/durable_file.hpp"
+#include "io/companions.hpp"
+#include "io/model_config.hpp"
+#include "io/model_source.hpp"
+#include "io/piece_copy.hpp"
+#include "io/safetensors.hpp"
+#include "io/weights_file.hpp"
 #include "tool.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/companions.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/io/model_config.hpp"
-#include "zea/io/model_source.hpp"
-#include "zea/io/piece_copy.hpp"
-#include "zea/io/safetensors.hpp"
-#include "zea/io/weights_file.hpp"
 
 namespace zea {
 namespace {

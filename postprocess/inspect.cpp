@@ -4,11 +4,11 @@
 
 #include <cstdio>
 
+#include "core/formatted.hpp"
+#include "h5/h5.hpp"
+#include "io/open_source.hpp"
 #include "newest_checkpoint.hpp"
 #include "tool.hpp"
-#include "zea/core/formatted.hpp"
-#include "zea/io/h5.hpp"
-#include "zea/io/open_source.hpp"
 
 namespace zea {
 namespace {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "zea/data/dataset.hpp"
-#include "zea/io/state_source.hpp"
+#include "data/dataset.hpp"
+#include "io/state_source.hpp"
 
 namespace zea {
 

@@ -2,10 +2,10 @@
 #include <cstdio>
 #include <map>
 
+#include "core/printable.hpp"
 #include "inspect.hpp"
-#include "zea/core/printable.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/io/shard_file.hpp"
+#include "io/checkpoint_source.hpp"
+#include "io/shard_file.hpp"
 
 namespace zea {
 namespace {

@@ -3,8 +3,8 @@
 #include <bit>
 #include <map>
 
+#include "data/dataset.hpp"
 #include "inspect.hpp"
-#include "zea/data/dataset.hpp"
 
 namespace zea {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include "core/printable.hpp"
+#include "data/dataset.hpp"
 #include "inspect.hpp"
-#include "zea/core/printable.hpp"
-#include "zea/data/dataset.hpp"
 
 namespace zea {
 namespace {

@@ -5,12 +5,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
+#include "core/formatted.hpp"
 #include "inspect.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/formatted.hpp"
-#include "zea/io/open_source.hpp"
-#include "zea/io/piece_copy.hpp"
-#include "zea/io/shape_text.hpp"
+#include "io/open_source.hpp"
+#include "io/piece_copy.hpp"
+#include "io/shape_text.hpp"
 
 namespace zea {
 namespace {

@@ -5,11 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "zea/core/error.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/io/piece_copy.hpp"
-#include "zea/plan/model/generation_config.hpp"
-#include "zea/plan/model/model_spec.hpp"
+#include "core/error.hpp"
+#include "files/durable_file.hpp"
+#include "io/piece_copy.hpp"
+#include "spec/generation_config.hpp"
+#include "spec/model_spec.hpp"
 
 namespace zea {
 namespace {

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "io/safetensors_shards.hpp"
+#include "io/state_source.hpp"
+#include "io/weights_file.hpp"
 #include "staged_directory.hpp"
-#include "zea/io/safetensors_shards.hpp"
-#include "zea/io/state_source.hpp"
-#include "zea/io/weights_file.hpp"
 
 namespace zea {
 

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "zea/core/error.hpp"
-#include "zea/core/printable.hpp"
-#include "zea/io/checkpoint_list.hpp"
+#include "core/error.hpp"
+#include "core/printable.hpp"
+#include "io/checkpoint_list.hpp"
 
 namespace zea {
 namespace {

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <map>
 
+#include "core/error.hpp"
+#include "files/durable_file.hpp"
+#include "io/checkpoint_source.hpp"
+#include "io/shard_file.hpp"
 #include "progress.hpp"
 #include "staged_directory.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/io/shard_file.hpp"
 
 namespace zea {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "zea/io/piece_copy.hpp"
+#include "io/piece_copy.hpp"
 
 namespace zea {
 

@@ -4,13 +4,13 @@
 #include <filesystem>
 #include <fstream>
 
-#include "zea/core/error.hpp"
-#include "zea/io/checkpoint_list.hpp"
-#include "zea/io/companions.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/io/manifest.hpp"
-#include "zea/io/peft_adapter.hpp"
-#include "zea/io/shard_file.hpp"
+#include "core/error.hpp"
+#include "files/durable_file.hpp"
+#include "io/checkpoint_list.hpp"
+#include "io/companions.hpp"
+#include "io/manifest.hpp"
+#include "io/peft_adapter.hpp"
+#include "io/shard_file.hpp"
 
 namespace zea {
 

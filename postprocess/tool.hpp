@@ -17,11 +17,11 @@
 #include <system_error>
 #include <thread>
 
-#include "zea/core/dtype_spelling.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/printable.hpp"
-#include "zea/deck/manual.hpp"
-#include "zea/io/piece_copy.hpp"
+#include "core/dtype_spelling.hpp"
+#include "core/error.hpp"
+#include "core/printable.hpp"
+#include "deck/manual.hpp"
+#include "io/piece_copy.hpp"
 
 namespace zea {
 

@@ -5,6 +5,6 @@ target_link_libraries(torch_cpu INTERFACE ${ZEA_TORCH_ROOT}/lib/libtorch_cpu.so 
 target_link_options(torch_cpu INTERFACE -Wl,--allow-shlib-undefined)
 
 add_library(zea_engine STATIC)
-target_include_directories(zea_engine PUBLIC ${PROJECT_SOURCE_DIR}/include)
+target_include_directories(zea_engine PUBLIC ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(zea_engine PUBLIC zea_comm zea_data zea_log torch_cpu PRIVATE zea_warnings)
 target_precompile_headers(zea_engine PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/torch_pch.hpp)

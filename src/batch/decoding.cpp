@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/batch/decoding.hpp"
+#include "batch/decoding.hpp"
 
 #include <algorithm>
 
-#include "microbatch_parts.hpp"
-#include "zea/core/error.hpp"
-#include "zea/model/index_tensor.hpp"
+#include "batch/microbatch_parts.hpp"
+#include "core/error.hpp"
+#include "model/index_tensor.hpp"
 
 namespace zea {
 namespace {

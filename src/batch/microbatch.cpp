@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // From loaded samples to this rank's part of a microbatch: first all samples on the host, then what
 // the layout gives to this rank.
-#include "zea/batch/make_microbatch.hpp"
-#include "zea/batch/sample_tokens.hpp"
+#include "batch/make_microbatch.hpp"
+#include "batch/sample_tokens.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "microbatch_parts.hpp"
-#include "zea/core/error.hpp"
+#include "batch/microbatch_parts.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

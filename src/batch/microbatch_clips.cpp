@@ -4,9 +4,9 @@
 // are made on several ranks, so no rank needs another's.
 #include <algorithm>
 
-#include "microbatch_parts.hpp"
-#include "zea/core/error.hpp"
-#include "zea/model/index_tensor.hpp"
+#include "batch/microbatch_parts.hpp"
+#include "core/error.hpp"
+#include "model/index_tensor.hpp"
 
 namespace zea::detail {
 namespace {

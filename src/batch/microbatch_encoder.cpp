@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "microbatch_parts.hpp"
-#include "rotary_tables.hpp"
-#include "zea/model/index_tensor.hpp"
-#include "zea/plan/tokens/deal.hpp"
-#include "zea/plan/tokens/item_row.hpp"
+#include "batch/microbatch_parts.hpp"
+#include "batch/rotary_tables.hpp"
+#include "layout/deal.hpp"
+#include "layout/item_row.hpp"
+#include "model/index_tensor.hpp"
 
 namespace zea::detail {
 namespace {

@@ -3,9 +3,9 @@
 // encodes.
 #include <algorithm>
 
-#include "microbatch_parts.hpp"
-#include "zea/core/error.hpp"
-#include "zea/model/index_tensor.hpp"
+#include "batch/microbatch_parts.hpp"
+#include "core/error.hpp"
+#include "model/index_tensor.hpp"
 
 namespace zea::detail {
 namespace {

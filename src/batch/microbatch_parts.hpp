@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts that a microbatch is made of. Private to batch/.
+// The parts that a microbatch is made of.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "zea/batch/make_microbatch.hpp"
-#include "zea/plan/tokens/item_row.hpp"
-#include "zea/plan/tokens/token_positions.hpp"
+#include "batch/make_microbatch.hpp"
+#include "layout/item_row.hpp"
+#include "layout/token_positions.hpp"
 
 namespace zea::detail {
 

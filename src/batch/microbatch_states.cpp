@@ -2,11 +2,11 @@
 // States of frozen encoders that are computed once (data.cache_features): this rank's rows of them
 // where they were read with the samples, and the way of all rows to who writes them.
 
-#include "microbatch_parts.hpp"
-#include "zea/batch/gather_rows.hpp"
-#include "zea/core/error.hpp"
-#include "zea/model/index_tensor.hpp"
-#include "zea/plan/tokens/deal.hpp"
+#include "batch/gather_rows.hpp"
+#include "batch/microbatch_parts.hpp"
+#include "core/error.hpp"
+#include "layout/deal.hpp"
+#include "model/index_tensor.hpp"
 
 namespace zea {
 namespace {

@@ -3,9 +3,9 @@
 // and how they attend.
 #include <algorithm>
 
-#include "microbatch_parts.hpp"
-#include "rotary_tables.hpp"
-#include "zea/model/index_tensor.hpp"
+#include "batch/microbatch_parts.hpp"
+#include "batch/rotary_tables.hpp"
+#include "model/index_tensor.hpp"
 
 namespace zea::detail {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rotary_tables.hpp"
+#include "batch/rotary_tables.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea::detail {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <vector>
 
-#include "zea/batch/make_microbatch.hpp"
-#include "zea/plan/tokens/token_positions.hpp"
+#include "batch/make_microbatch.hpp"
+#include "layout/token_positions.hpp"
 
 namespace zea::detail {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What dropout draws by: a number for each row, of the run's seed, the step, the sample (and item)
 // and the token's place in it. However tokens are packed and dealt, a row has the same.
-#include "microbatch_parts.hpp"
+#include "batch/microbatch_parts.hpp"
 
 #include <set>
 #include <utility>
 
-#include "zea/core/mixed_bits.hpp"
-#include "zea/model/index_tensor.hpp"
+#include "core/mixed_bits.hpp"
+#include "model/index_tensor.hpp"
 
 namespace zea::detail {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint_save.hpp"
+#include "checkpoint/checkpoint_save.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -7,15 +7,15 @@
 #include <cstring>
 #include <filesystem>
 
-#include "held_boxes.hpp"
-#include "save_manifest.hpp"
-#include "slow_wait.hpp"
-#include "zea/checkpoint/agree.hpp"
-#include "zea/checkpoint/retention.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/checkpoint_list.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/io/durable_file.hpp"
+#include "checkpoint/held_boxes.hpp"
+#include "checkpoint/retention.hpp"
+#include "checkpoint/save_manifest.hpp"
+#include "checkpoint/slow_wait.hpp"
+#include "comm/agree.hpp"
+#include "core/error.hpp"
+#include "files/durable_file.hpp"
+#include "io/checkpoint_list.hpp"
+#include "io/checkpoint_source.hpp"
 
 namespace zea::detail {
 namespace {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "shard_save.hpp"
-#include "zea/checkpoint/checkpoint_writer.hpp"
-#include "zea/core/stopwatch.hpp"
+#include "checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/shard_save.hpp"
+#include "core/stopwatch.hpp"
 
 namespace zea::detail {
 

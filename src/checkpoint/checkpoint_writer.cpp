@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/checkpoint_writer.hpp"
 
 #include <chrono>
 #include <utility>
 
-#include "checkpoint_save.hpp"
-#include "slow_wait.hpp"
-#include "zea/checkpoint/agree.hpp"
-#include "zea/checkpoint/retention.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/checkpoint_source.hpp"
+#include "checkpoint/checkpoint_save.hpp"
+#include "checkpoint/retention.hpp"
+#include "checkpoint/slow_wait.hpp"
+#include "comm/agree.hpp"
+#include "core/error.hpp"
+#include "io/checkpoint_source.hpp"
 
 namespace zea {
 

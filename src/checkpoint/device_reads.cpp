@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device_reads.hpp"
+#include "checkpoint/device_reads.hpp"
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "zea/parallel/host_copies.hpp"
+#include "parallel/host_copies.hpp"
 
 namespace zea::detail {
 namespace {

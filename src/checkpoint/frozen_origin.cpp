@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "frozen_origin.hpp"
+#include "checkpoint/frozen_origin.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "held_boxes.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/piece_copy.hpp"
+#include "checkpoint/held_boxes.hpp"
+#include "core/error.hpp"
+#include "io/piece_copy.hpp"
 
 namespace zea::detail {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <string>
 
-#include "zea/io/weights_source.hpp"
-#include "zea/plan/plan.hpp"
+#include "io/weights_source.hpp"
+#include "schedule/plan.hpp"
 
 namespace zea::detail {
 

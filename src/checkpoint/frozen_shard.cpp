@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "frozen_shard.hpp"
+#include "checkpoint/frozen_shard.hpp"
 
 #include <algorithm>
 
-#include "held_boxes.hpp"
-#include "zea/io/shard_file.hpp"
+#include "checkpoint/held_boxes.hpp"
+#include "io/shard_file.hpp"
 
 namespace zea::detail {
 

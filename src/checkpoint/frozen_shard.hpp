@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "frozen_origin.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/io/file_link.hpp"
-#include "zea/parallel/engine.hpp"
+#include "checkpoint/frozen_origin.hpp"
+#include "io/checkpoint_source.hpp"
+#include "io/file_link.hpp"
+#include "parallel/engine.hpp"
 
 namespace zea::detail {
 

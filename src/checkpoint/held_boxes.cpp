@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "held_boxes.hpp"
+#include "checkpoint/held_boxes.hpp"
 
 #include <algorithm>
 
-#include "zea/core/error.hpp"
-#include "zea/core/parallel_for.hpp"
-#include "zea/io/manifest.hpp"
+#include "core/error.hpp"
+#include "core/parallel_for.hpp"
+#include "io/manifest.hpp"
 
 namespace zea::detail {
 namespace {

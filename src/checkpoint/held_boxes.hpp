@@ -10,9 +10,9 @@
 
 #include <ATen/ATen.h>
 
-#include "frozen_origin.hpp"
-#include "zea/parallel/engine.hpp"
-#include "zea/plan/plan.hpp"
+#include "checkpoint/frozen_origin.hpp"
+#include "parallel/engine.hpp"
+#include "schedule/plan.hpp"
 
 namespace zea::detail {
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/checkpoint/load_weights.hpp"
+#include "checkpoint/load_weights.hpp"
 
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "frozen_origin.hpp"
-#include "held_boxes.hpp"
-#include "zea/checkpoint/agree.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/model_source.hpp"
+#include "checkpoint/frozen_origin.hpp"
+#include "checkpoint/held_boxes.hpp"
+#include "comm/agree.hpp"
+#include "core/error.hpp"
+#include "io/model_source.hpp"
 
 namespace zea {
 namespace {

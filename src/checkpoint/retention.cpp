@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/checkpoint/retention.hpp"
+#include "checkpoint/retention.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -7,11 +7,11 @@
 
 #include <unistd.h>
 
-#include "zea/core/error.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/io/manifest.hpp"
-#include "zea/io/shard_file.hpp"
+#include "core/error.hpp"
+#include "files/durable_file.hpp"
+#include "io/checkpoint_source.hpp"
+#include "io/manifest.hpp"
+#include "io/shard_file.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "save_manifest.hpp"
+#include "checkpoint/save_manifest.hpp"
 
 #include <map>
 #include <numeric>

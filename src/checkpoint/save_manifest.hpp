@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "zea/comm/collectives.hpp"
-#include "zea/io/manifest.hpp"
-#include "zea/plan/plan.hpp"
+#include "comm/collectives.hpp"
+#include "io/manifest.hpp"
+#include "schedule/plan.hpp"
 
 namespace zea::detail {
 

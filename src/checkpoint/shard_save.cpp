@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shard_save.hpp"
+#include "checkpoint/shard_save.hpp"
 
 #include <algorithm>
 #include <new>
 
 #include <unistd.h>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea::detail {
 namespace {

@@ -15,10 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "frozen_shard.hpp"
-#include "value_snapshot.hpp"
-#include "zea/io/manifest.hpp"
-#include "zea/io/shard_file.hpp"
+#include "checkpoint/frozen_shard.hpp"
+#include "checkpoint/value_snapshot.hpp"
+#include "io/manifest.hpp"
+#include "io/shard_file.hpp"
 
 namespace zea::detail {
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "zea/core/action_record.hpp"
+#include "core/action_record.hpp"
 
 namespace zea::detail {
 

@@ -2,7 +2,7 @@
 // Processors whose stores past the caches we have not measured.
 #include <cstring>
 
-#include "streamed_copy.hpp"
+#include "checkpoint/streamed_copy.hpp"
 
 namespace zea::detail {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "streamed_copy.hpp"
+#include "checkpoint/streamed_copy.hpp"
 
 namespace zea::detail {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "value_snapshot.hpp"
+#include "checkpoint/value_snapshot.hpp"
 
 #include <ATen/Parallel.h>
 
@@ -7,8 +7,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "streamed_copy.hpp"
-#include "zea/core/error.hpp"
+#include "checkpoint/streamed_copy.hpp"
+#include "core/error.hpp"
 
 namespace zea::detail {
 namespace {

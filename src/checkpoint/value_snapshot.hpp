@@ -13,9 +13,9 @@
 #include <set>
 #include <vector>
 
-#include "device_reads.hpp"
-#include "held_boxes.hpp"
-#include "zea/io/page_memory.hpp"
+#include "checkpoint/device_reads.hpp"
+#include "checkpoint/held_boxes.hpp"
+#include "files/page_memory.hpp"
 
 namespace zea::detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/collectives.hpp"
+#include "comm/collectives.hpp"
 
 #include <cstdlib>
 #include <cstring>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/communicator.hpp"
+#include "comm/communicator.hpp"
 
 #include <exception>
 #include <utility>
 
-#include "progress.hpp"
-#include "zea/core/error.hpp"
+#include "comm/progress.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 

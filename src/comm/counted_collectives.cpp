@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/counted_collectives.hpp"
+#include "comm/counted_collectives.hpp"
 
 #include <numeric>
 
-#include "zea/core/error.hpp"
-#include "zea/plan/units/collective_volume.hpp"
+#include "core/error.hpp"
+#include "layout/collective_volume.hpp"
 
 namespace zea {
 namespace {

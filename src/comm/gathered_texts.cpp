@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/gathered_texts.hpp"
+#include "comm/gathered_texts.hpp"
 
 #include <numeric>
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "mpi/mpi_collectives.hpp"
-#include "node/node_collectives.hpp"
-#include "node/two_level_collectives.hpp"
+#include "comm/mpi/mpi_collectives.hpp"
+#include "comm/node/node_collectives.hpp"
+#include "comm/node/two_level_collectives.hpp"
 
 namespace zea {
 namespace {

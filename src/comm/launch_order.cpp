@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/launch_order.hpp"
+#include "comm/launch_order.hpp"
 
 namespace zea {
 namespace {

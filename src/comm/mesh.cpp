@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/mesh.hpp"
+#include "comm/mesh.hpp"
 
 #include <algorithm>
 #include <exception>
 #include <numeric>
 #include <utility>
 
-#include "zea/comm/counted_collectives.hpp"
-#include "zea/comm/recorded_collectives.hpp"
-#include "zea/core/error.hpp"
+#include "comm/counted_collectives.hpp"
+#include "comm/recorded_collectives.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

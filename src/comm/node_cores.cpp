@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/node_cores.hpp"
+#include "comm/node_cores.hpp"
 
 #include <sched.h>
 
 #include <set>
 #include <sstream>
 
-#include "zea/comm/communicator.hpp"
-#include "zea/comm/gathered_texts.hpp"
-#include "zea/comm/world.hpp"
+#include "comm/communicator.hpp"
+#include "comm/gathered_texts.hpp"
+#include "comm/world.hpp"
 
 namespace zea {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/node_memory.hpp"
+#include "comm/node_memory.hpp"
 
 #include <set>
 
-#include "node/shared_memory.hpp"
+#include "comm/node/shared_memory.hpp"
 
 namespace zea {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/node_notes.hpp"
+#include "comm/node_notes.hpp"
 
 #include <set>
 
-#include "zea/comm/gathered_texts.hpp"
+#include "comm/gathered_texts.hpp"
 
 namespace zea {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/pci_device.hpp"
+#include "comm/pci_device.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -8,7 +8,7 @@
 #include <set>
 #include <sstream>
 
-#include "zea/comm/node_cores.hpp"
+#include "comm/node_cores.hpp"
 
 namespace zea {
 namespace {

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "zea/comm/collectives.hpp"
+#include "comm/collectives.hpp"
 
 namespace zea {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/recorded_collectives.hpp"
+#include "comm/recorded_collectives.hpp"
 
 #include <algorithm>
 #include <numeric>
 
-#include "zea/core/dtype.hpp"
+#include "core/dtype.hpp"
 
 namespace zea {
 namespace {

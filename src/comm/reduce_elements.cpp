@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reduce_elements.hpp"
+#include "comm/reduce_elements.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <type_traits>
 
-#include "zea/core/error.hpp"
-#include "zea/core/float16.hpp"
+#include "core/error.hpp"
+#include "core/float16.hpp"
 
 namespace zea {
 namespace {

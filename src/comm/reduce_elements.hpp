@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "zea/comm/collectives.hpp"
+#include "comm/collectives.hpp"
 
 namespace zea {
 

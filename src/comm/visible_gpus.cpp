@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/visible_gpus.hpp"
+#include "comm/visible_gpus.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -7,9 +7,9 @@
 #include <set>
 #include <sstream>
 
-#include "zea/comm/gathered_texts.hpp"
-#include "zea/comm/world.hpp"
-#include "zea/core/host_name.hpp"
+#include "comm/gathered_texts.hpp"
+#include "comm/world.hpp"
+#include "core/host_name.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/world.hpp"
+#include "comm/world.hpp"
 
 #include <sys/resource.h>
 #include <sys/statvfs.h>

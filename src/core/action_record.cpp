@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/core/action_record.hpp"
+#include "core/action_record.hpp"
 
 #include <unistd.h>
 
@@ -9,8 +9,8 @@
 #include <iterator>
 #include <new>
 
-#include "record_memory.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "core/record_memory.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/core/calendar.hpp"
+#include "core/calendar.hpp"
 
 #include <chrono>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/core/dtype.hpp"
+#include "core/dtype.hpp"
 
 #include <array>
 #include <cmath>
@@ -7,9 +7,9 @@
 #include <string_view>
 #include <type_traits>
 
-#include "zea/core/dtype_spelling.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/float16.hpp"
+#include "core/dtype_spelling.hpp"
+#include "core/error.hpp"
+#include "core/float16.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/core/host_name.hpp"
+#include "core/host_name.hpp"
 
 #include <unistd.h>
 

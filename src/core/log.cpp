@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/core/log.hpp"
+#include "core/log.hpp"
 
 #include <fcntl.h>
 #include <spdlog/sinks/base_sink.h>
@@ -15,8 +15,8 @@
 #include <string>
 #include <string_view>
 
-#include "zea/core/descriptor.hpp"
-#include "zea/core/printable.hpp"
+#include "core/descriptor.hpp"
+#include "core/printable.hpp"
 
 namespace zea {
 namespace {

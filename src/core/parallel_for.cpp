@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/core/parallel_for.hpp"
+#include "core/parallel_for.hpp"
 
 #include <algorithm>
 #include <atomic>

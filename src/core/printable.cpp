@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/core/printable.hpp"
+#include "core/printable.hpp"
 
 #include <cstdint>
 

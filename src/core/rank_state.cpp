@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/core/rank_state.hpp"
+#include "core/rank_state.hpp"
 
 #include <algorithm>
 #include <cstring>
 
-#include "record_memory.hpp"
+#include "core/record_memory.hpp"
 
 namespace zea {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "zea/core/action_record.hpp"
+#include "core/action_record.hpp"
 
 namespace zea {
 

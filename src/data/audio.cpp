@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which decoder the bytes of a sound need, told by the first of them, and the limits of every clip.
-#include "zea/data/audio.hpp"
+#include "data/audio.hpp"
 
 #include <algorithm>
 #include <cctype>
 #include <string_view>
 
-#include "decode.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "data/decode.hpp"
 
 namespace zea {
 namespace {

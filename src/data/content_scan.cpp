@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "content_scan.hpp"
+#include "data/content_scan.hpp"
 
 #include <cstring>
 
-#include "zea/core/error.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/io/manifest.hpp"
+#include "core/error.hpp"
+#include "files/durable_file.hpp"
+#include "io/manifest.hpp"
 
 namespace zea::detail {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "file_facts.hpp"
+#include "data/file_facts.hpp"
 
 namespace zea::detail {
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "zea/core/error.hpp"
-#include "zea/io/h5.hpp"
+#include "core/error.hpp"
+#include "h5/h5.hpp"
 
 namespace zea::detail {
 

@@ -2,25 +2,25 @@
 // A data set in an HDF5 file. Everything is checked once, when it is opened, tokens and loss masks
 // in chunks of bounded memory by the ranks together; after that read() only copies. Small contents
 // stay in memory, large ones are read sample by sample.
-#include "zea/data/dataset.hpp"
+#include "data/dataset.hpp"
 
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <utility>
 
-#include "content_scan.hpp"
-#include "contents.hpp"
-#include "file_dataset.hpp"
-#include "file_facts.hpp"
-#include "folder_dataset.hpp"
-#include "item_table.hpp"
-#include "offsets.hpp"
-#include "sample_names.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/mixed_bits.hpp"
-#include "zea/io/h5.hpp"
-#include "zea/io/manifest.hpp"
+#include "core/error.hpp"
+#include "core/mixed_bits.hpp"
+#include "data/content_scan.hpp"
+#include "data/contents.hpp"
+#include "data/file_dataset.hpp"
+#include "data/file_facts.hpp"
+#include "data/folder_dataset.hpp"
+#include "data/item_table.hpp"
+#include "data/offsets.hpp"
+#include "data/sample_names.hpp"
+#include "h5/h5.hpp"
+#include "io/manifest.hpp"
 
 namespace zea {
 namespace {

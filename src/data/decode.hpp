@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
-#include "zea/data/audio.hpp"
-#include "zea/data/image.hpp"
+#include "data/audio.hpp"
+#include "data/image.hpp"
 
 namespace zea {
 

@@ -10,8 +10,8 @@
 // After jpeglib.h: they need its types.
 #include <jerror.h>
 
-#include "decode.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "data/decode.hpp"
 
 namespace zea {
 namespace {

@@ -8,8 +8,8 @@
 
 #include <png.h>
 
-#include "decode.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "data/decode.hpp"
 
 namespace zea {
 namespace {

@@ -8,8 +8,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "decode.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "data/decode.hpp"
 
 namespace zea {
 namespace {

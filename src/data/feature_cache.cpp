@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/data/feature_cache.hpp"
+#include "data/feature_cache.hpp"
 
 #include <unistd.h>
 
@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <optional>
 
-#include "zea/core/error.hpp"
-#include "zea/core/formatted.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/io/h5.hpp"
-#include "zea/io/manifest.hpp"
+#include "core/error.hpp"
+#include "core/formatted.hpp"
+#include "files/durable_file.hpp"
+#include "h5/h5.hpp"
+#include "io/manifest.hpp"
 
 namespace zea {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "zea/data/dataset.hpp"
+#include "data/dataset.hpp"
 
 namespace zea::detail {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "file_facts.hpp"
+#include "data/file_facts.hpp"
 
 #include <algorithm>
 #include <fstream>
 
 #include <sys/stat.h>
 
-#include "zea/core/error.hpp"
-#include "zea/io/manifest.hpp"
+#include "core/error.hpp"
+#include "io/manifest.hpp"
 
 namespace zea::detail {
 namespace {

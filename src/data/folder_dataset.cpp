@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "folder_dataset.hpp"
+#include "data/folder_dataset.hpp"
 
 #include <algorithm>
 #include <filesystem>
 #include <list>
 #include <mutex>
 
-#include "file_dataset.hpp"
-#include "file_facts.hpp"
-#include "folder_index.hpp"
-#include "zea/core/error.hpp"
-#include "zea/data/joined_dataset.hpp"
-#include "zea/io/manifest.hpp"
+#include "core/error.hpp"
+#include "data/file_dataset.hpp"
+#include "data/file_facts.hpp"
+#include "data/folder_index.hpp"
+#include "data/joined_dataset.hpp"
+#include "io/manifest.hpp"
 
 namespace zea::detail {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "folder_index.hpp"
+#include "data/folder_index.hpp"
 
 #include <algorithm>
 #include <filesystem>
 #include <limits>
 
-#include "offsets.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "data/offsets.hpp"
 
 namespace zea::detail {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "item_table.hpp"
+#include "data/item_table.hpp"
 
 namespace zea::detail {
 

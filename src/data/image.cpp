@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which decoder an item needs, told by its first bytes, and raw items.
-#include "zea/data/image.hpp"
+#include "data/image.hpp"
 
 #include <array>
 #include <cstring>
 
-#include "decode.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "data/decode.hpp"
 
 namespace zea {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <exception>
 
-#include "zea/data/audio.hpp"
-#include "zea/data/image.hpp"
+#include "data/audio.hpp"
+#include "data/image.hpp"
 
 /// Decodes a picture of at most `limit` pixels, or a clip of at most `limit` seconds. 0: it can be
 /// decoded; 1: it cannot, and `message`, of `capacity` bytes, says why.

@@ -2,10 +2,10 @@
 // Which encoder takes an item: the one whose placeholders stand for it in the text.
 #include <algorithm>
 
-#include "file_dataset.hpp"
-#include "zea/core/error.hpp"
-#include "zea/data/audio.hpp"
-#include "zea/data/dataset.hpp"
+#include "core/error.hpp"
+#include "data/audio.hpp"
+#include "data/dataset.hpp"
+#include "data/file_dataset.hpp"
 
 namespace zea {
 

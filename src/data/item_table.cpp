@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "item_table.hpp"
+#include "data/item_table.hpp"
 
 #include <algorithm>
 
-#include "offsets.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "data/offsets.hpp"
 
 namespace zea::detail {
 

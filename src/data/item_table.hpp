@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "zea/data/dataset.hpp"
-#include "zea/io/h5.hpp"
+#include "data/dataset.hpp"
+#include "h5/h5.hpp"
 
 namespace zea::detail {
 

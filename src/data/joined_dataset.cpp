@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/data/joined_dataset.hpp"
+#include "data/joined_dataset.hpp"
 
 #include <algorithm>
 
-#include "zea/core/error.hpp"
-#include "zea/io/manifest.hpp"
+#include "core/error.hpp"
+#include "io/manifest.hpp"
 
 namespace zea {
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading, decoding and preprocessing of microbatches, in the calling thread and its helpers or,
 // with the plans of their steps, some steps ahead in one of its own.
-#include "zea/data/loader.hpp"
+#include "data/loader.hpp"
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
-#include "decode.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/parallel_for.hpp"
+#include "core/error.hpp"
+#include "core/parallel_for.hpp"
+#include "data/decode.hpp"
 
 namespace zea {
 namespace {

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <numbers>
 
-#include "power_spectrum.hpp"
-#include "zea/core/error.hpp"
-#include "zea/data/audio.hpp"
+#include "core/error.hpp"
+#include "data/audio.hpp"
+#include "data/power_spectrum.hpp"
 
 namespace zea {
 namespace {

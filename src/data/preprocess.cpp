@@ -4,10 +4,10 @@
 #include <array>
 #include <cmath>
 
-#include "decode.hpp"
-#include "resize.hpp"
-#include "zea/core/error.hpp"
-#include "zea/data/image.hpp"
+#include "core/error.hpp"
+#include "data/decode.hpp"
+#include "data/image.hpp"
+#include "data/resize.hpp"
 
 namespace zea {
 namespace {

@@ -9,8 +9,8 @@
 #include <numbers>
 #include <numeric>
 
-#include "zea/core/error.hpp"
-#include "zea/data/audio.hpp"
+#include "core/error.hpp"
+#include "data/audio.hpp"
 
 namespace zea {
 namespace {

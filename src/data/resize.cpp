@@ -2,12 +2,12 @@
 // Equal bit for bit to Pillow 13: antialiased, weights in 22-bit fixed point, columns and then
 // rows, or rows first where these become fewer by much, each rounded to 8 bits; or to torchvision,
 // whose weights have 16 bits, and which makes columns first.
-#include "resize.hpp"
+#include "data/resize.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-#include "decode.hpp"
+#include "data/decode.hpp"
 
 namespace zea {
 namespace {

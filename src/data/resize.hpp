@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "zea/data/image.hpp"
+#include "data/image.hpp"
 
 namespace zea {
 

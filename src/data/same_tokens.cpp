@@ -2,7 +2,7 @@
 // A tokenizer.json spells tokens in its model's letters, a data set holds their bytes
 // (jobs/token_bytes.py); which letters these are need not be known, as a token is the same when one
 // reading of them is.
-#include "zea/data/same_tokens.hpp"
+#include "data/same_tokens.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 #include <set>
 #include <string_view>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sample_names.hpp"
+#include "data/sample_names.hpp"
 
 #include <sstream>
 
-#include "zea/data/dataset.hpp"
+#include "data/dataset.hpp"
 
 namespace zea {
 namespace {

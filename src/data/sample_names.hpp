@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "contents.hpp"
+#include "data/contents.hpp"
 
 namespace zea::detail {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Epoch orders from a counter-based generator, so that any epoch can be drawn without drawing those
 // before it.
-#include "zea/data/sampler.hpp"
+#include "data/sampler.hpp"
 
 #include <limits>
 #include <numeric>
 #include <utility>
 
-#include "zea/core/error.hpp"
-#include "zea/core/mixed_bits.hpp"
+#include "core/error.hpp"
+#include "core/mixed_bits.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/data/text.hpp"
+#include "data/text.hpp"
 
 #include <cctype>
 

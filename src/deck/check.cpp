@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/deck/check.hpp"
+#include "deck/check.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-#include "key_table.hpp"
+#include "deck/key_table.hpp"
 
-#include "zea/core/join.hpp"
+#include "core/join.hpp"
 
 namespace zea {
 namespace {

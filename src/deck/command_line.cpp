@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only file of src/ that knows CLI11.
-#include "zea/deck/command_line.hpp"
+#include "deck/command_line.hpp"
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -10,9 +10,9 @@
 #include <sstream>
 #include <utility>
 
-#include "zea/core/error.hpp"
-#include "zea/deck/deck.hpp"
-#include "zea/deck/manual.hpp"
+#include "core/error.hpp"
+#include "deck/deck.hpp"
+#include "deck/manual.hpp"
 
 namespace zea {
 namespace {

@@ -2,7 +2,7 @@
 // Reads a deck: TOML text and overrides become tables, the tables' values go to the members that
 // options.hpp declares, and whatever does not fit becomes a fault with its place. The only file
 // that knows toml++.
-#include "zea/deck/deck.hpp"
+#include "deck/deck.hpp"
 
 #include <toml++/toml.h>
 
@@ -16,11 +16,11 @@
 #include <set>
 #include <tuple>
 
-#include "key_table.hpp"
-#include "zea/core/dtype_spelling.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/printable.hpp"
-#include "zea/deck/check.hpp"
+#include "core/dtype_spelling.hpp"
+#include "core/error.hpp"
+#include "core/printable.hpp"
+#include "deck/check.hpp"
+#include "deck/key_table.hpp"
 
 namespace zea {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
-#include "key_table.hpp"
-#include "zea/deck/deck.hpp"
+#include "deck/deck.hpp"
+#include "deck/key_table.hpp"
 
 namespace zea {
 namespace {

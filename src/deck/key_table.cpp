@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "key_table.hpp"
+#include "deck/key_table.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-#include "zea/core/edit_distance.hpp"
+#include "core/edit_distance.hpp"
 
 namespace zea {
 namespace {

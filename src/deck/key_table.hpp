@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "zea/deck/options.hpp"
+#include "deck/options.hpp"
 
 namespace zea {
 

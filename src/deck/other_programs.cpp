@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "key_table.hpp"
+#include "deck/key_table.hpp"
 
 namespace zea {
 namespace {

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <map>
 
-#include "key_table.hpp"
-#include "zea/core/join.hpp"
-#include "zea/deck/deck.hpp"
+#include "core/join.hpp"
+#include "deck/deck.hpp"
+#include "deck/key_table.hpp"
 
 namespace zea {
 namespace {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/checkpoint_list.hpp"
+#include "io/checkpoint_list.hpp"
 
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <string_view>
 
-#include "zea/core/formatted.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/io/manifest.hpp"
+#include "core/formatted.hpp"
+#include "files/durable_file.hpp"
+#include "io/manifest.hpp"
 
 namespace zea {
 namespace {

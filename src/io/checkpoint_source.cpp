@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/checkpoint_source.hpp"
+#include "io/checkpoint_source.hpp"
 
 #include <algorithm>
 #include <filesystem>
 #include <set>
 
-#include "file_rest.hpp"
-#include "piece_reader.hpp"
-#include "tensor_request.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/checkpoint_list.hpp"
-#include "zea/io/companions.hpp"
-#include "zea/io/shard_file.hpp"
+#include "core/error.hpp"
+#include "io/checkpoint_list.hpp"
+#include "io/companions.hpp"
+#include "io/file_rest.hpp"
+#include "io/piece_reader.hpp"
+#include "io/shard_file.hpp"
+#include "io/tensor_request.hpp"
 
 namespace zea {
 namespace {

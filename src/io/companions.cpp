@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/companions.hpp"
+#include "io/companions.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -7,9 +7,9 @@
 
 #include <sys/stat.h>
 
-#include "foreign_weights.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/durable_file.hpp"
+#include "core/error.hpp"
+#include "files/durable_file.hpp"
+#include "io/foreign_weights.hpp"
 
 namespace zea {
 namespace {

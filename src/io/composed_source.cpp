@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/composed_source.hpp"
+#include "io/composed_source.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -9,19 +9,19 @@
 
 #include <nlohmann/json.hpp>
 
-#include "strict_json.hpp"
-#include "tensor_request.hpp"
-#include "tokenizer_tokens.hpp"
-#include "zea/core/decoder.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/join.hpp"
-#include "zea/io/initial_weights.hpp"
-#include "zea/io/model_config.hpp"
-#include "zea/io/model_source.hpp"
-#include "zea/plan/model/encoder_facts.hpp"
-#include "zea/plan/model/generation_config.hpp"
-#include "zea/plan/model/model_spec.hpp"
-#include "zea/plan/model/parameter_names.hpp"
+#include "core/decoder.hpp"
+#include "core/error.hpp"
+#include "core/join.hpp"
+#include "io/initial_weights.hpp"
+#include "io/model_config.hpp"
+#include "io/model_source.hpp"
+#include "io/strict_json.hpp"
+#include "io/tensor_request.hpp"
+#include "io/tokenizer_tokens.hpp"
+#include "spec/encoder_facts.hpp"
+#include "spec/generation_config.hpp"
+#include "spec/model_spec.hpp"
+#include "spec/parameter_names.hpp"
 
 namespace zea {
 namespace {

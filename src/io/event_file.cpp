@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/event_file.hpp"
+#include "io/event_file.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -12,11 +12,11 @@
 #include <filesystem>
 #include <string_view>
 
-#include "zea/core/calendar.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/formatted.hpp"
-#include "zea/core/host_name.hpp"
-#include "zea/io/durable_file.hpp"
+#include "core/calendar.hpp"
+#include "core/error.hpp"
+#include "core/formatted.hpp"
+#include "core/host_name.hpp"
+#include "files/durable_file.hpp"
 
 namespace zea {
 namespace {

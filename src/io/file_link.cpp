@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/file_link.hpp"
+#include "io/file_link.hpp"
 
 #include <cerrno>
 

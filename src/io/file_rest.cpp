@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "file_rest.hpp"
+#include "io/file_rest.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -8,10 +8,10 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "h5_call.hpp"
-#include "read_at.hpp"
-#include "zea/core/descriptor.hpp"
-#include "zea/io/manifest.hpp"
+#include "core/descriptor.hpp"
+#include "files/read_at.hpp"
+#include "h5/call.hpp"
+#include "io/manifest.hpp"
 
 namespace zea {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "foreign_weights.hpp"
+#include "io/foreign_weights.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,11 +9,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "zea/core/decoder.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/companions.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/plan/model/foreign_spec.hpp"
+#include "core/decoder.hpp"
+#include "core/error.hpp"
+#include "files/durable_file.hpp"
+#include "io/companions.hpp"
+#include "spec/foreign_spec.hpp"
 
 namespace zea {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "zea/core/error.hpp"
-#include "zea/io/manifest.hpp"
+#include "core/error.hpp"
+#include "io/manifest.hpp"
 
 namespace zea {
 

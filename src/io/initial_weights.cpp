@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/initial_weights.hpp"
+#include "io/initial_weights.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,10 +8,10 @@
 #include <numbers>
 #include <span>
 
-#include "tensor_request.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/mixed_bits.hpp"
-#include "zea/plan/model/model_spec.hpp"
+#include "core/error.hpp"
+#include "core/mixed_bits.hpp"
+#include "io/tensor_request.hpp"
+#include "spec/model_spec.hpp"
 
 namespace zea {
 namespace {

@@ -2,16 +2,16 @@
 // The manifest's text: one tensor or piece per line, so that people can read and compare it.
 // Parsing checks it all against itself, since a checkpoint may have been copied, edited, or cut
 // short.
-#include "zea/io/manifest.hpp"
+#include "io/manifest.hpp"
 
 #include <algorithm>
 #include <map>
 #include <set>
 
-#include "strict_json.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/plan/buffers/optimizer_spec.hpp"
+#include "core/error.hpp"
+#include "files/durable_file.hpp"
+#include "io/strict_json.hpp"
+#include "layout/optimizer_spec.hpp"
 
 namespace zea {
 namespace {

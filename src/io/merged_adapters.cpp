@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/merged_adapters.hpp"
+#include "io/merged_adapters.hpp"
 
 #include <map>
 #include <set>
 
-#include "tensor_request.hpp"
-#include "zea/io/model_config.hpp"
-#include "zea/plan/model/adapters.hpp"
+#include "io/model_config.hpp"
+#include "io/tensor_request.hpp"
+#include "spec/adapters.hpp"
 
 namespace zea {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/model_config.hpp"
+#include "io/model_config.hpp"
 
 #include <filesystem>
 
 #include <nlohmann/json.hpp>
 
-#include "strict_json.hpp"
-#include "zea/io/companions.hpp"
-#include "zea/plan/model/generation_config.hpp"
+#include "io/companions.hpp"
+#include "io/strict_json.hpp"
+#include "spec/generation_config.hpp"
 
 namespace zea {
 namespace {

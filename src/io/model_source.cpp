@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/model_source.hpp"
+#include "io/model_source.hpp"
 
 #include <algorithm>
 #include <array>
 
-#include "tensor_request.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/initial_weights.hpp"
-#include "zea/io/model_config.hpp"
-#include "zea/plan/model/parameter_names.hpp"
+#include "core/error.hpp"
+#include "io/initial_weights.hpp"
+#include "io/model_config.hpp"
+#include "io/tensor_request.hpp"
+#include "spec/parameter_names.hpp"
 
 namespace zea {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/model_tokens.hpp"
+#include "io/model_tokens.hpp"
 
 #include <algorithm>
 
-#include "strict_json.hpp"
-#include "tokenizer_tokens.hpp"
+#include "io/strict_json.hpp"
+#include "io/tokenizer_tokens.hpp"
 
 namespace zea {
 namespace {

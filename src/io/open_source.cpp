@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/open_source.hpp"
+#include "io/open_source.hpp"
 
 #include <filesystem>
 
-#include "foreign_weights.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/checkpoint_list.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/io/companions.hpp"
-#include "zea/io/model_config.hpp"
-#include "zea/io/safetensors.hpp"
-#include "zea/io/state_source.hpp"
-#include "zea/io/weights_file.hpp"
+#include "core/error.hpp"
+#include "io/checkpoint_list.hpp"
+#include "io/checkpoint_source.hpp"
+#include "io/companions.hpp"
+#include "io/foreign_weights.hpp"
+#include "io/model_config.hpp"
+#include "io/safetensors.hpp"
+#include "io/state_source.hpp"
+#include "io/weights_file.hpp"
 
 namespace zea {
 namespace {

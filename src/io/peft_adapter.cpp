@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/peft_adapter.hpp"
+#include "io/peft_adapter.hpp"
 
 #include <charconv>
 
-#include "foreign_weights.hpp"
-#include "peft_config.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/companions.hpp"
-#include "zea/io/safetensors.hpp"
-#include "zea/plan/model/adapters.hpp"
-#include "zea/plan/model/parameter_names.hpp"
+#include "core/error.hpp"
+#include "io/companions.hpp"
+#include "io/foreign_weights.hpp"
+#include "io/peft_config.hpp"
+#include "io/safetensors.hpp"
+#include "spec/adapters.hpp"
+#include "spec/parameter_names.hpp"
 
 namespace zea {
 namespace {

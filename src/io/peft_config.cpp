@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "peft_config.hpp"
+#include "io/peft_config.hpp"
 
 #include <algorithm>
 #include <regex>
 
-#include "strict_json.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "io/strict_json.hpp"
 
 namespace zea {
 namespace {

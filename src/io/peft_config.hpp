@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "zea/plan/model/adapters.hpp"
+#include "spec/adapters.hpp"
 
 namespace zea {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/piece_copy.hpp"
+#include "io/piece_copy.hpp"
 
 #include <algorithm>
 
-#include "tensor_request.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/parallel_for.hpp"
-#include "zea/io/page_memory.hpp"
+#include "core/error.hpp"
+#include "core/parallel_for.hpp"
+#include "files/page_memory.hpp"
+#include "io/tensor_request.hpp"
 
 namespace zea {
 namespace {

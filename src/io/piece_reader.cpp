@@ -2,14 +2,14 @@
 // A box is cut against each piece, the contiguous runs of the common part are walked in the order
 // of the piece's bytes, and each block that a run touches is read whole and checked. Neighbouring
 // boxes share the blocks at their edges, so the last few are kept.
-#include "piece_reader.hpp"
+#include "io/piece_reader.hpp"
 
 #include <algorithm>
 #include <set>
 
-#include "tensor_request.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/shard_file.hpp"
+#include "core/error.hpp"
+#include "io/shard_file.hpp"
+#include "io/tensor_request.hpp"
 
 namespace zea {
 namespace {

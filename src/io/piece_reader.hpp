@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "zea/io/h5.hpp"
-#include "zea/io/manifest.hpp"
-#include "zea/io/weights_source.hpp"
+#include "h5/h5.hpp"
+#include "io/manifest.hpp"
+#include "io/weights_source.hpp"
 
 namespace zea {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading safetensors: one file, or the files that a directory's index names.
-#include "zea/io/safetensors.hpp"
+#include "io/safetensors.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,15 +10,15 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "foreign_weights.hpp"
-#include "read_at.hpp"
-#include "strict_json.hpp"
-#include "tensor_request.hpp"
-#include "zea/core/descriptor.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/join.hpp"
-#include "zea/io/companions.hpp"
-#include "zea/io/model_config.hpp"
+#include "core/descriptor.hpp"
+#include "core/error.hpp"
+#include "core/join.hpp"
+#include "files/read_at.hpp"
+#include "io/companions.hpp"
+#include "io/foreign_weights.hpp"
+#include "io/model_config.hpp"
+#include "io/strict_json.hpp"
+#include "io/tensor_request.hpp"
 
 namespace zea {
 namespace {

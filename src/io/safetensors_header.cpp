@@ -6,9 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "zea/core/error.hpp"
-#include "zea/io/safetensors.hpp"
-#include "zea/plan/model/parameter_names.hpp"
+#include "core/error.hpp"
+#include "io/safetensors.hpp"
+#include "spec/parameter_names.hpp"
 
 namespace zea {
 namespace {

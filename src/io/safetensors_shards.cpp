@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/safetensors_shards.hpp"
+#include "io/safetensors_shards.hpp"
 
 #include <nlohmann/json.hpp>
 
-#include "zea/core/formatted.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/io/piece_copy.hpp"
+#include "core/formatted.hpp"
+#include "files/durable_file.hpp"
+#include "io/piece_copy.hpp"
 
 namespace zea {
 namespace {

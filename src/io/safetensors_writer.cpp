@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "zea/core/error.hpp"
-#include "zea/io/safetensors.hpp"
+#include "core/error.hpp"
+#include "io/safetensors.hpp"
 
 namespace zea {
 namespace {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/shard_file.hpp"
+#include "io/shard_file.hpp"
 
 #include <cerrno>
 #include <cstring>
 
 #include <sys/stat.h>
 
-#include "file_rest.hpp"
-#include "strict_json.hpp"
-#include "tensor_request.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/formatted.hpp"
+#include "core/error.hpp"
+#include "core/formatted.hpp"
+#include "io/file_rest.hpp"
+#include "io/strict_json.hpp"
+#include "io/tensor_request.hpp"
 
 namespace zea {
 namespace {

@@ -3,12 +3,12 @@
 // is, so boxes, states and hashes are read as those of shards.
 #include <filesystem>
 
-#include "piece_reader.hpp"
-#include "tensor_request.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/io/state_source.hpp"
-#include "zea/io/weights_file.hpp"
+#include "core/error.hpp"
+#include "io/checkpoint_source.hpp"
+#include "io/piece_reader.hpp"
+#include "io/state_source.hpp"
+#include "io/tensor_request.hpp"
+#include "io/weights_file.hpp"
 
 namespace zea {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "strict_json.hpp"
+#include "io/strict_json.hpp"
 
 #include <set>
 #include <vector>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

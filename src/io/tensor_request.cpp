@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor_request.hpp"
+#include "io/tensor_request.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
-#include "zea/core/edit_distance.hpp"
-#include "zea/core/error.hpp"
+#include "core/edit_distance.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

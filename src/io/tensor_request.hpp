@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "zea/io/shape_text.hpp"
-#include "zea/io/weights_source.hpp"
+#include "io/shape_text.hpp"
+#include "io/weights_source.hpp"
 
 namespace zea {
 

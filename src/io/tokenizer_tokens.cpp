@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tokenizer_tokens.hpp"
+#include "io/tokenizer_tokens.hpp"
 
 #include <algorithm>
 #include <limits>
 
-#include "strict_json.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "io/strict_json.hpp"
 
 namespace zea {
 namespace {

@@ -4,10 +4,10 @@
 #include <limits>
 #include <map>
 
-#include "file_rest.hpp"
-#include "h5_call.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/io/durable_file.hpp"
+#include "files/durable_file.hpp"
+#include "h5/call.hpp"
+#include "io/checkpoint_source.hpp"
+#include "io/file_rest.hpp"
 
 namespace zea {
 namespace {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/weights_file.hpp"
+#include "io/weights_file.hpp"
 
 #include <algorithm>
 
 #include <unistd.h>
 
-#include "strict_json.hpp"
-#include "tensor_request.hpp"
-#include "zea/io/companions.hpp"
-#include "zea/io/durable_file.hpp"
+#include "files/durable_file.hpp"
+#include "io/companions.hpp"
+#include "io/strict_json.hpp"
+#include "io/tensor_request.hpp"
 
 namespace zea {
 namespace {

@@ -6,9 +6,9 @@
 
 #include <atomic>
 
-#include "attention_operands.hpp"
-#include "launch.hpp"
-#include "zea/kernels/tiled_attention.hpp"
+#include "kernels/attention_operands.hpp"
+#include "kernels/launch.hpp"
+#include "kernels/tiled_attention.hpp"
 
 namespace zea::detail {
 

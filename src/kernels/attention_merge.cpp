@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/kernels/attention_merge.hpp"
+#include "kernels/attention_merge.hpp"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/logaddexp.h>
 
-#include "merge_functors.hpp"
-#include "run_items.hpp"
+#include "kernels/merge_functors.hpp"
+#include "kernels/run_items.hpp"
 
 namespace zea {
 namespace {

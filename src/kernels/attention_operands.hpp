@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "attention_tiles.hpp"
-#include "pair_matmul.hpp"
-#include "score_tile.hpp"
-#include "tile_rows.hpp"
+#include "kernels/attention_tiles.hpp"
+#include "kernels/pair_matmul.hpp"
+#include "kernels/score_tile.hpp"
+#include "kernels/tile_rows.hpp"
 
 namespace zea::detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "attention_tiles.hpp"
+#include "kernels/attention_tiles.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -4,7 +4,7 @@
 // they are woven together first.
 #pragma once
 
-#include "tile_product.hpp"
+#include "kernels/tile_product.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define ZEA_HAS_PAIRS 1

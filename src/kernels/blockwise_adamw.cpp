@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/kernels/blockwise_adamw.hpp"
+#include "kernels/blockwise_adamw.hpp"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bucketize.h>
@@ -14,11 +14,11 @@
 #include <tuple>
 #include <vector>
 
-#include "blockwise_functors.hpp"
-#include "launch.hpp"
-#include "run_items.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/kernel_sizes.hpp"
+#include "core/error.hpp"
+#include "core/kernel_sizes.hpp"
+#include "kernels/blockwise_functors.hpp"
+#include "kernels/launch.hpp"
+#include "kernels/run_items.hpp"
 
 namespace zea {
 namespace {

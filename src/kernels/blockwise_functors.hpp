@@ -2,7 +2,7 @@
 // What AdamW does with one block of elements whose moments are kept in 8 bits.
 #pragma once
 
-#include "lanes.hpp"
+#include "kernels/lanes.hpp"
 
 namespace zea::detail {
 

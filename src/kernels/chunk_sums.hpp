@@ -5,8 +5,8 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "elements.hpp"
-#include "launch.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/launch.hpp"
 
 namespace zea::detail {
 

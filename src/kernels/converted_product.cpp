@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "converted_product.hpp"
+#include "kernels/converted_product.hpp"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/addmm.h>
@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "pair_matmul.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/kernel_sizes.hpp"
+#include "core/error.hpp"
+#include "core/kernel_sizes.hpp"
+#include "kernels/pair_matmul.hpp"
 
 namespace zea::detail {
 namespace {

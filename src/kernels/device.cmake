@@ -44,7 +44,7 @@ set(ZEA_DEVICE_KERNELS ${device_kernels} PARENT_SCOPE)
 if(device_kernels MATCHES "^none")
   target_sources(zea_engine PRIVATE device/no_device_kernels.cpp)
   set_source_files_properties(device/no_device_kernels.cpp TARGET_DIRECTORY zea_engine PROPERTIES
-    INCLUDE_DIRECTORIES ${CMAKE_CURRENT_SOURCE_DIR} SKIP_PRECOMPILE_HEADERS ON)
+    SKIP_PRECOMPILE_HEADERS ON)
   return()
 endif()
 add_library(zea_device_kernels OBJECT
@@ -66,7 +66,7 @@ else()
 endif()
 set_target_properties(zea_device_kernels PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
   CUDA_RUNTIME_LIBRARY None POSITION_INDEPENDENT_CODE ON)
-target_include_directories(zea_device_kernels PRIVATE ${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR}
+target_include_directories(zea_device_kernels PRIVATE ${PROJECT_SOURCE_DIR}/src
   ${CMAKE_CURRENT_SOURCE_DIR}/device/${device_launcher})
 # std::bit_cast is constexpr, and no more, to nvcc.
 target_compile_options(zea_device_kernels PRIVATE --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "element_math.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "kernels/element_math.hpp"
 
 // Compiles a function for processors with AVX-512, too; the loader takes the one that fits. Not
 // under sanitizers, which are not yet there when the loader decides.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "few_rows.hpp"
+#include "kernels/few_rows.hpp"
 
 #include <type_traits>
 #include <utility>
 
-#include "launch.hpp"
-#include "tile_product.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "kernels/launch.hpp"
+#include "kernels/tile_product.hpp"
 
 namespace zea::detail {
 namespace {

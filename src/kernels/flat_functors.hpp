@@ -2,7 +2,7 @@
 // What the flat kernels do with one chunk of a flat buffer.
 #pragma once
 
-#include "lanes.hpp"
+#include "kernels/lanes.hpp"
 
 namespace zea::detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/kernels/flat_kernels.hpp"
+#include "kernels/flat_kernels.hpp"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "flat_functors.hpp"
-#include "run_items.hpp"
+#include "kernels/flat_functors.hpp"
+#include "kernels/run_items.hpp"
 
 namespace zea {
 namespace {

@@ -2,7 +2,7 @@
 // Activations that are x times a gate between 0 and 1.
 #pragma once
 
-#include "lanes.hpp"
+#include "kernels/lanes.hpp"
 
 namespace zea::detail {
 

@@ -3,7 +3,7 @@
 // elements: a row, where there is a bias.
 #pragma once
 
-#include "gates.hpp"
+#include "kernels/gates.hpp"
 
 namespace zea::detail {
 

@@ -3,7 +3,7 @@
 // Queries have one weight, keys another; values, which follow them, are copied.
 #pragma once
 
-#include "norm_functors.hpp"
+#include "kernels/norm_functors.hpp"
 
 namespace zea::detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/kernels/head_norms.hpp"
+#include "kernels/head_norms.hpp"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -8,9 +8,9 @@
 
 #include <algorithm>
 
-#include "head_norm_functors.hpp"
-#include "run_items.hpp"
-#include "zea/kernels/row_norms.hpp"
+#include "kernels/head_norm_functors.hpp"
+#include "kernels/row_norms.hpp"
+#include "kernels/run_items.hpp"
 
 namespace zea {
 namespace {

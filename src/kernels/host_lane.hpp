@@ -3,7 +3,7 @@
 // flags, which make its loops vector code.
 #pragma once
 
-#include "lanes.hpp"
+#include "kernels/lanes.hpp"
 
 namespace zea::detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kept_memory.hpp"
+#include "kernels/kept_memory.hpp"
 
 #include <bit>
 #include <cstring>
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea::detail {
 namespace {

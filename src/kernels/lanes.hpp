@@ -5,8 +5,8 @@
 // where n elements are a pack, whether packs are read whole or not: orders of sums are fixed.
 #pragma once
 
-#include "packs.hpp"
-#include "zea/core/kernel_sizes.hpp"
+#include "core/kernel_sizes.hpp"
+#include "kernels/packs.hpp"
 
 namespace zea::detail {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only file that is compiled with OpenMP: without it libtorch's parallel_for, which is a
 // header, runs everything on the calling thread.
-#include "launch.hpp"
+#include "kernels/launch.hpp"
 
 #include <ATen/Parallel.h>
 
@@ -13,9 +13,9 @@
 #include <malloc.h>
 #endif
 
-#include "kept_memory.hpp"
-#include "zea/kernels/flat_kernels.hpp"
-#include "zea/kernels/side_by_side.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "kernels/kept_memory.hpp"
+#include "kernels/side_by_side.hpp"
 
 #ifndef INTRA_OP_PARALLEL
 #error "libtorch's parallel_for would use one thread: compile this file with OpenMP"

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "zea/core/kernel_sizes.hpp"
+#include "core/kernel_sizes.hpp"
 
 namespace zea::detail {
 

@@ -2,7 +2,7 @@
 // What the logit kernels do with one row of a tile.
 #pragma once
 
-#include "lanes.hpp"
+#include "kernels/lanes.hpp"
 
 namespace zea::detail {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/kernels/logit_kernels.hpp"
+#include "kernels/logit_kernels.hpp"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
 
-#include "logit_functors.hpp"
-#include "run_items.hpp"
+#include "kernels/logit_functors.hpp"
+#include "kernels/run_items.hpp"
 
 namespace zea {
 namespace {

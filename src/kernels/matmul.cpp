@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/kernels/matmul.hpp"
+#include "kernels/matmul.hpp"
 
 #include <ATen/Context.h>
 #include <ATen/ops/addmm.h>
@@ -9,11 +9,11 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "converted_product.hpp"
-#include "few_rows.hpp"
-#include "pair_matmul.hpp"
-#include "zea/core/error.hpp"
-#include "zea/kernels/sum_kernels.hpp"
+#include "core/error.hpp"
+#include "kernels/converted_product.hpp"
+#include "kernels/few_rows.hpp"
+#include "kernels/pair_matmul.hpp"
+#include "kernels/sum_kernels.hpp"
 
 // oneDNN's product of dense matrices, result = beta result + alpha a b. The library exports it and
 // installs no header for it; where it is absent everything goes to at::mm.

@@ -2,7 +2,7 @@
 // What merging two attentions of the same queries does with one head of one query.
 #pragma once
 
-#include "lanes.hpp"
+#include "kernels/lanes.hpp"
 
 namespace zea::detail {
 

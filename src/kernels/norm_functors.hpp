@@ -4,7 +4,7 @@
 // is always the same lane's, so that a lane reads what it wrote without a sync.
 #pragma once
 
-#include "lanes.hpp"
+#include "kernels/lanes.hpp"
 
 namespace zea::detail {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "element_math.hpp"
+#include "kernels/element_math.hpp"
 
 namespace zea::detail {
 

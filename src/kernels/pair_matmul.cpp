@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pair_matmul.hpp"
+#include "kernels/pair_matmul.hpp"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -11,10 +11,10 @@
 #include <string>
 #include <string_view>
 
-#include "launch.hpp"
-#include "tile_rows.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/kernel_sizes.hpp"
+#include "core/error.hpp"
+#include "core/kernel_sizes.hpp"
+#include "kernels/launch.hpp"
+#include "kernels/tile_rows.hpp"
 
 namespace zea::detail {
 namespace {

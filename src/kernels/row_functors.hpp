@@ -3,8 +3,8 @@
 // whoever runs functors (run_items.hpp) keeps them alive.
 #pragma once
 
-#include "gates.hpp"
-#include "zea/core/mixed_bits.hpp"
+#include "core/mixed_bits.hpp"
+#include "kernels/gates.hpp"
 
 namespace zea::detail {
 

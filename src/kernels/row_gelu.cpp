@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/kernels/row_gelu.hpp"
+#include "kernels/row_gelu.hpp"
 
 #include <ATen/ops/empty_like.h>
 
-#include "chunk_sums.hpp"
-#include "gelu_functors.hpp"
-#include "run_items.hpp"
-#include "zea/kernels/sum_kernels.hpp"
+#include "kernels/chunk_sums.hpp"
+#include "kernels/gelu_functors.hpp"
+#include "kernels/run_items.hpp"
+#include "kernels/sum_kernels.hpp"
 
 namespace zea {
 namespace {

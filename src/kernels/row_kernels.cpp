@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/kernels/row_kernels.hpp"
+#include "kernels/row_kernels.hpp"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
-#include "row_functors.hpp"
-#include "run_items.hpp"
+#include "kernels/row_functors.hpp"
+#include "kernels/run_items.hpp"
 
 namespace zea {
 namespace {

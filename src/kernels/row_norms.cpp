@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/kernels/row_norms.hpp"
+#include "kernels/row_norms.hpp"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 
-#include "chunk_sums.hpp"
-#include "norm_functors.hpp"
-#include "run_items.hpp"
+#include "kernels/chunk_sums.hpp"
+#include "kernels/norm_functors.hpp"
+#include "kernels/run_items.hpp"
 
 namespace zea {
 namespace {

@@ -11,10 +11,10 @@
 
 #include <tuple>
 
-#include "zea/core/mixed_bits.hpp"
-#include "zea/kernels/row_gelu.hpp"
-#include "zea/kernels/row_kernels.hpp"
-#include "zea/kernels/row_norms.hpp"
+#include "core/mixed_bits.hpp"
+#include "kernels/row_gelu.hpp"
+#include "kernels/row_kernels.hpp"
+#include "kernels/row_norms.hpp"
 
 namespace zea {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "run_items.hpp"
+#include "kernels/run_items.hpp"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include "zea/kernels/stream_handle.hpp"
+#include "kernels/stream_handle.hpp"
 
 namespace zea::detail {
 

@@ -2,10 +2,10 @@
 // Runs a row functor where a tensor is: on the cores of the host, or on a device.
 #pragma once
 
-#include "device/launch_items.hpp"
-#include "elements.hpp"
-#include "host_lane.hpp"
-#include "launch.hpp"
+#include "kernels/device/launch_items.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/host_lane.hpp"
+#include "kernels/launch.hpp"
 
 namespace zea::detail {
 

@@ -3,8 +3,8 @@
 // over keys, which goes down the rows and so never across lanes.
 #pragma once
 
-#include "attention_tiles.hpp"
-#include "tile_product.hpp"
+#include "kernels/attention_tiles.hpp"
+#include "kernels/tile_product.hpp"
 
 namespace zea::detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/kernels/stream_handle.hpp"
+#include "kernels/stream_handle.hpp"
 
 namespace zea {
 

@@ -4,8 +4,8 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <dlfcn.h>
 
-#include "zea/core/error.hpp"
-#include "zea/kernels/stream_handle.hpp"
+#include "core/error.hpp"
+#include "kernels/stream_handle.hpp"
 
 namespace zea {
 

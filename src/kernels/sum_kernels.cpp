@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/kernels/sum_kernels.hpp"
+#include "kernels/sum_kernels.hpp"
 
-#include "chunk_sums.hpp"
-#include "run_items.hpp"
+#include "kernels/chunk_sums.hpp"
+#include "kernels/run_items.hpp"
 
 namespace zea {
 namespace {

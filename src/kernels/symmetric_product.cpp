@@ -2,7 +2,7 @@
 // Matrices that fit into a core's cache are multiplied by the products of tiles, which leave out
 // what lies below the diagonal; larger ones, and those of devices, by the library, some rows at a
 // time.
-#include "zea/kernels/symmetric_product.hpp"
+#include "kernels/symmetric_product.hpp"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "pair_matmul.hpp"
-#include "tile_chunks.hpp"
-#include "tile_rows.hpp"
-#include "zea/kernels/matmul.hpp"
+#include "kernels/matmul.hpp"
+#include "kernels/pair_matmul.hpp"
+#include "kernels/tile_chunks.hpp"
+#include "kernels/tile_rows.hpp"
 
 namespace zea {
 namespace detail {

@@ -2,8 +2,8 @@
 // Products of tiles whose rows are shared out to threads.
 #pragma once
 
-#include "launch.hpp"
-#include "tile_product.hpp"
+#include "kernels/launch.hpp"
+#include "kernels/tile_product.hpp"
 
 namespace zea::detail {
 

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "elements.hpp"
-#include "zea/core/attention_slice.hpp"
+#include "core/attention_slice.hpp"
+#include "kernels/elements.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__AVX512F__)
 #define ZEA_CHOOSES_WIDTH 1

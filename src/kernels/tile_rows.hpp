@@ -7,8 +7,8 @@
 #include <new>
 #include <utility>
 
-#include "bf16_pairs.hpp"
-#include "elements.hpp"
+#include "kernels/bf16_pairs.hpp"
+#include "kernels/elements.hpp"
 
 namespace zea::detail {
 

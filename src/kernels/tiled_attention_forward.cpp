@@ -3,8 +3,8 @@
 // running sums and nothing of the scores.
 #include <limits>
 
-#include "attention_call.hpp"
-#include "run_items.hpp"
+#include "kernels/attention_call.hpp"
+#include "kernels/run_items.hpp"
 
 namespace zea {
 namespace {

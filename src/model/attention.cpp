@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over segments: by our own kernels where they take the tensors (on the host), each
 // segment as it lies; else by the library's.
-#include "segment_attention.hpp"
-#include "zea/core/error.hpp"
-#include "zea/kernels/tiled_attention.hpp"
-#include "zea/model/functions.hpp"
+#include "core/error.hpp"
+#include "kernels/tiled_attention.hpp"
+#include "model/functions.hpp"
+#include "model/segment_attention.hpp"
 
 namespace zea {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/model/attention_segments.hpp"
+#include "model/attention_segments.hpp"
 
 #include <algorithm>
 
-#include "zea/core/error.hpp"
-#include "zea/model/index_tensor.hpp"
+#include "core/error.hpp"
+#include "model/index_tensor.hpp"
 
 namespace zea {
 namespace {

@@ -3,9 +3,9 @@
 // biases of a fused projection whose keys have none.
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "zea/core/error.hpp"
-#include "zea/model/functions.hpp"
-#include "zea/model/parameter_function.hpp"
+#include "core/error.hpp"
+#include "model/functions.hpp"
+#include "model/parameter_function.hpp"
 
 namespace zea {
 namespace {

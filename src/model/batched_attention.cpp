@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "segment_attention.hpp"
+#include "model/segment_attention.hpp"
 
 namespace zea::detail {
 namespace {

@@ -3,10 +3,10 @@
 // by tile (logit_tiles.hpp).
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "zea/core/kernel_sizes.hpp"
-#include "zea/model/functions.hpp"
-#include "zea/model/logit_tiles.hpp"
-#include "zea/model/parameter_function.hpp"
+#include "core/kernel_sizes.hpp"
+#include "model/functions.hpp"
+#include "model/logit_tiles.hpp"
+#include "model/parameter_function.hpp"
 
 namespace zea {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/model/deferred_gradients.hpp"
+#include "model/deferred_gradients.hpp"
 
-#include "zea/model/parameter_function.hpp"
+#include "model/parameter_function.hpp"
 
 namespace zea {
 

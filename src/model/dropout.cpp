@@ -2,8 +2,8 @@
 // Dropout by masks that are drawn by counting: forward and backward draw the same one.
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "zea/model/functions.hpp"
-#include "zea/model/parameter_function.hpp"
+#include "model/functions.hpp"
+#include "model/parameter_function.hpp"
 
 namespace zea {
 namespace {

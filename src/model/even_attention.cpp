@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "segment_attention.hpp"
+#include "model/segment_attention.hpp"
 
 namespace zea::detail {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "flash_attention.hpp"
+#include "model/flash_attention.hpp"
 
 #include <limits>
 #include <optional>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea::detail {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <array>
 
-#include "zea/core/attention_slice.hpp"
+#include "core/attention_slice.hpp"
 
 namespace zea::detail {
 

@@ -4,9 +4,9 @@
 // at hand may be any part of the images' tokens; whole images, the usual case, go without indices.
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "zea/core/error.hpp"
-#include "zea/model/functions.hpp"
-#include "zea/model/parameter_function.hpp"
+#include "core/error.hpp"
+#include "model/functions.hpp"
+#include "model/parameter_function.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/model/key_cache.hpp"
+#include "model/key_cache.hpp"
 
 namespace zea {
 

@@ -2,8 +2,8 @@
 // Columns times learned numbers (LayerScale, arXiv:2103.17239).
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "zea/model/functions.hpp"
-#include "zea/model/parameter_function.hpp"
+#include "model/functions.hpp"
+#include "model/parameter_function.hpp"
 
 namespace zea {
 namespace {

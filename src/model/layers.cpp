@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/model/layers.hpp"
+#include "model/layers.hpp"
 
-#include "zea/core/error.hpp"
-#include "zea/model/slice_attention.hpp"
+#include "core/error.hpp"
+#include "model/slice_attention.hpp"
 
 namespace zea {
 

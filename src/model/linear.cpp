@@ -3,9 +3,9 @@
 // sums over rows.
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "zea/kernels/matmul.hpp"
-#include "zea/model/functions.hpp"
-#include "zea/model/parameter_function.hpp"
+#include "kernels/matmul.hpp"
+#include "model/functions.hpp"
+#include "model/parameter_function.hpp"
 
 namespace zea {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/model/logit_tiles.hpp"
+#include "model/logit_tiles.hpp"
 
-#include "zea/core/kernel_sizes.hpp"
-#include "zea/kernels/logit_kernels.hpp"
-#include "zea/kernels/matmul.hpp"
-#include "zea/model/functions.hpp"
-#include "zea/model/parameter_function.hpp"
+#include "core/kernel_sizes.hpp"
+#include "kernels/logit_kernels.hpp"
+#include "kernels/matmul.hpp"
+#include "model/functions.hpp"
+#include "model/parameter_function.hpp"
 
 namespace zea {
 namespace {

@@ -5,11 +5,11 @@
 
 #include <optional>
 
-#include "zea/core/error.hpp"
-#include "zea/kernels/head_norms.hpp"
-#include "zea/kernels/row_norms.hpp"
-#include "zea/model/functions.hpp"
-#include "zea/model/parameter_function.hpp"
+#include "core/error.hpp"
+#include "kernels/head_norms.hpp"
+#include "kernels/row_norms.hpp"
+#include "model/functions.hpp"
+#include "model/parameter_function.hpp"
 
 namespace zea {
 namespace {

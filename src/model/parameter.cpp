@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/model/parameter.hpp"
+#include "model/parameter.hpp"
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 

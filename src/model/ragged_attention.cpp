@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // FlashAttention-2 (arXiv:2307.08691) over packed rows: segments by their bounds, fewer heads of
 // keys than of queries as they are; nothing is gathered, repeated or padded.
-#include "segment_attention.hpp"
-#include "zea/core/kernel_sizes.hpp"
-#include "zea/model/functions.hpp"
+#include "core/kernel_sizes.hpp"
+#include "model/functions.hpp"
+#include "model/segment_attention.hpp"
 
 namespace zea::detail {
 namespace {

@@ -3,10 +3,10 @@
 // call's segments outlive its backward.
 #pragma once
 
-#include "flash_attention.hpp"
-#include "zea/model/attention_segments.hpp"
-#include "zea/model/parameter_function.hpp"
-#include "zea/model/saved_scores.hpp"
+#include "model/attention_segments.hpp"
+#include "model/flash_attention.hpp"
+#include "model/parameter_function.hpp"
+#include "model/saved_scores.hpp"
 
 namespace zea::detail {
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/model/slice_attention.hpp"
+#include "model/slice_attention.hpp"
 
 #include <limits>
 #include <vector>
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "stacked_slices.hpp"
-#include "zea/core/error.hpp"
-#include "zea/kernels/attention_merge.hpp"
-#include "zea/model/parameter_function.hpp"
-#include "zea/model/saved_scores.hpp"
+#include "core/error.hpp"
+#include "kernels/attention_merge.hpp"
+#include "model/parameter_function.hpp"
+#include "model/saved_scores.hpp"
+#include "model/stacked_slices.hpp"
 
 namespace zea {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/model/slice_list.hpp"
+#include "model/slice_list.hpp"
 
 #include <algorithm>
 #include <limits>
 #include <map>
 #include <tuple>
 
-#include "zea/model/index_tensor.hpp"
+#include "model/index_tensor.hpp"
 
 namespace zea {
 namespace {

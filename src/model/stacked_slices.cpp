@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stacked_slices.hpp"
+#include "model/stacked_slices.hpp"
 
 namespace zea::detail {
 namespace {

@@ -6,9 +6,9 @@
 
 #include <ATen/ATen.h>
 
-#include "flash_attention.hpp"
-#include "zea/kernels/attention_merge.hpp"
-#include "zea/model/slice_list.hpp"
+#include "kernels/attention_merge.hpp"
+#include "model/flash_attention.hpp"
+#include "model/slice_list.hpp"
 
 namespace zea::detail {
 

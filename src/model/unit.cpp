@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations of a unit's forward on tensors: functions of its parameters, its inputs and the
 // microbatch.
-#include "zea/model/unit.hpp"
+#include "model/unit.hpp"
 
-#include "zea/core/error.hpp"
-#include "zea/core/mixed_bits.hpp"
-#include "zea/plan/model/unit_forward.hpp"
+#include "core/error.hpp"
+#include "core/mixed_bits.hpp"
+#include "spec/unit_forward.hpp"
 
 namespace zea {
 namespace {

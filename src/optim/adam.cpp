@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adam and AdamW (arXiv:1711.05101): one kernel, which takes the decay into the gradient or not.
-#include "zea/optim/update.hpp"
+#include "optim/update.hpp"
 
 namespace zea {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdamW with both moments in blocks of 8 bits (kernels/blockwise_adamw.hpp); of what has none, as
 // AdamW's.
-#include "zea/kernels/blockwise_adamw.hpp"
-#include "zea/optim/update.hpp"
+#include "kernels/blockwise_adamw.hpp"
+#include "optim/update.hpp"
 
 namespace zea {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/optim/learning_rate.hpp"
+#include "optim/learning_rate.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
-#include "zea/core/formatted.hpp"
+#include "core/formatted.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/optim/muon.hpp"
+#include "optim/muon.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -7,10 +7,10 @@
 #include <optional>
 #include <tuple>
 
-#include "zea/kernels/flat_kernels.hpp"
-#include "zea/kernels/side_by_side.hpp"
-#include "zea/kernels/symmetric_product.hpp"
-#include "zea/parallel/torch_dtype.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "kernels/side_by_side.hpp"
+#include "kernels/symmetric_product.hpp"
+#include "parallel/torch_dtype.hpp"
 
 namespace zea {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/optim/optimizer.hpp"
+#include "optim/optimizer.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 
-#include "zea/core/kernel_sizes.hpp"
-#include "zea/kernels/flat_kernels.hpp"
+#include "core/kernel_sizes.hpp"
+#include "kernels/flat_kernels.hpp"
 
 namespace zea {
 namespace {

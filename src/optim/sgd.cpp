@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch.optim.SGD without dampening and Nesterov's step. A buffer of zeros makes torch's first
 // step.
-#include "zea/optim/update.hpp"
+#include "optim/update.hpp"
 
 namespace zea {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/parallel/context_attention.hpp"
+#include "parallel/context_attention.hpp"
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "head_exchange.hpp"
-#include "key_exchange.hpp"
-#include "zea/core/error.hpp"
-#include "zea/model/parameter_function.hpp"
-#include "zea/model/saved_scores.hpp"
+#include "core/error.hpp"
+#include "model/parameter_function.hpp"
+#include "model/saved_scores.hpp"
+#include "parallel/head_exchange.hpp"
+#include "parallel/key_exchange.hpp"
 
 namespace zea {
 namespace {

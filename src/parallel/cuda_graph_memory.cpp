@@ -7,7 +7,7 @@
 #include <atomic>
 #include <limits>
 
-#include "zea/parallel/graph_memory.hpp"
+#include "parallel/graph_memory.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/parallel/device.hpp"
+#include "parallel/device.hpp"
 
 #include <ATen/Context.h>
 #include <c10/core/DeviceGuard.h>
@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <set>
 
-#include "zea/core/error.hpp"
-#include "zea/kernels/stream_handle.hpp"
+#include "core/error.hpp"
+#include "kernels/stream_handle.hpp"
 
 namespace zea {
 namespace {

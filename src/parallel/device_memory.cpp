@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/parallel/device_memory.hpp"
+#include "parallel/device_memory.hpp"
 
 #include <c10/core/CachingDeviceAllocator.h>
 

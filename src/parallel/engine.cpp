@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The walk over actions. What they do is in engine_units (with a unit), engine_values (between
 // units) and engine_gradients; what they do it with, in engine_parts.
-#include "zea/parallel/engine.hpp"
+#include "parallel/engine.hpp"
 
 #include <algorithm>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 

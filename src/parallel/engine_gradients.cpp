@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradients of parameters: opened for a backward, reduced behind it.
-#include "zea/parallel/engine.hpp"
+#include "parallel/engine.hpp"
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank has of the model, made from the plan: buffers and their slots, the parameters of its
 // units, the layers of its modules.
-#include "zea/parallel/engine.hpp"
+#include "parallel/engine.hpp"
 
 #include <algorithm>
 
-#include "zea/core/error.hpp"
-#include "zea/parallel/launch_check.hpp"
-#include "zea/parallel/tensor_layers.hpp"
+#include "core/error.hpp"
+#include "parallel/launch_check.hpp"
+#include "parallel/tensor_layers.hpp"
 
 namespace zea {
 

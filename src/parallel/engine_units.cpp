@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A unit in a microbatch: forward on detached inputs, backward on that unit alone.
-#include "zea/parallel/engine.hpp"
+#include "parallel/engine.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What goes from unit to unit: outputs one way and their gradients the other, in the type that the
 // reader computes in, also between layouts and places.
-#include "zea/parallel/engine.hpp"
+#include "parallel/engine.hpp"
 
 #include <algorithm>
 
-#include "zea/core/error.hpp"
-#include "zea/parallel/exchange_rows.hpp"
+#include "core/error.hpp"
+#include "parallel/exchange_rows.hpp"
 
 namespace zea {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "head_exchange.hpp"
+#include "parallel/head_exchange.hpp"
 
 #include <ATen/OpMathType.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "member_rows.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "parallel/member_rows.hpp"
 
 namespace zea::detail {
 namespace {

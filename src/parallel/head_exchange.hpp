@@ -8,8 +8,8 @@
 #include <array>
 #include <functional>
 
-#include "zea/comm/collectives.hpp"
-#include "zea/model/context_part.hpp"
+#include "comm/collectives.hpp"
+#include "model/context_part.hpp"
 
 namespace zea::detail {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/parallel/holder_sums.hpp"
+#include "parallel/holder_sums.hpp"
 
 #include <utility>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "key_exchange.hpp"
+#include "parallel/key_exchange.hpp"
 
 #include <numeric>
 
-#include "member_rows.hpp"
-#include "tensor_rows.hpp"
-#include "zea/core/error.hpp"
-#include "zea/parallel/exchange_rows.hpp"
+#include "core/error.hpp"
+#include "parallel/exchange_rows.hpp"
+#include "parallel/member_rows.hpp"
+#include "parallel/tensor_rows.hpp"
 
 namespace zea::detail {
 namespace {

@@ -6,9 +6,9 @@
 
 #include <ATen/ATen.h>
 
-#include "zea/comm/collectives.hpp"
-#include "zea/model/context_part.hpp"
-#include "zea/model/slice_attention.hpp"
+#include "comm/collectives.hpp"
+#include "model/context_part.hpp"
+#include "model/slice_attention.hpp"
 
 namespace zea::detail {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/parallel/launch_check.hpp"
+#include "parallel/launch_check.hpp"
 
 #include <map>
 #include <vector>
 
-#include "zea/core/error.hpp"
-#include "zea/core/join.hpp"
+#include "core/error.hpp"
+#include "core/join.hpp"
 
 namespace zea {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "member_rows.hpp"
+#include "parallel/member_rows.hpp"
 
 #include <numeric>
 
-#include "tensor_rows.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "parallel/tensor_rows.hpp"
 
 namespace zea::detail {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "zea/comm/collectives.hpp"
+#include "comm/collectives.hpp"
 
 namespace zea::detail {
 

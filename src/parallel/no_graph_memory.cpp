@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands for cuda_graph_memory.cpp where libtorch or this build has no CUDA, or Kokkos launches
 // kernels.
-#include "zea/core/error.hpp"
-#include "zea/parallel/graph_memory.hpp"
+#include "core/error.hpp"
+#include "parallel/graph_memory.hpp"
 
 namespace zea {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/parallel/place_transfers.hpp"
+#include "parallel/place_transfers.hpp"
 
-#include "zea/core/error.hpp"
-#include "zea/parallel/exchange_rows.hpp"
-#include "zea/parallel/sharded_buffer.hpp"
+#include "core/error.hpp"
+#include "parallel/exchange_rows.hpp"
+#include "parallel/sharded_buffer.hpp"
 
 namespace zea {
 namespace {

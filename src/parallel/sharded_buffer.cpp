@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/parallel/sharded_buffer.hpp"
+#include "parallel/sharded_buffer.hpp"
 
 #include <map>
 #include <utility>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/parallel/slots.hpp"
+#include "parallel/slots.hpp"
 
 #include <utility>
 
-#include "zea/core/error.hpp"
-#include "zea/parallel/host_copies.hpp"
+#include "core/error.hpp"
+#include "parallel/host_copies.hpp"
 
 namespace zea {
 

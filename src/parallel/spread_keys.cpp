@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spread_keys.hpp"
+#include "parallel/spread_keys.hpp"
 
 #include <numeric>
 
-#include "tensor_rows.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "parallel/tensor_rows.hpp"
 
 namespace zea::detail {
 namespace {

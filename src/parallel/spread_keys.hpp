@@ -7,8 +7,8 @@
 
 #include <vector>
 
-#include "zea/comm/collectives.hpp"
-#include "zea/model/slice_attention.hpp"
+#include "comm/collectives.hpp"
+#include "model/slice_attention.hpp"
 
 namespace zea::detail {
 

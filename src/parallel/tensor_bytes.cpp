@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/parallel/tensor_bytes.hpp"
+#include "parallel/tensor_bytes.hpp"
 
 #include <atomic>
 #include <new>

@@ -3,8 +3,8 @@
 // here; the others come again in backward.
 #pragma once
 
-#include "tensor_rows.hpp"
-#include "zea/model/parameter_function.hpp"
+#include "model/parameter_function.hpp"
+#include "parallel/tensor_rows.hpp"
 
 namespace zea::detail {
 

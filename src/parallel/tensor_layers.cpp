@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/parallel/tensor_layers.hpp"
+#include "parallel/tensor_layers.hpp"
 
-#include "spread_keys.hpp"
-#include "tensor_functions.hpp"
-#include "zea/core/error.hpp"
-#include "zea/model/slice_attention.hpp"
-#include "zea/parallel/context_attention.hpp"
+#include "core/error.hpp"
+#include "model/slice_attention.hpp"
+#include "parallel/context_attention.hpp"
+#include "parallel/spread_keys.hpp"
+#include "parallel/tensor_functions.hpp"
 
 namespace zea {
 

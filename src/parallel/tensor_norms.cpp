@@ -3,8 +3,8 @@
 // its own, and two sums a token go through all ranks, forward and backward.
 //   y = n (weight + offset), n = x r, r = 1 / sqrt(mean(x^2) + eps)
 //   dx = r (d - n mean(d n)), d = dy (weight + offset)
-#include "tensor_functions.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "parallel/tensor_functions.hpp"
 
 namespace zea::detail {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor_rows.hpp"
+#include "parallel/tensor_rows.hpp"
 
 #include <numeric>
 
-#include "zea/core/error.hpp"
-#include "zea/plan/tokens/token_layout.hpp"
+#include "core/error.hpp"
+#include "layout/token_layout.hpp"
 
 namespace zea::detail {
 namespace {

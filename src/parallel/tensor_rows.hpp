@@ -9,9 +9,9 @@
 #include <array>
 #include <memory>
 
-#include "zea/comm/collectives.hpp"
-#include "zea/model/layers.hpp"
-#include "zea/parallel/torch_dtype.hpp"
+#include "comm/collectives.hpp"
+#include "model/layers.hpp"
+#include "parallel/torch_dtype.hpp"
 
 namespace zea::detail {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The embedding and the head of a vocabulary that tp ranks share: each has some of its rows, the
 // last ones fewer where it does not divide, and padding that nothing reads.
-#include "tensor_functions.hpp"
-#include "zea/kernels/matmul.hpp"
-#include "zea/model/logit_tiles.hpp"
+#include "kernels/matmul.hpp"
+#include "model/logit_tiles.hpp"
+#include "parallel/tensor_functions.hpp"
 
 namespace zea::detail {
 namespace {

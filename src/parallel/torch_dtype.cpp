@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/parallel/torch_dtype.hpp"
+#include "parallel/torch_dtype.hpp"
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

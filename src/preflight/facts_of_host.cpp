@@ -9,11 +9,11 @@
 #include <fstream>
 #include <iterator>
 
-#include "rank_facts.hpp"
-#include "zea/comm/node_cores.hpp"
-#include "zea/comm/world.hpp"
-#include "zea/core/host_name.hpp"
-#include "zea/io/manifest.hpp"
+#include "comm/node_cores.hpp"
+#include "comm/world.hpp"
+#include "core/host_name.hpp"
+#include "io/manifest.hpp"
+#include "preflight/rank_facts.hpp"
 
 namespace zea {
 namespace {

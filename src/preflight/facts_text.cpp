@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
 
-#include "rank_facts.hpp"
+#include "preflight/rank_facts.hpp"
 
 namespace zea {
 

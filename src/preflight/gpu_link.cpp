@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu_link.hpp"
+#include "preflight/gpu_link.hpp"
 
 #include <ATen/ATen.h>
 
-#include "zea/core/stopwatch.hpp"
+#include "core/stopwatch.hpp"
 
 namespace zea {
 namespace {

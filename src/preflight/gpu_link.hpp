@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "zea/comm/pci_device.hpp"
+#include "comm/pci_device.hpp"
 
 namespace zea {
 

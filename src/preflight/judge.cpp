@@ -4,9 +4,9 @@
 #include <map>
 #include <numeric>
 
-#include "node_views.hpp"
-#include "zea/comm/launch_order.hpp"
-#include "zea/preflight/verdict.hpp"
+#include "comm/launch_order.hpp"
+#include "preflight/node_views.hpp"
+#include "preflight/verdict.hpp"
 
 namespace zea {
 namespace {

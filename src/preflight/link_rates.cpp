@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "link_rates.hpp"
+#include "preflight/link_rates.hpp"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <limits>
 
-#include "node_views.hpp"
-#include "zea/comm/recorded_collectives.hpp"
-#include "zea/core/stopwatch.hpp"
-#include "zea/parallel/device.hpp"
+#include "comm/recorded_collectives.hpp"
+#include "core/stopwatch.hpp"
+#include "parallel/device.hpp"
+#include "preflight/node_views.hpp"
 
 namespace zea {
 namespace {

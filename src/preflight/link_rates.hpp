@@ -5,10 +5,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "zea/comm/mesh.hpp"
-#include "zea/comm/world.hpp"
-#include "zea/core/action_record.hpp"
-#include "zea/preflight/measurements.hpp"
+#include "comm/mesh.hpp"
+#include "comm/world.hpp"
+#include "core/action_record.hpp"
+#include "preflight/measurements.hpp"
 
 namespace zea {
 

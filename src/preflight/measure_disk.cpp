@@ -8,11 +8,11 @@
 #include <random>
 #include <vector>
 
-#include "rank_facts.hpp"
-#include "zea/core/descriptor.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/stopwatch.hpp"
-#include "zea/io/durable_file.hpp"
+#include "core/descriptor.hpp"
+#include "core/error.hpp"
+#include "core/stopwatch.hpp"
+#include "files/durable_file.hpp"
+#include "preflight/rank_facts.hpp"
 
 namespace zea {
 namespace {

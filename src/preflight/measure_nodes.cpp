@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/preflight/measure_nodes.hpp"
+#include "preflight/measure_nodes.hpp"
 
 #include <limits>
 #include <set>
 
-#include "gpu_link.hpp"
-#include "link_rates.hpp"
-#include "node_views.hpp"
-#include "rank_facts.hpp"
-#include "zea/comm/gathered_texts.hpp"
-#include "zea/comm/launch_order.hpp"
-#include "zea/comm/recorded_collectives.hpp"
-#include "zea/core/calendar.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/stopwatch.hpp"
-#include "zea/parallel/device.hpp"
+#include "comm/gathered_texts.hpp"
+#include "comm/launch_order.hpp"
+#include "comm/recorded_collectives.hpp"
+#include "core/calendar.hpp"
+#include "core/error.hpp"
+#include "core/stopwatch.hpp"
+#include "parallel/device.hpp"
+#include "preflight/gpu_link.hpp"
+#include "preflight/link_rates.hpp"
+#include "preflight/node_views.hpp"
+#include "preflight/rank_facts.hpp"
 
 namespace zea {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "node_views.hpp"
+#include "preflight/node_views.hpp"
 
 #include <algorithm>
 
-#include "zea/core/formatted.hpp"
+#include "core/formatted.hpp"
 
 namespace zea {
 namespace {

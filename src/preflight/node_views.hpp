@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "zea/preflight/measurements.hpp"
+#include "preflight/measurements.hpp"
 
 namespace zea {
 

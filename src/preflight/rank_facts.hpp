@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "zea/preflight/measurements.hpp"
+#include "preflight/measurements.hpp"
 
 namespace zea {
 

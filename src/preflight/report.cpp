@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <set>
 
-#include "node_views.hpp"
-#include "zea/core/join.hpp"
-#include "zea/preflight/verdict.hpp"
+#include "core/join.hpp"
+#include "preflight/node_views.hpp"
+#include "preflight/verdict.hpp"
 
 namespace zea {
 namespace {

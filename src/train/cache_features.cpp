@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/cache_features.hpp"
+#include "train/cache_features.hpp"
 
 #include <algorithm>
 #include <optional>
 
-#include "feature_fingerprint.hpp"
-#include "zea/batch/gather_rows.hpp"
-#include "zea/checkpoint/agree.hpp"
-#include "zea/core/formatted.hpp"
-#include "zea/core/stopwatch.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/parallel/exchange_rows.hpp"
-#include "zea/train/training_data.hpp"
+#include "batch/gather_rows.hpp"
+#include "comm/agree.hpp"
+#include "core/formatted.hpp"
+#include "core/stopwatch.hpp"
+#include "files/durable_file.hpp"
+#include "parallel/exchange_rows.hpp"
+#include "train/feature_fingerprint.hpp"
+#include "train/training_data.hpp"
 
 namespace zea {
 namespace {

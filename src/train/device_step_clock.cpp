@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/device_step_clock.hpp"
+#include "train/device_step_clock.hpp"
 
 #include <utility>
 
-#include "zea/parallel/host_copies.hpp"
+#include "parallel/host_copies.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/device_step_sums.hpp"
+#include "train/device_step_sums.hpp"
 
 #include <bit>
 #include <cstddef>

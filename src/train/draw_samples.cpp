@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/draw_samples.hpp"
+#include "train/draw_samples.hpp"
 
 #include <algorithm>
 #include <map>
 #include <memory>
 #include <numeric>
 
-#include "zea/batch/sample_tokens.hpp"
+#include "batch/sample_tokens.hpp"
 
 namespace zea {
 namespace {

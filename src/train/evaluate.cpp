@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/evaluate.hpp"
+#include "train/evaluate.hpp"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "zea/core/error.hpp"
-#include "zea/data/text.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/train/gather_text.hpp"
+#include "core/error.hpp"
+#include "data/text.hpp"
+#include "files/durable_file.hpp"
+#include "train/gather_text.hpp"
 
 namespace zea {
 namespace {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "feature_fingerprint.hpp"
+#include "train/feature_fingerprint.hpp"
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
-#include "zea/checkpoint/agree.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/io/manifest.hpp"
-#include "zea/plan/model/adapters.hpp"
+#include "checkpoint/load_weights.hpp"
+#include "comm/agree.hpp"
+#include "files/durable_file.hpp"
+#include "io/manifest.hpp"
+#include "spec/adapters.hpp"
 
 namespace zea::detail {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an encoder's features depend on, as a line each. Private to train/.
+// What an encoder's features depend on, as a line each.
 #pragma once
 
 #include <map>
 #include <string>
 
-#include "zea/train/cache_features.hpp"
+#include "train/cache_features.hpp"
 
 namespace zea::detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/gather_text.hpp"
+#include "train/gather_text.hpp"
 
 #include <numeric>
 #include <sstream>

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/generate.hpp"
+#include "train/generate.hpp"
 
 #include <algorithm>
 #include <set>
 #include <utility>
 
-#include "zea/batch/decoding.hpp"
-#include "zea/core/stopwatch.hpp"
-#include "zea/data/text.hpp"
-#include "zea/plan/steps/next_tokens.hpp"
+#include "batch/decoding.hpp"
+#include "core/stopwatch.hpp"
+#include "data/text.hpp"
+#include "schedule/next_tokens.hpp"
 
 namespace zea {
 namespace {

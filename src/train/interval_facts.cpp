@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/interval_facts.hpp"
+#include "train/interval_facts.hpp"
 
 #include <algorithm>
 #include <array>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/made_steps.hpp"
+#include "train/made_steps.hpp"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
 
-#include "zea/batch/make_microbatch.hpp"
+#include "batch/make_microbatch.hpp"
 
 namespace zea {
 

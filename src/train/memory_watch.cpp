@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/memory_watch.hpp"
+#include "train/memory_watch.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "zea/core/formatted.hpp"
-#include "zea/train/gather_text.hpp"
+#include "core/formatted.hpp"
+#include "train/gather_text.hpp"
 
 namespace zea {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/metrics.hpp"
+#include "train/metrics.hpp"
 
 #include <unistd.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "zea/core/formatted.hpp"
-#include "zea/io/durable_file.hpp"
+#include "core/formatted.hpp"
+#include "files/durable_file.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/profile.hpp"
+#include "train/profile.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -11,18 +11,18 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "zea/batch/make_microbatch.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/formatted.hpp"
-#include "zea/data/loader.hpp"
-#include "zea/model/deferred_gradients.hpp"
-#include "zea/model/unit.hpp"
-#include "zea/parallel/device.hpp"
-#include "zea/parallel/engine.hpp"
-#include "zea/parallel/sharded_buffer.hpp"
-#include "zea/plan/model/adapters.hpp"
-#include "zea/plan/plan.hpp"
-#include "zea/train/training_data.hpp"
+#include "batch/make_microbatch.hpp"
+#include "core/error.hpp"
+#include "core/formatted.hpp"
+#include "data/loader.hpp"
+#include "model/deferred_gradients.hpp"
+#include "model/unit.hpp"
+#include "parallel/device.hpp"
+#include "parallel/engine.hpp"
+#include "parallel/sharded_buffer.hpp"
+#include "schedule/plan.hpp"
+#include "spec/adapters.hpp"
+#include "train/training_data.hpp"
 
 namespace zea {
 namespace {

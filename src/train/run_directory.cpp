@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/run_directory.hpp"
+#include "train/run_directory.hpp"
 
 #include <fcntl.h>
 #include <pwd.h>
@@ -16,12 +16,12 @@
 #include <sstream>
 #include <thread>
 
-#include "zea/core/descriptor.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/formatted.hpp"
-#include "zea/core/host_name.hpp"
-#include "zea/core/stopwatch.hpp"
-#include "zea/io/durable_file.hpp"
+#include "core/descriptor.hpp"
+#include "core/error.hpp"
+#include "core/formatted.hpp"
+#include "core/host_name.hpp"
+#include "core/stopwatch.hpp"
+#include "files/durable_file.hpp"
 
 namespace zea {
 namespace {

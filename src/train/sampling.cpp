@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/sampling.hpp"
+#include "train/sampling.hpp"
 
-#include "zea/core/mixed_bits.hpp"
+#include "core/mixed_bits.hpp"
 
 namespace zea {
 double drawn_number(uint64_t seed, int64_t sample, int64_t place) {

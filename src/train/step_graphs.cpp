@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/step_graphs.hpp"
+#include "train/step_graphs.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "zea/batch/packed_microbatch.hpp"
-#include "zea/core/error.hpp"
-#include "zea/parallel/host_copies.hpp"
+#include "batch/packed_microbatch.hpp"
+#include "core/error.hpp"
+#include "parallel/host_copies.hpp"
 
 namespace zea {
 

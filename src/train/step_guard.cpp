@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/step_guard.hpp"
+#include "train/step_guard.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-#include "zea/core/formatted.hpp"
+#include "core/formatted.hpp"
 
 namespace zea {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/stop_request.hpp"
+#include "train/stop_request.hpp"
 
 #include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <utility>
 
-#include "zea/core/action_record.hpp"
+#include "core/action_record.hpp"
 
 namespace zea {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/train_step.hpp"
+#include "train/train_step.hpp"
 
 #include <bit>
 #include <cmath>
 #include <utility>
 
-#include "zea/core/error.hpp"
-#include "zea/optim/learning_rate.hpp"
+#include "core/error.hpp"
+#include "optim/learning_rate.hpp"
 
 namespace zea {
 namespace {

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/trainer.hpp"
+#include "train/trainer.hpp"
 
 #include <algorithm>
 #include <limits>
 #include <span>
 #include <utility>
 
-#include "zea/checkpoint/agree.hpp"
-#include "zea/core/formatted.hpp"
-#include "zea/core/host_name.hpp"
-#include "zea/core/join.hpp"
-#include "zea/core/stopwatch.hpp"
-#include "zea/plan/describe/late_starts.hpp"
-#include "zea/train/draw_samples.hpp"
-#include "zea/train/gather_text.hpp"
-#include "zea/watch/chrome_trace.hpp"
+#include "comm/agree.hpp"
+#include "core/formatted.hpp"
+#include "core/host_name.hpp"
+#include "core/join.hpp"
+#include "core/stopwatch.hpp"
+#include "estimate/late_starts.hpp"
+#include "train/draw_samples.hpp"
+#include "train/gather_text.hpp"
+#include "watch/chrome_trace.hpp"
 
 namespace zea {
 namespace {

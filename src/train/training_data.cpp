@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/training_data.hpp"
+#include "train/training_data.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "zea/checkpoint/agree.hpp"
-#include "zea/core/error.hpp"
-#include "zea/data/joined_dataset.hpp"
-#include "zea/data/same_tokens.hpp"
-#include "zea/io/model_tokens.hpp"
-#include "zea/plan/tokens/item_row.hpp"
+#include "comm/agree.hpp"
+#include "core/error.hpp"
+#include "data/joined_dataset.hpp"
+#include "data/same_tokens.hpp"
+#include "io/model_tokens.hpp"
+#include "layout/item_row.hpp"
 
 namespace zea {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/watch/chrome_trace.hpp"
+#include "watch/chrome_trace.hpp"
 
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "zea/core/formatted.hpp"
-#include "zea/io/durable_file.hpp"
+#include "core/formatted.hpp"
+#include "files/durable_file.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/watch/errands.hpp"
+#include "watch/errands.hpp"
 
 #include <condition_variable>
 #include <deque>

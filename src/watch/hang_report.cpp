@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/watch/hang_report.hpp"
+#include "watch/hang_report.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -10,8 +10,8 @@
 #include <fstream>
 #include <thread>
 
-#include "zea/core/stopwatch.hpp"
-#include "zea/io/durable_file.hpp"
+#include "core/stopwatch.hpp"
+#include "files/durable_file.hpp"
 
 namespace zea {
 namespace {

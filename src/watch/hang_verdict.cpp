@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/watch/hang_verdict.hpp"
+#include "watch/hang_verdict.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
 
-#include "zea/core/formatted.hpp"
+#include "core/formatted.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/watch/node_news.hpp"
+#include "watch/node_news.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/watch/rank_report.hpp"
+#include "watch/rank_report.hpp"
 
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
 
-#include "zea/core/formatted.hpp"
+#include "core/formatted.hpp"
 
 namespace zea {
 namespace {

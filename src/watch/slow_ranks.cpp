@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/watch/slow_ranks.hpp"
+#include "watch/slow_ranks.hpp"
 
 #include <algorithm>
 #include <map>
 #include <numeric>
 
-#include "zea/core/formatted.hpp"
-#include "zea/core/host_name.hpp"
+#include "core/formatted.hpp"
+#include "core/host_name.hpp"
 
 namespace zea {
 namespace {

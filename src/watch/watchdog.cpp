@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/watch/watchdog.hpp"
+#include "watch/watchdog.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
-#include "zea/core/calendar.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/formatted.hpp"
-#include "zea/core/host_name.hpp"
-#include "zea/watch/hang_report.hpp"
-#include "zea/watch/hang_verdict.hpp"
+#include "core/calendar.hpp"
+#include "core/error.hpp"
+#include "core/formatted.hpp"
+#include "core/host_name.hpp"
+#include "watch/hang_report.hpp"
+#include "watch/hang_verdict.hpp"
 
 namespace zea {
 namespace {

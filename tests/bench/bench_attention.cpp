@@ -16,9 +16,9 @@
 #include <random>
 #include <string>
 
-#include "zea/model/slice_attention.hpp"
-#include "zea/parallel/tensor_bytes.hpp"
-#include "zea/plan/tokens/context_plan.hpp"
+#include "layout/context_plan.hpp"
+#include "model/slice_attention.hpp"
+#include "parallel/tensor_bytes.hpp"
 
 namespace {
 

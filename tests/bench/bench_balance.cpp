@@ -15,8 +15,8 @@
 #include <random>
 #include <sstream>
 
-#include "zea/data/sampler.hpp"
-#include "zea/plan/plan.hpp"
+#include "data/sampler.hpp"
+#include "schedule/plan.hpp"
 
 namespace zea {
 namespace {

@@ -20,12 +20,12 @@
 #include <string>
 #include <thread>
 
-#include "zea/checkpoint/checkpoint_writer.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/checkpoint/retention.hpp"
-#include "zea/comm/world.hpp"
-#include "zea/core/stopwatch.hpp"
-#include "zea/io/checkpoint_source.hpp"
+#include "checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/load_weights.hpp"
+#include "checkpoint/retention.hpp"
+#include "comm/world.hpp"
+#include "core/stopwatch.hpp"
+#include "io/checkpoint_source.hpp"
 
 namespace zea {
 namespace {

@@ -11,10 +11,10 @@
 #include <string>
 #include <thread>
 
-#include "zea/comm/communicator.hpp"
-#include "zea/comm/world.hpp"
-#include "zea/core/dtype.hpp"
-#include "zea/core/error.hpp"
+#include "comm/communicator.hpp"
+#include "comm/world.hpp"
+#include "core/dtype.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "data/loader.hpp"
 #include "support/jpeg_picture.hpp"
 #include "support/memory_dataset.hpp"
-#include "zea/data/loader.hpp"
 
 namespace zea {
 namespace {

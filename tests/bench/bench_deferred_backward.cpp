@@ -10,8 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "zea/kernels/flat_kernels.hpp"
-#include "zea/model/deferred_gradients.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "model/deferred_gradients.hpp"
 
 namespace {
 

@@ -14,14 +14,14 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "checkpoint/load_weights.hpp"
+#include "comm/world.hpp"
+#include "deck/deck.hpp"
+#include "io/initial_weights.hpp"
+#include "kernels/flat_kernels.hpp"
 #include "support/memory_dataset.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/comm/world.hpp"
-#include "zea/deck/deck.hpp"
-#include "zea/io/initial_weights.hpp"
-#include "zea/kernels/flat_kernels.hpp"
-#include "zea/train/evaluate.hpp"
-#include "zea/train/training_data.hpp"
+#include "train/evaluate.hpp"
+#include "train/training_data.hpp"
 
 namespace {
 

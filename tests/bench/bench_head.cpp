@@ -13,8 +13,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "zea/kernels/flat_kernels.hpp"
-#include "zea/model/functions.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "model/functions.hpp"
 
 namespace {
 

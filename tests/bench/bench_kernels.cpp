@@ -11,13 +11,13 @@
 #include <cstdlib>
 #include <functional>
 
-#include "zea/kernels/flat_kernels.hpp"
-#include "zea/kernels/matmul.hpp"
-#include "zea/kernels/row_gelu.hpp"
-#include "zea/kernels/row_kernels.hpp"
-#include "zea/kernels/row_norms.hpp"
-#include "zea/kernels/sum_kernels.hpp"
-#include "zea/kernels/tiled_attention.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "kernels/matmul.hpp"
+#include "kernels/row_gelu.hpp"
+#include "kernels/row_kernels.hpp"
+#include "kernels/row_norms.hpp"
+#include "kernels/sum_kernels.hpp"
+#include "kernels/tiled_attention.hpp"
 
 namespace {
 

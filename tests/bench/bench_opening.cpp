@@ -11,9 +11,9 @@
 #include <filesystem>
 #include <vector>
 
-#include "zea/core/stopwatch.hpp"
-#include "zea/data/dataset.hpp"
-#include "zea/io/h5.hpp"
+#include "core/stopwatch.hpp"
+#include "data/dataset.hpp"
+#include "h5/h5.hpp"
 
 namespace zea {
 namespace {

@@ -12,9 +12,9 @@
 #include <random>
 #include <sstream>
 
-#include "zea/core/stopwatch.hpp"
-#include "zea/data/sampler.hpp"
-#include "zea/plan/plan.hpp"
+#include "core/stopwatch.hpp"
+#include "data/sampler.hpp"
+#include "schedule/plan.hpp"
 
 namespace zea {
 namespace {

@@ -24,16 +24,16 @@
 #include <optional>
 #include <sstream>
 
+#include "checkpoint/load_weights.hpp"
+#include "comm/world.hpp"
+#include "data/sampler.hpp"
+#include "deck/deck.hpp"
+#include "io/open_source.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "parallel/tensor_bytes.hpp"
 #include "silent_collectives.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/comm/world.hpp"
-#include "zea/data/sampler.hpp"
-#include "zea/deck/deck.hpp"
-#include "zea/io/open_source.hpp"
-#include "zea/kernels/flat_kernels.hpp"
-#include "zea/parallel/tensor_bytes.hpp"
-#include "zea/train/train_step.hpp"
-#include "zea/train/training_data.hpp"
+#include "train/train_step.hpp"
+#include "train/training_data.hpp"
 
 namespace {
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/io/shard_file.hpp"
+#include "io/checkpoint_source.hpp"
+#include "io/shard_file.hpp"
 
 namespace zea {
 namespace {

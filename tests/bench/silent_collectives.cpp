@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea::bench {
 namespace {

@@ -3,7 +3,7 @@
 // What a step costs without them is what its communication costs.
 #pragma once
 
-#include "zea/comm/mesh.hpp"
+#include "comm/mesh.hpp"
 
 namespace zea::bench {
 

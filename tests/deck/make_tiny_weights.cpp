@@ -4,8 +4,8 @@
 #include <fstream>
 #include <iostream>
 
-#include "zea/io/weights_file.hpp"
-#include "zea/plan/model/model_spec.hpp"
+#include "io/weights_file.hpp"
+#include "spec/model_spec.hpp"
 
 namespace {
 

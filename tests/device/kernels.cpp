@@ -9,10 +9,10 @@
 #include <typeinfo>
 
 #include "device/device.hpp"
-#include "device/functor_lists.hpp"
-#include "device/launch_items.hpp"
 #include "device/watched_accesses.hpp"
-#include "lanes.hpp"
+#include "kernels/device/functor_lists.hpp"
+#include "kernels/device/launch_items.hpp"
+#include "kernels/lanes.hpp"
 
 namespace zea {
 namespace testing {

@@ -10,9 +10,9 @@
 #include <random>
 #include <set>
 
+#include "core/dtype.hpp"
 #include "device/device.hpp"
 #include "device/meeting.hpp"
-#include "zea/core/dtype.hpp"
 
 using zea::DType;
 using zea::testing::device;

@@ -2,7 +2,7 @@
 // A loss that is not finite, planted into a run: what its units do (TinyRunOptions::run_unit).
 #pragma once
 
-#include "zea/model/unit.hpp"
+#include "model/unit.hpp"
 
 namespace zea::testing {
 

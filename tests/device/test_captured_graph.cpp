@@ -7,12 +7,12 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
+#include "comm/captured_graph.hpp"
+#include "core/error.hpp"
 #include "device/device.hpp"
 #include "device/torch_device.hpp"
-#include "zea/comm/captured_graph.hpp"
-#include "zea/core/error.hpp"
-#include "zea/parallel/graph_memory.hpp"
-#include "zea/parallel/host_copies.hpp"
+#include "parallel/graph_memory.hpp"
+#include "parallel/host_copies.hpp"
 
 namespace zea::testing::test_captured_graph {
 namespace {

@@ -6,20 +6,20 @@
 
 #include <cmath>
 
+#include "checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/load_weights.hpp"
 #include "device/device.hpp"
 #include "device/kernels.hpp"
 #include "device/planted_loss.hpp"
 #include "device/torch_device.hpp"
+#include "parallel/graph_memory.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/made_up_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/tiny_run.hpp"
-#include "zea/checkpoint/checkpoint_writer.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/parallel/graph_memory.hpp"
-#include "zea/train/made_steps.hpp"
-#include "zea/train/training_data.hpp"
+#include "train/made_steps.hpp"
+#include "train/training_data.hpp"
 
 namespace zea::testing::test_device_graphs {
 namespace {

@@ -6,15 +6,15 @@
 #include <chrono>
 #include <thread>
 
+#include "comm/recorded_collectives.hpp"
+#include "core/stopwatch.hpp"
 #include "device/device.hpp"
 #include "device/torch_device.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
-#include "zea/comm/recorded_collectives.hpp"
-#include "zea/core/stopwatch.hpp"
-#include "zea/train/step_graphs.hpp"
-#include "zea/watch/watchdog.hpp"
+#include "train/step_graphs.hpp"
+#include "watch/watchdog.hpp"
 
 namespace zea::testing::test_device_hangs {
 namespace {

@@ -7,25 +7,25 @@
 #include <cstdlib>
 #include <thread>
 
+#include "batch/make_microbatch.hpp"
 #include "device/device.hpp"
 #include "device/kernels.hpp"
 #include "device/torch_device.hpp"
+#include "kernels/blockwise_adamw.hpp"
+#include "kernels/matmul.hpp"
+#include "layout/attention_slices.hpp"
+#include "layout/visibility.hpp"
 #include "model/segment_attention.hpp"
+#include "model/slice_attention.hpp"
 #include "parallel/tensor_rows.hpp"
+#include "schedule/schedule.hpp"
 #include "support/attention_on_device.hpp"
 #include "support/bf16_bounds.hpp"
 #include "support/compared_run.hpp"
 #include "support/made_up_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/batch/make_microbatch.hpp"
-#include "zea/kernels/blockwise_adamw.hpp"
-#include "zea/kernels/matmul.hpp"
-#include "zea/model/slice_attention.hpp"
-#include "zea/plan/schedule/schedule.hpp"
-#include "zea/plan/tokens/attention_slices.hpp"
-#include "zea/plan/tokens/visibility.hpp"
-#include "zea/train/training_data.hpp"
+#include "train/training_data.hpp"
 
 namespace zea::testing::test_device_launches {
 namespace {

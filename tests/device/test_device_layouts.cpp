@@ -10,11 +10,11 @@
 #include "device/device.hpp"
 #include "device/kernels.hpp"
 #include "device/torch_device.hpp"
+#include "layout/token_layout.hpp"
 #include "parallel/tensor_rows.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"
 #include "support/sampled_layouts.hpp"
-#include "zea/plan/tokens/token_layout.hpp"
 
 namespace zea::testing::test_device_layouts {
 namespace {

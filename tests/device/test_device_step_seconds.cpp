@@ -7,15 +7,15 @@
 #include <thread>
 #include <utility>
 
+#include "batch/make_microbatch.hpp"
+#include "core/stopwatch.hpp"
 #include "device/device.hpp"
 #include "device/kernels.hpp"
 #include "device/torch_device.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"
 #include "support/tiny_run.hpp"
-#include "zea/batch/make_microbatch.hpp"
-#include "zea/core/stopwatch.hpp"
-#include "zea/train/training_data.hpp"
+#include "train/training_data.hpp"
 
 namespace zea::testing::test_device_step_seconds {
 namespace {

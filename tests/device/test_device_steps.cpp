@@ -7,6 +7,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "batch/make_microbatch.hpp"
+#include "checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/load_weights.hpp"
 #include "device/device.hpp"
 #include "device/kernels.hpp"
 #include "device/planted_loss.hpp"
@@ -16,10 +19,7 @@
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/tiny_run.hpp"
-#include "zea/batch/make_microbatch.hpp"
-#include "zea/checkpoint/checkpoint_writer.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/train/training_data.hpp"
+#include "train/training_data.hpp"
 
 namespace zea::testing::test_device_steps {
 namespace {

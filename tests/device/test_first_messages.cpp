@@ -5,11 +5,11 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include "comm/mesh.hpp"
+#include "core/error.hpp"
 #include "device/device.hpp"
 #include "device/meeting.hpp"
 #include "support/mpi_main.hpp"
-#include "zea/comm/mesh.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea::testing::test_first_messages {
 namespace {

@@ -6,8 +6,8 @@
 #include "device/device.hpp"
 #include "device/torch_device.hpp"
 #include "preflight/link_rates.hpp"
+#include "preflight/verdict.hpp"
 #include "support/mpi_main.hpp"
-#include "zea/preflight/verdict.hpp"
 
 namespace zea::testing::test_node_links {
 namespace {

@@ -9,12 +9,12 @@
 #include <functional>
 #include <thread>
 
+#include "core/error.hpp"
 #include "device/device.hpp"
-#include "device/functor_lists.hpp"
-#include "device/launch_items.hpp"
 #include "device/meeting.hpp"
+#include "kernels/device/functor_lists.hpp"
+#include "kernels/device/launch_items.hpp"
 #include "support/mpi_main.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea::testing::test_stand_in {
 namespace {

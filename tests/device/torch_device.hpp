@@ -5,7 +5,7 @@
 
 #include <ATen/ATen.h>
 
-#include "zea/comm/communicator.hpp"
+#include "comm/communicator.hpp"
 
 namespace zea::testing {
 

@@ -4,10 +4,10 @@
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
 
+#include "core/error.hpp"
 #include "device/capture.hpp"
 #include "device/torch_device.hpp"
 #include "device/torch_parts.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea::testing {
 namespace {

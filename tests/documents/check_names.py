@@ -108,7 +108,7 @@ def is_own_option(option):
 
 def file_exists(name, page):
     name = name.split(":")[0].rstrip(".")
-    places = [ROOT, ROOT / "src", ROOT / "include/zea", page.path.parent]
+    places = [ROOT, ROOT / "src", page.path.parent]
     if any((place / name).exists() for place in places):
         return True
     # What programs write stands in their source, or in what tests look for.

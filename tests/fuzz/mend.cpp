@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "zea/io/manifest.hpp"
+#include "io/manifest.hpp"
 
 namespace zea::fuzz {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "h5_bytes.hpp"
+#include "h5/bytes.hpp"
 #include "mend.hpp"
 
 namespace zea::fuzz {

@@ -4,18 +4,18 @@
 #include <exception>
 #include <stdexcept>
 
-#include "folder_index.hpp"
+#include "data/audio.hpp"
+#include "data/dataset.hpp"
+#include "data/folder_index.hpp"
+#include "data/image.hpp"
+#include "deck/deck.hpp"
+#include "io/manifest.hpp"
+#include "io/open_source.hpp"
+#include "io/peft_config.hpp"
+#include "io/safetensors.hpp"
+#include "io/tokenizer_tokens.hpp"
 #include "mend.hpp"
-#include "peft_config.hpp"
-#include "tokenizer_tokens.hpp"
-#include "zea/data/audio.hpp"
-#include "zea/data/dataset.hpp"
-#include "zea/data/image.hpp"
-#include "zea/deck/deck.hpp"
-#include "zea/io/manifest.hpp"
-#include "zea/io/open_source.hpp"
-#include "zea/io/safetensors.hpp"
-#include "zea/plan/model/model_spec.hpp"
+#include "spec/model_spec.hpp"
 
 namespace zea::fuzz {
 namespace {

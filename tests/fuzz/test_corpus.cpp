@@ -17,8 +17,8 @@
 
 #include "fuzz/target.hpp"
 #include "fuzz/watch.hpp"
+#include "spec/model_spec.hpp"
 #include "support/files.hpp"
-#include "zea/plan/model/model_spec.hpp"
 
 namespace zea::test_corpus {
 namespace {

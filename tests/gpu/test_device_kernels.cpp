@@ -5,16 +5,16 @@
 
 #include <limits>
 
-#include "device/launch_items.hpp"
+#include "kernels/blockwise_adamw.hpp"
+#include "kernels/device/launch_items.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "kernels/head_norms.hpp"
+#include "kernels/logit_kernels.hpp"
+#include "kernels/row_gelu.hpp"
+#include "kernels/row_kernels.hpp"
+#include "kernels/row_norms.hpp"
+#include "parallel/device.hpp"
 #include "support/mpi_main.hpp"
-#include "zea/kernels/blockwise_adamw.hpp"
-#include "zea/kernels/flat_kernels.hpp"
-#include "zea/kernels/head_norms.hpp"
-#include "zea/kernels/logit_kernels.hpp"
-#include "zea/kernels/row_gelu.hpp"
-#include "zea/kernels/row_kernels.hpp"
-#include "zea/kernels/row_norms.hpp"
-#include "zea/parallel/device.hpp"
 
 namespace zea::test_device_kernels {
 namespace {

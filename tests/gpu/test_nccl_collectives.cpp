@@ -7,9 +7,9 @@
 #include <functional>
 #include <numeric>
 
+#include "comm/visible_gpus.hpp"
+#include "core/error.hpp"
 #include "support/mpi_main.hpp"
-#include "zea/comm/visible_gpus.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea::test_nccl_collectives {
 namespace {

@@ -2,8 +2,8 @@
 // What a build without NCCL says when it is asked for.
 #include <gtest/gtest.h>
 
+#include "core/error.hpp"
 #include "support/mpi_main.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea::test_no_nccl {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "zea/comm/communicator.hpp"
+#include "comm/communicator.hpp"
 
 namespace zea::testing {
 

@@ -6,16 +6,16 @@
 
 #include <numeric>
 
+#include "checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/load_weights.hpp"
+#include "io/checkpoint_source.hpp"
+#include "optim/optimizer.hpp"
 #include "support/mpi_main.hpp"
 #include "support/scattered_buffers.hpp"
 #include "support/shared_directory.hpp"
 #include "support/stopped_run.hpp"
 #include "support/strict_collectives.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/checkpoint/checkpoint_writer.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/optim/optimizer.hpp"
 
 namespace zea::testing::test_buffer_axes {
 namespace {

@@ -7,14 +7,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/error.hpp"
+#include "h5/h5.hpp"
 #include "support/compared_run.hpp"
 #include "support/made_up_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/h5.hpp"
 
 namespace zea::testing::test_cached_features {
 namespace {

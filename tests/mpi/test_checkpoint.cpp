@@ -5,12 +5,12 @@
 
 #include <map>
 
+#include "checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/load_weights.hpp"
+#include "io/checkpoint_source.hpp"
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"
 #include "support/tiny_checkpoint.hpp"
-#include "zea/checkpoint/checkpoint_writer.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/io/checkpoint_source.hpp"
 
 namespace zea::test_checkpoint {
 namespace {

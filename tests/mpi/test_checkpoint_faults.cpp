@@ -5,14 +5,14 @@
 
 #include <optional>
 
+#include "checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/load_weights.hpp"
+#include "comm/agree.hpp"
+#include "io/checkpoint_list.hpp"
+#include "io/checkpoint_source.hpp"
 #include "support/files.hpp"
 #include "support/filled_run.hpp"
 #include "support/mpi_main.hpp"
-#include "zea/checkpoint/agree.hpp"
-#include "zea/checkpoint/checkpoint_writer.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/io/checkpoint_list.hpp"
-#include "zea/io/checkpoint_source.hpp"
 
 namespace zea::test_checkpoint_faults {
 namespace {

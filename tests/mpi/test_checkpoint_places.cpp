@@ -3,12 +3,12 @@
 // somebody else's files.
 #include <gtest/gtest.h>
 
+#include "checkpoint/checkpoint_writer.hpp"
+#include "io/checkpoint_list.hpp"
+#include "io/checkpoint_source.hpp"
 #include "support/files.hpp"
 #include "support/filled_run.hpp"
 #include "support/mpi_main.hpp"
-#include "zea/checkpoint/checkpoint_writer.hpp"
-#include "zea/io/checkpoint_list.hpp"
-#include "zea/io/checkpoint_source.hpp"
 
 namespace zea::test_checkpoint_places {
 namespace {

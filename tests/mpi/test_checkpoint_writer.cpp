@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints that are written while training goes on: what is written is what the shards were when
 // the save began, byte for byte.
-#include "zea/checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/checkpoint_writer.hpp"
 
 #include <chrono>
 #include <map>
 #include <optional>
 #include <thread>
 
+#include "io/checkpoint_list.hpp"
+#include "io/checkpoint_source.hpp"
 #include "support/filled_run.hpp"
-#include "zea/io/checkpoint_list.hpp"
-#include "zea/io/checkpoint_source.hpp"
 
 namespace zea::test_checkpoint_writer {
 namespace {

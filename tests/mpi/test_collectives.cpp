@@ -2,7 +2,7 @@
 // Every operation of the contract against the same result worked out on one rank, for the MPI
 // collectives, the strict ones, MPI with messages cut into pieces of 7 elements, and those that
 // meet in shared memory: on one node and on several, in place and not. All of them write a record.
-#include "zea/comm/collectives.hpp"
+#include "comm/collectives.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,11 +12,11 @@
 #include <limits>
 #include <numeric>
 
+#include "comm/recorded_collectives.hpp"
+#include "core/rank_state.hpp"
 #include "mpi/shared_collectives.hpp"
 #include "support/mpi_main.hpp"
 #include "support/strict_collectives.hpp"
-#include "zea/comm/recorded_collectives.hpp"
-#include "zea/core/rank_state.hpp"
 
 namespace zea::test_collectives {
 namespace {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over tokens dealt to cp ranks equals that of one rank, in fp64: every way that keys and
 // heads travel, every distribution, and the rows that are awkward to deal.
-#include "zea/parallel/context_attention.hpp"
+#include "parallel/context_attention.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <string>
 
+#include "comm/mesh.hpp"
 #include "support/dense_attention.hpp"
 #include "support/mpi_main.hpp"
 #include "support/random_row.hpp"
 #include "support/strict_collectives.hpp"
-#include "zea/comm/mesh.hpp"
 
 namespace zea::test_context_attention {
 namespace {

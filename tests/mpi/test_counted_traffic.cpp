@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a step sends: the bytes that the mesh counts on every rank equal those that the plan works
 // out on paper, for every group by its name, whatever the layout.
-#include "zea/plan/estimate/traffic.hpp"
+#include "estimate/traffic.hpp"
 
 #include <gtest/gtest.h>
 

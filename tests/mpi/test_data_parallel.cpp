@@ -8,11 +8,11 @@
 #include <map>
 #include <set>
 
+#include "checkpoint/load_weights.hpp"
 #include "support/mpi_main.hpp"
 #include "support/recording_collectives.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
-#include "zea/checkpoint/load_weights.hpp"
 
 namespace zea::testing::test_data_parallel {
 namespace {

@@ -3,11 +3,11 @@
 // wait for tokens that nobody sends.
 #include <gtest/gtest.h>
 
+#include "comm/collectives.hpp"
+#include "layout/context_plan.hpp"
+#include "schedule/step_plan.hpp"
 #include "support/mpi_main.hpp"
 #include "support/random_row.hpp"
-#include "zea/comm/collectives.hpp"
-#include "zea/plan/steps/step_plan.hpp"
-#include "zea/plan/tokens/context_plan.hpp"
 
 namespace zea::test_dealing {
 namespace {

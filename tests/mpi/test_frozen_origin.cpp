@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "io/checkpoint_source.hpp"
 #include "support/tiny_checkpoint.hpp"
-#include "zea/io/checkpoint_source.hpp"
 
 namespace zea::test_frozen_origin {
 namespace {

@@ -7,10 +7,10 @@
 
 #include <optional>
 
+#include "checkpoint/retention.hpp"
+#include "io/checkpoint_source.hpp"
+#include "io/shard_file.hpp"
 #include "support/tiny_checkpoint.hpp"
-#include "zea/checkpoint/retention.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/io/shard_file.hpp"
 
 namespace zea::test_frozen_values {
 namespace {

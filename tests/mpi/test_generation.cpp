@@ -8,10 +8,10 @@
 #include <map>
 #include <set>
 
+#include "estimate/kept_keys.hpp"
 #include "support/compared_run.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"
-#include "zea/plan/estimate/kept_keys.hpp"
 
 namespace zea::testing::test_generation {
 namespace {

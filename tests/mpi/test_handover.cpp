@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "comm/node/handover.hpp"
+#include "core/error.hpp"
 #include "mpi/shared_collectives.hpp"
-#include "node/handover.hpp"
 #include "support/mpi_main.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea::test_handover {
 namespace {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // What several tp ranks hold gets the sum of its holders' gradients, everything else keeps its own;
 // for each group of holders one call says it all.
-#include "zea/parallel/holder_sums.hpp"
+#include "parallel/holder_sums.hpp"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
+#include "parallel/engine.hpp"
 #include "support/mpi_main.hpp"
 #include "support/recording_collectives.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/parallel/engine.hpp"
 
 namespace zea::testing::test_holder_sums {
 namespace {

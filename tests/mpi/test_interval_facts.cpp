@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ranks tell each other for the log is heard by all, and telling it does not wait.
-#include "zea/train/interval_facts.hpp"
+#include "train/interval_facts.hpp"
 
 #include <gtest/gtest.h>
 

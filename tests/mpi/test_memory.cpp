@@ -7,15 +7,15 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "data/sampler.hpp"
+#include "estimate/choose_recomputation.hpp"
+#include "estimate/memory_estimate.hpp"
+#include "kernels/matmul.hpp"
 #include "support/measured_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
-#include "zea/data/sampler.hpp"
-#include "zea/kernels/matmul.hpp"
-#include "zea/plan/estimate/choose_recomputation.hpp"
-#include "zea/plan/estimate/memory_estimate.hpp"
 
 namespace zea::testing::test_memory {
 namespace {

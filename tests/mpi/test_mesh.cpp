@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Meshes of many layouts on real communicators: every group that a rank is given has the ranks that
 // the shape says, also where modules stand on ranks of their own, and talks.
-#include "zea/comm/mesh.hpp"
+#include "comm/mesh.hpp"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
+#include "core/error.hpp"
 #include "support/grid_table.hpp"
 #include "support/mpi_main.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea::test_mesh {
 namespace {

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Muon: torch's numbers, whole matrices of weights files on every layout, the rest as AdamW has it,
 // and resume.
-#include "zea/optim/muon.hpp"
+#include "optim/muon.hpp"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
+#include "estimate/memory_estimate.hpp"
+#include "estimate/traffic.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "kernels/matmul.hpp"
 #include "support/axis_layouts.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
-#include "zea/kernels/flat_kernels.hpp"
-#include "zea/kernels/matmul.hpp"
-#include "zea/plan/estimate/memory_estimate.hpp"
-#include "zea/plan/estimate/traffic.hpp"
-#include "zea/train/draw_samples.hpp"
+#include "train/draw_samples.hpp"
 
 namespace zea::testing::test_muon {
 namespace {

@@ -15,9 +15,9 @@
 #include <random>
 #include <thread>
 
+#include "comm/node_notes.hpp"
 #include "mpi/shared_collectives.hpp"
 #include "support/mpi_main.hpp"
-#include "zea/comm/node_notes.hpp"
 
 namespace zea::test_node_collectives {
 namespace {

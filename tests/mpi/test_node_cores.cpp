@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/node_cores.hpp"
+#include "comm/node_cores.hpp"
 
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include "comm/world.hpp"
 #include "support/mpi_main.hpp"
-#include "zea/comm/world.hpp"
 
 namespace zea::testing::test_node_cores {
 namespace {

@@ -14,16 +14,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/load_weights.hpp"
+#include "checkpoint/retention.hpp"
+#include "core/rank_state.hpp"
+#include "io/checkpoint_source.hpp"
+#include "io/shard_file.hpp"
 #include "support/file_faults.hpp"
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/checkpoint/checkpoint_writer.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/checkpoint/retention.hpp"
-#include "zea/core/rank_state.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/io/shard_file.hpp"
 
 namespace zea::test_save_faults {
 namespace {

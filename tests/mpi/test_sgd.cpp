@@ -6,16 +6,16 @@
 #include <functional>
 #include <memory>
 
+#include "checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/load_weights.hpp"
+#include "estimate/memory_estimate.hpp"
+#include "io/checkpoint_source.hpp"
+#include "optim/update.hpp"
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/stopped_run.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/checkpoint/checkpoint_writer.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/optim/update.hpp"
-#include "zea/plan/estimate/memory_estimate.hpp"
 
 namespace zea::testing::test_sgd {
 namespace {

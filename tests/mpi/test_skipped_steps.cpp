@@ -5,13 +5,13 @@
 
 #include <cmath>
 
+#include "checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/load_weights.hpp"
+#include "io/checkpoint_source.hpp"
 #include "support/axis_layouts.hpp"
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
-#include "zea/checkpoint/checkpoint_writer.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/io/checkpoint_source.hpp"
 
 namespace zea::testing::test_skipped_steps {
 namespace {

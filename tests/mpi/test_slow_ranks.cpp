@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank that holds the others up is named, and only then.
-#include "zea/watch/slow_ranks.hpp"
+#include "watch/slow_ranks.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,9 +7,9 @@
 #include <functional>
 #include <thread>
 
+#include "core/error.hpp"
 #include "support/mpi_main.hpp"
 #include "support/strict_collectives.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea::test_strict_collectives {
 namespace {

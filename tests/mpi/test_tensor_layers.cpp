@@ -6,11 +6,11 @@
 #include <array>
 #include <numeric>
 
+#include "layout/token_layout.hpp"
+#include "model/deferred_gradients.hpp"
+#include "parallel/tensor_layers.hpp"
 #include "support/mpi_main.hpp"
 #include "support/strict_collectives.hpp"
-#include "zea/model/deferred_gradients.hpp"
-#include "zea/parallel/tensor_layers.hpp"
-#include "zea/plan/tokens/token_layout.hpp"
 
 namespace zea::testing::test_tensor_layers {
 namespace {

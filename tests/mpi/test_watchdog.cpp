@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The watchdog of ranks that hang on purpose, on one node and where each rank is a node of its own:
 // who is named, and that a rank that is slow is left alone.
-#include "zea/watch/watchdog.hpp"
+#include "watch/watchdog.hpp"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,10 +12,10 @@
 #include <fstream>
 #include <future>
 
+#include "comm/recorded_collectives.hpp"
+#include "core/stopwatch.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
-#include "zea/comm/recorded_collectives.hpp"
-#include "zea/core/stopwatch.hpp"
 
 namespace zea::testing::test_watchdog {
 namespace {

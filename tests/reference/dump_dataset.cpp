@@ -6,9 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
+#include "data/text.hpp"
 #include "support/memory_dataset.hpp"
-#include "zea/core/error.hpp"
-#include "zea/data/text.hpp"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <iterator>
 #include <string>
 
-#include "zea/core/error.hpp"
-#include "zea/data/audio.hpp"
+#include "core/error.hpp"
+#include "data/audio.hpp"
 
 namespace {
 

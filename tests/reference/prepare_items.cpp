@@ -12,10 +12,10 @@
 #include <sstream>
 #include <string>
 
-#include "zea/core/error.hpp"
-#include "zea/data/audio.hpp"
-#include "zea/data/loader.hpp"
-#include "zea/io/model_config.hpp"
+#include "core/error.hpp"
+#include "data/audio.hpp"
+#include "data/loader.hpp"
+#include "io/model_config.hpp"
 
 namespace {
 

@@ -18,18 +18,18 @@
 #include <sstream>
 #include <thread>
 
+#include "batch/decoding.hpp"
 #include "checkpoint/held_boxes.hpp"
-#include "zea/batch/decoding.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/comm/world.hpp"
-#include "zea/deck/deck.hpp"
-#include "zea/io/h5.hpp"
-#include "zea/io/weights_file.hpp"
-#include "zea/kernels/flat_kernels.hpp"
-#include "zea/parallel/engine.hpp"
-#include "zea/parallel/holder_sums.hpp"
-#include "zea/plan/steps/next_tokens.hpp"
-#include "zea/train/training_data.hpp"
+#include "checkpoint/load_weights.hpp"
+#include "comm/world.hpp"
+#include "deck/deck.hpp"
+#include "h5/h5.hpp"
+#include "io/weights_file.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "parallel/engine.hpp"
+#include "parallel/holder_sums.hpp"
+#include "schedule/next_tokens.hpp"
+#include "train/training_data.hpp"
 
 namespace {
 

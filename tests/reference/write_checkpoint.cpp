@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <vector>
 
-#include "zea/core/error.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/io/shard_file.hpp"
-#include "zea/io/weights_file.hpp"
+#include "core/error.hpp"
+#include "io/checkpoint_source.hpp"
+#include "io/shard_file.hpp"
+#include "io/weights_file.hpp"
 
 namespace zea {
 namespace {

@@ -63,7 +63,7 @@ if [ "${2:-}" = whole ]; then
   exit 0
 fi
 
-cat include/zea/*/*.hpp >"$out/text.txt"
+cat src/*/*.hpp >"$out/text.txt"
 export TEXT=$out/text.txt
 few=(schedule.steps=12 schedule.global_batch=8 optim.warmup_steps=4 log.every=1 eval.every=6)
 quickstart "${few[@]}" checkpoint.every=6 || fail "the first run failed"

@@ -4,41 +4,36 @@
 usage: check_structure.py ROOT
 """
 
-import os
 import re
 import sys
 from pathlib import Path
 
-# A folder may include itself and what stands in its row.
+# A folder may include itself and the folders in its row.
+PLAN = ["core", "deck", "spec", "layout", "schedule", "estimate"]  # plain values: each may include those before it
 MAY_INCLUDE = {
-    "core": [],
-    "deck": ["core"],
-    "plan": ["core", "deck"],
-    "comm": ["core", "plan"],
-    "io": ["core", "plan"],
-    "data": ["core", "plan", "io"],
+    **{folder: PLAN[:place] for place, folder in enumerate(PLAN)},
+    "files": ["core"],
+    "h5": ["core", "files"],
+    "io": ["core", "spec", "layout", "files", "h5"],
+    "data": ["core", "spec", "layout", "schedule", "files", "h5", "io"],
+    "comm": ["core", "layout"],
     "kernels": ["core"],
-    "model": ["core", "plan", "kernels"],
-    "batch": ["core", "plan", "data", "model"],
-    "parallel": ["core", "plan", "comm", "model", "batch", "kernels"],
-    "optim": ["core", "deck", "plan", "kernels", "parallel"],
-    "checkpoint": ["core", "plan", "comm", "io", "parallel"],
-    "watch": ["core", "comm", "io"],
-    "preflight": ["core", "deck", "comm", "io", "parallel"],
-    "train": [
-        *["core", "deck", "plan", "comm", "io", "data", "model", "batch", "parallel", "optim", "checkpoint", "watch"]
-    ],
+    "model": ["core", "spec", "layout", "kernels"],
+    "batch": ["core", "spec", "layout", "data", "model"],
+    "parallel": ["core", "layout", "schedule", "comm", "kernels", "model", "batch"],
+    "optim": ["core", "deck", "schedule", "kernels", "parallel"],
+    "checkpoint": ["core", "spec", "layout", "schedule", "files", "io", "comm", "parallel"],
+    "watch": ["core", "files", "comm"],
+    "preflight": ["core", "deck", "files", "io", "comm", "parallel"],
+    "train": [*PLAN, *"files h5 io data comm model batch parallel optim checkpoint watch".split()],
+    "app": [*PLAN, *"files io data comm kernels parallel optim checkpoint watch preflight train".split()],
 }
-# Rooms of plan/: each may include itself and those before it. "plan", which puts a Plan together, is what stands in no
-# folder of plan/, but for what every room may use.
-PLAN_ROOMS = ["model", "mesh", "tokens", "units", "steps", "buffers", "schedule", "plan", "estimate", "describe"]
-OF_ALL_ROOMS = ["faults.hpp"]
 # Third-party headers that stay behind one folder's walls.
 WALLS = {
     "mpi.h": ["comm"],
     "nccl.h": ["comm"],
     "cuda_runtime.h": ["comm", "kernels"],
-    "hdf5.h": ["io"],
+    "hdf5.h": ["h5"],
     "Kokkos_Core.hpp": ["kernels"],
     "jpeglib.h": ["data"],
     "png.h": ["data"],
@@ -47,7 +42,7 @@ WALLS = {
     "CLI/CLI.hpp": ["deck"],
 }
 # Modules have the names that families give them. Only these name one: families, the keys of decks, the constants.
-MAY_NAME_MODULES = re.compile(r"_spec\.cpp$|/deck/|/core/decoder\.hpp$|/plan/model/modality\.hpp$")
+MAY_NAME_MODULES = re.compile(r"_spec\.cpp$|/deck/|/core/decoder\.hpp$|/spec/modality\.hpp$")
 NAMES_MODULE = re.compile(r'"(?:vision|audio|llm)"|"(?:[^"\n]|\\")*\b(?:model|mesh|precision)\.(?:vision|audio|llm)\b')
 MAX_LINES = 500
 MAX_COLUMNS = 120
@@ -56,40 +51,7 @@ EMPTY_NAMES = re.compile(r"(^|_)(utils?|helpers?|misc|common)(_|\.|$)")
 
 def folder_of(path, root):
     parts = path.relative_to(root).parts
-    if parts[0] == "include" and len(parts) > 3:
-        return parts[2]
     return parts[1] if parts[0] == "src" and len(parts) > 2 else None
-
-
-def room_of(parts):
-    """Of a path below plan/, as parts: "model" of ("model", "extent.hpp"); None of what every room may use."""
-    if len(parts) > 1:
-        return parts[0]
-    return None if parts[0] in OF_ALL_ROOMS else "plan"
-
-
-def below_plan(path, root):
-    """Its parts there; None where it is elsewhere."""
-    for plan in (root / "src/plan", root / "include/zea/plan"):
-        if path.is_relative_to(plan):
-            return path.relative_to(plan).parts
-    return None
-
-
-def room_faults(path, root, headers):
-    own = room_of(below_plan(path, root))
-    if own not in (None, *PLAN_ROOMS):
-        yield f"is in no room of plan/; these are {', '.join(PLAN_ROOMS)}"
-        return
-    allowed = PLAN_ROOMS[: PLAN_ROOMS.index(own) + 1] if own else []
-    what = f"plan/{', '.join(allowed)}" if own else "nothing of plan/"
-    for header in headers:
-        named = re.fullmatch(r"(?:zea/)?plan/(.*)", header)
-        beside = Path(os.path.normpath(path.parent / header))
-        target = named[1].split("/") if named else below_plan(beside, root) if beside.is_file() else None
-        room = room_of(target) if target else None
-        if room and room not in allowed:
-            yield f"includes {header}; it may include {what}"
 
 
 def includes(text):
@@ -125,11 +87,9 @@ def faults_of(path, root):
         for number, line in enumerate(lines, 1):
             if NAMES_MODULE.search(line.split("//")[0]):
                 yield f"line {number} names a module, which is its family's to name; ask the model for modules()"
-    if folder == "plan":
-        yield from room_faults(path, root, includes(text))
     for header in includes(text):
-        target = header.split("/")[1] if header.startswith("zea/") else None
-        if target and target != folder and target not in MAY_INCLUDE[folder]:
+        target = header.split("/")[0]
+        if target in MAY_INCLUDE and target != folder and target not in MAY_INCLUDE[folder]:
             yield f"includes {header}; {folder} may include {', '.join(MAY_INCLUDE[folder])}"
         if header in WALLS and folder not in WALLS[header]:
             yield f"includes {header}, which only {', '.join(WALLS[header])} may"

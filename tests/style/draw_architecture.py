@@ -12,25 +12,22 @@ from pathlib import Path
 
 import check_structure as structure
 
-START = "main.cpp"  # stands for all files of src/ that are in no folder
 GAP = "  "
 
 
 def sources(root):
-    for top in ("src", "include"):
-        for path in sorted((root / top).rglob("*")):
-            if path.suffix in (".cpp", ".hpp", ".cu", ".cuh"):
-                yield path
+    for path in sorted((root / "src").rglob("*")):
+        if path.suffix in (".cpp", ".hpp", ".cu", ".cuh") and structure.folder_of(path, root):
+            yield path
 
 
 def included_folders(root):
     """Of every folder, those whose headers it includes."""
     found = {folder: set() for folder in structure.MAY_INCLUDE}
     for path in sources(root):
-        folder = structure.folder_of(path, root) or START
-        headers = structure.includes(path.read_text(encoding="utf-8"))
-        targets = {header.split("/")[1] for header in headers if header.count("/") > 1 and header.startswith("zea/")}
-        found.setdefault(folder, set()).update(targets - {folder})
+        folder = structure.folder_of(path, root)
+        targets = {header.split("/")[0] for header in structure.includes(path.read_text(encoding="utf-8"))}
+        found[folder].update(targets & found.keys() - {folder})
     return found
 
 
@@ -55,10 +52,6 @@ def box(folder, included):
     rests_on = direct(folder, included)
     if rests_on:
         lines.append("on " + ", ".join(rests_on))
-    if folder == "plan":
-        rooms = ["plan.hpp" if room == "plan" else room for room in structure.PLAN_ROOMS]
-        half = (len(rooms) + 1) // 2
-        lines += ["rooms: " + " < ".join(rooms[:half]), "  < " + " < ".join(rooms[half:])]
     width = max(map(len, lines))
     edge = "+" + "-" * (width + 2) + "+"
     return [edge, *(f"| {line:<{width}} |" for line in lines), edge]

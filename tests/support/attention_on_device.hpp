@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "model/functions.hpp"
 #include "support/dense_attention.hpp"
 #include "support/random_row.hpp"
-#include "zea/model/functions.hpp"
 
 namespace zea::testing {
 

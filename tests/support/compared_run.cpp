@@ -10,7 +10,7 @@
 
 #include "support/mpi_main.hpp"
 #include "support/strict_collectives.hpp"
-#include "zea/train/training_data.hpp"
+#include "train/training_data.hpp"
 
 namespace zea::testing {
 namespace {

@@ -8,8 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "zea/core/error.hpp"
-#include "zea/plan/model/model_spec.hpp"
+#include "core/error.hpp"
+#include "spec/model_spec.hpp"
 
 namespace zea::testing {
 

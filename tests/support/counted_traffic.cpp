@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include "batch/sample_tokens.hpp"
+#include "estimate/traffic.hpp"
 #include "support/shared_directory.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/batch/sample_tokens.hpp"
-#include "zea/plan/estimate/traffic.hpp"
-#include "zea/train/training_data.hpp"
+#include "train/training_data.hpp"
 
 namespace zea::testing {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "zea/plan/model/extent.hpp"
+#include "core/extent.hpp"
 
 namespace zea::testing {
 

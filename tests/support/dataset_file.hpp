@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "zea/core/error.hpp"
-#include "zea/data/dataset.hpp"
-#include "zea/io/h5.hpp"
+#include "core/error.hpp"
+#include "data/dataset.hpp"
+#include "h5/h5.hpp"
 
 namespace zea::testing {
 

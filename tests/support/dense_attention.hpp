@@ -7,8 +7,8 @@
 #include <cmath>
 #include <limits>
 
-#include "zea/core/attention_slice.hpp"
-#include "zea/plan/tokens/visibility.hpp"
+#include "core/attention_slice.hpp"
+#include "layout/visibility.hpp"
 
 namespace zea::testing {
 

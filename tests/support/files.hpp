@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 

@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "zea/plan/units/collective_volume.hpp"
+#include "layout/collective_volume.hpp"
 
 namespace zea::testing {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <memory>
 
-#include "zea/comm/collectives.hpp"
-#include "zea/comm/communicator.hpp"
+#include "comm/collectives.hpp"
+#include "comm/communicator.hpp"
 
 namespace zea::testing {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/grid_table.hpp"
 
-#include "zea/plan/plan.hpp"
+#include "schedule/plan.hpp"
 
 namespace zea::testing {
 namespace {

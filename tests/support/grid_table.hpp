@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "deck/options.hpp"
+#include "layout/axis.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/deck/options.hpp"
-#include "zea/plan/mesh/axis.hpp"
 
 namespace zea::testing {
 

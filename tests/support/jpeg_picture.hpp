@@ -9,7 +9,7 @@
 
 #include <jpeglib.h>
 
-#include "zea/data/image.hpp"
+#include "data/image.hpp"
 
 namespace zea::testing {
 

@@ -6,7 +6,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "zea/kernels/flat_kernels.hpp"
+#include "kernels/flat_kernels.hpp"
 
 namespace zea::testing {
 

@@ -3,7 +3,7 @@
 // notice.
 #pragma once
 
-#include "zea/plan/model/model_spec.hpp"
+#include "spec/model_spec.hpp"
 
 namespace zea::testing {
 

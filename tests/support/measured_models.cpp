@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "spec/adapters.hpp"
 #include "support/made_up_models.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
-#include "zea/plan/model/adapters.hpp"
 
 namespace zea::testing {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "zea/plan/model/model_spec.hpp"
+#include "spec/model_spec.hpp"
 
 namespace zea::testing {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 

@@ -2,7 +2,7 @@
 // What tests under mpirun get from their main: the world, started once.
 #pragma once
 
-#include "zea/comm/world.hpp"
+#include "comm/world.hpp"
 
 namespace zea::testing {
 

@@ -2,9 +2,9 @@
 // The GPU that a test's rank takes.
 #pragma once
 
-#include "zea/comm/node_memory.hpp"
-#include "zea/comm/world.hpp"
-#include "zea/parallel/device.hpp"
+#include "comm/node_memory.hpp"
+#include "comm/world.hpp"
+#include "parallel/device.hpp"
 
 namespace zea::testing {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "deck/options.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/deck/options.hpp"
 
 namespace zea::testing {
 

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "zea/plan/tokens/mask_word.hpp"
+#include "layout/mask_word.hpp"
 
 namespace zea::testing {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "zea/comm/mesh.hpp"
+#include "comm/mesh.hpp"
 
 namespace zea::testing {
 

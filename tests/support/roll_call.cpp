@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "mpi/host_work.hpp"
-#include "zea/core/error.hpp"
+#include "comm/mpi/host_work.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

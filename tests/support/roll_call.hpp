@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "zea/comm/communicator.hpp"
+#include "comm/communicator.hpp"
 
 namespace zea {
 

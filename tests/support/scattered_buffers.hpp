@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "zea/plan/mesh/reduction.hpp"
-#include "zea/plan/plan.hpp"
+#include "layout/reduction.hpp"
+#include "schedule/plan.hpp"
 
 namespace zea::testing {
 

@@ -8,8 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "comm/communicator.hpp"
 #include "support/files.hpp"
-#include "zea/comm/communicator.hpp"
 
 namespace zea::testing {
 

@@ -2,7 +2,7 @@
 // What a slice of attention holds, pair by pair.
 #pragma once
 
-#include "zea/core/attention_slice.hpp"
+#include "core/attention_slice.hpp"
 
 namespace zea::testing {
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "zea/checkpoint/agree.hpp"
-#include "zea/checkpoint/checkpoint_writer.hpp"
-#include "zea/checkpoint/load_weights.hpp"
+#include "checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/load_weights.hpp"
+#include "comm/agree.hpp"
 
 namespace zea::testing {
 namespace {

@@ -7,10 +7,10 @@
 #include <numeric>
 #include <span>
 
-#include "mpi/host_work.hpp"
+#include "comm/mpi/host_work.hpp"
+#include "core/error.hpp"
 #include "support/roll_call.hpp"
 #include "support/strict_work.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea {
 namespace {

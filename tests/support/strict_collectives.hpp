@@ -8,7 +8,7 @@
 #include <chrono>
 #include <memory>
 
-#include "zea/comm/communicator.hpp"
+#include "comm/communicator.hpp"
 
 namespace zea {
 

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <exception>
 
+#include "core/error.hpp"
 #include "support/roll_call.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "progress.hpp"
-#include "zea/comm/collectives.hpp"
+#include "comm/collectives.hpp"
+#include "comm/progress.hpp"
 
 namespace zea {
 

@@ -12,12 +12,12 @@
 #include <exception>
 #include <optional>
 
+#include "checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/load_weights.hpp"
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/checkpoint/checkpoint_writer.hpp"
-#include "zea/checkpoint/load_weights.hpp"
 
 namespace zea {
 

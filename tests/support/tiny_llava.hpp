@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "zea/io/weights_source.hpp"
-#include "zea/plan/model/model_spec.hpp"
+#include "io/weights_source.hpp"
+#include "spec/model_spec.hpp"
 
 namespace zea::testing {
 

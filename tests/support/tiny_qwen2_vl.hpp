@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "zea/plan/model/model_spec.hpp"
+#include "spec/model_spec.hpp"
 
 namespace zea::testing {
 

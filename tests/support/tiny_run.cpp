@@ -7,13 +7,13 @@
 #include <limits>
 #include <random>
 
+#include "checkpoint/load_weights.hpp"
+#include "data/sampler.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "parallel/tensor_bytes.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/data/sampler.hpp"
-#include "zea/kernels/flat_kernels.hpp"
-#include "zea/parallel/tensor_bytes.hpp"
-#include "zea/train/made_steps.hpp"
-#include "zea/train/training_data.hpp"
+#include "train/made_steps.hpp"
+#include "train/training_data.hpp"
 
 namespace zea::testing {
 namespace {

@@ -8,15 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "comm/mesh.hpp"
+#include "data/sampler.hpp"
+#include "io/manifest.hpp"
+#include "io/weights_source.hpp"
+#include "schedule/plan.hpp"
 #include "support/memory_dataset.hpp"
-#include "zea/comm/mesh.hpp"
-#include "zea/data/sampler.hpp"
-#include "zea/io/manifest.hpp"
-#include "zea/io/weights_source.hpp"
-#include "zea/plan/plan.hpp"
-#include "zea/train/cache_features.hpp"
-#include "zea/train/evaluate.hpp"
-#include "zea/train/train_step.hpp"
+#include "train/cache_features.hpp"
+#include "train/evaluate.hpp"
+#include "train/train_step.hpp"
 
 namespace zea::testing {
 

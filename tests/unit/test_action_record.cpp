@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What somebody else reads of a rank's record, while it is written and when it is left in the
 // middle.
-#include "zea/core/action_record.hpp"
+#include "core/action_record.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,8 +10,8 @@
 #include <optional>
 #include <thread>
 
-#include "zea/core/error.hpp"
-#include "zea/core/rank_state.hpp"
+#include "core/error.hpp"
+#include "core/rank_state.hpp"
 
 namespace zea::test_action_record {
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/model/adapters.hpp"
+#include "spec/adapters.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "core/error.hpp"
+#include "schedule/plan.hpp"
+#include "schedule/unit_cost.hpp"
+#include "spec/param_cut.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/model/param_cut.hpp"
-#include "zea/plan/plan.hpp"
-#include "zea/plan/units/unit_cost.hpp"
 
 namespace zea::testing::test_adapters {
 namespace {

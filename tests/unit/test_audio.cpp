@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoding of good sound files and, above all, of bad ones: any bytes either decode or throw
 // DataError.
-#include "zea/data/audio.hpp"
+#include "data/audio.hpp"
 
 #include <FLAC/stream_encoder.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <random>
 #include <string>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea::test_audio {
 namespace {

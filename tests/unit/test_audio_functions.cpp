@@ -4,8 +4,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "zea/kernels/flat_kernels.hpp"
-#include "zea/model/functions.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "model/functions.hpp"
 
 namespace zea::test_audio_functions {
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The arithmetic of ranks, by exhaustion over many mesh shapes: shared grids, and modules on ranks
 // of their own.
-#include "zea/plan/mesh/axis.hpp"
+#include "layout/axis.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 
+#include "core/error.hpp"
 #include "support/grid_table.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea::test_axis {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/kernels/blockwise_adamw.hpp"
+#include "kernels/blockwise_adamw.hpp"
 
 #include <gtest/gtest.h>
 

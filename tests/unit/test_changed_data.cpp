@@ -4,9 +4,9 @@
 #include <chrono>
 #include <fstream>
 
+#include "data/joined_dataset.hpp"
 #include "support/dataset_file.hpp"
 #include "support/files.hpp"
-#include "zea/data/joined_dataset.hpp"
 
 namespace zea::test_changed_data {
 namespace {

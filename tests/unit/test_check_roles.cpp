@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A family whose units have other parameters than their forward reads is found when its spec is
 // made.
-#include "plan/model/check_roles.hpp"
+#include "spec/check_roles.hpp"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
+#include "core/error.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea::test_check_roles {
 namespace {

@@ -8,10 +8,10 @@
 #include <map>
 #include <random>
 
+#include "files/durable_file.hpp"
+#include "io/checkpoint_source.hpp"
+#include "io/shard_file.hpp"
 #include "support/files.hpp"
-#include "zea/io/checkpoint_source.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/io/shard_file.hpp"
 
 namespace zea::test_checkpoint_damage {
 namespace {

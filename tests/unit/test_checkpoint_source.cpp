@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/checkpoint_source.hpp"
+#include "io/checkpoint_source.hpp"
 
 #include <algorithm>
 #include <map>
@@ -9,9 +9,9 @@
 
 #include <gtest/gtest.h>
 
+#include "files/durable_file.hpp"
+#include "io/shard_file.hpp"
 #include "support/files.hpp"
-#include "zea/io/durable_file.hpp"
-#include "zea/io/shard_file.hpp"
 
 namespace zea::test_checkpoint_source {
 namespace {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which units are computed again for a limit of memory: within 3 % of the cheapest of all choices
 // that keep it.
-#include "zea/plan/estimate/choose_recomputation.hpp"
+#include "estimate/choose_recomputation.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "core/error.hpp"
+#include "estimate/describe_gathering.hpp"
+#include "estimate/kept_keys.hpp"
+#include "estimate/memory_estimate.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/describe/describe_gathering.hpp"
-#include "zea/plan/estimate/kept_keys.hpp"
-#include "zea/plan/estimate/memory_estimate.hpp"
 
 namespace zea::test_choose_recomputation {
 namespace {

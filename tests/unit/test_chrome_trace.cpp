@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trace's rows: what nests lies in one, communications that overlap do not.
-#include "zea/watch/chrome_trace.hpp"
+#include "watch/chrome_trace.hpp"
 
 #include <gtest/gtest.h>
 

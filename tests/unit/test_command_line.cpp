@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line: every option reaches its field, everything else is refused with a hint, and the
 // help is complete.
-#include "zea/deck/command_line.hpp"
+#include "deck/command_line.hpp"
 
 #include <gtest/gtest.h>
 
-#include "zea/core/error.hpp"
-#include "zea/deck/manual.hpp"
+#include "core/error.hpp"
+#include "deck/manual.hpp"
 
 namespace zea::test_command_line {
 namespace {

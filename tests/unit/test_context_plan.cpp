@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans of all ranks together: each token has one owner, each visible pair is computed by one
 // group, and orders lead back to the row.
-#include "zea/plan/tokens/context_plan.hpp"
+#include "layout/context_plan.hpp"
 
 #include <gtest/gtest.h>
 

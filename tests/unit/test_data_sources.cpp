@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/deck/data_sources.hpp"
+#include "deck/data_sources.hpp"
 
 #include <gtest/gtest.h>
 
-#include "zea/deck/deck.hpp"
+#include "deck/deck.hpp"
 
 namespace zea::test_data_sources {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A data set file as it should be, and every way in which its arrays can contradict each other.
-#include "zea/data/dataset.hpp"
+#include "data/dataset.hpp"
 
 #include <gtest/gtest.h>
 
+#include "data/joined_dataset.hpp"
 #include "support/dataset_file.hpp"
 #include "support/files.hpp"
 #include "support/memory_dataset.hpp"
-#include "zea/data/joined_dataset.hpp"
 
 namespace zea::test_dataset {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/tokens/deal.hpp"
+#include "layout/deal.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decks: what is read, how it is echoed, and that every fault is named with its place, all of them
 // at once.
-#include "zea/deck/deck.hpp"
+#include "deck/deck.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea::test_deck {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weight gradients that are put off: those of inputs are there before, and what is added afterwards
 // is bitwise what is added at once.
-#include "zea/model/deferred_gradients.hpp"
+#include "model/deferred_gradients.hpp"
 
 #include <gtest/gtest.h>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea::testing::test_deferred_gradients {
 namespace {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `zea -n` prints of a pipeline: all units in the stages of the plan, their costs, and the
 // times of the simulated step.
-#include "zea/plan/describe/describe_pipeline.hpp"
+#include "estimate/describe_pipeline.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <sstream>
 
+#include "core/error.hpp"
+#include "schedule/simulate.hpp"
+#include "spec/stage_template.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/model/stage_template.hpp"
-#include "zea/plan/schedule/simulate.hpp"
 
 namespace zea::test_describe_pipeline {
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What people read about ranks on nodes: the map, the bytes between nodes, the warning.
-#include "zea/plan/describe/describe_ranks.hpp"
-#include "zea/plan/estimate/node_traffic.hpp"
+#include "estimate/describe_ranks.hpp"
+#include "estimate/node_traffic.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
 
+#include "estimate/traffic.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/plan/estimate/traffic.hpp"
 
 namespace zea::test_describe_ranks {
 namespace {

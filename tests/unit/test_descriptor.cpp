@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/core/descriptor.hpp"
+#include "core/descriptor.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Element types: names, sizes, and conversions that round to nearest even, by exhaustion where 16
 // bits allow it.
-#include "zea/core/dtype_spelling.hpp"
+#include "core/dtype_spelling.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <limits>
 #include <vector>
 
-#include "zea/core/error.hpp"
-#include "zea/core/float16.hpp"
+#include "core/error.hpp"
+#include "core/float16.hpp"
 
 namespace zea::test_dtype {
 namespace {

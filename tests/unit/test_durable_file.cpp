@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/durable_file.hpp"
+#include "files/durable_file.hpp"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -11,9 +11,9 @@
 #include <csignal>
 #include <filesystem>
 
-#include "io/direct_write.hpp"
+#include "files/direct_write.hpp"
+#include "h5/h5.hpp"
 #include "support/files.hpp"
-#include "zea/io/h5.hpp"
 
 namespace zea::test_durable_file {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What may block for ever blocks nobody else.
-#include "zea/watch/errands.hpp"
+#include "watch/errands.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The algebra of extents against brute force: small random tensors whose elements are their own
 // row-major index.
-#include "zea/plan/model/extent.hpp"
+#include "core/extent.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/kernels/flat_kernels.hpp"
+#include "kernels/flat_kernels.hpp"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "zea/core/kernel_sizes.hpp"
+#include "core/kernel_sizes.hpp"
 
 namespace zea::test_flat_kernels {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/buffers/flat_layout.hpp"
+#include "layout/flat_layout.hpp"
 
 #include <gtest/gtest.h>
 

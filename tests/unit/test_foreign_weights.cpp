@@ -4,12 +4,12 @@
 
 #include <map>
 
+#include "io/model_source.hpp"
+#include "io/open_source.hpp"
+#include "io/peft_adapter.hpp"
+#include "io/safetensors.hpp"
 #include "support/files.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/io/model_source.hpp"
-#include "zea/io/open_source.hpp"
-#include "zea/io/peft_adapter.hpp"
-#include "zea/io/safetensors.hpp"
 
 namespace zea::test_foreign_weights {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/core/formatted.hpp"
+#include "core/formatted.hpp"
 
 #include <gtest/gtest.h>
 

@@ -11,12 +11,12 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/head_norms.hpp"
 #include "kernels/launch.hpp"
+#include "kernels/row_gelu.hpp"
+#include "kernels/row_norms.hpp"
+#include "kernels/sum_kernels.hpp"
 #include "support/kernel_test.hpp"
-#include "zea/kernels/head_norms.hpp"
-#include "zea/kernels/row_gelu.hpp"
-#include "zea/kernels/row_norms.hpp"
-#include "zea/kernels/sum_kernels.hpp"
 
 namespace zea::test_fused_kernels {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
+#include "schedule/plan.hpp"
 #include "support/config_refusal.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/plan.hpp"
 
 namespace zea::test_gemma3 {
 namespace {

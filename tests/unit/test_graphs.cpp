@@ -2,10 +2,10 @@
 // run.cuda_graphs in the plan: which runs are refused, and which steps have one shape.
 #include <gtest/gtest.h>
 
+#include "core/error.hpp"
+#include "estimate/memory_estimate.hpp"
+#include "schedule/plan.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/estimate/memory_estimate.hpp"
-#include "zea/plan/plan.hpp"
 
 namespace zea::testing::test_graphs {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scenarios of the grids are what they say they are: on paper, every rank's part of every
 // microbatch of their three steps, on the very grids that they are tried on.
+#include "batch/make_microbatch.hpp"
 #include "support/grid_scenarios.hpp"
-#include "zea/batch/make_microbatch.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,10 +10,10 @@
 #include <map>
 #include <set>
 
-#include "zea/data/sampler.hpp"
-#include "zea/plan/tokens/deal.hpp"
-#include "zea/plan/tokens/item_row.hpp"
-#include "zea/train/training_data.hpp"
+#include "data/sampler.hpp"
+#include "layout/deal.hpp"
+#include "layout/item_row.hpp"
+#include "train/training_data.hpp"
 
 namespace zea::testing::test_grid_scenarios {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/h5.hpp"
+#include "h5/h5.hpp"
 
 #include <numeric>
 #include <thread>

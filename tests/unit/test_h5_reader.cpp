@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that HDF5 writes in all the ways that zea reads, and what is refused of those that nobody
 // wrote: each fault stands in a file whose checksums hold.
-#include "h5_reader.hpp"
+#include "h5/reader.hpp"
 
 #include <functional>
 #include <numeric>
@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "fuzz/mend.hpp"
+#include "h5/h5.hpp"
 #include "support/files.hpp"
-#include "zea/io/h5.hpp"
 
 namespace zea::test_h5_reader {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One node writes the report, and the others learn whether it is whole.
-#include "zea/watch/hang_report.hpp"
+#include "watch/hang_report.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <future>
 #include <iterator>
 
+#include "core/error.hpp"
 #include "support/files.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea::test_hang_report {
 namespace {

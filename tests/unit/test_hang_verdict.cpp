@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who keeps a run from going on, from what its ranks did last; and the reports that travel.
-#include "zea/watch/hang_verdict.hpp"
+#include "watch/hang_verdict.hpp"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "zea/core/stopwatch.hpp"
+#include "core/stopwatch.hpp"
 
 namespace zea::test_hang_verdict {
 namespace {

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "zea/io/initial_weights.hpp"
+#include "io/initial_weights.hpp"
 
 namespace zea::detail::test_held_boxes {
 namespace {

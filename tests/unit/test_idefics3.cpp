@@ -7,8 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "zea/core/error.hpp"
-#include "zea/plan/plan.hpp"
+#include "core/error.hpp"
+#include "schedule/plan.hpp"
 
 namespace zea::test_idefics3 {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Settings that change nothing are named, and those that change something are not.
-#include "zea/plan/describe/idle_settings.hpp"
+#include "estimate/idle_settings.hpp"
 
 #include <gtest/gtest.h>
 

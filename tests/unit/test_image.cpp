@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoding of good images and, above all, of bad ones: any bytes either decode or throw DataError.
 // That values equal transformers' is tested in tests/reference/compare_preprocess.py.
-#include "zea/data/image.hpp"
+#include "data/image.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 #include <png.h>
 
+#include "core/error.hpp"
 #include "support/jpeg_picture.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea::test_image {
 namespace {

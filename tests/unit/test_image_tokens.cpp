@@ -3,7 +3,7 @@
 // makes, and the sum of what the parts add to the gradients.
 #include <gtest/gtest.h>
 
-#include "zea/model/functions.hpp"
+#include "model/functions.hpp"
 
 namespace zea::test_image_tokens {
 namespace {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/initial_weights.hpp"
+#include "io/initial_weights.hpp"
 
 #include <cmath>
 #include <numbers>
 
 #include <gtest/gtest.h>
 
+#include "core/error.hpp"
+#include "core/mixed_bits.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/mixed_bits.hpp"
 
 namespace zea::test_initial_weights {
 namespace {

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/error.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
-#include "zea/core/error.hpp"
-#include "zea/train/training_data.hpp"
+#include "train/training_data.hpp"
 
 namespace zea::testing::test_items_taken {
 namespace {

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea::detail::test_kept_memory {
 namespace {

@@ -8,11 +8,11 @@
 
 #include "kernels/elements.hpp"
 #include "kernels/logit_functors.hpp"
+#include "kernels/logit_kernels.hpp"
 #include "kernels/norm_functors.hpp"
 #include "kernels/row_functors.hpp"
 #include "support/kernel_test.hpp"
 #include "support/thread_team.hpp"
-#include "zea/kernels/logit_kernels.hpp"
 
 namespace zea::detail::test_lane_packs {
 namespace {

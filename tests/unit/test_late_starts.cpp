@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run that goes on begins to train, whose updates are counted from elsewhere.
-#include "zea/plan/describe/late_starts.hpp"
+#include "estimate/late_starts.hpp"
 
 #include <gtest/gtest.h>
 

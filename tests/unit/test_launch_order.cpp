@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which versions let the communicators of a GPU wait for each other.
-#include "zea/comm/launch_order.hpp"
+#include "comm/launch_order.hpp"
 
 #include <gtest/gtest.h>
 

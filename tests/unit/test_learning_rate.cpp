@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/optim/learning_rate.hpp"
+#include "optim/learning_rate.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numbers>
 
-#include "zea/core/error.hpp"
-#include "zea/deck/deck.hpp"
+#include "core/error.hpp"
+#include "deck/deck.hpp"
 
 namespace zea::test_learning_rate {
 namespace {

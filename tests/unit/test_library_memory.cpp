@@ -5,12 +5,12 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "plan/units/function_memory.hpp"
+#include "estimate/function_memory.hpp"
+#include "layout/mask_word.hpp"
+#include "model/functions.hpp"
+#include "model/slice_attention.hpp"
+#include "parallel/tensor_bytes.hpp"
 #include "support/kernel_test.hpp"
-#include "zea/model/functions.hpp"
-#include "zea/model/slice_attention.hpp"
-#include "zea/parallel/tensor_bytes.hpp"
-#include "zea/plan/tokens/mask_word.hpp"
 
 namespace zea::test_library_memory {
 namespace {

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
+#include "layout/item_row.hpp"
+#include "schedule/plan.hpp"
 #include "support/config_refusal.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/plan.hpp"
-#include "zea/plan/tokens/item_row.hpp"
 
 namespace zea::test_llava_next {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/data/loader.hpp"
+#include "data/loader.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -9,9 +9,9 @@
 
 #include <gtest/gtest.h>
 
+#include "core/error.hpp"
 #include "support/jpeg_picture.hpp"
 #include "support/memory_dataset.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea::test_loader {
 namespace {

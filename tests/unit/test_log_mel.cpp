@@ -9,8 +9,8 @@
 #include <numbers>
 #include <random>
 
+#include "data/audio.hpp"
 #include "data/power_spectrum.hpp"
-#include "zea/data/audio.hpp"
 
 namespace zea::test_log_mel {
 namespace {

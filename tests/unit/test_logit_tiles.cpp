@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loss of logits that are made tile by tile, and its gradients, are those of all logits at
 // once; the kernels of tiles give what libtorch's operations give.
-#include "zea/model/logit_tiles.hpp"
+#include "model/logit_tiles.hpp"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
+#include "core/kernel_sizes.hpp"
+#include "kernels/logit_kernels.hpp"
+#include "model/functions.hpp"
 #include "support/kernel_test.hpp"
-#include "zea/core/kernel_sizes.hpp"
-#include "zea/kernels/logit_kernels.hpp"
-#include "zea/model/functions.hpp"
 
 namespace zea::test_logit_tiles {
 namespace {

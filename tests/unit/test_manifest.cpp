@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/manifest.hpp"
+#include "io/manifest.hpp"
 
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/tokens/mask_word.hpp"
+#include "layout/mask_word.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/metrics.hpp"
+#include "train/metrics.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which of the files beside a config.json says how images are made ready.
-#include "zea/io/model_config.hpp"
+#include "io/model_config.hpp"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
+#include "spec/generation_config.hpp"
+#include "spec/model_spec.hpp"
 #include "support/files.hpp"
-#include "zea/plan/model/generation_config.hpp"
-#include "zea/plan/model/model_spec.hpp"
 
 namespace zea::test_model_config {
 namespace {

@@ -4,14 +4,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/decoder.hpp"
+#include "io/composed_source.hpp"
+#include "io/initial_weights.hpp"
+#include "io/model_source.hpp"
+#include "io/open_source.hpp"
+#include "io/safetensors.hpp"
 #include "support/files.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/decoder.hpp"
-#include "zea/io/composed_source.hpp"
-#include "zea/io/initial_weights.hpp"
-#include "zea/io/model_source.hpp"
-#include "zea/io/open_source.hpp"
-#include "zea/io/safetensors.hpp"
 
 namespace zea::test_model_faults {
 namespace {

@@ -2,15 +2,15 @@
 // Model FLOPs of samples and steps against counts by hand, and the peak that MFU is a share of.
 #include <gtest/gtest.h>
 
+#include "estimate/describe_flops.hpp"
+#include "estimate/describe_steps.hpp"
+#include "estimate/idle_settings.hpp"
+#include "estimate/peak_tflops.hpp"
+#include "schedule/plan.hpp"
+#include "schedule/unit_flops.hpp"
+#include "spec/adapters.hpp"
 #include "support/made_up_models.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/plan/describe/describe_flops.hpp"
-#include "zea/plan/describe/describe_steps.hpp"
-#include "zea/plan/describe/idle_settings.hpp"
-#include "zea/plan/estimate/peak_tflops.hpp"
-#include "zea/plan/model/adapters.hpp"
-#include "zea/plan/plan.hpp"
-#include "zea/plan/units/unit_flops.hpp"
 
 namespace zea::testing::test_model_flops {
 namespace {

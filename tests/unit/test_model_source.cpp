@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/model_source.hpp"
+#include "io/model_source.hpp"
 
 #include <gtest/gtest.h>
 
+#include "io/initial_weights.hpp"
 #include "support/files.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
-#include "zea/io/initial_weights.hpp"
 
 namespace zea::test_model_source {
 namespace {

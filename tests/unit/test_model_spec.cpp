@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/model/model_spec.hpp"
+#include "spec/model_spec.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,11 +8,11 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
+#include "spec/generation_config.hpp"
 #include "support/config_refusal.hpp"
 #include "support/files.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/model/generation_config.hpp"
 
 namespace zea::test_model_spec {
 namespace {

@@ -3,9 +3,9 @@
 // images, and what the degrees may be.
 #include <gtest/gtest.h>
 
+#include "core/error.hpp"
+#include "schedule/plan.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/plan.hpp"
 
 namespace zea::test_module_grid {
 namespace {

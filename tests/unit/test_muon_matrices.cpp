@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ranks send each other of Muon's matrices, played with numbers: whoever makes a matrix has
 // all of it, in its order.
-#include "zea/plan/buffers/muon_matrices.hpp"
+#include "layout/muon_matrices.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <functional>
 #include <numeric>
 
+#include "schedule/plan.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/plan/plan.hpp"
 
 namespace zea::test_muon_matrices {
 namespace {

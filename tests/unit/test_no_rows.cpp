@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "zea/model/layers.hpp"
+#include "model/layers.hpp"
 
 namespace zea::test_no_rows {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What nodes tell each other: heads are read without what is behind them, and what is not whole is
 // not taken.
-#include "zea/watch/node_news.hpp"
+#include "watch/node_news.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which nodes are called sick, of measurements that are made up.
-#include "zea/preflight/verdict.hpp"
+#include "preflight/verdict.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/open_source.hpp"
+#include "io/open_source.hpp"
 
 #include <gtest/gtest.h>
 
+#include "io/checkpoint_list.hpp"
+#include "io/piece_copy.hpp"
+#include "io/weights_file.hpp"
 #include "support/files.hpp"
-#include "zea/io/checkpoint_list.hpp"
-#include "zea/io/piece_copy.hpp"
-#include "zea/io/weights_file.hpp"
 
 namespace zea::test_open_source {
 namespace {

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cctype>
 
-#include "key_table.hpp"
-#include "zea/core/error.hpp"
-#include "zea/deck/deck.hpp"
+#include "core/error.hpp"
+#include "deck/deck.hpp"
+#include "deck/key_table.hpp"
 
 namespace zea::test_other_programs {
 namespace {

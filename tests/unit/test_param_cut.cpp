@@ -2,7 +2,7 @@
 // Pieces of parameters over tp ranks: for random shapes, head counts and vocabularies every element
 // of the global tensor is in the piece of each holder that should have it, at the place where an
 // independent cut puts it.
-#include "zea/plan/model/param_cut.hpp"
+#include "spec/param_cut.hpp"
 
 #include <gtest/gtest.h>
 

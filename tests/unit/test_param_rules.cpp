@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/model/param_rules.hpp"
+#include "spec/param_rules.hpp"
 
 #include <gtest/gtest.h>
 
+#include "layout/optimizer_spec.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/plan/buffers/optimizer_spec.hpp"
 
 namespace zea::test_param_rules {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/model/parameter_names.hpp"
+#include "spec/parameter_names.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the system tells of a device, of a tree that is made up.
-#include "zea/comm/pci_device.hpp"
+#include "comm/pci_device.hpp"
 
 #include <gtest/gtest.h>
 
+#include "comm/node_cores.hpp"
 #include "support/made_up_pci.hpp"
-#include "zea/comm/node_cores.hpp"
 
 namespace zea::test_pci_device {
 namespace {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/piece_copy.hpp"
+#include "io/piece_copy.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 
+#include "core/error.hpp"
+#include "io/weights_file.hpp"
 #include "support/files.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/weights_file.hpp"
 
 namespace zea::test_piece_copy {
 namespace {

@@ -10,8 +10,8 @@
 #include <numeric>
 #include <string>
 
-#include "zea/plan/schedule/pipeline.hpp"
-#include "zea/plan/schedule/simulate.hpp"
+#include "schedule/pipeline.hpp"
+#include "schedule/simulate.hpp"
 
 namespace zea::test_pipeline_schedules {
 namespace {

@@ -9,8 +9,8 @@
 #include <functional>
 #include <set>
 
-#include "zea/core/error.hpp"
-#include "zea/plan/plan.hpp"
+#include "core/error.hpp"
+#include "schedule/plan.hpp"
 
 namespace zea::testing::test_pipeline_table {
 namespace {

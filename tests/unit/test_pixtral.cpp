@@ -5,9 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
+#include "spec/model_spec.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/model/model_spec.hpp"
 
 namespace zea::test_pixtral {
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/estimate/memory_estimate.hpp"
+#include "estimate/memory_estimate.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
+#include "core/error.hpp"
+#include "estimate/idle_settings.hpp"
 #include "support/coverage.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/describe/idle_settings.hpp"
 
 namespace zea::test_plan {
 namespace {

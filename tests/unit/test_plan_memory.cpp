@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <tuple>
 
-#include "plan/units/function_memory.hpp"
+#include "core/error.hpp"
+#include "estimate/choose_recomputation.hpp"
+#include "estimate/describe_gathering.hpp"
+#include "estimate/function_memory.hpp"
+#include "estimate/memory_estimate.hpp"
+#include "estimate/traffic.hpp"
+#include "schedule/plan.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/describe/describe_gathering.hpp"
-#include "zea/plan/estimate/choose_recomputation.hpp"
-#include "zea/plan/estimate/memory_estimate.hpp"
-#include "zea/plan/estimate/traffic.hpp"
-#include "zea/plan/plan.hpp"
 
 namespace zea::test_plan_memory {
 namespace {

@@ -2,8 +2,8 @@
 // What a plan takes and says has no effect, or more than one might think.
 #include <gtest/gtest.h>
 
+#include "schedule/plan.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/plan/plan.hpp"
 
 namespace zea::test_plan_notes {
 namespace {

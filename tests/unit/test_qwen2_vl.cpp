@@ -5,11 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
+#include "spec/model_spec.hpp"
+#include "spec/param_cut.hpp"
 #include "support/config_refusal.hpp"
 #include "support/tiny_qwen2_vl.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/model/model_spec.hpp"
-#include "zea/plan/model/param_cut.hpp"
 
 namespace zea::test_qwen2_vl {
 namespace {

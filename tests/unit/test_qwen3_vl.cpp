@@ -5,10 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
+#include "schedule/plan.hpp"
 #include "support/config_refusal.hpp"
 #include "support/tiny_qwen2_vl.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/plan.hpp"
 
 namespace zea::test_qwen3_vl {
 namespace {

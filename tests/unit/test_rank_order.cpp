@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which MPI rank stands where: examples whose map is written out, and properties of many meshes.
-#include "zea/plan/mesh/rank_order.hpp"
+#include "layout/rank_order.hpp"
 
 #include <gtest/gtest.h>
 

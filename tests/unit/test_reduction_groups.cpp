@@ -2,7 +2,7 @@
 // The table of gradient reduction, simulated on many mesh shapes: each rank contributes its share,
 // shard groups reduce-scatter, replicas all-reduce, holders of one piece sum; then every element
 // must hold each share of the global batch exactly once, and be counted once in the norm.
-#include "zea/plan/mesh/reduction.hpp"
+#include "layout/reduction.hpp"
 
 #include <gtest/gtest.h>
 

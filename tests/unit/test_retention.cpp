@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which directories count as checkpoints, which one is resumed from, and that deletion never
 // touches what is not ours.
-#include "zea/checkpoint/retention.hpp"
+#include "checkpoint/retention.hpp"
 
 #include <gtest/gtest.h>
 
+#include "io/manifest.hpp"
 #include "support/files.hpp"
-#include "zea/io/manifest.hpp"
 
 namespace zea::test_retention {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row kernels and products give what libtorch's operations give, in fp64 to the last digits, in
 // fp32 and bf16 within the rounding of the result, on one thread and on several.
-#include "zea/kernels/row_kernels.hpp"
+#include "kernels/row_kernels.hpp"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <cmath>
 
 #include "kernels/element_math.hpp"
+#include "kernels/matmul.hpp"
 #include "support/kernel_test.hpp"
-#include "zea/kernels/matmul.hpp"
 
 namespace zea::test_row_kernels {
 namespace {

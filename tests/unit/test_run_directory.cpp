@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/run_directory.hpp"
+#include "train/run_directory.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/error.hpp"
+#include "core/host_name.hpp"
 #include "support/files.hpp"
-#include "zea/core/error.hpp"
-#include "zea/core/host_name.hpp"
 
 /// Takes its time with locks, so that starts that are not kept apart get into each other's way.
 extern "C" int unlink(const char* path) noexcept {

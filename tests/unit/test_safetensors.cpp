@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/safetensors.hpp"
+#include "io/safetensors.hpp"
 
 #include <gtest/gtest.h>
 

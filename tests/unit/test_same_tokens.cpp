@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A data set that was packed with another tokenizer than the model's is found out by the texts of
 // its tokens.
-#include "zea/data/same_tokens.hpp"
+#include "data/same_tokens.hpp"
 
 #include "support/dataset_file.hpp"
 

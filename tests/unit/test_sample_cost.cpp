@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a sample costs: on the tiny model just what the units of a stage split cost.
-#include "zea/plan/steps/sample_cost.hpp"
+#include "schedule/sample_cost.hpp"
 
 #include <gtest/gtest.h>
 
+#include "schedule/stage_split.hpp"
 #include "support/made_up_models.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/plan/schedule/stage_split.hpp"
 
 namespace zea::test_sample_cost {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/data/sampler.hpp"
+#include "data/sampler.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -2,7 +2,7 @@
 // Schedules on paper: every rank's list is simulated side by side. Collectives match over each
 // group, buffers are gathered when a unit needs them, and each gradient is reduced after its last
 // backward.
-#include "zea/plan/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "schedule/plan.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/plan/plan.hpp"
 
 namespace zea::test_schedule {
 namespace {

@@ -12,9 +12,9 @@
 #include <set>
 #include <tuple>
 
+#include "layout/reduction.hpp"
+#include "schedule/plan.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/plan/mesh/reduction.hpp"
-#include "zea/plan/plan.hpp"
 
 namespace zea::test_schedule_properties {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "comm/node/segment.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea::test_shared_segment {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
+#include "schedule/plan.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/plan.hpp"
 
 namespace zea::test_siglip2 {
 namespace {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over slices against the masked softmax written out, and against libtorch's attention
 // for the masks that it can express; merging; memory.
-#include "zea/model/slice_attention.hpp"
+#include "model/slice_attention.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 
+#include "layout/attention_slices.hpp"
+#include "parallel/tensor_bytes.hpp"
 #include "support/dense_attention.hpp"
 #include "support/random_row.hpp"
-#include "zea/parallel/tensor_bytes.hpp"
-#include "zea/plan/tokens/attention_slices.hpp"
 
 namespace zea::test_slice_attention {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "zea/core/rank_state.hpp"
+#include "core/rank_state.hpp"
 
 namespace zea::detail::test_slow_wait {
 namespace {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stages: the automatic cut against every other cut there is, templates with every fault that a
 // user can make, and what units cost with parts of the model frozen.
-#include "zea/plan/schedule/stage_split.hpp"
+#include "schedule/stage_split.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
+#include "core/error.hpp"
+#include "schedule/plan.hpp"
+#include "spec/stage_template.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/model/stage_template.hpp"
-#include "zea/plan/plan.hpp"
 
 namespace zea::test_stage_split {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/state_source.hpp"
+#include "io/state_source.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,11 +7,11 @@
 #include <numeric>
 #include <thread>
 
+#include "core/error.hpp"
+#include "io/open_source.hpp"
+#include "io/piece_copy.hpp"
+#include "io/weights_file.hpp"
 #include "support/files.hpp"
-#include "zea/core/error.hpp"
-#include "zea/io/open_source.hpp"
-#include "zea/io/piece_copy.hpp"
-#include "zea/io/weights_file.hpp"
 
 namespace zea::test_state_source {
 namespace {

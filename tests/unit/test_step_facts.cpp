@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Facts of a layout for given samples: FLOPs of the slowest rank, idle time, and which ranks are
 // named as idle.
-#include "zea/plan/estimate/step_facts.hpp"
+#include "estimate/step_facts.hpp"
 
 #include <gtest/gtest.h>
 
 #include <sstream>
 
+#include "core/error.hpp"
+#include "estimate/compare_layouts.hpp"
+#include "estimate/describe_steps.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/core/error.hpp"
-#include "zea/plan/describe/compare_layouts.hpp"
-#include "zea/plan/describe/describe_steps.hpp"
 
 namespace zea::testing::test_step_facts {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/step_guard.hpp"
+#include "train/step_guard.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "zea/plan/buffers/optimizer_spec.hpp"
+#include "layout/optimizer_spec.hpp"
 
 namespace zea::test_step_guard {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/steps/step_plan.hpp"
+#include "schedule/step_plan.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea::test_step_plan {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Signals, files and the wall limit ask once, and nothing that comes late ends the process.
-#include "zea/train/stop_request.hpp"
+#include "train/stop_request.hpp"
 
 #include <gtest/gtest.h>
 

@@ -2,16 +2,16 @@
 // Tiled attention equals the formula in fp64, and libtorch's kernels, forward and backward: for
 // grouped heads, odd sizes, ragged segments, slices at any place, sums that go on; and bit for bit
 // for any number of threads.
-#include "zea/kernels/tiled_attention.hpp"
+#include "kernels/tiled_attention.hpp"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
+#include "layout/attention_slices.hpp"
 #include "support/kernel_test.hpp"
 #include "support/random_row.hpp"
-#include "zea/plan/tokens/attention_slices.hpp"
 
 namespace zea::test_tiled_attention {
 namespace {

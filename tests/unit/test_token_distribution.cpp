@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Properties of the three ways to deal a row's tokens to ranks, over random packed rows; costs
 // against a mask that is written out as a matrix, what a run deals against all that could be dealt.
-#include "zea/plan/tokens/token_distribution.hpp"
+#include "layout/token_distribution.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <limits>
 #include <numeric>
 
+#include "layout/context_plan.hpp"
 #include "support/random_row.hpp"
-#include "zea/plan/tokens/context_plan.hpp"
 
 namespace zea::test_token_distribution {
 namespace {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens of a row on a grid of cp and tp ranks: every cp rank's tokens are what the distribution
 // says, and its tp ranks hold all of them, or slices of which none is longer than it must be.
-#include "zea/plan/tokens/token_layout.hpp"
+#include "layout/token_layout.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
-#include "zea/plan/tokens/item_row.hpp"
+#include "layout/item_row.hpp"
 
 namespace zea::test_token_layout {
 namespace {

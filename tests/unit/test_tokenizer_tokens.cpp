@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ids of tokens that a tokenizer.json knows and of new ones, for each kind of vocabulary.
-#include "tokenizer_tokens.hpp"
+#include "io/tokenizer_tokens.hpp"
 
 #include <gtest/gtest.h>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea::test_tokenizer_tokens {
 namespace {

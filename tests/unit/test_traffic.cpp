@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Volumes by hand: the textbook's for each collective, and those of a layer under tensor and
 // context parallelism.
-#include "zea/plan/estimate/traffic.hpp"
+#include "estimate/traffic.hpp"
 
 #include <gtest/gtest.h>
 

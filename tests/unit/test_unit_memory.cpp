@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every unit kind's forward and backward takes the bytes that the plan declares for it: what its
 // tensors take is counted, at sizes to which nothing was fitted.
-#include "zea/plan/units/unit_memory.hpp"
+#include "estimate/unit_memory.hpp"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -10,13 +10,13 @@
 
 #include <set>
 
+#include "batch/make_microbatch.hpp"
+#include "kernels/matmul.hpp"
+#include "model/unit.hpp"
+#include "parallel/sharded_buffer.hpp"
+#include "parallel/tensor_bytes.hpp"
 #include "support/kernel_test.hpp"
 #include "support/measured_models.hpp"
-#include "zea/batch/make_microbatch.hpp"
-#include "zea/kernels/matmul.hpp"
-#include "zea/model/unit.hpp"
-#include "zea/parallel/sharded_buffer.hpp"
-#include "zea/parallel/tensor_bytes.hpp"
 
 namespace zea::test_unit_memory {
 namespace {

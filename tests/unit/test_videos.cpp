@@ -2,11 +2,11 @@
 // Videos: in data sets, as shapes, as positions, and decoded.
 #include <gtest/gtest.h>
 
+#include "data/loader.hpp"
+#include "layout/token_positions.hpp"
 #include "support/dataset_file.hpp"
 #include "support/memory_dataset.hpp"
 #include "support/tiny_qwen2_vl.hpp"
-#include "zea/data/loader.hpp"
-#include "zea/plan/tokens/token_positions.hpp"
 
 namespace zea::test_videos {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which rank of a node takes which of the GPUs that it sees, however a launcher shows them.
-#include "zea/comm/visible_gpus.hpp"
+#include "comm/visible_gpus.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/io/weights_file.hpp"
+#include "io/weights_file.hpp"
 
 #include <functional>
 #include <limits>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mpi/host_work.hpp"
+#include "comm/mpi/host_work.hpp"
 
 #include <algorithm>
 #include <limits>
 #include <utility>
 
-#include "zea/comm/communicator.hpp"
+#include "comm/communicator.hpp"
 
 namespace zea {
 namespace {

@@ -14,8 +14,8 @@
 
 #include <mpi.h>
 
-#include "progress.hpp"
-#include "zea/core/dtype.hpp"
+#include "comm/progress.hpp"
+#include "core/dtype.hpp"
 
 namespace zea {
 

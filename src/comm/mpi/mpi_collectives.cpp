@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mpi/mpi_collectives.hpp"
+#include "comm/mpi/mpi_collectives.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -8,8 +8,8 @@
 #include <numeric>
 #include <utility>
 
-#include "mpi/windowed_reduce.hpp"
-#include "zea/core/error.hpp"
+#include "comm/mpi/windowed_reduce.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

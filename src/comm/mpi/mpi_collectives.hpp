@@ -6,8 +6,8 @@
 
 #include <string>
 
-#include "mpi/host_work.hpp"
-#include "zea/comm/communicator.hpp"
+#include "comm/communicator.hpp"
+#include "comm/mpi/host_work.hpp"
 
 namespace zea {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mpi/windowed_reduce.hpp"
+#include "comm/mpi/windowed_reduce.hpp"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
-#include "reduce_elements.hpp"
+#include "comm/reduce_elements.hpp"
 
 namespace zea {
 namespace {

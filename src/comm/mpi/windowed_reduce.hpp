@@ -3,7 +3,7 @@
 // its way, and the memory to receive into stays small and warm however long the buffers are.
 #pragma once
 
-#include "mpi/host_work.hpp"
+#include "comm/mpi/host_work.hpp"
 
 namespace zea {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/comm/captured_graph.hpp"
+#include "comm/captured_graph.hpp"
 
-#include "nccl/nccl_communicator.hpp"
+#include "comm/nccl/nccl_communicator.hpp"
 
 namespace zea {
 namespace {

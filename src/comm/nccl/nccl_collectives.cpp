@@ -6,8 +6,8 @@
 #include <numeric>
 #include <optional>
 
-#include "nccl/nccl_communicator.hpp"
-#include "zea/core/error.hpp"
+#include "comm/nccl/nccl_communicator.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

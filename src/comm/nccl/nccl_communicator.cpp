@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nccl/nccl_communicator.hpp"
+#include "comm/nccl/nccl_communicator.hpp"
 
 #include <cstdlib>
 #include <exception>
@@ -7,10 +7,10 @@
 #include <string>
 #include <utility>
 
-#include "zea/comm/launch_order.hpp"
-#include "zea/comm/pci_device.hpp"
-#include "zea/comm/visible_gpus.hpp"
-#include "zea/core/error.hpp"
+#include "comm/launch_order.hpp"
+#include "comm/pci_device.hpp"
+#include "comm/visible_gpus.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

@@ -9,7 +9,7 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#include "zea/comm/communicator.hpp"
+#include "comm/communicator.hpp"
 
 namespace zea {
 

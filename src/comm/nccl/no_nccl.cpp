@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands for nccl_collectives.cpp where NCCL or the CUDA runtime was not found, or not wanted.
-#include "zea/comm/captured_graph.hpp"
-#include "zea/comm/communicator.hpp"
-#include "zea/comm/launch_order.hpp"
-#include "zea/comm/visible_gpus.hpp"
-#include "zea/core/error.hpp"
+#include "comm/captured_graph.hpp"
+#include "comm/communicator.hpp"
+#include "comm/launch_order.hpp"
+#include "comm/visible_gpus.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "node/chained_work.hpp"
+#include "comm/node/chained_work.hpp"
 
 #include <exception>
 #include <utility>

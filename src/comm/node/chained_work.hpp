@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "progress.hpp"
+#include "comm/progress.hpp"
 
 namespace zea {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "node/handover.hpp"
+#include "comm/node/handover.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -15,7 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

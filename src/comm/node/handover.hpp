@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "node/segment.hpp"
+#include "comm/node/segment.hpp"
 
 namespace zea {
 

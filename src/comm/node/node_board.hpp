@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "node/shared_memory.hpp"
+#include "comm/node/shared_memory.hpp"
 
 namespace zea {
 

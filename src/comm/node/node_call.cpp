@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "node/node_call.hpp"
+#include "comm/node/node_call.hpp"
 
 #include <algorithm>
 #include <numeric>
 
-#include "reduce_elements.hpp"
+#include "comm/reduce_elements.hpp"
 
 namespace zea {
 

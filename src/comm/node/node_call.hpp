@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "zea/comm/collectives.hpp"
+#include "comm/collectives.hpp"
 
 namespace zea {
 

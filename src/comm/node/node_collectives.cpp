@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "node/node_collectives.hpp"
+#include "comm/node/node_collectives.hpp"
 
 #include <cstring>
 #include <utility>
 
-#include "node/node_work.hpp"
+#include "comm/node/node_work.hpp"
 
 namespace zea {
 

@@ -6,10 +6,10 @@
 #include <memory>
 #include <string>
 
-#include "node/node_board.hpp"
-#include "node/node_call.hpp"
-#include "node/shared_memory.hpp"
-#include "zea/comm/communicator.hpp"
+#include "comm/communicator.hpp"
+#include "comm/node/node_board.hpp"
+#include "comm/node/node_call.hpp"
+#include "comm/node/shared_memory.hpp"
 
 namespace zea {
 

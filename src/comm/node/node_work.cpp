@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "node/node_work.hpp"
+#include "comm/node/node_work.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -8,11 +8,11 @@
 #include <optional>
 #include <vector>
 
-#include "node/node_board.hpp"
-#include "node/node_call.hpp"
-#include "node/shared_memory.hpp"
-#include "node/window_relay.hpp"
-#include "progress.hpp"
+#include "comm/node/node_board.hpp"
+#include "comm/node/node_call.hpp"
+#include "comm/node/shared_memory.hpp"
+#include "comm/node/window_relay.hpp"
+#include "comm/progress.hpp"
 
 namespace zea {
 

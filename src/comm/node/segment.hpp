@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "zea/core/descriptor.hpp"
+#include "core/descriptor.hpp"
 
 namespace zea {
 

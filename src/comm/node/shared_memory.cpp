@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "node/shared_memory.hpp"
+#include "comm/node/shared_memory.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -7,8 +7,8 @@
 #include <functional>
 #include <utility>
 
-#include "node/handover.hpp"
-#include "zea/core/error.hpp"
+#include "comm/node/handover.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "node/segment.hpp"
-#include "zea/comm/collectives.hpp"
+#include "comm/collectives.hpp"
+#include "comm/node/segment.hpp"
 
 namespace zea {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "node/two_level_collectives.hpp"
+#include "comm/node/two_level_collectives.hpp"
 
 #include <utility>
 
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea {
 namespace {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "node/chained_work.hpp"
-#include "node/node_collectives.hpp"
+#include "comm/node/chained_work.hpp"
+#include "comm/node/node_collectives.hpp"
 
 namespace zea {
 

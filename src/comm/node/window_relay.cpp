@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "node/window_relay.hpp"
+#include "comm/node/window_relay.hpp"
 
 #include <algorithm>
 #include <cstring>

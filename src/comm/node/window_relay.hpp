@@ -4,8 +4,8 @@
 // theirs, and empties theirs of the results; while one window is combined the next is filled.
 #pragma once
 
-#include "node/node_board.hpp"
-#include "node/node_call.hpp"
+#include "comm/node/node_board.hpp"
+#include "comm/node/node_call.hpp"
 
 namespace zea {
 

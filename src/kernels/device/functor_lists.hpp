@@ -3,14 +3,14 @@
 // instantiated.
 #pragma once
 
-#include "blockwise_functors.hpp"
-#include "flat_functors.hpp"
-#include "gelu_functors.hpp"
-#include "head_norm_functors.hpp"
-#include "logit_functors.hpp"
-#include "merge_functors.hpp"
-#include "norm_functors.hpp"
-#include "row_functors.hpp"
+#include "kernels/blockwise_functors.hpp"
+#include "kernels/flat_functors.hpp"
+#include "kernels/gelu_functors.hpp"
+#include "kernels/head_norm_functors.hpp"
+#include "kernels/logit_functors.hpp"
+#include "kernels/merge_functors.hpp"
+#include "kernels/norm_functors.hpp"
+#include "kernels/row_functors.hpp"
 
 #define ZEA_FOR_ROW_FUNCTORS_OF(visit, T)                                                          \
   visit(NormaliseRow<T>) visit(NormaliseRowBackward<T>) visit(SumNormGradients<T>)                 \

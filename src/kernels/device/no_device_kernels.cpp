@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A build without a CUDA compiler: tensors on devices take libtorch's operations.
-#include "device/functor_lists.hpp"
-#include "device/launch_items.hpp"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
+#include "kernels/device/functor_lists.hpp"
+#include "kernels/device/launch_items.hpp"
 
 namespace zea::detail {
 

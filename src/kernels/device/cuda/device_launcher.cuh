@@ -8,9 +8,9 @@
 
 #include <algorithm>
 
-#include "device/functor_lists.hpp"
-#include "device/launch_items.hpp"
-#include "zea/core/error.hpp"
+#include "kernels/device/functor_lists.hpp"
+#include "kernels/device/launch_items.hpp"
+#include "core/error.hpp"
 
 namespace zea::detail {
 

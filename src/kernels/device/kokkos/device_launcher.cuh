@@ -2,9 +2,9 @@
 // The launcher of a build with a Kokkos that has CUDA.
 #pragma once
 
-#include "device/functor_lists.hpp"
-#include "device/launch_items.hpp"
-#include "kokkos_items.hpp"
+#include "kernels/device/functor_lists.hpp"
+#include "kernels/device/launch_items.hpp"
+#include "kernels/device/kokkos/kokkos_items.hpp"
 
 namespace zea::detail {
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "lanes.hpp"
+#include "kernels/lanes.hpp"
 
 namespace zea::detail {
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "device_launcher.cuh"
-#include "zea/core/error.hpp"
+#include "core/error.hpp"
 
 namespace zea::detail {
 namespace {

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/answer.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "app/build_text.hpp"
+#include "core/printable.hpp"
+#include "deck/deck.hpp"
+#include "estimate/choose_recomputation.hpp"
+#include "estimate/compare_layouts.hpp"
+#include "estimate/describe_pipeline.hpp"
+#include "estimate/describe_ranks.hpp"
+#include "estimate/describe_steps.hpp"
+#include "files/durable_file.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "kernels/matmul.hpp"
+#include "train/draw_samples.hpp"
+#include "train/profile.hpp"
+
+namespace zea {
+namespace {
+
+/// --profile: a file of measured costs.
+std::string profile(const CommandLine& line) {
+  const KernelRuntime kernels;
+  const Start start = read_start(line, 1);
+  const Profile measured = profile_units(start.options, start.config_json);
+  write_text_durably(line.profile, measured.json);
+  return measured.table + "written to " + line.profile + ", for mesh.profile\n";
+}
+
+/// The data of a plan, as far as it is there.
+struct PlannedData {
+  std::unique_ptr<Dataset> train, eval;
+  std::string notes;  ///< on what is not there yet
+};
+
+bool is_missing(const std::string& path) {
+  std::error_code fault;  // whatever else is wrong is told by opening it
+  return std::filesystem::status(path, fault).type() == std::filesystem::file_type::not_found;
+}
+
+/// Opens and checks what a run would, and refuses what it would refuse.
+PlannedData open_planned(const Start& start, const Plan& plan) {
+  const Options& options = plan.options;
+  const auto missing = [](const std::string& key, const std::string& path) {
+    return "note: " + key + " = \"" + path +
+           "\" is not there yet, so nothing of it is checked; a run needs it\n";
+  };
+  PlannedData data;
+  if (options.run.mode == RunMode::Train) {
+    for (const DataSource& set : options.data.train.sets)
+      if (is_missing(set.path)) data.notes += missing("data.train", set.path);
+    if (data.notes.empty()) {
+      data.train = open_checked(options.data.train, plan);
+    } else {
+      for (const DataSource& set : options.data.train.sets)
+        if (!is_missing(set.path)) open_checked(set.path, plan);
+    }
+  }
+  const std::string& eval = options.data.eval;
+  if (!eval.empty() && is_missing(eval))
+    data.notes += missing("data.eval", eval);
+  else
+    data.eval = open_checked_eval(plan);
+  for (const std::string& note : notes_on_data(start, data.train.get(), data.eval.get()))
+    data.notes += "note: " + note + "\n";
+  return data;
+}
+
+/// A run would refuse them in its first steps.
+void read_all(const StepSamples& samples) {
+  for (int64_t number = 0; number < std::ssize(samples.index); ++number) samples.tokens(number);
+}
+
+std::string plan_text(const CommandLine& line, int ranks) {
+  const Start start = read_start(line, ranks);
+  Plan plan = make_fitting_plan(start.options, start.config_json, ranks, start.profile);
+  if (start.weights && !start.weights->has_weights()) plan.notes.push_back(start.weights->note());
+  const PlannedData data = open_planned(start, plan);
+  const StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
+  read_all(samples);
+  const RankOrder order =
+      order_ranks(plan.mesh, even_nodes(ranks, line.ranks_per_node), plan.options.mesh.order);
+  const NarrowProducts products = narrow_products();
+  return describe(plan, products) + start.note + "\n" + describe_ranks(plan, order, samples) +
+         data.notes + describe_steps(plan, samples, facts_of(plan, samples, products)) +
+         list_passes(plan) + "\n# the deck with every key\n\n" + echo_deck(start.options);
+}
+
+/// The settings that decide which samples are drawn: layouts are compared by the same ones.
+std::vector<std::pair<std::string, std::string>> drawn_by(const Options& options) {
+  std::string sets;
+  for (const DataSource& set : options.data.train.sets)
+    sets += (sets.empty() ? "" : ", ") + set.path + " (weight " + std::to_string(set.weight) + ")";
+  return {{"run.mode", options.run.mode.name()},
+          {"run.seed", std::to_string(options.run.seed)},
+          {"data.train", sets},
+          {"data.eval", options.data.eval},
+          {"data.shuffle", options.data.shuffle ? "true" : "false"},
+          {"eval.samples", std::to_string(options.eval.samples)},
+          {"schedule.steps", std::to_string(options.schedule.steps)},
+          {"schedule.global_batch", std::to_string(options.schedule.global_batch)}};
+}
+
+void check_same_samples(const Options& first, const Options& other) {
+  const auto of_first = drawn_by(first), of_other = drawn_by(other);
+  for (size_t key = 0; key < of_first.size(); ++key)
+    if (of_first[key] != of_other[key])
+      throw DeckError(of_other[key].first + " is " + of_other[key].second + ", and " +
+                      of_first[key].second +
+                      " in the first layout; layouts are compared by the same samples, so keep it");
+}
+
+/// Encoders' names and tokens of an item: made-up samples have these.
+std::string items_of(const ModelSpec& model) {
+  std::string text;
+  for (const EncoderSpec& encoder : model.encoders)
+    text += encoder.name + " " + std::to_string(encoder.item_shape().features) + ", ";
+  return text;
+}
+
+/// --compare: the layout of the command line and the others.
+class Comparison {
+ public:
+  Comparison(const CommandLine& line, int ranks) : line_(line), ranks_(ranks) {}
+
+  std::string text() {
+    CommandLine own = line_;
+    own.compare.clear();
+    const std::string base = line_.deck.empty() ? "-r " + line_.restart : line_.deck;
+    layouts_.push_back(compared(base, own));
+    for (const std::string& entry : line_.compare) {
+      try {
+        layouts_.push_back(compared(entry, line_of_layout(line_, entry)));
+      } catch (const Error& error) {
+        layouts_.push_back({.name = entry, .refusal = error.what()});
+      }
+    }
+    return notes_ + compare_layouts(heading_, layouts_);
+  }
+
+ private:
+  ComparedLayout compared(const std::string& name, const CommandLine& line) {
+    const Start start = read_start(line, ranks_);
+    if (first_) check_same_samples(*first_, start.options);
+    const Plan plan = make_fitting_plan(start.options, start.config_json, ranks_, start.profile);
+    const PlannedData data = open_planned(start, plan);
+    StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
+    if (!first_) {
+      first_ = start.options;
+      notes_ = data.notes;
+      items_ = items_of(plan.model);
+      heading_ = samples.steps_text(plan) + (samples.is_real ? " of " : ": ") + samples.source;
+      if (!samples.is_real) made_up_ = samples;
+    } else if (made_up_) {
+      if (items_of(plan.model) != items_)
+        throw DeckError(
+            "the model has other encoders than that of the first layout, so its "
+            "samples cannot be the same; compare layouts of one model");
+      samples = *made_up_;
+    }
+    const NarrowProducts products = narrow_products();
+    ComparedLayout layout{.name = name, .facts = facts_of(plan, samples, products)};
+    layout.world_size = plan.world_size();
+    layout.replicas = plan.mesh.replicas();
+    const auto places = estimate_places(plan, predicted_microbatches(plan), products);
+    for (const MemoryEstimate& place : places)
+      layout.full_bytes = std::max(layout.full_bytes, place.total());
+    return layout;
+  }
+
+  const CommandLine& line_;
+  const int ranks_;
+  std::string notes_, heading_, items_;
+  std::optional<Options> first_;
+  std::optional<StepSamples> made_up_;
+  std::vector<ComparedLayout> layouts_;
+};
+
+}  // namespace
+
+std::vector<std::string> notes_on_data(const Start& start, const Dataset* train,
+                                       const Dataset* eval, const SharedOpening& opening) {
+  std::vector<std::string> notes = notes_of({train, eval}, start.source(), opening);
+  if (train && start.checkpoint)
+    notes.push_back(compare_data(*train, start.checkpoint->position(), start.options.data));
+  std::erase(notes, "");
+  return notes;
+}
+
+StepSamples first_samples(const Start& start, const Plan& plan, const Dataset* train,
+                          const Dataset* eval) {
+  const bool trains = plan.options.run.mode == RunMode::Train;
+  const Dataset* const dataset = trains ? train : eval;
+  if (dataset == nullptr) return made_up_samples(plan);
+  const int64_t first = trains && start.checkpoint ? start.checkpoint->position().step : 0;
+  return draw_samples(plan, *dataset, trains ? "data.train" : "data.eval", first);
+}
+
+ExitCode answer(const CommandLine& line) {
+  std::string text;
+  const int ranks = std::max(1, line.ranks);
+  if (line.show_help)
+    text = line.help_key.empty() ? help_text() : key_help(line.help_key);
+  else if (line.show_manual)
+    text = manual_text();
+  else if (line.show_version)
+    text = version_text();
+  else if (line.show_build)
+    text = build_text();
+  else if (!line.profile.empty())
+    text = profile(line);
+  else if (!line.compare.empty())
+    text = Comparison(line, ranks).text();
+  else
+    text = plan_text(line, ranks);
+  std::fputs(printable(text).c_str(), stdout);
+  return ExitCode::Done;
+}
+
+}  // namespace zea

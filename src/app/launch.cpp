@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/launch.hpp"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "app/answer.hpp"
+#include "app/build_text.hpp"
+#include "app/start.hpp"
+#include "checkpoint/load_weights.hpp"
+#include "comm/agree.hpp"
+#include "comm/node_cores.hpp"
+#include "comm/node_memory.hpp"
+#include "comm/node_notes.hpp"
+#include "comm/recorded_collectives.hpp"
+#include "core/formatted.hpp"
+#include "core/host_name.hpp"
+#include "core/printable.hpp"
+#include "deck/deck.hpp"
+#include "estimate/choose_recomputation.hpp"
+#include "estimate/describe_ranks.hpp"
+#include "estimate/describe_steps.hpp"
+#include "estimate/peak_tflops.hpp"
+#include "files/durable_file.hpp"
+#include "io/companions.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "kernels/matmul.hpp"
+#include "parallel/device.hpp"
+#include "parallel/tensor_bytes.hpp"
+#include "preflight/measure_nodes.hpp"
+#include "preflight/verdict.hpp"
+#include "train/run_directory.hpp"
+#include "train/trainer.hpp"
+#include "train/training_data.hpp"
+#include "watch/watchdog.hpp"
+
+namespace zea {
+namespace {
+
+/// For reading the deck and opening what it names, before it is known how long the run may stand
+/// still.
+constexpr double kStartSeconds = 1800;
+/// For what zea --check-node does at a time.
+constexpr double kCheckSeconds = 180;
+
+/// A new run does not mix its checkpoints with those of an earlier one.
+void check_no_checkpoints(const std::string& directory) {
+  const std::vector<CheckpointEntry> there = list_checkpoints(directory + "/checkpoints");
+  if (!there.empty())
+    throw DeckError("the run directory " + directory +
+                    " holds checkpoints of an earlier run (the newest is " + there.back().path +
+                    "); go on with -r " + directory + ", or choose another directory with -d");
+}
+
+/// A run that goes on elsewhere does not either: it would remove those that are older than its own.
+void check_own_checkpoints(const std::string& directory, const StateSource& from) {
+  for (const CheckpointEntry& entry : list_checkpoints(directory + "/checkpoints"))
+    if (const std::optional<std::string> run = run_id_of(entry.path); run && *run != from.run_id())
+      throw DeckError("the run directory " + directory +
+                      " holds checkpoints of another run than that of " + from.describe() +
+                      " (one is " + entry.path + "); choose another directory with -d");
+}
+
+std::string make_run_id(Collectives& control) {
+  uint64_t id = 0;
+  if (control.rank() == 0)
+    id = (static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}();
+  control.broadcast(&id, 1, DType::Int64, 0).wait();
+  return formatted("%016lx", static_cast<unsigned long>(id));
+}
+
+/// Thrown by all ranks when what they read of a checkpoint is damaged.
+struct UnreadableCheckpoint : WeightsError {
+  UnreadableCheckpoint(std::string checkpoint, const std::string& message)
+      : WeightsError(message), path(std::move(checkpoint)) {}
+  std::string path;
+};
+
+TrainPosition resume(Engine& engine, Collectives& control, const StateSource& checkpoint,
+                     int cores) {
+  try {
+    return read_checkpoint(engine, control, checkpoint, cores);
+  } catch (const WeightsError& error) {
+    throw UnreadableCheckpoint(checkpoint.describe(), error.what());
+  }
+}
+
+/// The ranks of a run under the plan's numbers, and who watches them: what each rank of this node
+/// is doing stands in memory that the watchdogs of all of them read.
+struct WatchedRanks {
+  WatchedRanks(Communicator of_plan, const World& world, const Start& start, const GiveUp& give_up)
+      : ranks(std::move(of_plan)),
+        records(NodeMemory::build(ranks, static_cast<int64_t>(ActionRecord::memory_bytes()),
+                                  world.node_of_rank()[world.rank()])),
+        record(records.own()),
+        real_control(make_mpi_collectives(ranks)),
+        control(make_recorded_collectives(*real_control, record, "control")) {
+    const double deadline = start.options.run.watchdog_seconds;
+    if (deadline > 0)
+      watchdog.emplace(records, record,
+                       WatchdogOptions{deadline, start.directory, ranks.size(), give_up});
+  }
+
+  bool is_root() const { return ranks.rank() == 0; }
+
+  Communicator ranks;
+  NodeMemory records;
+  ActionRecord record;
+  std::unique_ptr<Collectives> real_control, control;
+  std::optional<Watchdog> watchdog;
+};
+
+struct OpenedDevice {
+  at::Device device = at::kCPU;
+  std::string gpu;  ///< as its maker calls it; empty: none
+};
+
+OpenedDevice open_device_of(const Start& start, WatchedRanks& ranks, const World& world) {
+  const ActionRecord::Action action(ranks.record, "open the device");
+  const RunOptions& run = start.options.run;
+  OpenedDevice opened;
+  if (run.device == DeviceKind::Cpu) return opened;
+  std::vector<VisibleGpu> own;
+  agree(*ranks.control, [&] { own = find_gpus(run.device); });
+  const std::vector<std::vector<VisibleGpu>> seen = gpus_on_node(world, own);
+  agree(*ranks.control, [&] { opened.device = open_device(run, seen, world.local_rank()); });
+  opened.gpu = own[static_cast<size_t>(opened.device.index())].name;
+  return opened;
+}
+
+/// TFLOP/s of all ranks together; 0: of one it is not known. Collective.
+double peak_of_ranks(const Plan& plan, const std::string& gpu, WatchedRanks& ranks, Log& log) {
+  const double own = peak_tflops(plan, gpu);
+  double all = own, least = own;
+  ranks.control->all_reduce(&all, 1, DType::Float64, ReduceOp::Sum).wait();
+  ranks.control->all_reduce(&least, 1, DType::Float64, ReduceOp::Min).wait();
+  if (least == 0) return 0;
+  log.info(formatted("MFU is of %.4g TFLOP/s of %d ranks (", all, plan.world_size()) +
+           (plan.options.run.peak_tflops > 0 ? "run.peak_tflops" : gpu) + ")");
+  return all;
+}
+
+/// Tokenizer and the like, for whoever makes a model of the run where its weights came from is not.
+void keep_companions(const Start& start) {
+  if (start.weights)
+    return write_companions(*start.weights, start.directory + "/" + kCompanionFolder);
+  if (start.checkpoint->companions().empty()) return;
+  const std::string run = run_of_checkpoint(start.checkpoint->describe());
+  std::error_code not_there;
+  if (!std::filesystem::equivalent(run, start.directory, not_there))
+    write_companions(*start.checkpoint, start.directory + "/" + kCompanionFolder);
+}
+
+/// The root rank makes and locks it; no other run writes there from then on.
+void open_directory(const Start& start, WatchedRanks& ranks,
+                    std::optional<RunDirectory>& directory) {
+  const ActionRecord::Action action(ranks.record, "open the run directory");
+  agree_on_root(*ranks.control, [&] {
+    directory.emplace(start.directory);
+    if (ranks.watchdog) {
+      ranks.watchdog->clear_directory();
+      // At once: a rank that hangs from here on keeps all from agreeing, and its report is a file.
+      ranks.watchdog->use_directory();
+    }
+    if (start.options.run.mode != RunMode::Train) return;
+    if (start.checkpoint)
+      check_own_checkpoints(start.directory, *start.checkpoint);
+    else
+      check_no_checkpoints(start.directory);
+    directory->write_deck(echo_deck(start.options));
+    keep_companions(start);
+    remove_unfinished(start.directory + "/checkpoints", [&] { ranks.record.moved(); });
+  });
+  if (!ranks.watchdog) return;
+  agree(*ranks.control, [&] {
+    if (!ranks.is_root()) ranks.watchdog->use_directory();
+  });
+}
+
+Log open_log(const Start& start, WatchedRanks& ranks) {
+  const ActionRecord::Action action(ranks.record, "open the log");
+  return {ranks.is_root(), start.directory + "/log.txt"};
+}
+
+/// Nodes that do not see each other's files cannot tell each other that they go on. Collective.
+std::string note_of_directory(const Start& start, WatchedRanks& ranks) {
+  int64_t cut_off = ranks.watchdog && !ranks.watchdog->sees_first_node();
+  ranks.control->all_reduce(&cut_off, 1, DType::Int64, ReduceOp::Sum).wait();
+  if (cut_off == 0) return "";
+  return "the run directory " + start.directory +
+         " is not the same on all nodes: " + std::to_string(cut_off) + " of " +
+         std::to_string(ranks.records.nodes().size()) +
+         " nodes do not see what rank 0 writes there. Checkpoints need that, and without it each "
+         "node judges alone whether the run hangs (run.watchdog_seconds)";
+}
+
+void warn_of_start(const Start& start, WatchedRanks& ranks,
+                   const std::optional<RunDirectory>& directory, Log& log) {
+  for (const std::string& note :
+       {directory ? directory->note() : "", note_of_directory(start, ranks), start.note,
+        start.weights ? start.weights->note() : "",
+        start.checkpoint ? start.checkpoint->note() : ""})
+    if (!note.empty()) log.warn(note);
+}
+
+struct RunData {
+  std::unique_ptr<Dataset> train, eval;  ///< null where there is none
+};
+
+RunData open_data(const Start& start, const Plan& plan, WatchedRanks& ranks, Log& log) {
+  const ActionRecord::Action action(ranks.record, "open the data");
+  RunData data;
+  const SharedOpening opening = shared_by(*ranks.control, ranks.record);
+  if (plan.options.run.mode == RunMode::Train)
+    data.train = open_checked(plan.options.data.train, plan, opening);
+  data.eval = open_checked_eval(plan, opening);
+  for (const std::string& note : notes_on_data(start, data.train.get(), data.eval.get(), opening))
+    log.warn(note);
+  return data;
+}
+
+/// Describes the first steps' samples, on the root rank. Collective.
+std::string describe_samples(const Start& start, const Plan& plan, const RankOrder& order,
+                             const RunData& data, WatchedRanks& ranks) {
+  const ActionRecord::Action action(ranks.record, "plan the first steps");
+  std::string text;
+  agree_on_root(*ranks.control, [&] {
+    const StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
+    text = describe_ranks(plan, order, samples) +
+           describe_steps(plan, samples, facts_of(plan, samples, narrow_products()));
+  });
+  return text;
+}
+
+/// For each rank of this node. Collective.
+double count_cores(WatchedRanks& ranks, const World& world) {
+  const ActionRecord::Action action(ranks.record, "count the cores");
+  return cores_per_rank(world);
+}
+
+/// The values that the run begins with. Nothing else wants `cores` yet, so that run.threads, which
+/// are one where a GPU computes, do not bound it.
+TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, int cores, Log& log) {
+  const ActionRecord::Action action(ranks.record, "load the weights");
+  if (start.checkpoint) {
+    const TrainPosition position = resume(engine, *ranks.control, *start.checkpoint, cores);
+    log.info("resumed " + start.checkpoint->describe());
+    return position;
+  }
+  if (start.options.run.mode == RunMode::Train)
+    if (const std::string rounded = describe_rounded(engine.plan(), *start.weights);
+        !rounded.empty())
+      log.info(rounded);
+  agree(*ranks.control, [&] { load_weights(engine, *start.weights, cores); });
+  if (start.options.model.sync_module_states) engine.broadcast_weights();
+  return {};
+}
+
+/// Those behind what the run goes on from, once that was read: it writes them anew.
+void clear_later_steps(const Start& start, const TrainPosition& position, WatchedRanks& ranks,
+                       Log& log) {
+  std::vector<std::string> aside;
+  agree_on_root(*ranks.control,
+                [&] { aside = set_aside_later(start.directory + "/checkpoints", position.step); });
+  for (const std::string& path : aside)
+    log.warn("a later checkpoint is set aside, since the run goes on before it: " + path);
+}
+
+/// How this rank, which has so many cores, loads samples.
+LoaderOptions loading_here(const Plan& plan, int rank, double cores) {
+  LoaderOptions loading = loading_on(plan, rank);
+  if (plan.options.data.decoding_threads == 0 && !plan.model.encoders.empty())
+    loading.threads = threads_on(cores, plan.options);
+  return loading;
+}
+
+/// What of the data set is computed once.
+FeatureCaches keep_features(const Start& start, WatchedRanks& ranks, Engine& engine,
+                            const Dataset& train, const LoaderOptions& loading, Log& log) {
+  const ActionRecord::Action action(ranks.record, "cache features");
+  return cache_features({.engine = engine,
+                         .control = *ranks.control,
+                         .train = train,
+                         .loading = loading,
+                         .weights = start.source(),
+                         .log = log});
+}
+
+/// What starts of one run have in common: the later ones pass over what was found to be damaged.
+struct Starts {
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  std::vector<DamagedCheckpoint> damaged;
+  std::optional<StopSignals> signals;  ///< heard from the first on: a request holds for all
+};
+
+void broadcast_text(Collectives& control, std::string& text) {
+  auto bytes = static_cast<int64_t>(text.size());
+  control.broadcast(&bytes, 1, DType::Int64, 0).wait();
+  text.resize(static_cast<size_t>(bytes));
+  control.broadcast(text.data(), bytes, DType::UInt8, 0).wait();
+}
+
+/// What -r names, as the root rank sees it: others may see less of a file system that they share.
+std::optional<ResolvedCheckpoint> find_restart(const CommandLine& line, const Starts& starts,
+                                               Collectives& control) {
+  if (line.restart.empty()) return std::nullopt;
+  ResolvedCheckpoint found;
+  agree_on_root(control, [&] { found = resolve_checkpoint(line.restart, starts.damaged); });
+  broadcast_text(control, found.path);
+  broadcast_text(control, found.note);
+  return found;
+}
+
+/// Of an evaluation by itself: the wall limit leaves twice the time that the last batch took.
+std::function<bool()> leaves_between_batches(StopRequest& stop, Log& log) {
+  return [&stop, &log, last = stop.elapsed_seconds()]() mutable {
+    const double now = stop.elapsed_seconds();
+    const bool leaves = stop.poll(2 * (now - std::exchange(last, now))).leave > 0;
+    if (leaves && !stop.note().empty()) log.info(stop.note());
+    return leaves;
+  };
+}
+
+/// A run on ranks: everything is made here, in order, and handed to the loop. `rank` becomes this
+/// rank's number in the plan.
+ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_bytes, Starts& starts,
+                  const GiveUp& give_up, int& rank) {
+  std::optional<std::jthread> start_limit = limit_start(kStartSeconds, give_up);
+  const auto heed_options = [&start_limit](const Options& options) {
+    if (options.run.watchdog_seconds == 0) start_limit.reset();
+  };
+  Communicator all = world.communicator();
+  Start start;
+  const std::unique_ptr<Collectives> of_all = make_mpi_collectives(all);
+  const std::optional<ResolvedCheckpoint> restart = find_restart(line, starts, *of_all);
+  agree(*of_all, [&] { start = read_start(line, world.size(), restart, heed_options); });
+  const Plan plan =
+      make_fitting_plan(start.options, start.config_json, world.size(), start.profile);
+  const RankOrder order = order_ranks(plan.mesh, world.node_of_rank(), plan.options.mesh.order);
+  // From here on this rank is the logical one of its place; nothing below knows another number.
+  if (!order.is_identity()) all = all.reordered(order.logical_of_world[world.rank()], "ranks");
+  rank = all.rank();
+  WatchedRanks ranks(std::move(all), world, start, give_up);
+  start_limit.reset();
+  // From here on signals are requests, and the wall limit runs: loading may take long.
+  if (!starts.signals) starts.signals.emplace();
+  StopRequest stop(start.directory, ranks.is_root(), line.wall_seconds, starts.begin);
+  const auto [device, gpu] = open_device_of(start, ranks, world);
+  at::set_num_threads(static_cast<int>(start.options.run.threads));
+
+  std::optional<RunDirectory> directory;
+  open_directory(start, ranks, directory);
+  Log log = open_log(start, ranks);
+  MetricsFile metrics(ranks.is_root() ? start.directory + "/metrics.jsonl" : "");
+  warn_of_start(start, ranks, directory, log);
+  log.info(describe(plan, narrow_products()));
+
+  const RunData data = open_data(start, plan, ranks, log);
+  log.info(describe_samples(start, plan, order, data, ranks));
+  Mesh mesh(ranks.ranks, plan.mesh, collectives_of(device), &ranks.record);
+  Engine engine(plan, mesh, device);
+  const NodeNote of_node{world.node_of_rank()[world.rank()], host_name(), mesh.note()};
+  if (const auto note = note_of_nodes(*ranks.control, of_node); !note.empty()) log.warn(note);
+  const double cores = count_cores(ranks, world);
+  const TrainPosition position = load(start, ranks, engine, static_cast<int>(cores), log);
+  const LoaderOptions loading = loading_here(plan, rank, cores);
+  if (start.options.run.mode != RunMode::Train) {
+    const EvaluationOutput output{.step = position.step,
+                                  .seconds = stop.elapsed_seconds(),
+                                  .directory = start.directory,
+                                  .is_leave_asked = leaves_between_batches(stop, log),
+                                  .counts_part = true};
+    const bool is_whole =
+        evaluate_and_report(engine, *ranks.control, *data.eval, loading, log, metrics, output);
+    return is_whole ? ExitCode::Done : ExitCode::Requeue;
+  }
+
+  if (start.checkpoint) clear_later_steps(start, position, ranks, log);
+  const FeatureCaches features = keep_features(start, ranks, engine, *data.train, loading, log);
+  if (ranks.is_root() && start.options.log.tensorboard)
+    metrics.write_events(start.directory + "/tensorboard", position.step + 1);
+  Optimizer optimizer(engine);
+  return Trainer(
+             {.engine = engine,
+              .optimizer = optimizer,
+              .control = *ranks.control,
+              .train = *data.train,
+              .eval = data.eval.get(),
+              .loading = loading,
+              .features = features,
+              .stop = stop,
+              .log = log,
+              .metrics = metrics,
+              .tensor_bytes = tensor_bytes,
+              .products = narrow_products(),
+              .peak_tflops = peak_of_ranks(plan, gpu, ranks, log),
+              .run_directory = start.directory,
+              .run_id = start.checkpoint ? start.checkpoint->run_id() : make_run_id(*ranks.control),
+              .deck = echo_deck(start.options),
+              .weights = &start.source(),
+              .resumed = start.resumed ? &*start.resumed : nullptr},
+             position)
+      .run();
+}
+
+/// --check-node: what every node is like, told by rank 0; all ranks end alike.
+ExitCode check_nodes(const CommandLine& line, World& world, const GiveUp& give_up) {
+  std::optional<std::jthread> start_limit = limit_start(kCheckSeconds, give_up);
+  Communicator all = world.communicator();
+  Start start;
+  agree(*make_mpi_collectives(all), [&] { start = read_check(line); });
+  double& deadline = start.options.run.watchdog_seconds;
+  deadline = std::min(deadline, kCheckSeconds);
+  WatchedRanks ranks(std::move(all), world, start, give_up);
+  start_limit.reset();
+  const Measurements measured =
+      measure_nodes(world, {start.options.run, start.directory, version()}, ranks.record);
+  int64_t is_sick = 0;
+  if (ranks.is_root()) {
+    const std::vector<Finding> findings = judge(measured);
+    std::fputs(printable(report(measured, findings)).c_str(), stdout);
+    is_sick = has_sick(findings);
+  }
+  ranks.control->broadcast(&is_sick, 1, DType::Int64, 0).wait();
+  return is_sick != 0 ? ExitCode::SickNode : ExitCode::Done;
+}
+
+/// Damage in the data of a checkpoint shows when it is read: a run then goes on from the newest one
+/// that is whole.
+ExitCode run(const CommandLine& line, World& world, const GiveUp& give_up, int& rank) {
+  const KernelRuntime kernels;
+  if (line.check_node) return check_nodes(line, world, give_up);
+  TensorBytes tensor_bytes;  // outlives all tensors
+  Starts starts;
+  for (;;) {
+    try {
+      return run_from(line, world, tensor_bytes, starts, give_up, rank);
+    } catch (const UnreadableCheckpoint& error) {
+      if (names_checkpoint(line.restart)) throw;
+      starts.damaged.push_back({error.path, error.what()});
+    } catch (const c10::OutOfMemoryError& error) {
+      throw StorageError(std::string("out of memory on the device: ") +
+                         error.what_without_backtrace() +
+                         "; take fewer tokens at once (data.row_tokens), or more ranks");
+    }
+  }
+}
+
+}  // namespace
+
+bool answers_without_ranks(int argc, const char* const* argv) {
+  try {
+    const CommandLine line = parse_command_line(argc, argv);
+    return line.show_help || line.show_version || line.show_build || line.show_manual ||
+           line.plan_only || !line.profile.empty();
+  } catch (const DeckError&) {
+    return false;  // told by the root rank
+  }
+}
+
+ExitCode launch(int argc, const char* const* argv, World* world, const GiveUp& give_up, int& rank) {
+  const CommandLine line = parse_command_line(argc, argv);
+  return world ? run(line, *world, give_up, rank) : answer(line);
+}
+
+}  // namespace zea

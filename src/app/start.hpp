@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run starts from, found out before ranks communicate: the command line's deck, and the
+// weights or the checkpoint that it names.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/retention.hpp"
+#include "deck/command_line.hpp"
+#include "deck/options.hpp"
+#include "io/model_source.hpp"
+#include "io/state_source.hpp"
+
+namespace zea {
+
+/// What a run starts from: the deck, the weights or the checkpoint, and where it writes.
+struct Start {
+  Options options;
+  std::unique_ptr<ModelSource> weights;     ///< null with a checkpoint
+  std::unique_ptr<StateSource> checkpoint;  ///< null for a new run
+  std::optional<Options> resumed;           ///< the deck that it was written under
+  std::string config_json;
+  std::string profile;  ///< what the file of mesh.profile holds
+  std::string directory;
+  std::string note;  ///< of how the checkpoint was found
+
+  /// The source of the engine's values.
+  const WeightsSource& source() const {
+    if (checkpoint) return *checkpoint;
+    return *weights;
+  }
+};
+
+/// For `ranks` ranks, from the checkpoint that `restart` is, or else what -r names. The `reader` of
+/// the options is told as soon as they are known: opening what they name may take long. Throws
+/// DeckError with all faults at once, WeightsError.
+Start read_start(const CommandLine& line, int ranks,
+                 const std::optional<ResolvedCheckpoint>& restart = {},
+                 const std::function<void(const Options&)>& reader = {});
+
+/// What zea --check-node needs of a start: options, and the run directory ("." without a deck), but
+/// neither model nor data. Throws DeckError.
+Start read_check(const CommandLine& line);
+
+}  // namespace zea

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Microbatches of decoding: prompts, whose keys and values the decoder keeps, and then of each
+// sample the next token alone.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "batch/make_microbatch.hpp"
+#include "layout/token_positions.hpp"
+
+namespace zea {
+
+/// Which of a sample's keys this rank has.
+struct KeptSample {
+  int64_t first_row = 0;        ///< of the cache
+  std::vector<int64_t> places;  ///< in the sample, ascending: of the tokens whose keys these are
+  TokenPosition turned_ahead = {};  ///< what follows the prompt turns as if it stood so much later
+};
+
+/// The keys of a microbatch's samples on this rank.
+struct KeptKeys {
+  std::shared_ptr<KeyCache> cache;
+  std::vector<KeptSample> samples;
+};
+
+/// A token behind all of its sample whose keys are kept.
+struct NextToken {
+  int64_t sample = 0;  ///< by number in the microbatch
+  int64_t id = 0;
+  int64_t place = 0;  ///< in its sample
+};
+
+/// As make_microbatch; the decoder's blocks write into the cache that `keys` becomes, which has
+/// room for `more` tokens of each sample.
+Microbatch make_prompt_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
+                                  const MicrobatchOptions& options, int64_t more, KeptKeys& keys);
+
+/// A token of some samples each, all of which attend to what precedes them. On every rank that
+/// shares the microbatch with the same `next`, of ascending samples. Their rows join `keys`.
+Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelSpec& model,
+                                const MicrobatchOptions& options, KeptKeys& keys);
+
+/// Whether a sample that grows from `before` to `after` tokens turns otherwise from its first token
+/// on (LongRoPE), so that kept keys are no longer its.
+bool turns_anew(const ModelSpec& model, int64_t before, int64_t after);
+
+}  // namespace zea

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Agreement on a risky step: ranks write or read their own files, and then either all of them go on
+// or all of them throw. A failure of one rank is thereby known to the others before they would wait
+// for it.
+#pragma once
+
+#include <functional>
+
+#include "comm/collectives.hpp"
+
+namespace zea {
+
+/// Runs `risky`, which must not communicate, on every rank. Returns when it returned on all of
+/// them. Otherwise every rank throws: one that failed its own exception, the others the message,
+/// number and exit code of the lowest rank that failed. Collective over `control`.
+void agree(Collectives& control, const std::function<void()>& risky);
+
+/// The same, with `risky` run on rank 0 alone.
+void agree_on_root(Collectives& control, const std::function<void()>& risky);
+
+}  // namespace zea

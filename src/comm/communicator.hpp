@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// A communicator that is owned: freed by its destructor, its errors returned as CommError and never
+// fatal inside MPI. Communicators made from one another share their progress: a wait on one lets
+// the work of all of them go on.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/collectives.hpp"
+
+namespace zea {
+
+class Progress;
+
+class Communicator {
+ public:
+  /// The color of ranks that take part in a split and get no communicator from it.
+  static constexpr int kNoColor = MPI_UNDEFINED;
+
+  /// A duplicate of `parent`, with a progress of its own. Collective over it.
+  static Communicator duplicate(MPI_Comm parent, const std::string& name);
+  /// A duplicate that shares the progress. Collective.
+  Communicator duplicate(const std::string& name) const;
+  /// Ranks of this communicator with equal `color` form one, in order of rank here; kNoColor gives
+  /// an empty one (size 0). Collective.
+  Communicator split(int color, const std::string& name) const;
+  /// The same ranks in the order of the `key` that each of them gives. Collective.
+  Communicator reordered(int key, const std::string& name) const;
+
+  Communicator(Communicator&&) noexcept;
+  Communicator& operator=(Communicator&&) noexcept;
+  /// Frees the communicator, unless an exception unwinds (the job is then about to be aborted).
+  ~Communicator();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return name_; }
+  MPI_Comm handle() const { return handle_; }
+  /// The lowest of the ranks that MPI says are on this rank's node, which names the node.
+  /// Collective.
+  int lowest_rank_of_node() const;
+  const std::shared_ptr<Progress>& progress() const { return progress_; }
+
+ private:
+  Communicator(MPI_Comm owned, std::string name, std::shared_ptr<Progress> progress);
+  void release() noexcept;
+
+  MPI_Comm handle_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 0;
+  std::string name_;
+  std::shared_ptr<Progress> progress_;
+};
+
+/// Throws CommError with MPI's own text unless `code` is MPI_SUCCESS.
+void check_mpi(int code, const char* call);
+
+/// Host collectives over a duplicate of the communicator. Making and destroying them is collective.
+std::unique_ptr<Collectives> make_mpi_collectives(const Communicator& communicator);
+
+/// The same with messages of at most `max_message_elements`, which must be equal on all ranks: lets
+/// a small test go where buffers beyond 2^31 elements go.
+std::unique_ptr<Collectives> make_chunked_mpi_collectives(const Communicator& communicator,
+                                                          int64_t max_message_elements);
+
+/// What ranks of a node may share.
+struct NodeOptions {
+  /// Which node this rank is on, as ranks of one communicator tell them apart; by default MPI's
+  /// answer.
+  std::optional<int> node;
+  /// The most shared memory that one rank asks for in one piece.
+  int64_t max_shared_bytes = std::numeric_limits<int64_t>::max();
+};
+
+/// Host collectives that meet in shared memory where ranks share a node: "node" where all do,
+/// "two-level" (shared memory inside, MPI between) where all nodes hold equally many ranks, in
+/// order. Elsewhere, and where the memory cannot be had (then note() says why), MPI. Collective.
+std::unique_ptr<Collectives> make_host_collectives(const Communicator& communicator);
+std::unique_ptr<Collectives> make_node_collectives(const Communicator& communicator,
+                                                   const NodeOptions& options);
+
+/// Gives the CUDA stream (cudaStream_t) that computes at the time of the call.
+using ComputeStream = void* (*)();
+
+/// Device collectives over NCCL on a stream of their own; the id travels over a duplicate of the
+/// communicator. The calling thread's current CUDA device is used. Throws CommError when this build
+/// has no NCCL.
+std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& communicator,
+                                                   ComputeStream compute_stream);
+
+/// Gives up all of them (Collectives::give_up) at once: NCCL's wait for what they have put into
+/// streams, which may stand there behind calls of others.
+void give_up_together(const std::vector<std::unique_ptr<Collectives>>& all);
+
+/// Whether this build has NCCL.
+bool has_nccl();
+
+/// CUDA devices that this process can use; 0 without NCCL, a driver or a device.
+int num_cuda_devices();
+
+}  // namespace zea

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mesh: the plan's groups of ranks as communicators, one per module, axis and shard group.
+// Built once, below main, from any communicator whose size is the plan's world size; so a test can
+// sweep layouts on sub-communicators. What a rank sends is counted by the group's name.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "core/action_record.hpp"
+#include "layout/axis.hpp"
+#include "layout/collective_volume.hpp"
+#include "layout/reduction.hpp"
+
+namespace zea {
+
+/// Makes the collectives of a communicator: MPI, strict or NCCL.
+using MakeCollectives = std::function<std::unique_ptr<Collectives>(const Communicator&)>;
+
+class Mesh {
+ public:
+  /// Collective over `world`, whose size must be shape.world_size(). What this rank's groups do is
+  /// written into `record`, which outlives the mesh; null: one of its own.
+  Mesh(const Communicator& world, MeshShape shape, MakeCollectives make,
+       ActionRecord* record = nullptr);
+
+  const MeshShape& shape() const { return shape_; }
+  int rank() const { return world_communicator_.rank(); }
+  ActionRecord& record() { return *record_; }
+
+  /// All ranks of the run.
+  Collectives& world() { return named("world"); }
+  /// The ranks of this rank's replica, of all modules: features travel among them.
+  Collectives& replica();
+
+  /// This rank's group that differs along `axes` (in any order) in `module`. Built by the
+  /// constructor for the axes of rank_groups(); any other combination, and a module that this rank
+  /// has no part of, is refused by InternalError.
+  Collectives& along(const std::string& module, const std::vector<Axis>& axes);
+
+  /// The tp ranks with the same KV head (ModuleGrid::kv_holders).
+  Collectives& kv_holders(const std::string& module);
+  /// The ranks at other stages with the same tied parameters (ModuleGrid::tied_stages).
+  Collectives& tied(const std::string& module);
+  /// The ranks of one of MeshShape::links in this replica, those of its lower range first: for the
+  /// outputs that travel over it, and for their gradients.
+  Collectives& outputs(const std::string& link);
+  Collectives& gradients(const std::string& link);
+  /// The cp ranks that exchange tokens for heads, and those between which keys travel.
+  Collectives& cp_inner(const std::string& module);
+  Collectives& cp_outer(const std::string& module);
+  /// The smaller group of ModuleGrid::shard_subgroup.
+  Collectives& shard_subgroup(const std::string& module);
+
+  /// Why ranks of this node do not meet in shared memory, in one sentence, where they do not;
+  /// buffers that were asked for since count, too.
+  std::string note() const;
+
+  /// Bytes that this rank has sent since the mesh was built, by the name of the group that it was
+  /// asked for: "llm.tp", "llm.cp_outer", "vision.dp_shard+dp_module+cp", "replica". Groups of the
+  /// same ranks share a communicator and are counted apart; those that sent nothing are left out.
+  Traffic traffic() const;
+  /// Adds what was sent without a call: by a graph of calls that were counted when it was made.
+  void count(const Traffic& sent);
+
+  /// Communicators that this rank has a part of, the world apart.
+  int num_groups() const { return static_cast<int>(groups_.size()); }
+
+ private:
+  using Ranks = std::vector<int>;
+  /// A group under one of its names.
+  struct Named {
+    int64_t sent_bytes = 0;
+    std::unique_ptr<Collectives> counted;
+    std::unique_ptr<Collectives> recorded;
+  };
+
+  /// Given up together while an exception unwinds, also that of a constructor.
+  struct Owned {
+    std::vector<std::unique_ptr<Collectives>> all;
+
+    ~Owned();
+    Collectives* add(std::unique_ptr<Collectives> collectives);
+  };
+
+  void build_link(const RankLink& link);
+  void build(const RankGroups& groups);
+  void add_name(const std::string& name, Collectives& group, const Ranks& members);
+  Collectives& named(const std::string& name);
+
+  MeshShape shape_;
+  std::unique_ptr<ActionRecord> own_record_;
+  ActionRecord* record_;
+  MakeCollectives make_;
+  Communicator world_communicator_;
+  Owned owned_;                           ///< of the world, groups and links
+  std::map<Ranks, Collectives*> groups_;  ///< of this rank
+  std::map<Ranks, std::string> every_;    ///< groups built by any rank, with their names
+  std::map<std::string, Named> by_name_;  ///< this rank's group of each name
+};
+
+}  // namespace zea

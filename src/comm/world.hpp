@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The guard of MPI: starts it first and ends it last. Only main makes one; everything below
+// receives a communicator.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+
+namespace zea {
+
+class World {
+ public:
+  /// Starts MPI (funneled). Sets first, where the user has not, that waiting ranks yield their core
+  /// and that NCCL launches in the order of the calls.
+  World(int* argc, char*** argv);
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+  /// Ends MPI, unless an exception unwinds: the other ranks would be waited for.
+  ~World();
+
+  int rank() const { return world_->rank(); }
+  int size() const { return world_->size(); }
+  /// This rank's place among the ranks of its node: chooses the device.
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return local_size_; }
+  /// The node of each rank, named by the lowest rank on it.
+  const std::vector<int>& node_of_rank() const { return node_of_rank_; }
+
+  /// A duplicate of all ranks. Collective.
+  Communicator communicator() const { return world_->duplicate("world"); }
+
+  /// Whether every rank comes here within `seconds`: tells a failure of all from a failure of one.
+  bool meets_within(double seconds) const;
+
+  /// Ends all ranks of the job with this exit code.
+  void abort(int code) const;
+
+ private:
+  std::optional<Communicator> world_;
+  int local_rank_ = 0;
+  int local_size_ = 1;
+  std::vector<int> node_of_rank_;
+};
+
+/// What the MPI library calls itself; also before it is started.
+std::string mpi_library();
+
+}  // namespace zea

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// A data set: samples of token ids with a loss mask, and items (images, clips of sound) that stand
+// at placeholder tokens. The index (counts per sample) is held in memory on every rank, since all
+// plans are made from it; contents are read on demand.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/shared_opening.hpp"
+#include "layout/sample_index.hpp"
+#include "spec/model_spec.hpp"
+
+namespace zea {
+
+/// Encoded or raw bytes of one item.
+struct Item {
+  std::vector<uint8_t> bytes;
+  /// "encoded" (JPEG or PNG, WAV or FLAC, told apart by their first bytes) or "raw" (images: uint8,
+  /// height x width x channels; sound: int16, little-endian, mono).
+  bool raw = false;
+  int64_t height = 0, width = 0;  ///< of raw images, and of encoded ones where it is known
+  int64_t channels = 0;           ///< of raw images
+  Modality modality = Modality::Image;
+  /// Of raw sound, and of encoded where it is known: samples per second, and how many. Of a video
+  /// whose rate is known: frames in 1000 seconds.
+  int64_t rate = 0, samples = 0;
+  /// Of a video, whose frames are images that lie one after the other in `bytes`, alike in size:
+  /// how many; 0: it is none.
+  int64_t frames = 0;
+  std::vector<int64_t> frame_ends = {};  ///< in `bytes`
+  int kind = 0;                          ///< index in Dataset::kinds()
+  ItemShape shape = {};                  ///< where items of that kind differ in it
+};
+
+/// Items that one encoder takes: those for which its placeholders stand.
+struct ItemKind {
+  Modality modality = Modality::Image;
+  int32_t token = -1;                      ///< placeholder; -1: there are none
+  int64_t features = 1;                    ///< placeholders of each item
+  std::optional<EncoderSpec> varied = {};  ///< their encoder, where items differ in shape
+  int32_t video_token = -1;                ///< placeholder of videos; -1: there are none
+
+  int32_t token_of(const Item& item) const { return item.frames > 0 ? video_token : token; }
+};
+
+/// Adds one of a modality that none of `kinds` has.
+void add_kind(std::vector<ItemKind>& kinds, const ItemKind& kind);
+
+/// Of a model's encoders, in their order.
+std::vector<ItemKind> item_kinds(const ModelSpec& model);
+
+/// What an item is called in messages: "image", "video", "clip".
+std::string item_name(const Item& item);
+
+/// The image that is a video's frame.
+Item frame_of(const Item& video, int64_t frame);
+
+/// What the encoder makes of an item, which is the only image of its sample or not. Throws
+/// DataError where it depends on a size or a length that is not known, and where that is too short
+/// for a feature.
+ItemShape shape_of(const Item& item, const EncoderSpec& encoder, bool is_alone = true);
+
+/// Gives each of a sample's items its kind and its shape.
+void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind>& kinds,
+                  std::vector<Item>& items);
+
+/// Those of each kind.
+ItemList list_items(const std::vector<Item>& items);
+
+struct Sample {
+  int64_t id = 0;  ///< position in the data set
+  std::vector<int32_t> tokens = {};
+  /// 1: this token is predicted (as the target of the one before).
+  std::vector<uint8_t> loss_mask = {};
+  std::vector<Item> items = {};  ///< in the order of their placeholders
+  int32_t label = -1;            ///< index into DatasetTexts::classes, or -1
+  std::vector<std::string> answers =
+      {};  ///< that are as right as its own: all of them; empty: that
+  /// The entry that it was packed from, and in further lines the file of each item; may be empty.
+  std::string source = {};
+};
+
+/// "sample 3", with the entry that it was packed from where that is known.
+std::string sample_words(const Sample& sample);
+/// " (a.jpg)", the file of the item of that number; empty where it is not known.
+std::string item_file(const Sample& sample, size_t number);
+
+/// What labels and tokens are called; each may be empty.
+struct DatasetTexts {
+  std::vector<std::string> classes;      ///< by label
+  std::vector<std::string> token_bytes;  ///< of each token id
+  /// What special tokens, which have no bytes, are called ("<|im_end|>"): of each token id.
+  std::vector<std::string> special_texts;
+};
+
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual std::string describe() const = 0;
+  virtual const std::vector<SampleIndex>& index() const = 0;
+  /// The sets that it joins, whose samples follow each other in the index, or itself.
+  virtual std::vector<const Dataset*> sets() const { return {this}; }
+  std::vector<int64_t> set_samples() const;
+  std::vector<std::string> set_hashes() const;
+  /// A hash of its contents, the same wherever its files lie: by it a resumed run knows its data.
+  /// Empty: not known.
+  virtual std::string hash() const { return ""; }
+  /// A note for whoever opens it; empty: none.
+  virtual std::string note() const { return ""; }
+  /// Looks at the files again: what has changed since they were opened but costs this run nothing,
+  /// as text; told once. Throws DataError where samples that are still to be read have changed.
+  virtual std::string check_files() const { return ""; }
+  virtual Sample read(
+      int64_t id) const = 0;  ///< Thread-safe. Throws DataError naming sample and fault.
+  /// A sample's alone, where items take long to read.
+  virtual std::vector<int32_t> tokens(int64_t id) const { return read(id).tokens; }
+  /// Sample::source of a sample alone.
+  virtual std::string source(int64_t) const { return ""; }
+  /// sample_words() of a sample that need not be read.
+  std::string words(int64_t id) const { return sample_words({.id = id, .source = source(id)}); }
+  /// Those that it was opened with, then the other modalities'.
+  virtual const std::vector<ItemKind>& kinds() const = 0;
+  virtual int32_t max_token()
+      const = 0;  ///< largest token id of all samples; the vocabulary must hold it
+  virtual const DatasetTexts& texts() const = 0;
+};
+
+inline constexpr int64_t kHeldBytes = int64_t{256} << 20;
+
+/// Opens a zea data set (jobs/dataset_writer.py describes its layout); checks every offset, length
+/// and id against the others. Arrays of up to `held_bytes` stay in memory, larger ones are read
+/// when needed. What the contents of a large one were found to be is kept beside it, in
+/// `path`.checked, and holds as long as the file is the same. `kinds` are those of the model that
+/// it is for. Throws DataError. Collective over the ranks of `opening`. A folder is the data set of
+/// its files.
+std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_bytes = kHeldBytes,
+                                      const SharedOpening& opening = {},
+                                      std::vector<ItemKind> kinds = {});
+
+bool is_placeholder(const std::vector<ItemKind>& kinds, int32_t token);
+
+/// Tokens of a sample before its answer, which starts at the first target behind the last item, as
+/// nothing can be generated behind half of the items. All of them where there is no such target.
+int64_t prompt_length(const Sample& sample, const std::vector<ItemKind>& kinds);
+
+}  // namespace zea

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "estimate/choose_recomputation.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <set>
+
+#include "core/error.hpp"
+#include "core/formatted.hpp"
+#include "estimate/memory_estimate.hpp"
+#include "schedule/gathering.hpp"
+#include "spec/stage_template.hpp"
+
+namespace zea {
+namespace {
+
+constexpr int64_t kMebibyte = 1 << 20;
+
+/// Units of a place that may be recomputed, in walking order.
+std::vector<int> candidates(const Plan& plan, size_t place) {
+  std::vector<int> found;
+  for (int stage : plan.pipeline.places[place].stages)
+    for (int unit : plan.pipeline.stages[stage].units)
+      if (plan.model.units[unit].kind != UnitKind::Head) found.push_back(unit);
+  return found;
+}
+
+/// The choice at one place; what others recompute does not matter here.
+class Recomputation {
+ public:
+  Recomputation(const Plan& plan, size_t place)
+      : plan_(plan),
+        rank_(plan.pipeline.places[place].first_rank),
+        units_(candidates(plan, place)),
+        microbatches_(static_cast<size_t>(predicted_microbatches(plan)), full_microbatch(plan)),
+        limit_(static_cast<int64_t>(plan.options.mesh.rank_memory_mib * kMebibyte)) {}
+
+  /// Plan::recomputed with those of this place: the cheaper of two ways to choose; all, where no
+  /// choice fits.
+  std::vector<bool> chosen() {
+    std::vector<bool> none = plan_.recomputed;
+    if (fits()) return none;
+    std::vector<std::pair<double, std::vector<bool>>> found;
+    for (const bool by_share : {true, false}) {
+      plan_.recomputed = none;
+      fill(order(by_share));
+      if (fits()) found.emplace_back(recomputed_cost(), plan_.recomputed);
+    }
+    return found.empty() ? plan_.recomputed : std::ranges::min(found).second;
+  }
+
+ private:
+  int64_t bytes() const { return estimate_run(plan_, rank_, microbatches_).with_graphs(); }
+  bool fits() const { return bytes() <= limit_; }
+
+  double cost(int unit) const { return plan_.unit_costs[unit].forward; }
+
+  double recomputed_cost() const {
+    double sum = 0;
+    for (int unit : units_) sum += plan_.recomputed[unit] ? cost(unit) : 0;
+    return sum;
+  }
+
+  /// Those first that cost least, of each byte that they alone would free or of all.
+  std::vector<int> order(bool by_share) {
+    const int64_t all = bytes();
+    std::vector<std::pair<double, int>> ranked;
+    for (int unit : units_) {
+      plan_.recomputed[unit] = true;
+      const auto freed = static_cast<double>(all - bytes());
+      plan_.recomputed[unit] = false;
+      const double share = freed > 0 ? cost(unit) / freed : HUGE_VAL;
+      ranked.emplace_back(by_share ? share : cost(unit), unit);
+    }
+    std::ranges::stable_sort(ranked, {}, &std::pair<double, int>::first);
+    std::vector<int> units;
+    for (const auto& [key, unit] : ranked) units.push_back(unit);
+    return units;
+  }
+
+  /// Recomputes units in order until the rest fits, and none that need not be.
+  void fill(const std::vector<int>& units) {
+    std::vector<int> taken;
+    for (size_t i = 0; i < units.size() && !fits(); ++i) {
+      plan_.recomputed[units[i]] = true;
+      taken.push_back(units[i]);
+    }
+    if (!fits()) return;
+    std::ranges::stable_sort(taken, std::greater(), [&](int unit) { return cost(unit); });
+    for (int unit : taken) {
+      plan_.recomputed[unit] = false;
+      plan_.recomputed[unit] = !fits();
+    }
+  }
+
+  Plan plan_;
+  int rank_;
+  std::vector<int> units_;
+  std::vector<MicrobatchSizes> microbatches_;
+  int64_t limit_;
+};
+
+std::string mebibytes(int64_t bytes) {
+  return std::to_string((bytes + kMebibyte - 1) / kMebibyte) + " MiB";
+}
+
+/// Of modules at a place that stay gathered beyond a use, what the deck would have to say for them
+/// to be dropped.
+std::string dropping(const Plan& plan, size_t place) {
+  std::string text;
+  for (const std::string& module : plan.model.modules())
+    for (const int g : plan.held_buffers(plan.pipeline.places[place].first_rank)) {
+      const Sharding& sharding = plan.shardings[g];
+      if (plan.buffers[g].module != module || !sharding.gathered() || sharding.shards == 1 ||
+          !(sharding.keeps_for_step || sharding.keeps_until_backward))
+        continue;
+      text += ", set mesh." + module + ".reshard_after_forward = true (strategy " +
+              "\"full_shard\" or \"hybrid_shard\")";
+      break;
+    }
+  return text;
+}
+
+/// The modules at a place whose shards could lie in host memory.
+std::string offloading(const Plan& plan, size_t place) {
+  std::set<std::string> modules;
+  for (const int g : plan.held_buffers(plan.pipeline.places[place].first_rank)) {
+    const std::string& module = plan.buffers[g].module;
+    if (plan.options.meshes[module].strategy != ShardingStrategy::NoShard &&
+        !plan.shardings[g].offloads)
+      modules.insert(module);
+  }
+  const RunOptions& run = plan.options.run;
+  std::string text;
+  if (run.device != DeviceKind::Cpu && run.cuda_graphs == 0)
+    for (const std::string& module : modules)
+      text += ", set mesh." + module + ".cpu_offload = true";
+  return text;
+}
+
+/// What else takes less: fewer keys where these make the peak, fewer graphs where it is a step.
+std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_choose) {
+  if (needed.keys > 0)
+    return ", generate for fewer samples at once (schedule.global_batch, eval.samples; kept keys "
+           "take " +
+           mebibytes(needed.keys) + ")";
+  const bool recomputes = may_choose || plan.options.run.mode != RunMode::Train;
+  return recomputes ? "" : ", set model.activation_checkpointing = \"auto\"";
+}
+
+[[noreturn]] void refuse(const Plan& plan, size_t place, const MemoryEstimate& needed,
+                         bool may_choose) {
+  throw PlanError(
+      formatted("mesh.rank_memory_mib = %g: a rank of place ", plan.options.mesh.rank_memory_mib) +
+      plan.pipeline.places[place].name + " needs " + mebibytes(needed.with_graphs()) +
+      " by the estimate" + (may_choose ? ", with every unit computed again in backward" : "") +
+      "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
+      dropping(plan, place) + offloading(plan, place) + other_ways(plan, needed, may_choose) +
+      ", or raise the limit");
+}
+
+}  // namespace
+
+Plan make_fitting_plan(const Options& options, const std::string& config_json, int world_size,
+                       const std::string& profile) {
+  Plan made = make_plan(options, config_json, world_size, profile);
+  if (options.mesh.rank_memory_mib == 0) return made;
+  const auto limit = static_cast<int64_t>(options.mesh.rank_memory_mib * kMebibyte);
+  const bool may_choose =
+      options.run.mode == RunMode::Train && options.model.activation_checkpointing.is_auto();
+  const std::vector<MicrobatchSizes> full(static_cast<size_t>(predicted_microbatches(made)),
+                                          full_microbatch(made));
+  const auto needed = [&full](const Plan& tried, size_t place) {
+    return estimate_run(tried, tried.pipeline.places[place].first_rank, full);
+  };
+  const auto recomputed = [may_choose](Plan tried) {
+    for (size_t place = 0; may_choose && place < tried.pipeline.places.size(); ++place)
+      tried.recomputed = Recomputation(tried, place).chosen();
+    return tried;
+  };
+  Plan plan = recomputed(made);
+  std::vector<char> beyond;
+  for (size_t place = 0; place < plan.pipeline.places.size(); ++place)
+    beyond.push_back(needed(plan, place).with_graphs() > limit);
+  if (std::ranges::count(beyond, 1) == 0) return plan;
+  plan =
+      recomputed(detail::gathered_within(made, [&](size_t place) { return beyond[place] != 0; }));
+  for (size_t place = 0; place < plan.pipeline.places.size(); ++place)
+    if (const MemoryEstimate most = needed(plan, place); most.with_graphs() > limit)
+      refuse(plan, place, most, may_choose);
+  return plan;
+}
+
+std::string describe_recomputation(const Plan& plan) {
+  if (!plan.options.model.activation_checkpointing.is_auto() ||
+      plan.options.run.mode != RunMode::Train)
+    return "";
+  std::vector<int> units;
+  double again = 0, all = 0;
+  for (size_t u = 0; u < plan.model.units.size(); ++u) {
+    const auto unit = static_cast<int>(u);
+    all += plan.unit_costs[u].total();
+    if (!plan.recomputes(unit)) continue;
+    units.push_back(unit);
+    again += plan.unit_costs[u].forward;
+  }
+  if (units.empty()) return "computed again in backward: nothing, all fits\n";
+  return "computed again in backward: " + unit_names(plan.model, units) +
+         formatted(", %.1f %% more to compute\n", all > 0 ? 100 * again / all : 0);
+}
+
+}  // namespace zea

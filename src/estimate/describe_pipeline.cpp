@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "estimate/describe_pipeline.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/formatted.hpp"
+#include "schedule/simulate.hpp"
+#include "spec/stage_template.hpp"
+
+namespace zea {
+namespace {
+
+constexpr int kDrawnMicrobatches = 32;  ///< at most
+
+/// What costs are counted in, and how many of it one shown is.
+struct CostUnit {
+  const char* name;
+  double size;
+};
+
+CostUnit cost_unit(const Plan& plan) {
+  if (!plan.has_measured_costs) return {"million multiplications", 1e6};
+  return {"milliseconds", 1e-3};
+}
+
+UnitCost cost_of(const Plan& plan, const PipelineStage& stage) {
+  UnitCost sum{.bytes = stage.bytes};
+  for (int unit : stage.units) {
+    const UnitCost& cost = plan.unit_costs[unit];
+    sum.forward += cost.forward;
+    sum.backward_input += cost.backward_input;
+    sum.backward_weight += cost.backward_weight;
+  }
+  return sum;
+}
+
+size_t longest_name(const Pipeline& pipeline) {
+  size_t longest = 5;
+  for (const PipelinePlace& place : pipeline.places) longest = std::max(longest, place.name.size());
+  return longest;
+}
+
+std::string stage_table(const Plan& plan) {
+  const Pipeline& pipeline = plan.pipeline;
+  const CostUnit unit = cost_unit(plan);
+  const int width = static_cast<int>(longest_name(pipeline));
+  std::string text = formatted("  %-*s  %-9s  %5s  %10s  %10s  %10s  %12s  units\n", width, "place",
+                               "ranks", "stage", "forward", "inputs", "weights", "MiB per rank");
+  for (const PipelinePlace& place : pipeline.places)
+    for (int stage : place.stages) {
+      const UnitCost cost = cost_of(plan, pipeline.stages[stage]);
+      const std::string ranks =
+          std::to_string(place.first_rank) +
+          (place.ranks > 1 ? ".." + std::to_string(place.first_rank + place.ranks - 1) : "");
+      text += formatted("  %-*s  %-9s  %5d  %10.4g  %10.4g  %10.4g  %12.2f  ", width,
+                        place.name.c_str(), ranks.c_str(), stage, cost.forward / unit.size,
+                        cost.backward_input / unit.size, cost.backward_weight / unit.size,
+                        static_cast<double>(cost.bytes) / (1 << 20)) +
+              unit_names(plan.model, pipeline.stages[stage].units) + "\n";
+    }
+  return text;
+}
+
+/// How far the busiest place is from the mean of all.
+std::string balance(const Plan& plan) {
+  std::vector<double> work;
+  for (const PipelinePlace& place : plan.pipeline.places) {
+    work.push_back(0);
+    for (int stage : place.stages)
+      work.back() += cost_of(plan, plan.pipeline.stages[stage]).total();
+  }
+  const double sum = std::accumulate(work.begin(), work.end(), 0.0);
+  const auto busiest = std::max_element(work.begin(), work.end());
+  if (sum <= 0) return "";
+  return "  the busiest place is " + plan.pipeline.places[busiest - work.begin()].name +
+         formatted(", with %.2f times the mean of all\n",
+                   *busiest * static_cast<double>(work.size()) / sum);
+}
+
+Simulation simulated(const Plan& plan, int microbatches) {
+  return simulate(plan.pipeline, plan.model, plan.unit_costs, microbatches);
+}
+
+std::string bubbles(const Plan& plan) {
+  const int places = static_cast<int>(plan.pipeline.places.size());
+  std::string text = "  waiting, of the time of all places:";
+  for (int microbatches : {places, 2 * places, 4 * places})
+    text += formatted("%s %.1f %% with %d", microbatches > places ? "," : "",
+                      100 * simulated(plan, microbatches).bubble(), microbatches);
+  return text + " microbatches in a step (messages take no time here)\n";
+}
+
+/// How many microbatches the step that is drawn has.
+int drawn_microbatches(const Plan& plan) {
+  return std::min(2 * static_cast<int>(plan.pipeline.places.size()), kDrawnMicrobatches);
+}
+
+std::string picture(const Plan& plan) {
+  const int microbatches = drawn_microbatches(plan);
+  const Simulation simulation = simulated(plan, microbatches);
+  std::string text = formatted(
+      "  a step of %d microbatches, time to the right (F forward, B backward", microbatches);
+  if (plan.pipeline.schedule == PipelineSchedule::ZeroBubble)
+    text += ", W gradients of weights that were put off";
+  text += "; its microbatch";
+  const auto has_several = [](const PipelinePlace& place) { return place.stages.size() > 1; };
+  if (std::any_of(plan.pipeline.places.begin(), plan.pipeline.places.end(), has_several))
+    text += ", a, b, ... of the stages of a place";
+  text += ")\n";
+  std::string rows = draw(simulation, plan.pipeline);
+  for (size_t begin = 0; begin < rows.size(); begin = rows.find('\n', begin) + 1)
+    text += "  " + rows.substr(begin, rows.find('\n', begin) + 1 - begin);
+  return text;
+}
+
+}  // namespace
+
+std::string describe_pipeline(const Plan& plan) {
+  if (plan.pipeline.is_one_place()) return "";
+  const std::string source =
+      plan.has_measured_costs ? "measured: " + plan.options.mesh.profile : "estimated from shapes";
+  return "pipeline " + plan.options.mesh.schedule + ": " +
+         std::to_string(plan.pipeline.places.size()) + " places in a replica; costs of a full " +
+         "microbatch in " + cost_unit(plan).name + " (" + source + ")\n" + stage_table(plan) +
+         balance(plan) + bubbles(plan) + picture(plan);
+}
+
+std::string list_passes(const Plan& plan) {
+  if (plan.pipeline.is_one_place()) return "";
+  constexpr const char* kLetters[] = {"F", "B", "I", "W"};
+  const Simulation simulation = simulated(plan, drawn_microbatches(plan));
+  const double percent = simulation.makespan > 0 ? 100 / simulation.makespan : 0;
+  std::string text =
+      "passes of that step, for postprocess/plot_schedule.py (what:stage:microbatch:begin:end, in "
+      "percent of the step)\n";
+  for (size_t p = 0; p < simulation.places.size(); ++p) {
+    text += "  passes " + plan.pipeline.places[p].name;
+    for (const TimedPass& timed : simulation.places[p])
+      if (timed.end > timed.begin)
+        text += formatted(" %s:%d:%d:%.5g:%.5g", kLetters[static_cast<int>(timed.pass.kind)],
+                          timed.pass.stage, timed.pass.microbatch, percent * timed.begin,
+                          percent * timed.end);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace zea

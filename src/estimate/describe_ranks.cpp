@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "estimate/describe_ranks.hpp"
+
+#include <map>
+
+#include "estimate/draw_ranks.hpp"
+#include "estimate/node_traffic.hpp"
+#include "layout/module_grid.hpp"
+#include "layout/rank_blocks.hpp"
+
+namespace zea {
+namespace {
+
+using detail::runs_text;
+using Ranks = std::vector<int>;
+
+/// The modules of which a rank has a part, with their stages: "vision+llm.pp0".
+std::string parts_of(const MeshShape& shape, int rank) {
+  std::string text;
+  for (const ModuleGrid& grid : shape.modules) {
+    if (!shape.has(rank, grid.module)) continue;
+    text += (text.empty() ? "" : "+") + grid.module;
+    if (grid.pp > 1) text += ".pp" + std::to_string(shape.coordinate(rank, grid.module).pp);
+  }
+  return text;
+}
+
+/// The parts of one replica among `ranks`, each with its ranks: "vision 0-1, audio 2".
+std::string replica_text(const MeshShape& shape, const Ranks& ranks) {
+  std::string text;
+  for (size_t begin = 0; begin < ranks.size();) {
+    const std::string parts = parts_of(shape, ranks[begin]);
+    size_t end = begin + 1;
+    while (end < ranks.size() && parts_of(shape, ranks[end]) == parts) ++end;
+    text += (begin ? ", " : "") + parts + " " +
+            runs_text(Ranks(ranks.begin() + begin, ranks.begin() + end));
+    begin = end;
+  }
+  return text;
+}
+
+/// Neighbouring replicas that are here as a whole, or the part of one.
+std::string node_text(const MeshShape& shape, const Ranks& ranks) {
+  const int size = shape.ranks_per_replica();
+  std::string text;
+  int whole_from = -1, whole_to = -1;
+  const auto end_whole = [&] {
+    if (whole_from < 0) return;
+    text += std::string(text.empty() ? "" : "; ") +
+            (whole_from == whole_to
+                 ? "replica " + std::to_string(whole_from)
+                 : "replicas " + std::to_string(whole_from) + "-" + std::to_string(whole_to)) +
+            ": all of it, ranks " + std::to_string(whole_from * size) + "-" +
+            std::to_string((whole_to + 1) * size - 1);
+    whole_from = -1;
+  };
+  for (size_t begin = 0; begin < ranks.size();) {
+    const int replica = ranks[begin] / size;
+    size_t end = begin;
+    while (end < ranks.size() && ranks[end] / size == replica) ++end;
+    if (static_cast<int>(end - begin) == size) {
+      if (whole_from >= 0 && whole_to + 1 != replica) end_whole();
+      if (whole_from < 0) whole_from = replica;
+      whole_to = replica;
+    } else {
+      end_whole();
+      text += (text.empty() ? "" : "; ") + ("replica " + std::to_string(replica)) + ": " +
+              replica_text(shape, Ranks(ranks.begin() + begin, ranks.begin() + end));
+    }
+    begin = end;
+  }
+  end_whole();
+  return text;
+}
+
+Ranks ranks_of_node(const RankOrder& order, int node) {
+  Ranks ranks;
+  for (int rank = 0; rank < static_cast<int>(order.node_of_logical.size()); ++rank)
+    if (order.node_of_logical[rank] == node) ranks.push_back(rank);
+  return ranks;
+}
+
+std::string node_line(const MeshShape& shape, const RankOrder& order, int node) {
+  Ranks world;
+  for (int rank = 0; rank < shape.world_size(); ++rank)
+    if (order.node_of_logical[order.logical_of_world[rank]] == node) world.push_back(rank);
+  std::string line = "  node " + std::to_string(node) + ", ";
+  if (!order.is_identity()) line += "MPI ranks " + runs_text(world) + ", ";
+  return line + node_text(shape, ranks_of_node(order, node)) + "\n";
+}
+
+/// What a node has of replicas that lie on several.
+std::string draw_node(const MeshShape& shape, const RankOrder& order, int node) {
+  const int size = shape.ranks_per_replica();
+  std::map<int, Ranks> replicas;
+  for (int rank : ranks_of_node(order, node)) replicas[rank / size].push_back(rank);
+  std::string text;
+  for (const auto& [replica, ranks] : replicas)
+    if (static_cast<int>(ranks.size()) < size) text += detail::draw_ranks(shape, ranks);
+  return text;
+}
+
+/// Every node, or of many the first as a picture and the last.
+std::string node_map(const MeshShape& shape, const RankOrder& order) {
+  const int nodes = order.nodes();
+  std::string text =
+      "nodes" + std::string(order.is_chosen ? ", with the order of mesh.order" : "") + "\n";
+  if (nodes <= detail::kMostListed) {
+    for (int node = 0; node < nodes; ++node) text += node_line(shape, order, node);
+    return text;
+  }
+  return text + node_line(shape, order, 0) + draw_node(shape, order, 0) + "  ... " +
+         std::to_string(nodes - 2) + " more\n" + node_line(shape, order, nodes - 1);
+}
+
+}  // namespace
+
+std::string describe_ranks(const Plan& plan, const RankOrder& order, const StepSamples& samples) {
+  if (order.nodes() <= 1 && order.is_identity()) return "";
+  std::string text = node_map(plan.mesh, order);
+  if (order.nodes() > 1) {
+    const Traffic crossing = traffic_between_nodes(plan, order, samples);
+    text += "bytes that cross nodes, of all ranks, in a step (" +
+            std::string(samples.steps() > 1 ? "mean of " : "") + samples.steps_text(plan) +
+            "), by group of ranks (what a rank sends there, in proportion to its peers on other "
+            "nodes)\n  " +
+            (crossing.empty() ? "none" : describe(crossing)) + "\n";
+  }
+  for (const std::string& warning : tp_warnings(plan.mesh, order))
+    text += "warning: " + warning + "\n";
+  const auto can_exchange = [&](const ModuleGrid& grid, int ranks) {
+    return detail::can_exchange_heads(plan.model.heads(grid.module), grid.tp, ranks);
+  };
+  for (const std::string& warning : ulysses_warnings(plan.mesh, order, can_exchange))
+    text += "warning: " + warning + "\n";
+  return text;
+}
+
+}  // namespace zea

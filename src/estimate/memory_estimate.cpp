@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "estimate/memory_estimate.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+
+#include "estimate/kept_keys.hpp"
+#include "estimate/memory_walk.hpp"
+#include "layout/muon_matrices.hpp"
+#include "layout/owned_bytes.hpp"
+#include "schedule/holder_ranges.hpp"
+
+namespace zea {
+namespace {
+
+int64_t bytes_of(DType dtype) {
+  return static_cast<int64_t>(element_bytes(dtype));
+}
+
+/// What libtorch's allocator takes for a tensor in pinned memory.
+int64_t host_bytes(int64_t bytes, bool is_pinned) {
+  return is_pinned ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes))) : bytes;
+}
+
+/// Each tensor of an offloaded buffer's shard.
+int64_t offloaded_bytes(const Plan& plan, int g, int64_t own, const OwnedBytes& each,
+                        FlatRange range) {
+  const FlatBuffer& buffer = plan.buffers[g];
+  const DType master = plan.precision.master;
+  const int64_t value = bytes_of(plan.owned_type(g));
+  std::vector<int64_t> tensors{own * value, own * (each.parameters - value), own * each.gradients};
+  for (const StateSpec& state : plan.optimizer.states)
+    if (buffer.trainable)
+      tensors.push_back(state_elements(state, buffer, plan.param_rules, range) *
+                        bytes_of(state.type(master)));
+  int64_t sum = 0;
+  for (const int64_t bytes : tensors)
+    if (bytes > 0) sum += host_bytes(bytes, plan.shardings[g].pins_memory);
+  return sum;
+}
+
+void add_owned(MemoryEstimate& estimate, const Plan& plan, int g, int world_rank) {
+  const FlatBuffer& buffer = plan.buffers[g];
+  const Sharding& sharding = plan.shardings[g];
+  const Precision& precision = plan.precision_of(buffer.module);
+  const int64_t padded = buffer.padded(sharding.shards), own = padded / sharding.shards;
+  const OwnedBytes each = owned_bytes(precision, buffer.trainable, !buffer.units.empty());
+  const FlatRange range = shard_range(buffer, plan.shard_of(world_rank, g), sharding.shards);
+  if (sharding.offloads) {
+    estimate.host += offloaded_bytes(plan, g, own, each, range);
+  } else {
+    estimate.parameters += own * each.parameters;
+    if (buffer.trainable)
+      estimate.states +=
+          state_bytes(plan.optimizer, buffer, plan.param_rules, range, precision.master);
+    estimate.gradients += own * each.gradients;
+  }
+  if (sharding.subgroup > 0 && !buffer.units.empty())
+    estimate.gathered += padded / sharding.subgroup * bytes_of(precision.param);
+  // An offloaded gradient passes through the device.
+  if (buffer.trainable && sharding.replicas > 1 &&
+      (sharding.offloads || precision.reduce != precision.master))
+    estimate.gathered += own * bytes_of(precision.reduce);
+}
+
+/// What Muon takes beside the buffers that it updates together, and what is still on its way of the
+/// buffers before: of a rank, or at most of those that share its work, which make other matrices.
+int64_t muon_bytes(const Plan& plan, int world_rank, bool at_most) {
+  const RunOptions& run = plan.options.run;
+  const int64_t threads = run.device == DeviceKind::Cpu ? run.threads : 1;
+  int64_t most = 0, before = 0;
+  for (const MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules,
+                                         plan.held_buffers(world_rank))) {
+    const int buffer = part.buffers.front();
+    const Sharding& sharding = plan.shardings[buffer];
+    std::vector<MuonElements> ranks = muon_elements(
+        part, plan.buffers, sharding, plan.mesh.grid(plan.buffers[buffer].module).tp, threads);
+    const int own =
+        plan.copy_of(world_rank, buffer) * sharding.shards + plan.shard_of(world_rank, buffer);
+    if (!at_most) ranks = {ranks[static_cast<size_t>(own)]};
+    int64_t moved = 0, all = 0;
+    for (const MuonElements& elements : ranks) {
+      moved = std::max(moved, elements.moved);
+      all = std::max(all, elements.moved + elements.made);
+    }
+    most = std::max(most, before + all);
+    before = moved;
+  }
+  return most * bytes_of(plan.precision.master);
+}
+
+/// The items of a microbatch that a rank encodes, at most: they are dealt to dp_module groups.
+ItemList own_items(const Plan& plan, const ItemList& all, int world_rank) {
+  ItemList own;
+  for (const EncoderSpec& encoder : plan.model.encoders) {
+    if (!plan.mesh.has(world_rank, encoder.name)) continue;
+    own += largest_share(plan.model, all, plan.model.encoder_index(encoder.name),
+                         plan.mesh.grid(encoder.name).dp_module);
+  }
+  return own;
+}
+
+/// What a step takes behind its walk beside the inputs of microbatches: `bytes` at `what`.
+void add_behind(MemoryEstimate& estimate, int64_t inputs, int64_t bytes, const char* what) {
+  if (inputs + bytes <= estimate.activations) return;
+  estimate.activations = inputs + bytes;
+  estimate.peak_at = what;
+}
+
+/// `updating`: what the optimizer's step takes beside the inputs of microbatches; 0: there is none.
+MemoryEstimate estimate(const Plan& plan, int world_rank,
+                        const std::vector<MicrobatchSizes>& microbatches, NarrowProducts products,
+                        bool forward_only, int64_t updating) {
+  MemoryEstimate estimate;
+  for (const int g : plan.held_buffers(world_rank)) add_owned(estimate, plan, g, world_rank);
+  const int place = plan.place_of(world_rank);
+  const SlotPlans& slots = plan.slots[place];
+  estimate.gathered +=
+      slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
+  std::map<std::string, UnitTypes> types;
+  for (const std::string& module : plan.model.modules())
+    if (plan.mesh.has(world_rank, module))
+      types[module] = detail::unit_types(plan, module, products);
+  int64_t inputs = 0;
+  for (const MicrobatchSizes& sizes : microbatches)
+    inputs += microbatch_bytes(
+        plan.model, with_items(plan.model, sizes, own_items(plan, sizes.items, world_rank)), types);
+  detail::MemoryWalk walk(plan, place, microbatches, products, inputs, forward_only);
+  walk.run();
+  estimate.activations = walk.peak();
+  estimate.peak_at = walk.peak_at();
+  const int64_t packed = forward_only ? 0 : packed_holder_bytes(plan, world_rank);
+  add_behind(estimate, inputs, packed, "sums over holders");
+  if (const int64_t shapes = forward_only ? 0 : plan.options.run.cuda_graphs; shapes > 0)
+    estimate.graphs = shapes * inputs + estimate.activations - inputs;
+  add_behind(estimate, inputs, updating, "optimizer");
+  return estimate;
+}
+
+/// That samples make of a replica's step, one in each row.
+int64_t microbatches_of(const Plan& plan, int64_t samples) {
+  const int64_t rows = plan.options.data.rows_per_microbatch;
+  return (samples + rows - 1) / rows;
+}
+
+/// Where replicas have equally many samples.
+int64_t even_microbatches(const Plan& plan) {
+  const int64_t replicas = plan.mesh.replicas();
+  return microbatches_of(plan, (plan.options.schedule.global_batch + replicas - 1) / replicas);
+}
+
+}  // namespace
+
+SampleIndex full_row(const Plan& plan) {
+  SampleIndex row{.tokens = plan.options.data.row_tokens, .targets = plan.options.data.row_tokens};
+  // Full of items: of every encoder in equal parts.
+  const auto encoders = static_cast<int64_t>(plan.model.encoders.size());
+  for (const EncoderSpec& encoder : plan.model.encoders) {
+    const int64_t most = row.tokens / encoders;
+    const ItemShape fitting = encoder.shape_within(most);
+    const int64_t features = fitting.features;
+    const ItemShape shape = fitting == encoder.item_shape() ? ItemShape{} : fitting;  // the usual
+    const int64_t items = std::max(most / features, std::min<int64_t>(1, row.tokens / features));
+    row.items.add(plan.model.encoder_index(encoder.name), items, shape);
+  }
+  return row;
+}
+
+MicrobatchSizes full_microbatch(const Plan& plan) {
+  return microbatch_sizes(
+      plan.model, std::vector<SampleIndex>(plan.options.data.rows_per_microbatch, full_row(plan)));
+}
+
+MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
+                               const std::vector<MicrobatchSizes>& microbatches,
+                               NarrowProducts products) {
+  return estimate(plan, world_rank, microbatches, products, plan.options.run.mode != RunMode::Train,
+                  muon_bytes(plan, world_rank, false));
+}
+
+MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
+                               const std::vector<MicrobatchPlan>& step,
+                               const std::vector<SampleIndex>& index, NarrowProducts products) {
+  std::vector<MicrobatchSizes> microbatches;
+  for (const MicrobatchPlan& part : step) {
+    std::vector<SampleIndex> samples;
+    for (int64_t id : part.samples) samples.push_back(index[id]);
+    microbatches.push_back(microbatch_sizes(plan.model, samples));
+  }
+  return estimate_memory(plan, world_rank, microbatches, products);
+}
+
+MemoryEstimate estimate_run(const Plan& plan, int world_rank,
+                            const std::vector<MicrobatchSizes>& microbatches,
+                            NarrowProducts products) {
+  const bool trains = plan.options.run.mode == RunMode::Train;
+  MemoryEstimate step = estimate(plan, world_rank, microbatches, products, !trains,
+                                 muon_bytes(plan, world_rank, true));
+  if (!plan.generates()) return step;
+  MemoryEstimate said = trains ? estimate(plan, world_rank, microbatches, products, true, 0) : step;
+  said.keys = kept_key_bytes(plan, world_rank);
+  said.graphs = step.graphs;  // an evaluation leaves them where they are
+  if (trains) said.peak_at += " of an evaluation";
+  return said.total() > step.total() ? said : step;
+}
+
+int64_t most_microbatches(const Plan& plan) {
+  const int64_t others = plan.mesh.replicas() - 1, batch = plan.options.schedule.global_batch;
+  return plan.options.data.balance ? microbatches_of(plan, std::max<int64_t>(1, batch - others))
+                                   : even_microbatches(plan);
+}
+
+int64_t predicted_microbatches(const Plan& plan) {
+  const auto places = static_cast<int64_t>(plan.pipeline.places.size());
+  return std::min(even_microbatches(plan), std::max<int64_t>(places, 2));
+}
+
+std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches,
+                                            NarrowProducts products) {
+  const std::vector<MicrobatchSizes> full(static_cast<size_t>(microbatches), full_microbatch(plan));
+  std::vector<MemoryEstimate> estimates;
+  for (const PipelinePlace& place : plan.pipeline.places)
+    estimates.push_back(estimate_run(plan, place.first_rank, full, products));
+  return estimates;
+}
+
+}  // namespace zea

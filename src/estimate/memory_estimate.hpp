@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of a rank before anything runs: what it owns, the slots for what is gathered and not
+// yet reduced, and the activations of a training step, from what every unit declares
+// (unit_memory.hpp) and the engine's walk. Bytes of tensors, not resident memory.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "estimate/unit_memory.hpp"
+#include "schedule/plan.hpp"
+
+namespace zea {
+
+/// Bytes of one rank, where it computes but for `host`.
+struct MemoryEstimate {
+  /// Masters with the copy in the compute type where that is another, and frozen parameters.
+  int64_t parameters = 0;
+  int64_t states = 0;       ///< of the optimizer
+  int64_t gradients = 0;    ///< owned
+  int64_t gathered = 0;     ///< slots of gathered parameters and unreduced gradients
+  int64_t activations = 0;  ///< most in a step: inputs, outputs, graphs, temporaries, and
+                            ///< shards on their way: offloaded, or of gradients
+  int64_t keys = 0;         ///< that generation keeps
+  std::string peak_at;      ///< where in the step that is: "backward llm.head"
+  /// What run.cuda_graphs keeps beside these where steps of other shapes come between, at most: of
+  /// each graph its inputs, and of all the memory that a step makes what it computes in.
+  int64_t graphs = 0;
+  /// Parameters, states and gradients of modules with cpu_offload, which lie in host memory while a
+  /// GPU computes and are not among those above. Pinned allocations are rounded to powers of two.
+  int64_t host = 0;
+
+  int64_t total() const { return parameters + states + gradients + gathered + activations + keys; }
+  int64_t with_graphs() const { return total() + graphs; }
+};
+
+/// The fullest row that the deck allows: of one sample, with as many items as fit and a target at
+/// every token.
+SampleIndex full_row(const Plan& plan);
+/// The largest microbatch that the deck allows: of such rows.
+MicrobatchSizes full_microbatch(const Plan& plan);
+
+/// Of a rank in a training step with these microbatches, and of all that stand at its place, but
+/// for what Muon makes there.
+/// `products`: of the processors that it runs on, if it runs on the host.
+MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
+                               const std::vector<MicrobatchSizes>& microbatches,
+                               NarrowProducts products = NarrowProducts::Library);
+/// Of the microbatches that its replica has in a step.
+MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
+                               const std::vector<MicrobatchPlan>& step,
+                               const std::vector<SampleIndex>& index,
+                               NarrowProducts products = NarrowProducts::Library);
+/// The most of the ranks at the place of `world_rank`, in a run whose steps have these
+/// microbatches: of a step of its mode, or of an evaluation that generates while it trains, which
+/// keeps keys of all samples, where that needs more.
+MemoryEstimate estimate_run(const Plan& plan, int world_rank,
+                            const std::vector<MicrobatchSizes>& microbatches,
+                            NarrowProducts products = NarrowProducts::Library);
+/// As many as samples of the global batch can make of a replica's step. Where they are dealt by
+/// cost (data.balance), each other replica may have a dear one, and this one all that are cheap.
+int64_t most_microbatches(const Plan& plan);
+
+/// How many microbatches of a replica's step are predicted where the samples are not known: as many
+/// as there are places, so that all of these have work, and two at least, since gradients of the
+/// second are added to what the first left; but no more than there are where replicas have equally
+/// many samples.
+int64_t predicted_microbatches(const Plan& plan);
+
+/// estimate_run() of the ranks at each place, with so many full microbatches in a step.
+std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches,
+                                            NarrowProducts products = NarrowProducts::Library);
+
+/// By class, and the peak: "parameters 1.00 MiB, ...; peak 9.00 MiB at backward llm.head".
+std::string describe(const MemoryEstimate& memory);
+
+}  // namespace zea

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "estimate/memory_walk.hpp"
+
+#include <utility>
+
+namespace zea::detail {
+namespace {
+
+UnitShare unit_share(const Plan& plan, const std::string& module) {
+  const ModuleGrid& grid = plan.mesh.grid(module);
+  const TokenSharding& tokens = plan.token_shardings.at(module);
+  return {.tp = grid.tp,
+          .sequence_parallel = tokens.sequence_parallel,
+          .cp = grid.cp,
+          .cp_inner = grid.cp_inner,
+          .gathers_keys = tokens.context.exchange == KeyExchange::Gather};
+}
+
+}  // namespace
+
+UnitTypes unit_types(const Plan& plan, const std::string& module, NarrowProducts products) {
+  const Precision& precision = plan.precision_of(module);
+  return {precision.param, precision.master, products, plan.options.run.device != DeviceKind::Cpu,
+          plan.options.run.threads * kLibraryBlockBytes};
+}
+
+MemoryWalk::MemoryWalk(const Plan& plan, int place,
+                       const std::vector<MicrobatchSizes>& microbatches, NarrowProducts products,
+                       int64_t standing, bool forward_only)
+    : plan_(plan),
+      place_(place),
+      microbatches_(microbatches),
+      products_(products),
+      forward_only_(forward_only),
+      units_(microbatches.size(), std::vector<Unit>(plan.model.units.size())),
+      readers_(plan.model.units.size(), 0),
+      last_sent_(plan.model.units.size(), nullptr),
+      buffers_of_unit_(buffers_of_units(plan.model, plan.buffers)),
+      sent_(plan.buffers.size(), 0),
+      is_summed_(plan.buffers.size(), false),
+      live_(standing) {
+  for (size_t u = 0; u < readers_.size(); ++u)
+    if (is_here(u))
+      for (const UnitInput& input : spec(u).inputs) ++readers_[input.unit];
+  for (microbatch_ = 0; microbatch_ < units_.size(); ++microbatch_) prepare();
+}
+
+void MemoryWalk::prepare() {
+  for (size_t u = 0; u < readers_.size(); ++u) {
+    if (!runs(u)) continue;
+    at(u).needs_gradient = !forward_only_ && plan_.model.trains(spec(u).params);
+    for (const UnitInput& input : spec(u).inputs)
+      at(u).needs_gradient = at(u).needs_gradient || at(input.unit).needs_gradient;
+  }
+}
+
+void MemoryWalk::run() {
+  for (const Action& action : actions()) take(action);
+}
+
+/// Of the first rank at the place, which has items wherever any has, where all replicas have these
+/// microbatches.
+std::vector<Action> MemoryWalk::actions() const {
+  std::vector<MicrobatchPlan> planned;
+  for (const MicrobatchSizes& sizes : microbatches_)
+    planned.push_back({.samples = std::vector<int64_t>(static_cast<size_t>(sizes.samples)),
+                       .tokens = sizes.tokens,
+                       .targets = sizes.targets,
+                       .items = sizes.items});
+  const int rank = plan_.pipeline.places[static_cast<size_t>(place_)].first_rank;
+  return plan_.rank_step(count_step({planned}, 1), rank, forward_only_).schedule.actions;
+}
+
+void MemoryWalk::take(const Action& action) {
+  const auto u = static_cast<size_t>(action.unit);
+  microbatch_ = static_cast<size_t>(action.microbatch);
+  switch (action.kind) {
+    case ActionKind::Unshard:
+      return gather(action.buffer);
+    case ActionKind::Forward:
+      return forward(u);
+    case ActionKind::Receive:
+      return receive(u);
+    case ActionKind::Send:
+      return send(u);
+    case ActionKind::SendGradient:
+      return send_gradient(u);
+    case ActionKind::Backward:
+    case ActionKind::BackwardInput:
+      return backward(u, action.kind == ActionKind::BackwardInput);
+    case ActionKind::BackwardWeight:
+      return backward_weight(u);
+    case ActionKind::ReduceShard:
+      return reduce(action.buffer);
+    case ActionKind::ReduceReplicas:
+      return convert(action.buffer);
+    default:
+      return;
+  }
+}
+
+bool MemoryWalk::runs(size_t u) const {
+  return has_items(u) && (forward_only_ || !plan_.model.is_cached(static_cast<int>(u)));
+}
+
+bool MemoryWalk::has_items(size_t u) const {
+  const MicrobatchSizes& sizes = microbatches_[microbatch_];
+  return spec(u).encoder < 0 || sizes.items.of(spec(u).encoder) > 0;
+}
+
+UnitMemory MemoryWalk::declared(size_t u, bool keeps_graph) {
+  UnitCall call{.keeps_graph = keeps_graph, .inputs_need_gradient = {}, .inputs_present = {}};
+  for (const UnitInput& input : spec(u).inputs) {
+    call.inputs_need_gradient.push_back(at(input.unit).needs_gradient);
+    call.inputs_present.push_back(has_items(input.unit));
+  }
+  return unit_memory(plan_.model, spec(u), module_sizes(u),
+                     unit_types(plan_, spec(u).module, products_), call,
+                     unit_share(plan_, spec(u).module));
+}
+
+/// Of the ranks that share the unit's tokens: an encoder's items are dealt to dp_module groups of
+/// them.
+MicrobatchSizes MemoryWalk::module_sizes(size_t u) const {
+  const std::string& module = spec(u).module;
+  const MicrobatchSizes& sizes = microbatches_[microbatch_];
+  if (module == kDecoder) return sizes;
+  return with_items(
+      plan_.model, sizes,
+      largest_share(plan_.model, sizes.items, spec(u).encoder, plan_.mesh.grid(module).dp_module));
+}
+
+void MemoryWalk::touch(int64_t bytes, const char* what, const std::string& name) {
+  if (live_ + bytes <= peak_) return;
+  peak_ = live_ + bytes;
+  peak_at_ = std::string(what) + " " + name;
+}
+
+int64_t MemoryWalk::shard_bytes(int buffer, DType type) const {
+  const int shards = plan_.shardings[buffer].shards;
+  return plan_.buffers[buffer].padded(shards) / shards * static_cast<int64_t>(element_bytes(type));
+}
+
+/// An offloaded shard that others need is on the device until a unit waits for the whole.
+void MemoryWalk::gather(int buffer) {
+  const Sharding& sharding = plan_.shardings[buffer];
+  if (!sharding.offloads || sharding.shards == 1) return;
+  const FlatBuffer& layout = plan_.buffers[buffer];
+  sent_[buffer] = shard_bytes(buffer, plan_.precision_of(layout.module).param);
+  live_ += sent_[buffer];
+  touch(0, "gathering", layout.name);
+}
+
+void MemoryWalk::wait_for(size_t u) {
+  for (const int buffer : buffers_of_unit_[u]) live_ -= std::exchange(sent_[buffer], 0);
+}
+
+/// A shard arrives to be added to the owned gradient, and is there until the next reduction starts.
+/// The first of a step arrives in place where it travels in the owned type; none that is offloaded
+/// does.
+void MemoryWalk::reduce(int buffer) {
+  const Sharding& sharding = plan_.shardings[buffer];
+  const Precision& precision = plan_.precision_of(plan_.buffers[buffer].module);
+  const bool in_place =
+      !is_summed_[buffer] && precision.reduce == precision.master && !sharding.offloads;
+  live_ -= arriving_;
+  arriving_ = sharding.shards > 1 && !in_place ? shard_bytes(buffer, precision.reduce) : 0;
+  live_ += arriving_;
+  is_summed_[buffer] = true;
+  if (arriving_ > 0) convert(buffer);
+}
+
+/// A sum that is offloaded is made the master's type on the device.
+void MemoryWalk::convert(int buffer) {
+  const FlatBuffer& layout = plan_.buffers[buffer];
+  const Precision& precision = plan_.precision_of(layout.module);
+  const bool converts = plan_.shardings[buffer].offloads && precision.reduce != precision.master;
+  touch(converts ? shard_bytes(buffer, precision.master) : 0, "reducing", layout.name);
+}
+
+void MemoryWalk::let_go(size_t u) {
+  if (--at(u).holders == 0) live_ -= at(u).output;
+}
+
+/// What another place made.
+void MemoryWalk::receive(size_t u) {
+  at(u).output = declared(u, false).output_bytes;
+  at(u).holders = readers_[u];
+  live_ += at(u).output;
+}
+
+void MemoryWalk::forward(size_t u) {
+  wait_for(u);
+  Unit& unit = at(u);
+  unit.keeps_graph = unit.needs_gradient && !plan_.recomputes(static_cast<int>(u));
+  const UnitMemory memory = declared(u, unit.keeps_graph);
+  touch(memory.forward_peak_bytes, "forward", spec(u).name);
+  unit.output = memory.output_bytes;
+  unit.saved = unit.keeps_graph ? memory.saved_bytes : 0;
+  unit.holders = readers_[u] + (unit.keeps_graph ? 1 : 0);
+  live_ += unit.saved + (unit.holders > 0 ? unit.output : 0);
+  // A consumer's reference becomes the input that its backward reads.
+  for (const UnitInput& input : spec(u).inputs)
+    if (runs(input.unit) && !unit.needs_gradient) let_go(input.unit);
+}
+
+/// It may be under way until the unit's next does.
+void MemoryWalk::leave(size_t u, int64_t bytes) {
+  if (last_sent_[u] != nullptr) live_ -= std::exchange(last_sent_[u]->leaving, 0);
+  last_sent_[u] = &at(u);
+  at(u).leaving = bytes;
+  live_ += bytes;
+}
+
+/// Features go as a copy of their rows, others as they are, which may be held here anyway.
+void MemoryWalk::send(size_t u) {
+  const Precision& precision = plan_.precision_of(spec(u).module);
+  if (plan_.model.makes_features(static_cast<int>(u)))
+    leave(u, at(u).output / static_cast<int64_t>(element_bytes(precision.param)) *
+                 static_cast<int64_t>(element_bytes(precision.output)));
+  else
+    leave(u, at(u).holders > 0 ? 0 : at(u).output);
+  touch(0, "sending", spec(u).name);
+}
+
+void MemoryWalk::send_gradient(size_t u) {
+  live_ -= at(u).gradient;
+  leave(u, std::exchange(at(u).gradient, 0));
+}
+
+void MemoryWalk::backward(size_t u, bool puts_off_weights) {
+  wait_for(u);
+  Unit& unit = at(u);
+  live_ -= std::exchange(unit.leaving, 0);  // it was read
+  const UnitMemory memory = declared(u, true);
+  // Read at other places alone: its gradient comes from there.
+  if (unit.gradient == 0 && readers_[u] == 0 && spec(u).kind != UnitKind::Head) {
+    unit.gradient = unit.output;
+    live_ += unit.gradient;
+  }
+  if (!unit.keeps_graph) {
+    touch(memory.forward_peak_bytes, "forward again", spec(u).name);
+    unit.saved = memory.saved_bytes;
+    live_ += unit.saved + (unit.holders++ == 0 ? unit.output : 0);
+  }
+  touch(memory.backward_peak_bytes - unit.saved, "backward", spec(u).name);
+  if (!puts_off_weights) live_ -= unit.saved;
+  size_t next = 0;
+  for (const UnitInput& input : spec(u).inputs)
+    if (runs(input.unit))
+      add_gradient(u, input.unit, memory.input_gradient_bytes[next++]);
+    else if (has_items(input.unit))
+      ++next;
+  for (const UnitInput& input : spec(u).inputs)
+    if (runs(input.unit)) let_go(input.unit);
+  let_go(u);
+  live_ -= unit.gradient;
+}
+
+void MemoryWalk::backward_weight(size_t u) {
+  wait_for(u);
+  live_ -= at(u).saved;
+}
+
+/// The second consumer's gradient is added to the first's in a third tensor.
+void MemoryWalk::add_gradient(size_t u, int source, int64_t bytes) {
+  Unit& of = at(source);
+  if (of.gradient > 0) return touch(2 * bytes, "backward", spec(u).name);
+  of.gradient = bytes;
+  live_ += bytes;
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers by which layouts are compared, for the samples of some steps.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "estimate/memory_estimate.hpp"
+#include "estimate/step_samples.hpp"
+#include "layout/collective_volume.hpp"
+
+namespace zea {
+
+/// Bytes that a rank sends in all the steps together.
+struct RankTraffic {
+  int rank = 0;
+  Traffic sent = {};
+
+  int64_t total() const;
+};
+
+/// Means over the steps, but for what is said to be of one.
+struct StepFacts {
+  int64_t steps = 0;
+  double samples = 0, tokens = 0, targets = 0;
+  double items = 0;         ///< of all encoders
+  double microbatches = 0;  ///< on each replica
+  double fill = 0;          ///< share of the tokens that the rows of microbatches have room for
+  double model_flops = 0;   ///< as the log counts them
+  /// FLOPs of the rank that computes most, recomputed units included.
+  double slowest_flops = 0;
+  /// Share of the ranks' time, if FLOPs took equally long everywhere and messages none, that ranks
+  /// wait for the slowest replica, for ranks with dearer tokens or items, and for other places.
+  double idle_share = 0;
+  std::vector<RankTraffic> traffic;  ///< of the first rank of each place
+  MemoryEstimate memory;             ///< of the rank that needs most, in the step that needs most
+  int64_t memory_step = 0;
+
+  const RankTraffic& most_sent() const;
+};
+
+/// `products`: of the processors that it runs on, if it runs on the host.
+StepFacts facts_of(const Plan& plan, const StepSamples& samples,
+                   NarrowProducts products = NarrowProducts::Library);
+
+}  // namespace zea

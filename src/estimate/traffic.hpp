@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The estimate of what a step sends: for every group of ranks the bytes that a rank sends, by the
+// textbook volume of each collective (collective_volume.hpp). A mesh counts the same at run time
+// under the same names; tests compare the two to the byte.
+//
+// Of a linear pair (columns, then rows) with rows of width h among tp ranks: under sequence
+// parallel each direction gathers and scatters once, and backward gathers the column's input once
+// more, since only the rows here are kept; otherwise each direction has one all-reduce.
+#pragma once
+
+#include "estimate/step_samples.hpp"
+#include "layout/collective_volume.hpp"
+#include "layout/microbatch_rows.hpp"
+#include "schedule/plan.hpp"
+
+namespace zea {
+
+/// Bytes that `world_rank` sends in `step`, forward alone where the run does not train; `rows`: of
+/// each of its microbatches.
+Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
+                        const std::vector<MicrobatchRows>& rows, int world_rank);
+
+/// Bytes that `world_rank` sends in all steps of `samples` together.
+Traffic traffic_of_samples(const Plan& plan, const StepSamples& samples, int world_rank);
+
+}  // namespace zea

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The safetensors format: an 8-byte length, a JSON header, then the tensors' bytes without holes.
+// Headers come from strangers, so every rule of the format is checked by us before a byte of data
+// is read: sizes, signs, ranges, duplicate names, overlaps, holes, and that files named by an index
+// are plain names beside it.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "files/durable_file.hpp"
+#include "io/weights_source.hpp"
+
+namespace zea {
+
+/// A tensor of a safetensors file and where its bytes start, counted from the end of the header.
+struct SafetensorsEntry {
+  TensorInfo tensor;
+  int64_t begin = 0;
+  /// False: a buffer that models compute, of a type that zea lacks; `tensor` has one of its width.
+  bool is_readable = true;
+};
+
+/// Checks header text against the `data_bytes` that follow it in `where`; entries in name order.
+/// Throws WeightsError.
+std::vector<SafetensorsEntry> parse_safetensors_header(const std::string& header,
+                                                       int64_t data_bytes,
+                                                       const std::string& where);
+
+/// Opens one *.safetensors file, or a Hugging Face directory with model.safetensors or
+/// model.safetensors.index.json (and its config.json). Throws WeightsError naming the file at
+/// fault.
+std::unique_ptr<WeightsSource> open_safetensors(const std::string& path);
+
+/// Streams one safetensors file: the header first, then each tensor in any order. Named `path`.tmp
+/// until finish().
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const std::string& path, const std::vector<TensorInfo>& tensors);
+  /// Writes row-major elements [first, first + count) of a tensor; several threads may.
+  void write(const std::string& name, int64_t first, int64_t count, const void* data);
+  /// Throws InternalError unless every tensor was written in full.
+  void finish();
+
+ private:
+  struct Span {
+    Span(int64_t offset, int64_t element_bytes, int64_t bytes)
+        : offset(offset), element_bytes(element_bytes), missing_bytes(bytes) {}
+    int64_t offset, element_bytes;
+    std::atomic<int64_t> missing_bytes;
+  };
+  DurableFile file_;
+  std::map<std::string, Span> spans_;
+};
+
+}  // namespace zea

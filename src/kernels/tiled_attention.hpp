@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over slices on the host: tiles of queries and keys are multiplied in a core's cache,
+// with softmax taken as keys come (arXiv:2205.14135), so no matrix of (length, length) exists. Rows
+// are read where they lie and written once; nothing is gathered, padded or repeated. fp64, fp32, or
+// bf16 computed in fp32. Results do not depend on the number of threads.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "core/attention_slice.hpp"
+
+namespace zea {
+
+/// q (queries, heads, head_dim), k and v (keys, kv_heads, head_dim). Each head is dense.
+struct AttentionInputs {
+  at::Tensor q, k, v;
+  ScoreSpec scores = {};
+};
+
+/// Attention over the keys so far.
+struct AttentionSums {
+  at::Tensor out;  ///< (queries, heads, head_dim)
+  at::Tensor lse;  ///< (queries, heads), fp32 for bf16; -inf where a query has seen no key
+};
+
+/// Gradients of AttentionInputs, of the same shapes.
+struct AttentionGradients {
+  at::Tensor dq, dk, dv;
+};
+
+/// Whether rows are written, or added to what is there.
+enum class AttentionResult { Written, Added };
+
+/// Whether the kernels take tensors like `x`.
+bool takes_tiled_attention(const at::Tensor& x);
+
+/// softmax(scores of q k^T) v over `slices`. Written: the sums of the queries of `slices`,
+/// from nothing. Added: merged with those that stand in `sums`.
+void tiled_attention_forward(const AttentionInputs& in, const std::vector<AttentionSlice>& slices,
+                             const AttentionSums& sums, AttentionResult result);
+
+/// The gradients through `slices` of their queries and keys, given the sums over all keys that the
+/// queries see; scores are computed again.
+void tiled_attention_backward(const AttentionInputs& in, const at::Tensor& dout,
+                              const AttentionSums& sums, const std::vector<AttentionSlice>& slices,
+                              const AttentionGradients& gradients, AttentionResult result);
+
+}  // namespace zea

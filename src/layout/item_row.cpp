@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layout/item_row.hpp"
+
+#include <algorithm>
+
+#include "core/error.hpp"
+#include "layout/deal.hpp"
+
+namespace zea {
+namespace {
+
+std::vector<ItemShape> chosen(const std::vector<ItemShape>& all,
+                              const std::vector<int64_t>& items) {
+  std::vector<ItemShape> shapes;
+  for (int64_t item : items) shapes.push_back(all[item]);
+  return shapes;
+}
+
+std::vector<int64_t> starts_of_items(const std::vector<ItemShape>& items) {
+  std::vector<int64_t> starts;
+  int64_t start = 0;
+  for (const ItemShape& item : items) {
+    starts.push_back(start);
+    start += item.tokens;
+  }
+  return starts;
+}
+
+/// For each of `items` how many `of` all items before it have.
+template <class Of>
+std::vector<int64_t> before_items(const std::vector<ItemShape>& all,
+                                  const std::vector<int64_t>& items, Of of) {
+  std::vector<int64_t> before;
+  int64_t sum = 0;
+  size_t item = 0;
+  for (const int64_t own : items) {
+    for (; item < static_cast<size_t>(own); ++item) sum += of(all[item]);
+    before.push_back(sum);
+  }
+  return before;
+}
+
+/// For each token of items the number of the projector's row that it is a part of; -1: of none.
+std::vector<int64_t> rows_of_tokens(const std::vector<ItemShape>& items,
+                                    const std::vector<int64_t>& first_rows) {
+  std::vector<int64_t> rows;
+  for (size_t item = 0; item < items.size(); ++item)
+    for (int64_t token = 0; token < items[item].tokens; ++token) {
+      const int64_t row = items[item].source_of(token);
+      rows.push_back(row < 0 ? -1 : first_rows[item] + row);
+    }
+  return rows;
+}
+
+bool is_resampled(const ItemShape& shape) {
+  return shape.sources > 0;
+}
+
+int64_t merge_of(const std::vector<ItemShape>& items) {
+  return items.empty() ? 1 : items.front().merge;
+}
+
+}  // namespace
+
+std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items, bool in_windows) {
+  std::vector<Segment> segments;
+  int64_t start = 0;
+  const auto append = [&](int64_t length) {
+    segments.push_back({start, length});
+    start += length;
+  };
+  for (const ItemShape& item : items)
+    for (int64_t tile = 0; tile < item.tiles; ++tile) {
+      if (in_windows && item.window > 0)
+        std::ranges::for_each(item.windows(), append);
+      else
+        append(item.tile_tokens() - item.apart);
+      for (int64_t i = 0; i < item.apart; ++i) append(1);
+      const bool is_last = tile + 1 == item.tiles;
+      for (int64_t i = 0; is_last && i < item.row_ends; ++i) append(1);
+    }
+  return segments;
+}
+
+ItemRow::ItemRow(const std::vector<ItemShape>& all, const std::vector<int64_t>& items,
+                 const std::string& encoder, const ReplicaLayout& replica)
+    : shapes_(chosen(all, items)),
+      starts_(starts_of_items(shapes_)),
+      first_rows_(before_items(
+          all, items, [](const ItemShape& shape) { return shape.projected() / shape.merge; })),
+      first_features_(
+          before_items(all, items, [](const ItemShape& shape) { return shape.features; })),
+      rows_(rows_of_tokens(shapes_, first_rows_)),
+      layout_(visible(), replica.sharding(encoder), replica.grid(encoder).tp, merge_of(all)) {
+  for (const ItemShape& shape : all)
+    ZEA_ASSERT(shape.merge == merge_of(all) && shape.first % shape.merge == 0);
+}
+
+size_t ItemRow::item_of(int64_t token) const {
+  return static_cast<size_t>(std::ranges::upper_bound(starts_, token) - starts_.begin()) - 1;
+}
+
+std::vector<int64_t> ItemRow::items_of(const TokenRuns& runs) const {
+  std::vector<bool> is_there(shapes_.size(), false);
+  for (const TokenRange& run : runs)
+    for (int64_t token = run.begin; token < run.end;) {
+      const size_t item = item_of(token);
+      is_there[item] = true;
+      token = starts_[item] + shapes_[item].tokens;
+    }
+  std::vector<int64_t> items;
+  for (size_t item = 0; item < is_there.size(); ++item)
+    if (is_there[item]) items.push_back(static_cast<int64_t>(item));
+  return items;
+}
+
+int64_t ItemRow::feature(int64_t token) const {
+  const size_t item = item_of(token);
+  const int64_t feature = shapes_[item].feature_of(position(token));
+  return feature < 0 ? -1 : first_features_[item] + feature;
+}
+
+TokenRuns ItemRow::projected(const TokenRuns& runs) const {
+  std::vector<int64_t> made;
+  for (const TokenRange& run : runs)
+    for (int64_t token = run.begin; token < run.end; ++token)
+      if (rows_[token] >= 0) made.push_back(rows_[token]);
+  std::ranges::sort(made);
+  return numbered({{0, std::ssize(made)}}, [&](int64_t i) { return made[i]; });
+}
+
+TokenRuns ItemRow::features(const TokenRuns& runs) const {
+  TokenRuns rows = projected(runs);
+  if (std::ranges::none_of(shapes_, is_resampled) && first_rows_ == first_features_) return rows;
+  const std::vector<int64_t> here = numbers_of(rows);
+  const auto is_here = [&](const TableShare& of) {
+    return of.share > 0 && std::ranges::binary_search(here, of.row);
+  };
+  TokenRuns all;
+  for (size_t item = 0; item < shapes_.size(); ++item)
+    all.push_back({first_features_[item], first_features_[item] + shapes_[item].features});
+  return numbered(all, [&](int64_t feature) {
+    return std::ranges::any_of(feature_shares(feature), is_here) ? feature : -1;
+  });
+}
+
+std::array<TableShare, 4> ItemRow::feature_shares(int64_t feature) const {
+  const auto next = std::ranges::upper_bound(first_features_, feature);
+  const auto item = static_cast<size_t>(next - first_features_.begin()) - 1;
+  std::array<TableShare, 4> shares = shapes_[item].feature_shares(feature - first_features_[item]);
+  for (TableShare& each : shares) each.row += first_rows_[item];
+  return shares;
+}
+
+std::vector<int> feature_parts(const EncoderSpec& encoder, const ReplicaLayout& replica) {
+  if (!encoder.projector.shrinks) return {};
+  return replica.token_shares(encoder.name);
+}
+
+std::vector<int64_t> items_held(const std::vector<ItemShape>& all, const ModelSpec& model,
+                                int encoder, const ReplicaLayout& replica) {
+  const std::string& name = model.encoders[static_cast<size_t>(encoder)].name;
+  if (!replica.has(replica.rank, name)) return {};
+  const Coordinate coordinate = replica.coordinate(replica.rank, name);
+  const std::vector<int64_t> dealt = deal_items(
+      all, model, encoder, replica.grid(name).dp_module)[static_cast<size_t>(coordinate.dp_module)];
+  const ItemRow row(all, dealt, name, replica);
+  std::vector<int64_t> held;
+  for (const int64_t item : row.items_of(row.layout().held(coordinate.cp, coordinate.tp)))
+    held.push_back(dealt[static_cast<size_t>(item)]);
+  return held;
+}
+
+}  // namespace zea

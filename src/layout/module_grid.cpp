@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layout/module_grid.hpp"
+
+#include <algorithm>
+#include <functional>
+
+#include "spec/param_cut.hpp"
+#include "spec/stage_template.hpp"
+
+namespace zea::detail {
+namespace {
+
+/// "1, 2, 4": the numbers up to `most` that `fits` takes.
+std::string allowed_values(int64_t most, const std::function<bool(int64_t)>& fits) {
+  std::string values;
+  for (int64_t value = 1; value <= most; ++value)
+    if (fits(value)) values += (values.empty() ? "" : ", ") + std::to_string(value);
+  return values;
+}
+
+/// The first parameter of the module that `tp` ranks cannot share; null: none.
+const ParamSpec* uncuttable(const std::string& module, const ModelSpec& model, int64_t tp) {
+  for (const ParamSpec& param : model.params)
+    if (param.module == module && !can_cut(param, static_cast<int>(tp))) return &param;
+  return nullptr;
+}
+
+void check_tp(const std::string& key, const std::string& module, const ModuleMeshOptions& options,
+              const ModelSpec& model, Faults& faults) {
+  if (options.tp == 1) {
+    if (options.sequence_parallel.is_yes())
+      faults.note(key +
+                  "sequence_parallel = true has no effect with tp = 1: there are no tp ranks to "
+                  "deal tokens to");
+    return;
+  }
+  const std::string found = key + "tp = " + std::to_string(options.tp);
+  const ParamSpec* param = uncuttable(module, model, options.tp);
+  if (param == nullptr) return;
+  const int64_t most = std::max(model.heads(module).query, options.tp);
+  faults.add(found + " does not divide the " + std::to_string(param->tp_cut.blocks) +
+             " heads or rows of " + param->name + "; allowed: " +
+             allowed_values(most, [&](int64_t tp) { return !uncuttable(module, model, tp); }));
+}
+
+/// What only several ranks have a use for.
+void note_one_rank(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {
+  const ModuleMeshOptions defaults;
+  const std::string no_effect = " has no effect with cp = 1";
+  if (options.cp_mode != defaults.cp_mode)
+    faults.note(key + "cp_mode = \"" + options.cp_mode + "\"" + no_effect +
+                ": there are no cp ranks to exchange keys with");
+  if (options.cp_distribution != defaults.cp_distribution)
+    faults.note(key + "cp_distribution = \"" + options.cp_distribution + "\"" + no_effect +
+                ": there are no cp ranks to deal tokens to");
+  if (options.cp_block != defaults.cp_block)
+    faults.note(key + "cp_block = " + std::to_string(options.cp_block) + no_effect +
+                ": there are no cp ranks to deal blocks to");
+  if (options.cp_ulysses_ranks != defaults.cp_ulysses_ranks)
+    faults.note(key + "cp_ulysses_ranks = " + std::to_string(options.cp_ulysses_ranks) + no_effect +
+                ": there are no cp ranks to exchange heads with");
+}
+
+void check_block(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {
+  if (options.cp_block == ModuleMeshOptions{}.cp_block) return;
+  const std::string found = key + "cp_block = " + std::to_string(options.cp_block);
+  if (options.cp_mode == CpMode::Ulysses)
+    faults.add(found +
+               " with cp_mode = \"ulysses\", in which ranks share attention by heads and hold "
+               "runs of equal length, not blocks; leave it out (a run that goes on: " +
+               key + "cp_block=" + std::to_string(ModuleMeshOptions{}.cp_block) + ")");
+  else if (options.cp_distribution != TokenDistribution::MakespanMin)
+    faults.add(found + " with cp_distribution = \"" + options.cp_distribution +
+               "\", which deals no blocks; leave it out, or use \"makespan_min\"");
+}
+
+void check_cp(const std::string& key, const std::string& module, const ModuleMeshOptions& options,
+              const ModelSpec& model, Faults& faults) {
+  const bool two_level = options.cp_mode == CpMode::UlyssesRing;
+  const int64_t inner = options.cp_ulysses_ranks;
+  if (!two_level && inner != 0)
+    faults.add(key + "cp_ulysses_ranks = " + std::to_string(inner) + " with cp_mode = \"" +
+               options.cp_mode + "\", which has one level; leave it out, or use \"ulysses_ring\"");
+  if (two_level && (inner < 2 || inner >= options.cp || options.cp % inner != 0)) {
+    faults.add(
+        key + "cp_mode = \"ulysses_ring\" with cp = " + std::to_string(options.cp) +
+        " and cp_ulysses_ranks = " + std::to_string(inner) +
+        ": groups of 2 or more must divide cp and be smaller; for one group use \"ulysses\"");
+    return;
+  }
+  const bool exchanges = two_level || options.cp_mode == CpMode::Ulysses;
+  const HeadShape heads = model.heads(module);
+  const int64_t ranks = two_level ? inner : options.cp;
+  if (!exchanges || can_exchange_heads(heads, options.tp, ranks)) return;
+  faults.add(key + (two_level ? "cp_ulysses_ranks = " : "cp = ") + std::to_string(ranks) +
+             " with cp_mode = \"" + options.cp_mode + "\": each rank takes an equal part of the " +
+             std::to_string(heads.query) + " heads (" + std::to_string(heads.key_value) +
+             " KV heads) of " + std::to_string(options.tp) + " tp ranks; allowed: " +
+             allowed_values(heads.query,
+                            [&](int64_t n) { return can_exchange_heads(heads, options.tp, n); }) +
+             ", or cp_mode = \"allgather_kv\" or \"ring\"");
+}
+
+void check_stages(const std::string& module, const ModuleMeshOptions& options,
+                  const ModelSpec& model, Faults& faults) {
+  const std::string key = "mesh." + module + ".";
+  const auto stages = static_cast<int64_t>(options.stages.size());
+  const auto units = std::count_if(model.units.begin(), model.units.end(),
+                                   [&](const UnitSpec& unit) { return unit.module == module; });
+  if (options.virtual_stages > 1 && module != kDecoder)
+    faults.add(key + "virtual_stages = " + std::to_string(options.virtual_stages) +
+               ": only the language model has virtual stages; leave it out");
+  if (stages == 0) {
+    if (const int64_t asked = options.pp * options.virtual_stages; asked > units)
+      faults.add(key + "pp = " + std::to_string(options.pp) +
+                 " with virtual_stages = " + std::to_string(options.virtual_stages) + " asks for " +
+                 std::to_string(asked) + " stages, but the module has " + std::to_string(units) +
+                 " units; allowed: up to " + std::to_string(units / options.virtual_stages));
+    return;
+  }
+  if (stages % options.virtual_stages != 0)
+    faults.add(key + "stages has " + std::to_string(stages) + " stages, which virtual_stages = " +
+               std::to_string(options.virtual_stages) + " must divide");
+  else if (options.pp > 1 && options.pp != pipeline_ranks(options))
+    faults.add(key + "pp = " + std::to_string(options.pp) + ", but " + key + "stages has " +
+               std::to_string(stages) + " stages; leave pp out");
+  std::vector<std::string> sentences;
+  stages_of_template(model, module, options.stages, sentences);
+  for (const std::string& sentence : sentences) faults.add(sentence);
+}
+
+}  // namespace
+
+bool can_exchange_heads(const HeadShape& heads, int64_t tp, int64_t ranks) {
+  const int64_t kv_here = std::max<int64_t>(1, heads.key_value / tp);
+  return heads.query / tp % ranks == 0 && (kv_here % ranks == 0 || ranks % kv_here == 0);
+}
+
+int inner_ranks(const ModuleMeshOptions& options) {
+  if (options.cp == 1) return 1;  // cp_ulysses_ranks has no effect then, and is not checked
+  if (options.cp_mode == CpMode::Ulysses) return static_cast<int>(options.cp);
+  return options.cp_mode == CpMode::UlyssesRing ? static_cast<int>(options.cp_ulysses_ranks) : 1;
+}
+
+int64_t degrees_product(const ModuleMeshOptions& options) {
+  return options.cp * options.tp;
+}
+
+int64_t pipeline_ranks(const ModuleMeshOptions& options) {
+  if (options.stages.empty()) return options.pp;
+  const auto stages = static_cast<int64_t>(options.stages.size());
+  return std::max<int64_t>(1, stages / options.virtual_stages);  // check_stages() refuses less
+}
+
+void check_degrees(const std::string& module, const ModuleMeshOptions& options,
+                   const ModelSpec& model, Faults& faults) {
+  const std::string key = "mesh." + module + ".";
+  check_tp(key, module, options, model, faults);
+  if (options.cp == 1) {
+    note_one_rank(key, options, faults);
+  } else {
+    check_block(key, options, faults);
+    check_cp(key, module, options, model, faults);
+  }
+  check_stages(module, options, model, faults);
+}
+
+ModuleGrid make_module_grid(const std::string& module, const ModuleMeshOptions& options,
+                            const ModelSpec& model, int64_t stage_ranks, const std::string& whose,
+                            Faults& faults) {
+  ModuleGrid grid{.module = module};
+  const int64_t own = degrees_product(options);
+  if (stage_ranks % own != 0) {
+    faults.add("mesh." + module + ": tp (" + std::to_string(options.tp) + ") x cp (" +
+               std::to_string(options.cp) + ") must divide the " + std::to_string(stage_ranks) +
+               " ranks of " + whose + "; its items are dealt to what is left over");
+    return grid;
+  }
+  if (options.dp_module != 0 && options.dp_module != stage_ranks / own)
+    faults.add("mesh." + module + ".dp_module = " + std::to_string(options.dp_module) +
+               ", but its tp x cp leaves " + std::to_string(stage_ranks / own) + " of the " +
+               std::to_string(stage_ranks) + " ranks of " + whose + "; leave it out");
+  grid.tp = static_cast<int>(options.tp);
+  grid.cp = static_cast<int>(options.cp);
+  grid.dp_module = static_cast<int>(stage_ranks / own);
+  grid.pp = static_cast<int>(pipeline_ranks(options));
+  grid.cp_inner = inner_ranks(options);
+  const int64_t kv_heads = model.heads(module).key_value;
+  if (options.tp > kv_heads && options.tp % kv_heads == 0)
+    grid.kv_holders = static_cast<int>(options.tp / kv_heads);
+  return grid;
+}
+
+bool is_sequence_parallel(const ModuleMeshOptions& options) {
+  return options.tp > 1 && options.sequence_parallel.value_or(true);
+}
+
+}  // namespace zea::detail

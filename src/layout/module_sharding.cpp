@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layout/module_sharding.hpp"
+
+#include <algorithm>
+
+#include "layout/reduction.hpp"
+
+namespace zea {
+
+void lay_over(Sharding& sharding, const MeshShape& mesh, const std::string& module,
+              const std::vector<Axis>& sharded_over, const std::vector<Axis>& summed_over) {
+  sharding.sharded_over = sharded_over;
+  sharding.summed_over = summed_over;
+  sharding.shards = mesh.size_along(module, sharded_over);
+  sharding.replicas = mesh.size_along(module, summed_over);
+}
+
+namespace detail {
+namespace {
+
+constexpr double kMebibyte = 1 << 20;
+
+struct Strategy {
+  bool shards = true;         ///< parameters, gradients and optimizer state are cut
+  bool reshards = true;       ///< by default, between forward and backward
+  bool has_replicas = false;  ///< one copy per dp_replicate
+};
+
+Strategy strategy_of(ShardingStrategy asked) {
+  using enum ShardingStrategy;
+  return {.shards = asked != NoShard,
+          .reshards = asked != ShardGradOp && asked != HybridShardZero2,
+          .has_replicas = asked != FullShard && asked != ShardGradOp};
+}
+
+/// Faults of one module, each starting with the key's path.
+class ModuleFaults {
+ public:
+  ModuleFaults(const std::string& module, Faults& faults)
+      : section_("mesh." + module + "."), faults_(faults) {}
+
+  void add_if(bool wrong, const char* key, const std::string& rest) {
+    if (wrong) faults_.add(section_ + key + rest);
+  }
+
+ private:
+  std::string section_;
+  Faults& faults_;
+};
+
+/// What only gathered modules have a use for.
+void check_not_gathered(const ModuleMeshOptions& options, ModuleFaults& faults) {
+  const ModuleMeshOptions defaults;
+  const std::string why = " has no meaning with strategy = \"no_shard\", which gathers nothing; ";
+  const std::string leave = why + "leave it out or choose a strategy that shards";
+  faults.add_if(!options.reshard_after_forward.is_auto(), "reshard_after_forward", leave);
+  faults.add_if(options.forward_prefetch != defaults.forward_prefetch, "forward_prefetch", leave);
+  faults.add_if(options.backward_prefetch != defaults.backward_prefetch, "backward_prefetch",
+                leave);
+  faults.add_if(options.prefetch_depth != defaults.prefetch_depth, "prefetch_depth", leave);
+  faults.add_if(options.wrap_units != defaults.wrap_units, "wrap_units",
+                why + "bucket_mib says how much is summed at once");
+  faults.add_if(!options.flatten_parameters, "flatten_parameters = false",
+                why + "its gradients are views of buckets; bucket_mib = 0 makes one per unit");
+  faults.add_if(options.sync_grad_accum.is_yes(), "sync_grad_accum = true",
+                " with strategy = \"no_shard\" would sum every microbatch over the ranks for "
+                "nothing: gradients are added up first and summed once per step; leave it out");
+}
+
+void check_gathered(const ModuleMeshOptions& options, const MeshShape& mesh, const ModuleGrid& grid,
+                    ModuleFaults& faults) {
+  const ModuleMeshOptions defaults;
+  const Strategy strategy = strategy_of(options.strategy);
+  const std::string quoted = " with strategy = \"" + options.strategy + "\"";
+  const AutoOption& reshard = options.reshard_after_forward;
+  faults.add_if(!strategy.has_replicas && mesh.dp_replicate > 1, "strategy",
+                " = \"" + options.strategy +
+                    "\" has one copy over all data-parallel ranks, but "
+                    "mesh.dp_replicate = " +
+                    std::to_string(mesh.dp_replicate) + "; use \"" +
+                    (strategy.reshards ? "hybrid_shard" : "hybrid_shard_zero2") +
+                    "\" (one copy per dp_replicate), or dp_replicate = 1");
+  faults.add_if(!strategy.reshards && (reshard.is_yes() || reshard.is_count()),
+                "reshard_after_forward",
+                quoted + ", which keeps parameters gathered until backward; use \"" +
+                    (strategy.has_replicas ? "hybrid_shard" : "full_shard") + "\"");
+  const int64_t group = reshard.count();
+  const int shards = mesh.size_along(grid.module, shard_axes());
+  faults.add_if(strategy.reshards && reshard.is_count() && (group >= shards || shards % group != 0),
+                "reshard_after_forward",
+                " = " + std::to_string(group) + " must divide the " + std::to_string(shards) +
+                    " ranks that share a copy (mesh.dp_shard = " + std::to_string(mesh.dp_shard) +
+                    (grid.dp_module * grid.cp > 1 ? ", times dp_module x cp of the module" : "") +
+                    ") and be smaller; true reshards over all of it");
+  const bool none =
+      options.forward_prefetch == Prefetch::None && options.backward_prefetch == Prefetch::None;
+  faults.add_if(none && options.prefetch_depth != 1, "prefetch_depth",
+                " = " + std::to_string(options.prefetch_depth) +
+                    " with forward_prefetch and backward_prefetch = \"none\"; set one of them");
+  faults.add_if(
+      options.forward_prefetch == Prefetch::Post && options.prefetch_depth == 1,
+      "forward_prefetch = \"post\"",
+      " with prefetch_depth = 1 gathers a unit when nothing but it is left to do, as \"none\" "
+      "does; use \"pre\", or a prefetch_depth of 2 or more");
+  faults.add_if(options.bucket_mib != defaults.bucket_mib, "bucket_mib",
+                quoted + ": gradients are reduced by wrapped units; set wrap_units instead");
+}
+
+/// A smaller group holds what lies between a microbatch's forward and its backward.
+void check_pipeline(const ModuleMeshOptions& options, ModuleFaults& faults) {
+  const AutoOption& reshard = options.reshard_after_forward;
+  faults.add_if(reshard.is_count(), "reshard_after_forward",
+                " = " + std::to_string(reshard.count()) +
+                    " where modules or stages have ranks of their own: other microbatches stand "
+                    "between the forward and the backward of one; allowed: true (gathered for "
+                    "each use), false (once a step), auto");
+}
+
+void check_offload(const ModuleMeshOptions& options, DeviceKind device, ModuleFaults& faults) {
+  faults.add_if(options.cpu_offload && device == DeviceKind::Cpu, "cpu_offload = true",
+                " with run.device = \"cpu\": parameters are in host memory already, there is no "
+                "GPU to offload from; leave it out");
+  faults.add_if(options.cpu_offload && !strategy_of(options.strategy).shards, "cpu_offload = true",
+                " with strategy = \"no_shard\", whose whole copy computes where it lies; choose a "
+                "strategy that shards");
+  faults.add_if(!options.pin_memory.is_auto() && !options.cpu_offload, "pin_memory",
+                " is set without cpu_offload, so there is no memory to pin; leave it out");
+}
+
+}  // namespace
+
+void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, const ModuleGrid& grid,
+                    const RunKind& run, Faults& faults) {
+  ModuleFaults of_module(grid.module, faults);
+  if (strategy_of(options.strategy).shards)
+    check_gathered(options, mesh, grid, of_module);
+  else
+    check_not_gathered(options, of_module);
+  if (run.is_pipelined) check_pipeline(options, of_module);
+  check_offload(options, run.device, of_module);
+}
+
+Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
+                       const ModuleGrid& grid, bool is_pipelined) {
+  Sharding sharding;
+  lay_over(sharding, mesh, grid.module, {}, token_axes());
+  if (!strategy_of(options.strategy).shards) return sharding;
+  if (mesh.size_along(grid.module, shard_axes()) > 1 || options.cpu_offload)
+    lay_over(sharding, mesh, grid.module, shard_axes(), {Axis::DpReplicate});
+  const AutoOption& reshard = options.reshard_after_forward;
+  sharding.subgroup = static_cast<int>(reshard.count());
+  sharding.keeps_until_backward =
+      !reshard.is_count() && !reshard.value_or(strategy_of(options.strategy).reshards);
+  sharding.forward_prefetch = options.forward_prefetch;
+  sharding.backward_prefetch = options.backward_prefetch;
+  sharding.prefetch_depth = static_cast<int>(options.prefetch_depth);
+  sharding.offloads = options.cpu_offload;
+  sharding.pins_memory = options.cpu_offload && options.pin_memory.value_or(true);
+  gather(sharding, options, is_pipelined && !reshard.value_or(false));
+  return sharding;
+}
+
+void gather(Sharding& sharding, const ModuleMeshOptions& options, bool once_a_step) {
+  sharding.keeps_for_step = once_a_step;
+  sharding.reduces_each_microbatch = options.sync_grad_accum.value_or(!once_a_step);
+}
+
+bool may_gather_for_each_use(const ModuleMeshOptions& options) {
+  const Strategy strategy = strategy_of(options.strategy);
+  return strategy.shards && strategy.reshards && options.reshard_after_forward.is_auto();
+}
+
+Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes) {
+  if (strategy_of(options.strategy).shards)
+    return {.units = options.wrap_units, .each_parameter = !options.flatten_parameters};
+  if (options.bucket_mib == 0) return {};
+  return {.units = 0,
+          .bucket_elements = std::max<int64_t>(
+              1, static_cast<int64_t>(options.bucket_mib * kMebibyte) / gradient_bytes)};
+}
+
+}  // namespace detail
+}  // namespace zea

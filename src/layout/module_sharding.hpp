@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a module's deck section to its sharding and wrapping, refusing what does not go together.
+#pragma once
+
+#include "core/faults.hpp"
+#include "deck/options.hpp"
+#include "layout/axis.hpp"
+#include "layout/sharding.hpp"
+
+namespace zea::detail {
+
+/// What of the whole run decides about a module's sharding.
+struct RunKind {
+  DeviceKind device;          ///< run.device
+  bool is_pipelined = false;  ///< modules or stages have ranks of their own
+};
+
+/// Adds a fault, with its reason, for every setting of the module's section that another one makes
+/// impossible or that the strategy has no use for. Of `mesh` only the data-parallel degrees are
+/// read.
+void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, const ModuleGrid& grid,
+                    const RunKind& run, Faults& faults);
+
+Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
+                       const ModuleGrid& grid, bool is_pipelined);
+
+/// Says when a sharded buffer of a pipeline is gathered and reduced: once for all microbatches of a
+/// step, or each time that a unit needs it.
+void gather(Sharding& sharding, const ModuleMeshOptions& options, bool once_a_step);
+
+/// Whether the deck leaves that to zea.
+bool may_gather_for_each_use(const ModuleMeshOptions& options);
+
+/// `gradient_bytes` is the size of one element of a gradient.
+Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes);
+
+}  // namespace zea::detail

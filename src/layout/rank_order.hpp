@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which MPI rank takes which place in the mesh. All of zea counts ranks as MeshShape does (logical
+// ranks); here they are dealt to nodes so that tp, then cp, then the stages of a module, then
+// modules and replicas lie inside a node wherever ranks per node allow. Pure values: main splits
+// the communicator by them, and nobody below sees any other number.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "layout/axis.hpp"
+
+namespace zea {
+
+/// Where logical ranks stand. Nodes are numbered from 0.
+struct RankOrder {
+  std::vector<int> logical_of_world;  ///< of each MPI rank
+  std::vector<int> node_of_logical;   ///< of each logical rank
+  bool is_chosen = false;             ///< as mesh.order says
+
+  int nodes() const;
+  /// Whether every MPI rank is the logical rank of its number.
+  bool is_identity() const;
+};
+
+/// `order` names every axis once, from the one whose neighbours stand closest ("tp", "cp",
+/// "dp_module", "pp", "module", "dp"); empty: the best that is found. `node_of_world` tells which
+/// node each MPI rank is on, by any numbers. Deterministic.
+RankOrder order_ranks(const MeshShape& shape, const std::vector<int>& node_of_world,
+                      const std::vector<std::string>& order);
+
+/// Nodes of `ranks_per_node` MPI ranks each, the last one of the rest; 0: one node.
+std::vector<int> even_nodes(int world_size, int ranks_per_node);
+
+/// How often groups cross nodes: of each, the nodes that it is on beyond the first, summed.
+struct NodeCrossings {
+  int tp = 0, cp = 0, stages = 0, modules = 0, replicas = 0;
+
+  auto operator<=>(const NodeCrossings&) const = default;
+};
+NodeCrossings count_crossings(const MeshShape& shape, const std::vector<int>& node_of_logical);
+
+/// The crossings that no order avoids, since blocks are larger than nodes.
+NodeCrossings least_crossings(const MeshShape& shape, int largest_node);
+
+/// A sentence for each module whose tp groups cross nodes, and what would help; empty: none does.
+std::vector<std::string> tp_warnings(const MeshShape& shape, const RankOrder& order);
+
+/// Whether so many cp ranks of a module can exchange tokens for heads.
+using CanExchangeHeads = std::function<bool(const ModuleGrid&, int)>;
+
+/// A sentence for each module with a ring between groups that exchange heads (ulysses_ring) whose
+/// groups cross nodes though groups of another size would not; the sentence names the largest.
+std::vector<std::string> ulysses_warnings(const MeshShape& shape, const RankOrder& order,
+                                          const CanExchangeHeads& can_exchange);
+
+}  // namespace zea

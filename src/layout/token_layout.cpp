@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layout/token_layout.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/decoder.hpp"
+#include "core/error.hpp"
+
+namespace zea {
+
+bool ReplicaLayout::has(int rank_in_replica, const std::string& module) const {
+  return grids.modules.empty() || grids.has(rank_in_replica, module);
+}
+
+bool ReplicaLayout::has_features(int rank_in_replica, const std::string& module) const {
+  if (!has(rank_in_replica, module)) return false;
+  const auto stage = feature_stages.find(module);
+  return coordinate(rank_in_replica, module).pp ==
+         (stage == feature_stages.end() ? 0 : stage->second);
+}
+
+bool ReplicaLayout::has_head(int rank_in_replica) const {
+  return has(rank_in_replica, kDecoder) && coordinate(rank_in_replica, kDecoder).pp == head_stage;
+}
+
+Coordinate ReplicaLayout::coordinate(int rank_in_replica, const std::string& module) const {
+  return grids.modules.empty() ? Coordinate{} : grids.coordinate(rank_in_replica, module);
+}
+
+ModuleGrid ReplicaLayout::grid(const std::string& module) const {
+  return grids.modules.empty() ? ModuleGrid{.module = module} : grids.grid(module);
+}
+
+TokenSharding ReplicaLayout::sharding(const std::string& module) const {
+  const auto found = tokens.find(module);
+  return found == tokens.end() ? TokenSharding{} : found->second;
+}
+
+std::vector<int> ReplicaLayout::token_shares(const std::string& module) const {
+  const int slices = sharding(module).sequence_parallel ? grid(module).tp : 1;
+  std::vector<int> shares(static_cast<size_t>(ranks()), 0);
+  for (int r = 0; r < ranks(); ++r) {
+    if (!has(r, module)) continue;
+    const Coordinate at = coordinate(r, module);
+    shares[static_cast<size_t>(r)] = at.cp * slices + at.tp % slices;
+  }
+  return shares;
+}
+
+std::vector<int64_t> slice_rows(int64_t rows, int parts) {
+  const int64_t full = (rows + parts - 1) / parts;
+  std::vector<int64_t> slices;
+  for (int64_t part = 0; part < parts; ++part)
+    slices.push_back(std::clamp<int64_t>(rows - part * full, 0, full));
+  return slices;
+}
+
+std::vector<int64_t> travelling_rows(const std::vector<int64_t>& shares) {
+  const int64_t rows = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  const int64_t full = shares.front(), added = full * std::ssize(shares) - rows;
+  int64_t before = 0;
+  for (int64_t share : shares) {
+    if (share != std::clamp<int64_t>(rows - before, 0, full)) return shares;
+    before += share;
+  }
+  const bool is_little = added < std::ssize(shares) || added <= rows / 64;
+  return is_little ? std::vector<int64_t>(shares.size(), full) : shares;
+}
+
+TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count) {
+  TokenRuns found;
+  int64_t before = 0;
+  for (const TokenRange& run : runs) {
+    const int64_t first = std::max<int64_t>(begin - before, 0);
+    const int64_t last = std::min(begin + count - before, run.length());
+    if (first < last) found.push_back({run.begin + first, run.begin + last});
+    before += run.length();
+  }
+  return found;
+}
+
+namespace {
+
+/// The row with every `merge` tokens as one, which sees what the first of them does.
+Visibility merged(const Visibility& row, int64_t merge) {
+  Visibility coarse;
+  for (int64_t token = 0; token < row.tokens(); token += merge) {
+    ZEA_ASSERT(row.begins[token] % merge == 0);
+    coarse.begins.push_back(row.begins[token] / merge);
+    coarse.ends.push_back((row.ends[token] + merge - 1) / merge);
+    coarse.samples.push_back(row.samples[token] / merge);
+  }
+  return coarse;
+}
+
+std::vector<TokenRuns> deal_merged(const Visibility& row, ContextOptions context, int64_t merge) {
+  DistributionOptions& distribution = context.distribution;
+  distribution.block = std::max<int64_t>(1, distribution.block / merge);
+  distribution.linear_tiles_per_token *= static_cast<double>(merge);
+  std::vector<TokenRuns> owned = deal_tokens(merged(row, merge), context);
+  for (TokenRuns& runs : owned)
+    for (TokenRange& run : runs) run = {run.begin * merge, run.end * merge};
+  return owned;
+}
+
+}  // namespace
+
+TokenLayout::TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp,
+                         int64_t merge)
+    : slices_(sharding.sequence_parallel ? tp : 1), merge_(merge) {
+  if (sharding.context.ranks == 1)
+    owned_ = {tokens_between({{0, row.tokens()}}, 0, row.tokens())};
+  else
+    owned_ =
+        merge == 1 ? deal_tokens(row, sharding.context) : deal_merged(row, sharding.context, merge);
+}
+
+std::vector<int64_t> TokenLayout::shares(int cp_rank) const {
+  if (slices_ == 1) return {};
+  std::vector<int64_t> rows = slice_rows(count_tokens(owned_[cp_rank]) / merge_, slices_);
+  for (int64_t& share : rows) share *= merge_;
+  return rows;
+}
+
+TokenRuns TokenLayout::held(int cp_rank, int tp_rank) const {
+  if (slices_ == 1) return owned_[cp_rank];
+  const std::vector<int64_t> slices = shares(cp_rank);
+  int64_t begin = 0;
+  for (int t = 0; t < tp_rank; ++t) begin += slices[t];
+  return tokens_between(owned_[cp_rank], begin, slices[tp_rank]);
+}
+
+}  // namespace zea

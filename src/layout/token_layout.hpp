@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the tokens of a microbatch lie on the ranks that share it: dealt to cp ranks by the
+// distribution, and under sequence parallel in slices to the tp ranks of each. Pure values that
+// every rank of a replica works out alike.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "layout/axis.hpp"
+#include "layout/context_plan.hpp"
+#include "layout/row_exchange.hpp"
+
+namespace zea {
+
+/// How the tokens of a module lie on the tp and cp ranks of its grid.
+struct TokenSharding {
+  bool sequence_parallel = false;  ///< tp ranks hold slices of them between layers
+  ContextOptions context;          ///< which cp rank owns which, and how they attend
+};
+
+/// The ranks that share a microbatch. One rank by default.
+struct ReplicaLayout {
+  MeshShape grids;  ///< of one replica; empty: one rank
+  std::map<std::string, TokenSharding> tokens;
+  /// Along pp: where each encoder makes its features, and where the decoder merges them and has its
+  /// head.
+  std::map<std::string, int> feature_stages;
+  int head_stage = 0;
+  int rank = 0;  ///< this one's place in it
+
+  int ranks() const { return grids.modules.empty() ? 1 : grids.ranks_per_replica(); }
+  /// Whether a rank holds a part of `module`, whether that makes or takes features, and whether it
+  /// has the model's head.
+  bool has(int rank_in_replica, const std::string& module) const;
+  bool has_features(int rank_in_replica, const std::string& module) const;
+  bool has_head(int rank_in_replica) const;
+  /// All zero, and a grid of one rank, where there are no grids.
+  Coordinate coordinate(int rank_in_replica, const std::string& module) const;
+  ModuleGrid grid(const std::string& module) const;
+  TokenSharding sharding(const std::string& module) const;
+  /// Of each rank which share of the module's tokens it holds: those with the same have copies.
+  std::vector<int> token_shares(const std::string& module) const;
+};
+
+/// Rows of each of `parts` slices of `rows` rows: all are full but the last one that has any.
+std::vector<int64_t> slice_rows(int64_t rows, int parts);
+
+/// Rows that each rank sends of its share where they are gathered, or gets where they are summed:
+/// as many of each where shares (not empty) are slices and that adds few, which then lie behind all
+/// rows, since devices' collectives are of equal counts; otherwise the shares.
+std::vector<int64_t> travelling_rows(const std::vector<int64_t>& shares);
+
+/// The tokens [begin, begin + count) of what `runs` hold.
+TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count);
+
+/// The tokens of one module in one row, on all ranks of a (dp_module, tp, cp) grid.
+class TokenLayout {
+ public:
+  /// `merge` neighbouring tokens stay together: samples (items) are whole multiples of it.
+  TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp, int64_t merge = 1);
+
+  /// Of each cp rank.
+  const std::vector<TokenRuns>& owned() const { return owned_; }
+  /// Rows of each tp rank of a cp rank's tokens; empty where each holds all of them.
+  std::vector<int64_t> shares(int cp_rank) const;
+  /// What a rank holds between layers.
+  TokenRuns held(int cp_rank, int tp_rank) const;
+
+ private:
+  std::vector<TokenRuns> owned_;
+  int slices_;
+  int64_t merge_;
+};
+
+}  // namespace zea

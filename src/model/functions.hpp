@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The differentiable functions that units are made of. Those that read parameters add the
+// parameters' gradients straight into their buffers and return only the gradient of their tensor
+// inputs. Rows are tokens: there is no batch dim. Norms, losses and attention compute in fp32 when
+// the input is bf16. Parameters of one call train all or not at all.
+#pragma once
+
+#include <vector>
+
+#include "kernels/row_kernels.hpp"
+#include "model/attention_segments.hpp"
+#include "model/parameter.hpp"
+#include "spec/model_spec.hpp"
+
+namespace zea {
+
+/// x (tokens, in) -> (tokens, out). `weight` as `order` says, or any shape with out first; `bias`
+/// (out) may be null.
+at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
+                  WeightOrder order = WeightOrder::OutIn);
+
+/// The norm of x (rows, hidden) over its last dim; `weight` (hidden), and `bias` (hidden) of a
+/// layer norm, null of RMSNorm.
+at::Tensor norm(const at::Tensor& x, Parameter& weight, Parameter* bias, const NormSpec& spec);
+
+/// A sum that goes on beside its norm, as in blocks with residuals.
+struct NormedSum {
+  at::Tensor sum, normed;
+};
+
+/// x + added and its norm; of x itself where `added` is undefined. The gradients of both join in
+/// one pass.
+NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, Parameter& weight, Parameter* bias,
+                   const NormSpec& spec);
+
+/// The norms of the first `query_heads` heads of x (tokens, heads, head_dim) by `query` (head_dim)
+/// and of the `key_heads` behind them by `key` (head_dim); the other heads as they are.
+at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key, int64_t query_heads,
+                      int64_t key_heads, const NormSpec& spec);
+
+/// x (tokens, hidden), each column times its number of `scale` (hidden).
+at::Tensor layer_scale(const at::Tensor& x, Parameter& scale);
+
+/// x (tokens, width) without what `dropout` drops of the tokens of `keys` (tokens) int64; the mask
+/// is drawn again in backward, not kept.
+at::Tensor dropped(const at::Tensor& x, const at::Tensor& keys, const Dropout& dropout);
+
+/// y (tokens, width) with scale times z (tokens, columns) added to its columns from `begin` on, in
+/// place: y is not to be used any more.
+at::Tensor add_to_columns(const at::Tensor& y, const at::Tensor& z, int64_t begin, double scale);
+
+/// Rows of `weight` (vocabulary, hidden) at `ids` (tokens) int64.
+at::Tensor embedding(const at::Tensor& ids, Parameter& weight);
+
+/// Sums of rows of `table` (positions, hidden), those of `rows` (tokens, n) int64 times `shares`
+/// (tokens, n): (tokens, hidden).
+at::Tensor interpolated_rows(const at::Tensor& rows, const at::Tensor& shares, Parameter& table);
+
+/// What the rows at hand are of images: any part of their tokens, in any number.
+struct ImageRows {
+  at::Tensor patches;    ///< int64, ascending: rows that are patches
+  at::Tensor positions;  ///< (rows) int64: of each row's token; the class token's is 0, registers
+                         ///< have those behind the last
+};
+
+/// What is learned of the tokens of an image, each of any shape whose last dim is hidden.
+struct ImageParameters {
+  Parameter& class_token;
+  Parameter& positions;
+  Parameter* registers = nullptr;  ///< tokens without positions; null: none
+};
+
+/// Puts `patches` (patches, hidden) and learned tokens into their rows and adds positions: (rows,
+/// hidden).
+at::Tensor image_tokens(const at::Tensor& patches, const ImageRows& rows,
+                        const ImageParameters& learned);
+
+/// For each row of `windows` (rows, width) int64 these rows of x (columns, hidden), side by side as
+/// a convolution's weight (out, hidden, width) lies: (rows, hidden * width). -1: zeros.
+at::Tensor windows_of(const at::Tensor& x, const at::Tensor& windows);
+
+/// Adds biases to the queries and the values of qkv (tokens, query + key + value widths), in place.
+at::Tensor add_query_value_biases(const at::Tensor& qkv, Parameter& query, Parameter& value);
+
+/// The rows `rows` int64, ascending, of each of `states` (tokens, hidden), side by side: (rows,
+/// states * hidden).
+at::Tensor joined_rows(const std::vector<at::Tensor>& states, const at::Tensor& rows);
+
+/// Sums of rows of x (rows, width), those of `rows` (features, n) int64 times `shares` (features,
+/// n): (features, width).
+at::Tensor mixed_rows(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& shares);
+
+/// x (features, width) with `end` (width) in the rows `rows` int64.
+at::Tensor with_row_ends(const at::Tensor& x, const at::Tensor& rows, Parameter& end);
+
+/// Rotates the first `heads` heads of x (tokens, all heads of head_dim) by tables (tokens, pairs);
+/// the two halves of its first 2 * pairs coordinates are those of its rotations, as in
+/// transformers. In place, and so its gradient in backward: nobody else may hold either.
+at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
+                  int64_t heads, int64_t head_dim);
+
+/// x (tokens, 2 * width), gate first: activation(gate) * up, (tokens, width). Silu or a GELU.
+at::Tensor gated(const at::Tensor& x, Activation activation);
+
+/// activation(x + bias) for `bias` (width), which may be null; x may be changed, and is not to be
+/// used any more.
+at::Tensor activate_biased(const at::Tensor& x, Parameter* bias, Activation activation);
+
+/// Attention among the tokens of each segment, which outlive its backward. qkv (tokens, heads +
+/// 2 kv_heads, head_dim); returns (tokens, heads * head_dim). With a window only where
+/// attends_by_bounds(), as slices elsewhere.
+at::Tensor attention(const at::Tensor& qkv, const AttentionSegments& segments, int64_t heads,
+                     int64_t kv_heads, const ScoreSpec& scores = {});
+
+/// Whether kernels of the device take qkv by the bounds of its segments, as it lies.
+bool attends_by_bounds(const at::Tensor& qkv, const AttentionSegments& segments,
+                       const ScoreSpec& scores);
+
+/// Sum over rows of -log softmax(x W^T)[target], as a double scalar. x (rows, hidden), weight
+/// (vocabulary, hidden), targets (rows) int64. Computed in chunks of rows, so all logits never
+/// exist at once; the backward recomputes them. `softcap` c: of logits c tanh(logit / c); 0: as
+/// they are.
+at::Tensor linear_cross_entropy(const at::Tensor& x, Parameter& weight, const at::Tensor& targets,
+                                double softcap = 0);
+
+/// x in the type that sums and norms are taken in: fp32 for bf16, itself otherwise.
+at::Tensor wide(const at::Tensor& x);
+
+}  // namespace zea

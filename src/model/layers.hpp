@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the layers of a unit compute: as one rank does, which is what this class itself does, or on
+// parameters that are cut over tp ranks and tokens that are dealt to cp ranks, which a class of
+// parallel/ does. Units are written against this and know no ranks: the widths that they see are
+// those of the parameters that they are given.
+#pragma once
+
+#include <vector>
+
+#include "model/functions.hpp"
+#include "model/token_attention.hpp"
+
+namespace zea {
+
+/// Rows of a tensor that each tp rank holds, in order of rank, where rows are dealt to them
+/// (sequence parallel); empty where every tp rank holds all rows.
+using RowShares = std::vector<int64_t>;
+
+/// The logits of a head: rows of its vocabulary, without padding, and what they are capped by
+/// (c tanh(logit / c); 0: by nothing).
+struct LogitSpec {
+  int64_t vocabulary;
+  double softcap = 0;
+};
+
+class Layers {
+ public:
+  virtual ~Layers() = default;
+
+  /// x (rows here, in) -> (rows of all tp ranks, outputs of this one). The outputs of `weight` and
+  /// `bias` (may be null) are cut. The gradient of x is summed over tp ranks.
+  virtual at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
+                                   const RowShares& shares,
+                                   WeightOrder order = WeightOrder::OutIn) const;
+
+  /// x (rows of all tp ranks, inputs of this one) -> (rows here, out). The inputs of `weight` are
+  /// cut; `bias` (may be null) is whole on every tp rank and added once.
+  virtual at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
+                                const RowShares& shares,
+                                WeightOrder order = WeightOrder::OutIn) const;
+
+  /// Of `columns` columns that this tp rank has of rows, as a row linear takes them: the number
+  /// that its first has among those of all.
+  virtual int64_t first_column(int64_t columns) const;
+
+  /// RMSNorm of all queries of a token together by `query`, and of all its keys by `key`; qkv (rows
+  /// of all tp ranks, 3, width): queries, keys and values of the heads that this rank has, to which
+  /// both weights (width) are cut -> as qkv, with its values.
+  virtual at::Tensor joint_head_norms(const at::Tensor& qkv, Parameter& query, Parameter& key,
+                                      const NormSpec& spec) const;
+
+  /// Rows of the table `weight` at `ids` (rows of all tp ranks) int64, each below `vocabulary` ->
+  /// (rows here, hidden). The table's rows are cut, the last ones may be padding.
+  virtual at::Tensor embedding(const at::Tensor& ids, Parameter& weight, int64_t vocabulary,
+                               const RowShares& shares) const;
+
+  /// Sum over the rows of all tp ranks of -log softmax(x W^T)[target], as a double scalar that is
+  /// equal on all tp ranks. x (rows here, hidden), targets (rows of all tp ranks) int64.
+  virtual at::Tensor cross_entropy(const at::Tensor& x, Parameter& weight,
+                                   const at::Tensor& targets, const LogitSpec& spec,
+                                   const RowShares& shares) const;
+
+  /// x (rows here, hidden) -> (rows of all tp ranks, vocabulary). Has no backward across ranks.
+  virtual at::Tensor logits(const at::Tensor& x, Parameter& weight, const LogitSpec& spec,
+                            const RowShares& shares) const;
+
+  /// Attention of the heads that this rank has. qkv (tokens of all tp ranks, heads + 2 kv_heads,
+  /// head_dim) -> (tokens, heads * head_dim).
+  virtual at::Tensor attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
+                               int64_t kv_heads, const ScoreSpec& scores) const;
+
+  /// Attention of tokens that go on from a cache, without backward. q (tokens, heads, head_dim); kv
+  /// (rows of the cache, 2 kv_heads, head_dim), keys first -> (tokens, heads * head_dim). `slices`:
+  /// of the queries of all cp ranks, which have `cp_tokens` each, and the rows of this one's cache.
+  virtual at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& kv,
+                                      const std::vector<AttentionSlice>& slices,
+                                      const std::vector<int64_t>& cp_tokens,
+                                      const ScoreSpec& scores) const;
+};
+
+}  // namespace zea

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// What units read of a microbatch besides their inputs: one const struct per microbatch, which
+// batch/ makes from the loaded samples. Tokens of all samples lie one
+// after the other; there is no batch dim. Where several ranks share a microbatch it holds this
+// rank's part: "cp tokens" are those of its cp share, "rows here" those that it holds between
+// layers (a slice of the cp tokens under sequence parallel, else all of them).
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "layout/mask_word.hpp"
+#include "layout/sample_index.hpp"
+#include "model/key_cache.hpp"
+#include "model/layers.hpp"
+
+namespace zea {
+
+/// Rows that ranks of a replica exchange, as this rank's indices (all_to_all).
+struct RowTransfer {
+  at::Tensor sent_rows;  ///< int64, of the rows held, in order of the rank that takes them
+  std::vector<int64_t> sent_counts;
+  /// int64, of the rows needed, in order of the rank that gave them; what several gave is added up
+  at::Tensor received_rows;
+  std::vector<int64_t> received_counts;
+  int64_t needed = 0;
+};
+
+/// Of each row a number, of any bits, that says which sample's, which item's and which token's it
+/// is, and of which step: what dropout draws by. None: nothing is dropped.
+struct RowKeys {
+  at::Tensor here;   ///< (rows here) int64
+  at::Tensor of_cp;  ///< of the cp tokens, or of their features
+};
+
+/// An encoder's part in a microbatch.
+struct EncoderPart {
+  int64_t items_here = 0;  ///< that this rank encodes, alone or with its tp and cp ranks
+  at::Tensor positions;    ///< (rows here) int64: of each row's token in its item or tile
+  /// Of tables of positions that are interpolated: (rows here, n) the rows that a row lies between,
+  /// int64, and their shares in it, compute type.
+  at::Tensor corners, corner_shares;
+  std::vector<TokenAttention> attention;  ///< for each of BlockSpec::attention
+  RowShares shares;                       ///< of the cp tokens
+  at::Tensor feature_rows;  ///< int64: rows here that become features, in order of these; none:
+                            ///< all, as they stand
+  /// Where features of images here are resampled: (features made here, 4) the rows behind the
+  /// projector that each is put together of, int64, and their shares in it, compute type. What it
+  /// has of other ranks' rows these make: its parts are added up where it is taken.
+  at::Tensor feature_corners, feature_shares_of;
+  at::Tensor row_ends;            ///< int64: of the features made here those that end a row
+  RowShares feature_shares;       ///< of the features of the cp tokens
+  RowKeys keys, feature_keys;     ///< of tokens, and of rows of the projector
+  at::Tensor placeholder_rows;    ///< int64: rows here of the text that take features, ascending
+  RowTransfer features;           ///< from the ranks that made them to those of their placeholders
+  RowTransfer feature_gradients;  ///< and back
+
+  at::Tensor patches;     ///< of images: (patches here, values of a patch), compute type
+  at::Tensor patch_rows;  ///< int64: the rows here that they become; others are learned
+
+  at::Tensor columns;  ///< of clips: (columns here, mel_bins * 3), compute type: with neighbours
+  at::Tensor windows;  ///< (rows here, 3) int64: the columns that a row sees; -1: beyond the clip
+
+  /// Read with the samples in place of the items: (rows here, hidden) of each unit that projectors
+  /// read (ModelSpec::read_by_projectors), compute type.
+  std::vector<at::Tensor> states;
+
+  /// Rows that this rank holds between layers.
+  int64_t rows_here() const { return positions.defined() ? positions.numel() : 0; }
+};
+
+struct Microbatch {
+  int64_t tokens = 0;   ///< of the whole microbatch
+  ItemList items;       ///< of the whole microbatch
+  int64_t targets = 0;  ///< cp tokens with a label (bad items' samples have none)
+  bool counts = false;  ///< has the head, and is the first of the tp ranks, whose losses and
+                        ///< targets are equal
+
+  std::vector<MaskWord> words;  ///< (tokens), of the whole microbatch
+  at::Tensor token_ids;         ///< (cp tokens) int64
+  at::Tensor positions;         ///< (rows here) int64: of models that learn positions
+  std::vector<TokenAttention> text_attention;  ///< for each of BlockSpec::attention
+  RowShares text_shares;                       ///< of the cp tokens
+  RowKeys text_keys;
+  at::Tensor target_rows;        ///< int64: rows here whose next token is predicted
+  at::Tensor target_ids;         ///< (targets) int64: that next token, of all cp tokens
+  RowShares target_shares;       ///< of the targets
+  at::Tensor last_rows;          ///< int64: rows here that end a sample
+  RowShares last_shares;         ///< of the last rows among the cp tokens
+  std::vector<int64_t> samples;  ///< that the last rows among the cp tokens end
+
+  int64_t text_rows = 0;  ///< rows here of the text
+
+  std::optional<CachedTokens> cached;  ///< of a prompt to be gone on from, and of what follows it
+
+  /// The bytes that all tensors lie in, on a device; undefined on the host.
+  at::Tensor block;
+
+  std::vector<EncoderPart> encoders;  ///< as in ModelSpec::encoders
+  /// The part of a unit's module, which is an encoder.
+  const EncoderPart& encoder(const UnitSpec& unit) const { return encoders.at(unit.encoder); }
+  /// How the tokens of a block's module attend in its way.
+  const TokenAttention& attention(const UnitSpec& block) const {
+    return (block.encoder < 0 ? text_attention : encoder(block).attention).at(block.attention);
+  }
+  /// Rows that this rank holds between the layers of a unit's module.
+  int64_t rows_here(const UnitSpec& unit) const {
+    return unit.encoder < 0 ? text_rows : encoder(unit).rows_here();
+  }
+};
+
+}  // namespace zea

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an autograd function of ours keeps the Parameters it reads. Parameters outlive every graph:
+// units own them.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <initializer_list>
+#include <string>
+
+#include "kernels/matmul.hpp"
+#include "kernels/sum_kernels.hpp"
+#include "model/deferred_gradients.hpp"
+#include "model/functions.hpp"
+#include "model/parameter.hpp"
+
+namespace zea::detail {
+
+using at::Tensor;
+using Tensors = torch::autograd::variable_list;
+using Context = torch::autograd::AutogradContext;
+template <class T>
+using Function = torch::autograd::Function<T>;
+
+inline void remember(Context* ctx, std::initializer_list<Parameter*> parameters) {
+  int position = 0;
+  for (Parameter* parameter : parameters)
+    ctx->saved_data[std::to_string(position++)] = reinterpret_cast<int64_t>(parameter);
+}
+
+inline Parameter* recall(Context* ctx, int position) {
+  return reinterpret_cast<Parameter*>(ctx->saved_data.at(std::to_string(position)).toInt());
+}
+
+/// The weight as (out, in).
+inline Tensor as_matrix(const Tensor& weight) {
+  return weight.dim() == 2 ? weight : weight.flatten(1);
+}
+
+/// gradient (a, ...) += left^T right, for left (rows, a) and right (rows, ...).
+inline void add_outer_product(Tensor& gradient, const Tensor& left, const Tensor& right) {
+  add_product(as_matrix(gradient), left.t(), right);
+}
+
+/// The weight of a linear as (out, in), whichever way it lies.
+inline Tensor out_in(const Tensor& weight, WeightOrder order) {
+  return order == WeightOrder::OutIn ? as_matrix(weight) : weight.t();
+}
+
+/// Adds what a linear's outputs of gradient `dy` make of its inputs `x`.
+inline void add_weight_gradient_now(Parameter& weight, WeightOrder order, const Tensor& x,
+                                    const Tensor& dy) {
+  if (order == WeightOrder::OutIn)
+    add_outer_product(weight.gradient(), dy, x);
+  else
+    add_outer_product(weight.gradient(), x, dy);
+}
+
+inline void add_bias_gradient_now(Parameter& bias, const Tensor& dy) {
+  add_column_sums(bias.gradient(), dy);
+}
+
+/// The same, now or when the weight's gradients are no longer put off: `x` and `dy` may be kept.
+inline void add_weight_gradient(Parameter& weight, WeightOrder order, const Tensor& x,
+                                const Tensor& dy) {
+  if (weight.deferred())
+    weight.deferred()->put_off_weight(weight, order, x, dy);
+  else
+    add_weight_gradient_now(weight, order, x, dy);
+}
+
+inline void add_bias_gradient(Parameter& bias, const Tensor& dy) {
+  if (bias.deferred())
+    bias.deferred()->put_off_bias(bias, dy);
+  else
+    add_bias_gradient_now(bias, dy);
+}
+
+}  // namespace zea::detail

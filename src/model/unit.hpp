@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run-time unit: a unit kind's forward function over its parameters, its inputs and the
+// microbatch. Written as for one device: it knows neither ranks nor schedules, and what several
+// ranks share it leaves to Layers.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "model/layers.hpp"
+#include "model/microbatch.hpp"
+#include "model/parameter.hpp"
+#include "spec/model_spec.hpp"
+
+namespace zea {
+
+/// Inputs in the order of UnitSpec::inputs; an absent optional input is nullopt, never an empty
+/// tensor.
+using UnitInputs = std::vector<std::optional<at::Tensor>>;
+
+/// What the head computes instead of the loss.
+enum class HeadOutput {
+  Loss,         ///< sum over targets, a double scalar
+  LastLogits,   ///< (samples, vocabulary) after each sample's last token
+  TargetLogits  ///< (targets, vocabulary), for tests against a reference
+};
+
+/// What a unit makes of a microbatch.
+struct UnitOutput {
+  /// (rows here, hidden) for the units that read it, or the head's logits; undefined: nothing.
+  at::Tensor value;
+  /// A term of the loss, a scalar summed over this rank's tokens (as a router's may be) and the
+  /// same on all tp ranks; undefined: none. That of the head is all it makes of HeadOutput::Loss.
+  at::Tensor loss;
+};
+
+/// Runs unit `unit` of `model`. `parameters` are those of the unit in the order of its spec, fused
+/// runs being one.
+UnitOutput run_unit(const ModelSpec& model, const UnitSpec& unit,
+                    const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
+                    const Microbatch& microbatch, HeadOutput head, const Layers& layers);
+using RunUnit = std::function<decltype(run_unit)>;
+
+}  // namespace zea

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over tokens that are dealt to cp ranks: tokens are exchanged for heads inside inner
+// groups (arXiv:2309.14509), and keys and values are gathered from, or passed around (Ring
+// Attention, arXiv:2310.01889), the outer group. Backward moves keys again rather than keep them,
+// and their gradients back to their owners.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "comm/collectives.hpp"
+#include "model/context_part.hpp"
+
+namespace zea {
+
+/// qkv (tokens of this rank, heads + 2 kv_heads, head_dim) -> (tokens, heads * head_dim); a rank
+/// may have no token. Collective over both groups (null: a group of one), and so is its backward;
+/// part and groups outlive the graph. The inner group's size divides `heads`, and divides kv_heads
+/// or is a multiple of it: then neighbours share a KV head, whose gradient is summed.
+at::Tensor context_attention(const at::Tensor& qkv, const ContextPart& part, int64_t heads,
+                             int64_t kv_heads, Collectives* inner, Collectives* outer,
+                             const ScoreSpec& scores = {});
+
+}  // namespace zea

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device that a rank computes on, and the collectives that reach its memory.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "comm/mesh.hpp"
+#include "comm/visible_gpus.hpp"
+#include "schedule/plan.hpp"
+
+namespace zea {
+
+/// The GPUs that this process may use; none for run.device = "cpu". libtorch's CUDA part is loaded
+/// only for "cuda", so a machine without CUDA needs none of it. Throws PlanError saying what is
+/// missing: this build's NCCL, or CUDA's libraries.
+std::vector<VisibleGpu> find_gpus(DeviceKind kind);
+
+/// run.device as this rank's device: "cpu", or the GPU that is its own of those that the ranks of
+/// its node see (deal_gpus). For run.ranks_per_gpu and run.deterministic it sets what NCCL, cuBLAS
+/// and libtorch read of this process, so it comes before their first use. Throws PlanError where
+/// there is no GPU for the rank.
+at::Device open_device(const RunOptions& run,
+                       const std::vector<std::vector<VisibleGpu>>& seen_on_node, int local_rank);
+
+/// The same for a process that is alone on its node.
+at::Device open_device(const RunOptions& run);
+
+/// NCCL for a GPU; on the host shared memory and MPI.
+MakeCollectives collectives_of(at::Device device);
+
+}  // namespace zea

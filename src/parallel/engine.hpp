@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine: a walk over units by a list of actions. A unit runs on detached inputs; its backward
+// is autograd on that unit alone with the gradient of its output. Everything between units is an
+// action of the list: one switch, no hooks.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "batch/make_microbatch.hpp"
+#include "comm/mesh.hpp"
+#include "model/deferred_gradients.hpp"
+#include "model/unit.hpp"
+#include "parallel/place_transfers.hpp"
+#include "parallel/sharded_buffer.hpp"
+#include "schedule/plan.hpp"
+
+namespace zea {
+
+struct WalkResult {
+  /// fp64, over this rank's targets, where the head computed it; undefined where no head runs.
+  at::Tensor loss;
+  std::vector<at::Tensor> outputs;  ///< of the head per microbatch, when it computes logits
+  /// By unit and microbatch: what some unit would have read that had no work in the walk.
+  std::map<std::pair<int, int>, at::Tensor> unread;
+
+  /// Waits for the device that has it; 0 where no head runs.
+  double loss_sum() const { return loss.defined() ? loss.item<double>() : 0; }
+};
+
+class Engine {
+ public:
+  /// `mesh` must outlive the engine. Collective. Throws PlanError where the device's libraries
+  /// would let the plan's ranks wait for each other for ever (check_launch_order).
+  Engine(const Plan& plan, Mesh& mesh, at::Device device, RunUnit run_unit = zea::run_unit);
+
+  const Plan& plan() const { return plan_; }
+  Mesh& mesh() { return mesh_; }
+  int world_rank() const { return world_rank_; }
+  /// By index in the plan; null where this rank has no part of a buffer (Plan::holds).
+  std::vector<std::unique_ptr<ShardedBuffer>>& buffers() { return buffers_; }
+  /// What the plan's optimizer keeps under this name beside the master of a buffer that trains:
+  /// state_elements() of its range.
+  const at::Tensor& state(const ShardedBuffer& buffer, const std::string& name) const;
+  Ledger& ledger() { return ledger_; }
+  MicrobatchOptions microbatch_options(std::optional<int64_t> trained_step = {}) const;
+  /// Gives every copy of the model the weights of the first one. Collective.
+  void broadcast_weights();
+
+  /// Runs a step's actions over this rank's microbatches; with Backward actions gradients are added
+  /// into the buffers' shards.
+  WalkResult run(const std::vector<Action>& actions, const std::vector<Microbatch>& microbatches,
+                 HeadOutput head = HeadOutput::Loss);
+
+ private:
+  /// What a unit leaves behind in a microbatch.
+  struct Kept {
+    UnitInputs inputs;               ///< detached leaves
+    UnitOutput made;                 ///< with its graph; nothing when it is to be computed again
+    at::Tensor value;                ///< detached, until every consumer has run
+    at::Tensor gradient;             ///< of the output, summed over consumers
+    std::vector<Arrival> gradients;  ///< from other places, to be added
+    int consumers = 0;               ///< that have not run yet: units here, and other places
+    bool needs_gradient = false;     ///< something trainable lies here or upstream
+  };
+
+  /// A unit's output in a microbatch where it was not made: on the ranks of its consumer in their
+  /// layout, or at another place.
+  struct Arrived {
+    Arrival arrival;
+    at::Tensor value;     ///< until its consumers have run
+    at::Tensor gradient;  ///< that they made
+    int consumers = 0;    ///< here, that have not run yet
+    bool needs_gradient = false;
+  };
+
+  void build_slots();
+  void build_buffers();
+  void build_states();
+  void build_units();
+  void build_layers();
+  void run_action(const Action& action);
+  UnitInputs take_inputs(int unit, int microbatch);
+  std::optional<at::Tensor> take_output(int source, int target, int microbatch);
+  std::optional<at::Tensor> kept_state(int source, int microbatch) const;
+  at::Tensor take_arrived(int source, int target, int microbatch);
+  void add_gradient(int source, int target, int microbatch, const at::Tensor& gradient);
+  bool trains_upstream(int unit, int microbatch) const;
+  Arrived& expect(int unit, int microbatch);
+  RowTransfer moved_rows(int unit, int microbatch, bool back) const;
+  void move(int unit, int microbatch);
+  void move_back(int unit, int microbatch);
+  void send(const Action& action);
+  void send_gradient(const Action& action);
+  void open_gradient(int buffer);
+  UnitOutput call_unit(int unit, int microbatch, const UnitInputs& inputs);
+  void forward(int unit, int microbatch);
+  void backward(int unit, int microbatch, bool puts_off_weights);
+  void run_backward(int unit, int microbatch, Kept& kept, bool puts_off_weights);
+  void backward_weight(int unit, int microbatch);
+  void add_loss(int unit, const at::Tensor& loss);
+  void open_gradients(int unit);
+  void reduce_shard(int buffer);
+  void finish_reduce_shard();
+  void reduce_replicas(int buffer);
+  void finish_reductions();
+  void progress();
+
+  const Plan& plan_;
+  Mesh& mesh_;
+  int world_rank_;
+  at::Device device_;
+  RunUnit run_unit_;
+  Ledger ledger_;
+  std::unique_ptr<Slots> gathered_slots_, gradient_slots_, wire_slots_;
+  std::optional<HostCopies> host_copies_;  ///< where shards are offloaded to pinned memory
+  std::vector<std::unique_ptr<ShardedBuffer>> buffers_;
+  std::vector<std::vector<Buffer>> states_;  ///< of each buffer, as OptimizerSpec lists them
+  std::vector<std::vector<int>> unit_buffers_;
+  std::vector<std::vector<Parameter*>> unit_parameters_;
+  std::vector<int> readers_;         ///< units at this place that read each unit's output
+  std::vector<int> reading_places_;  ///< other places that do
+  std::vector<bool> trains_unit_;    ///< whether a unit has a trainable parameter
+  std::map<std::string, std::unique_ptr<Layers>> layers_;  ///< of each module
+  PlaceTransfers transfers_;
+
+  // Of the walk under way.
+  const std::vector<Microbatch>* microbatches_ = nullptr;
+  HeadOutput head_ = HeadOutput::Loss;
+  bool trains_ = false;
+  std::map<std::pair<int, int>, Kept> kept_;
+  std::map<std::pair<int, int>, Arrived> arrived_;
+  std::map<std::pair<int, int>, DeferredGradients> deferred_;
+  std::optional<int> reducing_shard_;
+  std::vector<int> reducing_replicas_;
+  WalkResult result_;
+};
+
+/// The types that the encoders of a plan's model compute in.
+std::vector<at::ScalarType> encoder_dtypes(const Plan& plan);
+
+}  // namespace zea

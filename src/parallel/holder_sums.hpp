@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The last part of a gradient: what several tp ranks hold (norms, row biases, repeated KV heads) or
+// several stages (tied embeddings) is whole when its owned gradients are summed over the holders.
+// Ranks of a tp group, or of one coordinate at several stages, own the same range of a flat buffer,
+// so the ranges match.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/mesh.hpp"
+#include "parallel/sharded_buffer.hpp"
+#include "schedule/holder_ranges.hpp"
+
+namespace zea {
+
+class HolderSums {
+ public:
+  /// `mesh` and `buffers`, the buffers of `plan`, must outlive it. Does not communicate.
+  HolderSums(const Plan& plan, Mesh& mesh,
+             const std::vector<std::unique_ptr<ShardedBuffer>>& buffers, at::Device device);
+
+  /// After a step's reductions, before norm and update: sums the owned gradients of the buffers
+  /// that some rank of the job has a gradient for. One sum in the master type for each group of
+  /// holders, in place where HeldRanges says so. Collective.
+  void run(const std::vector<bool>& buffers_with_gradient);
+
+ private:
+  struct Sum {
+    Collectives* holders;
+    HeldRanges held;
+    at::Tensor packed;  ///< while it is under way
+    Pending pending;
+  };
+
+  at::Tensor gradient_of(const HeldRange& range) const;
+  void start(Sum& sum, const std::vector<bool>& buffers_with_gradient);
+  void finish(Sum& sum, const std::vector<bool>& buffers_with_gradient);
+
+  const std::vector<std::unique_ptr<ShardedBuffer>>& buffers_;
+  DType dtype_;
+  at::Device device_;
+  std::vector<Sum> sums_;  ///< in one order on all ranks
+};
+
+}  // namespace zea

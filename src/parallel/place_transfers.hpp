@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Outputs of units, and their gradients, between places of the pipeline. Both ends know every shape
+// from the microbatch, so nothing but rows travels. A send goes on while its place computes; a
+// receive is waited for where its rows are read.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <list>
+#include <vector>
+
+#include "comm/mesh.hpp"
+#include "model/microbatch.hpp"
+#include "schedule/action.hpp"
+#include "schedule/plan.hpp"
+
+namespace zea {
+
+/// Rows on their way to this rank.
+class Arrival {
+ public:
+  Arrival() = default;
+  /// `indices`: where each received row goes among the `rows` that are needed; undefined: they are
+  /// in order.
+  Arrival(at::Tensor received, at::Tensor indices, int64_t rows, Pending pending);
+
+  /// (rows, width), once they are here.
+  at::Tensor take();
+
+ private:
+  at::Tensor received_, indices_;
+  int64_t rows_ = 0;
+  Pending pending_;
+};
+
+class PlaceTransfers {
+ public:
+  /// Both must outlive it.
+  PlaceTransfers(const Plan& plan, Mesh& mesh, at::Device device);
+
+  /// Starts what `action` (Send or SendGradient) says; `rows` are the unit's output as this rank
+  /// holds it, or the gradient of the output as this rank received it.
+  void send(const Action& action, const at::Tensor& rows, const Microbatch& microbatch);
+  /// Starts what `action` (Receive or ReceiveGradient) says.
+  Arrival receive(const Action& action, const Microbatch& microbatch);
+
+  /// Lets go of what has been sent.
+  void progress();
+  void finish();
+
+ private:
+  /// What travels over one edge between this rank and the other place.
+  struct Route {
+    Collectives* ranks;  ///< of the link
+    const RankLink* link;
+    bool is_features;  ///< between modules, by rows; else whole, between equal coordinates
+    DType dtype;
+    int64_t width;
+  };
+
+  Route route_of(const Action& action) const;
+  /// Of the same coordinate at the other end of an edge inside a module.
+  int peer_of(const Action& action) const;
+  std::vector<Message> messages(const Route& route, void* data,
+                                const std::vector<int64_t>& rows_of_rank) const;
+  at::TensorOptions format(const Route& route) const;
+
+  struct Sent {
+    at::Tensor rows;
+    Pending pending;
+  };
+
+  const Plan& plan_;
+  Mesh& mesh_;
+  at::Device device_;
+  int place_;
+  std::list<Sent> sent_;
+};
+
+}  // namespace zea

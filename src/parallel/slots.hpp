@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory for parameters, gradients and optimizer state: what is taken, and what is used in turn.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+
+#include "comm/collectives.hpp"
+#include "schedule/schedule.hpp"
+
+namespace zea {
+
+/// The bytes that buffers of parameters, gradients and optimizer state hold, counted where they are
+/// taken and given back. Not resident memory: an exact account that plans and tests compare with.
+class Ledger {
+ public:
+  void take(int64_t bytes, bool shared) {
+    now_ += bytes;
+    peak_ = std::max(peak_, now_);
+    if (shared) shared_ += bytes;
+  }
+  void give_back(int64_t bytes, bool shared) {
+    now_ -= bytes;
+    if (shared) shared_ -= bytes;
+  }
+  int64_t now_bytes() const { return now_; }
+  int64_t peak_bytes() const { return peak_; }
+  /// Now in memory that ranks share, which no allocator of tensors sees.
+  int64_t shared_bytes() const { return shared_; }
+
+ private:
+  int64_t now_ = 0;
+  int64_t peak_ = 0;
+  int64_t shared_ = 0;
+};
+
+/// A flat tensor whose bytes stand in a ledger for as long as it lives.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Ledger& ledger, at::Tensor tensor, bool shared = false);
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer() { release(); }
+
+  const at::Tensor& tensor() const { return tensor_; }
+  bool defined() const { return tensor_.defined(); }
+  void release();
+
+ private:
+  Ledger* ledger_ = nullptr;
+  at::Tensor tensor_;
+  bool shared_ = false;
+};
+
+/// Memory for (elements): on the host where the peers of `reach` can read it in place, collectively
+/// over it; ordinary where it is null, and on a device.
+Buffer allocate_buffer(Ledger& ledger, Collectives* reach, int64_t elements, at::ScalarType dtype,
+                       at::Device device);
+
+/// The memory of a plan's slots: what is gathered, or not yet reduced, for a few units at a time.
+/// Taken once: reused memory is faster to fill than fresh, and peers can reach it in place.
+class Slots {
+ public:
+  /// `reach` gives the memory where not null (on the host only); constructing is then collective
+  /// over it.
+  Slots(const SlotPlan& plan, Ledger& ledger, Collectives* reach, at::Device device);
+
+  /// The slot of `buffer`, which nobody else may have: (elements) of whatever was there.
+  at::Tensor take(int buffer, int64_t elements, at::ScalarType dtype);
+  /// On a device the next one to have it comes behind `read`, where not null.
+  void give_back(int buffer, std::shared_ptr<c10::Event> read = nullptr);
+  /// The buffer that has the slot of `buffer`; -1: none.
+  int holder(int buffer) const { return holders_[plan_.slot_of_buffer[buffer]]; }
+
+ private:
+  const SlotPlan& plan_;
+  std::vector<Buffer> memory_;                     ///< of each slot, in bytes
+  std::vector<int> holders_;                       ///< of each slot
+  std::vector<std::shared_ptr<c10::Event>> read_;  ///< what was in each slot until then
+};
+
+}  // namespace zea

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layers of a module whose parameters are cut over tp ranks (Megatron-LM, arXiv:1909.08053),
+// with the rows between them dealt to these ranks (sequence parallel, arXiv:2205.05198) or held by
+// all of them, and whose tokens may be dealt to cp ranks. A column linear gathers rows and a row
+// linear sums and deals them again; backward does the opposite, under the products that do not
+// depend on it.
+#pragma once
+
+#include <memory>
+
+#include "comm/collectives.hpp"
+#include "model/layers.hpp"
+
+namespace zea {
+
+namespace detail {
+class TensorBuffers;
+}
+
+struct TensorLayersOptions {
+  Collectives* tp = nullptr;  ///< null: a group of one
+  /// Rows are dealt to the tp ranks, so all RowShares name them; else all are empty.
+  bool sequence_parallel = true;
+  Collectives* cp_inner = nullptr;  ///< of attention; null: groups of one
+  Collectives* cp_outer = nullptr;
+};
+
+/// The collectives outlive it, and it outlives the graphs of its layers.
+class TensorLayers : public Layers {
+ public:
+  explicit TensorLayers(const TensorLayersOptions& options);
+  ~TensorLayers() override;
+
+  at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
+                           const RowShares& shares,
+                           WeightOrder order = WeightOrder::OutIn) const override;
+  at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
+                        const RowShares& shares,
+                        WeightOrder order = WeightOrder::OutIn) const override;
+  int64_t first_column(int64_t columns) const override;
+  at::Tensor joint_head_norms(const at::Tensor& qkv, Parameter& query, Parameter& key,
+                              const NormSpec& spec) const override;
+  /// The tp rank t has the table's rows from t * weight.shape()[0] on.
+  at::Tensor embedding(const at::Tensor& ids, Parameter& weight, int64_t vocabulary,
+                       const RowShares& shares) const override;
+  at::Tensor cross_entropy(const at::Tensor& x, Parameter& weight, const at::Tensor& targets,
+                           const LogitSpec& spec, const RowShares& shares) const override;
+  at::Tensor logits(const at::Tensor& x, Parameter& weight, const LogitSpec& spec,
+                    const RowShares& shares) const override;
+  at::Tensor attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
+                       int64_t kv_heads, const ScoreSpec& scores) const override;
+  /// The queries of all cp ranks go to each of them, and what they get from its keys comes back and
+  /// is merged by log-sum-exp: keys stay where they are.
+  at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& kv,
+                              const std::vector<AttentionSlice>& slices,
+                              const std::vector<int64_t>& cp_tokens,
+                              const ScoreSpec& scores) const override;
+
+ private:
+  /// Whether the layers' work is shared; checks that `shares` are what the options promise.
+  bool is_shared(const RowShares& shares) const;
+
+  TensorLayersOptions options_;
+  std::unique_ptr<detail::TensorBuffers> buffers_;  ///< null: one tp rank
+};
+
+}  // namespace zea

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// When the sharded buffers of a pipeline are gathered: once a step, which sends least, or for each
+// use, which holds least (ZeRO-3).
+#include "schedule/gathering.hpp"
+
+#include "layout/module_sharding.hpp"
+#include "layout/owned_bytes.hpp"
+
+namespace zea {
+namespace detail {
+namespace {
+
+/// Of parameters, gathered ones among them, gradients and the optimizer's state on a rank of a
+/// place, but for what lies in host memory.
+int64_t held_bytes(const Plan& plan, size_t place) {
+  const SlotPlans& slots = plan.slots[place];
+  int64_t bytes =
+      slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
+  for (const int g : plan.held_buffers(plan.pipeline.places[place].first_rank)) {
+    if (plan.shardings[g].offloads) continue;
+    const FlatBuffer& buffer = plan.buffers[g];
+    const int shards = plan.shardings[g].shards;
+    const Precision& precision = plan.precision_of(buffer.module);
+    bytes += buffer.padded(shards) / shards *
+             owned_bytes(precision, buffer.trainable, !buffer.units.empty()).total();
+    if (buffer.trainable)
+      bytes += state_bytes(plan.optimizer, buffer, plan.param_rules, shard_range(buffer, 0, shards),
+                           precision.master);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+bool is_beyond_memory(const Plan& plan, size_t place) {
+  const auto limit = static_cast<int64_t>(plan.options.mesh.memory_mib * (1 << 20));
+  return limit > 0 && held_bytes(plan, place) > limit;
+}
+
+Plan gathered_within(const Plan& plan, const std::function<bool(size_t place)>& is_beyond) {
+  if (plan.pipeline.is_one_place()) return plan;
+  std::set<std::string> modules;
+  for (size_t place = 0; place < plan.slots.size(); ++place)
+    if (is_beyond(place))
+      for (int stage : plan.pipeline.places[place].stages)
+        for (int unit : plan.pipeline.stages[stage].units)
+          if (const std::string& module = plan.model.units[unit].module;
+              may_gather_for_each_use(plan.options.meshes[module]))
+            modules.insert(module);
+  return modules.empty() ? plan : gathered_otherwise(plan, modules, false);
+}
+
+}  // namespace detail
+
+Plan gathered_otherwise(Plan plan, const std::set<std::string>& modules, bool once_a_step) {
+  for (size_t g = 0; g < plan.buffers.size(); ++g)
+    if (const std::string& module = plan.buffers[g].module;
+        modules.contains(module) && plan.shardings[g].gathered())
+      detail::gather(plan.shardings[g], plan.options.meshes[module], once_a_step);
+  plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
+  return plan;
+}
+
+}  // namespace zea

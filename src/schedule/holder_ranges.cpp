@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule/holder_ranges.hpp"
+
+#include "layout/reduction.hpp"
+
+namespace zea {
+namespace {
+
+void add_range(HeldRanges& sum, const HeldRange& range) {
+  HeldRange* last = sum.ranges.empty() ? nullptr : &sum.ranges.back();
+  if (last && last->buffer == range.buffer && last->scale == range.scale &&
+      last->begin + last->elements == range.begin)
+    last->elements += range.elements;
+  else
+    sum.ranges.push_back(range);
+}
+
+void add_buffer(HeldRanges& sum, const Plan& plan, int world_rank, int buffer) {
+  const FlatBuffer& layout = plan.buffers[buffer];
+  const FlatRange range =
+      shard_range(layout, plan.shard_of(world_rank, buffer), plan.shardings[buffer].shards);
+  if (sum.group == HolderGroup::Tied) {
+    if (plan.stages_of_buffer(buffer).size() > 1)
+      add_range(sum, {buffer, 0, range.end - range.begin, 1});
+    return;
+  }
+  const bool sequence_parallel = plan.token_shardings.at(sum.module).sequence_parallel;
+  for (const FlatPart& part : parts_in_range(layout, range)) {
+    const ParamCut& cut = plan.cuts[part.param];
+    if (cut.holders == 1 || (cut.dim < 0) != (sum.group == HolderGroup::Tp)) continue;
+    add_range(sum, {buffer, part.flat_begin - range.begin, part.elements,
+                    holder_scale(cut, sequence_parallel)});
+  }
+}
+
+}  // namespace
+
+int64_t HeldRanges::elements(const std::vector<bool>& buffers_with_gradient) const {
+  int64_t sum = 0;
+  for (const HeldRange& range : ranges)
+    if (buffers_with_gradient[range.buffer]) sum += range.elements;
+  return sum;
+}
+
+std::vector<HeldRanges> held_ranges(const Plan& plan, int world_rank) {
+  std::vector<HeldRanges> sums;
+  for (const ModuleGrid& grid : plan.mesh.modules)
+    for (const HolderGroup group : {HolderGroup::Tp, HolderGroup::Kv, HolderGroup::Tied}) {
+      HeldRanges sum{grid.module, group, {}};
+      for (const int g : plan.held_buffers(world_rank))
+        if (plan.buffers[g].trainable && plan.buffers[g].module == grid.module)
+          add_buffer(sum, plan, world_rank, g);
+      if (sum.ranges.empty()) continue;
+      const HeldRange& first = sum.ranges.front();
+      sum.in_place =
+          sum.ranges.size() == 1 && first.scale == 1 && !plan.shardings[first.buffer].offloads;
+      sums.push_back(std::move(sum));
+    }
+  return sums;
+}
+
+int64_t packed_holder_bytes(const Plan& plan, int world_rank) {
+  const std::vector<bool> all(plan.buffers.size(), true);
+  int64_t elements = 0;
+  for (const HeldRanges& sum : held_ranges(plan, world_rank))
+    if (!sum.in_place) elements += sum.elements(all);
+  return elements * static_cast<int64_t>(element_bytes(plan.precision.master));
+}
+
+}  // namespace zea

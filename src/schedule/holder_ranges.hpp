@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which parts of its gradients a rank adds to those of other ranks that hold the same parameters
+// (reduction.hpp), as ranges of its shards.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "schedule/plan.hpp"
+
+namespace zea {
+
+/// The ranks along tp, those of them with the same KV head, or those at other stages with the same
+/// tied parameters.
+enum class HolderGroup { Tp, Kv, Tied };
+
+/// A run of a shard whose parameters have the same holders.
+struct HeldRange {
+  int buffer;
+  int64_t begin, elements;  ///< in the shard
+  double scale;             ///< of what each holder contributes
+};
+
+/// What is summed over one group of holders.
+struct HeldRanges {
+  std::string module;
+  HolderGroup group;
+  std::vector<HeldRange> ranges;
+  /// The owned gradient is sent where it lies: one range as it is, on the computing device. Others
+  /// are packed for it.
+  bool in_place = false;
+
+  int64_t elements(const std::vector<bool>& buffers_with_gradient) const;
+};
+
+/// Those of `world_rank`, in one order on all ranks.
+std::vector<HeldRanges> held_ranges(const Plan& plan, int world_rank);
+
+/// What is packed of them, at most, all at once.
+int64_t packed_holder_bytes(const Plan& plan, int world_rank);
+
+}  // namespace zea

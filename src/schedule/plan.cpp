@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule/plan.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "core/faults.hpp"
+#include "core/join.hpp"
+#include "layout/mesh_shape.hpp"
+#include "layout/module_sharding.hpp"
+#include "layout/token_sharding.hpp"
+#include "schedule/cached_encoders.hpp"
+#include "schedule/gathering.hpp"
+#include "schedule/graphs.hpp"
+#include "schedule/item_limits.hpp"
+#include "schedule/make_pipeline.hpp"
+#include "spec/adapters.hpp"
+#include "spec/precision.hpp"
+
+namespace zea {
+namespace {
+
+using detail::Faults;
+
+/// A model takes no settings of a module that it does not have. Every deck has the sections that
+/// `defaults` has; others the user has written.
+template <class Settings>
+void check_absent(Faults& faults, const ModelSpec& model, const std::string& prefix,
+                  const ByModule<Settings>& sections, const ByModule<Settings>& defaults) {
+  for (const auto& [module, settings] : sections) {
+    if (model.has(module) || (settings == Settings{} && defaults.has(module))) continue;
+    faults.add("[" + prefix + module + "] is set, but the model (" + model.family + ") has no " +
+               module + " encoder; leave the section out (its modules are " + model.module_names() +
+               ")");
+  }
+}
+
+void check_absent_modules(Faults& faults, const Options& options, const ModelSpec& model) {
+  const Options defaults;
+  check_absent(faults, model, "mesh.", options.meshes, defaults.meshes);
+  check_absent(faults, model, "model.", options.encoders, defaults.encoders);
+  check_absent(faults, model, "precision.", options.precisions, defaults.precisions);
+  const auto sees = [](const EncoderSpec& encoder) {
+    return encoder.modality() == Modality::Image;
+  };
+  if (options.llm.image_attention == ImageAttention::Bidirectional &&
+      std::ranges::none_of(model.encoders, sees))
+    faults.add("model." + kDecoder + ".image_attention = \"" + options.llm.image_attention +
+               "\", but the model (" + model.family +
+               ") has no encoder of images, so there are none; leave it out");
+}
+
+Trainable trainable_of(const Options& options) {
+  if (options.run.mode != RunMode::Train) return {.llm = false, .all_frozen = true};
+  Trainable trainable{.llm = options.llm.train};
+  for (const auto& [encoder, section] : options.encoders)
+    trainable.encoders[encoder] = {section.train, section.train_projector};
+  return trainable;
+}
+
+/// What is said of weights has no meaning where there are none.
+void note_no_weights(Faults& faults, const Options& options) {
+  const ModelOptions& model = options.model;
+  if (!options.llm.weights.empty() && !model.strict)
+    faults.note("model.strict = false has no effect with model." + kDecoder +
+                ".weights: what such parts lack is refused, but for projectors");
+  if (!model.weights.empty() || !options.llm.weights.empty()) return;
+  const std::string no_effect =
+      " has no effect with model.weights = \"\": all modules begin with initial values";
+  if (model.load_modules != ModelOptions{}.load_modules)
+    faults.note("model.load_modules" + no_effect);
+  if (!model.strict) faults.note("model.strict = false" + no_effect);
+}
+
+/// Of a module that is frozen the deck says so; which linears are a projector's the model knows.
+void check_frozen_projectors(Faults& faults, const Options& options, const ModelSpec& model) {
+  for (const auto& [encoder, section] : options.encoders) {
+    if (section.train_projector || section.lora.targets.empty()) continue;
+    for (size_t u = 0; u < model.units.size(); ++u)
+      if (model.units[u].module == encoder && model.makes_features(static_cast<int>(u)) &&
+          !model.units[u].adapters.empty())
+        faults.add("model." + encoder + ".train_projector = false, but model." + encoder +
+                   ".lora.targets name " + model.units[u].name +
+                   ", which would get adapters to train; leave one of the two out");
+  }
+}
+
+void check_decoding(Faults& faults, const DataOptions& data, const ModelSpec& model) {
+  if (data.decoding_threads > 0 && model.encoders.empty())
+    faults.add("data.decoding_threads = " + std::to_string(data.decoding_threads) +
+               ", but the model (" + model.family +
+               ") has no encoder, so there is nothing to decode; leave it out");
+}
+
+void check_device(Faults& faults, const Options& options) {
+  const RunOptions& run = options.run;
+  if (run.device == DeviceKind::Cpu && run.ranks_per_gpu > 1)
+    faults.add("run.ranks_per_gpu = " + std::to_string(run.ranks_per_gpu) +
+               " with run.device = \"cpu\": there is no GPU to share; leave it out");
+  if (run.device == DeviceKind::Cpu && run.cuda_graphs > 0)
+    faults.add("run.cuda_graphs = " + std::to_string(run.cuda_graphs) +
+               " with run.device = \"cpu\": a host has no graphs; leave it out");
+  if (run.device == DeviceKind::Cpu && run.deterministic)
+    faults.add(
+        "run.deterministic = true with run.device = \"cpu\": a run on CPUs gives the same bits "
+        "each time anyway; leave it out");
+  if (run.device == DeviceKind::Cuda && options.precision.preset == PrecisionPreset::Fp64)
+    faults.add(
+        "run.device = \"cuda\" with precision.preset = \"fp64\": the attention kernels of GPUs "
+        "have "
+        "no fp64; use fp32 or bf16, or the CPU");
+}
+
+void check_scores(Faults& faults, const Options& options, const ModelSpec& model) {
+  if (options.run.device != DeviceKind::Cuda) return;
+  for (const std::string& module : model.modules())
+    for (const AttentionSpec& attention : model.block(module).attention)
+      if (attention.scores.softcap != 0) {
+        faults.add("run.device = \"cuda\" with the scores of attention of " + module +
+                   " capped: the attention kernels of GPUs have no cap; use the CPU");
+        break;
+      }
+}
+
+/// Optimizers run where the masters lie.
+void note_offloaded_optimizers(Faults& faults, const Options& options, const ModelSpec& model) {
+  const RunOptions& run = options.run;
+  if (run.device == DeviceKind::Cpu || run.mode != RunMode::Train || run.threads > 1) return;
+  std::set<std::string> modules;
+  for (const ParamSpec& param : model.params)
+    if (param.trainable && options.meshes[param.module].cpu_offload) modules.insert(param.module);
+  for (const std::string& module : modules)
+    faults.note("mesh." + module +
+                ".cpu_offload = true: its optimizer runs on the host, on run.threads = 1 thread of "
+                "each rank; a rank's share of the node's cores makes it faster");
+}
+
+void check_model_options(Faults& faults, const Options& options, const ModelSpec& model) {
+  check_absent_modules(faults, options, model);
+  detail::check_item_limits(faults, options.data, model);
+  check_decoding(faults, options.data, model);
+  check_scores(faults, options, model);
+  const auto trainable = [](const ParamSpec& param) { return param.trainable; };
+  const auto train_keys = [](const std::string& module) {
+    const std::string key = "model." + module + ".train";
+    return module == kDecoder ? key : key + ", " + key + "_projector";
+  };
+  if (options.run.mode == RunMode::Train && std::ranges::none_of(model.params, trainable))
+    faults.add("every module is frozen, so there is nothing to train; set one of " +
+               join(model.modules(), ", ", train_keys) + " to true, or run.mode to evaluate" +
+               (options.optim.frozen.empty() ? "" : ", or take patterns out of optim.frozen"));
+  for (const double id : options.eval.stop_tokens)
+    if (id >= static_cast<double>(model.decoder.vocabulary))
+      faults.add("eval.stop_tokens holds " + std::to_string(static_cast<int64_t>(id)) +
+                 ", outside the model's vocabulary of " + std::to_string(model.decoder.vocabulary));
+  if (options.run.mode == RunMode::Train) check_frozen_projectors(faults, options, model);
+  if (options.model.activation_checkpointing.is_auto() && options.mesh.rank_memory_mib == 0)
+    faults.add(
+        "model.activation_checkpointing = \"auto\" recomputes what mesh.rank_memory_mib asks for, "
+        "which is 0 (no limit): set that to what a rank has, or say which units (0, 1, ...)");
+  detail::check_precision(faults, options, model);
+  note_no_weights(faults, options);
+  note_offloaded_optimizers(faults, options, model);
+}
+
+OptimizerSpec optimizer_of(Faults& faults, const OptimOptions& options) {
+  std::vector<std::string> sentences;
+  OptimizerSpec optimizer = make_optimizer_spec(options, sentences);
+  for (const std::string& sentence : sentences) faults.add(sentence);
+  return optimizer;
+}
+
+std::vector<ParamRule> rules_of(Faults& faults, const Options& options, const ModelSpec& model) {
+  std::vector<std::string> sentences;
+  std::vector<ParamRule> rules = make_param_rules(model, options.optim, sentences);
+  for (const std::string& sentence : sentences) faults.add(sentence);
+  return rules;
+}
+
+ParamCuts make_cuts(const ModelSpec& model, const MeshShape& mesh) {
+  ParamCuts cuts;
+  for (const ParamSpec& param : model.params)
+    cuts.push_back(cut_of(param, mesh.grid(param.module).tp));
+  return cuts;
+}
+
+std::vector<ParamRule> with_state_blocks(std::vector<ParamRule> rules, const ModelSpec& model,
+                                         const ParamCuts& cuts) {
+  for (size_t p = 0; p < rules.size(); ++p)
+    rules[p].state_block = state_block(model.params[p], cuts[p]);
+  return rules;
+}
+
+std::map<std::string, TokenSharding> make_token_shardings(const Options& options,
+                                                          const ModelSpec& model,
+                                                          const MeshShape& mesh) {
+  std::map<std::string, TokenSharding> shardings;
+  for (const ModuleGrid& grid : mesh.modules)
+    shardings[grid.module] =
+        detail::make_token_sharding(grid.module, options.meshes[grid.module], model);
+  return shardings;
+}
+
+Wrappings make_wrappings(const Options& options, const MeshShape& mesh, DType master) {
+  const auto bytes = static_cast<int64_t>(element_bytes(master));
+  Wrappings wrappings;
+  for (const ModuleGrid& grid : mesh.modules)
+    wrappings[grid.module] = detail::make_wrapping(options.meshes[grid.module], bytes);
+  return wrappings;
+}
+
+/// As the deck says; nothing where it leaves that to make_fitting_plan(). The head's backward
+/// follows its forward at once: keeping its graph costs nothing.
+std::vector<bool> recomputed_units(const ModelOptions& options, const ModelSpec& model) {
+  const AutoOption& asked = options.activation_checkpointing;
+  const int64_t every = asked.is_count() ? asked.count() : asked.is_yes();
+  std::vector<bool> recomputed;
+  for (size_t u = 0; u < model.units.size(); ++u)
+    recomputed.push_back(every > 0 && static_cast<int64_t>(u) % every == 0 &&
+                         model.units[u].kind != UnitKind::Head);
+  return recomputed;
+}
+
+std::vector<Sharding> make_shardings(const Options& options, const MeshShape& mesh,
+                                     const std::vector<FlatBuffer>& buffers) {
+  std::vector<Sharding> shardings;
+  for (const FlatBuffer& buffer : buffers)
+    shardings.push_back(detail::make_sharding(options.meshes[buffer.module], mesh,
+                                              mesh.grid(buffer.module),
+                                              detail::is_pipelined(options)));
+  return shardings;
+}
+
+bool sees_images_both_ways(const Options& options, const ModelSpec& model) {
+  const auto& asked = options.llm.image_attention;
+  return asked == ImageAttention::Auto ? model.decoder.images_both_ways
+                                       : asked == ImageAttention::Bidirectional;
+}
+
+StepPlanOptions make_dealing(const DataOptions& data, const ModelSpec& model, const MeshShape& mesh,
+                             const std::vector<UnitCost>& unit_costs) {
+  StepPlanOptions dealing;
+  dealing.replicas = mesh.replicas();
+  dealing.shard_group = mesh.dp_shard;
+  dealing.row_tokens = data.row_tokens;
+  dealing.rows_per_microbatch = data.rows_per_microbatch;
+  dealing.packing = data.packing;
+  dealing.balance = data.balance;
+  dealing.costs = sample_costs(model, mesh, unit_costs, data.row_tokens, data.rows_per_microbatch);
+  return dealing;
+}
+
+}  // namespace
+
+int Plan::piece_rank(int world_rank, int buffer) const {
+  return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].cut_over);
+}
+
+int Plan::shard_of(int world_rank, int buffer) const {
+  return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].sharded_over);
+}
+
+int Plan::copy_of(int world_rank, int buffer) const {
+  return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].summed_over);
+}
+
+FlatRange Plan::own_cut(int world_rank, int buffer) const {
+  // The owner of shard s in replica r takes the r-th part of it; so N ranks cut a buffer into N
+  // parts either way; of whole blocks, where states are in blocks.
+  const Sharding& sharding = shardings[buffer];
+  const FlatRange shard =
+      shard_range(buffers[buffer], shard_of(world_rank, buffer), sharding.shards);
+  const int replica = copy_of(world_rank, buffer);
+  const int64_t length = shard.end - shard.begin;
+  const int64_t step = optimizer.has_blocks() ? kFlatAlignment : 1;
+  const auto begin_of = [&](int part) {
+    return shard.begin + length * part / sharding.replicas / step * step;
+  };
+  return {begin_of(replica), begin_of(replica + 1)};
+}
+
+StepPlan Plan::step_plan(int64_t step, const std::vector<int64_t>& samples,
+                         const std::vector<SampleIndex>& index) const {
+  StepPlan planned = make_step_plan(step, samples, index, dealing);
+  for (const int64_t id : samples) planned.model_flops += sample_cost(index[id], flops_of_samples);
+  if (options.run.cuda_graphs > 0) planned.shape = shape_of(planned, index);
+  return planned;
+}
+
+int Plan::stage_of_unit(int unit) const {
+  return pipeline.stage_in_module(unit, mesh.grid(model.units[unit].module));
+}
+
+std::vector<int> Plan::stages_of_buffer(int buffer) const {
+  std::set<int> stages;
+  for (int unit : buffers[buffer].units) stages.insert(stage_of_unit(unit));
+  if (stages.empty()) return {0};
+  return {stages.begin(), stages.end()};
+}
+
+bool Plan::holds(int world_rank, int buffer) const {
+  const std::string& module = buffers[buffer].module;
+  if (!mesh.has(world_rank, module)) return false;
+  const std::vector<int> stages = stages_of_buffer(buffer);
+  return std::count(stages.begin(), stages.end(), mesh.coordinate(world_rank, module).pp) > 0;
+}
+
+std::vector<int> Plan::held_buffers(int world_rank) const {
+  std::vector<int> held;
+  for (size_t g = 0; g < buffers.size(); ++g)
+    if (holds(world_rank, static_cast<int>(g))) held.push_back(static_cast<int>(g));
+  return held;
+}
+
+bool Plan::counts(int world_rank, int buffer) const {
+  return holds(world_rank, buffer) &&
+         mesh.coordinate(world_rank, buffers[buffer].module).pp == stages_of_buffer(buffer).front();
+}
+
+ReplicaLayout Plan::replica_layout(int world_rank) const {
+  ReplicaLayout layout;
+  layout.tokens = token_shardings;
+  layout.grids.modules = mesh.modules;
+  layout.rank = rank_in_replica(world_rank);
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    const int unit = static_cast<int>(u);
+    const UnitKind kind = model.units[u].kind;
+    if (kind == UnitKind::Merge || model.makes_features(unit))
+      layout.feature_stages[model.units[u].module] = stage_of_unit(unit);
+    if (kind == UnitKind::Head) layout.head_stage = stage_of_unit(unit);
+  }
+  return layout;
+}
+
+RankStep Plan::rank_step(const StepPlan& step, int world_rank, StepKind kind) const {
+  const int replica = replica_of(world_rank);
+  const std::vector<MicrobatchPlan>& microbatches = step.replicas[replica];
+  ScheduleInput input{schedule_parts(), microbatches, step.group_kinds[replica / step.shard_group],
+                      step.kinds};
+  input.place = place_of(world_rank);
+  input.kind = kind;
+  input.moves_features = pipeline.places[input.place].ranks > 1;
+  for (const ModuleGrid& grid : mesh.modules)
+    if (grid.module != kDecoder && mesh.has(world_rank, grid.module))
+      input.item_shares[grid.module] = {grid.dp_module,
+                                        mesh.coordinate(world_rank, grid.module).dp_module};
+  return {step.step,        step.samples, step.tokens,          step.targets,
+          step.model_flops, microbatches, make_schedule(input), step.shape};
+}
+
+ModelSpec model_of(const Options& options, const std::string& config_json) {
+  ModelSpec model = make_model_spec(with_adapters(config_json, options), trainable_of(options));
+  freeze_params(options.optim, model);
+  detail::mark_cached_encoders(options, model);
+  detail::set_item_limits(options.data, model);
+  return model;
+}
+
+Plan make_plan(const Options& options, const ModelSpec& model, const std::string& config_json,
+               int world_size, const std::string& profile) {
+  Faults faults;
+  const MeshShape unlinked = detail::make_mesh_shape(faults, options, model, world_size);
+  check_device(faults, options);
+  const OptimizerSpec optimizer = optimizer_of(faults, options.optim);
+  const std::vector<ParamRule> rules = rules_of(faults, options, model);
+  check_model_options(faults, options, model);
+  detail::check_cached_encoders(faults, options, model, rules);
+  faults.throw_if_any();
+  const Precisions precisions = detail::make_precisions(options, model);
+  const auto [unit_costs, pipeline, mesh] =
+      detail::make_pipeline(faults, {options, model, unlinked, precisions, optimizer, profile});
+  detail::check_cached_stages(faults, model, pipeline);
+  faults.throw_if_any();
+  const Precision& precision = precisions.at(kDecoder);
+  const ParamCuts cuts = make_cuts(model, mesh);
+  const Wrappings wrappings = make_wrappings(options, mesh, precision.master);
+  const std::vector<int> bundles = bundles_of_units(model, wrappings, cuts, pipeline.stage_of_unit);
+  const std::vector<FlatBuffer> buffers =
+      make_flat_layout(model, wrappings, cuts, pipeline.stage_of_unit);
+  const std::vector<Sharding> shardings = make_shardings(options, mesh, buffers);
+  const bool images_both_ways = sees_images_both_ways(options, model);
+  detail::check_graphs(faults, {options, model, mesh, shardings, images_both_ways});
+  faults.throw_if_any();
+  const Plan plan{
+      .options = options,
+      .config_json = with_adapters(config_json, options),
+      .mesh = mesh,
+      .precision = precision,
+      .precisions = precisions,
+      .model = model,
+      .optimizer = optimizer,
+      .param_rules = optimizer.has_blocks() ? with_state_blocks(rules, model, cuts) : rules,
+      .cuts = cuts,
+      .token_shardings = make_token_shardings(options, model, mesh),
+      .bundles = bundles,
+      .buffers = buffers,
+      .shardings = shardings,
+      .recomputed = recomputed_units(options.model, model),
+      .pipeline = pipeline,
+      .unit_costs = unit_costs,
+      .has_measured_costs = !profile.empty(),
+      .images_both_ways = images_both_ways,
+      .dealing = make_dealing(options.data, model, mesh, unit_costs),
+      .flops_of_samples = model_flops(model, images_both_ways),
+      .slots = make_slots({model, buffers, bundles, shardings, pipeline}, precisions),
+      .notes = faults.notes()};
+  return detail::gathered_within(
+      plan, [&](size_t place) { return detail::is_beyond_memory(plan, place); });
+}
+
+}  // namespace zea

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan of a run: everything that is decided before ranks communicate. A pure function of the
+// resolved deck, the model's config and the number of ranks; it can be printed (`zea -n`) and
+// tested without MPI, torch or a GPU.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/kernel_sizes.hpp"
+#include "deck/options.hpp"
+#include "layout/axis.hpp"
+#include "layout/flat_layout.hpp"
+#include "layout/optimizer_spec.hpp"
+#include "layout/token_layout.hpp"
+#include "schedule/pipeline.hpp"
+#include "schedule/schedule.hpp"
+#include "schedule/unit_cost.hpp"
+#include "spec/model_spec.hpp"
+#include "spec/param_rules.hpp"
+#include "spec/precision.hpp"
+
+namespace zea {
+
+struct Plan {
+  Options options;
+  std::string config_json;
+  MeshShape mesh;
+  Precision precision;  ///< of the language model; its master type is that of all
+  Precisions precisions;
+  ModelSpec model;
+  OptimizerSpec optimizer;
+  std::vector<ParamRule> param_rules;                    ///< of each parameter of the model
+  ParamCuts cuts;                                        ///< of each parameter, over tp
+  std::map<std::string, TokenSharding> token_shardings;  ///< of each module
+  std::vector<int> bundles;                              ///< of each unit
+  std::vector<FlatBuffer> buffers;
+  std::vector<Sharding> shardings;  ///< of each buffer
+  /// Of each unit: its forward is run again for its backward.
+  std::vector<bool> recomputed;
+  Pipeline pipeline;
+  std::vector<UnitCost> unit_costs;  ///< by which stages were cut; of a full microbatch
+  bool has_measured_costs = false;   ///< these are seconds, else multiplications
+  bool images_both_ways = false;     ///< in the language model features see all of their image
+  StepPlanOptions dealing;           ///< how this run deals and packs samples
+  SampleCosts flops_of_samples;      ///< of a training step, by sample_cost()
+  std::vector<SlotPlans> slots;      ///< of each place
+  std::vector<std::string> notes;    ///< on what the deck says and the plan does not use
+
+  int world_size() const { return mesh.world_size(); }
+  const Precision& precision_of(const std::string& module) const { return precisions.at(module); }
+  /// In which a rank owns its shard of a buffer.
+  DType owned_type(int buffer) const {
+    const FlatBuffer& flat = buffers[buffer];
+    return precision_of(flat.module).owned(flat.trainable, !flat.units.empty());
+  }
+  /// The replica (row of StepPlan::replicas) that `world_rank` belongs to.
+  int replica_of(int world_rank) const { return world_rank / mesh.ranks_per_replica(); }
+  int rank_in_replica(int world_rank) const { return world_rank % mesh.ranks_per_replica(); }
+  int place_of(int world_rank) const { return pipeline.place_of_rank(rank_in_replica(world_rank)); }
+  /// Where along pp of its module a unit runs.
+  int stage_of_unit(int unit) const;
+  /// Where along pp of its module a buffer stands: with the units that read it, carried parameters
+  /// with the first; ascending.
+  std::vector<int> stages_of_buffer(int buffer) const;
+  /// Whether this rank has a buffer's place along pp, and whether that is the first such place,
+  /// which counts it in norms and writes it.
+  bool holds(int world_rank, int buffer) const;
+  bool counts(int world_rank, int buffer) const;
+  std::vector<int> held_buffers(int world_rank) const;
+  /// Which pieces of a buffer's parameters this rank has: its place among the ranks that they are
+  /// dealt to.
+  int piece_rank(int world_rank, int buffer) const;
+  /// This rank's part of a buffer: which of its shards.
+  int shard_of(int world_rank, int buffer) const;
+  /// Which of the copies of that shard.
+  int copy_of(int world_rank, int buffer) const;
+  /// A rank's own cut of a buffer for files and norms, which does not depend on the strategy: 1/N
+  /// of it, N being the ranks that hold the same pieces. What several tp ranks hold lies in the
+  /// cuts of all of them.
+  FlatRange own_cut(int world_rank, int buffer) const;
+
+  bool recomputes(int unit) const { return recomputed[unit]; }
+  /// Whether data.eval is evaluated at all, and whether texts are generated then.
+  bool evaluates() const { return options.run.mode != RunMode::Train || options.eval.every > 0; }
+  bool generates() const { return evaluates() && options.eval.generate_tokens > 0; }
+
+  StepPlan step_plan(int64_t step, const std::vector<int64_t>& samples,
+                     const std::vector<SampleIndex>& index) const;
+  /// How this rank and those that it shares microbatches with hold their tokens.
+  ReplicaLayout replica_layout(int world_rank) const;
+  ScheduleParts schedule_parts() const { return {model, buffers, bundles, shardings, pipeline}; }
+  /// A step for estimates: of one microbatch, so many times, the same on every replica.
+  StepPlan same_on_all_replicas(const MicrobatchPlan& microbatch, size_t microbatches = 1) const {
+    const std::vector<MicrobatchPlan> all(microbatches, microbatch);
+    return count_step(std::vector(static_cast<size_t>(mesh.replicas()), all), mesh.dp_shard);
+  }
+  /// What `world_rank` does in a step that is dealt so.
+  RankStep rank_step(const StepPlan& step, int world_rank, StepKind kind) const;
+  RankStep rank_step(const StepPlan& step, int world_rank, bool forward_only = false) const {
+    return rank_step(step, world_rank, forward_only ? StepKind::Evaluate : StepKind::Train);
+  }
+};
+
+/// The model of a config.json, of which trains what the deck says.
+ModelSpec model_of(const Options& options, const std::string& config_json);
+
+/// Throws PlanError with every fault, one per line: impossible meshes print each factor of the
+/// product, and what is not built yet is named.
+/// `profile`: what the file of mesh.profile holds; empty: costs are estimated.
+Plan make_plan(const Options& options, const ModelSpec& model, const std::string& config_json,
+               int world_size, const std::string& profile = {});
+inline Plan make_plan(const Options& options, const std::string& config_json, int world_size,
+                      const std::string& profile = {}) {
+  return make_plan(options, model_of(options, config_json), config_json, world_size, profile);
+}
+
+/// The same plan, but that sharded buffers of `modules`, which stand in a pipeline, are gathered
+/// once a step, or for each use.
+Plan gathered_otherwise(Plan plan, const std::set<std::string>& modules, bool once_a_step);
+
+/// The plan as text: rank map, units as a template names them with parameters and strategy, bytes
+/// per rank on hosts that multiply so.
+std::string describe(const Plan& plan, NarrowProducts products = NarrowProducts::Library);
+
+}  // namespace zea

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a sample costs the ranks that work on it, from its counts alone: tokens, the square of their
+// number in attention, targets and items of each encoder, weighed by the model's shapes and by
+// what of it trains. Modules on ranks of their own have costs of their own, since they work at the
+// same time.
+#pragma once
+
+#include <vector>
+
+#include "layout/axis.hpp"
+#include "layout/sample_index.hpp"
+#include "schedule/unit_cost.hpp"
+#include "spec/model_spec.hpp"
+
+namespace zea {
+
+/// What an item of an encoder costs.
+struct ItemCost {
+  double usual = 0;         ///< of the encoder's usual shape
+  double pairs = 0;         ///< the part of this that grows with the square of the tokens
+  double usual_tokens = 0;  ///< 0: every item costs the same
+
+  ItemCost(double every = 0) : usual(every) {}
+  double of(const ItemShape& shape) const;
+  bool operator==(const ItemCost&) const = default;
+};
+
+/// What attention with a window costs.
+struct WindowCost {
+  int64_t window;
+  double pair;  ///< of a token with one that it attends to
+
+  bool operator==(const WindowCost&) const = default;
+};
+
+/// Multiplications, or time, of each rank of some modules; by default tokens count, and nothing
+/// else does.
+struct SampleCosts {
+  double token = 1;
+  double pair = 0;  ///< of a token with one that it attends to, without a window
+  double target = 0;
+  std::vector<ItemCost> items = {};  ///< of each encoder
+  std::vector<WindowCost> windows = {};
+
+  /// Adds the cost of a pair under `window` (0: without one).
+  void add_pair(int64_t window, double cost);
+  bool operator==(const SampleCosts&) const = default;
+};
+
+/// Of each set of ranks of a replica: modules that share ranks have one entry together. `known` are
+/// the costs of all units in a microbatch of so many full rows on the ranks of a stage, where they
+/// are better than estimates from shapes: those are scaled by them.
+std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& mesh,
+                                      const std::vector<UnitCost>& known = {},
+                                      int64_t row_tokens = 0, int64_t rows = 1);
+
+/// Model FLOPs (unit_flops.hpp) of a training step as costs, of all units; read by sample_cost().
+/// `images_both_ways`: the features of an image see all of it in the language model. Exact for
+/// samples of text; items count by their tokens, those of an encoder with windows as if each window
+/// were full.
+SampleCosts model_flops(const ModelSpec& model, bool images_both_ways);
+
+double sample_cost(const SampleIndex& sample, const SampleCosts& costs);
+
+}  // namespace zea

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The schedule of a step: the units of a place in the order of its passes, and the communication
+// placed between these computations as early as the data and the deck's prefetching allow. A buffer
+// is unsharded or reduced if and only if some rank of its shard group has work there.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "layout/flat_layout.hpp"
+#include "schedule/action.hpp"
+#include "schedule/pipeline.hpp"
+#include "schedule/step_plan.hpp"
+#include "spec/precision.hpp"
+
+namespace zea {
+
+/// What the schedules of all ranks and steps are made from.
+struct ScheduleParts {
+  const ModelSpec& model;
+  const std::vector<FlatBuffer>& buffers;
+  const std::vector<int>& bundles;         ///< of each unit
+  const std::vector<Sharding>& shardings;  ///< of each buffer
+  const Pipeline& pipeline;
+};
+
+/// What a step is for.
+enum class StepKind {
+  Train,     ///< forward and backward; the outputs of cached units are read with the samples
+  Evaluate,  ///< forward of all units
+  Encode,    ///< forward of cached units alone (ModelSpec::is_cached)
+};
+
+struct ScheduleInput : ScheduleParts {
+  const std::vector<MicrobatchPlan>& microbatches;  ///< of this rank's replica
+  /// What runs beside each of them: on the replicas of this rank's shard group, and on all.
+  const std::vector<MicrobatchKinds>& in_shard_group;
+  const std::vector<MicrobatchKinds>& in_job;
+  int place = 0;  ///< this rank's in the pipeline
+  StepKind kind = StepKind::Train;
+  /// Of each encoder: the ranks of the replica that its items are dealt to, and which of them this
+  /// one is.
+  struct ItemShare {
+    int ranks = 1;
+    int rank = 0;
+  };
+  std::map<std::string, ItemShare> item_shares = {};
+  bool moves_features = false;  ///< the ranks of this place exchange them between modules
+};
+
+/// Whether `unit` has work in a microbatch: those of an encoder only where there are items of it.
+bool unit_runs(const UnitSpec& unit, const MicrobatchKind& microbatch);
+
+struct Schedule {
+  std::vector<Action> actions;
+  /// Of each buffer: whether some rank of the whole job has its gradient in this step; the others
+  /// are not stepped.
+  std::vector<bool> has_gradient;
+};
+
+Schedule make_schedule(const ScheduleInput& input);
+
+/// What one rank does in a step: planned once, before its samples are loaded.
+struct RankStep {
+  int64_t step = 0;
+  int64_t samples = 0;  ///< of the global batch, as are the following
+  int64_t tokens = 0;
+  int64_t targets = 0;
+  double model_flops = 0;
+  std::vector<MicrobatchPlan> microbatches = {};  ///< of this rank's replica
+  Schedule schedule = {};
+  StepShape shape = {};  ///< where the run keeps graphs of steps (run.cuda_graphs)
+};
+
+/// Memory for what exists for a few units at a time: each buffer has a slot of its own choice, and
+/// buffers that may exist at the same time have different ones.
+struct SlotPlan {
+  std::vector<int> slot_of_buffer;  ///< -1: needs none
+  std::vector<int64_t> bytes;       ///< of each slot
+
+  int64_t total_bytes() const;
+};
+
+struct SlotPlans {
+  SlotPlan gathered;   ///< parameters while they are gathered
+  SlotPlan gradients;  ///< gradients before they are reduced to shards
+  SlotPlan wire;       ///< such a gradient in the type in which it travels, where that is another
+};
+
+/// Of each place, slots for any step of the model: from a walk in which every unit has work.
+std::vector<SlotPlans> make_slots(const ScheduleParts& parts, const Precisions& precisions);
+
+}  // namespace zea

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every place goes through its passes as far as it can, over and over, until all are done or none
+// moves. A place that comes to a pass asks for what the pass reads; a place that is done with one
+// offers what others read. The k-th offer of a channel meets the k-th question, and a message
+// travels if both are about the same; since nothing depends on who is looked at first, times are
+// those of places that run side by side.
+#include "schedule/simulate.hpp"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "core/error.hpp"
+#include "schedule/stage_traffic.hpp"
+
+namespace zea {
+namespace {
+
+using detail::Exchange;
+using detail::StageTraffic;
+
+/// A unit's output, or the gradient of it, in one microbatch.
+struct Message {
+  int unit;
+  int microbatch;
+  bool is_gradient;
+
+  auto operator<=>(const Message&) const = default;
+};
+
+struct Posted {
+  Message message;
+  double time;
+};
+
+/// From one place to another.
+struct Channel {
+  std::vector<Posted> offers, questions;
+  std::vector<double> arrivals;
+};
+
+const char* kind_name(PassKind kind) {
+  constexpr const char* kNames[] = {"forward", "backward", "input gradients", "weight gradients"};
+  return kNames[static_cast<int>(kind)];
+}
+
+bool is_backward(const Pass& pass) {
+  return pass.kind == PassKind::Backward || pass.kind == PassKind::BackwardInput;
+}
+
+class Simulator {
+ public:
+  Simulator(const Pipeline& pipeline, const ModelSpec& model, const std::vector<UnitCost>& costs,
+            const std::vector<std::vector<Pass>>& passes, double transfer)
+      : pipeline_(pipeline),
+        model_(model),
+        costs_(costs),
+        passes_(passes),
+        transfer_(transfer),
+        traffic_(detail::make_stage_traffic(pipeline, model)),
+        has_asked_(passes.size(), false),
+        clocks_(passes.size(), 0) {
+    result_.places.resize(passes.size());
+    for (const auto& place : passes)
+      for (const Pass& pass : place)
+        microbatches_ = std::max(microbatches_, static_cast<size_t>(pass.microbatch) + 1);
+    constexpr size_t kKinds = 4;
+    done_.resize(kKinds * pipeline.stages.size() * microbatches_);
+  }
+
+  Simulation run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t p = 0; p < passes_.size(); ++p)
+        while (advance(static_cast<int>(p))) moved = true;
+    }
+    for (const auto& place : result_.places)
+      if (!place.empty()) result_.makespan = std::max(result_.makespan, place.back().end);
+    result_.deadlock = describe_deadlock();
+    return std::move(result_);
+  }
+
+ private:
+  using Exchanges = std::vector<Exchange>;
+
+  /// The pass that `place` has come to; null: it is done.
+  const Pass* next(int place) const {
+    const size_t done = result_.places[place].size();
+    return done < passes_[place].size() ? &passes_[place][done] : nullptr;
+  }
+  Channel& channel(int from, int to) { return channels_[{from, to}]; }
+
+  const Exchanges& reads(const Pass& pass) const {
+    static const Exchanges kNone;
+    if (pass.kind == PassKind::Forward) return traffic_[pass.stage].inputs;
+    return is_backward(pass) ? traffic_[pass.stage].gradients_in : kNone;
+  }
+  const Exchanges& makes(const Pass& pass) const {
+    static const Exchanges kNone;
+    if (pass.kind == PassKind::Forward) return traffic_[pass.stage].outputs;
+    return is_backward(pass) ? traffic_[pass.stage].gradients_out : kNone;
+  }
+
+  bool advance(int place) {
+    const Pass* pass = next(place);
+    if (pass == nullptr) return false;
+    if (!has_asked_[place]) ask(place, *pass);
+    has_asked_[place] = true;
+    if (!missing_here(place, *pass).empty()) return false;
+    double begin = clocks_[place];
+    for (const Exchange& read : reads(*pass)) {
+      const double arrival = arrival_of(place, *pass, read);
+      if (arrival < 0) return false;
+      begin = std::max(begin, arrival);
+    }
+    finish(place, *pass, begin);
+    return true;
+  }
+
+  void ask(int place, const Pass& pass) {
+    for (const Exchange& read : reads(pass))
+      channel(read.place, place).questions.push_back({message_of(pass, read), clocks_[place]});
+  }
+
+  void finish(int place, const Pass& pass, double begin) {
+    const double end = begin + duration(pass);
+    result_.places[place].push_back({pass, begin, end});
+    clocks_[place] = end;
+    has_asked_[place] = false;
+    done_[index_of(pass)] = true;
+    for (const Exchange& made : makes(pass))
+      channel(place, made.place).offers.push_back({message_of(pass, made), end});
+  }
+
+  static Message message_of(const Pass& pass, const Exchange& exchange) {
+    return {exchange.unit, pass.microbatch, pass.kind != PassKind::Forward};
+  }
+
+  /// When what a pass reads has come; -1: it has not. What comes before it in its channel has to
+  /// travel first.
+  double arrival_of(int place, const Pass& pass, const Exchange& read) {
+    Channel& from = channel(read.place, place);
+    while (from.arrivals.size() < std::min(from.offers.size(), from.questions.size())) {
+      const Posted& offer = from.offers[from.arrivals.size()];
+      const Posted& question = from.questions[from.arrivals.size()];
+      if (offer.message != question.message) return -1;
+      const double free = from.arrivals.empty() ? 0 : from.arrivals.back();
+      from.arrivals.push_back(std::max({offer.time, question.time, free}) + transfer_);
+    }
+    const Message wanted = message_of(pass, read);
+    for (size_t i = from.arrivals.size(); i-- > 0;)
+      if (from.questions[i].message == wanted) return from.arrivals[i];
+    return -1;
+  }
+
+  size_t index_of(const Pass& pass) const {
+    return (static_cast<size_t>(pass.kind) * pipeline_.stages.size() + pass.stage) * microbatches_ +
+           pass.microbatch;
+  }
+  bool is_done(PassKind kind, int stage, int microbatch) const {
+    return done_[index_of({kind, stage, microbatch})];
+  }
+  bool is_backward_done(int stage, int microbatch) const {
+    return is_done(PassKind::Backward, stage, microbatch) ||
+           is_done(PassKind::BackwardInput, stage, microbatch);
+  }
+
+  /// What the place itself has to do before this pass, and has not done; empty: nothing.
+  std::string missing_here(int place, const Pass& pass) const {
+    const auto forward = [&](int stage) {
+      return is_done(PassKind::Forward, stage, pass.microbatch);
+    };
+    const std::string own = " of stage " + std::to_string(pass.stage);
+    if (pass.kind == PassKind::BackwardWeight)
+      return is_backward_done(pass.stage, pass.microbatch) ? "" : "the input gradients" + own;
+    if (is_backward(pass)) {
+      if (!forward(pass.stage)) return "the forward" + own;
+      for (int reader : traffic_[pass.stage].readers)
+        if (!is_backward_done(reader, pass.microbatch))
+          return "the backward of stage " + std::to_string(reader);
+      return "";
+    }
+    for (int stage : pipeline_.places[place].stages) {
+      const std::vector<int>& readers = traffic_[stage].readers;
+      if (std::find(readers.begin(), readers.end(), pass.stage) != readers.end() && !forward(stage))
+        return "the forward of stage " + std::to_string(stage);
+    }
+    return "";
+  }
+
+  double duration(const Pass& pass) const {
+    const auto cost_of = [&](double sum, int unit) {
+      const UnitCost& cost = costs_[unit];
+      if (pass.kind == PassKind::Forward) return sum + cost.forward;
+      if (pass.kind == PassKind::BackwardInput) return sum + cost.backward_input;
+      if (pass.kind == PassKind::BackwardWeight) return sum + cost.backward_weight;
+      return sum + cost.backward();
+    };
+    const std::vector<int>& units = pipeline_.stages[pass.stage].units;
+    return std::accumulate(units.begin(), units.end(), 0.0, cost_of);
+  }
+
+  std::string describe(const Message& message) const {
+    return std::string(message.is_gradient ? "the gradient of " : "the output of ") +
+           model_.units[message.unit].name + " in microbatch " + std::to_string(message.microbatch);
+  }
+
+  std::string describe_deadlock() {
+    std::string text;
+    for (size_t p = 0; p < passes_.size(); ++p) {
+      const int place = static_cast<int>(p);
+      const Pass* pass = next(place);
+      if (pass == nullptr) continue;
+      text += std::string(text.empty() ? "" : "\n") + "place " + std::to_string(place) +
+              " has come to the " + kind_name(pass->kind) + " of stage " +
+              std::to_string(pass->stage) + " in microbatch " + std::to_string(pass->microbatch) +
+              " and waits for " + awaited(place, *pass);
+    }
+    return text;
+  }
+
+  std::string awaited(int place, const Pass& pass) {
+    const std::string own = missing_here(place, pass);
+    if (!own.empty()) return own + ", which comes later in its own order";
+    for (const Exchange& read : reads(pass)) {
+      if (arrival_of(place, pass, read) >= 0) continue;
+      const Channel& from = channel(read.place, place);
+      std::string text =
+          describe(message_of(pass, read)) + " from place " + std::to_string(read.place);
+      const size_t head = from.arrivals.size();
+      if (head < from.offers.size() && head < from.questions.size())
+        text += ", but the next that place " + std::to_string(read.place) + " sends it is " +
+                describe(from.offers[head].message);
+      return text;
+    }
+    throw InternalError("a place of the pipeline waits for nothing");
+  }
+
+  const Pipeline& pipeline_;
+  const ModelSpec& model_;
+  const std::vector<UnitCost>& costs_;
+  const std::vector<std::vector<Pass>>& passes_;
+  double transfer_;
+  std::vector<StageTraffic> traffic_;  ///< of each stage
+  std::vector<bool> has_asked_;        ///< each place, for what its next pass reads
+  std::vector<double> clocks_;         ///< of each place: when it came to its next pass
+  std::map<std::pair<int, int>, Channel> channels_;
+  size_t microbatches_ = 0;
+  std::vector<bool> done_;  ///< by kind, stage and microbatch
+  Simulation result_;
+};
+
+}  // namespace
+
+double Simulation::bubble() const {
+  if (makespan <= 0) return 0;
+  double busy = 0;
+  for (const auto& place : places)
+    for (const TimedPass& timed : place) busy += timed.end - timed.begin;
+  return 1 - busy / (makespan * static_cast<double>(places.size()));
+}
+
+Simulation simulate(const Pipeline& pipeline, const ModelSpec& model,
+                    const std::vector<UnitCost>& costs,
+                    const std::vector<std::vector<Pass>>& passes, double transfer) {
+  return Simulator(pipeline, model, costs, passes, transfer).run();
+}
+
+Simulation simulate(const Pipeline& pipeline, const ModelSpec& model,
+                    const std::vector<UnitCost>& costs, int microbatches, double transfer) {
+  std::vector<std::vector<Pass>> passes;
+  for (size_t p = 0; p < pipeline.places.size(); ++p)
+    passes.push_back(passes_of_place(pipeline, model, static_cast<int>(p), microbatches, false));
+  return simulate(pipeline, model, costs, passes, transfer);
+}
+
+}  // namespace zea

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule/walk.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "core/error.hpp"
+#include "layout/deal.hpp"
+
+namespace zea {
+namespace detail {
+
+namespace {
+
+ActionKind kind_of(PassKind pass) {
+  switch (pass) {
+    case PassKind::Forward:
+      return ActionKind::Forward;
+    case PassKind::Backward:
+      return ActionKind::Backward;
+    case PassKind::BackwardInput:
+      return ActionKind::BackwardInput;
+    case PassKind::BackwardWeight:
+      return ActionKind::BackwardWeight;
+  }
+  throw InternalError("unknown pass");
+}
+
+bool is_backward(ActionKind kind) {
+  return kind != ActionKind::Forward;
+}
+
+}  // namespace
+
+Walk::Walk(const ScheduleInput& input)
+    : input_(input),
+      computes_of_unit_(input.model.units.size()),
+      readers_(input.model.units.size()),
+      received_(input.model.units.size()) {
+  for (size_t m = 0; m < input.microbatches.size(); ++m) {
+    work_[0].push_back(work_of({input.microbatches[m].kind()}));
+    work_[1].push_back(work_of(input.in_shard_group[m]));
+    work_[2].push_back(work_of(input.in_job[m]));
+  }
+  for (size_t u = 0; u < readers_.size(); ++u)
+    for (const UnitInput& source : input.model.units[u].inputs)
+      readers_[source.unit].push_back(static_cast<int>(u));
+  find_received_units();
+  for (const Pass& pass :
+       passes_of_place(input.pipeline, input.model, input.place,
+                       static_cast<int>(input.microbatches.size()), input.kind != StepKind::Train))
+    add_pass(pass);
+}
+
+/// The smallest set that has all ranks along these axes.
+Peers Walk::peers_along(std::initializer_list<const std::vector<Axis>*> sets) {
+  const auto have = [&](Axis axis) {
+    return std::ranges::any_of(
+        sets, [&](const std::vector<Axis>* axes) { return std::ranges::count(*axes, axis) > 0; });
+  };
+  if (have(Axis::DpReplicate)) return Peers::Job;
+  return have(Axis::DpShard) ? Peers::ShardGroup : Peers::Replica;
+}
+
+/// That of any of them.
+Walk::Work Walk::work_of(const MicrobatchKinds& kinds) const {
+  const std::vector<UnitSpec>& units = input_.model.units;
+  Work work{std::vector<bool>(units.size()), std::vector<bool>(units.size())};
+  for (const MicrobatchKind& kind : kinds) {
+    const auto runs = [&](const UnitSpec& unit) { return unit_runs(unit, kind); };
+    const std::vector<bool> backward = input_.model.units_with_gradient(runs);
+    for (size_t u = 0; u < units.size(); ++u) {
+      work.forward[u] = work.forward[u] || (takes_part(static_cast<int>(u)) && runs(units[u]));
+      work.backward[u] = work.backward[u] || backward[u];
+    }
+  }
+  return work;
+}
+
+bool Walk::takes_part(int unit) const {
+  return input_.kind == StepKind::Evaluate ||
+         input_.model.is_cached(unit) == (input_.kind == StepKind::Encode);
+}
+
+void Walk::add_pass(const Pass& pass) {
+  const ActionKind kind = kind_of(pass.kind);
+  std::vector<int> units = input_.pipeline.stages[pass.stage].units;
+  if (is_backward(kind)) std::reverse(units.begin(), units.end());
+  for (int unit : units) {
+    computes_of_unit_[unit].push_back(computes_.size());
+    computes_.push_back({kind, unit, pass.microbatch});
+  }
+}
+
+bool Walk::runs_on(size_t i, Peers peers) const {
+  const Compute& compute = computes_[i];
+  const Work& work = work_[static_cast<size_t>(peers)][compute.microbatch];
+  return is_backward(compute.kind) ? work.backward[compute.unit] : work.forward[compute.unit];
+}
+
+bool Walk::has_items(const Compute& compute) const {
+  const UnitSpec& unit = input_.model.units[compute.unit];
+  const auto share = input_.item_shares.find(unit.module);
+  if (share == input_.item_shares.end()) return true;
+  const int64_t items = input_.microbatches[compute.microbatch].items.of(unit.encoder);
+  return is_dealt_any(items, share->second.rank);
+}
+
+std::vector<int> Walk::moved_units(size_t i) const {
+  const Compute& compute = computes_[i];
+  const UnitSpec& unit = input_.model.units[compute.unit];
+  std::vector<int> moved;
+  if (!input_.moves_features || !runs_in_replica(i) || compute.kind == ActionKind::BackwardWeight)
+    return moved;
+  for (const UnitInput& input : unit.inputs) {
+    const UnitSpec& source = input_.model.units[input.unit];
+    if (source.module == unit.module || input_.pipeline.place_of_unit(input.unit) != input_.place)
+      continue;
+    const Work& work = work_here(compute.microbatch);
+    if (is_backward(compute.kind) ? work.backward[input.unit] : work.forward[input.unit])
+      moved.push_back(input.unit);
+  }
+  return moved;
+}
+
+/// The unit here before which `source`'s output is received: its first reader, or that of a later
+/// unit of its stage, where that comes sooner (several taps): messages of one link have no names,
+/// so they are taken in the order in which they are made. -1: none here reads it.
+int Walk::receiving_unit(int source) const {
+  const auto first_reader = [&](int unit) {
+    for (int reader : readers_[unit])
+      if (input_.pipeline.place_of_unit(reader) == input_.place) return reader;
+    return -1;
+  };
+  int receiving = first_reader(source);
+  for (size_t u = source + 1; receiving >= 0 && u < readers_.size(); ++u) {
+    const auto later = static_cast<int>(u);
+    if (input_.pipeline.stage_of_unit[later] != input_.pipeline.stage_of_unit[source]) continue;
+    if (input_.model.units[later].module != input_.model.units[source].module) continue;
+    const int reader = first_reader(later);
+    if (reader >= 0 &&
+        input_.pipeline.stage_of_unit[reader] == input_.pipeline.stage_of_unit[receiving])
+      receiving = std::min(receiving, reader);
+  }
+  return receiving;
+}
+
+void Walk::find_received_units() {
+  for (size_t u = 0; u < readers_.size(); ++u) {
+    const auto source = static_cast<int>(u);
+    if (input_.pipeline.place_of_unit(source) == input_.place) continue;
+    if (const int unit = receiving_unit(source); unit >= 0) received_[unit].push_back(source);
+  }
+}
+
+/// Those that have work in this rank's replica.
+std::vector<int> Walk::received_units(const Compute& compute) const {
+  std::vector<int> units = received_[compute.unit];
+  const Work& work = work_here(compute.microbatch);
+  std::erase_if(units, [&](int unit) { return !work.forward[unit]; });
+  return units;
+}
+
+// What several units of this place read is received once, before the first of them, and its
+// gradient goes back once, after that one's backward, which is the last.
+std::vector<Action> Walk::transfers(size_t i, bool before) const {
+  const Compute& compute = computes_[i];
+  std::vector<Action> actions;
+  if (!runs_here(i) || compute.kind == ActionKind::BackwardWeight) return actions;
+  const bool backward = is_backward(compute.kind);
+  if (before == backward) {  // of the unit itself
+    const ActionKind kind = backward ? ActionKind::ReceiveGradient : ActionKind::Send;
+    for (int place : reading_places(compute))
+      actions.push_back({kind, compute.unit, -1, compute.microbatch, place});
+    return actions;
+  }
+  const ActionKind kind = backward ? ActionKind::SendGradient : ActionKind::Receive;
+  for (int unit : received_units(compute))
+    if (!backward || work_here(compute.microbatch).backward[unit])
+      actions.push_back({kind, unit, -1, compute.microbatch, input_.pipeline.place_of_unit(unit)});
+  if (backward) std::reverse(actions.begin(), actions.end());  // as their units' backwards follow
+  return actions;
+}
+
+std::vector<int> Walk::reading_places(const Compute& compute) const {
+  std::set<int> places;
+  for (int reader : readers_[compute.unit])
+    if (work_here(compute.microbatch).forward[reader])
+      places.insert(input_.pipeline.place_of_unit(reader));
+  places.erase(input_.place);
+  return {places.begin(), places.end()};
+}
+
+std::vector<size_t> Walk::all_uses(int buffer) const {
+  std::vector<size_t> found;
+  for (int unit : input_.buffers[buffer].units)
+    found.insert(found.end(), computes_of_unit_[unit].begin(), computes_of_unit_[unit].end());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::vector<size_t> Walk::uses(int buffer) const {
+  std::vector<size_t> found = all_uses(buffer);
+  const Peers peers = peers_along({&input_.shardings[buffer].sharded_over});
+  std::erase_if(found, [&](size_t i) { return !runs_on(i, peers); });
+  return found;
+}
+
+/// Nothing but the units of one bundle lies between them.
+bool Walk::is_contiguous(size_t a, size_t b, int bundle) const {
+  for (size_t i = a + 1; i < b; ++i)
+    if (bundle < 0 || input_.bundles[computes_[i].unit] != bundle) return false;
+  return true;
+}
+
+bool Walk::is_between_forward_and_backward(size_t a, size_t b) const {
+  return input_.kind == StepKind::Train && computes_[a].kind == ActionKind::Forward &&
+         computes_[a].microbatch == computes_[b].microbatch;
+}
+
+std::vector<LiveRange> Walk::live_ranges(int buffer) const {
+  const Sharding& sharding = input_.shardings[buffer];
+  std::vector<LiveRange> found;
+  for (size_t use : uses(buffer)) {
+    const bool follows = !found.empty();
+    const bool waits = follows && is_between_forward_and_backward(found.back().last, use);
+    if (follows && (sharding.keeps_for_step ||
+                    is_contiguous(found.back().last, use, input_.buffers[buffer].bundle) ||
+                    (waits && sharding.keeps_until_backward))) {
+      found.back().last = use;
+      continue;
+    }
+    const bool subgroup = waits && sharding.subgroup > 0;
+    if (subgroup) found.back().to_subgroup = true;
+    found.push_back({.buffer = buffer, .first = use, .last = use, .from_subgroup = subgroup});
+  }
+  return found;
+}
+
+std::vector<Accumulation> Walk::accumulations(int buffer) const {
+  const bool each = input_.shardings[buffer].reduces_each_microbatch;
+  std::vector<Accumulation> found;
+  for (size_t use : uses(buffer)) {
+    if (!is_backward(computes_[use].kind)) continue;
+    const bool same_microbatch =
+        !found.empty() && computes_[found.back().last].microbatch == computes_[use].microbatch;
+    const bool joins = !found.empty() &&
+                       (!each || (same_microbatch && is_contiguous(found.back().last, use,
+                                                                   input_.buffers[buffer].bundle)));
+    if (joins)
+      found.back().last = use;
+    else
+      found.push_back({buffer, use, use});
+  }
+  return found;
+}
+
+std::optional<size_t> Walk::last_backward(int buffer) const {
+  const std::vector<size_t> all = all_uses(buffer);
+  const Sharding& sharding = input_.shardings[buffer];
+  const Peers peers = peers_along({&sharding.sharded_over, &sharding.summed_over});
+  for (auto use = all.rbegin(); use != all.rend(); ++use)
+    if (is_backward(computes_[*use].kind) && runs_on(*use, peers)) return *use;
+  return std::nullopt;
+}
+
+Walk::Point Walk::unshard_point(const LiveRange& range) const {
+  const Sharding& sharding = input_.shardings[range.buffer];
+  const Prefetch prefetch = computes_[range.first].kind == ActionKind::Forward
+                                ? sharding.forward_prefetch
+                                : sharding.backward_prefetch;
+  if (prefetch == Prefetch::None) return {range.first, false};
+  // Not before the buffer was dropped after its use before this one. Whether that use has work does
+  // not count, so that a buffer never lives where a walk with work for every unit does not have it.
+  const std::vector<size_t> all = all_uses(range.buffer);
+  const auto own = std::lower_bound(all.begin(), all.end(), range.first);
+  const bool is_first = own == all.begin();
+  const size_t before = is_first ? 0 : *(own - 1);
+  const std::optional<size_t> ahead = units_before(range.first, sharding.prefetch_depth);
+  if (!ahead) return {is_first ? 0 : before + 1, false};
+  if (prefetch == Prefetch::Post) return {std::max(*ahead, before), true};
+  return {is_first ? *ahead : std::max(*ahead, before + 1), false};
+}
+
+std::optional<size_t> Walk::units_before(size_t index, int units) const {
+  while (index-- > 0) {
+    const bool counts = !input_.model.units[computes_[index].unit].params.empty();
+    if (counts && --units == 0) return index;
+  }
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+bool unit_runs(const UnitSpec& unit, const MicrobatchKind& microbatch) {
+  return unit.encoder < 0 ? microbatch.has_samples : microbatch.items.of(unit.encoder) > 0;
+}
+
+}  // namespace zea

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// The computations of a step at one place of the pipeline, in order, as all its ranks in all
+// replicas make them: which have work here and which on any of the others, when each buffer has to
+// be gathered for it, and when its gradient is whole. Of other replicas it knows the kinds of their
+// microbatches alone, so it takes no longer where there are more of them.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "schedule/schedule.hpp"
+
+namespace zea::detail {
+
+/// One computation on a unit that some ranks of the job may make.
+struct Compute {
+  ActionKind kind;  ///< Forward, Backward, BackwardInput, BackwardWeight
+  int unit;
+  int microbatch;
+};
+
+/// A run of computations, `first` to `last` of the walk, for which a buffer stays gathered.
+struct LiveRange {
+  int buffer;
+  size_t first;
+  size_t last;
+  bool from_subgroup = false;  ///< gathered from the smaller group
+  bool to_subgroup = false;    ///< dropped to it afterwards
+};
+
+/// A run of backwards that add to one gradient before it is reduced.
+struct Accumulation {
+  int buffer;
+  size_t first;
+  size_t last;
+};
+
+/// Whose work is asked for: of this rank's replica, of any in its shard group, or of the job.
+enum class Peers { Replica, ShardGroup, Job };
+
+class Walk {
+ public:
+  explicit Walk(const ScheduleInput& input);
+
+  size_t size() const { return computes_.size(); }
+  const Compute& operator[](size_t i) const { return computes_[i]; }
+  const ScheduleInput& input() const { return input_; }
+  bool runs_in_replica(size_t i) const { return runs_on(i, Peers::Replica); }
+  /// Of an encoder's units: whether this rank has items.
+  bool runs_here(size_t i) const { return runs_in_replica(i) && has_items(computes_[i]); }
+  /// The units of other modules at this place whose outputs computation `i` reads, or whose
+  /// outputs' gradients it makes, where they have work in this rank's replica.
+  std::vector<int> moved_units(size_t i) const;
+  /// Sends and receives before, or after, computation `i`, where this rank has work in it.
+  std::vector<Action> transfers(size_t i, bool before) const;
+
+  /// When `buffer`, which is cut into shards, is gathered; in order.
+  std::vector<LiveRange> live_ranges(int buffer) const;
+  /// The reductions of a trainable buffer to its shards; in order.
+  std::vector<Accumulation> accumulations(int buffer) const;
+  /// The last backward of the job that adds to a trainable buffer, if any does.
+  std::optional<size_t> last_backward(int buffer) const;
+  /// Where the gathering for a live range starts.
+  struct Point {
+    size_t index;
+    bool after;  ///< the computation; else before it
+  };
+  Point unshard_point(const LiveRange& range) const;
+
+ private:
+  void add_pass(const Pass& pass);
+  bool has_items(const Compute& compute) const;
+  /// Whether a step of this kind runs the unit at all.
+  bool takes_part(int unit) const;
+  static Peers peers_along(std::initializer_list<const std::vector<Axis>*> sets);
+  bool runs_on(size_t i, Peers peers) const;
+  /// What work there is in a microbatch, of each unit.
+  struct Work {
+    std::vector<bool> forward, backward;
+  };
+  Work work_of(const MicrobatchKinds& kinds) const;
+  const Work& work_here(int microbatch) const { return work_[0][microbatch]; }
+  /// The unit here before which `source`'s output is received; -1: none reads it.
+  int receiving_unit(int source) const;
+  void find_received_units();
+  std::vector<int> received_units(const Compute& compute) const;
+  /// The other places that read its output.
+  std::vector<int> reading_places(const Compute& compute) const;
+  /// The computations of the units that read `buffer`, whether or not they have work; in order.
+  std::vector<size_t> all_uses(int buffer) const;
+  /// Those that some rank of its shard group makes.
+  std::vector<size_t> uses(int buffer) const;
+  /// The computation so many units with parameters before `index`, if there are so many.
+  std::optional<size_t> units_before(size_t index, int units) const;
+  bool is_contiguous(size_t a, size_t b, int bundle) const;
+  bool is_between_forward_and_backward(size_t a, size_t b) const;
+
+  const ScheduleInput& input_;
+  std::array<std::vector<Work>, 3> work_;  ///< [Peers][microbatch]
+  std::vector<Compute> computes_;
+  std::vector<std::vector<size_t>> computes_of_unit_;
+  std::vector<std::vector<int>> readers_;  ///< of each unit's output, ascending
+  /// For each unit here those of other places whose outputs are received before it, ascending.
+  std::vector<std::vector<int>> received_;
+};
+
+}  // namespace zea::detail

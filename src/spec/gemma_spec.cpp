@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gemma (arXiv:2403.08295), Gemma 2 (arXiv:2408.00118) and the text of Gemma 3 (arXiv:2503.19786):
+// Llama decoders whose norms multiply by 1 + w, with GeGLU, a head that is the embedding, and
+// embeddings times the root of their width. The later ones have norms after each half of a block,
+// too, and windows in most layers. Files leave out what equals the defaults of transformers'
+// configs.
+#include <algorithm>
+#include <cmath>
+
+#include "spec/families.hpp"
+
+namespace zea::detail {
+namespace {
+
+Decoder read_gemma_like(const ConfigReader& config, LlamaDefaults defaults) {
+  const bool biases = config.boolean("attention_bias", false);
+  defaults.activation = "gelu_pytorch_tanh";
+  defaults.tied = true;
+  Decoder decoder = read_llama_like(config, defaults, {biases, biases, biases, biases});
+  config.require_boolean("use_bidirectional_attention", false);
+  // Of generating, and second names, which transformers does not read.
+  config.pass_over({"_sliding_window_pattern", "cache_implementation", "hidden_act",
+                    "hidden_activation", "sliding_window_size"});
+  decoder.spec.block.norm.offset = 1;
+  decoder.spec.embedding_scale = std::sqrt(static_cast<double>(decoder.spec.block.hidden));
+  return decoder;
+}
+
+/// Those that Gemma 2 and 3 share.
+LlamaDefaults later_defaults(int64_t vocabulary, int64_t positions) {
+  return {.hidden = 2304,
+          .intermediate = 9216,
+          .layers = 26,
+          .heads = 8,
+          .key_value_heads = 4,
+          .head_dim = 256,
+          .vocabulary = vocabulary,
+          .positions = positions,
+          .end_token = 1,
+          .activation_key = "hidden_activation"};
+}
+
+/// A cap of 0 is none, as null is.
+double read_cap(const ConfigReader& config, const char* key, double usual) {
+  return config.is_null(key) ? 0 : config.number(key, usual);
+}
+
+/// What Gemma 2 and 3 have beyond the first: of `period` layers, all but the last see a window,
+/// where the config does not list them.
+void read_later_ways(const ConfigReader& config, Decoder& decoder, int64_t period,
+                     const ScoreSpec& usual, double logit_softcap) {
+  BlockNames& names = decoder.blocks.names;
+  names.attention_post_norm = ".post_attention_layernorm";
+  names.mlp_norm = ".pre_feedforward_layernorm";
+  names.mlp_post_norm = ".post_feedforward_layernorm";
+  decoder.spec.logit_softcap = read_cap(config, "final_logit_softcapping", logit_softcap);
+  const int64_t scalar = config.positive("query_pre_attn_scalar", 256);
+  decoder.spec.block.attention.front().scores = {
+      .scale = 1 / std::sqrt(static_cast<double>(scalar)),
+      .softcap = read_cap(config, "attn_logit_softcapping", usual.softcap)};
+  std::vector<bool> narrow;
+  for (int64_t layer = 0; layer < decoder.spec.layers; ++layer)
+    narrow.push_back((layer + 1) % period != 0);
+  const std::vector<bool> found = narrow_layers(config, narrow, true);
+  if (config.is_null("sliding_window") && std::ranges::count(found, true) > 0)
+    config.refuse(
+        "sliding_window", "null",
+        "1 or more, or layer_types of full_attention alone, as other layers have windows");
+  add_windows(decoder, found, config.positive("sliding_window", 4096));
+}
+
+}  // namespace
+
+Decoder read_gemma(const ConfigReader& config) {
+  return read_gemma_like(config, {.hidden = 3072,
+                                  .intermediate = 24576,
+                                  .layers = 28,
+                                  .heads = 16,
+                                  .head_dim = 256,
+                                  .vocabulary = 256000,
+                                  .positions = 8192,
+                                  .end_token = 1});
+}
+
+Decoder read_gemma2(const ConfigReader& config) {
+  Decoder decoder = read_gemma_like(config, later_defaults(256000, 8192));
+  read_later_ways(config, decoder, 2, {.softcap = 50}, 30);
+  return decoder;
+}
+
+/// Layers without a window turn heads slower. Before transformers 5 the keys of both rotations
+/// stood side by side, and "rope_scaling" was of the slow one.
+Decoder read_gemma3(const ConfigReader& config) {
+  LlamaDefaults defaults = later_defaults(262208, 131072);
+  defaults.theta = 1e6;
+  defaults.rope_part = "full_attention";
+  if (config.has("attn_logit_softcapping"))
+    config.refuse("attn_logit_softcapping", config.dump("attn_logit_softcapping"),
+                  "null: transformers caps scores of Gemma 2 alone");
+  Decoder decoder = read_gemma_like(config, defaults);
+  decoder.blocks.names.q_norm = ".self_attn.q_norm";
+  decoder.blocks.names.k_norm = ".self_attn.k_norm";
+  read_later_ways(config, decoder, config.positive("sliding_window_pattern", 6), {}, 0);
+  RopeConfig local{.theta = config.number("rope_local_base_freq", 10000)};
+  if (config.has("rope_parameters") && config.object("rope_parameters").has("sliding_attention")) {
+    const ConfigReader found = config.object("rope_parameters").object("sliding_attention");
+    found.require_text("rope_type", "default");
+    local.theta = found.number("rope_theta", local.theta);
+  }
+  for (AttentionSpec& kind : decoder.spec.block.attention)
+    if (kind.window > 0) kind.rope = local;
+  return decoder;
+}
+
+}  // namespace zea::detail

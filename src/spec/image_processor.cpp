@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+// How images are made ready, where a model's directory says it: the image_processor that
+// transformers writes into preprocessor_config.json or processor_config.json. What it leaves out is
+// as the class that it names has it, or else the family.
+#include <algorithm>
+#include <array>
+#include <functional>
+
+#include "spec/families.hpp"
+#include "spec/processor_class.hpp"
+
+namespace zea::detail {
+namespace {
+
+/// In pixels, or of areas; 0: not said.
+struct Sides {
+  int64_t height = 0, width = 0, shortest = 0, longest = 0;
+
+  bool is_square_of(int64_t side) const { return height == side && width == side; }
+  bool is_shortest() const { return shortest > 0 && height == 0 && width == 0 && longest == 0; }
+};
+
+/// A number alone is the side of a square, or the shorter side.
+Sides read_sides(const ConfigReader& config, const char* key, bool is_square) {
+  if (!config.has(key)) return {};
+  if (!config.is_object(key)) {
+    const int64_t side = config.positive(key, 0);
+    return is_square ? Sides{.height = side, .width = side} : Sides{.shortest = side};
+  }
+  const ConfigReader sides = config.object(key);
+  const auto read = [&](const char* side) { return sides.has(side) ? sides.positive(side, 0) : 0; };
+  return {read("height"), read("width"), read("shortest_edge"), read("longest_edge")};
+}
+
+/// Whether a processor does a step; null turns it off, which is not the same as leaving it out.
+bool does(const ConfigReader& config, const char* key, bool usual) {
+  return !config.is_null(key) && config.boolean(key, usual);
+}
+
+/// One that zea does not leave out.
+void require_step(const ConfigReader& config, const char* key) {
+  if (config.is_null(key))
+    config.refuse(key, "null", "true (null turns it off, which is not built yet)");
+  config.require_boolean(key, true);
+}
+
+void read_colours(const ConfigReader& config, ImageColours& colours) {
+  if (config.has("image_mean")) colours.mean = config.numbers("image_mean", 3, false);
+  if (config.has("image_std")) colours.std = config.numbers("image_std", 3);
+  if (!does(config, "do_normalize", true)) {
+    colours.mean = {0, 0, 0};
+    colours.std = {1, 1, 1};
+  }
+  colours.scale = config.number("rescale_factor", colours.scale);
+  if (colours.scale <= 0) config.refuse("rescale_factor", config.dump("rescale_factor"), "above 0");
+  if (!does(config, "do_rescale", true)) colours.scale = 1;
+}
+
+Resampling read_resampling(const ConfigReader& config, Resampling usual) {
+  constexpr int64_t kLanczos = 1, kBilinear = 2, kBicubic = 3;  // as PIL numbers them
+  if (usual == Resampling::Lanczos && config.integer("resample", kLanczos) == kLanczos)
+    return usual;
+  const int64_t found =
+      config.integer("resample", usual == Resampling::Bilinear ? kBilinear : kBicubic);
+  if (found != kBilinear && found != kBicubic)
+    config.refuse("resample", std::to_string(found), "2 (bilinear), 3 (bicubic)");
+  return found == kBilinear ? Resampling::Bilinear : Resampling::Bicubic;
+}
+
+void require_equal(const ConfigReader& config, const char* key, int64_t only) {
+  const int64_t found = config.integer(key, only);
+  if (found != only)
+    config.refuse(key, std::to_string(found),
+                  std::to_string(only) + ", as config.json has it of the encoder");
+}
+
+std::string of_table(int64_t side) {
+  return std::to_string(side) + " x " + std::to_string(side) +
+         ", the encoder's image_size (tables of positions are not interpolated)";
+}
+
+/// What a processor says of the squares that it makes of images.
+struct SquareSizes {
+  Sides crop, size;
+  bool crops = false;
+};
+
+SquareSizes read_square_sizes(const ConfigReader& config, const PatchInput& patches) {
+  const ProcessorClass* of = processor_class(config);
+  const bool crops = does(config, "do_center_crop", of ? of->crops : patches.crops);
+  const bool squares =
+      config.boolean("default_to_square", of ? of->squares : !patches.crops && !crops);
+  return {read_sides(config, "crop_size", true), read_sides(config, "size", squares), crops};
+}
+
+/// All of an image becomes a square, or its middle, once its shorter side is so long. `allowed`:
+/// the square of that side, as refusals call it.
+void read_square(const ConfigReader& config, const SquareSizes& sizes, int64_t side,
+                 const std::string& allowed, PatchInput& patches) {
+  const auto& [crop, size, crops] = sizes;
+  if (crops && config.has("crop_size") && !crop.is_square_of(side))
+    config.refuse("crop_size", config.dump("crop_size"), allowed);
+  if (!crops && patches.crops && !config.has("size"))
+    config.refuse("do_center_crop", config.is_null("do_center_crop") ? "null" : "false",
+                  "true, or a size of " + allowed);
+  patches.crops = crops && !size.is_square_of(side);
+  if (!config.has("size") || size.is_square_of(side)) return;
+  if (!crops)
+    config.refuse("size", config.dump("size"),
+                  allowed + (size.is_shortest() ? "; without do_center_crop the length of the "
+                                                  "shorter side makes no square"
+                                                : ""));
+  if (!size.is_shortest() || size.shortest < side)
+    config.refuse(
+        "size", config.dump("size"),
+        "a shortest_edge of " + std::to_string(side) + " or more (crop_size), or " + allowed);
+  patches.shortest_edge = size.shortest;
+}
+
+/// The side of the squares that a processor makes, which need not be the encoder's.
+int64_t read_side(const ConfigReader& config, const SquareSizes& sizes, const PatchInput& patches) {
+  constexpr int64_t kUsualCrop = 224;  // of all of transformers' classes that crop
+  const auto& [crop, size, crops] = sizes;
+  if (!config.has("size") && !(crops && config.has("crop_size"))) return patches.image_size;
+  if (crops && !config.has("crop_size")) return kUsualCrop;
+  const Sides& square = crops ? crop : size;
+  const char* key = crops ? "crop_size" : "size";
+  if (square.height < 1 || !square.is_square_of(square.height))
+    config.refuse(key, config.dump(key),
+                  "a height and an equal width, as the encoder takes squares");
+  return square.height;
+}
+
+/// An image's middle stays the same part of it where the encoder's squares are larger or smaller
+/// than the processor's. Returns what becomes of these; empty: they are the encoder's.
+std::string read_scaled_square(const ConfigReader& config, PatchInput& patches) {
+  require_step(config, "do_resize");
+  config.require_boolean("do_pad", false);
+  const SquareSizes sizes = read_square_sizes(config, patches);
+  const int64_t side = read_side(config, sizes, patches), to = patches.image_size;
+  const std::string square = std::to_string(side) + " x " + std::to_string(side);
+  read_square(config, sizes, side, square, patches);
+  if (side == to) return "";
+  constexpr int64_t kMost = int64_t{1} << 30;  // as of numbers that are read
+  const int64_t shortest = patches.shortest_edge;
+  patches.shortest_edge = (2 * shortest * to + side) / (2 * side);  // rounded
+  if (patches.shortest_edge > kMost)
+    config.refuse("size", config.dump("size"), "a shortest_edge of a few times the crop_size");
+  return "its images of " + square + " become " + std::to_string(to) + " x " + std::to_string(to) +
+         ", the encoder's image_size" +
+         (shortest > side ? ", of a shorter side of " + std::to_string(patches.shortest_edge) +
+                                " in place of " + std::to_string(shortest)
+                          : "");
+}
+
+/// Of a tile; a crop of it is all of it.
+void read_tile(const ConfigReader& config, const PatchInput& patches) {
+  const int64_t side = patches.image_size;
+  for (const char* key : {"size", "crop_size"}) {
+    const Sides sides = read_sides(config, key, true);
+    const bool fits = sides.is_square_of(side) || (sides.is_shortest() && sides.shortest == side);
+    if (config.has(key) && !fits) config.refuse(key, config.dump(key), of_table(side));
+  }
+}
+
+void read_tiles(const ConfigReader& config, PatchInput& patches) {
+  read_tile(config, patches);
+  config.require_boolean("do_center_crop", false);
+  // InternVLProcessor cuts tiles whatever the image processor says.
+  config.pass_over({"crop_to_patches"});
+  patches.tiles = {.least = config.positive("min_patches", patches.tiles.least),
+                   .most = config.positive("max_patches", patches.tiles.most)};
+  if (patches.tiles.least > patches.tiles.most)
+    config.refuse("min_patches", std::to_string(patches.tiles.least),
+                  "1 to max_patches = " + std::to_string(patches.tiles.most));
+}
+
+/// The language model's text has as many placeholders as config.json's resolutions ask for.
+void read_fitting(const ConfigReader& config, const PatchInput& patches) {
+  read_tile(config, patches);
+  config.pass_over({"do_center_crop"});
+  config.require_text("aspect_ratio_setting", "anyres");
+  if (patches.fits_alone && !does(config, "do_normalize", true))
+    config.refuse("do_normalize", config.dump("do_normalize"),
+                  "true (images that share a sample are padded with the mean color)");
+  const auto differs = [](const std::array<int64_t, 2>& pair, const ImageSize& size) {
+    return pair[0] != size.height || pair[1] != size.width;
+  };
+  const auto found = config.pairs("image_grid_pinpoints");
+  const bool are_same = found.size() == patches.resolutions.size() &&
+                        std::ranges::equal(found, patches.resolutions, std::not_fn(differs));
+  if (config.has("image_grid_pinpoints") && !are_same)
+    config.refuse("image_grid_pinpoints", config.dump("image_grid_pinpoints"),
+                  "those of config.json, by which the model orders its features");
+}
+
+/// Of Qwen2-VL's processors, which call areas edges, too.
+PixelLimits read_areas(const ConfigReader& config, const PixelLimits& usual) {
+  const Sides size = read_sides(config, "size", true);
+  if (config.has("size") && (size.height > 0 || size.width > 0))
+    config.refuse("size", config.dump("size"), "shortest_edge and longest_edge, pixels in all");
+  const auto either = [](int64_t found, int64_t usual) { return found > 0 ? found : usual; };
+  const auto in_size = [&](const char* key, int64_t usual) {
+    return config.is_object("size") ? config.object("size").positive(key, usual) : usual;
+  };
+  const PixelLimits limits{
+      .least =
+          config.positive("min_pixels", in_size("min_pixels", either(size.shortest, usual.least))),
+      .most =
+          config.positive("max_pixels", in_size("max_pixels", either(size.longest, usual.most)))};
+  if (limits.least > limits.most)
+    config.refuse(config.has("min_pixels") ? "min_pixels" : "size", std::to_string(limits.least),
+                  "at most the largest number of pixels, " + std::to_string(limits.most));
+  return limits;
+}
+
+void require_patches(const ConfigReader& config, const PatchInput& patches) {
+  config.require_boolean("do_center_crop", false);
+  require_equal(config, "patch_size", patches.patch_size);
+  require_equal(config, "temporal_patch_size", patches.frames);
+  require_equal(config, "merge_size", patches.block);
+}
+
+void read_limits(const ConfigReader& config, PatchInput& patches) {
+  require_patches(config, patches);
+  patches.limit(read_areas(config, patches.pixels));
+}
+
+/// Sides are whole patches of it: the encoder's, or those that become one feature, which is what
+/// PixtralProcessor makes of the former.
+void require_pixtral_patch(const ConfigReader& config, const PatchInput& patches) {
+  if (!config.has("patch_size")) return;
+  const Sides found = read_sides(config, "patch_size", true);
+  const int64_t merged = patches.patch_size * patches.block;
+  if (found.is_square_of(patches.patch_size) || found.is_square_of(merged)) return;
+  config.refuse("patch_size", config.dump("patch_size"),
+                std::to_string(patches.patch_size) +
+                    (merged == patches.patch_size ? "" : " or " + std::to_string(merged)) +
+                    ", as config.json has it of the encoder");
+}
+
+/// The longer side, of Pixtral's.
+void read_longest(const ConfigReader& config, PatchInput& patches) {
+  config.require_boolean("do_center_crop", false);
+  require_pixtral_patch(config, patches);
+  if (!config.has("size")) return;
+  const Sides size = read_sides(config, "size", true);
+  const int64_t longest = size.longest > 0 ? size.longest : size.height;
+  const bool is_one = size.shortest == 0 && (size.longest > 0 || size.height == size.width);
+  if (!is_one || longest < 1 || longest > patches.image_size)
+    config.refuse("size", config.dump("size"),
+                  "a longest_edge of at most " + std::to_string(patches.image_size) +
+                      ", the encoder's image_size");
+  patches.image_size = longest;
+}
+
+void read_crops_beside(const ConfigReader& config, std::optional<CropLimits>& limits) {
+  constexpr int64_t kUsual = 4;  // of Gemma3Processor
+  const int64_t most = config.positive("pan_and_scan_max_num_crops", kUsual);
+  const int64_t side = config.positive("pan_and_scan_min_crop_size", CropLimits().least_side);
+  const double ratio =
+      config.number("pan_and_scan_min_ratio_to_activate", CropLimits().least_ratio);
+  if (!limits) return config.require_boolean("do_pan_and_scan", false);
+  if (!config.boolean("do_pan_and_scan", false)) return;
+  constexpr int64_t kMost = 64;
+  if (most < 2 || most > kMost)
+    config.refuse("pan_and_scan_max_num_crops", std::to_string(most),
+                  "2 to " + std::to_string(kMost));
+  limits = {.most = most, .least_side = side, .least_ratio = ratio};
+}
+
+/// Of Idefics 3's and SmolVLM's: the longer side becomes whole tiles.
+void read_stretching(const ConfigReader& config, PatchInput& patches) {
+  constexpr int64_t kMost = 4096;
+  config.pass_over({"do_center_crop", "do_pad", "return_row_col_info", "video_sampling"});
+  require_step(config, "do_image_splitting");
+  const int64_t tile = patches.image_size;
+  const Sides most = read_sides(config, "max_image_size", true);
+  if (config.has("max_image_size") && most.longest != tile)
+    config.refuse("max_image_size", config.dump("max_image_size"),
+                  "a longest_edge of " + std::to_string(tile) + ", the encoder's image_size");
+  if (!config.has("size")) return;
+  const int64_t longest = read_sides(config, "size", true).longest;
+  if (longest < tile || longest % tile != 0 || longest > kMost)
+    config.refuse("size", config.dump("size"),
+                  "a longest_edge that is a multiple of " + std::to_string(tile) + " up to " +
+                      std::to_string(kMost));
+  patches.tiles.most = longest / tile * (longest / tile);
+}
+
+/// Of SigLIP 2's: so many patches.
+void read_filling(const ConfigReader& config, PatchInput& patches) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  config.pass_over({"do_center_crop", "do_pad", "size"});
+  require_step(config, "do_resize");
+  require_equal(config, "patch_size", patches.patch_size);
+  const int64_t square = patches.patch_size * patches.patch_size;
+  const int64_t most = config.positive("max_num_patches", patches.pixels.most / square);
+  if (most > kMost)
+    config.refuse("max_num_patches", std::to_string(most), "1 to " + std::to_string(kMost));
+  patches.limit({.most = most * square});
+}
+
+void read_shape(const ConfigReader& config, PatchInput& patches) {
+  require_step(config, "do_resize");
+  if (patches.stretches) return read_stretching(config, patches);
+  const bool fills_batches = patches.any_size || !patches.resolutions.empty();
+  if (fills_batches)
+    config.pass_over({"do_pad"});
+  else
+    config.require_boolean("do_pad", false);
+  if (!patches.resolutions.empty()) return read_fitting(config, patches);
+  if (patches.tiles.most > 0) return read_tiles(config, patches);
+  if (!patches.any_size)
+    return read_square(config, read_square_sizes(config, patches), patches.image_size,
+                       of_table(patches.image_size), patches);
+  return patches.pixels.most > 0 ? read_limits(config, patches) : read_longest(config, patches);
+}
+
+/// Transformers 4 called processors so that resize with torchvision; those of 5 have one name for
+/// both. With torchvision before 0.27 they fall back to another kernel than Lanczos', which PIL
+/// has.
+bool is_by_torchvision(const ConfigReader& config, Resampling resampling) {
+  return config.text("image_processor_type", "").ends_with("Fast") &&
+         resampling != Resampling::Lanczos;
+}
+
+/// Of classes and arrays, and of images that are none of RGB, which its processor refuses.
+void pass_over_classes(const ConfigReader& config) {
+  config.pass_over({"_processor_class", "_valid_processor_keys", "data_format", "default_to_square",
+                    "device", "disable_grouping", "do_convert_rgb", "feature_extractor_type",
+                    "image_processor_type", "image_seq_length", "input_data_format",
+                    "processor_class", "return_tensors", "size_divisor", "video_processor_type"});
+}
+
+/// What the class that is named does of itself, which files leave out.
+void assume_class(const ConfigReader& config, PatchInput& patches) {
+  if (const ProcessorClass* of = processor_class(config)) {
+    patches.colours = of->colours();
+    patches.resampling = of->resampling;
+    return;
+  }
+  const std::string name = processor_class_name(config);
+  if (name.empty() || !does(config, "do_normalize", true)) return;
+  for (const char* key : {"image_mean", "image_std"})
+    if (!config.has(key))
+      config.refuse(key, "nothing", "a list of 3 numbers, as zea does not know those of " + name);
+}
+
+/// Whatever becomes of an image's size.
+void read_values(const ConfigReader& config, PatchInput& patches) {
+  pass_over_classes(config);
+  assume_class(config, patches);
+  read_colours(config, patches.colours);
+  patches.resampling = read_resampling(config, patches.resampling);
+  patches.by_torchvision = is_by_torchvision(config, patches.resampling);
+  read_crops_beside(config, patches.beside);
+}
+
+}  // namespace
+
+void read_video_processor(const ConfigReader& config, EncoderSpec& encoder) {
+  auto& patches = std::get<PatchInput>(encoder.input);
+  pass_over_classes(config);
+  // Frames are sampled where data sets are packed.
+  config.pass_over({"do_sample_frames", "fps", "max_duration", "max_image_size", "max_video_tokens",
+                    "min_frames", "num_frames", "return_metadata", "video_metadata"});
+  require_step(config, "do_resize");
+  config.require_boolean("do_pad", false);
+  config.require_boolean("cap_pixels_per_frame", false);
+  require_patches(config, patches);
+  ImageColours colours = patches.colours;
+  read_colours(config, colours);
+  if (colours != patches.colours)
+    config.refuse("image_mean, image_std or rescale_factor", config.dump("image_mean"),
+                  "those of images");
+  if (read_resampling(config, patches.resampling) != patches.resampling)
+    config.refuse("resample", config.dump("resample"), "that of images");
+  patches.video->pixels = read_areas(config, patches.video->pixels);
+  patches.video->most_frames = config.positive("max_frames", patches.video->most_frames);
+  config.refuse_unknown();
+}
+
+void read_video_limits(const ConfigReader& of_images, EncoderSpec& encoder) {
+  VideoInput& video = *std::get<PatchInput>(encoder.input).video;
+  video.pixels = read_areas(of_images, video.pixels);
+}
+
+void read_image_processor(const ConfigReader& config, EncoderSpec& encoder) {
+  auto& patches = std::get<PatchInput>(encoder.input);
+  read_values(config, patches);
+  if (patches.fills_pixels)
+    read_filling(config, patches);
+  else
+    read_shape(config, patches);
+  config.refuse_unknown();
+}
+
+std::string read_part_processor(const ConfigReader& config, EncoderSpec& encoder) {
+  auto& patches = std::get<PatchInput>(encoder.input);
+  if (patches.any_size) {
+    read_image_processor(config, encoder);
+    return "";
+  }
+  read_values(config, patches);
+  std::string changed = read_scaled_square(config, patches);
+  config.refuse_unknown();
+  return changed;
+}
+
+}  // namespace zea::detail

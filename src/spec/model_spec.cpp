@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a config to units and parameters. A family is a file of its own, and an entry in the table
+// of decoders (decoder_spec.cpp) or of vision encoders (vision_spec.cpp).
+#include "spec/model_spec.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "core/join.hpp"
+#include "spec/adapters.hpp"
+#include "spec/add_adapters.hpp"
+#include "spec/check_roles.hpp"
+#include "spec/config_error.hpp"
+#include "spec/families.hpp"
+#include "spec/generation_config.hpp"
+
+namespace zea {
+namespace {
+
+using detail::ConfigReader;
+
+constexpr const char* kComposed = "composed";  ///< of zea itself
+
+/// Of JSON that strangers wrote: what is nested deeply would overrun the stack of those who print
+/// it.
+bool is_shallow(int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+  constexpr int kMaxDepth = 64;
+  if (depth > kMaxDepth) throw ConfigError("config", " is JSON that is nested too deeply");
+  return true;
+}
+
+/// "gpt2, llama, llava"
+std::string family_names() {
+  std::set<std::string> all;
+  for (const auto& [name, make] : detail::composites()) all.insert(name);
+  for (const auto& [name, read] : detail::decoders()) all.insert(name);
+  return join(all);
+}
+
+ModelSpec make_decoder(const ConfigReader& config, detail::ReadDecoder read,
+                       const Trainable& trainable) {
+  const detail::Decoder decoder = read(config);
+  ModelSpec model;
+  model.decoder = decoder.spec;
+  model.notes = decoder.notes;
+  detail::SpecBuilder builder(model);
+  detail::add_decoder(builder, decoder, "", {}, trainable.llm);
+  return model;
+}
+
+ModelSpec make_family(const std::string& family, const ConfigReader& config,
+                      const Trainable& trainable) {
+  if (family == kComposed) return detail::make_composed(config, trainable);
+  const auto composite = detail::composites().find(family);
+  if (composite != detail::composites().end()) return composite->second(config, trainable);
+  const auto decoder = detail::decoders().find(family);
+  if (decoder == detail::decoders().end())
+    config.refuse("model_type", '"' + family + '"',
+                  family_names() + detail::advice_on_type(config));
+  return make_decoder(config, decoder->second, trainable);
+}
+
+/// A model without images may lie beside one.
+void read_processor(const ConfigReader& config, ModelSpec& model) {
+  const auto encoder = std::ranges::find(model.encoders, Modality::Image, &EncoderSpec::modality);
+  const bool of_images = config.has(kImageProcessor), of_videos = config.has(kVideoProcessor);
+  if (encoder == model.encoders.end()) return;
+  const auto said = [&](const char* key) { return config.object_alone(key, key); };
+  if (of_images) detail::read_image_processor(said(kImageProcessor), *encoder);
+  if (!encoder->patches().video) return;
+  if (of_videos)
+    detail::read_video_processor(said(kVideoProcessor), *encoder);
+  else if (of_images)
+    detail::read_video_limits(said(kImageProcessor), *encoder);
+}
+
+/// Chat models name the token that ends a turn there, and in config.json the one that ends a text.
+void read_end_tokens(const ConfigReader& config, ModelSpec& model) {
+  if (!config.has(kGenerationConfig)) return;
+  std::vector<int64_t>& known = model.decoder.end_tokens;
+  const ConfigReader said = config.object_alone(kGenerationConfig, kGenerationConfig);
+  if (!said.has("eos_token_id")) return;
+  for (const int64_t token : said.integers("eos_token_id", 0))
+    if (std::ranges::count(known, token) == 0) known.push_back(token);
+}
+
+}  // namespace
+
+const std::map<std::string, detail::MakeComposite>& detail::composites() {
+  static const std::map<std::string, MakeComposite> families{
+      {"gemma3", make_gemma3},         {"idefics3", make_idefics3},
+      {"internvl", make_internvl},     {"llava", make_llava},
+      {"llava_next", make_llava_next}, {"llava_onevision", make_llava_onevision},
+      {"mistral3", make_mistral3},     {"qwen2_audio", make_qwen2_audio},
+      {"qwen2_5_vl", make_qwen2_5_vl}, {"qwen2_vl", make_qwen2_vl},
+      {"qwen3_vl", make_qwen3_vl},     {"smolvlm", make_idefics3},
+      {"voxtral", make_voxtral},
+  };
+  return families;
+}
+
+const char* unit_kind_name(UnitKind kind) {
+  constexpr const char* kNames[] = {"patch_embed", "audio_embed", "block", "projector",
+                                    "token_embed", "merge",       "head"};
+  return kNames[static_cast<int>(kind)];
+}
+
+int UnitSpec::index_of(const std::string& role) const {
+  const auto found = std::find(roles.begin(), roles.end(), role);
+  return found == roles.end() ? -1 : static_cast<int>(found - roles.begin());
+}
+
+Shape ParamSpec::tensor_shape() const {
+  Shape whole = shape;
+  if (part.length > 0) whole[part.dim] = part.length;
+  return whole;
+}
+
+int64_t ModelSpec::num_parameters() const {
+  int64_t total = 0;
+  for (const ParamSpec& param : params) total += num_elements(param.shape);
+  return total;
+}
+
+std::vector<std::string> ModelSpec::modules() const {
+  std::vector<std::string> names;
+  for (const EncoderSpec& encoder : encoders) names.push_back(encoder.name);
+  names.push_back(kDecoder);
+  return names;
+}
+
+const BlockSpec& ModelSpec::block(const std::string& module) const {
+  const int encoder = encoder_index(module);
+  return encoder < 0 ? decoder.block : encoders[static_cast<size_t>(encoder)].block;
+}
+
+std::string ModelSpec::module_names() const {
+  return join(modules());
+}
+
+bool ModelSpec::has(const std::string& module) const {
+  const std::vector<std::string> names = modules();
+  return std::count(names.begin(), names.end(), module) > 0;
+}
+
+int ModelSpec::encoder_index(const std::string& module) const {
+  const auto found = std::ranges::find(encoders, module, &EncoderSpec::name);
+  return found == encoders.end() ? -1 : static_cast<int>(found - encoders.begin());
+}
+
+bool ModelSpec::trains(const std::vector<int>& some_params) const {
+  return std::ranges::any_of(some_params, [&](int param) { return params[param].trainable; });
+}
+
+std::vector<bool> ModelSpec::units_with_gradient(
+    const std::function<bool(const UnitSpec&)>& runs) const {
+  std::vector<bool> has(units.size(), false);
+  const auto reads_one = [&](const UnitInput& input) { return has[input.unit]; };
+  for (size_t u = 0; u < has.size(); ++u)
+    has[u] = runs(units[u]) &&
+             (trains(units[u].params) || std::ranges::any_of(units[u].inputs, reads_one));
+  return has;
+}
+
+bool ModelSpec::makes_features(int unit) const {
+  return units[unit].kind == UnitKind::Projector;
+}
+
+bool ModelSpec::is_cached(int unit) const {
+  const UnitSpec& of = units[unit];
+  return of.encoder >= 0 && encoders[static_cast<size_t>(of.encoder)].is_cached &&
+         !makes_features(unit);
+}
+
+std::vector<int> ModelSpec::read_by_projectors(int encoder) const {
+  std::set<int> found;
+  for (const UnitSpec& unit : units)
+    if (unit.encoder == encoder && unit.kind == UnitKind::Projector)
+      for (const UnitInput& input : unit.inputs) found.insert(input.unit);
+  return {found.begin(), found.end()};
+}
+
+int64_t ModelSpec::feature_width(int encoder) const {
+  return std::ssize(read_by_projectors(encoder)) *
+         encoders[static_cast<size_t>(encoder)].block.hidden;
+}
+
+bool ModelSpec::has_dropout(const std::string& module) const {
+  return std::ranges::any_of(units, [&](const UnitSpec& unit) {
+    return unit.module == module &&
+           std::ranges::any_of(unit.adapters, [](const Adapter& one) { return one.dropout > 0; });
+  });
+}
+
+bool ModelSpec::is_placeholder(int64_t token) const {
+  const auto takes = [&](const EncoderSpec& encoder) { return encoder.is_placeholder(token); };
+  return std::ranges::any_of(encoders, takes);
+}
+
+std::vector<int> ModelSpec::params_of(const UnitSpec& unit, const std::string& role) const {
+  std::vector<int> found;
+  size_t index = 0;
+  for (int param : unit.params) {
+    if (unit.roles[index] == role) found.push_back(param);
+    if (!params[param].fused_with_next) ++index;
+  }
+  return found;
+}
+
+int ModelSpec::param_index(const std::string& name) const {
+  for (size_t i = 0; i < params.size(); ++i)
+    if (params[i].name == name) return static_cast<int>(i);
+  return -1;
+}
+
+ModelSpec make_model_spec(const std::string& config_json, const Trainable& trainable) {
+  const nlohmann::json json = nlohmann::json::parse(config_json, is_shallow, false);
+  if (json.is_discarded())
+    throw ConfigError("config", " is not JSON; expected the text of a Hugging Face config.json");
+  const ConfigReader config(json, "config");
+  const std::string family = config.text("model_type", "");
+  ModelSpec model = make_family(family, config, trainable);
+  read_processor(config, model);
+  read_end_tokens(config, model);
+  model.family = family;
+  for (UnitSpec& unit : model.units) unit.encoder = model.encoder_index(unit.module);
+  if (config.has(kAdapters)) detail::add_adapters(model, config.object(kAdapters), trainable);
+  config.refuse_unknown();
+  for (const UnitSpec& unit : model.units) detail::check_roles(model, unit);
+  return model;
+}
+
+}  // namespace zea

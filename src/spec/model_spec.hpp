@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model as values: units in order with their inputs, and parameters with file name, shape and how
+// they are cut. A pure function of the config JSON makes it, so a plan for 512 ranks needs neither
+// torch nor weights. The model does not know its rank.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/decoder.hpp"
+#include "core/extent.hpp"
+#include "spec/module_spec.hpp"
+
+namespace zea {
+
+/// How initial values are drawn when there are none to load.
+enum class Init { Zeros, Ones, Normal, Uniform, Sinusoids, Constant };
+
+/// How tensor parallelism cuts a parameter: along one dim, between blocks that stay whole.
+struct TpCut {
+  int dim = -1;          ///< that is cut; -1: none, every tp rank has all of it
+  int64_t blocks = 0;    ///< equal ones that a stretch consists of: heads, or single rows
+  bool repeats = false;  ///< ranks beyond the number of blocks hold the same ones: KV heads
+  bool pads = false;     ///< dim 0 is filled up with rows that nothing reads: a vocabulary
+  /// Whole on every tp rank, which uses it on its own heads: gradients are sums over these.
+  bool of_heads = false;
+  int64_t stretches = 1;  ///< equal ones of the dim, each cut by itself: q, k, v of one matrix
+};
+
+/// The cut of the transposed matrix.
+inline TpCut other_order(TpCut cut) {
+  if (cut.dim >= 0) cut.dim = 1 - cut.dim;
+  return cut;
+}
+
+/// Where a parameter lies in its tensor of weights files, if that is made of several along one dim.
+struct TensorPart {
+  int dim = 0;
+  int64_t begin = 0;
+  int64_t length = 0;  ///< of the tensor's dim; 0: the parameter is all of the tensor
+};
+
+struct ParamSpec {
+  std::string name;    ///< of its tensor in weights files; the parts of one tensor share it
+  std::string module;  ///< one of ModelSpec::modules()
+  Shape shape;
+  Init init = Init::Normal;
+  double std = 0.02;  ///< of normal numbers; the most of uniform ones; the value of constant ones
+  TpCut tp_cut = {};
+  bool fused_with_next =
+      false;  ///< lies adjacent to the next one in a flat buffer: q, k, v and gate, up
+  bool trainable = true;
+  bool used = true;  ///< false: no unit that runs reads it (carried, never trained)
+  TensorPart part = {};
+
+  Shape tensor_shape() const;
+  /// Of the parts of a tensor one begins it: whoever goes over tensors takes that one.
+  bool begins_tensor() const { return part.begin == 0; }
+  /// AdamW decays matrices and not vectors (norms, biases).
+  bool decays() const { return shape.size() >= 2; }
+};
+
+enum class UnitKind {
+  PatchEmbed,  ///< pixels -> patches + positions, with a class token and a norm where there are
+  AudioEmbed,  ///< log-mel columns -> two convolutions + positions
+  Block,       ///< a transformer block
+  Projector,   ///< features of an encoder -> rows of the language model's width
+  TokenEmbed,
+  Merge,  ///< text embeddings with features put in the places of placeholders
+  Head,   ///< final norm, vocabulary, loss
+};
+
+const char* unit_kind_name(UnitKind kind);
+
+/// An input slot of a unit: the output of another unit.
+struct UnitInput {
+  int unit;       ///< index in ModelSpec::units
+  bool optional;  ///< absent when that unit's module has no item in the microbatch
+};
+
+/// Two matrices beside one of a unit's linears (adapters.hpp): x (tokens, in) goes down to (tokens,
+/// rank) and up to outputs that are added to those of `role`, times `scale`.
+struct Adapter {
+  std::string role, down, up;  ///< of linears, without ".weight"
+  int part = 0, parts = 1;     ///< which tensor of the linear's weight it is of, of so many
+  double scale = 1;
+  double alpha = 1;    ///< that, with the rank, made `scale`
+  double dropout = 0;  ///< the rate at which elements of x are dropped while training
+  WeightOrder order = WeightOrder::OutIn;  ///< of that weight
+  int base = -1, a = -1, b = -1;           ///< indices in ModelSpec::params, the first of several
+};
+
+struct UnitSpec {
+  std::string name;    ///< as templates and logs name it: "vision.layers.0", "llm.head"
+  std::string module;  ///< one of ModelSpec::modules()
+  UnitKind kind;
+  std::vector<int> params;  ///< indices in ModelSpec::params
+  std::vector<UnitInput> inputs;
+  int encoder = -1;  ///< index of its module in ModelSpec::encoders; -1: the decoder's
+  /// What the unit's forward (unit_forward.hpp) calls its parameters, in their order, fused ones
+  /// being one: "qkv.weight", "qkv.bias".
+  std::vector<std::string> roles = {};
+  int attention = 0;  ///< of a block: which of BlockSpec::attention is its way
+  std::vector<Adapter> adapters = {};
+
+  /// The index of a parameter in `roles`; -1: the unit has none of that role.
+  int index_of(const std::string& role) const;
+  bool has(const std::string& role) const { return index_of(role) >= 0; }
+  /// Whether what it calls `role` is a projector's: the last norm of an encoder runs in that unit,
+  /// too.
+  bool is_of_projector(const std::string& role) const {
+    return kind == UnitKind::Projector && !role.starts_with("encoder_norm");
+  }
+};
+
+struct ModelSpec {
+  std::string family;                 ///< the config's model_type
+  std::vector<EncoderSpec> encoders;  ///< in the order of their items
+  DecoderSpec decoder;
+  std::vector<ParamSpec> params;
+  std::vector<UnitSpec> units;  ///< in the order of a forward walk
+  /// What the config says and training does not do, for the user to read.
+  std::vector<std::string> notes;
+
+  int64_t num_parameters() const;
+  /// Names of all, kDecoder last; and in words: "vision, llm".
+  std::vector<std::string> modules() const;
+  std::string module_names() const;
+  bool has(const std::string& module) const;
+  /// Index in `encoders`; -1: it is none.
+  int encoder_index(const std::string& module) const;
+  const BlockSpec& block(const std::string& module) const;
+  /// How a block attends.
+  const AttentionSpec& attention(const UnitSpec& unit) const {
+    return block(unit.module).attention.at(unit.attention);
+  }
+  HeadShape heads(const std::string& module) const { return block(module).heads; }
+  int64_t hidden(const std::string& module) const { return block(module).hidden; }
+  /// Whether adapters of a module drop inputs.
+  bool has_dropout(const std::string& module) const;
+  /// Whether one of these parameters trains.
+  bool trains(const std::vector<int>& some_params) const;
+  /// Of each unit that runs whether its output has a gradient: it trains, or one that it reads has.
+  std::vector<bool> units_with_gradient(const std::function<bool(const UnitSpec&)>& runs =
+                                            [](const UnitSpec&) { return true; }) const;
+  /// Whether a unit's output goes to another module: rows of the language model's width.
+  bool makes_features(int unit) const;
+  /// Whether a unit's output, or what that is made of, is read with the samples that train.
+  bool is_cached(int unit) const;
+  /// The units of an encoder that its projectors read, ascending.
+  std::vector<int> read_by_projectors(int encoder) const;
+  /// Numbers of a token in the outputs of all of these.
+  int64_t feature_width(int encoder) const;
+  bool is_placeholder(int64_t token) const;
+  /// The parameters of a unit that have `role`, several where they are fused; empty: none.
+  std::vector<int> params_of(const UnitSpec& unit, const std::string& role) const;
+  /// Index of the parameter called `name`, the first of several; -1: there is none.
+  int param_index(const std::string& name) const;
+};
+
+/// Which parts of a model train; the rest is frozen.
+struct Trainable {
+  struct Encoder {
+    bool encoder = true, projector = true;
+  };
+  std::map<std::string, Encoder> encoders = {};  ///< by name; those that are not here train
+  bool llm = true;
+  bool all_frozen = false;  ///< whatever else is said
+
+  Encoder of(const std::string& encoder) const {
+    if (all_frozen) return {.encoder = false, .projector = false};
+    const auto found = encoders.find(encoder);
+    return found == encoders.end() ? Encoder{} : found->second;
+  }
+};
+
+/// Keys of zea's own in a config: what the files beside config.json say of images and of videos.
+inline constexpr const char* kImageProcessor = "image_processor";
+inline constexpr const char* kVideoProcessor = "video_processor";
+
+/// The spec of a Hugging Face config.json. Throws WeightsError naming key, found and allowed
+/// values; a family or an option that is not built is refused.
+ModelSpec make_model_spec(const std::string& config_json, const Trainable& trainable = {});
+
+}  // namespace zea

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/param_cut.hpp"
+
+#include <algorithm>
+
+#include "core/error.hpp"
+
+namespace zea {
+namespace {
+
+/// A box of a piece, in boxes that each lie in one stretch and are packed as it is.
+std::vector<Extent> in_stretches(const Extent& box, const ParamCut& cut) {
+  if (cut.stretches == 1) return {box};
+  const auto dim = static_cast<size_t>(cut.dim);
+  const int64_t share = cut.shape[dim] / cut.stretches;
+  const int64_t begin = box.offset[dim], end = begin + box.length[dim];
+  if (begin / share == (end - 1) / share) return {box};
+  std::vector<Extent> boxes;
+  // Index by index of what stands before the dim: stretches alternate with it.
+  const Shape before(box.length.begin(), box.length.begin() + cut.dim);
+  for (int64_t i = 0; i < num_elements(before); ++i) {
+    Extent part = box;
+    for (size_t d = dim, rest = static_cast<size_t>(i); d-- > 0;) {
+      part.offset[d] += static_cast<int64_t>(rest) % before[d];
+      part.length[d] = 1;
+      rest /= static_cast<size_t>(before[d]);
+    }
+    for (int64_t from = begin; from < end; from += part.length[dim]) {
+      part.offset[dim] = from;
+      part.length[dim] = std::min(end, (from / share + 1) * share) - from;
+      boxes.push_back(part);
+    }
+  }
+  return boxes;
+}
+
+}  // namespace
+
+bool can_cut(const ParamSpec& param, int tp) {
+  const TpCut& cut = param.tp_cut;
+  if (cut.dim < 0 || cut.pads || cut.blocks % tp == 0) return true;
+  return cut.repeats && tp % cut.blocks == 0;
+}
+
+ParamCut cut_of(const ParamSpec& param, int tp) {
+  ZEA_ASSERT(can_cut(param, tp));
+  ParamCut piece{.shape = param.shape};
+  if (tp == 1) return piece;
+  const TpCut& cut = param.tp_cut;
+  piece.holders = tp;
+  piece.of_heads = cut.of_heads;
+  if (cut.dim < 0) return piece;
+  const int64_t pieces = cut.repeats ? std::min<int64_t>(cut.blocks, tp) : tp;
+  piece.dim = cut.dim;
+  piece.stretches = cut.stretches;
+  piece.holders = static_cast<int>(tp / pieces);
+  int64_t& length = piece.shape[cut.dim];
+  length = (length + pieces - 1) / pieces;
+  return piece;
+}
+
+std::vector<PieceBox> boxes_of_piece(const ParamSpec& param, const ParamCut& cut, int tp_rank,
+                                     int64_t begin, int64_t end) {
+  int64_t stretch = 0, share = 0, offset = 0, real = num_elements(cut.shape);
+  if (cut.dim >= 0) {
+    stretch = param.shape[cut.dim] / cut.stretches;
+    share = cut.shape[cut.dim] / cut.stretches;
+    offset = tp_rank / cut.holders * share;
+    const int64_t length = std::clamp<int64_t>(stretch - offset, 0, share);
+    // Only the first dim is ever padded, and that has one stretch, so what is real comes first.
+    ZEA_ASSERT((cut.dim == 0 && cut.stretches == 1) || length == share);
+    real = real / share * length;
+  }
+  std::vector<PieceBox> boxes;
+  for (const Extent& extent :
+       boxes_of_range(cut.shape, begin, std::clamp(end, begin, std::max(begin, real))))
+    for (Extent& box : in_stretches(extent, cut)) {
+      const int64_t elements = box.elements();
+      if (cut.dim >= 0)
+        box.offset[cut.dim] += offset + box.offset[cut.dim] / share * (stretch - share);
+      if (param.part.begin > 0) box.offset[param.part.dim] += param.part.begin;
+      boxes.push_back({std::move(box), begin});
+      begin += elements;
+    }
+  return boxes;
+}
+
+}  // namespace zea

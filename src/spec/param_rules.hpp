@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Learning rate and weight decay of each parameter, and whether it is frozen: the deck's values,
+// changed by its rules "pattern = value". By default vectors (norms, biases) do not decay.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "deck/options.hpp"
+#include "spec/model_spec.hpp"
+
+namespace zea {
+
+/// A value that holds after so many updates.
+struct ValueAfter {
+  int64_t updates;
+  double value;
+
+  bool operator==(const ValueAfter&) const = default;
+};
+
+struct ParamRule {
+  double lr_factor = 1;
+  double weight_decay = 0;
+  int64_t frozen_updates = 0;        ///< the first so many updates leave it as it is
+  int64_t frozen_after = INT64_MAX;  ///< and so do all after so many
+  /// What holds in place of lr_factor and weight_decay later on; ascending.
+  std::vector<ValueAfter> later_lr_factors = {}, later_weight_decays = {};
+  bool orthogonalises = false;  ///< Muon's: its tensor is a matrix inside a block or a projector
+  int64_t state_block = 0;      ///< elements that share a scale of 8-bit states; 0: states are wide
+
+  /// Updates count from 1.
+  bool trains_at(int64_t update) const { return update > frozen_updates && update <= frozen_after; }
+  bool trains_as(const ParamRule& other) const {
+    return frozen_updates == other.frozen_updates && frozen_after == other.frozen_after;
+  }
+  double lr_factor_at(int64_t update) const;
+  double weight_decay_at(int64_t update) const;
+
+  bool operator==(const ParamRule&) const = default;
+};
+
+/// What a text "pattern = number" says; none: it is not one, or the number is below 0. Rules of
+/// adapters are such; those of parameters may say when they begin.
+struct PatternRule {
+  std::string pattern;
+  double value;
+};
+std::optional<PatternRule> parse_rule(const std::string& text);
+
+/// What a rule of [optim] says: of which parameters, what, and after how many updates it begins.
+struct ParamPattern {
+  std::string pattern;
+  double value;
+  int64_t after = 0;
+};
+/// "pattern = number", "pattern = number from updates"; none: it is neither.
+std::optional<ParamPattern> parse_param_rule(const std::string& text);
+/// The parameters that a pattern matches: a module, or names with *.
+std::vector<size_t> matched_params(const ModelSpec& model, const std::string& pattern);
+
+/// Whether `pattern`, in which * stands for any characters, is all of `name`.
+bool matches(const std::string& pattern, const std::string& name);
+
+/// Makes parameters that optim.frozen names for good frozen ones of the model
+/// where no unit that reads them has others: a unit trains as a whole or is frozen. The rest has a
+/// rule.
+void freeze_params(const OptimOptions& optim, ModelSpec& model);
+
+/// One rule per parameter of the model. Faults (a rule that is not "pattern = number", a value
+/// below 0, a pattern that matches no parameter) are appended to `faults`.
+std::vector<ParamRule> make_param_rules(const ModelSpec& model, const OptimOptions& optim,
+                                        std::vector<std::string>& faults);
+
+}  // namespace zea

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/parameter_names.hpp"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+namespace zea {
+namespace {
+
+struct Prefix {
+  const char* from;
+  const char* to;
+};
+
+/// The first prefix that fits is replaced; longer ones stand before those that they contain.
+constexpr std::array<Prefix, 9> kPrefixes{{{"vision_tower.vision_model.", "vision_tower."},
+                                           {"language_model.model.model.", "language_model.model."},
+                                           {"language_model.model.", "language_model.model."},
+                                           {"language_model.lm_head.", "language_model.lm_head."},
+                                           {"language_model.", "language_model.model."},
+                                           {"lm_head.", "language_model.lm_head."},
+                                           {"layers.", "language_model.model.layers."},
+                                           {"embed_tokens.", "language_model.model.embed_tokens."},
+                                           {"norm.", "language_model.model.norm."}}};
+
+/// Of the running model, and of files.
+constexpr std::array<Prefix, 6> kVitParts{{{".attention.q_proj.", ".attention.attention.query."},
+                                           {".attention.k_proj.", ".attention.attention.key."},
+                                           {".attention.v_proj.", ".attention.attention.value."},
+                                           {".attention.o_proj.", ".attention.output.dense."},
+                                           {".mlp.fc1.", ".intermediate.dense."},
+                                           {".mlp.fc2.", ".output.dense."}}};
+
+/// `name` with `root` replaced at its beginning and `part` behind its number; none: it lacks one.
+std::optional<std::string> renamed(const std::string& name, const Prefix& root,
+                                   const Prefix& part) {
+  const size_t place = name.find(part.from);
+  if (!name.starts_with(root.from) || place == std::string::npos) return std::nullopt;
+  const size_t begin = std::string(root.from).size(), end = place + std::string(part.from).size();
+  return root.to + name.substr(begin, place - begin) + part.to + name.substr(end);
+}
+
+/// The running model's outermost "model.", which files do not have.
+std::string without_outer_model(const std::string& name) {
+  constexpr const char* kOuter = "model.";
+  return name.starts_with(kOuter) ? name.substr(std::string(kOuter).size()) : name;
+}
+
+std::string canonical_llava_name(const std::string& name) {
+  std::string inner = without_outer_model(name);
+  for (const Prefix& prefix : kPrefixes)
+    if (inner.starts_with(prefix.from))
+      return prefix.to + inner.substr(std::string(prefix.from).size());
+  constexpr const char* kTower = "vision_tower.";
+  if (inner.starts_with(kTower))
+    return kTower + canonical_vit_name(inner.substr(std::string(kTower).size()));
+  for (const char* known :
+       {"multi_modal_projector.", "audio_tower.", "audio_projector.", "image_newline"})
+    if (inner.starts_with(known)) return inner;
+  return name;
+}
+
+/// The running model has both parts in one "model.".
+std::string canonical_qwen_vl_name(const std::string& name) {
+  for (const auto& [from, to] :
+       {Prefix{"model.visual.", "visual."}, Prefix{"model.language_model.", "model."}})
+    if (name.starts_with(from)) return to + name.substr(std::string(from).size());
+  return name;
+}
+
+/// The first files, and those of the model without its head, leave "transformer." out.
+std::string canonical_gpt2_name(const std::string& name) {
+  for (const char* bare : {"h.", "wte.", "wpe.", "ln_f."})
+    if (name.starts_with(bare)) return "transformer." + name;
+  return name;
+}
+
+bool has_llava_names(const std::string& family) {
+  constexpr std::array kFamilies{"gemma3",          "internvl", "llava",       "llava_next",
+                                 "llava_onevision", "mistral3", "qwen2_audio", "voxtral"};
+  return std::ranges::find(kFamilies, family) != kFamilies.end();
+}
+
+bool has_qwen_vl_names(const std::string& family) {
+  return family == "qwen2_vl" || family == "qwen2_5_vl";
+}
+
+/// The first prefix that fits; an empty one always does.
+template <size_t kCount>
+std::string with_prefix(const std::string& name, const std::array<Prefix, kCount>& prefixes) {
+  for (const auto& [from, to] : prefixes)
+    if (name.starts_with(from)) return to + name.substr(std::string(from).size());
+  return name;
+}
+
+}  // namespace
+
+std::string canonical_parameter_name(const std::string& family, const std::string& name) {
+  if (has_llava_names(family)) return canonical_llava_name(name);
+  if (family == "gpt2") return canonical_gpt2_name(name);
+  return has_qwen_vl_names(family) ? canonical_qwen_vl_name(name) : name;
+}
+
+std::string running_parameter_name(const std::string& family, const std::string& name) {
+  constexpr std::array<Prefix, 3> kLlava{{{"language_model.model.", "model.language_model."},
+                                          {"language_model.lm_head.", "lm_head."},
+                                          {"", "model."}}};
+  constexpr std::array<Prefix, 2> kQwen{
+      {{"visual.", "model.visual."}, {"model.", "model.language_model."}}};
+  if (has_llava_names(family)) return with_prefix(name, kLlava);
+  return has_qwen_vl_names(family) ? with_prefix(name, kQwen) : name;
+}
+
+std::string canonical_vit_name(const std::string& name) {
+  for (const Prefix& part : kVitParts)
+    if (auto found = renamed(name + ".", {"layers.", "encoder.layer."}, part)) {
+      found->pop_back();
+      return *found;
+    }
+  return name;
+}
+
+std::string running_vit_name(const std::string& name) {
+  for (const auto& [running, saved] : kVitParts)
+    if (auto found = renamed(name + ".", {"encoder.layer.", "layers."}, {saved, running})) {
+      found->pop_back();
+      return *found;
+    }
+  return name;
+}
+
+std::string tower_parameter_name(const std::string& name, bool is_audio) {
+  for (const std::string outer :
+       {"vision_model.", "model.encoder.", "vit.", "dinov2.", "dinov2_with_registers.", "encoder."})
+    if (name.starts_with(outer) && (outer != "encoder." || is_audio))
+      return name.substr(outer.size());
+  return name;
+}
+
+bool is_computed_buffer(const std::string& name) {
+  constexpr std::array kSuffixes{"inv_freq",    ".attn.bias",  ".embed_scale", "position_ids",
+                                 ".cos_cached", ".sin_cached", "masked_bias"};
+  return std::any_of(kSuffixes.begin(), kSuffixes.end(),
+                     [&](const char* suffix) { return name.ends_with(suffix); });
+}
+
+}  // namespace zea

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of an image: its size or its tiles by the rule of its family, and where its patches
+// lie and have their positions.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/error.hpp"
+#include "spec/module_spec.hpp"
+
+namespace zea {
+
+namespace {
+
+/// Qwen2-VL's rule: whole steps nearest to the sides, or where these have too many or too few
+/// pixels, below or above them in the same shape. A tie goes to the even number of steps. The
+/// limits are of `frames` such images together, which become `made`.
+ImageSize resized_within(const ImageSize& image, const PixelLimits& limits, int64_t step,
+                         int64_t frames = 1, int64_t made = 1) {
+  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
+  const double pixels = static_cast<double>(frames) * height * width;
+  const double unit = static_cast<double>(step);
+  constexpr double kLargestRatio = 200;
+  if (std::max(height, width) / std::min(height, width) > kLargestRatio)
+    throw DataError("an image of " + std::to_string(image.height) + " x " +
+                    std::to_string(image.width) +
+                    " pixels; the longer side may be 200 times the shorter one");
+  const auto steps = [&](double number) { return step * static_cast<int64_t>(number); };
+  const ImageSize nearest{steps(std::nearbyint(height / unit)),
+                          steps(std::nearbyint(width / unit))};
+  const int64_t all = made * nearest.height * nearest.width;
+  if (all > limits.most) {
+    const double shrink = std::sqrt(pixels / static_cast<double>(limits.most));
+    return {std::max(step, steps(std::floor(height / shrink / unit))),
+            std::max(step, steps(std::floor(width / shrink / unit)))};
+  }
+  if (all >= limits.least) return nearest;
+  const double stretch = std::sqrt(static_cast<double>(limits.least) / pixels);
+  return {steps(std::ceil(height * stretch / unit)), steps(std::ceil(width * stretch / unit))};
+}
+
+/// Not less than a step a side, in the same shape.
+ImageSize stretched_to(int64_t step, const ImageSize& image) {
+  if (std::min(image.height, image.width) >= step) return image;
+  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
+  const double stretch = static_cast<double>(step) / std::min(height, width);
+  return {static_cast<int64_t>(height * stretch), static_cast<int64_t>(width * stretch)};
+}
+
+/// Pixtral's rule: an image whose longer side is more than `most` shrinks to that, and to one pixel
+/// at least; then its sides grow to whole steps.
+ImageSize resized_below(const ImageSize& image, int64_t most, int64_t step) {
+  const auto longer = static_cast<double>(std::max(image.height, image.width));
+  const double shrink = std::max(1.0, longer / static_cast<double>(most));
+  const auto whole_steps = [&](int64_t side) {
+    const auto shrunk = static_cast<int64_t>(std::floor(static_cast<double>(side) / shrink));
+    return (std::max<int64_t>(shrunk, 1) + step - 1) / step * step;
+  };
+  return {whole_steps(image.height), whole_steps(image.width)};
+}
+
+/// NaFlex's rule: sides grow to whole steps at the largest scale, searched by halves, at which
+/// there are at most so many squares of a step.
+ImageSize resized_to_fill(const ImageSize& image, int64_t most_squares, int64_t step) {
+  constexpr double kCloseness = 1e-5;
+  const auto steps_of = [step](int64_t side, double scale) {
+    const double steps = std::ceil(static_cast<double>(side) * scale / static_cast<double>(step));
+    return std::max<int64_t>(1, static_cast<int64_t>(steps));
+  };
+  double least = kCloseness / 10, most = 100;
+  while (most - least >= kCloseness) {
+    const double scale = (least + most) / 2;
+    const bool fits = steps_of(image.height, scale) * steps_of(image.width, scale) <= most_squares;
+    (fits ? least : most) = scale;
+  }
+  return {step * steps_of(image.height, least), step * steps_of(image.width, least)};
+}
+
+/// Of one side of a table, corner on corner with a side of an image.
+std::vector<TableShare> between_corners(int64_t index, int64_t rows, int64_t patches) {
+  const double at = static_cast<double>(index * (rows - 1)) /
+                    static_cast<double>(std::max<int64_t>(1, patches - 1));
+  const auto first = static_cast<int64_t>(at);
+  const double share = at - static_cast<double>(first);
+  return {{first, 1 - share}, {std::min(first + 1, rows - 1), share}};
+}
+
+/// The same, edge on edge.
+std::vector<TableShare> between_edges(int64_t index, int64_t rows, int64_t patches) {
+  const SourceWeights found = source_weights(index, rows, patches, Resampling::Bilinear);
+  std::vector<TableShare> shares;
+  for (const double weight : found.weights)
+    shares.push_back({found.first + std::ssize(shares), weight});
+  return shares;
+}
+
+/// As many whole tiles as a stretched image begins, its longer side first.
+TileGrid grid_of_stretched(const ImageSize& image, int64_t tile) {
+  const auto whole = [tile](int64_t side) { return (side + tile - 1) / tile * tile; };
+  const double shape = static_cast<double>(image.width) / static_cast<double>(image.height);
+  int64_t width = whole(image.width), height = whole(image.height);
+  if (image.width >= image.height)
+    height = whole(static_cast<int64_t>(static_cast<double>(width) / shape));
+  else
+    width = whole(static_cast<int64_t>(static_cast<double>(height) * shape));
+  return {width / tile, height / tile};
+}
+
+}  // namespace
+
+ImageSize stretched(const ImageSize& image, int64_t longest) {
+  const double shape = static_cast<double>(image.width) / static_cast<double>(image.height);
+  const auto even = [](double side) {
+    const auto whole = static_cast<int64_t>(side);
+    return std::max<int64_t>(1, whole + whole % 2);
+  };
+  const auto most = static_cast<double>(longest);
+  if (image.width >= image.height) return {even(most / shape), longest};
+  return {longest, even(most * shape)};
+}
+
+int64_t PatchInput::longest_side() const {
+  constexpr int64_t kMost = 4096;  // of transformers' processor
+  const auto along = static_cast<int64_t>(std::sqrt(tiles.most));
+  return std::max<int64_t>(1, std::min(along, kMost / image_size)) * image_size;
+}
+
+void PatchInput::limit(const PixelLimits& to) {
+  const int64_t step = patch_size * block;
+  pixels = to;
+  image_size = std::max(step, static_cast<int64_t>(std::sqrt(to.most)) / step * step);
+}
+
+ImageSize PatchInput::resized(const ImageSize& image) const {
+  if (!any_size) return {image_size, image_size};
+  ZEA_ASSERT(!class_token);
+  const int64_t step = patch_size * block;
+  if (fills_pixels) return resized_to_fill(image, pixels.most / (step * step), step);
+  return pixels.most > 0 ? resized_within(image, pixels, step)
+                         : resized_below(image, image_size, step);
+}
+
+ImageSize PatchInput::resized(const ImageSize& frame, int64_t frames) const {
+  const int64_t step = patch_size * block;
+  if (!video->limits_all) return resized_within(frame, video->pixels, step);
+  const double moments = static_cast<double>(frames) / static_cast<double>(this->frames);
+  const int64_t made = this->frames * static_cast<int64_t>(std::nearbyint(moments));
+  return resized_within(stretched_to(step, frame), video->pixels, step, frames, made);
+}
+
+PatchCell PatchInput::cell(int64_t patch, const ItemShape& image) const {
+  const PatchCell square = image.square(patch / (block * block));
+  const int64_t inside = patch % (block * block);
+  return {square.row * block + inside / block, square.column * block + inside % block};
+}
+
+TileGrid PatchInput::grid(const ImageSize& image) const {
+  if (stretches) return grid_of_stretched(stretched(image, longest_side()), image_size);
+  const double shape = static_cast<double>(image.width) / static_cast<double>(image.height);
+  const double pixels = static_cast<double>(image.height) * static_cast<double>(image.width);
+  double nearest = std::numeric_limits<double>::infinity();
+  TileGrid best;
+  // By their number, and of equal numbers the narrow ones first.
+  for (int64_t tiles = this->tiles.least; tiles <= this->tiles.most; ++tiles)
+    for (int64_t wide = 1; wide <= tiles; ++wide) {
+      if (tiles % wide != 0) continue;
+      const TileGrid grid{wide, tiles / wide};
+      const double away =
+          std::abs(shape - static_cast<double>(grid.wide) / static_cast<double>(grid.high));
+      const bool is_filled =
+          pixels > 0.5 * static_cast<double>(image_size * image_size * grid.tiles());
+      if (away < nearest || (away == nearest && is_filled)) best = grid;
+      nearest = std::min(nearest, away);
+    }
+  return best;
+}
+
+ImageSize PatchInput::resolution(const ImageSize& image) const {
+  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
+  ImageSize best;
+  int64_t most = 0, least_wasted = std::numeric_limits<int64_t>::max();
+  for (const ImageSize& each : resolutions) {
+    const double scale = std::min(static_cast<double>(each.width) / width,
+                                  static_cast<double>(each.height) / height);
+    const auto wide = static_cast<int64_t>(width * scale),
+               high = static_cast<int64_t>(height * scale);
+    const int64_t shown = std::min(wide * high, image.width * image.height);
+    const int64_t wasted = each.width * each.height - shown;
+    if (shown < most || (shown == most && wasted >= least_wasted)) continue;
+    most = shown;
+    least_wasted = wasted;
+    best = each;
+  }
+  return best;
+}
+
+TileGrid PatchInput::crops_beside(const ImageSize& image) const {
+  const bool is_wide = image.width >= image.height;
+  const int64_t longer = std::max(image.height, image.width);
+  const int64_t shorter = std::min(image.height, image.width);
+  const double ratio = static_cast<double>(longer) / static_cast<double>(shorter);
+  if (ratio < beside->least_ratio) return {};
+  const int64_t nearest =
+      std::min(static_cast<int64_t>(std::floor(ratio + 0.5)), longer / beside->least_side);
+  const int64_t crops = std::clamp<int64_t>(nearest, 2, beside->most);
+  const int64_t side = (longer + crops - 1) / crops;
+  if (std::min(side, shorter) < beside->least_side) return {};
+  if (side * (crops - 1) >= longer)
+    throw DataError("an image of " + std::to_string(image.height) + " x " +
+                    std::to_string(image.width) + " pixels, too few for " + std::to_string(crops) +
+                    " crops; pan_and_scan_min_crop_size may be larger");
+  return is_wide ? TileGrid{crops, 1} : TileGrid{1, crops};
+}
+
+TileGrid PatchInput::shrunk(const TileGrid& shown) const {
+  constexpr double kTooMany = 1.1;
+  if (shrunk_to_tiles == 0) return {0, 0};
+  const double ratio = std::sqrt(static_cast<double>(shown.tiles()) /
+                                 static_cast<double>(shrunk_to_tiles * side() * side()));
+  if (ratio <= kTooMany) return {0, 0};
+  const auto whole = [&](int64_t patches) {
+    const auto side = static_cast<double>(patches);
+    return std::llround((side - std::fmod(side, ratio)) / ratio);
+  };
+  return {whole(shown.wide), whole(shown.high)};
+}
+
+int64_t PatchInput::patches_of(const ItemShape& shape) const {
+  const int64_t others = patches_first ? learned_tokens() + shape.apart : learned_tokens();
+  return shape.tile_tokens() - others;
+}
+
+int64_t PatchInput::patch_of(int64_t token, int64_t patches) const {
+  if (patches_first) return token < patches ? token : -1;
+  const int64_t patch = token - learned_tokens();
+  return patch < 0 || patch >= patches ? -1 : patch;
+}
+
+int64_t PatchInput::position(int64_t token, const ItemShape& shape) const {
+  const int64_t patches = patches_of(shape), patch = patch_of(token, patches);
+  if (patch >= 0) {
+    const PatchCell at = cell(patch, shape);
+    return class_tokens() + at.row * side() + at.column;
+  }
+  const int64_t learned = patches_first ? token - patches : token;
+  if (learned < class_tokens() || learned >= learned_tokens()) return 0;
+  return side() * side() + learned;
+}
+
+std::vector<TableShare> PatchInput::table_shares(int64_t patch, const ItemShape& image) const {
+  const auto along = [this](int64_t index, int64_t patches) {
+    return table_fit == TableFit::Edges ? between_edges(index, table_side, patches)
+                                        : between_corners(index, table_side, patches);
+  };
+  const PatchCell at = cell(patch, image);
+  const auto rows = along(at.row, image.tile_tokens() / image.width);
+  const auto columns = along(at.column, image.width);
+  std::vector<TableShare> shares;
+  for (const TableShare& row : rows)
+    for (const TableShare& column : columns)
+      shares.push_back({row.row * table_side + column.row, row.share * column.share});
+  return shares;
+}
+
+int64_t PatchInput::most_table_shares() const {
+  static constexpr int64_t kBetween = 2;
+  if (table_fit == TableFit::Corners) return kBetween * kBetween;
+  // Of a side that has fewer patches than the table rows, twice as many as these go into one.
+  const auto along = [this](int64_t patches) {
+    const int64_t reached = (kBetween * table_side + patches - 1) / patches;
+    return std::clamp(reached, kBetween, std::max(kBetween, table_side));
+  };
+  const int64_t patches = pixels.most / (patch_size * patch_size);
+  int64_t most = 0;
+  for (int64_t rows = 1; rows <= std::min(patches, table_side); ++rows)
+    most = std::max(most, along(rows) * along(patches / rows));
+  return most;
+}
+
+}  // namespace zea

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Qwen3-VL (arXiv:2511.21631), the dense ones: the tower of Qwen2-VL with a table of positions that
+// is laid over every image, a Qwen3 decoder whose tokens have three positions, interleaved, and
+// features of several depths of the tower, added behind the decoder's first blocks.
+#include <algorithm>
+#include <map>
+
+#include "spec/families.hpp"
+
+namespace zea::detail {
+namespace {
+
+const std::string kTowerRoot = "model.visual.";
+constexpr TurnedDefaults kTower{
+    .layers = 27,
+    .patch = 16,
+    .pixels = {.least = int64_t{256} * 256, .most = int64_t{4096} * 4096},
+    .frame_pixels = {.least = 4096, .most = int64_t{24576} * 32 * 32}};
+constexpr MergerNames kMergerNames{"norm", "linear_fc1", "linear_fc2"};
+
+VisionEncoder read_deep_visual(const ConfigReader& config) {
+  BlockSpec block;
+  block.hidden = config.positive("hidden_size", 1152);
+  block.intermediate = config.positive("intermediate_size", 4304);
+  block.activation = config.activation("hidden_act", "gelu_pytorch_tanh");
+  VisionEncoder encoder = read_turned_tower(config, block, "hidden_size", kTower);
+  encoder.blocks.names.up = ".mlp.linear_fc1";
+  encoder.blocks.names.down = ".mlp.linear_fc2";
+  encoder.patch_bias = true;
+  auto& patches = std::get<PatchInput>(encoder.spec.input);
+  patches.colours = {{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}};
+  patches.video->limits_all = true;
+  patches.video->has_text_between = true;
+  patches.table_side = config.square_root("num_position_embeddings", 2304);
+  encoder.names.positions = "pos_embed.weight";
+  encoder.position_std = encoder.patch_std;
+  return encoder;
+}
+
+/// Blocks behind which features are taken for the decoder.
+std::vector<int64_t> read_depths(const ConfigReader& config, int64_t layers, int64_t takers) {
+  constexpr const char* kKey = "deepstack_visual_indexes";
+  std::vector<int64_t> depths{8, 16, 24};
+  if (config.has(kKey)) depths = config.integers(kKey, 0);
+  for (int64_t depth : depths)
+    if (depth < 0 || depth >= layers || std::ranges::count(depths, depth) > 1)
+      config.refuse(kKey, std::to_string(depth), "0 to " + std::to_string(layers - 1) + ", once");
+  if (std::ssize(depths) > takers)
+    config.refuse(kKey, std::to_string(depths.size()) + " depths",
+                  "one for each of the text's " + std::to_string(takers) + " layers at most");
+  return depths;
+}
+
+Decoder read_interleaved_text(const ConfigReader& config) {
+  const bool biases = config.boolean("attention_bias", false);
+  Decoder decoder = read_llama_like(config,
+                                    {.intermediate = 22016,
+                                     .head_dim = 128,
+                                     .vocabulary = 151936,
+                                     .positions = 128000,
+                                     .end_token = -1,
+                                     .theta = 500000,
+                                     .has_mrope = true},
+                                    {biases, biases, biases, biases});
+  add_head_norms(decoder);
+  decoder.names.root = "model.language_model.";
+  BlockSpec& block = decoder.spec.block;
+  block.attention[0].rope.turns = read_mrope(config, block.heads.dim / 2, {24, 20, 20}, true);
+  return decoder;
+}
+
+/// Norms stand behind the merge here.
+int add_deep_merger(SpecBuilder& builder, const EncoderSpec& vision, size_t number, int state,
+                    int64_t hidden, bool trainable) {
+  const int64_t width = vision.block.hidden * vision.projector.merge;
+  const std::string root = kTowerRoot + "deepstack_merger_list." + std::to_string(number) + ".";
+  builder.start("vision.deepstack." + std::to_string(number), "vision", UnitKind::Projector,
+                {{state, false}});
+  builder.add_norm("merged_norm", root + kMergerNames.norm, vision.projector.norm, width,
+                   trainable);
+  add_projector_linear(builder, "linear_1", root + kMergerNames.linear_1, {width, width}, true,
+                       trainable);
+  add_projector_linear(builder, "linear_2", root + kMergerNames.linear_2, {hidden, width}, true,
+                       trainable);
+  return builder.last_unit();
+}
+
+}  // namespace
+
+ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable) {
+  // Tokens around images are text like any other.
+  config.pass_over({"vision_start_token_id", "vision_end_token_id"});
+  const ConfigReader of_vision = config.object("vision_config");
+  ModelSpec model;
+  Decoder decoder = read_interleaved_text(config.object("text_config"));
+  decoder.spec.tied_embeddings = ties_head(config, decoder, false);
+  model.decoder = decoder.spec;
+  VisionEncoder encoder = read_deep_visual(of_vision);
+  EncoderSpec& vision = encoder.spec;
+  vision.placeholder = config.integer("image_token_id", 151655);
+  vision.video_placeholder = config.integer("video_token_id", 151656);
+  const int64_t hidden = decoder.spec.block.hidden;
+  require_width(of_vision, "out_hidden_size", hidden);
+  const std::vector<int64_t> depths = read_depths(of_vision, vision.layers, decoder.spec.layers);
+  model.encoders.push_back(vision);
+  const auto [trains, projector_trains] = trainable.of(vision.name);
+  SpecBuilder builder(model);
+  const std::vector<int> states = add_vision_encoder(builder, encoder, kTowerRoot, trains);
+  std::map<int64_t, int> deep;  // by depth: so the decoder's blocks take them
+  for (size_t i = 0; i < depths.size(); ++i)
+    deep[depths[i]] =
+        add_deep_merger(builder, vision, i, states[depths[i] + 1], hidden, projector_trains);
+  builder.start("vision.projector", "vision", UnitKind::Projector, {{states.back(), false}});
+  add_merger(builder, vision, kTowerRoot + "merger.", kMergerNames, hidden, projector_trains);
+  add_decoder(builder, decoder, "", {builder.last_unit()}, trainable.llm);
+  std::vector<int> in_order;
+  for (const auto& [depth, unit] : deep) in_order.push_back(unit);
+  add_deepstack(model, in_order);
+  return model;
+}
+
+}  // namespace zea::detail

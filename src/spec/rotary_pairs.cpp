@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/rotary_pairs.hpp"
+
+#include <numeric>
+
+namespace zea {
+
+std::vector<RotaryPair> chunked_pairs(const std::vector<int64_t>& sections) {
+  std::vector<RotaryPair> pairs;
+  for (size_t axis = 0; axis < sections.size(); ++axis)
+    for (int64_t i = 0; i < sections[axis]; ++i)
+      pairs.push_back({static_cast<int64_t>(axis), static_cast<int64_t>(pairs.size())});
+  return pairs;
+}
+
+std::vector<RotaryPair> interleaved_pairs(const std::vector<int64_t>& sections) {
+  const auto axes = static_cast<int64_t>(sections.size());
+  std::vector<RotaryPair> pairs(std::accumulate(sections.begin(), sections.end(), int64_t{0}));
+  for (int64_t i = 0; i < std::ssize(pairs); ++i)
+    pairs[i] = {i / axes < sections[i % axes] ? i % axes : 0, i};
+  return pairs;
+}
+
+std::vector<RotaryPair> axial_pairs(int64_t pairs, int64_t first_of_columns) {
+  std::vector<RotaryPair> axial;
+  for (int64_t i = 0; i < (pairs + 1) / 2; ++i) axial.push_back({1, 2 * i});
+  for (int64_t i = 0; i < pairs / 2; ++i) axial.push_back({2, 2 * i + first_of_columns});
+  return axial;
+}
+
+}  // namespace zea

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/spec_builder.hpp"
+
+#include <cmath>
+#include <map>
+
+#include "spec/config_error.hpp"
+
+namespace zea::detail {
+namespace {
+
+constexpr int64_t kMaxLayers = 1024;                ///< of a module
+constexpr int64_t kMaxElements = int64_t{1} << 40;  ///< of a parameter
+
+/// A config is text of strangers: a few of its digits must not ask for all memory, nor for numbers
+/// that overflow where they are added up.
+void check_size(const std::string& name, const Shape& shape) {
+  int64_t elements = 1;
+  for (int64_t length : shape)
+    if (__builtin_mul_overflow(elements, length, &elements) || elements > kMaxElements)
+      throw ConfigError("parameter " + name, " has more than 2^40 elements; no model is as large");
+}
+
+}  // namespace
+
+void SpecBuilder::start(const std::string& name, const std::string& module, UnitKind kind,
+                        std::vector<UnitInput> inputs) {
+  model_.units.push_back({name, module, kind, {}, std::move(inputs)});
+}
+
+int SpecBuilder::add(const std::string& role, const std::string& name, Shape shape, bool trainable,
+                     double std, const TpCut& cut) {
+  check_size(name, shape);
+  ParamSpec param;
+  param.name = name;
+  param.module = model_.units.back().module;
+  param.shape = std::move(shape);
+  param.trainable = trainable;
+  param.std = std;
+  param.tp_cut = cut;
+  if (param.shape.size() == 1) param.init = Init::Zeros;
+  if (role.ends_with("norm.weight")) param.init = Init::Ones;
+  model_.params.push_back(std::move(param));
+  const int index = static_cast<int>(model_.params.size()) - 1;
+  use(role, index);
+  return index;
+}
+
+void SpecBuilder::use(const std::string& role, int param) {
+  model_.units.back().params.push_back(param);
+  model_.units.back().roles.push_back(role);
+}
+
+void SpecBuilder::add_fused(const std::string& role, const std::vector<Part>& parts, bool trainable,
+                            double std) {
+  std::map<std::string, int64_t> rows;  // of each tensor
+  for (const Part& part : parts) rows[part.name] += part.shape[0];
+  std::map<std::string, int64_t> begins;
+  for (const Part& part : parts) {
+    ParamSpec& param = model_.params[add(role, part.name, part.shape, trainable, std, part.cut)];
+    param.fused_with_next = &part != &parts.back();
+    if (param.fused_with_next) model_.units.back().roles.pop_back();
+    if (rows[part.name] == part.shape[0]) continue;
+    param.part = {.dim = 0, .begin = begins[part.name], .length = rows[part.name]};
+    begins[part.name] += part.shape[0];
+  }
+}
+
+void SpecBuilder::add_norm(const std::string& role, const std::string& name, const NormSpec& norm,
+                           int64_t width, bool trainable, const TpCut& cut) {
+  const int weight = add(role + ".weight", name + ".weight", {width}, trainable, 0, cut);
+  if (norm.offset == 1) model_.params[weight].init = Init::Zeros;
+  if (norm.kind == NormKind::Layer) add(role + ".bias", name + ".bias", {width}, trainable, 0);
+}
+
+void SpecBuilder::add_class_token(const std::string& name, const Shape& shape, bool trainable,
+                                  double std) {
+  model_.params[add("class_token", name, shape, trainable, std)].init = Init::Normal;
+}
+
+void SpecBuilder::add_normal_vector(const std::string& role, const std::string& name, int64_t width,
+                                    bool trainable) {
+  const double std = 1 / std::sqrt(static_cast<double>(width));
+  model_.params[add(role, name, {width}, trainable, std)].init = Init::Normal;
+}
+
+void SpecBuilder::add_sinusoids(const std::string& name, int64_t positions, int64_t width) {
+  model_.params[add("positions", name, {positions, width}, false, 0)].init = Init::Sinusoids;
+}
+
+void SpecBuilder::add_blocks(const std::string& module, int64_t count, const BlockSpec& block,
+                             const BlockFamily& family, const std::string& layers, bool trainable) {
+  if (count > kMaxLayers)
+    throw ConfigError(std::to_string(count) + " layers of " + module,
+                      "; allowed: 1 to " + std::to_string(kMaxLayers));
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string number = std::to_string(i);
+    start(module + ".layers." + number, module, UnitKind::Block, {{last_unit(), false}});
+    if (!family.attention.empty()) model_.units.back().attention = family.attention.at(i);
+    add_block(block, family, layers + number, trainable);
+  }
+}
+
+void SpecBuilder::add_block(const BlockSpec& block, const BlockFamily& family,
+                            const std::string& layer, bool trainable) {
+  const BlockNames& names = family.names;
+  const auto add_norm_if = [&](const std::string& role, const std::string& name, int64_t width) {
+    if (!name.empty()) add_norm(role, layer + name, block.norm, width, trainable);
+  };
+  const auto add_scale_if = [&](const std::string& role, const std::string& name) {
+    if (name.empty()) return;
+    const double value = family.init.scale;
+    model_.params[add(role, layer + name, {block.hidden}, trainable, value)].init = Init::Constant;
+  };
+  add_norm_if("attention_norm", names.attention_norm, block.hidden);
+  add_attention(block, family, layer, trainable);
+  const int64_t norm_width = block.heads.dim * (block.query_key_norm ? block.heads.query : 1);
+  const TpCut norm_cut =
+      block.query_key_norm ? cut_outputs(block.heads.query) : TpCut{.of_heads = true};
+  for (const auto& [role, name] :
+       {std::pair("q_norm", names.q_norm), std::pair("k_norm", names.k_norm)})
+    if (!name.empty())
+      add_norm(role, layer + name, block.query_key_norm.value_or(block.norm), norm_width, trainable,
+               norm_cut);
+  add_norm_if("attention_post_norm", names.attention_post_norm, block.hidden);
+  add_scale_if("attention_scale", names.attention_scale);
+  add_norm_if("mlp_norm", names.mlp_norm, block.hidden);
+  add_feed_forward(block, family, layer, trainable);
+  add_norm_if("mlp_post_norm", names.mlp_post_norm, block.hidden);
+  add_scale_if("mlp_scale", names.mlp_scale);
+}
+
+void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& family,
+                                const std::string& layer, bool trainable) {
+  const BlockNames& names = family.names;
+  const BlockBiases& biases = family.biases;
+  const int64_t q = block.heads.query * block.heads.dim,
+                kv = block.heads.key_value * block.heads.dim;
+  if (names.qkv.empty()) {
+    const TpCut heads = cut_outputs(block.heads.query);
+    TpCut kv_heads = cut_outputs(block.heads.key_value);
+    kv_heads.repeats = block.heads.key_value < block.heads.query;
+    const std::string query = layer + names.q, key = layer + names.k, value = layer + names.v;
+    add_fused("qkv.weight",
+              {{query + ".weight", {q, block.hidden}, heads},
+               {key + ".weight", {kv, block.hidden}, kv_heads},
+               {value + ".weight", {kv, block.hidden}, kv_heads}},
+              trainable, family.init.qkv);
+    if (biases.k) {
+      add_fused("qkv.bias",
+                {{query + ".bias", {q}, heads},
+                 {key + ".bias", {kv}, kv_heads},
+                 {value + ".bias", {kv}, kv_heads}},
+                trainable, 0);
+    } else {
+      if (biases.q) add("q.bias", query + ".bias", {q}, trainable, 0, heads);
+      if (biases.v) add("v.bias", value + ".bias", {kv}, trainable, 0, kv_heads);
+    }
+  } else {
+    ZEA_ASSERT(q == kv);  // stretches are equal
+    TpCut heads = cut_outputs(block.heads.query);
+    heads.stretches = 3;
+    add_linear("qkv", layer + names.qkv, block, 3 * q, block.hidden, heads, biases.q, trainable,
+               family.init.qkv);
+  }
+  add_linear("out", layer + names.out, block, block.hidden, q, cut_inputs(block.heads.query),
+             biases.out, trainable, family.init.out);
+}
+
+void SpecBuilder::add_feed_forward(const BlockSpec& block, const BlockFamily& family,
+                                   const std::string& layer, bool trainable) {
+  const BlockNames& names = family.names;
+  const bool bias = family.biases.mlp;
+  const int64_t inner = block.intermediate;
+  const TpCut cut = cut_outputs(inner);
+  if (block.gated) {
+    const std::string gate = layer + names.gate, up = layer + names.up;
+    const Shape shape{inner, block.hidden};
+    add_fused("up.weight", {{gate + ".weight", shape, cut}, {up + ".weight", shape, cut}},
+              trainable, family.init.up);
+    if (bias)
+      add_fused("up.bias", {{gate + ".bias", {inner}, cut}, {up + ".bias", {inner}, cut}},
+                trainable, 0);
+  } else {
+    add_linear("up", layer + names.up, block, inner, block.hidden, cut, bias, trainable,
+               family.init.up);
+  }
+  add_linear("down", layer + names.down, block, block.hidden, inner, cut_inputs(inner), bias,
+             trainable, family.init.down);
+}
+
+/// `cut` is that of a weight of (out, in).
+void SpecBuilder::add_linear(const std::string& role, const std::string& name,
+                             const BlockSpec& block, int64_t out, int64_t in, const TpCut& cut,
+                             bool bias, bool trainable, double std) {
+  const bool out_in = block.order == WeightOrder::OutIn;
+  add(role + ".weight", name + ".weight", out_in ? Shape{out, in} : Shape{in, out}, trainable, std,
+      out_in ? cut : other_order(cut));
+  if (bias) add(role + ".bias", name + ".bias", {out}, trainable, 0, cut.dim == 0 ? cut : TpCut{});
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whisper's encoder (arXiv:2212.04356) and its projector, also as Qwen2-Audio and Voxtral have it.
+// Keys have no bias, so the biases of queries and values stand apart from the fused matrix. Names
+// are those of transformers' WhisperEncoder.
+#include "spec/families.hpp"
+
+namespace zea::detail {
+namespace {
+
+constexpr double kStd = 0.02;  // WhisperConfig.init_std
+
+void add_embed(SpecBuilder& builder, const EncoderSpec& audio, const std::string& root,
+               bool trainable) {
+  builder.start(audio.name + ".embed", audio.name, UnitKind::AudioEmbed, {});
+  const int64_t hidden = audio.block.hidden;
+  const auto convolution = [&](const std::string& name, int64_t channels) {
+    builder.add(name + ".weight", root + name + ".weight", {hidden, channels, 3}, trainable, kStd);
+    builder.add(name + ".bias", root + name + ".bias", {hidden}, trainable, 0);
+  };
+  convolution("conv1", audio.mels().mel_bins);
+  convolution("conv2", hidden);
+  builder.add_sinusoids(root + "embed_positions.weight", audio.mels().positions, hidden);
+}
+
+struct WhisperDefaults {
+  int64_t hidden, intermediate, layers, heads, mel_bins;
+  const char *hidden_key = "d_model", *intermediate_key = "encoder_ffn_dim",
+             *layers_key = "encoder_layers", *heads_key = "encoder_attention_heads";
+};
+
+EncoderSpec read_whisper_like(const ConfigReader& config, const WhisperDefaults& defaults) {
+  config.require_no_dropout(
+      {"dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "layerdrop"});
+  config.require_boolean("scale_embedding", false);
+  EncoderSpec audio;
+  BlockSpec& block = audio.block;
+  block.hidden = config.positive(defaults.hidden_key, defaults.hidden);
+  block.intermediate = config.positive(defaults.intermediate_key, defaults.intermediate);
+  block.activation = config.activation("activation_function", "gelu");
+  audio.layers = config.positive(defaults.layers_key, defaults.layers);
+  audio.input = MelInput{.mel_bins = config.positive("num_mel_bins", defaults.mel_bins),
+                         .positions = config.positive("max_source_positions", 1500)};
+  const int64_t heads = config.positive(defaults.heads_key, defaults.heads);
+  config.require_divisor(defaults.heads_key, heads, defaults.hidden_key, block.hidden);
+  if (block.hidden % 2 != 0 || block.hidden < 4)
+    config.refuse(defaults.hidden_key, std::to_string(block.hidden),
+                  "an even number of 4 or more (sines and cosines of positions)");
+  block.heads = {heads, heads, block.hidden / heads};
+  return audio;
+}
+
+}  // namespace
+
+EncoderSpec read_whisper(const ConfigReader& config) {
+  // Of its decoder and of training by its authors' recipe.
+  config.pass_over({"apply_spec_augment",      "classifier_proj_size",
+                    "decoder_attention_heads", "decoder_ffn_dim",
+                    "decoder_layerdrop",       "decoder_layers",
+                    "forced_decoder_ids",      "init_std",
+                    "mask_feature_length",     "mask_feature_min_masks",
+                    "mask_feature_prob",       "mask_time_length",
+                    "mask_time_min_masks",     "mask_time_prob",
+                    "max_target_positions",    "median_filter_width",
+                    "num_hidden_layers",       "tie_word_embeddings",
+                    "use_weighted_layer_sum",  "vocab_size"});
+  config.pass_over({"is_encoder_decoder"});  // all of Whisper is one
+  return read_whisper_like(
+      config, {.hidden = 384, .intermediate = 1536, .layers = 4, .heads = 6, .mel_bins = 80});
+}
+
+EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config) {
+  config.require_text("model_type", "qwen2_audio_encoder");
+  config.pass_over({"init_std", "num_hidden_layers"});  // of new weights; encoder_layers again
+  EncoderSpec audio = read_whisper_like(
+      config, {.hidden = 1280, .intermediate = 5120, .layers = 32, .heads = 20, .mel_bins = 128});
+  std::get<MelInput>(audio.input).own_length = true;
+  audio.projector = {.merge = 2, .pools = true, .pools_first = true, .is_linear = true};
+  return audio;
+}
+
+/// As many positions side by side as are as wide as the feed-forward.
+EncoderSpec read_voxtral_encoder(const ConfigReader& config) {
+  config.require_text("model_type", "voxtral_encoder");
+  config.pass_over({"head_dim", "num_key_value_heads", "vocab_size"});  // transformers reads none
+  EncoderSpec audio = read_whisper_like(config, {.hidden = 1280,
+                                                 .intermediate = 5120,
+                                                 .layers = 32,
+                                                 .heads = 20,
+                                                 .mel_bins = 128,
+                                                 .hidden_key = "hidden_size",
+                                                 .intermediate_key = "intermediate_size",
+                                                 .layers_key = "num_hidden_layers",
+                                                 .heads_key = "num_attention_heads"});
+  const int64_t hidden = audio.block.hidden, intermediate = audio.block.intermediate;
+  config.require_divisor("hidden_size", hidden, "intermediate_size", intermediate);
+  audio.projector = {.merge = intermediate / hidden, .bias = false};
+  if (audio.mels().positions % audio.projector.merge != 0)
+    config.refuse(
+        "max_source_positions", std::to_string(audio.mels().positions),
+        "a multiple of intermediate_size / hidden_size = " + std::to_string(audio.projector.merge));
+  return audio;
+}
+
+void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const EncoderNames& names,
+                       int64_t hidden, const Trainable& trainable) {
+  const auto [trains, projector_trains] = trainable.of(audio.name);
+  add_embed(builder, audio, names.root, trains);
+  BlockFamily blocks = image_transformer_blocks({kStd, kStd, kStd, kStd});
+  blocks.names.attention_norm = ".self_attn_layer_norm";
+  blocks.names.mlp_norm = ".final_layer_norm";
+  blocks.names.up = ".fc1";
+  blocks.names.down = ".fc2";
+  blocks.biases.k = false;
+  builder.add_blocks(audio.name, audio.layers, audio.block, blocks, names.root + "layers.", trains);
+  builder.start(audio.name + ".projector", audio.name, UnitKind::Projector,
+                {{builder.last_unit(), false}});
+  builder.add_norm(audio.projector.pools_first ? "encoder_norm_of_means" : "encoder_norm",
+                   names.root + "layer_norm", audio.block.norm, audio.block.hidden, trains);
+  const int64_t side_by_side = audio.projector.pools ? 1 : audio.projector.merge;
+  add_projector_linears(builder, audio.projector, names.projector_root,
+                        audio.block.hidden * side_by_side, hidden, projector_trains);
+}
+
+}  // namespace zea::detail
