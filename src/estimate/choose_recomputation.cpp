@@ -101,7 +101,7 @@ class Recomputation {
   int64_t limit_;
 };
 
-std::string mebibytes(int64_t bytes) {
+std::string whole_mebibytes(int64_t bytes) {
   return std::to_string((bytes + kMebibyte - 1) / kMebibyte) + " MiB";
 }
 
@@ -144,7 +144,7 @@ std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_
   if (needed.keys > 0)
     return ", generate for fewer samples at once (schedule.global_batch, eval.samples; kept keys "
            "take " +
-           mebibytes(needed.keys) + ")";
+           whole_mebibytes(needed.keys) + ")";
   const bool recomputes = may_choose || plan.options.run.mode != RunMode::Train;
   return recomputes ? "" : ", set model.activation_checkpointing = \"auto\"";
 }
@@ -153,7 +153,7 @@ std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_
                          bool may_choose) {
   throw PlanError(
       formatted("mesh.rank_memory_mib = %g: a rank of place ", plan.options.mesh.rank_memory_mib) +
-      plan.pipeline.places[place].name + " needs " + mebibytes(needed.with_graphs()) +
+      plan.pipeline.places[place].name + " needs " + whole_mebibytes(needed.with_graphs()) +
       " by the estimate" + (may_choose ? ", with every unit computed again in backward" : "") +
       "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
       dropping(plan, place) + offloading(plan, place) + other_ways(plan, needed, may_choose) +

@@ -6,13 +6,13 @@
 namespace zea {
 namespace {
 
-struct Rows {
+struct FlopRows {
   int64_t rows = 0;
   bool has_gradient = false;  ///< something that trains is upstream
 };
 
 /// Counts products; `gradients`: of each unit, whether its output has one.
-class FlopOps : public detail::RowOps<FlopOps, Rows> {
+class FlopOps : public detail::RowOps<FlopOps, FlopRows> {
  public:
   FlopOps(const ModelSpec& model, const UnitSpec& unit, const detail::UnitRowCounts& count,
           const std::vector<bool>& gradients)
@@ -20,57 +20,59 @@ class FlopOps : public detail::RowOps<FlopOps, Rows> {
 
   const UnitCost& flops() const { return flops_; }
 
-  Rows input(size_t i) {
+  FlopRows input(size_t i) {
     return {count_.tokens, gradients_[static_cast<size_t>(unit_.inputs[i].unit)]};
   }
-  Rows features() {
-    Rows all{count_.projected};
+  FlopRows features() {
+    FlopRows all{count_.projected};
     for (size_t i = 0; i < unit_.inputs.size(); ++i) all.has_gradient |= input(i).has_gradient;
     return all;
   }
-  Rows positions() { return table("positions"); }
-  Rows vocabulary() { return table("vocabulary"); }
-  Rows linear(const Rows& x, const std::string& role, WeightOrder = WeightOrder::OutIn) {
+  FlopRows positions() { return table("positions"); }
+  FlopRows vocabulary() { return table("vocabulary"); }
+  FlopRows linear(const FlopRows& x, const std::string& role, WeightOrder = WeightOrder::OutIn) {
     return with(product(x, role + ".weight"), role + ".bias");
   }
-  Rows query_value_biases(const Rows& x) { return with(with(x, "q.bias"), "v.bias"); }
-  Rows head_norms(const Rows& x, const BlockSpec&) {
+  FlopRows query_value_biases(const FlopRows& x) { return with(with(x, "q.bias"), "v.bias"); }
+  FlopRows head_norms(const FlopRows& x, const BlockSpec&) {
     return with(with(x, "q_norm.weight"), "k_norm.weight");
   }
-  Rows attention(const Rows& x, const BlockSpec& block) {
+  FlopRows attention(const FlopRows& x, const BlockSpec& block) {
     const double forward = 4 * count_.pairs * static_cast<double>(block.heads.query) *
                            static_cast<double>(block.heads.dim);
     flops_.forward += forward;
     if (x.has_gradient) flops_.backward_input += 2 * forward;
     return x;
   }
-  Rows add(const Rows& x, const Rows& y) { return {x.rows, x.has_gradient || y.has_gradient}; }
-  Rows add_adapted(const Rows& y, const Rows& z, const Adapter&) { return add(y, z); }
-  Rows layer_scaled(const Rows& x, const std::string& role) { return with(x, role); }
-  Rows norm(const Rows& x, const std::string& role, const NormSpec&) {
+  FlopRows add(const FlopRows& x, const FlopRows& y) {
+    return {x.rows, x.has_gradient || y.has_gradient};
+  }
+  FlopRows add_adapted(const FlopRows& y, const FlopRows& z, const Adapter&) { return add(y, z); }
+  FlopRows layer_scaled(const FlopRows& x, const std::string& role) { return with(x, role); }
+  FlopRows norm(const FlopRows& x, const std::string& role, const NormSpec&) {
     return with(with(x, role + ".weight"), role + ".bias");
   }
-  NormedSum norm_sum(const Rows& x, const Rows& added, const std::string& role,
+  NormedSum norm_sum(const FlopRows& x, const FlopRows& added, const std::string& role,
                      const NormSpec& spec) {
-    const Rows sum = add(x, added);
+    const FlopRows sum = add(x, added);
     return {sum, norm(sum, role, spec)};
   }
-  Rows image_tokens(const Rows& patches) {
-    Rows all = with_rows(patches, count_.tokens);
+  FlopRows image_tokens(const FlopRows& patches) {
+    FlopRows all = with_rows(patches, count_.tokens);
     for (const char* role : {"class_token", "registers", "positions"}) all = with(all, role);
     return all;
   }
-  Rows shrunk(const Rows& x) { return with_rows(x, count_.features); }
-  Rows with_row_ends(const Rows& x) { return with(x, "row_end"); }
-  Rows merged(const Rows& text, size_t i) { return add(text, input(i)); }
-  Rows loss(const Rows& x) { return product(x, "vocabulary"); }
+  FlopRows shrunk(const FlopRows& x) { return with_rows(x, count_.features); }
+  FlopRows with_row_ends(const FlopRows& x) { return with(x, "row_end"); }
+  FlopRows merged(const FlopRows& text, size_t i) { return add(text, input(i)); }
+  FlopRows loss(const FlopRows& x) { return product(x, "vocabulary"); }
 
  private:
-  Rows with(const Rows& x, const std::string& role) const {
+  FlopRows with(const FlopRows& x, const std::string& role) const {
     return {x.rows, x.has_gradient || model_.trains(model_.params_of(unit_, role))};
   }
-  Rows table(const std::string& role) const { return with({count_.tokens}, role); }
-  Rows product(const Rows& x, const std::string& role) {
+  FlopRows table(const std::string& role) const { return with({count_.tokens}, role); }
+  FlopRows product(const FlopRows& x, const std::string& role) {
     for (const int param : model_.params_of(unit_, role)) {
       const ParamSpec& weight = model_.params[param];
       const double once =
