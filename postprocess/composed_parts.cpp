@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/decoder.hpp"
+#include "deck/by_module.hpp"
 #include "spec/model_spec.hpp"
 
 namespace zea {

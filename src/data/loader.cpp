@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/parallel_for.hpp"
+#include "core/threads.hpp"
 #include "data/decode.hpp"
 
 namespace zea {
