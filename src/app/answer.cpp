@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "app/build_text.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "deck/deck.hpp"
 #include "estimate/choose_recomputation.hpp"
 #include "estimate/compare_layouts.hpp"

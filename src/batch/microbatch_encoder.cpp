@@ -141,7 +141,7 @@ void fill_rows_here(EncoderPart& part, const ItemRow& row, const TokenRuns& here
   const Coordinate coordinate = replica.coordinate(replica.rank, spec.name);
   const TokenLayout& layout = row.layout();
   fill_rows(part, spec, here, row, options.device);
-  const auto is_shrunk = [](const ItemShape& shape) { return shape.sources > 0; };
+  const auto is_shrunk = [](const ItemShape& shape) { return shape.is_interpolated(); };
   if (std::ranges::any_of(row.shapes(), is_shrunk))
     fill_mixed_features(part, here, row, dtype, options.device);
   part.shares = layout.shares(coordinate.cp);

@@ -35,7 +35,7 @@ at::Tensor held_patches(const std::vector<float>& values, const OwnItems& own,
   const auto patches_of = [&](int64_t count, const ItemShape& shape) {
     const int64_t high = input.patches_of(shape) / shape.width;
     const auto pixels_of = [&](int64_t patches) {
-      return input.any_size ? patches * input.patch_size : input.image_size;
+      return input.any_size() ? patches * input.patch_size : input.image_size;
     };
     const at::Tensor images = at::from_blob(
         const_cast<float*>(values.data()) + first,

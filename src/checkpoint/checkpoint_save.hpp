@@ -11,7 +11,7 @@
 
 #include "checkpoint/checkpoint_writer.hpp"
 #include "checkpoint/shard_save.hpp"
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 
 namespace zea::detail {
 

@@ -213,7 +213,7 @@ class MemoryOps {
     const RowCounts rows = rows_of(UnitRows::Features);
     const int64_t merge = encoder_of(unit_).projector.merge, tokens = rows.here * merge;
     const ItemShape usual = encoder_of(unit_).item_shape();
-    const bool in_order = usual.window == 0 && !usual.is_fitted;
+    const bool in_order = usual.window == 0 && !usual.fitted;
     if (in_order && states.size() == 1 && tokens == states[0].rows()) return states[0];
     return call(rows_memory(tokens * model_.hidden(unit_.module) * bytes_.param *
                             static_cast<int64_t>(states.size())),

@@ -6,8 +6,8 @@
 
 #include "batch/gather_rows.hpp"
 #include "comm/agree.hpp"
-#include "core/formatted.hpp"
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
+#include "core/text.hpp"
 #include "files/durable_file.hpp"
 #include "parallel/exchange_rows.hpp"
 #include "train/feature_fingerprint.hpp"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "batch/decoding.hpp"
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 #include "data/text.hpp"
 #include "schedule/next_tokens.hpp"
 

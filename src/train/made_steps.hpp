@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "batch/packed_microbatch.hpp"
-#include "core/ahead.hpp"
+#include "core/threads.hpp"
 #include "data/loader.hpp"
 #include "parallel/engine.hpp"
 

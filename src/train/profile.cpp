@@ -13,7 +13,7 @@
 
 #include "batch/make_microbatch.hpp"
 #include "core/error.hpp"
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "data/loader.hpp"
 #include "model/deferred_gradients.hpp"
 #include "model/unit.hpp"

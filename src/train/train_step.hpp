@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 #include "optim/optimizer.hpp"
 #include "parallel/engine.hpp"
 #include "parallel/holder_sums.hpp"

@@ -7,10 +7,8 @@
 #include <utility>
 
 #include "comm/agree.hpp"
-#include "core/formatted.hpp"
-#include "core/host_name.hpp"
-#include "core/join.hpp"
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
+#include "core/text.hpp"
 #include "estimate/late_starts.hpp"
 #include "train/draw_samples.hpp"
 #include "train/gather_text.hpp"

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <thread>
 
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 #include "files/durable_file.hpp"
 
 namespace zea {

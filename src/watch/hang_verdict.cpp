@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/rank_state.hpp"
+#include "core/action_record.hpp"
 
 namespace zea {
 

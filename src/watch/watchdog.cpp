@@ -5,10 +5,9 @@
 #include <chrono>
 #include <utility>
 
-#include "core/calendar.hpp"
 #include "core/error.hpp"
-#include "core/formatted.hpp"
-#include "core/host_name.hpp"
+#include "core/system.hpp"
+#include "core/text.hpp"
 #include "watch/hang_report.hpp"
 #include "watch/hang_verdict.hpp"
 

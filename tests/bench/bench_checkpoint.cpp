@@ -24,7 +24,7 @@
 #include "checkpoint/load_weights.hpp"
 #include "checkpoint/retention.hpp"
 #include "comm/world.hpp"
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 #include "io/checkpoint_source.hpp"
 
 namespace zea {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "batch/make_microbatch.hpp"
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 #include "device/device.hpp"
 #include "device/kernels.hpp"
 #include "device/torch_device.hpp"

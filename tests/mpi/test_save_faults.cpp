@@ -17,7 +17,7 @@
 #include "checkpoint/checkpoint_writer.hpp"
 #include "checkpoint/load_weights.hpp"
 #include "checkpoint/retention.hpp"
-#include "core/rank_state.hpp"
+#include "core/action_record.hpp"
 #include "io/checkpoint_source.hpp"
 #include "io/shard_file.hpp"
 #include "support/file_faults.hpp"

@@ -13,7 +13,7 @@
 #include <future>
 
 #include "comm/recorded_collectives.hpp"
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 

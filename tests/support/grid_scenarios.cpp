@@ -41,7 +41,7 @@ std::string normed_internvl_config(const TinyLlava& model) {
 }
 
 void cut_into_two(ModelSpec& model) {
-  std::get<PatchInput>(model.encoders.at(0).input).tiles.most = 2;
+  model.encoders.at(0).patches().limit_tiles({.most = 2});
 }
 
 /// The first 14 samples, which two steps of 7 take in order, have no image.

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "core/rank_state.hpp"
+#include "core/action_record.hpp"
 
 namespace zea::detail::test_slow_wait {
 namespace {

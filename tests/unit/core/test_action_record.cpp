@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "core/error.hpp"
-#include "core/rank_state.hpp"
 
 namespace zea::test_action_record {
 namespace {

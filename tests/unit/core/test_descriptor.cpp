@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/descriptor.hpp"
+#include "core/system.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Element types: names, sizes, and conversions that round to nearest even, by exhaustion where 16
 // bits allow it.
-#include "core/dtype_spelling.hpp"
+#include "core/dtype.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "core/float16.hpp"
 
 namespace zea::test_dtype {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/parallel_for.hpp"
+#include "core/threads.hpp"
 
 #include <gtest/gtest.h>
 

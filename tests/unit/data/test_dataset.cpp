@@ -144,7 +144,7 @@ TEST_F(DatasetFile, AnItemIsOfTheEncoderWhosePlaceholderStandsForIt) {
 /// Images of up to 8 x 8 pixels, of which each 2 x 2 make a feature.
 EncoderSpec encoder_of_any_size() {
   EncoderSpec encoder{.name = "vision", .placeholder = kImage};
-  encoder.input = PatchInput{.image_size = 8, .patch_size = 1, .block = 2, .any_size = true};
+  encoder.input = PatchInput{.image_size = 8, .patch_size = 1, .block = 2, .tiling = ImagesBelow{}};
   encoder.projector.merge = 4;
   encoder.drops_first_token = false;
   return encoder;

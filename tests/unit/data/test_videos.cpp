@@ -24,7 +24,7 @@ EncoderSpec encoder_of_videos() {
                              .frames = 2,
                              .video = VideoInput{.pixels = {4, 64}, .most_frames = 5},
                              .block = 2,
-                             .any_size = true};
+                             .tiling = ImagesWithin{}};
   encoder.projector.merge = 4;
   encoder.drops_first_token = false;
   return encoder;

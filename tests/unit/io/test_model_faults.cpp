@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/decoder.hpp"
+#include "deck/by_module.hpp"
 #include "io/composed_source.hpp"
 #include "io/initial_weights.hpp"
 #include "io/model_source.hpp"

@@ -99,15 +99,15 @@ TEST(ImageProcessor, OfAPartSizesAreItsEncoders) {
   const Json cropped{{"size", 11}, {"crop_size", 8}};
   EXPECT_EQ(of_part(llava(), cropped).notes.size(), 1u);  // of its placeholder
   PatchInput found = patches_of_part(llava(), cropped);
-  EXPECT_TRUE(found.crops);
-  EXPECT_EQ(found.shortest_edge, 11);
+  EXPECT_TRUE(found.as<SquareImages>()->crops);
+  EXPECT_EQ(found.as<SquareImages>()->shortest_edge, 11);
   found = patches_of_part(llava(), {{"size", square}, {"crop_size", 8}});
-  EXPECT_FALSE(found.crops);
+  EXPECT_FALSE(found.as<SquareImages>()->crops);
   found = patches_of_part(llava(), {{"size", square}, {"do_center_crop", false}});
-  EXPECT_FALSE(found.crops);
+  EXPECT_FALSE(found.as<SquareImages>()->crops);
   found = patches_of_part(of_siglip(), {{"size", 12}, {"crop_size", 8}, {"do_center_crop", true}});
-  EXPECT_TRUE(found.crops);
-  EXPECT_EQ(found.shortest_edge, 12);
+  EXPECT_TRUE(found.as<SquareImages>()->crops);
+  EXPECT_EQ(found.as<SquareImages>()->shortest_edge, 12);
   found = patches_of_part(pixtral(), {{"size", {{"longest_edge", 13}}}});
   EXPECT_EQ(found.image_size, 13);
 }
@@ -117,7 +117,7 @@ TEST(ImageProcessor, OfAPartOtherSquaresAreScaledAndNoted) {
                        {"crop_size", {{"height", 224}, {"width", 224}}},
                        {"do_center_crop", true}};
   const ModelSpec found = of_part(llava(), of_dinov2);
-  EXPECT_TRUE(found.encoders[0].patches().crops);
+  EXPECT_TRUE(found.encoders[0].patches().as<SquareImages>()->crops);
   EXPECT_EQ(found.encoders[0].patches().shortest_edge, 9);  // 8 * 256 / 224
   ASSERT_EQ(found.notes.size(), 2u);
   EXPECT_EQ(found.notes.front(),
@@ -125,7 +125,7 @@ TEST(ImageProcessor, OfAPartOtherSquaresAreScaledAndNoted) {
             "of a shorter side of 9 in place of 256");
   const ModelSpec whole =
       of_part(of_siglip(), {{"size", {{"height", 6}, {"width", 6}}}, {"do_center_crop", nullptr}});
-  EXPECT_FALSE(whole.encoders[0].patches().crops);
+  EXPECT_FALSE(whole.encoders[0].patches().as<SquareImages>()->crops);
   ASSERT_EQ(whole.notes.size(), 2u);
   EXPECT_EQ(whole.notes.front(),
             "eyes.image_processor: its images of 6 x 6 become 8 x 8, the encoder's image_size");
@@ -155,7 +155,7 @@ void expect_no_step(const PatchInput& found) {
   EXPECT_EQ(found.colours.scale, 1);
   EXPECT_EQ(found.colours.mean, (std::vector<double>{0, 0, 0}));
   EXPECT_EQ(found.colours.std, (std::vector<double>{1, 1, 1}));
-  EXPECT_FALSE(found.crops);
+  EXPECT_FALSE(found.as<SquareImages>()->crops);
 }
 
 TEST(ImageProcessor, SaysColoursAndSizes) {
@@ -171,8 +171,8 @@ TEST(ImageProcessor, SaysColoursAndSizes) {
   EXPECT_EQ(found.colours.std, (std::vector<double>{1, 0.5, 2}));
   EXPECT_EQ(found.colours.scale, 0.5);
   EXPECT_EQ(found.resampling, Resampling::Bilinear);
-  EXPECT_EQ(found.shortest_edge, 11);
-  EXPECT_TRUE(found.crops);
+  EXPECT_EQ(found.as<SquareImages>()->shortest_edge, 11);
+  EXPECT_TRUE(found.as<SquareImages>()->crops);
   const PatchInput plain = patches_of(llava(), {{"do_rescale", false},
                                                 {"do_normalize", false},
                                                 {"do_center_crop", nullptr},
@@ -197,27 +197,27 @@ TEST(ImageProcessor, IsOfTheClassThatIsNamed) {
     return patches_of(of_siglip(), rest);
   };
   PatchInput found = named("CLIPImageProcessor", {{"size", 8}, {"crop_size", 8}});
-  EXPECT_TRUE(found.crops);
-  EXPECT_EQ(found.shortest_edge, 8);
+  EXPECT_TRUE(found.as<SquareImages>()->crops);
+  EXPECT_EQ(found.as<SquareImages>()->shortest_edge, 8);
   EXPECT_EQ(found.colours.mean, ImageColours().mean);
   EXPECT_EQ(found.colours.std, ImageColours().std);
   found = named("ViTImageProcessorFast", {{"size", 8}});
-  EXPECT_FALSE(found.crops);
-  EXPECT_EQ(found.shortest_edge, 0);
+  EXPECT_FALSE(found.as<SquareImages>()->crops);
+  EXPECT_EQ(found.as<SquareImages>()->shortest_edge, 0);
   EXPECT_EQ(found.resampling, Resampling::Bilinear);
   EXPECT_EQ(found.colours.mean, (std::vector<double>{0.5, 0.5, 0.5}));
   found = named("CLIPImageProcessor", {{"size", 8}, {"default_to_square", true}});
-  EXPECT_FALSE(found.crops);
+  EXPECT_FALSE(found.as<SquareImages>()->crops);
   found = named("OddImageProcessor", {{"image_mean", {0.1, 0.2, 0.3}},
                                       {"image_std", {1, 2, 3}},
                                       {"size", 11},
                                       {"crop_size", 8},
                                       {"do_center_crop", true}});
-  EXPECT_TRUE(found.crops);
-  EXPECT_EQ(found.shortest_edge, 11);
+  EXPECT_TRUE(found.as<SquareImages>()->crops);
+  EXPECT_EQ(found.as<SquareImages>()->shortest_edge, 11);
   EXPECT_EQ(found.colours.std, (std::vector<double>{1, 2, 3}));
   found = patches_of(llava(), {{"feature_extractor_type", "ViTFeatureExtractor"}, {"size", 8}});
-  EXPECT_FALSE(found.crops);
+  EXPECT_FALSE(found.as<SquareImages>()->crops);
   EXPECT_EQ(found.colours.std, (std::vector<double>{0.5, 0.5, 0.5}));
 }
 
@@ -240,9 +240,10 @@ TEST(ImageProcessor, LeavesWhatItDoesNotSay) {
   EXPECT_EQ(found.colours.mean, ImageColours().mean);
   EXPECT_EQ(found.colours.scale, 1.0 / 255);
   EXPECT_EQ(found.resampling, Resampling::Bicubic);
-  EXPECT_TRUE(found.crops);
-  EXPECT_EQ(patches_of(internvl(), Json::object()).tiles.most, 12);
-  const PixelLimits limits = patches_of(qwen2_vl(), {{"max_pixels", nullptr}}).pixels;
+  EXPECT_TRUE(found.as<SquareImages>()->crops);
+  EXPECT_EQ(patches_of(internvl(), Json::object()).tile_limits().most, 12);
+  const PixelLimits limits =
+      patches_of(qwen2_vl(), {{"max_pixels", nullptr}}).as<ImagesWithin>()->pixels;
   EXPECT_EQ(limits.least, 56 * 56);
   EXPECT_EQ(limits.most, 28 * 28 * 1280);
 }
@@ -253,23 +254,28 @@ TEST(ImageProcessor, SaysLimits) {
                               {"patch_size", 14},
                               {"merge_size", 2},
                               {"temporal_patch_size", 2}})
-          .pixels;
+          .as<ImagesWithin>()
+          ->pixels;
   EXPECT_EQ(by_size.least, 900);
   EXPECT_EQ(by_size.most, 5000);
   const PixelLimits of_old_files =
-      patches_of(qwen2_vl(), {{"size", {{"min_pixels", 900}, {"max_pixels", 5000}}}}).pixels;
+      patches_of(qwen2_vl(), {{"size", {{"min_pixels", 900}, {"max_pixels", 5000}}}})
+          .as<ImagesWithin>()
+          ->pixels;
   EXPECT_EQ(of_old_files.least, 900);
   EXPECT_EQ(of_old_files.most, 5000);
   const PixelLimits by_name =
-      patches_of(qwen2_vl(), {{"size", {{"shortest_edge", 900}}}, {"max_pixels", 7000}}).pixels;
+      patches_of(qwen2_vl(), {{"size", {{"shortest_edge", 900}}}, {"max_pixels", 7000}})
+          .as<ImagesWithin>()
+          ->pixels;
   EXPECT_EQ(by_name.least, 900);
   EXPECT_EQ(by_name.most, 7000);
   const PatchInput tiles = patches_of(internvl(), {{"min_patches", 2},
                                                    {"max_patches", 6},
                                                    {"crop_to_patches", false},
                                                    {"size", {{"height", 8}, {"width", 8}}}});
-  EXPECT_EQ(tiles.tiles.least, 2);
-  EXPECT_EQ(tiles.tiles.most, 6);
+  EXPECT_EQ(tiles.tile_limits().least, 2);
+  EXPECT_EQ(tiles.tile_limits().most, 6);
   EXPECT_EQ(patches_of(pixtral(), {{"size", {{"longest_edge", 13}}}}).image_size, 13);
   const Json patch{{"height", 4}, {"width", 4}};
   EXPECT_EQ(patches_of(pixtral(), {{"patch_size", 4}}).patch_size, 4);
@@ -283,17 +289,18 @@ TEST(ImageProcessor, SaysLimits) {
                                       {"size", size},
                                       {"crop_size", 8},
                                       {"do_pad", true}})
-                .resolutions.size(),
+                .as<FittedTiles>()
+                ->resolutions.size(),
             2u);
 }
 
 TEST(ImageProcessor, SaysCropsBesideImages) {
   const Json gemma3 = Json::parse(testing::tiny_llava_config({.siglip = true, .gemma3 = true}));
-  EXPECT_FALSE(patches_of(gemma3, {{"do_pan_and_scan", nullptr}}).has_crops_beside());
+  EXPECT_FALSE(patches_of(gemma3, {{"do_pan_and_scan", nullptr}}).has_tiles());
   PatchInput found = patches_of(gemma3, {{"do_pan_and_scan", true}});
-  EXPECT_EQ(found.beside->most, 4);
-  EXPECT_EQ(found.beside->least_side, 256);
-  EXPECT_EQ(found.beside->least_ratio, 1.2);
+  EXPECT_EQ(found.as<SquareImages>()->pan_and_scan->most, 4);
+  EXPECT_EQ(found.as<SquareImages>()->pan_and_scan->least_side, 256);
+  EXPECT_EQ(found.as<SquareImages>()->pan_and_scan->least_ratio, 1.2);
   found = patches_of(gemma3, {{"do_pan_and_scan", true},
                               {"pan_and_scan_max_num_crops", 3},
                               {"pan_and_scan_min_crop_size", 10},
@@ -301,7 +308,7 @@ TEST(ImageProcessor, SaysCropsBesideImages) {
   const int64_t sizes[][4] = {{20, 20, 1, 1}, {20, 29, 1, 1}, {20, 30, 2, 1}, {20, 90, 3, 1},
                               {90, 20, 1, 3}, {9, 40, 1, 1},  {12, 29, 2, 1}, {15, 10, 1, 1}};
   for (const auto& [height, width, wide, high] : sizes) {
-    const TileGrid grid = found.crops_beside({height, width});
+    const TileGrid grid = found.grid({height, width});
     EXPECT_EQ(grid.wide, wide) << height << " x " << width;
     EXPECT_EQ(grid.high, high) << height << " x " << width;
   }

@@ -37,7 +37,7 @@ std::string refusal(const char* key, const Json& value) {
 
 TEST(LlavaNext, FitsImagesAsItsProcessor) {
   PatchInput input;
-  input.resolutions = {{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}};
+  input.tiling = FittedTiles{{{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}}};
   // Of transformers' select_best_resolution.
   const int64_t sizes[][4] = {{1, 1, 336, 672},       {336, 336, 336, 672},
                               {480, 640, 672, 672},   {640, 480, 672, 672},

@@ -60,7 +60,7 @@ TEST(Pixtral, MakesAFeatureOfAPatchOrOfASquareOfThem) {
 }
 
 TEST(Pixtral, ResizesAsItsProcessor) {
-  const PatchInput input{.image_size = 1540, .patch_size = 14, .block = 2, .any_size = true};
+  const PatchInput input{.image_size = 1540, .patch_size = 14, .block = 2, .tiling = ImagesBelow{}};
   // Of transformers' get_resize_output_image_size.
   const int64_t sizes[][4] = {{1, 1, 28, 28},           {28, 29, 28, 56},
                               {224, 224, 224, 224},     {640, 481, 644, 504},

@@ -48,7 +48,7 @@ TEST(Qwen2Vl, OlderConfigsSayTheSame) {
 }
 
 TEST(Qwen2Vl, ResizesAsItsProcessor) {
-  PatchInput input{.patch_size = 14, .block = 2, .any_size = true};
+  PatchInput input{.patch_size = 14, .block = 2, .tiling = ImagesWithin{}};
   input.limit({.least = 56 * 56, .most = 28 * 28 * 1280});
   // Of transformers' smart_resize.
   const int64_t sizes[][4] = {{1, 1, 56, 56},          {14, 14, 56, 56},      {42, 70, 56, 56},

@@ -58,7 +58,7 @@ TEST(Siglip2, HasTheNamesAndShapesOfItsFiles) {
 }
 
 TEST(Siglip2, ResizesAsItsProcessor) {
-  PatchInput input{.patch_size = 16, .any_size = true, .fills_pixels = true};
+  PatchInput input{.patch_size = 16, .tiling = ImagesFilling{}};
   input.limit({.most = 256 * 16 * 16});
   // Of transformers' get_image_size_for_max_num_patches.
   const int64_t sizes[][4] = {{1, 1, 112, 112},     {480, 640, 224, 288}, {640, 480, 288, 224},

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "core/host_name.hpp"
+#include "core/system.hpp"
 #include "support/files.hpp"
 
 /// Takes its time with locks, so that starts that are not kept apart get into each other's way.

@@ -6,7 +6,7 @@
 
 #include <numeric>
 
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 
 namespace zea::test_hang_verdict {
 namespace {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that a thread makes one after the other, some ahead of the thread that takes them.
+// Loops over several threads, and values that a thread prepares ahead.
 #pragma once
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -16,14 +17,21 @@
 
 namespace zea {
 
+/// Calls work(thread, item) once for each item in [0, items), items in order, by up to `threads`
+/// threads, one of which is the caller. After an exception no further item begins, and the
+/// exception of the lowest item is rethrown. Meant for work that waits for disks.
+void parallel_for(int threads, size_t items,
+                  const std::function<void(int thread, size_t item)>& work);
+
+/// A producer thread that makes numbered values in order, ahead of the thread that takes them.
 template <class Value>
 class Ahead {
  public:
   using Make = std::function<Value(int64_t number, const std::stop_token& stop)>;
 
-  /// Starts to make the values [first, end), of which at most `most` wait to be taken. `make` is
-  /// called once for each, in order, in the thread; what it returns once `stop` was requested is
-  /// dropped.
+  /// Starts to make the values [first, end); at most `most` of them wait to be taken. The thread
+  /// calls `make` once for each, in order, and drops a value that it returns after `stop` was
+  /// requested.
   Ahead(Make make, int64_t first, int64_t end, int64_t most)
       : make_(std::move(make)),
         most_(static_cast<size_t>(std::max<int64_t>(most, 1))),
@@ -35,8 +43,8 @@ class Ahead {
   Ahead(const Ahead&) = delete;
   Ahead& operator=(const Ahead&) = delete;
 
-  /// The next value; waits for it. Throws what `make` threw, when its value is reached and from
-  /// then on.
+  /// Waits for the next value and returns it. An exception of `make` is thrown when its value is
+  /// reached and at each later call.
   Value next() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !ready_.empty() || finished_; });
@@ -63,7 +71,7 @@ class Ahead {
     changed_.notify_all();
   }
 
-  /// Waits for room; false when this is being destroyed.
+  /// Waits for room; returns false when this is being destroyed.
   bool put(Value value, const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     const bool room = changed_.wait(lock, stop, [this] { return ready_.size() < most_; });
@@ -80,7 +88,7 @@ class Ahead {
   std::deque<Value> ready_;   ///< guarded by mutex_
   std::exception_ptr error_;  ///< guarded by mutex_
   bool finished_ = false;     ///< guarded by mutex_
-  std::jthread thread_;       ///< last: it uses all of the above
+  std::jthread thread_;       ///< last, since it uses all members above
 };
 
 }  // namespace zea

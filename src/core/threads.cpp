@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/parallel_for.hpp"
+#include "core/threads.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -12,7 +12,7 @@
 namespace zea {
 namespace {
 
-/// What the threads share.
+/// The state that the threads share.
 class Loop {
  public:
   Loop(size_t items, const std::function<void(int, size_t)>& work) : items_(items), work_(work) {}
@@ -43,7 +43,7 @@ class Loop {
   const size_t items_;
   const std::function<void(int, size_t)>& work_;
   std::atomic<size_t> next_ = 0;
-  std::mutex mutex_;  ///< of what follows
+  std::mutex mutex_;  ///< guards the members below
   std::exception_ptr failure_;
   size_t failed_item_ = 0;
 };
@@ -58,7 +58,7 @@ void parallel_for(int threads, size_t items, const std::function<void(int, size_
     try {
       for (int thread = 1; thread < most; ++thread)
         others.emplace_back([&loop, thread] { loop.run(thread); });
-    } catch (const std::system_error&) {  // no more to be had: those that are there do it
+    } catch (const std::system_error&) {  // no more threads available: the started ones do the work
     }
     loop.run(0);
   }  // joins

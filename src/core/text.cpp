@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/printable.hpp"
+#include "core/text.hpp"
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <vector>
 
 namespace zea {
 namespace {
 
 struct Character {
   uint32_t code = 0;
-  size_t bytes = 0;  ///< 0: these are not UTF-8
+  size_t bytes = 0;  ///< 0: not UTF-8
 };
 
 Character character_at(const std::string& text, size_t at) {
@@ -59,6 +62,37 @@ std::string printable(const std::string& text, bool is_line) {
     at = end;
   }
   return shown;
+}
+
+std::string formatted(const char* format, ...) {
+  std::va_list values;
+  va_start(values, format);
+  std::string text = formatted_list(format, values);
+  va_end(values);
+  return text;
+}
+
+std::string formatted_list(const char* format, std::va_list values) {
+  std::va_list again;
+  va_copy(again, values);
+  std::string text(static_cast<size_t>(std::vsnprintf(nullptr, 0, format, values)), '\0');
+  std::vsnprintf(text.data(), text.size() + 1, format, again);
+  va_end(again);
+  return text;
+}
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
+  for (size_t j = 0; j <= b.size(); ++j) cost[0][j] = j;
+  for (size_t i = 1; i <= a.size(); ++i)
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, replaced});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+    }
+  return cost[a.size()][b.size()];
 }
 
 }  // namespace zea

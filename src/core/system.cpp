@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/descriptor.hpp"
+#include "core/system.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -31,6 +31,16 @@ Descriptor open_for_writing(const std::string& path, int flags) {
                      (errno == ELOOP ? "it is a symbolic link; look where it leads and remove it"
                                      : std::strerror(errno)) +
                      ", or choose another directory");
+}
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+double calendar_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace zea
