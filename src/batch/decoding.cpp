@@ -143,8 +143,8 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
     out.cached->rows = index_tensor(rows, at::kCPU);
     for (const TokenRuns& runs : owned) out.cached->cp_tokens.push_back(count_tokens(runs));
     for (size_t way = 0; way < out.text_attention.size(); ++way)
-      out.text_attention[way].slices =
-          SliceList(seen_keys(next, owned, keys, model.decoder.block.attention[way].window));
+      out.text_attention[way].mask =
+          AttentionMask(seen_keys(next, owned, keys, model.decoder.block.attention[way].window));
   }
   out.words = std::move(host.words);
   return move_to(options.device, pack(std::move(out), options.device));

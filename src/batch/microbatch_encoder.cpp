@@ -167,7 +167,7 @@ void fill_attention(EncoderPart& part, const ItemRow& row, const TokenRuns& here
       attention.context.emplace(
           make_context_plan(row.visible(in_windows), layout.owned(), context, cp_rank));
     else
-      attention.segments = {row.segments(in_windows), false, options.device};
+      attention.mask = AttentionMask(row.segments(in_windows), false, options.device);
   }
   if (!spec.block.rotary) return;
   const auto positions = patch_positions(spec.patches(), layout.owned()[cp_rank], row);

@@ -55,9 +55,15 @@ TokenAttention text_attention(const HostTokens& host, int64_t window, const Toke
     return attention;
   }
   const bool both_ways = options.images_both_ways && std::ranges::any_of(host.words, is_image);
-  if (window > 0 || both_ways)
-    attention.slices = SliceList(attention_slices(row(), layout.owned()[0], layout.owned()[0]));
-  if (!both_ways) attention.segments = {segments_of(host.words), true, options.device, window};
+  const auto slices = [&] {
+    return attention_slices(row(), layout.owned()[0], layout.owned()[0]);
+  };
+  const std::vector<Segment> samples = segments_of(host.words);
+  if (both_ways)
+    attention.mask = AttentionMask(slices());
+  else
+    attention.mask = window > 0 ? AttentionMask(samples, window, slices(), options.device)
+                                : AttentionMask(samples, true, options.device);
   return attention;
 }
 

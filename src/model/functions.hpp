@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/row_kernels.hpp"
-#include "model/attention_segments.hpp"
+#include "model/attention.hpp"
 #include "model/parameter.hpp"
 #include "spec/model_spec.hpp"
 
@@ -105,16 +105,6 @@ at::Tensor gated(const at::Tensor& x, Activation activation);
 /// activation(x + bias) for `bias` (width), which may be null; x may be changed, and is not to be
 /// used any more.
 at::Tensor activate_biased(const at::Tensor& x, Parameter* bias, Activation activation);
-
-/// Attention among the tokens of each segment, which outlive its backward. qkv (tokens, heads +
-/// 2 kv_heads, head_dim); returns (tokens, heads * head_dim). With a window only where
-/// attends_by_bounds(), as slices elsewhere.
-at::Tensor attention(const at::Tensor& qkv, const AttentionSegments& segments, int64_t heads,
-                     int64_t kv_heads, const ScoreSpec& scores = {});
-
-/// Whether kernels of the device take qkv by the bounds of its segments, as it lies.
-bool attends_by_bounds(const at::Tensor& qkv, const AttentionSegments& segments,
-                       const ScoreSpec& scores);
 
 /// Sum over rows of -log softmax(x W^T)[target], as a double scalar. x (rows, hidden), weight
 /// (vocabulary, hidden), targets (rows) int64. Computed in chunks of rows, so all logits never

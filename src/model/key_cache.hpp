@@ -31,7 +31,7 @@ struct CachedTokens {
   std::shared_ptr<KeyCache> cache;
   at::Tensor rows;  ///< (cp tokens) int64: of the cache, where their keys are written
   /// Of a prompt, whose tokens attend as in training. Others attend to the cache, through the
-  /// slices of their TokenAttention, whose queries are those of all cp ranks and whose keys are
+  /// mask of their TokenAttention, whose queries are those of all cp ranks and whose keys are
   /// rows of this rank's cache.
   bool is_prompt = true;
   std::vector<int64_t> cp_tokens;  ///< of each cp rank, where it is no prompt

@@ -2,9 +2,7 @@
 #include "parallel/tensor_layers.hpp"
 
 #include "core/error.hpp"
-#include "model/slice_attention.hpp"
 #include "parallel/context_attention.hpp"
-#include "parallel/spread_keys.hpp"
 #include "parallel/tensor_functions.hpp"
 
 namespace zea {
@@ -77,10 +75,8 @@ at::Tensor TensorLayers::cached_attention(const at::Tensor& q, const at::Tensor&
                                           const std::vector<int64_t>& cp_tokens,
                                           const ScoreSpec& scores) const {
   if (cp_tokens.size() == 1) return Layers::cached_attention(q, kv, slices, cp_tokens, scores);
-  const detail::SpreadQueries queries(cp_tokens, options_.cp_inner, options_.cp_outer);
-  return queries.own(queries.merged(attend_by_group(queries.gather(q), kv, slices, scores)))
-      .flatten(1)
-      .to(q.scalar_type());
+  return cached_context_attention(q, kv, slices, cp_tokens, options_.cp_inner, options_.cp_outer,
+                                  scores);
 }
 
 }  // namespace zea
