@@ -6,8 +6,7 @@
 #include <optional>
 
 #include "core/error.hpp"
-#include "kernels/head_norms.hpp"
-#include "kernels/row_norms.hpp"
+#include "kernels/row_kernels.hpp"
 #include "model/functions.hpp"
 #include "model/parameter_function.hpp"
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "core/error.hpp"
-#include "kernels/attention_merge.hpp"
+#include "kernels/tiled_attention.hpp"
 #include "model/attention.hpp"
 
 namespace zea {

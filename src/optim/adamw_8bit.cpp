@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdamW with both moments in blocks of 8 bits (kernels/blockwise_adamw.hpp); of what has none, as
 // AdamW's.
-#include "kernels/blockwise_adamw.hpp"
+#include "kernels/flat_kernels.hpp"
 #include "optim/update.hpp"
 
 namespace zea {

@@ -7,7 +7,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/Stream.h>
 
-#include "kernels/stream_handle.hpp"  // by which a stream is captured
+#include "kernels/launch.hpp"  // by which a stream is captured
 
 namespace zea {
 

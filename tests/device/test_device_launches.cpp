@@ -11,7 +11,7 @@
 #include "device/device.hpp"
 #include "device/kernels.hpp"
 #include "device/torch_device.hpp"
-#include "kernels/blockwise_adamw.hpp"
+#include "kernels/flat_kernels.hpp"
 #include "kernels/matmul.hpp"
 #include "layout/attention_slices.hpp"
 #include "layout/visibility.hpp"
