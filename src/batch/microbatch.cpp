@@ -2,7 +2,6 @@
 // From loaded samples to this rank's part of a microbatch: first all samples on the host, then what
 // the layout gives to this rank.
 #include "batch/make_microbatch.hpp"
-#include "batch/sample_tokens.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -2,7 +2,7 @@
 // States of frozen encoders that are computed once (data.cache_features): this rank's rows of them
 // where they were read with the samples, and the way of all rows to who writes them.
 
-#include "batch/gather_rows.hpp"
+#include "batch/make_microbatch.hpp"
 #include "batch/microbatch_parts.hpp"
 #include "core/error.hpp"
 #include "layout/deal.hpp"

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "batch/microbatch_parts.hpp"
-#include "batch/rotary_tables.hpp"
 #include "model/index_tensor.hpp"
 
 namespace zea::detail {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "batch/packed_microbatch.hpp"
+#include "batch/make_microbatch.hpp"
 
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "batch/rotary_tables.hpp"
+#include "batch/microbatch_parts.hpp"
 
 #include <algorithm>
 #include <cmath>

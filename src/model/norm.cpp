@@ -133,4 +133,30 @@ NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, Parameter& weig
   return {both[0], both[1]};
 }
 
+namespace {
+
+using namespace detail;
+
+struct LayerScaleFunction : Function<LayerScaleFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* scale) {
+    (void)anchor;
+    remember(ctx, {scale});
+    if (scale->trainable()) ctx->save_for_backward({x});
+    return x * scale->value();
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensor& dy = outputs[0];
+    Parameter* scale = recall(ctx, 0);
+    if (scale->trainable()) add_bias_gradient_now(*scale, dy * ctx->get_saved_variables()[0]);
+    return {ctx->needs_input_grad(0) ? dy * scale->value() : Tensor(), {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor layer_scale(const at::Tensor& x, Parameter& scale) {
+  return LayerScaleFunction::apply(x, scale.anchor(), &scale);
+}
+
 }  // namespace zea

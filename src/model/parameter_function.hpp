@@ -12,7 +12,6 @@
 #include "core/attention_slice.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/row_kernels.hpp"
-#include "model/deferred_gradients.hpp"
 #include "model/functions.hpp"
 #include "model/parameter.hpp"
 

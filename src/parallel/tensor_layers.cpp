@@ -3,7 +3,7 @@
 
 #include "core/error.hpp"
 #include "parallel/context_attention.hpp"
-#include "parallel/tensor_functions.hpp"
+#include "parallel/tensor_rows.hpp"
 
 namespace zea {
 

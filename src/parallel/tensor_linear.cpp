@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linears whose weight is cut over tp ranks: by its outputs (column) or by its inputs (row).
 #include "kernels/matmul.hpp"
-#include "parallel/tensor_functions.hpp"
+#include "parallel/tensor_rows.hpp"
 
 namespace zea::detail {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "batch/gather_rows.hpp"
+#include "batch/make_microbatch.hpp"
 #include "comm/agree.hpp"
 #include "core/formatted.hpp"
 #include "core/stopwatch.hpp"

@@ -18,7 +18,7 @@
 
 #include "layout/context_plan.hpp"
 #include "model/attention.hpp"
-#include "parallel/tensor_bytes.hpp"
+#include "parallel/device_memory.hpp"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include <cstdlib>
 
 #include "kernels/flat_kernels.hpp"
-#include "model/deferred_gradients.hpp"
+#include "model/parameter.hpp"
 
 namespace {
 

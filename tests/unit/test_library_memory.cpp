@@ -8,7 +8,7 @@
 #include "estimate/function_memory.hpp"
 #include "layout/mask_word.hpp"
 #include "model/attention.hpp"
-#include "parallel/tensor_bytes.hpp"
+#include "parallel/device_memory.hpp"
 #include "support/kernel_test.hpp"
 
 namespace zea::test_library_memory {

@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "layout/attention_slices.hpp"
-#include "parallel/tensor_bytes.hpp"
+#include "parallel/device_memory.hpp"
 #include "support/dense_attention.hpp"
 #include "support/random_row.hpp"
 
