@@ -5,6 +5,9 @@
 // the input is bf16. Parameters of one call train all or not at all.
 #pragma once
 
+#include <ATen/core/ivalue.h>
+
+#include <functional>
 #include <vector>
 
 #include "kernels/row_kernels.hpp"
@@ -14,10 +17,29 @@
 
 namespace zea {
 
+/// Waits for rows from other tp ranks and returns them. To be called once.
+using ArrivingRows = std::function<at::Tensor()>;
+
+/// The rows of a call of a linear that tp ranks share.
+class SharedRows : public torch::CustomClassHolder {
+ public:
+  /// Whether ranks hold parts of the rows; else each holds all, and gathering is nothing.
+  virtual bool are_dealt() const = 0;
+  /// x (rows here, width) -> (rows of all ranks, width), good until the function returns.
+  virtual ArrivingRows gather(const at::Tensor& x) const = 0;
+  /// The sum over ranks of a b, for a (rows of all ranks, k) -> (rows here, width).
+  virtual ArrivingRows summed_product(const at::Tensor& a, const at::Tensor& b) const = 0;
+};
+
+/// Which side of a linear's weight is cut over tp ranks: with its outputs cut (column), inputs are
+/// gathered; with its inputs cut (row), outputs are summed, and the whole bias is added once.
+enum class LinearCut { None, Outputs, Inputs };
+
 /// x (tokens, in) -> (tokens, out). `weight` as `order` says, or any shape with out first; `bias`
-/// (out) may be null.
+/// (out) may be null. `rows` of a weight that is cut.
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
-                  WeightOrder order = WeightOrder::OutIn);
+                  WeightOrder order = WeightOrder::OutIn, LinearCut cut = LinearCut::None,
+                  const c10::intrusive_ptr<SharedRows>& rows = {});
 
 /// The norm of x (rows, hidden) over its last dim; `weight` (hidden), and `bias` (hidden) of a
 /// layer norm, null of RMSNorm.

@@ -22,16 +22,20 @@ bool TensorLayers::is_shared(const RowShares& shares) const {
   return true;
 }
 
+c10::intrusive_ptr<SharedRows> TensorLayers::linear_rows(const RowShares& shares) const {
+  return c10::make_intrusive<detail::LinearRows>(TensorRows(*buffers_, shares));
+}
+
 at::Tensor TensorLayers::column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                                        const RowShares& shares, WeightOrder order) const {
   if (!is_shared(shares)) return Layers::column_linear(x, weight, bias, shares, order);
-  return detail::tensor_column_linear(TensorRows(*buffers_, shares), x, weight, bias, order);
+  return linear(x, weight, bias, order, LinearCut::Outputs, linear_rows(shares));
 }
 
 at::Tensor TensorLayers::row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                                     const RowShares& shares, WeightOrder order) const {
   if (!is_shared(shares)) return Layers::row_linear(x, weight, bias, shares, order);
-  return detail::tensor_row_linear(TensorRows(*buffers_, shares), x, weight, bias, order);
+  return linear(x, weight, bias, order, LinearCut::Inputs, linear_rows(shares));
 }
 
 int64_t TensorLayers::first_column(int64_t columns) const {

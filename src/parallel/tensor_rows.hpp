@@ -82,10 +82,6 @@ class TensorRows {
 // The autograd functions of layers that tp ranks share. What they keep of their input is the rows
 // here; the others come again in backward.
 
-at::Tensor tensor_column_linear(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
-                                Parameter* bias, WeightOrder order);
-at::Tensor tensor_row_linear(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
-                             Parameter* bias, WeightOrder order);
 at::Tensor tensor_joint_head_norms(const TensorRows& rows, const at::Tensor& qkv, Parameter& query,
                                    Parameter& key, const NormSpec& spec);
 at::Tensor tensor_embedding(const TensorRows& rows, const at::Tensor& ids, Parameter& weight,
@@ -115,5 +111,22 @@ inline TensorRows recall_rows(Context* ctx) {
   return {*reinterpret_cast<TensorBuffers*>(ctx->saved_data.at("buffers").toInt()),
           ctx->saved_data.at("shares").toIntVector()};
 }
+
+/// The rows of a linear, for the model's function.
+class LinearRows : public SharedRows {
+ public:
+  explicit LinearRows(TensorRows rows) : rows_(std::move(rows)) {}
+
+  bool are_dealt() const override { return rows_.are_dealt(); }
+  ArrivingRows gather(const at::Tensor& x) const override { return arriving(rows_.gather(x)); }
+  ArrivingRows summed_product(const at::Tensor& a, const at::Tensor& b) const override;
+
+ private:
+  static ArrivingRows arriving(TravellingRows rows) {
+    return [on_way = std::make_shared<TravellingRows>(std::move(rows))] { return on_way->take(); };
+  }
+
+  TensorRows rows_;
+};
 
 }  // namespace zea::detail
