@@ -32,11 +32,11 @@ class AttentionMask {
   explicit AttentionMask(std::vector<AttentionSlice> slices) : slices_(std::move(slices)) {}
   /// Segments that follow each other and hold all tokens, which attend within their segment: to all
   /// of it, or, if `is_causal`, to what precedes them.
-  AttentionMask(std::vector<Segment> segments, bool is_causal, at::Device device);
+  AttentionMask(std::vector<Segment> segments, bool is_causal, at::Device device = at::kCPU);
   /// Causal segments of which a token sees itself and the `window` - 1 tokens before it; `slices`
   /// say the same.
   AttentionMask(std::vector<Segment> segments, int64_t window, std::vector<AttentionSlice> slices,
-                at::Device device);
+                at::Device device = at::kCPU);
 
   /// Whether the same tokens attend in the same way, on whatever device.
   bool operator==(const AttentionMask& other) const;
