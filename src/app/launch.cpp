@@ -34,7 +34,7 @@
 #include "kernels/flat_kernels.hpp"
 #include "kernels/matmul.hpp"
 #include "parallel/device.hpp"
-#include "parallel/tensor_bytes.hpp"
+#include "parallel/device_memory.hpp"
 #include "preflight/measure_nodes.hpp"
 #include "preflight/verdict.hpp"
 #include "train/run_directory.hpp"

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "parallel/host_copies.hpp"
+#include "parallel/slots.hpp"
 
 namespace zea::detail {
 namespace {

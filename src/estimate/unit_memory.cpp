@@ -347,7 +347,7 @@ class MemoryOps {
       if (takes_bounds && (window == 0 || !model_.decoder.images_both_ways))
         return ragged_attention_memory(rows, num_segments(batches()), heads, bytes_);
       return window > 0 ? window_attention_memory(rows, window, heads, bytes_)
-                        : library_attention_memory(rows, batches(), heads, bytes_);
+                        : context_attention_memory({rows, rows, 0, false}, heads, bytes_);
     }
     const int64_t own = part_of(rows, share_.cp), group = own * share_.cp_inner;
     const bool is_all = share_.cp == share_.cp_inner;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/launch_check.hpp"
+#include "parallel/device.hpp"
 
 #include <map>
 #include <vector>

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "batch/gather_rows.hpp"
+#include "batch/make_microbatch.hpp"
 #include "comm/agree.hpp"
 #include "core/system.hpp"
 #include "core/text.hpp"

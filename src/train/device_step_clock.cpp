@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "parallel/host_copies.hpp"
+#include "parallel/slots.hpp"
 
 namespace zea {
 namespace {

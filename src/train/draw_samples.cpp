@@ -6,7 +6,7 @@
 #include <memory>
 #include <numeric>
 
-#include "batch/sample_tokens.hpp"
+#include "batch/make_microbatch.hpp"
 
 namespace zea {
 namespace {

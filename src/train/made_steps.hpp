@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "batch/packed_microbatch.hpp"
+#include "batch/make_microbatch.hpp"
 #include "core/threads.hpp"
 #include "data/loader.hpp"
 #include "parallel/engine.hpp"

@@ -15,7 +15,7 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "data/loader.hpp"
-#include "model/deferred_gradients.hpp"
+#include "model/parameter.hpp"
 #include "model/unit.hpp"
 #include "parallel/device.hpp"
 #include "parallel/engine.hpp"

@@ -30,7 +30,7 @@
 #include "deck/deck.hpp"
 #include "io/open_source.hpp"
 #include "kernels/flat_kernels.hpp"
-#include "parallel/tensor_bytes.hpp"
+#include "parallel/device_memory.hpp"
 #include "silent_collectives.hpp"
 #include "train/train_step.hpp"
 #include "train/training_data.hpp"

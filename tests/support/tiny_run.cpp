@@ -10,7 +10,7 @@
 #include "checkpoint/load_weights.hpp"
 #include "data/sampler.hpp"
 #include "kernels/flat_kernels.hpp"
-#include "parallel/tensor_bytes.hpp"
+#include "parallel/device_memory.hpp"
 #include "support/tiny_llava.hpp"
 #include "train/made_steps.hpp"
 #include "train/training_data.hpp"

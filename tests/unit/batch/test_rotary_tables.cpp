@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The angles of rotary positions under each way to stretch them, against values worked out by hand.
-#include "batch/rotary_tables.hpp"
+#include "batch/microbatch_parts.hpp"
 
 #include <gtest/gtest.h>
 

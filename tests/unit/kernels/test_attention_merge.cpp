@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over two parts of the keys, merged, against that over all of them.
-#include "kernels/attention_merge.hpp"
+#include "kernels/tiled_attention.hpp"
 
 #include <gtest/gtest.h>
 

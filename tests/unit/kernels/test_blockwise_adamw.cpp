@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/blockwise_adamw.hpp"
+#include "kernels/flat_kernels.hpp"
 
 #include <gtest/gtest.h>
 

@@ -11,11 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/head_norms.hpp"
+#include "kernels/row_kernels.hpp"
 #include "kernels/launch.hpp"
-#include "kernels/row_gelu.hpp"
-#include "kernels/row_norms.hpp"
-#include "kernels/sum_kernels.hpp"
 #include "support/kernel_test.hpp"
 
 namespace zea::test_fused_kernels {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host tensors get memory that was freed before, if it is about as large; what lies idle is
 // bounded, and a tensor may outlive the allocator.
-#include "kernels/kept_memory.hpp"
+#include "kernels/launch.hpp"
 
 #include <gtest/gtest.h>
 

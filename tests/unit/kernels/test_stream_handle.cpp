@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.hpp"
-#include "kernels/stream_handle.hpp"
+#include "kernels/launch.hpp"
 
 namespace {
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with rounded operands, and those whose result is symmetric: of matrices of any size and
 // order in memory, by tiles and by the library, as libtorch's in fp64.
-#include "kernels/symmetric_product.hpp"
+#include "kernels/matmul.hpp"
 
 #include <gtest/gtest.h>
 
-#include "kernels/matmul.hpp"
 
 namespace zea::testing::test_symmetric_product {
 namespace {

@@ -7,23 +7,14 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "kernels/blockwise_adamw.hpp"
-#include "kernels/blockwise_functors.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "kernels/flat_functors.hpp"
 #include "kernels/device/kokkos/kokkos_items.hpp"
 #include "kernels/elements.hpp"
-#include "kernels/flat_functors.hpp"
-#include "kernels/flat_kernels.hpp"
-#include "kernels/gelu_functors.hpp"
-#include "kernels/head_norm_functors.hpp"
-#include "kernels/head_norms.hpp"
-#include "kernels/launch.hpp"
-#include "kernels/logit_functors.hpp"
-#include "kernels/logit_kernels.hpp"
-#include "kernels/norm_functors.hpp"
 #include "kernels/row_functors.hpp"
-#include "kernels/row_gelu.hpp"
+#include "kernels/norm_functors.hpp"
 #include "kernels/row_kernels.hpp"
-#include "kernels/row_norms.hpp"
+#include "kernels/launch.hpp"
 #include "support/thread_team.hpp"
 
 namespace zea::detail::test_team_lanes {

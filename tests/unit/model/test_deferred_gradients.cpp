@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weight gradients that are put off: those of inputs are there before, and what is added afterwards
 // is bitwise what is added at once.
-#include "model/deferred_gradients.hpp"
+#include "model/parameter.hpp"
 
 #include <gtest/gtest.h>
 

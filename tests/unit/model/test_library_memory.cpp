@@ -7,9 +7,8 @@
 
 #include "estimate/function_memory.hpp"
 #include "layout/mask_word.hpp"
-#include "model/functions.hpp"
-#include "model/slice_attention.hpp"
-#include "parallel/tensor_bytes.hpp"
+#include "model/attention.hpp"
+#include "parallel/device_memory.hpp"
 #include "support/kernel_test.hpp"
 
 namespace zea::test_library_memory {
@@ -47,40 +46,29 @@ class LibraryMemory : public testing::KernelTest<> {
   TensorBytes bytes_;
 };
 
-/// Equal segments, and some of which are padded; as many heads of keys as of queries, and fewer.
-TEST_F(LibraryMemory, SegmentsTakeWhatIsDeclared) {
-  for (const std::vector<int64_t>& lengths :
-       {std::vector<int64_t>{100, 100, 100}, {110, 105, 95, 40}})
-    for (const int64_t key_values : {kHeads, kHeads / 4}) {
-      std::vector<Segment> segments;
-      int64_t tokens = 0;
-      for (int64_t length : lengths) {
-        segments.push_back({tokens, length});
-        tokens += length;
-      }
-      std::vector<AttentionSizes> sizes;
-      for (const SegmentBatch& batch : batch_segments(segments, allowed_padding(true))) {
-        sizes.push_back({static_cast<int64_t>(batch.segments.size()), batch.length, 0});
-        for (const Segment& segment : batch.segments) sizes.back().tokens += segment.length;
-      }
-      const HeadSizes heads{kHeads, key_values, 64};
-      const FunctionMemory declared = library_attention_memory(tokens, sizes, heads, kDevice);
-      const AttentionSegments row(segments, true, at::kCPU);
-      const at::Tensor qkv = halves({tokens, kHeads + 2 * key_values, 64}).set_requires_grad(true);
+/// As many heads of keys as of queries, and fewer.
+TEST_F(LibraryMemory, SlicesTakeWhatIsDeclared) {
+  const std::vector<Segment> segments{{0, 110}, {110, 105}, {215, 95}, {310, 40}};
+  constexpr int64_t kTokens = 350;
+  for (const int64_t key_values : {kHeads, kHeads / 4}) {
+    const HeadSizes heads{kHeads, key_values, 64};
+    const FunctionMemory declared =
+        context_attention_memory({kTokens, kTokens, 0, false}, heads, kDevice);
+    const AttentionMask mask(segments, true, at::kCPU);
+    const at::Tensor qkv = halves({kTokens, kHeads + 2 * key_values, 64}).set_requires_grad(true);
 
-      const int64_t before = bytes_.now();
-      at::Tensor y;
-      const int64_t forward = peak_of([&] { y = attention(qkv, row, kHeads, key_values); });
-      const int64_t saved = bytes_.now() - before - declared.output;
-      const at::Tensor dy = at::ones_like(y);
-      const int64_t backward = peak_of([&] { torch::autograd::backward({y}, {dy}); });
+    const int64_t before = bytes_.now();
+    at::Tensor y;
+    const int64_t forward = peak_of([&] { y = attention(qkv, mask, kHeads, key_values); });
+    const int64_t saved = bytes_.now() - before - declared.output;
+    const at::Tensor dy = at::ones_like(y);
+    const int64_t backward = peak_of([&] { torch::autograd::backward({y}, {dy}); });
 
-      EXPECT_EQ(declared.output, static_cast<int64_t>(y.nbytes()));
-      expect_near(declared.forward_peak, forward, "forward");
-      expect_near(declared.saved, saved, "saved");
-      expect_near(declared.backward_working + static_cast<int64_t>(qkv.nbytes()), backward,
-                  "backward");
-    }
+    EXPECT_EQ(declared.output, static_cast<int64_t>(y.nbytes()));
+    EXPECT_LE(forward, declared.forward_peak + kBlocks);
+    expect_near(declared.saved, saved, "saved");
+    EXPECT_LE(backward, declared.backward_working + kBlocks);
+  }
 }
 
 /// Beyond what our own kernels take of gathered keys.
@@ -96,7 +84,7 @@ TEST_F(LibraryMemory, GatheredContextSumsInWideCopies) {
     const AttentionSums sums = unwritten_sums(in.q);
     const AttentionGradients gradients{at::empty_like(in.q), at::empty_like(in.k),
                                        at::empty_like(in.v)};
-    const SliceList slices({{0, own, 0, all, SliceMask::None}});
+    const AttentionMask slices({{0, own, 0, all, SliceMask::None}});
     const at::Tensor dout = halves({own, kHeads, dim});
 
     const int64_t forward = peak_of([&] { write_attention(sums, in, slices); });

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "core/kernel_sizes.hpp"
-#include "kernels/logit_kernels.hpp"
+#include "kernels/row_kernels.hpp"
 #include "model/functions.hpp"
 #include "support/kernel_test.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over slices against the masked softmax written out, and against libtorch's attention
 // for the masks that it can express; merging; memory.
-#include "model/slice_attention.hpp"
+#include "model/attention.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "layout/attention_slices.hpp"
-#include "parallel/tensor_bytes.hpp"
+#include "parallel/device_memory.hpp"
 #include "support/dense_attention.hpp"
 #include "support/random_row.hpp"
 
@@ -39,9 +39,9 @@ std::pair<Tensor, Tensor> run(const Tensor& qkv, const Tensor& dy, const Attend&
   return {y.detach(), torch::autograd::grad({y}, {input}, {dy})[0]};
 }
 
-SliceList all_slices(const Visibility& row) {
+AttentionMask all_slices(const Visibility& row) {
   const std::vector<TokenRange> all{{0, row.tokens()}};
-  return SliceList(attention_slices(row, all, all));
+  return AttentionMask(attention_slices(row, all, all));
 }
 
 void expect_as_dense(const Visibility& row, const Shape& shape, at::ScalarType type,
@@ -51,7 +51,7 @@ void expect_as_dense(const Visibility& row, const Shape& shape, at::ScalarType t
   const auto slices = all_slices(row);
 
   const auto [y, dqkv] = run(qkv, dy, [&](const Tensor& x) {
-    return slice_attention(x, slices, shape.heads, shape.kv_heads, scores);
+    return attention(x, slices, shape.heads, shape.kv_heads, scores);
   });
 
   const auto [expected, gradient] =
@@ -123,7 +123,7 @@ TEST(SliceAttention, IsLibtorchsForTheMasksThatItHas) {
     const Tensor qkv = random_qkv(tokens, shape), dy = at::randn({tokens, 32}, at::kDouble);
 
     const auto [y, dqkv] =
-        run(qkv, dy, [&](const Tensor& x) { return slice_attention(x, slices, 4, 4); });
+        run(qkv, dy, [&](const Tensor& x) { return attention(x, slices, 4, 4); });
 
     const auto [expected, gradient] = run(qkv, dy, [&](const Tensor& x) {
       const auto heads = x.transpose(0, 1).unsqueeze(0).chunk(3, 1);
@@ -148,7 +148,7 @@ TEST(SliceAttention, MergesKeysThatComeInParts) {
   for (const TokenRange& keys : {TokenRange{50, 90}, TokenRange{0, 20}, TokenRange{20, 50}}) {
     const auto part = [&](const Tensor& x) { return x.narrow(0, keys.begin, keys.length()); };
     add_attention(sums, {in.q, part(in.k), part(in.v)},
-                  SliceList(attention_slices(row, all, {keys})));
+                  AttentionMask(attention_slices(row, all, {keys})));
   }
 
   EXPECT_LE(relative_difference(sums.out.flatten(1), dense_attention(qkv, row, 4, 2)), 1e-14);
@@ -159,7 +159,7 @@ TEST(SliceAttention, OfQueriesThatHaveSeenNoKeyIsNothingYet) {
   const AttentionInputs in{qkv.narrow(1, 0, 2), qkv.narrow(1, 2, 2), qkv.narrow(1, 4, 2)};
 
   AttentionSums sums = no_attention(in.q);
-  add_attention(sums, in, SliceList({{4, 4, 4, 4, SliceMask::Causal}}));
+  add_attention(sums, in, AttentionMask({{4, 4, 4, 4, SliceMask::Causal}}));
 
   EXPECT_TRUE(at::equal(sums.out.narrow(0, 0, 4), at::zeros({4, 2, 8}, at::kDouble)));
   EXPECT_EQ(sums.lse.narrow(0, 0, 4).max().item<double>(), -INFINITY);
@@ -167,9 +167,9 @@ TEST(SliceAttention, OfQueriesThatHaveSeenNoKeyIsNothingYet) {
 }
 
 TEST(SliceAttention, OfNoTokensIsEmpty) {
-  const SliceList none;
+  const AttentionMask none;
   const auto [y, dqkv] = run(at::zeros({0, 8, 4}, at::kDouble), at::zeros({0, 16}, at::kDouble),
-                             [&](const Tensor& x) { return slice_attention(x, none, 4, 2); });
+                             [&](const Tensor& x) { return attention(x, none, 4, 2); });
 
   EXPECT_EQ(y.sizes(), at::IntArrayRef({0, 16}));
   EXPECT_EQ(dqkv.sizes(), at::IntArrayRef({0, 8, 4}));
@@ -180,7 +180,7 @@ int64_t peak_bytes(TensorBytes& bytes, int64_t tokens) {
   const Tensor qkv = at::randn({tokens, 3, 16}), dy = at::randn({tokens, 16});
   bytes.reset_peak();
   const int64_t before = bytes.now();
-  run(qkv, dy, [&](const Tensor& x) { return slice_attention(x, slices, 1, 1); });
+  run(qkv, dy, [&](const Tensor& x) { return attention(x, slices, 1, 1); });
   return bytes.peak() - before;
 }
 

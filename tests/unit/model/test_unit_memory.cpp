@@ -14,7 +14,7 @@
 #include "kernels/matmul.hpp"
 #include "model/unit.hpp"
 #include "parallel/sharded_buffer.hpp"
-#include "parallel/tensor_bytes.hpp"
+#include "parallel/device_memory.hpp"
 #include "support/kernel_test.hpp"
 #include "support/measured_models.hpp"
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which plans need which versions of NCCL and CUDA, and what is said where they are older.
-#include "parallel/launch_check.hpp"
+#include "parallel/device.hpp"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 
-#include "parallel/device.hpp"
 #include "support/tiny_llava.hpp"
 
 namespace zea::test_launch_check {

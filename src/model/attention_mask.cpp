@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/slice_list.hpp"
+#include "model/attention_mask.hpp"
 
 #include <algorithm>
 #include <limits>
 #include <map>
 #include <tuple>
 
+#include "core/error.hpp"
 #include "model/index_tensor.hpp"
 
 namespace zea {
@@ -103,17 +104,81 @@ void add_padding(SliceStack& stack, at::Device device) {
   stack.padding = tensor_of(values, device).view({slices, 1, 1, stride});
 }
 
+std::vector<AttentionSlice> slices_of(const std::vector<Segment>& segments, SliceMask mask) {
+  std::vector<AttentionSlice> slices;
+  for (const auto& [start, length] : segments)
+    slices.push_back({start, length, start, length, mask});
+  return slices;
+}
+
+void check_that_they_follow(const std::vector<Segment>& segments) {
+  int64_t end = 0;
+  for (const Segment& segment : segments) {
+    ZEA_ASSERT(segment.start == end);
+    end += segment.length;
+  }
+}
+
 }  // namespace
 
-const std::vector<SliceStack>& SliceList::stacks(at::Device device) const {
-  if (!stacks_.empty() && device_ == device) return stacks_;
+AttentionMask::AttentionMask(std::vector<Segment> segments, bool is_causal, at::Device device)
+    : slices_(slices_of(segments, is_causal ? SliceMask::Causal : SliceMask::None)),
+      segments_(std::move(segments)),
+      is_causal_(is_causal),
+      device_(device) {
+  check_that_they_follow(segments_);
+}
+
+AttentionMask::AttentionMask(std::vector<Segment> segments, int64_t window,
+                             std::vector<AttentionSlice> slices, at::Device device)
+    : slices_(std::move(slices)),
+      segments_(std::move(segments)),
+      is_causal_(true),
+      window_(window),
+      device_(device) {
+  check_that_they_follow(segments_);
+}
+
+bool AttentionMask::operator==(const AttentionMask& other) const {
+  return slices_ == other.slices_ && segments_ == other.segments_ &&
+         is_causal_ == other.is_causal_ && window_ == other.window_;
+}
+
+const std::vector<SliceStack>& AttentionMask::stacks(at::Device device) const {
+  if (!stacks_.empty() && stacks_device_ == device) return stacks_;
   stacks_ = group_slices(slices_);
-  device_ = device;
+  stacks_device_ = device;
   for (SliceStack& stack : stacks_) {
     add_rows(stack, device);
     add_padding(stack, device);
   }
   return stacks_;
+}
+
+int64_t AttentionMask::longest() const {
+  int64_t longest = 0;
+  for (const Segment& segment : segments_) longest = std::max(longest, segment.length);
+  return longest;
+}
+
+int64_t AttentionMask::even_length() const {
+  const int64_t length = longest();
+  const auto is_as_long = [&](const Segment& segment) { return segment.length == length; };
+  return std::ranges::all_of(segments_, is_as_long) ? length : 0;
+}
+
+const at::Tensor& AttentionMask::bounds() const {
+  if (bounds_.defined()) return bounds_;
+  std::vector<int32_t> bounds{0};
+  for (const Segment& segment : segments_)
+    bounds.push_back(static_cast<int32_t>(segment.start + segment.length));
+  return bounds_ = tensor_of(bounds, device_);
+}
+
+at::Tensor& AttentionMask::bounds_on(at::Device device) {
+  bounds();
+  device_ = device;
+  return bounds_;
 }
 
 }  // namespace zea
