@@ -77,7 +77,7 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
     : parts_(parts),
       options_(parts.engine.plan().options),
       writer_(parts.engine, parts.control),
-      step_(parts.engine, parts.optimizer, parts.control, [this] { writer_.keep_values(); }),
+      step_(parts.engine, parts.optimizer, parts.control, [this] { writer_.snapshot_before_update(); }),
       memory_(parts.tensor_bytes, parts.engine, parts.train.index(), parts.products),
       slow_ranks_(parts.control, work_of(parts.engine)),
       facts_(parts.control),
@@ -444,7 +444,7 @@ void Trainer::finish_removal() {
 }
 
 void Trainer::warn_of_removal() {
-  if (const std::string fault = writer_.removal_fault(); !fault.empty())
+  if (const std::string fault = writer_.take_removal_fault(); !fault.empty())
     parts_.log.warn("an old checkpoint, or what is left of one, could not be removed: " + fault);
 }
 
