@@ -17,7 +17,7 @@
 #include "files/durable_file.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "kernels/matmul.hpp"
-#include "train/draw_samples.hpp"
+#include "train/training_data.hpp"
 #include "train/profile.hpp"
 
 namespace zea {

@@ -10,7 +10,6 @@
 #include "core/text.hpp"
 #include "files/durable_file.hpp"
 #include "parallel/exchange_rows.hpp"
-#include "train/feature_fingerprint.hpp"
 #include "train/training_data.hpp"
 
 namespace zea {

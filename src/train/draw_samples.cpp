@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/draw_samples.hpp"
+#include "train/training_data.hpp"
 
 #include <algorithm>
 #include <map>

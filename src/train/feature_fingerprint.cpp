@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/feature_fingerprint.hpp"
+#include "train/cache_features.hpp"
 
 #include <filesystem>
 #include <nlohmann/json.hpp>

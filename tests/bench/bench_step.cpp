@@ -152,7 +152,8 @@ class Run {
     std::vector<Microbatch> microbatches;
     for (const LoadedMicrobatch& part : loaded)
       microbatches.push_back(make_microbatch(part, plan_.model, engine_->microbatch_options()));
-    losses_.push_back(train_step_->run(step, microbatches, 0, {}, position_).at(0).loss);
+    train_step_->run(step, microbatches, 0, {}, position_);
+    losses_.push_back(train_step_->finish(position_).value().loss);
     control_->barrier();
     all_seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     ++done_;

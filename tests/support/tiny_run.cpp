@@ -87,9 +87,8 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
     std::vector<Microbatch> microbatches;
     for (size_t m = 0; m < made.loaded.microbatches.size(); ++m)
       microbatches.push_back(made_steps.take(made, m));
-    for (const StepReport& report :
-         train_step.run(made.loaded.plan, microbatches, 0, {}, position_))
-      note(report);
+    if (const auto report = train_step.run(made.loaded.plan, microbatches, 0, {}, position_))
+      note(*report);
   }
   if (const std::optional<StepReport> report = train_step.finish(position_)) note(*report);
   result.graphs = train_step.graph_counts();

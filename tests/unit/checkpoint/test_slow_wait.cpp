@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/slow_wait.hpp"
+#include "checkpoint/checkpoint_writer.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who keeps a run from going on, from what its ranks did last; and the reports that travel.
-#include "watch/hang_verdict.hpp"
+#include "watch/rank_report.hpp"
 
 #include <gtest/gtest.h>
 
@@ -114,7 +114,7 @@ TEST(HangVerdict, ARankOfWhichNothingIsKnownIsNotNamedBeforeOneThatIsKnownToBeBe
   const HangVerdict verdict = judge_hang(reports, 4, 3);
 
   EXPECT_EQ(verdict.behind, std::vector<int>{1});
-  EXPECT_TRUE(says(verdict, "; of 2 of 4 ranks nothing was ever heard: nodes tell each other"))
+  EXPECT_TRUE(says(verdict, "; 2 of 4 ranks were never heard of: nodes exchange heartbeats"))
       << verdict.text;
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/device_step_sums.hpp"
+#include "train/step_sums.hpp"
 
 #include <bit>
-#include <cstddef>
 #include <cstring>
 #include <tuple>
+#include <utility>
+
+#include "parallel/slots.hpp"
 
 namespace zea {
 namespace {
@@ -18,16 +20,27 @@ at::Tensor pinned_values() {
   return at::empty({kValues}, at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
 }
 
+c10::Event timed_event(at::Device device) {
+  return {device.type(), c10::EventFlag::BACKEND_DEFAULT};
+}
+
 }  // namespace
 
-DeviceStepSums::DeviceStepSums(Collectives& world, at::Device device, double clip_norm)
+DeviceStepEnd::DeviceStepEnd(Collectives& world, at::Device device, double clip_norm)
     : world_(world),
       device_(device),
       clip_norm_(clip_norm),
       sent_(pinned_values()),
-      received_(pinned_values()) {}
+      received_(pinned_values()),
+      next_(timed_event(device)),
+      begun_(timed_event(device)),
+      ended_(timed_event(device)) {}
 
-void DeviceStepSums::start(const StepSums& own, const at::Tensor& loss, const at::Tensor& squares) {
+void DeviceStepEnd::begin() {
+  next_.record(current_stream(device_));
+}
+
+void DeviceStepEnd::sum(const StepSums& own, const at::Tensor& loss, const at::Tensor& squares) {
   const auto values = std::bit_cast<StepSumValues>(own);
   std::memcpy(sent_.mutable_data_ptr(), values.data(), sizeof values);
   const at::Tensor sums = sent_.to(device_, /*non_blocking=*/true);
@@ -40,19 +53,25 @@ void DeviceStepSums::start(const StepSums& own, const at::Tensor& loss, const at
   scale_ = scale_of(sums);
 }
 
-/// Operation by operation what the host makes of them (TrainStep), so that both give the same bits.
-at::Tensor DeviceStepSums::scale_of(const at::Tensor& sums) const {
+/// Computes operation by operation what TrainStep computes on the host, to the same bits.
+at::Tensor DeviceStepEnd::scale_of(const at::Tensor& sums) const {
   const at::Tensor targets = sums[kTargets], norm = sums[kSquares].sqrt().div_(targets);
   at::Tensor factor = at::ones_like(norm);
   if (clip_norm_ > 0) factor = (factor * clip_norm_).div_(norm + kClipEps).clamp_max_(1);
-  // 0 times what is not finite is NaN.
+  // 0 times a number that is not finite is NaN.
   return factor.div_(targets).add_(norm * 0).add_(sums[kLoss] * 0);
 }
 
-StepSums DeviceStepSums::read() const {
+void DeviceStepEnd::end() {
+  std::swap(next_, begun_);
+  ended_.record(current_stream(device_));
+}
+
+DeviceStepEnd::Result DeviceStepEnd::wait() {
+  ended_.synchronize();
   StepSumValues values;
   std::memcpy(values.data(), received_.const_data_ptr(), sizeof values);
-  return std::bit_cast<StepSums>(values);
+  return {std::bit_cast<StepSums>(values), 1e-3 * begun_.elapsedTime(ended_)};
 }
 
 }  // namespace zea
