@@ -14,8 +14,7 @@
 #include "comm/agree.hpp"
 #include "core/error.hpp"
 #include "files/durable_file.hpp"
-#include "io/checkpoint_list.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 
 namespace zea::detail {
 namespace {

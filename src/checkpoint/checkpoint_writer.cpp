@@ -9,7 +9,7 @@
 #include "checkpoint/slow_wait.hpp"
 #include "comm/agree.hpp"
 #include "core/error.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 
 namespace zea {
 

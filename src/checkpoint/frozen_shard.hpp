@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "checkpoint/frozen_origin.hpp"
-#include "io/checkpoint_source.hpp"
-#include "io/file_link.hpp"
+#include "files/durable_file.hpp"
+#include "io/checkpoint.hpp"
 #include "parallel/engine.hpp"
 
 namespace zea::detail {

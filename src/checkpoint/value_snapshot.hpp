@@ -15,7 +15,7 @@
 
 #include "checkpoint/device_reads.hpp"
 #include "checkpoint/held_boxes.hpp"
-#include "files/page_memory.hpp"
+#include "files/direct_write.hpp"
 
 namespace zea::detail {
 
