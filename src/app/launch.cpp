@@ -30,7 +30,7 @@
 #include "estimate/describe_steps.hpp"
 #include "estimate/peak_tflops.hpp"
 #include "files/durable_file.hpp"
-#include "io/companions.hpp"
+#include "io/model_files.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "kernels/matmul.hpp"
 #include "parallel/device.hpp"
