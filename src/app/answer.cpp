@@ -17,8 +17,8 @@
 #include "files/durable_file.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "kernels/matmul.hpp"
-#include "train/training_data.hpp"
 #include "train/profile.hpp"
+#include "train/training_data.hpp"
 
 namespace zea {
 namespace {

@@ -356,7 +356,6 @@ void check_coverage(const Manifest& manifest) {
 
 #include <algorithm>
 
-
 namespace zea {
 
 std::string hash_bytes(const void* data, int64_t bytes) {

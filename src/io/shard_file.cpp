@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/system.hpp"
 #include "core/error.hpp"
+#include "core/system.hpp"
 #include "core/text.hpp"
 #include "files/durable_file.hpp"
 #include "h5/state.hpp"

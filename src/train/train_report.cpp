@@ -9,8 +9,8 @@
 
 #include "comm/agree.hpp"
 #include "core/error.hpp"
-#include "core/text.hpp"
 #include "core/system.hpp"
+#include "core/text.hpp"
 #include "estimate/late_starts.hpp"
 #include "train/gather_text.hpp"
 #include "train/training_data.hpp"
