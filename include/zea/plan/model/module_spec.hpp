@@ -91,6 +91,7 @@ struct BlockSpec {
   bool gated = false;   ///< activation(gate) * up in place of activation(up); Silu or a GELU
   Activation activation = Activation::Gelu;
   WeightOrder order = WeightOrder::OutIn;
+  double dropout = 0;  ///< training drops that share of what each half adds to its residual path
 
   /// The widest of the windows that its blocks see; 0: one sees all.
   int64_t widest_window() const;
@@ -400,6 +401,7 @@ struct DecoderSpec {
   int64_t vocabulary = 0, max_positions = 0;
   bool tied_embeddings = false;
   double embedding_scale = 1;       ///< on rows of the vocabulary, where they are embedded
+  double embedding_dropout = 0;     ///< training drops that share of embeddings with positions
   bool images_both_ways = false;    ///< features of an image see all of it, where no deck says else
   double logit_softcap = 0;         ///< c: logits are c tanh(logit / c); 0: as they are
   bool learned_positions = false;   ///< a table of max_positions rows in place of rotation
