@@ -31,6 +31,7 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"alpha", "32.0"},
     {"rank_pattern", R"(["mlp.* = 16"])"},
     {"alpha_pattern", R"(["mlp.* = 32"])"},
+    {"model.llm.dropout", R"("auto")"},
     {"dropout", "0.05"},
     {"model.vision.lora.weights", R"("adapter-directory")"},
     {"model.audio.lora.weights", R"("adapter-directory")"},

@@ -225,6 +225,7 @@ struct EncoderOptions {
 struct LlmOptions {
   std::string weights = {};
   bool train = true;
+  std::optional<double> dropout = 0;
   Choice<ImageAttention> image_attention = ImageAttention::Auto;
   LoraOptions lora = {};  ///< a section of its own
 
@@ -235,6 +236,13 @@ struct LlmOptions {
                   "own are put together with",
                   {}});
     key(train, {"train", "whether the language model is trained; false freezes it", {}});
+    key(dropout,
+        {"dropout",
+         "dropout probability of residual paths and embeddings while the run trains; auto: the "
+         "config's resid_pdrop and embd_pdrop; attention probabilities are never dropped",
+         {},
+         0,
+         1});
     key(image_attention,
         {"image_attention",
          "what the features of an image see of that image in the language model: what precedes "

@@ -107,7 +107,7 @@ const std::vector<std::string> kOfTraining = {
     "model.activation_checkpointing",
     "model.*.train",
     "model.*.train_projector",
-    "model.*.lora.dropout",
+    "model.*.dropout",
     "mesh.*.backward_prefetch",
     "mesh.*.bucket_mib",
     "mesh.*.sync_grad_accum",

@@ -52,7 +52,7 @@ void check_absent_modules(Faults& faults, const Options& options, const ModelSpe
 
 Trainable trainable_of(const Options& options) {
   if (options.run.mode != RunMode::Train) return {.llm = false, .all_frozen = true};
-  Trainable trainable{.llm = options.llm.train};
+  Trainable trainable{.llm = options.llm.train, .dropout = options.llm.dropout};
   for (const auto& [encoder, section] : options.encoders)
     trainable.encoders[encoder] = {section.train, section.train_projector};
   return trainable;

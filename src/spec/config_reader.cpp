@@ -253,6 +253,12 @@ double ConfigReader::number(const char* key, double fallback) const {
   return value.get<double>();
 }
 
+double ConfigReader::rate(const char* key, double fallback) const {
+  const double rate = number(key, fallback);
+  if (rate < 0 || rate >= 1) refuse(key, dump(key), "0 or more, below 1");
+  return rate;
+}
+
 std::vector<ImageSize> ConfigReader::sizes(const char* key) const {
   std::vector<ImageSize> list;
   if (!has(key)) return list;

@@ -74,6 +74,22 @@ void read_processor(const ConfigReader& config, ModelSpec& model) {
     detail::read_video_limits(said(kImageProcessor), *encoder);
 }
 
+/// The deck's rate takes the place of the config's, whose keys have the same names in all families.
+void set_dropout(ModelSpec& model, const Trainable& trainable) {
+  double& residual = model.decoder.block.dropout;
+  double& embedding = model.decoder.embedding_dropout;
+  const bool drops = residual > 0 || embedding > 0;
+  const std::string key = "model." + kDecoder + ".dropout = \"auto\"";
+  if (drops && trainable.dropout == 0. && !trainable.all_frozen)
+    model.notes.push_back(
+        formatted("the config's dropout (resid_pdrop = %g, embd_pdrop = %g) is "
+                  "left out; %s trains with it",
+                  residual, embedding, key.c_str()));
+  if (!drops && !trainable.dropout)
+    model.notes.push_back(key + " drops nothing: the config names no resid_pdrop or embd_pdrop");
+  if (trainable.dropout) residual = embedding = *trainable.dropout;
+}
+
 /// Chat models name the token that ends a turn there, and in config.json the one that ends a text.
 void read_end_tokens(const ConfigReader& config, ModelSpec& model) {
   if (!config.has(kGenerationConfig)) return;
@@ -186,6 +202,8 @@ int64_t ModelSpec::feature_width(int encoder) const {
 }
 
 bool ModelSpec::has_dropout(const std::string& module) const {
+  if (block(module).dropout > 0 || (module == kDecoder && decoder.embedding_dropout > 0))
+    return true;
   return std::ranges::any_of(units, [&](const UnitSpec& unit) {
     return unit.module == module &&
            std::ranges::any_of(unit.adapters, [](const Adapter& one) { return one.dropout > 0; });
@@ -222,6 +240,7 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   ModelSpec model = make_family(family, config, trainable);
   read_processor(config, model);
   read_end_tokens(config, model);
+  set_dropout(model, trainable);
   model.family = family;
   for (UnitSpec& unit : model.units) unit.encoder = model.encoder_index(unit.module);
   if (config.has(kAdapters)) detail::add_adapters(model, config.object(kAdapters), trainable);

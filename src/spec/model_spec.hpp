@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -138,7 +139,7 @@ struct ModelSpec {
   }
   HeadShape heads(const std::string& module) const { return block(module).heads; }
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
-  /// Whether adapters of a module drop inputs.
+  /// Whether training drops elements of a module's rows, or of its adapters' inputs.
   bool has_dropout(const std::string& module) const;
   /// Whether one of these parameters trains.
   bool trains(const std::vector<int>& some_params) const;
@@ -160,7 +161,7 @@ struct ModelSpec {
   int param_index(const std::string& name) const;
 };
 
-/// Which parts of a model train; the rest is frozen.
+/// Which parts of a model train (the rest is frozen), and with which dropout.
 struct Trainable {
   struct Encoder {
     bool encoder = true, projector = true;
@@ -168,6 +169,8 @@ struct Trainable {
   std::map<std::string, Encoder> encoders = {};  ///< by name; those that are not here train
   bool llm = true;
   bool all_frozen = false;  ///< whatever else is said
+  /// Of the language model's residual paths and embeddings; none: the config's rates.
+  std::optional<double> dropout = 0;
 
   Encoder of(const std::string& encoder) const {
     if (all_frozen) return {.encoder = false, .projector = false};

@@ -7,10 +7,9 @@
 namespace zea::detail {
 
 Decoder read_phi3(const ConfigReader& config) {
-  config.require_no_dropout({"resid_pdrop", "embd_pdrop"});
   for (const char* bias : {"attention_bias", "lm_head_bias", "mlp_bias"})
     config.require_boolean(bias, false);
-  config.pass_over({"full_attn_mod", "interpolate_factor"});
+  config.pass_over({"embd_pdrop", "full_attn_mod", "interpolate_factor"});
   Decoder decoder = read_llama_like(config,
                                     {.hidden = 3072,
                                      .intermediate = 8192,
@@ -22,6 +21,7 @@ Decoder read_phi3(const ConfigReader& config) {
                                      .original_positions = 4096,
                                      .names_longrope_yarn = true},
                                     {});
+  decoder.spec.block.dropout = config.rate("resid_pdrop", 0);
   if (config.has("sliding_window"))
     decoder.spec.block.attention.front().window = config.positive("sliding_window", 1);
   BlockNames& names = decoder.blocks.names;

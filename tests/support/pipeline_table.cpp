@@ -420,6 +420,7 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
     deck.llm.lora = {.targets = {"q_proj", "v_proj", "down_proj"}, .rank = 3, .dropout = 0.3};
     deck.encoders["vision"].lora = {.targets = {"*_proj", "linear_1"}, .rank = 2, .dropout = 0.2};
   }
+  if (layout.model == Gpt2) deck.llm.dropout = 0.2;
   if (layout.twist == BothWays) deck.llm.image_attention = "bidirectional";
   if (layout.has_audio()) deck.data.row_tokens = std::max<int64_t>(40, deck.data.row_tokens);
   if (layout.model == Qwen3Vl) deck.data.row_tokens = 80;
