@@ -183,7 +183,7 @@ struct DecoderSpec {
   int64_t vocabulary = 0, max_positions = 0;
   bool tied_embeddings = false;
   double embedding_scale = 1;       ///< factor of embedded rows of the vocabulary
-  double embedding_dropout = 0;  ///< probability of dropping an embedding (with its position)
+  double embedding_dropout = 0;     ///< probability of dropping an embedding (with its position)
   bool images_both_ways = false;    ///< default: features of an image attend to all of it
   double logit_softcap = 0;         ///< c: logits become c tanh(logit / c); 0: none
   bool learned_positions = false;   ///< a table of max_positions rows, not RoPE

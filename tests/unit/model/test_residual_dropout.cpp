@@ -6,11 +6,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "support/config_refusal.hpp"
-#include "support/kernel_test.hpp"
 #include "batch/make_microbatch.hpp"
 #include "model/unit.hpp"
 #include "schedule/plan.hpp"
+#include "support/config_refusal.hpp"
+#include "support/kernel_test.hpp"
 
 namespace zea::test_residual_dropout {
 namespace {
