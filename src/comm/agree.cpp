@@ -2,6 +2,7 @@
 #include "comm/agree.hpp"
 
 #include <exception>
+#include <numeric>
 #include <string>
 
 #include "core/error.hpp"
@@ -9,14 +10,14 @@
 namespace zea {
 namespace {
 
-/// What a rank has to say about its own part.
+/// How a step ended on this rank.
 struct Outcome {
   std::exception_ptr failure;  ///< null: it went well
   ExitCode code = ExitCode::Internal;
   std::string message;
 };
 
-/// Of the exception that is being handled.
+/// Describes the exception that is being handled.
 Outcome failed(ExitCode code, const std::string& message) {
   return {std::current_exception(), code, message};
 }
@@ -34,16 +35,6 @@ Outcome outcome_of(const std::function<void()>& risky) {
   }
 }
 
-/// Gives every rank the outcome of `root`, but for its exception.
-void share(Collectives& control, Outcome& outcome, int root) {
-  int64_t header[2] = {static_cast<int64_t>(outcome.code),
-                       static_cast<int64_t>(outcome.message.size())};
-  control.broadcast(header, 2, DType::Int64, root).wait();
-  outcome.code = static_cast<ExitCode>(header[0]);
-  outcome.message.resize(static_cast<size_t>(header[1]));
-  control.broadcast(outcome.message.data(), header[1], DType::UInt8, root).wait();
-}
-
 }  // namespace
 
 void agree(Collectives& control, const std::function<void()>& risky) {
@@ -51,16 +42,35 @@ void agree(Collectives& control, const std::function<void()>& risky) {
   int64_t lowest = outcome.failure ? control.rank() : control.size();
   control.all_reduce(&lowest, 1, DType::Int64, ReduceOp::Min).wait();
   if (lowest == control.size()) return;
-  const std::exception_ptr own = outcome.failure;
-  share(control, outcome, static_cast<int>(lowest));
-  if (own) std::rethrow_exception(own);
-  throw_error(outcome.code, "rank " + std::to_string(lowest) + " failed: " + outcome.message);
+  auto code = static_cast<int64_t>(outcome.code);
+  control.broadcast(&code, 1, DType::Int64, static_cast<int>(lowest)).wait();
+  const std::string message =
+      all_gather_texts(control, control.rank() == lowest ? outcome.message : "")[lowest];
+  if (outcome.failure) std::rethrow_exception(outcome.failure);
+  throw_error(static_cast<ExitCode>(code),
+              "rank " + std::to_string(lowest) + " failed: " + message);
 }
 
 void agree_on_root(Collectives& control, const std::function<void()>& risky) {
   agree(control, [&] {
     if (control.rank() == 0) risky();
   });
+}
+
+std::vector<std::string> all_gather_texts(Collectives& host, const std::string& text) {
+  const size_t ranks = static_cast<size_t>(host.size());
+  const auto own = static_cast<int64_t>(text.size());
+  Counts sizes(ranks);
+  host.all_gather(&own, sizes.data(), Counts(ranks, 1), DType::Int64).wait();
+  std::string all(static_cast<size_t>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0})), 0);
+  host.all_gather(text.data(), all.data(), sizes, DType::UInt8).wait();
+  std::vector<std::string> texts;
+  size_t begin = 0;
+  for (const int64_t size : sizes) {
+    texts.push_back(all.substr(begin, static_cast<size_t>(size)));
+    begin += static_cast<size_t>(size);
+  }
+  return texts;
 }
 
 }  // namespace zea

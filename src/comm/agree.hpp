@@ -5,6 +5,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "comm/collectives.hpp"
 
@@ -17,5 +19,8 @@ void agree(Collectives& control, const std::function<void()>& risky);
 
 /// The same, with `risky` run on rank 0 alone.
 void agree_on_root(Collectives& control, const std::function<void()>& risky);
+
+/// Returns the text of every rank on all ranks. Host collectives; collective.
+std::vector<std::string> all_gather_texts(Collectives& host, const std::string& text);
 
 }  // namespace zea

@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "comm/gathered_texts.hpp"
+#include "comm/agree.hpp"
 
 namespace zea {
 

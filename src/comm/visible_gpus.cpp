@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "comm/gathered_texts.hpp"
+#include "comm/agree.hpp"
 #include "comm/world.hpp"
 #include "core/host_name.hpp"
 

@@ -18,6 +18,8 @@ class Log {
 
   void info(const std::string& line);
   void warn(const std::string& line);
+  /// Warns of each line of a text.
+  void warn_each(const std::string& lines);
   /// Progress: on a terminal one line that the next one replaces; elsewhere a plain line.
   /// In the file always.
   void progress(const std::string& line, bool last);

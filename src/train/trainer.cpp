@@ -13,7 +13,6 @@
 #include "core/stopwatch.hpp"
 #include "estimate/late_starts.hpp"
 #include "train/draw_samples.hpp"
-#include "train/gather_text.hpp"
 #include "watch/chrome_trace.hpp"
 
 namespace zea {
@@ -280,7 +279,8 @@ void Trainer::end_trace() {
 
 /// Names the items that any rank has masked since the last call.
 void Trainer::warn_of_bad_items() {
-  warn_of_lines(parts_.log, gather_text(parts_.control, std::exchange(bad_lines_, "")));
+  for (const std::string& lines : all_gather_texts(parts_.control, std::exchange(bad_lines_, "")))
+    parts_.log.warn_each(lines);
 }
 
 /// Steps count from 1.
