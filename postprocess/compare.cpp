@@ -7,11 +7,10 @@
 #include <map>
 #include <mutex>
 
-#include "core/formatted.hpp"
-#include "core/join.hpp"
+#include "core/text.hpp"
 #include "io/open_source.hpp"
-#include "io/piece_copy.hpp"
-#include "io/shape_text.hpp"
+#include "io/pieces.hpp"
+#include "io/tensor_request.hpp"
 #include "io/weights_file.hpp"
 #include "progress.hpp"
 #include "tool.hpp"

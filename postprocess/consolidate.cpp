@@ -9,9 +9,9 @@
 
 #include "adapter_output.hpp"
 #include "composed_parts.hpp"
-#include "core/join.hpp"
-#include "io/checkpoint_source.hpp"
-#include "io/merged_adapters.hpp"
+#include "core/text.hpp"
+#include "io/checkpoint.hpp"
+#include "io/model_source.hpp"
 #include "io/open_source.hpp"
 #include "model_output.hpp"
 #include "newest_checkpoint.hpp"

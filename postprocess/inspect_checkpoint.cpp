@@ -2,9 +2,9 @@
 #include <cstdio>
 #include <map>
 
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "inspect.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 #include "io/shard_file.hpp"
 
 namespace zea {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "core/printable.hpp"
-#include "io/checkpoint_list.hpp"
+#include "core/text.hpp"
+#include "io/checkpoint.hpp"
 
 namespace zea {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "app/build_text.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "deck/deck.hpp"
 #include "estimate/choose_recomputation.hpp"
 #include "estimate/compare_layouts.hpp"
@@ -17,8 +17,8 @@
 #include "files/durable_file.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "kernels/matmul.hpp"
-#include "train/draw_samples.hpp"
 #include "train/profile.hpp"
+#include "train/training_data.hpp"
 
 namespace zea {
 namespace {

@@ -10,15 +10,15 @@
 #include <sstream>
 
 #include "core/error.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "deck/deck.hpp"
 #include "files/durable_file.hpp"
-#include "io/checkpoint_list.hpp"
+#include "io/checkpoint.hpp"
 #include "io/composed_source.hpp"
-#include "io/merged_adapters.hpp"
-#include "io/model_config.hpp"
+#include "io/model_files.hpp"
+#include "io/model_source.hpp"
 #include "io/open_source.hpp"
-#include "io/peft_adapter.hpp"
+#include "io/peft.hpp"
 #include "optim/learning_rate.hpp"
 #include "schedule/plan.hpp"
 

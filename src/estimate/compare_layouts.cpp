@@ -5,7 +5,7 @@
 #include <functional>
 #include <set>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "estimate/describe_flops.hpp"
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

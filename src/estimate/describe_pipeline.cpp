@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "schedule/simulate.hpp"
 #include "spec/stage_template.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "estimate/describe_flops.hpp"
 #include "estimate/describe_gathering.hpp"
 #include "estimate/describe_reductions.hpp"

@@ -99,9 +99,6 @@ FunctionMemory attention_memory(int64_t rows, const HeadSizes& heads, const Elem
 /// As the library computes it on a device where its kernels take rows of `segments` segments.
 FunctionMemory ragged_attention_memory(int64_t rows, int64_t segments, const HeadSizes& heads,
                                        const ElementBytes& bytes);
-/// As it does elsewhere: in batches of segments, padded to one length.
-FunctionMemory library_attention_memory(int64_t rows, const std::vector<AttentionSizes>& batches,
-                                        const HeadSizes& heads, const ElementBytes& bytes);
 /// Attention of `tokens` of this rank where others hold the rest of the row.
 struct ContextSizes {
   int64_t tokens;        ///< of this rank

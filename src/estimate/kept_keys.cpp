@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 
 namespace zea::detail {
 

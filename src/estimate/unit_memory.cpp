@@ -213,7 +213,7 @@ class MemoryOps {
     const RowCounts rows = rows_of(UnitRows::Features);
     const int64_t merge = encoder_of(unit_).projector.merge, tokens = rows.here * merge;
     const ItemShape usual = encoder_of(unit_).item_shape();
-    const bool in_order = usual.window == 0 && !usual.is_fitted;
+    const bool in_order = usual.window == 0 && !usual.fitted;
     if (in_order && states.size() == 1 && tokens == states[0].rows()) return states[0];
     return call(rows_memory(tokens * model_.hidden(unit_.module) * bytes_.param *
                             static_cast<int64_t>(states.size())),
@@ -347,7 +347,7 @@ class MemoryOps {
       if (takes_bounds && (window == 0 || !model_.decoder.images_both_ways))
         return ragged_attention_memory(rows, num_segments(batches()), heads, bytes_);
       return window > 0 ? window_attention_memory(rows, window, heads, bytes_)
-                        : library_attention_memory(rows, batches(), heads, bytes_);
+                        : context_attention_memory({rows, rows, 0, false}, heads, bytes_);
     }
     const int64_t own = part_of(rows, share_.cp), group = own * share_.cp_inner;
     const bool is_all = share_.cp == share_.cp_inner;

@@ -9,15 +9,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/decoder.hpp"
 #include "core/error.hpp"
-#include "core/join.hpp"
-#include "io/initial_weights.hpp"
-#include "io/model_config.hpp"
+#include "core/text.hpp"
+#include "io/model_files.hpp"
 #include "io/model_source.hpp"
 #include "io/strict_json.hpp"
 #include "io/tensor_request.hpp"
-#include "io/tokenizer_tokens.hpp"
+#include "io/tokenizer.hpp"
 #include "spec/encoder_facts.hpp"
 #include "spec/generation_config.hpp"
 #include "spec/model_spec.hpp"

@@ -16,8 +16,10 @@ UnitWork UnitWork::of_text(const ModelSpec& model, const UnitSpec& unit, int64_t
 ItemShape times_the_tokens(ItemShape item, int64_t times) {
   item.tokens *= times;
   item.features *= times;
-  item.row_ends *= times;
-  item.sources *= times;
+  if (item.fitted) {
+    item.fitted->row_ends *= times;
+    item.fitted->sources *= times;
+  }
   if (item.tiles > 1) item.tiles *= times;
   return item;
 }

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "comm/agree.hpp"
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

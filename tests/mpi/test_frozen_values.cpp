@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "checkpoint/retention.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 #include "io/shard_file.hpp"
 #include "support/tiny_checkpoint.hpp"
 
@@ -37,7 +37,7 @@ void change(Running& running) {
 
 SaveReport save(CheckpointWriter& writer, const std::string& directory, int64_t step) {
   writer.start(request(directory, step));
-  writer.keep_values();
+  writer.snapshot_before_update();
   return writer.finish();
 }
 

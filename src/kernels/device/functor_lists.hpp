@@ -3,12 +3,7 @@
 // instantiated.
 #pragma once
 
-#include "kernels/blockwise_functors.hpp"
 #include "kernels/flat_functors.hpp"
-#include "kernels/gelu_functors.hpp"
-#include "kernels/head_norm_functors.hpp"
-#include "kernels/logit_functors.hpp"
-#include "kernels/merge_functors.hpp"
 #include "kernels/norm_functors.hpp"
 #include "kernels/row_functors.hpp"
 

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which of the files beside a config.json says how images are made ready.
+#include "io/model_files.hpp"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "spec/generation_config.hpp"
+#include "spec/model_spec.hpp"
+#include "support/files.hpp"
+
+namespace zea::test_model_config {
+namespace {
+
+using Json = nlohmann::json;
+
+class ModelConfig : public ::testing::Test {
+ protected:
+  void SetUp() override { write("config.json", R"({"model_type": "x"})"); }
+  void write(const std::string& name, const std::string& text) {
+    write_bytes(directory_ / name, text);
+  }
+  std::string config() const { return read_model_config(directory_ / "config.json"); }
+  Json processor() const { return Json::parse(config()).value(kImageProcessor, Json()); }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(ModelConfig, IsAsItStandsWithoutThem) {
+  EXPECT_EQ(config(), R"({"model_type": "x"})");
+  write("processor_config.json", R"({"patch_size": 14})");
+  EXPECT_EQ(config(), R"({"model_type": "x"})");
+}
+
+TEST_F(ModelConfig, TakesTheWholeProcessorsFirst) {
+  write("preprocessor_config.json", R"({"size": 1})");
+  EXPECT_EQ(processor(), Json({{"size", 1}}));
+  write("processor_config.json", R"({"image_processor": {"size": 2}})");
+  EXPECT_EQ(processor(), Json({{"size", 2}}));
+}
+
+TEST_F(ModelConfig, LeavesWhatMakesSoundReady) {
+  write("preprocessor_config.json", R"({"feature_size": 80, "sampling_rate": 16000})");
+  EXPECT_TRUE(processor().is_null());
+}
+
+TEST_F(ModelConfig, TakesWhatEndsATextOfTheGenerationConfig) {
+  write("generation_config.json", R"({"temperature": 0.6, "eos_token_id": [2, 7]})");
+  EXPECT_EQ(Json::parse(config()),
+            Json::parse(R"({"model_type": "x", "generation_config": {"eos_token_id": [2, 7]}})"));
+  write("generation_config.json", R"({"temperature": 0.6})");
+  EXPECT_EQ(config(), R"({"model_type": "x"})");
+}
+
+TEST_F(ModelConfig, NamesADamagedFile) {
+  write("preprocessor_config.json", "{");
+  EXPECT_TRUE(contains(error_of([&] { config(); }), "preprocessor_config.json"));
+}
+
+}  // namespace
+}  // namespace zea::test_model_config
