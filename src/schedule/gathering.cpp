@@ -3,8 +3,8 @@
 // use, which holds least (ZeRO-3).
 #include "schedule/gathering.hpp"
 
+#include "layout/flat_layout.hpp"
 #include "layout/module_sharding.hpp"
-#include "layout/owned_bytes.hpp"
 
 namespace zea {
 namespace detail {

@@ -5,7 +5,7 @@
 #include "core/error.hpp"
 #include "deck/options.hpp"
 #include "layout/axis.hpp"
-#include "layout/sharding.hpp"
+#include "layout/flat_layout.hpp"
 #include "spec/model_spec.hpp"
 
 namespace zea::detail {

@@ -6,9 +6,9 @@
 #include <set>
 
 #include "core/text.hpp"
+#include "layout/flat_layout.hpp"
 #include "layout/mesh_shape.hpp"
 #include "layout/module_sharding.hpp"
-#include "layout/owned_bytes.hpp"
 #include "schedule/stage_split.hpp"
 #include "spec/param_cut.hpp"
 #include "spec/stage_template.hpp"

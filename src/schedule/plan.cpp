@@ -8,7 +8,6 @@
 #include "core/text.hpp"
 #include "layout/mesh_shape.hpp"
 #include "layout/module_sharding.hpp"
-#include "layout/token_sharding.hpp"
 #include "schedule/cached_encoders.hpp"
 #include "schedule/gathering.hpp"
 #include "schedule/graphs.hpp"
