@@ -20,7 +20,6 @@
 #include "comm/agree.hpp"
 #include "comm/node_cores.hpp"
 #include "comm/node_memory.hpp"
-#include "comm/node_notes.hpp"
 #include "comm/recorded_collectives.hpp"
 #include "core/system.hpp"
 #include "core/text.hpp"

@@ -14,7 +14,7 @@
 #include <random>
 #include <thread>
 
-#include "comm/node_notes.hpp"
+#include "comm/agree.hpp"
 #include "mpi/shared_collectives.hpp"
 #include "support/mpi_main.hpp"
 
