@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "comm/mpi/host_work.hpp"
-#include "comm/mpi/windowed_reduce.hpp"
 #include "comm/reduce_elements.hpp"
 #include "core/error.hpp"
 
