@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/descriptor.hpp"
+#include "core/system.hpp"
 
 namespace zea {
 
