@@ -20,7 +20,6 @@
 #include "comm/agree.hpp"
 #include "comm/node_cores.hpp"
 #include "comm/node_memory.hpp"
-#include "comm/node_notes.hpp"
 #include "comm/recorded_collectives.hpp"
 #include "core/system.hpp"
 #include "core/text.hpp"
@@ -301,22 +300,14 @@ struct Starts {
   std::optional<StopSignals> signals;  ///< heard from the first on: a request holds for all
 };
 
-void broadcast_text(Collectives& control, std::string& text) {
-  auto bytes = static_cast<int64_t>(text.size());
-  control.broadcast(&bytes, 1, DType::Int64, 0).wait();
-  text.resize(static_cast<size_t>(bytes));
-  control.broadcast(text.data(), bytes, DType::UInt8, 0).wait();
-}
-
 /// What -r names, as the root rank sees it: others may see less of a file system that they share.
 std::optional<ResolvedCheckpoint> find_restart(const CommandLine& line, const Starts& starts,
                                                Collectives& control) {
   if (line.restart.empty()) return std::nullopt;
   ResolvedCheckpoint found;
   agree_on_root(control, [&] { found = resolve_checkpoint(line.restart, starts.damaged); });
-  broadcast_text(control, found.path);
-  broadcast_text(control, found.note);
-  return found;
+  return ResolvedCheckpoint{.path = all_gather_texts(control, found.path)[0],
+                            .note = all_gather_texts(control, found.note)[0]};
 }
 
 /// Of an evaluation by itself: the wall limit leaves twice the time that the last batch took.

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "batch/microbatch_parts.hpp"
-#include "layout/deal.hpp"
 #include "layout/item_row.hpp"
 #include "model/index_tensor.hpp"
 

@@ -5,7 +5,7 @@
 #include "batch/make_microbatch.hpp"
 #include "batch/microbatch_parts.hpp"
 #include "core/error.hpp"
-#include "layout/deal.hpp"
+#include "layout/item_row.hpp"
 #include "model/index_tensor.hpp"
 
 namespace zea {

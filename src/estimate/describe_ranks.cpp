@@ -5,8 +5,8 @@
 
 #include "estimate/draw_ranks.hpp"
 #include "estimate/node_traffic.hpp"
-#include "layout/module_grid.hpp"
-#include "layout/rank_blocks.hpp"
+#include "layout/mesh_shape.hpp"
+#include "layout/rank_order.hpp"
 
 namespace zea {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "estimate/kept_keys.hpp"
 #include "estimate/memory_walk.hpp"
+#include "layout/flat_layout.hpp"
 #include "layout/muon_matrices.hpp"
-#include "layout/owned_bytes.hpp"
 #include "schedule/holder_ranges.hpp"
 
 namespace zea {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "estimate/microbatch_sizes.hpp"
 
-#include "layout/deal.hpp"
 #include "layout/item_row.hpp"
-#include "layout/mask_word.hpp"
+#include "layout/visibility.hpp"
 
 namespace zea {
 namespace {

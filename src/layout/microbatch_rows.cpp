@@ -3,7 +3,6 @@
 
 #include <numeric>
 
-#include "layout/deal.hpp"
 #include "layout/item_row.hpp"
 
 namespace zea {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layout/module_grid.hpp"
+#include "layout/mesh_shape.hpp"
 
 #include <algorithm>
 #include <functional>

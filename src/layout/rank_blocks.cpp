@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layout/rank_blocks.hpp"
+#include "layout/rank_order.hpp"
 
 #include <algorithm>
 #include <map>

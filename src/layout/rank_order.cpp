@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "core/error.hpp"
-#include "layout/rank_blocks.hpp"
 
 namespace zea {
 namespace {

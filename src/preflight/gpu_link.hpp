@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "comm/pci_device.hpp"
+#include "comm/visible_gpus.hpp"
 
 namespace zea {
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <set>
 
-#include "comm/gathered_texts.hpp"
+#include "comm/agree.hpp"
 #include "comm/launch_order.hpp"
 #include "comm/recorded_collectives.hpp"
 #include "core/error.hpp"

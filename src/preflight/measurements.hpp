@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/pci_device.hpp"
+#include "comm/visible_gpus.hpp"
 
 namespace zea {
 

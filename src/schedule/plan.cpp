@@ -8,12 +8,7 @@
 #include "core/text.hpp"
 #include "layout/mesh_shape.hpp"
 #include "layout/module_sharding.hpp"
-#include "layout/token_sharding.hpp"
-#include "schedule/cached_encoders.hpp"
-#include "schedule/gathering.hpp"
-#include "schedule/graphs.hpp"
-#include "schedule/item_limits.hpp"
-#include "schedule/make_pipeline.hpp"
+#include "schedule/plan_parts.hpp"
 #include "spec/adapters.hpp"
 #include "spec/precision.hpp"
 

@@ -4,6 +4,7 @@
 // tested without MPI, torch or a GPU.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -126,3 +127,14 @@ Plan gathered_otherwise(Plan plan, const std::set<std::string>& modules, bool on
 std::string describe(const Plan& plan, NarrowProducts products = NarrowProducts::Library);
 
 }  // namespace zea
+
+namespace zea::detail {
+
+/// Whether what a place holds, activations left out, is beyond mesh.memory_mib.
+bool is_beyond_memory(const Plan& plan, size_t place);
+
+/// In a pipeline modules that leave it open are gathered for each use where they stand at a place
+/// that is beyond a limit.
+Plan gathered_within(const Plan& plan, const std::function<bool(size_t place)>& is_beyond);
+
+}  // namespace zea::detail

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "comm/agree.hpp"
 #include "core/error.hpp"
 #include "data/text.hpp"
 #include "files/durable_file.hpp"
-#include "train/gather_text.hpp"
 
 namespace zea {
 namespace {
@@ -171,7 +171,7 @@ class Evaluator {
     evaluation.metrics.prompt_seconds = seconds[0];
     evaluation.metrics.generate_seconds = seconds[1];
     if (options_.generate_tokens > 0) evaluation.predictions_jsonl = gather_lines(lines);
-    if (loading_.mask_bad_items) evaluation.bad_items = gather_text(control_, bad_lines_);
+    if (loading_.mask_bad_items) evaluation.bad_items = all_gather_texts(control_, bad_lines_);
     return evaluation;
   }
 
@@ -218,15 +218,16 @@ class Evaluator {
 
   /// All ranks' lines on the root rank, in the order of samples.
   std::string gather_lines(const std::string& lines) {
-    const std::string all = gather_text(control_, lines);
+    const std::vector<std::string> of_ranks = all_gather_texts(control_, lines);
     if (control_.rank() != 0) return "";
     std::vector<std::pair<int64_t, std::string>> order;
-    for (size_t begin = 0; begin < all.size();) {
-      const size_t end = all.find('\n', begin) + 1;
-      const std::string line = all.substr(begin, end - begin);
-      order.emplace_back(std::stoll(line.substr(std::string_view("{\"sample\":").size())), line);
-      begin = end;
-    }
+    for (const std::string& of_rank : of_ranks)
+      for (size_t begin = 0; begin < of_rank.size();) {
+        const size_t end = of_rank.find('\n', begin) + 1;
+        const std::string line = of_rank.substr(begin, end - begin);
+        order.emplace_back(std::stoll(line.substr(std::string_view("{\"sample\":").size())), line);
+        begin = end;
+      }
     std::sort(order.begin(), order.end());
     std::string sorted;
     for (const auto& [id, line] : order) sorted += line;
@@ -289,7 +290,7 @@ bool evaluate_and_report(Engine& engine, Collectives& control, const Dataset& da
   }
   evaluation.metrics.step = output.step;
   evaluation.metrics.seconds = output.seconds;
-  warn_of_lines(log, evaluation.bad_items);
+  for (const std::string& lines : evaluation.bad_items) log.warn_each(lines);
   log.info(eval_line(evaluation.metrics));
   if (evaluation.metrics.prompts > 0) log.info(generation_line(evaluation.metrics));
   if (control.rank() != 0) return evaluation.is_whole;

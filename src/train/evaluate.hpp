@@ -20,8 +20,9 @@ struct Evaluation {
   EvalMetrics metrics;  ///< step and seconds are the caller's
   /// On the root rank, in the order of samples; empty without generation.
   std::string predictions_jsonl = {};
-  std::string bad_items = {};  ///< likewise, a line for each that is masked, in the order of ranks
-  bool is_whole = true;        ///< false: left before the last sample, as was asked for
+  /// For each rank a line for every item that was masked.
+  std::vector<std::string> bad_items = {};
+  bool is_whole = true;  ///< false: left before the last sample, as was asked for
 };
 
 struct EvaluateOptions {

@@ -9,7 +9,7 @@
 #include "core/mixed_bits.hpp"
 #include "core/system.hpp"
 #include "data/text.hpp"
-#include "schedule/next_tokens.hpp"
+#include "schedule/step_plan.hpp"
 
 namespace zea {
 namespace {

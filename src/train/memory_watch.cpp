@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/agree.hpp"
 #include "core/text.hpp"
-#include "train/gather_text.hpp"
 
 namespace zea {
 namespace {
@@ -36,10 +36,10 @@ std::optional<std::string> MemoryWatch::predict(const RankStep& step, Collective
   control.all_reduce(&most, 1, DType::Int64, ReduceOp::Max).wait();
   int64_t speaker = own.total() == most ? rank : plan.world_size();
   control.all_reduce(&speaker, 1, DType::Int64, ReduceOp::Min).wait();
-  return gather_text(control, speaker != rank
-                                  ? ""
-                                  : "bytes in step " + std::to_string(step.step + 1) +
-                                        " on the rank that needs most: " + describe(own));
+  const std::string text = speaker != rank ? ""
+                                           : "bytes in step " + std::to_string(step.step + 1) +
+                                                 " on the rank that needs most: " + describe(own);
+  return all_gather_texts(control, text)[static_cast<size_t>(speaker)];
 }
 
 void MemoryWatch::begin_step() {

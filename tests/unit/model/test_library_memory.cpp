@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "estimate/function_memory.hpp"
-#include "layout/mask_word.hpp"
+#include "layout/visibility.hpp"
 #include "model/attention.hpp"
 #include "parallel/device_memory.hpp"
 #include "support/kernel_test.hpp"

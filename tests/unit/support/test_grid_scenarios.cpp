@@ -11,7 +11,6 @@
 #include <set>
 
 #include "data/sampler.hpp"
-#include "layout/deal.hpp"
 #include "layout/item_row.hpp"
 #include "train/training_data.hpp"
 
