@@ -45,7 +45,7 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"eval.temperature", "0.7"},
     {"eval.stop_tokens", "[2]"},
     {"eval.stop_texts", R"(["\n"])"},
-    {"mesh.order", R"(["tp", "cp", "dp_module", "module", "pp", "dp"])"},
+    {"mesh.order", R"(["tp", "cp", "encoder_dp", "module", "pp", "dp"])"},
     {"stages", R"([["llm.embed..llm.layers.1"], ["llm.layers.2..llm.head"]])"},
     {"cp_ulysses_ranks", "2"},
     {"data.train", R"("train.h5")"},

@@ -66,7 +66,7 @@ struct MeshOptions {
         {"order",
          "axes from the one whose neighbours stand closest to the one whose stand farthest: tp, "
          "cp, "
-         "dp_module, pp, module, dp; empty: so that tp, then cp, then stages lie inside a node",
+         "encoder_dp, pp, module, dp; empty: so that tp, then cp, then stages lie inside a node",
          {}});
     key(dp_replicate,
         {"dp_replicate", "data-parallel replicas; -1: the rest of the ranks", {}, -1, 1e6});
@@ -90,7 +90,7 @@ struct ModuleMeshOptions {
   int64_t pp = 1;
   int64_t virtual_stages = 1;
   std::vector<std::vector<std::string>> stages;
-  int64_t dp_module = 0;
+  int64_t encoder_dp = 0;
   int64_t cp = 1;
   Choice<CpMode> cp_mode = CpMode::AllGatherKv;
   int64_t cp_ulysses_ranks = 0;
@@ -167,13 +167,14 @@ struct ModuleMeshOptions {
                  "them), each "
                  "unit once and in order; \"a..b\" stands for a, b and all between them",
                  {}});
-    key(dp_module, {"dp_module",
-                    "ranks (or groups of tp x cp ranks) of an encoder that its items are dealt to; "
-                    "0: one where "
-                    "it has ranks of its own, else what its tp x cp leave over",
-                    {},
-                    0,
-                    4096});
+    key(encoder_dp,
+        {"encoder_dp",
+         "ranks (or groups of tp x cp ranks) of an encoder that its items are dealt to; "
+         "0: one where "
+         "it has ranks of its own, else what its tp x cp leave over",
+         {},
+         0,
+         4096});
     key(cp, {"cp", "context-parallel ranks of the module", {}, 1, 4096});
     key(cp_mode,
         {"cp_mode",

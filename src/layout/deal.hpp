@@ -13,7 +13,7 @@ namespace zea {
 /// The positions of `costs` that each of `takers` gets, ascending; of equals the first comes first.
 std::vector<std::vector<int64_t>> deal_by_cost(const std::vector<int64_t>& costs, int takers);
 
-/// The items of an encoder in a microbatch that each of the `takers` dp_module ranks encodes, by
+/// The items of an encoder in a microbatch that each of the `takers` encoder_dp ranks encodes, by
 /// what its blocks multiply for them. `encoder`: its index.
 std::vector<std::vector<int64_t>> deal_items(const std::vector<ItemShape>& items,
                                              const ModelSpec& model, int encoder, int takers);

@@ -25,7 +25,7 @@ void check_degrees(const std::string& module, const ModuleMeshOptions& options,
                    const ModelSpec& model, Faults& faults);
 
 /// The grid of a module of which each stage stands on `stage_ranks` ranks, which `whose` names in a
-/// sentence; what the module's degrees leave over becomes dp_module.
+/// sentence; what the module's degrees leave over becomes encoder_dp.
 ModuleGrid make_module_grid(const std::string& module, const ModuleMeshOptions& options,
                             const ModelSpec& model, int64_t stage_ranks, const std::string& whose,
                             Faults& faults);

@@ -342,8 +342,8 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, StepKind kind) co
   input.moves_features = pipeline.places[input.place].ranks > 1;
   for (const ModuleGrid& grid : mesh.modules)
     if (grid.module != kDecoder && mesh.has(world_rank, grid.module))
-      input.item_shares[grid.module] = {grid.dp_module,
-                                        mesh.coordinate(world_rank, grid.module).dp_module};
+      input.item_shares[grid.module] = {grid.encoder_dp,
+                                        mesh.coordinate(world_rank, grid.module).encoder_dp};
   return {step.step,        step.samples, step.tokens,          step.targets,
           step.model_flops, microbatches, make_schedule(input), step.shape};
 }

@@ -137,7 +137,7 @@ IDEFICS3_FAMILIES = {
                 'mesh.placement="disjoint"',
                 *MICROBATCHES_OF_IMAGES,
                 *grid("llm", pp=2),
-                *grid("vision", dp_module=2),
+                *grid("vision", encoder_dp=2),
             ],
         },
     },
