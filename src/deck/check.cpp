@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "deck/check.hpp"
+#include "deck/key_table.hpp"
 
 #include <algorithm>
 #include <cmath>
-
-#include "deck/key_table.hpp"
 
 #include "core/text.hpp"
 

@@ -122,8 +122,9 @@ std::string deck_reference() {
   return text;
 }
 
-std::string key_help(const std::string& path) {
+std::string key_help(const std::string& asked) {
   Options defaults;
+  const std::string path = current_path(asked);
   const std::vector<Key> keys = list_keys(defaults);
   std::string of_section, below;
   for (const Key& key : keys) {

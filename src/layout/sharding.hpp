@@ -11,7 +11,7 @@
 
 #include "layout/axis.hpp"
 
-#include "deck/named_values.hpp"
+#include "deck/key_types.hpp"
 
 namespace zea {
 

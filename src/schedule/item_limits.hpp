@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "deck/data_options.hpp"
+#include "deck/training_options.hpp"
 #include "spec/model_spec.hpp"
 
 namespace zea::detail {

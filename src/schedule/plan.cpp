@@ -159,6 +159,7 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
         "model.activation_checkpointing = \"auto\" recomputes what mesh.rank_memory_mib asks for, "
         "which is 0 (no limit): set that to what a rank has, or say which units (0, 1, ...)");
   detail::check_precision(faults, options, model);
+  for (const std::string& note : options.notes) faults.note(note);
   note_no_weights(faults, options);
   note_offloaded_optimizers(faults, options, model);
 }

@@ -17,6 +17,8 @@
 namespace zea {
 namespace {
 
+constexpr int64_t kStepsAhead = 2;  ///< that the loader prepares
+
 double moving_average(double average, double value) {
   return average == 0 ? value : 0.7 * average + 0.3 * value;
 }
@@ -113,7 +115,7 @@ ExitCode Trainer::run() {
   };
   const LoaderOptions loading = with_features(parts_.loading, parts_.features, parts_.engine.plan(),
                                               parts_.engine.world_rank());
-  Loader loader(parts_.train, loading, plan_step, position_.step, steps, options_.data.prefetch);
+  Loader loader(parts_.train, loading, plan_step, position_.step, steps, kStepsAhead);
   MadeSteps made(loader, parts_.engine, position_.step, steps);
 
   try {
