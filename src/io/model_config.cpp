@@ -7,7 +7,7 @@
 
 #include "io/companions.hpp"
 #include "io/strict_json.hpp"
-#include "spec/generation_config.hpp"
+#include "spec/model_spec.hpp"
 
 namespace zea {
 namespace {

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "io/weights_source.hpp"
-#include "spec/config_error.hpp"
 #include "spec/model_spec.hpp"
 
 namespace zea {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a config to units and parameters. A family is a file of its own, and an entry in the table
-// of decoders (decoder_spec.cpp) or of vision encoders (vision_spec.cpp).
+// From a config to units and parameters; the tables of families are in families.cpp.
 #include "spec/model_spec.hpp"
 
 #include <algorithm>
@@ -8,11 +7,8 @@
 
 #include "core/text.hpp"
 #include "spec/adapters.hpp"
-#include "spec/add_adapters.hpp"
 #include "spec/check_roles.hpp"
-#include "spec/config_error.hpp"
 #include "spec/families.hpp"
-#include "spec/generation_config.hpp"
 
 namespace zea {
 namespace {
@@ -85,19 +81,6 @@ void read_end_tokens(const ConfigReader& config, ModelSpec& model) {
 }
 
 }  // namespace
-
-const std::map<std::string, detail::MakeComposite>& detail::composites() {
-  static const std::map<std::string, MakeComposite> families{
-      {"gemma3", make_gemma3},         {"idefics3", make_idefics3},
-      {"internvl", make_internvl},     {"llava", make_llava},
-      {"llava_next", make_llava_next}, {"llava_onevision", make_llava_onevision},
-      {"mistral3", make_mistral3},     {"qwen2_audio", make_qwen2_audio},
-      {"qwen2_5_vl", make_qwen2_5_vl}, {"qwen2_vl", make_qwen2_vl},
-      {"qwen3_vl", make_qwen3_vl},     {"smolvlm", make_idefics3},
-      {"voxtral", make_voxtral},
-  };
-  return families;
-}
 
 const char* unit_kind_name(UnitKind kind) {
   constexpr const char* kNames[] = {"patch_embed", "audio_embed", "block", "projector",
