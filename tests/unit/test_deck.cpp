@@ -188,29 +188,6 @@ TEST(Deck, AnUnknownKeyIsRefusedWithTheNearest) {
   }
 }
 
-TEST(Deck, ARenamedKeyIsReadWithANote) {
-  const Options options = parse_deck(
-      "[mesh]\norder = [\"tp\", \"cp\", \"dp_module\", \"pp\", "
-      "\"module\", \"dp\"]\n[mesh.eyes]\ndp_module = 2\n",
-      "deck.toml", {"model.weights=w.h5", "data.train=t.h5", "mesh.vision.dp_module=4"});
-  EXPECT_EQ(options.meshes["eyes"].encoder_dp, 2);
-  EXPECT_EQ(options.meshes["vision"].encoder_dp, 4);
-  EXPECT_EQ(options.mesh.order[2], "encoder_dp");
-  EXPECT_EQ(options.notes,
-            (std::vector<std::string>{
-                "mesh.eyes.dp_module is now called mesh.eyes.encoder_dp (deck.toml:4:1)",
-                "mesh.vision.dp_module is now called mesh.vision.encoder_dp (override "
-                "mesh.vision.dp_module=4)"}));
-  EXPECT_TRUE(contains(key_help("mesh.llm.dp_module"), "mesh.llm.encoder_dp\n"));
-}
-
-TEST(Deck, ARemovedKeyIsRefusedUnlessItHasItsFormerDefault) {
-  const std::vector<std::string> files{"model.weights=w.h5", "data.train=t.h5"};
-  EXPECT_EQ(parse_deck("[data]\nprefetch = 2\n", "deck.toml", files).notes.size(), 0u);
-  EXPECT_TRUE(
-      contains(faults_of("[data]\nprefetch = 3\n"), "data.prefetch = 3 is no longer a key; "));
-}
-
 TEST(Deck, OneLetterTyposNameLineAndNearestKey) {
   const std::vector<KeyName> keys = all_keys();
   size_t tried = 0, named = 0;
