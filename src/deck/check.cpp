@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "deck/check.hpp"
+#include "deck/key_table.hpp"
 
 #include <algorithm>
 #include <cmath>
-
-#include "deck/key_table.hpp"
 
 #include "core/text.hpp"
 
@@ -117,7 +115,7 @@ void check_mesh(const MeshOptions& mesh, Faults& faults) {
 
 /// mesh.order names every axis once, or is left out.
 void check_order(const std::vector<std::string>& order, Faults& faults) {
-  const std::vector<std::string> axes = {"tp", "cp", "dp_module", "pp", "module", "dp"};
+  const std::vector<std::string> axes = {"tp", "cp", "encoder_dp", "pp", "module", "dp"};
   if (order.empty() || std::is_permutation(order.begin(), order.end(), axes.begin(), axes.end()))
     return;
   faults.push_back({{"mesh.order"},

@@ -114,7 +114,6 @@ const std::vector<std::string> kOfTraining = {
     "precision.*.reduce_dtype",
     "data.train",
     "data.shuffle",
-    "data.prefetch",
     "optim.*",
     "schedule.steps",
     "checkpoint.*",

@@ -16,8 +16,6 @@
 #include "io/strict_json.hpp"
 #include "io/tensor_request.hpp"
 #include "io/tokenizer.hpp"
-#include "spec/encoder_facts.hpp"
-#include "spec/generation_config.hpp"
 #include "spec/model_spec.hpp"
 #include "spec/parameter_names.hpp"
 

@@ -13,7 +13,7 @@
 #include "files/durable_file.hpp"
 #include "io/open_source.hpp"
 #include "io/strict_json.hpp"
-#include "spec/generation_config.hpp"
+#include "spec/model_spec.hpp"
 
 namespace zea {
 namespace {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "io/weights_source.hpp"
-#include "spec/config_error.hpp"
 #include "spec/model_spec.hpp"
 
 namespace zea {

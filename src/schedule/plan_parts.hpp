@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "deck/data_options.hpp"
+#include "deck/training_options.hpp"
 #include "deck/options.hpp"
 #include "layout/axis.hpp"
 #include "layout/flat_layout.hpp"

@@ -5,8 +5,6 @@
 #include <array>
 #include <cmath>
 
-#include "spec/config_error.hpp"
-
 namespace zea::detail {
 namespace {
 

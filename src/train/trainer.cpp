@@ -30,7 +30,7 @@ ExitCode Trainer::run() {
   };
   const LoaderOptions loading = with_features(parts_.loading, parts_.features, parts_.engine.plan(),
                                               parts_.engine.world_rank());
-  Loader loader(parts_.train, loading, plan_step, position_.step, steps, options_.data.prefetch);
+  Loader loader(parts_.train, loading, plan_step, position_.step, steps, kStepsAhead);
   MadeSteps made(loader, parts_.engine, position_.step, steps);
 
   try {

@@ -209,7 +209,7 @@ const Layout kPipelines[] = {
     {"vision apart on two ranks",
      [](Options& o) {
        o.mesh.placement = "disjoint";
-       o.meshes["vision"].dp_module = o.meshes["llm"].pp = 2;
+       o.meshes["vision"].encoder_dp = o.meshes["llm"].pp = 2;
      }},
 };
 

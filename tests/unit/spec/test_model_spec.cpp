@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
-#include "spec/generation_config.hpp"
 #include "support/config_refusal.hpp"
 #include "support/files.hpp"
 #include "support/tiny_llava.hpp"

@@ -1,26 +1,85 @@
 // SPDX-License-Identifier: Apache-2.0
-// What decks choose by name: an enum for each key (or several alike) beside the names of its
-// values. Parsing, help, the echo and messages take the names from here.
+// The types of deck keys, and the declaration of a key. A choice is an enum next to the names of
+// its values, from which parsing, help, the echo and messages take them.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/error.hpp"
 
 namespace zea {
 
-/// The names of an enum's values, in their order.
+/// The declaration of a key, beyond its type and default, which the member carries.
+struct KeyInfo {
+  const char* name;
+  const char* help;                  ///< one sentence; units in it where they are not obvious
+  std::vector<std::string> allowed;  ///< for strings: the allowed values; empty allows any
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+};
+
+/// The value of a key whose default follows from other keys: "auto", true, false, or a count where
+/// the key allows one.
+class AutoOption {
+ public:
+  AutoOption() = default;  ///< "auto"
+  static AutoOption of(bool value) { return AutoOption(value ? Kind::Yes : Kind::No, 0); }
+  static AutoOption of_count(int64_t count) { return AutoOption(Kind::Count, count); }
+
+  bool is_auto() const { return kind_ == Kind::Auto; }
+  bool is_yes() const { return kind_ == Kind::Yes; }
+  bool is_no() const { return kind_ == Kind::No; }
+  bool is_count() const { return kind_ == Kind::Count; }
+  int64_t count() const { return count_; }
+  /// Returns true, false, or `fallback` for "auto". Not for counts.
+  bool value_or(bool fallback) const { return is_auto() ? fallback : is_yes(); }
+
+  bool operator==(const AutoOption&) const = default;
+
+ private:
+  enum class Kind { Auto, No, Yes, Count };
+  AutoOption(Kind kind, int64_t count) : kind_(kind), count_(count) {}
+
+  Kind kind_ = Kind::Auto;
+  int64_t count_ = 0;
+};
+
+struct DataSource {
+  std::string path;
+  double weight = 1;  ///< samples are drawn from it in proportion
+
+  bool operator==(const DataSource&) const = default;
+};
+
+struct DataSources {
+  std::vector<DataSource> sets;
+
+  DataSources() = default;
+  /// One set, or none where `path` is empty.
+  DataSources(std::string path) {
+    if (!path.empty()) sets.push_back({std::move(path)});
+  }
+  DataSources(const char* path) : DataSources(std::string(path)) {}
+
+  bool empty() const { return sets.empty(); }
+  bool operator==(const DataSources&) const = default;
+};
+
+/// The names of the values of an enum, in their order.
 template <class Enum>
 inline constexpr std::array<const char*, 0> kDeckNames{};
 
-/// A choice, whichever enum it is of.
+/// A choice among named values, of any enum.
 class AnyChoice {
  public:
   std::span<const char* const> names() const { return names_; }
-  /// As decks write it.
   std::string name() const { return names_[index_]; }
   /// Throws InternalError where no value has this name.
   void choose(const std::string& name) {
@@ -41,7 +100,7 @@ class AnyChoice {
   size_t index_;
 };
 
-/// Compares and switches as its enum; made from a value or from its name.
+/// A choice that compares and switches like its enum; made from a value or from its name.
 template <class Enum>
 class Choice : public AnyChoice {
  public:
@@ -81,13 +140,13 @@ enum class RateDecay {
   Linear,
   Constant,
   Wsd,         ///< constant, then linear over the last steps (arXiv:2404.06395, arXiv:2405.18392)
-  InverseSqrt  ///< with the root of the step (arXiv:1706.03762, section 5.3)
+  InverseSqrt  ///< by the inverse root of the step (arXiv:1706.03762, section 5.3)
 };
 template <>
 inline constexpr std::array kDeckNames<RateDecay>{"cosine", "linear", "constant", "wsd",
                                                   "inverse_sqrt"};
 
-/// What the rate of a matrix (a, b) is multiplied by under Muon.
+/// The factor of the learning rate of a matrix (a, b) under Muon.
 enum class MuonRate {
   MatchRmsAdamw,  ///< 0.2 sqrt(max(a, b)): updates as large as AdamW's (arXiv:2502.16982)
   Original,       ///< sqrt(max(1, a / b))
@@ -107,11 +166,11 @@ enum class ModulePlacement { Shared, Colocated, Disjoint };
 template <>
 inline constexpr std::array kDeckNames<ModulePlacement>{"shared", "colocated", "disjoint"};
 
-/// How passes of several microbatches follow each other.
+/// The order of the passes of several microbatches.
 enum class PipelineSchedule {
   GPipe,        ///< all forwards, then all backwards (arXiv:1811.06965)
-  OneFOneB,     ///< at most as many microbatches in flight as places follow (arXiv:1806.03377)
-  Interleaved,  ///< 1F1B over several stages per place (arXiv:2104.04473)
+  OneFOneB,     ///< at most as many microbatches in flight as stages follow (arXiv:1806.03377)
+  Interleaved,  ///< 1F1B over several stages per rank group (arXiv:2104.04473)
   ZeroBubble,   ///< ZB-H1: weight gradients fill the gaps of 1F1B (arXiv:2401.10241)
 };
 template <>
@@ -123,7 +182,7 @@ template <>
 inline constexpr std::array kDeckNames<ShardingStrategy>{"full_shard", "shard_grad_op", "no_shard",
                                                          "hybrid_shard", "hybrid_shard_zero2"};
 
-/// When the next buffer is gathered: when it is needed, before or after the unit that comes before.
+/// When the next buffer is gathered: on demand, before the current unit, or after it.
 enum class Prefetch { None, Pre, Post };
 template <>
 inline constexpr std::array kDeckNames<Prefetch>{"none", "pre", "post"};
@@ -133,11 +192,12 @@ template <>
 inline constexpr std::array kDeckNames<CpMode>{"allgather_kv", "ring", "ulysses", "ulysses_ring"};
 
 enum class TokenDistribution {
-  /// Blocks by their cost, costliest first onto the least loaded rank: at most 4/3 - 1/(3 ranks)
-  /// times the best that blocks allow (Graham 1969).
+  /// Blocks by their cost, costliest first onto the least loaded rank: the makespan is at most 4/3
+  /// -
+  /// 1/(3 ranks) times the best (Graham 1969).
   MakespanMin,
   Zigzag,   ///< one from the front and one from the back: balanced for one causal sample
-  Uniform,  ///< one run of equal length for each rank
+  Uniform,  ///< contiguous runs of equal length
 };
 template <>
 inline constexpr std::array kDeckNames<TokenDistribution>{"makespan_min", "zigzag", "uniform"};
