@@ -36,8 +36,8 @@
 #include "kernels/matmul.hpp"
 #include "parallel/device.hpp"
 #include "parallel/tensor_bytes.hpp"
+#include "preflight/health_check.hpp"
 #include "preflight/measure_nodes.hpp"
-#include "preflight/verdict.hpp"
 #include "train/run_directory.hpp"
 #include "train/trainer.hpp"
 #include "train/training_data.hpp"
@@ -426,7 +426,7 @@ ExitCode check_nodes(const CommandLine& line, World& world, const GiveUp& give_u
       measure_nodes(world, {start.options.run, start.directory, version()}, ranks.record);
   int64_t is_sick = 0;
   if (ranks.is_root()) {
-    const std::vector<Finding> findings = judge(measured);
+    const std::vector<Finding> findings = check_health(measured);
     std::fputs(printable(report(measured, findings)).c_str(), stdout);
     is_sick = has_sick(findings);
   }
