@@ -21,7 +21,7 @@ std::string size_text(int64_t bytes) {
   return formatted("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
-/// Samples whose items are encoded at once.
+/// Samples whose items are encoded in one step.
 struct Portion {
   size_t part = 0;
   int turn = 0;  ///< of the part among those of its replica
@@ -29,7 +29,8 @@ struct Portion {
   bool begins = false, ends = false;  ///< the part
 };
 
-/// The parts that lack, dealt to replicas, each of which encodes the items of one after the other.
+/// Computes the missing parts. They are distributed over replicas, each of which encodes the
+/// items of one after the other.
 class FeaturePass {
  public:
   FeaturePass(const CachedRun& run, const FeatureCache& cache, const std::vector<size_t>& lacking)

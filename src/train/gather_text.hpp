@@ -9,10 +9,10 @@
 
 namespace zea {
 
-/// The ranks' texts one after another on the root rank; empty elsewhere. Collective.
+/// Returns the ranks' texts one after another on the root rank; empty elsewhere. Collective.
 std::string gather_text(Collectives& control, const std::string& own);
 
-/// Each line a warning of its own.
+/// Logs each line as a warning.
 void warn_of_lines(Log& log, const std::string& lines);
 
 }  // namespace zea

@@ -16,8 +16,9 @@ namespace {
 
 using TokenIds = std::vector<int64_t>;
 
-/// The actions of a walk that is repeated. Where all that it gathers has memory at the same time,
-/// as without reshard_after_forward, it is gathered before the first and dropped after the last.
+/// The actions of a repeated walk. If all buffers that it gathers fit in memory at the same
+/// time, as without reshard_after_forward, they are gathered before the first and dropped after
+/// the last.
 struct RepeatedWalk {
   std::vector<Action> before, each, after;
 };
@@ -256,7 +257,7 @@ double drawn_number(uint64_t seed, int64_t sample, int64_t place) {
 
 int64_t sampled_token(const at::Tensor& logits, const Sampling& sampling, double drawn) {
   const at::Tensor likely = (logits.to(at::kDouble) / sampling.temperature).softmax(0);
-  // Stable: of equally likely tokens the first is the likelier one.
+  // Stable: of equally likely tokens the first comes first.
   const auto [sorted, tokens] = likely.sort(true, 0, true);
   const auto* shares = sorted.const_data_ptr<double>();
   int64_t count = 0;

@@ -13,7 +13,6 @@
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
 #include "train/train_report.hpp"
-#include "train/memory_watch.hpp"
 
 namespace zea::testing::test_device_memory {
 namespace {
