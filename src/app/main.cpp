@@ -107,7 +107,7 @@ int main(int argc, char** argv) {
   std::optional<zea::World> world;
   const int code = run(argc, argv, world);
   if (world) return code;
-  // What libtorch undoes at the end is a quarter of the time that an answer takes.
+  // The end of libtorch takes a quarter of the time of an answer.
   std::fflush(nullptr);
   std::_Exit(code);
 }

@@ -92,7 +92,7 @@ void check_same_batches(const Options& now, const Options& then, const StateSour
   if (now.data.shuffle != then.data.shuffle)
     refuse("data.shuffle", now.data.shuffle ? "true" : "false",
            then.data.shuffle ? "true" : "false");
-  // Where the sets lie may change.
+  // The paths of the sets may change.
   const auto weights = [](const Options& options) {
     std::vector<double> all;
     for (const DataSource& set : options.data.train.sets) all.push_back(set.weight);

@@ -149,7 +149,8 @@ CheckpointWriter::CheckpointWriter(Engine& engine, Collectives& control)
 
 CheckpointWriter::~CheckpointWriter() = default;
 
-/// On the root. A save may need the room and the names of what is being removed.
+/// Runs on the root. A save may need the room and the names of checkpoints that are being
+/// removed.
 void CheckpointWriter::wait_for_removal() {
   if (!removal_.valid()) return;
   const ActionRecord::Action action(record(), "remove old checkpoints");
@@ -281,7 +282,8 @@ void CheckpointWriter::snapshot_before_update() {
   save_->stall_seconds += clock.seconds();
 }
 
-/// In the background: a disk may take long for the few small files that complete a checkpoint.
+/// Commits in the background: a disk may take long for the few small files that complete a
+/// checkpoint.
 void CheckpointWriter::begin_commit() {
   Save& save = *save_;
   {

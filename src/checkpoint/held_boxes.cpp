@@ -100,7 +100,8 @@ void zero_between(const at::Tensor& flat, FlatRange range, const std::vector<Hel
   zero_until(range.end);
 }
 
-/// At least two where there is enough to read: one waits for the disk while another checks.
+/// Returns at least two where there is enough to read: one waits for the disk while another
+/// checks.
 int num_readers(int64_t bytes, int cores) {
   return static_cast<int>(
       std::clamp<int64_t>(bytes / kThreadBytes, 1, std::clamp<int64_t>(cores, 2, kMostReaders)));

@@ -54,7 +54,7 @@ struct LinkRate {
 struct Measurements {
   bool on_gpus = false;             ///< asked for
   bool links_on_gpus = false;       ///< whether links were measured between GPUs
-  std::string directory{};          ///< that was written
+  std::string directory{};          ///< the one that was written to
   std::vector<RankFacts> ranks{};   ///< in their order
   std::vector<int> nodes{};         ///< the lowest rank of each, ascending
   std::vector<NodeClock> clocks{};  ///< of each node

@@ -121,7 +121,7 @@ class FeaturePass {
       take(own[p], loaded[p - begin], made, static_cast<int>(p - begin));
   }
 
-  /// To the rank that writes the part; ranks that encode together take turns.
+  /// Sends features to the rank that writes the part; ranks that encode together take turns.
   void take(const Portion& portion, const LoadedMicrobatch& loaded, const WalkResult& made,
             int microbatch) {
     const FeatureFormat& format = cache_.format();
@@ -166,7 +166,7 @@ class FeaturePass {
   std::optional<FeatureWriter> writer_;
 };
 
-/// As the root rank sees the folder.
+/// Looks at the folder on the root rank.
 std::vector<size_t> lacking_parts(const CachedRun& run, const FeatureCache& cache) {
   std::vector<int64_t> lacks(cache.parts().size(), 0);
   agree_on_root(run.control, [&] {

@@ -69,7 +69,7 @@ std::string generation_line(const EvalMetrics& metrics);
 class MetricsFile {
  public:
   explicit MetricsFile(std::string path) : path_(std::move(path)) {}
-  /// Also writes every number as an event, tagged kind/key, to a new event file in
+  /// Writes every number as an event, too, tagged kind/key, to a new event file in
   /// `directory`.
   void write_events(const std::string& directory, int64_t first_step);
   void append(const StepMetrics& metrics) const;

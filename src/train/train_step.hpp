@@ -184,9 +184,9 @@ class TrainStep {
   /// Returns the last step that was judged; steps count from 1.
   int64_t judged_step() const { return judged_step_; }
 
-  /// What became of run.cuda_graphs; empty without.
+  /// Describes the use of run.cuda_graphs; empty without.
   std::string graphs_summary() const { return graphs_ ? graphs_->summary() : ""; }
-  /// How many steps were of graphs; without run.cuda_graphs none, of either kind.
+  /// Returns the steps by their use of graphs; without run.cuda_graphs none of either kind.
   StepGraphs::Counts graph_counts() const {
     return graphs_ ? graphs_->counts() : StepGraphs::Counts{};
   }
