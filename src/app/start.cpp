@@ -35,14 +35,14 @@ std::string read_named_config(const std::string& path) {
   return {std::istreambuf_iterator<char>(pipe), std::istreambuf_iterator<char>()};
 }
 
-/// Adapters of an earlier run become a part of what they stand beside. `open`: open_source(), or
-/// for a plan open_for_plan().
+/// Opens weights, with adapters of an earlier run merged into their linears. `open`:
+/// open_source(), or open_for_plan() for a plan.
 using OpenModel = std::unique_ptr<WeightsSource> (*)(const std::string& path);
 std::unique_ptr<WeightsSource> open_model(const std::string& path, OpenModel open = open_source) {
   return merge_adapters(open(path));
 }
 
-/// The deck inside a checkpoint that lies in no run directory may be a stranger's: the user names
+/// The deck inside a checkpoint that lies in no run directory may be foreign: the user names
 /// the folders that it would write to.
 void check_named(const CommandLine& line, const Options& options) {
   std::string unnamed;
@@ -59,8 +59,8 @@ void check_named(const CommandLine& line, const Options& options) {
                     unnamed);
 }
 
-/// runs/<deck's name> unless the deck or the command line say otherwise; a restart goes on where it
-/// was.
+/// Returns runs/<deck's name> unless the deck or the command line name another; a resumed run
+/// stays in its directory.
 std::string choose_directory(const CommandLine& line, const Options& options,
                              const std::string& restarted) {
   if (!line.restart.empty() && restarted.empty() && line.deck.empty()) check_named(line, options);
@@ -70,12 +70,12 @@ std::string choose_directory(const CommandLine& line, const Options& options,
   return (fs::path("runs") / fs::path(line.deck).stem()).string();
 }
 
-/// The deck that a checkpoint was written under, with what a command line says on top.
+/// Returns the deck of a checkpoint, with the overrides of a command line.
 Options deck_of(const StateSource& checkpoint, const std::vector<std::string>& overrides = {}) {
   return parse_deck(checkpoint.deck(), "the deck in " + checkpoint.describe(), overrides);
 }
 
-/// A run goes on with the batches that it would have had: its position counts them.
+/// Checks that a run resumes with the batches that it would have had: its position counts them.
 void check_same_batches(const Options& now, const Options& then, const StateSource& checkpoint) {
   if (checkpoint.position().step == 0) return;
   const auto refuse = [&](const std::string& key, const std::string& found,
@@ -92,7 +92,7 @@ void check_same_batches(const Options& now, const Options& then, const StateSour
   if (now.data.shuffle != then.data.shuffle)
     refuse("data.shuffle", now.data.shuffle ? "true" : "false",
            then.data.shuffle ? "true" : "false");
-  // Where the sets lie may change.
+  // The paths of the sets may change.
   const auto weights = [](const Options& options) {
     std::vector<double> all;
     for (const DataSource& set : options.data.train.sets) all.push_back(set.weight);
@@ -108,44 +108,32 @@ void check_same_batches(const Options& now, const Options& then, const StateSour
     refuse("data.train", text_of(weights(now)), text_of(weights(then)));
 }
 
-/// A run goes on with the model and weights of its checkpoint, whatever a deck beside it says. A
-/// command line that says otherwise is refused; one that says what the run began with, as a script
-/// does at every start, is not.
+/// Keeps the model and weights of the checkpoint, whatever the deck says. A command line that
+/// names others is refused; one that names those which the run began with, as a script does at
+/// every start, is not.
 void keep_weights(const CommandLine& line, Options& options, const Options& before,
                   const StateSource& checkpoint) {
-  const ModelOptions& then = before.model;
-  ModelOptions& now = options.model;
   std::string found;
-  const auto compare = [&](const std::string& key, bool is_same) {
-    if (!is_same && is_overridden(key, line.overrides)) found += (found.empty() ? "" : ", ") + key;
+  const auto keep = [&](const std::string& key, auto& now, const auto& then) {
+    if (now != then && is_overridden(key, line.overrides))
+      found += (found.empty() ? "" : ", ") + key;
+    now = then;
   };
-  compare("model.weights", now.weights == then.weights);
-  compare("model.config", now.config == then.config);
-  compare("model.load_modules", now.load_modules == then.load_modules);
-  compare("model.strict", now.strict == then.strict);
-  compare("model." + kDecoder + ".weights", options.llm.weights == before.llm.weights);
-  compare("model." + kDecoder + ".lora", options.llm.lora == before.llm.lora);
-  options.llm.weights = before.llm.weights;
-  options.llm.lora = before.llm.lora;
-  for (auto& [encoder, section] : options.encoders) {
-    const EncoderOptions& was = before.encoders[encoder];
-    compare("model." + encoder + ".weights", section.weights == was.weights);
-    compare("model." + encoder + ".placeholder", section.placeholder == was.placeholder);
-    compare("model." + encoder + ".projector", section.projector == was.projector);
-    compare("model." + encoder + ".feature_layer", section.feature_layer == was.feature_layer);
-    compare("model." + encoder + ".feature_norm", section.feature_norm == was.feature_norm);
-    compare("model." + encoder + ".lora", section.lora == was.lora);
-    section.weights = was.weights;
-    section.lora = was.lora;
-    section.placeholder = was.placeholder;
-    section.projector = was.projector;
-    section.feature_layer = was.feature_layer;
-    section.feature_norm = was.feature_norm;
+  keep("model.weights", options.model.weights, before.model.weights);
+  keep("model.config", options.model.config, before.model.config);
+  keep("model.load_modules", options.model.load_modules, before.model.load_modules);
+  keep("model.strict", options.model.strict, before.model.strict);
+  keep("model." + kDecoder + ".weights", options.llm.weights, before.llm.weights);
+  keep("model." + kDecoder + ".lora", options.llm.lora, before.llm.lora);
+  for (auto& [encoder, now] : options.encoders) {
+    const EncoderOptions& then = before.encoders[encoder];
+    keep("model." + encoder + ".weights", now.weights, then.weights);
+    keep("model." + encoder + ".placeholder", now.placeholder, then.placeholder);
+    keep("model." + encoder + ".projector", now.projector, then.projector);
+    keep("model." + encoder + ".feature_layer", now.feature_layer, then.feature_layer);
+    keep("model." + encoder + ".feature_norm", now.feature_norm, then.feature_norm);
+    keep("model." + encoder + ".lora", now.lora, then.lora);
   }
-  now.weights = then.weights;
-  now.config = then.config;
-  now.load_modules = then.load_modules;
-  now.strict = then.strict;
   if (found.empty()) return;
   throw DeckError(found +
                   " on a command line with -r, which goes on with the model and the weights "
@@ -155,7 +143,7 @@ void keep_weights(const CommandLine& line, Options& options, const Options& befo
                   "its own, with that checkpoint as model.weights");
 }
 
-/// The faults of a deck and, as far as it can be planned, those of its plan: all come out at once.
+/// Throws the faults of a deck together with those of its plan, as far as it can be planned.
 [[noreturn]] void throw_all_faults(const FaultyDeck& faulty, int ranks) {
   std::string faults = faulty.what();
   try {
@@ -166,7 +154,7 @@ void keep_weights(const CommandLine& line, Options& options, const Options& befo
   } catch (const PlanError& error) {
     faults += std::string("\n") + error.what();
   } catch (const Error&) {
-    // Weights that cannot be read are told when the deck is right.
+    // Weights that cannot be read are reported when the deck is right.
   }
   throw DeckError(faults);
 }
@@ -181,7 +169,7 @@ Options read_options(const CommandLine& line, const StateSource* checkpoint, int
   throw DeckError("no deck: give one with -i, or a run to go on with -r; zea -h lists all options");
 }
 
-/// Adapters of the deck's sections: new ones, or those of PEFT's directories.
+/// Returns the adapters of the deck's sections: new ones, or those of PEFT's directories.
 std::vector<NewAdapters> adapters_of(const Options& options, const ModelSpec& model) {
   std::vector<NewAdapters> adapters;
   std::map<std::string, std::set<std::string>> asked;  // modules of a directory
@@ -201,7 +189,7 @@ std::vector<NewAdapters> adapters_of(const Options& options, const ModelSpec& mo
   return adapters;
 }
 
-/// A language model, and the encoders of the deck's sections.
+/// Opens a language model, and the encoders of the deck's sections.
 std::unique_ptr<WeightsSource> open_parts(const Options& options, OpenModel open) {
   std::vector<ComposedPart> parts;
   for (const auto& [encoder, section] : options.encoders)
@@ -212,7 +200,7 @@ std::unique_ptr<WeightsSource> open_parts(const Options& options, OpenModel open
   return compose_source(std::move(parts), static_cast<uint64_t>(options.run.seed));
 }
 
-/// What a new run starts from, as far as the deck wants it.
+/// Opens the modules of a new run's weights that the deck names.
 std::unique_ptr<ModelSource> open_initial_weights(const Options& options, OpenModel open) {
   const ModelOptions& model = options.model;
   LoadOptions loading{.strict = model.strict,
@@ -221,7 +209,7 @@ std::unique_ptr<ModelSource> open_initial_weights(const Options& options, OpenMo
   if (model.load_modules != ModelOptions{}.load_modules) loading.modules = model.load_modules;
   loading.adapters = [&](const ModelSpec& of) { return adapters_of(options, of); };
   if (!options.llm.weights.empty()) {
-    loading.strict = false;  // no part has projectors; what else is missing was refused
+    loading.strict = false;  // no part has projectors; other missing tensors were refused
     return std::make_unique<ModelSource>(open_parts(options, open), "", loading);
   }
   return std::make_unique<ModelSource>(
@@ -266,7 +254,7 @@ Start read_start(const CommandLine& line, int ranks,
   }
   start.profile = read_profile(line, start.options.mesh.profile);
   start.directory = choose_directory(line, start.options, restarted);
-  // It goes into every checkpoint.
+  // The path goes into every checkpoint.
   if (start.options.run.mode == RunMode::Train && !is_utf8(start.directory))
     throw DeckError("the run directory " + printable(start.directory) +
                     " is not UTF-8; choose another with -d");
@@ -284,7 +272,7 @@ Start read_check(const CommandLine& line) {
   Start start;
   std::string restarted;
   if (line.deck.empty() && line.restart.empty()) {
-    // What a deck must name is not looked at.
+    // The required keys of a deck are not used.
     start.options = parse_deck("[model]\nweights = \"none\"\n[data]\ntrain = \"none\"\n",
                                "the command line", line.overrides);
     restarted = ".";

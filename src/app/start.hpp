@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run starts from, found out before ranks communicate: the command line's deck, and the
-// weights or the checkpoint that it names.
+// The start of a run, found before ranks communicate: the command line's deck, and the weights
+// or the checkpoint that it names.
 #pragma once
 
 #include <functional>
@@ -17,33 +17,33 @@
 
 namespace zea {
 
-/// What a run starts from: the deck, the weights or the checkpoint, and where it writes.
+/// Everything that a run starts from, and the directory that it writes to.
 struct Start {
   Options options;
   std::unique_ptr<ModelSource> weights;     ///< null with a checkpoint
   std::unique_ptr<StateSource> checkpoint;  ///< null for a new run
-  std::optional<Options> resumed;           ///< the deck that it was written under
+  std::optional<Options> resumed;           ///< the deck of the checkpoint
   std::string config_json;
-  std::string profile;  ///< what the file of mesh.profile holds
+  std::string profile;  ///< content of the file of mesh.profile
   std::string directory;
-  std::string note;  ///< of how the checkpoint was found
+  std::string note;  ///< how the checkpoint was found
 
-  /// The source of the engine's values.
+  /// Returns the source of the engine's values.
   const WeightsSource& source() const {
     if (checkpoint) return *checkpoint;
     return *weights;
   }
 };
 
-/// For `ranks` ranks, from the checkpoint that `restart` is, or else what -r names. The `reader` of
-/// the options is told as soon as they are known: opening what they name may take long. Throws
-/// DeckError with all faults at once, WeightsError.
+/// Reads the start for `ranks` ranks, from the checkpoint `restart`, or else the one that -r
+/// names. Calls `reader` with the options as soon as they are known: opening the files that
+/// they name may take long. Throws DeckError with all faults at once, WeightsError.
 Start read_start(const CommandLine& line, int ranks,
                  const std::optional<ResolvedCheckpoint>& restart = {},
                  const std::function<void(const Options&)>& reader = {});
 
-/// What zea --check-node needs of a start: options, and the run directory ("." without a deck), but
-/// neither model nor data. Throws DeckError.
+/// Returns the part of a start that zea --check-node needs: options and the run directory ("."
+/// without a deck), but neither model nor data. Throws DeckError.
 Start read_check(const CommandLine& line);
 
 }  // namespace zea

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// By what the listing says of the entry: to ask for each of thousands can take minutes.
+/// Uses the listing of the entry: a call for each of thousands can take minutes.
 bool is_ours(const fs::directory_entry& entry) {
   if (entry.is_symlink() || !entry.is_regular_file()) return false;
   std::string name = entry.path().filename().string();
@@ -27,7 +27,8 @@ bool is_ours(const fs::directory_entry& entry) {
   return name == kManifestFile || name == kViewFile || is_shard_name(name);
 }
 
-/// Killed afterwards, nothing looks complete that is not, and the next run removes it.
+/// If the process is killed afterwards, the directory does not look complete, and the next run
+/// removes it.
 std::string retire(const std::string& checkpoint, const OnRemoved& removed) {
   const std::string unfinished = checkpoint + detail::kUnfinishedSuffix;
   detail::remove_checkpoint(unfinished, removed);
@@ -35,7 +36,7 @@ std::string retire(const std::string& checkpoint, const OnRemoved& removed) {
   return unfinished;
 }
 
-/// Why a checkpoint cannot be used; empty when it can, as far as opening it tells.
+/// Says why a checkpoint cannot be opened; empty when it can.
 std::string fault_of(const std::string& checkpoint, const std::vector<DamagedCheckpoint>& damaged) {
   for (const DamagedCheckpoint& known : damaged)
     if (known.path == checkpoint) return known.fault;

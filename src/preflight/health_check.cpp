@@ -5,29 +5,29 @@
 #include <numeric>
 
 #include "comm/launch_order.hpp"
-#include "preflight/node_views.hpp"
-#include "preflight/verdict.hpp"
+#include "preflight/health_check.hpp"
 
 namespace zea {
 namespace {
 
-/// Of the median of the nodes: less is sick. Disks serve others, too, and vary more.
+/// Shares of the median of the nodes; less is sick. Disks serve others, too, and vary more.
 constexpr double kLeastLinkShare = 0.5, kLeastMemoryShare = 0.5, kLeastDiskShare = 0.25;
-/// Of the median: what firmware and kernels keep of memory that is the same.
+/// Share of the median that firmware and kernels may take of equal memory.
 constexpr double kSameMemoryShare = 0.05;
-/// NCCL and shared buffers begin with some of these.
+/// NCCL and shared buffers need some times this.
 constexpr int64_t kLeastSharedBytesOfRank = int64_t{32} << 20;
 constexpr int64_t kLeastDiskBytes = int64_t{1} << 30;
 constexpr double kMostClockSeconds = 1;
-/// Of two nodes that give different rates nobody knows which is as it should be.
+/// With fewer rates, nobody knows which of two nodes is as it should be.
 constexpr size_t kFewestRates = 3;
 constexpr int64_t kLeastOpenFiles = 1024;
 
-class Judge {
+class HealthCheck {
  public:
-  explicit Judge(const Measurements& measured) : measured_(measured), nodes_(views_of(measured)) {}
+  explicit HealthCheck(const Measurements& measured)
+      : measured_(measured), nodes_(views_of(measured)) {}
 
-  std::vector<Finding> judge() {
+  std::vector<Finding> findings() {
     for (const NodeView& node : nodes_) {
       look_at_gpus(node);
       look_at_files(node);
@@ -44,7 +44,7 @@ class Judge {
   }
 
  private:
-  /// Nodes of which the same is to be told are told of once.
+  /// Nodes with the same finding share it.
   void add(const NodeView& node, const std::string& found, const std::string& remedy,
            bool is_sick) {
     for (Finding& before : findings_)
@@ -73,10 +73,9 @@ class Judge {
   void compare_clocks();
   void check_sums();
   void compare_builds();
-  using Value = std::function<double(const NodeView&)>;
-  void compare_low(const Value& value, double share,
-                   const std::function<std::string(double)>& found, const std::string& remedy,
-                   size_t fewest = 1);
+  using Found = std::function<std::string(double value, double median)>;
+  void compare_low(const std::vector<double>& values, double share, const Found& found,
+                   const std::string& remedy, size_t fewest = 1);
   void compare_equal(const std::string& what,
                      const std::function<std::string(const RankFacts&)>& value,
                      const std::string& remedy, bool is_sick);
@@ -90,8 +89,8 @@ std::string known(int version, std::string (*text)(int)) {
   return version == 0 ? "" : text(version);
 }
 
-/// A driver that is missing or too old is the reason of what comes after it.
-void Judge::look_at_gpus(const NodeView& node) {
+/// A driver that is missing or too old explains all other faults.
+void HealthCheck::look_at_gpus(const NodeView& node) {
   if (!measured_.on_gpus) return;
   const RankFacts& first = node.first();
   const bool knows_driver = first.cuda_runtime > 0;
@@ -119,8 +118,8 @@ void Judge::look_at_gpus(const NodeView& node) {
          "look for an older one in LD_LIBRARY_PATH");
 }
 
-/// One lane of two that is missing halves what goes through.
-void Judge::look_at_link(const NodeView& node, const RankFacts& rank) {
+/// A missing lane of two halves the rate.
+void HealthCheck::look_at_link(const NodeView& node, const RankFacts& rank) {
   const PciLink& link = rank.gpu_link;
   if (link.share() == 1) return;
   const auto text = [](double speed, int lanes) {
@@ -133,14 +132,14 @@ void Judge::look_at_link(const NodeView& node, const RankFacts& rank) {
       link.share() <= kLeastLinkShare);
 }
 
-void Judge::look_at_files(const NodeView& node) {
+void HealthCheck::look_at_files(const NodeView& node) {
   const RankFacts& first = node.first();
   const int64_t needed = kLeastSharedBytesOfRank * static_cast<int64_t>(node.ranks.size());
   if (first.shared_free_bytes >= 0 && first.shared_free_bytes < needed)
     sick(node,
          "of the " + gib_text(first.shared_bytes) + " of /dev/shm " +
              gib_text(first.shared_free_bytes) + " are free, and its " +
-             std::to_string(node.ranks.size()) + " ranks want " + gib_text(needed),
+             std::to_string(node.ranks.size()) + " ranks need " + gib_text(needed),
          "remove what earlier jobs left there, or make it larger (containers: --shm-size)");
   if (!first.disk_fault.empty())
     sick(node, measured_.directory + " cannot be written: " + first.disk_fault,
@@ -152,8 +151,8 @@ void Judge::look_at_files(const NodeView& node) {
          "make room");
 }
 
-/// Ranks are free to share cores that are enough for all of them.
-void Judge::look_at_cores(const NodeView& node) {
+/// Ranks may share cores that are enough for all of them.
+void HealthCheck::look_at_cores(const NodeView& node) {
   std::map<std::vector<int>, int64_t> threads_on;
   std::map<int, int> sets_with;  // of each core
   for (const RankFacts* rank : node.ranks)
@@ -175,31 +174,30 @@ void Judge::look_at_cores(const NodeView& node) {
          "bind them otherwise (--cpu-bind, --bind-to)");
 }
 
-void Judge::look_at_limits(const NodeView& node) {
+void HealthCheck::look_at_limits(const NodeView& node) {
   const RankFacts& first = node.first();
   if (first.open_files >= 0 && first.open_files < kLeastOpenFiles)
     note(node, "a process may open " + std::to_string(first.open_files) + " files",
          "raise ulimit -n");
   if (first.locked_bytes >= 0 && (measured_.on_gpus || nodes_.size() > 1))
     note(node, "a process may lock " + gib_text(first.locked_bytes) + " of memory",
-         "fast networks want ulimit -l unlimited");
+         "fast networks need ulimit -l unlimited");
 }
 
-void Judge::compare_low(const Value& value, double share,
-                        const std::function<std::string(double)>& found, const std::string& remedy,
-                        size_t fewest) {
-  std::vector<double> values;
-  for (const NodeView& node : nodes_) values.push_back(value(node));
+/// Compares a value of each node with the median; -1: not measured. With fewer values than `fewest`
+/// a low one is only a note.
+void HealthCheck::compare_low(const std::vector<double>& values, double share, const Found& found,
+                              const std::string& remedy, size_t fewest) {
   const double median = median_of(values);
   const auto measured = std::ranges::count_if(values, [](double value) { return value > 0; });
   const bool is_sick = static_cast<size_t>(measured) >= fewest;
   for (size_t node = 0; node < nodes_.size(); ++node)
     if (values[node] >= 0 && values[node] < share * median)
-      add(nodes_[node], found(values[node]) + found(-median), remedy, is_sick);
+      add(nodes_[node], found(values[node], median), remedy, is_sick);
 }
 
-/// Nodes may have memory of different sizes: what is free is judged by what there is.
-void Judge::compare_memory() {
+/// Nodes may have memory of different sizes: free memory is compared as a share of all.
+void HealthCheck::compare_memory() {
   std::vector<double> sizes, shares;
   for (const NodeView& node : nodes_) {
     const auto all = static_cast<double>(node.first().memory_bytes);
@@ -225,51 +223,46 @@ void Judge::compare_memory() {
   }
 }
 
-void Judge::compare_sizes() {
+void HealthCheck::compare_sizes() {
   if (!measured_.on_gpus) return;
-  const auto most_visible = [](const NodeView& node) {
+  std::vector<double> visible;
+  for (const NodeView& node : nodes_) {
     int most = 0;
     for (const RankFacts* rank : node.ranks) most = std::max(most, rank->visible_gpus);
-    return static_cast<double>(most);
-  };
-  const auto gpus = [](double count) {
-    return count < 0 ? ", the median of the nodes " + std::to_string(std::lround(-count))
-                     : "it shows a rank " + std::to_string(std::lround(count)) + " GPUs";
-  };
+    visible.push_back(most);
+  }
   constexpr double kAll = 1;
-  compare_low(most_visible, kAll, gpus, "ask the administrators to look at its GPUs (nvidia-smi)");
+  const auto found = [](double count, double median) {
+    return "it shows a rank " + std::to_string(std::lround(count)) +
+           " GPUs, the median of the nodes " + std::to_string(std::lround(median));
+  };
+  compare_low(visible, kAll, found, "ask the administrators to look at its GPUs (nvidia-smi)");
 }
 
-void Judge::compare_rates() {
-  const auto rate = [](const std::string& what) {
-    return [what](double rate) {
-      return rate < 0 ? ", and the median of the nodes is " + rate_text(-rate)
-                      : what + rate_text(rate);
+void HealthCheck::compare_rates() {
+  const auto compare = [this](std::vector<double> rates, double share, const std::string& what,
+                              const std::string& look_at) {
+    for (double& rate : rates)
+      if (rate <= 0) rate = -1;
+    const auto found = [&](double rate, double median) {
+      return what + rate_text(rate) + ", and the median of the nodes is " + rate_text(median);
     };
+    compare_low(rates, share, found, "ask the administrators to look at " + look_at, kFewestRates);
   };
-  const auto of_list = [this](std::vector<double> rates) {
-    return [this, rates = std::move(rates)](const NodeView& node) {
-      const double found = rates[&node - nodes_.data()];
-      return found > 0 ? found : -1;  // not measured
-    };
-  };
-  const char* inside = measured_.links_on_gpus ? "its GPUs and the links between them (nvidia-smi "
-                                                 "topo -m, nvidia-smi nvlink -s)"
-                                               : "what else runs on it, and its memory";
-  compare_low(of_list(rates_inside(measured_)), kLeastLinkShare, rate("its ranks sum at "),
-              std::string("ask the administrators to look at ") + inside, kFewestRates);
-  compare_low(of_list(rates_across(measured_)), kLeastLinkShare,
-              rate("with the better of its neighbours it sums at "),
-              "ask the administrators to look at its network (ibstat, ethtool)", kFewestRates);
-  compare_low(
-      [](const NodeView& node) { return node.first().disk_rate > 0 ? node.first().disk_rate : -1; },
-      kLeastDiskShare, rate("it writes " + measured_.directory + " at "),
-      "ask the administrators to look at its mount", kFewestRates);
+  compare(rates_inside(measured_), kLeastLinkShare, "its ranks sum at ",
+          measured_.links_on_gpus ? "its GPUs and the links between them (nvidia-smi topo -m, "
+                                    "nvidia-smi nvlink -s)"
+                                  : "what else runs on it, and its memory");
+  compare(rates_across(measured_), kLeastLinkShare, "with the better of its neighbours it sums at ",
+          "its network (ibstat, ethtool)");
+  std::vector<double> disks;
+  for (const NodeView& node : nodes_) disks.push_back(node.first().disk_rate);
+  compare(disks, kLeastDiskShare, "it writes " + measured_.directory + " at ", "its mount");
 }
 
-/// Clocks are known beside that of the first node: the one that others are judged by is the first's
-/// as well, unless most others say that it is that one which is off.
-size_t Judge::usual_clock() const {
+/// Clocks are measured against that of the first node, which is the reference, unless most others
+/// show that it is the one which is off.
+size_t HealthCheck::usual_clock() const {
   const std::vector<NodeClock>& clocks = measured_.clocks;
   std::vector<size_t> order(clocks.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -281,7 +274,7 @@ size_t Judge::usual_clock() const {
   return is_first_off ? order[order.size() / 2] : 0;
 }
 
-void Judge::compare_clocks() {
+void HealthCheck::compare_clocks() {
   const size_t usual = measured_.clocks.empty() ? 0 : usual_clock();
   for (size_t node = 0; node < measured_.clocks.size(); ++node) {
     const NodeClock &clock = measured_.clocks[node], &other = measured_.clocks[usual];
@@ -296,8 +289,8 @@ void Judge::compare_clocks() {
   }
 }
 
-/// The smallest groups that were wrong say who is to blame.
-void Judge::check_sums() {
+/// The smallest groups with a wrong sum tell which node is to blame.
+void HealthCheck::check_sums() {
   const char* remedy = "ask the administrators to test its memory, GPUs and network";
   bool is_known = false;
   for (const LinkRate& link : measured_.inside)
@@ -323,9 +316,9 @@ void Judge::check_sums() {
                          "try again, and with fewer nodes, until one is found"});
 }
 
-void Judge::compare_equal(const std::string& what,
-                          const std::function<std::string(const RankFacts&)>& value,
-                          const std::string& remedy, bool is_sick) {
+void HealthCheck::compare_equal(const std::string& what,
+                                const std::function<std::string(const RankFacts&)>& value,
+                                const std::string& remedy, bool is_sick) {
   std::map<std::string, std::vector<const NodeView*>> nodes_with;
   for (const NodeView& node : nodes_)
     if (const std::string found = value(node.first()); !found.empty())  // it is known
@@ -344,7 +337,7 @@ void Judge::compare_equal(const std::string& what,
             remedy, is_sick);
 }
 
-void Judge::compare_builds() {
+void HealthCheck::compare_builds() {
   const char* one_build = "start the same program on all nodes (is its folder the same there?)";
   const auto field = [](std::string RankFacts::*member) {
     return [member](const RankFacts& facts) { return facts.*member; };
@@ -368,8 +361,8 @@ void Judge::compare_builds() {
 
 }  // namespace
 
-std::vector<Finding> judge(const Measurements& measured) {
-  return Judge(measured).judge();
+std::vector<Finding> check_health(const Measurements& measured) {
+  return HealthCheck(measured).findings();
 }
 
 bool has_sick(const std::vector<Finding>& findings) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "preflight/node_views.hpp"
+#include "preflight/measurements.hpp"
 
 #include <algorithm>
 
@@ -8,11 +8,23 @@
 namespace zea {
 namespace {
 
-/// The rest is what CUDA itself takes; of a small one a desktop may take more.
+/// CUDA itself takes the rest; on a small GPU a desktop may take more.
 constexpr double kLeastGpuFreeShare = 0.8;
 constexpr int64_t kUsualGpuBytes = int64_t{4} << 30;
 
 }  // namespace
+
+std::vector<std::vector<std::pair<int, int>>> pair_rounds(int nodes) {
+  std::vector<std::vector<std::pair<int, int>>> rounds;
+  const int pairs = nodes > 2 ? nodes : nodes - 1;
+  for (int first = 0; first < pairs; ++first) {
+    const bool is_last_of_odd = nodes > 2 && nodes % 2 == 1 && first == nodes - 1;
+    const size_t round = is_last_of_odd ? 2 : first % 2;
+    if (rounds.size() <= round) rounds.resize(round + 1);
+    rounds[round].emplace_back(first, (first + 1) % nodes);
+  }
+  return rounds;
+}
 
 bool is_gpu_taken(const RankFacts& rank) {
   return static_cast<double>(rank.gpu_free_bytes) <

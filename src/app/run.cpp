@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "app/launch.hpp"
+#include "app/run.hpp"
 
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -14,12 +13,9 @@
 #include <utility>
 
 #include "app/answer.hpp"
-#include "app/build_text.hpp"
-#include "app/start.hpp"
 #include "checkpoint/load_weights.hpp"
 #include "comm/agree.hpp"
 #include "comm/node_cores.hpp"
-#include "comm/node_memory.hpp"
 #include "comm/recorded_collectives.hpp"
 #include "core/system.hpp"
 #include "core/text.hpp"
@@ -34,21 +30,17 @@
 #include "kernels/matmul.hpp"
 #include "parallel/device.hpp"
 #include "parallel/device_memory.hpp"
-#include "preflight/measure_nodes.hpp"
-#include "preflight/verdict.hpp"
+#include "train/evaluate.hpp"
 #include "train/run_directory.hpp"
 #include "train/trainer.hpp"
 #include "train/training_data.hpp"
-#include "watch/watchdog.hpp"
 
 namespace zea {
 namespace {
 
-/// For reading the deck and opening what it names, before it is known how long the run may stand
-/// still.
+/// Limit for reading the deck and opening the files that it names, before run.watchdog_seconds
+/// is known.
 constexpr double kStartSeconds = 1800;
-/// For what zea --check-node does at a time.
-constexpr double kCheckSeconds = 180;
 
 /// A new run does not mix its checkpoints with those of an earlier one.
 void check_no_checkpoints(const std::string& directory) {
@@ -59,7 +51,8 @@ void check_no_checkpoints(const std::string& directory) {
                     "); go on with -r " + directory + ", or choose another directory with -d");
 }
 
-/// A run that goes on elsewhere does not either: it would remove those that are older than its own.
+/// A run that resumes in another directory must not mix checkpoints either: it would remove
+/// those that are older than its own.
 void check_own_checkpoints(const std::string& directory, const StateSource& from) {
   for (const CheckpointEntry& entry : list_checkpoints(directory + "/checkpoints"))
     if (const std::optional<std::string> run = run_id_of(entry.path); run && *run != from.run_id())
@@ -76,7 +69,7 @@ std::string make_run_id(Collectives& control) {
   return formatted("%016lx", static_cast<unsigned long>(id));
 }
 
-/// Thrown by all ranks when what they read of a checkpoint is damaged.
+/// Thrown by all ranks when data of a checkpoint is damaged.
 struct UnreadableCheckpoint : WeightsError {
   UnreadableCheckpoint(std::string checkpoint, const std::string& message)
       : WeightsError(message), path(std::move(checkpoint)) {}
@@ -92,34 +85,9 @@ TrainPosition resume(Engine& engine, Collectives& control, const StateSource& ch
   }
 }
 
-/// The ranks of a run under the plan's numbers, and who watches them: what each rank of this node
-/// is doing stands in memory that the watchdogs of all of them read.
-struct WatchedRanks {
-  WatchedRanks(Communicator of_plan, const World& world, const Start& start, const GiveUp& give_up)
-      : ranks(std::move(of_plan)),
-        records(NodeMemory::build(ranks, static_cast<int64_t>(ActionRecord::memory_bytes()),
-                                  world.node_of_rank()[world.rank()])),
-        record(records.own()),
-        real_control(make_mpi_collectives(ranks)),
-        control(make_recorded_collectives(*real_control, record, "control")) {
-    const double deadline = start.options.run.watchdog_seconds;
-    if (deadline > 0)
-      watchdog.emplace(records, record,
-                       WatchdogOptions{deadline, start.directory, ranks.size(), give_up});
-  }
-
-  bool is_root() const { return ranks.rank() == 0; }
-
-  Communicator ranks;
-  NodeMemory records;
-  ActionRecord record;
-  std::unique_ptr<Collectives> real_control, control;
-  std::optional<Watchdog> watchdog;
-};
-
 struct OpenedDevice {
   at::Device device = at::kCPU;
-  std::string gpu;  ///< as its maker calls it; empty: none
+  std::string gpu;  ///< name of the maker; empty: none
 };
 
 OpenedDevice open_device_of(const Start& start, WatchedRanks& ranks, const World& world) {
@@ -135,7 +103,7 @@ OpenedDevice open_device_of(const Start& start, WatchedRanks& ranks, const World
   return opened;
 }
 
-/// TFLOP/s of all ranks together; 0: of one it is not known. Collective.
+/// Returns the peak TFLOP/s of all ranks together; 0: that of one is not known. Collective.
 double peak_of_ranks(const Plan& plan, const std::string& gpu, WatchedRanks& ranks, Log& log) {
   const double own = peak_tflops(plan, gpu);
   double all = own, least = own;
@@ -147,7 +115,8 @@ double peak_of_ranks(const Plan& plan, const std::string& gpu, WatchedRanks& ran
   return all;
 }
 
-/// Tokenizer and the like, for whoever makes a model of the run where its weights came from is not.
+/// Copies tokenizer and processor files, for exports on machines without the source of the
+/// weights.
 void keep_companions(const Start& start) {
   if (start.weights)
     return write_companions(*start.weights, start.directory + "/" + kCompanionFolder);
@@ -158,7 +127,7 @@ void keep_companions(const Start& start) {
     write_companions(*start.checkpoint, start.directory + "/" + kCompanionFolder);
 }
 
-/// The root rank makes and locks it; no other run writes there from then on.
+/// The root rank makes and locks the directory; no other run writes there from then on.
 void open_directory(const Start& start, WatchedRanks& ranks,
                     std::optional<RunDirectory>& directory) {
   const ActionRecord::Action action(ranks.record, "open the run directory");
@@ -166,7 +135,8 @@ void open_directory(const Start& start, WatchedRanks& ranks,
     directory.emplace(start.directory);
     if (ranks.watchdog) {
       ranks.watchdog->clear_directory();
-      // At once: a rank that hangs from here on keeps all from agreeing, and its report is a file.
+      // At once: a rank that hangs from here on keeps all from agreeing, and its report
+      // needs the directory.
       ranks.watchdog->use_directory();
     }
     if (start.options.run.mode != RunMode::Train) return;
@@ -189,7 +159,7 @@ Log open_log(const Start& start, WatchedRanks& ranks) {
   return {ranks.is_root(), start.directory + "/log.txt"};
 }
 
-/// Nodes that do not see each other's files cannot tell each other that they go on. Collective.
+/// Nodes that do not see each other's files cannot exchange heartbeats. Collective.
 std::string note_of_directory(const Start& start, WatchedRanks& ranks) {
   int64_t cut_off = ranks.watchdog && !ranks.watchdog->sees_first_node();
   ranks.control->all_reduce(&cut_off, 1, DType::Int64, ReduceOp::Sum).wait();
@@ -226,7 +196,7 @@ RunData open_data(const Start& start, const Plan& plan, WatchedRanks& ranks, Log
   return data;
 }
 
-/// Describes the first steps' samples, on the root rank. Collective.
+/// Describes the samples of the first steps, on the root rank. Collective.
 std::string describe_samples(const Start& start, const Plan& plan, const RankOrder& order,
                              const RunData& data, WatchedRanks& ranks) {
   const ActionRecord::Action action(ranks.record, "plan the first steps");
@@ -239,14 +209,14 @@ std::string describe_samples(const Start& start, const Plan& plan, const RankOrd
   return text;
 }
 
-/// For each rank of this node. Collective.
+/// Returns the cores per rank of this node. Collective.
 double count_cores(WatchedRanks& ranks, const World& world) {
   const ActionRecord::Action action(ranks.record, "count the cores");
   return cores_per_rank(world);
 }
 
-/// The values that the run begins with. Nothing else wants `cores` yet, so that run.threads, which
-/// are one where a GPU computes, do not bound it.
+/// Loads the values that the run begins with. Nothing else uses `cores` yet, so run.threads,
+/// which is 1 where a GPU computes, does not limit it.
 TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, int cores, Log& log) {
   const ActionRecord::Action action(ranks.record, "load the weights");
   if (start.checkpoint) {
@@ -263,7 +233,8 @@ TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, int 
   return {};
 }
 
-/// Those behind what the run goes on from, once that was read: it writes them anew.
+/// Sets aside checkpoints of later steps, once that of the restart was read: the run writes
+/// them anew.
 void clear_later_steps(const Start& start, const TrainPosition& position, WatchedRanks& ranks,
                        Log& log) {
   std::vector<std::string> aside;
@@ -273,7 +244,7 @@ void clear_later_steps(const Start& start, const TrainPosition& position, Watche
     log.warn("a later checkpoint is set aside, since the run goes on before it: " + path);
 }
 
-/// How this rank, which has so many cores, loads samples.
+/// Returns how this rank, with so many cores, loads samples.
 LoaderOptions loading_here(const Plan& plan, int rank, double cores) {
   LoaderOptions loading = loading_on(plan, rank);
   if (plan.options.data.decoding_threads == 0 && !plan.model.encoders.empty())
@@ -281,7 +252,7 @@ LoaderOptions loading_here(const Plan& plan, int rank, double cores) {
   return loading;
 }
 
-/// What of the data set is computed once.
+/// Reads or computes cached features.
 FeatureCaches keep_features(const Start& start, WatchedRanks& ranks, Engine& engine,
                             const Dataset& train, const LoaderOptions& loading, Log& log) {
   const ActionRecord::Action action(ranks.record, "cache features");
@@ -293,14 +264,15 @@ FeatureCaches keep_features(const Start& start, WatchedRanks& ranks, Engine& eng
                          .log = log});
 }
 
-/// What starts of one run have in common: the later ones pass over what was found to be damaged.
+/// State that all starts of one run share: later ones pass over damaged checkpoints.
 struct Starts {
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
   std::vector<DamagedCheckpoint> damaged;
-  std::optional<StopSignals> signals;  ///< heard from the first on: a request holds for all
+  std::optional<StopSignals> signals;  ///< from the first start on: a request holds for all
 };
 
-/// What -r names, as the root rank sees it: others may see less of a file system that they share.
+/// Returns the checkpoint that -r names, as the root rank sees it: other ranks may see less of
+/// a shared file system.
 std::optional<ResolvedCheckpoint> find_restart(const CommandLine& line, const Starts& starts,
                                                Collectives& control) {
   if (line.restart.empty()) return std::nullopt;
@@ -310,7 +282,8 @@ std::optional<ResolvedCheckpoint> find_restart(const CommandLine& line, const St
                             .note = all_gather_texts(control, found.note)[0]};
 }
 
-/// Of an evaluation by itself: the wall limit leaves twice the time that the last batch took.
+/// For evaluation-only runs: returns whether to leave, with twice the time of the last batch
+/// before the wall limit.
 std::function<bool()> leaves_between_batches(StopRequest& stop, Log& log) {
   return [&stop, &log, last = stop.elapsed_seconds()]() mutable {
     const double now = stop.elapsed_seconds();
@@ -320,11 +293,10 @@ std::function<bool()> leaves_between_batches(StopRequest& stop, Log& log) {
   };
 }
 
-/// A run on ranks: everything is made here, in order, and handed to the loop. `rank` becomes this
-/// rank's number in the plan.
-ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_bytes, Starts& starts,
-                  const GiveUp& give_up, int& rank) {
-  std::optional<std::jthread> start_limit = limit_start(kStartSeconds, give_up);
+/// Makes everything in order and hands it to the loop.
+ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, Starts& starts) {
+  const World& world = job.world;
+  std::optional<std::jthread> start_limit = limit_start(kStartSeconds, job.give_up);
   const auto heed_options = [&start_limit](const Options& options) {
     if (options.run.watchdog_seconds == 0) start_limit.reset();
   };
@@ -336,10 +308,10 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   const Plan plan =
       make_fitting_plan(start.options, start.config_json, world.size(), start.profile);
   const RankOrder order = order_ranks(plan.mesh, world.node_of_rank(), plan.options.mesh.order);
-  // From here on this rank is the logical one of its place; nothing below knows another number.
+  // From here on this rank has the number of its place in the plan.
   if (!order.is_identity()) all = all.reordered(order.logical_of_world[world.rank()], "ranks");
-  rank = all.rank();
-  WatchedRanks ranks(std::move(all), world, start, give_up);
+  job.rank = all.rank();
+  WatchedRanks ranks(std::move(all), job, start);
   start_limit.reset();
   // From here on signals are requests, and the wall limit runs: loading may take long.
   if (!starts.signals) starts.signals.emplace();
@@ -362,7 +334,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   if (const auto note = note_of_nodes(*ranks.control, of_node); !note.empty()) log.warn(note);
   const double cores = count_cores(ranks, world);
   const TrainPosition position = load(start, ranks, engine, static_cast<int>(cores), log);
-  const LoaderOptions loading = loading_here(plan, rank, cores);
+  const LoaderOptions loading = loading_here(plan, job.rank, cores);
   if (start.options.run.mode != RunMode::Train) {
     const EvaluationOutput output{.step = position.step,
                                   .seconds = stop.elapsed_seconds(),
@@ -402,38 +374,30 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
       .run();
 }
 
-/// --check-node: what every node is like, told by rank 0; all ranks end alike.
-ExitCode check_nodes(const CommandLine& line, World& world, const GiveUp& give_up) {
-  std::optional<std::jthread> start_limit = limit_start(kCheckSeconds, give_up);
-  Communicator all = world.communicator();
-  Start start;
-  agree(*make_mpi_collectives(all), [&] { start = read_check(line); });
-  double& deadline = start.options.run.watchdog_seconds;
-  deadline = std::min(deadline, kCheckSeconds);
-  WatchedRanks ranks(std::move(all), world, start, give_up);
-  start_limit.reset();
-  const Measurements measured =
-      measure_nodes(world, {start.options.run, start.directory, version()}, ranks.record);
-  int64_t is_sick = 0;
-  if (ranks.is_root()) {
-    const std::vector<Finding> findings = judge(measured);
-    std::fputs(printable(report(measured, findings)).c_str(), stdout);
-    is_sick = has_sick(findings);
-  }
-  ranks.control->broadcast(&is_sick, 1, DType::Int64, 0).wait();
-  return is_sick != 0 ? ExitCode::SickNode : ExitCode::Done;
+}  // namespace
+
+WatchedRanks::WatchedRanks(Communicator of_plan, const Job& job, const Start& start)
+    : ranks(std::move(of_plan)),
+      records(NodeMemory::build(ranks, static_cast<int64_t>(ActionRecord::memory_bytes()),
+                                job.world.node_of_rank()[job.world.rank()])),
+      record(records.own()),
+      real_control(make_mpi_collectives(ranks)),
+      control(make_recorded_collectives(*real_control, record, "control")) {
+  const double deadline = start.options.run.watchdog_seconds;
+  if (deadline > 0)
+    watchdog.emplace(records, record,
+                     WatchdogOptions{deadline, start.directory, ranks.size(), job.give_up});
 }
 
-/// Damage in the data of a checkpoint shows when it is read: a run then goes on from the newest one
-/// that is whole.
-ExitCode run(const CommandLine& line, World& world, const GiveUp& give_up, int& rank) {
+/// Damaged data of a checkpoint shows when it is read: the run then resumes from the newest
+/// whole one.
+ExitCode run(const CommandLine& line, Job& job) {
   const KernelRuntime kernels;
-  if (line.check_node) return check_nodes(line, world, give_up);
   TensorBytes tensor_bytes;  // outlives all tensors
   Starts starts;
   for (;;) {
     try {
-      return run_from(line, world, tensor_bytes, starts, give_up, rank);
+      return run_from(line, job, tensor_bytes, starts);
     } catch (const UnreadableCheckpoint& error) {
       if (names_checkpoint(line.restart)) throw;
       starts.damaged.push_back({error.path, error.what()});
@@ -443,23 +407,6 @@ ExitCode run(const CommandLine& line, World& world, const GiveUp& give_up, int& 
                          "; take fewer tokens at once (data.row_tokens), or more ranks");
     }
   }
-}
-
-}  // namespace
-
-bool answers_without_ranks(int argc, const char* const* argv) {
-  try {
-    const CommandLine line = parse_command_line(argc, argv);
-    return line.show_help || line.show_version || line.show_build || line.show_manual ||
-           line.plan_only || !line.profile.empty();
-  } catch (const DeckError&) {
-    return false;  // told by the root rank
-  }
-}
-
-ExitCode launch(int argc, const char* const* argv, World* world, const GiveUp& give_up, int& rank) {
-  const CommandLine line = parse_command_line(argc, argv);
-  return world ? run(line, *world, give_up, rank) : answer(line);
 }
 
 }  // namespace zea
