@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "io/weights_source.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 

@@ -180,7 +180,7 @@ void write(const ConsolidateOptions& options, std::unique_ptr<WeightsSource> fou
   const auto source = keeps_state(options) ? std::move(found) : merge_adapters(std::move(found));
   // Tokenizer and other texts come from the source, or from where the user says.
   std::optional<WithCompanions> with;
-  if (!options.companions.empty()) with.emplace(*source, open_source(options.companions));
+  if (!options.companions.empty()) with.emplace(*source, open_weights(options.companions));
   const WeightsSource& model = with ? *with : *source;
   std::vector<ModelPart> parts;
   if (writes_model_directory(options)) parts = parts_of(model);
@@ -196,7 +196,7 @@ void write(const ConsolidateOptions& options, std::unique_ptr<WeightsSource> fou
 void run(const ConsolidateOptions& options) {
   check_options(options);
   read_newest(options.source, DamagedNewest::PassOver, [&](const std::string& path) {
-    auto source = open_source(path);
+    auto source = open_weights(path);
     const auto* state = dynamic_cast<const StateSource*>(source.get());
     const std::string note = state ? state->note() : "", text = describe_copy(*source, options);
     write(options, std::move(source));

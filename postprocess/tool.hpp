@@ -21,7 +21,7 @@
 #include "core/error.hpp"
 #include "core/printable.hpp"
 #include "deck/manual.hpp"
-#include "io/pieces.hpp"
+#include "zea/copy.hpp"
 
 namespace zea {
 

@@ -2,9 +2,9 @@
 // Answers on one process, without MPI: help, build, measured costs, plans.
 #pragma once
 
-#include "app/start.hpp"
 #include "core/error.hpp"
 #include "estimate/step_samples.hpp"
+#include "library/start.hpp"
 #include "train/training_data.hpp"
 
 namespace zea {

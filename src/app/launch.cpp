@@ -15,7 +15,6 @@
 
 #include "app/answer.hpp"
 #include "app/build_text.hpp"
-#include "app/start.hpp"
 #include "checkpoint/load_weights.hpp"
 #include "comm/agree.hpp"
 #include "comm/node_cores.hpp"
@@ -34,6 +33,7 @@
 #include "io/model_files.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "kernels/matmul.hpp"
+#include "library/start.hpp"
 #include "parallel/device.hpp"
 #include "parallel/tensor_bytes.hpp"
 #include "preflight/measure_nodes.hpp"

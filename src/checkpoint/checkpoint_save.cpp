@@ -8,13 +8,13 @@
 #include <filesystem>
 
 #include "checkpoint/held_boxes.hpp"
-#include "checkpoint/retention.hpp"
 #include "checkpoint/save_manifest.hpp"
 #include "checkpoint/slow_wait.hpp"
 #include "comm/agree.hpp"
 #include "core/error.hpp"
 #include "files/durable_file.hpp"
 #include "io/checkpoint.hpp"
+#include "io/retention.hpp"
 
 namespace zea::detail {
 namespace {

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_save.hpp"
-#include "checkpoint/retention.hpp"
 #include "checkpoint/slow_wait.hpp"
 #include "comm/agree.hpp"
 #include "core/error.hpp"
 #include "io/checkpoint.hpp"
+#include "io/retention.hpp"
 
 namespace zea {
 

@@ -7,7 +7,7 @@
 
 #include "checkpoint/held_boxes.hpp"
 #include "core/error.hpp"
-#include "io/pieces.hpp"
+#include "zea/copy.hpp"
 
 namespace zea::detail {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <string>
 
-#include "io/weights_source.hpp"
 #include "schedule/plan.hpp"
+#include "zea/weights.hpp"
 
 namespace zea::detail {
 

@@ -12,6 +12,7 @@
 
 #include "layout/sample_index.hpp"
 #include "spec/model_spec.hpp"
+#include "zea/dataset.hpp"
 
 namespace zea {
 
@@ -104,14 +105,6 @@ struct Sample {
 std::string sample_words(const Sample& sample);
 /// " (a.jpg)", the file of the item of that number; empty where it is not known.
 std::string item_file(const Sample& sample, size_t number);
-
-/// What labels and tokens are called; each may be empty.
-struct DatasetTexts {
-  std::vector<std::string> classes;      ///< by label
-  std::vector<std::string> token_bytes;  ///< of each token id
-  /// What special tokens, which have no bytes, are called ("<|im_end|>"): of each token id.
-  std::vector<std::string> special_texts;
-};
 
 class Dataset {
  public:

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "io/weights_source.hpp"
 #include "spec/config_error.hpp"
 #include "spec/model_spec.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 

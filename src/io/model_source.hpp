@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "io/weights_source.hpp"
 #include "spec/adapters.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 

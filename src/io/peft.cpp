@@ -130,7 +130,7 @@ std::string linear_name(const ModelSpec& model, const std::string& module,
   return module + ".encoder." + canonical_vit_name(tower_parameter_name(running, is_audio));
 }
 
-std::unique_ptr<WeightsSource> open_weights(const std::string& directory) {
+std::unique_ptr<WeightsSource> open_adapter_file(const std::string& directory) {
   const auto has = [&](const char* name) { return names_entry(directory + "/" + name); };
   const std::string found = directory + ": has no " + kPeftWeights;
   if (!names_entry(directory))
@@ -151,7 +151,7 @@ class PeftAdapter : public WeightsSource {
               const std::set<std::string>& asked)
       : directory_(directory),
         asked_(asked),
-        file_(open_weights(directory)),
+        file_(open_adapter_file(directory)),
         config_(read_model_text(directory + "/" + kPeftConfig), directory + "/" + kPeftConfig),
         lora_(config_.lora()) {
     for (const TensorInfo& tensor : file_->tensors()) take(tensor, model, module);

@@ -11,7 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "io/weights_source.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 

@@ -11,9 +11,9 @@
 #include "io/checkpoint.hpp"
 #include "io/model_files.hpp"
 #include "io/pieces.hpp"
-#include "io/state_source.hpp"
 #include "io/strict_json.hpp"
 #include "io/tensor_request.hpp"
+#include "zea/checkpoint.hpp"
 
 namespace zea {
 namespace {

@@ -12,8 +12,8 @@
 #include "data/dataset.hpp"
 #include "data/loader.hpp"
 #include "io/manifest.hpp"
-#include "io/weights_source.hpp"
 #include "schedule/plan.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 
