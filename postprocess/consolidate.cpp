@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// zea-consolidate: the shards of a checkpoint (or a weights file) put together to one model for
-// others to load, or cut anew for another number of ranks. Memory is bounded by an option, not by
-// the model.
+// zea-consolidate: joins the shards of a checkpoint (or a weights file) to one model for others to
+// load, or reshards them for another number of ranks. Memory is bounded by an option, not by the
+// model.
 #include <cstdio>
 #include <set>
 
@@ -76,7 +76,7 @@ WrittenTensors written_tensors(const ConsolidateOptions& options, const WeightsS
   return {tensors, said + "\n"};
 }
 
-/// Which step, layout and element types are taken, and where they go.
+/// Describes the step, layout and element types that are copied, and the target.
 std::string describe_copy(const WeightsSource& source, const ConsolidateOptions& options) {
   std::string text = "took " + source.describe() + ": ";
   if (const auto* state = dynamic_cast<const StateSource*>(&source))

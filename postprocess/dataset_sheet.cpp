@@ -31,7 +31,7 @@ class Sheet {
     image_.pixels.assign(static_cast<size_t>(3 * image_.height * image_.width), kPaper);
   }
 
-  /// Of a sample without a picture, or with one that does not decode, a grey square.
+  /// Draws a picture, or a grey square for a sample without one, or with one that does not decode.
   void draw(int64_t cell, int64_t id, const Picture& picture) {
     const int64_t top = kGap + cell / kColumns * kCellHeight;
     const int64_t left = kGap + cell % kColumns * (kCell + kGap);

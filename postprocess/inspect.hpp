@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What zea-inspect shows of each kind of file, on stdout.
+// Prints each kind of file for zea-inspect, on stdout.
 #pragma once
 
 #include <optional>

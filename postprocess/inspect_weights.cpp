@@ -49,7 +49,7 @@ std::string norm_text(const WeightsSource& source, const TensorInfo& tensor,
                    summary.smallest, summary.largest);
 }
 
-/// Of a weights file that a run can go on from.
+/// Prints the run's state in a weights file that a run can go on from.
 void inspect_state(const StateSource& state, const InspectOptions& options) {
   print_position(state);
   int64_t trained = 0;

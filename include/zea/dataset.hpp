@@ -23,7 +23,7 @@ struct DatasetItem {
   bool raw = false;
   int64_t height = 0, width = 0;  ///< in pixels; 0: not known
   int64_t channels = 0;           ///< of raw images: 1 or 3
-  /// Of sound: samples per second; 0: not known. Of a video: frames in 1000 seconds; 0: not known.
+  /// Samples of sound per second, or a video's frames in 1000 seconds; 0: not known.
   int64_t rate = 0;
   int64_t samples = 0;                   ///< of sound; 0: not known
   std::vector<int64_t> frame_ends = {};  ///< of a video: where each frame ends in `bytes`

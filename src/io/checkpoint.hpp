@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which checkpoints there are. One is complete when it has its final name and a manifest inside;
-// only such are ever listed. Their contents are not looked at.
+// Lists checkpoints and opens one. A checkpoint is complete when it has its final name and a
+// manifest inside; only such are listed, without a look at their contents.
 #pragma once
 
 #include <cstdint>
@@ -35,9 +35,9 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& directory);
 /// The run directory of a checkpoint in its checkpoints/; empty for one that lies elsewhere.
 std::string run_of_checkpoint(const std::string& checkpoint);
 
-// A complete checkpoint as a source of tensors: any box of any state, put together from whatever
-// pieces hold it, each block checked against its hash when it is read, and the rest of a file when
-// it is first opened. Serves resume at any layout, consolidate and inspect.
+// A complete checkpoint as a source of tensors: reads any box of any state from the pieces that
+// hold it. Each block is checked against its hash when it is read, and the rest of a file when it
+// is first opened.
 
 class H5File;
 class PieceReader;
@@ -56,7 +56,7 @@ class CheckpointSource : public StateSource {
   const TrainPosition& position() const override { return manifest_.position; }
   const std::string& deck() const override { return manifest_.deck; }
   std::string note() const override;
-  /// Those of the run in whose checkpoints/ it lies.
+  /// Returns the companions of the run in whose checkpoints/ the checkpoint lies.
   std::vector<std::string> companions() const override;
   std::string companion(const std::string& name) const override;
   std::vector<std::string> states(const std::string& name) const override;

@@ -16,9 +16,9 @@
 namespace zea {
 namespace {
 
-/// Of a linear's name or of its last words. Short, so that its parts do not stand too deep in each
-/// other, without counts, which would make it long, or numbers of groups, which std::regex reads of
-/// any length, and matched in a time that grows with both lengths alone: strangers wrote it.
+/// Whether the pattern `words` matches a linear's name or its last words. Patterns come from
+/// strangers, so they are short, without counts and numbered groups, which std::regex expands or
+/// nests without limit, and matching takes a time that grows with both lengths alone.
 bool matches(const std::string& name, const std::string& words, const std::string& where) {
   constexpr size_t kMostWords = 256;
   const auto is_group_number = [](char before, char digit) {

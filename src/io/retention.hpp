@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the complete checkpoints (io/checkpoint_list.hpp) to resume from, and which to delete.
-// One process.
+// Chooses the complete checkpoint to resume from, and deletes old ones. One process.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,8 @@ using OnRemoved = std::function<void()>;
 /// read. One with a bad manifest, or with files of somebody else in it, is neither counted nor
 /// deleted. Throws StorageError.
 void keep_newest(const std::string& directory, int64_t keep);
-/// What goes away has no name any more under which it would look complete.
+/// Checkpoints that are about to be deleted: they no longer have a name under which they would look
+/// complete.
 struct RetiredCheckpoints {
   std::vector<std::string> directories;  ///< as they are called now
   std::string fault;                     ///< of the first that keeps its name; empty: none does
@@ -59,8 +59,8 @@ struct DamagedCheckpoint {
 /// Whether `path` is a checkpoint or a file itself: that one is meant, and no other.
 bool names_checkpoint(const std::string& path);
 
-/// What `path` names; or, where it is a run directory (or its checkpoints/), the newest checkpoint
-/// there that can be opened and is none of `damaged`. Throws WeightsError when there is none.
+/// Resolves `path`: a checkpoint, or of a run directory (or its checkpoints/) the newest checkpoint
+/// that can be opened and is none of `damaged`. Throws WeightsError when there is none.
 ResolvedCheckpoint resolve_checkpoint(const std::string& path,
                                       const std::vector<DamagedCheckpoint>& damaged = {});
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every weights source does with a request: find the tensor or name its nearest neighbours,
-// compare shapes, convert element types in bounded memory, and refuse values that are not finite.
+// Requests to a weights source: finds the tensor or its nearest names, compares shapes, converts
+// element types in bounded memory, and refuses values that are not finite.
 #pragma once
 
 #include <functional>

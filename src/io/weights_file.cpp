@@ -70,7 +70,7 @@ class WeightsFile : public WeightsSource {
   }
 
  private:
-  /// Of other names there is none: they would become files, of whatever place they say.
+  /// Takes companions alone: any other name would become a file at whatever path it says.
   void add_companion(std::string name) {
     if (is_companion(name)) companions_.push_back(std::move(name));
   }

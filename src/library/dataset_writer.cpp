@@ -81,7 +81,7 @@ DatasetItem frame_of(const DatasetItem& video, size_t number) {
   return frame;
 }
 
-/// What the file's arrays hold of an image, a frame or a clip.
+/// An image, a frame or a clip, as a row of the file's arrays.
 struct ItemRow {
   std::vector<uint8_t> bytes;
   Modality modality;

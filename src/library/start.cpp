@@ -212,7 +212,7 @@ std::unique_ptr<WeightsSource> open_parts(const Options& options, OpenModel open
   return compose_source(std::move(parts), static_cast<uint64_t>(options.run.seed));
 }
 
-/// What a new run starts from, as far as the deck wants it.
+/// Opens the initial weights of a new run, as far as the deck wants them.
 std::unique_ptr<ModelSource> open_initial_weights(const Options& options, OpenModel open) {
   const ModelOptions& model = options.model;
   LoadOptions loading{.strict = model.strict,
@@ -284,7 +284,7 @@ Start read_check(const CommandLine& line) {
   Start start;
   std::string restarted;
   if (line.deck.empty() && line.restart.empty()) {
-    // What a deck must name is not looked at.
+    // Keys that every deck must have are not looked at.
     start.options = parse_deck("[model]\nweights = \"none\"\n[data]\ntrain = \"none\"\n",
                                "the command line", line.overrides);
     restarted = ".";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run starts from, found out before ranks communicate: the command line's deck, and the
-// weights or the checkpoint that it names.
+// Reads the start of a run before ranks communicate: the deck, and the weights or the checkpoint
+// that it names.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace zea {
 
-/// What a run starts from: the deck, the weights or the checkpoint, and where it writes.
+/// The start of a run: the deck, the weights or the checkpoint, and the run directory.
 struct Start {
   Options options;
   std::unique_ptr<ModelSource> weights;     ///< null with a checkpoint
@@ -42,8 +42,8 @@ Start read_start(const CommandLine& line, int ranks,
                  const std::optional<ResolvedCheckpoint>& restart = {},
                  const std::function<void(const Options&)>& reader = {});
 
-/// What zea --check-node needs of a start: options, and the run directory ("." without a deck), but
-/// neither model nor data. Throws DeckError.
+/// Reads the options and the run directory ("." without a deck) for zea --check-node, but neither
+/// model nor data. Throws DeckError.
 Start read_check(const CommandLine& line);
 
 }  // namespace zea
