@@ -10,12 +10,10 @@
 #include "deck/deck.hpp"
 #include "estimate/choose_recomputation.hpp"
 #include "estimate/compare_layouts.hpp"
-#include "estimate/describe_pipeline.hpp"
-#include "estimate/describe_ranks.hpp"
-#include "estimate/describe_steps.hpp"
 #include "files/durable_file.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "kernels/matmul.hpp"
+#include "library/plan_text.hpp"
 #include "train/profile.hpp"
 #include "train/training_data.hpp"
 
@@ -82,12 +80,9 @@ std::string plan_text(const CommandLine& line, int ranks) {
   const PlannedData data = open_planned(start, plan);
   const StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
   read_all(samples);
-  const RankOrder order =
-      order_ranks(plan.mesh, even_nodes(ranks, line.ranks_per_node), plan.options.mesh.order);
   const NarrowProducts products = narrow_products();
-  return describe(plan, products) + start.note + "\n" + describe_ranks(plan, order, samples) +
-         data.notes + describe_steps(plan, samples, facts_of(plan, samples, products)) +
-         list_passes(plan) + "\n# the deck with every key\n\n" + echo_deck(start.options);
+  return plan_text(start, plan, samples, facts_of(plan, samples, products), line.ranks_per_node,
+                   data.notes, products);
 }
 
 /// Returns the settings that decide which samples are drawn: layouts are compared by the same

@@ -4,10 +4,9 @@
 
 #include <string>
 #include <vector>
-
-#include "app/start.hpp"
 #include "core/error.hpp"
 #include "estimate/step_samples.hpp"
+#include "library/start.hpp"
 #include "train/training_data.hpp"
 
 namespace zea {

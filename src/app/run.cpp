@@ -28,6 +28,7 @@
 #include "io/model_files.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "kernels/matmul.hpp"
+#include "library/start.hpp"
 #include "parallel/device.hpp"
 #include "parallel/device_memory.hpp"
 #include "train/evaluate.hpp"

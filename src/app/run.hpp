@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "app/start.hpp"
+#include "library/start.hpp"
 #include "comm/node_memory.hpp"
 #include "comm/world.hpp"
 #include "core/error.hpp"

@@ -13,12 +13,12 @@
 #include <utility>
 
 #include "checkpoint/held_boxes.hpp"
-#include "checkpoint/retention.hpp"
 #include "comm/agree.hpp"
 #include "core/error.hpp"
 #include "core/system.hpp"
 #include "files/durable_file.hpp"
 #include "io/checkpoint.hpp"
+#include "io/retention.hpp"
 
 namespace zea {
 namespace {

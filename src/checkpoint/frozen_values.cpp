@@ -7,8 +7,8 @@
 
 #include "checkpoint/held_boxes.hpp"
 #include "core/error.hpp"
-#include "io/pieces.hpp"
 #include "io/shard_file.hpp"
+#include "zea/copy.hpp"
 
 namespace zea::detail {
 namespace {

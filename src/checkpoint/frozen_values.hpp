@@ -12,7 +12,7 @@
 
 #include "files/durable_file.hpp"
 #include "io/checkpoint.hpp"
-#include "io/weights_source.hpp"
+#include "io/model_source.hpp"
 #include "parallel/engine.hpp"
 #include "schedule/plan.hpp"
 

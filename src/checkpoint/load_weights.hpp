@@ -5,9 +5,9 @@
 #pragma once
 
 #include "comm/collectives.hpp"
-#include "io/state_source.hpp"
-#include "io/weights_source.hpp"
 #include "parallel/engine.hpp"
+#include "zea/checkpoint.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 

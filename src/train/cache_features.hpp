@@ -12,8 +12,8 @@
 #include "comm/collectives.hpp"
 #include "core/log.hpp"
 #include "data/loader.hpp"
-#include "io/weights_source.hpp"
 #include "parallel/engine.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 

@@ -15,8 +15,8 @@
 #include "data/sampler.hpp"
 #include "estimate/step_samples.hpp"
 #include "io/manifest.hpp"
-#include "io/weights_source.hpp"
 #include "schedule/plan.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 

@@ -16,9 +16,9 @@
 
 #include "checkpoint/checkpoint_writer.hpp"
 #include "checkpoint/load_weights.hpp"
-#include "checkpoint/retention.hpp"
 #include "core/action_record.hpp"
 #include "io/checkpoint.hpp"
+#include "io/retention.hpp"
 #include "io/shard_file.hpp"
 #include "support/file_faults.hpp"
 #include "support/files.hpp"

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/retention.hpp"
 #include "deck/command_line.hpp"
 #include "deck/options.hpp"
 #include "io/model_source.hpp"
-#include "io/state_source.hpp"
+#include "io/retention.hpp"
+#include "zea/checkpoint.hpp"
 
 namespace zea {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "app/start.hpp"
+#include "library/start.hpp"
 
 #include <algorithm>
 #include <filesystem>
@@ -12,6 +12,7 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "deck/deck.hpp"
+#include "deck/learning_rate.hpp"
 #include "files/durable_file.hpp"
 #include "io/checkpoint.hpp"
 #include "io/composed_source.hpp"
@@ -19,7 +20,6 @@
 #include "io/model_source.hpp"
 #include "io/open_source.hpp"
 #include "io/peft.hpp"
-#include "optim/learning_rate.hpp"
 #include "schedule/plan.hpp"
 
 namespace zea {
@@ -36,9 +36,9 @@ std::string read_named_config(const std::string& path) {
 }
 
 /// Opens weights, with adapters of an earlier run merged into their linears. `open`:
-/// open_source(), or open_for_plan() for a plan.
+/// open_weights(), or open_for_plan() for a plan.
 using OpenModel = std::unique_ptr<WeightsSource> (*)(const std::string& path);
-std::unique_ptr<WeightsSource> open_model(const std::string& path, OpenModel open = open_source) {
+std::unique_ptr<WeightsSource> open_model(const std::string& path, OpenModel open = open_weights) {
   return merge_adapters(open(path));
 }
 
@@ -249,7 +249,7 @@ Start read_start(const CommandLine& line, int ranks,
     start.config_json = start.checkpoint->config_json();
   } else {
     start.weights =
-        open_initial_weights(start.options, line.plan_only ? open_for_plan : open_source);
+        open_initial_weights(start.options, line.plan_only ? open_for_plan : open_weights);
     start.config_json = start.weights->config_json();
   }
   start.profile = read_profile(line, start.options.mesh.profile);

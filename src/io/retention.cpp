@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/retention.hpp"
+#include "io/retention.hpp"
 
 #include <algorithm>
 #include <cerrno>
