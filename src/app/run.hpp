@@ -7,10 +7,10 @@
 #include <optional>
 #include <string>
 
-#include "library/start.hpp"
 #include "comm/node_memory.hpp"
 #include "comm/world.hpp"
 #include "core/error.hpp"
+#include "library/start.hpp"
 #include "watch/watchdog.hpp"
 
 namespace zea {

@@ -22,7 +22,7 @@ struct Evaluation {
   /// generation.
   std::string predictions_jsonl = {};
   std::vector<std::string> bad_items = {};  ///< for each rank, a line per masked item
-  bool is_whole = true;  ///< false: it was left before the last sample, as asked
+  bool is_whole = true;                     ///< false: it was left before the last sample, as asked
 };
 
 struct EvaluateOptions {

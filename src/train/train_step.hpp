@@ -21,8 +21,8 @@
 #include "comm/collectives.hpp"
 #include "core/system.hpp"
 #include "optim/optimizer.hpp"
-#include "parallel/engine.hpp"
 #include "parallel/device_memory.hpp"
+#include "parallel/engine.hpp"
 #include "parallel/holder_sums.hpp"
 #include "train/step_guard.hpp"
 

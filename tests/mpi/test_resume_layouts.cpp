@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run that is stopped on one layout goes on at any other: after loading, every weight and moment
 // has the same bits, and training continues in fp64 within 1e-10 of never having stopped. Every
-// grid of the table: test_resume_grids. Each of the first table's writers has every third of its
+// grid of the table: test_resume_grids. Each of the first table's writers has every fifth of its
 // readers; ZEA_RESUME_STRIDE=1: all.
 #include <gtest/gtest.h>
 

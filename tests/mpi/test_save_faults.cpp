@@ -36,7 +36,7 @@ constexpr int64_t kBefore = 7, kStep = 8;
 
 int stride() {
   const char* text = std::getenv("ZEA_FAULT_STRIDE");
-  return text ? std::max(1, std::atoi(text)) : 19;
+  return text ? std::max(1, std::atoi(text)) : 29;
 }
 
 /// The engine of a tiny model on one rank, with a checkpoint of kBefore.
