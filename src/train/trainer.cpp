@@ -6,6 +6,11 @@
 #include "train/training_data.hpp"
 
 namespace zea {
+namespace {
+
+constexpr int64_t kStepsAhead = 2;  ///< that the loader prepares
+
+}  // namespace
 
 Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
     : parts_(parts),
