@@ -12,15 +12,14 @@
 namespace zea {
 namespace {
 
-/// Shortest text that reads back as the same double.
+/// Returns the shortest text that reads back as the same double.
 std::string shortest(double value) {
   char text[32];
   const auto end = std::to_chars(text, text + sizeof text, value).ptr;
   return std::string(text, end);
 }
 
-/// 1000000 rather than 1e+06: a bound is to be copied into a deck, where an integer has no
-/// exponent.
+/// Returns 1000000 rather than 1e+06, which a deck takes as an integer.
 std::string bound_text(double value) {
   const bool is_whole = value == std::floor(value) && std::abs(value) < 1e16;
   return is_whole ? std::to_string(static_cast<int64_t>(value)) : shortest(value);
@@ -89,7 +88,7 @@ std::string toml_text(const DataSource& value) {
   return "{path = " + toml_text(value.path) + ", weight = " + toml_text(value.weight) + "}";
 }
 
-/// One set as its path.
+/// Returns one set as its path.
 std::string toml_text(const DataSources& value) {
   if (value.sets.size() > 1) return list_text(value.sets);
   return toml_text(value.empty() ? std::string() : value.sets[0].path);
