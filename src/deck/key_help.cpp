@@ -86,7 +86,7 @@ std::string example_value(const Key& key) {
   if (const auto* number = std::get_if<double*>(&key.member)) return toml_text(**number / 2);
   if (const auto* count = std::get_if<int64_t*>(&key.member)) {
     const double twice = 2 * static_cast<double>(**count);
-    return toml_text(static_cast<int64_t>(std::clamp(twice, 1.0, info.max)));
+    return toml_text(static_cast<int64_t>(std::clamp(twice, 1.0, info.range.max)));
   }
   return standard;
 }

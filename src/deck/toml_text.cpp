@@ -101,9 +101,10 @@ std::string toml_text(const KeyMember& member) {
 std::string allowed_values(const Key& key) {
   const KeyInfo& info = key.info;
   if (std::holds_alternative<AutoOption*>(key.member)) {
-    const bool counts = std::isfinite(info.min);
+    const bool counts = std::isfinite(info.range.min);
     return std::string("true, false") + (counts ? ", " : " or ") + "\"auto\"" +
-           (counts ? " or " + bound_text(info.min) + " to " + bound_text(info.max) : "");
+           (counts ? " or " + bound_text(info.range.min) + " to " + bound_text(info.range.max)
+                   : "");
   }
   if (!info.allowed.empty()) {
     std::vector<std::string> quoted;
@@ -111,11 +112,11 @@ std::string allowed_values(const Key& key) {
     return join_words(quoted);
   }
   if (std::holds_alternative<std::optional<double>*>(key.member))
-    return "\"auto\" or " + bound_text(info.min) + " to " + bound_text(info.max);
-  if (std::isfinite(info.min) && std::isfinite(info.max))
-    return bound_text(info.min) + " to " + bound_text(info.max);
-  if (std::isfinite(info.min)) return "at least " + bound_text(info.min);
-  if (std::isfinite(info.max)) return "at most " + bound_text(info.max);
+    return "\"auto\" or " + bound_text(info.range.min) + " to " + bound_text(info.range.max);
+  if (std::isfinite(info.range.min) && std::isfinite(info.range.max))
+    return bound_text(info.range.min) + " to " + bound_text(info.range.max);
+  if (std::isfinite(info.range.min)) return "at least " + bound_text(info.range.min);
+  if (std::isfinite(info.range.max)) return "at most " + bound_text(info.range.max);
   return "";
 }
 
