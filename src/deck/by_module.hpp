@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings that each module of a model has: which modules there are, a deck does not know.
+// Settings of each module of a model, whose modules a deck does not know.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ inline const std::string kDecoder = "llm";
 /// The encoders whose sections `zea -h` shows, whatever the model; a deck may have those of others.
 inline constexpr std::array kShownEncoders{"vision", "audio"};
 
-/// What model.load_modules may name of a model with these encoders.
+/// Returns the values of model.load_modules for a model with these encoders.
 inline std::vector<std::string> parts_beside(std::vector<std::string> encoders) {
   encoders.insert(encoders.end(), {"projector", kDecoder});
   return encoders;
@@ -29,20 +29,20 @@ inline std::vector<std::string> parts_beside(std::vector<std::string> encoders) 
 template <class Settings>
 class ByModule {
  public:
-  /// Of kShownEncoders and of `modules`.
+  /// Makes the sections of kShownEncoders and of `modules`.
   ByModule(std::initializer_list<std::string> modules = {}) {
     for (const char* encoder : kShownEncoders) (*this)[encoder];
     for (const std::string& module : modules) (*this)[module];
   }
 
-  /// Defaults where no section is the module's.
+  /// Returns the module's settings, or defaults where it has no section.
   const Settings& operator[](const std::string& module) const {
     static const Settings kDefaults;
     for (const auto& [name, settings] : sections_)
       if (name == module) return settings;
     return kDefaults;
   }
-  /// A module without a section gets one, which moves no other.
+  /// Returns the module's settings; adds a section where there is none, which moves no other.
   Settings& operator[](const std::string& module) {
     for (auto& [name, settings] : sections_)
       if (name == module) return settings;

@@ -135,7 +135,7 @@ std::string end_key(const OptimOptions& optim) {
   return optim.decay_until > 0 ? "optim.decay_until" : "schedule.steps";
 }
 
-/// How long the fall of decay = "wsd" is.
+/// Checks decay_steps of decay = "wsd".
 void check_wsd(const Options& options, Faults& faults) {
   const OptimOptions& optim = options.optim;
   const std::string found = "optim.decay_steps = " + toml_text(optim.decay_steps);

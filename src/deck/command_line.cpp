@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file of src/ that knows CLI11.
+// The only file of src/ that includes CLI11.
 #include "deck/command_line.hpp"
 
 #include <CLI/App.hpp>
@@ -29,8 +29,8 @@ constexpr const char* kSignals =
     "  SIGUSR1, SAVE   write a checkpoint now and go on\n"
     "  SIGUSR2, STOP   write a checkpoint and leave with exit code 75\n"
     "  SIGTERM         as SIGUSR2; mpirun kills its ranks 2 s after it, srun does not\n"
-    "What only evaluates or generates saves nothing: it leaves between two batches,\n"
-    "with the results of those before.\n";
+    "Evaluation-only and generation runs save nothing: they leave between two batches,\n"
+    "with the results so far.\n";
 
 constexpr std::pair<ExitCode, const char*> kExitCodes[] = {
     {ExitCode::Done, "done"},
@@ -42,7 +42,7 @@ constexpr std::pair<ExitCode, const char*> kExitCodes[] = {
     {ExitCode::Communication, "communication (MPI or NCCL)"},
     {ExitCode::Storage, "storage: disk, permissions, lock; or out of memory"},
     {ExitCode::SickNode, "zea --check-node found a sick node"},
-    {ExitCode::Requeue, "stopped on purpose, a run that trains after a checkpoint: requeue me"},
+    {ExitCode::Requeue, "stopped on purpose, training runs after a checkpoint: requeue me"},
 };
 
 std::string exit_codes() {
@@ -54,7 +54,7 @@ std::string exit_codes() {
   return text;
 }
 
-/// CLI11's layout with our usage line.
+/// CLI11's layout with zea's usage line.
 struct ZeaFormatter : CLI::Formatter {
   std::string make_usage(const CLI::App*, std::string) const override {
     return std::string("Usage: mpirun -n RANKS ") + kUsage + "\n";
@@ -73,7 +73,7 @@ void declare_options(CLI::App& app, Declared& given) {
                  "deck to run (.toml); with -r it replaces the checkpoint's deck")
       ->type_name("DECK");
   app.add_option("-r", values.restart,
-                 "run directory (its newest checkpoint) or checkpoint to go on from")
+                 "resume from a checkpoint, or from the newest one of a run directory")
       ->type_name("DIRECTORY");
   app.add_option("-d", values.directory, "run directory; the same as run.directory=DIRECTORY")
       ->type_name("DIRECTORY");
@@ -84,27 +84,29 @@ void declare_options(CLI::App& app, Declared& given) {
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
   app.add_option("--ranks-per-node", values.ranks_per_node,
-                 "with -n: that so many of them share a node (default: all)")
+                 "with -n: N ranks share a node (default: all)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
-  app.add_option("--compare", values.compare,
-                 "with -n: print this layout and others side by side, for the samples of the same "
-                 "steps; each is a deck, or overrides in one word: \"mesh.llm.tp=2 mesh.llm.cp=2\"")
+  app.add_option(
+         "--compare", values.compare,
+         "with -n: compare this layout with others on the samples of the same steps; each is "
+         "a deck, or overrides in one word: \"mesh.llm.tp=2 mesh.llm.cp=2\"")
       ->type_name("LAYOUT")
       ->expected(1, 1 << 10);
   app.add_option("--profile", values.profile,
-                 "measure what every unit of the model costs here, on this one process with "
-                 "run.threads threads, write it to FILE for mesh.profile, and stop")
+                 "measure the time of every unit of the model on this process with run.threads "
+                 "threads, write it to FILE for mesh.profile, and stop")
       ->type_name("FILE");
   app.add_flag(
       "--check-node", values.check_node,
-      "look at the nodes of the ranks instead of training (GPUs, links, memory, disk of the "
-      "run directory, clocks, builds), name sick ones, and stop; needs no deck");
-  app.add_option("-t", given.wall_limit, "wall limit: write a checkpoint and leave before it ends")
+      "check the health of the ranks' nodes (GPUs, links, memory, disk of the run directory, "
+      "clocks, builds), name sick ones, and stop; needs no deck");
+  app.add_option("-t", given.wall_limit,
+                 "wall time limit: write a checkpoint and stop before it ends")
       ->type_name("HH:MM:SS");
   app.add_flag("-c", values.show_build, "print how zea was built, and stop");
   app.add_option("-h,--help", values.help_key,
-                 "print this text, or what a deck's key or section means (mesh.llm.tp), and stop")
+                 "print this text, or the help of a deck's key or section (mesh.llm.tp), and stop")
       ->type_name("KEY")
       ->expected(0, 1);
   app.add_flag("--version", values.show_version, "print the version, and stop");
@@ -117,7 +119,7 @@ void declare_options(CLI::App& app, Declared& given) {
   throw DeckError(fault + "\nusage: " + kUsage + "\nzea -h explains them");
 }
 
-/// A part of hh:mm:ss: digits only, `digits` at most.
+/// Reads a part of hh:mm:ss: digits only, `digits` at most.
 bool read_number(const std::string& text, size_t digits, int& value) {
   if (text.empty() || text.size() > digits) return false;
   const auto end = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -31,14 +31,14 @@ struct CommandLine {
 /// Reads main's arguments. Throws DeckError with a hint at the usage.
 CommandLine parse_command_line(int argc, const char* const* argv);
 
-/// The command line of a layout of --compare: `entry` is a deck, which replaces that of `line`, or
-/// overrides in one text, which follow those of `line`, or both.
+/// Returns the command line of a layout of --compare: `entry` is a deck, which replaces that of
+/// `line`, or overrides in one text, which follow those of `line`, or both.
 CommandLine line_of_layout(CommandLine line, const std::string& entry);
 
-/// The text of `zea -h`: options, signals, exit codes, and every key of a deck.
+/// Returns the text of `zea -h`: options, signals, exit codes, and every key of a deck.
 std::string help_text();
 
-/// The same as JSON, for man pages and completions (src/make_manual.py).
+/// Returns the help as JSON, for man pages and completions (src/make_manual.py).
 std::string manual_text();
 
 }  // namespace zea

@@ -13,8 +13,8 @@
 
 namespace zea {
 
-/// Faults of a deck, with what could be read of it: keys that are at fault keep their defaults. So
-/// what is wrong beyond the deck itself (the plan) can be told at the same time.
+/// The faults of a deck, with the options that could be read: keys at fault keep their defaults, so
+/// that faults of the plan can be reported at the same time.
 struct FaultyDeck : DeckError {
   FaultyDeck(const std::string& message, Options read)
       : DeckError(message), options(std::move(read)) {}
@@ -26,16 +26,16 @@ struct FaultyDeck : DeckError {
 /// text).
 Options read_deck(const std::string& path, const std::vector<std::string>& overrides);
 
-/// The same from text; `name` stands for the file in messages.
+/// Likewise from text; messages call it `name`.
 Options parse_deck(const std::string& text, const std::string& name,
                    const std::vector<std::string>& overrides);
 
-/// Whether any of `overrides` gives a key or, of a section, one of its keys: by name, or in a table
-/// of a section above it.
+/// Returns whether any of `overrides` sets a key or, for a section, one of its keys: by name, or in
+/// a table of a section above it.
 bool is_overridden(const std::string& path, const std::vector<std::string>& overrides);
 
-/// The resolved deck as TOML: every section and key, with its help as a comment. parse_deck reads
-/// it back.
+/// Returns the resolved deck as TOML: every section and key, with its help as a comment. parse_deck
+/// reads it back.
 std::string echo_deck(const Options& options);
 
 /// A key that differs from its default: "mesh.llm.wrap_units", "mesh.llm.wrap_units = 2" (TOML),
@@ -43,17 +43,17 @@ std::string echo_deck(const Options& options);
 struct ChangedKey {
   std::string path, text, module;
 };
-/// In the order of the documentation.
+/// Returns them in the order of the documentation.
 std::vector<ChangedKey> changed_keys(const Options& options);
 
-/// The reference of all keys (name, type, default, range, help) for `zea -h`.
+/// Returns the reference of all keys (name, type, default, range, help) for `zea -h`.
 std::string deck_reference();
 
-/// The same of one section ("mesh.llm"), or all that is known of one key ("mesh.llm.tp") with an
+/// Returns the reference of one section ("mesh.llm"), or of one key ("mesh.llm.tp") with an
 /// example. Throws DeckError with the nearest names.
 std::string key_help(const std::string& path);
 
-/// A key as manuals tell it.
+/// The description of a key in manuals.
 struct KeyDescription {
   std::string path, standard;  ///< default, as TOML
   std::string values;          ///< "integer: 1 to 64"

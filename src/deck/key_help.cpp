@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is told of the keys of a deck: of all of them, of a section's, of one.
+// The help on the keys of a deck: on all, on a section, on one.
 #include <algorithm>
 #include <string_view>
 
@@ -18,8 +18,8 @@ const char* type_name(const KeyMember& member) {
   return kNames[member.index()];
 }
 
-/// Values, as a deck has them, of keys whose type and default tell none that is of use; of modules
-/// without the section.
+/// Example values, as TOML, of keys whose type and default suggest none; keys of modules are
+/// without their section.
 constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"run.directory", R"("runs/first")"},
     {"run.peak_tflops", "989.0"},
@@ -74,7 +74,7 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"log.trace_step", "10"},
 };
 
-/// A value other than the default, but of lists of numbers.
+/// Returns a value other than the default, except for lists of numbers.
 std::string example_value(const Key& key) {
   const KeyInfo& info = key.info;
   std::string standard = toml_text(key.member);
@@ -87,7 +87,7 @@ std::string example_value(const Key& key) {
   if (const auto* number = std::get_if<double*>(&key.member)) return toml_text(**number / 2);
   if (const auto* count = std::get_if<int64_t*>(&key.member)) {
     const double twice = 2 * static_cast<double>(**count);
-    return toml_text(static_cast<int64_t>(std::clamp(twice, 1.0, info.max)));
+    return toml_text(static_cast<int64_t>(std::clamp(twice, 1.0, info.range.max)));
   }
   return standard;
 }

@@ -9,7 +9,7 @@
 namespace zea {
 namespace {
 
-// Writing one dotted path for another costs more than one typing error, less than two.
+// Another prefix costs more than one typing error, less than two.
 constexpr double kOtherPrefixCost = 1.5;
 
 constexpr RetiredKey kRetired[] = {
@@ -28,7 +28,7 @@ DottedPath split_path(const std::string& path) {
   return {path.substr(0, dot), path.substr(dot + 1)};
 }
 
-/// Infinite when the two have too little in common to be meant for one another.
+/// Returns infinity where the two have too little in common.
 double path_distance(const DottedPath& asked, const DottedPath& known) {
   constexpr double kFar = std::numeric_limits<double>::infinity();
   const size_t longer = std::max(asked.leaf.size(), known.leaf.size());

@@ -16,13 +16,18 @@
 
 namespace zea {
 
+/// The numbers that a key takes.
+struct KeyRange {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+};
+
 /// The declaration of a key, beyond its type and default, which the member carries.
 struct KeyInfo {
   const char* name;
-  const char* help;                  ///< one sentence; units in it where they are not obvious
-  std::vector<std::string> allowed;  ///< for strings: the allowed values; empty allows any
-  double min = -std::numeric_limits<double>::infinity();
-  double max = std::numeric_limits<double>::infinity();
+  const char* help;  ///< one sentence; with units where they are not obvious
+  KeyRange range = {};
+  std::vector<std::string> allowed = {};  ///< values of a string; empty: any
 };
 
 /// The value of a key whose default follows from other keys: "auto", true, false, or a count where

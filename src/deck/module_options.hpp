@@ -28,48 +28,38 @@ struct MeshOptions {
         {"placement",
          "ranks of encoders and language model in a replica: encoders share the ranks of the "
          "language model's first stage (shared), have ranks of their own together (colocated), "
-         "or each its own ranks (disjoint: modality parallelism)",
-         {}});
+         "or each its own ranks (disjoint: modality parallelism)"});
     key(schedule,
         {"schedule",
          "pipeline schedule, where modules or stages have ranks of their own: all forwards "
          "first (gpipe), one forward, one backward (1f1b), the same over virtual stages "
          "(interleaved_1f1b), or with deferred weight gradients that fill idle time "
-         "(zero_bubble)",
-         {}});
+         "(zero_bubble)"});
     key(profile,
         {"profile",
          "file of measured unit costs from zea --profile, by which pp splits stages and images "
-         "are distributed; empty: costs are estimated from shapes",
-         {}});
+         "are distributed; empty: costs are estimated from shapes"});
     key(memory_mib,
         {"memory_mib",
          "limit in MiB of parameters, gradients and optimizer state of a rank: pp splits "
          "stages within it, and gathers parameters for each use where needed; 0: none",
-         {},
-         0,
-         1e9});
+         {0, 1e9}});
     key(rank_memory_mib,
         {"rank_memory_mib",
          "limit in MiB of the estimated peak memory of a rank in a step of full rows, with the "
          "KV cache of generation: a run that needs more is refused, recomputes activations "
          "(model.activation_checkpointing = \"auto\"), or gathers parameters for each use in a "
          "pipeline; 0: none",
-         {},
-         0,
-         1e9});
+         {0, 1e9}});
     key(order, {"order",
                 "rank order: mesh axes from the one with the closest neighbors to the one with the "
                 "farthest: tp, cp, encoder_dp, pp, module, dp; empty: tp, then cp, then stages lie "
-                "inside a node",
-                {}});
+                "inside a node"});
     key(dp_replicate,
-        {"dp_replicate", "number of data-parallel replicas; -1: the remaining ranks", {}, -1, 1e6});
+        {"dp_replicate", "number of data-parallel replicas; -1: the remaining ranks", {-1, 1e6}});
     key(dp_shard, {"dp_shard",
                    "number of ranks that shard a replica (FSDP); -1: the remaining ranks",
-                   {},
-                   -1,
-                   1e6});
+                   {-1, 1e6}});
   }
 };
 
@@ -106,94 +96,74 @@ struct ModuleMeshOptions {
         {"strategy",
          "sharding strategy on the data-parallel ranks: full_shard (ZeRO-3) and shard_grad_op "
          "(ZeRO-2) shard one copy over dp_shard, hybrid_shard and hybrid_shard_zero2 one copy "
-         "per dp_replicate, no_shard (DDP) keeps a copy on each rank",
-         {}});
+         "per dp_replicate, no_shard (DDP) keeps a copy on each rank"});
     key(reshard_after_forward,
         {"reshard_after_forward",
          "free gathered parameters between forward and backward: true; false keeps them; a "
          "number keeps them sharded over groups of so many neighboring ranks; auto: by the "
          "strategy. In a pipeline, true gathers for each use, false once a step; auto: once, "
          "unless that exceeds mesh.memory_mib or mesh.rank_memory_mib",
-         {},
-         2,
-         1e6});
+         {2, 1e6}});
     key(forward_prefetch,
         {"forward_prefetch",
          "prefetch in forward: gather the next unit before the forward of the current one "
-         "(pre), after it (post), or when it is needed (none)",
-         {}});
+         "(pre), after it (post), or when it is needed (none)"});
     key(backward_prefetch,
         {"backward_prefetch",
          "prefetch in backward: gather the next unit before the backward of the current one "
          "(pre), after it, during the reduction of its gradients (post), or when it is needed "
-         "(none)",
-         {}});
-    key(prefetch_depth, {"prefetch_depth", "number of units to gather ahead", {}, 1, 64});
+         "(none)"});
+    key(prefetch_depth, {"prefetch_depth", "number of units to gather ahead", {1, 64}});
     key(wrap_units,
         {"wrap_units",
          "wrap policy: number of units that form one FSDP unit, gathered and reduced together; "
          "0: the whole module",
-         {},
-         0,
-         1e6});
+         {0, 1e6}});
     key(flatten_parameters,
         {"flatten_parameters",
-         "one flat buffer for the parameters of an FSDP unit; false: one for each parameter",
-         {}});
+         "one flat buffer for the parameters of an FSDP unit; false: one for each parameter"});
     key(bucket_mib,
-        {"bucket_mib", "gradient bucket of no_shard (DDP) in MiB, in whole units", {}, 0, 1e6});
+        {"bucket_mib", "gradient bucket of no_shard (DDP) in MiB, in whole units", {0, 1e6}});
     key(sync_grad_accum,
         {"sync_grad_accum",
          "gradient accumulation of sharded gradients: reduce them after every microbatch "
          "(true), or accumulate them unsharded and reduce once per step (false, no_sync); "
          "auto: true, but in a pipeline as often as units are gathered; no_shard always "
-         "reduces once per step",
-         {}});
+         "reduces once per step"});
     key(cpu_offload,
         {"cpu_offload",
-         "CPU offload: keep parameters and optimizer state in host memory while a GPU computes",
-         {}});
-    key(pin_memory, {"pin_memory", "pin the host memory of cpu_offload; auto: true", {}});
+         "CPU offload: keep parameters and optimizer state in host memory while a GPU computes"});
+    key(pin_memory, {"pin_memory", "pin the host memory of cpu_offload; auto: true"});
     key(pp, {"pp",
              "pipeline-parallel stages of the module, each on ranks of its own, split so that the "
              "slowest stage is fastest",
-             {},
-             1,
-             4096});
+             {1, 4096}});
     key(virtual_stages,
         {"virtual_stages",
          "virtual stages (model chunks) of each pp rank of the language model with schedule "
          "interleaved_1f1b",
-         {},
-         1,
-         64});
+         {1, 64}});
     key(stages,
         {"stages",
          "pipeline template, which replaces pp: a list of lists of units (zea -n names them), "
-         "each unit once and in order; \"a..b\" means a, b and all between them",
-         {}});
+         "each unit once and in order; \"a..b\" means a, b and all between them"});
     key(encoder_dp,
         {"encoder_dp",
          "data parallelism of an encoder: number of ranks (or groups of tp x cp ranks) that "
          "its items are distributed to; 0: one if it has ranks of its own, else all that its "
          "tp x cp leave over",
-         {},
-         0,
-         4096});
-    key(cp, {"cp", "context-parallel ranks of the module", {}, 1, 4096});
+         {0, 4096}});
+    key(cp, {"cp", "context-parallel ranks of the module", {1, 4096}});
     key(cp_mode,
         {"cp_mode",
          "attention among cp ranks: all-gather of keys and values (allgather_kv), ring "
          "attention (ring), all-to-all of tokens and heads (ulysses), or ulysses inside groups "
-         "of cp_ulysses_ranks and a ring between them (ulysses_ring)",
-         {}});
+         "of cp_ulysses_ranks and a ring between them (ulysses_ring)"});
     key(cp_ulysses_ranks,
         {"cp_ulysses_ranks",
          "neighboring cp ranks of a ulysses group in cp_mode ulysses_ring, such as those of a "
          "node; 0 in the other modes",
-         {},
-         0,
-         4096});
+         {0, 4096}});
     key(cp_distribution,
         {"cp_distribution",
          "distribution of tokens to cp ranks: long samples (2 x cp x cp_block tokens or more; "
@@ -201,20 +171,16 @@ struct ModuleMeshOptions {
          "blocks by their cost under the mask (makespan_min), one run from the front and one "
          "from the back (zigzag), or one contiguous run (uniform); where heads are exchanged, "
          "makespan_min distributes to groups of ranks that share attention by heads, and the "
-         "members of each (ulysses: all) get runs of equal length",
-         {}});
+         "members of each (ulysses: all) get runs of equal length"});
     key(cp_block, {"cp_block",
                    "tokens of a block of makespan_min; refused where it has no effect: in cp_mode "
                    "ulysses and with zigzag or uniform",
-                   {},
-                   1,
-                   1e6});
-    key(tp, {"tp", "tensor-parallel ranks of the module", {}, 1, 4096});
+                   {1, 1e6}});
+    key(tp, {"tp", "tensor-parallel ranks of the module", {1, 4096}});
     key(sequence_parallel,
         {"sequence_parallel",
          "sequence parallelism: between layers, each tp rank holds a slice of the tokens, not "
-         "all; auto: with tp > 1",
-         {}});
+         "all; auto: with tp > 1"});
   }
 };
 
@@ -227,13 +193,11 @@ struct PrecisionOptions {
     key(preset,
         {"preset",
          "precision: fp32, fp64, or bf16 with parameters and activations in bf16 and masters, "
-         "gradient sums and moments in fp32",
-         {}});
+         "gradient sums and moments in fp32"});
     key(master_dtype,
         {"master_dtype",
          "type of master weights, moments and accumulated gradients (fp64 with preset fp64, "
-         "else fp32)",
-         {}});
+         "else fp32)"});
   }
 };
 
@@ -250,19 +214,16 @@ struct ModulePrecisionOptions {
   template <class Visitor>
   void visit(Visitor&& key) {
     key(param_dtype,
-        {"param_dtype", "type of gathered parameters and of the module's computation", {}});
+        {"param_dtype", "type of gathered parameters and of the module's computation"});
     key(reduce_dtype, {"reduce_dtype",
-                       "type of gradients in reductions between ranks; preset: the masters' type",
-                       {}});
+                       "type of gradients in reductions between ranks; preset: the masters' type"});
     key(output_dtype,
         {"output_dtype",
          "type of the module's output to another module, such as an encoder's features; "
-         "preset: param_dtype",
-         {}});
+         "preset: param_dtype"});
     key(cast_forward_inputs,
         {"cast_forward_inputs",
-         "cast inputs from another module to param_dtype; false: they must have it",
-         {}});
+         "cast inputs from another module to param_dtype; false: they must have it"});
   }
 };
 

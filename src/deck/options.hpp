@@ -32,52 +32,41 @@ struct RunOptions {
   void visit(Visitor&& key) {
     key(mode, {"mode",
                "train the model; evaluate it on data.eval; or generate text after the prompts of "
-               "data.eval",
-               {}});
-    key(directory, {"directory", "run directory; empty: runs/<deck's file name>", {}});
+               "data.eval"});
+    key(directory, {"directory", "run directory; empty: runs/<deck's file name>"});
     key(device,
         {"device",
-         "device of tensors and of collectives: cpu, or cuda with one rank per GPU and NCCL",
-         {}});
+         "device of tensors and of collectives: cpu, or cuda with one rank per GPU and NCCL"});
     key(ranks_per_gpu,
         {"ranks_per_gpu",
          "ranks that share a GPU, to try a layout of more ranks than there are GPUs: NCCL then "
          "sends between them as between nodes, so this is slow",
-         {},
-         1,
-         64});
+         {1, 64}});
     key(deterministic, {"deterministic",
                         "deterministic GPU kernels, which give the same bits each time but are "
                         "slower; CPU kernels "
-                        "always are",
-                        {}});
+                        "always are"});
     key(cuda_graphs,
         {"cuda_graphs",
          "CUDA graphs: number of step shapes whose forward, backward and reductions a GPU records "
          "and launches by one call from a shape's second step on; for steps that repeat (rows that "
          "one sample fills, packing = false with samples of one length); each graph keeps the "
          "memory of its activations; 0: none",
-         {},
-         0,
-         64});
-    key(threads, {"threads", "compute threads of each rank", {}, 1, 1024});
-    key(seed, {"seed", "random seed of the order of samples", {}, 0, 9.0e15});
+         {0, 64}});
+    key(threads, {"threads", "compute threads of each rank", {1, 1024}});
+    key(seed, {"seed", "random seed of the order of samples", {0, 9.0e15}});
     key(watchdog_seconds,
         {"watchdog_seconds",
          "watchdog timeout in seconds: a run in which no rank begins or ends anything for so long "
          "is "
          "aborted with a report of each rank's last actions; the start has 30 minutes; 0: no "
          "watchdog",
-         {},
-         0,
-         1e6});
+         {0, 1e6}});
     key(peak_tflops,
         {"peak_tflops",
          "peak TFLOP/s of a rank's device in the type of the computation, for the model FLOPs "
          "utilization (MFU) in the log and metrics.jsonl; 0: from the data sheets of known GPUs",
-         {},
-         0,
-         1e6});
+         {0, 1e6}});
   }
 };
 
@@ -96,33 +85,27 @@ struct ModelOptions {
         {"weights",
          "initial weights of a new run: weights file (.h5), safetensors file, Hugging Face "
          "directory, checkpoint or run directory; empty: random initialization of "
-         "model.config",
-         {}});
-    key(config, {"config", "config.json of the model; empty: the one in the weights", {}});
+         "model.config"});
+    key(config, {"config", "config.json of the model; empty: the one in the weights"});
     key(load_modules,
         {"load_modules",
          "modules to load from the weights: encoders by name, projector, llm; others keep their "
-         "random initialization, by run.seed",
-         {}});
+         "random initialization, by run.seed"});
     key(strict,
         {"strict",
          "require that the weights match the model exactly; false: parameters that are missing or "
-         "have another shape keep their random initialization, and the log lists them",
-         {}});
+         "have another shape keep their random initialization, and the log lists them"});
     key(sync_module_states,
         {"sync_module_states",
          "one replica of each module reads the initial weights and broadcasts them to the others; "
-         "false: every rank reads its own part",
-         {}});
+         "false: every rank reads its own part"});
     key(activation_checkpointing,
         {"activation_checkpointing",
          "activation checkpointing (recomputation), by whole units (zea -n lists them; a block is "
          "one): 0: none; 1: every unit keeps its inputs only and recomputes its forward in "
          "backward; k: every k-th unit; auto: the units that cost least time for the memory they "
          "free, until mesh.rank_memory_mib is met",
-         {},
-         0,
-         1e6});
+         {0, 1e6}});
   }
 };
 
@@ -145,32 +128,26 @@ struct LoraOptions {
          "LoRA target modules: linear layers that get adapters, while the module's own weights "
          "stay "
          "frozen; names as in its weights without \".weight\", or their last words, with * for any "
-         "characters; empty: none",
-         {}});
-    key(rank, {"rank", "LoRA rank: columns of A, rows of B", {}, 1, 65536});
+         "characters; empty: none"});
+    key(rank, {"rank", "LoRA rank: columns of A, rows of B", {1, 65536}});
     key(alpha,
-        {"alpha", "LoRA alpha: the output of an adapter is scaled by alpha / rank", {}, 1e-6, 1e6});
+        {"alpha", "LoRA alpha: the output of an adapter is scaled by alpha / rank", {1e-6, 1e6}});
     key(rank_pattern,
         {"rank_pattern",
          "LoRA rank of some adapters: \"pattern = rank\", patterns as in targets; the "
-         "last match counts",
-         {}});
+         "last match counts"});
     key(alpha_pattern,
-        {"alpha_pattern", "LoRA alpha of some adapters: \"pattern = alpha\", as rank_pattern", {}});
+        {"alpha_pattern", "LoRA alpha of some adapters: \"pattern = alpha\", as rank_pattern"});
     key(dropout, {"dropout",
                   "LoRA dropout probability: elements of an adapter's input that training sets to "
                   "0, scaling "
                   "the others by 1 / (1 - dropout); auto: as weights say, or 0",
-                  {},
-                  0,
-                  1});
-    key(rslora, {"rslora",
-                 "rank-stabilized LoRA (rsLoRA): scale by alpha / sqrt(rank), not alpha / rank",
-                 {}});
+                  {0, 1}});
+    key(rslora,
+        {"rslora", "rank-stabilized LoRA (rsLoRA): scale by alpha / sqrt(rank), not alpha / rank"});
     key(weights, {"weights",
                   "directory of LoRA adapters in PEFT's format, from which this module's start; it "
-                  "also sets the other keys of this section (dropout if that is auto)",
-                  {}});
+                  "also sets the other keys of this section (dropout if that is auto)"});
   }
 };
 
@@ -191,34 +168,29 @@ struct EncoderOptions {
   void visit(Visitor&& key) {
     key(weights, {"weights",
                   "weights of a pretrained encoder, to be combined with model.llm.weights; its "
-                  "projector has a random initialization, by run.seed",
-                  {}});
+                  "projector has a random initialization, by run.seed"});
     key(placeholder,
         {"placeholder",
          "for an encoder with weights: the placeholder token that its features replace, an id or a "
          "text (empty: <image> or <audio>); a text that the tokenizer does not know becomes its "
-         "next token, and a new last row of the vocabulary if there is none left or no tokenizer",
-         {}});
+         "next token, and a new last row of the vocabulary if there is none left or no tokenizer"});
     key(projector,
         {"projector",
          "projector of an encoder with weights: linear; mlp (linear, GELU, linear); "
          "pixel_shuffle_mlp (2 x 2 patches concatenated, then an mlp); pool (the mean of 2 x 2 "
          "patches, then linear)",
+         {},
          {"linear", "mlp", "pixel_shuffle_mlp", "pool"}});
     key(feature_layer,
         {"feature_layer",
          "for an image encoder with weights: the hidden state that its projector reads; -1: the "
          "output of the last block",
-         {},
-         -1000,
-         1000});
+         {-1000, 1000}});
     key(feature_norm, {"feature_norm",
                        "for an image encoder with weights: apply its final norm to the features of "
-                       "its last layer",
-                       {}});
-    key(train, {"train", "train the encoder; false: it is frozen", {}});
-    key(train_projector,
-        {"train_projector", "train the encoder's projector; false: it is frozen", {}});
+                       "its last layer"});
+    key(train, {"train", "train the encoder; false: it is frozen"});
+    key(train_projector, {"train_projector", "train the encoder's projector; false: it is frozen"});
   }
 };
 
@@ -234,21 +206,17 @@ struct LlmOptions {
   void visit(Visitor&& key) {
     key(weights, {"weights",
                   "weights of a pretrained language model, to be combined with encoders that have "
-                  "weights of their own; replaces model.weights",
-                  {}});
-    key(train, {"train", "train the language model; false: it is frozen", {}});
+                  "weights of their own; replaces model.weights"});
+    key(train, {"train", "train the language model; false: it is frozen"});
     key(dropout,
         {"dropout",
-         "dropout probability of residual paths and embeddings while the run trains; auto: the "
-         "config's resid_pdrop and embd_pdrop; attention probabilities are never dropped",
-         {},
-         0,
-         1});
+         "dropout probability of residual branches and embeddings in training; auto: the config's "
+         "resid_pdrop and embd_pdrop; attention probabilities are never dropped",
+         {0, 1}});
     key(image_attention,
         {"image_attention",
          "attention among the features of one image in the language model: causal, or "
-         "bidirectional; auto: as the family was trained (bidirectional in Gemma 3)",
-         {}});
+         "bidirectional; auto: as the family was trained (bidirectional in Gemma 3)"});
   }
 };
 
@@ -264,29 +232,23 @@ struct CheckpointOptions {
   template <class Visitor>
   void visit(Visitor&& key) {
     key(every,
-        {"every", "steps between checkpoints; 0: only on request and at the end", {}, 0, 1e12});
-    key(keep, {"keep", "number of complete checkpoints to keep; 0: all", {}, 0, 1e9});
-    key(at_end, {"at_end", "write a checkpoint after the last step", {}});
+        {"every", "steps between checkpoints; 0: only on request and at the end", {0, 1e12}});
+    key(keep, {"keep", "number of complete checkpoints to keep; 0: all", {0, 1e9}});
+    key(at_end, {"at_end", "write a checkpoint after the last step"});
     key(async, {"async",
                 "asynchronous checkpoints, written while training continues; false: training waits "
-                "for them",
-                {}});
+                "for them"});
     key(stage,
         {"stage",
          "copy to host memory what is not yet written, so that the next update does not wait "
-         "for the disk; helps if disks are slow and cores are idle",
-         {}});
-    key(rate_limit_mib, {"rate_limit_mib",
-                         "limit of MiB/s at which a rank writes checkpoints; 0: none",
-                         {},
-                         0,
-                         1e9});
+         "for the disk; helps if disks are slow and cores are idle"});
+    key(rate_limit_mib,
+        {"rate_limit_mib", "limit of MiB/s at which a rank writes checkpoints; 0: none", {0, 1e9}});
     key(on_failure,
         {"on_failure",
          "if a checkpoint, or a file of an evaluation, cannot be written: stop (exit "
          "code 7), or continue and try again when the next one is due; the checkpoint at "
-         "the end must be written",
-         {}});
+         "the end must be written"});
   }
 };
 
@@ -302,30 +264,23 @@ struct EvalOptions {
   template <class Visitor>
   void visit(Visitor&& key) {
     key(every,
-        {"every", "steps between evaluations on data.eval; 0: never while training", {}, 0, 1e12});
-    key(samples, {"samples", "number of samples of data.eval to use; 0: all", {}, 0, 1e12});
+        {"every", "steps between evaluations on data.eval; 0: never while training", {0, 1e12}});
+    key(samples, {"samples", "number of samples of data.eval to use; 0: all", {0, 1e12}});
     key(generate_tokens, {"generate_tokens",
                           "number of tokens to generate after each prompt; 0: only the loss",
-                          {},
-                          0,
-                          4096});
+                          {0, 4096}});
     key(temperature, {"temperature",
                       "sampling temperature, with random numbers by run.seed; 0: greedy decoding",
-                      {},
-                      0,
-                      100});
+                      {0, 100}});
     key(top_p, {"top_p",
                 "nucleus (top-p) sampling: sample from the likeliest tokens with this total "
                 "probability; 1: from all",
-                {},
-                0,
-                1});
+                {0, 1}});
     key(stop_tokens,
         {"stop_tokens",
-         "ids of the tokens that end a generated text; empty: the model's eos_token_id",
-         {}});
+         "ids of the tokens that end a generated text; empty: the model's eos_token_id"});
     key(stop_texts,
-        {"stop_texts", "stop strings: a generated text ends where it contains one of them", {}});
+        {"stop_texts", "stop strings: a generated text ends where it contains one of them"});
   }
 };
 
@@ -336,19 +291,16 @@ struct LogOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(every, {"every", "steps between lines of log.txt and metrics.jsonl", {}, 1, 1e9});
+    key(every, {"every", "steps between lines of log.txt and metrics.jsonl", {1, 1e9}});
     key(tensorboard,
         {"tensorboard",
          "write training metrics to TensorBoard event files, too: tensorboard/ in the run "
-         "directory, one file per start",
-         {}});
+         "directory, one file per start"});
     key(trace_step,
         {"trace_step",
          "step to profile: every rank writes its actions as a Chrome trace to trace/ in the run "
          "directory; 0: none",
-         {},
-         0,
-         1e12});
+         {0, 1e12}});
   }
 };
 

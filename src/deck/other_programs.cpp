@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of other programs, and what each is called here: the table of
-// inputs/from_other_programs.md, with the words of transformers, PEFT, DeepSpeed and Megatron.
+// Options of other programs with zea's keys: the table of inputs/from_other_programs.md, with the
+// words of transformers, PEFT, DeepSpeed and Megatron.
 #include <algorithm>
 #include <cctype>
 

@@ -89,7 +89,7 @@ void ValueReader::store(double& member, const toml::node& node) {
 
 /// A key with a range takes a count, too.
 void ValueReader::store(AutoOption& member, const toml::node& node) {
-  const bool counts = std::isfinite(key_.info.min);
+  const bool counts = std::isfinite(key_.info.range.min);
   if (node.is_boolean()) {
     member = AutoOption::of(node.as_boolean()->get());
   } else if (node.is_string() && node.as_string()->get() == "auto") {
@@ -184,7 +184,8 @@ bool ValueReader::read_source(DataSource& source, const toml::node& node) {
 }
 
 bool ValueReader::in_range(double value, const toml::node& node) {
-  if (value >= key_.info.min && value <= key_.info.max && std::isfinite(value)) return true;
+  if (value >= key_.info.range.min && value <= key_.info.range.max && std::isfinite(value))
+    return true;
   const std::string allowed = allowed_values(key_);
   fail(node, " = " + node_text(node) +
                  (std::isfinite(value) ? " is out of range" : " is not a finite number") +

@@ -12,15 +12,14 @@
 namespace zea {
 namespace {
 
-/// Shortest text that reads back as the same double.
+/// Returns the shortest text that reads back as the same double.
 std::string shortest(double value) {
   char text[32];
   const auto end = std::to_chars(text, text + sizeof text, value).ptr;
   return std::string(text, end);
 }
 
-/// 1000000 rather than 1e+06: a bound is to be copied into a deck, where an integer has no
-/// exponent.
+/// Returns 1000000 rather than 1e+06, which a deck takes as an integer.
 std::string bound_text(double value) {
   const bool is_whole = value == std::floor(value) && std::abs(value) < 1e16;
   return is_whole ? std::to_string(static_cast<int64_t>(value)) : shortest(value);
@@ -89,7 +88,7 @@ std::string toml_text(const DataSource& value) {
   return "{path = " + toml_text(value.path) + ", weight = " + toml_text(value.weight) + "}";
 }
 
-/// One set as its path.
+/// Returns one set as its path.
 std::string toml_text(const DataSources& value) {
   if (value.sets.size() > 1) return list_text(value.sets);
   return toml_text(value.empty() ? std::string() : value.sets[0].path);
@@ -102,9 +101,10 @@ std::string toml_text(const KeyMember& member) {
 std::string allowed_values(const Key& key) {
   const KeyInfo& info = key.info;
   if (std::holds_alternative<AutoOption*>(key.member)) {
-    const bool counts = std::isfinite(info.min);
+    const bool counts = std::isfinite(info.range.min);
     return std::string("true, false") + (counts ? ", " : " or ") + "\"auto\"" +
-           (counts ? " or " + bound_text(info.min) + " to " + bound_text(info.max) : "");
+           (counts ? " or " + bound_text(info.range.min) + " to " + bound_text(info.range.max)
+                   : "");
   }
   if (!info.allowed.empty()) {
     std::vector<std::string> quoted;
@@ -112,11 +112,11 @@ std::string allowed_values(const Key& key) {
     return join_words(quoted);
   }
   if (std::holds_alternative<std::optional<double>*>(key.member))
-    return "\"auto\" or " + bound_text(info.min) + " to " + bound_text(info.max);
-  if (std::isfinite(info.min) && std::isfinite(info.max))
-    return bound_text(info.min) + " to " + bound_text(info.max);
-  if (std::isfinite(info.min)) return "at least " + bound_text(info.min);
-  if (std::isfinite(info.max)) return "at most " + bound_text(info.max);
+    return "\"auto\" or " + bound_text(info.range.min) + " to " + bound_text(info.range.max);
+  if (std::isfinite(info.range.min) && std::isfinite(info.range.max))
+    return bound_text(info.range.min) + " to " + bound_text(info.range.max);
+  if (std::isfinite(info.range.min)) return "at least " + bound_text(info.range.min);
+  if (std::isfinite(info.range.max)) return "at most " + bound_text(info.range.max);
   return "";
 }
 

@@ -36,119 +36,88 @@ struct DataOptions {
     key(train,
         {"train",
          "training data set (.h5, or a folder of such files); for a mixture a list of paths, "
-         "or of {path, weight}, from which samples are drawn in proportion to the weights",
-         {}});
-    key(eval, {"eval", "evaluation data set (.h5); empty: none", {}});
+         "or of {path, weight}, from which samples are drawn in proportion to the weights"});
+    key(eval, {"eval", "evaluation data set (.h5); empty: none"});
     key(row_tokens, {"row_tokens",
                      "maximum sequence length: tokens of a packed row; no sample may be longer",
-                     {},
-                     1,
-                     1e9});
-    key(rows_per_microbatch, {"rows_per_microbatch", "microbatch size in rows", {}, 1, 1e6});
+                     {1, 1e9}});
+    key(rows_per_microbatch, {"rows_per_microbatch", "microbatch size in rows", {1, 1e6}});
     key(packing,
-        {"packing", "sequence packing: several samples in a row; false: each sample is a row", {}});
+        {"packing", "sequence packing: several samples in a row; false: each sample is a row"});
     key(balance,
         {"balance",
          "distribute the samples of a global batch to replicas and microbatches by their cost, "
-         "so that none waits; false: in order",
-         {}});
-    key(shuffle,
-        {"shuffle", "shuffle the samples of each epoch; false: in the order of the file", {}});
+         "so that none waits; false: in order"});
+    key(shuffle, {"shuffle", "shuffle the samples of each epoch; false: in the order of the file"});
     key(allow_changed,
         {"allow_changed",
-         "resume on other training data than the checkpoint's, with a note; false: refuse that",
-         {}});
+         "resume on other training data than the checkpoint's, with a note; false: refuse that"});
     key(bad_items, {"bad_items",
-                    "for an item that cannot be decoded: stop, or mask the labels of its sample",
-                    {}});
+                    "for an item that cannot be decoded: stop, or mask the labels of its sample"});
     key(image_mean,
         {"image_mean",
          "mean of each channel for normalization, of pixels in 0..1; empty: the encoder "
-         "family's",
-         {}});
+         "family's"});
     key(image_std,
         {"image_std",
          "standard deviation of each channel for normalization, of pixels in 0..1; empty: the "
          "encoder family's",
-         {},
-         1e-6});
+         {1e-6}});
     key(image_backend,
         {"image_backend",
          "resize images exactly like pil or torchvision; auto: torchvision if the model's "
          "directory names a processor of it (...Fast) and the kernel is not Lanczos, else pil; "
-         "frames of videos: always torchvision",
-         {}});
+         "frames of videos: always torchvision"});
     key(resized_min_pixels,
         {"resized_min_pixels",
          "least pixels of a resized image, for encoders of images of any size; 0: the encoder "
          "family's",
-         {},
-         0,
-         1e10});
+         {0, 1e10}});
     key(resized_max_pixels,
         {"resized_max_pixels",
          "most pixels of a resized image, for encoders of images of any size; fewer cost less "
          "and show less; 0: the encoder family's",
-         {},
-         0,
-         1e10});
+         {0, 1e10}});
     key(video_min_pixels,
         {"video_min_pixels",
          "least pixels of a resized video frame (in Qwen3-VL: of all frames together); 0: the "
          "encoder family's",
-         {},
-         0,
-         1e12});
+         {0, 1e12}});
     key(video_max_pixels,
         {"video_max_pixels",
          "most pixels of a resized video frame (in Qwen3-VL: of all frames together); 0: the "
          "encoder family's",
-         {},
-         0,
-         1e12});
+         {0, 1e12}});
     key(max_frames, {"max_frames",
                      "most frames of a video: a data set with a longer one is refused; 0: 768",
-                     {},
-                     0,
-                     1e6});
+                     {0, 1e6}});
     key(min_tiles,
         {"min_tiles",
          "least tiles that an image is split into, for encoders of tiles; 0: the encoder "
          "family's",
-         {},
-         0,
-         1024});
+         {0, 1024}});
     key(max_tiles,
         {"max_tiles",
          "most tiles that an image is split into, besides the whole image; 1: images are not "
          "split; 0: the encoder family's",
-         {},
-         0,
-         1024});
+         {0, 1024}});
     key(max_image_pixels, {"max_image_pixels",
                            "an image with more pixels, also while it is resized, is a bad item",
-                           {},
-                           1,
-                           1e10});
+                           {1, 1e10}});
     key(max_clip_seconds,
         {"max_clip_seconds",
          "an audio clip or a video that is longer is a bad item; audio beyond the encoder's "
          "positions is cut off",
-         {},
-         1,
-         1e6});
+         {1, 1e6}});
     key(decoding_threads,
         {"decoding_threads",
          "data loader workers: threads of a rank that decode items; 0: as many as its node has "
          "cores for each rank beyond run.threads, from 1 to 4",
-         {},
-         0,
-         256});
+         {0, 256}});
     key(cache_features,
         {"cache_features",
          "folder for cached outputs of frozen encoders on data.train, computed before the "
-         "first step and read in every epoch, so that their blocks do not run; empty: none",
-         {}});
+         "first step and read in every epoch, so that their blocks do not run; empty: none"});
   }
 };
 
@@ -189,104 +158,77 @@ struct OptimOptions {
          "optimizer: adamw has decoupled weight decay, adam and sgd (with momentum) add the "
          "decay to the gradient; muon orthogonalizes the updates of matrices inside blocks and "
          "projectors and is adamw for the rest; adamw_8bit keeps the moments of matrices in 8 "
-         "bits",
-         {}});
-    key(lr, {"lr", "peak learning rate", {}, 0, 1e3});
+         "bits"});
+    key(lr, {"lr", "peak learning rate", {0, 1e3}});
     key(min_lr,
         {"min_lr",
          "minimum learning rate: cosine, linear and wsd would reach it one step after their "
          "last, as in transformers, so that no step has rate 0; inverse_sqrt: the least of any "
          "step",
-         {},
-         0,
-         1e3});
+         {0, 1e3}});
     key(warmup_steps,
         {"warmup_steps",
          "warmup steps, in which the learning rate rises linearly to lr, from lr / "
          "warmup_steps at step 1; below 1: a fraction of the schedule's steps, rounded up "
          "(0.1: a tenth)",
-         {},
-         0,
-         1e12});
+         {0, 1e12}});
     key(decay, {"decay",
                 "learning rate schedule from lr to min_lr: after the warmup (cosine, linear), "
                 "linearly over the last decay_steps (wsd), by the inverse root of the step "
-                "(inverse_sqrt), or none (constant)",
-                {}});
+                "(inverse_sqrt), or none (constant)"});
     key(decay_steps,
-        {"decay_steps", "decay steps of decay = \"wsd\", the last ones of the run", {}, 0, 1e12});
+        {"decay_steps", "decay steps of decay = \"wsd\", the last ones of the run", {0, 1e12}});
     key(decay_until,
         {"decay_until",
          "step at which the schedule ends; later steps keep its rate; 0: schedule.steps. With "
          "it, a resumed run with more steps keeps its old schedule",
-         {},
-         0,
-         1e12});
-    key(betas,
-        {"betas", "adam, adamw, muon: decay rates of the first and second moment", {}, 0, 1});
-    key(eps,
-        {"eps", "adam, adamw, muon: epsilon, added to the root of the second moment", {}, 0, 1});
+         {0, 1e12}});
+    key(betas, {"betas", "adam, adamw, muon: decay rates of the first and second moment", {0, 1}});
+    key(eps, {"eps", "adam, adamw, muon: epsilon, added to the root of the second moment", {0, 1}});
     key(momentum,
         {"momentum",
          "momentum: sgd: of the sum of gradients; muon: of their average (0.95 is usual); 0: "
          "none",
-         {},
-         0,
-         1});
+         {0, 1}});
     key(muon_rate,
         {"muon_rate",
          "muon: factor of the learning rate of a matrix (a, b): 0.2 sqrt(max(a, b)), for rates "
-         "and decays that suit AdamW, or the original sqrt(max(1, a / b))",
-         {}});
-    key(weight_decay,
-        {"weight_decay", "weight decay of parameters of two or more dims", {}, 0, 10});
+         "and decays that suit AdamW, or the original sqrt(max(1, a / b))"});
+    key(weight_decay, {"weight_decay", "weight decay of parameters of two or more dims", {0, 10}});
     key(lr_factors,
         {"lr_factors",
          "learning rate factors of some parameters: \"pattern = factor\", or \"pattern = "
          "factor from updates\" for a factor that holds after so many updates; the last match "
-         "counts; a pattern is a module (vision, llm) or a parameter's name with *",
-         {}});
+         "counts; a pattern is a module (vision, llm) or a parameter's name with *"});
     key(weight_decays,
         {"weight_decays",
          "weight decay of some parameters: \"pattern = decay\", or \"pattern = decay from "
-         "updates\", as in lr_factors",
-         {}});
+         "updates\", as in lr_factors"});
     key(frozen,
         {"frozen",
          "frozen parameters: \"pattern\"; \"pattern = updates\" for parameters that are frozen "
          "during the first updates; \"pattern from updates\" for those that are frozen after "
-         "so many; patterns as in lr_factors, the last match counts",
-         {}});
-    key(clip_norm, {"clip_norm",
-                    "gradient clipping: largest norm of the whole gradient; 0: none",
-                    {},
-                    0,
-                    1e12});
+         "so many; patterns as in lr_factors, the last match counts"});
+    key(clip_norm,
+        {"clip_norm", "gradient clipping: largest norm of the whole gradient; 0: none", {0, 1e12}});
     key(on_nonfinite,
         {"on_nonfinite",
-         "if loss or gradient is not finite (NaN, infinity): stop, or skip the update",
-         {}});
+         "if loss or gradient is not finite (NaN, infinity): stop, or skip the update"});
     key(spike_deviations,
         {"spike_deviations",
          "loss spikes: skip the update of a step whose loss or gradient norm is more than so "
          "many standard deviations above the mean of the last accepted steps; 0: never",
-         {},
-         0,
-         1e6});
+         {0, 1e6}});
     key(spike_window,
         {"spike_window",
          "accepted steps that spike_deviations compares with; none is skipped before there are "
          "so many",
-         {},
-         2,
-         1e5});
+         {2, 1e5}});
     key(max_skips,
         {"max_skips",
          "most steps in a row that on_nonfinite and spike_deviations may skip; the next one "
          "stops the run (exit code 5)",
-         {},
-         1,
-         1e9});
+         {1, 1e9}});
   }
 };
 
@@ -296,12 +238,10 @@ struct ScheduleOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(steps, {"steps", "number of optimizer steps of the whole run", {}, 0, 1e12});
+    key(steps, {"steps", "number of optimizer steps of the whole run", {0, 1e12}});
     key(global_batch, {"global_batch",
                        "global batch size: samples per optimizer step, over all ranks",
-                       {},
-                       1,
-                       1e9});
+                       {1, 1e9}});
   }
 };
 

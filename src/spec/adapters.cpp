@@ -25,7 +25,7 @@ std::string linear_name(const ParamSpec& param) {
   return param.name.substr(0, param.name.size() - suffix.size());
 }
 
-/// With * for numbers: what layers have in common.
+/// Returns the name with * for numbers, which all layers share.
 std::string without_numbers(const std::string& name) {
   std::string pattern, word;
   for (size_t i = 0; i <= name.size(); ++i) {
@@ -55,7 +55,7 @@ std::vector<PatternRule> parse_rules(const std::string& key,
   return rules;
 }
 
-/// As PEFT has it: all of a name, or its last words; and * stands for any characters.
+/// Matches like PEFT: the whole name, or its last words; * stands for any characters.
 bool is_target(const std::string& pattern, const std::string& name) {
   return matches(pattern, name) || matches("*." + pattern, name);
 }
@@ -72,7 +72,7 @@ bool is_row_linear(const std::string& role) {
   return role == "out" || role == "down" || role == "linear_2";
 }
 
-/// One tensor of a linear's weight: all of it, or the queries of queries, keys and values.
+/// One tensor of a linear's weight: the whole, or a part such as the queries of q, k, v.
 struct Target {
   int unit;
   std::string role;  ///< of the linear, without ".weight"
@@ -135,7 +135,7 @@ class Adapting {
                           "\" matches no linear that targets name");
   }
 
-  /// With the rank and the alpha of that linear.
+  /// Returns the options with the rank and the alpha of that linear.
   LoraOptions lora_of(const std::string& linear) const {
     LoraOptions own = lora_;
     for (const PatternRule& rule : ranks_)
@@ -185,8 +185,8 @@ class Adapting {
                     (names.empty() ? "none" : join(names)) + " (or their last words: q_proj)");
   }
 
-  /// What adapters stand beside is frozen with all of its part: the module, or, where a projector
-  /// has one, that. The norm behind an encoder runs in its projector's unit, and is the encoder's.
+  /// Freezes each module, or projector, that has adapters. The norm after an encoder is in the
+  /// projector's unit, but belongs to the encoder.
   void freeze(const std::vector<Target>& chosen) {
     const bool of_projector = std::ranges::any_of(
         chosen, [&](const Target& target) { return model_.makes_features(target.unit); });

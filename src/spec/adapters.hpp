@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoRA (arXiv:2106.09685): beside a linear y = W x stand two small matrices that train in its
-// place, y = W x + scale B A x. What has adapters stands in the model's config, under a key of
-// zea's own, so that whoever has the config (a plan, a checkpoint, a tool) has the same parameters.
+// LoRA (arXiv:2106.09685): a frozen linear y = W x gets two small matrices that train, y = W x +
+// scale B A x. The model's config lists the adapters under a key of zea's own, so that each reader
+// of the config (a plan, a checkpoint, a tool) has the same parameters.
 #pragma once
 
 #include <string>
@@ -11,24 +11,23 @@
 
 namespace zea {
 
-/// Key of zea's own in a config: {module: {"targets", "rank", "alpha", "rslora"}}, with
-/// "rank_pattern", "alpha_pattern" and "dropout" where these say something.
+/// Zea's key in a config: {module: {"targets", "rank", "alpha", "rslora"}}, with "rank_pattern",
+/// "alpha_pattern" and "dropout" where they are set.
 inline constexpr const char* kAdapters = "lora_adapters";
 
-/// `config_json` with adapters for each module of which the deck names targets.
+/// Returns `config_json` with adapters for each module with targets in the deck.
 std::string with_adapters(const std::string& config_json, const Options& options);
-/// The same for one module, with the targets, rank and scale of `lora`.
+/// Returns it with adapters for one module, with the targets, rank and scale of `lora`.
 std::string with_adapters(const std::string& config_json, const std::string& module,
                           const LoraOptions& lora);
-/// The model without any.
+/// Returns the config without adapters.
 std::string without_adapters(const std::string& config_json);
 bool has_adapters(const std::string& config_json);
 
-/// Whether an adapter can stand beside a linear, of which `param` is the weight.
+/// Returns whether the linear with weight `param` may have an adapter.
 bool may_have_adapter(const ModelSpec& model, int param);
 
-/// What the adapter of a parameter is multiplied by: alpha / rank, or alpha / sqrt(rank) (rsLoRA,
-/// arXiv:2312.03732).
+/// Returns the scale of an adapter: alpha / rank, or alpha / sqrt(rank) (rsLoRA, arXiv:2312.03732).
 double adapter_scale(const LoraOptions& lora);
 
 }  // namespace zea

@@ -8,8 +8,8 @@
 namespace zea::detail {
 namespace {
 
-/// Keys that transformers and others write into any config, of files, generation, training heads
-/// and the ways to compute the same.
+/// Keys that transformers and others write into any config: of files, generation, training heads
+/// and implementations.
 constexpr std::array kOfEveryConfig{"_attn_implementation",
                                     "_attn_implementation_autoset",
                                     "_attn_implementation_internal",
@@ -94,8 +94,7 @@ constexpr std::array kOfEveryConfig{"_attn_implementation",
                                     "use_flash_attn",
                                     "use_return_dict"};
 
-/// What it writes, too, and what makes another model of some families. Nothing is built of that, so
-/// it must be as they have it who do without.
+/// Keys whose other values would make another model, which is not supported.
 constexpr std::array<std::array<const char*, 2>, 8> kOnly{{{"cross_attention_hidden_size", "null"},
                                                            {"is_decoder", "false"},
                                                            {"is_encoder_decoder", "false"},
@@ -105,7 +104,7 @@ constexpr std::array<std::array<const char*, 2>, 8> kOnly{{{"cross_attention_hid
                                                            {"tie_encoder_decoder", "false"},
                                                            {"torchscript", "false"}}};
 
-/// For any method: its files hold integers, or floats of 8 bits.
+/// Refuses all methods: their files hold integers, or floats of 8 bits.
 [[noreturn]] void refuse_quantized(const std::string& path, const nlohmann::json& value) {
   const auto method = value.is_object() ? value.find("quant_method") : value.end();
   throw ConfigError(

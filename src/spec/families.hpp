@@ -15,7 +15,7 @@
 
 namespace zea::detail {
 
-/// Cut by outputs (dim 0), by inputs (dim 1), and a vocabulary.
+/// Tp shards of a linear by outputs (dim 0) or by inputs (dim 1), and of a vocabulary.
 inline TpCut cut_outputs(int64_t blocks) {
   return {.dim = 0, .blocks = blocks};
 }
@@ -26,16 +26,16 @@ inline TpCut cut_vocabulary() {
   return {.dim = 0, .pads = true};
 }
 
-/// What a family calls the parameters of a transformer block after the layer's name, without
-/// ".weight" and ".bias"; empty: it has none of the kind.
+/// A family's names of the parameters of a transformer block, after the layer's name and without
+/// ".weight" and ".bias"; empty: there is none.
 struct BlockNames {
   std::string attention_norm;
   std::string q, k, v;
-  std::string qkv = {};                  ///< in place of these: one matrix of all three
+  std::string qkv = {};                  ///< replaces these: one matrix of all three
   std::string q_norm = {}, k_norm = {};  ///< of each head, or of all
   std::string out;
   std::string attention_post_norm = {};
-  std::string attention_scale = {};  ///< of what attention gives, whole; and so mlp_scale
+  std::string attention_scale = {};  ///< layer scale of attention; likewise mlp_scale
   std::string mlp_norm;
   std::string gate = {};  ///< of gated blocks
   std::string up, down;
@@ -43,40 +43,38 @@ struct BlockNames {
   std::string mlp_scale = {};
 };
 
-/// Which projections of a block have biases.
+/// The projections of a block that have biases.
 struct BlockBiases {
   bool q = false, k = false, v = false, out = false, mlp = false;
 };
 
-/// Standard deviations of a block's initial matrices, and the initial numbers of layer scales.
+/// Standard deviations of a block's initial matrices, and the initial values of layer scales.
 struct BlockInit {
   double qkv, out, up, down, scale = 1;
 };
 
-/// What the blocks of a module have in common, and how each of them attends.
+/// The names, biases and initialization of a module's blocks, and the attention of each.
 struct BlockFamily {
   BlockNames names;
   BlockBiases biases;
   BlockInit init;
-  std::vector<int> attention = {};  ///< of each block: UnitSpec::attention; empty: all 0
+  std::vector<int> attention = {};  ///< UnitSpec::attention of each block; empty: all 0
 };
 
 class SpecBuilder {
  public:
   explicit SpecBuilder(ModelSpec& model) : model_(model) {}
 
-  /// Starts a unit; what is added from now on is its.
+  /// Starts a unit, to which later calls add parameters.
   void start(const std::string& name, const std::string& module, UnitKind kind,
              std::vector<UnitInput> inputs);
   int last_unit() const { return static_cast<int>(model_.units.size()) - 1; }
 
-  /// Adds the parameter `name`, which the unit's forward calls `role`. Returns its index. Weights
-  /// of norms start as what makes them 1, other vectors as zeros, the rest as normal numbers of
-  /// `std`.
+  /// Adds the parameter `name` with `role` in the unit's forward. Returns its index. Norms are
+  /// initialized to 1, other vectors to 0, the rest to normal numbers of `std`.
   int add(const std::string& role, const std::string& name, Shape shape, bool trainable, double std,
           const TpCut& cut = {});
-  /// Adds parameters that lie one after the other and have one role. Those of one name are the rows
-  /// of one tensor in files.
+  /// Adds adjacent parameters of one role. Parts of one name are the rows of one tensor in files.
   struct Part {
     std::string name;
     Shape shape;
@@ -86,20 +84,20 @@ class SpecBuilder {
                  double std);
   void add_norm(const std::string& role, const std::string& name, const NormSpec& norm,
                 int64_t width, bool trainable, const TpCut& cut = {});
-  /// Normal numbers, also where they are a vector.
+  /// Adds a class token, initialized to normal numbers.
   void add_class_token(const std::string& name, const Shape& shape, bool trainable, double std);
-  /// Normal numbers of a deviation that makes the vector about as long as 1.
+  /// Adds a vector, initialized to normal numbers with a norm of about 1.
   void add_normal_vector(const std::string& role, const std::string& name, int64_t width,
                          bool trainable);
-  /// A table of sines and cosines, which is never trained.
+  /// Adds a table of sinusoidal positions, which is never trained.
   void add_sinusoids(const std::string& name, int64_t positions, int64_t width);
-  /// The unit reads a parameter that an earlier one has, too.
+  /// Lets the unit read a parameter of an earlier one (tied weights).
   void use(const std::string& role, int param);
-  /// The parameters of a transformer block whose names begin with `layer`.
+  /// Adds the parameters of a transformer block, whose names begin with `layer`.
   void add_block(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
                  bool trainable);
-  /// Blocks called "<module>.layers.0" and so on, each reading the one before, the first one the
-  /// last unit. `layers` begins the names of their parameters.
+  /// Adds blocks named "<module>.layers.0" and so on; each reads the unit before it. `layers`
+  /// begins the names of their parameters.
   void add_blocks(const std::string& module, int64_t count, const BlockSpec& block,
                   const BlockFamily& family, const std::string& layers, bool trainable);
 
@@ -114,32 +112,33 @@ class SpecBuilder {
   ModelSpec& model_;
 };
 
-/// A language model, alone or in another family.
+/// A language model, alone or in a composite.
 struct Decoder {
   DecoderSpec spec;
   BlockFamily blocks;
-  /// Of parameters, after what stands before all of them; `layers` goes before a block's number.
-  /// The head is outside `root`; `positions` is empty where none are learned.
+  /// The names of parameters, after the prefix of all; `layers` precedes a block's number. The head
+  /// is outside `root`; `positions` is empty where none are learned.
   struct Names {
     std::string root, embed, positions, layers, norm, head;
   } names;
   std::vector<std::string> notes = {};
 };
-/// The names of the norms of its heads.
+/// Adds the names of the norms of its heads.
 void add_head_norms(Decoder& decoder);
-/// The layers that "layer_types" calls sliding, or else `usual` says; none without windows.
+/// Returns the layers with a sliding window, by "layer_types" or else `usual`; none without
+/// windows.
 std::vector<bool> narrow_layers(const ConfigReader& config, std::vector<bool> usual,
                                 bool has_windows);
-/// Which layers see a window, as the configs of Qwen2, Qwen2-VL and Qwen3 say that: those from
-/// "max_window_layers" on, `usual` where that is left out.
+/// Reads the layers with a sliding window from the configs of Qwen2, Qwen2-VL and Qwen3: those from
+/// "max_window_layers" on, or from `usual`.
 void read_windows(const ConfigReader& config, Decoder& decoder, int64_t usual = 28);
 
-/// What turns the pairs of a head by three positions (M-RoPE): "mrope_section", `sections` where
-/// that is left out. A family has its pairs of an axis side by side, or interleaved.
+/// Reads the M-RoPE sections of a head: "mrope_section", or `sections`. A family has the pairs of
+/// an axis side by side, or interleaved.
 std::vector<RotaryPair> read_mrope(const ConfigReader& config, int64_t pairs,
                                    std::vector<int64_t> sections, bool interleaved);
 
-/// Decoders with the keys and names of Llama's, each with its own defaults and biases.
+/// The defaults of a decoder with the keys and names of Llama.
 struct LlamaDefaults {
   int64_t hidden = 4096, intermediate, layers = 32, heads = 32;
   int64_t key_value_heads = 0;  ///< 0: as many as heads
@@ -149,22 +148,22 @@ struct LlamaDefaults {
   const char* activation = "silu";  ///< the only one
   bool tied = false;
   double eps = 1e-6, theta = 10000;
-  bool has_mrope = false;            ///< its configs may name rotary positions of three numbers
-  bool turns_all = true;             ///< rotary positions turn all of a head
-  int64_t original_positions = 0;    ///< before longer ones were learnt; 0: as rope's keys say
-  bool names_longrope_yarn = false;  ///< older configs do, or "su"
-  const char* rope_part = nullptr;   ///< of rope_parameters: that of layers without a window
+  bool has_mrope = false;            ///< its configs may name M-RoPE
+  bool turns_all = true;             ///< RoPE rotates the whole head
+  int64_t original_positions = 0;    ///< before RoPE scaling; 0: from the config
+  bool names_longrope_yarn = false;  ///< older configs do, or name it "su"
+  const char* rope_part = nullptr;   ///< part of rope_parameters for layers without a window
 };
 Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& defaults,
                         const BlockBiases& biases);
-/// The layers that are true in `narrow` see a window; the others what `decoder` says.
+/// Gives the layers that are true in `narrow` a sliding window.
 void add_windows(Decoder& decoder, const std::vector<bool>& narrow, int64_t window);
 
 /// The decoder families, by the model_type of their configs.
 using ReadDecoder = Decoder (*)(const ConfigReader&);
 const std::map<std::string, ReadDecoder>& decoders();
 
-/// The units of the decoder. `features` are the units that make what is merged into its text.
+/// Adds the units of a decoder, into whose text the outputs of the units `features` are merged.
 void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string& prefix,
                  const std::vector<int>& features, bool trainable);
 
@@ -173,16 +172,16 @@ struct VisionEncoder {
   EncoderSpec spec;
   std::vector<int64_t> taps = {};  ///< hidden states that the projector reads; 0: after embedding
   BlockFamily blocks;
-  /// Empty ones are not there.
+  /// The names of parameters; empty: there is none.
   struct Names {
     std::string class_token, patch, positions, pre_norm, layers;
     std::string registers = {};
-    std::string final_norm = {};  ///< behind the last block, of all tokens
+    std::string final_norm = {};  ///< after the last block, of all tokens
   } names;
-  bool norms_features = false;  ///< by this one
-  /// Shapes of learned tokens and positions begin with a 1.
+  bool norms_features = false;  ///< features are normed by final_norm
+  /// The shapes of learned tokens and positions begin with a 1.
   bool has_leading_one = false;
-  /// What features do not come of: it is carried, never trained.
+  /// A parameter that no feature depends on: it is carried, never trained.
   struct Carried {
     std::string name;
     Shape shape;
@@ -192,22 +191,21 @@ struct VisionEncoder {
   double class_std = 0, patch_std = 0.02, position_std = 0.02;
 };
 VisionEncoder read_siglip(const ConfigReader& config);
-/// How an encoder's rows and columns turn heads, by "rope_parameters"; `theta` where it has none.
+/// Reads the axial RoPE of an encoder: "rope_parameters", or `theta`.
 RopeConfig read_axial_rope(const ConfigReader& config, std::vector<RotaryPair> turns, double theta);
 
-/// The tower that the Qwen-VL families have in common: patches of frame pairs of images of any
-/// size, turned by rows and columns, merged as squares, with blocks whose width is the config's
-/// `width_key`.
+/// Reads the tower of the Qwen-VL families: patches of frame pairs of images of any size, axial
+/// RoPE, merged squares, and blocks whose width is the config's `width_key`.
 struct TurnedDefaults {
   int64_t layers, patch;
   PixelLimits pixels;        ///< of the family's processor
-  PixelLimits frame_pixels;  ///< likewise, of videos
+  PixelLimits frame_pixels;  ///< for videos
 };
 VisionEncoder read_turned_tower(const ConfigReader& config, const BlockSpec& of_family,
                                 const char* width_key, const TurnedDefaults& defaults);
-/// Throws unless the features have the width of the text, `hidden`.
+/// Throws unless the features have the width of the language model, `hidden`.
 void require_width(const ConfigReader& of_vision, const char* key, int64_t hidden);
-/// A projector of `merge` tokens side by side, whose parameters are called `root` and the names.
+/// Adds a projector of concatenated tokens, whose parameters are named `root` and these names.
 struct MergerNames {
   const char *norm, *linear_1, *linear_2;
 };
@@ -220,85 +218,80 @@ const std::map<std::string, ReadVisionEncoder>& vision_encoders();
 using ReadAudioEncoder = EncoderSpec (*)(const ConfigReader&);
 const std::map<std::string, ReadAudioEncoder>& audio_encoders();
 
-/// What transformers' vision encoders have in common: the keys of their configs, with a family's
-/// defaults, and the names of a block's parameters.
+/// A family's defaults for the keys that transformers' vision encoders share.
 struct ImageTransformerDefaults {
   int64_t patch;
   double eps;
   const char* activation;
-  int64_t mlp_ratio = 0;  ///< key "mlp_ratio" in place of "intermediate_size"; 0: not so
+  int64_t mlp_ratio = 0;  ///< default of the key "mlp_ratio"; 0: "intermediate_size" is the key
   int64_t hidden = 768, intermediate = 3072, layers = 12, heads = 12;
   int64_t image = 224;  ///< 0: images have any size
 };
 EncoderSpec read_image_transformer(const ConfigReader& config,
                                    const ImageTransformerDefaults& defaults);
-/// A class token, its positions and attention as ViT has and names them.
+/// Sets a class token, positions and attention with the names of ViT.
 void set_learned_tokens(const ConfigReader& config, VisionEncoder& encoder);
 BlockFamily image_transformer_blocks(const BlockInit& init);
 
-/// The encoder's units, of parameters called `root`. Returns the unit that makes hidden state i for
-/// each i of 0..layers.
+/// Adds the encoder's units, whose parameters begin with `root`. Returns the unit of each hidden
+/// state 0..layers.
 std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& encoder,
                                     const std::string& root, bool trainable);
 void add_carried(SpecBuilder& builder, const VisionEncoder& encoder, const std::string& root);
 
-/// What an encoder is called, and what the names of its parameters and of its projector's begin
-/// with.
+/// The name of an encoder, and the prefixes of its parameters and of its projector's.
 struct EncoderNames {
   std::string name, root, projector_root;
-  std::string row_end = {};  ///< of images that are fitted into tiles; empty: they are not
+  std::string row_end = {};  ///< the learned end of rows of FittedTiles; empty: none
 };
 
 EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config);
 EncoderSpec read_voxtral_encoder(const ConfigReader& config);
-/// Whisper's encoder and its projector to rows of `hidden`.
+/// Adds Whisper's encoder, and its projector to the width `hidden`.
 void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const EncoderNames& names,
                        int64_t hidden, const Trainable& trainable);
-/// The linears of a projector from rows of `width` to rows of `hidden`, of parameters called
-/// `root`.
+/// Adds the linears of a projector from `width` to `hidden`, whose parameters begin with `root`.
 void add_projector_linears(SpecBuilder& builder, const ProjectorSpec& projector,
                            const std::string& root, int64_t width, int64_t hidden, bool trainable);
-/// One of them, linear_1 or linear_2.
+/// Adds one of them, linear_1 or linear_2.
 void add_projector_linear(SpecBuilder& builder, const std::string& role, const std::string& name,
                           const Shape& shape, bool bias, bool trainable);
 
-/// What configs of LLaVA's kind say of images where they leave it out.
+/// A family's defaults for keys that configs of LLaVA's kind leave out.
 struct ImageDefaults {
   const char* encoder = "clip_vision_model";
   int64_t token = 32000, layer = -2;
   const char* select = "default";  ///< vision_feature_select_strategy
   bool bias = true;
-  bool merges = false;  ///< the projector merges squares of patches, as Mistral 3's
-  std::vector<ImageSize> resolutions = {};  ///< that images are fitted into
-  bool gives_shapes = false;  ///< of images, to encoders that ask for them, as SigLIP 2's
-  bool text_ties = false;     ///< the text's config may tie the head, too
+  bool merges = false;  ///< the projector merges squares of patches, as in Mistral 3
+  std::vector<ImageSize> resolutions = {};  ///< of FittedTiles
+  bool gives_shapes = false;  ///< supports encoders that need shapes, such as SigLIP 2
+  bool text_ties = false;     ///< the text's config may tie the embeddings, too
 };
-/// The encoder of images, or of sound, that a config of LLaVA describes, with its projector, for a
-/// model whose decoder is known. Returns the unit that makes the features.
+/// Adds the image encoder, or the audio encoder, that a config of LLaVA describes, with its
+/// projector, to a model whose decoder is set. Returns the unit that makes the features.
 int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
                       const EncoderNames& names, const Trainable& trainable,
                       const ImageDefaults& defaults = {});
 int add_sound_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
                       const EncoderNames& names, const Trainable& trainable);
 
-/// What a directory's image processor says of the images of an encoder. Throws WeightsError naming
-/// what zea can not do.
+/// Reads the image processor of a model's directory. Throws ConfigError for unsupported settings.
 void read_image_processor(const ConfigReader& config, EncoderSpec& encoder);
-/// The same of an encoder that is put together with others, but for the size of squares, which then
-/// is that of its table of positions. Returns what becomes of them; empty: they have that size.
+/// Likewise for an encoder of a composed model, but squares keep the size of its table of
+/// positions. Returns a note on the change of size; empty: there is none.
 std::string read_part_processor(const ConfigReader& config, EncoderSpec& encoder);
-/// Likewise what its video processor says, and where it has none of videos what that of images
-/// does.
+/// Reads the video processor, or the limits of videos from the image processor.
 void read_video_processor(const ConfigReader& config, EncoderSpec& encoder);
 void read_video_limits(const ConfigReader& of_images, EncoderSpec& encoder);
 
-/// The hidden state that vision_feature_layer = `layer` names of an encoder of `layers` blocks: the
-/// blocks that run before it.
+/// Returns the hidden state of vision_feature_layer = `layer` in an encoder of `layers` blocks: the
+/// number of blocks before it.
 int64_t resolve_tap(const ConfigReader& config, int64_t layer, int64_t layers);
 
-/// A decoder into whose text features are merged, of family `usual` where its config names none.
+/// Reads a decoder for merged features, of family `usual` where its config names none.
 Decoder read_merging_decoder(const ConfigReader& config, const std::string& usual);
-/// Such a decoder with the features of one encoder of images.
+/// Makes a composite of such a decoder and one image encoder of LLaVA's kind.
 ModelSpec make_with_images(const ConfigReader& config, const Trainable& trainable,
                            const EncoderNames& names, const ImageDefaults& defaults,
                            const std::string& usual);
@@ -310,14 +303,14 @@ using AddProjector = std::function<std::vector<int>(SpecBuilder&, const std::vec
 ModelSpec make_with_tower(const Decoder& decoder, const VisionEncoder& encoder,
                           const std::string& tower, const std::string& text,
                           const Trainable& trainable, const AddProjector& add_projector);
-/// Units that no later unit reads are not walked; their parameters are carried, never trained.
+/// Removes units that no later unit reads; their parameters are carried, never trained.
 void drop_unread_units(ModelSpec& model);
 
-/// Whether the head of a composite is its embedding: its own key decides where there is one, or,
-/// where `text_ties`, that of its text may tie it as well.
+/// Returns whether a composite has tied embeddings: by its own key, or the text's; with `text_ties`
+/// either may tie them.
 bool ties_head(const ConfigReader& config, const Decoder& text, bool text_ties);
 
-/// type_advice() on the "model_type" of `config`.
+/// Returns type_advice() on the "model_type" of `config`.
 std::string advice_on_type(const ConfigReader& config);
 
 /// Reads `config` as the family that it names, `usual` where it names none.
@@ -333,7 +326,7 @@ auto read_part(const Families& families, const ConfigReader& config, const std::
                     (kIsDecoder ? advice_on_type(config) : ""));
 }
 
-/// Encoders, their projectors and a decoder of the families above, by the model_type of configs.
+/// The composites of encoders, projectors and a decoder, by the model_type of their configs.
 using MakeComposite = ModelSpec (*)(const ConfigReader&, const Trainable&);
 const std::map<std::string, MakeComposite>& composites();
 /// A composite of any number of encoders and a decoder, put together by a deck.

@@ -18,7 +18,7 @@ Decoder read_gemma_like(const ConfigReader& config, LlamaDefaults defaults) {
   defaults.tied = true;
   Decoder decoder = read_llama_like(config, defaults, {biases, biases, biases, biases});
   config.require_boolean("use_bidirectional_attention", false);
-  // Of generating, and second names, which transformers does not read.
+  // Keys of generation, and second names that transformers does not read.
   config.pass_over({"_sliding_window_pattern", "cache_implementation", "hidden_act",
                     "hidden_activation", "sliding_window_size"});
   decoder.spec.block.norm.offset = 1;
@@ -26,7 +26,7 @@ Decoder read_gemma_like(const ConfigReader& config, LlamaDefaults defaults) {
   return decoder;
 }
 
-/// Those that Gemma 2 and 3 share.
+/// The defaults that Gemma 2 and 3 share.
 LlamaDefaults later_defaults(int64_t vocabulary, int64_t positions) {
   return {.hidden = 2304,
           .intermediate = 9216,
@@ -45,8 +45,8 @@ double read_cap(const ConfigReader& config, const char* key, double usual) {
   return config.is_null(key) ? 0 : config.number(key, usual);
 }
 
-/// What Gemma 2 and 3 have beyond the first: of `period` layers, all but the last see a window,
-/// where the config does not list them.
+/// Reads the options that Gemma 2 and 3 add: by default, of `period` layers all but the last have a
+/// sliding window.
 void read_later_ways(const ConfigReader& config, Decoder& decoder, int64_t period,
                      const ScoreSpec& usual, double logit_softcap) {
   BlockNames& names = decoder.blocks.names;
@@ -88,8 +88,8 @@ Decoder read_gemma2(const ConfigReader& config) {
   return decoder;
 }
 
-/// Layers without a window turn heads slower. Before transformers 5 the keys of both rotations
-/// stood side by side, and "rope_scaling" was of the slow one.
+/// Layers without a window have a larger theta. Before transformers 5 the keys of both were in one
+/// object, and "rope_scaling" applied to these layers.
 Decoder read_gemma3(const ConfigReader& config) {
   LlamaDefaults defaults = later_defaults(262208, 131072);
   defaults.theta = 1e6;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How images are made ready, where a model's directory says it: the image_processor that
-// transformers writes into preprocessor_config.json or processor_config.json. What it leaves out is
-// as the class that it names has it, or else the family.
+// The preprocessing of images by a model's directory: the image_processor that transformers writes
+// into preprocessor_config.json or processor_config.json. Its class, or else the family, has the
+// defaults.
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -28,7 +28,7 @@ struct ProcessorClass {
 
 constexpr Resampling kCubic = Resampling::Bicubic, kLinear = Resampling::Bilinear;
 
-/// Of transformers 5.17: name, squares, crops, halves, resampling.
+/// The classes of transformers 5.17: name, squares, crops, halves, resampling.
 constexpr std::array kProcessorClasses{
     ProcessorClass{"Bit", false, true, false, kCubic},
     ProcessorClass{"CLIP", false, true, false, kCubic},
@@ -50,8 +50,7 @@ constexpr std::array kProcessorClasses{
 /// none.
 std::string processor_class_name(const ConfigReader& config) {
   std::string name = config.text("image_processor_type", config.text("feature_extractor_type", ""));
-  // "Fast" was what resizes with torchvision, and the last what files said before there were
-  // others.
+  // "Fast" classes resize with torchvision; the last suffix is that of the oldest files.
   for (const std::string_view end : {"Fast", "ImageProcessor", "FeatureExtractor"})
     if (name.ends_with(end)) name.resize(name.size() - end.size());
   return name;
@@ -66,7 +65,7 @@ const ProcessorClass* processor_class(const ConfigReader& config) {
   return found == kProcessorClasses.end() ? nullptr : &*found;
 }
 
-/// In pixels, or of areas; 0: not said.
+/// The sides in a size, in pixels, or areas; 0: not given.
 struct Sides {
   int64_t height = 0, width = 0, shortest = 0, longest = 0;
 
@@ -86,12 +85,12 @@ Sides read_sides(const ConfigReader& config, const char* key, bool is_square) {
   return {read("height"), read("width"), read("shortest_edge"), read("longest_edge")};
 }
 
-/// Whether a processor does a step; null turns it off, which is not the same as leaving it out.
+/// Returns whether a processor does a step; null turns it off, unlike an absent key.
 bool does(const ConfigReader& config, const char* key, bool usual) {
   return !config.is_null(key) && config.boolean(key, usual);
 }
 
-/// One that zea does not leave out.
+/// Throws unless the processor does a step that zea always does.
 void require_step(const ConfigReader& config, const char* key) {
   if (config.is_null(key))
     config.refuse(key, "null", "true (null turns it off, which is not built yet)");
@@ -133,7 +132,7 @@ std::string of_table(int64_t side) {
          ", the encoder's image_size (tables of positions are not interpolated)";
 }
 
-/// What a processor says of the squares that it makes of images.
+/// A processor's settings of square images.
 struct SquareSizes {
   Sides crop, size;
   bool crops = false;
@@ -147,8 +146,8 @@ SquareSizes read_square_sizes(const ConfigReader& config, const SquareImages& us
   return {read_sides(config, "crop_size", true), read_sides(config, "size", squares), crops};
 }
 
-/// All of an image becomes a square, or its middle, once its shorter side is so long. `allowed`:
-/// the square of that side, as refusals call it.
+/// Reads whether a whole image becomes a square of `side`, or its center after its shorter side was
+/// resized. `allowed` names the square in refusals.
 void read_square(const ConfigReader& config, const SquareSizes& sizes, int64_t side,
                  const std::string& allowed, SquareImages& square) {
   const auto& [crop, size, crops] = sizes;
@@ -171,7 +170,7 @@ void read_square(const ConfigReader& config, const SquareSizes& sizes, int64_t s
   square.shortest_edge = size.shortest;
 }
 
-/// The side of the squares that a processor makes, which need not be the encoder's.
+/// Returns the side of a processor's squares, which may differ from the encoder's.
 int64_t read_side(const ConfigReader& config, const SquareSizes& sizes, const PatchInput& patches) {
   constexpr int64_t kUsualCrop = 224;  // of all of transformers' classes that crop
   const auto& [crop, size, crops] = sizes;
@@ -185,8 +184,8 @@ int64_t read_side(const ConfigReader& config, const SquareSizes& sizes, const Pa
   return square.height;
 }
 
-/// An image's middle stays the same part of it where the encoder's squares are larger or smaller
-/// than the processor's. Returns what becomes of these; empty: they are the encoder's.
+/// Scales the processor's squares to the encoder's, so that the center crop stays the same part of
+/// an image. Returns a note on the change; empty: they have the same size.
 std::string read_scaled_square(const ConfigReader& config, PatchInput& patches) {
   require_step(config, "do_resize");
   config.require_boolean("do_pad", false);
@@ -208,7 +207,7 @@ std::string read_scaled_square(const ConfigReader& config, PatchInput& patches) 
                           : "");
 }
 
-/// Of a tile; a crop of it is all of it.
+/// Checks the size of a tile; a crop of it is the whole tile.
 void read_tile(const ConfigReader& config, const PatchInput& patches) {
   const int64_t side = patches.image_size;
   for (const char* key : {"size", "crop_size"}) {
@@ -244,7 +243,7 @@ void read_fitting(const ConfigReader& config, const PatchInput& patches, const F
                   "those of config.json, by which the model orders its features");
 }
 
-/// Of Qwen2-VL's processors, which call areas edges, too.
+/// Reads the limits of areas of Qwen2-VL's processors, which may call them edges.
 PixelLimits read_areas(const ConfigReader& config, const PixelLimits& usual) {
   const Sides size = read_sides(config, "size", true);
   if (config.has("size") && (size.height > 0 || size.width > 0))
@@ -276,8 +275,8 @@ void read_limits(const ConfigReader& config, PatchInput& patches) {
   patches.limit(read_areas(config, *patches.pixel_limits()));
 }
 
-/// Sides are whole patches of it: the encoder's, or those that become one feature, which is what
-/// PixtralProcessor makes of the former.
+/// Throws unless the patch is the encoder's, or the square of patches that become one feature, to
+/// which PixtralProcessor changes it.
 void require_pixtral_patch(const ConfigReader& config, const PatchInput& patches) {
   if (!config.has("patch_size")) return;
   const Sides found = read_sides(config, "patch_size", true);
@@ -289,7 +288,7 @@ void require_pixtral_patch(const ConfigReader& config, const PatchInput& patches
                     ", as config.json has it of the encoder");
 }
 
-/// The longer side, of Pixtral's.
+/// Reads the longest side of Pixtral's processor.
 void read_longest(const ConfigReader& config, PatchInput& patches) {
   config.require_boolean("do_center_crop", false);
   require_pixtral_patch(config, patches);
@@ -320,7 +319,7 @@ void read_pan_and_scan(const ConfigReader& config, PatchInput& patches) {
   square->pan_and_scan = {.most = most, .least_side = side, .least_ratio = ratio};
 }
 
-/// Of Idefics 3's and SmolVLM's: the longer side becomes whole tiles.
+/// Reads the longest side of Idefics 3's and SmolVLM's processors, which becomes whole tiles.
 void read_split(const ConfigReader& config, const PatchInput& patches, SplitTiles& split) {
   constexpr int64_t kMost = 4096;
   config.pass_over({"do_center_crop", "do_pad", "return_row_col_info", "video_sampling"});
@@ -339,7 +338,7 @@ void read_split(const ConfigReader& config, const PatchInput& patches, SplitTile
   split.most_tiles = longest / tile * (longest / tile);
 }
 
-/// Of SigLIP 2's: so many patches.
+/// Reads the most patches of SigLIP 2's processor.
 void read_filling(const ConfigReader& config, PatchInput& patches) {
   constexpr int64_t kMost = int64_t{1} << 20;
   config.pass_over({"do_center_crop", "do_pad", "size"});
@@ -351,7 +350,7 @@ void read_filling(const ConfigReader& config, PatchInput& patches) {
   patches.limit({.most = most * square});
 }
 
-/// What a processor says of an image's size, by the tiling policy.
+/// Reads a processor's settings of the image size, by the tiling policy.
 struct ShapeReader {
   const ConfigReader& config;
   PatchInput& patches;
@@ -381,15 +380,14 @@ struct ShapeReader {
   }
 };
 
-/// Transformers 4 called processors so that resize with torchvision; those of 5 have one name for
-/// both. With torchvision before 0.27 they fall back to another kernel than Lanczos', which PIL
-/// has.
+/// Transformers 4 named processors "Fast" that resize with torchvision; in version 5 both have one
+/// name. Before torchvision 0.27 they had no Lanczos kernel, which PIL has.
 bool is_by_torchvision(const ConfigReader& config, Resampling resampling) {
   return config.text("image_processor_type", "").ends_with("Fast") &&
          resampling != Resampling::Lanczos;
 }
 
-/// Of classes and arrays, and of images that are none of RGB, which its processor refuses.
+/// Accepts keys of classes and arrays, and of images that are not RGB, which are refused later.
 void pass_over_classes(const ConfigReader& config) {
   config.pass_over({"_processor_class", "_valid_processor_keys", "data_format", "default_to_square",
                     "device", "disable_grouping", "do_convert_rgb", "feature_extractor_type",
@@ -397,7 +395,7 @@ void pass_over_classes(const ConfigReader& config) {
                     "processor_class", "return_tensors", "size_divisor", "video_processor_type"});
 }
 
-/// What the class that is named does of itself, which files leave out.
+/// Sets the defaults of the class that is named.
 void assume_class(const ConfigReader& config, PatchInput& patches) {
   if (const ProcessorClass* of = processor_class(config)) {
     patches.colours = of->colours();
@@ -411,7 +409,7 @@ void assume_class(const ConfigReader& config, PatchInput& patches) {
       config.refuse(key, "nothing", "a list of 3 numbers, as zea does not know those of " + name);
 }
 
-/// Whatever becomes of an image's size.
+/// Reads the settings that do not depend on the tiling policy.
 void read_values(const ConfigReader& config, PatchInput& patches) {
   pass_over_classes(config);
   assume_class(config, patches);

@@ -50,8 +50,8 @@ RopeType read_type(const ConfigReader& scaling, const LlamaDefaults& defaults) {
   return static_cast<RopeType>(found - types.begin());
 }
 
-/// How rotation is stretched, by the config's rope_parameters (transformers 5) or rope_scaling (4,
-/// beside rope_theta).
+/// Reads RoPE scaling from the config's rope_parameters (transformers 5) or rope_scaling (4, next
+/// to rope_theta).
 void read_stretching(const ConfigReader& config, const ConfigReader& scaling,
                      const DecoderSpec& text, const LlamaDefaults& defaults, RopeConfig& rope) {
   rope.theta = scaling.number("rope_theta", rope.theta);

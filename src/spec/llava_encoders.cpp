@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encoders as configs of LLaVA describe them, each with a projector to rows of the language model.
+// Encoders that configs of LLaVA describe, each with a projector to the language model.
 #include "spec/families.hpp"
 
 namespace zea {
@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kPatches = "patches";  ///< of composed models: patches alone become features
 
-/// The placeholder of a modality: an id that no encoder has yet.
+/// Reads the placeholder of an encoder, which must differ from those of others.
 int64_t read_token(const ConfigReader& config, const char* key, int64_t fallback,
                    const ModelSpec& model) {
   const int64_t token = config.integer(key, fallback);
@@ -19,7 +19,7 @@ int64_t read_token(const ConfigReader& config, const char* key, int64_t fallback
   return token;
 }
 
-/// Squares of patches of images that all become one size.
+/// Lets 2 x 2 patches become one feature.
 void merge_squares(const ConfigReader& config, const std::string& kind, EncoderSpec& encoder) {
   constexpr int64_t kSide = 2;
   auto* patches = std::get_if<PatchInput>(&encoder.input);
@@ -32,14 +32,14 @@ void merge_squares(const ConfigReader& config, const std::string& kind, EncoderS
   if (patches->side() % kSide != 0 && !patches->any_size())
     refuse(std::to_string(patches->side()) + " patches a side");
   patches->block = kSide;
-  // What is learned of an image stands behind the patches: so all layouts keep squares whole.
+  // Learned tokens follow the patches, so that all layouts keep squares whole.
   patches->patches_first = patches->learned_tokens() > 0;
   encoder.drops_first_token = encoder.drops_registers = false;
   if (const auto* filling = patches->as<ImagesFilling>()) patches->limit(filling->pixels);
   encoder.projector.merge = kSide * kSide;
 }
 
-/// LLaVA's is an mlp, and says so of no other.
+/// Reads the projector; configs of LLaVA do not name theirs, an mlp.
 void read_projector(const ConfigReader& config, EncoderSpec& encoder, bool has_bias = true) {
   const std::string kind = config.text("projector", "mlp");
   ProjectorSpec& projector = encoder.projector;
@@ -53,7 +53,7 @@ void read_projector(const ConfigReader& config, EncoderSpec& encoder, bool has_b
     config.refuse("projector", kind, "linear, mlp, pixel_shuffle_mlp, pool");
 }
 
-/// A key of zea's own, as what becomes of registers.
+/// Reads a key of zea's own: whether features go through the encoder's final norm.
 void read_final_norm(const ConfigReader& config, VisionEncoder& encoder) {
   encoder.norms_features = config.boolean("vision_feature_norm", false);
   if (!encoder.norms_features) return;
@@ -64,7 +64,7 @@ void read_final_norm(const ConfigReader& config, VisionEncoder& encoder) {
                                                    : "false, or true for the last layer alone");
 }
 
-/// Behind a norm of their own, squares of patches become one of the encoder's width.
+/// Reads the patch merger: squares of patches become one of the encoder's width after a norm.
 void read_patch_merger(const ConfigReader& config, const DecoderSpec& text,
                        VisionEncoder& encoder) {
   if (encoder.taps.size() != 1)
@@ -91,7 +91,7 @@ void add_patch_merger(SpecBuilder& builder, const EncoderSpec& vision, const std
                        {hidden, hidden * vision.projector.merge}, false, trainable);
 }
 
-/// Resolutions that images are fitted into, each of whole tiles.
+/// Reads the resolutions of FittedTiles, each of whole tiles.
 void read_resolutions(const ConfigReader& config, const std::vector<ImageSize>& usual,
                       EncoderSpec& vision) {
   PatchInput& patches = vision.patches();

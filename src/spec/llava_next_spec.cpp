@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kSideOfOneVision = 384;
 constexpr int64_t kMostTilesASide = 6;
 
-/// Of LLaVA-OneVision, where its config says none.
+/// Returns the default resolutions of LLaVA-OneVision.
 std::vector<ImageSize> usual_resolutions() {
   std::vector<ImageSize> all;
   for (int64_t high = 1; high <= kMostTilesASide; ++high)

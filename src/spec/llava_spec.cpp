@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LLaVA (arXiv:2310.03744): a vision transformer, a projector, and a decoder into whose text the
-// features are merged. With an "audio_config" beside the vision encoder's, or in its place, the
-// model takes sound, too; transformers passes over that key.
+// features are merged. With an "audio_config", which transformers ignores, the model takes audio,
+// too, or only audio.
 #include "spec/families.hpp"
 
 namespace zea::detail {

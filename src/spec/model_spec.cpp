@@ -37,7 +37,7 @@ constexpr const char* kAudioEncoder =
     "; this is an encoder of sound: name it in model.audio.weights, beside a language model in "
     "model.llm.weights";
 
-/// By the beginning of their model_type.
+/// Models by the beginning of their model_type.
 constexpr std::array<Known, 8> kKnown{{{"llava_", kOriginalLlava},
                                        {"internvl_chat", kOriginalInternVl},
                                        {"clip", kImageEncoder},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model as values: units in order with their inputs, and parameters with file name, shape and how
-// they are cut. A pure function of the config JSON makes it, so a plan for 512 ranks needs neither
-// torch nor weights. The model does not know its rank.
+// A model as values: units in order with their inputs, and parameters with their names in files,
+// their shapes and tp shards. It is a pure function of the config JSON, so a plan for 512 ranks
+// needs neither torch nor weights. The model does not know its rank.
 #pragma once
 
 #include <functional>
@@ -17,31 +17,32 @@
 
 namespace zea {
 
-/// How initial values are drawn when there are none to load.
+/// The random initialization of a parameter.
 enum class Init { Zeros, Ones, Normal, Uniform, Sinusoids, Constant };
 
-/// How tensor parallelism cuts a parameter: along one dim, between blocks that stay whole.
+/// The tensor parallelism of a parameter: it is sharded along one dim, between blocks that stay
+/// whole.
 struct TpCut {
-  int dim = -1;          ///< that is cut; -1: none, every tp rank has all of it
-  int64_t blocks = 0;    ///< equal ones that a stretch consists of: heads, or single rows
-  bool repeats = false;  ///< ranks beyond the number of blocks hold the same ones: KV heads
-  bool pads = false;     ///< dim 0 is filled up with rows that nothing reads: a vocabulary
-  /// Whole on every tp rank, which uses it on its own heads: gradients are sums over these.
+  int dim = -1;          ///< the sharded dim; -1: none, every tp rank has the whole parameter
+  int64_t blocks = 0;    ///< equal blocks of a section: heads, or single rows
+  bool repeats = false;  ///< KV replication: ranks beyond the number of blocks hold the same
+  bool pads = false;     ///< vocabulary padding: dim 0 is extended by rows that nothing reads
+  /// Every tp rank has the whole parameter and uses it on its own heads: gradients are summed.
   bool of_heads = false;
-  int64_t stretches = 1;  ///< equal ones of the dim, each cut by itself: q, k, v of one matrix
+  int64_t stretches = 1;  ///< fused sections of the dim, each sharded alone: q, k, v of one matrix
 };
 
-/// The cut of the transposed matrix.
+/// Returns the shard of the transposed matrix.
 inline TpCut other_order(TpCut cut) {
   if (cut.dim >= 0) cut.dim = 1 - cut.dim;
   return cut;
 }
 
-/// Where a parameter lies in its tensor of weights files, if that is made of several along one dim.
+/// The part of a tensor of weights files that is a parameter: tensors may have several along a dim.
 struct TensorPart {
   int dim = 0;
   int64_t begin = 0;
-  int64_t length = 0;  ///< of the tensor's dim; 0: the parameter is all of the tensor
+  int64_t length = 0;  ///< of the tensor's dim; 0: the parameter is the whole tensor
 };
 
 struct ParamSpec {
@@ -49,28 +50,28 @@ struct ParamSpec {
   std::string module;  ///< one of ModelSpec::modules()
   Shape shape;
   Init init = Init::Normal;
-  double std = 0.02;  ///< of normal numbers; the most of uniform ones; the value of constant ones
+  double std = 0.02;  ///< of Normal; the maximum of Uniform; the value of Constant
   TpCut tp_cut = {};
   bool fused_with_next =
-      false;  ///< lies adjacent to the next one in a flat buffer: q, k, v and gate, up
+      false;  ///< adjacent to the next one in a flat buffer: q, k, v and gate, up
   bool trainable = true;
-  bool used = true;  ///< false: no unit that runs reads it (carried, never trained)
+  bool used = true;  ///< false: no unit reads it (carried, never trained)
   TensorPart part = {};
 
   Shape tensor_shape() const;
-  /// Of the parts of a tensor one begins it: whoever goes over tensors takes that one.
+  /// Returns whether this is the first part of its tensor, which stands for the tensor in loops.
   bool begins_tensor() const { return part.begin == 0; }
   /// AdamW decays matrices and not vectors (norms, biases).
   bool decays() const { return shape.size() >= 2; }
 };
 
 enum class UnitKind {
-  PatchEmbed,  ///< pixels -> patches + positions, with a class token and a norm where there are
+  PatchEmbed,  ///< pixels -> patches + positions, perhaps a class token and a norm
   AudioEmbed,  ///< log-mel columns -> two convolutions + positions
   Block,       ///< a transformer block
-  Projector,   ///< features of an encoder -> rows of the language model's width
+  Projector,   ///< features of an encoder -> the language model's width
   TokenEmbed,
-  Merge,  ///< text embeddings with features put in the places of placeholders
+  Merge,  ///< text embeddings, with features in place of placeholders
   Head,   ///< final norm, vocabulary, loss
 };
 
@@ -82,35 +83,35 @@ struct UnitInput {
   bool optional;  ///< absent when that unit's module has no item in the microbatch
 };
 
-/// Two matrices beside one of a unit's linears (adapters.hpp): x (tokens, in) goes down to (tokens,
-/// rank) and up to outputs that are added to those of `role`, times `scale`.
+/// LoRA adapter of one of a unit's linears (adapters.hpp): x (tokens, in) goes down to (tokens,
+/// rank) and up to outputs that are added to the linear's, times `scale`.
 struct Adapter {
   std::string role, down, up;  ///< of linears, without ".weight"
-  int part = 0, parts = 1;     ///< which tensor of the linear's weight it is of, of so many
+  int part = 0, parts = 1;     ///< index and number of the tensors that form the linear's weight
   double scale = 1;
-  double alpha = 1;    ///< that, with the rank, made `scale`
-  double dropout = 0;  ///< the rate at which elements of x are dropped while training
+  double alpha = 1;                        ///< scale is alpha / rank, or alpha / sqrt(rank)
+  double dropout = 0;                      ///< probability of dropping an element of x in training
   WeightOrder order = WeightOrder::OutIn;  ///< of that weight
   int base = -1, a = -1, b = -1;           ///< indices in ModelSpec::params, the first of several
 };
 
 struct UnitSpec {
-  std::string name;    ///< as templates and logs name it: "vision.layers.0", "llm.head"
+  std::string name;    ///< in templates and logs: "vision.layers.0", "llm.head"
   std::string module;  ///< one of ModelSpec::modules()
   UnitKind kind;
   std::vector<int> params;  ///< indices in ModelSpec::params
   std::vector<UnitInput> inputs;
   int encoder = -1;  ///< index of its module in ModelSpec::encoders; -1: the decoder's
-  /// What the unit's forward (unit_forward.hpp) calls its parameters, in their order, fused ones
-  /// being one: "qkv.weight", "qkv.bias".
+  /// The roles of its parameters in the unit's forward (unit_forward.hpp), in their order; fused
+  /// parameters share one: "qkv.weight", "qkv.bias".
   std::vector<std::string> roles = {};
-  int attention = 0;  ///< of a block: which of BlockSpec::attention is its way
+  int attention = 0;  ///< of a block: index in BlockSpec::attention
   std::vector<Adapter> adapters = {};
 
-  /// The index of a parameter in `roles`; -1: the unit has none of that role.
+  /// Returns the index of a role in `roles`; -1: the unit has no such parameter.
   int index_of(const std::string& role) const;
   bool has(const std::string& role) const { return index_of(role) >= 0; }
-  /// Whether what it calls `role` is a projector's: the last norm of an encoder runs in that unit,
+  /// Returns whether a role belongs to a projector: the last norm of an encoder is in its unit,
   /// too.
   bool is_of_projector(const std::string& role) const {
     return kind == UnitKind::Projector && !role.starts_with("encoder_norm");
@@ -123,54 +124,56 @@ struct ModelSpec {
   DecoderSpec decoder;
   std::vector<ParamSpec> params;
   std::vector<UnitSpec> units;  ///< in the order of a forward walk
-  /// What the config says and training does not do, for the user to read.
+  /// Notes for the user, such as settings of the config that training does not use.
   std::vector<std::string> notes;
 
   int64_t num_parameters() const;
-  /// Names of all, kDecoder last; and in words: "vision, llm".
+  /// Returns the names of all modules, kDecoder last; and in words: "vision, llm".
   std::vector<std::string> modules() const;
   std::string module_names() const;
   bool has(const std::string& module) const;
-  /// Index in `encoders`; -1: it is none.
+  /// Returns the index in `encoders`; -1: the module is none.
   int encoder_index(const std::string& module) const;
   const BlockSpec& block(const std::string& module) const;
-  /// How a block attends.
+  /// Returns the kind of attention of a block.
   const AttentionSpec& attention(const UnitSpec& unit) const {
     return block(unit.module).attention.at(unit.attention);
   }
   HeadShape heads(const std::string& module) const { return block(module).heads; }
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
-  /// Whether training drops elements of a module's rows, or of its adapters' inputs.
+  /// Returns whether training drops elements of a module's rows or of its adapters' inputs.
   bool has_dropout(const std::string& module) const;
-  /// Whether one of these parameters trains.
+  /// Returns whether one of these parameters trains.
   bool trains(const std::vector<int>& some_params) const;
-  /// Of each unit that runs whether its output has a gradient: it trains, or one that it reads has.
+  /// Returns for each unit that runs whether its output has a gradient: it trains, or an input has
+  /// one.
   std::vector<bool> units_with_gradient(const std::function<bool(const UnitSpec&)>& runs =
                                             [](const UnitSpec&) { return true; }) const;
-  /// Whether a unit's output goes to another module: rows of the language model's width.
+  /// Returns whether a unit makes features of the language model's width.
   bool makes_features(int unit) const;
-  /// Whether a unit's output, or what that is made of, is read with the samples that train.
+  /// Returns whether a unit does not run in training, since its outputs are cached
+  /// (data.cache_features).
   bool is_cached(int unit) const;
-  /// The units of an encoder that its projectors read, ascending.
+  /// Returns the units of an encoder that its projectors read, ascending.
   std::vector<int> read_by_projectors(int encoder) const;
-  /// Numbers of a token in the outputs of all of these.
+  /// Returns the elements of a token in the outputs of all of these.
   int64_t feature_width(int encoder) const;
   bool is_placeholder(int64_t token) const;
-  /// The parameters of a unit that have `role`, several where they are fused; empty: none.
+  /// Returns the parameters of a unit with `role`, several where they are fused; empty: none.
   std::vector<int> params_of(const UnitSpec& unit, const std::string& role) const;
-  /// Index of the parameter called `name`, the first of several; -1: there is none.
+  /// Returns the index of the parameter `name`, the first of several; -1: there is none.
   int param_index(const std::string& name) const;
 };
 
-/// Which parts of a model train (the rest is frozen), and with which dropout.
+/// The parts of a model that train (the rest is frozen), and their dropout.
 struct Trainable {
   struct Encoder {
     bool encoder = true, projector = true;
   };
-  std::map<std::string, Encoder> encoders = {};  ///< by name; those that are not here train
+  std::map<std::string, Encoder> encoders = {};  ///< by name; others train
   bool llm = true;
-  bool all_frozen = false;  ///< whatever else is said
-  /// Of the language model's residual paths and embeddings; none: the config's rates.
+  bool all_frozen = false;  ///< overrides the others
+  /// The probability for residual branches and embeddings; nullopt: the config's.
   std::optional<double> dropout = 0;
 
   Encoder of(const std::string& encoder) const {

@@ -8,7 +8,7 @@
 namespace zea {
 namespace {
 
-/// A box of a piece, in boxes that each lie in one stretch and are packed as it is.
+/// Splits a box of a shard into boxes that each lie in one section, packed in the same order.
 std::vector<Extent> in_stretches(const Extent& box, const ParamCut& cut) {
   if (cut.stretches == 1) return {box};
   const auto dim = static_cast<size_t>(cut.dim);
@@ -16,7 +16,7 @@ std::vector<Extent> in_stretches(const Extent& box, const ParamCut& cut) {
   const int64_t begin = box.offset[dim], end = begin + box.length[dim];
   if (begin / share == (end - 1) / share) return {box};
   std::vector<Extent> boxes;
-  // Index by index of what stands before the dim: stretches alternate with it.
+  // For each index of the dims before: sections alternate with them.
   const Shape before(box.length.begin(), box.length.begin() + cut.dim);
   for (int64_t i = 0; i < num_elements(before); ++i) {
     Extent part = box;
@@ -67,7 +67,7 @@ std::vector<PieceBox> boxes_of_piece(const ParamSpec& param, const ParamCut& cut
     share = cut.shape[cut.dim] / cut.stretches;
     offset = tp_rank / cut.holders * share;
     const int64_t length = std::clamp<int64_t>(stretch - offset, 0, share);
-    // Only the first dim is ever padded, and that has one stretch, so what is real comes first.
+    // Only the first dim is padded, and it has one section then, so padding comes last.
     ZEA_ASSERT((cut.dim == 0 && cut.stretches == 1) || length == share);
     real = real / share * length;
   }

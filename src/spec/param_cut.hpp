@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of tensor parallelism: the piece of a parameter that each tp rank of its module holds,
-// and where that piece lies in the tensor of weights files. All tp ranks hold pieces of the same
-// shape, so their flat buffers are laid out alike.
+// Tensor parallelism: the tp shard of a parameter on each tp rank of its module, and its place in
+// the tensor of weights files. All shards have the same shape, so the flat buffers of all tp ranks
+// have the same layout.
 #pragma once
 
 #include <vector>
@@ -12,30 +12,31 @@
 namespace zea {
 
 struct ParamCut {
-  Shape shape;            ///< of a piece; the last ones of a padded dim hold padding, too
-  int dim = -1;           ///< that is cut; -1: every tp rank holds all of it
-  int holders = 1;        ///< neighbouring tp ranks that hold the same piece
-  bool of_heads = false;  ///< a holder's gradient is that of its heads alone
-  int64_t stretches = 1;  ///< equal ones of dim: of each of the tensor's in turn, a share
+  Shape shape;            ///< of a shard; the last shards of a padded dim contain padding
+  int dim = -1;           ///< the sharded dim; -1: every tp rank holds the whole parameter
+  int holders = 1;        ///< neighboring tp ranks with the same shard
+  bool of_heads = false;  ///< each holder has the gradient of its own heads
+  int64_t stretches = 1;  ///< fused sections of dim: the shard has a share of each
 
-  /// Whether `tp_rank` is the one of a piece's holders that counts it in norms and writes it.
+  /// Returns whether `tp_rank` is the holder that counts the shard in norms and writes it.
   bool is_first_holder(int tp_rank) const { return tp_rank % holders == 0; }
 };
 
-/// Whether `tp` ranks can share `param`.
+/// Returns whether `param` can be sharded over `tp` ranks.
 bool can_cut(const ParamSpec& param, int tp);
 
-/// The piece of each of `tp` ranks, which can share `param`.
+/// Returns the shard of each of `tp` ranks; requires can_cut().
 ParamCut cut_of(const ParamSpec& param, int tp);
 
-/// A box of a parameter's tensor (ParamSpec::tensor_shape()), and the row-major element of a piece
-/// where its packed elements lie.
+/// A box of a parameter's tensor (ParamSpec::tensor_shape()), and the first of its packed elements
+/// in the row-major shard.
 struct PieceBox {
   Extent extent;
   int64_t begin;
 };
 
-/// The boxes of the elements [begin, end) of the piece of `tp_rank`, ascending; padding has none.
+/// Returns the boxes of elements [begin, end) of the shard of `tp_rank`, ascending, without
+/// padding.
 std::vector<PieceBox> boxes_of_piece(const ParamSpec& param, const ParamCut& cut, int tp_rank,
                                      int64_t begin, int64_t end);
 

@@ -9,7 +9,7 @@
 namespace zea {
 namespace {
 
-/// As many updates as there can be.
+/// More updates than any run has.
 constexpr double kForGood = 1e18;
 
 std::string trim(const std::string& text) {
@@ -18,7 +18,7 @@ std::string trim(const std::string& text) {
   return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
-/// "text from updates" -> text and updates, or 0 where it says none; none: no number of updates.
+/// "text from updates" -> text and updates, or 0 without them; nullopt: they are no number.
 std::optional<std::pair<std::string, int64_t>> split_from(const std::string& text) {
   const std::string word = " from ";
   const size_t at = text.rfind(word);
@@ -31,7 +31,7 @@ std::optional<std::pair<std::string, int64_t>> split_from(const std::string& tex
   return std::pair(text.substr(0, at), updates);
 }
 
-/// Which updates leave a parameter as it is: the first so many, and those after so many.
+/// The updates in which a parameter is frozen: the first ones, and those after so many.
 struct Frozen {
   double updates = 0;
   int64_t after = INT64_MAX;
@@ -51,7 +51,7 @@ std::optional<std::pair<std::string, Frozen>> parse_frozen(const std::string& te
   return std::pair(rule->pattern, Frozen{rule->value});
 }
 
-/// The parameters that a pattern matches; a fault where there are none.
+/// Returns the parameters that a pattern matches; adds a fault where there are none.
 std::vector<size_t> params_of(const std::string& key, const std::string& pattern,
                               const ModelSpec& model, std::vector<std::string>& faults) {
   std::vector<size_t> found = matched_params(model, pattern);
@@ -78,7 +78,7 @@ void apply_rules(const std::string& key, const std::vector<std::string>& texts,
   }
 }
 
-/// From the rule's beginning on no earlier rule counts.
+/// A rule overrides earlier ones from its first update on.
 void set_value(const ParamPattern& rule, double& first, std::vector<ValueAfter>& later) {
   std::erase_if(later, [&](const ValueAfter& other) { return other.updates >= rule.after; });
   if (rule.after == 0)
@@ -93,7 +93,7 @@ double value_at(int64_t update, double first, const std::vector<ValueAfter>& lat
   return first;
 }
 
-/// Of each parameter; kForGood updates: all.
+/// Returns the frozen updates of each parameter; kForGood: all.
 std::vector<Frozen> frozen_updates(const ModelSpec& model, const OptimOptions& optim,
                                    std::vector<std::string>& faults) {
   std::vector<Frozen> frozen(model.params.size());
@@ -116,7 +116,7 @@ std::vector<Frozen> frozen_updates(const ModelSpec& model, const OptimOptions& o
   return frozen;
 }
 
-/// Matrices of which all that reads them is a block or a projector: no embeddings, no head.
+/// Finds the matrices that only blocks and projectors read: no embeddings, no head.
 std::vector<bool> inner_matrices(const ModelSpec& model) {
   std::vector<bool> inner(model.params.size(), false), outer = inner;
   for (const UnitSpec& unit : model.units)
@@ -165,7 +165,7 @@ std::optional<PatternRule> parse_rule(const std::string& text) {
 }
 
 bool matches(const std::string& pattern, const std::string& name) {
-  // The last * takes one more character whenever what follows it does not fit.
+  // The last * takes one more character whenever the rest does not match.
   size_t p = 0, n = 0, star = std::string::npos, resume = 0;
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

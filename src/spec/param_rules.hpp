@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learning rate and weight decay of each parameter, and whether it is frozen: the deck's values,
-// changed by its rules "pattern = value". By default vectors (norms, biases) do not decay.
+// The learning rate and weight decay of each parameter, and whether it is frozen: the deck's
+// values, changed by its rules "pattern = value". By default vectors (norms, biases) do not decay.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ struct ValueAfter {
 struct ParamRule {
   double lr_factor = 1;
   double weight_decay = 0;
-  int64_t frozen_updates = 0;        ///< the first so many updates leave it as it is
-  int64_t frozen_after = INT64_MAX;  ///< and so do all after so many
-  /// What holds in place of lr_factor and weight_decay later on; ascending.
+  int64_t frozen_updates = 0;        ///< it is frozen in the first updates
+  int64_t frozen_after = INT64_MAX;  ///< and in all updates after so many
+  /// The later values of lr_factor and weight_decay, ascending.
   std::vector<ValueAfter> later_lr_factors = {}, later_weight_decays = {};
   bool orthogonalises = false;  ///< Muon's: its tensor is a matrix inside a block or a projector
   int64_t state_block = 0;      ///< elements that share a scale of 8-bit states; 0: states are wide
@@ -42,35 +42,34 @@ struct ParamRule {
   bool operator==(const ParamRule&) const = default;
 };
 
-/// What a text "pattern = number" says; none: it is not one, or the number is below 0. Rules of
-/// adapters are such; those of parameters may say when they begin.
+/// Parses "pattern = number", as in rules of adapters; nullopt where the text is none, or the
+/// number is below 0.
 struct PatternRule {
   std::string pattern;
   double value;
 };
 std::optional<PatternRule> parse_rule(const std::string& text);
 
-/// What a rule of [optim] says: of which parameters, what, and after how many updates it begins.
+/// A rule of [optim]: the value of some parameters, and the updates after which it begins.
 struct ParamPattern {
   std::string pattern;
   double value;
   int64_t after = 0;
 };
-/// "pattern = number", "pattern = number from updates"; none: it is neither.
+/// Parses "pattern = number" or "pattern = number from updates"; nullopt where the text is neither.
 std::optional<ParamPattern> parse_param_rule(const std::string& text);
-/// The parameters that a pattern matches: a module, or names with *.
+/// Returns the parameters that a pattern matches: a module, or names with *.
 std::vector<size_t> matched_params(const ModelSpec& model, const std::string& pattern);
 
-/// Whether `pattern`, in which * stands for any characters, is all of `name`.
+/// Returns whether `pattern`, in which * stands for any characters, matches the whole `name`.
 bool matches(const std::string& pattern, const std::string& name);
 
-/// Makes parameters that optim.frozen names for good frozen ones of the model
-/// where no unit that reads them has others: a unit trains as a whole or is frozen. The rest has a
-/// rule.
+/// Freezes the parameters that optim.frozen names without an update, if the units that read them
+/// have no others: a unit trains as a whole or is frozen. Others have a rule.
 void freeze_params(const OptimOptions& optim, ModelSpec& model);
 
-/// One rule per parameter of the model. Faults (a rule that is not "pattern = number", a value
-/// below 0, a pattern that matches no parameter) are appended to `faults`.
+/// Returns one rule per parameter of the model. Faults (a rule that is not "pattern = number", a
+/// value below 0, a pattern that matches no parameter) are appended to `faults`.
 std::vector<ParamRule> make_param_rules(const ModelSpec& model, const OptimOptions& optim,
                                         std::vector<std::string>& faults);
 

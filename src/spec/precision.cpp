@@ -23,7 +23,7 @@ Precision make_precision(const Options& options, const std::string& name) {
   return precision;
 }
 
-/// What a module gives out changes its type where another module takes it; nowhere else.
+/// A module's output changes its type only where another module reads it.
 bool has_reader_elsewhere(const ModelSpec& model, const std::string& module) {
   const auto reads = [&](const UnitInput& input) {
     return model.units[input.unit].module == module;
@@ -77,7 +77,7 @@ void check_precision(Faults& faults, const Options& options, const ModelSpec& mo
     check_module(module, options.precisions[module]);
     check_output(faults, options, model, module);
   }
-  // What takes features casts them: the language model, where there are encoders.
+  // The reader of features, the language model, casts them.
   for (const std::string& module : model.modules())
     if ((module != kDecoder || model.encoders.empty()) &&
         !options.precisions[module].cast_forward_inputs)

@@ -13,14 +13,13 @@
 namespace zea {
 
 struct Precision {
-  DType param = DType::Float32;  ///< gathered parameters and the module's computation
-  DType master =
-      DType::Float32;  ///< of what an optimizer changes, and of gradients; of all modules
+  DType param = DType::Float32;   ///< gathered parameters and the module's computation
+  DType master = DType::Float32;  ///< masters and accumulated gradients, the same in all modules
   DType reduce = DType::Float32;  ///< gradients between ranks
-  DType output = DType::Float32;  ///< what the module gives to another: features
+  DType output = DType::Float32;  ///< the module's output to another: features
 
-  /// In which a rank owns its shard of a parameter: frozen ones have no master, but what no unit
-  /// reads is kept as exactly as a master would be.
+  /// Returns the type of a rank's own shard of a parameter: frozen ones have no master, but those
+  /// that no unit reads are kept as exactly as a master.
   DType owned(bool trains, bool is_read) const { return trains || !is_read ? master : param; }
 };
 

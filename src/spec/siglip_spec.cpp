@@ -10,7 +10,7 @@
 namespace zea::detail {
 namespace {
 
-/// Of Xavier's uniform numbers (Glorot & Bengio 2010).
+/// Returns the deviation of Xavier's uniform initialization (Glorot & Bengio 2010).
 double xavier_std(int64_t in, int64_t out) {
   return std::sqrt(2.0 / static_cast<double>(in + out));
 }

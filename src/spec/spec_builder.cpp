@@ -10,8 +10,7 @@ namespace {
 constexpr int64_t kMaxLayers = 1024;                ///< of a module
 constexpr int64_t kMaxElements = int64_t{1} << 40;  ///< of a parameter
 
-/// A config is text of strangers: a few of its digits must not ask for all memory, nor for numbers
-/// that overflow where they are added up.
+/// Refuses sizes of an untrusted config that would take all memory or overflow in sums.
 void check_size(const std::string& name, const Shape& shape) {
   int64_t elements = 1;
   for (int64_t length : shape)
@@ -187,7 +186,7 @@ void SpecBuilder::add_feed_forward(const BlockSpec& block, const BlockFamily& fa
              trainable, family.init.down);
 }
 
-/// `cut` is that of a weight of (out, in).
+/// `cut` shards a weight of (out, in).
 void SpecBuilder::add_linear(const std::string& role, const std::string& name,
                              const BlockSpec& block, int64_t out, int64_t in, const TpCut& cut,
                              bool bias, bool trainable, double std) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Language models with audio: an encoder like Whisper's, a projector, and a decoder of the families
-// above. Qwen2-Audio (arXiv:2407.10759) averages two positions and takes a clip's own length;
-// Voxtral (arXiv:2507.13264) puts four side by side, of windows that silence fills up.
+// Language models with audio: an encoder like Whisper's, a projector, and a decoder. Qwen2-Audio
+// (arXiv:2407.10759) averages two positions and takes a clip's own length; Voxtral
+// (arXiv:2507.13264) concatenates four, in windows that are padded with silence.
 #include "spec/families.hpp"
 
 namespace zea::detail {
@@ -41,7 +41,7 @@ ModelSpec make_qwen2_audio(const ConfigReader& config, const Trainable& trainabl
   return make_spoken(config, audio, "qwen2", trainable);
 }
 
-/// What transformers would take for a missing key is not what the decoder's own family does.
+/// Requires keys whose defaults in transformers differ from those of the decoder's own family.
 ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable) {
   config.pass_over({"hidden_size", "vocab_size"});
   const ConfigReader text = config.object("text_config");

@@ -78,7 +78,7 @@ EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config) {
   return audio;
 }
 
-/// As many positions side by side as are as wide as the feed-forward.
+/// Concatenates as many positions as make the width of the MLP.
 EncoderSpec read_voxtral_encoder(const ConfigReader& config) {
   config.require_text("model_type", "voxtral_encoder");
   config.pass_over({"head_dim", "num_key_value_heads", "vocab_size"});  // transformers reads none

@@ -118,7 +118,7 @@ TEST(ImageProcessor, OfAPartOtherSquaresAreScaledAndNoted) {
                        {"do_center_crop", true}};
   const ModelSpec found = of_part(llava(), of_dinov2);
   EXPECT_TRUE(found.encoders[0].patches().as<SquareImages>()->crops);
-  EXPECT_EQ(found.encoders[0].patches().shortest_edge, 9);  // 8 * 256 / 224
+  EXPECT_EQ(found.encoders[0].patches().as<SquareImages>()->shortest_edge, 9);  // 8 * 256 / 224
   ASSERT_EQ(found.notes.size(), 2u);
   EXPECT_EQ(found.notes.front(),
             "eyes.image_processor: its images of 224 x 224 become 8 x 8, the encoder's image_size, "

@@ -53,7 +53,7 @@ TEST(LlavaNext, FitsImagesAsItsProcessor) {
 TEST(LlavaNext, FeaturesGoByRowsOfTheGrid) {
   const ItemShape all = tiny_encoder().item_shape(ImageSize{8, 16});
   ASSERT_EQ(all.tiles, 3);
-  ASSERT_EQ(all.row_ends, 2);
+  ASSERT_EQ(all.row_ends(), 2);
   ASSERT_EQ(all.tokens, 3 * 5 + 2);
   ASSERT_EQ(all.features, 4 + 2 * 5);
   const ItemRow row({all}, {0}, "vision", {});
@@ -77,8 +77,8 @@ TEST(LlavaNext, PaddingBecomesNoFeature) {
     ASSERT_EQ(static_cast<int64_t>(features.size()), shape.features);
     for (size_t i = 0; i < features.size(); ++i) ASSERT_EQ(features[i], static_cast<int64_t>(i));
   }
-  EXPECT_EQ(encoder.item_shape(ImageSize{4, 16}).row_ends, 2);
-  EXPECT_EQ(encoder.item_shape(ImageSize{1, 100}).row_ends, 0);  // nothing of it is left
+  EXPECT_EQ(encoder.item_shape(ImageSize{4, 16}).row_ends(), 2);
+  EXPECT_EQ(encoder.item_shape(ImageSize{1, 100}).row_ends(), 0);  // nothing of it is left
   EXPECT_EQ(encoder.shape_within(23).features, 4 + 4 * 3);
   EXPECT_EQ(encoder.item_shape().features, 4 + 4 * 5);
 }
@@ -116,16 +116,16 @@ EncoderSpec onevision_encoder() {
 TEST(LlavaOneVision, ResamplesFeaturesOfTooManyTiles) {
   const EncoderSpec encoder = onevision_encoder();
   const ItemShape two = encoder.item_shape(ImageSize{8, 16});
-  EXPECT_EQ(two.sources, 0);
+  EXPECT_EQ(two.fitted->sources, 0);
   EXPECT_EQ(two.features, 4 + 2 * 5);
   // 4 x 6 features, and 2 tiles have 8: sqrt(3) less each way.
   const ItemShape six = encoder.item_shape(ImageSize{16, 24});
-  EXPECT_EQ(six.shrunk_rows, 2);
-  EXPECT_EQ(six.shrunk_columns, 3);
-  EXPECT_EQ(six.row_ends, 2);
+  EXPECT_EQ(six.fitted->shrunk_rows, 2);
+  EXPECT_EQ(six.fitted->shrunk_columns, 3);
+  EXPECT_EQ(six.row_ends(), 2);
   EXPECT_EQ(six.tokens, 7 * 4 + 2);
   EXPECT_EQ(six.features, 4 + 2 * 4);
-  EXPECT_EQ(six.sources, 4 + 4 * 6 + 2);
+  EXPECT_EQ(six.fitted->sources, 4 + 4 * 6 + 2);
   std::vector<int64_t> features, sources;
   for (int64_t token = 0; token < six.tokens; ++token) {
     if (six.feature_of(token) >= 0) features.push_back(six.feature_of(token));
@@ -135,7 +135,7 @@ TEST(LlavaOneVision, ResamplesFeaturesOfTooManyTiles) {
   std::ranges::sort(sources);
   for (int64_t i = 0; i < six.features; ++i) ASSERT_EQ(features.at(i), i);
   ASSERT_EQ(std::ssize(features), six.features);
-  for (int64_t i = 0; i < six.sources; ++i) ASSERT_EQ(sources.at(i), i);
+  for (int64_t i = 0; i < six.fitted->sources; ++i) ASSERT_EQ(sources.at(i), i);
 }
 
 TEST(LlavaOneVision, SharesOfAFeatureLieAroundItsCentre) {
@@ -166,7 +166,7 @@ TEST(LlavaOneVision, EachRankMakesAPartOfTheFeaturesThatItHasRowsOf) {
   const EncoderSpec encoder = onevision_encoder();
   const ItemShape six = encoder.item_shape(ImageSize{16, 24}), two = encoder.padded_shape();
   const ItemRow row({six, two, six}, {1, 2}, "vision", {});
-  const int64_t before_rows = six.sources, before = six.features;
+  const int64_t before_rows = six.fitted->sources, before = six.features;
 
   // The padded one, and of the other all of its small whole and the first tile's upper row.
   const TokenRuns first{{0, two.tokens + 4 + 2}}, rest{{two.tokens + 6, two.tokens + six.tokens}};
