@@ -48,8 +48,8 @@ struct Sharding {
 
 /// Lays a buffer of `module` over ranks; shards and replicas follow. Sets of axes that no strategy
 /// has are named in ModuleGrid::buffer_axes, too.
-void lay_over(Sharding& sharding, const MeshShape& mesh, const std::string& module,
-              const std::vector<Axis>& sharded_over, const std::vector<Axis>& summed_over);
+void set_placement(Sharding& sharding, const MeshShape& mesh, const std::string& module,
+                   const std::vector<Axis>& sharded_over, const std::vector<Axis>& summed_over);
 
 /// Which parameters form one flat buffer: the parameters of so many neighbouring units of a module.
 struct Wrapping {
