@@ -206,10 +206,10 @@ std::vector<size_t> Walk::uses(int buffer) const {
   return found;
 }
 
-/// Nothing but the units of one bundle lies between them.
-bool Walk::is_contiguous(size_t a, size_t b, int bundle) const {
+/// Whether nothing but units of one FSDP unit lies between them.
+bool Walk::is_contiguous(size_t a, size_t b, int fsdp_unit) const {
   for (size_t i = a + 1; i < b; ++i)
-    if (bundle < 0 || input_.bundles[computes_[i].unit] != bundle) return false;
+    if (fsdp_unit < 0 || input_.fsdp_units[computes_[i].unit] != fsdp_unit) return false;
   return true;
 }
 
@@ -225,7 +225,7 @@ std::vector<LiveRange> Walk::live_ranges(int buffer) const {
     const bool follows = !found.empty();
     const bool waits = follows && is_between_forward_and_backward(found.back().last, use);
     if (follows && (sharding.keeps_for_step ||
-                    is_contiguous(found.back().last, use, input_.buffers[buffer].bundle) ||
+                    is_contiguous(found.back().last, use, input_.buffers[buffer].fsdp_unit) ||
                     (waits && sharding.keeps_until_backward))) {
       found.back().last = use;
       continue;
@@ -244,9 +244,10 @@ std::vector<Accumulation> Walk::accumulations(int buffer) const {
     if (!is_backward(computes_[use].kind)) continue;
     const bool same_microbatch =
         !found.empty() && computes_[found.back().last].microbatch == computes_[use].microbatch;
-    const bool joins = !found.empty() &&
-                       (!each || (same_microbatch && is_contiguous(found.back().last, use,
-                                                                   input_.buffers[buffer].bundle)));
+    const bool joins =
+        !found.empty() &&
+        (!each || (same_microbatch &&
+                   is_contiguous(found.back().last, use, input_.buffers[buffer].fsdp_unit)));
     if (joins)
       found.back().last = use;
     else

@@ -93,7 +93,7 @@ class Walk {
   std::vector<size_t> uses(int buffer) const;
   /// The computation so many units with parameters before `index`, if there are so many.
   std::optional<size_t> units_before(size_t index, int units) const;
-  bool is_contiguous(size_t a, size_t b, int bundle) const;
+  bool is_contiguous(size_t a, size_t b, int fsdp_unit) const;
   bool is_between_forward_and_backward(size_t a, size_t b) const;
 
   const ScheduleInput& input_;
