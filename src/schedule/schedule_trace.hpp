@@ -20,7 +20,7 @@ struct Compute {
   int microbatch;
 };
 
-/// A run of computations, `first` to `last` of the walk, for which a buffer stays gathered.
+/// A run of computations, `first` to `last` of the trace, for which a buffer stays gathered.
 struct LiveRange {
   int buffer;
   size_t first;
@@ -39,9 +39,9 @@ struct Accumulation {
 /// Whose work is asked for: of this rank's replica, of any in its shard group, or of the job.
 enum class Peers { Replica, ShardGroup, Job };
 
-class Walk {
+class ScheduleTrace {
  public:
-  explicit Walk(const ScheduleInput& input);
+  explicit ScheduleTrace(const ScheduleInput& input);
 
   size_t size() const { return computes_.size(); }
   const Compute& operator[](size_t i) const { return computes_[i]; }
