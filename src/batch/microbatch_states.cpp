@@ -53,7 +53,8 @@ RowTransfer gather_rows(const ItemList& items, const ModelSpec& model, int encod
                         at::Device device) {
   const EncoderSpec& spec = model.encoders[static_cast<size_t>(encoder)];
   const std::vector<ItemShape> all = items.shapes(encoder, spec);
-  const std::vector<Ids> dealt = deal_items(all, model, encoder, replica.grid(spec.name).dp_module);
+  const std::vector<Ids> dealt =
+      distribute_items(all, model, encoder, replica.grid(spec.name).dp_module);
   const Ids firsts = first_rows(all);
   std::vector<TokenRuns> held, needed(ranks.in_replica.size());
   for (const int rank : ranks.in_replica) {

@@ -103,7 +103,7 @@ bool ScheduleTrace::has_items(const Compute& compute) const {
   const auto share = input_.item_shares.find(unit.module);
   if (share == input_.item_shares.end()) return true;
   const int64_t items = input_.microbatches[compute.microbatch].items.of(unit.encoder);
-  return is_dealt_any(items, share->second.rank);
+  return receives_any(items, share->second.rank);
 }
 
 std::vector<int> ScheduleTrace::moved_units(size_t i) const {
