@@ -29,7 +29,7 @@ bool has_shared(const Plan& plan, const std::string& module) {
 /// Whether the language model, which is walked last, is one buffer: then its backward follows its
 /// forward with nothing else between them.
 bool turns_at_once(const Plan& plan, const std::string& module) {
-  if (module != kDecoder || !plan.pipeline.is_one_place() || has_shared(plan, module)) return false;
+  if (module != kDecoder || !plan.pipeline.is_one_group() || has_shared(plan, module)) return false;
   std::set<int> fsdp_units;
   for (size_t u = 0; u < plan.model.units.size(); ++u)
     if (plan.model.units[u].module == module && !plan.model.units[u].params.empty())
@@ -55,10 +55,10 @@ std::string why_not_in_backward(const Plan& plan, const std::string& module) {
 
 /// Whether wherever the module stands, one gathering brings all that is needed there.
 bool is_gathered_at_once(const Plan& plan, const std::string& module) {
-  std::vector<std::set<int>> fsdp_units(plan.pipeline.places.size());
+  std::vector<std::set<int>> fsdp_units(plan.pipeline.stage_groups.size());
   std::set<int> places;
   for (size_t u = 0; u < plan.model.units.size(); ++u) {
-    const int place = plan.pipeline.place_of_unit(static_cast<int>(u));
+    const int place = plan.pipeline.group_of_unit(static_cast<int>(u));
     if (plan.model.units[u].module == module) places.insert(place);
     if (!plan.model.units[u].params.empty()) fsdp_units[place].insert(plan.fsdp_units[u]);
   }

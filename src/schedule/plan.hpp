@@ -60,7 +60,7 @@ struct Plan {
   /// The replica (row of StepPlan::replicas) that `world_rank` belongs to.
   int replica_of(int world_rank) const { return world_rank / mesh.ranks_per_replica(); }
   int rank_in_replica(int world_rank) const { return world_rank % mesh.ranks_per_replica(); }
-  int place_of(int world_rank) const { return pipeline.place_of_rank(rank_in_replica(world_rank)); }
+  int group_of(int world_rank) const { return pipeline.group_of_rank(rank_in_replica(world_rank)); }
   /// Where along pp of its module a unit runs.
   int stage_of_unit(int unit) const;
   /// Where along pp of its module a buffer stands: with the units that read it, carried parameters

@@ -47,7 +47,7 @@ ScheduleTrace::ScheduleTrace(const ScheduleInput& input)
       readers_[source.unit].push_back(static_cast<int>(u));
   find_received_units();
   for (const Pass& pass :
-       passes_of_place(input.pipeline, input.model, input.place,
+       passes_of_group(input.pipeline, input.model, input.place,
                        static_cast<int>(input.microbatches.size()), input.kind != StepKind::Train))
     add_pass(pass);
 }
@@ -114,7 +114,7 @@ std::vector<int> ScheduleTrace::moved_units(size_t i) const {
     return moved;
   for (const UnitInput& input : unit.inputs) {
     const UnitSpec& source = input_.model.units[input.unit];
-    if (source.module == unit.module || input_.pipeline.place_of_unit(input.unit) != input_.place)
+    if (source.module == unit.module || input_.pipeline.group_of_unit(input.unit) != input_.place)
       continue;
     const Work& work = work_here(compute.microbatch);
     if (is_backward(compute.kind) ? work.backward[input.unit] : work.forward[input.unit])
@@ -129,7 +129,7 @@ std::vector<int> ScheduleTrace::moved_units(size_t i) const {
 int ScheduleTrace::receiving_unit(int source) const {
   const auto first_reader = [&](int unit) {
     for (int reader : readers_[unit])
-      if (input_.pipeline.place_of_unit(reader) == input_.place) return reader;
+      if (input_.pipeline.group_of_unit(reader) == input_.place) return reader;
     return -1;
   };
   int receiving = first_reader(source);
@@ -148,7 +148,7 @@ int ScheduleTrace::receiving_unit(int source) const {
 void ScheduleTrace::find_received_units() {
   for (size_t u = 0; u < readers_.size(); ++u) {
     const auto source = static_cast<int>(u);
-    if (input_.pipeline.place_of_unit(source) == input_.place) continue;
+    if (input_.pipeline.group_of_unit(source) == input_.place) continue;
     if (const int unit = receiving_unit(source); unit >= 0) received_[unit].push_back(source);
   }
 }
@@ -161,7 +161,7 @@ std::vector<int> ScheduleTrace::received_units(const Compute& compute) const {
   return units;
 }
 
-// What several units of this place read is received once, before the first of them, and its
+// What several units of this stage group read is received once, before the first of them, and its
 // gradient goes back once, after that one's backward, which is the last.
 std::vector<Action> ScheduleTrace::transfers(size_t i, bool before) const {
   const Compute& compute = computes_[i];
@@ -177,7 +177,7 @@ std::vector<Action> ScheduleTrace::transfers(size_t i, bool before) const {
   const ActionKind kind = backward ? ActionKind::SendGradient : ActionKind::Receive;
   for (int unit : received_units(compute))
     if (!backward || work_here(compute.microbatch).backward[unit])
-      actions.push_back({kind, unit, -1, compute.microbatch, input_.pipeline.place_of_unit(unit)});
+      actions.push_back({kind, unit, -1, compute.microbatch, input_.pipeline.group_of_unit(unit)});
   if (backward) std::reverse(actions.begin(), actions.end());  // as their units' backwards follow
   return actions;
 }
@@ -186,7 +186,7 @@ std::vector<int> ScheduleTrace::reading_places(const Compute& compute) const {
   std::set<int> places;
   for (int reader : readers_[compute.unit])
     if (work_here(compute.microbatch).forward[reader])
-      places.insert(input_.pipeline.place_of_unit(reader));
+      places.insert(input_.pipeline.group_of_unit(reader));
   places.erase(input_.place);
   return {places.begin(), places.end()};
 }

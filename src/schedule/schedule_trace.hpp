@@ -49,7 +49,7 @@ class ScheduleTrace {
   bool runs_in_replica(size_t i) const { return runs_on(i, Peers::Replica); }
   /// Of an encoder's units: whether this rank has items.
   bool runs_here(size_t i) const { return runs_in_replica(i) && has_items(computes_[i]); }
-  /// The units of other modules at this place whose outputs computation `i` reads, or whose
+  /// The units of other modules at this stage group whose outputs computation `i` reads, or whose
   /// outputs' gradients it makes, where they have work in this rank's replica.
   std::vector<int> moved_units(size_t i) const;
   /// Sends and receives before, or after, computation `i`, where this rank has work in it.
@@ -85,7 +85,7 @@ class ScheduleTrace {
   int receiving_unit(int source) const;
   void find_received_units();
   std::vector<int> received_units(const Compute& compute) const;
-  /// The other places that read its output.
+  /// The other stage groups that read its output.
   std::vector<int> reading_places(const Compute& compute) const;
   /// The computations of the units that read `buffer`, whether or not they have work; in order.
   std::vector<size_t> all_uses(int buffer) const;
@@ -101,7 +101,8 @@ class ScheduleTrace {
   std::vector<Compute> computes_;
   std::vector<std::vector<size_t>> computes_of_unit_;
   std::vector<std::vector<int>> readers_;  ///< of each unit's output, ascending
-  /// For each unit here those of other places whose outputs are received before it, ascending.
+  /// For each unit here those of other stage groups whose outputs are received before it,
+  /// ascending.
   std::vector<std::vector<int>> received_;
 };
 

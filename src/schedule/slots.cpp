@@ -157,15 +157,15 @@ int64_t SlotPlan::total_bytes() const {
 std::vector<SlotPlans> make_slots(const ScheduleParts& parts, const Precisions& precisions) {
   const BufferBytes bytes = bytes_of(parts, precisions);
   // So many microbatches with work for every unit that what lies beside what does not change after
-  // them: virtual stages take turns after as many microbatches as there are places.
+  // them: virtual stages take turns after as many microbatches as there are stage groups.
   MicrobatchPlan one{.samples = {0}, .rows = 1, .tokens = 1, .targets = 1, .items = {}};
   for (int encoder = 0; encoder < std::ssize(parts.model.encoders); ++encoder)
     one.items.add(encoder, 1);
-  const std::vector<MicrobatchPlan> busy(2 * parts.pipeline.places.size(), one);
+  const std::vector<MicrobatchPlan> busy(2 * parts.pipeline.stage_groups.size(), one);
   const std::vector<MicrobatchKinds> kinds(busy.size(), {busy[0].kind()});
   ScheduleInput input{parts, busy, kinds, kinds};
   std::vector<SlotPlans> slots;
-  for (size_t place = 0; place < parts.pipeline.places.size(); ++place) {
+  for (size_t place = 0; place < parts.pipeline.stage_groups.size(); ++place) {
     input.place = static_cast<int>(place);
     slots.push_back(slots_of_place(input, bytes));
   }
