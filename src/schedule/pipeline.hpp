@@ -67,7 +67,7 @@ struct Pass {
   bool operator==(const Pass&) const = default;
 };
 
-/// The passes of a training step at `stage group`, in order; of a forward-only walk with
+/// The passes of a training step at `place`, in order; of a forward-only walk with
 /// `forward_only`. The same on all ranks of the stage group and in all replicas, whether or not
 /// they have work in each.
 std::vector<Pass> passes_of_group(const Pipeline& pipeline, const ModelSpec& model, int place,

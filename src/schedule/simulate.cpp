@@ -126,7 +126,7 @@ class Simulator {
  private:
   using Exchanges = std::vector<Exchange>;
 
-  /// The pass that `stage group` has come to; null: it is done.
+  /// The pass that `place` has come to; null: it is done.
   const Pass* next(int place) const {
     const size_t done = result_.places[place].size();
     return done < passes_[place].size() ? &passes_[place][done] : nullptr;
