@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "schedule/trace.hpp"
+#include "schedule/schedule_trace.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "schedule/trace.hpp"
+#include "schedule/schedule_trace.hpp"
 
 #include <algorithm>
 #include <set>

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "schedule/schedule.hpp"
-#include "schedule/trace.hpp"
+#include "schedule/schedule_trace.hpp"
 
 namespace zea {
 namespace {
