@@ -54,12 +54,12 @@ RowTransfer gather_rows(const ItemList& items, const ModelSpec& model, int encod
   const EncoderSpec& spec = model.encoders[static_cast<size_t>(encoder)];
   const std::vector<ItemShape> all = items.shapes(encoder, spec);
   const std::vector<Ids> dealt =
-      distribute_items(all, model, encoder, replica.grid(spec.name).dp_module);
+      distribute_items(all, model, encoder, replica.grid(spec.name).encoder_dp);
   const Ids firsts = first_rows(all);
   std::vector<TokenRuns> held, needed(ranks.in_replica.size());
   for (const int rank : ranks.in_replica) {
     const Coordinate coordinate = replica.coordinate(rank, spec.name);
-    const Ids& own = dealt[static_cast<size_t>(coordinate.dp_module)];
+    const Ids& own = dealt[static_cast<size_t>(coordinate.encoder_dp)];
     const ItemRow row(all, own, spec.name, replica);
     held.push_back(numbered(row.layout().held(coordinate.cp, coordinate.tp),
                             [&](int64_t token) { return row_of(firsts, own, row, token); }));

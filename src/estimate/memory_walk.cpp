@@ -119,7 +119,7 @@ UnitMemory MemoryWalk::declared(size_t u, bool keeps_graph) {
                      unit_share(plan_, spec(u).module));
 }
 
-/// Of the ranks that share the unit's tokens: an encoder's items are dealt to dp_module groups of
+/// Of the ranks that share the unit's tokens: an encoder's items are dealt to encoder_dp groups of
 /// them.
 MicrobatchSizes MemoryWalk::module_sizes(size_t u) const {
   const std::string& module = spec(u).module;
@@ -127,7 +127,7 @@ MicrobatchSizes MemoryWalk::module_sizes(size_t u) const {
   if (module == kDecoder) return sizes;
   return with_items(
       plan_.model, sizes,
-      largest_share(plan_.model, sizes.items, spec(u).encoder, plan_.mesh.grid(module).dp_module));
+      largest_share(plan_.model, sizes.items, spec(u).encoder, plan_.mesh.grid(module).encoder_dp));
 }
 
 void MemoryWalk::touch(int64_t bytes, const char* what, const std::string& name) {

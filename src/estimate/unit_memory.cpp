@@ -132,8 +132,11 @@ class MemoryOps {
   }
   const std::vector<Adapter>& adapters() const { return unit_.adapters; }
   /// The mask is drawn again in backward.
-  TapeTensor dropped(const TapeTensor& x, const Adapter&, UnitRows) {
+  TapeTensor dropped_rows(const TapeTensor& x, double, const std::string&) {
     return call(rows_memory(tape_.bytes(x.tensor())), {x}, x.rows());
+  }
+  TapeTensor dropped(const TapeTensor& x, const Adapter& adapter, UnitRows) {
+    return dropped_rows(x, adapter.dropout, adapter.down);
   }
   TapeTensor dropped_columns(const TapeTensor& x, const Adapter& adapter, UnitRows rows) {
     return dropped(x, adapter, rows);

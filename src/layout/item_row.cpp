@@ -162,8 +162,9 @@ std::vector<int64_t> items_held(const std::vector<ItemShape>& all, const ModelSp
   const std::string& name = model.encoders[static_cast<size_t>(encoder)].name;
   if (!replica.has(replica.rank, name)) return {};
   const Coordinate coordinate = replica.coordinate(replica.rank, name);
-  const std::vector<int64_t> dealt = distribute_items(
-      all, model, encoder, replica.grid(name).dp_module)[static_cast<size_t>(coordinate.dp_module)];
+  const std::vector<int64_t> dealt =
+      distribute_items(all, model, encoder,
+                       replica.grid(name).encoder_dp)[static_cast<size_t>(coordinate.encoder_dp)];
   const ItemRow row(all, dealt, name, replica);
   std::vector<int64_t> held;
   for (const int64_t item : row.items_of(row.layout().held(coordinate.cp, coordinate.tp)))

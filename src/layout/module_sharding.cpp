@@ -91,7 +91,7 @@ void check_gathered(const ModuleMeshOptions& options, const MeshShape& mesh, con
                 "reshard_after_forward",
                 " = " + std::to_string(group) + " must divide the " + std::to_string(shards) +
                     " ranks that share a copy (mesh.dp_shard = " + std::to_string(mesh.dp_shard) +
-                    (grid.dp_module * grid.cp > 1 ? ", times dp_module x cp of the module" : "") +
+                    (grid.encoder_dp * grid.cp > 1 ? ", times encoder_dp x cp of the module" : "") +
                     ") and be smaller; true reshards over all of it");
   const bool none =
       options.forward_prefetch == Prefetch::None && options.backward_prefetch == Prefetch::None;

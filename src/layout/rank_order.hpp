@@ -26,7 +26,7 @@ struct RankOrder {
 };
 
 /// `order` names every axis once, from the one whose neighbours stand closest ("tp", "cp",
-/// "dp_module", "pp", "module", "dp"); empty: the best that is found. `node_of_world` tells which
+/// "encoder_dp", "pp", "module", "dp"); empty: the best that is found. `node_of_world` tells which
 /// node each MPI rank is on, by any numbers. Deterministic.
 RankOrder order_ranks(const MeshShape& shape, const std::vector<int>& node_of_world,
                       const std::vector<std::string>& order);

@@ -88,7 +88,7 @@ std::vector<int64_t> travelling_rows(const std::vector<int64_t>& shares);
 /// The tokens [begin, begin + count) of what `runs` hold.
 TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count);
 
-/// The tokens of one module in one row, on all ranks of a (dp_module, tp, cp) grid.
+/// The tokens of one module in one row, on all ranks of a (encoder_dp, tp, cp) grid.
 class TokenLayout {
  public:
   /// `merge` neighbouring tokens stay together: samples (items) are whole multiples of it.

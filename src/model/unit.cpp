@@ -56,10 +56,14 @@ class TensorOps {
   }
   const std::vector<Adapter>& adapters() const { return unit_.adapters; }
   at::Tensor dropped(const at::Tensor& x, const Adapter& adapter, UnitRows rows) const {
-    return dropped(x, adapter, keys(rows).here, 0);
+    return dropped(x, keys(rows).here, dropout_of(adapter, 0));
   }
   at::Tensor dropped_columns(const at::Tensor& x, const Adapter& adapter, UnitRows rows) const {
-    return dropped(x, adapter, keys(rows).of_cp, layers_.first_column(x.size(1)));
+    return dropped(x, keys(rows).of_cp, dropout_of(adapter, layers_.first_column(x.size(1))));
+  }
+  at::Tensor dropped_rows(const at::Tensor& x, double rate, const std::string& name) const {
+    const uint64_t stream = mixed_name(0, unit_.name + "." + name);
+    return dropped(x, keys(UnitRows::Tokens).here, {rate, stream});
   }
   /// The parts of a linear behind its first are equally wide.
   at::Tensor add_adapted(const at::Tensor& y, const at::Tensor& z, const Adapter& adapter) const {
@@ -195,12 +199,12 @@ class TensorOps {
     if (!part_) return microbatch_.text_keys;
     return rows == UnitRows::Tokens ? part_->keys : part_->feature_keys;
   }
+  Dropout dropout_of(const Adapter& adapter, int64_t first_column) const {
+    return {adapter.dropout, mixed_name(0, weight(adapter.down).name()), first_column};
+  }
   /// Without keys nothing is: the model is not trained.
-  at::Tensor dropped(const at::Tensor& x, const Adapter& adapter, const at::Tensor& keys,
-                     int64_t first_column) const {
-    if (!keys.defined()) return x;
-    const uint64_t stream = mixed_name(0, weight(adapter.down).name());
-    return zea::dropped(x, keys, {adapter.dropout, stream, first_column});
+  static at::Tensor dropped(const at::Tensor& x, const at::Tensor& keys, const Dropout& dropout) {
+    return keys.defined() ? zea::dropped(x, keys, dropout) : x;
   }
   const RowShares& shares(UnitRows rows) const {
     if (!part_) return microbatch_.text_shares;

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "deck/data_options.hpp"
 #include "deck/options.hpp"
+#include "deck/training_options.hpp"
 #include "layout/axis.hpp"
 #include "layout/flat_layout.hpp"
 #include "layout/optimizer_spec.hpp"

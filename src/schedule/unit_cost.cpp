@@ -38,6 +38,7 @@ class CostOps : public detail::RowOps<CostOps, RowCount> {
     products_ += x.rows * model_.params[adapter.a].shape[1];
     return x;
   }
+  RowCount dropped_rows(RowCount x, double, const std::string&) { return copied(x.rows); }
   RowCount query_value_biases(RowCount x) {
     multiply(x.rows, "q.bias");
     multiply(x.rows, "v.bias");

@@ -49,6 +49,7 @@ class PassingOps {
   Value dropped_columns(const Value& x, const Adapter& adapter, UnitRows rows) {
     return ops().dropped(x, adapter, rows);
   }
+  Value dropped_rows(const Value& x, double, const std::string&) { return x; }
   Value add_adapted(const Value& y, const Value&, const Adapter&) { return y; }
   Value query_value_biases(const Value& x) {
     use("q.bias");

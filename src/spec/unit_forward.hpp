@@ -17,6 +17,8 @@
 //   dropped(x, adapter, rows), dropped_columns(x, adapter, rows)
 //                                       x as an adapter takes it while training; the second of
 //                                       what a row linear takes
+//   dropped_rows(x, rate, name)         x as training takes it: without a share `rate` of elements
+//                                       that is drawn under the unit's name and `name`
 //   adapters(), add_adapted(y, z, adapter)
 //                                       of the unit; z times the adapter's scale added to its
 //                                       columns of y, which is not used any more
@@ -122,10 +124,11 @@ typename Ops::Value normed_if_has(Ops& ops, typename Ops::Value x, const std::st
 /// What a half of a block adds to its residual path.
 template <class Ops>
 typename Ops::Value block_change(Ops& ops, typename Ops::Value x, const std::string& half,
-                                 const NormSpec& norm) {
-  const auto y = normed_if_has(ops, x, half + "_post_norm", norm);
+                                 const BlockSpec& block) {
+  auto y = normed_if_has(ops, x, half + "_post_norm", block.norm);
   const std::string scale = half + "_scale";
-  return ops.has(scale) ? ops.layer_scaled(y, scale) : y;
+  if (ops.has(scale)) y = ops.layer_scaled(y, scale);
+  return block.dropout == 0 ? y : ops.dropped_rows(y, block.dropout, half);
 }
 
 template <class Ops>
@@ -146,10 +149,12 @@ typename Ops::Value audio_embed(Ops& ops) {
 }
 
 template <class Ops>
-typename Ops::Value token_embed(Ops& ops, double scale) {
+typename Ops::Value token_embed(Ops& ops, const DecoderSpec& decoder) {
   auto x = ops.vocabulary();
-  if (scale != 1) x = ops.scaled(x, scale);
-  return ops.has("positions") ? ops.add(x, ops.positions()) : x;
+  if (decoder.embedding_scale != 1) x = ops.scaled(x, decoder.embedding_scale);
+  if (ops.has("positions")) x = ops.add(x, ops.positions());
+  const double rate = decoder.embedding_dropout;
+  return rate == 0 ? x : ops.dropped_rows(x, rate, "embedding");
 }
 
 template <class Ops>
@@ -176,7 +181,7 @@ typename Ops::Value transformer_block(Ops& ops, const BlockSpec& block, size_t n
   if (block.rotary) qkv = ops.rotary(qkv, block);
   const auto attended = ops.attention(qkv, block);
   const auto change = block_change(
-      ops, adapted_row_linear(ops, attended, "out", kRows, block.order), "attention", block.norm);
+      ops, adapted_row_linear(ops, attended, "out", kRows, block.order), "attention", block);
   const auto [y, normed_again] = ops.norm_sum(x, change, "mlp_norm", block.norm);
   const auto inner =
       block.gated
@@ -184,7 +189,7 @@ typename Ops::Value transformer_block(Ops& ops, const BlockSpec& block, size_t n
                       block.activation)
           : activated_column_linear(ops, normed_again, "up", block.activation, kRows, block.order);
   auto z = ops.add(y, block_change(ops, adapted_row_linear(ops, inner, "down", kRows, block.order),
-                                   "mlp", block.norm));
+                                   "mlp", block));
   for (size_t i = 1; i < num_inputs; ++i)
     if (ops.has_input(i)) z = ops.added(z, i);
   return z;
@@ -233,7 +238,7 @@ typename Ops::Value unit_forward(Ops& ops, const ModelSpec& model, const UnitSpe
     case UnitKind::Projector:
       return projector(ops, block.norm, model.encoders[unit.encoder].projector);
     case UnitKind::TokenEmbed:
-      return token_embed(ops, model.decoder.embedding_scale);
+      return token_embed(ops, model.decoder);
     case UnitKind::Merge:
       return merge(ops, unit.inputs.size());
     case UnitKind::Head:

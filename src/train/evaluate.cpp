@@ -15,8 +15,8 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-/// What is predicted behind the prompt, up to the next token that is not: later turns are other
-/// questions' answers.
+/// Returns the targets after the prompt up to the next token that is none: later turns answer
+/// other questions.
 std::vector<int32_t> answer_of(const Sample& sample, size_t prompt) {
   const auto begin = sample.loss_mask.begin() + static_cast<std::ptrdiff_t>(prompt);
   const auto length = std::find(begin, sample.loss_mask.end(), uint8_t{0}) - begin;
@@ -95,7 +95,7 @@ class Evaluator {
     return loaded;
   }
 
-  /// Those that share a replica load the same samples; one of them tells of them.
+  /// Ranks of a replica load the same samples; one of them reports bad items.
   bool reports() const { return engine_.mesh().replica().rank() == 0; }
 
   void note_bad_items(const LoadedMicrobatch& part) {
@@ -209,7 +209,7 @@ class Evaluator {
     return lines;
   }
 
-  /// Without the first stop text and what follows it.
+  /// Cuts a text before the first stop text.
   std::string up_to_stop(std::string text) const {
     for (const std::string& stop : options_.stop_texts)
       text.resize(std::min(text.find(stop), text.size()));
@@ -268,7 +268,7 @@ Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset
 
 namespace {
 
-/// Also where there are none: those of an earlier run would be taken for these.
+/// Writes an empty file, too: predictions of an earlier run would pass for these.
 void write_predictions(const Evaluation& evaluation, const std::string& directory) {
   replace_text(directory + "/predictions.jsonl", evaluation.predictions_jsonl);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/memory_watch.hpp"
+#include "train/train_report.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -22,7 +22,8 @@ MemoryWatch::MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<S
                          NarrowProducts products)
     : bytes_(bytes), engine_(engine), index_(index), products_(products) {}
 
-// Every rank works out its own part; of a place, whose ranks are alike, the first one speaks.
+// Every rank estimates its own part; the first rank of a place reports, as all ranks there are
+// alike.
 std::optional<std::string> MemoryWatch::predict(const RankStep& step, Collectives& control) {
   if (has_predicted_) return std::nullopt;
   has_predicted_ = true;
@@ -57,7 +58,7 @@ int64_t MemoryWatch::counted_peak() const {
   return memory ? memory->peak_requested : 0;
 }
 
-/// Those of the device begin anew.
+/// Takes the device's peaks, which begin anew.
 void MemoryWatch::note_device_peaks() {
   if (const std::optional<DeviceMemory> memory = device_memory(device())) {
     peak_allocated_ = std::max(peak_allocated_, memory->peak_allocated);
