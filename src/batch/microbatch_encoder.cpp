@@ -199,7 +199,8 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   const EncoderSpec& spec = model.encoders[e];
   const std::string& name = spec.name;
   const std::vector<ItemShape> all = loaded.items.shapes(encoder, spec);
-  const std::vector<Ids> dealt = deal_items(all, model, encoder, replica.grid(name).encoder_dp);
+  const std::vector<Ids> dealt =
+      distribute_items(all, model, encoder, replica.grid(name).encoder_dp);
   std::vector<ItemRow> rows;
   for (const Ids& items : dealt) rows.emplace_back(all, items, name, replica);
   if (replica.ranks() > 1) {

@@ -54,7 +54,7 @@ RowTransfer gather_rows(const ItemList& items, const ModelSpec& model, int encod
   const EncoderSpec& spec = model.encoders[static_cast<size_t>(encoder)];
   const std::vector<ItemShape> all = items.shapes(encoder, spec);
   const std::vector<Ids> dealt =
-      deal_items(all, model, encoder, replica.grid(spec.name).encoder_dp);
+      distribute_items(all, model, encoder, replica.grid(spec.name).encoder_dp);
   const Ids firsts = first_rows(all);
   std::vector<TokenRuns> held, needed(ranks.in_replica.size());
   for (const int rank : ranks.in_replica) {

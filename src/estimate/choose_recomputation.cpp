@@ -20,7 +20,7 @@ constexpr int64_t kMebibyte = 1 << 20;
 /// Units of a place that may be recomputed, in walking order.
 std::vector<int> candidates(const Plan& plan, size_t place) {
   std::vector<int> found;
-  for (int stage : plan.pipeline.places[place].stages)
+  for (int stage : plan.pipeline.stage_groups[place].stages)
     for (int unit : plan.pipeline.stages[stage].units)
       if (plan.model.units[unit].kind != UnitKind::Head) found.push_back(unit);
   return found;
@@ -31,7 +31,7 @@ class Recomputation {
  public:
   Recomputation(const Plan& plan, size_t place)
       : plan_(plan),
-        rank_(plan.pipeline.places[place].first_rank),
+        rank_(plan.pipeline.stage_groups[place].first_rank),
         units_(candidates(plan, place)),
         microbatches_(static_cast<size_t>(predicted_microbatches(plan)), full_microbatch(plan)),
         limit_(static_cast<int64_t>(plan.options.mesh.rank_memory_mib * kMebibyte)) {}
@@ -110,7 +110,7 @@ std::string whole_mebibytes(int64_t bytes) {
 std::string dropping(const Plan& plan, size_t place) {
   std::string text;
   for (const std::string& module : plan.model.modules())
-    for (const int g : plan.held_buffers(plan.pipeline.places[place].first_rank)) {
+    for (const int g : plan.held_buffers(plan.pipeline.stage_groups[place].first_rank)) {
       const Sharding& sharding = plan.shardings[g];
       if (plan.buffers[g].module != module || !sharding.gathered() || sharding.shards == 1 ||
           !(sharding.keeps_for_step || sharding.keeps_until_backward))
@@ -125,7 +125,7 @@ std::string dropping(const Plan& plan, size_t place) {
 /// The modules at a place whose shards could lie in host memory.
 std::string offloading(const Plan& plan, size_t place) {
   std::set<std::string> modules;
-  for (const int g : plan.held_buffers(plan.pipeline.places[place].first_rank)) {
+  for (const int g : plan.held_buffers(plan.pipeline.stage_groups[place].first_rank)) {
     const std::string& module = plan.buffers[g].module;
     if (plan.options.meshes[module].strategy != ShardingStrategy::NoShard &&
         !plan.shardings[g].offloads)
@@ -153,7 +153,7 @@ std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_
                          bool may_choose) {
   throw PlanError(
       formatted("mesh.rank_memory_mib = %g: a rank of place ", plan.options.mesh.rank_memory_mib) +
-      plan.pipeline.places[place].name + " needs " + whole_mebibytes(needed.with_graphs()) +
+      plan.pipeline.stage_groups[place].name + " needs " + whole_mebibytes(needed.with_graphs()) +
       " by the estimate" + (may_choose ? ", with every unit computed again in backward" : "") +
       "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
       dropping(plan, place) + offloading(plan, place) + other_ways(plan, needed, may_choose) +
@@ -172,21 +172,21 @@ Plan make_fitting_plan(const Options& options, const std::string& config_json, i
   const std::vector<MicrobatchSizes> full(static_cast<size_t>(predicted_microbatches(made)),
                                           full_microbatch(made));
   const auto needed = [&full](const Plan& tried, size_t place) {
-    return estimate_run(tried, tried.pipeline.places[place].first_rank, full);
+    return estimate_run(tried, tried.pipeline.stage_groups[place].first_rank, full);
   };
   const auto recomputed = [may_choose](Plan tried) {
-    for (size_t place = 0; may_choose && place < tried.pipeline.places.size(); ++place)
+    for (size_t place = 0; may_choose && place < tried.pipeline.stage_groups.size(); ++place)
       tried.recomputed = Recomputation(tried, place).chosen();
     return tried;
   };
   Plan plan = recomputed(made);
   std::vector<char> beyond;
-  for (size_t place = 0; place < plan.pipeline.places.size(); ++place)
+  for (size_t place = 0; place < plan.pipeline.stage_groups.size(); ++place)
     beyond.push_back(needed(plan, place).with_graphs() > limit);
   if (std::ranges::count(beyond, 1) == 0) return plan;
   plan =
       recomputed(detail::gathered_within(made, [&](size_t place) { return beyond[place] != 0; }));
-  for (size_t place = 0; place < plan.pipeline.places.size(); ++place)
+  for (size_t place = 0; place < plan.pipeline.stage_groups.size(); ++place)
     if (const MemoryEstimate most = needed(plan, place); most.with_graphs() > limit)
       refuse(plan, place, most, may_choose);
   return plan;

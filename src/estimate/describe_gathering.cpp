@@ -26,7 +26,7 @@ std::string cost_of(const Plan& plan, const std::string& module, const StepSampl
   const std::string group = group_name(module, gathered_sharding(plan, module)->sharded_over);
   int64_t held = 0, sent = 0;
   for (size_t p = 0; p < plan.slots.size(); ++p) {
-    const int rank = plan.pipeline.places[p].first_rank;
+    const int rank = plan.pipeline.stage_groups[p].first_rank;
     if (!plan.mesh.has(rank, module)) continue;
     const SlotPlans& slots = plan.slots[p];
     held = std::max(held, slots.gathered.total_bytes() + slots.gradients.total_bytes() +
@@ -62,7 +62,7 @@ std::string why(const Plan& plan, const std::string& module, bool once) {
 }  // namespace
 
 std::string describe_gathering(const Plan& plan, const StepSamples& samples) {
-  if (plan.pipeline.is_one_place()) return "";
+  if (plan.pipeline.is_one_group()) return "";
   std::string text;
   for (const std::string& module : plan.model.modules()) {
     const Sharding* sharding = gathered_sharding(plan, module);

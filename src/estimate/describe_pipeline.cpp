@@ -37,7 +37,8 @@ UnitCost cost_of(const Plan& plan, const PipelineStage& stage) {
 
 size_t longest_name(const Pipeline& pipeline) {
   size_t longest = 5;
-  for (const PipelinePlace& place : pipeline.places) longest = std::max(longest, place.name.size());
+  for (const StageGroup& place : pipeline.stage_groups)
+    longest = std::max(longest, place.name.size());
   return longest;
 }
 
@@ -47,7 +48,7 @@ std::string stage_table(const Plan& plan) {
   const int width = static_cast<int>(longest_name(pipeline));
   std::string text = formatted("  %-*s  %-9s  %5s  %10s  %10s  %10s  %12s  units\n", width, "place",
                                "ranks", "stage", "forward", "inputs", "weights", "MiB per rank");
-  for (const PipelinePlace& place : pipeline.places)
+  for (const StageGroup& place : pipeline.stage_groups)
     for (int stage : place.stages) {
       const UnitCost cost = cost_of(plan, pipeline.stages[stage]);
       const std::string ranks =
@@ -65,7 +66,7 @@ std::string stage_table(const Plan& plan) {
 /// How far the busiest place is from the mean of all.
 std::string balance(const Plan& plan) {
   std::vector<double> work;
-  for (const PipelinePlace& place : plan.pipeline.places) {
+  for (const StageGroup& place : plan.pipeline.stage_groups) {
     work.push_back(0);
     for (int stage : place.stages)
       work.back() += cost_of(plan, plan.pipeline.stages[stage]).total();
@@ -73,7 +74,7 @@ std::string balance(const Plan& plan) {
   const double sum = std::accumulate(work.begin(), work.end(), 0.0);
   const auto busiest = std::max_element(work.begin(), work.end());
   if (sum <= 0) return "";
-  return "  the busiest place is " + plan.pipeline.places[busiest - work.begin()].name +
+  return "  the busiest place is " + plan.pipeline.stage_groups[busiest - work.begin()].name +
          formatted(", with %.2f times the mean of all\n",
                    *busiest * static_cast<double>(work.size()) / sum);
 }
@@ -83,7 +84,7 @@ Simulation simulated(const Plan& plan, int microbatches) {
 }
 
 std::string bubbles(const Plan& plan) {
-  const int places = static_cast<int>(plan.pipeline.places.size());
+  const int places = static_cast<int>(plan.pipeline.stage_groups.size());
   std::string text = "  waiting, of the time of all places:";
   for (int microbatches : {places, 2 * places, 4 * places})
     text += formatted("%s %.1f %% with %d", microbatches > places ? "," : "",
@@ -93,7 +94,7 @@ std::string bubbles(const Plan& plan) {
 
 /// How many microbatches the step that is drawn has.
 int drawn_microbatches(const Plan& plan) {
-  return std::min(2 * static_cast<int>(plan.pipeline.places.size()), kDrawnMicrobatches);
+  return std::min(2 * static_cast<int>(plan.pipeline.stage_groups.size()), kDrawnMicrobatches);
 }
 
 std::string picture(const Plan& plan) {
@@ -104,8 +105,9 @@ std::string picture(const Plan& plan) {
   if (plan.pipeline.schedule == PipelineSchedule::ZeroBubble)
     text += ", W gradients of weights that were put off";
   text += "; its microbatch";
-  const auto has_several = [](const PipelinePlace& place) { return place.stages.size() > 1; };
-  if (std::any_of(plan.pipeline.places.begin(), plan.pipeline.places.end(), has_several))
+  const auto has_several = [](const StageGroup& place) { return place.stages.size() > 1; };
+  if (std::any_of(plan.pipeline.stage_groups.begin(), plan.pipeline.stage_groups.end(),
+                  has_several))
     text += ", a, b, ... of the stages of a place";
   text += ")\n";
   std::string rows = draw(simulation, plan.pipeline);
@@ -117,17 +119,17 @@ std::string picture(const Plan& plan) {
 }  // namespace
 
 std::string describe_pipeline(const Plan& plan) {
-  if (plan.pipeline.is_one_place()) return "";
+  if (plan.pipeline.is_one_group()) return "";
   const std::string source =
       plan.has_measured_costs ? "measured: " + plan.options.mesh.profile : "estimated from shapes";
   return "pipeline " + plan.options.mesh.schedule + ": " +
-         std::to_string(plan.pipeline.places.size()) + " places in a replica; costs of a full " +
-         "microbatch in " + cost_unit(plan).name + " (" + source + ")\n" + stage_table(plan) +
-         balance(plan) + bubbles(plan) + picture(plan);
+         std::to_string(plan.pipeline.stage_groups.size()) +
+         " places in a replica; costs of a full " + "microbatch in " + cost_unit(plan).name + " (" +
+         source + ")\n" + stage_table(plan) + balance(plan) + bubbles(plan) + picture(plan);
 }
 
 std::string list_passes(const Plan& plan) {
-  if (plan.pipeline.is_one_place()) return "";
+  if (plan.pipeline.is_one_group()) return "";
   constexpr const char* kLetters[] = {"F", "B", "I", "W"};
   const Simulation simulation = simulated(plan, drawn_microbatches(plan));
   const double percent = simulation.makespan > 0 ? 100 / simulation.makespan : 0;
@@ -135,7 +137,7 @@ std::string list_passes(const Plan& plan) {
       "passes of that step, for postprocess/plot_schedule.py (what:stage:microbatch:begin:end, in "
       "percent of the step)\n";
   for (size_t p = 0; p < simulation.places.size(); ++p) {
-    text += "  passes " + plan.pipeline.places[p].name;
+    text += "  passes " + plan.pipeline.stage_groups[p].name;
     for (const TimedPass& timed : simulation.places[p])
       if (timed.end > timed.begin)
         text += formatted(" %s:%d:%d:%.5g:%.5g", kLetters[static_cast<int>(timed.pass.kind)],

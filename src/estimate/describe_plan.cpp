@@ -111,8 +111,9 @@ std::string memory_lines(const Plan& plan, NarrowProducts products) {
       (microbatches == 1 ? " microbatch" : " microbatches") + " of full rows in a step" +
       further_bytes(plan, predicted, microbatches, products) + "\n";
   for (size_t p = 0; p < predicted.size(); ++p)
-    text += (plan.pipeline.is_one_place() ? "  " : "  " + plan.pipeline.places[p].name + ": ") +
-            describe(predicted[p]) + "\n";
+    text +=
+        (plan.pipeline.is_one_group() ? "  " : "  " + plan.pipeline.stage_groups[p].name + ": ") +
+        describe(predicted[p]) + "\n";
   return text;
 }
 

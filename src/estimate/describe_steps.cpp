@@ -61,8 +61,8 @@ std::string traffic_lines(const Plan& plan, const StepSamples& samples, const St
                      "\n  together " + mean(first);
   if (most.total() > first.total())
     text += "; rank " + std::to_string(most.rank) + " (" +
-            plan.pipeline.places[plan.place_of(most.rank)].name + ") sends most, " + mean(most) +
-            ": " + describe(most.sent, facts.steps);
+            plan.pipeline.stage_groups[plan.group_of(most.rank)].name + ") sends most, " +
+            mean(most) + ": " + describe(most.sent, facts.steps);
   return text + "\n";
 }
 

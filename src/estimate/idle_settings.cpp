@@ -17,7 +17,7 @@ const Sharding& sharding_of(const Plan& plan, const std::string& module) {
 
 /// A buffer of its own for several units: it is gathered for each of them, whatever wraps them.
 bool is_shared(const FlatBuffer& buffer) {
-  return buffer.bundle < 0 && !buffer.units.empty();
+  return buffer.fsdp_unit < 0 && !buffer.units.empty();
 }
 
 bool has_shared(const Plan& plan, const std::string& module) {
@@ -29,12 +29,12 @@ bool has_shared(const Plan& plan, const std::string& module) {
 /// Whether the language model, which is walked last, is one buffer: then its backward follows its
 /// forward with nothing else between them.
 bool turns_at_once(const Plan& plan, const std::string& module) {
-  if (module != kDecoder || !plan.pipeline.is_one_place() || has_shared(plan, module)) return false;
-  std::set<int> bundles;
+  if (module != kDecoder || !plan.pipeline.is_one_group() || has_shared(plan, module)) return false;
+  std::set<int> fsdp_units;
   for (size_t u = 0; u < plan.model.units.size(); ++u)
     if (plan.model.units[u].module == module && !plan.model.units[u].params.empty())
-      bundles.insert(plan.bundles[u]);
-  return bundles.size() == 1;
+      fsdp_units.insert(plan.fsdp_units[u]);
+  return fsdp_units.size() == 1;
 }
 
 /// Why nothing of a module is gathered for its backward; empty where something is.
@@ -55,15 +55,15 @@ std::string why_not_in_backward(const Plan& plan, const std::string& module) {
 
 /// Whether wherever the module stands, one gathering brings all that is needed there.
 bool is_gathered_at_once(const Plan& plan, const std::string& module) {
-  std::vector<std::set<int>> bundles(plan.pipeline.places.size());
+  std::vector<std::set<int>> fsdp_units(plan.pipeline.stage_groups.size());
   std::set<int> places;
   for (size_t u = 0; u < plan.model.units.size(); ++u) {
-    const int place = plan.pipeline.place_of_unit(static_cast<int>(u));
+    const int place = plan.pipeline.group_of_unit(static_cast<int>(u));
     if (plan.model.units[u].module == module) places.insert(place);
-    if (!plan.model.units[u].params.empty()) bundles[place].insert(plan.bundles[u]);
+    if (!plan.model.units[u].params.empty()) fsdp_units[place].insert(plan.fsdp_units[u]);
   }
   return !has_shared(plan, module) &&
-         std::ranges::all_of(places, [&](int place) { return bundles[place].size() == 1; });
+         std::ranges::all_of(places, [&](int place) { return fsdp_units[place].size() == 1; });
 }
 
 void note_prefetch(const Plan& plan, const std::string& module, std::vector<std::string>& notes) {

@@ -44,7 +44,7 @@ int64_t key_bytes_per_token(const Plan& plan, int world_rank) {
   for (size_t u = 0; u < plan.model.units.size(); ++u)
     blocks += plan.model.units[u].module == kDecoder &&
               plan.model.units[u].kind == UnitKind::Block &&
-              plan.pipeline.place_of_unit(static_cast<int>(u)) == plan.place_of(world_rank);
+              plan.pipeline.group_of_unit(static_cast<int>(u)) == plan.group_of(world_rank);
   const auto element = static_cast<int64_t>(element_bytes(plan.precision.param));
   return blocks * 2 * here * heads.dim * element;
 }

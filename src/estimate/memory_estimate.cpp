@@ -114,7 +114,7 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
                         bool forward_only, int64_t updating) {
   MemoryEstimate estimate;
   for (const int g : plan.held_buffers(world_rank)) add_owned(estimate, plan, g, world_rank);
-  const int place = plan.place_of(world_rank);
+  const int place = plan.group_of(world_rank);
   const SlotPlans& slots = plan.slots[place];
   estimate.gathered +=
       slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
@@ -212,7 +212,7 @@ int64_t most_microbatches(const Plan& plan) {
 }
 
 int64_t predicted_microbatches(const Plan& plan) {
-  const auto places = static_cast<int64_t>(plan.pipeline.places.size());
+  const auto places = static_cast<int64_t>(plan.pipeline.stage_groups.size());
   return std::min(even_microbatches(plan), std::max<int64_t>(places, 2));
 }
 
@@ -220,7 +220,7 @@ std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatch
                                             NarrowProducts products) {
   const std::vector<MicrobatchSizes> full(static_cast<size_t>(microbatches), full_microbatch(plan));
   std::vector<MemoryEstimate> estimates;
-  for (const PipelinePlace& place : plan.pipeline.places)
+  for (const StageGroup& place : plan.pipeline.stage_groups)
     estimates.push_back(estimate_run(plan, place.first_rank, full, products));
   return estimates;
 }

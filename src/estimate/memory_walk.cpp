@@ -67,7 +67,7 @@ std::vector<Action> MemoryWalk::actions() const {
                        .tokens = sizes.tokens,
                        .targets = sizes.targets,
                        .items = sizes.items});
-  const int rank = plan_.pipeline.places[static_cast<size_t>(place_)].first_rank;
+  const int rank = plan_.pipeline.stage_groups[static_cast<size_t>(place_)].first_rank;
   return plan_.rank_step(count_step({planned}, 1), rank, forward_only_).schedule.actions;
 }
 

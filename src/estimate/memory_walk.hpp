@@ -35,7 +35,7 @@ class MemoryWalk {
 
   const UnitSpec& spec(size_t u) const { return plan_.model.units[u]; }
   bool is_here(size_t u) const {
-    return plan_.pipeline.place_of_unit(static_cast<int>(u)) == place_;
+    return plan_.pipeline.group_of_unit(static_cast<int>(u)) == place_;
   }
   Unit& at(size_t u) { return units_[microbatch_][u]; }
   bool has_items(size_t u) const;

@@ -51,7 +51,7 @@ ItemList largest_share(const ModelSpec& model, const ItemList& items, int encode
   const std::vector<ItemShape> all = items.shapes(encoder, spec);
   int64_t most = -1;
   ItemList largest;
-  for (const std::vector<int64_t>& share : deal_items(all, model, encoder, takers)) {
+  for (const std::vector<int64_t>& share : distribute_items(all, model, encoder, takers)) {
     int64_t tokens = 0;
     for (const int64_t item : share) tokens += all[item].tokens;
     if (tokens <= most) continue;

@@ -46,7 +46,7 @@ std::vector<UnitCost> rank_flops(const Plan& plan, const std::vector<MicrobatchR
   for (size_t u = 0; u < costs.size(); ++u) {
     const UnitSpec& unit = model.units[u];
     const int number = static_cast<int>(u);
-    if (plan.pipeline.place_of_unit(number) != plan.place_of(world_rank)) continue;
+    if (plan.pipeline.group_of_unit(number) != plan.group_of(world_rank)) continue;
     const double tp = plan.mesh.grid(unit.module).tp;
     for (const MicrobatchRows& microbatch : microbatches) {
       const UnitCost flops = detail::counted_flops(
@@ -93,7 +93,7 @@ Work work_of(const Plan& plan, const StepSamples& samples, const StepPlan& step,
   }
   work.makespan = work.slowest;
   const int microbatches = step.num_microbatches();
-  if (plan.pipeline.is_one_place() || microbatches == 0) return work;
+  if (plan.pipeline.is_one_group() || microbatches == 0) return work;
   for (UnitCost& cost : slowest) {
     cost.forward /= microbatches;
     cost.backward_input /= microbatches;
@@ -173,7 +173,7 @@ std::set<size_t> fullest_replicas(const StepPlan& step) {
 void add_memory(StepFacts& facts, const Plan& plan, const StepSamples& samples,
                 const StepPlan& step, NarrowProducts products) {
   for (const size_t replica : fullest_replicas(step))
-    for (const PipelinePlace& place : plan.pipeline.places) {
+    for (const StageGroup& place : plan.pipeline.stage_groups) {
       const int rank = static_cast<int>(replica) * plan.mesh.ranks_per_replica() + place.first_rank;
       MemoryEstimate memory =
           estimate_memory(plan, rank, step.replicas[replica], samples.index, products);
@@ -213,7 +213,7 @@ StepFacts facts_of(const Plan& plan, const StepSamples& samples, NarrowProducts 
        {&facts.samples, &facts.tokens, &facts.targets, &facts.items, &facts.microbatches,
         &facts.fill, &facts.model_flops, &facts.slowest_flops, &facts.idle_share})
     *sum /= static_cast<double>(facts.steps);
-  for (const PipelinePlace& place : plan.pipeline.places)
+  for (const StageGroup& place : plan.pipeline.stage_groups)
     facts.traffic.push_back(
         {place.first_rank, traffic_of_samples(plan, samples, place.first_rank)});
   return facts;

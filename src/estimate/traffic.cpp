@@ -159,7 +159,7 @@ class StepTraffic {
   }
 
   void add_move(const Action& action, const Ids& rows) {
-    const PipelinePlace& here = plan_.pipeline.places[plan_.place_of(rank_)];
+    const StageGroup& here = plan_.pipeline.stage_groups[plan_.group_of(rank_)];
     const Ids own(rows.begin() + here.first_rank, rows.begin() + here.first_rank + here.ranks);
     add(group_name(kDecoder, stage_axes()),
         plan_.precision_of(plan_.model.units[action.unit].module).output,
@@ -168,15 +168,15 @@ class StepTraffic {
   }
 
   void add_send(const Action& action) {
-    const auto& places = plan_.pipeline.places;
-    add_rows(link_name(places[plan_.place_of(rank_)], places[action.place]) + " outputs", action,
+    const auto& places = plan_.pipeline.stage_groups;
+    add_rows(link_name(places[plan_.group_of(rank_)], places[action.place]) + " outputs", action,
              plan_.model.makes_features(action.unit) ? sum(rows_of_features(action).features)
                                                      : rows_here(action));
   }
 
   void add_send_gradient(const Action& action) {
-    const auto& places = plan_.pipeline.places;
-    add_rows(link_name(places[action.place], places[plan_.place_of(rank_)]) + " gradients", action,
+    const auto& places = plan_.pipeline.stage_groups;
+    add_rows(link_name(places[action.place], places[plan_.group_of(rank_)]) + " gradients", action,
              plan_.model.makes_features(action.unit)
                  ? sum(rows_of_features(action).feature_gradients)
                  : rows_here(action));

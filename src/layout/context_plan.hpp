@@ -62,8 +62,8 @@ struct ContextPlan {
 /// makespan is at most 4/3 - 1/(3 groups) times the best that blocks allow.
 /// Throws nothing; a rank may own no token. Pure and deterministic: every rank works out those of
 /// all ranks.
-std::vector<std::vector<TokenRange>> deal_tokens(const Visibility& row,
-                                                 const ContextOptions& options);
+std::vector<std::vector<TokenRange>> shard_tokens(const Visibility& row,
+                                                  const ContextOptions& options);
 
 /// What the slowest rank takes for the row, in tiles: where keys are passed around, the slowest of
 /// each hop, added up. `owned`: of each inner group.

@@ -45,7 +45,7 @@ class LayoutBuilder {
       : model_(model),
         wrappings_(wrappings),
         cuts_(cuts),
-        bundles_(bundles_of_units(model, wrappings, cuts, stage_of_unit)),
+        fsdp_units_(fsdp_units_of(model, wrappings, cuts, stage_of_unit)),
         readers_(readers_of_params(model)) {}
 
   void add_unit(int unit) {
@@ -59,7 +59,7 @@ class LayoutBuilder {
       const bool shared = readers_[param].size() > 1;
       if (shared && readers_[param].front() != unit) continue;
       const int own = shared ? param : each ? run : -1;
-      FlatBuffer& buffer = buffer_at(bundles_[unit], model_.params[param].trainable, own);
+      FlatBuffer& buffer = buffer_at(fsdp_units_[unit], model_.params[param].trainable, own);
       if (buffer.params.empty()) open(buffer, unit, param, own, shared);
       if (!shared && buffer.units.back() != unit) extend(buffer, unit, own);
       append(buffer, param);
@@ -83,9 +83,9 @@ class LayoutBuilder {
   std::vector<FlatBuffer> finish() { return std::move(buffers_); }
 
  private:
-  FlatBuffer& buffer_at(int bundle, bool trainable, int own) {
+  FlatBuffer& buffer_at(int fsdp_unit, bool trainable, int own) {
     const auto [place, is_new] =
-        position_.emplace(std::make_tuple(bundle, trainable, own), buffers_.size());
+        position_.emplace(std::make_tuple(fsdp_unit, trainable, own), buffers_.size());
     if (is_new) buffers_.emplace_back();
     return buffers_[place->second];
   }
@@ -103,7 +103,7 @@ class LayoutBuilder {
     buffer.name = own >= 0 ? model_.params[param].name : model_.units[unit].name;
     buffer.module = model_.units[unit].module;
     buffer.trainable = model_.params[param].trainable;
-    buffer.bundle = shared ? -1 : bundles_[unit];
+    buffer.fsdp_unit = shared ? -1 : fsdp_units_[unit];
     buffer.units = shared ? readers_[param] : std::vector<int>{unit};
   }
 
@@ -116,7 +116,7 @@ class LayoutBuilder {
   const ModelSpec& model_;
   const Wrappings& wrappings_;
   const ParamCuts& cuts_;
-  std::vector<int> bundles_;
+  std::vector<int> fsdp_units_;
   std::vector<std::vector<int>> readers_;
   std::vector<FlatBuffer> buffers_;
   std::map<std::tuple<int, bool, int>, size_t> position_;
@@ -143,11 +143,11 @@ std::vector<FlatPart> parts_in_range(const FlatBuffer& buffer, FlatRange range) 
   return parts;
 }
 
-std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrappings,
-                                  const ParamCuts& cuts, const std::vector<int>& stage_of_unit) {
-  std::vector<int> bundles;
-  int bundle = -1;
-  int64_t units = 0, elements = 0;  // of the bundle under way; units without parameters are free
+std::vector<int> fsdp_units_of(const ModelSpec& model, const Wrappings& wrappings,
+                               const ParamCuts& cuts, const std::vector<int>& stage_of_unit) {
+  std::vector<int> fsdp_units;
+  int fsdp_unit = -1;
+  int64_t units = 0, elements = 0;  // of the FSDP unit under way; units without parameters are free
   for (size_t u = 0; u < model.units.size(); ++u) {
     const UnitSpec& unit = model.units[u];
     const Wrapping wrapping = wrapping_of(wrappings, unit.module);
@@ -158,14 +158,14 @@ std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrapp
         u > 0 && !stage_of_unit.empty() && stage_of_unit[u] != stage_of_unit[u - 1];
     if (u == 0 || unit.module != model.units[u - 1].module || is_other_stage ||
         (counts && is_full)) {
-      ++bundle;
+      ++fsdp_unit;
       units = elements = 0;
     }
     units += counts ? 1 : 0;
     elements += trained_elements(model, cuts, unit);
-    bundles.push_back(bundle);
+    fsdp_units.push_back(fsdp_unit);
   }
-  return bundles;
+  return fsdp_units;
 }
 
 std::vector<FlatBuffer> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings,

@@ -48,8 +48,8 @@ struct Sharding {
 
 /// Lays a buffer of `module` over ranks; shards and replicas follow. Sets of axes that no strategy
 /// has are named in ModuleGrid::buffer_axes, too.
-void lay_over(Sharding& sharding, const MeshShape& mesh, const std::string& module,
-              const std::vector<Axis>& sharded_over, const std::vector<Axis>& summed_over);
+void set_placement(Sharding& sharding, const MeshShape& mesh, const std::string& module,
+                   const std::vector<Axis>& sharded_over, const std::vector<Axis>& summed_over);
 
 /// Which parameters form one flat buffer: the parameters of so many neighbouring units of a module.
 struct Wrapping {
@@ -59,7 +59,7 @@ struct Wrapping {
 };
 
 // The plan of flat buffers: which parameters lie where in which buffer, and which part of it each
-// rank owns. A buffer is keyed by (bundle of units, trainable or frozen); a parameter that two
+// rank owns. A buffer is keyed by (FSDP unit, trainable or frozen); a parameter that two
 // units use has a buffer of its own. Parameters start at multiples of kFlatAlignment elements,
 // fused ones lie adjacent so that the fused weight is a view.
 
@@ -77,7 +77,7 @@ struct FlatBuffer {
                        ///< that has a buffer of its own
   std::string module;  ///< whose strategy and mesh it follows
   bool trainable = true;
-  int bundle = -1;  ///< of the units that read it; -1: of no single one (shared, carried)
+  int fsdp_unit = -1;  ///< of the units that read it; -1: of no single one (shared, carried)
   std::vector<FlatParam> params;
   std::vector<int> units;  ///< that read it, in walking order; empty for carried parameters
   int64_t elements = 0;    ///< end of the last parameter, before padding
@@ -108,11 +108,11 @@ using Wrappings = std::map<std::string, Wrapping>;
 /// The pieces of all parameters that a tp rank holds; all of each where there are none.
 using ParamCuts = std::vector<ParamCut>;
 
-/// For each unit its bundle: neighbouring units of one module, and of one stage where there are
-/// several, whose parameters share buffers.
-std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrappings,
-                                  const ParamCuts& cuts = {},
-                                  const std::vector<int>& stage_of_unit = {});
+/// Returns for each unit its FSDP unit: neighbouring units of one module, and of one stage where
+/// there are several, whose parameters share buffers.
+std::vector<int> fsdp_units_of(const ModelSpec& model, const Wrappings& wrappings,
+                               const ParamCuts& cuts = {},
+                               const std::vector<int>& stage_of_unit = {});
 
 /// All buffers of a model, in walking order; carried parameters last.
 std::vector<FlatBuffer> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings = {},

@@ -163,8 +163,8 @@ std::vector<int64_t> items_held(const std::vector<ItemShape>& all, const ModelSp
   if (!replica.has(replica.rank, name)) return {};
   const Coordinate coordinate = replica.coordinate(replica.rank, name);
   const std::vector<int64_t> dealt =
-      deal_items(all, model, encoder,
-                 replica.grid(name).encoder_dp)[static_cast<size_t>(coordinate.encoder_dp)];
+      distribute_items(all, model, encoder,
+                       replica.grid(name).encoder_dp)[static_cast<size_t>(coordinate.encoder_dp)];
   const ItemRow row(all, dealt, name, replica);
   std::vector<int64_t> held;
   for (const int64_t item : row.items_of(row.layout().held(coordinate.cp, coordinate.tp)))
@@ -172,7 +172,8 @@ std::vector<int64_t> items_held(const std::vector<ItemShape>& all, const ModelSp
   return held;
 }
 
-std::vector<std::vector<int64_t>> deal_by_cost(const std::vector<int64_t>& costs, int takers) {
+std::vector<std::vector<int64_t>> distribute_by_cost(const std::vector<int64_t>& costs,
+                                                     int takers) {
   std::vector<int64_t> order(costs.size());
   std::iota(order.begin(), order.end(), int64_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -188,8 +189,9 @@ std::vector<std::vector<int64_t>> deal_by_cost(const std::vector<int64_t>& costs
   return shares;
 }
 
-std::vector<std::vector<int64_t>> deal_items(const std::vector<ItemShape>& items,
-                                             const ModelSpec& model, int encoder, int takers) {
+std::vector<std::vector<int64_t>> distribute_items(const std::vector<ItemShape>& items,
+                                                   const ModelSpec& model, int encoder,
+                                                   int takers) {
   const BlockSpec& block = model.encoders[static_cast<size_t>(encoder)].block;
   std::vector<int64_t> layers(block.attention.size(), 0);  // of each way to attend
   for (const UnitSpec& unit : model.units)
@@ -204,7 +206,7 @@ std::vector<std::vector<int64_t>> deal_items(const std::vector<ItemShape>& items
       of_token += layers[way] * (weights + pair * item.most_seen(block.attention[way].window));
     costs.push_back(item.tokens * of_token);
   }
-  return deal_by_cost(costs, takers);
+  return distribute_by_cost(costs, takers);
 }
 
 }  // namespace zea

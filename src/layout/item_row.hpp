@@ -16,16 +16,16 @@ namespace zea {
 // the least so far (LPT; Graham 1969).
 
 /// The positions of `costs` that each of `takers` gets, ascending; of equals the first comes first.
-std::vector<std::vector<int64_t>> deal_by_cost(const std::vector<int64_t>& costs, int takers);
+std::vector<std::vector<int64_t>> distribute_by_cost(const std::vector<int64_t>& costs, int takers);
 
 /// The items of an encoder in a microbatch that each of the `takers` dp_module ranks encodes, by
 /// what its blocks multiply for them. `encoder`: its index.
-std::vector<std::vector<int64_t>> deal_items(const std::vector<ItemShape>& items,
-                                             const ModelSpec& model, int encoder, int takers);
+std::vector<std::vector<int64_t>> distribute_items(const std::vector<ItemShape>& items,
+                                                   const ModelSpec& model, int encoder, int takers);
 
 /// Whether that taker gets any of so many, whatever they cost: nobody gets a second one before all
 /// have one, in order.
-constexpr bool is_dealt_any(int64_t items, int taker) {
+constexpr bool receives_any(int64_t items, int taker) {
   return items > taker;
 }
 

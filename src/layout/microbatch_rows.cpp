@@ -72,7 +72,8 @@ EncoderRows encoder_rows(const EncoderSpec& spec, const MicrobatchTokens& tokens
   const std::string& encoder = spec.name;
   const int index = model.encoder_index(encoder);
   const std::vector<ItemShape> all = tokens.items.shapes(index, spec);
-  const std::vector<Ids> dealt = deal_items(all, model, index, replica.grid(encoder).encoder_dp);
+  const std::vector<Ids> dealt =
+      distribute_items(all, model, index, replica.grid(encoder).encoder_dp);
   const Ids placeholders = placeholder_numbers(tokens.words, index);
   EncoderRows rows;
   std::vector<TokenRuns> made, taken;

@@ -8,8 +8,8 @@
 
 namespace zea {
 
-void lay_over(Sharding& sharding, const MeshShape& mesh, const std::string& module,
-              const std::vector<Axis>& sharded_over, const std::vector<Axis>& summed_over) {
+void set_placement(Sharding& sharding, const MeshShape& mesh, const std::string& module,
+                   const std::vector<Axis>& sharded_over, const std::vector<Axis>& summed_over) {
   sharding.sharded_over = sharded_over;
   sharding.summed_over = summed_over;
   sharding.shards = mesh.size_along(module, sharded_over);
@@ -144,10 +144,10 @@ void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, con
 Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
                        const ModuleGrid& grid, bool is_pipelined) {
   Sharding sharding;
-  lay_over(sharding, mesh, grid.module, {}, token_axes());
+  set_placement(sharding, mesh, grid.module, {}, token_axes());
   if (!strategy_of(options.strategy).shards) return sharding;
   if (mesh.size_along(grid.module, shard_axes()) > 1 || options.cpu_offload)
-    lay_over(sharding, mesh, grid.module, shard_axes(), {Axis::DpReplicate});
+    set_placement(sharding, mesh, grid.module, shard_axes(), {Axis::DpReplicate});
   const AutoOption& reshard = options.reshard_after_forward;
   sharding.subgroup = static_cast<int>(reshard.count());
   sharding.keeps_until_backward =

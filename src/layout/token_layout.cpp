@@ -98,7 +98,7 @@ std::vector<TokenRuns> deal_merged(const Visibility& row, ContextOptions context
   DistributionOptions& distribution = context.distribution;
   distribution.block = std::max<int64_t>(1, distribution.block / merge);
   distribution.linear_tiles_per_token *= static_cast<double>(merge);
-  std::vector<TokenRuns> owned = deal_tokens(merged(row, merge), context);
+  std::vector<TokenRuns> owned = shard_tokens(merged(row, merge), context);
   for (TokenRuns& runs : owned)
     for (TokenRange& run : runs) run = {run.begin * merge, run.end * merge};
   return owned;
@@ -112,8 +112,8 @@ TokenLayout::TokenLayout(const Visibility& row, const TokenSharding& sharding, i
   if (sharding.context.ranks == 1)
     owned_ = {tokens_between({{0, row.tokens()}}, 0, row.tokens())};
   else
-    owned_ =
-        merge == 1 ? deal_tokens(row, sharding.context) : deal_merged(row, sharding.context, merge);
+    owned_ = merge == 1 ? shard_tokens(row, sharding.context)
+                        : deal_merged(row, sharding.context, merge);
 }
 
 std::vector<int64_t> TokenLayout::shares(int cp_rank) const {

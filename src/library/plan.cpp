@@ -28,11 +28,11 @@ std::vector<RankGroup> groups_of(const Plan& plan, const StepFacts& facts) {
   const std::vector<MemoryEstimate> memory = estimate_places(plan, predicted_microbatches(plan));
   std::vector<RankGroup> groups;
   for (size_t place = 0; place < memory.size(); ++place)
-    groups.push_back({.name = plan.pipeline.places[place].name,
-                      .first_rank = plan.pipeline.places[place].first_rank,
+    groups.push_back({.name = plan.pipeline.stage_groups[place].name,
+                      .first_rank = plan.pipeline.stage_groups[place].first_rank,
                       .memory = memory_of(memory[place])});
   for (const RankTraffic& traffic : facts.traffic) {
-    RankGroup& group = groups.at(static_cast<size_t>(plan.place_of(traffic.rank)));
+    RankGroup& group = groups.at(static_cast<size_t>(plan.group_of(traffic.rank)));
     for (const auto& [name, bytes] : traffic.sent) group.sent[name] = bytes / facts.steps;
   }
   return groups;

@@ -37,7 +37,7 @@ void Engine::build_slots() {
       shard_groups.emplace(plan_.mesh.group(world_rank_, module, axes), &mesh_.along(module, axes));
     }
   Collectives* shard_group = shard_groups.size() == 1 ? shard_groups.begin()->second : nullptr;
-  const SlotPlans& slots = plan_.slots[plan_.place_of(world_rank_)];
+  const SlotPlans& slots = plan_.slots[plan_.group_of(world_rank_)];
   gathered_slots_ = std::make_unique<Slots>(slots.gathered, ledger_, nullptr, device_);
   gradient_slots_ = std::make_unique<Slots>(slots.gradients, ledger_, shard_group, device_);
   wire_slots_ = std::make_unique<Slots>(slots.wire, ledger_, shard_group, device_);
@@ -86,7 +86,7 @@ const at::Tensor& Engine::state(const ShardedBuffer& buffer, const std::string& 
 }
 
 void Engine::build_units() {
-  const int here = plan_.place_of(world_rank_);
+  const int here = plan_.group_of(world_rank_);
   const std::vector<UnitSpec>& units = plan_.model.units;
   readers_.resize(units.size());
   reading_places_.resize(units.size());
@@ -95,7 +95,7 @@ void Engine::build_units() {
   for (size_t u = 0; u < units.size(); ++u) {
     trains_unit_.push_back(plan_.model.trains(units[u].params));
     unit_parameters_.emplace_back();
-    if (plan_.pipeline.place_of_unit(static_cast<int>(u)) != here) {
+    if (plan_.pipeline.group_of_unit(static_cast<int>(u)) != here) {
       unit_buffers_[u].clear();
       continue;
     }

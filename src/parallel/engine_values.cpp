@@ -121,7 +121,7 @@ void Engine::move_back(int unit, int microbatch) {
 RowTransfer Engine::moved_rows(int unit, int microbatch, bool back) const {
   const EncoderPart& part = (*microbatches_)[microbatch].encoder(plan_.model.units[unit]);
   RowTransfer transfer = back ? part.feature_gradients : part.features;
-  const PipelinePlace& here = plan_.pipeline.places[plan_.place_of(world_rank_)];
+  const StageGroup& here = plan_.pipeline.stage_groups[plan_.group_of(world_rank_)];
   for (std::vector<int64_t>* counts : {&transfer.sent_counts, &transfer.received_counts})
     *counts = {counts->begin() + here.first_rank, counts->begin() + here.first_rank + here.ranks};
   return transfer;

@@ -41,10 +41,10 @@ std::map<std::vector<int>, std::string> groups_of_walk(const Plan& plan) {
 }  // namespace
 
 std::string launch_order_fault(const Plan& plan, const LaunchVersions& versions) {
-  if (!plan.pipeline.is_one_place()) {
+  if (!plan.pipeline.is_one_group()) {
     const std::string fault = launch_order_fault(versions, CallOrder::OfEachRank);
     if (fault.empty()) return {};
-    return "run.device = \"cuda\" with " + std::to_string(plan.pipeline.places.size()) +
+    return "run.device = \"cuda\" with " + std::to_string(plan.pipeline.stage_groups.size()) +
            " places of modules and stages: " + fault +
            ", or train without a pipeline (pp = 1, mesh.placement = \"shared\")";
   }

@@ -36,11 +36,11 @@ at::Tensor Arrival::take() {
 }
 
 PlaceTransfers::PlaceTransfers(const Plan& plan, Mesh& mesh, at::Device device)
-    : plan_(plan), mesh_(mesh), device_(device), place_(plan.place_of(mesh.rank())) {}
+    : plan_(plan), mesh_(mesh), device_(device), place_(plan.group_of(mesh.rank())) {}
 
 PlaceTransfers::Route PlaceTransfers::route_of(const Action& action) const {
-  const PipelinePlace& here = plan_.pipeline.places[place_];
-  const PipelinePlace& there = plan_.pipeline.places[action.place];
+  const StageGroup& here = plan_.pipeline.stage_groups[place_];
+  const StageGroup& there = plan_.pipeline.stage_groups[action.place];
   const std::string name = is_own_unit(action) ? link_name(here, there) : link_name(there, here);
   const UnitSpec& unit = plan_.model.units[action.unit];
   const Precision& precision = plan_.precision_of(unit.module);
@@ -57,7 +57,7 @@ PlaceTransfers::Route PlaceTransfers::route_of(const Action& action) const {
 int PlaceTransfers::peer_of(const Action& action) const {
   const std::string& module = plan_.model.units[action.unit].module;
   Coordinate there = plan_.mesh.coordinate(mesh_.rank(), module);
-  there.pp = plan_.mesh.grid(module).stage_at(plan_.pipeline.places[action.place].first_rank);
+  there.pp = plan_.mesh.grid(module).stage_at(plan_.pipeline.stage_groups[action.place].first_rank);
   return plan_.rank_in_replica(plan_.mesh.rank_at(there, module));
 }
 

@@ -144,8 +144,8 @@ class OpenRows {
 
 }  // namespace
 
-std::optional<std::vector<Ids>> deal_longest_first(const std::vector<Costs>& costs, int takers,
-                                                   const Take& take) {
+std::optional<std::vector<Ids>> distribute_longest_first(const std::vector<Costs>& costs,
+                                                         int takers, const Take& take) {
   std::vector<Ids> shares(static_cast<size_t>(takers));
   if (costs.empty()) return shares;
   Loads loads(takers, costs[0].size());
@@ -159,7 +159,7 @@ std::optional<std::vector<Ids>> deal_longest_first(const std::vector<Costs>& cos
   return shares;
 }
 
-std::vector<Ids> deal_in_turn(int64_t positions, int takers) {
+std::vector<Ids> distribute_in_turn(int64_t positions, int takers) {
   std::vector<Ids> shares(takers);
   for (int64_t position = 0; position < positions; ++position)
     shares[position % takers].push_back(position);
@@ -184,9 +184,10 @@ std::optional<std::vector<Rows>> pack_by_cost(const Ids& share, const std::vecto
                                               const Ids& lengths, const StepPlanOptions& options,
                                               int microbatches) {
   std::vector<OpenRows> open(microbatches, OpenRows(options, options.rows_per_microbatch));
-  const auto dealt = deal_longest_first(costs, microbatches, [&](int taker, int64_t position) {
-    return open[taker].take(position, lengths[share[position]]);
-  });
+  const auto dealt =
+      distribute_longest_first(costs, microbatches, [&](int taker, int64_t position) {
+        return open[taker].take(position, lengths[share[position]]);
+      });
   if (!dealt) return std::nullopt;
   std::vector<Rows> packed;
   for (const OpenRows& of_microbatch : open) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A simulated step as text: a line for each place, time to the right. A pass is its letter and its
-// microbatch, drawn out as long as it takes; where there is no room for the number, the letter.
+// A simulated step as text: a line for each stage group, time to the right. A pass is its letter
+// and its microbatch, drawn out as long as it takes; where there is no room for the number, the
+// letter.
 #include <algorithm>
 #include <cmath>
 
@@ -14,7 +15,7 @@ char letter_of(PassKind kind) {
   return kLetters[static_cast<int>(kind)];
 }
 
-/// "F3"; "F3b" in the second of several stages at a place.
+/// "F3"; "F3b" in the second of several stages at a stage group.
 std::string label_of(const Pass& pass, const std::vector<int>& stages) {
   std::string label = letter_of(pass.kind) + std::to_string(pass.microbatch);
   const auto position = std::find(stages.begin(), stages.end(), pass.stage) - stages.begin();
@@ -46,7 +47,7 @@ std::string row_of(const std::vector<TimedPass>& passes, const std::vector<int>&
 std::string draw(const Simulation& simulation, const Pipeline& pipeline, int columns) {
   size_t widest = 0;
   const auto name_of = [&](size_t place) {
-    const std::string& name = pipeline.places[place].name;
+    const std::string& name = pipeline.stage_groups[place].name;
     return name.empty() ? "place " + std::to_string(place) : name;
   };
   for (size_t p = 0; p < simulation.places.size(); ++p)
@@ -56,7 +57,8 @@ std::string draw(const Simulation& simulation, const Pipeline& pipeline, int col
     std::string name = name_of(p);
     name.resize(widest, ' ');
     text += name + " |" +
-            row_of(simulation.places[p], pipeline.places[p].stages, simulation.makespan, columns) +
+            row_of(simulation.places[p], pipeline.stage_groups[p].stages, simulation.makespan,
+                   columns) +
             "|\n";
   }
   return text;

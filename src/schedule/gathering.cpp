@@ -16,7 +16,7 @@ int64_t held_bytes(const Plan& plan, size_t place) {
   const SlotPlans& slots = plan.slots[place];
   int64_t bytes =
       slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
-  for (const int g : plan.held_buffers(plan.pipeline.places[place].first_rank)) {
+  for (const int g : plan.held_buffers(plan.pipeline.stage_groups[place].first_rank)) {
     if (plan.shardings[g].offloads) continue;
     const FlatBuffer& buffer = plan.buffers[g];
     const int shards = plan.shardings[g].shards;
@@ -38,11 +38,11 @@ bool is_beyond_memory(const Plan& plan, size_t place) {
 }
 
 Plan gathered_within(const Plan& plan, const std::function<bool(size_t place)>& is_beyond) {
-  if (plan.pipeline.is_one_place()) return plan;
+  if (plan.pipeline.is_one_group()) return plan;
   std::set<std::string> modules;
   for (size_t place = 0; place < plan.slots.size(); ++place)
     if (is_beyond(place))
-      for (int stage : plan.pipeline.places[place].stages)
+      for (int stage : plan.pipeline.stage_groups[place].stages)
         for (int unit : plan.pipeline.stages[stage].units)
           if (const std::string& module = plan.model.units[unit].module;
               may_gather_for_each_use(plan.options.meshes[module]))

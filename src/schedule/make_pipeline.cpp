@@ -97,19 +97,20 @@ class PipelineBuilder {
     std::vector<int> units;
   };
 
-  /// The first of the module's places; those that are not there yet are added. Grids that begin at
-  /// one rank share places.
+  /// The first of the module's stage groups; those that are not there yet are added. Grids that
+  /// begin at one rank share stage groups.
   int add_places(const ModuleGrid& grid) {
-    int first = static_cast<int>(pipeline_.places.size());
+    int first = static_cast<int>(pipeline_.stage_groups.size());
     for (int p = 0; p < first; ++p)
-      if (pipeline_.places[p].first_rank == grid.first_rank) first = p;
+      if (pipeline_.stage_groups[p].first_rank == grid.first_rank) first = p;
     for (int stage = 0; stage < grid.pp; ++stage) {
-      const bool is_new = first + stage == static_cast<int>(pipeline_.places.size());
+      const bool is_new = first + stage == static_cast<int>(pipeline_.stage_groups.size());
       if (is_new)
-        pipeline_.places.push_back({.name = {},
-                                    .first_rank = grid.first_rank + stage * grid.stage_ranks(),
-                                    .ranks = grid.stage_ranks()});
-      std::string& name = pipeline_.places[first + stage].name;
+        pipeline_.stage_groups.push_back(
+            {.name = {},
+             .first_rank = grid.first_rank + stage * grid.stage_ranks(),
+             .ranks = grid.stage_ranks()});
+      std::string& name = pipeline_.stage_groups[first + stage].name;
       const bool joins_encoders = !is_new && grid.module != kDecoder;
       name = (joins_encoders ? "encoders" : grid.module) + ".pp" + std::to_string(stage);
     }
@@ -127,7 +128,7 @@ class PipelineBuilder {
     }
   }
 
-  /// Stages of several modules with one number at one place are one.
+  /// Stages of several modules with one number at one stage group are one.
   void add_units(Stage stage) {
     for (Stage& there : stages_)
       if (there.place == stage.place && there.number == stage.number) {
@@ -242,7 +243,7 @@ class PipelineBuilder {
     for (Stage& stage : stages_) {
       const auto number = static_cast<int>(pipeline_.stages.size());
       for (int unit : stage.units) pipeline_.stage_of_unit[unit] = number;
-      pipeline_.places[stage.place].stages.push_back(number);
+      pipeline_.stage_groups[stage.place].stages.push_back(number);
       pipeline_.stages.push_back({stage.place, std::move(stage.units)});
     }
     return std::move(pipeline_);
@@ -262,7 +263,8 @@ std::vector<RankLink> links_of(const Pipeline& pipeline, const ModelSpec& model)
     pairs[{edge.from, edge.to}] |= model.makes_features(edge.unit);
   std::vector<RankLink> links;
   for (const auto& [pair, carries_features] : pairs) {
-    const PipelinePlace &from = pipeline.places[pair.first], &to = pipeline.places[pair.second];
+    const StageGroup &from = pipeline.stage_groups[pair.first],
+                     &to = pipeline.stage_groups[pair.second];
     links.push_back({link_name(from, to),
                      {from.first_rank, from.ranks},
                      {to.first_rank, to.ranks},
@@ -289,13 +291,13 @@ std::vector<int> tied_stages_of(const Pipeline& pipeline, const ModelSpec& model
 /// must keep the limit.
 void check_memory(Faults& faults, const PipelineParts& parts, const Pipeline& pipeline) {
   const double limit_mib = parts.options.mesh.memory_mib;
-  for (const PipelinePlace& place : pipeline.places) {
+  for (const StageGroup& place : pipeline.stage_groups) {
     std::vector<int> units;
     for (int stage : place.stages)
       std::ranges::copy(pipeline.stages[stage].units, std::back_inserter(units));
     const double mib = static_cast<double>(bytes_of(parts, units)) / (1 << 20);
     if (limit_mib == 0 || mib <= limit_mib) continue;
-    const std::string where = pipeline.places.size() > 1 ? " of " + place.name : "";
+    const std::string where = pipeline.stage_groups.size() > 1 ? " of " + place.name : "";
     faults.add("mesh.memory_mib = " + formatted("%g", limit_mib) +
                ", but the parameters, gradients and optimizer state of a rank" + where + " are " +
                formatted("%g", mib) + " MiB; raise it, pp, tp, or the ranks that share a copy");
@@ -308,7 +310,7 @@ PlacedPipeline make_pipeline(Faults& faults, const PipelineParts& parts) {
   const std::vector<UnitCost> costs = unit_costs(faults, parts);
   const bool is_pipelined_run = is_pipelined(parts.options);
   Pipeline pipeline = is_pipelined_run ? PipelineBuilder(faults, parts, costs).build()
-                                       : one_place(parts.model, parts.mesh.ranks_per_replica());
+                                       : one_group(parts.model, parts.mesh.ranks_per_replica());
   faults.throw_if_any();
   for (PipelineStage& stage : pipeline.stages) stage.bytes = bytes_of(parts, stage.units);
   check_memory(faults, parts, pipeline);
@@ -328,7 +330,7 @@ namespace zea {
 
 // The cut that makes the costliest run of units cheapest, by dynamic programming from the last unit
 // to the first; then, of the cuts with no costlier run, the one with the least sum of squares, in
-// the same way: several stages of one place come out alike.
+// the same way: several stages of one stage group come out alike.
 
 namespace {
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of passes at a place: some forwards ahead (the warm-up), then a backward after each
-// forward, then the backwards that are left. How many forwards a place is ahead follows from those
-// that read its outputs, the last stage first; so whatever a reader makes before the backward of a
-// microbatch, its inputs are made before that backward here, and no two places wait for each other.
+// The order of passes at a stage group: some forwards ahead (the warm-up), then a backward after
+// each forward, then the backwards that are left. How many forwards a stage group is ahead follows
+// from those that read its outputs, the last stage first; so whatever a reader makes before the
+// backward of a microbatch, its inputs are made before that backward here, and no two stage groups
+// wait for each other.
 #include <algorithm>
 
 #include "core/error.hpp"
@@ -11,9 +12,10 @@
 namespace zea {
 namespace {
 
-/// Passes of a place in one direction, in order. With several stages at a place microbatches come
-/// in rounds of as many as there are such places; `microbatch` may lie beyond the last one of a
-/// round that is not full (such a pass keeps the places in step, and is left out in the end).
+/// Passes of a stage group in one direction, in order. With several stages at a stage group
+/// microbatches come in rounds of as many as there are such stage groups; `microbatch` may lie
+/// beyond the last one of a round that is not full (such a pass keeps the stage groups in step, and
+/// is left out in the end).
 struct RoundPass {
   int stage;
   int microbatch;
@@ -23,10 +25,10 @@ class PassOrder {
  public:
   PassOrder(const Pipeline& pipeline, const ModelSpec& model, int microbatches)
       : pipeline_(pipeline), microbatches_(microbatches), ahead_(pipeline.stages.size(), 0) {
-    for (size_t p = 0; p < pipeline.places.size(); ++p)
-      if (pipeline.places[p].stages.size() > 1) chunked_.push_back(static_cast<int>(p));
+    for (size_t p = 0; p < pipeline.stage_groups.size(); ++p)
+      if (pipeline.stage_groups[p].stages.size() > 1) chunked_.push_back(static_cast<int>(p));
     std::sort(chunked_.begin(), chunked_.end(), [&](int a, int b) {
-      return pipeline.places[a].stages.front() < pipeline.places[b].stages.front();
+      return pipeline.stage_groups[a].stages.front() < pipeline.stage_groups[b].stages.front();
     });
     find_readers(model);
     for (size_t s = ahead_.size(); s-- > 0;) find_ahead(static_cast<int>(s));
@@ -40,7 +42,7 @@ class PassOrder {
   }
 
   std::vector<Pass> training(int place) const {
-    return pipeline_.is_one_place() ? one_by_one(place) : overlapped(place);
+    return pipeline_.is_one_group() ? one_by_one(place) : overlapped(place);
   }
 
  private:
@@ -74,10 +76,13 @@ class PassOrder {
     return passes;
   }
 
-  const std::vector<int>& stages_at(int place) const { return pipeline_.places[place].stages; }
+  const std::vector<int>& stages_at(int place) const {
+    return pipeline_.stage_groups[place].stages;
+  }
   bool has_several(int place) const { return stages_at(place).size() > 1; }
 
-  /// For each stage that is alone at its place, those of other places that read its outputs.
+  /// For each stage that is alone at its stage group, those of other stage groups that read its
+  /// outputs.
   void find_readers(const ModelSpec& model) {
     readers_.resize(pipeline_.stages.size());
     is_reader_.resize(pipeline_.stages.size(), false);
@@ -115,7 +120,7 @@ class PassOrder {
     return ahead;
   }
 
-  /// Among the places with several stages (arXiv:2104.04473).
+  /// Among the stage groups with several stages (arXiv:2104.04473).
   int rank_of(int place) const {
     return static_cast<int>(std::find(chunked_.begin(), chunked_.end(), place) - chunked_.begin());
   }
@@ -127,9 +132,9 @@ class PassOrder {
     return 2 * after + (stages_at(place).size() - 1) * chunked_.size();
   }
 
-  /// How many weight gradients wait: none at the first place, one more at each that follows. So
-  /// what is kept for them where few forwards are ahead is no more than the forwards ahead at the
-  /// first place.
+  /// How many weight gradients wait: none at the first stage group, one more at each that follows.
+  /// So what is kept for them where few forwards are ahead is no more than the forwards ahead at
+  /// the first stage group.
   size_t lag_of(int place) const {
     if (has_several(place)) return static_cast<size_t>(rank_of(place));
     const int deepest = *std::max_element(ahead_.begin(), ahead_.end());
@@ -139,7 +144,7 @@ class PassOrder {
   std::vector<RoundPass> passes_in_rounds(int place, bool backward) const {
     const std::vector<int>& stages = stages_at(place);
     const int several = static_cast<int>(stages.size());
-    // One stage, or one place: a round is a microbatch.
+    // One stage, or one stage group: a round is a microbatch.
     const int round = several > 1 ? static_cast<int>(chunked_.size()) : 1;
     std::vector<RoundPass> passes;
     for (int first = 0; first < microbatches_; first += round)
@@ -156,16 +161,16 @@ class PassOrder {
   const Pipeline& pipeline_;
   int microbatches_;
   std::vector<int> ahead_;                 ///< of each stage
-  std::vector<std::vector<int>> readers_;  ///< of each stage that is alone at its place
+  std::vector<std::vector<int>> readers_;  ///< of each stage that is alone at its stage group
   std::vector<bool> is_reader_;            ///< each stage, of such a one
-  std::vector<int> chunked_;  ///< the places with several stages, in the order of the walk
+  std::vector<int> chunked_;  ///< the stage groups with several stages, in the order of the walk
 };
 
 }  // namespace
 
-std::vector<Pass> passes_of_place(const Pipeline& pipeline, const ModelSpec& model, int place,
+std::vector<Pass> passes_of_group(const Pipeline& pipeline, const ModelSpec& model, int place,
                                   int microbatches, bool forward_only) {
-  ZEA_ASSERT(place >= 0 && place < static_cast<int>(pipeline.places.size()));
+  ZEA_ASSERT(place >= 0 && place < static_cast<int>(pipeline.stage_groups.size()));
   const PassOrder order(pipeline, model, microbatches);
   return forward_only ? order.forwards(place) : order.training(place);
 }

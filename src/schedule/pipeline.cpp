@@ -8,23 +8,25 @@
 
 namespace zea {
 
-int Pipeline::place_of_rank(int rank) const {
-  for (size_t p = 0; p < places.size(); ++p)
-    if (rank >= places[p].first_rank && rank < places[p].first_rank + places[p].ranks)
+int Pipeline::group_of_rank(int rank) const {
+  for (size_t p = 0; p < stage_groups.size(); ++p)
+    if (rank >= stage_groups[p].first_rank &&
+        rank < stage_groups[p].first_rank + stage_groups[p].ranks)
       return static_cast<int>(p);
   throw InternalError("no place of the pipeline has rank " + std::to_string(rank) +
                       " of the replica");
 }
 
-std::string link_name(const PipelinePlace& from, const PipelinePlace& to) {
+std::string link_name(const StageGroup& from, const StageGroup& to) {
   return from.name + ">" + to.name;
 }
 
-Pipeline one_place(const ModelSpec& model, int ranks) {
+Pipeline one_group(const ModelSpec& model, int ranks) {
   std::vector<int> units(model.units.size());
   std::iota(units.begin(), units.end(), 0);
   Pipeline pipeline;
-  pipeline.places = {{.name = kDecoder + ".pp0", .first_rank = 0, .ranks = ranks, .stages = {0}}};
+  pipeline.stage_groups = {
+      {.name = kDecoder + ".pp0", .first_rank = 0, .ranks = ranks, .stages = {0}}};
   pipeline.stages = {{.place = 0, .units = units}};
   pipeline.stage_of_unit.assign(units.size(), 0);
   return pipeline;
@@ -34,10 +36,10 @@ std::vector<PipelineEdge> edges_of(const Pipeline& pipeline, const ModelSpec& mo
   std::vector<std::set<int>> readers(model.units.size());
   for (size_t u = 0; u < model.units.size(); ++u)
     for (const UnitInput& input : model.units[u].inputs)
-      readers[input.unit].insert(pipeline.place_of_unit(static_cast<int>(u)));
+      readers[input.unit].insert(pipeline.group_of_unit(static_cast<int>(u)));
   std::vector<PipelineEdge> edges;
   for (size_t u = 0; u < model.units.size(); ++u) {
-    const int from = pipeline.place_of_unit(static_cast<int>(u));
+    const int from = pipeline.group_of_unit(static_cast<int>(u));
     for (int to : readers[u])
       if (to != from) edges.push_back({static_cast<int>(u), from, to});
   }

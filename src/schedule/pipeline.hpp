@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of pipelines: which units run where in a replica, and in which order. A place is a run
-// of ranks that walk alike; a stage is what one pass of a schedule runs at a place: some units, one
-// after the other. A module has pp stages, times its virtual stages, and modules that share ranks
-// share a stage. With one place there is one stage, of all units.
+// The plan of pipelines: which units run where in a replica, and in which order. A stage group is a
+// run of ranks that walk alike; a stage is what one pass of a schedule runs at a stage group: some
+// units, one after the other. A module has pp stages, times its virtual stages, and modules that
+// share ranks share a stage. With one stage group there is one stage, of all units.
 #pragma once
 
 #include <string>
@@ -15,14 +15,14 @@
 namespace zea {
 
 struct PipelineStage {
-  int place = 0;           ///< index in Pipeline::places
+  int place = 0;           ///< index in Pipeline::stage_groups
   std::vector<int> units;  ///< indices in ModelSpec::units, ascending
   /// Parameters, gradients and optimizer state of one rank; what several units share is there once.
   int64_t bytes = 0;
 };
 
 /// Neighbouring ranks of a replica that make the same passes.
-struct PipelinePlace {
+struct StageGroup {
   std::string name;    ///< "llm.pp0", "vision.pp1", "encoders.pp0"
   int first_rank = 0;  ///< in the replica
   int ranks = 1;
@@ -31,25 +31,25 @@ struct PipelinePlace {
 
 struct Pipeline {
   PipelineSchedule schedule = PipelineSchedule::OneFOneB;
-  std::vector<PipelinePlace> places;
+  std::vector<StageGroup> stage_groups;
   std::vector<PipelineStage> stages;  ///< ascending by their first unit
   std::vector<int> stage_of_unit;
 
-  bool is_one_place() const { return places.size() == 1; }
-  int place_of_unit(int unit) const { return stages[stage_of_unit[unit]].place; }
+  bool is_one_group() const { return stage_groups.size() == 1; }
+  int group_of_unit(int unit) const { return stages[stage_of_unit[unit]].place; }
   /// Where a unit runs along pp of its module, whose grid is `grid`.
   int stage_in_module(int unit, const ModuleGrid& grid) const {
-    return grid.stage_at(places[place_of_unit(unit)].first_rank);
+    return grid.stage_at(stage_groups[group_of_unit(unit)].first_rank);
   }
   /// Of a rank of the replica.
-  int place_of_rank(int rank) const;
+  int group_of_rank(int rank) const;
 };
 
 /// "vision.pp0>llm.pp0"
-std::string link_name(const PipelinePlace& from, const PipelinePlace& to);
+std::string link_name(const StageGroup& from, const StageGroup& to);
 
 /// All units on all `ranks` of a replica.
-Pipeline one_place(const ModelSpec& model, int ranks);
+Pipeline one_group(const ModelSpec& model, int ranks);
 
 enum class PassKind {
   Forward,
@@ -58,7 +58,7 @@ enum class PassKind {
   BackwardWeight,  ///< the gradients of weights that were put off
 };
 
-/// What a place does with one microbatch at a time.
+/// What a stage group does with one microbatch at a time.
 struct Pass {
   PassKind kind;
   int stage;
@@ -67,12 +67,13 @@ struct Pass {
   bool operator==(const Pass&) const = default;
 };
 
-/// The passes of a training step at `place`, in order; of a forward-only walk with `forward_only`.
-/// The same on all ranks of the place and in all replicas, whether or not they have work in each.
-std::vector<Pass> passes_of_place(const Pipeline& pipeline, const ModelSpec& model, int place,
+/// The passes of a training step at `place`, in order; of a forward-only walk with
+/// `forward_only`. The same on all ranks of the stage group and in all replicas, whether or not
+/// they have work in each.
+std::vector<Pass> passes_of_group(const Pipeline& pipeline, const ModelSpec& model, int place,
                                   int microbatches, bool forward_only);
 
-/// Outputs that another place reads: `unit`'s, made at place `from`, read at `to`.
+/// Outputs that another stage group reads: `unit`'s, made at stage group `from`, read at `to`.
 struct PipelineEdge {
   int unit;
   int from;

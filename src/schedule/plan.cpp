@@ -333,9 +333,9 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, StepKind kind) co
   const std::vector<MicrobatchPlan>& microbatches = step.replicas[replica];
   ScheduleInput input{schedule_parts(), microbatches, step.group_kinds[replica / step.shard_group],
                       step.kinds};
-  input.place = place_of(world_rank);
+  input.place = group_of(world_rank);
   input.kind = kind;
-  input.moves_features = pipeline.places[input.place].ranks > 1;
+  input.moves_features = pipeline.stage_groups[input.place].ranks > 1;
   for (const ModuleGrid& grid : mesh.modules)
     if (grid.module != kDecoder && mesh.has(world_rank, grid.module))
       input.item_shares[grid.module] = {grid.encoder_dp,
@@ -370,7 +370,7 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
   const Precision& precision = precisions.at(kDecoder);
   const ParamCuts cuts = make_cuts(model, mesh);
   const Wrappings wrappings = make_wrappings(options, mesh, precision.master);
-  const std::vector<int> bundles = bundles_of_units(model, wrappings, cuts, pipeline.stage_of_unit);
+  const std::vector<int> fsdp_units = fsdp_units_of(model, wrappings, cuts, pipeline.stage_of_unit);
   const std::vector<FlatBuffer> buffers =
       make_flat_layout(model, wrappings, cuts, pipeline.stage_of_unit);
   const std::vector<Sharding> shardings = make_shardings(options, mesh, buffers);
@@ -388,7 +388,7 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
       .param_rules = optimizer.has_blocks() ? with_state_blocks(rules, model, cuts) : rules,
       .cuts = cuts,
       .token_shardings = make_token_shardings(options, model, mesh),
-      .bundles = bundles,
+      .fsdp_units = fsdp_units,
       .buffers = buffers,
       .shardings = shardings,
       .recomputed = recomputed_units(options.model, model),
@@ -398,7 +398,7 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
       .images_both_ways = images_both_ways,
       .dealing = make_dealing(options.data, model, mesh, unit_costs),
       .flops_of_samples = model_flops(model, images_both_ways),
-      .slots = make_slots({model, buffers, bundles, shardings, pipeline}, precisions),
+      .slots = make_slots({model, buffers, fsdp_units, shardings, pipeline}, precisions),
       .notes = faults.notes()};
   return detail::gathered_within(
       plan, [&](size_t place) { return detail::is_beyond_memory(plan, place); });

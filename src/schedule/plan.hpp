@@ -36,7 +36,7 @@ struct Plan {
   std::vector<ParamRule> param_rules;                    ///< of each parameter of the model
   ParamCuts cuts;                                        ///< of each parameter, over tp
   std::map<std::string, TokenSharding> token_shardings;  ///< of each module
-  std::vector<int> bundles;                              ///< of each unit
+  std::vector<int> fsdp_units;                           ///< of each unit
   std::vector<FlatBuffer> buffers;
   std::vector<Sharding> shardings;  ///< of each buffer
   /// Of each unit: its forward is run again for its backward.
@@ -60,7 +60,7 @@ struct Plan {
   /// The replica (row of StepPlan::replicas) that `world_rank` belongs to.
   int replica_of(int world_rank) const { return world_rank / mesh.ranks_per_replica(); }
   int rank_in_replica(int world_rank) const { return world_rank % mesh.ranks_per_replica(); }
-  int place_of(int world_rank) const { return pipeline.place_of_rank(rank_in_replica(world_rank)); }
+  int group_of(int world_rank) const { return pipeline.group_of_rank(rank_in_replica(world_rank)); }
   /// Where along pp of its module a unit runs.
   int stage_of_unit(int unit) const;
   /// Where along pp of its module a buffer stands: with the units that read it, carried parameters
@@ -92,7 +92,7 @@ struct Plan {
                      const std::vector<SampleIndex>& index) const;
   /// How this rank and those that it shares microbatches with hold their tokens.
   ReplicaLayout replica_layout(int world_rank) const;
-  ScheduleParts schedule_parts() const { return {model, buffers, bundles, shardings, pipeline}; }
+  ScheduleParts schedule_parts() const { return {model, buffers, fsdp_units, shardings, pipeline}; }
   /// A step for estimates: of one microbatch, so many times, the same on every replica.
   StepPlan same_on_all_replicas(const MicrobatchPlan& microbatch, size_t microbatches = 1) const {
     const std::vector<MicrobatchPlan> all(microbatches, microbatch);

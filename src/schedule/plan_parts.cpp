@@ -169,7 +169,7 @@ void check_cached_stages(Faults& faults, const ModelSpec& model, const Pipeline&
   for (size_t e = 0; e < model.encoders.size(); ++e) {
     const std::vector<int> units = model.read_by_projectors(static_cast<int>(e));
     const auto stands_apart = [&](int unit) {
-      return pipeline.place_of_unit(unit) != pipeline.place_of_unit(units.front());
+      return pipeline.group_of_unit(unit) != pipeline.group_of_unit(units.front());
     };
     if (model.encoders[e].is_cached && std::ranges::any_of(units, stands_apart))
       faults.add("data.cache_features with mesh." + model.encoders[e].name +

@@ -3,14 +3,14 @@
 
 #include <algorithm>
 
-#include "schedule/walk.hpp"
+#include "schedule/schedule_trace.hpp"
 
 namespace zea {
 namespace {
 
 using detail::Accumulation;
 using detail::LiveRange;
-using detail::Walk;
+using detail::ScheduleTrace;
 
 /// What stands around one computation.
 struct Surroundings {
@@ -21,7 +21,7 @@ struct Surroundings {
 class Scheduler {
  public:
   explicit Scheduler(const ScheduleInput& input)
-      : input_(input), walk_(input), around_(walk_.size()), has_gradient_(input.buffers.size()) {
+      : input_(input), trace_(input), around_(trace_.size()), has_gradient_(input.buffers.size()) {
     for (size_t g = 0; g < input.buffers.size(); ++g) {
       const int buffer = static_cast<int>(g);
       if (input.shardings[g].gathered()) place_live_ranges(buffer);
@@ -30,8 +30,8 @@ class Scheduler {
   }
 
   Schedule schedule() {
-    for (size_t i = 0; i < walk_.size(); ++i) {
-      const detail::Compute& compute = walk_[i];
+    for (size_t i = 0; i < trace_.size(); ++i) {
+      const detail::Compute& compute = trace_[i];
       unshard(around_[i].unshard_before);
       compute_here(i);
       for (const LiveRange& range : around_[i].reshard)
@@ -45,8 +45,8 @@ class Scheduler {
 
  private:
   void place_live_ranges(int buffer) {
-    for (const LiveRange& range : walk_.live_ranges(buffer)) {
-      const Walk::Point point = walk_.unshard_point(range);
+    for (const LiveRange& range : trace_.live_ranges(buffer)) {
+      const ScheduleTrace::Point point = trace_.unshard_point(range);
       Surroundings& around = around_[point.index];
       (point.after ? around.unshard_after : around.unshard_before).push_back(range);
       around_[range.last].reshard.push_back(range);
@@ -56,35 +56,35 @@ class Scheduler {
   void place_reductions(int buffer) {
     const Sharding& sharding = input_.shardings[buffer];
     if (sharding.gathered())
-      for (const Accumulation& sum : walk_.accumulations(buffer))
+      for (const Accumulation& sum : trace_.accumulations(buffer))
         around_[sum.last].reduce.push_back(
-            {ActionKind::ReduceShard, -1, buffer, walk_[sum.last].microbatch});
-    const auto last = walk_.last_backward(buffer);
+            {ActionKind::ReduceShard, -1, buffer, trace_[sum.last].microbatch});
+    const auto last = trace_.last_backward(buffer);
     has_gradient_[buffer] = last.has_value();
     // Once per step, where the last rank of the job that has work makes its backward.
     if (last && sharding.replicas > 1)
       around_[*last].reduce.push_back(
-          {ActionKind::ReduceReplicas, -1, buffer, walk_[*last].microbatch});
+          {ActionKind::ReduceReplicas, -1, buffer, trace_[*last].microbatch});
   }
 
   /// What other modules made comes before the forward that reads it; its gradient goes back after
   /// the backward. All ranks of the replica take part, those without items, too.
   void compute_here(size_t i) {
-    const detail::Compute& compute = walk_[i];
+    const detail::Compute& compute = trace_[i];
     const bool back = compute.kind != ActionKind::Forward;
     const auto move = [&](ActionKind kind) {
-      for (int unit : walk_.moved_units(i))
+      for (int unit : trace_.moved_units(i))
         actions_.push_back({kind, unit, -1, compute.microbatch});
     };
     const auto add = [&](const std::vector<Action>& transfers) {
       actions_.insert(actions_.end(), transfers.begin(), transfers.end());
     };
-    add(walk_.transfers(i, true));
+    add(trace_.transfers(i, true));
     if (!back) move(ActionKind::Move);
-    if (walk_.runs_here(i))
+    if (trace_.runs_here(i))
       actions_.push_back({compute.kind, compute.unit, -1, compute.microbatch});
     if (back) move(ActionKind::MoveBack);
-    add(walk_.transfers(i, false));
+    add(trace_.transfers(i, false));
   }
 
   /// Those that are needed first are gathered first.
@@ -93,11 +93,11 @@ class Scheduler {
                      [](const LiveRange& a, const LiveRange& b) { return a.first < b.first; });
     for (const LiveRange& range : ranges)
       actions_.push_back({range.from_subgroup ? ActionKind::UnshardSubgroup : ActionKind::Unshard,
-                          -1, range.buffer, walk_[range.first].microbatch});
+                          -1, range.buffer, trace_[range.first].microbatch});
   }
 
   const ScheduleInput& input_;
-  Walk walk_;
+  ScheduleTrace trace_;
   std::vector<Surroundings> around_;
   std::vector<Action> actions_;
   std::vector<bool> has_gradient_;

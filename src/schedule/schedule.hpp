@@ -63,7 +63,7 @@ std::string describe(const Action& action, const ModelSpec& model,
 struct ScheduleParts {
   const ModelSpec& model;
   const std::vector<FlatBuffer>& buffers;
-  const std::vector<int>& bundles;         ///< of each unit
+  const std::vector<int>& fsdp_units;      ///< of each unit
   const std::vector<Sharding>& shardings;  ///< of each buffer
   const Pipeline& pipeline;
 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every place goes through its passes as far as it can, over and over, until all are done or none
-// moves. A place that comes to a pass asks for what the pass reads; a place that is done with one
-// offers what others read. The k-th offer of a channel meets the k-th question, and a message
-// travels if both are about the same; since nothing depends on who is looked at first, times are
-// those of places that run side by side.
+// Every stage group goes through its passes as far as it can, over and over, until all are done or
+// none moves. A stage group that comes to a pass asks for what the pass reads; a stage group that
+// is done with one offers what others read. The k-th offer of a channel meets the k-th question,
+// and a message travels if both are about the same; since nothing depends on who is looked at
+// first, times are those of stage groups that run side by side.
 #include "schedule/simulate.hpp"
 
 #include <algorithm>
@@ -17,23 +17,23 @@
 namespace zea {
 namespace {
 
-/// A message of some stage, whatever the microbatch: with which place.
+/// A message of some stage, whatever the microbatch: with which stage group.
 struct Exchange {
   int unit;
   int place;
 };
 
-/// What each stage exchanges with other places, and needs of its own.
+/// What each stage exchanges with other stage groups, and needs of its own.
 struct StageTraffic {
   std::vector<Exchange> inputs, outputs;              ///< forward: to ask for, to offer
   std::vector<Exchange> gradients_in, gradients_out;  ///< backward
-  std::vector<int> readers;  ///< stages of the same place that read its outputs
+  std::vector<int> readers;  ///< stages of the same stage group that read its outputs
 };
 
 std::vector<StageTraffic> make_stage_traffic(const Pipeline& pipeline, const ModelSpec& model) {
   std::vector<StageTraffic> traffic(pipeline.stages.size());
-  // The first stage of each place that reads a unit: it asks for the output, and when it is through
-  // with backward, so are the others.
+  // The first stage of each stage group that reads a unit: it asks for the output, and when it is
+  // through with backward, so are the others.
   std::map<std::pair<int, int>, int> readers;
   for (size_t u = 0; u < model.units.size(); ++u) {
     const int stage = pipeline.stage_of_unit[u];
@@ -76,7 +76,7 @@ struct Posted {
   double time;
 };
 
-/// From one place to another.
+/// From one stage group to another.
 struct Channel {
   std::vector<Posted> offers, questions;
   std::vector<double> arrivals;
@@ -208,7 +208,7 @@ class Simulator {
            is_done(PassKind::BackwardInput, stage, microbatch);
   }
 
-  /// What the place itself has to do before this pass, and has not done; empty: nothing.
+  /// What the stage group itself has to do before this pass, and has not done; empty: nothing.
   std::string missing_here(int place, const Pass& pass) const {
     const auto forward = [&](int stage) {
       return is_done(PassKind::Forward, stage, pass.microbatch);
@@ -223,7 +223,7 @@ class Simulator {
           return "the backward of stage " + std::to_string(reader);
       return "";
     }
-    for (int stage : pipeline_.places[place].stages) {
+    for (int stage : pipeline_.stage_groups[place].stages) {
       const std::vector<int>& readers = traffic_[stage].readers;
       if (std::find(readers.begin(), readers.end(), pass.stage) != readers.end() && !forward(stage))
         return "the forward of stage " + std::to_string(stage);
@@ -285,8 +285,8 @@ class Simulator {
   const std::vector<std::vector<Pass>>& passes_;
   double transfer_;
   std::vector<StageTraffic> traffic_;  ///< of each stage
-  std::vector<bool> has_asked_;        ///< each place, for what its next pass reads
-  std::vector<double> clocks_;         ///< of each place: when it came to its next pass
+  std::vector<bool> has_asked_;        ///< each stage group, for what its next pass reads
+  std::vector<double> clocks_;         ///< of each stage group: when it came to its next pass
   std::map<std::pair<int, int>, Channel> channels_;
   size_t microbatches_ = 0;
   std::vector<bool> done_;  ///< by kind, stage and microbatch
@@ -312,8 +312,8 @@ Simulation simulate(const Pipeline& pipeline, const ModelSpec& model,
 Simulation simulate(const Pipeline& pipeline, const ModelSpec& model,
                     const std::vector<UnitCost>& costs, int microbatches, double transfer) {
   std::vector<std::vector<Pass>> passes;
-  for (size_t p = 0; p < pipeline.places.size(); ++p)
-    passes.push_back(passes_of_place(pipeline, model, static_cast<int>(p), microbatches, false));
+  for (size_t p = 0; p < pipeline.stage_groups.size(); ++p)
+    passes.push_back(passes_of_group(pipeline, model, static_cast<int>(p), microbatches, false));
   return simulate(pipeline, model, costs, passes, transfer);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step simulated: the passes of all places side by side; a message travels when both ends have
-// come to it, and the sender goes on meanwhile. Shows that a schedule ends, how long it takes, and
-// where places wait.
+// A step simulated: the passes of all stage groups side by side; a message travels when both ends
+// have come to it, and the sender goes on meanwhile. Shows that a schedule ends, how long it takes,
+// and where stage groups wait.
 #pragma once
 
 #include <string>
@@ -21,25 +21,26 @@ struct TimedPass {
 struct Simulation {
   std::vector<std::vector<TimedPass>> places;
   double makespan = 0;
-  /// Why no pass can go on; empty where the schedule ends. Names place, pass and what it waits for.
+  /// Why no pass can go on; empty where the schedule ends. Names stage group, pass and what it
+  /// waits for.
   std::string deadlock;
 
-  /// The part of all places' time in which they wait.
+  /// The part of all stage groups' time in which they wait.
   double bubble() const;
 };
 
 /// `costs` of each unit. A message travels when both ends have come to it, in `transfer` of time;
 /// messages of one pair and direction in the order in which either end comes to them. Sends do not
-/// hold up a place; receives do.
+/// hold up a stage group; receives do.
 Simulation simulate(const Pipeline& pipeline, const ModelSpec& model,
                     const std::vector<UnitCost>& costs, int microbatches, double transfer = 0);
 
-/// The same for passes of each place that somebody else put in order.
+/// The same for passes of each stage group that somebody else put in order.
 Simulation simulate(const Pipeline& pipeline, const ModelSpec& model,
                     const std::vector<UnitCost>& costs,
                     const std::vector<std::vector<Pass>>& passes, double transfer);
 
-/// The schedule as text, a line for each place, time to the right: "F0 F1 B0 ...".
+/// The schedule as text, a line for each stage group, time to the right: "F0 F1 B0 ...".
 std::string draw(const Simulation& simulation, const Pipeline& pipeline, int columns = 96);
 
 }  // namespace zea

@@ -6,14 +6,14 @@
 #include <numeric>
 
 #include "schedule/schedule.hpp"
-#include "schedule/walk.hpp"
+#include "schedule/schedule_trace.hpp"
 
 namespace zea {
 namespace {
 
 using detail::Accumulation;
 using detail::LiveRange;
-using detail::Walk;
+using detail::ScheduleTrace;
 
 /// The plan's time: each computation has a moment for each thing that happens around it.
 constexpr int64_t kMoments = 5;
@@ -85,11 +85,11 @@ SlotPlan one_slot(const LiveIntervals& intervals, const std::vector<int64_t>& by
 }
 
 /// With the walk's first moment at `start`.
-void add_gathered_intervals(const Walk& walk, int64_t start, LiveIntervals& intervals) {
+void add_gathered_intervals(const ScheduleTrace& trace, int64_t start, LiveIntervals& intervals) {
   for (size_t g = 0; g < intervals.size(); ++g) {
-    if (!walk.input().shardings[g].gathered()) continue;
-    for (const LiveRange& range : walk.live_ranges(static_cast<int>(g))) {
-      const Walk::Point point = walk.unshard_point(range);
+    if (!trace.input().shardings[g].gathered()) continue;
+    for (const LiveRange& range : trace.live_ranges(static_cast<int>(g))) {
+      const ScheduleTrace::Point point = trace.unshard_point(range);
       intervals[g].push_back({start + at(point.index, point.after ? kUnshardAfter : kUnshardBefore),
                               start + at(range.last, kReshard)});
     }
@@ -98,12 +98,12 @@ void add_gathered_intervals(const Walk& walk, int64_t start, LiveIntervals& inte
 
 /// A gradient lives from its first backward until the next one starts to be reduced: then the
 /// engine finishes its own reduction.
-LiveIntervals gradient_intervals(const Walk& walk) {
+LiveIntervals gradient_intervals(const ScheduleTrace& trace) {
   std::vector<Accumulation> all;
-  const size_t buffers = walk.input().buffers.size();
+  const size_t buffers = trace.input().buffers.size();
   for (size_t g = 0; g < buffers; ++g)
-    if (walk.input().buffers[g].trainable && walk.input().shardings[g].gathered())
-      for (const Accumulation& sum : walk.accumulations(static_cast<int>(g))) all.push_back(sum);
+    if (trace.input().buffers[g].trainable && trace.input().shardings[g].gathered())
+      for (const Accumulation& sum : trace.accumulations(static_cast<int>(g))) all.push_back(sum);
   std::stable_sort(all.begin(), all.end(),
                    [](const Accumulation& a, const Accumulation& b) { return a.last < b.last; });
   LiveIntervals intervals(buffers);
@@ -136,14 +136,14 @@ BufferBytes bytes_of(const ScheduleParts& parts, const Precisions& precisions) {
 }
 
 SlotPlans slots_of_place(const ScheduleInput& input, const BufferBytes& bytes) {
-  const Walk walk(input);
-  const LiveIntervals reduced = gradient_intervals(walk);
+  const ScheduleTrace trace(input);
+  const LiveIntervals reduced = gradient_intervals(trace);
   // An evaluation meets others than training: in the plan it comes after it.
   LiveIntervals kept(input.buffers.size());
-  add_gathered_intervals(walk, 0, kept);
+  add_gathered_intervals(trace, 0, kept);
   ScheduleInput evaluation = input;
   evaluation.kind = StepKind::Evaluate;
-  add_gathered_intervals(Walk(evaluation), at(walk.size(), kUnshardBefore), kept);
+  add_gathered_intervals(ScheduleTrace(evaluation), at(trace.size(), kUnshardBefore), kept);
   return {assign_slots(kept, bytes.gathered), assign_slots(reduced, bytes.gradients),
           one_slot(reduced, bytes.wire)};
 }
@@ -157,15 +157,15 @@ int64_t SlotPlan::total_bytes() const {
 std::vector<SlotPlans> make_slots(const ScheduleParts& parts, const Precisions& precisions) {
   const BufferBytes bytes = bytes_of(parts, precisions);
   // So many microbatches with work for every unit that what lies beside what does not change after
-  // them: virtual stages take turns after as many microbatches as there are places.
+  // them: virtual stages take turns after as many microbatches as there are stage groups.
   MicrobatchPlan one{.samples = {0}, .rows = 1, .tokens = 1, .targets = 1, .items = {}};
   for (int encoder = 0; encoder < std::ssize(parts.model.encoders); ++encoder)
     one.items.add(encoder, 1);
-  const std::vector<MicrobatchPlan> busy(2 * parts.pipeline.places.size(), one);
+  const std::vector<MicrobatchPlan> busy(2 * parts.pipeline.stage_groups.size(), one);
   const std::vector<MicrobatchKinds> kinds(busy.size(), {busy[0].kind()});
   ScheduleInput input{parts, busy, kinds, kinds};
   std::vector<SlotPlans> slots;
-  for (size_t place = 0; place < parts.pipeline.places.size(); ++place) {
+  for (size_t place = 0; place < parts.pipeline.stage_groups.size(); ++place) {
     input.place = static_cast<int>(place);
     slots.push_back(slots_of_place(input, bytes));
   }

@@ -109,11 +109,11 @@ using Take = std::function<bool(int taker, int64_t position)>;
 
 /// The positions of `costs` that each of `takers` gets, ascending; of equals the first comes first.
 /// Nothing where no taker takes some position. Without `take` everything is taken.
-std::optional<std::vector<Ids>> deal_longest_first(const std::vector<Costs>& costs, int takers,
-                                                   const Take& take = {});
+std::optional<std::vector<Ids>> distribute_longest_first(const std::vector<Costs>& costs,
+                                                         int takers, const Take& take = {});
 
 /// Position p to taker p mod takers.
-std::vector<Ids> deal_in_turn(int64_t positions, int takers);
+std::vector<Ids> distribute_in_turn(int64_t positions, int takers);
 
 /// The rows of a microbatch: positions of samples in the global batch.
 using Rows = std::vector<Ids>;

@@ -56,7 +56,7 @@ class FeaturePass {
     for (const auto& of_replica : portions_) most = std::max(most, of_replica.size());
     const Stopwatch clock;
     double told = 0;
-    const size_t at_once = plan_.pipeline.places.size();
+    const size_t at_once = plan_.pipeline.stage_groups.size();
     for (size_t begin = 0; begin < most; begin += at_once) {
       run_step(begin, std::min(most, begin + at_once));
       if (clock.seconds() < told + kProgressSeconds) continue;

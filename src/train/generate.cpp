@@ -98,7 +98,7 @@ class Generation {
 
   const SlotPlan& slots() const {
     const Plan& plan = engine_.plan();
-    return plan.slots[plan.place_of(engine_.world_rank())].gathered;
+    return plan.slots[plan.group_of(engine_.world_rank())].gathered;
   }
 
   void walk_prompts(int64_t more) {

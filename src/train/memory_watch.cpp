@@ -29,7 +29,7 @@ std::optional<std::string> MemoryWatch::predict(const RankStep& step, Collective
   has_predicted_ = true;
   const Plan& plan = engine_.plan();
   const int64_t rank = engine_.world_rank();
-  const PipelinePlace& place = plan.pipeline.places[plan.place_of(engine_.world_rank())];
+  const StageGroup& place = plan.pipeline.stage_groups[plan.group_of(engine_.world_rank())];
   MemoryEstimate own;
   if (plan.rank_in_replica(engine_.world_rank()) == place.first_rank)
     own = estimate_memory(plan, engine_.world_rank(), step.microbatches, index_, products_);

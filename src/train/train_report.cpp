@@ -68,7 +68,7 @@ std::string list_samples(const std::vector<int64_t>& samples) {
 /// Names the work of a rank: ranks of one pipeline place do the same.
 std::string work_of(const Engine& engine) {
   const Plan& plan = engine.plan();
-  return plan.pipeline.places[plan.place_of(engine.world_rank())].name;
+  return plan.pipeline.stage_groups[plan.group_of(engine.world_rank())].name;
 }
 
 }  // namespace

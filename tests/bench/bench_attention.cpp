@@ -272,7 +272,7 @@ void measure_balance(const Words& words, const std::vector<int>& cp_sizes, int r
     std::vector<Owned> dealt;
     for (TokenDistribution kind : kKinds) {
       options.distribution.kind = kind;
-      dealt.push_back(deal_tokens(row, options));
+      dealt.push_back(shard_tokens(row, options));
     }
     const auto times = times_of_ranks(row, dealt, rounds);
     for (size_t kind = 0; kind < dealt.size(); ++kind) {
@@ -301,7 +301,7 @@ std::vector<double> work_over_mean(const Visibility& row, int cp, double linear)
         .exchange = KeyExchange::Gather,
         .distribution = {.kind = kind, .block = kBlock, .linear_tiles_per_token = linear}};
     const DistributionOptions pairs{.block = 1, .linear_tiles_per_token = linear * kBlock * kBlock};
-    const std::vector<double> costs = costs_of_ranks(row, deal_tokens(row, options), pairs);
+    const std::vector<double> costs = costs_of_ranks(row, shard_tokens(row, options), pairs);
     work.push_back(largest(costs) / mean(costs));
   }
   return work;
@@ -389,7 +389,7 @@ void measure_planner() {
                                  .distribution = {.block = kBlock}};
     const double time = best_of(3, [&] {
       const Visibility row = visible_text(words, true);
-      make_context_plan(row, deal_tokens(row, options), options, 5);
+      make_context_plan(row, shard_tokens(row, options), options, 5);
     });
     std::printf("| %s | %.1f | %s |\n", way.name, time, verdict(time < kMostPlannerMs).c_str());
   }

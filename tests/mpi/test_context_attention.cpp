@@ -173,7 +173,7 @@ TEST_P(ContextAttentionTest, EqualsOneRank) {
                        std::to_string(static_cast<int>(kind)));
           const ContextOptions options = options_of(kModes[m], kind);
           expect_own_rows(reference, all[r], kHeads[h], options,
-                          deal_tokens(all[r].visible, options), groups[m]);
+                          shard_tokens(all[r].visible, options), groups[m]);
         }
       }
     }
@@ -202,7 +202,7 @@ TEST_P(ContextAttentionTest, GathersManyHeadsInParts) {
     SCOPED_TRACE(mode.name);
     const CpGroup group(mode, make);
     const ContextOptions options = options_of(mode, TokenDistribution::MakespanMin);
-    expect_own_rows(reference, row, heads, options, deal_tokens(row.visible, options), group);
+    expect_own_rows(reference, row, heads, options, shard_tokens(row.visible, options), group);
   }
 }
 
@@ -214,7 +214,7 @@ TEST_P(ContextAttentionTest, RoundsAsBfloat16Does) {
     SCOPED_TRACE(mode.name);
     const ContextOptions options = options_of(mode, TokenDistribution::MakespanMin);
     const Reference reference(row, kHeads[1], at::kBFloat16);
-    expect_own_rows(reference, row, kHeads[1], options, deal_tokens(row.visible, options), group,
+    expect_own_rows(reference, row, kHeads[1], options, shard_tokens(row.visible, options), group,
                     at::kBFloat16, 2e-2);
   }
 }

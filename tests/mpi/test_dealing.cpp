@@ -15,7 +15,7 @@ namespace {
 using Numbers = std::vector<int64_t>;
 
 void append_dealt(Numbers& numbers, const Visibility& row, const ContextOptions& options) {
-  for (const std::vector<TokenRange>& ranges : deal_tokens(row, options)) {
+  for (const std::vector<TokenRange>& ranges : shard_tokens(row, options)) {
     numbers.push_back(static_cast<int64_t>(ranges.size()));
     for (const TokenRange& range : ranges) numbers.insert(numbers.end(), {range.begin, range.end});
   }

@@ -26,7 +26,7 @@ inline void scatter_buffers(Plan& plan) {
         if (!axes.empty()) grid.buffer_axes.push_back(axes);
   for (size_t g = 0; g < plan.buffers.size(); ++g) {
     const auto& [sharded, summed] = ways[g % std::size(ways)];
-    lay_over(plan.shardings[g], plan.mesh, plan.buffers[g].module, sharded, summed);
+    set_placement(plan.shardings[g], plan.mesh, plan.buffers[g].module, sharded, summed);
   }
   plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
 }

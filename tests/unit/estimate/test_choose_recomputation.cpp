@@ -36,12 +36,12 @@ std::string config() {
 int64_t bytes_of(const Plan& plan, size_t place) {
   const std::vector<MicrobatchSizes> full(static_cast<size_t>(predicted_microbatches(plan)),
                                           full_microbatch(plan));
-  return estimate_memory(plan, plan.pipeline.places[place].first_rank, full).total();
+  return estimate_memory(plan, plan.pipeline.stage_groups[place].first_rank, full).total();
 }
 
 std::vector<int> units_of(const Plan& plan, size_t place) {
   std::vector<int> units;
-  for (int stage : plan.pipeline.places[place].stages)
+  for (int stage : plan.pipeline.stage_groups[place].stages)
     for (int unit : plan.pipeline.stages[stage].units)
       if (plan.model.units[unit].kind != UnitKind::Head) units.push_back(unit);
   return units;
@@ -50,7 +50,7 @@ std::vector<int> units_of(const Plan& plan, size_t place) {
 /// Forward, backward and again, of the ranks at a place.
 double step_cost(const Plan& plan, size_t place) {
   double cost = 0;
-  for (int stage : plan.pipeline.places[place].stages)
+  for (int stage : plan.pipeline.stage_groups[place].stages)
     for (int unit : plan.pipeline.stages[stage].units)
       cost += plan.unit_costs[unit].total() +
               (plan.recomputes(unit) ? plan.unit_costs[unit].forward : 0);
@@ -79,7 +79,7 @@ TEST(ChooseRecomputation, IsWithinThreePercentOfTheBestOfAll) {
     Options options = deck_of(pp);
     options.mesh.rank_memory_mib = 1e6;
     const Plan free = make_fitting_plan(options, config(), pp);
-    for (size_t place = 0; place < free.pipeline.places.size(); ++place) {
+    for (size_t place = 0; place < free.pipeline.stage_groups.size(); ++place) {
       const std::vector<Tried> all = try_all(free, place);
       const auto [least, most] = std::ranges::minmax(all, {}, &Tried::bytes);
       ASSERT_LT(least.bytes, most.bytes);
@@ -206,7 +206,7 @@ class ChooseGathering : public ::testing::Test {
   /// Of the place that has most.
   static double needed_mib(const Plan& plan) {
     int64_t most = 0;
-    for (size_t place = 0; place < plan.pipeline.places.size(); ++place)
+    for (size_t place = 0; place < plan.pipeline.stage_groups.size(); ++place)
       most = std::max(most, bytes_of(plan, place));
     return static_cast<double>(most) / kMebibyte;
   }

@@ -37,7 +37,7 @@ TEST(DescribePipeline, NamesPlacesUnitsAndCosts) {
   const std::string text = describe_pipeline(plan);
 
   EXPECT_TRUE(has(text, "pipeline 1f1b: 2 places in a replica")) << text;
-  for (const PipelinePlace& place : plan.pipeline.places) {
+  for (const StageGroup& place : plan.pipeline.stage_groups) {
     const std::vector<int>& units = plan.pipeline.stages[place.stages.front()].units;
     EXPECT_TRUE(has(text, "\n  " + place.name + " ")) << text;
     EXPECT_TRUE(has(text, unit_names(plan.model, units) + "\n")) << text;
@@ -81,7 +81,7 @@ TEST(DescribePipeline, PassesAreThoseOfTheSimulation) {
     std::istringstream words(line);
     std::string word;
     words >> word >> word;
-    EXPECT_EQ(word, plan.pipeline.places[p].name);
+    EXPECT_EQ(word, plan.pipeline.stage_groups[p].name);
     for (const TimedPass& timed : simulation.places[p]) {
       ASSERT_TRUE(words >> word) << line;
       char kind = 0;

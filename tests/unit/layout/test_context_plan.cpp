@@ -100,7 +100,7 @@ TEST(ContextPlan, PlansOfAllRanksHoldEachVisiblePairOnce) {
           const auto words = testing::random_row(tokens, 5, static_cast<uint64_t>(tokens + ranks));
           const Visibility row = visible_text(words, true, ranks == 4 ? 6 : 0);
           const ContextOptions options = make_options(ranks, inner, exchange, kind);
-          const Owned owned = deal_tokens(row, options);
+          const Owned owned = shard_tokens(row, options);
           std::vector<int64_t> dealt = ordered(owned, 0, owned.size(), {}), all(tokens);
           std::iota(all.begin(), all.end(), int64_t{0});
           EXPECT_EQ(sorted(dealt), all);
@@ -124,7 +124,7 @@ TEST(ContextPlan, MembersOfAGroupHoldEquallyManyTokens) {
   const auto words = testing::random_row(501, 30, 1);
   const Visibility row = visible_text(words, true);
   for (TokenDistribution kind : kKinds) {
-    const Owned owned = deal_tokens(row, make_options(4, 4, KeyExchange::Gather, kind));
+    const Owned owned = shard_tokens(row, make_options(4, 4, KeyExchange::Gather, kind));
     for (const auto& runs : owned) EXPECT_NEAR(tokens_of(runs).size(), 501.0 / 4, 2);
   }
 }
@@ -164,15 +164,15 @@ TEST(ContextPlan, MakespanMinIsZigzagWhereThatIsAsGood) {
   const auto words = testing::samples_of({4096});
   const Visibility row = visible_text(words, true);
   for (KeyExchange exchange : {KeyExchange::Gather, KeyExchange::Ring})
-    EXPECT_EQ(deal_tokens(row, make_options(4, 1, exchange, TokenDistribution::MakespanMin)),
-              deal_tokens(row, make_options(4, 1, exchange, TokenDistribution::Zigzag)));
+    EXPECT_EQ(shard_tokens(row, make_options(4, 1, exchange, TokenDistribution::MakespanMin)),
+              shard_tokens(row, make_options(4, 1, exchange, TokenDistribution::Zigzag)));
 }
 
 TEST(ContextPlan, MakespanMinHasFewRunsWhereLongSamplesArePacked) {
   const Visibility row = visible_text(testing::samples_of({2048, 1000, 500, 260, 288}), true);
   for (KeyExchange exchange : {KeyExchange::Gather, KeyExchange::Ring}) {
     const ContextOptions options = make_options(2, 1, exchange, TokenDistribution::MakespanMin, 64);
-    const Owned owned = deal_tokens(row, options);
+    const Owned owned = shard_tokens(row, options);
 
     EXPECT_EQ(owned, distribute_samples(row, 2, options.distribution));
     EXPECT_LE(owned[0].size() + owned[1].size(), 11);
@@ -192,7 +192,8 @@ TEST(ContextPlan, MakespanMinIsNeverWorseThanTheOthers) {
         std::vector<double> spans;
         for (TokenDistribution kind : kKinds) {
           const ContextOptions options = make_options(4, 1, exchange, kind);
-          spans.push_back(makespan(row, deal_tokens(row, options), exchange, options.distribution));
+          spans.push_back(
+              makespan(row, shard_tokens(row, options), exchange, options.distribution));
         }
         EXPECT_LE(spans[2], 1.005 * spans[0]);
         EXPECT_LE(spans[2], 1.005 * spans[1]);

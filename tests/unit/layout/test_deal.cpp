@@ -40,7 +40,7 @@ TEST(Deal, GivesEveryPositionOnceWithinTheBoundOfTheBest) {
     for (int64_t& cost : costs) cost = static_cast<int64_t>(random() % 10);
     const int takers = 1 + static_cast<int>(random() % 4);
 
-    const auto shares = deal_by_cost(costs, takers);
+    const auto shares = distribute_by_cost(costs, takers);
 
     ASSERT_EQ(static_cast<int>(shares.size()), takers);
     std::vector<int64_t> all;
@@ -80,10 +80,10 @@ TEST(Deal, WhetherATakerGetsAnythingIsKnownFromTheNumberOfItems) {
     for (ItemShape& item : items) item.tokens = 1 + static_cast<int64_t>(random() % 50);
     const int takers = 1 + static_cast<int>(random() % 5);
 
-    const auto shares = deal_items(items, model, 0, takers);
+    const auto shares = distribute_items(items, model, 0, takers);
 
     for (int taker = 0; taker < takers; ++taker)
-      EXPECT_EQ(is_dealt_any(static_cast<int64_t>(items.size()), taker), !shares[taker].empty());
+      EXPECT_EQ(receives_any(static_cast<int64_t>(items.size()), taker), !shares[taker].empty());
   }
 }
 
@@ -94,17 +94,17 @@ TEST(Deal, CountsWhatBlocksSeeInWindows) {
                                      {.tokens = 5, .merge = 1},
                                      {.tokens = 5, .merge = 1}};
   // 8 tokens that see 8 cost more than two times 5 that see 5, but less where each sees itself.
-  EXPECT_EQ(deal_items(items, model, 0, 2)[0], std::vector<int64_t>{0});
+  EXPECT_EQ(distribute_items(items, model, 0, 2)[0], std::vector<int64_t>{0});
   model.encoders[0].block.attention[0].window = 1;
-  EXPECT_EQ(deal_items(items, model, 0, 2)[0], (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(distribute_items(items, model, 0, 2)[0], (std::vector<int64_t>{0, 3}));
 }
 
 TEST(Deal, GivesTheFirstOfEqualsFirst) {
   using Shares = std::vector<std::vector<int64_t>>;
-  EXPECT_EQ(deal_by_cost({5, 5, 5, 5}, 2), (Shares{{0, 2}, {1, 3}}));
-  EXPECT_EQ(deal_by_cost({1, 2, 9}, 2), (Shares{{2}, {0, 1}}));
-  EXPECT_EQ(deal_by_cost({4}, 3), (Shares{{0}, {}, {}}));
-  EXPECT_EQ(deal_by_cost({}, 2), (Shares{{}, {}}));
+  EXPECT_EQ(distribute_by_cost({5, 5, 5, 5}, 2), (Shares{{0, 2}, {1, 3}}));
+  EXPECT_EQ(distribute_by_cost({1, 2, 9}, 2), (Shares{{2}, {0, 1}}));
+  EXPECT_EQ(distribute_by_cost({4}, 3), (Shares{{0}, {}, {}}));
+  EXPECT_EQ(distribute_by_cost({}, 2), (Shares{{}, {}}));
 }
 
 }  // namespace

@@ -120,9 +120,9 @@ double bound_of(size_t groups) {
   return 4.0 / 3 - 1.0 / (3 * static_cast<double>(groups));
 }
 
-/// What deal_tokens comes to, over the best that blocks allow.
+/// What shard_tokens comes to, over the best that blocks allow.
 double over_the_best(const Visibility& row, size_t groups, const ContextOptions& options) {
-  const Owned dealt = of_groups(deal_tokens(row, options), options.inner);
+  const Owned dealt = of_groups(shard_tokens(row, options), options.inner);
   EXPECT_EQ(dealt.size(), groups);
   return makespan(row, dealt, options.exchange, options.distribution) /
          best_makespan(row, groups, options);

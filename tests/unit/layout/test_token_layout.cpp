@@ -59,7 +59,7 @@ TEST(TokenLayout, DealsTheTokensAsTheDistributionSays) {
            const TokenLayout& layout, int cp, int) {
     ASSERT_EQ(static_cast<int>(layout.owned().size()), cp);
     if (cp > 1) {
-      ASSERT_EQ(layout.owned(), deal_tokens(row, sharding.context));
+      ASSERT_EQ(layout.owned(), shard_tokens(row, sharding.context));
     }
     std::vector<int64_t> all, tokens;
     for (const TokenRuns& runs : layout.owned())

@@ -60,8 +60,8 @@ class CaseBuilder {
 
  private:
   int last_unit() const { return static_cast<int>(case_.model.units.size()) - 1; }
-  int last_place() const { return static_cast<int>(case_.pipeline.places.size()) - 1; }
-  void add_place() { case_.pipeline.places.push_back({"", last_place() + 1, 1, {}}); }
+  int last_place() const { return static_cast<int>(case_.pipeline.stage_groups.size()) - 1; }
+  void add_place() { case_.pipeline.stage_groups.push_back({"", last_place() + 1, 1, {}}); }
   void add_unit(const std::string& module, bool trains, int place, const std::vector<int>& inputs) {
     ParamSpec param;
     param.trainable = trains;
@@ -74,7 +74,7 @@ class CaseBuilder {
     case_.model.params.push_back(param);
     case_.model.units.push_back(unit);
     case_.pipeline.stage_of_unit.push_back(last_unit());
-    case_.pipeline.places[place].stages.push_back(last_unit());
+    case_.pipeline.stage_groups[place].stages.push_back(last_unit());
     case_.pipeline.stages.push_back({place, {last_unit()}});
   }
 
@@ -142,17 +142,17 @@ TEST(PipelineSchedules, EveryOneEnds) {
 TEST(PipelineSchedules, EveryPassIsMadeOnceAndInOrder) {
   for_every_pipeline([](const Shape& shape, PipelineSchedule schedule, int microbatches) {
     const Case c = make_case(shape, schedule);
-    const bool splits = schedule == PipelineSchedule::ZeroBubble && !c.pipeline.is_one_place();
-    for (size_t p = 0; p < c.pipeline.places.size(); ++p) {
+    const bool splits = schedule == PipelineSchedule::ZeroBubble && !c.pipeline.is_one_group();
+    for (size_t p = 0; p < c.pipeline.stage_groups.size(); ++p) {
       const auto passes =
-          passes_of_place(c.pipeline, c.model, static_cast<int>(p), microbatches, false);
+          passes_of_group(c.pipeline, c.model, static_cast<int>(p), microbatches, false);
       std::map<std::pair<int, int>, std::vector<PassKind>> kinds;
       for (const Pass& pass : passes) kinds[{pass.stage, pass.microbatch}].push_back(pass.kind);
       const std::vector<PassKind> expected =
           splits ? std::vector{PassKind::Forward, PassKind::BackwardInput, PassKind::BackwardWeight}
                  : std::vector{PassKind::Forward, PassKind::Backward};
 
-      ASSERT_EQ(kinds.size(), c.pipeline.places[p].stages.size() * microbatches);
+      ASSERT_EQ(kinds.size(), c.pipeline.stage_groups[p].stages.size() * microbatches);
       for (const auto& [key, order] : kinds)
         EXPECT_EQ(order, expected) << name_of(shape, schedule, microbatches);
     }
@@ -163,11 +163,11 @@ TEST(PipelineSchedules, ForwardOnlyIsTheForwardsInTheSameOrder) {
   for_every_pipeline([](const Shape& shape, PipelineSchedule schedule, int microbatches) {
     const Case c = make_case(shape, schedule);
     std::vector<std::vector<Pass>> forwards;
-    for (size_t p = 0; p < c.pipeline.places.size(); ++p) {
+    for (size_t p = 0; p < c.pipeline.stage_groups.size(); ++p) {
       const int place = static_cast<int>(p);
-      auto training = passes_of_place(c.pipeline, c.model, place, microbatches, false);
+      auto training = passes_of_group(c.pipeline, c.model, place, microbatches, false);
       std::erase_if(training, [](const Pass& pass) { return pass.kind != PassKind::Forward; });
-      forwards.push_back(passes_of_place(c.pipeline, c.model, place, microbatches, true));
+      forwards.push_back(passes_of_group(c.pipeline, c.model, place, microbatches, true));
 
       EXPECT_EQ(forwards.back(), training) << name_of(shape, schedule, microbatches);
     }
@@ -186,7 +186,7 @@ TEST(PipelineSchedules, InFlightIsBounded) {
     const auto check = [&](int places_after) {
       int forwards = 0, most = 0, waiting = 0, most_waiting = 0;
       for (const Pass& pass :
-           passes_of_place(c.pipeline, c.model, static_cast<int>(place), microbatches, false)) {
+           passes_of_group(c.pipeline, c.model, static_cast<int>(place), microbatches, false)) {
         const bool weight = pass.kind == PassKind::BackwardWeight;
         const bool forward = pass.kind == PassKind::Forward;
         if (!weight) forwards += forward ? 1 : -1;
@@ -194,7 +194,7 @@ TEST(PipelineSchedules, InFlightIsBounded) {
         most = std::max(most, forwards);
         most_waiting = std::max(most_waiting, forwards + waiting);
       }
-      const int all = c.pipeline.is_one_place() ? 1 : microbatches;
+      const int all = c.pipeline.is_one_group() ? 1 : microbatches;
       const int limit = schedule == PipelineSchedule::GPipe ? all : places_after + 1;
       EXPECT_EQ(most, std::min(all, limit)) << name_of(shape, schedule, microbatches);
       EXPECT_LE(most_waiting, std::min(all, std::max(limit, deepest + shape.places)));
@@ -262,7 +262,7 @@ TEST(PipelineSchedules, ZeroBubbleAndInterleavedAreShorter) {
 TEST(Draw, IsALineForEachPlace) {
   const Case c = make_case({{}, 2, 1}, PipelineSchedule::ZeroBubble);
   Case chunked = make_case({{}, 2, 2}, PipelineSchedule::Interleaved);
-  chunked.pipeline.places[1].name = "llm.pp1";
+  chunked.pipeline.stage_groups[1].name = "llm.pp1";
 
   EXPECT_EQ(draw(simulate(c, 2), c.pipeline, 21),
             "place 0 |F0-F1-...B0-W0-B1-W1-|\n"
@@ -287,7 +287,7 @@ Case colocated_encoders(PipelineSchedule schedule) {
   const std::vector<std::vector<int>> stages{{0, 1, 3}, {2, 4}, {5}, {6}};
   c.pipeline.stage_of_unit.resize(inputs.size());
   for (int stage = 0; stage < static_cast<int>(stages.size()); ++stage) {
-    c.pipeline.places.push_back({"", stage, 1, {stage}});
+    c.pipeline.stage_groups.push_back({"", stage, 1, {stage}});
     c.pipeline.stages.push_back({stage, stages[stage]});
     for (int unit : stages[stage]) c.pipeline.stage_of_unit[unit] = stage;
   }
@@ -313,7 +313,7 @@ TEST(PipelineSchedules, OnePlaceTakesMicrobatchesInTurn) {
                                      {PassKind::Backward, 0, 0},
                                      {PassKind::Forward, 0, 1},
                                      {PassKind::Backward, 0, 1}};
-    EXPECT_EQ(passes_of_place(c.pipeline, c.model, 0, 2, false), expected);
+    EXPECT_EQ(passes_of_group(c.pipeline, c.model, 0, 2, false), expected);
   }
 }
 
@@ -322,9 +322,9 @@ class WrongOrder : public ::testing::Test {
  protected:
   std::vector<std::vector<Pass>> passes(int microbatches) const {
     std::vector<std::vector<Pass>> all;
-    for (size_t p = 0; p < case_.pipeline.places.size(); ++p)
+    for (size_t p = 0; p < case_.pipeline.stage_groups.size(); ++p)
       all.push_back(
-          passes_of_place(case_.pipeline, case_.model, static_cast<int>(p), microbatches, false));
+          passes_of_group(case_.pipeline, case_.model, static_cast<int>(p), microbatches, false));
     return all;
   }
   std::string deadlock(const std::vector<std::vector<Pass>>& passes) const {

@@ -242,7 +242,7 @@ bool is_send(const Action& action) {
 using Delivery = std::tuple<int, int, int, bool, int, int>;
 
 Delivery delivery_of(const Plan& plan, const Action& action, int rank) {
-  const int here = plan.place_of(rank);
+  const int here = plan.group_of(rank);
   const bool back =
       action.kind == ActionKind::SendGradient || action.kind == ActionKind::ReceiveGradient;
   return {plan.replica_of(rank),
@@ -314,7 +314,7 @@ class Holdings {
   Holdings(const Plan& plan, int rank)
       : plan_(plan),
         rank_(rank),
-        slots_(plan.slots[plan.place_of(rank)]),
+        slots_(plan.slots[plan.group_of(rank)]),
         unit_buffers_(buffers_of_units(plan.model, plan.buffers)),
         gathered_(slots_.gathered.bytes.size(), -1),
         gradients_(slots_.gradients.bytes.size(), -1),
@@ -386,7 +386,7 @@ class Holdings {
   }
 
   void run(const Action& action) {
-    ASSERT_EQ(plan_.pipeline.place_of_unit(action.unit), plan_.place_of(rank_));
+    ASSERT_EQ(plan_.pipeline.group_of_unit(action.unit), plan_.group_of(rank_));
     for (int buffer : unit_buffers_[action.unit]) {
       ASSERT_TRUE(plan_.holds(rank_, buffer)) << plan_.buffers[buffer].name;
       const bool gathers = plan_.shardings[buffer].gathered();

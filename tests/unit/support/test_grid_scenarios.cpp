@@ -124,7 +124,7 @@ class Facts {
          Fact::ImagesOfSeveralSizes);
     const int place = replica.coordinate(replica.rank, "vision").encoder_dp;
     const std::vector<int64_t> items =
-        deal_items(all, plan_.model, 0, replica.grid("vision").encoder_dp)[place];
+        distribute_items(all, plan_.model, 0, replica.grid("vision").encoder_dp)[place];
     const ItemRow row(all, items, "vision", replica);
     note(shares_an_item(row.layout().owned(),
                         [&](int64_t token) { return static_cast<int64_t>(row.item_of(token)); }),

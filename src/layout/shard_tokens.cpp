@@ -130,8 +130,8 @@ double makespan(const Visibility& row, const std::vector<std::vector<TokenRange>
   return sum;
 }
 
-std::vector<std::vector<TokenRange>> deal_tokens(const Visibility& row,
-                                                 const ContextOptions& options) {
+std::vector<std::vector<TokenRange>> shard_tokens(const Visibility& row,
+                                                  const ContextOptions& options) {
   ZEA_ASSERT(options.inner >= 1 && options.ranks % options.inner == 0);
   Owned owned;
   for (const auto& group : deal_to_groups(row, options)) {

@@ -20,7 +20,7 @@ struct Compute {
   int microbatch;
 };
 
-/// A run of computations, `first` to `last` of the walk, for which a buffer stays gathered.
+/// A run of computations, `first` to `last` of the trace, for which a buffer stays gathered.
 struct LiveRange {
   int buffer;
   size_t first;
@@ -39,9 +39,9 @@ struct Accumulation {
 /// Whose work is asked for: of this rank's replica, of any in its shard group, or of the job.
 enum class Peers { Replica, ShardGroup, Job };
 
-class Walk {
+class ScheduleTrace {
  public:
-  explicit Walk(const ScheduleInput& input);
+  explicit ScheduleTrace(const ScheduleInput& input);
 
   size_t size() const { return computes_.size(); }
   const Compute& operator[](size_t i) const { return computes_[i]; }
@@ -49,7 +49,7 @@ class Walk {
   bool runs_in_replica(size_t i) const { return runs_on(i, Peers::Replica); }
   /// Of an encoder's units: whether this rank has items.
   bool runs_here(size_t i) const { return runs_in_replica(i) && has_items(computes_[i]); }
-  /// The units of other modules at this place whose outputs computation `i` reads, or whose
+  /// The units of other modules at this stage group whose outputs computation `i` reads, or whose
   /// outputs' gradients it makes, where they have work in this rank's replica.
   std::vector<int> moved_units(size_t i) const;
   /// Sends and receives before, or after, computation `i`, where this rank has work in it.
@@ -85,7 +85,7 @@ class Walk {
   int receiving_unit(int source) const;
   void find_received_units();
   std::vector<int> received_units(const Compute& compute) const;
-  /// The other places that read its output.
+  /// The other stage groups that read its output.
   std::vector<int> reading_places(const Compute& compute) const;
   /// The computations of the units that read `buffer`, whether or not they have work; in order.
   std::vector<size_t> all_uses(int buffer) const;
@@ -93,7 +93,7 @@ class Walk {
   std::vector<size_t> uses(int buffer) const;
   /// The computation so many units with parameters before `index`, if there are so many.
   std::optional<size_t> units_before(size_t index, int units) const;
-  bool is_contiguous(size_t a, size_t b, int bundle) const;
+  bool is_contiguous(size_t a, size_t b, int fsdp_unit) const;
   bool is_between_forward_and_backward(size_t a, size_t b) const;
 
   const ScheduleInput& input_;
@@ -101,7 +101,8 @@ class Walk {
   std::vector<Compute> computes_;
   std::vector<std::vector<size_t>> computes_of_unit_;
   std::vector<std::vector<int>> readers_;  ///< of each unit's output, ascending
-  /// For each unit here those of other places whose outputs are received before it, ascending.
+  /// For each unit here those of other stage groups whose outputs are received before it,
+  /// ascending.
   std::vector<std::vector<int>> received_;
 };
 

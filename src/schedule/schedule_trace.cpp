@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "schedule/walk.hpp"
+#include "schedule/schedule_trace.hpp"
 
 #include <algorithm>
 #include <set>
@@ -32,7 +32,7 @@ bool is_backward(ActionKind kind) {
 
 }  // namespace
 
-Walk::Walk(const ScheduleInput& input)
+ScheduleTrace::ScheduleTrace(const ScheduleInput& input)
     : input_(input),
       computes_of_unit_(input.model.units.size()),
       readers_(input.model.units.size()),
@@ -47,13 +47,13 @@ Walk::Walk(const ScheduleInput& input)
       readers_[source.unit].push_back(static_cast<int>(u));
   find_received_units();
   for (const Pass& pass :
-       passes_of_place(input.pipeline, input.model, input.place,
+       passes_of_group(input.pipeline, input.model, input.place,
                        static_cast<int>(input.microbatches.size()), input.kind != StepKind::Train))
     add_pass(pass);
 }
 
 /// The smallest set that has all ranks along these axes.
-Peers Walk::peers_along(std::initializer_list<const std::vector<Axis>*> sets) {
+Peers ScheduleTrace::peers_along(std::initializer_list<const std::vector<Axis>*> sets) {
   const auto have = [&](Axis axis) {
     return std::ranges::any_of(
         sets, [&](const std::vector<Axis>* axes) { return std::ranges::count(*axes, axis) > 0; });
@@ -63,7 +63,7 @@ Peers Walk::peers_along(std::initializer_list<const std::vector<Axis>*> sets) {
 }
 
 /// That of any of them.
-Walk::Work Walk::work_of(const MicrobatchKinds& kinds) const {
+ScheduleTrace::Work ScheduleTrace::work_of(const MicrobatchKinds& kinds) const {
   const std::vector<UnitSpec>& units = input_.model.units;
   Work work{std::vector<bool>(units.size()), std::vector<bool>(units.size())};
   for (const MicrobatchKind& kind : kinds) {
@@ -77,12 +77,12 @@ Walk::Work Walk::work_of(const MicrobatchKinds& kinds) const {
   return work;
 }
 
-bool Walk::takes_part(int unit) const {
+bool ScheduleTrace::takes_part(int unit) const {
   return input_.kind == StepKind::Evaluate ||
          input_.model.is_cached(unit) == (input_.kind == StepKind::Encode);
 }
 
-void Walk::add_pass(const Pass& pass) {
+void ScheduleTrace::add_pass(const Pass& pass) {
   const ActionKind kind = kind_of(pass.kind);
   std::vector<int> units = input_.pipeline.stages[pass.stage].units;
   if (is_backward(kind)) std::reverse(units.begin(), units.end());
@@ -92,21 +92,21 @@ void Walk::add_pass(const Pass& pass) {
   }
 }
 
-bool Walk::runs_on(size_t i, Peers peers) const {
+bool ScheduleTrace::runs_on(size_t i, Peers peers) const {
   const Compute& compute = computes_[i];
   const Work& work = work_[static_cast<size_t>(peers)][compute.microbatch];
   return is_backward(compute.kind) ? work.backward[compute.unit] : work.forward[compute.unit];
 }
 
-bool Walk::has_items(const Compute& compute) const {
+bool ScheduleTrace::has_items(const Compute& compute) const {
   const UnitSpec& unit = input_.model.units[compute.unit];
   const auto share = input_.item_shares.find(unit.module);
   if (share == input_.item_shares.end()) return true;
   const int64_t items = input_.microbatches[compute.microbatch].items.of(unit.encoder);
-  return is_dealt_any(items, share->second.rank);
+  return receives_any(items, share->second.rank);
 }
 
-std::vector<int> Walk::moved_units(size_t i) const {
+std::vector<int> ScheduleTrace::moved_units(size_t i) const {
   const Compute& compute = computes_[i];
   const UnitSpec& unit = input_.model.units[compute.unit];
   std::vector<int> moved;
@@ -114,7 +114,7 @@ std::vector<int> Walk::moved_units(size_t i) const {
     return moved;
   for (const UnitInput& input : unit.inputs) {
     const UnitSpec& source = input_.model.units[input.unit];
-    if (source.module == unit.module || input_.pipeline.place_of_unit(input.unit) != input_.place)
+    if (source.module == unit.module || input_.pipeline.group_of_unit(input.unit) != input_.place)
       continue;
     const Work& work = work_here(compute.microbatch);
     if (is_backward(compute.kind) ? work.backward[input.unit] : work.forward[input.unit])
@@ -126,10 +126,10 @@ std::vector<int> Walk::moved_units(size_t i) const {
 /// The unit here before which `source`'s output is received: its first reader, or that of a later
 /// unit of its stage, where that comes sooner (several taps): messages of one link have no names,
 /// so they are taken in the order in which they are made. -1: none here reads it.
-int Walk::receiving_unit(int source) const {
+int ScheduleTrace::receiving_unit(int source) const {
   const auto first_reader = [&](int unit) {
     for (int reader : readers_[unit])
-      if (input_.pipeline.place_of_unit(reader) == input_.place) return reader;
+      if (input_.pipeline.group_of_unit(reader) == input_.place) return reader;
     return -1;
   };
   int receiving = first_reader(source);
@@ -145,25 +145,25 @@ int Walk::receiving_unit(int source) const {
   return receiving;
 }
 
-void Walk::find_received_units() {
+void ScheduleTrace::find_received_units() {
   for (size_t u = 0; u < readers_.size(); ++u) {
     const auto source = static_cast<int>(u);
-    if (input_.pipeline.place_of_unit(source) == input_.place) continue;
+    if (input_.pipeline.group_of_unit(source) == input_.place) continue;
     if (const int unit = receiving_unit(source); unit >= 0) received_[unit].push_back(source);
   }
 }
 
 /// Those that have work in this rank's replica.
-std::vector<int> Walk::received_units(const Compute& compute) const {
+std::vector<int> ScheduleTrace::received_units(const Compute& compute) const {
   std::vector<int> units = received_[compute.unit];
   const Work& work = work_here(compute.microbatch);
   std::erase_if(units, [&](int unit) { return !work.forward[unit]; });
   return units;
 }
 
-// What several units of this place read is received once, before the first of them, and its
+// What several units of this stage group read is received once, before the first of them, and its
 // gradient goes back once, after that one's backward, which is the last.
-std::vector<Action> Walk::transfers(size_t i, bool before) const {
+std::vector<Action> ScheduleTrace::transfers(size_t i, bool before) const {
   const Compute& compute = computes_[i];
   std::vector<Action> actions;
   if (!runs_here(i) || compute.kind == ActionKind::BackwardWeight) return actions;
@@ -177,21 +177,21 @@ std::vector<Action> Walk::transfers(size_t i, bool before) const {
   const ActionKind kind = backward ? ActionKind::SendGradient : ActionKind::Receive;
   for (int unit : received_units(compute))
     if (!backward || work_here(compute.microbatch).backward[unit])
-      actions.push_back({kind, unit, -1, compute.microbatch, input_.pipeline.place_of_unit(unit)});
+      actions.push_back({kind, unit, -1, compute.microbatch, input_.pipeline.group_of_unit(unit)});
   if (backward) std::reverse(actions.begin(), actions.end());  // as their units' backwards follow
   return actions;
 }
 
-std::vector<int> Walk::reading_places(const Compute& compute) const {
+std::vector<int> ScheduleTrace::reading_places(const Compute& compute) const {
   std::set<int> places;
   for (int reader : readers_[compute.unit])
     if (work_here(compute.microbatch).forward[reader])
-      places.insert(input_.pipeline.place_of_unit(reader));
+      places.insert(input_.pipeline.group_of_unit(reader));
   places.erase(input_.place);
   return {places.begin(), places.end()};
 }
 
-std::vector<size_t> Walk::all_uses(int buffer) const {
+std::vector<size_t> ScheduleTrace::all_uses(int buffer) const {
   std::vector<size_t> found;
   for (int unit : input_.buffers[buffer].units)
     found.insert(found.end(), computes_of_unit_[unit].begin(), computes_of_unit_[unit].end());
@@ -199,33 +199,33 @@ std::vector<size_t> Walk::all_uses(int buffer) const {
   return found;
 }
 
-std::vector<size_t> Walk::uses(int buffer) const {
+std::vector<size_t> ScheduleTrace::uses(int buffer) const {
   std::vector<size_t> found = all_uses(buffer);
   const Peers peers = peers_along({&input_.shardings[buffer].sharded_over});
   std::erase_if(found, [&](size_t i) { return !runs_on(i, peers); });
   return found;
 }
 
-/// Nothing but the units of one bundle lies between them.
-bool Walk::is_contiguous(size_t a, size_t b, int bundle) const {
+/// Whether nothing but units of one FSDP unit lies between them.
+bool ScheduleTrace::is_contiguous(size_t a, size_t b, int fsdp_unit) const {
   for (size_t i = a + 1; i < b; ++i)
-    if (bundle < 0 || input_.bundles[computes_[i].unit] != bundle) return false;
+    if (fsdp_unit < 0 || input_.fsdp_units[computes_[i].unit] != fsdp_unit) return false;
   return true;
 }
 
-bool Walk::is_between_forward_and_backward(size_t a, size_t b) const {
+bool ScheduleTrace::is_between_forward_and_backward(size_t a, size_t b) const {
   return input_.kind == StepKind::Train && computes_[a].kind == ActionKind::Forward &&
          computes_[a].microbatch == computes_[b].microbatch;
 }
 
-std::vector<LiveRange> Walk::live_ranges(int buffer) const {
+std::vector<LiveRange> ScheduleTrace::live_ranges(int buffer) const {
   const Sharding& sharding = input_.shardings[buffer];
   std::vector<LiveRange> found;
   for (size_t use : uses(buffer)) {
     const bool follows = !found.empty();
     const bool waits = follows && is_between_forward_and_backward(found.back().last, use);
     if (follows && (sharding.keeps_for_step ||
-                    is_contiguous(found.back().last, use, input_.buffers[buffer].bundle) ||
+                    is_contiguous(found.back().last, use, input_.buffers[buffer].fsdp_unit) ||
                     (waits && sharding.keeps_until_backward))) {
       found.back().last = use;
       continue;
@@ -237,16 +237,17 @@ std::vector<LiveRange> Walk::live_ranges(int buffer) const {
   return found;
 }
 
-std::vector<Accumulation> Walk::accumulations(int buffer) const {
+std::vector<Accumulation> ScheduleTrace::accumulations(int buffer) const {
   const bool each = input_.shardings[buffer].reduces_each_microbatch;
   std::vector<Accumulation> found;
   for (size_t use : uses(buffer)) {
     if (!is_backward(computes_[use].kind)) continue;
     const bool same_microbatch =
         !found.empty() && computes_[found.back().last].microbatch == computes_[use].microbatch;
-    const bool joins = !found.empty() &&
-                       (!each || (same_microbatch && is_contiguous(found.back().last, use,
-                                                                   input_.buffers[buffer].bundle)));
+    const bool joins =
+        !found.empty() &&
+        (!each || (same_microbatch &&
+                   is_contiguous(found.back().last, use, input_.buffers[buffer].fsdp_unit)));
     if (joins)
       found.back().last = use;
     else
@@ -255,7 +256,7 @@ std::vector<Accumulation> Walk::accumulations(int buffer) const {
   return found;
 }
 
-std::optional<size_t> Walk::last_backward(int buffer) const {
+std::optional<size_t> ScheduleTrace::last_backward(int buffer) const {
   const std::vector<size_t> all = all_uses(buffer);
   const Sharding& sharding = input_.shardings[buffer];
   const Peers peers = peers_along({&sharding.sharded_over, &sharding.summed_over});
@@ -264,7 +265,7 @@ std::optional<size_t> Walk::last_backward(int buffer) const {
   return std::nullopt;
 }
 
-Walk::Point Walk::unshard_point(const LiveRange& range) const {
+ScheduleTrace::Point ScheduleTrace::unshard_point(const LiveRange& range) const {
   const Sharding& sharding = input_.shardings[range.buffer];
   const Prefetch prefetch = computes_[range.first].kind == ActionKind::Forward
                                 ? sharding.forward_prefetch
@@ -282,7 +283,7 @@ Walk::Point Walk::unshard_point(const LiveRange& range) const {
   return {is_first ? *ahead : std::max(*ahead, before + 1), false};
 }
 
-std::optional<size_t> Walk::units_before(size_t index, int units) const {
+std::optional<size_t> ScheduleTrace::units_before(size_t index, int units) const {
   while (index-- > 0) {
     const bool counts = !input_.model.units[computes_[index].unit].params.empty();
     if (counts && --units == 0) return index;
