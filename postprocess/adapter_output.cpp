@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "adapter_output.hpp"
+#include "outputs.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,6 @@
 #include "io/safetensors.hpp"
 #include "spec/adapters.hpp"
 #include "spec/parameter_names.hpp"
-#include "staged_directory.hpp"
 
 namespace zea {
 namespace {

@@ -9,7 +9,6 @@
 
 #include "core/formatted.hpp"
 #include "core/join.hpp"
-#include "progress.hpp"
 #include "tool.hpp"
 #include "zea/copy.hpp"
 

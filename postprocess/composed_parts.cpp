@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "composed_parts.hpp"
+#include "outputs.hpp"
 
 #include <algorithm>
 #include <map>

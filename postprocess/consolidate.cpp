@@ -7,16 +7,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "adapter_output.hpp"
-#include "composed_parts.hpp"
 #include "core/join.hpp"
 #include "io/checkpoint.hpp"
 #include "io/model_source.hpp"
 #include "io/open_source.hpp"
-#include "model_output.hpp"
-#include "newest_checkpoint.hpp"
-#include "progress.hpp"
-#include "reshard.hpp"
+#include "outputs.hpp"
 #include "tool.hpp"
 
 namespace zea {
