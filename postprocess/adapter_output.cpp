@@ -31,7 +31,7 @@ struct Matrix {
   TensorInfo in_file;
 };
 
-/// A parameter in the model that PEFT stands beside.
+/// A parameter in the model that PEFT adapts.
 struct RunningName {
   std::string directory;  ///< of the adapters of that model, in the target's; empty: the target
   std::string name;       ///< as the running model has it

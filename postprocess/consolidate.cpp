@@ -85,7 +85,7 @@ std::string describe_copy(const WeightsSource& source, const ConsolidateOptions&
          (options.copy.dtype.empty() ? "" : " in " + options.copy.dtype);
 }
 
-/// `whole`: what may have optimizer state beside the weights of `source`.
+/// `whole`: what may have optimizer state besides the weights of `source`.
 void consolidate(const ConsolidateOptions& options, const WeightsSource& source,
                  const WeightsSource& whole) {
   const auto [tensors, said] = written_tensors(options, source);
@@ -103,7 +103,7 @@ void consolidate(const ConsolidateOptions& options, const WeightsSource& source,
   std::fputs(printable(said).c_str(), stdout);
 }
 
-/// With the files of another source beside its own weights.
+/// With the files of another source besides its own weights.
 class WithCompanions : public WeightsSource {
  public:
   WithCompanions(const WeightsSource& weights, std::unique_ptr<WeightsSource> others)
@@ -124,7 +124,7 @@ class WithCompanions : public WeightsSource {
   std::unique_ptr<WeightsSource> others_;
 };
 
-/// As models that others know, each with its own of the files beside them.
+/// As models that others know, each with its own companion files.
 void consolidate_parts(const ConsolidateOptions& options, const std::vector<ModelPart>& parts) {
   if (parts.size() == 1) return consolidate(options, *parts.front().source, *parts.front().source);
   const std::string target = without_trailing_slash(options.output.target) + "/";

@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A deck may name a pipe, which lies beside nothing; a model's directory must have files.
+/// A deck may name a pipe, which has no directory; a model's directory must have files.
 std::string read_named_config(const std::string& path) {
   std::error_code not_there;
   if (!fs::is_fifo(path, not_there)) return read_model_config(path);
@@ -35,7 +35,7 @@ std::string read_named_config(const std::string& path) {
   return {std::istreambuf_iterator<char>(pipe), std::istreambuf_iterator<char>()};
 }
 
-/// Adapters of an earlier run become a part of what they stand beside. `open`: open_weights(), or
+/// Adapters of an earlier run become a part of their linears. `open`: open_weights(), or
 /// for a plan open_for_plan().
 using OpenModel = std::unique_ptr<WeightsSource> (*)(const std::string& path);
 std::unique_ptr<WeightsSource> open_model(const std::string& path, OpenModel open = open_weights) {
@@ -108,7 +108,7 @@ void check_same_batches(const Options& now, const Options& then, const StateSour
     refuse("data.train", text_of(weights(now)), text_of(weights(then)));
 }
 
-/// A run goes on with the model and weights of its checkpoint, whatever a deck beside it says. A
+/// A run goes on with the model and weights of its checkpoint, whatever a new deck says. A
 /// command line that says otherwise is refused; one that says what the run began with, as a script
 /// does at every start, is not.
 void keep_weights(const CommandLine& line, Options& options, const Options& before,
