@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "adapter_output.hpp"
+#include "outputs.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,6 @@
 #include "io/safetensors.hpp"
 #include "spec/adapters.hpp"
 #include "spec/parameter_names.hpp"
-#include "staged_directory.hpp"
 
 namespace zea {
 namespace {
@@ -32,7 +31,7 @@ struct Matrix {
   TensorInfo in_file;
 };
 
-/// A parameter in the model that PEFT stands beside.
+/// A parameter in the model that PEFT adapts.
 struct RunningName {
   std::string directory;  ///< of the adapters of that model, in the target's; empty: the target
   std::string name;       ///< as the running model has it

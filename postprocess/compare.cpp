@@ -8,7 +8,6 @@
 #include <mutex>
 
 #include "core/text.hpp"
-#include "progress.hpp"
 #include "tool.hpp"
 #include "zea/copy.hpp"
 

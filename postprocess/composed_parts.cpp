@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "composed_parts.hpp"
+#include "outputs.hpp"
 
 #include <algorithm>
 #include <map>
@@ -14,9 +14,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-using Texts = std::map<std::string, std::string>;  ///< files beside the weights
+using Texts = std::map<std::string, std::string>;  ///< files next to the weights
 
-/// A beginning of names, and what stands in its place.
+/// A beginning of names, and its replacement.
 struct Renaming {
   std::string from, to;
 };

@@ -7,16 +7,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "adapter_output.hpp"
-#include "composed_parts.hpp"
 #include "core/text.hpp"
 #include "io/checkpoint.hpp"
 #include "io/model_source.hpp"
 #include "io/open_source.hpp"
-#include "model_output.hpp"
-#include "newest_checkpoint.hpp"
-#include "progress.hpp"
-#include "reshard.hpp"
+#include "outputs.hpp"
 #include "tool.hpp"
 
 namespace zea {
@@ -90,7 +85,7 @@ std::string describe_copy(const WeightsSource& source, const ConsolidateOptions&
          (options.copy.dtype.empty() ? "" : " in " + options.copy.dtype);
 }
 
-/// `whole`: what may have optimizer state beside the weights of `source`.
+/// `whole`: what may have optimizer state besides the weights of `source`.
 void consolidate(const ConsolidateOptions& options, const WeightsSource& source,
                  const WeightsSource& whole) {
   const auto [tensors, said] = written_tensors(options, source);
@@ -108,7 +103,7 @@ void consolidate(const ConsolidateOptions& options, const WeightsSource& source,
   std::fputs(printable(said).c_str(), stdout);
 }
 
-/// With the files of another source beside its own weights.
+/// With the files of another source besides its own weights.
 class WithCompanions : public WeightsSource {
  public:
   WithCompanions(const WeightsSource& weights, std::unique_ptr<WeightsSource> others)
@@ -129,7 +124,7 @@ class WithCompanions : public WeightsSource {
   std::unique_ptr<WeightsSource> others_;
 };
 
-/// As models that others know, each with its own of the files beside them.
+/// As models that others know, each with its own companion files.
 void consolidate_parts(const ConsolidateOptions& options, const std::vector<ModelPart>& parts) {
   if (parts.size() == 1) return consolidate(options, *parts.front().source, *parts.front().source);
   const std::string target = without_trailing_slash(options.output.target) + "/";

@@ -5,7 +5,6 @@
 #include <cstdio>
 
 #include "core/text.hpp"
-#include "newest_checkpoint.hpp"
 #include "tool.hpp"
 
 namespace zea {

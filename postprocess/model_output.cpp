@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model_output.hpp"
+#include "outputs.hpp"
 
 #include <map>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "newest_checkpoint.hpp"
+#include "tool.hpp"
 
 #include <cstdio>
 #include <filesystem>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard.hpp"
+#include "outputs.hpp"
 
 #include <algorithm>
 #include <map>
@@ -8,8 +8,7 @@
 #include "files/durable_file.hpp"
 #include "io/checkpoint.hpp"
 #include "io/shard_file.hpp"
-#include "progress.hpp"
-#include "staged_directory.hpp"
+#include "tool.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "staged_directory.hpp"
+#include "outputs.hpp"
 
 #include <filesystem>
 #include <fstream>

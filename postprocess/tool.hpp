@@ -3,19 +3,22 @@
 // common options.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
+
+#include <CLI/CLI.hpp>
 
 #include "core/dtype.hpp"
 #include "core/error.hpp"
@@ -135,5 +138,43 @@ struct CopyOptions {
     return dtype.empty() || !is_floating(found) ? found : dtype_from_name(dtype);
   }
 };
+
+// How far a long copy is, on stderr: a bar on a terminal, and lines elsewhere when they are asked
+// for.
+
+class Progress {
+ public:
+  /// Shown on a terminal, or when `always`.
+  Progress(int64_t total_bytes, bool always);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  /// Ends the bar's line.
+  ~Progress();
+
+  /// More bytes were copied; by any thread.
+  void add(int64_t bytes);
+
+ private:
+  void show() const;
+
+  int64_t total_bytes_;
+  bool is_bar_, is_shown_;
+  std::chrono::steady_clock::time_point start_, last_shown_;
+  std::mutex mutex_;
+  int64_t done_bytes_ = 0;
+};
+
+// The checkpoint of a run that a tool reads, while the run may go on and remove its older ones.
+
+enum class DamagedNewest {
+  Refuse,   ///< what is damaged is an error
+  PassOver  ///< an older checkpoint that is whole is taken, and a note on stderr says so
+};
+
+/// Calls `read` with `path` or, where that is a run directory, with its newest complete checkpoint.
+/// Where the run removes that one while it is read, `read` is called again with the one that is the
+/// newest by then, a bounded number of times. Throws what `read` throws.
+void read_newest(const std::string& path, DamagedNewest damaged,
+                 const std::function<void(const std::string&)>& read);
 
 }  // namespace zea

@@ -44,7 +44,7 @@ struct Piece {
   std::string state;
   Extent extent;
   DType dtype = DType::Float32;
-  std::string file;                       ///< name beside the manifest, never a path
+  std::string file;                       ///< name in the manifest's directory, never a path
   std::string dataset;                    ///< name inside the file
   std::vector<std::string> block_hashes;  ///< XXH3-128 (hex) of each 4 MiB of the packed data
   /// Elements along the tensor's last dim that share one value of the state; `extent` counts
@@ -54,7 +54,7 @@ struct Piece {
 
 /// A shard file of a checkpoint.
 struct ManifestFile {
-  std::string name;  ///< beside the manifest
+  std::string name;  ///< in the manifest's directory
   /// The hash of all bytes that are no piece's data; empty in a manifest that lies in the file
   /// itself, and in version 1.
   std::string rest_hash;

@@ -48,7 +48,7 @@ struct DatasetTexts {
   std::vector<std::string> special_texts = {};
 };
 
-/// Token ids that stand for a feature of an item; -1: none.
+/// Token ids that are replaced by an item's features; -1: none.
 struct Placeholders {
   int32_t image = -1, audio = -1, video = -1;
 };
@@ -73,7 +73,7 @@ bool is_dataset(const std::string& path);
 class DatasetReader {
  public:
   /// Opens `path` and checks its structure, tokens and loss masks. Throws DataError. The result of
-  /// checking 4 million tokens or more is kept in a file beside it, as zea does.
+  /// checking 4 million tokens or more is kept in a file next to it, as zea does.
   explicit DatasetReader(const std::string& path);
   ~DatasetReader();
   DatasetReader(DatasetReader&&) noexcept;

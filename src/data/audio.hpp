@@ -49,7 +49,7 @@ Audio decode_flac(std::span<const uint8_t> bytes, int64_t max_seconds);
 /// `max_seconds`; the caller knows which item it was.
 Audio decode_audio(std::span<const uint8_t> bytes, int64_t max_seconds);
 
-/// The first `max_samples` samples at `rate`: sample i stands at the time of i / rate, of
+/// The first `max_samples` samples at `rate`: sample i is that at time i / rate, of
 /// ceil(n * rate / audio.rate) in all. A sinc of 64 zero crossings on each side under a Kaiser
 /// window (beta = 14.77) that is down by half at 0.9476 of the lower Nyquist frequency and by 140
 /// dB from it on.

@@ -25,7 +25,7 @@ struct SharedOpening {
   std::function<void(std::vector<int64_t>&)> max = [](std::vector<int64_t>&) {};
   /// Is called now and then while a part takes long: slow is not hung.
   std::function<void()> moved = [] {};
-  /// A scan of so many tokens is kept in a file beside the data set; shorter ones take no time.
+  /// A scan of so many tokens is kept in a file next to the data set; shorter ones take no time.
   int64_t kept_from_tokens = int64_t{4} << 20;
 };
 
@@ -141,7 +141,7 @@ inline constexpr int64_t kHeldBytes = int64_t{256} << 20;
 
 /// Opens a zea data set (jobs/dataset_writer.py describes its layout); checks every offset, length
 /// and id against the others. Arrays of up to `held_bytes` stay in memory, larger ones are read
-/// when needed. What the contents of a large one were found to be is kept beside it, in
+/// when needed. What the contents of a large one were found to be is kept next to it, in
 /// `path`.checked, and holds as long as the file is the same. `kinds` are those of the model that
 /// it is for. Throws DataError. Collective over the ranks of `opening`. A folder is the data set of
 /// its files.
@@ -151,8 +151,8 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_byte
 
 bool is_placeholder(const std::vector<ItemKind>& kinds, int32_t token);
 
-/// Tokens of a sample before its answer, which starts at the first target behind the last item, as
-/// nothing can be generated behind half of the items. All of them where there is no such target.
+/// Tokens of a sample before its answer, which starts at the first target after the last item, as
+/// nothing can be generated after half of the items. All of them where there is no such target.
 int64_t prompt_length(const Sample& sample, const std::vector<ItemKind>& kinds);
 
 // Several data sets as one: their samples follow each other.

@@ -131,7 +131,7 @@ void JpegReader::read_rows(uint8_t* target, uint8_t* cmyk_row) {
   }
 }
 
-/// Zeros behind a cut are codes like others, and may fill the rows that are missing.
+/// Zeros after a cut are codes like others, and may fill the rows that are missing.
 void JpegReader::check_end() {
   constexpr uint8_t kEnd[] = {0xff, 0xd9};
   if (info_.unread_marker != 0 || jpeg_input_complete(&info_)) return;

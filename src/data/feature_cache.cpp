@@ -22,7 +22,7 @@ constexpr const char* kFeatureHashes = "feature_hashes";
 constexpr const char* kBad = "bad";
 constexpr const char* kFingerprint = "fingerprint";
 
-/// Ends the name of a part that is being written: beside the process's number, so that no other
+/// Ends the name of a part that is being written: besides the process's number, so that no other
 /// process takes it for whole.
 constexpr const char* kUnfinished = ".tmp";
 
@@ -64,7 +64,7 @@ int64_t tokens_of(const std::vector<ItemShape>& shapes) {
 struct FeatureCache::OpenPart {
   H5File file;
   std::vector<int64_t> first_items;  ///< of each sample, among the items
-  std::vector<int64_t> first_rows;   ///< of each item, and behind the last
+  std::vector<int64_t> first_rows;   ///< of each item, and after the last
   std::vector<int64_t> item_hashes, feature_hashes;
   std::vector<uint8_t> bad;
 };

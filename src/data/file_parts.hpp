@@ -84,7 +84,7 @@ class WatchedFile {
   HashedPart part_;
 };
 
-// The result of scanning all tokens and loss masks of a data set. It is kept in a file beside the
+// The result of scanning all tokens and loss masks of a data set. It is kept in a file next to the
 // data set, so that only the first run has to scan, and is valid for a file of the same size, time
 // and hash.
 
@@ -107,7 +107,7 @@ struct ContentScan {
 /// when it was written, and its hash. Empty where it cannot be read.
 std::string describe_contents(const FileFacts& facts, int64_t hash, size_t samples);
 
-/// Returns the kept scan of `contents` beside `path`; nullopt where it is missing, damaged, or
+/// Returns the kept scan of `contents` next to `path`; nullopt where it is missing, damaged, or
 /// another file's.
 std::optional<ContentScan> read_kept_scan(const std::string& path, const std::string& contents,
                                           size_t samples);
@@ -200,7 +200,7 @@ class ItemTable {
   size_t samples() const { return samples_.size() - 1; }
   /// Without their bytes; a video is one item.
   std::vector<Item> heads(size_t sample) const;
-  /// Where the bytes of each of them begin, and behind them where those of the last one end.
+  /// Where the bytes of each of them begin, and after them where those of the last one end.
   std::vector<int64_t> byte_offsets(size_t sample) const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A data set of many files in a folder. Where the packer left an index beside them, they are opened
-// when a sample of theirs is read; else all are opened and looked through at once.
+// A data set of many files in a folder. Where the packer left an index next to them, they are
+// opened when a sample of theirs is read; else all are opened and looked through at once.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ namespace zea::detail {
 std::unique_ptr<Dataset> open_folder(const std::string& folder, int64_t held_bytes,
                                      const SharedOpening& opening, std::vector<ItemKind> kinds);
 
-// The file beside a folder's data sets that tells what is in them (jobs/packing/folder_index.py
-// describes it), checked by itself: the files are not opened.
+// The file next to a folder's data sets that tells what is in them (jobs/packing/folder_index.py
+// describes it), checked alone: the files are not opened.
 
 inline constexpr const char* kIndexName = "index.h5";
 
@@ -28,7 +28,7 @@ struct FolderIndex {
   size_t samples() const { return targets.size(); }
 
   std::string path;
-  std::vector<std::string> names;  ///< of the files, which lie beside it
+  std::vector<std::string> names;  ///< of the files, which lie next to it
   std::vector<int64_t> bytes;      ///< of each
   std::vector<int64_t> firsts;     ///< (files + 1): samples
   std::vector<int64_t> token_offsets, targets;

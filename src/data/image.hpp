@@ -2,7 +2,7 @@
 // Images from bytes to what a vision encoder takes, as transformers' image processors do it: to
 // RGB, resize (antialiased, rounded to 8 bits), scale to 0..1, normalise. What is resized to what
 // is the family's: the shortest edge and then a centre crop (CLIP), the whole image (SigLIP), its
-// tiles or crops of it beside it (InternVL, Idefics3, Gemma 3), a grid that it fits into
+// tiles or crops in addition (InternVL, Idefics3, Gemma 3), a grid that it fits into
 // (LLaVA-NeXT).
 #pragma once
 
@@ -26,7 +26,7 @@ struct ImageOptions {
   Resampling resampling = Resampling::Bicubic;
   bool by_torchvision = false;  ///< weights as torchvision rounds them; false: as PIL does
   double scale = ImageColours().scale;
-  bool has_crops_beside = false;  ///< behind the whole image, as the item's shape says
+  bool has_crops_beside = false;  ///< after the whole image, as the item's shape says
   bool has_tiles = false;         ///< of size x size each, as many as the item's shape says
   int64_t longest_side = 0;  ///< of an image before it becomes tiles (stretched()); 0: as it is
 };
@@ -54,11 +54,11 @@ Image decode_image(const Item& item, int64_t max_pixels);
 
 /// (3, size, size), normalised, in `target` (3 * size * size values).
 void preprocess_image(const Image& image, const ImageOptions& options, float* target);
-/// The same of the tiles of an image that is made as large as all of them, row by row, and behind
+/// The same of the tiles of an image that is made as large as all of them, row by row, and after
 /// several of them of the whole image, of these where it is stretched: (tiles, 3, size, size).
 void preprocess_tiles(const Image& image, const ImageOptions& options, const TileGrid& grid,
                       float* target);
-/// The same of the whole image, and behind it of crops of it.
+/// The same of the whole image, and after it of crops of it.
 void preprocess_crops(const Image& image, const ImageOptions& options, const TileGrid& grid,
                       float* target);
 /// (3, size, size) of the image in the middle of a square of the mean colour.

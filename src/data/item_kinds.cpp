@@ -68,7 +68,7 @@ ItemShape shape_of(const Item& item, const EncoderSpec& encoder, bool is_alone) 
   return shape;
 }
 
-/// Items stand in the order of their placeholders, so each begins behind those of the one before.
+/// Items come in the order of their placeholders, so each begins after those of the one before.
 void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind>& kinds,
                   std::vector<Item>& items) {
   auto next = tokens.begin();

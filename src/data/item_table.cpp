@@ -82,7 +82,7 @@ void ItemTable::check_modalities() const {
              "; allowed are 0 (image) and 1 (sound)");
 }
 
-/// In version 3 an image that begins a video tells how many frames it has, itself and images behind
+/// In version 3 an image that begins a video tells how many frames it has, itself and images after
 /// it of the same sample, which have -1.
 void ItemTable::check_frames() const {
   const size_t items = offsets_.size() - 1;

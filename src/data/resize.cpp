@@ -109,14 +109,14 @@ Image resize_rows(const Image& image, const AxisTaps& rows, const Range& columns
   return result;
 }
 
-/// It makes all of an image, and of a tall one more by columns than it has before or behind.
+/// It makes all of an image, and of a tall one more by columns than it has before or after.
 void check_torchvision(const Image& image, const ImageSize& to, int64_t max_pixels) {
   check_dimensions("image resized by columns, as torchvision does it", image.height, to.width,
                    max_pixels);
   check_dimensions("image resized as torchvision does it", to.height, to.width, max_pixels);
 }
 
-/// Pillow 13 does so: no pass makes more than there is before or behind both.
+/// Pillow 13 does so: no pass makes more than there is before or after both.
 bool takes_rows_first(const Image& image, const ImageSize& to, const ImageOptions& options) {
   const int64_t fewer_rows = image.height - to.height, fewer_columns = image.width - to.width;
   return !options.by_torchvision && fewer_rows > 0 && fewer_rows > 2 * fewer_columns;

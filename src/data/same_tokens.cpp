@@ -16,7 +16,7 @@
 namespace zea {
 namespace {
 
-/// Byte-level BPE: printable Latin-1 stands for itself, U+0100 and on for the other bytes.
+/// Byte-level BPE: printable Latin-1 is written as itself, U+0100 and on for the other bytes.
 std::string byte_level_letter(int byte) {
   const auto is_printable = [](int b) {
     return (b >= 0x21 && b < 0x7f) || (b >= 0xa1 && b < 0xad) || b >= 0xae;

@@ -29,7 +29,7 @@ class Sampler {
   /// The samples of global batch `step`: places step * batch .. (step + 1) * batch - 1 of the
   /// endless sequence. Sets are numbered through, one after the other.
   std::vector<int64_t> global_batch(int64_t step);
-  /// How many of each set stand in the batches before `step`. Of several sets a step before that of
+  /// How many of each set are in the batches before `step`. Of several sets a step before that of
   /// the last call is counted from the start.
   const std::vector<int64_t>& drawn_before(int64_t step);
 

@@ -33,7 +33,7 @@ std::string read_fully(int descriptor, const std::string& path, int64_t bytes) {
   return text;
 }
 
-/// All of the text, behind what is written already.
+/// All of the text, after what is written already.
 void write_rest(const std::string& path, int flags, const std::string& text) {
   const Descriptor file = open_for_writing(path, flags);
   for (size_t done = 0; done < text.size();) {

@@ -121,7 +121,7 @@ int64_t seconds_in_name(const std::string& name) {
   return seconds;
 }
 
-/// A name behind those of all earlier starts, also where clocks differ or a second has not passed.
+/// A name after those of all earlier starts, also where clocks differ or a second has not passed.
 std::string next_name(const std::string& directory) {
   int64_t seconds = static_cast<int64_t>(calendar_seconds());
   std::error_code code;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kWindowBytes = 16 << 10, kWindowAlignment = 4 << 10;
 
-/// Lowest byte first; zeros behind the end.
+/// Lowest byte first; zeros after the end.
 uint32_t word_at(std::string_view bytes, size_t place) {
   uint32_t word = 0;
   if (place < bytes.size())

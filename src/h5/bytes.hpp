@@ -52,7 +52,7 @@ class H5Bytes {
   mutable uint64_t window_begin_ = 0;
 };
 
-/// Bob Jenkins' lookup3, which is behind metadata of the newer formats.
+/// Bob Jenkins' lookup3, the checksum of metadata in newer formats.
 uint32_t h5_checksum(std::string_view bytes);
 
 /// Takes numbers off the front of a structure.

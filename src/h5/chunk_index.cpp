@@ -59,7 +59,7 @@ uint64_t saturated(uint64_t factor, uint64_t other, uint64_t more) {
   return result;
 }
 
-/// Version 2: how wide the counts beside children are follows from how many records nodes hold.
+/// Version 2: the width of the counts next to children follows from how many records nodes hold.
 class NewTree {
  public:
   NewTree(const H5Bytes& file, uint64_t address, H5BTree2 type, size_t min_bytes) : file_(file) {
@@ -211,7 +211,7 @@ class SlotReader {
   uint64_t header_, page_slots_;
 };
 
-/// Its slots stand in the index block, then in data blocks whose addresses stand there, then in
+/// Its slots lie in the index block, then in data blocks whose addresses lie there, then in
 /// those of super blocks. Super block number n has 2^(n/2) data blocks of 2^((n+1)/2) times the
 /// least number of slots; the first super blocks have no place of their own.
 class ExtensibleArray {

@@ -13,7 +13,7 @@ constexpr std::string_view kH5Signature = "\x89HDF\r\n\x1a\n";
   throw_error(file.site().code, file.site().path + ": cannot open as HDF5: " + why);
 }
 
-/// At the beginning, or behind something else at 512, 1024, 2048 ...
+/// At the beginning, or after something else at 512, 1024, 2048 ...
 uint64_t find_superblock(const H5Bytes& file) {
   const uint64_t bytes = kH5Signature.size();
   for (uint64_t place = 0; place + bytes < file.file_bytes(); place = place == 0 ? 512 : 2 * place)

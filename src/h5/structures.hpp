@@ -34,7 +34,7 @@ std::vector<std::string> read_h5_records(const H5Bytes& file, uint64_t address, 
 class H5LocalHeap {
  public:
   H5LocalHeap(const H5Bytes& file, uint64_t address);
-  /// Up to the NUL behind it.
+  /// Up to the NUL after it.
   std::string name(uint64_t offset);
 
  private:

@@ -79,7 +79,7 @@ std::string run_of_checkpoint(const std::string& checkpoint) {
 
 namespace {
 
-/// Files beside the manifest that look like shards and are not named by it come from another save.
+/// Files next to the manifest that look like shards and are not named by it come from another save.
 void check_directory(const std::string& directory, const Manifest& manifest) {
   std::set<std::string> listed;
   for (const ManifestFile& file : manifest.files) listed.insert(file.name);

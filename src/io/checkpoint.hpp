@@ -71,7 +71,7 @@ class CheckpointSource : public StateSource {
   struct Shard {
     const ManifestFile* file = nullptr;
     std::vector<const Piece*> pieces;
-    bool is_checked = false;  ///< beside its pieces
+    bool is_checked = false;  ///< outside of its pieces
   };
 
   bool lacks_rest_hashes() const;
@@ -85,7 +85,7 @@ class CheckpointSource : public StateSource {
   std::unique_ptr<PieceReader> pieces_;
 };
 
-/// Makes a directory of shards that are finished a checkpoint: beside them come model.h5, HDF5
+/// Makes a directory of shards that are finished a checkpoint: next to them come model.h5, HDF5
 /// virtual datasets over the shards' parameter pieces, one per tensor under its own name (fill
 /// value NaN), for h5py and ParaView, and then the manifest with its hash. zea itself takes no
 /// tensor from model.h5. Throws WeightsError unless the pieces check_coverage().

@@ -50,7 +50,7 @@ std::string family_of(const OrderedJson& config) {
 }
 
 /// Hands out ids of placeholders: those of the tokenizer, which gets new tokens, or, where there is
-/// none, new rows behind the vocabulary.
+/// none, new rows after the vocabulary.
 class Placeholders {
  public:
   Placeholders(const WeightsSource& decoder, int64_t vocabulary)
@@ -117,7 +117,7 @@ OrderedJson encoder_config(const ComposedPart& part, int64_t placeholder) {
   config.erase(kVideoProcessor);
   config.erase(kGenerationConfig);
   const bool of_sound = is_audio_family(family_of(config));
-  if (config.contains("vision_config")) config = config["vision_config"];  // beside a text's
+  if (config.contains("vision_config")) config = config["vision_config"];  // next to a text's
   OrderedJson encoder;
   encoder[of_sound ? "audio_config" : "vision_config"] = config;
   encoder[of_sound ? "audio_token_index" : "image_token_index"] = placeholder;

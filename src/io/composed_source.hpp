@@ -22,7 +22,7 @@ struct ComposedPart {
   std::string placeholder = {};
   std::string projector = "mlp";  ///< linear, mlp, pixel_shuffle_mlp, pool
   int64_t feature_layer = -2;     ///< of images: the hidden state that the projector reads
-  bool feature_norm = false;      ///< ... through the norm behind the last
+  bool feature_norm = false;      ///< ... through the norm after the last
 };
 
 /// The parts under the config of a composed model (see composed_spec.cpp), whose tensors are called

@@ -11,7 +11,7 @@
 namespace zea {
 namespace {
 
-/// A tensor of weights and the adapter beside it.
+/// A tensor of weights and its adapter.
 struct Merge {
   std::string a, b;
   Shape a_shape, b_shape;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The config of a model of a Hugging Face directory: its config.json, and under a key of zea's own
-// what the files beside it say of images and of the ends of texts, so that it goes with the model
+// what the files next to it say of images and of the ends of texts, so that it goes with the model
 // into weights files, checkpoints and plans.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace zea {
 /// Throws WeightsError.
 std::string read_model_config(const std::string& path);
 
-/// The file, `path` or one beside it, that read_model_config() took a key from; `key` as
+/// The file, `path` or one next to it, that read_model_config() took a key from; `key` as
 /// ConfigError has it.
 std::string file_of_config_key(const std::string& path, const std::string& key);
 
@@ -34,7 +34,7 @@ auto naming_file(const WeightsSource& source, Read read) {
 /// Its model.
 ModelSpec model_spec_of(const WeightsSource& source);
 
-// The text files that lie beside a model's weights in a Hugging Face directory (tokenizer, image
+// The text files that lie next to a model's weights in a Hugging Face directory (tokenizer, image
 // processor, chat template) and travel with them through weights files, runs and exports.
 
 /// The folder of a run directory that holds its model's companions; its checkpoints have them from

@@ -41,12 +41,12 @@ void check_match(const TensorMatch& match, const ModelSpec& model, const Weights
 /// The name of the parameter that a tied head is.
 const std::string& embedding_of(const ModelSpec& model);
 
-/// A head that `source` has beside the embedding that its config.json ties it to is a copy of that,
-/// or one that was trained: transformers 5 keeps the latter, so that it must not be dropped. Throws
-/// WeightsError where it is another, as its first rows tell.
+/// A head that `source` has besides the embedding that its config.json ties it to is a copy of
+/// that, or one that was trained: transformers 5 keeps the latter, so that it must not be dropped.
+/// Throws WeightsError where it is another, as its first rows tell.
 void check_tied_head(const WeightsSource& source, const TensorInfo& embedding);
 
-/// Adapters of a module that a model gets beside the weights that it has: drawn, or another's.
+/// Adapters of a module that a model gets besides the weights that it has: drawn, or another's.
 struct NewAdapters {
   std::string module;
   LoraOptions lora;  ///< with the targets, rank and scale of `source` where there is one

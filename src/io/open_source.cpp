@@ -24,7 +24,7 @@ void check_there(const std::string& path) {
                                                            : ": cannot open: " + fault.message()));
 }
 
-/// A config.json, and the tokenizer and processor files beside it, without weights.
+/// A config.json, and the tokenizer and processor files next to it, without weights.
 class ConfigSource : public WeightsSource {
  public:
   explicit ConfigSource(const std::string& directory)

@@ -195,7 +195,7 @@ class PeftAdapter : public WeightsSource {
     if (!asked_.contains(owner))
       throw WeightsError(directory_ + ": holds adapters of " + owner + ", too; name it in model." +
                          owner + ".lora.weights as well");
-    // Layers behind those whose features are read have no effect, and neither have their adapters.
+    // Layers after those whose features are read have no effect, and neither have their adapters.
     if (owner != module || !model.params[base].used) return;
     if (!may_have_adapter(model, base)) refuse(tensor, running);
     const std::string name = linear + tensor.name.substr(end);

@@ -45,7 +45,7 @@ constexpr DTypeName kOthers[] = {{"BOOL", DType::UInt8},    {"I8", DType::UInt8}
 
 constexpr size_t kMaxDims = 32;
 
-/// A tensor's members as they stand in the text.
+/// A tensor's members, in the order of the text.
 struct Pending {
   std::string name;
   std::set<std::string> seen;

@@ -2,7 +2,7 @@
 // The safetensors format: an 8-byte length, a JSON header, then the tensors' bytes without holes.
 // Headers come from strangers, so every rule of the format is checked by us before a byte of data
 // is read: sizes, signs, ranges, duplicate names, overlaps, holes, and that files named by an index
-// are plain names beside it.
+// are plain names next to it.
 #pragma once
 
 #include <atomic>

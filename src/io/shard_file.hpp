@@ -58,8 +58,8 @@ class ShardWriter {
 /// and step, frozen values of every step. Throws WeightsError naming it.
 H5File open_shard(const std::string& directory, const std::string& file, const Manifest& manifest);
 
-/// Throws WeightsError unless what the shard holds beside `pieces`, which are all of it, is what it
-/// was when it was written.
+/// Throws WeightsError unless what the shard holds besides `pieces`, which are all of it, is what
+/// it was when it was written.
 void check_shard_rest(const H5File& shard, const std::vector<const Piece*>& pieces,
                       const ManifestFile& file);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokens of a tokenizer.json, and new ones behind them, under the ids that the tokenizers
-// library (0.23) gives these whatever the file says: those behind all that were added before.
+// The tokens of a tokenizer.json, and new ones after them, under the ids that the tokenizers
+// library (0.23) gives these whatever the file says: those after all that were added before.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ struct ModelTokens {
   std::string where = {};  ///< for messages
   /// As tokenizer.json spells them; empty where the model has no such file.
   std::unordered_map<int64_t, std::string> texts = {};
-  /// Tokens that the files beside it may add, under ids that only the tokenizer's library knows.
+  /// Tokens that the files next to it may add, under ids that only the tokenizer's library knows.
   std::set<std::string> named = {};
 };
 

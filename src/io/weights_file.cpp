@@ -183,7 +183,7 @@ class StateFile : public StateSource {
   }
 
  private:
-  /// The weights were not changed after the state was written beside them.
+  /// The weights were not changed after the state was written next to them.
   void check_same_tensors() const {
     if (manifest_.tensors.size() != tensors().size())
       throw WeightsError(describe() + ": holds " + std::to_string(tensors().size()) +

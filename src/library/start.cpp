@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A deck may name a pipe, which lies beside nothing; a model's directory must have files.
+/// A deck may name a pipe, which has no directory; a model's directory must have files.
 std::string read_named_config(const std::string& path) {
   std::error_code not_there;
   if (!fs::is_fifo(path, not_there)) return read_model_config(path);

@@ -85,7 +85,7 @@ class Place:
 
     def make_gpt2(self):
         """A Hugging Face directory, and a text."""
-        text = "".join(path.read_text() for path in (ROOT / "include").rglob("*.hpp"))
+        text = "".join(path.read_text() for path in (ROOT / "src").rglob("*.hpp"))
         (self.folder / "notes.txt").write_text(text[:200_000])
         self.expect(".venv/bin/python jobs/pack_text.py notes.txt --train-bpe 512 --max-tokens 512 --out gpt2_text")
         config = json.loads((ROOT / "inputs/gpt2_124m.json").read_text())

@@ -248,6 +248,8 @@ TABLE = {
     "jobs/build.sh ci unit_schedule": in_parts("bash -n jobs/build.sh", "grep -q unit_schedule build/ci/build.ninja"),
     "build/ci/tests/unit/unit_schedule --file=test_plan": runs(),
     "python3 tests/style/check_structure.py .": tested_by("style_structure"),
+    "jobs/build.sh ci unit_io unit_fuzz": in_parts("grep -q unit_fuzz build/ci/build.ninja"),
+    ".venv/bin/ctest --test-dir build/ci -R 'test_h5|test_corpus' --output-on-failure": runs(always=[("-R", "-N -R")]),
     "jobs/build.sh ci": in_parts(".venv/bin/cmake --list-presets | grep '\"ci\"'"),
     ".venv/bin/ctest --test-dir build/ci -L style --output-on-failure": runs(always=[("-L", "-N -L")]),
     "tests/run.sh -L unit": in_parts(".venv/bin/ctest --test-dir build/ci -N -L unit"),
