@@ -101,7 +101,7 @@ class Evaluator {
   void note_bad_items(const LoadedMicrobatch& part) {
     if (!reports()) return;
     bad_lines_ += describe(part.bad);
-    bad_items_ += static_cast<double>(part.bad.size());
+    own_.bad_items += std::ssize(part.bad);
   }
 
   void add_loss(const Ids& ids) {
@@ -113,9 +113,9 @@ class Evaluator {
       microbatches.push_back(
           make_microbatch(part, engine_.plan().model, engine_.microbatch_options()));
       const Microbatch& made = microbatches.back();
-      if (made.counts) targets_ += static_cast<double>(made.targets);
+      if (made.counts) own_.targets += made.targets;
     }
-    loss_sum_ += engine_.run(step.schedule.actions, microbatches, HeadOutput::Loss).loss_sum();
+    own_.loss += engine_.run(step.schedule.actions, microbatches, HeadOutput::Loss).loss_sum();
   }
 
   /// A plan in which each sample has room for its prompt and all that may be generated.
@@ -148,28 +148,27 @@ class Evaluator {
     for (const auto& microbatch : generated.texts)
       for (const std::vector<int32_t>& text : microbatch) (prediction++)->generated = text;
     std::ranges::move(predictions, std::back_inserter(predictions_));
-    prompt_seconds_ += generated.prompt_seconds;
-    generate_seconds_ += generated.seconds;
+    own_.prompt_seconds += generated.prompt_seconds;
+    own_.generate_seconds += generated.seconds;
   }
 
   Evaluation collect(int64_t samples) {
     Evaluation evaluation;
     const std::string lines = describe_predictions();
-    double sums[] = {loss_sum_, targets_, labelled_, correct_, prompts_, generated_, bad_items_};
-    control_.all_reduce(sums, std::size(sums), DType::Float64, ReduceOp::Sum).wait();
-    double seconds[] = {prompt_seconds_, generate_seconds_};
-    control_.all_reduce(seconds, std::size(seconds), DType::Float64, ReduceOp::Max).wait();
-    evaluation.metrics.has_loss = options_.has_loss;
-    evaluation.metrics.samples = samples;
-    evaluation.metrics.targets = static_cast<int64_t>(sums[1]);
-    evaluation.metrics.loss = sums[1] > 0 ? sums[0] / sums[1] : 0;
-    evaluation.metrics.labelled = static_cast<int64_t>(sums[2]);
-    evaluation.metrics.correct = static_cast<int64_t>(sums[3]);
-    evaluation.metrics.prompts = static_cast<int64_t>(sums[4]);
-    evaluation.metrics.generated = static_cast<int64_t>(sums[5]);
-    evaluation.metrics.bad_items = static_cast<int64_t>(sums[6]);
-    evaluation.metrics.prompt_seconds = seconds[0];
-    evaluation.metrics.generate_seconds = seconds[1];
+    EvalMetrics& all = evaluation.metrics = own_;
+    all.has_loss = options_.has_loss;
+    all.samples = samples;
+    const auto reduce = [this](auto& value, DType type, ReduceOp operation) {
+      control_.all_reduce(&value, 1, type, operation).wait();
+    };
+    for (const auto count :
+         {&EvalMetrics::targets, &EvalMetrics::bad_items, &EvalMetrics::prompts,
+          &EvalMetrics::generated, &EvalMetrics::labelled, &EvalMetrics::correct})
+      reduce(all.*count, DType::Int64, ReduceOp::Sum);
+    reduce(all.prompt_seconds, DType::Float64, ReduceOp::Max);
+    reduce(all.generate_seconds, DType::Float64, ReduceOp::Max);
+    reduce(all.loss, DType::Float64, ReduceOp::Sum);
+    all.loss = all.targets > 0 ? all.loss / static_cast<double>(all.targets) : 0;
     if (options_.generate_tokens > 0) evaluation.predictions_jsonl = gather_lines(lines);
     if (loading_.mask_bad_items) evaluation.bad_items = all_gather_texts(control_, bad_lines_);
     return evaluation;
@@ -182,8 +181,8 @@ class Evaluator {
     for (const Prediction& prediction : predictions_) {
       if (!reports() || !prediction.is_asked) continue;
       const auto& [sample, prompt, is_asked, tokens] = prediction;
-      ++prompts_;
-      generated_ += static_cast<double>(tokens.size());
+      ++own_.prompts;
+      own_.generated += std::ssize(tokens);
       const std::string generated =
           up_to_stop(text_of_tokens(dataset_.texts().token_bytes, tokens));
       std::vector<int32_t> before(sample.tokens.begin(), sample.tokens.begin() + prompt);
@@ -201,8 +200,8 @@ class Evaluator {
         line["predicted"] =
             predicted ? nlohmann::ordered_json(classes[*predicted]) : nlohmann::ordered_json();
         line["correct"] = correct;
-        ++labelled_;
-        correct_ += correct;
+        ++own_.labelled;
+        own_.correct += correct;
       }
       lines += line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
     }
@@ -241,8 +240,7 @@ class Evaluator {
   const EvaluateOptions options_;
   std::vector<SampleIndex> grown_index_;  ///< with room for what may be generated
   GenerateOptions generation_;
-  double loss_sum_ = 0, targets_ = 0, labelled_ = 0, correct_ = 0;
-  double prompts_ = 0, generated_ = 0, prompt_seconds_ = 0, generate_seconds_ = 0, bad_items_ = 0;
+  EvalMetrics own_;        ///< of this rank; its loss is the sum over targets
   std::string bad_lines_;  ///< of this rank
   std::vector<Prediction> predictions_;
 };
