@@ -164,7 +164,9 @@ TABLE = {
     ),
     "jobs/setup.sh": tested_by("run_quickstart_ranks2"),
     "jobs/build.sh": tested_by("run_quickstart_ranks2"),
-    f"mpirun -n 2 build/release/src/zea -i {DECK}": runs(FEW),
+    f"mpirun -n 2 build/release/src/zea -i {DECK}": in_parts(
+        "test -x build/release/src/zea", long=(f"mpirun -n 2 build/release/src/zea -i {DECK}",)
+    ),
     f"mpirun -n 4 zea -i {DECK} -d runs/four schedule.steps=200": planned,
     f"jobs/private_network.sh mpirun -n 4 zea -i {DECK} -d runs/four": tested_by("run_ports_ranks2"),
     f"mpirun -n 2 zea -i {DECK} -d runs/timed -t 00:30:00": runs(FEW),
@@ -175,7 +177,7 @@ TABLE = {
         by=("run_slurm_mpirun_ranks2",),
     ),
     "sbatch jobs/train.sbatch -r runs/fashion_captions_2m": in_parts(
-        "mpirun -n 2 zea -r runs/fashion_captions_2m schedule.steps=3",
+        "bash -n jobs/train.sbatch",
         long=("mpirun -n 2 zea -r runs/fashion_captions_2m schedule.steps=940",),
         by=("run_slurm_mpirun_ranks2",),
     ),
@@ -270,7 +272,9 @@ TABLE = {
         ("build/ci", "build/ci --quick")
     ),
     f"{BENCH}/bench_against_torch.py build/ci --rounds 5": bench(("--rounds 5", "--rounds 1 --steps 2")),
-    f"zea --profile unit_costs.json -i {DECK}": runs(),
+    f"zea --profile unit_costs.json -i {DECK}": in_parts(
+        deck_plans(1, DECK), long=(f"zea --profile unit_costs.json -i {DECK}",)
+    ),
     f"{BENCH}/bench_pipeline.py build/ci": bench(("build/ci", "build/ci --rounds 1 --steps 2")),
     f"{BENCH}/bench_modalities.py build/ci": bench(("build/ci", "build/ci --rounds 1 --steps 2")),
     f"{BENCH}/bench_tensor_parallel.py build/ci": bench(("build/ci", "build/ci --rounds 1 --steps 1")),

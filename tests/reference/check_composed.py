@@ -128,8 +128,6 @@ def project(kind, states, weights):
         return linear(states, "linear")
     if kind == "pool":
         return linear(squares_of(states).mean(1), "linear")
-    if kind == "pixel_shuffle_mlp":
-        states = squares_of(states).flatten(1)
     return linear(torch.nn.functional.gelu(linear(states, "linear_1")), "linear_2")
 
 
@@ -279,19 +277,11 @@ class Composed(FolderCase):
             return llm(inputs_embeds=embeds[None], use_cache=False).logits[0]
 
         self.assertAlmostEqual(loss, self.loss_of(samples, logits_of), delta=1e-5)
-        layouts = ["mesh.llm.tp=2"], ["mesh.llm.cp=2"], ["mesh.llm.tp=2", "mesh.vision.tp=1"], PIPELINED
-        for number, keys in enumerate(layouts):
-            sharded = self.train(sections, samples, VOCABULARY, name=f"run{number}", ranks=2, keys=keys)
-            self.assertAlmostEqual(sharded, loss, delta=2e-6 * loss, msg=str(keys))
+        sharded = self.train(sections, samples, VOCABULARY, name="sharded", ranks=2, keys=["mesh.llm.tp=2"])
+        self.assertAlmostEqual(sharded, loss, delta=2e-6 * loss)
 
     def test_mlp(self):
         self.check_projector("mlp", SIDE * SIDE)
-
-    def test_linear(self):
-        self.check_projector("linear", SIDE * SIDE)
-
-    def test_pixel_shuffle_mlp(self):
-        self.check_projector("pixel_shuffle_mlp", SIDE * SIDE // 4)
 
     def test_pool(self):
         self.check_projector("pool", SIDE * SIDE // 4)

@@ -91,20 +91,22 @@ class BadInput(zr.ZeaTest):
     def copy_of(self, path):
         return zr.Path(shutil.copy(path, self.folder))
 
-    def refuse(self, code, words, overrides=(), weights=None, train=None, alone=False):
+    def refuse(self, code, words, overrides=(), weights=None, train=None, **how):
         deck = zr.write_deck(self.folder, weights or self.weights, train or self.train)
-        self.assert_refused(code, words, ["-i", deck, "schedule.steps=4", *overrides], alone)
+        self.assert_refused(code, words, ["-i", deck, "schedule.steps=4", *overrides], **how)
 
     @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
     def test_a_gpu_where_there_is_none(self):
         self.refuse(2, ['run.device = "cuda"', "run.device to"], ["run.device=cuda"])
 
-    def assert_refused(self, code, words, arguments, alone=False):
-        """Two ranks must end with `code` and one message of all `words`, which names the rank if one fails alone."""
+    def assert_refused(self, code, words, arguments, alone=False, ranks=1):
+        """A run must end with `code` and one message of all `words`. Where one of two ranks fails `alone`, the message
+        names it; a sample of the others has two ranks, too, which agree on one message."""
         directory = self.folder / "run"
+        ranks = 2 if alone else ranks
         was_there = directory.exists()
         for tries_left in (2, 1, 0):
-            result = zr.run_zea(2, [*arguments, "-d", directory], directory)
+            result = zr.run_zea(ranks, [*arguments, "-d", directory], directory)
             messages = [line for line in result.output.splitlines() if line.startswith("zea: ")]
             # Ranks that come to a fault more than 2 s apart, as on a busy machine they may, each speak for themselves.
             if alone or not tries_left or not any(OF_A_RANK.match(line) for line in messages):
@@ -124,14 +126,14 @@ class BadInput(zr.ZeaTest):
         train = zr.make_dataset(self.folder / "bad.h5", bad, token_bytes=None)  # which bounds ids, too
         self.refuse(3, words, train=train, **more)
 
-    def refuse_weights(self, words, edit, tensor=A_TENSOR, code=4):
+    def refuse_weights(self, words, edit, tensor=A_TENSOR, code=4, **how):
         weights = self.copy_of(self.weights)
         change(weights, tensor, edit)
-        self.refuse(code, words, weights=weights)
+        self.refuse(code, words, weights=weights, **how)
 
     def test_weights_that_are_not_there(self):
         missing = self.folder / "none.h5"
-        self.refuse(4, [str(missing)], weights=missing)
+        self.refuse(4, [str(missing)], weights=missing, ranks=2)
 
     def test_truncated_weights(self):
         weights = self.copy_of(self.weights)
@@ -165,7 +167,7 @@ class BadInput(zr.ZeaTest):
         def huge(values):
             return np.full_like(values, 3e38)
 
-        self.refuse_weights(["step 1: loss is ", "nothing was updated"], huge, tensor=HEAD, code=5)
+        self.refuse_weights(["step 1: loss is ", "nothing was updated"], huge, tensor=HEAD, code=5, ranks=2)
 
     def test_losses_that_overflow_again_and_again(self):
         weights = self.copy_of(self.weights)
@@ -234,7 +236,7 @@ class BadInput(zr.ZeaTest):
         tokens, mask, items = zr.image_sample(1)
         tokens[1] = 5
         words = ["sample 3, modality image: 3 placeholder tokens", "1 images x 4 features"]
-        self.refuse_samples(words, [(tokens, mask, items)])  # found while the first steps are planned
+        self.refuse_samples(words, [(tokens, mask, items)], ranks=2)  # found while the first steps are planned
 
     def test_long_sample(self):
         words = ["sample 3 has 42 tokens, more than data.row_tokens = 32"]

@@ -10,14 +10,18 @@ import zea_run as zr
 
 
 class Directories(zr.ZeaTest):
+    @classmethod
+    def setUpClass(cls):
+        shared = zr.make_folder(cls.addClassCleanup)
+        cls.deck, cls.earlier = zr.write_inputs(shared, zr.mixed_samples(9)), shared / "run"
+        keys = ["schedule.steps=6", "checkpoint.every=2", "checkpoint.keep=0"]
+        result = zr.run_zea(1, ["-i", cls.deck, "-d", cls.earlier, *keys], cls.earlier)
+        assert result.code == 0, result.output
+
     def setUp(self):
         super().setUp()
-        self.deck = zr.write_inputs(self.folder, zr.mixed_samples(9))
         self.run_directory = self.folder / "run"
-        self.zea(
-            0, "-i", self.deck, "-d", self.run_directory, "schedule.steps=6", "checkpoint.every=2",
-            "checkpoint.keep=0",
-        )
+        shutil.copytree(self.earlier, self.run_directory)
 
     def zea(self, code, *arguments):
         result = zr.run_zea(1, list(arguments), self.run_directory)

@@ -118,7 +118,7 @@ class Evaluate(zr.ZeaTest):
         evaluated = self.folder / "evaluated"
         keys = ['run.mode="evaluate"', f'data.eval="{data}"']
 
-        result = zr.run_zea(2, ["-i", deck, "-d", evaluated, *keys], evaluated)
+        result = zr.run_zea(1, ["-i", deck, "-d", evaluated, *keys], evaluated)
 
         self.assert_code(result, 0)
         self.assertIn("no targets, so no loss, in 3 samples", result.output)
@@ -135,7 +135,7 @@ class Evaluate(zr.ZeaTest):
             run = self.folder / on_failure
             (run / "predictions.jsonl").mkdir(parents=True)
             more = [*keys, f'checkpoint.on_failure="{on_failure}"']
-            result = zr.run_zea(2, ["-i", deck, "-d", run, *more], run)
+            result = zr.run_zea(1, ["-i", deck, "-d", run, *more], run)
             self.assert_code(result, code)
             self.assertIn("predictions.jsonl: Is a directory", result.output)
         self.assertEqual(zr.last_step(self.folder / "continue"), 2)
@@ -144,7 +144,7 @@ class Evaluate(zr.ZeaTest):
         """What is generated behind each sample, and the run's directory."""
         directory = self.folder / name
         asked = ['run.mode="generate"', f'data.eval="{self.folder}/data.h5"', *keys]
-        self.assert_code(zr.run_zea(2, ["-i", deck, "-d", directory, *asked], directory), 0)
+        self.assert_code(zr.run_zea(1, ["-i", deck, "-d", directory, *asked], directory), 0)
         lines = map(json.loads, (directory / "predictions.jsonl").read_text().splitlines())
         return {line["sample"]: line["generated"] for line in lines}, directory
 
@@ -175,7 +175,7 @@ class Evaluate(zr.ZeaTest):
 
         wordless = zr.make_dataset(self.folder / "wordless.h5", samples, token_bytes=None)
         keys = ['run.mode="generate"', f'data.eval="{wordless}"', ten]
-        refused = zr.run_zea(2, ["-i", deck, "-d", self.folder / "wordless", *keys])
+        refused = zr.run_zea(1, ["-i", deck, "-d", self.folder / "wordless", *keys])
         self.assert_code(refused, 3)
         self.assertIn("does not say what text its tokens are", refused.output)
 

@@ -89,49 +89,36 @@ class FullDisk(DisturbedRun):
 
     def test_disk_fills_while_a_save_is_written(self):
         """After the free space was looked at, and the first bytes were written."""
-        slow = [FOR_EVER, "checkpoint.every=15", "checkpoint.rate_limit_mib=0.1"]
-        for on_failure in ("continue", "stop"):
-            with self.subTest(on_failure):
-                self.directory = self.folder / on_failure
-                disk = self.mount(self.directory / "checkpoints", "-o", f"size={DISK_BYTES}")
-                keys = [*slow, f"checkpoint.on_failure={on_failure}"]
-                with zr.start(2, self.arguments(self.directory, *keys), self.directory) as run:
-                    run.wait_until(self.is_writing, "a save")
-                    with self.standing_still(run):
-                        self.assertTrue(self.is_writing())
-                        self.fill(disk, 0)
-                    self.wait_for_failed_save(run)
-                    with self.standing_still(run):
-                        (disk / "filler").unlink()
-                    if on_failure == "continue":
-                        self.leave_with_a_checkpoint(run)
-                    else:
-                        self.assertEqual(run.wait(), 7, run.output)
-                    self.assertRegex(run.output, r"(rank|frozen)-\d+\.h5: .*No space left on device")
-                self.assert_only_whole_checkpoints()
+        disk = self.mount(self.directory / "checkpoints", "-o", f"size={DISK_BYTES}")
+        keys = [FOR_EVER, "checkpoint.every=15", "checkpoint.rate_limit_mib=0.1", "checkpoint.on_failure=continue"]
+        with zr.start(2, self.arguments(self.directory, *keys), self.directory) as run:
+            run.wait_until(self.is_writing, "a save")
+            with self.standing_still(run):
+                self.assertTrue(self.is_writing())
+                self.fill(disk, 0)
+            self.wait_for_failed_save(run)
+            with self.standing_still(run):
+                (disk / "filler").unlink()
+            self.leave_with_a_checkpoint(run)
+            self.assertRegex(run.output, r"(rank|frozen)-\d+\.h5: .*No space left on device")
+        self.assert_only_whole_checkpoints()
 
     def test_directory_that_becomes_read_only(self):
-        for on_failure in ("continue", "stop"):
-            with self.subTest(on_failure):
-                self.directory = self.folder / on_failure
-                disk = self.mount(self.directory / "checkpoints")
-                keys = [FOR_EVER, "checkpoint.every=10", f"checkpoint.on_failure={on_failure}"]
-                with zr.start(2, self.arguments(self.directory, *keys), self.directory) as run:
-                    run.wait_until(lambda: zr.checkpoints(self.directory), "a checkpoint")
-                    run.wait_until(lambda: self.remounts(run, disk, "ro"), "moment without a save")
-                    self.wait_for_failed_save(run)
-                    self.assertTrue(self.remounts(run, disk, "rw"))
-                    if on_failure == "continue":
-                        self.leave_with_a_checkpoint(run)
-                    else:
-                        self.assertEqual(run.wait(), 7, run.output)
-                    self.assertIn("Read-only file system", run.output)
-                if on_failure == "stop":  # what could not be removed is removed at the next start
-                    steps = zr.last_step(self.directory) + 20
-                    keys = ["-r", self.directory, f"schedule.steps={steps}"]
-                    self.assert_code(zr.run_zea(2, keys, self.directory), 0)
-                    self.assert_only_whole_checkpoints()
-                    self.assert_same_as_alone(steps)
+        disk = self.mount(self.directory / "checkpoints")
+        keys = [FOR_EVER, "checkpoint.every=10", "checkpoint.on_failure=stop"]
+        with zr.start(2, self.arguments(self.directory, *keys), self.directory) as run:
+            run.wait_until(lambda: zr.checkpoints(self.directory), "a checkpoint")
+            run.wait_until(lambda: self.remounts(run, disk, "ro"), "moment without a save")
+            self.wait_for_failed_save(run)
+            self.assertTrue(self.remounts(run, disk, "rw"))
+            self.assertEqual(run.wait(), 7, run.output)
+            self.assertIn("Read-only file system", run.output)
+        # What could not be removed is removed at the next start.
+        steps = zr.last_step(self.directory) + 20
+        keys = ["-r", self.directory, f"schedule.steps={steps}"]
+        self.assert_code(zr.run_zea(2, keys, self.directory), 0)
+        self.assert_only_whole_checkpoints()
+        self.assert_same_as_alone(steps)
 
     def remounts(self, run, disk, mode):
         """False: a file is open for writing."""

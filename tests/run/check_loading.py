@@ -61,7 +61,7 @@ class Loading(zr.ZeaTest):
             ("state", state, []),
         ):
             with self.subTest(name):
-                result = self.run_step(f"from-{name}", source, *overrides, ranks=2)
+                result = self.run_step(f"from-{name}", source, *overrides, ranks=1 + (name == "directory"))
                 self.assert_same_arrays(expected, self.loaded(result))
                 self.assertAlmostEqual(result.losses()[1], first.losses()[1], places=5)
         refused = self.run_step("without-config", single, code=4)
@@ -129,7 +129,7 @@ class Loading(zr.ZeaTest):
             with self.subTest(modules):
                 name = "-".join(modules)
                 result = self.run_step(
-                    name, self.weights, f"model.load_modules={json.dumps(modules)}", ranks=2
+                    name, self.weights, f"model.load_modules={json.dumps(modules)}"
                 )
                 expected = self.expected_mix(lambda n: any(in_module[m](n) for m in modules))
                 self.assert_same_arrays(expected, self.loaded(result))
@@ -162,7 +162,7 @@ class Loading(zr.ZeaTest):
         overrides = [f"model.config={larger}"]
 
         refused = self.run_step("strict", odd, *overrides, code=4)
-        result = self.run_step("fits", odd, *overrides, "model.strict=false", ranks=2)
+        result = self.run_step("fits", odd, *overrides, "model.strict=false")
 
         log = (self.folder / "fits" / "log.txt").read_text()
         for said in (refused.output, log):

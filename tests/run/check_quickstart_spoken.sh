@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# jobs/quickstart_spoken.sh with the programs of a build folder. Small: a few steps on 960 samples, then a second run,
+# jobs/quickstart_spoken.sh with the programs of a build folder. Small: a few steps on 480 samples, then a second run,
 # which must skip what is done. Whole: as users run it; of the held-out spoken "what is this?" more than 80 % must be
 # answered right.
 #   check_quickstart_spoken.sh BUILD_FOLDER [whole]
@@ -32,8 +32,8 @@ if [ "${2:-}" = whole ]; then
   exit 0
 fi
 
-export LIMIT=480
-few=(schedule.steps=16 schedule.global_batch=32 optim.warmup_steps=4 log.every=1 eval.every=0 eval.samples=0)
+export LIMIT=240
+few=(schedule.steps=16 schedule.global_batch=24 optim.warmup_steps=4 log.every=1 eval.every=0 eval.samples=0)
 quickstart "${few[@]}" || fail "the first run failed"
 for file in train.h5 test.h5 tokenizer.json weights.h5 trained.h5 run/log.txt eval/predictions.jsonl metrics.png \
   spoken_sheet.png; do
@@ -49,7 +49,7 @@ out = sys.argv[1]
 losses = [json.loads(line)["loss"] for line in open(out + "/run/metrics.jsonl") if '"kind":"train"' in line]
 assert losses[-1] < 0.7 * losses[0], losses
 predictions = [json.loads(line) for line in open(out + "/eval/predictions.jsonl")]
-assert len(predictions) == 480
+assert len(predictions) == 240
 assert {"yes", "no", "dark", "light", "nothing", "bag"} <= {line["label"] for line in predictions}
 with h5py.File(out + "/train.h5") as file:
     modality, offsets = file["item_modality"][...], file["sample_item_offsets"][...]

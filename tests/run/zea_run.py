@@ -148,8 +148,9 @@ class Run:
     def __init__(self, command, limit_seconds, directory=None):
         self.directory, self.deadline = directory, time.monotonic() + limit_seconds
         self.output_file = tempfile.TemporaryFile()
+        self.command = [str(word) for word in command]
         self.process = subprocess.Popen(
-            [str(word) for word in command],
+            self.command,
             stdin=subprocess.DEVNULL,
             stdout=self.output_file,
             stderr=subprocess.STDOUT,
@@ -186,6 +187,8 @@ class Run:
 
     def rank_processes(self):
         """Process ids of the ranks, in their order."""
+        if self.command[0] == str(ZEA):
+            return [self.process.pid]
         ranks = {}
         for child in children_of(self.process.pid):
             with contextlib.suppress(OSError):
@@ -230,7 +233,9 @@ class Run:
 
 
 def start(ranks, arguments, directory=None, limit_seconds=LIMIT):
-    return Run([*MPIRUN, "-n", ranks, ZEA, *arguments], limit_seconds, directory)
+    """One rank needs no mpirun."""
+    launcher = [*MPIRUN, "-n", ranks] if ranks > 1 else []
+    return Run([*launcher, ZEA, *arguments], limit_seconds, directory)
 
 
 class Result:
