@@ -9,14 +9,10 @@
 #include "app/build_text.hpp"
 #include "core/printable.hpp"
 #include "deck/deck.hpp"
-#include "estimate/choose_recomputation.hpp"
-#include "estimate/compare_layouts.hpp"
-#include "estimate/describe_pipeline.hpp"
-#include "estimate/describe_ranks.hpp"
-#include "estimate/describe_steps.hpp"
+#include "estimate/describe.hpp"
+#include "estimate/fitting_plan.hpp"
 #include "files/durable_file.hpp"
 #include "kernels/flat_kernels.hpp"
-#include "kernels/matmul.hpp"
 #include "train/draw_samples.hpp"
 #include "train/profile.hpp"
 
@@ -85,10 +81,9 @@ std::string plan_text(const CommandLine& line, int ranks) {
   read_all(samples);
   const RankOrder order =
       order_ranks(plan.mesh, even_nodes(ranks, line.ranks_per_node), plan.options.mesh.order);
-  const NarrowProducts products = narrow_products();
-  return describe(plan, products) + start.note + "\n" + describe_ranks(plan, order, samples) +
-         data.notes + describe_steps(plan, samples, facts_of(plan, samples, products)) +
-         list_passes(plan) + "\n# the deck with every key\n\n" + echo_deck(start.options);
+  return describe(plan) + start.note + "\n" + describe_ranks(plan, order, samples) + data.notes +
+         describe_steps(plan, samples, facts_of(plan, samples)) + list_passes(plan) +
+         "\n# the deck with every key\n\n" + echo_deck(start.options);
 }
 
 /// The settings that decide which samples are drawn: layouts are compared by the same ones.
@@ -163,11 +158,10 @@ class Comparison {
             "samples cannot be the same; compare layouts of one model");
       samples = *made_up_;
     }
-    const NarrowProducts products = narrow_products();
-    ComparedLayout layout{.name = name, .facts = facts_of(plan, samples, products)};
+    ComparedLayout layout{.name = name, .facts = facts_of(plan, samples)};
     layout.world_size = plan.world_size();
     layout.replicas = plan.mesh.replicas();
-    const auto places = estimate_places(plan, predicted_microbatches(plan), products);
+    const auto places = estimate_places(plan, predicted_microbatches(plan));
     for (const MemoryEstimate& place : places)
       layout.full_bytes = std::max(layout.full_bytes, place.total());
     return layout;

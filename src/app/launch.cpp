@@ -26,14 +26,12 @@
 #include "core/host_name.hpp"
 #include "core/printable.hpp"
 #include "deck/deck.hpp"
-#include "estimate/choose_recomputation.hpp"
-#include "estimate/describe_ranks.hpp"
-#include "estimate/describe_steps.hpp"
+#include "estimate/describe.hpp"
+#include "estimate/fitting_plan.hpp"
 #include "estimate/peak_tflops.hpp"
 #include "files/durable_file.hpp"
 #include "io/companions.hpp"
 #include "kernels/flat_kernels.hpp"
-#include "kernels/matmul.hpp"
 #include "parallel/device.hpp"
 #include "parallel/tensor_bytes.hpp"
 #include "preflight/measure_nodes.hpp"
@@ -236,7 +234,7 @@ std::string describe_samples(const Start& start, const Plan& plan, const RankOrd
   agree_on_root(*ranks.control, [&] {
     const StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
     text = describe_ranks(plan, order, samples) +
-           describe_steps(plan, samples, facts_of(plan, samples, narrow_products()));
+           describe_steps(plan, samples, facts_of(plan, samples));
   });
   return text;
 }
@@ -362,7 +360,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   Log log = open_log(start, ranks);
   MetricsFile metrics(ranks.is_root() ? start.directory + "/metrics.jsonl" : "");
   warn_of_start(start, ranks, directory, log);
-  log.info(describe(plan, narrow_products()));
+  log.info(describe(plan));
 
   const RunData data = open_data(start, plan, ranks, log);
   log.info(describe_samples(start, plan, order, data, ranks));
@@ -401,7 +399,6 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
               .log = log,
               .metrics = metrics,
               .tensor_bytes = tensor_bytes,
-              .products = narrow_products(),
               .peak_tflops = peak_of_ranks(plan, gpu, ranks, log),
               .run_directory = start.directory,
               .run_id = start.checkpoint ? start.checkpoint->run_id() : make_run_id(*ranks.control),

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "estimate/describe_pipeline.hpp"
-
 #include <algorithm>
 #include <numeric>
 
-#include "core/formatted.hpp"
+#include "estimate/describe.hpp"
 #include "schedule/simulate.hpp"
 #include "spec/stage_template.hpp"
 

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What crosses nodes: the traffic of each rank, weighed by where its peers stand.
-#include "estimate/node_traffic.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "core/error.hpp"
-#include "estimate/repeated_ranks.hpp"
 #include "estimate/traffic.hpp"
 #include "layout/reduction.hpp"
 

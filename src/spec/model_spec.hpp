@@ -12,6 +12,7 @@
 #include "core/decoder.hpp"
 #include "core/extent.hpp"
 #include "spec/module_spec.hpp"
+#include "spec/operations.hpp"
 
 namespace zea {
 
@@ -99,11 +100,12 @@ struct UnitSpec {
   std::vector<int> params;  ///< indices in ModelSpec::params
   std::vector<UnitInput> inputs;
   int encoder = -1;  ///< index of its module in ModelSpec::encoders; -1: the decoder's
-  /// What the unit's forward (unit_forward.hpp) calls its parameters, in their order, fused ones
-  /// being one: "qkv.weight", "qkv.bias".
+  /// The names under which the unit's forward (unit_forward.cpp) reads its parameters, in their
+  /// order; fused ones have one name: "qkv.weight", "qkv.bias".
   std::vector<std::string> roles = {};
   int attention = 0;  ///< of a block: which of BlockSpec::attention is its way
   std::vector<Adapter> adapters = {};
+  UnitGraph graph = {};  ///< the operations of the forward
 
   /// The index of a parameter in `roles`; -1: the unit has none of that role.
   int index_of(const std::string& role) const;
@@ -156,6 +158,8 @@ struct ModelSpec {
   bool is_placeholder(int64_t token) const;
   /// The parameters of a unit that have `role`, several where they are fused; empty: none.
   std::vector<int> params_of(const UnitSpec& unit, const std::string& role) const;
+  /// The same for an index in the unit's roles; -1: none.
+  std::vector<int> params_of(const UnitSpec& unit, int role) const;
   /// Index of the parameter called `name`, the first of several; -1: there is none.
   int param_index(const std::string& name) const;
 };

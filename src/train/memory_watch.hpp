@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "core/kernel_sizes.hpp"
 #include "estimate/memory_estimate.hpp"
 #include "parallel/device_memory.hpp"
 #include "parallel/engine.hpp"
@@ -18,8 +17,7 @@ namespace zea {
 class MemoryWatch {
  public:
   /// All must outlive it.
-  MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index,
-              NarrowProducts products);
+  MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index);
 
   /// Of the first step: what it is going to take on the rank that needs most, on the root rank.
   /// Collective then.
@@ -43,7 +41,6 @@ class MemoryWatch {
   TensorBytes& bytes_;
   Engine& engine_;
   const std::vector<SampleIndex>& index_;
-  const NarrowProducts products_;
   bool has_predicted_ = false;
   int64_t peak_ = 0, predicted_ = 0, step_ = 0;
   int64_t peak_allocated_ = 0, peak_reserved_ = 0;  ///< of the device, since they were taken

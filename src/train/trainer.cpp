@@ -11,7 +11,7 @@
 #include "core/host_name.hpp"
 #include "core/join.hpp"
 #include "core/stopwatch.hpp"
-#include "estimate/late_starts.hpp"
+#include "estimate/plan_notes.hpp"
 #include "train/draw_samples.hpp"
 #include "train/gather_text.hpp"
 #include "watch/chrome_trace.hpp"
@@ -78,7 +78,7 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
       options_(parts.engine.plan().options),
       writer_(parts.engine, parts.control),
       step_(parts.engine, parts.optimizer, parts.control, [this] { writer_.keep_values(); }),
-      memory_(parts.tensor_bytes, parts.engine, parts.train.index(), parts.products),
+      memory_(parts.tensor_bytes, parts.engine, parts.train.index()),
       slow_ranks_(parts.control, work_of(parts.engine)),
       facts_(parts.control),
       position_(start) {

@@ -36,8 +36,7 @@ struct TrainerParts {
   Log& log;
   const MetricsFile& metrics;
   TensorBytes& tensor_bytes;
-  NarrowProducts products = NarrowProducts::Library;  ///< what multiplies bf16 here
-  double peak_tflops = 0;                             ///< of all ranks together; 0: not known
+  double peak_tflops = 0;  ///< of all ranks together; 0: not known
   std::string run_directory;
   std::string run_id;
   std::string deck;                        ///< resolved TOML, for checkpoints

@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "estimate/function_memory.hpp"
 #include "layout/mask_word.hpp"
 #include "model/functions.hpp"
 #include "model/slice_attention.hpp"
 #include "parallel/tensor_bytes.hpp"
+#include "spec/operation_needs.hpp"
 #include "support/kernel_test.hpp"
 
 namespace zea::test_library_memory {
@@ -63,7 +63,7 @@ TEST_F(LibraryMemory, SegmentsTakeWhatIsDeclared) {
         sizes.push_back({static_cast<int64_t>(batch.segments.size()), batch.length, 0});
         for (const Segment& segment : batch.segments) sizes.back().tokens += segment.length;
       }
-      const HeadSizes heads{kHeads, key_values, 64};
+      const HeadShape heads{kHeads, key_values, 64};
       const FunctionMemory declared = library_attention_memory(tokens, sizes, heads, kDevice);
       const AttentionSegments row(segments, true, at::kCPU);
       const at::Tensor qkv = halves({tokens, kHeads + 2 * key_values, 64}).set_requires_grad(true);
@@ -88,7 +88,7 @@ TEST_F(LibraryMemory, GatheredContextSumsInWideCopies) {
   const int64_t own = 160, all = 320, dim = 64;
   for (const int64_t key_values : {kHeads, kHeads / 4}) {
     const ContextSizes context{own, own, all, false};
-    const HeadSizes heads{kHeads, key_values, dim};
+    const HeadShape heads{kHeads, key_values, dim};
     const FunctionMemory device = context_attention_memory(context, heads, kDevice);
     const FunctionMemory host = context_attention_memory(context, heads, kHost);
     const AttentionInputs in{halves({own, kHeads, dim}), halves({all, key_values, dim}),

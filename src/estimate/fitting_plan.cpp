@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "estimate/choose_recomputation.hpp"
+#include "estimate/fitting_plan.hpp"
 
 #include <algorithm>
 #include <cmath>
