@@ -7,8 +7,7 @@
 #include <map>
 #include <mutex>
 
-#include "core/formatted.hpp"
-#include "core/join.hpp"
+#include "core/text.hpp"
 #include "io/open_source.hpp"
 #include "io/piece_copy.hpp"
 #include "io/shape_text.hpp"

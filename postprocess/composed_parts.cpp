@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/decoder.hpp"
+#include "deck/by_module.hpp"
 #include "spec/model_spec.hpp"
 
 namespace zea {
@@ -110,10 +110,12 @@ Json image_processor_of(const Json& encoder, const PatchInput& patches) {
   Json processor = encoder[kImageProcessor];
   const int64_t side = patches.image_size;
   const Json square{{"height", side}, {"width", side}};
-  const int64_t shortest = patches.shortest_edge > 0 ? patches.shortest_edge : side;
-  processor["size"] = patches.crops ? Json{{"shortest_edge", shortest}} : square;
-  processor["do_center_crop"] = patches.crops;
-  if (patches.crops || processor.contains("crop_size")) processor["crop_size"] = square;
+  const SquareImages images =
+      patches.as<SquareImages>() ? *patches.as<SquareImages>() : SquareImages{.crops = false};
+  const int64_t shortest = images.shortest_edge > 0 ? images.shortest_edge : side;
+  processor["size"] = images.crops ? Json{{"shortest_edge", shortest}} : square;
+  processor["do_center_crop"] = images.crops;
+  if (images.crops || processor.contains("crop_size")) processor["crop_size"] = square;
   const bool is_bilinear = patches.resampling == Resampling::Bilinear;
   // One without a class becomes LLaVA's usual one, which resizes by its own kernel.
   if (!processor.contains("image_processor_type"))

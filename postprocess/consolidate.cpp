@@ -9,7 +9,7 @@
 
 #include "adapter_output.hpp"
 #include "composed_parts.hpp"
-#include "core/join.hpp"
+#include "core/text.hpp"
 #include "io/checkpoint_source.hpp"
 #include "io/merged_adapters.hpp"
 #include "io/open_source.hpp"

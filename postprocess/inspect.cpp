@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "h5/h5.hpp"
 #include "io/open_source.hpp"
 #include "newest_checkpoint.hpp"

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <map>
 
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "inspect.hpp"
 #include "io/checkpoint_source.hpp"
 #include "io/shard_file.hpp"

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "data/dataset.hpp"
 #include "inspect.hpp"
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "inspect.hpp"
 #include "io/open_source.hpp"
 #include "io/piece_copy.hpp"

@@ -17,9 +17,9 @@
 #include <system_error>
 #include <thread>
 
-#include "core/dtype_spelling.hpp"
+#include "core/dtype.hpp"
 #include "core/error.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "deck/manual.hpp"
 #include "io/piece_copy.hpp"
 

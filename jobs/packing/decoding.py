@@ -18,7 +18,8 @@ def libraries():
     built = sorted(JOBS.parent.glob(f"build/*/src/data/{LIBRARY}"), key=lambda path: -path.stat().st_mtime)
     program = shutil.which("zea-inspect")
     beside = [Path(program).resolve().parents[1] / "src/data" / LIBRARY] if program else []
-    installed = [path for pattern in ("lib*/zea", "lib/*/zea") for path in JOBS.parents[2].glob(f"{pattern}/{LIBRARY}")]
+    prefix = (JOBS / "../../..").resolve()  # the root folder has no parent
+    installed = [path for pattern in ("lib*/zea", "lib/*/zea") for path in prefix.glob(f"{pattern}/{LIBRARY}")]
     return [path for path in (*built, *beside, *installed) if path.is_file()]
 
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "app/build_text.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "deck/deck.hpp"
 #include "estimate/describe.hpp"
 #include "estimate/fitting_plan.hpp"
@@ -15,6 +15,7 @@
 #include "kernels/flat_kernels.hpp"
 #include "train/draw_samples.hpp"
 #include "train/profile.hpp"
+#include "train/training_data.hpp"
 
 namespace zea {
 namespace {

@@ -16,7 +16,7 @@
 #include "app/launch.hpp"
 #include "comm/world.hpp"
 #include "core/error.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "core/error.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "deck/deck.hpp"
 #include "files/durable_file.hpp"
 #include "io/checkpoint_list.hpp"

@@ -107,14 +107,14 @@ void keep_prompts(Microbatch& out, const ModelSpec& model, const MicrobatchOptio
     next_row += more;
   }
   keys.cache = std::make_shared<KeyCache>(next_row);
-  out.cached = {.cache = keys.cache, .rows = index_tensor(rows, at::kCPU), .cp_tokens = {}};
+  out.cached = {.cache = keys.cache, .rows = index_tensor(rows), .cp_tokens = {}};
 }
 
 }  // namespace
 
 Microbatch make_prompt_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                                   const MicrobatchOptions& options, int64_t more, KeptKeys& keys) {
-  Microbatch out = make_on_host(loaded, model, on_host(options));
+  Microbatch out = make_on_host(loaded, model, options);
   keys.samples.assign(loaded.samples.size(), {});
   if (options.replica.has(options.replica.rank, kDecoder))
     keep_prompts(out, model, options, more, keys);
@@ -130,7 +130,7 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
   if (options.replica.has(options.replica.rank, kDecoder)) {
     const TokenLayout layout = text_layout(host.words, model, options);
     const std::vector<TokenRuns>& owned = layout.owned();
-    fill_text_at(out, host, places_of_next(next, keys), layout, model, on_host(options));
+    fill_text_at(out, host, places_of_next(next, keys), layout, model, options);
     for (int64_t& sample : out.samples) sample = next[sample].sample;
     out.cached = {.cache = keys.cache, .rows = {}, .is_prompt = false, .cp_tokens = {}};
     Ids rows;
@@ -140,11 +140,11 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
         rows.push_back(sample.first_row + std::ssize(sample.places));
         sample.places.push_back(next[token].place);
       }
-    out.cached->rows = index_tensor(rows, at::kCPU);
+    out.cached->rows = index_tensor(rows);
     for (const TokenRuns& runs : owned) out.cached->cp_tokens.push_back(count_tokens(runs));
     for (size_t way = 0; way < out.text_attention.size(); ++way)
-      out.text_attention[way].slices =
-          SliceList(seen_keys(next, owned, keys, model.decoder.block.attention[way].window));
+      out.text_attention[way].mask =
+          AttentionMask(seen_keys(next, owned, keys, model.decoder.block.attention[way].window));
   }
   out.words = std::move(host.words);
   return move_to(options.device, pack(std::move(out), options.device));

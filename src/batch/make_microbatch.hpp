@@ -7,12 +7,38 @@
 #include <optional>
 #include <vector>
 
-#include "batch/packed_microbatch.hpp"
+#include "data/dataset.hpp"
 #include "data/loader.hpp"
+#include "layout/microbatch_rows.hpp"
 #include "layout/token_layout.hpp"
+#include "model/microbatch.hpp"
 #include "spec/model_spec.hpp"
 
 namespace zea {
+
+// A microbatch on its way to the device: made on the host, all that units read of it in one block
+// of pinned memory, so that one copy moves it, for which the host does not wait.
+
+struct PackedMicrobatch {
+  Microbatch made;   ///< its tensors lie in the block, where that is there
+  at::Tensor block;  ///< bytes in pinned memory; undefined where units read `made` as it is
+};
+
+/// Packs what was made on the host for `device`; nothing happens there. Any thread may.
+PackedMicrobatch pack(Microbatch made, at::Device device);
+
+/// Starts the copy to the device, before what is computed there from now on: in `copies`, beside
+/// what it was given before, or in the stream that computes.
+Microbatch move_to(at::Device device, PackedMicrobatch packed,
+                   std::optional<c10::Stream> copies = {});
+
+/// A microbatch like one on a device, in a block that is its own: the blocks of later ones that are
+/// laid out alike may be copied into it.
+Microbatch with_own_block(Microbatch on_device);
+
+/// Whether units do the same with the two, on a device, and their blocks have the same tensors at
+/// the same places.
+bool is_laid_out_alike(Microbatch a, Microbatch b);
 
 struct MicrobatchOptions {
   at::ScalarType dtype = at::kFloat;  ///< the language model computes in
@@ -33,5 +59,27 @@ Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& mode
 /// The same, not yet on the device: any thread may make it. On the host it may refer to `loaded`.
 PackedMicrobatch make_packed_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                                         const MicrobatchOptions& options);
+
+// What an encoder's blocks made of the items of a microbatch, from the ranks that hold parts of it
+// to one of them.
+
+/// Ranks that encode the items of a microbatch together, at one stage.
+struct GatheringRanks {
+  std::vector<int> in_replica;  ///< their places in the replica
+  int rank = 0;                 ///< which of these this one is
+  int taker = 0;                ///< which of these gets all rows
+};
+
+/// The exchange between `ranks` after which the taker has the rows of all `items` of an encoder,
+/// one item after the other.
+RowTransfer gather_rows(const ItemList& items, const ModelSpec& model, int encoder,
+                        const ReplicaLayout& replica, const GatheringRanks& ranks,
+                        at::Device device);
+
+// Plans read these of samples: whose tokens they are, and which are predicted.
+
+/// Samples one after the other; their items' contents are not needed. Throws as make_microbatch()
+/// does.
+MicrobatchTokens tokens_of(const std::vector<Sample>& samples, const ModelSpec& model);
 
 }  // namespace zea

@@ -2,7 +2,6 @@
 // From loaded samples to this rank's part of a microbatch: first all samples on the host, then what
 // the layout gives to this rank.
 #include "batch/make_microbatch.hpp"
-#include "batch/sample_tokens.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -142,7 +141,7 @@ Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& mode
 
 PackedMicrobatch make_packed_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                                         const MicrobatchOptions& options) {
-  return pack(make_on_host(loaded, model, on_host(options)), options.device);
+  return pack(make_on_host(loaded, model, options), options.device);
 }
 
 Microbatch detail::make_on_host(const LoadedMicrobatch& loaded, const ModelSpec& model,

@@ -51,7 +51,7 @@ at::Tensor with_neighbours(const at::Tensor& mels, const Ids& columns) {
   const at::Tensor unfolded = padded.unfold(2, kWidth, 1).permute({0, 2, 1, 3});
   if (static_cast<int64_t>(columns.size()) == mels.size(0) * mels.size(2))
     return unfolded.reshape({-1, bins * kWidth});
-  const at::Tensor all = index_tensor(columns, at::kCPU);
+  const at::Tensor all = index_tensor(columns);
   const at::Tensor clips = all.div(mels.size(2), "floor");
   return unfolded.index({clips, all - clips * mels.size(2)}).reshape({-1, bins * kWidth});
 }
@@ -65,8 +65,8 @@ void fill_clips(EncoderPart& part, const std::vector<float>& values, const OwnIt
                     {std::ssize(own.held), input.mel_bins, input.columns()}, at::kFloat);
   ZEA_ASSERT(mels.numel() == std::ssize(values));  // the loader took the same items
   const SeenColumns seen = seen_columns(own, input);
-  part.columns = with_neighbours(mels, seen.columns).to(own.dtype).to(own.device);
-  part.windows = index_tensor(seen.indices, own.device).view({-1, kWidth});
+  part.columns = with_neighbours(mels, seen.columns).to(own.dtype);
+  part.windows = index_tensor(seen.indices).view({-1, kWidth});
 }
 
 }  // namespace zea::detail

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "batch/microbatch_parts.hpp"
-#include "batch/rotary_tables.hpp"
 #include "layout/deal.hpp"
 #include "layout/item_row.hpp"
 #include "model/index_tensor.hpp"
@@ -44,7 +43,7 @@ std::vector<ProjectedRow> projected_rows(const TokenRuns& here, const ItemRow& r
 }
 
 void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const TokenRuns& here,
-               const ItemRow& row, at::Device device) {
+               const ItemRow& row) {
   Ids positions, feature_rows, row_ends;
   for (const TokenRange& run : here)
     for (int64_t token = run.begin; token < run.end; ++token)
@@ -53,16 +52,16 @@ void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const TokenRuns& h
     if (each.is_end) row_ends.push_back(std::ssize(feature_rows));
     feature_rows.push_back(each.row);
   }
-  part.row_ends = index_tensor(row_ends, device);
-  part.positions = index_tensor(positions, device);
+  part.row_ends = index_tensor(row_ends);
+  part.positions = index_tensor(positions);
   const bool are_all = feature_rows.size() == positions.size();
   if (!are_all || !std::ranges::is_sorted(feature_rows))
-    part.feature_rows = index_tensor(feature_rows, device);
+    part.feature_rows = index_tensor(feature_rows);
 }
 
 /// Of features that are put together of rows here and of other ranks' what is of those here.
 void fill_mixed_features(EncoderPart& part, const TokenRuns& here, const ItemRow& row,
-                         at::ScalarType dtype, at::Device device) {
+                         at::ScalarType dtype) {
   const Ids rows = numbers_of(row.projected(here)), features = numbers_of(row.features(here));
   Ids corners, row_ends;
   std::vector<double> shares;
@@ -76,14 +75,14 @@ void fill_mixed_features(EncoderPart& part, const TokenRuns& here, const ItemRow
   for (const int64_t token : numbers_of(here))
     if (row.shape(row.item_of(token)).is_row_end(row.position(token)))
       row_ends.push_back(std::ranges::lower_bound(features, row.feature(token)) - features.begin());
-  part.row_ends = index_tensor(row_ends, device);
-  part.feature_corners = index_tensor(corners, device).view({-1, 4});
-  part.feature_shares_of = at::tensor(shares, at::kDouble).view({-1, 4}).to(dtype).to(device);
+  part.row_ends = index_tensor(row_ends);
+  part.feature_corners = index_tensor(corners).view({-1, 4});
+  part.feature_shares_of = at::tensor(shares, at::kDouble).view({-1, 4}).to(dtype);
 }
 
 /// The rows of a table that is laid over images which each row here lies between.
 void fill_corners(EncoderPart& part, const PatchInput& input, const TokenRuns& here,
-                  const ItemRow& row, at::ScalarType dtype, at::Device device) {
+                  const ItemRow& row, at::ScalarType dtype) {
   std::vector<std::vector<TableShare>> of_rows;
   size_t most = 1;  // rows with fewer have the first of the table, and nothing of it
   for (const TokenRange& run : here)
@@ -102,8 +101,8 @@ void fill_corners(EncoderPart& part, const PatchInput& input, const TokenRuns& h
     }
   }
   const auto width = static_cast<int64_t>(most);
-  part.corners = index_tensor(corners, device).view({-1, width});
-  part.corner_shares = at::tensor(shares, at::kDouble).view({-1, width}).to(dtype).to(device);
+  part.corners = index_tensor(corners).view({-1, width});
+  part.corner_shares = at::tensor(shares, at::kDouble).view({-1, width}).to(dtype);
 }
 
 /// In time, by row and by column of its image, of each patch among the cp tokens `runs`.
@@ -140,10 +139,9 @@ void fill_rows_here(EncoderPart& part, const ItemRow& row, const TokenRuns& here
   const ReplicaLayout& replica = options.replica;
   const Coordinate coordinate = replica.coordinate(replica.rank, spec.name);
   const TokenLayout& layout = row.layout();
-  fill_rows(part, spec, here, row, options.device);
-  const auto is_shrunk = [](const ItemShape& shape) { return shape.sources > 0; };
-  if (std::ranges::any_of(row.shapes(), is_shrunk))
-    fill_mixed_features(part, here, row, dtype, options.device);
+  fill_rows(part, spec, here, row);
+  const auto is_shrunk = [](const ItemShape& shape) { return shape.is_interpolated(); };
+  if (std::ranges::any_of(row.shapes(), is_shrunk)) fill_mixed_features(part, here, row, dtype);
   part.shares = layout.shares(coordinate.cp);
   for (size_t t = 0; t < part.shares.size(); ++t)
     part.feature_shares.push_back(
@@ -158,7 +156,7 @@ void fill_attention(EncoderPart& part, const ItemRow& row, const TokenRuns& here
   const int cp_rank = replica.coordinate(replica.rank, spec.name).cp;
   const TokenLayout& layout = row.layout();
   if (spec.modality() == Modality::Image && spec.patches().table_side > 0)
-    fill_corners(part, spec.patches(), here, row, dtype, options.device);
+    fill_corners(part, spec.patches(), here, row, dtype);
   const ContextOptions context = replica.sharding(spec.name).context;
   for (const AttentionSpec& way : spec.block.attention) {
     TokenAttention& attention = part.attention.emplace_back();
@@ -167,18 +165,17 @@ void fill_attention(EncoderPart& part, const ItemRow& row, const TokenRuns& here
       attention.context.emplace(
           make_context_plan(row.visible(in_windows), layout.owned(), context, cp_rank));
     else
-      attention.segments = {row.segments(in_windows), false, options.device};
+      attention.mask = AttentionMask(row.segments(in_windows), false);
   }
   if (!spec.block.rotary) return;
   const auto positions = patch_positions(spec.patches(), layout.owned()[cp_rank], row);
-  fill_rotary_tables(part.attention, spec.block, positions, Ids(positions.size()), dtype,
-                     options.device);
+  fill_rotary_tables(part.attention, spec.block, positions, Ids(positions.size()), dtype);
 }
 
 }  // namespace
 
 RowTransfer make_transfer(const std::vector<TokenRuns>& held, const std::vector<TokenRuns>& needed,
-                          int rank, at::Device device, const std::vector<int>& parts) {
+                          int rank, const std::vector<int>& parts) {
   const RowExchange exchange = plan_row_exchange(held, needed, rank, parts);
   RowTransfer transfer;
   Ids sent, received;
@@ -190,8 +187,8 @@ RowTransfer make_transfer(const std::vector<TokenRuns>& held, const std::vector<
     transfer.received_counts.push_back(count_tokens(runs));
     for (int64_t index : indices_of_rows(runs, needed[rank])) received.push_back(index);
   }
-  transfer.sent_rows = index_tensor(sent, device);
-  transfer.received_rows = index_tensor(received, device);
+  transfer.sent_rows = index_tensor(sent);
+  transfer.received_rows = index_tensor(received);
   transfer.needed = count_tokens(needed[rank]);
   return transfer;
 }
@@ -209,9 +206,8 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   if (replica.ranks() > 1) {
     const std::vector<TokenRuns> made = made_features(rows, name, replica);
     const std::vector<TokenRuns> taken = taken_features(host, host.placeholders[e], model, options);
-    part.features =
-        make_transfer(made, taken, replica.rank, options.device, feature_parts(spec, replica));
-    part.feature_gradients = make_transfer(taken, made, replica.rank, options.device);
+    part.features = make_transfer(made, taken, replica.rank, feature_parts(spec, replica));
+    part.feature_gradients = make_transfer(taken, made, replica.rank);
   }
   if (!replica.has(replica.rank, name)) return;
   const Coordinate coordinate = replica.coordinate(replica.rank, name);
@@ -223,7 +219,7 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   const ItemRow& row = rows[coordinate.dp_module];
   const TokenRuns here = row.layout().held(coordinate.cp, coordinate.tp);
   const Ids held = row.items_of(here);
-  const OwnItems own{row, here, held, dtype, options.device};
+  const OwnItems own{row, here, held, dtype};
   fill_rows_here(part, row, here, spec, dtype, options);
   fill_item_keys(part, host, row, items, model, encoder, options);
   if (const auto kept = loaded.states.find(encoder); kept != loaded.states.end()) {

@@ -35,7 +35,7 @@ at::Tensor held_patches(const std::vector<float>& values, const OwnItems& own,
   const auto patches_of = [&](int64_t count, const ItemShape& shape) {
     const int64_t high = input.patches_of(shape) / shape.width;
     const auto pixels_of = [&](int64_t patches) {
-      return input.any_size ? patches * input.patch_size : input.image_size;
+      return input.any_size() ? patches * input.patch_size : input.image_size;
     };
     const at::Tensor images = at::from_blob(
         const_cast<float*>(values.data()) + first,
@@ -102,10 +102,8 @@ void fill_images(EncoderPart& part, const std::vector<float>& values, const OwnI
     }
   const bool all =
       static_cast<int64_t>(chosen.size()) == patches.size(0) && std::ranges::is_sorted(chosen);
-  part.patches = (all ? patches : patches.index_select(0, index_tensor(chosen, at::kCPU)))
-                     .to(own.dtype)
-                     .to(own.device);
-  part.patch_rows = index_tensor(patch_rows, own.device);
+  part.patches = (all ? patches : patches.index_select(0, index_tensor(chosen))).to(own.dtype);
+  part.patch_rows = index_tensor(patch_rows);
 }
 
 }  // namespace zea::detail

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts that a microbatch is made of.
+// The steps that fill a microbatch, all of them on the host.
 #pragma once
+
+#include <ATen/ATen.h>
 
 #include <string>
 #include <vector>
@@ -35,12 +37,7 @@ struct TokenPlaces {
 TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
                       const ModelSpec& model);
 
-/// The same where units read it on the host.
-inline MicrobatchOptions on_host(MicrobatchOptions options) {
-  options.device = at::kCPU;
-  return options;
-}
-/// make_microbatch of options that are `on_host`.
+/// make_microbatch, on the host whatever the device of `options` is.
 Microbatch make_on_host(const LoadedMicrobatch& loaded, const ModelSpec& model,
                         const MicrobatchOptions& options);
 
@@ -51,8 +48,8 @@ TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& mod
 /// The keys of samples and of their items, and those of rows that are made of them.
 void draw_keys(HostTokens& host, const LoadedMicrobatch& loaded, const MicrobatchOptions& options);
 void fill_text_keys(Microbatch& out, const HostTokens& host, const TokenPlaces& places,
-                    const TokenLayout& layout, const ModelSpec& model, const Coordinate& coordinate,
-                    at::Device device);
+                    const TokenLayout& layout, const ModelSpec& model,
+                    const Coordinate& coordinate);
 /// `items`: by number among the encoder's those that `row` has.
 void fill_item_keys(EncoderPart& part, const HostTokens& host, const ItemRow& row, const Ids& items,
                     const ModelSpec& model, int encoder, const MicrobatchOptions& options);
@@ -70,7 +67,6 @@ struct OwnItems {
   const TokenRuns& here;  ///< of their tokens those that it holds
   const Ids& held;        ///< by number in the row: the items that these are of
   at::ScalarType dtype;
-  at::Device device;
 };
 /// `values`: of the items held, one after the other.
 void fill_images(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
@@ -84,7 +80,7 @@ void fill_states(EncoderPart& part, const std::vector<uint8_t>& kept, const OwnI
 /// This rank's part of the exchange after which every rank has the rows that it needs; `parts` as
 /// plan_row_exchange takes them.
 RowTransfer make_transfer(const std::vector<TokenRuns>& held, const std::vector<TokenRuns>& needed,
-                          int rank, at::Device device, const std::vector<int>& parts = {});
+                          int rank, const std::vector<int>& parts = {});
 
 /// Which items of an encoder this rank encodes, its tokens and their attention, and what becomes of
 /// its features; then the above.
@@ -94,5 +90,23 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
 /// The features that each rank of the replica takes, in place of `placeholders`.
 std::vector<TokenRuns> taken_features(const HostTokens& host, const Ids& placeholders,
                                       const ModelSpec& model, const MicrobatchOptions& options);
+
+// The tables of rotary position embedding (RoFormer, arXiv:2104.09864), whose angles are taken in
+// double.
+
+/// (tokens, pairs of coordinates that turn) double on the host: cosines and sines of their angles,
+/// times the attention factor.
+struct RotaryTables {
+  at::Tensor cosines, sines;
+};
+
+/// Of tokens at `positions` of samples that have `lengths` tokens.
+RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim,
+                           const std::vector<TokenPosition>& positions,
+                           const std::vector<int64_t>& lengths);
+/// For each way in which blocks attend, in `dtype` on the device.
+void fill_rotary_tables(std::vector<TokenAttention>& attention, const BlockSpec& block,
+                        const std::vector<TokenPosition>& positions,
+                        const std::vector<int64_t>& lengths, at::ScalarType dtype);
 
 }  // namespace zea::detail

@@ -2,7 +2,7 @@
 // States of frozen encoders that are computed once (data.cache_features): this rank's rows of them
 // where they were read with the samples, and the way of all rows to who writes them.
 
-#include "batch/gather_rows.hpp"
+#include "batch/make_microbatch.hpp"
 #include "batch/microbatch_parts.hpp"
 #include "core/error.hpp"
 #include "layout/deal.hpp"
@@ -43,8 +43,7 @@ void detail::fill_states(EncoderPart& part, const std::vector<uint8_t>& kept, co
   ZEA_ASSERT(width * all * states == elements);  // the loader took the same items
   const at::Tensor here =
       at::from_blob(const_cast<uint8_t*>(kept.data()), {all, states, width}, own.dtype)
-          .index_select(0, index_tensor(rows, at::kCPU))
-          .to(own.device);
+          .index_select(0, index_tensor(rows));
   for (int64_t state = 0; state < states; ++state)
     part.states.push_back(here.select(1, state).contiguous());
 }
@@ -65,7 +64,10 @@ RowTransfer gather_rows(const ItemList& items, const ModelSpec& model, int encod
                             [&](int64_t token) { return row_of(firsts, own, row, token); }));
   }
   if (firsts.back() > 0) needed[static_cast<size_t>(ranks.taker)] = {{0, firsts.back()}};
-  return detail::make_transfer(held, needed, ranks.rank, device);
+  RowTransfer transfer = detail::make_transfer(held, needed, ranks.rank);
+  transfer.sent_rows = transfer.sent_rows.to(device);
+  transfer.received_rows = transfer.received_rows.to(device);
+  return transfer;
 }
 
 }  // namespace zea

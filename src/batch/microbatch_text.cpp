@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "batch/microbatch_parts.hpp"
-#include "batch/rotary_tables.hpp"
 #include "model/index_tensor.hpp"
 
 namespace zea::detail {
@@ -55,9 +54,13 @@ TokenAttention text_attention(const HostTokens& host, int64_t window, const Toke
     return attention;
   }
   const bool both_ways = options.images_both_ways && std::ranges::any_of(host.words, is_image);
-  if (window > 0 || both_ways)
-    attention.slices = SliceList(attention_slices(row(), layout.owned()[0], layout.owned()[0]));
-  if (!both_ways) attention.segments = {segments_of(host.words), true, options.device, window};
+  const auto slices = [&] { return attention_slices(row(), layout.owned()[0], layout.owned()[0]); };
+  const std::vector<Segment> samples = segments_of(host.words);
+  if (both_ways)
+    attention.mask = AttentionMask(slices());
+  else
+    attention.mask =
+        window > 0 ? AttentionMask(samples, window, slices()) : AttentionMask(samples, true);
   return attention;
 }
 
@@ -91,31 +94,30 @@ void fill_positions(Microbatch& out, const TokenPlaces& places, const TokenRuns&
                     const TokenRuns& here, const ModelSpec& model,
                     const MicrobatchOptions& options) {
   if (model.decoder.learned_positions)
-    out.positions = index_tensor(pick(places.places, here), options.device);
+    out.positions = index_tensor(pick(places.places, here));
   else
     fill_rotary_tables(out.text_attention, model.decoder.block, pick(places.positions, cp_tokens),
-                       pick(places.lengths, cp_tokens), options.dtype, options.device);
+                       pick(places.lengths, cp_tokens), options.dtype);
 }
 
 void fill_targets(Microbatch& out, const HostTokens& host, const TokenLayout& layout,
-                  const Coordinate& coordinate, at::Device device) {
+                  const Coordinate& coordinate) {
   const auto is_target = [&](int64_t token) { return host.targets[token] >= 0; };
   Ids ids = pick(host.targets, layout.owned()[coordinate.cp]);
   std::erase(ids, -1);
   out.targets = static_cast<int64_t>(ids.size());
-  out.target_ids = index_tensor(ids, device);
+  out.target_ids = index_tensor(ids);
   out.target_rows =
-      index_tensor(indices_where(layout.held(coordinate.cp, coordinate.tp), is_target), device);
+      index_tensor(indices_where(layout.held(coordinate.cp, coordinate.tp), is_target));
   out.target_shares = shares_where(layout, coordinate.cp, is_target);
 }
 
 void fill_lasts(Microbatch& out, const HostTokens& host, const TokenLayout& layout,
-                const Coordinate& coordinate, at::Device device) {
+                const Coordinate& coordinate) {
   const auto is_last = [&](int64_t token) {
     return std::binary_search(host.lasts.begin(), host.lasts.end(), token);
   };
-  out.last_rows =
-      index_tensor(indices_where(layout.held(coordinate.cp, coordinate.tp), is_last), device);
+  out.last_rows = index_tensor(indices_where(layout.held(coordinate.cp, coordinate.tp), is_last));
   out.last_shares = shares_where(layout, coordinate.cp, is_last);
   for (const TokenRange& run : layout.owned()[coordinate.cp])
     for (size_t s = 0; s < host.lasts.size(); ++s)
@@ -158,7 +160,7 @@ void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& pl
   const TokenRuns& cp_tokens = layout.owned()[coordinate.cp];
   const TokenRuns here = layout.held(coordinate.cp, coordinate.tp);
   out.counts = coordinate.tp == 0 && options.replica.has_head(options.replica.rank);
-  out.token_ids = index_tensor(pick(host.ids, cp_tokens), options.device);
+  out.token_ids = index_tensor(pick(host.ids, cp_tokens));
   out.text_shares = layout.shares(coordinate.cp);
   out.text_rows = count_tokens(here);
   for (size_t encoder = 0; encoder < out.encoders.size(); ++encoder) {
@@ -167,14 +169,13 @@ void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& pl
     const auto takes_feature = [&](int64_t token) {
       return std::binary_search(tokens.begin(), tokens.end(), token);
     };
-    out.encoders[encoder].placeholder_rows =
-        index_tensor(indices_where(here, takes_feature), options.device);
+    out.encoders[encoder].placeholder_rows = index_tensor(indices_where(here, takes_feature));
   }
   out.text_attention.resize(model.decoder.block.attention.size());
   fill_positions(out, places, cp_tokens, here, model, options);
-  fill_text_keys(out, host, places, layout, model, coordinate, options.device);
-  fill_targets(out, host, layout, coordinate, options.device);
-  fill_lasts(out, host, layout, coordinate, options.device);
+  fill_text_keys(out, host, places, layout, model, coordinate);
+  fill_targets(out, host, layout, coordinate);
+  fill_lasts(out, host, layout, coordinate);
 }
 
 void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,

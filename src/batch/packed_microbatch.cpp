@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "batch/packed_microbatch.hpp"
+#include "batch/make_microbatch.hpp"
 
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -41,7 +41,7 @@ class PackedTensors {
   void add(TokenAttention& attention) {
     add(attention.rotary_cosines);
     add(attention.rotary_sines);
-    if (!attention.segments.empty()) add(attention.segments.bounds_on(device_));
+    if (attention.mask.has_segments()) add(attention.mask.bounds_on(device_));
   }
   void add(EncoderPart& part) {
     for (at::Tensor* tensor :
@@ -105,7 +105,7 @@ void place(Microbatch& packed, const at::Tensor& block) {
 
 bool attend_alike(const std::vector<TokenAttention>& a, const std::vector<TokenAttention>& b) {
   return std::ranges::equal(a, b, [](const TokenAttention& one, const TokenAttention& other) {
-    return one.segments == other.segments && one.slices.slices() == other.slices.slices();
+    return one.mask == other.mask;
   });
 }
 

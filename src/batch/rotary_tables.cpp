@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "batch/rotary_tables.hpp"
+#include "batch/microbatch_parts.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -78,13 +78,12 @@ RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim,
 
 void fill_rotary_tables(std::vector<TokenAttention>& attention, const BlockSpec& block,
                         const std::vector<TokenPosition>& positions,
-                        const std::vector<int64_t>& lengths, at::ScalarType dtype,
-                        at::Device device) {
+                        const std::vector<int64_t>& lengths, at::ScalarType dtype) {
   for (size_t k = 0; k < block.attention.size(); ++k) {
     const auto [cosines, sines] =
         rotary_tables(block.attention[k].rope, block.heads.dim, positions, lengths);
-    attention[k].rotary_cosines = cosines.to(dtype).to(device);
-    attention[k].rotary_sines = sines.to(dtype).to(device);
+    attention[k].rotary_cosines = cosines.to(dtype);
+    attention[k].rotary_sines = sines.to(dtype);
   }
 }
 

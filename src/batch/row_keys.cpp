@@ -18,21 +18,20 @@ int64_t key_at(uint64_t of_whole, int64_t place) {
 
 /// Of the tokens of `runs`, by their number.
 template <class KeyOf>
-at::Tensor token_keys(const TokenRuns& runs, at::Device device, KeyOf key_of) {
+at::Tensor token_keys(const TokenRuns& runs, KeyOf key_of) {
   Ids keys;
   for (const TokenRange& run : runs)
     for (int64_t token = run.begin; token < run.end; ++token) keys.push_back(key_of(token));
-  return index_tensor(keys, device);
+  return index_tensor(keys);
 }
 
 /// Of a rank's tokens, and, where rows are dealt to tp ranks, of those that these hold together.
 template <class KeyOf>
-RowKeys keys_of_tokens(const TokenLayout& layout, const Coordinate& coordinate, at::Device device,
-                       KeyOf key_of) {
+RowKeys keys_of_tokens(const TokenLayout& layout, const Coordinate& coordinate, KeyOf key_of) {
   RowKeys keys;
-  keys.here = token_keys(layout.held(coordinate.cp, coordinate.tp), device, key_of);
+  keys.here = token_keys(layout.held(coordinate.cp, coordinate.tp), key_of);
   const bool are_dealt = !layout.shares(coordinate.cp).empty();
-  keys.of_cp = are_dealt ? token_keys(layout.owned()[coordinate.cp], device, key_of) : keys.here;
+  keys.of_cp = are_dealt ? token_keys(layout.owned()[coordinate.cp], key_of) : keys.here;
   return keys;
 }
 
@@ -50,15 +49,15 @@ void append_feature_keys(Ids& keys, const TokenRuns& here, const ItemRow& row, i
 }
 
 RowKeys keys_of_features(const ItemRow& row, int64_t merge, const Coordinate& coordinate,
-                         const std::vector<uint64_t>& item_keys, at::Device device) {
+                         const std::vector<uint64_t>& item_keys) {
   const TokenLayout& layout = row.layout();
   Ids here, of_cp;
   append_feature_keys(here, layout.held(coordinate.cp, coordinate.tp), row, merge, item_keys);
   const auto tp = static_cast<int>(layout.shares(coordinate.cp).size());
   for (int t = 0; t < tp; ++t)
     append_feature_keys(of_cp, layout.held(coordinate.cp, t), row, merge, item_keys);
-  RowKeys keys{.here = index_tensor(here, device), .of_cp = {}};
-  keys.of_cp = tp > 0 ? index_tensor(of_cp, device) : keys.here;
+  RowKeys keys{.here = index_tensor(here), .of_cp = {}};
+  keys.of_cp = tp > 0 ? index_tensor(of_cp) : keys.here;
   return keys;
 }
 
@@ -78,10 +77,10 @@ void draw_keys(HostTokens& host, const LoadedMicrobatch& loaded, const Microbatc
 }
 
 void fill_text_keys(Microbatch& out, const HostTokens& host, const TokenPlaces& places,
-                    const TokenLayout& layout, const ModelSpec& model, const Coordinate& coordinate,
-                    at::Device device) {
+                    const TokenLayout& layout, const ModelSpec& model,
+                    const Coordinate& coordinate) {
   if (host.sample_keys.empty() || !model.has_dropout(kDecoder)) return;
-  out.text_keys = keys_of_tokens(layout, coordinate, device, [&](int64_t token) {
+  out.text_keys = keys_of_tokens(layout, coordinate, [&](int64_t token) {
     return key_at(host.sample_keys[word_sample(host.words[token])], places.places[token]);
   });
 }
@@ -93,10 +92,10 @@ void fill_item_keys(EncoderPart& part, const HostTokens& host, const ItemRow& ro
   std::vector<uint64_t> own;
   for (const int64_t item : items) own.push_back(host.item_keys[encoder][item]);
   const Coordinate coordinate = options.replica.coordinate(options.replica.rank, spec.name);
-  part.keys = keys_of_tokens(row.layout(), coordinate, options.device, [&](int64_t token) {
+  part.keys = keys_of_tokens(row.layout(), coordinate, [&](int64_t token) {
     return key_at(own[row.item_of(token)], row.position(token));
   });
-  part.feature_keys = keys_of_features(row, spec.projector.merge, coordinate, own, options.device);
+  part.feature_keys = keys_of_features(row, spec.projector.merge, coordinate, own);
 }
 
 }  // namespace zea::detail

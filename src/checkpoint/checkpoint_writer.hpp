@@ -1,108 +1,126 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving: every rank writes its own 1/N cut of every buffer into a directory with an unfinished
-// name; only when all files are synced, every element is covered exactly once and the manifest is
-// there does it get its final name. The ranks' files are written by threads that do not
-// communicate, so training can go on meanwhile. Frozen values have files of their own, written once
-// and then hard-linked.
+// Writes checkpoints. Each rank writes its 1/N cut of every buffer into a directory with an
+// unfinished name. The directory gets its final name only when all files are synced, every element
+// is covered exactly once and the manifest is there. Threads that do not communicate write the
+// files, so training goes on meanwhile. Frozen values have files of their own, which are written
+// once and then hard-linked.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "checkpoint/shard_save.hpp"
 #include "comm/collectives.hpp"
+#include "core/action_record.hpp"
 #include "io/manifest.hpp"
 #include "io/state_source.hpp"
 #include "parallel/engine.hpp"
 
 namespace zea {
 
-namespace detail {
-struct SaveMemory;
-class CheckpointSave;
-}  // namespace detail
-
 struct CheckpointRequest {
-  std::string directory;  ///< where step-... directories lie; made when it is not there
+  std::string directory;  ///< holds the step-... directories; made when it is not there
   std::string run_id;
   TrainPosition position;
   std::string deck;           ///< resolved TOML
   double rate_limit_mib = 0;  ///< MiB/s per rank; 0: none
-  bool stages = true;         ///< copies ahead in the background, for keep_values()
+  bool stages = true;         ///< copies values in the background before an update needs it
 };
 
-/// What a save was like, over all ranks.
+/// Sums over all ranks, and seconds of the slowest one.
 struct SaveReport {
   std::string path;
   int64_t step = 0;
   bool was_there = false;      ///< complete already: nothing was written
-  double seconds = 0;          ///< that it took to write the files and to make them a checkpoint
-  double stall_seconds = 0;    ///< of these, that training stood still
-  double copy_seconds = 0;     ///< of the stall, copying what an optimizer step was about to change
-  int64_t copied_bytes = 0;    ///< into memory before they were written, of all ranks
-  int64_t staged_bytes = 0;    ///< of these, in the background
-  int64_t bytes = 0;           ///< of all ranks' values that were written
-  int64_t linked_bytes = 0;    ///< of frozen values whose files the last checkpoint has, too
-  int64_t rounded_bytes = 0;   ///< of frozen values whose source was no longer what was read
-  std::string why_not_linked;  ///< and were written anew; empty: that was to be, or all were linked
+  double seconds = 0;          ///< to write the files and to commit them
+  double stall_seconds = 0;    ///< part of `seconds` during which training waited
+  double copy_seconds = 0;     ///< part of `stall_seconds` spent in snapshot_before_update()
+  int64_t copied_bytes = 0;    ///< copied into memory before they were written
+  int64_t staged_bytes = 0;    ///< part of `copied_bytes` that the background copied
+  int64_t bytes = 0;           ///< values written
+  int64_t linked_bytes = 0;    ///< frozen values whose files were linked
+  int64_t rounded_bytes = 0;   ///< frozen values whose source has changed since it was read
+  std::string why_not_linked;  ///< why frozen values were written again; empty: they were not
   double mib_per_second = 0;   ///< of all ranks together, while they wrote
 };
 
-/// Saves of one run, one at a time. All but those that say so are collective over `control`:
-/// host collectives of all ranks, in order of world rank. Frozen values of the engine stay what
-/// they are as long as it lives.
+/// Saves of one run, one at a time. Functions are collective over `control` (host collectives of
+/// all ranks, in order of world rank) unless they say otherwise. The engine's frozen values must
+/// not change while the writer lives.
 class CheckpointWriter {
  public:
   CheckpointWriter(Engine& engine, Collectives& control);
-  /// Gives a save that is not finished up. Not collective.
+  /// Abandons a save that is not finished. Not collective.
   ~CheckpointWriter();
 
-  /// The engine's values were just read from `source`, which outlives the writer: frozen ones are
-  /// written as they are there. If it is a checkpoint of this layout, its files of them are linked
-  /// by the first save, too. Not collective.
+  /// Names the `source` that the engine's values were just read from; it outlives the writer.
+  /// Frozen values are written as they are there. If the source is a checkpoint of this layout, the
+  /// first save already links its frozen files. Not collective.
   void starts_from(const WeightsSource& source);
 
-  /// Begins to write `directory`/step-NNNNNNNN; no other save may be under way. A checkpoint of
-  /// this run, step and position that is already complete is left as it is; any other in its
-  /// place is renamed to step-NNNNNNNN.replaced-K, never deleted. On a failure all ranks throw
-  /// (StorageError for the disk's), what was begun is removed, and earlier checkpoints are
-  /// untouched: here as in advance() and finish().
+  /// Begins to write `directory`/step-NNNNNNNN; no other save may be under way. A complete
+  /// checkpoint of this run, step and position is left as it is; anything else of that name is
+  /// renamed to step-NNNNNNNN.replaced-K, never deleted. On a failure in start(), advance() or
+  /// finish() all ranks throw (StorageError for the disk's), the unfinished directory is removed,
+  /// and earlier checkpoints are untouched.
   void start(const CheckpointRequest& request);
   bool is_under_way() const { return save_ != nullptr; }
-  /// Whether this rank still works for the save in the background. Not collective.
+  /// Returns whether this rank still works for the save in the background. Not collective.
   bool is_writing() const;
-  /// To be called before the shards change while a save is under way: copies what is neither on its
-  /// way to the disk nor copied in the background. Not collective.
-  void keep_values();
-  /// To be called when no rank is_writing() any more: begins to make the ranks' files a checkpoint,
-  /// in the background. False where that was done before: finish() waits for nothing then.
+  /// Copies the values that are neither written nor copied yet. The caller must call it before it
+  /// changes them. Not collective.
+  void snapshot_before_update();
+  /// Begins to commit the ranks' files in the background; no rank may be writing any more. Returns
+  /// false if that was done before: then finish() does not wait.
   bool advance();
-  /// Waits until all ranks' files are a checkpoint.
+  /// Waits until the files of all ranks are a checkpoint.
   SaveReport finish();
-  /// As the function keep_newest(), but files are deleted in the background, which a disk may take
-  /// long for: until the next call, start(), finish_removal() or destructor.
+  /// Does what the function keep_newest() does, but deletes files in the background, until the next
+  /// call, start(), finish_removal() or destructor.
   void keep_newest(const std::string& directory, int64_t keep);
   void finish_removal();
-  /// Why what earlier calls should have removed is still there, or a part of it, which looks like
-  /// no checkpoint. Empty on the other ranks, and where it was said. Not collective.
-  std::string removal_fault();
+  /// Returns, on the root and once, why a checkpoint that should be gone is still there, whole or
+  /// in part; empty: none is. Not collective.
+  std::string take_removal_fault();
 
  private:
+  struct Save;
+
   void wait_for_removal();
+  bool is_there_already();
+  void make_directory_for(const std::vector<detail::OwnPiece>& pieces);
+  void start_shard(std::vector<detail::OwnPiece> pieces);
+  void begin_commit();
+  Manifest own_part();
+  void commit(const Save& save, const std::vector<std::string>& parts) const;
+  void remove_unfinished() noexcept;
+  SaveReport report();
+  ActionRecord& record() const { return engine_.mesh().record(); }
 
   Engine& engine_;
   Collectives& control_;
   std::atomic<int64_t> removed_files_ = 0;
   std::future<void> removal_;  ///< on the root
   std::string removal_fault_;
-  std::unique_ptr<detail::SaveMemory> memory_;  ///< outlives each save
-  std::unique_ptr<detail::CheckpointSave> save_;
+  detail::SaveMemory memory_;  ///< outlives each save
+  std::unique_ptr<Save> save_;
 };
 
-/// Start and finish in one.
+/// Starts and finishes a save; returns its path.
 std::string write_checkpoint(Engine& engine, Collectives& control,
                              const CheckpointRequest& request);
+
+namespace detail {
+
+/// Waits until `is_done`. As long as `count` changes, the record moves: slow is not stuck.
+void wait_while_slow(ActionRecord& record, const std::function<bool()>& is_done,
+                     const std::function<int64_t()>& count);
+
+}  // namespace detail
 
 }  // namespace zea

@@ -10,7 +10,7 @@
 
 #include <ATen/ATen.h>
 
-#include "checkpoint/frozen_origin.hpp"
+#include "checkpoint/frozen_values.hpp"
 #include "parallel/engine.hpp"
 #include "schedule/plan.hpp"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/frozen_origin.hpp"
+#include "checkpoint/frozen_values.hpp"
 #include "checkpoint/held_boxes.hpp"
 #include "comm/agree.hpp"
 #include "core/error.hpp"

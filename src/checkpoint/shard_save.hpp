@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank's part of a save, written by threads of its own straight from the live shards while
 // training goes on with forward and backward. Another thread copies from the far end, so that
-// keep_values(), before training changes the shards, finds little left to copy. They take what
-// training leaves of the processor; who waits for them helps. None of them communicates.
+// snapshot_before_update(), before training changes the shards, finds little left to copy. They
+// take what training leaves of the processor; who waits for them helps. None of them communicates.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "checkpoint/frozen_shard.hpp"
+#include "checkpoint/frozen_values.hpp"
 #include "checkpoint/value_snapshot.hpp"
 #include "io/manifest.hpp"
 #include "io/shard_file.hpp"
@@ -62,7 +62,7 @@ class ShardSave {
   /// Whether the threads have ended, well or not.
   bool is_done() const { return done_; }
   /// To be called before the live shards change: copies what is neither written nor copied yet.
-  void keep_values() { snapshot_.keep(); }
+  void snapshot_before_update() { snapshot_.keep(); }
   /// Writes along with the threads, as one that training waits for, until nothing is left to begin;
   /// calls `moved` when it got on. A save with a rate limit is not helped.
   void help(const std::function<void()>& moved);

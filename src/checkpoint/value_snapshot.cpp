@@ -2,13 +2,19 @@
 #include "checkpoint/value_snapshot.hpp"
 
 #include <ATen/Parallel.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
-#include "checkpoint/streamed_copy.hpp"
 #include "core/error.hpp"
+#include "parallel/slots.hpp"
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 namespace zea::detail {
 namespace {
@@ -28,7 +34,75 @@ int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
+at::Tensor pinned_block() {
+  return at::empty({DeviceReads::kBlockBytes},
+                   at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+}
+
+/// Copies memory that is not read again soon. Other threads that synchronize with the caller see
+/// the copy. On x86-64 stores pass the caches, so that memory is not read before it is overwritten
+/// and training's values stay cached; SSE2 is enough, as memory is the limit.
+#ifdef __SSE2__
+constexpr int64_t kLineBytes = 64;
+
+/// `target` starts at a line.
+void copy_line(char* target, const char* source) {
+  const auto* from = reinterpret_cast<const __m128i*>(source);
+  auto* to = reinterpret_cast<__m128i*>(target);
+  const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
+  const __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+  _mm_stream_si128(to, a);
+  _mm_stream_si128(to + 1, b);
+  _mm_stream_si128(to + 2, c);
+  _mm_stream_si128(to + 3, d);
+}
+
+void copy_streamed(char* target, const char* source, int64_t bytes) {
+  const auto past_line = static_cast<int64_t>(reinterpret_cast<uintptr_t>(target) % kLineBytes);
+  const int64_t head = std::min(bytes, (kLineBytes - past_line) % kLineBytes);
+  std::memcpy(target, source, static_cast<size_t>(head));
+  int64_t done = head;
+  for (; done + kLineBytes <= bytes; done += kLineBytes) copy_line(target + done, source + done);
+  std::memcpy(target + done, source + done, static_cast<size_t>(bytes - done));
+  _mm_sfence();  // stores past the caches are ordered by nothing else
+}
+
+#else
+void copy_streamed(char* target, const char* source, int64_t bytes) {
+  std::memcpy(target, source, static_cast<size_t>(bytes));
+}
+#endif
+
 }  // namespace
+
+DeviceReads::DeviceReads(at::Device device)
+    : stream_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)),
+      blocks_{Block{pinned_block(), c10::Event(device.type())},
+              Block{pinned_block(), c10::Event(device.type())}} {
+  c10::Event given(device.type());
+  given.record(current_stream(device));
+  given.block(stream_);
+}
+
+void DeviceReads::read(const at::Tensor& values, int64_t first, int64_t count, char* target) {
+  const std::lock_guard lock(mutex_);
+  const c10::StreamGuard guard(stream_);
+  const at::Tensor bytes = values.view(at::kByte);
+  const auto size_at = [&](int64_t begin) { return std::min(kBlockBytes, count - begin); };
+  const auto fill_from = [&](int64_t begin) {
+    Block& block = blocks_[begin / kBlockBytes % 2];
+    const at::Tensor from = bytes.narrow(0, first + begin, size_at(begin));
+    block.bytes.narrow(0, 0, from.numel()).copy_(from, /*non_blocking=*/true);
+    block.filled.record(stream_);
+  };
+  if (count > 0) fill_from(0);
+  for (int64_t begin = 0; begin < count; begin += kBlockBytes) {
+    if (begin + kBlockBytes < count) fill_from(begin + kBlockBytes);
+    Block& block = blocks_[begin / kBlockBytes % 2];
+    block.filled.synchronize();
+    std::memcpy(target + begin, block.bytes.const_data_ptr(), static_cast<size_t>(size_at(begin)));
+  }
+}
 
 /// While something is under way that others wait for: a change of state, undone on leaving.
 class ValueSnapshot::Busy {

@@ -6,6 +6,10 @@
 // for the first time costs more than copying.
 #pragma once
 
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -13,11 +17,34 @@
 #include <set>
 #include <vector>
 
-#include "checkpoint/device_reads.hpp"
 #include "checkpoint/held_boxes.hpp"
 #include "files/page_memory.hpp"
 
 namespace zea::detail {
+
+/// Copies device memory on a stream of its own, so that the device computes meanwhile, through two
+/// blocks of pinned memory: one is filled while the other is emptied.
+class DeviceReads {
+ public:
+  /// Of what this thread's stream of the device was given so far: later work is not waited for.
+  explicit DeviceReads(at::Device device);
+
+  /// Copies `count` bytes of contiguous `values` from `first` on to `target`; returns when they are
+  /// there. By any thread; nothing may change these bytes meanwhile.
+  void read(const at::Tensor& values, int64_t first, int64_t count, char* target);
+
+  static constexpr int64_t kBlockBytes = int64_t{4} << 20;
+
+ private:
+  struct Block {
+    at::Tensor bytes;
+    c10::Event filled;
+  };
+
+  std::mutex mutex_;  ///< of what follows
+  c10::Stream stream_;
+  std::array<Block, 2> blocks_;
+};
 
 class ValueSnapshot {
  public:

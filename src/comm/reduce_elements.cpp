@@ -6,8 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "core/dtype.hpp"
 #include "core/error.hpp"
-#include "core/float16.hpp"
 
 namespace zea {
 namespace {

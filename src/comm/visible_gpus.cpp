@@ -9,7 +9,7 @@
 
 #include "comm/gathered_texts.hpp"
 #include "comm/world.hpp"
-#include "core/host_name.hpp"
+#include "core/system.hpp"
 
 namespace zea {
 namespace {

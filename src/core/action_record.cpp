@@ -4,17 +4,94 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <iterator>
 #include <new>
 
 #include "core/error.hpp"
-#include "core/record_memory.hpp"
 
 namespace zea {
+
+// The layout of a record in memory. All members are lock-free atomics, so that a reader in another
+// process sees whole words, and zeroed memory is an empty record.
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr int kOpenActions = 8;
+constexpr int kGroups = 128;
+constexpr int kPeers = 16;
+
+/// Text in words; longer text is truncated.
+template <int Words>
+struct RecordedText {
+  std::array<std::atomic<uint64_t>, Words> words;
+
+  void write(std::string_view text);
+  std::string read() const;
+};
+
+/// A line whose version is odd is being written.
+struct RecordedLine {
+  std::atomic<uint64_t> version;
+  std::atomic<int64_t> begin, end;
+  RecordedText<14> name;
+};
+
+struct RecordedGroup {
+  std::atomic<int64_t> calls;
+  RecordedText<10> name;
+};
+
+/// The call and the ranks that a rank waits for.
+struct RecordedAwaited {
+  std::atomic<int64_t> in_group;  ///< 1 + the group; 0: for nothing
+  std::atomic<int64_t> for_call, num_peers;
+  std::array<std::atomic<int32_t>, kPeers> peers;
+
+  void write(const ActionRecord::Call& call, const AwaitedPeers& awaited);
+  void clear() { in_group.store(0, std::memory_order_release); }
+};
+
+struct ActionRecord::Memory {
+  std::atomic<int64_t> process, left, step, moves, moved_at, heartbeat;
+  std::atomic<int64_t> depth;  ///< of open actions; may exceed kOpenActions
+  std::atomic<int64_t> num_actions, num_calls, num_groups;
+  RecordedAwaited host_awaits, device_awaits;
+  std::array<RecordedLine, kOpenActions> open;
+  RecordedLine on_device;  ///< the call of device_awaits; without a name: none
+  std::array<RecordedLine, kRecordedActions> actions, calls;
+  std::array<RecordedGroup, kGroups> groups;
+};
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free &&
+              std::atomic<int32_t>::is_always_lock_free);
+
+template <int Words>
+void RecordedText<Words>::write(std::string_view text) {
+  char bytes[Words * sizeof(uint64_t)] = {};
+  std::memcpy(bytes, text.data(), std::min(text.size(), sizeof bytes - 1));
+  for (int i = 0; i < Words; ++i) {
+    uint64_t word;
+    std::memcpy(&word, bytes + i * sizeof word, sizeof word);
+    words[i].store(word, kRelaxed);
+    if (bytes[(i + 1) * sizeof word - 1] == '\0') break;  // the text ends here
+  }
+}
+
+template <int Words>
+std::string RecordedText<Words>::read() const {
+  char bytes[Words * sizeof(uint64_t)];
+  for (int i = 0; i < Words; ++i) {
+    const uint64_t word = words[i].load(kRelaxed);
+    std::memcpy(bytes + i * sizeof word, &word, sizeof word);
+  }
+  return {bytes, strnlen(bytes, sizeof bytes)};
+}
+
 namespace {
 
+constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 
 void write_line(RecordedLine& line, std::string_view name, int64_t begin, int64_t end) {
@@ -27,24 +104,36 @@ void write_line(RecordedLine& line, std::string_view name, int64_t begin, int64_
   line.version.store(version + 2, kRelease);
 }
 
+/// A writer that was stopped in the middle of a line never completes it.
+constexpr int kTries = 100;
+
+/// Reads a line into `span`; returns false where a writer is in the middle of it.
+bool read_line(const RecordedLine& line, RecordedSpan& span) {
+  for (int i = 0; i < kTries; ++i) {
+    const uint64_t before = line.version.load(kAcquire);
+    span = {line.name.read(), line.begin.load(kRelaxed), line.end.load(kRelaxed)};
+    std::atomic_thread_fence(kAcquire);
+    if (before % 2 == 0 && line.version.load(kRelaxed) == before) return true;
+  }
+  return false;
+}
+
+using Ring = std::array<RecordedLine, kRecordedActions>;
+
+std::vector<RecordedSpan> read_ring(const Ring& ring, int64_t written) {
+  std::vector<RecordedSpan> spans;
+  for (int64_t i = std::max<int64_t>(0, written - kRecordedActions); i < written; ++i)
+    if (RecordedSpan span; read_line(ring[i % kRecordedActions], span))
+      spans.push_back(std::move(span));
+  return spans;
+}
+
 }  // namespace
 
 int64_t clock_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-template <int Words>
-void RecordedText<Words>::write(std::string_view text) {
-  char bytes[Words * sizeof(uint64_t)] = {};
-  std::memcpy(bytes, text.data(), std::min(text.size(), sizeof bytes - 1));
-  for (int i = 0; i < Words; ++i) {
-    uint64_t word;
-    std::memcpy(&word, bytes + i * sizeof word, sizeof word);
-    words[i].store(word, kRelaxed);
-    if (bytes[(i + 1) * sizeof word - 1] == '\0') break;  // the text ends here
-  }
 }
 
 void RecordedAwaited::write(const ActionRecord::Call& call, const AwaitedPeers& awaited) {
@@ -148,8 +237,8 @@ void ActionRecord::leave_to_device(Call call, AwaitedPeers peers, HasEnded has_e
   const std::lock_guard lock(device_mutex_);
   std::deque<DeviceCall>& of_group = device_calls_[call.group];
   of_group.push_back({std::move(call), std::move(peers), std::move(has_ended)});
-  // Nobody else may ever look. Each of a group ends after those before it, so this asks but once
-  // more than calls have ended.
+  // Perhaps nobody else ever calls look_at_device(). The calls of a group end in order, so this
+  // asks only one call more than have ended.
   end_device_calls(of_group);
   tell_device_wait();
 }
@@ -182,7 +271,7 @@ void ActionRecord::end_device_calls(std::deque<DeviceCall>& of_group) {
   }
 }
 
-/// What a device stands at is what it was given first.
+/// Records the call that the device received first as the one that it waits for.
 void ActionRecord::tell_device_wait() {
   const DeviceCall* first = nullptr;
   for (const auto& [group, calls] : device_calls_)
@@ -240,7 +329,66 @@ void ActionRecord::keep(TraceSpan&& span) {
   if (is_tracing_) trace_.push_back(std::move(span));
 }
 
-template struct RecordedText<14>;
-template struct RecordedText<10>;
+/// A friend of ActionRecord, which sees the type of its memory.
+struct RankStateReader {
+  using Memory = ActionRecord::Memory;
+
+  static const Memory& memory(const std::byte* bytes) {
+    return *reinterpret_cast<const Memory*>(bytes);
+  }
+
+  static std::optional<RecordedWait> read(const Memory& memory, const RecordedAwaited& awaits) {
+    const int64_t group = awaits.in_group.load(kAcquire) - 1;
+    if (group < 0 || group >= kGroups) return std::nullopt;
+    RecordedWait wait{memory.groups[group].name.read(), awaits.for_call.load(kRelaxed), {}};
+    const int64_t peers = std::min<int64_t>(awaits.num_peers.load(kRelaxed), kPeers);
+    for (int64_t i = 0; i < peers; ++i) wait.peers.push_back(awaits.peers[i].load(kRelaxed));
+    return wait;
+  }
+
+  /// A host that waits for nobody may wait for its device.
+  static std::optional<RecordedWait> waits(const Memory& memory) {
+    const std::optional<RecordedWait> host = read(memory, memory.host_awaits);
+    return host ? host : read(memory, memory.device_awaits);
+  }
+
+  static std::optional<RecordedSpan> on_device(const Memory& memory) {
+    RecordedSpan span;
+    if (!read_line(memory.on_device, span) || span.name.empty()) return std::nullopt;
+    return span;
+  }
+
+  static RankState read(const Memory& memory) {
+    RankState state{.process = memory.process.load(kRelaxed),
+                    .has_left = memory.left.load(kRelaxed) != 0,
+                    .step = memory.step.load(kRelaxed),
+                    .moves = memory.moves.load(kRelaxed),
+                    .moved_at = memory.moved_at.load(kRelaxed),
+                    .heartbeat = memory.heartbeat.load(kRelaxed),
+                    .actions = read_ring(memory.actions, memory.num_actions.load(kAcquire)),
+                    .calls = read_ring(memory.calls, memory.num_calls.load(kAcquire)),
+                    .waits = waits(memory),
+                    .on_device = on_device(memory)};
+    const int64_t depth = std::min<int64_t>(memory.depth.load(kAcquire), kOpenActions);
+    for (int64_t i = 0; i < depth; ++i)
+      if (RecordedSpan span; read_line(memory.open[i], span)) state.open.push_back(std::move(span));
+    const int64_t groups = std::min<int64_t>(memory.num_groups.load(kAcquire), kGroups);
+    for (int64_t g = 0; g < groups; ++g)
+      state.calls_of_group[memory.groups[g].name.read()] = memory.groups[g].calls.load(kRelaxed);
+    return state;
+  }
+};
+
+RankState read_rank_state(const std::byte* memory) {
+  return RankStateReader::read(RankStateReader::memory(memory));
+}
+
+int64_t read_moves(const std::byte* memory) {
+  return RankStateReader::memory(memory).moves.load(kRelaxed);
+}
+
+int64_t read_heartbeat(const std::byte* memory) {
+  return RankStateReader::memory(memory).heartbeat.load(kRelaxed);
+}
 
 }  // namespace zea

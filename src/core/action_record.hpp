@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank is doing and did last: its latest actions and communications with their times, in a
-// piece of memory that a watchdog, or another process that maps it, may read at any moment, however
-// this rank hangs. Written by one thread at a time, but where any may; nothing here waits for
-// anything. What the host has left to a device stands in it until the device has done it.
+// The latest actions and communications of a rank with their times, in memory that a watchdog, or
+// another process that maps it, may read at any moment, even while this rank hangs. One thread at a
+// time writes, except where a comment allows any thread; nothing here blocks. A call that the host
+// has launched on a device stays in the record until the device has completed it.
 #pragma once
 
 #include <atomic>
@@ -13,42 +13,44 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace zea {
 
-/// How many actions, and how many communications, a record remembers.
+/// Actions, and likewise communications, that a record remembers.
 inline constexpr int kRecordedActions = 64;
 
-/// Nanoseconds of a clock that nobody sets and that processes of a node share.
+/// Returns nanoseconds of a monotonic clock that the processes of a node share.
 int64_t clock_nanoseconds();
 
 enum class TraceRow { Action, Communication, Wait };
 
-/// Something that lasted, by clock_nanoseconds().
+/// An interval in clock_nanoseconds().
 struct TraceSpan {
   TraceRow row;
   std::string name;
   int64_t begin = 0, end = 0;
 };
 
-/// A rank that somebody else must hear from before a wait ends.
+/// The ranks that must act before a wait ends.
 struct AwaitedPeers {
-  std::vector<int> world_ranks;  ///< empty: whoever of the group has not made the same call
+  std::vector<int> world_ranks;  ///< empty: each rank of the group that has not made the same call
 };
 
 class ActionRecord {
  public:
-  /// Of the memory that a record needs, which must be zeroed and outlives it; null: its own.
+  /// Returns the bytes of the memory that a record needs.
   static size_t memory_bytes();
+  /// `memory` must be zeroed and outlive the record; null: the record allocates its own.
   explicit ActionRecord(std::byte* memory = nullptr);
   ActionRecord(const ActionRecord&) = delete;
   ActionRecord& operator=(const ActionRecord&) = delete;
   ~ActionRecord();
 
-  /// An action for as long as this lives; actions within actions are part of them.
+  /// Records an action for its own lifetime; actions may nest.
   class Action {
    public:
     Action(ActionRecord& record, std::string_view name);
@@ -69,7 +71,8 @@ class ActionRecord {
     TraceSpan span{TraceRow::Communication, {}, 0, 0};
   };
 
-  /// Waiting for a communication, or starting it (which may wait, too), for as long as this lives.
+  /// Records, for its own lifetime, a wait for a communication or the start of one (which may
+  /// block, too).
   class Wait {
    public:
     Wait(ActionRecord& record, const Call& call, const AwaitedPeers& peers,
@@ -84,32 +87,32 @@ class ActionRecord {
   };
 
   void begin_step(int64_t step);
-  /// A group of ranks whose calls are numbered; -1 where there are too many of them to be counted.
+  /// Adds a group of ranks whose calls are numbered; returns -1 where there are too many groups.
   int add_group(std::string_view name);
   Call begin_call(int group, std::string_view what);
   void end_call(Call& call);
-  /// Whether a call has ended on the device, the calls of its group before it having ended; throws
-  /// what became of it. Asked by one thread at a time.
+  /// Returns whether a call has ended on the device, given that the earlier calls of its group
+  /// have; throws where it failed. Called by one thread at a time.
   using HasEnded = std::function<bool()>;
-  /// The host goes on while its device has yet to: the call ends when that says so. Throws as
-  /// look_at_device() does.
+  /// The host goes on before its device has completed the call, which ends when `has_ended` returns
+  /// true. Throws as look_at_device() does.
   void leave_to_device(Call call, AwaitedPeers peers, HasEnded has_ended);
-  /// Ends the calls that the device has ended. Any thread may call this. Throws CommError, with the
-  /// name of a call, where one ends no more.
+  /// Ends the calls that the device has completed. Any thread may call this. Throws CommError with
+  /// the name of the call where one failed.
   void look_at_device();
-  /// The communicator of a group goes, and with it what was left to the device.
+  /// Forgets the calls that a group, whose communicator is being freed, left to the device.
   void forget_device_calls(int group);
-  /// Something went on within an action that takes long. Any thread may call this.
+  /// Records progress within a long action. Any thread may call this.
   void moved();
-  /// The rank's threads run. Any thread may call this, too.
+  /// Records a heartbeat. Any thread may call this.
   void beat();
-  /// This rank is done with the loop: nothing may be expected of it any more.
+  /// Records that this rank has left the training loop, so that nothing more is expected of it.
   void leave();
 
-  /// What this rank has spent waiting for communication since the record was made.
+  /// Returns the seconds that this rank has waited for communication since construction.
   double wait_seconds() const { return 1e-9 * static_cast<double>(waited_); }
 
-  /// From now on spans are kept, until they are taken.
+  /// Keeps all spans until take_trace().
   void start_trace();
   std::vector<TraceSpan> take_trace();
 
@@ -117,7 +120,7 @@ class ActionRecord {
   struct Memory;
   friend struct RankStateReader;
 
-  /// What was left to the device; a group's are in the order of their calls.
+  /// A call left to the device; a group's calls are in order.
   struct DeviceCall {
     Call call;
     AwaitedPeers peers;
@@ -138,9 +141,44 @@ class ActionRecord {
   int64_t waited_ = 0;
   std::atomic<bool> is_tracing_ = false;
   std::vector<TraceSpan> trace_;
-  std::mutex device_mutex_;  ///< of what follows
+  std::mutex device_mutex_;  ///< guards the members below
   DeviceCalls device_calls_;
   std::vector<TraceSpan> device_trace_;
 };
+
+// The record as a watchdog reads it: plain values, taken while the rank goes on or hangs.
+
+/// An action or a communication; times by clock_nanoseconds().
+struct RecordedSpan {
+  std::string name;
+  int64_t begin = 0;
+  int64_t end = 0;  ///< 0: it has not ended
+};
+
+struct RecordedWait {
+  std::string group;
+  int64_t call = 0;        ///< its number in the group
+  std::vector<int> peers;  ///< world ranks; empty: each that has not made the call
+};
+
+struct RankState {
+  int64_t process = 0;
+  bool has_left = false;
+  int64_t step = 0;
+  int64_t moves = 0;                    ///< counts actions and calls that began or ended
+  int64_t moved_at = 0;                 ///< when the last of them did
+  int64_t heartbeat = 0;                ///< when its threads last ran
+  std::vector<RecordedSpan> open = {};  ///< outermost first
+  std::vector<RecordedSpan> actions;    ///< completed ones, oldest first
+  std::vector<RecordedSpan> calls;      ///< oldest first
+  std::map<std::string, int64_t> calls_of_group = {};
+  std::optional<RecordedWait> waits;
+  std::optional<RecordedSpan> on_device;  ///< the first call that its device has not completed
+};
+
+RankState read_rank_state(const std::byte* memory);
+/// RankState::moves alone.
+int64_t read_moves(const std::byte* memory);
+int64_t read_heartbeat(const std::byte* memory);
 
 }  // namespace zea

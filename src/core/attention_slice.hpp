@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention is taken apart into: the plan cuts rows into slices, kernels compute them.
+// Slices of attention: the plan cuts rows into slices, kernels compute them.
 #pragma once
 
 #include <cmath>
@@ -7,11 +7,12 @@
 
 namespace zea {
 
-/// Which keys of a slice its queries see: all; or, where there are as many keys as queries, the
-/// i-th query the first i + 1 of them, or (what a window begins with) all but the first i.
+/// The keys of a slice that its queries see: all of them; or, in a slice of as many keys as
+/// queries, query i sees the first i + 1 keys (causal), or all but the first i (the start of a
+/// window).
 enum class SliceMask : uint8_t { None, Causal, AntiCausal };
 
-/// Queries [query, query + queries) and keys [key, key + keys), positions among the tokens at hand.
+/// Queries [query, query + queries) and keys [key, key + keys), counted in tokens.
 struct AttentionSlice {
   int64_t query, queries;
   int64_t key, keys;
@@ -20,10 +21,10 @@ struct AttentionSlice {
   bool operator==(const AttentionSlice&) const = default;
 };
 
-/// What becomes of the product of a query and a key before the softmax.
+/// The scaling of attention scores before the softmax.
 struct ScoreSpec {
-  double scale = 0;    ///< that it is multiplied by; 0: 1 / sqrt(head_dim)
-  double softcap = 0;  ///< c: then c tanh(score / c) (arXiv:2408.00118); 0: it stays as it is
+  double scale = 0;    ///< factor of q.k; 0: 1 / sqrt(head_dim)
+  double softcap = 0;  ///< c: c tanh(score / c) (arXiv:2408.00118); 0: none
 
   double scale_of(int64_t head_dim) const {
     return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(head_dim));

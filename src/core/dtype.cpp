@@ -7,9 +7,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "core/dtype_spelling.hpp"
 #include "core/error.hpp"
-#include "core/float16.hpp"
 
 namespace zea {
 namespace {
@@ -35,7 +33,7 @@ const Entry& entry(DType dtype) {
   throw InternalError("unknown dtype");
 }
 
-// Tags that say what 16 bits are.
+// Tags for the two types of 16 bits.
 struct Half {
   uint16_t bits;
 };
@@ -43,8 +41,7 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-/// To float by rounding to odd, so that rounding again to a narrower type gives the nearest even of
-/// the double.
+/// Rounds to odd, so that rounding again to a narrower type gives the nearest even of the double.
 float round_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   if (!std::isfinite(nearest) || static_cast<double>(nearest) == value) return nearest;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The errors zea throws, one type per documented exit code. A message says what was found, what is
-// allowed, where, and what to do. Nothing below main prints or exits; the rank is added once, at
-// the top.
+// The errors that zea throws, one type per documented exit code. A message says what was found,
+// what is allowed, where, and what to do. Nothing below main prints or exits; main adds the rank.
 #pragma once
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace zea {
 
@@ -23,7 +23,7 @@ enum class ExitCode : int {
   Requeue = 75,       ///< stopped on purpose after a checkpoint: start me again
 };
 
-/// Base of every error that the world or the user can cause.
+/// Base of every error that the environment or the user can cause.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -63,10 +63,10 @@ struct StorageError : Error {
   explicit StorageError(const std::string& message) : Error(ExitCode::Storage, message) {}
 };
 
-/// Throws the type that belongs to an exit code, so that a caller can catch it as any other.
+/// Throws the type that belongs to an exit code.
 [[noreturn]] void throw_error(ExitCode code, const std::string& message);
 
-/// A broken invariant of our own code.
+/// A broken invariant of zea itself, thus a bug.
 struct InternalError : std::logic_error {
   using std::logic_error::logic_error;
 };
@@ -79,4 +79,28 @@ struct InternalError : std::logic_error {
                                  ": assertion failed: " #condition);                      \
   } while (false)
 
+namespace detail {
+
+/// Collects the faults of a plan, to be thrown together, and notes on accepted settings without
+/// effect.
+class Faults {
+ public:
+  void add(const std::string& fault) { text_ += (text_.empty() ? "" : "\n") + fault; }
+  void add(const Faults& others) {
+    if (!others.none()) add(others.text_);
+    notes_.insert(notes_.end(), others.notes_.begin(), others.notes_.end());
+  }
+  bool none() const { return text_.empty(); }
+  void note(const std::string& note) { notes_.push_back(note); }
+  const std::vector<std::string>& notes() const { return notes_; }
+  void throw_if_any() const {
+    if (!text_.empty()) throw PlanError(text_);
+  }
+
+ private:
+  std::string text_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace detail
 }  // namespace zea

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one algebra of extents: a parameter is a global tensor, and what a rank, a shard file or a
-// weights file holds of it is a box (offset and length per dim). Loading, resharding and
-// consolidating are all intersections of two sets of boxes. Pure values; extents never mention
-// padding.
+// Extents: a parameter is a global tensor, and a rank, a shard file or a weights file holds a box
+// of it (offset and length per dim). Loading, resharding and consolidating intersect two sets of
+// boxes. Extents are plain values and never include padding.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,7 @@ namespace zea {
 
 using Shape = std::vector<int64_t>;
 
-/// Number of elements; 1 for a scalar shape.
+/// Returns the number of elements; 1 for a scalar shape.
 int64_t num_elements(const Shape& shape);
 
 /// A box of a tensor: `offset[d] <= index[d] < offset[d] + length[d]`.
@@ -25,33 +24,30 @@ struct Extent {
   bool empty() const { return elements() == 0; }
 };
 
-/// The box that is all of a tensor.
+/// Returns the box of a whole tensor.
 Extent whole(const Shape& shape);
 
-/// The common part of two boxes of one tensor; empty when they do not meet.
+/// Returns the intersection of two boxes of one tensor, which may be empty.
 Extent intersect(const Extent& a, const Extent& b);
 
-/// A shape, or a box, of which every `block` elements of the last dim are one; they must be whole.
+/// Divides the last dim of a shape, or of a box, by `block`, which must divide it.
 Shape in_blocks(Shape shape, int64_t block);
 Extent in_blocks(Extent box, int64_t block);
 
-/// The row-major element range [begin, end) of `shape` as boxes in ascending order: at most 2d-1 of
-/// them.
+/// Returns the row-major elements [begin, end) of `shape` as at most 2d-1 boxes in ascending order.
 std::vector<Extent> boxes_of_range(const Shape& shape, int64_t begin, int64_t end);
-/// The same of the packed elements of a box, as boxes of its tensor.
+/// Likewise for the packed elements of `box`; returns boxes of its tensor.
 std::vector<Extent> boxes_inside(const Extent& box, int64_t begin, int64_t end);
 
-/// Row-major position, inside the packed elements of box `outer`, of the first element of box
-/// `inner`, and the contiguous runs that copy `inner` between two packed boxes that both contain
-/// it.
+/// A contiguous copy between two packed boxes: its first element in each, and its length.
 struct CopyRun {
   int64_t source_element;
   int64_t target_element;
   int64_t elements;
 };
 
-/// Runs that copy `part` (contained in both) from the packed box `source` to the packed box
-/// `target`.
+/// Returns the runs that copy `part`, which both boxes contain, from the packed box `source` to the
+/// packed box `target`.
 std::vector<CopyRun> copy_runs(const Extent& part, const Extent& source, const Extent& target);
 
 }  // namespace zea

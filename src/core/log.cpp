@@ -15,13 +15,13 @@
 #include <string>
 #include <string_view>
 
-#include "core/descriptor.hpp"
-#include "core/printable.hpp"
+#include "core/system.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {
 
-/// Appends lines to a file. spdlog's own sink would follow a symbolic link.
+/// Appends lines to a file; unlike spdlog's own sink, it follows no symbolic link.
 class FileSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit FileSink(const std::string& path) : file_(open_for_writing(path, O_APPEND)) {}
@@ -42,7 +42,7 @@ class FileSink : public spdlog::sinks::base_sink<std::mutex> {
   Descriptor file_;
 };
 
-/// Whether the process that started this one writes to a terminal.
+/// Returns whether the process that started this one writes to a terminal.
 bool has_launcher_a_terminal() {
   const std::filesystem::path output = "/proc/" + std::to_string(getppid()) + "/fd/1";
   std::error_code unreadable;
@@ -50,8 +50,8 @@ bool has_launcher_a_terminal() {
   return target.starts_with("/dev/pts/") || target.starts_with("/dev/tty");
 }
 
-/// Whether the terminal can overwrite a line. Open MPI gives ranks a terminal even where mpirun's
-/// own output goes to a file.
+/// Returns whether the terminal can overwrite a line. Open MPI gives ranks a terminal even where
+/// mpirun's own output goes to a file.
 bool can_overwrite_lines() {
   const char* kind = std::getenv("TERM");
   if (!isatty(STDOUT_FILENO) || (kind && std::string_view(kind) == "dumb")) return false;
@@ -62,7 +62,7 @@ bool can_overwrite_lines() {
 
 struct Log::Sinks {
   std::shared_ptr<spdlog::logger> terminal, file;
-  bool live = false;  ///< a live line stands on the terminal
+  bool live = false;  ///< the terminal shows a live line
 };
 
 Log::Log(bool speaks, const std::string& file) : sinks_(std::make_unique<Sinks>()) {

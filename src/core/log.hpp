@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run says to people: lines on the terminal and in log.txt, and one live line that is
-// rewritten in place on a terminal. Only the root rank's log speaks; the others' swallow
-// everything.
+// The log of a run: lines on the terminal and in log.txt, and one live line that a terminal
+// overwrites in place. Only the root rank's log writes; the logs of other ranks discard everything.
 #pragma once
 
 #include <memory>
@@ -11,15 +10,15 @@ namespace zea {
 
 class Log {
  public:
-  /// Speaks when `speaks`; appends to `file` unless it is empty.
+  /// Writes only if `speaks`; appends to `file` unless its name is empty.
   Log(bool speaks, const std::string& file);
   ~Log();
   Log(Log&&) noexcept;
 
   void info(const std::string& line);
   void warn(const std::string& line);
-  /// Progress: on a terminal one line that the next one replaces; elsewhere a plain line.
-  /// In the file always.
+  /// Reports progress: on a terminal, the next line replaces this one unless it is the `last`;
+  /// elsewhere, and in the file, it is a line like others.
   void progress(const std::string& line, bool last);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers drawn by counting: a pure function of what they are drawn for, so that every rank, every
-// layout and a resumed run draw the same.
+// Counter-based random numbers: a number depends only on its seed and its index, so every rank,
+// every layout and a resumed run draw the same.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace zea {
 
-/// By which SplitMix64 counts.
+/// The increment of SplitMix64.
 inline constexpr uint64_t kGoldenGamma = 0x9e3779b97f4a7c15u;
 
-/// Bijective mixing of 64 bits: a step of SplitMix64 (Steele, Lea, Flood 2014).
+/// Mixes 64 bits bijectively: a step of SplitMix64 (Steele, Lea, Flood 2014).
 constexpr uint64_t mixed(uint64_t x) {
   x += kGoldenGamma;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -19,7 +19,7 @@ constexpr uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Of a name: a stream of its own for each parameter.
+/// Returns the key of a random stream for a name, such as that of a parameter.
 constexpr uint64_t mixed_name(uint64_t seed, const std::string& name) {
   uint64_t key = mixed(seed);
   for (const char letter : name) key = mixed(key ^ static_cast<unsigned char>(letter));

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "core/error.hpp"
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "files/durable_file.hpp"
 #include "h5/h5.hpp"
 #include "io/manifest.hpp"

@@ -57,7 +57,8 @@ ItemShape shape_of(const Item& item, const EncoderSpec& encoder, bool is_alone) 
                     " encoder makes as many features as they ask for; pack the data set with them");
   const ImageSize size{item.height, item.width};
   if (item.frames > 0) return encoder.video_shape(size, item.frames, item.rate);
-  if (!is_clip && !is_alone && encoder.patches().fits_alone) return encoder.padded_shape();
+  const auto* fitted = is_clip ? nullptr : encoder.patches().as<FittedTiles>();
+  if (fitted && fitted->fits_alone && !is_alone) return encoder.padded_shape();
   if (!is_clip) return encoder.item_shape(size);
   const ItemShape shape = encoder.clip_shape(mel_columns(item.samples, item.rate));
   if (shape.features == 0)

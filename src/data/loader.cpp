@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/parallel_for.hpp"
+#include "core/threads.hpp"
 #include "data/decode.hpp"
 
 namespace zea {
@@ -73,9 +73,9 @@ void decode_item(const Item& item, const LoaderOptions& options, float* target) 
   const int64_t max_pixels = decoding.image.max_pixels;
   const Image image = varies ? decode_sized(item, max_pixels) : decode_image(item, max_pixels);
   if (!varies && decoding.image.crops) return preprocess_image(image, decoding.image, target);
-  if (item.shape.is_fitted && item.shape.grid().tiles() == 0)
+  if (item.shape.fitted && item.shape.grid().tiles() == 0)
     preprocess_padded(image, decoding.image, target);
-  else if (item.shape.is_fitted)
+  else if (item.shape.fitted)
     preprocess_fitted(image, decoding.image, item.shape.grid(), target);
   else if (decoding.image.has_crops_beside)
     preprocess_crops(image, decoding.image, item.shape.grid(), target);
@@ -218,18 +218,19 @@ ItemDecoding decoding_of(const EncoderSpec& encoder) {
                 AudioOptions{.mel_bins = encoder.mels().mel_bins,
                              .max_source_positions = encoder.mels().positions})};
   const PatchInput& input = encoder.patches();
+  const auto* square = input.as<SquareImages>();
   return {.image = {.size = input.image_size,
                     .mean = input.colours.mean,
                     .std = input.colours.std,
                     .patch_size = encoder.varies() ? input.patch_size : 0,
-                    .crops = input.crops,
-                    .shortest_edge = input.shortest_edge,
+                    .crops = square && square->crops,
+                    .shortest_edge = square ? square->shortest_edge : 0,
                     .resampling = input.resampling,
                     .by_torchvision = input.by_torchvision,
                     .scale = input.colours.scale,
-                    .has_crops_beside = input.has_crops_beside(),
-                    .has_tiles = encoder.has_tiles(),
-                    .longest_side = input.stretches ? input.longest_side() : 0}};
+                    .has_crops_beside = square && input.has_tiles(),
+                    .has_tiles = input.has_tiles(),
+                    .longest_side = input.longest_side()}};
 }
 
 ImageSize ItemDecoding::size_of(const ItemShape& shape) const {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/ahead.hpp"
+#include "core/threads.hpp"
 #include "data/audio.hpp"
 #include "data/dataset.hpp"
 #include "data/feature_cache.hpp"

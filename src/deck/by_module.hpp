@@ -10,9 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/decoder.hpp"
-
 namespace zea {
+
+/// The name of the decoder (the language model) in decks, logs and files. Encoders have the names
+/// that a model's family gives them.
+inline const std::string kDecoder = "llm";
 
 /// The encoders whose sections `zea -h` shows, whatever the model; a deck may have those of others.
 inline constexpr std::array kShownEncoders{"vision", "audio"};

@@ -6,7 +6,7 @@
 
 #include "deck/key_table.hpp"
 
-#include "core/join.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

@@ -16,9 +16,9 @@
 #include <set>
 #include <tuple>
 
-#include "core/dtype_spelling.hpp"
+#include "core/dtype.hpp"
 #include "core/error.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "deck/check.hpp"
 #include "deck/key_table.hpp"
 

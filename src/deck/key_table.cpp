@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/edit_distance.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

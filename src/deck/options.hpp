@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "core/decoder.hpp"
 #include "deck/auto_option.hpp"
 #include "deck/by_module.hpp"
 #include "deck/data_options.hpp"

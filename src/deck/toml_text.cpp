@@ -5,7 +5,7 @@
 #include <cmath>
 #include <map>
 
-#include "core/join.hpp"
+#include "core/text.hpp"
 #include "deck/deck.hpp"
 #include "deck/key_table.hpp"
 

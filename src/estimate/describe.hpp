@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "estimate/step_facts.hpp"
 #include "layout/rank_order.hpp"
 #include "schedule/plan.hpp"

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "core/error.hpp"
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "estimate/memory_estimate.hpp"
 #include "schedule/gathering.hpp"
 #include "spec/stage_template.hpp"

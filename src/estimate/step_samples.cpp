@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/join.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

@@ -11,8 +11,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "core/descriptor.hpp"
 #include "core/error.hpp"
+#include "core/system.hpp"
 #include "files/direct_write.hpp"
 #include "files/read_at.hpp"
 

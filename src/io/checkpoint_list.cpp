@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "files/durable_file.hpp"
 #include "io/manifest.hpp"
 

@@ -9,9 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/decoder.hpp"
 #include "core/error.hpp"
-#include "core/join.hpp"
+#include "core/text.hpp"
 #include "io/initial_weights.hpp"
 #include "io/model_config.hpp"
 #include "io/model_source.hpp"

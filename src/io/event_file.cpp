@@ -12,10 +12,9 @@
 #include <filesystem>
 #include <string_view>
 
-#include "core/calendar.hpp"
 #include "core/error.hpp"
-#include "core/formatted.hpp"
-#include "core/host_name.hpp"
+#include "core/system.hpp"
+#include "core/text.hpp"
 #include "files/durable_file.hpp"
 
 namespace zea {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/descriptor.hpp"
+#include "core/system.hpp"
 
 namespace zea {
 

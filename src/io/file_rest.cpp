@@ -8,7 +8,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "core/descriptor.hpp"
+#include "core/system.hpp"
 #include "files/read_at.hpp"
 #include "h5/call.hpp"
 #include "io/manifest.hpp"

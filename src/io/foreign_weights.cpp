@@ -9,11 +9,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/decoder.hpp"
 #include "core/error.hpp"
 #include "files/durable_file.hpp"
 #include "io/companions.hpp"
 #include "spec/foreign_spec.hpp"
+#include "spec/model_spec.hpp"
 
 namespace zea {
 namespace {

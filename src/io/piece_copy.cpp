@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "core/parallel_for.hpp"
+#include "core/threads.hpp"
 #include "files/page_memory.hpp"
 #include "io/tensor_request.hpp"
 

@@ -10,9 +10,9 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "core/descriptor.hpp"
 #include "core/error.hpp"
-#include "core/join.hpp"
+#include "core/system.hpp"
+#include "core/text.hpp"
 #include "files/read_at.hpp"
 #include "io/companions.hpp"
 #include "io/foreign_weights.hpp"

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "files/durable_file.hpp"
 #include "io/piece_copy.hpp"
 

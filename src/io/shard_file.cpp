@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include "core/error.hpp"
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "io/file_rest.hpp"
 #include "io/strict_json.hpp"
 #include "io/tensor_request.hpp"

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <utility>
 
-#include "core/edit_distance.hpp"
 #include "core/error.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

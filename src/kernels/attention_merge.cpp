@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/attention_merge.hpp"
+#include "kernels/tiled_attention.hpp"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/logaddexp.h>
 
-#include "kernels/merge_functors.hpp"
+#include "kernels/row_functors.hpp"
 #include "kernels/run_items.hpp"
 
 namespace zea {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/blockwise_adamw.hpp"
+#include "kernels/flat_kernels.hpp"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bucketize.h>
@@ -16,7 +16,7 @@
 
 #include "core/error.hpp"
 #include "core/kernel_sizes.hpp"
-#include "kernels/blockwise_functors.hpp"
+#include "kernels/flat_functors.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/run_items.hpp"
 

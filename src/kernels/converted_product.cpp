@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/converted_product.hpp"
+#include "kernels/pair_matmul.hpp"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/addmm.h>
@@ -12,7 +12,6 @@
 
 #include "core/error.hpp"
 #include "core/kernel_sizes.hpp"
-#include "kernels/pair_matmul.hpp"
 
 namespace zea::detail {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/few_rows.hpp"
+#include "kernels/pair_matmul.hpp"
 
 #include <type_traits>
 #include <utility>

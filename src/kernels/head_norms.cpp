@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/head_norms.hpp"
+#include "kernels/row_kernels.hpp"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -8,8 +8,7 @@
 
 #include <algorithm>
 
-#include "kernels/head_norm_functors.hpp"
-#include "kernels/row_norms.hpp"
+#include "kernels/norm_functors.hpp"
 #include "kernels/run_items.hpp"
 
 namespace zea {

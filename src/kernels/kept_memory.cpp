@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/kept_memory.hpp"
+#include "kernels/launch.hpp"
 
 #include <bit>
 #include <cstring>

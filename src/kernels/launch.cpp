@@ -14,8 +14,6 @@
 #endif
 
 #include "kernels/flat_kernels.hpp"
-#include "kernels/kept_memory.hpp"
-#include "kernels/side_by_side.hpp"
 
 #ifndef INTRA_OP_PARALLEL
 #error "libtorch's parallel_for would use one thread: compile this file with OpenMP"

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a functor over chunks of a flat buffer runs on the host: on libtorch's threads.
+// How host code of kernels runs: chunks of a flat buffer and small pieces of work on libtorch's
+// threads, streams of a device, and the allocator of host tensors.
 #pragma once
 
+#include <c10/core/Allocator.h>
+#include <c10/core/Stream.h>
 #include <c10/util/FunctionRef.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "core/kernel_sizes.hpp"
 
@@ -18,5 +22,51 @@ inline int64_t num_chunks(int64_t elements, int64_t step = kChunkElements) {
 /// order and on any thread.
 void for_each_chunk(int64_t elements, c10::function_ref<void(int64_t, int64_t, int64_t)> functor,
                     int64_t step = kChunkElements);
+
+}  // namespace zea::detail
+
+namespace zea {
+
+/// A stream of libtorch's as CUDA knows it (cudaStream_t), for what is launched beside libtorch.
+
+void* stream_handle(const c10::Stream& stream);
+
+// Small pieces of work side by side on libtorch's threads: to wake them for parts of each piece
+// would take longer than the piece.
+
+/// Calls visit(item) once for each in [0, items); a thread that is free takes the next one, and
+/// what it calls runs on it alone.
+void side_by_side(int64_t items, c10::function_ref<void(int64_t)> visit);
+
+}  // namespace zea
+
+namespace zea::detail {
+
+// An allocator of host tensors that keeps some of what is freed. A step takes and frees the same
+// tensors as the one before, of up to some MiB: from glibc each costs a search, and often memory
+// that is no longer in a cache. Sizes are rounded up by at most an eighth, so that tensors of
+// steps with other numbers of tokens fit; what lies idle is bounded, and sizes that nobody asks
+// for any more make room.
+
+class KeptMemory : public c10::Allocator {
+ public:
+  static constexpr size_t kMostIdle = size_t{64} << 20;  ///< bytes that lie idle at most
+
+  KeptMemory();
+
+  /// Where memory is at its end gives up what lies idle; else throws an Error with the bytes.
+  c10::DataPtr allocate(size_t bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* target, const void* source, size_t bytes) const override;
+
+  size_t idle_bytes() const;
+
+ private:
+  class Idle;
+
+  void* new_or_throw(size_t block_bytes, size_t asked_bytes);
+
+  std::shared_ptr<Idle> idle_;  ///< shared with every tensor, since one may outlive the allocator
+};
 
 }  // namespace zea::detail

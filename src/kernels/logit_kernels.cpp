@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/logit_kernels.hpp"
+#include "kernels/row_kernels.hpp"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
 
-#include "kernels/logit_functors.hpp"
+#include "kernels/row_functors.hpp"
 #include "kernels/run_items.hpp"
 
 namespace zea {

@@ -10,10 +10,8 @@
 #include <string_view>
 
 #include "core/error.hpp"
-#include "kernels/converted_product.hpp"
-#include "kernels/few_rows.hpp"
 #include "kernels/pair_matmul.hpp"
-#include "kernels/sum_kernels.hpp"
+#include "kernels/row_kernels.hpp"
 
 // oneDNN's product of dense matrices, result = beta result + alpha a b. The library exports it and
 // installs no header for it; where it is absent everything goes to at::mm.

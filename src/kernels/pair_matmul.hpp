@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of bf16 matrices by the pair products of tiles: both are packed once, and a block of
-// sums stays in registers along all of the inner dim. oneDNN compiles a kernel for every new shape,
-// and the number of tokens is new in every step; and it cannot add to fp32 sums.
+// GEMMs of the host beside the libraries': by pairs of bf16, by tiles that are converted to fp32,
+// and of few rows (skinny GEMMs). matmul.cpp chooses among them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,5 +29,38 @@ void pair_product(const at::Tensor& result, const at::Tensor& a, const at::Tenso
 
 /// The fp32 sum += a b.
 void add_pair_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
+
+// Products of a few rows with a matrix, as decoding makes them, a token of each sample at a time:
+// what they cost is reading the matrix, which is therefore read once, in the order of memory.
+
+/// Whether a (m, k) has few rows, and those of a and the columns of b (k, n) lie along k, as a
+/// linear's weights do.
+bool takes_few_rows(const at::Tensor& a, const at::Tensor& b);
+
+/// The result (m, n) = a b + bias (n), rounded; of one type. `bias` may be undefined.
+void few_row_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
+                     const at::Tensor& bias);
+
+// Products of bf16 matrices by those of fp32, a tile at a time: for processors on which the library
+// multiplies bf16 without vectors, at a tenth of fp32's speed. Sums are taken in fp32 and rounded
+// once.
+
+/// Whether libtorch finds the vectors here that its ways to oneDNN ask for, of every type: those of
+/// AVX512, if ONEDNN_MAX_CPU_ISA does not forbid them, or an ARM's for bf16.
+bool library_has_vectors();
+
+/// Whether products of bf16 are of this kind here: without these, or where ZEA_BF16_PAIRS is
+/// "converted", unless they are of pairs (pair_matmul.hpp).
+bool converts_products();
+
+/// Whether that concerns these operands: bf16, on the host.
+bool takes_converted_product(const at::Tensor& a, const at::Tensor& b);
+
+/// The bf16 result (m, n) = a (m, k) b (k, n) + bias (n), rounded; `bias` may be undefined.
+void converted_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
+                       const at::Tensor& bias);
+
+/// sum (m, n) += a b; the sum is bf16 or fp32.
+void add_converted_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace zea::detail

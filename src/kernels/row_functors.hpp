@@ -1,12 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the row kernels do with one item: a row, or a head of a token. Tensors are raw pointers;
-// whoever runs functors (run_items.hpp) keeps them alive.
+// Functors over rows of tokens and tiles of logits: what a kernel does with one row, head or pair
+// of halves, over lanes (lanes.hpp).
 #pragma once
 
 #include "core/mixed_bits.hpp"
-#include "kernels/gates.hpp"
+#include "kernels/lanes.hpp"
 
 namespace zea::detail {
+
+// Activations that are x times a gate between 0 and 1.
+
+/// A gate, and the slope of x gate(x).
+template <class W>
+struct Gated {
+  W gate, slope;
+};
+
+/// sigmoid(x) (SiLU, arXiv:1702.03118).
+struct SiluGate {
+  template <class W>
+  ZEA_FUNCTION static Gated<W> at(W x) {
+    const W s = sigmoid(x);
+    return {s, s * (1 + x * (1 - s))};
+  }
+};
+
+struct QuickGate {
+  template <class W>
+  ZEA_FUNCTION static Gated<W> at(W x) {
+    constexpr W steepness = static_cast<W>(1.702);
+    const W s = sigmoid(steepness * x);
+    return {s, s + steepness * x * s * (1 - s)};
+  }
+};
+
+/// (1 + tanh(u)) / 2 = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+struct TanhGate {
+  template <class W>
+  ZEA_FUNCTION static Gated<W> at(W x) {
+    constexpr W twice = static_cast<W>(1.5957691216057308), cubic = static_cast<W>(0.044715);
+    const W s = sigmoid(twice * (x + cubic * x * x * x));
+    return {s, s + x * s * (1 - s) * twice * (1 + 3 * cubic * x * x)};
+  }
+};
+
+/// Half of erfc(|z|), which is also exp(-z^2) times a polynomial of 1 / (1 + p |z|) within 1.5e-7
+/// (Abramowitz and Stegun, 7.1.26).
+ZEA_FUNCTION float half_erfc(float z, float bell) {
+  const float t = 1 / (1 + 0.3275911f * z);
+  float p = 1.061405429f;
+  p = p * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  return 0.5f * p * t * bell;
+}
+ZEA_FUNCTION double half_erfc(double z, double) {
+  return 0.5 * std::erfc(z);
+}
+
+struct ErfGate {
+  template <class W>
+  ZEA_FUNCTION static Gated<W> at(W x) {
+    const W size = x < 0 ? -x : x;
+    const W bell = exponential(W(-0.5) * x * x);
+    const W tail = half_erfc(size * static_cast<W>(0.70710678118654752), bell);
+    const W gate = x < 0 ? tail : 1 - tail;
+    return {gate, gate + x * bell * static_cast<W>(0.39894228040143268)};
+  }
+};
 
 /// y = z gate(z) up.
 template <class Gate, class T>
@@ -89,6 +151,166 @@ struct DropRow {
       return drawn < bound ? Wide<T>(0) : of_row * factor;
     };
     lanes.each(width, StoreTo<T>{y + row * width}, OfPlace{value}, x + row * width);
+  }
+};
+
+// GELU and its approximations, with the bias of the linear in front of them. An item is a run of
+// elements: a row, where there is a bias.
+
+/// y = z gate(z), z = x + bias.
+template <class Gate, class T>
+struct GeluRun {
+  const T *x, *bias;  ///< `bias`, of `width`, may be null
+  T* y;
+  int64_t elements, width;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
+    const int64_t begin = item * width, left = elements - begin;
+    const int64_t count = left < width ? left : width;
+    const T* source = x + begin;
+    const StoreTo<T> store_to{y + begin};
+    const auto value = [](auto... parts) ZEA_INLINE_LAMBDA {
+      const Wide<T> z = (parts + ...);
+      return z * Gate::at(z).gate;
+    };
+    if (bias)
+      lanes.each(count, store_to, value, source, bias);
+    else
+      lanes.each(count, store_to, value, source);
+  }
+};
+
+template <class Gate, class T>
+struct GeluRunBackward {
+  const T *dy, *x, *bias;  ///< `bias`, of `width`, may be null
+  T* dx;
+  int64_t elements, width;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
+    const int64_t begin = item * width, left = elements - begin;
+    const int64_t count = left < width ? left : width;
+    const T *d = dy + begin, *source = x + begin;
+    const StoreTo<T> store_to{dx + begin};
+    const auto gradient = [](Wide<T> dy, auto... parts)
+                              ZEA_INLINE_LAMBDA { return dy * Gate::at((parts + ...)).slope; };
+    if (bias)
+      lanes.each(count, store_to, gradient, d, source, bias);
+    else
+      lanes.each(count, store_to, gradient, d, source);
+  }
+};
+
+// What the logit kernels do with one row of a tile.
+
+/// A tile of logits (rows, columns) and the targets of its rows.
+template <class T>
+struct LogitRows {
+  T* logits;
+  const int64_t* targets;
+  int64_t first, columns;  ///< of the vocabulary
+
+  ZEA_FUNCTION T* row(int64_t index) const { return logits + index * columns; }
+  /// The column of a row's target, or -1 where another tile has it.
+  ZEA_FUNCTION int64_t place(int64_t row) const {
+    const int64_t place = targets[row] - first;
+    return place >= 0 && place < columns ? place : -1;
+  }
+};
+
+/// Adds a row to its log-sum-exp so far.
+template <class T>
+struct AddLogitRow {
+  LogitRows<T> tile;
+  Wide<T>*maxima, *sums, *picked;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
+    const T* values = tile.row(row);
+    const Wide<T> before = maxima[row];
+    const auto as_it_is = [](Wide<T> value) ZEA_INLINE_LAMBDA { return value; };
+    const Wide<T> maximum = lanes.largest(tile.columns, before, as_it_is, values);
+    const auto term = [=](Wide<T> value) ZEA_INLINE_LAMBDA { return exponential(value - maximum); };
+    const Wide<T> sum = lanes.template sum<Wide<T>>(tile.columns, term, values);
+    if (!lanes.is_first()) return;
+    const Wide<T> kept = sums[row] == 0 ? 0 : sums[row] * std::exp(before - maximum);
+    sums[row] = kept + sum;
+    maxima[row] = maximum;
+    if (const int64_t place = tile.place(row); place >= 0) picked[row] = load(values[place]);
+  }
+};
+
+/// Turns a row into its gradient.
+template <class T>
+struct LogitRowGradient {
+  LogitRows<T> tile;
+  const Wide<T>*lses, *scale;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
+    T* values = tile.row(row);
+    const Wide<T> lse = lses[row], factor = *scale;
+    const int64_t place = tile.place(row);
+    const Wide<T> own = place < 0 ? 0 : std::exp(load(values[place]) - lse) - 1;
+    lanes.sync();  // all lanes have read what one is about to overwrite
+    const auto gradient = [=](Wide<T> value)
+                              ZEA_INLINE_LAMBDA { return exponential(value - lse) * factor; };
+    lanes.each(tile.columns, StoreTo<T>{values}, gradient, values);
+    lanes.sync();
+    if (place >= 0 && lanes.is_first()) store(values[place], own * factor);
+  }
+};
+
+// What merging two attentions of the same queries does with one head of one query.
+
+/// Elements between neighbours of a tensor (slices, queries, KV heads, query heads of each, ...).
+struct StackStrides {
+  int64_t slice, query, kv_head, head;
+};
+
+/// Where the items of a part, (rows, heads), are read and what they are added to.
+struct MergePlaces {
+  const int64_t* real;  ///< of the stack's queries that each row is; null: all, in order
+  const int64_t* rows;  ///< where each is added; null: from first_row on
+  int64_t first_row, queries, heads, group;
+
+  ZEA_FUNCTION int64_t row(int64_t item) const {
+    return rows ? rows[item / heads] : first_row + item / heads;
+  }
+  ZEA_FUNCTION int64_t in_stack(int64_t item, const StackStrides& strides) const {
+    const int64_t place = real ? real[item / heads] : item / heads, head = item % heads;
+    return place / queries * strides.slice + place % queries * strides.query +
+           head / group * strides.kv_head + head % group * strides.head;
+  }
+};
+
+/// out = (out e^lse + part e^part_lse) / e^lse', lse' = log(e^lse + e^part_lse).
+template <class T>
+struct MergeHead {
+  const T* part;
+  const Wide<T>* part_lse;
+  Wide<T>*out, *lse;
+  StackStrides of_part, of_part_lse;
+  int64_t out_row, out_head, lse_row, lse_head;  ///< strides of what is added to
+  MergePlaces places;
+  int64_t dim;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
+    const int64_t row = places.row(item), head = item % places.heads;
+    Wide<T>* own_lse = lse + row * lse_row + head * lse_head;
+    const Wide<T> before = *own_lse, more = part_lse[places.in_stack(item, of_part_lse)];
+    const Wide<T> most = before > more ? before : more;
+    const Wide<T> kept = std::exp(before - most), added = std::exp(more - most);
+    const Wide<T> total = kept + added, keeps = kept / total, adds = added / total;
+    const T* source = part + places.in_stack(item, of_part);
+    Wide<T>* target = out + row * out_row + head * out_head;
+    lanes.sync();  // all lanes have read what one is about to overwrite
+    if (lanes.is_first()) *own_lse = most + std::log(total);
+    const auto value = [=](Wide<T> sum, Wide<T> more)
+                           ZEA_INLINE_LAMBDA { return sum * keeps + more * adds; };
+    lanes.each(dim, StoreTo<Wide<T>>{target}, value, target, source);
   }
 };
 

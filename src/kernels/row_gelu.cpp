@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/row_gelu.hpp"
+#include "kernels/row_kernels.hpp"
 
 #include <ATen/ops/empty_like.h>
 
-#include "kernels/chunk_sums.hpp"
-#include "kernels/gelu_functors.hpp"
 #include "kernels/run_items.hpp"
-#include "kernels/sum_kernels.hpp"
+#include "kernels/row_functors.hpp"
 
 namespace zea {
 namespace {

@@ -44,4 +44,151 @@ at::Tensor gated_backward_reference(const at::Tensor& dy, const at::Tensor& x, G
 void rotate_heads_reference(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                             int64_t heads, bool backwards);
 
+// GELU with the bias of the linear in front of it, and that bias's gradient, for contiguous tensors
+// as row_kernels.hpp has them; functions named `..._reference` are the same by libtorch's
+// operations.
+
+/// x times the normal distribution's integral (arXiv:1606.08415), its approximation by tanh, which
+/// GPT-2 has, or CLIP's, x sigmoid(1.702 x).
+enum class Gelu { Erf, Tanh, Quick };
+
+/// Of x + bias for x (rows, width), or of x where `bias` (width) is undefined.
+at::Tensor gelu_forward(const at::Tensor& x, const at::Tensor& bias, Gelu kind);
+
+/// The gradient of x. Where `dbias` (width) is defined, fp32, or fp64 with x, the bias's is added
+/// to it.
+at::Tensor gelu_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& bias,
+                         Gelu kind, const at::Tensor& dbias);
+
+at::Tensor gelu_forward_reference(const at::Tensor& x, const at::Tensor& bias, Gelu kind);
+at::Tensor gelu_backward_reference(const at::Tensor& dy, const at::Tensor& x,
+                                   const at::Tensor& bias, Gelu kind, const at::Tensor& dbias);
+
+// RMSNorm and layer norm over rows of tokens, each with what stands around it in a block: the sum
+// of a residual in front of it, and the residual's gradient behind it, in one pass. For contiguous
+// tensors as row_kernels.hpp has them; functions named `..._reference` are the same by libtorch's
+// operations.
+
+/// Layer norm (arXiv:1607.06450) where `bias` is defined, RMSNorm (arXiv:1910.07467) otherwise.
+struct NormParameters {
+  at::Tensor weight, bias;  ///< (hidden), of the input's type
+  double eps = 0;
+  double offset = 0;  ///< added to the weight
+};
+
+/// What a norm gives, and what its backward reads.
+struct NormRows {
+  at::Tensor x;      ///< (rows, hidden): what was normalised
+  at::Tensor y;      ///< (rows, hidden)
+  at::Tensor mean;   ///< (rows) of a layer norm, fp32 or wider
+  at::Tensor scale;  ///< (rows) 1 / sqrt(mean square, or variance, + eps), fp32 or wider
+};
+
+/// y = (x - mean) scale (weight + offset) + bias of x, or of x + added where that is defined.
+NormRows norm_forward(const at::Tensor& x, const at::Tensor& added, const NormParameters& norm);
+
+/// What is asked of a backward: parameters' gradients are added to what is here, (hidden), fp32, or
+/// fp64 with x, and undefined where they do not train.
+struct NormGradients {
+  at::Tensor weight, bias;
+  bool needs_dx = true;
+};
+
+/// The gradient of x: what `dy` makes of it, and `before`, where that is defined; undefined unless
+/// it is needed. `rows.y` is not read.
+at::Tensor norm_backward(const at::Tensor& dy, const at::Tensor& before, const NormRows& rows,
+                         const NormParameters& norm, const NormGradients& gradients);
+
+NormRows norm_forward_reference(const at::Tensor& x, const at::Tensor& added,
+                                const NormParameters& norm);
+at::Tensor norm_backward_reference(const at::Tensor& dy, const at::Tensor& before,
+                                   const NormRows& rows, const NormParameters& norm,
+                                   const NormGradients& gradients);
+
+// RMSNorm of each head of queries and of keys before they turn by their positions (Qwen3,
+// arXiv:2505.09388), beside values that stay as they are. For contiguous tensors as row_kernels.hpp
+// has them; functions named `..._reference` are the same by libtorch's operations.
+
+/// Weights (head_dim), of the input's type; so many heads of x are queries, and keys after them.
+struct HeadNormParameters {
+  at::Tensor query, key;
+  int64_t queries = 0, keys = 0;
+  double eps = 0;
+  double offset = 0;  ///< added to both weights
+};
+
+struct HeadNorms {
+  at::Tensor y;  ///< (tokens, heads, head_dim)
+  at::Tensor
+      scale;  ///< (tokens, heads), of values undefined: 1 / sqrt(mean square + eps), fp32 or wider
+};
+
+/// y = x scale (weight + offset) of the queries and keys of x (tokens, heads, head_dim).
+HeadNorms head_norms_forward(const at::Tensor& x, const HeadNormParameters& norm);
+
+/// What weights' gradients are added to, (head_dim), fp32, or fp64 with x; undefined where they do
+/// not train.
+struct HeadNormGradients {
+  at::Tensor query, key;
+};
+
+/// The gradient of x.
+at::Tensor head_norms_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& scale,
+                               const HeadNormParameters& norm, const HeadNormGradients& gradients);
+
+HeadNorms head_norms_forward_reference(const at::Tensor& x, const HeadNormParameters& norm);
+at::Tensor head_norms_backward_reference(const at::Tensor& dy, const at::Tensor& x,
+                                         const at::Tensor& scale, const HeadNormParameters& norm,
+                                         const HeadNormGradients& gradients);
+
+// Sums into gradients, which are wider than what is added to them: libtorch converts all of it
+// first, these while they add. On the host; elsewhere, and for types that they do not know, by
+// libtorch's operations, which is what functions named `..._reference` do.
+
+/// sum += x, of one shape; sum may be of a wider type.
+void add_converted(const at::Tensor& sum, const at::Tensor& x);
+
+/// sum (columns) += x (rows, columns) summed over rows, in sum's type; the same with any number of
+/// threads.
+void add_column_sums(const at::Tensor& sum, const at::Tensor& x);
+
+void add_converted_reference(const at::Tensor& sum, const at::Tensor& x);
+void add_column_sums_reference(const at::Tensor& sum, const at::Tensor& x);
+
+// Kernels over tiles of logits (rows, columns), which are all that exists of the logits of a large
+// vocabulary: a running log-sum-exp forward, softmax minus one-hot backward, each in one or two
+// passes over the tile in the type that the product left it in. For fp64, fp32 and bf16, computed
+// in fp32 or wider, on the host and, in a build with device kernels, on devices; functions named
+// `..._reference` are the same by libtorch's operations: what tests compare with, and what all
+// others take.
+
+/// Of each row, over the tiles so far; fp32, or fp64 with logits of that.
+struct LogitSums {
+  /// Of no tile yet: -inf, 0, 0.
+  LogitSums(int64_t rows, const at::TensorOptions& wide);
+  LogitSums narrow(int64_t begin, int64_t count) const;
+
+  at::Tensor maxima;  ///< (rows)
+  at::Tensor sums;    ///< (rows) of exp(logit - maximum)
+  at::Tensor picked;  ///< (rows) the target's logit, 0 where no tile had it
+
+ private:
+  LogitSums() = default;
+};
+
+/// Adds a tile whose first column is the vocabulary's `first`. `targets` (rows) int64: ones that
+/// the tile does not hold are left alone.
+void add_logits(const at::Tensor& logits, const at::Tensor& targets, int64_t first,
+                const LogitSums& sums);
+
+/// Turns a tile into its gradient, in place: (exp(logit - lse) - [it is the target's]) scale. `lse`
+/// (rows) as LogitSums' type, `scale` a scalar tensor of it.
+void logits_to_gradient(const at::Tensor& logits, const at::Tensor& targets, int64_t first,
+                        const at::Tensor& lse, const at::Tensor& scale);
+
+void add_logits_reference(const at::Tensor& logits, const at::Tensor& targets, int64_t first,
+                          const LogitSums& sums);
+void logits_to_gradient_reference(const at::Tensor& logits, const at::Tensor& targets,
+                                  int64_t first, const at::Tensor& lse, const at::Tensor& scale);
+
 }  // namespace zea

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/row_norms.hpp"
+#include "kernels/row_kernels.hpp"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 
-#include "kernels/chunk_sums.hpp"
-#include "kernels/norm_functors.hpp"
 #include "kernels/run_items.hpp"
+#include "kernels/norm_functors.hpp"
 
 namespace zea {
 namespace {

@@ -12,9 +12,7 @@
 #include <tuple>
 
 #include "core/mixed_bits.hpp"
-#include "kernels/row_gelu.hpp"
 #include "kernels/row_kernels.hpp"
-#include "kernels/row_norms.hpp"
 
 namespace zea {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include "kernels/stream_handle.hpp"
+#include "kernels/launch.hpp"
 
 namespace zea::detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/stream_handle.hpp"
+#include "kernels/launch.hpp"
 
 namespace zea {
 

@@ -5,7 +5,7 @@
 #include <dlfcn.h>
 
 #include "core/error.hpp"
-#include "kernels/stream_handle.hpp"
+#include "kernels/launch.hpp"
 
 namespace zea {
 

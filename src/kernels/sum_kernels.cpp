@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/sum_kernels.hpp"
+#include "kernels/row_kernels.hpp"
 
-#include "kernels/chunk_sums.hpp"
 #include "kernels/run_items.hpp"
 
 namespace zea {

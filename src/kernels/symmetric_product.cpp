@@ -2,7 +2,7 @@
 // Matrices that fit into a core's cache are multiplied by the products of tiles, which leave out
 // what lies below the diagonal; larger ones, and those of devices, by the library, some rows at a
 // time.
-#include "kernels/symmetric_product.hpp"
+#include "kernels/matmul.hpp"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -10,14 +10,37 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/matmul.hpp"
 #include "kernels/pair_matmul.hpp"
-#include "kernels/tile_chunks.hpp"
+#include "kernels/launch.hpp"
 #include "kernels/tile_rows.hpp"
 
 namespace zea {
 namespace detail {
 namespace {
+
+/// Rows that a thread takes of a product.
+constexpr int64_t kChunkRows = 32;
+
+enum class Part { All, UpperHalf };
+
+/// Makes result (rows, columns in whole vectors) = scale left right + addends, kChunkRows rows a
+/// task.
+template <class Terms>
+void multiply_chunks(const TileProduct<Terms>& whole, Part part) {
+  for_each_chunk(
+      whole.rows,
+      [&](int64_t, int64_t begin, int64_t end) {
+        TileProduct<Terms> chunk = whole;
+        chunk.left += begin * whole.left_row;
+        chunk.sum += begin * whole.sum_stride;
+        for (auto& addend : chunk.addends)
+          if (addend.first != nullptr) addend.first += begin * addend.stride;
+        chunk.rows = end - begin;
+        if (part == Part::UpperHalf) chunk.seen = {Diagonal::Result, false, -begin};
+        multiply(chunk);
+      },
+      kChunkRows);
+}
 
 /// Rows of a large result that are multiplied at once.
 constexpr int64_t kPanelRows = 512;

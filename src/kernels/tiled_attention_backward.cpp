@@ -2,7 +2,7 @@
 // Backward: of each pair of tiles p = exp(scores - lse) again, ds = p (dout v^T - rowsum(dout
 // out)), then dv += p^T dout, dk += ds^T q, dq += ds k. Keys' gradients add up in a thread's memory
 // over all tiles of a group, or over some keys, where the groups are too few for the threads.
-#include "kernels/attention_call.hpp"
+#include "kernels/attention_operands.hpp"
 
 namespace zea {
 namespace {

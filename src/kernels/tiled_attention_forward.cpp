@@ -3,7 +3,7 @@
 // running sums and nothing of the scores.
 #include <limits>
 
-#include "kernels/attention_call.hpp"
+#include "kernels/attention_operands.hpp"
 #include "kernels/run_items.hpp"
 
 namespace zea {

@@ -3,8 +3,7 @@
 
 #include <numeric>
 
-#include "core/formatted.hpp"
-#include "core/join.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

@@ -53,7 +53,7 @@ std::vector<int64_t> rows_of_tokens(const std::vector<ItemShape>& items,
 }
 
 bool is_resampled(const ItemShape& shape) {
-  return shape.sources > 0;
+  return shape.is_interpolated();
 }
 
 int64_t merge_of(const std::vector<ItemShape>& items) {
@@ -77,7 +77,7 @@ std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items, bool
         append(item.tile_tokens() - item.apart);
       for (int64_t i = 0; i < item.apart; ++i) append(1);
       const bool is_last = tile + 1 == item.tiles;
-      for (int64_t i = 0; is_last && i < item.row_ends; ++i) append(1);
+      for (int64_t i = 0; is_last && i < item.row_ends(); ++i) append(1);
     }
   return segments;
 }

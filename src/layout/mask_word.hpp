@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "spec/modality.hpp"
+#include "spec/item_spec.hpp"
 
 namespace zea {
 

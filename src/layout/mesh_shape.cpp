@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/join.hpp"
+#include "core/text.hpp"
 #include "layout/module_grid.hpp"
 #include "layout/module_sharding.hpp"
 #include "layout/world_sizes.hpp"

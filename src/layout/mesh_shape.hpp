@@ -2,7 +2,7 @@
 // From a deck to the grid of all ranks.
 #pragma once
 
-#include "core/faults.hpp"
+#include "core/error.hpp"
 #include "deck/options.hpp"
 #include "layout/axis.hpp"
 #include "spec/model_spec.hpp"

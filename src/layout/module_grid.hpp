@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "core/faults.hpp"
+#include "core/error.hpp"
 #include "deck/options.hpp"
 #include "layout/axis.hpp"
 #include "spec/model_spec.hpp"

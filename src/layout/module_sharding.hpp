@@ -2,7 +2,7 @@
 // From a module's deck section to its sharding and wrapping, refusing what does not go together.
 #pragma once
 
-#include "core/faults.hpp"
+#include "core/error.hpp"
 #include "deck/options.hpp"
 #include "layout/axis.hpp"
 #include "layout/sharding.hpp"

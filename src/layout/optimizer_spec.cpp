@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "core/join.hpp"
 #include "core/kernel_sizes.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

@@ -6,8 +6,8 @@
 #include <set>
 #include <tuple>
 
-#include "core/decoder.hpp"
 #include "core/error.hpp"
+#include "deck/by_module.hpp"
 
 namespace zea::detail {
 namespace {

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "core/error.hpp"
-#include "core/join.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

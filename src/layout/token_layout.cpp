@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/decoder.hpp"
 #include "core/error.hpp"
+#include "deck/by_module.hpp"
 
 namespace zea {
 

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "core/error.hpp"
-#include "kernels/row_gelu.hpp"
 #include "kernels/row_kernels.hpp"
 #include "model/functions.hpp"
 #include "model/parameter_function.hpp"

@@ -5,19 +5,41 @@
 // the input is bf16. Parameters of one call train all or not at all.
 #pragma once
 
+#include <ATen/core/ivalue.h>
+
+#include <functional>
 #include <vector>
 
 #include "kernels/row_kernels.hpp"
-#include "model/attention_segments.hpp"
+#include "model/attention.hpp"
 #include "model/parameter.hpp"
 #include "spec/model_spec.hpp"
 
 namespace zea {
 
+/// Waits for rows from other tp ranks and returns them. To be called once.
+using ArrivingRows = std::function<at::Tensor()>;
+
+/// The rows of a call of a linear that tp ranks share.
+class SharedRows : public torch::CustomClassHolder {
+ public:
+  /// Whether ranks hold parts of the rows; else each holds all, and gathering is nothing.
+  virtual bool are_dealt() const = 0;
+  /// x (rows here, width) -> (rows of all ranks, width), good until the function returns.
+  virtual ArrivingRows gather(const at::Tensor& x) const = 0;
+  /// The sum over ranks of a b, for a (rows of all ranks, k) -> (rows here, width).
+  virtual ArrivingRows summed_product(const at::Tensor& a, const at::Tensor& b) const = 0;
+};
+
+/// Which side of a linear's weight is cut over tp ranks: with its outputs cut (column), inputs are
+/// gathered; with its inputs cut (row), outputs are summed, and the whole bias is added once.
+enum class LinearCut { None, Outputs, Inputs };
+
 /// x (tokens, in) -> (tokens, out). `weight` as `order` says, or any shape with out first; `bias`
-/// (out) may be null.
+/// (out) may be null. `rows` of a weight that is cut.
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
-                  WeightOrder order = WeightOrder::OutIn);
+                  WeightOrder order = WeightOrder::OutIn, LinearCut cut = LinearCut::None,
+                  const c10::intrusive_ptr<SharedRows>& rows = {});
 
 /// The norm of x (rows, hidden) over its last dim; `weight` (hidden), and `bias` (hidden) of a
 /// layer norm, null of RMSNorm.
@@ -105,16 +127,6 @@ at::Tensor gated(const at::Tensor& x, Activation activation);
 /// activation(x + bias) for `bias` (width), which may be null; x may be changed, and is not to be
 /// used any more.
 at::Tensor activate_biased(const at::Tensor& x, Parameter* bias, Activation activation);
-
-/// Attention among the tokens of each segment, which outlive its backward. qkv (tokens, heads +
-/// 2 kv_heads, head_dim); returns (tokens, heads * head_dim). With a window only where
-/// attends_by_bounds(), as slices elsewhere.
-at::Tensor attention(const at::Tensor& qkv, const AttentionSegments& segments, int64_t heads,
-                     int64_t kv_heads, const ScoreSpec& scores = {});
-
-/// Whether kernels of the device take qkv by the bounds of its segments, as it lies.
-bool attends_by_bounds(const at::Tensor& qkv, const AttentionSegments& segments,
-                       const ScoreSpec& scores);
 
 /// Sum over rows of -log softmax(x W^T)[target], as a double scalar. x (rows, hidden), weight
 /// (vocabulary, hidden), targets (rows) int64. Computed in chunks of rows, so all logits never

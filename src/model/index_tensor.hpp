@@ -24,7 +24,7 @@ at::Tensor tensor_of(const std::vector<T>& values, at::Device device) {
 }
 
 /// (rows) int64.
-inline at::Tensor index_tensor(const std::vector<int64_t>& rows, at::Device device) {
+inline at::Tensor index_tensor(const std::vector<int64_t>& rows, at::Device device = at::kCPU) {
   return tensor_of(rows, device);
 }
 

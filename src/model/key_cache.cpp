@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/key_cache.hpp"
+#include "model/microbatch.hpp"
 
 namespace zea {
 

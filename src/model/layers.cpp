@@ -2,7 +2,6 @@
 #include "model/layers.hpp"
 
 #include "core/error.hpp"
-#include "model/slice_attention.hpp"
 
 namespace zea {
 
@@ -47,10 +46,7 @@ at::Tensor Layers::attention(const at::Tensor& qkv, const TokenAttention& tokens
                              int64_t kv_heads, const ScoreSpec& scores) const {
   if (tokens.context)
     throw InternalError("tokens of several cp ranks came to the layers of one rank");
-  if (!tokens.slices.empty() && !attends_by_bounds(qkv, tokens.segments, scores))
-    return slice_attention(qkv, tokens.slices, heads, kv_heads, scores);
-  ZEA_ASSERT(qkv.size(0) == 0 || !tokens.segments.empty());
-  return zea::attention(qkv, tokens.segments, heads, kv_heads, scores);
+  return zea::attention(qkv, tokens.mask, heads, kv_heads, scores);
 }
 
 at::Tensor Layers::cached_attention(const at::Tensor& q, const at::Tensor& kv,

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "model/functions.hpp"
-#include "model/token_attention.hpp"
 
 namespace zea {
 

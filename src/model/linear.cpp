@@ -14,26 +14,56 @@ using namespace detail;
 
 struct LinearFunction : Function<LinearFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* weight,
-                        Parameter* bias, WeightOrder order) {
+                        Parameter* bias, WeightOrder order, LinearCut cut,
+                        const c10::intrusive_ptr<SharedRows>& rows) {
     (void)anchor;
     remember(ctx, {weight, bias});
     ctx->saved_data["in_out"] = order == WeightOrder::InOut;
+    ctx->saved_data["cut"] = static_cast<int64_t>(cut);
+    if (rows) ctx->saved_data["rows"] = c10::IValue::make_capsule(rows);
     if (weight->trainable()) ctx->save_for_backward({x});
-    const Tensor matrix = out_in(weight->value(), order);
-    return bias ? biased_product(bias->value(), x, matrix.t()) : product(x, matrix.t());
+    const Tensor matrix = out_in(weight->value(), order).t();
+    if (cut == LinearCut::Inputs) {
+      Tensor y = rows->summed_product(x, matrix)();
+      return bias ? y.add_(bias->value()) : y;
+    }
+    const Tensor all = cut == LinearCut::Outputs ? rows->gather(x)() : x;
+    return bias ? biased_product(bias->value(), all, matrix) : product(all, matrix);
   }
 
+  // Rows travel under the products that do not need them: gathered x under that of dx, the sum of
+  // dx under that of the weight's gradient.
   static Tensors backward(Context* ctx, const Tensors& outputs) {
-    const Tensor dy = outputs[0].contiguous();
-    Parameter* weight = recall(ctx, 0);
-    Parameter* bias = recall(ctx, 1);
     const auto order =
         ctx->saved_data.at("in_out").toBool() ? WeightOrder::InOut : WeightOrder::OutIn;
-    Tensor dx;
-    if (ctx->needs_input_grad(0)) dx = product(dy, out_in(weight->value(), order));
-    if (weight->trainable()) add_weight_gradient(*weight, order, ctx->get_saved_variables()[0], dy);
-    if (bias && bias->trainable()) add_bias_gradient(*bias, dy);
-    return {dx, {}, {}, {}, {}};
+    const auto cut = static_cast<LinearCut>(ctx->saved_data.at("cut").toInt());
+    c10::intrusive_ptr<SharedRows> rows;
+    if (cut != LinearCut::None)
+      rows = c10::static_intrusive_pointer_cast<SharedRows>(ctx->saved_data.at("rows").toCapsule());
+    Parameter* weight = recall(ctx, 0);
+    Parameter* bias = recall(ctx, 1);
+    const Tensor dy_here = outputs[0].contiguous();
+    ArrivingRows x_coming, dy_coming, dx_coming;
+    if (cut == LinearCut::Inputs) dy_coming = rows->gather(dy_here);
+    if (cut == LinearCut::Outputs && weight->trainable())
+      x_coming = rows->gather(ctx->get_saved_variables()[0]);
+    if (bias && bias->trainable()) add_bias_gradient(*bias, dy_here);
+    Tensor dy = dy_coming ? dy_coming() : dy_here, dx;
+    if (ctx->needs_input_grad(0)) {
+      const Tensor matrix = out_in(weight->value(), order);
+      if (cut == LinearCut::Outputs)
+        dx_coming = rows->summed_product(dy, matrix);
+      else
+        dx = product(dy, matrix);
+    }
+    if (weight->trainable()) {
+      Tensor x = x_coming ? x_coming() : ctx->get_saved_variables()[0];
+      // Gathered rows lie in a buffer that the next function takes.
+      if (weight->deferred() && rows && rows->are_dealt())
+        (cut == LinearCut::Outputs ? x : dy) = (cut == LinearCut::Outputs ? x : dy).clone();
+      add_weight_gradient(*weight, order, x, dy);
+    }
+    return {dx_coming ? dx_coming() : dx, {}, {}, {}, {}, {}, {}};
   }
 };
 
@@ -95,8 +125,9 @@ struct InterpolatedRowsFunction : Function<InterpolatedRowsFunction> {
 
 }  // namespace
 
-at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, WeightOrder order) {
-  return LinearFunction::apply(x, weight.anchor(), &weight, bias, order);
+at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, WeightOrder order,
+                  LinearCut cut, const c10::intrusive_ptr<SharedRows>& rows) {
+  return LinearFunction::apply(x, weight.anchor(), &weight, bias, order, cut, rows);
 }
 
 at::Tensor add_to_columns(const at::Tensor& y, const at::Tensor& z, int64_t begin, double scale) {

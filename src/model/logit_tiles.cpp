@@ -2,7 +2,7 @@
 #include "model/logit_tiles.hpp"
 
 #include "core/kernel_sizes.hpp"
-#include "kernels/logit_kernels.hpp"
+#include "kernels/row_kernels.hpp"
 #include "kernels/matmul.hpp"
 #include "model/functions.hpp"
 #include "model/parameter_function.hpp"

@@ -6,8 +6,7 @@
 #include <optional>
 
 #include "core/error.hpp"
-#include "kernels/head_norms.hpp"
-#include "kernels/row_norms.hpp"
+#include "kernels/row_kernels.hpp"
 #include "model/functions.hpp"
 #include "model/parameter_function.hpp"
 
@@ -132,6 +131,32 @@ NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, Parameter& weig
   const auto term = added.defined() ? std::optional(added) : std::nullopt;
   const Tensors both = NormSumFunction::apply(x, term, weight.anchor(), &weight, bias, spec);
   return {both[0], both[1]};
+}
+
+namespace {
+
+using namespace detail;
+
+struct LayerScaleFunction : Function<LayerScaleFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* scale) {
+    (void)anchor;
+    remember(ctx, {scale});
+    if (scale->trainable()) ctx->save_for_backward({x});
+    return x * scale->value();
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensor& dy = outputs[0];
+    Parameter* scale = recall(ctx, 0);
+    if (scale->trainable()) add_bias_gradient_now(*scale, dy * ctx->get_saved_variables()[0]);
+    return {ctx->needs_input_grad(0) ? dy * scale->value() : Tensor(), {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor layer_scale(const at::Tensor& x, Parameter& scale) {
+  return LayerScaleFunction::apply(x, scale.anchor(), &scale);
 }
 
 }  // namespace zea

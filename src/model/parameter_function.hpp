@@ -9,9 +9,9 @@
 #include <initializer_list>
 #include <string>
 
+#include "core/attention_slice.hpp"
 #include "kernels/matmul.hpp"
-#include "kernels/sum_kernels.hpp"
-#include "model/deferred_gradients.hpp"
+#include "kernels/row_kernels.hpp"
 #include "model/functions.hpp"
 #include "model/parameter.hpp"
 
@@ -31,6 +31,15 @@ inline void remember(Context* ctx, std::initializer_list<Parameter*> parameters)
 
 inline Parameter* recall(Context* ctx, int position) {
   return reinterpret_cast<Parameter*>(ctx->saved_data.at(std::to_string(position)).toInt());
+}
+
+inline void save_scores(Context* ctx, const ScoreSpec& scores) {
+  ctx->saved_data["scale"] = scores.scale;
+  ctx->saved_data["softcap"] = scores.softcap;
+}
+
+inline ScoreSpec saved_scores(Context* ctx) {
+  return {ctx->saved_data.at("scale").toDouble(), ctx->saved_data.at("softcap").toDouble()};
 }
 
 /// The weight as (out, in).

@@ -167,7 +167,7 @@ class UnitRun {
       const at::Tensor& kv = cached.cache->write(unit_.name, cached.rows,
                                                  all.narrow(1, heads.query, 2 * heads.key_value));
       if (!cached.is_prompt)
-        return layers_.cached_attention(all.narrow(1, 0, heads.query), kv, tokens.slices.slices(),
+        return layers_.cached_attention(all.narrow(1, 0, heads.query), kv, tokens.mask.slices(),
                                         cached.cp_tokens, scores);
     }
     return layers_.attention(all, tokens, heads.query, heads.key_value, scores);

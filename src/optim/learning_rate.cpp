@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

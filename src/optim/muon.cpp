@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "kernels/flat_kernels.hpp"
-#include "kernels/side_by_side.hpp"
-#include "kernels/symmetric_product.hpp"
+#include "kernels/launch.hpp"
+#include "kernels/matmul.hpp"
 #include "parallel/torch_dtype.hpp"
 
 namespace zea {

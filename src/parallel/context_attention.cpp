@@ -1,18 +1,166 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/context_attention.hpp"
 
-#include <torch/csrc/autograd/custom_function.h>
+#include <ATen/OpMathType.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
 
 #include "core/error.hpp"
 #include "model/parameter_function.hpp"
-#include "model/saved_scores.hpp"
-#include "parallel/head_exchange.hpp"
+#include "parallel/exchange_rows.hpp"
 #include "parallel/key_exchange.hpp"
 
 namespace zea {
 namespace {
 
 using namespace detail;
+
+int64_t size_of(const Collectives* group) {
+  return group ? group->size() : 1;
+}
+
+/// The members of an inner group exchange tokens for heads: before, each has some tokens of all
+/// heads; then all of the group's tokens, ascending in the row, of some heads.
+class HeadExchange {
+ public:
+  /// `inner` null: a group of one, where everything stays as it is.
+  HeadExchange(const ContextPart& part, int64_t heads, int64_t kv_heads, Collectives* inner);
+
+  /// Heads of this member.
+  int64_t heads() const { return heads_; }
+  int64_t kv_heads() const { return kv_heads_; }
+
+  /// qkv (own tokens, all heads, dim) -> (group's tokens, heads() + 2 kv_heads(), dim).
+  Tensor inputs_to_heads(const Tensor& qkv) const;
+  /// Its gradient.
+  Tensor inputs_to_tokens(const Tensor& dqkv) const;
+  /// Outputs (group's tokens, heads(), dim) -> (own tokens, all query heads, dim).
+  Tensor outputs_to_tokens(const Tensor& out) const;
+  /// Its gradient.
+  Tensor outputs_to_heads(const Tensor& dout) const;
+
+ private:
+  /// Heads of qkv, and where they stand among those that a member attends with.
+  struct HeadRun {
+    int64_t first, count, place;
+  };
+  /// Queries, keys and values of a member.
+  std::array<HeadRun, 3> runs_of(int64_t member) const;
+  /// Writes, or reads, the part (own tokens, heads, dim) that goes to, or came from, a member.
+  using OfMember = std::function<void(int64_t member, const Tensor& part)>;
+  /// Parts of `heads` each -> (group's tokens, heads, dim), of type and dim as in `like`.
+  Tensor to_heads(const Tensor& like, int64_t heads, const OfMember& write) const;
+  /// x (group's tokens, heads, dim) -> parts.
+  void to_tokens(const Tensor& x, const OfMember& read) const;
+
+  const ContextPart& part_;
+  Collectives* inner_;
+  int64_t all_heads_, all_kv_heads_;  ///< of qkv
+  int64_t heads_, kv_heads_;
+};
+
+HeadExchange::HeadExchange(const ContextPart& part, int64_t heads, int64_t kv_heads,
+                           Collectives* inner)
+    : part_(part),
+      inner_(size_of(inner) > 1 ? inner : nullptr),
+      all_heads_(heads),
+      all_kv_heads_(kv_heads),
+      heads_(heads / size_of(inner)),
+      kv_heads_(std::max<int64_t>(kv_heads / size_of(inner), 1)) {
+  if (!inner_) return;
+  const int64_t members = inner_->size();
+  ZEA_ASSERT(static_cast<int64_t>(part.plan.inner_tokens.size()) == members);
+  ZEA_ASSERT(heads % members == 0 && (kv_heads % members == 0 || members % kv_heads == 0));
+}
+
+std::array<HeadExchange::HeadRun, 3> HeadExchange::runs_of(int64_t member) const {
+  const int64_t first_kv = member * all_kv_heads_ / inner_->size();
+  return {{{member * heads_, heads_, 0},
+           {all_heads_ + first_kv, kv_heads_, heads_},
+           {all_heads_ + all_kv_heads_ + first_kv, kv_heads_, heads_ + kv_heads_}}};
+}
+
+// What stays here is written where it belongs.
+Tensor HeadExchange::to_heads(const Tensor& like, int64_t heads, const OfMember& write) const {
+  const Counts& rows = part_.plan.inner_tokens;
+  const int64_t tokens = std::accumulate(rows.begin(), rows.end(), int64_t{0}), own = like.size(0);
+  ZEA_ASSERT(own == rows[inner_->rank()]);
+  const Tensor received = at::empty({tokens, heads, like.size(2)}, like.options());
+  const Tensor sent = at::empty({inner_->size(), own, heads, like.size(2)}, like.options());
+  for (int member = 0; member < inner_->size(); ++member)
+    if (member != inner_->rank()) write(member, sent[member]);
+  Pending pending =
+      inner_->exchange(parts_of_others(sent, *inner_), rows_of_others(received, rows, *inner_));
+  write(inner_->rank(), rows_of_member(received, rows, inner_->rank()));
+  pending.wait();
+  if (part_.inner_order.empty()) return received;
+  return received.index_select(0, part_.inner_order.on(like.device()));
+}
+
+void HeadExchange::to_tokens(const Tensor& x, const OfMember& read) const {
+  const Counts& rows = part_.plan.inner_tokens;
+  Tensor sent = x.contiguous();
+  if (!part_.inner_order.empty())
+    sent = at::empty_like(sent).index_copy_(0, part_.inner_order.on(x.device()), sent);
+  const Tensor received =
+      at::empty({inner_->size(), rows[inner_->rank()], x.size(1), x.size(2)}, x.options());
+  Pending pending =
+      inner_->exchange(rows_of_others(sent, rows, *inner_), parts_of_others(received, *inner_));
+  read(inner_->rank(), rows_of_member(sent, rows, inner_->rank()));
+  pending.wait();
+  for (int member = 0; member < inner_->size(); ++member)
+    if (member != inner_->rank()) read(member, received[member]);
+}
+
+Tensor HeadExchange::inputs_to_heads(const Tensor& qkv) const {
+  if (!inner_) return qkv;
+  return to_heads(qkv, heads_ + 2 * kv_heads_, [&](int64_t member, const Tensor& part) {
+    for (const HeadRun& run : runs_of(member))
+      part.narrow(1, run.place, run.count).copy_(qkv.narrow(1, run.first, run.count));
+  });
+}
+
+Tensor HeadExchange::inputs_to_tokens(const Tensor& dqkv) const {
+  if (!inner_) return dqkv;
+  // A KV head that several members used has a gradient from each.
+  const bool is_shared = kv_heads_ * inner_->size() > all_kv_heads_;
+  const auto type = is_shared ? at::toOpMathType(dqkv.scalar_type()) : dqkv.scalar_type();
+  const Tensor all = at::empty(
+      {part_.plan.inner_tokens[inner_->rank()], all_heads_ + 2 * all_kv_heads_, dqkv.size(2)},
+      dqkv.options().dtype(type));
+  if (is_shared) all.narrow(1, all_heads_, 2 * all_kv_heads_).zero_();
+  to_tokens(dqkv, [&](int64_t member, const Tensor& part) {
+    for (const HeadRun& run : runs_of(member)) {
+      const Tensor target = all.narrow(1, run.first, run.count);
+      const Tensor heads = part.narrow(1, run.place, run.count);
+      if (is_shared && run.first >= all_heads_)
+        target.add_(heads);
+      else
+        target.copy_(heads);
+    }
+  });
+  return all.to(dqkv.scalar_type());
+}
+
+Tensor HeadExchange::outputs_to_tokens(const Tensor& out) const {
+  if (!inner_) return out;
+  const Tensor all =
+      at::empty({part_.plan.inner_tokens[inner_->rank()], all_heads_, out.size(2)}, out.options());
+  to_tokens(out, [&](int64_t member, const Tensor& part) {
+    all.narrow(1, member * heads_, heads_).copy_(part);
+  });
+  return all;
+}
+
+Tensor HeadExchange::outputs_to_heads(const Tensor& dout) const {
+  if (!inner_) return dout;
+  return to_heads(dout, heads_, [&](int64_t member, const Tensor& part) {
+    part.copy_(dout.narrow(1, member * heads_, heads_));
+  });
+}
 
 /// What forward and backward of one call share.
 struct ContextCall {
@@ -23,8 +171,7 @@ struct ContextCall {
   ScoreSpec scores;
 
   HeadExchange head_exchange() const { return {*part, heads, kv_heads, inner}; }
-  bool is_alone() const { return !outer || outer->size() == 1; }
-  bool passes_keys() const { return !is_alone() && part->plan.exchange == KeyExchange::Ring; }
+  bool passes_keys() const { return detail::passes_keys(*part, outer); }
 };
 
 void save(Context* ctx, const ContextCall& call) {
@@ -51,31 +198,12 @@ GroupInputs inputs_of(const ContextCall& call, const Tensor& qkv, int64_t heads)
   return {qkv.narrow(1, 0, heads), call.passes_keys() ? kv.contiguous() : kv, call.scores};
 }
 
-AttentionSums attend(const ContextCall& call, const GroupInputs& in) {
-  if (call.passes_keys()) return PassedKeys(*call.part, *call.outer).attend(in);
-  if (!call.is_alone()) return GatheredKeys(*call.part, *call.outer).attend(in);
-  const AttentionSums sums = unwritten_sums(in.q);
-  write_attention(sums, with_keys(in.q, in.kv, in.scores), call.part->slices.at(0));
-  return sums;
-}
-
-void write_gradients(const ContextCall& call, const GroupGradients& gradients,
-                     const GroupInputs& in, const Tensor& dout, const AttentionSums& sums) {
-  if (call.passes_keys())
-    PassedKeys(*call.part, *call.outer).write_gradients(gradients, in, dout, sums);
-  else if (!call.is_alone())
-    GatheredKeys(*call.part, *call.outer).write_gradients(gradients, in, dout, sums);
-  else
-    write_attention_gradients(with_keys(gradients, gradients.dkv),
-                              with_keys(in.q, in.kv, in.scores), dout, sums,
-                              call.part->slices.at(0));
-}
-
 struct ContextAttentionFunction : Function<ContextAttentionFunction> {
   static Tensor forward(Context* ctx, const Tensor& qkv, const ContextCall& call) {
     const HeadExchange heads = call.head_exchange();
     const Tensor of_group = heads.inputs_to_heads(qkv);
-    const AttentionSums sums = attend(call, inputs_of(call, of_group, heads.heads()));
+    const AttentionSums sums =
+        attend_group(*call.part, call.outer, inputs_of(call, of_group, heads.heads()));
     const Tensor out = sums.out.to(qkv.scalar_type());
     ctx->save_for_backward({of_group, out, sums.lse});
     save(ctx, call);
@@ -94,8 +222,8 @@ struct ContextAttentionFunction : Function<ContextAttentionFunction> {
     const int64_t rest = dqkv.size(1) - heads.heads();
     const GroupGradients gradients{dqkv.narrow(1, 0, heads.heads()),
                                    dqkv.narrow(1, heads.heads(), rest)};
-    write_gradients(call, gradients, inputs_of(call, of_group, heads.heads()), dout,
-                    {saved[1], saved[2]});
+    write_group_gradients(*call.part, call.outer, gradients,
+                          inputs_of(call, of_group, heads.heads()), dout, {saved[1], saved[2]});
     return {heads.inputs_to_tokens(dqkv.to(of_group.scalar_type())), {}};
   }
 };

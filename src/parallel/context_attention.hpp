@@ -8,7 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "comm/collectives.hpp"
-#include "model/context_part.hpp"
+#include "model/attention.hpp"
 
 namespace zea {
 
@@ -19,5 +19,15 @@ namespace zea {
 at::Tensor context_attention(const at::Tensor& qkv, const ContextPart& part, int64_t heads,
                              int64_t kv_heads, Collectives* inner, Collectives* outer,
                              const ScoreSpec& scores = {});
+
+/// Attention without backward of few queries, as of decoding, whose keys stay where they are: the
+/// queries of all cp ranks go to each of them, and results are merged by log-sum-exp. `slices` are
+/// between the queries of all cp ranks, which have `cp_tokens` each, and the rows of kv of this
+/// rank; rank r is member r % inner of inner group r / inner. q (queries here, heads, head_dim) ->
+/// (queries here, heads * head_dim). Collective over both groups (null: a group of one).
+at::Tensor cached_context_attention(const at::Tensor& q, const at::Tensor& kv,
+                                    const std::vector<AttentionSlice>& slices,
+                                    const std::vector<int64_t>& cp_tokens, Collectives* inner,
+                                    Collectives* outer, const ScoreSpec& scores);
 
 }  // namespace zea

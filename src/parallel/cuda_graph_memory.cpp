@@ -7,7 +7,7 @@
 #include <atomic>
 #include <limits>
 
-#include "parallel/graph_memory.hpp"
+#include "parallel/device_memory.hpp"
 
 namespace zea {
 namespace {

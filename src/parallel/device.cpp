@@ -10,7 +10,7 @@
 #include <set>
 
 #include "core/error.hpp"
-#include "kernels/stream_handle.hpp"
+#include "kernels/launch.hpp"
 
 namespace zea {
 namespace {

@@ -4,6 +4,9 @@
 
 #include <ATen/ATen.h>
 
+#include <string>
+
+#include "comm/launch_order.hpp"
 #include "comm/mesh.hpp"
 #include "comm/visible_gpus.hpp"
 #include "schedule/plan.hpp"
@@ -27,5 +30,13 @@ at::Device open_device(const RunOptions& run);
 
 /// NCCL for a GPU; on the host shared memory and MPI.
 MakeCollectives collectives_of(at::Device device);
+
+// Whether the communicators of a plan get to their ends on GPUs of such versions.
+
+/// Why they would not, as a sentence with what to do; empty: they do.
+std::string launch_order_fault(const Plan& plan, const LaunchVersions& versions);
+
+/// Throws PlanError with that fault of this process's libraries, where `device` is not the host.
+void check_launch_order(const Plan& plan, at::Device device);
 
 }  // namespace zea

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/device_memory.hpp"
+#include <atomic>
+#include <new>
 
 #include <c10/core/CachingDeviceAllocator.h>
 
@@ -31,6 +33,87 @@ std::optional<DeviceMemory> device_memory(c10::Device device) {
 void reset_device_peaks(c10::Device device) {
   if (c10::DeviceAllocator* allocator = allocator_of(device))
     allocator->resetPeakStats(device.index());
+}
+
+namespace {
+
+/// Shared with every tensor, since one may outlive the count.
+struct Count {
+  std::atomic<int64_t> now{0}, peak{0};
+
+  void take(int64_t bytes) {
+    const int64_t after = now += bytes;
+    int64_t before = peak;
+    while (before < after && !peak.compare_exchange_weak(before, after)) {
+    }
+  }
+};
+
+/// Stands before a tensor's memory, which must be its own context: libtorch frees some by address.
+struct Header {
+  c10::DataPtr block;
+  int64_t bytes;
+  std::shared_ptr<Count> count;
+};
+constexpr size_t kHeaderBytes = 128;  // keeps the library's alignment
+static_assert(sizeof(Header) <= kHeaderBytes);
+
+void release(void* data) {
+  if (data == nullptr) return;
+  auto* header = reinterpret_cast<Header*>(static_cast<char*>(data) - kHeaderBytes);
+  header->count->now -= header->bytes;
+  const c10::DataPtr block = std::move(header->block);  // the header lies in it
+  header->~Header();
+}
+
+}  // namespace
+
+class TensorBytes::CountingAllocator : public c10::Allocator {
+ public:
+  explicit CountingAllocator(c10::Allocator* inner) : inner_(inner) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    c10::DataPtr block = inner_->allocate(bytes == 0 ? 0 : bytes + kHeaderBytes);
+    if (bytes == 0) return block;
+    const c10::Device device = block.device();
+    char* start = static_cast<char*>(block.get());
+    new (start) Header{std::move(block), static_cast<int64_t>(bytes), count_};
+    count_->take(static_cast<int64_t>(bytes));
+    void* data = start + kHeaderBytes;
+    return {data, data, &release, device};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* target, const void* source, size_t bytes) const override {
+    inner_->copy_data(target, source, bytes);
+  }
+  Count& count() const { return *count_; }
+
+ private:
+  c10::Allocator* inner_;
+  std::shared_ptr<Count> count_ = std::make_shared<Count>();
+};
+
+// Priorities only ever rise, so the one that gives the place back must not be lower.
+TensorBytes::TensorBytes()
+    : allocator_(std::make_unique<CountingAllocator>(c10::GetAllocator(c10::kCPU))),
+      before_(c10::GetAllocator(c10::kCPU)) {
+  c10::SetAllocator(c10::kCPU, allocator_.get(), UINT8_MAX);
+}
+
+TensorBytes::~TensorBytes() {
+  c10::SetAllocator(c10::kCPU, before_, UINT8_MAX);
+}
+
+int64_t TensorBytes::now() const {
+  return allocator_->count().now;
+}
+
+int64_t TensorBytes::peak() const {
+  return allocator_->count().peak;
+}
+
+void TensorBytes::reset_peak() {
+  allocator_->count().peak = now();
 }
 
 }  // namespace zea

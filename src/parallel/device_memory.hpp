@@ -3,10 +3,15 @@
 // it has workspaces of libraries (cuBLAS), but neither NCCL's memory nor the driver's.
 #pragma once
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+
+#include "kernels/launch.hpp"  // by which a stream is captured
 
 namespace zea {
 
@@ -21,5 +26,54 @@ struct DeviceMemory {
 std::optional<DeviceMemory> device_memory(c10::Device device);
 /// Peaks count from here.
 void reset_device_peaks(c10::Device device);
+
+// Memory of graphs: what tensors of a captured walk get comes from a pool that nobody else is given
+// memory of, since a graph uses the same addresses whenever it is launched. Graphs that are
+// launched one after the other share a pool.
+
+/// One that no other graphs have.
+c10::MempoolId_t new_graph_pool();
+
+class GraphMemory {
+ public:
+  /// From now on what is allocated on `stream`, by any thread, comes from the pool. What the
+  /// device's allocator keeps for later is given back first. Throws PlanError where this build
+  /// keeps no graphs.
+  GraphMemory(c10::MempoolId_t pool, c10::Stream stream);
+  GraphMemory(const GraphMemory&) = delete;
+  GraphMemory& operator=(const GraphMemory&) = delete;
+  /// The pool ends with the last of these, and libtorch refuses one that has ended while anything
+  /// in it lives, as the workspaces of cuBLAS do.
+  ~GraphMemory();
+
+  /// Nothing more is allocated from the pool for this one; what was stays its.
+  void close();
+
+ private:
+  c10::MempoolId_t pool_;
+  c10::Stream stream_;
+  bool is_open_ = true;
+};
+
+// Counts the bytes of all host tensors while it lives: it stands in front of libtorch's allocator,
+// which libtorch keeps as the one of the process. What a plan predicts is compared with it.
+
+class TensorBytes {
+ public:
+  TensorBytes();
+  ~TensorBytes();
+  TensorBytes(const TensorBytes&) = delete;
+  TensorBytes& operator=(const TensorBytes&) = delete;
+
+  int64_t now() const;
+  int64_t peak() const;
+  /// The peak counts from here.
+  void reset_peak();
+
+ private:
+  class CountingAllocator;
+  std::unique_ptr<CountingAllocator> allocator_;
+  c10::Allocator* before_;
+};
 
 }  // namespace zea

@@ -11,7 +11,7 @@
 
 #include "batch/make_microbatch.hpp"
 #include "comm/mesh.hpp"
-#include "model/deferred_gradients.hpp"
+#include "model/parameter.hpp"
 #include "model/unit.hpp"
 #include "parallel/place_transfers.hpp"
 #include "parallel/sharded_buffer.hpp"

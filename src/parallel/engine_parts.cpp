@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "parallel/launch_check.hpp"
+#include "parallel/device.hpp"
 #include "parallel/tensor_layers.hpp"
 
 namespace zea {

@@ -5,8 +5,7 @@
 
 #include "core/error.hpp"
 #include "parallel/exchange_rows.hpp"
-#include "parallel/member_rows.hpp"
-#include "parallel/tensor_rows.hpp"
+#include "parallel/torch_dtype.hpp"
 
 namespace zea::detail {
 namespace {
@@ -34,8 +33,85 @@ Tensor their_queries(const Tensor& x, int64_t first, int64_t heads, int64_t all)
   return x.narrow(1, first * group, heads * group);
 }
 
-}  // namespace
+/// A tensor on its way to other ranks, and what comes for it.
+class TravellingTensor {
+ public:
+  TravellingTensor() = default;
+  /// `sent`: of what goes, where that is not waited for with what comes.
+  TravellingTensor(Tensor going, Tensor coming, Pending received, Pending sent = {})
+      : going_(std::move(going)),
+        coming_(std::move(coming)),
+        received_(std::move(received)),
+        sent_(std::move(sent)) {}
 
+  /// What has come. Waits for that alone; to be called once.
+  Tensor arrive() {
+    received_.wait();
+    return std::move(coming_);
+  }
+  /// Waits until the others have what goes, and lets go of it.
+  void finish() {
+    sent_.wait();
+    going_.reset();
+  }
+  Tensor take() {
+    Tensor come = arrive();
+    finish();
+    return come;
+  }
+
+ private:
+  Tensor going_, coming_;
+  Pending received_, sent_;  ///< die first: they use both
+};
+
+/// Keys of the outer group's members gathered, in order of member: some heads' at a time, the next
+/// ones' while these are used. On the host each member fetches what it needs when it needs it, and
+/// waits for nobody's fetching; on devices these are collectives.
+class GatheredKeys {
+ public:
+  GatheredKeys(const ContextPart& part, Collectives& outer) : part_(part), outer_(outer) {}
+
+  AttentionSums attend(const GroupInputs& in) const;
+  void write_gradients(const GroupGradients& gradients, const GroupInputs& in, const Tensor& dout,
+                       const AttentionSums& sums) const;
+
+ private:
+  /// As many heads as travel together, of those of `kv`.
+  int64_t heads_at_once(const Tensor& kv) const;
+  /// kv of the KV heads from `first` on.
+  TravellingTensor gather(const Tensor& kv, int64_t first, int64_t heads) const;
+  /// dkv of all tokens goes to its owners; what comes, (parts, own tokens, ...), adds up.
+  TravellingTensor return_gradient(Tensor dkv) const;
+
+  const ContextPart& part_;
+  Collectives& outer_;
+};
+
+/// Keys passed from each member to the next: the next hop's travel while this one's are used. A
+/// member waits for what it needs; that the next one has what was sent, a hop later only, so that
+/// hops of unequal work even out over a call.
+class PassedKeys {
+ public:
+  PassedKeys(const ContextPart& part, Collectives& outer) : part_(part), outer_(outer) {}
+
+  AttentionSums attend(const GroupInputs& in) const;
+  /// The gradients of other members' keys travel behind the keys, and arrive at their owner last.
+  void write_gradients(const GroupGradients& gradients, const GroupInputs& in, const Tensor& dout,
+                       const AttentionSums& sums) const;
+
+ private:
+  /// Whose keys are here at a hop.
+  int owner(int hop) const { return (outer_.rank() - hop + outer_.size()) % outer_.size(); }
+  bool is_last(int hop) const { return hop + 1 == outer_.size(); }
+  /// What is here at `hop` goes to the next member; what comes is the next hop's.
+  TravellingTensor pass(const Tensor& here, int hop) const;
+
+  const ContextPart& part_;
+  Collectives& outer_;
+};
+
+/// Inputs of attention to the keys of `kv`.
 AttentionInputs with_keys(const Tensor& q, const Tensor& kv, const ScoreSpec& scores) {
   const int64_t heads = kv.size(1) / 2;
   return {q, kv.narrow(1, 0, heads), kv.narrow(1, heads, heads), scores};
@@ -99,7 +175,7 @@ AttentionSums GatheredKeys::attend(const GroupInputs& in) const {
     if (first + heads < all) coming = gather(in.kv, first + heads, heads);
     const auto part = [&](const Tensor& x) { return their_queries(x, first, heads, all); };
     write_attention({part(sums.out), part(sums.lse)}, with_keys(part(in.q), kv, in.scores),
-                    part_.slices.at(0));
+                    part_.masks.at(0));
   }
   before.finish();
   return sums;
@@ -123,7 +199,7 @@ void GatheredKeys::write_gradients(const GroupGradients& gradients, const GroupI
     Tensor dkv = at::zeros(kv.sizes(), kv.options());
     write_attention_gradients(with_keys({part(gradients.dq), {}}, dkv),
                               with_keys(part(in.q), kv, in.scores), part(dout),
-                              {part(sums.out), part(sums.lse)}, part_.slices.at(0));
+                              {part(sums.out), part(sums.lse)}, part_.masks.at(0));
     if (first > 0) finish(first - heads);
     returning = return_gradient(std::move(dkv));
   }
@@ -156,7 +232,7 @@ AttentionSums PassedKeys::attend(const GroupInputs& in) const {
     TravellingTensor coming;
     if (!is_last(hop)) coming = pass(kv, hop);
     const auto attend = hop == 0 ? write_attention : add_attention;  // each query sees itself
-    attend(sums, with_keys(in.q, kv, in.scores), part_.slices.at(owner(hop)));
+    attend(sums, with_keys(in.q, kv, in.scores), part_.masks.at(owner(hop)));
     before.finish();
     if (!is_last(hop)) kv = coming.arrive();
     before = std::move(coming);
@@ -168,14 +244,14 @@ void PassedKeys::write_gradients(const GroupGradients& gradients, const GroupInp
                                  const Tensor& dout, const AttentionSums& sums) const {
   TravellingTensor before = pass(in.kv, 0), behind, behind_before;
   write_attention_gradients(with_keys(gradients, gradients.dkv), with_keys(in.q, in.kv, in.scores),
-                            dout, sums, part_.slices.at(owner(0)));
+                            dout, sums, part_.masks.at(owner(0)));
   Tensor kv = before.arrive();
   for (int hop = 1; hop < outer_.size(); ++hop) {
     TravellingTensor coming;
     if (!is_last(hop)) coming = pass(kv, hop);
     const Tensor dkv = new_gradient(kv, gradients.dq);
     add_attention_gradients(with_keys(gradients, dkv), with_keys(in.q, kv, in.scores), dout, sums,
-                            part_.slices.at(owner(hop)));
+                            part_.masks.at(owner(hop)));
     before.finish();
     behind_before.finish();
     if (hop > 1) dkv.add_(behind.arrive());
@@ -186,6 +262,31 @@ void PassedKeys::write_gradients(const GroupGradients& gradients, const GroupInp
   }
   gradients.dkv.add_(behind.take());
   behind_before.finish();
+}
+
+}  // namespace
+
+bool passes_keys(const ContextPart& part, const Collectives* outer) {
+  return outer && outer->size() > 1 && part.plan.exchange == KeyExchange::Ring;
+}
+
+AttentionSums attend_group(const ContextPart& part, Collectives* outer, const GroupInputs& in) {
+  if (passes_keys(part, outer)) return PassedKeys(part, *outer).attend(in);
+  if (outer && outer->size() > 1) return GatheredKeys(part, *outer).attend(in);
+  const AttentionSums sums = unwritten_sums(in.q);
+  write_attention(sums, with_keys(in.q, in.kv, in.scores), part.masks.at(0));
+  return sums;
+}
+
+void write_group_gradients(const ContextPart& part, Collectives* outer,
+                           const GroupGradients& gradients, const GroupInputs& in,
+                           const Tensor& dout, const AttentionSums& sums) {
+  if (passes_keys(part, outer))
+    return PassedKeys(part, *outer).write_gradients(gradients, in, dout, sums);
+  if (outer && outer->size() > 1)
+    return GatheredKeys(part, *outer).write_gradients(gradients, in, dout, sums);
+  write_attention_gradients(with_keys(gradients, gradients.dkv), with_keys(in.q, in.kv, in.scores),
+                            dout, sums, part.masks.at(0));
 }
 
 }  // namespace zea::detail

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/launch_check.hpp"
+#include "parallel/device.hpp"
 
 #include <map>
 #include <vector>
 
 #include "core/error.hpp"
-#include "core/join.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

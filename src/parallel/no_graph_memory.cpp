@@ -2,7 +2,7 @@
 // Stands for cuda_graph_memory.cpp where libtorch or this build has no CUDA, or Kokkos launches
 // kernels.
 #include "core/error.hpp"
-#include "parallel/graph_memory.hpp"
+#include "parallel/device_memory.hpp"
 
 namespace zea {
 

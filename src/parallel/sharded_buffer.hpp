@@ -10,7 +10,6 @@
 
 #include "comm/collectives.hpp"
 #include "model/parameter.hpp"
-#include "parallel/host_copies.hpp"
 #include "parallel/slots.hpp"
 #include "parallel/torch_dtype.hpp"
 #include "schedule/plan.hpp"

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "parallel/host_copies.hpp"
 
 namespace zea {
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/spread_keys.hpp"
+// Few queries to keys that are spread over cp ranks: decoding, whose keys would take longer to
+// travel than the queries and their results.
+#include "parallel/context_attention.hpp"
 
 #include <numeric>
 
 #include "core/error.hpp"
-#include "parallel/tensor_rows.hpp"
+#include "parallel/torch_dtype.hpp"
 
-namespace zea::detail {
+namespace zea {
 namespace {
 
 using at::Tensor;
@@ -42,7 +44,30 @@ Tensor merge_members(Collectives* group, const Tensor& packed) {
   return at::cat({(all.narrow(3, 0, dim) * weights).sum(0), lse.squeeze(0)}, 2);
 }
 
-}  // namespace
+/// The queries of all cp ranks on each of them. All calls but own() are collective over both groups
+/// (null: a group of one).
+class SpreadQueries {
+ public:
+  /// `cp_tokens`: queries of each cp rank, of which rank r is member r % inner of inner group
+  /// r / inner.
+  SpreadQueries(const std::vector<int64_t>& cp_tokens, Collectives* inner, Collectives* outer);
+
+  /// q (queries of this rank, heads, head_dim) -> those of all ranks, in their order.
+  Tensor gather(const Tensor& q) const;
+  /// What each rank's queries get from all ranks' keys, given what they get from the own ones:
+  /// (queries of all ranks, heads, head_dim).
+  Tensor merged(const AttentionSums& sums) const;
+  /// The rows of this rank's queries.
+  Tensor own(const Tensor& x) const;
+
+ private:
+  std::vector<int64_t> inner_tokens_;  ///< of the own inner group's members
+  std::vector<int64_t> outer_tokens_;  ///< of all inner groups
+  int64_t first_ = 0;                  ///< of this rank's queries
+  int64_t count_ = 0;
+  Collectives* inner_;
+  Collectives* outer_;
+};
 
 SpreadQueries::SpreadQueries(const std::vector<int64_t>& cp_tokens, Collectives* inner,
                              Collectives* outer)
@@ -73,4 +98,15 @@ Tensor SpreadQueries::own(const Tensor& x) const {
   return x.narrow(0, first_, count_);
 }
 
-}  // namespace zea::detail
+}  // namespace
+
+Tensor cached_context_attention(const Tensor& q, const Tensor& kv,
+                                const std::vector<AttentionSlice>& slices,
+                                const std::vector<int64_t>& cp_tokens, Collectives* inner,
+                                Collectives* outer, const ScoreSpec& scores) {
+  const SpreadQueries queries(cp_tokens, inner, outer);
+  const AttentionSums sums = attend_by_group(queries.gather(q), kv, slices, scores);
+  return queries.own(queries.merged(sums)).flatten(1).to(q.scalar_type());
+}
+
+}  // namespace zea

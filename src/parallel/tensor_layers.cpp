@@ -2,10 +2,8 @@
 #include "parallel/tensor_layers.hpp"
 
 #include "core/error.hpp"
-#include "model/slice_attention.hpp"
 #include "parallel/context_attention.hpp"
-#include "parallel/spread_keys.hpp"
-#include "parallel/tensor_functions.hpp"
+#include "parallel/tensor_rows.hpp"
 
 namespace zea {
 
@@ -24,16 +22,20 @@ bool TensorLayers::is_shared(const RowShares& shares) const {
   return true;
 }
 
+c10::intrusive_ptr<SharedRows> TensorLayers::linear_rows(const RowShares& shares) const {
+  return c10::make_intrusive<detail::LinearRows>(TensorRows(*buffers_, shares));
+}
+
 at::Tensor TensorLayers::column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                                        const RowShares& shares, WeightOrder order) const {
   if (!is_shared(shares)) return Layers::column_linear(x, weight, bias, shares, order);
-  return detail::tensor_column_linear(TensorRows(*buffers_, shares), x, weight, bias, order);
+  return linear(x, weight, bias, order, LinearCut::Outputs, linear_rows(shares));
 }
 
 at::Tensor TensorLayers::row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                                     const RowShares& shares, WeightOrder order) const {
   if (!is_shared(shares)) return Layers::row_linear(x, weight, bias, shares, order);
-  return detail::tensor_row_linear(TensorRows(*buffers_, shares), x, weight, bias, order);
+  return linear(x, weight, bias, order, LinearCut::Inputs, linear_rows(shares));
 }
 
 int64_t TensorLayers::first_column(int64_t columns) const {
@@ -77,10 +79,8 @@ at::Tensor TensorLayers::cached_attention(const at::Tensor& q, const at::Tensor&
                                           const std::vector<int64_t>& cp_tokens,
                                           const ScoreSpec& scores) const {
   if (cp_tokens.size() == 1) return Layers::cached_attention(q, kv, slices, cp_tokens, scores);
-  const detail::SpreadQueries queries(cp_tokens, options_.cp_inner, options_.cp_outer);
-  return queries.own(queries.merged(attend_by_group(queries.gather(q), kv, slices, scores)))
-      .flatten(1)
-      .to(q.scalar_type());
+  return cached_context_attention(q, kv, slices, cp_tokens, options_.cp_inner, options_.cp_outer,
+                                  scores);
 }
 
 }  // namespace zea

@@ -59,6 +59,7 @@ class TensorLayers : public Layers {
  private:
   /// Whether the layers' work is shared; checks that `shares` are what the options promise.
   bool is_shared(const RowShares& shares) const;
+  c10::intrusive_ptr<SharedRows> linear_rows(const RowShares& shares) const;
 
   TensorLayersOptions options_;
   std::unique_ptr<detail::TensorBuffers> buffers_;  ///< null: one tp rank

@@ -4,7 +4,7 @@
 //   y = n (weight + offset), n = x r, r = 1 / sqrt(mean(x^2) + eps)
 //   dx = r (d - n mean(d n)), d = dy (weight + offset)
 #include "core/error.hpp"
-#include "parallel/tensor_functions.hpp"
+#include "parallel/tensor_rows.hpp"
 
 namespace zea::detail {
 namespace {

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/error.hpp"
+#include "kernels/matmul.hpp"
 #include "layout/token_layout.hpp"
 
 namespace zea::detail {
@@ -92,6 +93,12 @@ TravellingRows TensorRows::sum(const at::Tensor& partial) const {
                                         counts(width), dtype);
   // Detached: what an autograd function returns is to be no view.
   return {partial, result.narrow(0, 0, shares_[rank]).detach(), std::move(pending)};
+}
+
+ArrivingRows LinearRows::summed_product(const at::Tensor& a, const at::Tensor& b) const {
+  const at::Tensor partial = rows_.partial(a.size(0), b.size(1), a.options());
+  product_into(partial, a, b);
+  return arriving(rows_.sum(partial));
 }
 
 }  // namespace zea::detail

@@ -11,6 +11,7 @@
 
 #include "comm/collectives.hpp"
 #include "model/layers.hpp"
+#include "model/parameter_function.hpp"
 #include "parallel/torch_dtype.hpp"
 
 namespace zea::detail {
@@ -76,6 +77,56 @@ class TensorRows {
 
   TensorBuffers* buffers_;
   RowShares shares_, travelling_;
+};
+
+// The autograd functions of layers that tp ranks share. What they keep of their input is the rows
+// here; the others come again in backward.
+
+at::Tensor tensor_joint_head_norms(const TensorRows& rows, const at::Tensor& qkv, Parameter& query,
+                                   Parameter& key, const NormSpec& spec);
+at::Tensor tensor_embedding(const TensorRows& rows, const at::Tensor& ids, Parameter& weight,
+                            int64_t vocabulary);
+at::Tensor tensor_cross_entropy(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
+                                const at::Tensor& targets, const LogitSpec& spec);
+at::Tensor tensor_logits(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
+                         const LogitSpec& spec);
+
+/// The rows of a vocabulary's matrix that a tp rank has, padding apart.
+struct VocabularyRange {
+  int64_t begin, count;
+};
+
+inline VocabularyRange vocabulary_range(const Collectives& tp, const Parameter& weight,
+                                        int64_t vocabulary) {
+  const int64_t rows = weight.shape()[0], begin = std::min(vocabulary, tp.rank() * rows);
+  return {begin, std::min(vocabulary - begin, rows)};
+}
+
+inline void remember_rows(Context* ctx, const TensorRows& rows) {
+  ctx->saved_data["buffers"] = reinterpret_cast<int64_t>(&rows.buffers());
+  ctx->saved_data["shares"] = rows.shares();
+}
+
+inline TensorRows recall_rows(Context* ctx) {
+  return {*reinterpret_cast<TensorBuffers*>(ctx->saved_data.at("buffers").toInt()),
+          ctx->saved_data.at("shares").toIntVector()};
+}
+
+/// The rows of a linear, for the model's function.
+class LinearRows : public SharedRows {
+ public:
+  explicit LinearRows(TensorRows rows) : rows_(std::move(rows)) {}
+
+  bool are_dealt() const override { return rows_.are_dealt(); }
+  ArrivingRows gather(const at::Tensor& x) const override { return arriving(rows_.gather(x)); }
+  ArrivingRows summed_product(const at::Tensor& a, const at::Tensor& b) const override;
+
+ private:
+  static ArrivingRows arriving(TravellingRows rows) {
+    return [on_way = std::make_shared<TravellingRows>(std::move(rows))] { return on_way->take(); };
+  }
+
+  TensorRows rows_;
 };
 
 }  // namespace zea::detail

@@ -3,7 +3,7 @@
 // last ones fewer where it does not divide, and padding that nothing reads.
 #include "kernels/matmul.hpp"
 #include "model/logit_tiles.hpp"
-#include "parallel/tensor_functions.hpp"
+#include "parallel/tensor_rows.hpp"
 
 namespace zea::detail {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "comm/node_cores.hpp"
 #include "comm/world.hpp"
-#include "core/host_name.hpp"
+#include "core/system.hpp"
 #include "io/manifest.hpp"
 #include "preflight/rank_facts.hpp"
 

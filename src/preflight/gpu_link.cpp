@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 
 namespace zea {
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "comm/recorded_collectives.hpp"
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 #include "parallel/device.hpp"
 #include "preflight/node_views.hpp"
 

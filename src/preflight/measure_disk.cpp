@@ -8,9 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "core/descriptor.hpp"
 #include "core/error.hpp"
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 #include "files/durable_file.hpp"
 #include "preflight/rank_facts.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <set>
 
-#include "core/join.hpp"
+#include "core/text.hpp"
 #include "preflight/node_views.hpp"
 #include "preflight/verdict.hpp"
 

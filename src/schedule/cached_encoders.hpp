@@ -3,7 +3,7 @@
 // an item is always the same.
 #pragma once
 
-#include "core/faults.hpp"
+#include "core/error.hpp"
 #include "deck/options.hpp"
 #include "schedule/pipeline.hpp"
 #include "spec/model_spec.hpp"

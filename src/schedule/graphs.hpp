@@ -2,7 +2,7 @@
 // run.cuda_graphs: which runs may keep their steps as graphs.
 #pragma once
 
-#include "core/faults.hpp"
+#include "core/error.hpp"
 #include "deck/options.hpp"
 #include "layout/axis.hpp"
 #include "layout/sharding.hpp"

@@ -20,19 +20,19 @@ struct LimitKeys {
 const LimitKeys kLimits[] = {
     {"resized_min_pixels", "resized_max_pixels", &DataOptions::resized_min_pixels,
      &DataOptions::resized_max_pixels, "images of any size with such limits",
-     [](const PatchInput& input) { return input.any_size && input.pixels.most > 0; },
-     [](const PatchInput& input) { return input.pixels; },
+     [](const PatchInput& input) { return input.pixel_limits().has_value(); },
+     [](const PatchInput& input) { return *input.pixel_limits(); },
      [](PatchInput& input, const PixelLimits& to) { input.limit(to); },
-     [](const PatchInput& input) { return input.fills_pixels; }},
+     [](const PatchInput& input) { return input.as<ImagesFilling>() != nullptr; }},
     {"min_tiles", "max_tiles", &DataOptions::min_tiles, &DataOptions::max_tiles, "tiles",
-     [](const PatchInput& input) { return input.tiles.most > 0; },
+     [](const PatchInput& input) { return input.as<NearestTiles>() || input.as<SplitTiles>(); },
      [](const PatchInput& input) {
-       return PixelLimits{input.tiles.least, input.tiles.most};
+       return PixelLimits{input.tile_limits().least, input.tile_limits().most};
      },
      [](PatchInput& input, const PixelLimits& to) {
-       input.tiles = {to.least, to.most};
+       input.limit_tiles({to.least, to.most});
      },
-     [](const PatchInput& input) { return input.stretches; }},
+     [](const PatchInput& input) { return input.as<SplitTiles>() != nullptr; }},
     {"video_min_pixels", "video_max_pixels", &DataOptions::video_min_pixels,
      &DataOptions::video_max_pixels, "videos",
      [](const PatchInput& input) { return input.video.has_value(); },

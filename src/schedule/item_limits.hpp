@@ -2,7 +2,7 @@
 // How large images and videos become, of how many parts, and who resizes them.
 #pragma once
 
-#include "core/faults.hpp"
+#include "core/error.hpp"
 #include "deck/data_options.hpp"
 #include "spec/model_spec.hpp"
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "layout/mesh_shape.hpp"
 #include "layout/module_sharding.hpp"
 #include "layout/owned_bytes.hpp"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/faults.hpp"
+#include "core/error.hpp"
 #include "deck/options.hpp"
 #include "layout/axis.hpp"
 #include "layout/optimizer_spec.hpp"

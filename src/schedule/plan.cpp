@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <set>
 
-#include "core/faults.hpp"
-#include "core/join.hpp"
+#include "core/error.hpp"
+#include "core/text.hpp"
 #include "layout/mesh_shape.hpp"
 #include "layout/module_sharding.hpp"
 #include "layout/token_sharding.hpp"

@@ -54,7 +54,7 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
                                       const std::vector<UnitCost>& known = {},
                                       int64_t row_tokens = 0, int64_t rows = 1);
 
-/// Model FLOPs (unit_flops.hpp) of a training step as costs, of all units; read by sample_cost().
+/// Model FLOPs (unit_cost.hpp) of a training step as costs, of all units; read by sample_cost().
 /// `images_both_ways`: the features of an image see all of it in the language model. Exact for
 /// samples of text; items count by their tokens, those of an encoder with windows as if each window
 /// were full.

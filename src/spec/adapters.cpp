@@ -6,7 +6,7 @@
 #include <set>
 
 #include "core/error.hpp"
-#include "core/join.hpp"
+#include "core/text.hpp"
 #include "spec/add_adapters.hpp"
 #include "spec/param_rules.hpp"
 

@@ -13,7 +13,7 @@ VisionEncoder read_clip(const ConfigReader& config) {
   VisionEncoder encoder;
   EncoderSpec& vision = encoder.spec =
       read_image_transformer(config, {.patch = 32, .eps = 1e-5, .activation = "quick_gelu"});
-  std::get<PatchInput>(vision.input).class_token = true;
+  vision.patches().class_token = true;
   const double width = static_cast<double>(vision.block.hidden);
   const double depth = 1 / std::sqrt(2.0 * static_cast<double>(vision.layers));
   const double in_std = depth / std::sqrt(width), out_std = 1 / std::sqrt(width);

@@ -253,8 +253,8 @@ double ConfigReader::number(const char* key, double fallback) const {
   return value.get<double>();
 }
 
-std::vector<std::array<int64_t, 2>> ConfigReader::pairs(const char* key) const {
-  std::vector<std::array<int64_t, 2>> list;
+std::vector<ImageSize> ConfigReader::sizes(const char* key) const {
+  std::vector<ImageSize> list;
   if (!has(key)) return list;
   const auto& value = object_.at(key);
   const char* allowed = "a list of pairs of integers of 1 or more";

@@ -2,7 +2,6 @@
 // Reading a Hugging Face config.json with errors that name the key.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -27,8 +26,8 @@ class ConfigReader {
   ConfigReader object_alone(const char* key, const std::string& path) const;
   std::string dump(const char* key) const;  ///< as it was found, "nothing" where it was not
   std::vector<std::string> keys() const;    ///< that are present and not null
-  /// A list of lists of two numbers of 1 or more.
-  std::vector<std::array<int64_t, 2>> pairs(const char* key) const;
+  /// A list of [height, width], each 1 or more; empty: there is none.
+  std::vector<ImageSize> sizes(const char* key) const;
   int64_t positive(const char* key, int64_t fallback) const;
   int64_t integer(const char* key, int64_t fallback) const;
   std::vector<int64_t> integers(const char* key,

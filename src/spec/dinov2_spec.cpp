@@ -38,8 +38,8 @@ VisionEncoder read_scaled(const ConfigReader& config, int64_t patch) {
     names.down = ".mlp.weights_out";
   }
   // Of its BitImageProcessor.
-  auto& patches = std::get<PatchInput>(vision.input);
-  patches.crops = true;
+  PatchInput& patches = vision.patches();
+  patches.tiling = SquareImages{.crops = true};
   patches.colours = {.mean = {0.485, 0.456, 0.406}, .std = {0.229, 0.224, 0.225}};
   return encoder;
 }
@@ -59,7 +59,7 @@ VisionEncoder read_dinov2(const ConfigReader& config) {
 
 VisionEncoder read_dinov2_with_registers(const ConfigReader& config) {
   VisionEncoder encoder = read_scaled(config, 16);
-  std::get<PatchInput>(encoder.spec.input).registers = config.positive("num_register_tokens", 4);
+  encoder.spec.patches().registers = config.positive("num_register_tokens", 4);
   encoder.names.registers = "embeddings.register_tokens";
   add_mask_token(encoder);
   return encoder;

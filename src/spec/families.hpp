@@ -11,7 +11,7 @@
 #include "spec/config_reader.hpp"
 #include "spec/spec_builder.hpp"
 
-#include "core/join.hpp"
+#include "core/text.hpp"
 
 namespace zea::detail {
 

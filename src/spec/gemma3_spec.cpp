@@ -28,10 +28,10 @@ VisionEncoder read_pooled_siglip(const ConfigReader& config) {
   VisionEncoder encoder = read_siglip(vision);
   encoder.norms_features = true;
   EncoderSpec& spec = encoder.spec;
-  auto& patches = std::get<PatchInput>(spec.input);
+  PatchInput& patches = spec.patches();
   patches.block = read_pooled_side(config, patches);
   patches.resampling = Resampling::Bilinear;  // of its processor
-  patches.beside = CropLimits{};
+  patches.as<SquareImages>()->pan_and_scan = PanAndScan{};
   spec.name = "vision";
   spec.placeholder = config.integer("image_token_index", config.integer("image_token_id", 262144));
   spec.drops_first_token = false;

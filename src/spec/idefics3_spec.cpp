@@ -33,8 +33,7 @@ void read_splitting(const ConfigReader& config, PatchInput& patches) {
   if (longest % tile != 0 || longest > kMostPixels)
     config.refuse("size", std::to_string(longest),
                   "a multiple of max_image_size up to " + std::to_string(kMostPixels));
-  patches.tiles = {.least = 1, .most = along * along};
-  patches.stretches = true;
+  patches.tiling = SplitTiles{along * along};
 }
 
 VisionEncoder read_split_tower(const ConfigReader& config, int64_t square) {
@@ -67,7 +66,6 @@ VisionEncoder read_split_tower(const ConfigReader& config, int64_t square) {
                       ", but not 19, 25, 29, 31 (whose positions transformers mixes up)");
   read_splitting(config, patches);
   patches.block = square;
-  patches.crops = false;
   patches.resampling = Resampling::Lanczos;
   patches.colours = {.mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}};
   vision.projector = {.merge = square * square, .is_linear = true, .bias = false};

@@ -3,8 +3,6 @@
 // transformers writes into preprocessor_config.json or processor_config.json. What it leaves out is
 // as the class that it names has it, or else the family.
 #include <algorithm>
-#include <array>
-#include <functional>
 
 #include "spec/families.hpp"
 #include "spec/processor_class.hpp"
@@ -85,25 +83,25 @@ struct SquareSizes {
   bool crops = false;
 };
 
-SquareSizes read_square_sizes(const ConfigReader& config, const PatchInput& patches) {
+SquareSizes read_square_sizes(const ConfigReader& config, const SquareImages& usual) {
   const ProcessorClass* of = processor_class(config);
-  const bool crops = does(config, "do_center_crop", of ? of->crops : patches.crops);
+  const bool crops = does(config, "do_center_crop", of ? of->crops : usual.crops);
   const bool squares =
-      config.boolean("default_to_square", of ? of->squares : !patches.crops && !crops);
+      config.boolean("default_to_square", of ? of->squares : !usual.crops && !crops);
   return {read_sides(config, "crop_size", true), read_sides(config, "size", squares), crops};
 }
 
 /// All of an image becomes a square, or its middle, once its shorter side is so long. `allowed`:
 /// the square of that side, as refusals call it.
 void read_square(const ConfigReader& config, const SquareSizes& sizes, int64_t side,
-                 const std::string& allowed, PatchInput& patches) {
+                 const std::string& allowed, SquareImages& square) {
   const auto& [crop, size, crops] = sizes;
   if (crops && config.has("crop_size") && !crop.is_square_of(side))
     config.refuse("crop_size", config.dump("crop_size"), allowed);
-  if (!crops && patches.crops && !config.has("size"))
+  if (!crops && square.crops && !config.has("size"))
     config.refuse("do_center_crop", config.is_null("do_center_crop") ? "null" : "false",
                   "true, or a size of " + allowed);
-  patches.crops = crops && !size.is_square_of(side);
+  square.crops = crops && !size.is_square_of(side);
   if (!config.has("size") || size.is_square_of(side)) return;
   if (!crops)
     config.refuse("size", config.dump("size"),
@@ -114,7 +112,7 @@ void read_square(const ConfigReader& config, const SquareSizes& sizes, int64_t s
     config.refuse(
         "size", config.dump("size"),
         "a shortest_edge of " + std::to_string(side) + " or more (crop_size), or " + allowed);
-  patches.shortest_edge = size.shortest;
+  square.shortest_edge = size.shortest;
 }
 
 /// The side of the squares that a processor makes, which need not be the encoder's.
@@ -136,19 +134,20 @@ int64_t read_side(const ConfigReader& config, const SquareSizes& sizes, const Pa
 std::string read_scaled_square(const ConfigReader& config, PatchInput& patches) {
   require_step(config, "do_resize");
   config.require_boolean("do_pad", false);
-  const SquareSizes sizes = read_square_sizes(config, patches);
+  SquareImages& images = *patches.as<SquareImages>();
+  const SquareSizes sizes = read_square_sizes(config, images);
   const int64_t side = read_side(config, sizes, patches), to = patches.image_size;
   const std::string square = std::to_string(side) + " x " + std::to_string(side);
-  read_square(config, sizes, side, square, patches);
+  read_square(config, sizes, side, square, images);
   if (side == to) return "";
   constexpr int64_t kMost = int64_t{1} << 30;  // as of numbers that are read
-  const int64_t shortest = patches.shortest_edge;
-  patches.shortest_edge = (2 * shortest * to + side) / (2 * side);  // rounded
-  if (patches.shortest_edge > kMost)
+  const int64_t shortest = images.shortest_edge;
+  images.shortest_edge = (2 * shortest * to + side) / (2 * side);  // rounded
+  if (images.shortest_edge > kMost)
     config.refuse("size", config.dump("size"), "a shortest_edge of a few times the crop_size");
   return "its images of " + square + " become " + std::to_string(to) + " x " + std::to_string(to) +
          ", the encoder's image_size" +
-         (shortest > side ? ", of a shorter side of " + std::to_string(patches.shortest_edge) +
+         (shortest > side ? ", of a shorter side of " + std::to_string(images.shortest_edge) +
                                 " in place of " + std::to_string(shortest)
                           : "");
 }
@@ -163,33 +162,28 @@ void read_tile(const ConfigReader& config, const PatchInput& patches) {
   }
 }
 
-void read_tiles(const ConfigReader& config, PatchInput& patches) {
+void read_tiles(const ConfigReader& config, const PatchInput& patches, TileLimits& tiles) {
   read_tile(config, patches);
   config.require_boolean("do_center_crop", false);
   // InternVLProcessor cuts tiles whatever the image processor says.
   config.pass_over({"crop_to_patches"});
-  patches.tiles = {.least = config.positive("min_patches", patches.tiles.least),
-                   .most = config.positive("max_patches", patches.tiles.most)};
-  if (patches.tiles.least > patches.tiles.most)
-    config.refuse("min_patches", std::to_string(patches.tiles.least),
-                  "1 to max_patches = " + std::to_string(patches.tiles.most));
+  tiles = {.least = config.positive("min_patches", tiles.least),
+           .most = config.positive("max_patches", tiles.most)};
+  if (tiles.least > tiles.most)
+    config.refuse("min_patches", std::to_string(tiles.least),
+                  "1 to max_patches = " + std::to_string(tiles.most));
 }
 
 /// The language model's text has as many placeholders as config.json's resolutions ask for.
-void read_fitting(const ConfigReader& config, const PatchInput& patches) {
+void read_fitting(const ConfigReader& config, const PatchInput& patches, const FittedTiles& tiles) {
   read_tile(config, patches);
   config.pass_over({"do_center_crop"});
   config.require_text("aspect_ratio_setting", "anyres");
-  if (patches.fits_alone && !does(config, "do_normalize", true))
+  if (tiles.fits_alone && !does(config, "do_normalize", true))
     config.refuse("do_normalize", config.dump("do_normalize"),
                   "true (images that share a sample are padded with the mean color)");
-  const auto differs = [](const std::array<int64_t, 2>& pair, const ImageSize& size) {
-    return pair[0] != size.height || pair[1] != size.width;
-  };
-  const auto found = config.pairs("image_grid_pinpoints");
-  const bool are_same = found.size() == patches.resolutions.size() &&
-                        std::ranges::equal(found, patches.resolutions, std::not_fn(differs));
-  if (config.has("image_grid_pinpoints") && !are_same)
+  if (config.has("image_grid_pinpoints") &&
+      config.sizes("image_grid_pinpoints") != tiles.resolutions)
     config.refuse("image_grid_pinpoints", config.dump("image_grid_pinpoints"),
                   "those of config.json, by which the model orders its features");
 }
@@ -223,7 +217,7 @@ void require_patches(const ConfigReader& config, const PatchInput& patches) {
 
 void read_limits(const ConfigReader& config, PatchInput& patches) {
   require_patches(config, patches);
-  patches.limit(read_areas(config, patches.pixels));
+  patches.limit(read_areas(config, *patches.pixel_limits()));
 }
 
 /// Sides are whole patches of it: the encoder's, or those that become one feature, which is what
@@ -254,23 +248,24 @@ void read_longest(const ConfigReader& config, PatchInput& patches) {
   patches.image_size = longest;
 }
 
-void read_crops_beside(const ConfigReader& config, std::optional<CropLimits>& limits) {
+void read_pan_and_scan(const ConfigReader& config, PatchInput& patches) {
   constexpr int64_t kUsual = 4;  // of Gemma3Processor
   const int64_t most = config.positive("pan_and_scan_max_num_crops", kUsual);
-  const int64_t side = config.positive("pan_and_scan_min_crop_size", CropLimits().least_side);
+  const int64_t side = config.positive("pan_and_scan_min_crop_size", PanAndScan().least_side);
   const double ratio =
-      config.number("pan_and_scan_min_ratio_to_activate", CropLimits().least_ratio);
-  if (!limits) return config.require_boolean("do_pan_and_scan", false);
+      config.number("pan_and_scan_min_ratio_to_activate", PanAndScan().least_ratio);
+  auto* square = patches.as<SquareImages>();
+  if (!square || !square->pan_and_scan) return config.require_boolean("do_pan_and_scan", false);
   if (!config.boolean("do_pan_and_scan", false)) return;
   constexpr int64_t kMost = 64;
   if (most < 2 || most > kMost)
     config.refuse("pan_and_scan_max_num_crops", std::to_string(most),
                   "2 to " + std::to_string(kMost));
-  limits = {.most = most, .least_side = side, .least_ratio = ratio};
+  square->pan_and_scan = {.most = most, .least_side = side, .least_ratio = ratio};
 }
 
 /// Of Idefics 3's and SmolVLM's: the longer side becomes whole tiles.
-void read_stretching(const ConfigReader& config, PatchInput& patches) {
+void read_split(const ConfigReader& config, const PatchInput& patches, SplitTiles& split) {
   constexpr int64_t kMost = 4096;
   config.pass_over({"do_center_crop", "do_pad", "return_row_col_info", "video_sampling"});
   require_step(config, "do_image_splitting");
@@ -285,37 +280,50 @@ void read_stretching(const ConfigReader& config, PatchInput& patches) {
     config.refuse("size", config.dump("size"),
                   "a longest_edge that is a multiple of " + std::to_string(tile) + " up to " +
                       std::to_string(kMost));
-  patches.tiles.most = longest / tile * (longest / tile);
+  split.most_tiles = longest / tile * (longest / tile);
 }
 
 /// Of SigLIP 2's: so many patches.
 void read_filling(const ConfigReader& config, PatchInput& patches) {
   constexpr int64_t kMost = int64_t{1} << 20;
   config.pass_over({"do_center_crop", "do_pad", "size"});
-  require_step(config, "do_resize");
   require_equal(config, "patch_size", patches.patch_size);
   const int64_t square = patches.patch_size * patches.patch_size;
-  const int64_t most = config.positive("max_num_patches", patches.pixels.most / square);
+  const int64_t most = config.positive("max_num_patches", patches.pixel_limits()->most / square);
   if (most > kMost)
     config.refuse("max_num_patches", std::to_string(most), "1 to " + std::to_string(kMost));
   patches.limit({.most = most * square});
 }
 
-void read_shape(const ConfigReader& config, PatchInput& patches) {
-  require_step(config, "do_resize");
-  if (patches.stretches) return read_stretching(config, patches);
-  const bool fills_batches = patches.any_size || !patches.resolutions.empty();
-  if (fills_batches)
-    config.pass_over({"do_pad"});
-  else
+/// What a processor says of an image's size, by the tiling policy.
+struct ShapeReader {
+  const ConfigReader& config;
+  PatchInput& patches;
+
+  void operator()(SquareImages& square) const {
     config.require_boolean("do_pad", false);
-  if (!patches.resolutions.empty()) return read_fitting(config, patches);
-  if (patches.tiles.most > 0) return read_tiles(config, patches);
-  if (!patches.any_size)
-    return read_square(config, read_square_sizes(config, patches), patches.image_size,
-                       of_table(patches.image_size), patches);
-  return patches.pixels.most > 0 ? read_limits(config, patches) : read_longest(config, patches);
-}
+    read_square(config, read_square_sizes(config, square), patches.image_size,
+                of_table(patches.image_size), square);
+  }
+  void operator()(ImagesWithin&) const {
+    config.pass_over({"do_pad"});
+    read_limits(config, patches);
+  }
+  void operator()(ImagesBelow&) const {
+    config.pass_over({"do_pad"});
+    read_longest(config, patches);
+  }
+  void operator()(ImagesFilling&) const { read_filling(config, patches); }
+  void operator()(NearestTiles& nearest) const {
+    config.require_boolean("do_pad", false);
+    read_tiles(config, patches, nearest.tiles);
+  }
+  void operator()(SplitTiles& split) const { read_split(config, patches, split); }
+  void operator()(FittedTiles& fitted) const {
+    config.pass_over({"do_pad"});
+    read_fitting(config, patches, fitted);
+  }
+};
 
 /// Transformers 4 called processors so that resize with torchvision; those of 5 have one name for
 /// both. With torchvision before 0.27 they fall back to another kernel than Lanczos', which PIL
@@ -354,13 +362,13 @@ void read_values(const ConfigReader& config, PatchInput& patches) {
   read_colours(config, patches.colours);
   patches.resampling = read_resampling(config, patches.resampling);
   patches.by_torchvision = is_by_torchvision(config, patches.resampling);
-  read_crops_beside(config, patches.beside);
+  read_pan_and_scan(config, patches);
 }
 
 }  // namespace
 
 void read_video_processor(const ConfigReader& config, EncoderSpec& encoder) {
-  auto& patches = std::get<PatchInput>(encoder.input);
+  PatchInput& patches = encoder.patches();
   pass_over_classes(config);
   // Frames are sampled where data sets are packed.
   config.pass_over({"do_sample_frames", "fps", "max_duration", "max_image_size", "max_video_tokens",
@@ -382,23 +390,21 @@ void read_video_processor(const ConfigReader& config, EncoderSpec& encoder) {
 }
 
 void read_video_limits(const ConfigReader& of_images, EncoderSpec& encoder) {
-  VideoInput& video = *std::get<PatchInput>(encoder.input).video;
+  VideoInput& video = *encoder.patches().video;
   video.pixels = read_areas(of_images, video.pixels);
 }
 
 void read_image_processor(const ConfigReader& config, EncoderSpec& encoder) {
-  auto& patches = std::get<PatchInput>(encoder.input);
+  PatchInput& patches = encoder.patches();
   read_values(config, patches);
-  if (patches.fills_pixels)
-    read_filling(config, patches);
-  else
-    read_shape(config, patches);
+  require_step(config, "do_resize");
+  std::visit(ShapeReader{config, patches}, patches.tiling);
   config.refuse_unknown();
 }
 
 std::string read_part_processor(const ConfigReader& config, EncoderSpec& encoder) {
-  auto& patches = std::get<PatchInput>(encoder.input);
-  if (patches.any_size) {
+  PatchInput& patches = encoder.patches();
+  if (patches.any_size()) {
     read_image_processor(config, encoder);
     return "";
   }

@@ -60,10 +60,9 @@ VisionEncoder read_tiled_tower(const ConfigReader& config) {
     encoder.blocks.names.q_norm = ".attention.q_norm";
     encoder.blocks.names.k_norm = ".attention.k_norm";
   }
-  auto& patches = std::get<PatchInput>(vision.input);
+  PatchInput& patches = vision.patches();
   patches.class_token = patches.patches_first = true;
-  patches.tiles = kTiles;
-  patches.crops = false;
+  patches.tiling = NearestTiles{kTiles};
   patches.colours = {.mean = {0.485, 0.456, 0.406}, .std = {0.229, 0.224, 0.225}};
   encoder.patch_bias = encoder.has_leading_one = true;
   encoder.names = {.class_token = "embeddings.cls_token",
@@ -129,7 +128,7 @@ ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable) 
   model.decoder = decoder.spec;
   VisionEncoder encoder = read_tiled_tower(config.object("vision_config"));
   EncoderSpec& vision = encoder.spec;
-  auto& patches = std::get<PatchInput>(vision.input);
+  PatchInput& patches = vision.patches();
   patches.block = read_square(config, patches.side());
   vision.placeholder = config.integer("image_token_id", 151667);
   vision.projector.merge = patches.block * patches.block;

@@ -33,13 +33,13 @@ void merge_squares(const ConfigReader& config, const std::string& kind, EncoderS
         "linear, mlp (2 x 2 patches become one feature, and this encoder has " + found + ")");
   };
   if (!patches) refuse("no patches");
-  if (patches->side() % kSide != 0 && !patches->any_size)
+  if (patches->side() % kSide != 0 && !patches->any_size())
     refuse(std::to_string(patches->side()) + " patches a side");
   patches->block = kSide;
   // What is learned of an image stands behind the patches: so all layouts keep squares whole.
   patches->patches_first = patches->learned_tokens() > 0;
   encoder.drops_first_token = encoder.drops_registers = false;
-  if (patches->fills_pixels) patches->limit(patches->pixels);
+  if (const auto* filling = patches->as<ImagesFilling>()) patches->limit(filling->pixels);
   encoder.projector.merge = kSide * kSide;
 }
 
@@ -76,7 +76,7 @@ void read_patch_merger(const ConfigReader& config, const DecoderSpec& text,
                   "one (the norm before the merger is as wide as a layer, so transformers "
                   "cannot run such a model, either)");
   constexpr int64_t kMostSide = 16;
-  auto& patches = std::get<PatchInput>(encoder.spec.input);
+  PatchInput& patches = encoder.spec.patches();
   patches.block = config.positive("spatial_merge_size", 2);
   if (patches.block > kMostSide)
     config.refuse("spatial_merge_size", std::to_string(patches.block),
@@ -98,19 +98,18 @@ void add_patch_merger(SpecBuilder& builder, const EncoderSpec& vision, const std
 /// Resolutions that images are fitted into, each of whole tiles.
 void read_resolutions(const ConfigReader& config, const std::vector<ImageSize>& usual,
                       EncoderSpec& vision) {
-  auto& patches = std::get<PatchInput>(vision.input);
+  PatchInput& patches = vision.patches();
   constexpr int64_t kMostTiles = 64;
   const int64_t size = patches.image_size;
-  for (const auto& [height, width] : config.pairs("image_grid_pinpoints"))
-    patches.resolutions.push_back({height, width});
-  if (!config.has("image_grid_pinpoints")) patches.resolutions = usual;
-  for (const auto& [height, width] : patches.resolutions)
+  std::vector<ImageSize> resolutions = usual;
+  if (config.has("image_grid_pinpoints")) resolutions = config.sizes("image_grid_pinpoints");
+  for (const auto& [height, width] : resolutions)
     if (height % size != 0 || width % size != 0 || height / size * (width / size) > kMostTiles)
       config.refuse("image_grid_pinpoints",
                     "[" + std::to_string(height) + ", " + std::to_string(width) + "]",
                     "whole tiles of the encoder's image_size = " + std::to_string(size) + ", " +
                         std::to_string(kMostTiles) + " of them at most");
-  if (patches.any_size || patches.registers > 0)
+  if (patches.any_size() || patches.registers > 0)
     config.refuse("vision_config.model_type", config.object("vision_config").text("model_type", ""),
                   "an encoder of one size of images and without registers, as clip_vision_model "
                   "(others are not built yet)");
@@ -118,13 +117,13 @@ void read_resolutions(const ConfigReader& config, const std::vector<ImageSize>& 
     config.refuse("vision_feature_select_strategy", patches.class_token ? "full" : "default",
                   patches.class_token ? "default: the patches of each tile"
                                       : "full: this encoder's features are its patches");
-  patches.crops = false;
+  patches.tiling = FittedTiles{.resolutions = std::move(resolutions)};
 }
 
 VisionEncoder read_vision(const ConfigReader& config, const ImageDefaults& defaults) {
   VisionEncoder encoder =
       read_part(vision_encoders(), config.object("vision_config"), defaults.encoder);
-  if (encoder.spec.patches().fills_pixels && !defaults.gives_shapes)
+  if (encoder.spec.patches().as<ImagesFilling>() && !defaults.gives_shapes)
     config.refuse("vision_config.model_type", config.object("vision_config").text("model_type", ""),
                   "an encoder that transformers' composites run, which this is in none; put it "
                   "together with a language model by a deck (weights of an encoder's section)");

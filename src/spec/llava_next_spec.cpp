@@ -68,9 +68,9 @@ ModelSpec make_llava_onevision(const ConfigReader& config, const Trainable& trai
                                 "qwen2");
   config.pass_over({"video_token_id", "video_token_index"});  // no item takes its place
   EncoderSpec& vision = model.encoders.front();
-  auto& patches = std::get<PatchInput>(vision.input);
-  patches.shrunk_to_tiles = read_most_tiles(config);
-  patches.fits_alone = true;
+  FittedTiles& tiles = *vision.patches().as<FittedTiles>();
+  tiles.most_tiles = read_most_tiles(config);
+  tiles.fits_alone = true;
   vision.projector.shrinks = true;
   return model;
 }

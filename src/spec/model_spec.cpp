@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "core/join.hpp"
+#include "core/text.hpp"
 #include "spec/adapters.hpp"
 #include "spec/add_adapters.hpp"
 #include "spec/config_error.hpp"

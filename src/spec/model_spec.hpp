@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "core/decoder.hpp"
 #include "core/extent.hpp"
+#include "deck/by_module.hpp"
 #include "spec/module_spec.hpp"
 #include "spec/operations.hpp"
 

@@ -124,40 +124,6 @@ FunctionMemory ragged_attention_memory(int64_t rows, const HeadShape& heads,
 
 namespace {
 
-/// Of one batch: its queries, to whose heads keys and values are repeated, of all padded tokens.
-struct LibraryBatch {
-  LibraryBatch(const AttentionSizes& sizes, const HeadShape& heads, const ElementBytes& bytes)
-      : queries(sizes.padded_tokens() * heads.query * heads.dim * bytes.param),
-        log_sums(sizes.padded_tokens() * heads.query * bytes.wide),
-        real(sizes.padded() ? sizes.tokens * heads.query * heads.dim * bytes.param : 0) {
-    const int64_t row = sizes.tokens * heads.dim * bytes.param;
-    const bool copies = sizes.padded() || heads.query != heads.key_value;
-    joined = real + row * (heads.query + (copies ? 4 : 2) * heads.key_value);
-  }
-
-  int64_t saved() const { return 4 * queries + log_sums; }  ///< with keys, values and results
-  /// A gradient, then those of all three; then these side by side.
-  int64_t backward() const { return 3 * queries + std::max(queries + log_sums, joined); }
-
-  int64_t queries, log_sums, real, joined;
-};
-
-}  // namespace
-
-FunctionMemory library_attention_memory(int64_t rows, const std::vector<AttentionSizes>& batches,
-                                        const HeadShape& heads, const ElementBytes& bytes) {
-  FunctionMemory f{.output = rows * heads.query * heads.dim * bytes.param, .saves_input = true};
-  for (const AttentionSizes& sizes : batches) {
-    const LibraryBatch batch(sizes, heads, bytes);
-    f.saved += batch.saved();
-    f.forward_peak = std::max(f.forward_peak, f.output + f.saved + batch.queries + batch.real);
-    f.backward_working = std::max(f.backward_working, batch.backward());
-  }
-  return f;
-}
-
-namespace {
-
 /// The library has results of its own, which are added to wide sums; narrow ones are copied then.
 void add_library_context(FunctionMemory& f, const ContextSizes& context, const HeadShape& heads,
                          const ElementBytes& bytes) {

@@ -282,7 +282,7 @@ class Declarations {
     const EncoderSpec& encoder = model_.encoders[unit_.encoder];
     const ItemShape usual = encoder.item_shape();
     needs.rows = sizes_.projected.here * encoder.projector.merge;
-    const bool in_order = usual.window == 0 && !usual.is_fitted;
+    const bool in_order = usual.window == 0 && !usual.fitted;
     needs.is_view = in_order && op.inputs.size() == 1 && needs.rows == x.rows;
     needs.memory.output = needs.rows * hidden_ * bytes_.param * std::ssize(op.inputs);
   }
@@ -355,7 +355,7 @@ class Declarations {
     if (takes_segments && (window == 0 || !model_.decoder.images_both_ways))
       return ragged_attention_memory(rows, heads, bytes_);
     return window > 0 ? window_attention_memory(rows, window, heads, bytes_)
-                      : library_attention_memory(rows, sizes_.attention, heads, bytes_);
+                      : context_attention_memory({rows, rows, 0, false}, heads, bytes_);
   }
 
   const Value& input(const Operation& op) const { return values_[op.inputs[0]]; }

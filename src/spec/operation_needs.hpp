@@ -112,9 +112,6 @@ FunctionMemory attention_memory(int64_t rows, const HeadShape& heads, const Elem
 /// Attention by a device's flash kernels, which take rows of segments.
 FunctionMemory ragged_attention_memory(int64_t rows, const HeadShape& heads,
                                        const ElementBytes& bytes);
-/// Attention by the library's other kernels: in batches of segments, padded to one length.
-FunctionMemory library_attention_memory(int64_t rows, const std::vector<AttentionSizes>& batches,
-                                        const HeadShape& heads, const ElementBytes& bytes);
 /// Attention of `tokens` of this rank where others hold the rest of the row.
 struct ContextSizes {
   int64_t tokens;        ///< of this rank

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of an image: its size or its tiles by the rule of its family, and where its patches
-// lie and have their positions.
+// The tiling policies of images, and the positions of patches.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "core/error.hpp"
-#include "spec/module_spec.hpp"
+#include "spec/item_spec.hpp"
 
 namespace zea {
 
 namespace {
 
-/// Qwen2-VL's rule: whole steps nearest to the sides, or where these have too many or too few
-/// pixels, below or above them in the same shape. A tie goes to the even number of steps. The
-/// limits are of `frames` such images together, which become `made`.
+/// Qwen2-VL's smart resize: sides become the nearest whole steps or, where these have too many or
+/// too few pixels, whole steps below or above in the same shape. A tie goes to the even number of
+/// steps. The limits are of `frames` such images together, which become `made`.
 ImageSize resized_within(const ImageSize& image, const PixelLimits& limits, int64_t step,
                          int64_t frames = 1, int64_t made = 1) {
   const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
@@ -39,7 +38,7 @@ ImageSize resized_within(const ImageSize& image, const PixelLimits& limits, int6
   return {steps(std::ceil(height * stretch / unit)), steps(std::ceil(width * stretch / unit))};
 }
 
-/// Not less than a step a side, in the same shape.
+/// Returns the size with a step a side at least, in the same shape.
 ImageSize stretched_to(int64_t step, const ImageSize& image) {
   if (std::min(image.height, image.width) >= step) return image;
   const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
@@ -47,8 +46,8 @@ ImageSize stretched_to(int64_t step, const ImageSize& image) {
   return {static_cast<int64_t>(height * stretch), static_cast<int64_t>(width * stretch)};
 }
 
-/// Pixtral's rule: an image whose longer side is more than `most` shrinks to that, and to one pixel
-/// at least; then its sides grow to whole steps.
+/// Pixtral's rule: an image whose longer side exceeds `most` shrinks to that, to one pixel at
+/// least; then its sides grow to whole steps.
 ImageSize resized_below(const ImageSize& image, int64_t most, int64_t step) {
   const auto longer = static_cast<double>(std::max(image.height, image.width));
   const double shrink = std::max(1.0, longer / static_cast<double>(most));
@@ -76,7 +75,7 @@ ImageSize resized_to_fill(const ImageSize& image, int64_t most_squares, int64_t 
   return {step * steps_of(image.height, least), step * steps_of(image.width, least)};
 }
 
-/// Of one side of a table, corner on corner with a side of an image.
+/// Returns the weights along one side of a table whose corners are aligned with an image's.
 std::vector<TableShare> between_corners(int64_t index, int64_t rows, int64_t patches) {
   const double at = static_cast<double>(index * (rows - 1)) /
                     static_cast<double>(std::max<int64_t>(1, patches - 1));
@@ -85,7 +84,7 @@ std::vector<TableShare> between_corners(int64_t index, int64_t rows, int64_t pat
   return {{first, 1 - share}, {std::min(first + 1, rows - 1), share}};
 }
 
-/// The same, edge on edge.
+/// Likewise with edges aligned.
 std::vector<TableShare> between_edges(int64_t index, int64_t rows, int64_t patches) {
   const SourceWeights found = source_weights(index, rows, patches, Resampling::Bilinear);
   std::vector<TableShare> shares;
@@ -94,7 +93,7 @@ std::vector<TableShare> between_edges(int64_t index, int64_t rows, int64_t patch
   return shares;
 }
 
-/// As many whole tiles as a stretched image begins, its longer side first.
+/// Returns the whole tiles that a stretched image begins, its longer side first.
 TileGrid grid_of_stretched(const ImageSize& image, int64_t tile) {
   const auto whole = [tile](int64_t side) { return (side + tile - 1) / tile * tile; };
   const double shape = static_cast<double>(image.width) / static_cast<double>(image.height);
@@ -104,6 +103,46 @@ TileGrid grid_of_stretched(const ImageSize& image, int64_t tile) {
   else
     width = whole(static_cast<int64_t>(static_cast<double>(height) * shape));
   return {width / tile, height / tile};
+}
+
+/// Returns the grid whose shape is nearest to the image's; among equal ones the largest that has at
+/// most twice the image's pixels.
+TileGrid nearest_grid(const ImageSize& image, const TileLimits& limits, int64_t tile) {
+  const double shape = static_cast<double>(image.width) / static_cast<double>(image.height);
+  const double pixels = static_cast<double>(image.height) * static_cast<double>(image.width);
+  double nearest = std::numeric_limits<double>::infinity();
+  TileGrid best;
+  // Grids in the order of their tiles, narrow ones first.
+  for (int64_t tiles = limits.least; tiles <= limits.most; ++tiles)
+    for (int64_t wide = 1; wide <= tiles; ++wide) {
+      if (tiles % wide != 0) continue;
+      const TileGrid grid{wide, tiles / wide};
+      const double away =
+          std::abs(shape - static_cast<double>(grid.wide) / static_cast<double>(grid.high));
+      const bool is_filled = pixels > 0.5 * static_cast<double>(tile * tile * grid.tiles());
+      if (away < nearest || (away == nearest && is_filled)) best = grid;
+      nearest = std::min(nearest, away);
+    }
+  return best;
+}
+
+/// Returns the crops of an image by pan and scan, side by side or above each other; 1 x 1: none.
+TileGrid grid_of_crops(const ImageSize& image, const PanAndScan& limits) {
+  const bool is_wide = image.width >= image.height;
+  const int64_t longer = std::max(image.height, image.width);
+  const int64_t shorter = std::min(image.height, image.width);
+  const double ratio = static_cast<double>(longer) / static_cast<double>(shorter);
+  if (ratio < limits.least_ratio) return {};
+  const int64_t nearest =
+      std::min(static_cast<int64_t>(std::floor(ratio + 0.5)), longer / limits.least_side);
+  const int64_t crops = std::clamp<int64_t>(nearest, 2, limits.most);
+  const int64_t side = (longer + crops - 1) / crops;
+  if (std::min(side, shorter) < limits.least_side) return {};
+  if (side * (crops - 1) >= longer)
+    throw DataError("an image of " + std::to_string(image.height) + " x " +
+                    std::to_string(image.width) + " pixels, too few for " + std::to_string(crops) +
+                    " crops; pan_and_scan_min_crop_size may be larger");
+  return is_wide ? TileGrid{crops, 1} : TileGrid{1, crops};
 }
 
 }  // namespace
@@ -121,23 +160,44 @@ ImageSize stretched(const ImageSize& image, int64_t longest) {
 
 int64_t PatchInput::longest_side() const {
   constexpr int64_t kMost = 4096;  // of transformers' processor
-  const auto along = static_cast<int64_t>(std::sqrt(tiles.most));
+  if (!as<SplitTiles>()) return 0;
+  const auto along = static_cast<int64_t>(std::sqrt(as<SplitTiles>()->most_tiles));
   return std::max<int64_t>(1, std::min(along, kMost / image_size)) * image_size;
+}
+
+std::optional<PixelLimits> PatchInput::pixel_limits() const {
+  if (const auto* within = as<ImagesWithin>()) return within->pixels;
+  if (const auto* filling = as<ImagesFilling>()) return filling->pixels;
+  return std::nullopt;
 }
 
 void PatchInput::limit(const PixelLimits& to) {
   const int64_t step = patch_size * block;
-  pixels = to;
+  if (auto* within = as<ImagesWithin>()) within->pixels = to;
+  if (auto* filling = as<ImagesFilling>()) filling->pixels = to;
   image_size = std::max(step, static_cast<int64_t>(std::sqrt(to.most)) / step * step);
 }
 
+TileLimits PatchInput::tile_limits() const {
+  if (const auto* nearest = as<NearestTiles>()) return nearest->tiles;
+  if (const auto* split = as<SplitTiles>()) return {.most = split->most_tiles};
+  const auto* square = as<SquareImages>();
+  return square && square->pan_and_scan ? TileLimits{.most = square->pan_and_scan->most}
+                                        : TileLimits{};
+}
+
+void PatchInput::limit_tiles(const TileLimits& to) {
+  if (auto* nearest = as<NearestTiles>()) nearest->tiles = to;
+  if (auto* split = as<SplitTiles>()) split->most_tiles = to.most;
+}
+
 ImageSize PatchInput::resized(const ImageSize& image) const {
-  if (!any_size) return {image_size, image_size};
+  if (!any_size()) return {image_size, image_size};
   ZEA_ASSERT(!class_token);
   const int64_t step = patch_size * block;
-  if (fills_pixels) return resized_to_fill(image, pixels.most / (step * step), step);
-  return pixels.most > 0 ? resized_within(image, pixels, step)
-                         : resized_below(image, image_size, step);
+  if (const auto* within = as<ImagesWithin>()) return resized_within(image, within->pixels, step);
+  if (as<ImagesBelow>()) return resized_below(image, image_size, step);
+  return resized_to_fill(image, pixel_limits()->most / (step * step), step);
 }
 
 ImageSize PatchInput::resized(const ImageSize& frame, int64_t frames) const {
@@ -155,31 +215,19 @@ PatchCell PatchInput::cell(int64_t patch, const ItemShape& image) const {
 }
 
 TileGrid PatchInput::grid(const ImageSize& image) const {
-  if (stretches) return grid_of_stretched(stretched(image, longest_side()), image_size);
-  const double shape = static_cast<double>(image.width) / static_cast<double>(image.height);
-  const double pixels = static_cast<double>(image.height) * static_cast<double>(image.width);
-  double nearest = std::numeric_limits<double>::infinity();
-  TileGrid best;
-  // By their number, and of equal numbers the narrow ones first.
-  for (int64_t tiles = this->tiles.least; tiles <= this->tiles.most; ++tiles)
-    for (int64_t wide = 1; wide <= tiles; ++wide) {
-      if (tiles % wide != 0) continue;
-      const TileGrid grid{wide, tiles / wide};
-      const double away =
-          std::abs(shape - static_cast<double>(grid.wide) / static_cast<double>(grid.high));
-      const bool is_filled =
-          pixels > 0.5 * static_cast<double>(image_size * image_size * grid.tiles());
-      if (away < nearest || (away == nearest && is_filled)) best = grid;
-      nearest = std::min(nearest, away);
-    }
-  return best;
+  if (const auto* nearest = as<NearestTiles>())
+    return nearest_grid(image, nearest->tiles, image_size);
+  if (as<SplitTiles>()) return grid_of_stretched(stretched(image, longest_side()), image_size);
+  const auto* square = as<SquareImages>();
+  const bool scans = square && square->pan_and_scan && square->pan_and_scan->most > 0;
+  return scans ? grid_of_crops(image, *square->pan_and_scan) : TileGrid{};
 }
 
 ImageSize PatchInput::resolution(const ImageSize& image) const {
   const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
   ImageSize best;
   int64_t most = 0, least_wasted = std::numeric_limits<int64_t>::max();
-  for (const ImageSize& each : resolutions) {
+  for (const ImageSize& each : as<FittedTiles>()->resolutions) {
     const double scale = std::min(static_cast<double>(each.width) / width,
                                   static_cast<double>(each.height) / height);
     const auto wide = static_cast<int64_t>(width * scale),
@@ -194,29 +242,12 @@ ImageSize PatchInput::resolution(const ImageSize& image) const {
   return best;
 }
 
-TileGrid PatchInput::crops_beside(const ImageSize& image) const {
-  const bool is_wide = image.width >= image.height;
-  const int64_t longer = std::max(image.height, image.width);
-  const int64_t shorter = std::min(image.height, image.width);
-  const double ratio = static_cast<double>(longer) / static_cast<double>(shorter);
-  if (ratio < beside->least_ratio) return {};
-  const int64_t nearest =
-      std::min(static_cast<int64_t>(std::floor(ratio + 0.5)), longer / beside->least_side);
-  const int64_t crops = std::clamp<int64_t>(nearest, 2, beside->most);
-  const int64_t side = (longer + crops - 1) / crops;
-  if (std::min(side, shorter) < beside->least_side) return {};
-  if (side * (crops - 1) >= longer)
-    throw DataError("an image of " + std::to_string(image.height) + " x " +
-                    std::to_string(image.width) + " pixels, too few for " + std::to_string(crops) +
-                    " crops; pan_and_scan_min_crop_size may be larger");
-  return is_wide ? TileGrid{crops, 1} : TileGrid{1, crops};
-}
-
 TileGrid PatchInput::shrunk(const TileGrid& shown) const {
   constexpr double kTooMany = 1.1;
-  if (shrunk_to_tiles == 0) return {0, 0};
+  const int64_t most_tiles = as<FittedTiles>()->most_tiles;
+  if (most_tiles == 0) return {0, 0};
   const double ratio = std::sqrt(static_cast<double>(shown.tiles()) /
-                                 static_cast<double>(shrunk_to_tiles * side() * side()));
+                                 static_cast<double>(most_tiles * side() * side()));
   if (ratio <= kTooMany) return {0, 0};
   const auto whole = [&](int64_t patches) {
     const auto side = static_cast<double>(patches);
@@ -265,12 +296,12 @@ std::vector<TableShare> PatchInput::table_shares(int64_t patch, const ItemShape&
 int64_t PatchInput::most_table_shares() const {
   static constexpr int64_t kBetween = 2;
   if (table_fit == TableFit::Corners) return kBetween * kBetween;
-  // Of a side that has fewer patches than the table rows, twice as many as these go into one.
+  // A side with fewer patches than the table has rows takes twice their ratio into each patch.
   const auto along = [this](int64_t patches) {
     const int64_t reached = (kBetween * table_side + patches - 1) / patches;
     return std::clamp(reached, kBetween, std::max(kBetween, table_side));
   };
-  const int64_t patches = pixels.most / (patch_size * patch_size);
+  const int64_t patches = pixel_limits()->most / (patch_size * patch_size);
   int64_t most = 0;
   for (int64_t rows = 1; rows <= std::min(patches, table_side); ++rows)
     most = std::max(most, along(rows) * along(patches / rows));

@@ -11,8 +11,7 @@ PatchInput read_pixtral_patches(const ConfigReader& config) {
   PatchInput patches{.image_size = config.positive("image_size", 1024),
                      .patch_size = config.positive("patch_size", 16),
                      .channels = config.positive("num_channels", 3),
-                     .any_size = true,
-                     .crops = false};
+                     .tiling = ImagesBelow{}};
   if (patches.channels != 3)
     config.refuse("num_channels", std::to_string(patches.channels), "3 (images are read as RGB)");
   return patches;

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/dtype.hpp"
-#include "core/faults.hpp"
+#include "core/error.hpp"
 #include "deck/options.hpp"
 #include "spec/model_spec.hpp"
 

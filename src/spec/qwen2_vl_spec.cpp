@@ -28,8 +28,7 @@ PatchInput read_visual_patches(const ConfigReader& config, const TurnedDefaults&
                      .channels = config.positive("in_channels", 3),
                      .frames = config.positive("temporal_patch_size", 2),
                      .block = config.positive("spatial_merge_size", 2),
-                     .any_size = true,
-                     .crops = false};
+                     .tiling = ImagesWithin{}};
   patches.limit(defaults.pixels);
   if (patches.channels != 3)
     config.refuse("in_channels", std::to_string(patches.channels), "3 (images are read as RGB)");
@@ -82,8 +81,7 @@ VisionEncoder read_windowed_visual(const ConfigReader& config) {
   names.up = ".mlp.up_proj";
   names.down = ".mlp.down_proj";
   read_image_windows(config, encoder);
-  std::get<PatchInput>(encoder.spec.input).video->positions_per_second =
-      config.positive("tokens_per_second", 4);
+  encoder.spec.patches().video->positions_per_second = config.positive("tokens_per_second", 4);
   return encoder;
 }
 

@@ -27,7 +27,7 @@ VisionEncoder read_deep_visual(const ConfigReader& config) {
   encoder.blocks.names.up = ".mlp.linear_fc1";
   encoder.blocks.names.down = ".mlp.linear_fc2";
   encoder.patch_bias = true;
-  auto& patches = std::get<PatchInput>(encoder.spec.input);
+  PatchInput& patches = encoder.spec.patches();
   patches.colours = {{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}};
   patches.video->limits_all = true;
   patches.video->has_text_between = true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/resampling.hpp"
+#include "spec/item_spec.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@ double bilinear(double x) {
   return std::max(0.0, 1 - std::abs(x));
 }
 
-/// A sinc of three lobes, which another three times as wide lets fade.
+/// A sinc of three lobes, windowed by a sinc three times as wide.
 double lanczos(double x) {
   constexpr double kLobes = 3;
   const auto sinc = [](double at) {
@@ -30,7 +30,7 @@ double lanczos(double x) {
   return std::abs(x) < kLobes ? sinc(x) * sinc(x / kLobes) : 0;
 }
 
-/// What source values weigh by their distance from a target value: nothing from `reach` on.
+/// The weight of a source value by its distance from a target value: zero from `reach` on.
 struct Kernel {
   double (*weight)(double);
   double reach;
@@ -56,14 +56,14 @@ SourceWeights source_weights(int64_t target, int64_t source_size, int64_t target
   const double scale = static_cast<double>(source_size) / static_cast<double>(target_size);
   const double stretch = std::max(scale, 1.0);
   const double reach = kernel.reach * stretch;
-  const double centre = (static_cast<double>(target) + 0.5) * scale;
+  const double center = (static_cast<double>(target) + 0.5) * scale;
   SourceWeights found;
-  found.first = std::max<int64_t>(0, static_cast<int64_t>(std::floor(centre - reach + 0.5)));
-  const auto end = std::min(source_size, static_cast<int64_t>(std::floor(centre + reach + 0.5)));
+  found.first = std::max<int64_t>(0, static_cast<int64_t>(std::floor(center - reach + 0.5)));
+  const auto end = std::min(source_size, static_cast<int64_t>(std::floor(center + reach + 0.5)));
   double sum = 0;
   for (int64_t x = found.first; x < end; ++x) {
     found.weights.push_back(
-        kernel.weight((static_cast<double>(x) - centre + 0.5) * (1.0 / stretch)));
+        kernel.weight((static_cast<double>(x) - center + 0.5) * (1.0 / stretch)));
     sum += found.weights.back();
   }
   for (double& weight : found.weights) weight /= sum;

@@ -48,8 +48,8 @@ VisionEncoder read_sigmoid_tower(const ConfigReader& config, int64_t image) {
                    .layers = "encoder.layers.",
                    .final_norm = "post_layernorm"};
   // Of its image processor.
-  auto& patches = std::get<PatchInput>(vision.input);
-  patches.crops = false;
+  PatchInput& patches = vision.patches();
+  patches.tiling = SquareImages{.crops = false};
   patches.colours = {.mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}};
   encoder.patch_bias = true;
   encoder.patch_std = 1 / std::sqrt(static_cast<double>(vision.patches().values()));
@@ -68,8 +68,9 @@ VisionEncoder read_siglip2(const ConfigReader& config) {
   constexpr int64_t kMostPatches = 256;  // of its Siglip2ImageProcessor
   constexpr int64_t kLargestPatch = 4096;
   VisionEncoder encoder = read_sigmoid_tower(config, 0);
-  auto& patches = std::get<PatchInput>(encoder.spec.input);
-  patches.any_size = patches.fills_pixels = patches.by_pixel = true;
+  PatchInput& patches = encoder.spec.patches();
+  patches.tiling = ImagesFilling{};
+  patches.by_pixel = true;
   patches.resampling = Resampling::Bilinear;
   patches.table_side = config.square_root("num_patches", kMostPatches);
   patches.table_fit = TableFit::Edges;

@@ -57,9 +57,9 @@ void set_learned_tokens(const ConfigReader& config, VisionEncoder& encoder) {
   config.require_no_dropout({"attention_probs_dropout_prob", "hidden_dropout_prob"});
   const double std = config.number("initializer_range", 0.02);
   const bool biases = config.boolean("qkv_bias", true);
-  auto& patches = std::get<PatchInput>(encoder.spec.input);
+  PatchInput& patches = encoder.spec.patches();
   patches.class_token = true;
-  patches.crops = false;
+  patches.tiling = SquareImages{.crops = false};
   encoder.class_std = encoder.patch_std = encoder.position_std = std;
   encoder.patch_bias = encoder.has_leading_one = true;
   encoder.names = {.class_token = "embeddings.cls_token",

@@ -24,7 +24,7 @@ VisionEncoder read_vit(const ConfigReader& config) {
   encoder.blocks.names.up = ".intermediate.dense";
   encoder.blocks.names.down = ".output.dense";
   // Of its ViTImageProcessor.
-  auto& patches = std::get<PatchInput>(encoder.spec.input);
+  PatchInput& patches = encoder.spec.patches();
   patches.resampling = Resampling::Bilinear;
   patches.colours = {.mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}};
   const int64_t pooled = config.positive("pooler_output_size", encoder.spec.block.hidden);

@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <optional>
 
-#include "batch/gather_rows.hpp"
+#include "batch/make_microbatch.hpp"
 #include "comm/agree.hpp"
-#include "core/formatted.hpp"
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
+#include "core/text.hpp"
 #include "files/durable_file.hpp"
 #include "parallel/exchange_rows.hpp"
-#include "train/feature_fingerprint.hpp"
 #include "train/training_data.hpp"
 
 namespace zea {

@@ -4,7 +4,9 @@
 // to files, which steps read in place of the items.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/collectives.hpp"
@@ -35,5 +37,18 @@ FeatureCaches cache_features(const CachedRun& run);
 /// The same loading with features in place of the items of cached encoders, for steps that train.
 LoaderOptions with_features(LoaderOptions loading, const FeatureCaches& caches, const Plan& plan,
                             int world_rank);
+
+namespace detail {
+
+/// Returns a hash of everything of a kind that an encoder's features depend on, by its name:
+/// "weights", "config", "preprocessing", "data", "type", "format". What items hold is compared when
+/// they are read. Collective.
+std::map<std::string, std::string> feature_fingerprint(const CachedRun& run, int encoder);
+
+/// Writes a fingerprint into the folder of an encoder's features, or compares it with the one that
+/// is there. Throws DataError naming the kinds that differ. On one rank.
+void check_fingerprint(const std::string& folder, const std::map<std::string, std::string>& now);
+
+}  // namespace detail
 
 }  // namespace zea

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/draw_samples.hpp"
+#include "train/training_data.hpp"
 
 #include <algorithm>
 #include <map>
 #include <memory>
 #include <numeric>
 
-#include "batch/sample_tokens.hpp"
+#include "batch/make_microbatch.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/feature_fingerprint.hpp"
+#include "train/cache_features.hpp"
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -82,9 +82,10 @@ std::string hash_index(const CachedRun& run, int encoder) {
     for (const ItemList::Run& items : sample.items.runs()) {
       if (items.encoder != encoder) continue;
       const ItemShape& shape = items.shape;
+      const FittedGrid grid = shape.fitted.value_or(FittedGrid{});
       numbers.insert(numbers.end(),
                      {items.items, shape.tokens, shape.features, shape.width, shape.tiles,
-                      shape.tiles_wide, shape.rows_around, shape.columns_around, shape.frames});
+                      shape.tiles_wide, grid.rows_around, grid.columns_around, shape.frames});
     }
   }
   return hash_bytes(numbers.data(), std::ssize(numbers) * static_cast<int64_t>(sizeof(int64_t)));

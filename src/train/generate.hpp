@@ -4,15 +4,32 @@
 // goes through it.
 #pragma once
 
+#include <ATen/ATen.h>
+
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "comm/collectives.hpp"
 #include "data/loader.hpp"
 #include "parallel/engine.hpp"
-#include "train/sampling.hpp"
 
 namespace zea {
+
+struct Sampling {
+  double temperature = 0;  ///< divides logits; 0: the likeliest token
+  double top_p = 1;        ///< probability of the nucleus
+  uint64_t seed = 0;
+};
+
+/// Returns a number of [0, 1) for a token of a sample. It depends on seed, sample and place alone,
+/// so that every layout draws the same.
+double drawn_number(uint64_t seed, int64_t sample, int64_t place);
+
+/// Samples a token by nucleus sampling (arXiv:1904.09751) from `logits` (vocabulary) on the host:
+/// the nucleus holds the fewest tokens whose probabilities sum to `top_p`. `drawn` of [0, 1)
+/// chooses one.
+int64_t sampled_token(const at::Tensor& logits, const Sampling& sampling, double drawn);
 
 struct GenerateOptions {
   int64_t tokens = 0;  ///< at most, behind each prompt

@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "batch/packed_microbatch.hpp"
-#include "core/ahead.hpp"
+#include "batch/make_microbatch.hpp"
+#include "core/threads.hpp"
 #include "data/loader.hpp"
 #include "parallel/engine.hpp"
 

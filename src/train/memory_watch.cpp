@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "train/gather_text.hpp"
 
 namespace zea {

@@ -10,7 +10,6 @@
 #include "estimate/memory_estimate.hpp"
 #include "parallel/device_memory.hpp"
 #include "parallel/engine.hpp"
-#include "parallel/tensor_bytes.hpp"
 
 namespace zea {
 

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "files/durable_file.hpp"
 
 namespace zea {

@@ -13,9 +13,9 @@
 
 #include "batch/make_microbatch.hpp"
 #include "core/error.hpp"
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "data/loader.hpp"
-#include "model/deferred_gradients.hpp"
+#include "model/parameter.hpp"
 #include "model/unit.hpp"
 #include "parallel/device.hpp"
 #include "parallel/engine.hpp"

@@ -16,11 +16,9 @@
 #include <sstream>
 #include <thread>
 
-#include "core/descriptor.hpp"
 #include "core/error.hpp"
-#include "core/formatted.hpp"
-#include "core/host_name.hpp"
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
+#include "core/text.hpp"
 #include "files/durable_file.hpp"
 
 namespace zea {

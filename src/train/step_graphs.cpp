@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "batch/packed_microbatch.hpp"
+#include "batch/make_microbatch.hpp"
 #include "core/error.hpp"
-#include "parallel/host_copies.hpp"
+#include "parallel/slots.hpp"
 
 namespace zea {
 

@@ -16,7 +16,7 @@
 #include "comm/captured_graph.hpp"
 #include "comm/mesh.hpp"
 #include "model/microbatch.hpp"
-#include "parallel/graph_memory.hpp"
+#include "parallel/device_memory.hpp"
 #include "schedule/schedule.hpp"
 
 namespace zea {

@@ -27,37 +27,38 @@ TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
       before_update_(std::move(before_update)) {
   const at::Device device = engine.microbatch_options().device;
   const Plan& plan = engine.plan();
-  if (zea::is_judged_on_device(plan, !device.is_cpu() && has_flat_kernels(device))) {
-    device_sums_.emplace(engine.mesh().world(), device, plan.options.optim.clip_norm);
-    device_clock_.emplace(device);
-  }
+  if (zea::is_judged_on_device(plan, !device.is_cpu() && has_flat_kernels(device)))
+    device_end_.emplace(engine.mesh().world(), device, plan.options.optim.clip_norm);
   if (const int64_t shapes = plan.options.run.cuda_graphs; shapes > 0)
     graphs_.emplace(shapes, plan.options.log.trace_step, engine.mesh(), device);
 }
 
 void TrainStep::begin() {
   host_clock_ = Stopwatch();
-  if (device_clock_) device_clock_->begin();
+  if (device_end_) device_end_->begin();
 }
 
-std::vector<StepReport> TrainStep::run(const RankStep& step,
-                                       const std::vector<Microbatch>& microbatches,
-                                       int64_t bad_items, const StepFlags& flags,
-                                       TrainPosition& position) {
+std::optional<StepReport> TrainStep::run(const RankStep& step,
+                                         const std::vector<Microbatch>& microbatches,
+                                         int64_t bad_items, const StepFlags& flags,
+                                         TrainPosition& position) {
   const auto walk_over = [&](const std::vector<Microbatch>& these) { return walk(step, these); };
   const at::Tensor loss =
       graphs_ ? graphs_->run(step, microbatches, walk_over) : walk_over(microbatches);
   StepSums own{.bad_items = static_cast<double>(bad_items), .flags = flags};
   for (const Microbatch& microbatch : microbatches)
     if (microbatch.counts) own.targets += static_cast<double>(microbatch.targets);
-  if (!device_sums_) return {run_on_host(step, own, loss, position)};
-  // Long made while the device still has this one's walk to do; its updates are counted exactly.
+  // The device has long done the step before, while it still has this one's walk to do. The update
+  // needs the count of those before it.
   const std::optional<StepReport> before = finish(position);
-  run_on_device(step, own, loss, position);
-  return before ? std::vector{*before} : std::vector<StepReport>();
+  if (device_end_)
+    end_on_device(step, own, loss, position);
+  else
+    known_ = end_on_host(step, own, loss, position);
+  return before;
 }
 
-/// What a step does up to the sums of its gradients; gives this rank's loss, undefined for none.
+/// Runs a step up to the sums of its gradients. Returns this rank's loss, undefined for none.
 at::Tensor TrainStep::walk(const RankStep& step, const std::vector<Microbatch>& microbatches) {
   ActionRecord& record = engine_.mesh().record();
   {
@@ -70,37 +71,35 @@ at::Tensor TrainStep::walk(const RankStep& step, const std::vector<Microbatch>& 
   return result.loss;
 }
 
-void TrainStep::run_on_device(const RankStep& step, const StepSums& own, const at::Tensor& loss,
+void TrainStep::end_on_device(const RankStep& step, const StepSums& own, const at::Tensor& loss,
                               const TrainPosition& position) {
   {
     const ActionRecord::Action action(engine_.mesh().record(), "sums of the step on the device");
     squares_ = optimizer_.own_squares(position.optimizer_step + 1);
-    device_sums_->start(own, loss, squares_.sum());
+    device_end_->sum(own, loss, squares_.sum());
   }
-  under_way_ = step.step + 1;
+  on_device_ = step.step + 1;
   const Options& options = engine_.plan().options;
-  update(step, {.lr = learning_rate(options.optim, *under_way_, options.schedule.steps),
-                .scale_there = device_sums_->scale(),
+  update(step, {.lr = learning_rate(options.optim, *on_device_, options.schedule.steps),
+                .scale_there = device_end_->scale(),
                 .step = position.optimizer_step + 1});
-  device_clock_->end();
+  device_end_->end();
 }
 
 std::optional<StepReport> TrainStep::finish(TrainPosition& position) {
-  if (!under_way_) return std::nullopt;
-  StepSums sums;
-  double seconds = 0;
-  {
+  if (!on_device_) return std::exchange(known_, std::nullopt);
+  // Waits for the step's update, too: where the next step is launched, the device has its walk
+  // left.
+  const auto [sums, seconds] = [&] {
     const ActionRecord::Action action(engine_.mesh().record(), "read the sums of a step");
-    // For its update, too: where the next one is launched, the device has its walk left to do.
-    seconds = device_clock_->wait();
-    sums = device_sums_->read();
-  }
-  StepReport report = settle(sums, *std::exchange(under_way_, std::nullopt), position);
+    return device_end_->wait();
+  }();
+  StepReport report = settle(sums, *std::exchange(on_device_, std::nullopt), position);
   report.seconds = seconds;
   return report;
 }
 
-StepReport TrainStep::run_on_host(const RankStep& step, StepSums sums, const at::Tensor& loss,
+StepReport TrainStep::end_on_host(const RankStep& step, StepSums sums, const at::Tensor& loss,
                                   TrainPosition& position) {
   ActionRecord& record = engine_.mesh().record();
   if (loss.defined()) sums.loss = loss.item<double>();  // waits for the device
@@ -124,7 +123,7 @@ StepReport TrainStep::run_on_host(const RankStep& step, StepSums sums, const at:
   return report;
 }
 
-/// What comes of a step: from sums of all ranks alone.
+/// Judges a step by the sums of all ranks alone.
 StepReport TrainStep::settle(const StepSums& sums, int64_t step, TrainPosition& position) {
   judged_step_ = step;
   StepReport report{.step = step,
@@ -137,7 +136,7 @@ StepReport TrainStep::settle(const StepSums& sums, int64_t step, TrainPosition& 
   if (report.skipped) return report;
   report.loss = sums.loss / sums.targets;
   report.grad_norm = std::sqrt(sums.squares) / sums.targets;
-  // What the norm is of changes: the window begins anew.
+  // The norm is over other parameters from here on: the window begins anew.
   if (optimizer_.trains_others_at(position.optimizer_step + 1))
     position.history.losses = position.history.grad_norms = {};
   judge(report, position);
@@ -149,19 +148,19 @@ StepReport TrainStep::settle(const StepSums& sums, int64_t step, TrainPosition& 
 void TrainStep::update(const RankStep& step, const Update& update) {
   ActionRecord& record = engine_.mesh().record();
   if (before_update_) {
-    const ActionRecord::Action action(record, "keep values for the checkpoint");
+    const ActionRecord::Action action(record, "snapshot before the update");
     before_update_();
   }
   const ActionRecord::Action action(record, "optimizer");
   optimizer_.step(step.schedule.has_gradient, update);
 }
 
-/// What is not finite, and where; empty: all is. Collective where something is not.
+/// Says what is not finite, and where; empty: all is finite. Collective where something is not.
 std::string TrainStep::find_non_finite(const StepReport& report, int64_t update) const {
   if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return "";
-  // Of any rank: not every one has every buffer.
+  // Over all ranks: not every rank has every buffer.
   const auto num_buffers = static_cast<int64_t>(engine_.plan().buffers.size());
-  // The gradients that the device has judged are gone.
+  // Gradients that the device has judged are gone.
   const int own = squares_.defined() ? optimizer_.non_finite_buffer(squares_, update)
                                      : optimizer_.non_finite_buffer();
   int64_t first = own < 0 ? num_buffers : own;
@@ -172,7 +171,7 @@ std::string TrainStep::find_non_finite(const StepReport& report, int64_t update)
          std::to_string(report.grad_norm) + (buffer.empty() ? "" : ", not finite in " + buffer);
 }
 
-/// Skips a step that must not change the model, or stops the run: from sums of all ranks alone.
+/// Skips a step that must not change the model, or stops the run.
 void TrainStep::judge(StepReport& report, TrainPosition& position) const {
   StepHistory& history = position.history;
   const OptimOptions& optim = engine_.plan().options.optim;

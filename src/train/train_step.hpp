@@ -6,14 +6,13 @@
 #include <optional>
 #include <vector>
 
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 #include "optim/optimizer.hpp"
 #include "parallel/engine.hpp"
 #include "parallel/holder_sums.hpp"
-#include "train/device_step_clock.hpp"
-#include "train/device_step_sums.hpp"
 #include "train/step_graphs.hpp"
 #include "train/step_guard.hpp"
+#include "train/step_sums.hpp"
 
 namespace zea {
 
@@ -24,10 +23,10 @@ struct StepReport {
   double lr = 0;
   int64_t targets = 0;  ///< with bad items' samples left out
   int64_t bad_items = 0;
-  double seconds = 0;            ///< since TrainStep::begin(); where the device judges, its clock's
+  double seconds = 0;            ///< since TrainStep::begin(), or as DeviceStepEnd says
   bool skipped = false;          ///< nothing was updated: no target in the global batch, or a fault
-  std::string fault = {};        ///< for which the guard skipped it; empty: none
-  int64_t skipped_in_a_row = 0;  ///< by the guard, with this step
+  std::string fault = {};        ///< why the guard skipped it; empty: it did not
+  int64_t skipped_in_a_row = 0;  ///< by the guard, including this step
   StepFlags flags = {};          ///< over all ranks
 };
 
@@ -38,21 +37,21 @@ class TrainStep {
   TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
             std::function<void()> before_update = {});
 
-  /// The next step begins, with the loading of its samples: its seconds count from here.
+  /// The next step begins with the loading of its samples: its seconds count from here.
   void begin();
   /// Runs `step`, which has begun, on this rank's microbatches. The optimizer's step and the
-  /// guard's history in `position` go on; a step that is skipped advances neither the optimizer's
-  /// step nor its states. Collective. Gives what has become known of steps: what came of this one,
-  /// or, where the device judges (is_judged_on_device()), of the one before, unless finish() gave
-  /// that. Throws NonFiniteError, on all ranks, before anything is updated, by this step or by that
-  /// one.
-  std::vector<StepReport> run(const RankStep& step, const std::vector<Microbatch>& microbatches,
-                              int64_t bad_items, const StepFlags& flags, TrainPosition& position);
-  /// What came of the last step where run() did not say; waits for it. Collective, as run().
+  /// guard's history in `position` go on; a skipped step advances neither the optimizer's step nor
+  /// its states. Collective. Returns the report of the step before, unless finish() gave it. Throws
+  /// NonFiniteError on all ranks, before anything is updated, for this step or the one before.
+  std::optional<StepReport> run(const RankStep& step, const std::vector<Microbatch>& microbatches,
+                                int64_t bad_items, const StepFlags& flags, TrainPosition& position);
+  /// Returns the report of the last step, once. Waits for the device if the device judges steps.
+  /// Collective, as run().
   std::optional<StepReport> finish(TrainPosition& position);
 
-  bool is_judged_on_device() const { return device_sums_.has_value(); }
-  /// The last one that was judged; they count from 1.
+  /// Returns whether finish() waits for a device, so that reports should be read a step late.
+  bool is_judged_on_device() const { return device_end_.has_value(); }
+  /// Returns the last step that was judged; steps count from 1.
   int64_t judged_step() const { return judged_step_; }
 
   /// What became of run.cuda_graphs; empty without.
@@ -64,9 +63,9 @@ class TrainStep {
 
  private:
   at::Tensor walk(const RankStep& step, const std::vector<Microbatch>& microbatches);
-  void run_on_device(const RankStep& step, const StepSums& own, const at::Tensor& loss,
+  void end_on_device(const RankStep& step, const StepSums& own, const at::Tensor& loss,
                      const TrainPosition& position);
-  StepReport run_on_host(const RankStep& step, StepSums sums, const at::Tensor& loss,
+  StepReport end_on_host(const RankStep& step, StepSums sums, const at::Tensor& loss,
                          TrainPosition& position);
   StepReport settle(const StepSums& sums, int64_t step, TrainPosition& position);
   void update(const RankStep& step, const Update& update);
@@ -78,13 +77,13 @@ class TrainStep {
   Optimizer& optimizer_;
   Collectives& control_;
   std::function<void()> before_update_;
-  std::optional<DeviceStepSums> device_sums_;
-  std::optional<DeviceStepClock> device_clock_;  ///< where it judges
+  std::optional<DeviceStepEnd> device_end_;  ///< where the device judges
   Stopwatch host_clock_;
   std::optional<StepGraphs> graphs_;
-  std::optional<int64_t> under_way_;  ///< the step that it judges, of which nothing was heard yet
+  std::optional<StepReport> known_;   ///< of the last step, where the host judged it
+  std::optional<int64_t> on_device_;  ///< the last step, where the device has yet to judge it
   int64_t judged_step_ = 0;
-  at::Tensor squares_;  ///< of that one: Optimizer::own_squares()
+  at::Tensor squares_;  ///< of the step on the device: Optimizer::own_squares()
 };
 
 }  // namespace zea

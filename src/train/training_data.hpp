@@ -11,6 +11,8 @@
 #include "core/action_record.hpp"
 #include "data/dataset.hpp"
 #include "data/loader.hpp"
+#include "data/sampler.hpp"
+#include "estimate/step_samples.hpp"
 #include "io/manifest.hpp"
 #include "io/weights_source.hpp"
 #include "schedule/plan.hpp"
@@ -53,5 +55,14 @@ std::vector<std::string> notes_of(const std::vector<const Dataset*>& datasets,
 /// nothing, or its checkpoint does not tell. Throws DataError instead, unless data.allow_changed.
 std::string compare_data(const Dataset& train, const TrainPosition& resumed,
                          const DataOptions& options);
+
+/// Returns the sampler of a run that trains on `dataset`.
+Sampler make_sampler(const Options& options, const Dataset& dataset);
+
+/// Returns the samples of a few steps from `first_step` on, or, where nothing trains, of the first
+/// batches; fewer steps where these have many samples. `dataset`, which `key` of the deck names,
+/// must outlive them; their contents are read when they are used.
+StepSamples draw_samples(const Plan& plan, const Dataset& dataset, const std::string& key,
+                         int64_t first_step = 0);
 
 }  // namespace zea

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 #include "files/durable_file.hpp"
 
 namespace zea {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "watch/hang_verdict.hpp"
+#include "watch/rank_report.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {
 
-/// Whom a message names; the report has all of them.
+/// A message names so many ranks; the report has all of them.
 constexpr size_t kNamed = 4;
 
 using Ranks = std::vector<int>;
@@ -51,7 +51,7 @@ class Judge {
     return report.state.has_left || report.is_old || report.heartbeat_seconds() > frozen_seconds_;
   }
 
-  /// What came from another node's file may be anything.
+  /// Reports of other nodes' files may hold any number.
   bool is_rank(int rank) const { return rank >= 0 && rank < num_ranks_; }
 
   void count_calls() {
@@ -60,7 +60,8 @@ class Judge {
         if (is_rank(rank)) calls_of_group_[group].emplace_back(rank, calls);
   }
 
-  /// Thousands that wait for the same call share one list of those that have not made it.
+  /// Thousands of ranks that wait for the same call share one list of the ranks that have not made
+  /// it.
   void find_awaited(int rank, const RecordedWait& wait) {
     if (!wait.peers.empty()) {
       Ranks& peers = peers_[rank] = wait.peers;
@@ -87,7 +88,7 @@ class Judge {
            std::binary_search(waits_for_[rank]->begin(), waits_for_[rank]->end(), other);
   }
 
-  /// The first rank that this one cannot go on without; -1: there is none.
+  /// Returns the first rank that this one waits for; -1: none.
   int first_awaited(int rank) const {
     for (int other : *waits_for_[rank])
       if (other != rank) return other;
@@ -96,8 +97,8 @@ class Judge {
 
   bool waits(int rank) const { return reports_.at(rank).state.waits.has_value(); }
 
-  /// Those that do not run; where all do, those that are not in a communication; where nobody waits
-  /// for these, those of which nothing is known as well.
+  /// Returns the ranks that do not run; where all do, those that are not in a communication; where
+  /// nobody waits for these, the unknown ones as well.
   std::vector<int> find_behind() const {
     std::vector<int> silent, busy, unknown;
     for (int rank = 0; rank < num_ranks_; ++rank) {
@@ -109,7 +110,7 @@ class Judge {
         busy.push_back(rank);
     }
     if (!silent.empty()) return silent;
-    // One that nobody waits for may be right where it is.
+    // A rank that nobody waits for may be right where it is.
     std::vector<int> awaited;
     for (int rank : busy)
       if (is_awaited_[rank]) awaited.push_back(rank);
@@ -118,14 +119,14 @@ class Judge {
     return busy;
   }
 
-  /// What to look at where there are ranks of which nothing is known.
+  /// Says what to look at where there are unknown ranks.
   std::string describe_unknown() const {
     int unknown = 0;
     for (int rank = 0; rank < num_ranks_; ++rank) unknown += !is_known(rank);
     if (unknown == 0) return "";
-    return "; of " + std::to_string(unknown) + " of " + std::to_string(num_ranks_) +
-           " ranks nothing was ever heard: nodes tell each other what they do in the run "
-           "directory, which they must share";
+    return "; " + std::to_string(unknown) + " of " + std::to_string(num_ranks_) +
+           " ranks were never heard of: nodes exchange heartbeats in the run directory, which they "
+           "must share";
   }
 
   std::vector<int> waiting_for(int rank) const {
@@ -157,7 +158,7 @@ class Judge {
     if (found->second.state.has_left)
       text += "it has left the run";
     else if (found->second.is_old)
-      text += "its node does not answer any more (stopped, or dead); the last that it told was " +
+      text += "its node does not answer any more (stopped, or dead); its last report was " +
               doing(rank);
     else
       text += (is_silent(rank) ? "its process does not run (stopped, or dead); it was in "

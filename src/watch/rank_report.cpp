@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "core/formatted.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

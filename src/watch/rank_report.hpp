@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank was doing when somebody looked: its action record, who it is and when that was. As
-// JSON it travels between nodes, as text people read it.
+// Reports of ranks: a rank's action record with its host and time, as JSON between nodes and as
+// text for people; and the ranks that keep a run from going on, judged from these reports.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/rank_state.hpp"
+#include "core/action_record.hpp"
 
 namespace zea {
 
@@ -17,13 +17,13 @@ struct RankReport {
   std::string host;
   int64_t taken_at = 0;  ///< by the clock of the state's times
   RankState state;
-  bool is_old = false;  ///< nothing has come from its node since, and something should have
+  bool is_old = false;  ///< its node has sent nothing since, and should have
 
-  /// What was under way, innermost; "between actions" where nothing was.
+  /// Names the innermost action under way; "between actions" where there is none.
   std::string current() const;
-  /// Since that began.
+  /// Returns the seconds since that began.
   double current_seconds() const;
-  /// How long ago its threads ran last.
+  /// Returns the seconds since its threads ran last.
   double heartbeat_seconds() const;
 };
 
@@ -31,14 +31,23 @@ struct RankReport {
 using RankReports = std::map<int, RankReport>;
 
 std::string reports_to_json(const RankReports& reports);
-/// Nothing where the text is not whole.
+/// Returns nothing where the text is not whole.
 RankReports reports_from_json(const std::string& text);
 
-/// A rank's last actions and communications, a line each.
+/// Describes a rank's last actions and communications, a line each.
 std::string describe_report(int rank, const RankReport& report);
-/// Of `ranks`, each once and in that order, what goes into `most_bytes`, and of how many ranks in
-/// all nothing is said.
+/// Describes each of `ranks` once and in that order, as far as `most_bytes` allow, and says how
+/// many ranks are left out.
 std::string describe_some(const RankReports& reports, const std::vector<int>& ranks,
                           size_t most_bytes);
+
+struct HangVerdict {
+  std::vector<int> behind;  ///< world ranks; empty where all have reached the same communication
+  std::string text;         ///< a sentence for each of them, with the ranks that wait for it
+};
+
+/// Compares what the ranks wait for with what the others have reached. A rank without a report is
+/// behind, and so is one whose threads have not run for `frozen_seconds`.
+HangVerdict judge_hang(const RankReports& reports, int num_ranks, double frozen_seconds);
 
 }  // namespace zea

@@ -5,8 +5,8 @@
 #include <map>
 #include <numeric>
 
-#include "core/formatted.hpp"
-#include "core/host_name.hpp"
+#include "core/system.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {

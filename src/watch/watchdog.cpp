@@ -5,12 +5,9 @@
 #include <chrono>
 #include <utility>
 
-#include "core/calendar.hpp"
 #include "core/error.hpp"
-#include "core/formatted.hpp"
-#include "core/host_name.hpp"
-#include "watch/hang_report.hpp"
-#include "watch/hang_verdict.hpp"
+#include "core/system.hpp"
+#include "core/text.hpp"
 
 namespace zea {
 namespace {
@@ -18,18 +15,33 @@ namespace {
 // After the deadline files may take so long; then the job ends without them.
 constexpr double kLookSeconds = 2.5;
 constexpr auto kReportTime = std::chrono::milliseconds(3000);
-/// Of which so much is for another node's report.
+/// Part of it for another node's report.
 constexpr double kOthersReportSeconds = 2.5;
-/// And when that is there the other node has so long to say it and to end the job.
+/// After that the other node has so long to print its message and to end the job.
 constexpr auto kOthersEndTime = std::chrono::seconds(1);
 
-/// Every node may say it where files fail, into one log.
+/// Where files fail, every node may print so much into one log.
 constexpr size_t kMostToldBytes = size_t{256} << 10;
 
-// Of the deadline: how often nodes tell something, and look what the others told; and how long one
-// that lives can be silent.
+// Shares of the deadline: how often nodes write and read heartbeats, and the largest age of one of
+// a node that lives.
 constexpr double kPublish = 0.2;
 constexpr double kUnheard = 0.45;
+
+/// Runs `work` in a thread that nobody waits for: a file system may block it for ever. It refers to
+/// nothing but what it holds itself.
+template <class Work>
+auto run_detached(Work work) -> std::future<decltype(work())> {
+  std::packaged_task<decltype(work())()> task(std::move(work));
+  auto result = task.get_future();
+  std::thread(std::move(task)).detach();
+  return result;
+}
+
+template <class Result>
+bool is_ready(const std::future<Result>& future) {
+  return future.valid() && future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
 
 RankReports reports_of(const NodeMemory& memory) {
   RankReports reports;
@@ -69,20 +81,20 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::clear_directory() const {
-  remove_news(directory_);
+  remove_heartbeats(directory_);
 }
 
 void Watchdog::use_directory() {
   if (has_others() && is_first_of_node())
-    write_news(directory_, own_node(),
-               {.moves = moves_of(memory_),
-                .told_at = calendar_seconds(),
-                .reports = reports_of(memory_)});
+    write_heartbeat(directory_, own_node(),
+                    {.moves = moves_of(memory_),
+                     .written_at = calendar_seconds(),
+                     .reports = reports_of(memory_)});
   uses_directory_ = true;
 }
 
 bool Watchdog::sees_first_node() const {
-  return !has_others() || !is_first_of_node() || has_news(directory_, memory_.nodes().front());
+  return !has_others() || !is_first_of_node() || has_heartbeat(directory_, memory_.nodes().front());
 }
 
 void Watchdog::watch() {
@@ -102,7 +114,7 @@ void Watchdog::watch() {
   }
 }
 
-/// Whether the run was given up.
+/// Returns whether the run was given up.
 bool Watchdog::tick(double seconds) {
   record_.beat();
   if (gives_up_device(seconds)) return true;
@@ -112,11 +124,11 @@ bool Watchdog::tick(double seconds) {
   still_ = moved ? 0 : still_ + seconds;
   since_publish_ += seconds;
   since_look_ += seconds;
-  for (auto& [node, news] : others_) news.unheard += seconds;
-  if (!speaks()) return false;
+  for (auto& [node, heartbeat] : others_) heartbeat.age += seconds;
+  if (!reports_for_node()) return false;
   const bool exchanges = has_others() && uses_directory_;
-  // The others have looked for what is new since half of the deadline.
-  if (exchanges) exchange_news(moved && was_still);
+  // The others have looked for news since half of the deadline.
+  if (exchanges) exchange_heartbeats(moved && was_still);
   if (still_ < options_.deadline_seconds) {
     overdue_ = 0;
     has_looked_ = false;
@@ -124,12 +136,12 @@ bool Watchdog::tick(double seconds) {
   }
   overdue_ += seconds;
   if (exchanges && !has_looked_ && overdue_ < kLookSeconds) return false;
-  tell();
+  give_up();
   return true;
 }
 
-/// A host that waits for its device is not told by it that a communication failed. One that is
-/// not in such a wait throws by itself, and has this long to do so.
+/// A device does not tell a host that waits for it that a communication failed. A host that is not
+/// in such a wait throws by itself, and has this long to do so.
 bool Watchdog::gives_up_device(double seconds) {
   try {
     record_.look_at_device();
@@ -143,8 +155,8 @@ bool Watchdog::gives_up_device(double seconds) {
   return false;
 }
 
-/// One rank of a node speaks for it: the lowest whose threads run.
-bool Watchdog::speaks() const {
+/// The lowest rank of a node whose threads run reports for it.
+bool Watchdog::reports_for_node() const {
   const int64_t now = clock_nanoseconds();
   for (size_t i = 0; memory_.of(i) != memory_.own(); ++i)
     if (1e-9 * static_cast<double>(now - read_heartbeat(memory_.of(i))) < frozen_seconds_)
@@ -152,28 +164,28 @@ bool Watchdog::speaks() const {
   return true;
 }
 
-NodeNews Watchdog::own_news() const {
+Heartbeat Watchdog::own_heartbeat() const {
   return {.published = published_,
           .moves = moves_,
           .still = still_,
-          .told_at = calendar_seconds(),
+          .written_at = calendar_seconds(),
           .reports = reports_of(memory_)};
 }
 
-/// Tells and looks, each where it is time and the last one has come back.
-void Watchdog::exchange_news(bool is_new) {
+/// Writes and reads heartbeats, each where it is time and the last one has come back.
+void Watchdog::exchange_heartbeats(bool is_new) {
   const bool publishes = publishing_.valid() && !is_ready(publishing_);
   if (!publishes && (is_new || since_publish_ >= kPublish * options_.deadline_seconds)) {
     since_publish_ = 0;
     ++published_;
-    // That it fails is not looked at: a disk that is full for this is full for checkpoints, which
-    // tell.
-    publishing_ = errands_.post([directory = directory_, node = own_node(), news = own_news()] {
-      write_news(directory, node, news);
-    });
+    // Failures are ignored: a disk that is full for this is full for checkpoints, which report it.
+    publishing_ =
+        run_detached([directory = directory_, node = own_node(), heartbeat = own_heartbeat()] {
+          write_heartbeat(directory, node, heartbeat);
+        });
   }
   if (is_ready(look_)) {
-    take_news(look_.get());
+    take_heartbeats(look_.get());
     has_looked_ = looks_overdue_;
   }
   const bool is_overdue = still_ >= options_.deadline_seconds;
@@ -183,13 +195,13 @@ void Watchdog::exchange_news(bool is_new) {
   std::vector<int> nodes = memory_.nodes();
   std::erase(nodes, own_node());
   if (!stands_still()) {
-    look_ = errands_.post([directory = directory_, nodes] { return read_heads(directory, nodes); });
+    look_ = run_detached([directory = directory_, nodes] { return read_heads(directory, nodes); });
     return;
   }
   std::map<int, int64_t> known;
-  for (const auto& [node, news] : others_) known[node] = news.reported;
-  look_ = errands_.post(
-      [directory = directory_, nodes, known] { return read_news(directory, nodes, known); });
+  for (const auto& [node, heartbeat] : others_) known[node] = heartbeat.reported;
+  look_ = run_detached(
+      [directory = directory_, nodes, known] { return read_heartbeats(directory, nodes, known); });
 }
 
 /// Seldom while the run goes on.
@@ -200,38 +212,40 @@ double Watchdog::look_seconds() const {
 }
 
 /// Another node that went on since the last look makes up for this one standing still.
-void Watchdog::take_news(std::map<int, NodeNews>&& seen) {
-  for (auto& [node, news] : seen) {
-    const auto [last, is_first] = others_.emplace(node, news);
-    NodeNews& known = last->second;
-    if (!is_first && news.reported < 0) {
-      news.reports = std::move(known.reports);
-      news.reported = known.reported;
+void Watchdog::take_heartbeats(std::map<int, Heartbeat>&& seen) {
+  for (auto& [node, heartbeat] : seen) {
+    const auto [last, is_first] = others_.emplace(node, heartbeat);
+    Heartbeat& known = last->second;
+    if (!is_first && heartbeat.reported < 0) {
+      heartbeat.reports = std::move(known.reports);
+      heartbeat.reported = known.reported;
     }
-    if (!is_first && known.published == news.published) {
-      news.unheard = known.unheard;
-      known = std::move(news);
+    if (!is_first && known.published == heartbeat.published) {
+      heartbeat.age = known.age;
+      known = std::move(heartbeat);
       continue;
     }
-    // The news came after the look before this one, whatever the calendars say.
-    const double age = std::clamp(calendar_seconds() - news.told_at, 0.0, last_span_ + since_look_);
-    if (is_first || known.moves != news.moves) still_ = std::min(still_, news.still + age);
-    known = std::move(news);
+    // The heartbeat came after the look before this one, whatever the calendars say.
+    const double age =
+        std::clamp(calendar_seconds() - heartbeat.written_at, 0.0, last_span_ + since_look_);
+    if (is_first || known.moves != heartbeat.moves)
+      still_ = std::min(still_, heartbeat.still + age);
+    known = std::move(heartbeat);
   }
 }
 
-/// Of all ranks that anything is known of.
+/// Returns the reports of all ranks that anything is known of.
 RankReports Watchdog::all_reports() const {
   RankReports reports = reports_of(memory_);
-  for (const auto& [node, news] : others_)
-    for (const auto& [rank, report] : news.reports) {
+  for (const auto& [node, heartbeat] : others_)
+    for (const auto& [rank, report] : heartbeat.reports) {
       reports[rank] = report;
-      reports[rank].is_old = news.unheard > kUnheard * options_.deadline_seconds;
+      reports[rank].is_old = heartbeat.age > kUnheard * options_.deadline_seconds;
     }
   return reports;
 }
 
-void Watchdog::tell() {
+void Watchdog::give_up() const {
   const RankReports reports = all_reports();
   const HangVerdict verdict = judge_hang(reports, options_.num_ranks, frozen_seconds_);
   const std::string message = "the run hangs: for " + formatted("%g", options_.deadline_seconds) +
@@ -244,8 +258,8 @@ void Watchdog::tell() {
   options_.give_up(report(message, all, describe_some(reports, first, kMostToldBytes)));
 }
 
-/// The message for people, after all that is known is in a file, or with `some` of it where that
-/// cannot be.
+/// Writes all reports to a file. Returns the message for people, with `some` reports where no file
+/// can be written.
 std::string Watchdog::report(const std::string& message, const std::string& all,
                              const std::string& some) const {
   const std::string path = hang_report_path(directory_);
@@ -257,10 +271,8 @@ std::string Watchdog::report(const std::string& message, const std::string& all,
            ":\n" + some;
   };
   if (!uses_directory_) return follow("the run directory is not open yet");
-  // Errands of the news may hang.
-  Errands beside;
   std::future<HangReport> writing =
-      beside.post([directory = directory_, text = message + "\n" + all] {
+      run_detached([directory = directory_, text = message + "\n" + all] {
         return write_hang_report(directory, text, kOthersReportSeconds);
       });
   if (writing.wait_for(kReportTime) != std::future_status::ready)
@@ -271,7 +283,7 @@ std::string Watchdog::report(const std::string& message, const std::string& all,
         return message + what + "are in " + path;
       case HangReport::ByAnother:
         std::this_thread::sleep_for(kOthersEndTime);
-        return "the run hangs, as another node has told. " + what + "are in " + path;
+        return "the run hangs, as another node has reported. " + what + "are in " + path;
       case HangReport::HalfWritten:
         break;
     }

@@ -17,8 +17,8 @@
 #include <string>
 
 #include "layout/context_plan.hpp"
-#include "model/slice_attention.hpp"
-#include "parallel/tensor_bytes.hpp"
+#include "model/attention.hpp"
+#include "parallel/device_memory.hpp"
 
 namespace {
 
@@ -90,14 +90,14 @@ Words causal_row(int64_t tokens) {
   return Words(tokens, make_mask_word(0, kModalityText, 0));
 }
 
-SliceList all_slices(const Visibility& row) {
+AttentionMask all_slices(const Visibility& row) {
   const std::vector<TokenRange> all{{0, row.tokens()}};
-  return SliceList(attention_slices(row, all, all));
+  return AttentionMask(attention_slices(row, all, all));
 }
 
-void train(const Tensor& qkv, const Tensor& dy, const SliceList& slices, int64_t heads) {
+void train(const Tensor& qkv, const Tensor& dy, const AttentionMask& slices, int64_t heads) {
   const Tensor input = qkv.detach().requires_grad_();
-  torch::autograd::grad({slice_attention(input, slices, heads, heads)}, {input}, {dy});
+  torch::autograd::grad({attention(input, slices, heads, heads)}, {input}, {dy});
 }
 
 void measure_memory() {
@@ -214,7 +214,7 @@ double mean(const std::vector<double>& values) {
 /// Attention of a rank's tokens to all keys.
 double attention_time(const Visibility& row, const std::vector<TokenRange>& runs, const Tensor& k,
                       const Tensor& v) {
-  const SliceList slices(attention_slices(row, runs, {{0, row.tokens()}}));
+  const AttentionMask slices(attention_slices(row, runs, {{0, row.tokens()}}));
   int64_t tokens = 0;
   for (const TokenRange& run : runs) tokens += run.length();
   const AttentionInputs in{at::randn({tokens, kHeads, kDim}), k, v};

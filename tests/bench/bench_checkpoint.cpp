@@ -24,7 +24,7 @@
 #include "checkpoint/load_weights.hpp"
 #include "checkpoint/retention.hpp"
 #include "comm/world.hpp"
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 #include "io/checkpoint_source.hpp"
 
 namespace zea {
@@ -102,7 +102,7 @@ SaveReport save_once(Running& running, CheckpointWriter& writer, const std::stri
                 .stages = saving.is_async && saving.stages});
   if (saving.is_async) {
     worked = work.run();
-    writer.keep_values();
+    writer.snapshot_before_update();
   }
   while (writer.is_writing()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   running.control->barrier();  // as training finds out that all are done

@@ -11,7 +11,7 @@
 #include <cstdlib>
 
 #include "kernels/flat_kernels.hpp"
-#include "model/deferred_gradients.hpp"
+#include "model/parameter.hpp"
 
 namespace {
 
@@ -37,14 +37,14 @@ class Block {
                                                                                {2 * width, hidden},
                                                                                {hidden, width}})
       make(shape);
-    segments_ = {{{0, sizes.tokens}}, true, at::kCPU};
+    mask_ = AttentionMask({{0, sizes.tokens}}, true, at::kCPU);
   }
 
   Tensor forward(const Tensor& x) {
     const int64_t heads = sizes_.hidden / 64;
     const Tensor qkv =
         linear(norm(x, *all_[0], nullptr, kNorm), *all_[1], nullptr).unflatten(1, {3 * heads, 64});
-    const Tensor h = x + linear(attention(qkv, segments_, heads, heads), *all_[2], nullptr);
+    const Tensor h = x + linear(attention(qkv, mask_, heads, heads), *all_[2], nullptr);
     const Tensor inner =
         gated(linear(norm(h, *all_[3], nullptr, kNorm), *all_[4], nullptr), Activation::Silu);
     return h + linear(inner, *all_[5], nullptr);
@@ -65,7 +65,7 @@ class Block {
 
   Sizes sizes_;
   at::ScalarType type_;
-  AttentionSegments segments_;  // which functions point at
+  AttentionMask mask_;  // which functions point at
   std::vector<std::unique_ptr<Parameter>> all_;
 };
 

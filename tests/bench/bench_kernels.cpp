@@ -13,10 +13,7 @@
 
 #include "kernels/flat_kernels.hpp"
 #include "kernels/matmul.hpp"
-#include "kernels/row_gelu.hpp"
 #include "kernels/row_kernels.hpp"
-#include "kernels/row_norms.hpp"
-#include "kernels/sum_kernels.hpp"
 #include "kernels/tiled_attention.hpp"
 
 namespace {

@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 #include "data/dataset.hpp"
 #include "h5/h5.hpp"
 

@@ -12,7 +12,7 @@
 #include <random>
 #include <sstream>
 
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 #include "data/sampler.hpp"
 #include "schedule/plan.hpp"
 

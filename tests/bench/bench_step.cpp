@@ -30,7 +30,7 @@
 #include "deck/deck.hpp"
 #include "io/open_source.hpp"
 #include "kernels/flat_kernels.hpp"
-#include "parallel/tensor_bytes.hpp"
+#include "parallel/device_memory.hpp"
 #include "silent_collectives.hpp"
 #include "train/train_step.hpp"
 #include "train/training_data.hpp"
@@ -152,7 +152,8 @@ class Run {
     std::vector<Microbatch> microbatches;
     for (const LoadedMicrobatch& part : loaded)
       microbatches.push_back(make_microbatch(part, plan_.model, engine_->microbatch_options()));
-    losses_.push_back(train_step_->run(step, microbatches, 0, {}, position_).at(0).loss);
+    train_step_->run(step, microbatches, 0, {}, position_);
+    losses_.push_back(train_step_->finish(position_).value().loss);
     control_->barrier();
     all_seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     ++done_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands before src/parallel/cuda_graph_memory.cpp. What graphs get of a pool is told apart here,
 // so that the memory of one that is gone is nobody's.
-#include "parallel/graph_memory.hpp"
+#include "parallel/device_memory.hpp"
 
 #include <map>
 

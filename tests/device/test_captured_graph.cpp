@@ -11,8 +11,8 @@
 #include "core/error.hpp"
 #include "device/device.hpp"
 #include "device/torch_device.hpp"
-#include "parallel/graph_memory.hpp"
-#include "parallel/host_copies.hpp"
+#include "parallel/device_memory.hpp"
+#include "parallel/slots.hpp"
 
 namespace zea::testing::test_captured_graph {
 namespace {

@@ -12,7 +12,7 @@
 #include "device/kernels.hpp"
 #include "device/planted_loss.hpp"
 #include "device/torch_device.hpp"
-#include "parallel/graph_memory.hpp"
+#include "parallel/device_memory.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/made_up_models.hpp"
 #include "support/mpi_main.hpp"

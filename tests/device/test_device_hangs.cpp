@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "comm/recorded_collectives.hpp"
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 #include "device/device.hpp"
 #include "device/torch_device.hpp"
 #include "support/grid_scenarios.hpp"

@@ -11,12 +11,10 @@
 #include "device/device.hpp"
 #include "device/kernels.hpp"
 #include "device/torch_device.hpp"
-#include "kernels/blockwise_adamw.hpp"
+#include "kernels/flat_kernels.hpp"
 #include "kernels/matmul.hpp"
 #include "layout/attention_slices.hpp"
 #include "layout/visibility.hpp"
-#include "model/segment_attention.hpp"
-#include "model/slice_attention.hpp"
 #include "parallel/tensor_rows.hpp"
 #include "schedule/schedule.hpp"
 #include "support/attention_on_device.hpp"
@@ -132,11 +130,13 @@ TEST_F(DeviceLaunches, CudnnAttendsLongSegmentsOfOneLengthInFewShapes) {
   };
   const auto is_even = [](const Row& of) {
     const std::vector<MaskWord> words = samples_of(of.lengths);
-    const AttentionSegments row(segments_of(words), of.is_causal, stand_in_device(), of.window);
+    const AttentionMask mask =
+        of.window > 0 ? AttentionMask(segments_of(words), of.window, {}, stand_in_device())
+                      : AttentionMask(segments_of(words), of.is_causal, stand_in_device());
     const at::Tensor qkv =
         at::empty({std::ssize(words), 3, of.dim}, at::kBFloat16).to(stand_in_device());
     const ScoreSpec scores{.softcap = of.softcap};
-    return attends_by_bounds(qkv, row, scores) && detail::attends_evenly(qkv, {&row, 1, scores});
+    return choose_attention_kernel(qkv, mask, 1, scores) == AttentionKernel::Cudnn;
   };
   EXPECT_FALSE(is_even({{kLong, kLong - 1}}));
   EXPECT_FALSE(is_even({{kLong - 1, kLong - 1}}));
@@ -161,16 +161,20 @@ TEST_F(DeviceLaunches, WindowsByBoundsAreThoseOfSlices) {
   const at::Tensor values = at::randn({24, kHeads + 2 * kKvHeads, kDim}).to(at::kBFloat16);
   const at::Tensor gradient = at::randn({24, kHeads * kDim}).to(at::kBFloat16);
   for (const int64_t window : {1, 2, 5, 12}) {
-    const AttentionSegments row(segments_of(words), true, stand_in_device(), window);
-    const SliceList slices(
-        attention_slices(visible_text(words, false, window), {{0, 24}}, {{0, 24}}));
+    const AttentionMask mask(
+        segments_of(words), window,
+        attention_slices(visible_text(words, false, window), {{0, 24}}, {{0, 24}}),
+        stand_in_device());
+    const auto kernel = [&](const at::Tensor& qkv, const ScoreSpec& scores) {
+      return choose_attention_kernel(qkv, mask, kKvHeads, scores);
+    };
     at::Tensor here = values.to(stand_in_device()).requires_grad_();
     at::Tensor host = values.to(at::kFloat).requires_grad_();
-    ASSERT_TRUE(attends_by_bounds(here, row, {}));
-    EXPECT_FALSE(attends_by_bounds(here, row, {.softcap = 2}));
-    EXPECT_FALSE(attends_by_bounds(host, row, {}));
-    const at::Tensor got = attention(here, row, kHeads, kKvHeads);
-    const at::Tensor expected = slice_attention(host, slices, kHeads, kKvHeads);
+    ASSERT_EQ(kernel(here, {}), AttentionKernel::Flash);
+    EXPECT_EQ(kernel(here, {.softcap = 2}), AttentionKernel::Dense);
+    EXPECT_EQ(kernel(host, {}), AttentionKernel::Tiled);
+    const at::Tensor got = attention(here, mask, kHeads, kKvHeads);
+    const at::Tensor expected = attention(host, mask, kHeads, kKvHeads);
     got.backward(gradient.to(stand_in_device()));
     expected.backward(gradient.to(at::kFloat));
     // What is rounded: results, gradients, and the sum of two query heads' gradients of a key.
@@ -318,8 +322,7 @@ TEST(MovedMicrobatch, IsOneCopyForWhichTheHostDoesNotWait) {
   expect_same(got.token_ids, expected.token_ids);
   expect_same(got.target_ids, expected.target_ids);
   expect_same(got.text_attention[0].rotary_sines, expected.text_attention[0].rotary_sines);
-  expect_same(got.text_attention[0].segments.bounds(),
-              expected.text_attention[0].segments.bounds());
+  expect_same(got.text_attention[0].mask.bounds(), expected.text_attention[0].mask.bounds());
   expect_same(got.encoders[0].patches, expected.encoders[0].patches);
   expect_same(got.encoders[0].placeholder_rows, expected.encoders[0].placeholder_rows);
 }

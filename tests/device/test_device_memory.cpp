@@ -12,7 +12,7 @@
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
-#include "train/interval_facts.hpp"
+#include "train/train_report.hpp"
 #include "train/memory_watch.hpp"
 
 namespace zea::testing::test_device_memory {
@@ -134,8 +134,8 @@ TEST_F(DeviceMemoryOfTraining, IsTheMostOfAllRanksSinceItWasTaken) {
   const int64_t peak = run.watch.peak_bytes();
   IntervalFacts facts(run.run.control());
   const auto most = [&] {
-    facts.tell(0, run.watch.take_device_memory());
-    return facts.hear().most.value();
+    facts.begin(0, run.watch.take_device_memory());
+    return facts.finish().most.value();
   };
   const DeviceMemory first = most();
   EXPECT_GE(first.peak_allocated, peak);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a save reads of a device: the bytes that are there when it begins, while the device goes on
 // with other work, through pinned blocks; and that the stand-in finds a read that nothing orders.
-#include "checkpoint/device_reads.hpp"
+#include "checkpoint/value_snapshot.hpp"
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

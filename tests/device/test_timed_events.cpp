@@ -8,7 +8,7 @@
 
 #include "device/device.hpp"
 #include "device/torch_device.hpp"
-#include "parallel/host_copies.hpp"
+#include "parallel/slots.hpp"
 
 namespace zea::testing::test_timed_events {
 namespace {

@@ -245,8 +245,8 @@ TABLE = {
     f"zea -n --ranks 4 -i {DECK} mesh.llm.pp=2 |"
     f" {PYTHON} postprocess/plot_schedule.py - --out schedule.png": runs(),
     # src/, tests/: the build and ctest are those that run this
-    "jobs/build.sh ci unit_plan": in_parts("bash -n jobs/build.sh", "grep -q unit_plan build/ci/build.ninja"),
-    "build/ci/tests/unit/unit_plan --file=test_plan": runs(),
+    "jobs/build.sh ci unit_schedule": in_parts("bash -n jobs/build.sh", "grep -q unit_schedule build/ci/build.ninja"),
+    "build/ci/tests/unit/unit_schedule --file=test_plan": runs(),
     "python3 tests/style/check_structure.py .": tested_by("style_structure"),
     "jobs/build.sh ci": in_parts(".venv/bin/cmake --list-presets | grep '\"ci\"'"),
     ".venv/bin/ctest --test-dir build/ci -L style --output-on-failure": runs(always=[("-L", "-N -L")]),

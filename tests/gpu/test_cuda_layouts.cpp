@@ -88,7 +88,7 @@ void expect_bf16(const ComparedResult& got, const ComparedResult& exact,
 }
 
 TEST_F(CudaLayouts, GridsInFp32) {
-  sweep_in("fp32", sampled_grids(stride(29)), expect_fp32);
+  sweep_in("fp32", sampled_grids(stride(16)), expect_fp32);
 }
 
 TEST_F(CudaLayouts, PipelinesInFp32) {
@@ -96,7 +96,7 @@ TEST_F(CudaLayouts, PipelinesInFp32) {
 }
 
 TEST_F(CudaLayouts, GridsInBf16) {
-  sweep_in("bf16", sampled_grids(stride(37)), expect_bf16);
+  sweep_in("bf16", sampled_grids(stride(20)), expect_bf16);
 }
 
 TEST_F(CudaLayouts, PipelinesInBf16) {

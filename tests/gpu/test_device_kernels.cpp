@@ -5,14 +5,9 @@
 
 #include <limits>
 
-#include "kernels/blockwise_adamw.hpp"
-#include "kernels/device/launch_items.hpp"
 #include "kernels/flat_kernels.hpp"
-#include "kernels/head_norms.hpp"
-#include "kernels/logit_kernels.hpp"
-#include "kernels/row_gelu.hpp"
+#include "kernels/device/launch_items.hpp"
 #include "kernels/row_kernels.hpp"
-#include "kernels/row_norms.hpp"
 #include "parallel/device.hpp"
 #include "support/mpi_main.hpp"
 

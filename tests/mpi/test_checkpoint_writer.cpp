@@ -69,7 +69,7 @@ std::optional<SaveReport> save_while_training(Running& running, const std::strin
   EXPECT_TRUE(writer.is_under_way());
   std::this_thread::sleep_for(std::chrono::milliseconds(way.milliseconds * patience));
   for (int step = 0; step < 3; ++step) {
-    writer.keep_values();
+    writer.snapshot_before_update();
     change(running, 1);
   }
   int32_t in_time = writer.is_writing();
@@ -194,7 +194,7 @@ TEST_F(WriterOnAllRanks, FailsOnAllRanksWhenAThreadFails) {
   std::optional<FileSizeLimit> limit;
   if (control_.rank() == control_.size() - 1) limit.emplace(4096);
   writer.start(request(shared_.path(), 8));
-  writer.keep_values();
+  writer.snapshot_before_update();
   change(running_, 1);
 
   EXPECT_THROW(writer.finish(), StorageError);

@@ -13,7 +13,7 @@
 #include <numeric>
 
 #include "comm/recorded_collectives.hpp"
-#include "core/rank_state.hpp"
+#include "core/action_record.hpp"
 #include "mpi/shared_collectives.hpp"
 #include "support/mpi_main.hpp"
 #include "support/strict_collectives.hpp"

@@ -59,7 +59,7 @@ SaveReport save(Running& running, const WeightsSource& source, const std::string
   CheckpointWriter writer(running.engine, *running.control);
   writer.starts_from(source);
   writer.start(request(directory, step));
-  writer.keep_values();
+  writer.snapshot_before_update();
   return writer.finish();
 }
 

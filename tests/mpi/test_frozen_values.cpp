@@ -37,7 +37,7 @@ void change(Running& running) {
 
 SaveReport save(CheckpointWriter& writer, const std::string& directory, int64_t step) {
   writer.start(request(directory, step));
-  writer.keep_values();
+  writer.snapshot_before_update();
   return writer.finish();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks tell each other for the log is heard by all, and telling it does not wait.
-#include "train/interval_facts.hpp"
+// Facts for the log reach all ranks, and beginning to gather them does not wait.
+#include "train/train_report.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,15 +9,15 @@
 namespace zea::testing::test_interval_facts {
 namespace {
 
-TEST(IntervalFacts, AllHearOfEachRankAndOfTheMostMemory) {
+TEST(IntervalFacts, GiveEachRanksSecondsAndTheMostMemory) {
   const auto control = make_mpi_collectives(world().communicator());
   const int64_t rank = control->rank(), last = control->size() - 1;
   IntervalFacts facts(*control);
-  facts.tell(0.5 + static_cast<double>(rank),
+  facts.begin(0.5 + static_cast<double>(rank),
              DeviceMemory{rank, 10 + rank, 20 - rank, int64_t{1} << 45, 40, 50 + rank});
-  EXPECT_TRUE(facts.are_told());
-  const IntervalFacts::OfRanks heard = facts.hear();
-  EXPECT_FALSE(facts.are_told());
+  EXPECT_TRUE(facts.are_begun());
+  const IntervalFacts::OfRanks heard = facts.finish();
+  EXPECT_FALSE(facts.are_begun());
   ASSERT_EQ(std::ssize(heard.own_seconds), control->size());
   for (int64_t r = 0; r <= last; ++r) EXPECT_EQ(heard.own_seconds[r], 0.5 + static_cast<double>(r));
   ASSERT_TRUE(heard.most);
@@ -28,8 +28,8 @@ TEST(IntervalFacts, AllHearOfEachRankAndOfTheMostMemory) {
   EXPECT_EQ(heard.most->requested, 40);
   EXPECT_EQ(heard.most->peak_requested, 50 + last);
 
-  facts.tell(2, std::nullopt);
-  EXPECT_FALSE(facts.hear().most);
+  facts.begin(2, std::nullopt);
+  EXPECT_FALSE(facts.finish().most);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 #include "support/axis_layouts.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
-#include "train/draw_samples.hpp"
+#include "train/training_data.hpp"
 
 namespace zea::testing::test_muon {
 namespace {

@@ -17,7 +17,7 @@
 #include "checkpoint/checkpoint_writer.hpp"
 #include "checkpoint/load_weights.hpp"
 #include "checkpoint/retention.hpp"
-#include "core/rank_state.hpp"
+#include "core/action_record.hpp"
 #include "io/checkpoint_source.hpp"
 #include "io/shard_file.hpp"
 #include "support/file_faults.hpp"
@@ -320,9 +320,9 @@ TEST_F(SaveFaults, WhatCannotBeRemovedIsToldAndTheNextSaveIsMade) {
     testing::disarm();
     if (at == 0) calls = testing::num_calls();
     EXPECT_EQ(error, "") << "call " << at;
-    const std::string fault = writer_.removal_fault();
+    const std::string fault = writer_.take_removal_fault();
     EXPECT_TRUE(fault.empty() || contains(fault, checkpoints_)) << fault;
-    EXPECT_EQ(writer_.removal_fault(), "");
+    EXPECT_EQ(writer_.take_removal_fault(), "");
     told += fault.empty() ? 0 : 1;
     write(kStep + 1);
     EXPECT_EQ(list_checkpoints(checkpoints_).back().step, kStep + 1);
@@ -346,7 +346,7 @@ TEST_F(SaveFaults, FilesThatGoOneByOneAreNoHang) {
 
   EXPECT_GE(moves() - before, kFiles / 2);
   EXPECT_FALSE(fs::exists(checkpoints_ + "/" + checkpoint_name(kBefore)));
-  EXPECT_EQ(writer_.removal_fault(), "");
+  EXPECT_EQ(writer_.take_removal_fault(), "");
 }
 
 TEST_F(SaveFaults, AnElementThatNoRankWritesIsNoticed) {

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "layout/token_layout.hpp"
-#include "model/deferred_gradients.hpp"
+#include "model/parameter.hpp"
 #include "parallel/tensor_layers.hpp"
 #include "support/mpi_main.hpp"
 #include "support/strict_collectives.hpp"

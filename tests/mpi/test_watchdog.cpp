@@ -13,7 +13,7 @@
 #include <future>
 
 #include "comm/recorded_collectives.hpp"
-#include "core/stopwatch.hpp"
+#include "core/system.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 
@@ -25,7 +25,7 @@ constexpr double kPatient = 2.5;    ///< deadline of a rank that is left alone
 constexpr double kNever = 3600;     ///< deadline that no test comes to
 constexpr double kFileSeconds = 8;  ///< that files may take after the deadline
 
-constexpr const char* kOtherHasTold = "the run hangs, as another node has told";
+constexpr const char* kOtherHasTold = "the run hangs, as another node has reported";
 
 bool says(const std::string& message, const std::string& part) {
   return message.find(part) != std::string::npos;
@@ -274,7 +274,7 @@ TEST_P(WatchdogTest, NodesThatDoNotShareADirectoryAreNotHeardOf) {
   if (!is_of_several_nodes()) return;
   const std::string others = std::to_string(last()) + " of " + std::to_string(ranks_.size());
   for (const std::string& message : messages)
-    EXPECT_TRUE(says(message, "of " + others + " ranks nothing was ever heard")) << message;
+    EXPECT_TRUE(says(message, others + " ranks were never heard of")) << message;
 }
 
 TEST_P(WatchdogTest, NodesThatShareADirectoryHearOfEachOther) {

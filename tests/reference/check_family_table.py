@@ -17,6 +17,7 @@ try:
     import check_weights_files
     import test_family_parity
     import test_spoken_parity
+    from family_table import cases
     from parity_cases import CASES
     from spoken_cases import CASES as SPOKEN_CASES
     from tower_cases import TOWER_CASES
@@ -64,8 +65,8 @@ def rows():
 
 
 def of_family(name):
-    return [case for family, cases in test_family_parity.ALL.items() if family.__name__ == name
-            for case in cases.values()]
+    return [case for family, table in cases(takes_all=False).items() if family.__name__ == name
+            for case in table.values()]
 
 
 def of_decoder(name):

@@ -7,7 +7,6 @@ Exit code 77 (skipped) where a Python package is missing.
 
 import io
 import json
-import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 try:
     import matplotlib.image
+    import matplotlib.pyplot  # noqa: F401 for the scripts
     import numpy as np
     from dataset_writer import Clip, DatasetWriter
     from PIL import Image
@@ -22,15 +22,14 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 
+import forked_script
 from folder_case import FolderCase
 
 POSTPROCESS = Path(sys.argv[1])
 
 
 def run(script, *arguments):
-    return subprocess.run(
-        [sys.executable, POSTPROCESS / script, *map(str, arguments)], capture_output=True, text=True
-    )
+    return forked_script.run(POSTPROCESS / script, *arguments)
 
 
 def lines(*objects):

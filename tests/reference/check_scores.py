@@ -5,11 +5,11 @@ usage: check_scores.py POSTPROCESS_FOLDER
 """
 
 import json
-import subprocess
 import sys
 import unittest
 from pathlib import Path
 
+import forked_script
 from folder_case import FolderCase
 
 SCORE = Path(sys.argv[1]) / "score.py"
@@ -21,9 +21,7 @@ class Scores(FolderCase):
         self.path = self.folder / "predictions.jsonl"
 
     def run_score(self, *arguments):
-        return subprocess.run(
-            [sys.executable, SCORE, self.path, *arguments], capture_output=True, text=True
-        )
+        return forked_script.run(SCORE, self.path, *arguments)
 
     def score(self, *pairs, **keys):
         """Of pairs of what is said and its answer, or list of answers."""

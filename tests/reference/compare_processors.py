@@ -8,7 +8,6 @@ ZEA_PROCESSORS: directories of each family (default 3). Exit code 77 (skipped) w
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import wave
@@ -24,6 +23,7 @@ try:
     from PIL import Image
     from transformers.video_utils import VideoMetadata
 
+    import forked_script
     from prepared_items import away, prepared
     from processor_cases import FAMILIES
     from processor_directories import Draw
@@ -119,9 +119,9 @@ def packed(folder, samples, messages):
     for sample, talk in zip(samples, messages):
         entries.append({"messages": talk} | ({"fps": sample.rate} if sample.kind == "video" else {}))
     (folder / "data.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-    command = [sys.executable, f"{JOBS}/pack.py", folder / "data.jsonl", "--model", folder, "--processes", "1", "--out",
-               folder / "data.h5", "--videos", folder, "--sounds", folder]
-    run = subprocess.run(command, capture_output=True, text=True)
+    command = [folder / "data.jsonl", "--model", folder, "--processes", "1", "--out", folder / "data.h5",
+               "--videos", folder, "--sounds", folder]
+    run = forked_script.run(f"{JOBS}/pack.py", *command)
     if run.returncode != 0:
         return run.stderr.strip()
     with h5py.File(folder / "data.h5") as data:

@@ -12,8 +12,7 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2Im
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
 
-from family_cases import BOTH_GRIDS, Gemma3
-from parity_cases import grid
+from family_cases import Gemma3
 from tiled_families import LlavaNext
 from transformers_models import TEXT, resized
 
@@ -38,7 +37,7 @@ class LlavaOneVision(LlavaNext):
             "hidden_size": 24,
             "intermediate_size": 40,
             "num_hidden_layers": 3,
-            "num_attention_heads": 3,
+            "num_attention_heads": 4,
             "image_size": cls.tile,
             "patch_size": cls.patch,
         }
@@ -127,82 +126,3 @@ class Gemma3WithCrops(Gemma3):
     @classmethod
     def inputs(cls, tokens, images):
         return super().inputs(tokens, [part for image in images for part in cls.parts(image)])
-
-
-CROPPED_FAMILIES = {
-    LlavaOneVision: {
-        "plain": {},
-        "text_only": {"images": [0]},
-        "images_alone": {"images": [1, 0, 1]},
-        "images_in_every_sample": {"images": [2, 1, 3]},
-        "tied": {"model": {"tie_word_embeddings": True}},
-        "options": {
-            "model": {
-                "text": {"model_type": "llama", "rms_norm_eps": 1e-2},
-                "vision": {"model_type": "siglip_vision_model", "hidden_act": "relu", "layer_norm_eps": 1e-2},
-                "vision_feature_layer": [-2, 1],
-                "multimodal_projector_bias": False,
-                "projector_hidden_act": "relu",
-            }
-        },
-        "clip": {
-            "model": {
-                "vision": {"model_type": "clip_vision_model"},
-                "vision_feature_select_strategy": "default",
-            }
-        },
-        "frozen_vision": {"frozen": ["vision"]},
-        "frozen_llm": {"frozen": ["llm"]},
-        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
-        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
-        "llm_tp2_cp2": {"ranks": 4, "deck": grid("llm", tp=2, cp=2, cp_mode="ring")},
-        "tp2_cp2": {
-            "ranks": 4,
-            "model": {"vision": {**TOWER, "num_attention_heads": 4}},
-            "deck": BOTH_GRIDS,
-        },
-        "cp4_ring": {"ranks": 4, "deck": [*grid("llm", cp=4), *grid("vision", cp=4, cp_mode="ring")]},
-        "dealt_to_4": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
-        "pp2_tp2": {
-            "ranks": 4,
-            "deck": ["data.rows_per_microbatch=1", *grid("llm", pp=2, tp=2)],
-        },
-        "pp2_beside_vision_of_two_stages": {
-            "ranks": 4,
-            "deck": [
-                'mesh.placement="disjoint"',
-                "data.rows_per_microbatch=1",
-                *grid("llm", pp=2),
-                *grid("vision", pp=2),
-            ],
-        },
-    },
-    LlavaOneVisionOfUnevenPatches: {"plain": {}},
-    LlavaNextOfSiglip: {
-        "plain": {},
-        "images_in_every_sample": {"images": [2, 1, 3]},
-        "tp2_cp2": {
-            "ranks": 4,
-            "model": {"vision": {"num_attention_heads": 4}},
-            "deck": BOTH_GRIDS,
-        },
-        "pp2_tp2": {
-            "ranks": 4,
-            "deck": ["data.rows_per_microbatch=1", *grid("llm", pp=2, tp=2)],
-        },
-    },
-    Gemma3WithCrops: {
-        "plain": {},
-        "images_in_every_sample": {"images": [2, 1, 3]},
-        "tp2_cp2": {
-            "ranks": 4,
-            "model": {"vision": {"num_attention_heads": 4}},
-            "deck": BOTH_GRIDS,
-        },
-        "cp4_ring": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
-        "pp2_tp2": {
-            "ranks": 4,
-            "deck": ["data.rows_per_microbatch=1", *grid("llm", pp=2, tp=2)],
-        },
-    },
-}

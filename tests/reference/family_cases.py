@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The composite families, and the options and decks, under which they are compared with transformers.
+"""The composite families that are compared with transformers (family_table.py has their cases).
 
 A family is a class with
     placeholder                  the id that a feature takes the place of
@@ -33,15 +33,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
     smart_resize,
 )
 
-from parity_cases import GEMMA3, MICROBATCHES, grid
-from tiled_families import (
-    InternVL,
-    InternVLOfLargeSquares,
-    InternVLOfLlama,
-    InternVLOfPatches,
-    InternVLOfQwen3,
-    LlavaNext,
-)
+from parity_cases import GEMMA3
 from transformers_models import TEXT, resized
 from transformers_models import file_name as llava_file_name
 
@@ -56,7 +48,7 @@ class Qwen2VL:
 
     rope = {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [1, 2, 1]}
     made_of = (Qwen2VLConfig, Qwen2VLForConditionalGeneration)
-    tower = {"depth": 2, "embed_dim": 24, "num_heads": 3, "patch_size": patch, "mlp_ratio": 2, "hidden_size": 32}
+    tower = {"depth": 2, "embed_dim": 32, "num_heads": 4, "patch_size": patch, "mlp_ratio": 2, "hidden_size": 32}
 
     @classmethod
     def model(cls, text=None, vision=None, **changes):
@@ -99,9 +91,9 @@ class Qwen25VL(Qwen2VL):
     made_of = (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration)
     tower = {
         "depth": 3,
-        "hidden_size": 24,
+        "hidden_size": 32,
         "intermediate_size": 40,
-        "num_heads": 3,
+        "num_heads": 4,
         "patch_size": Qwen2VL.patch,
         "window_size": 16,
         "fullatt_block_indexes": [1],
@@ -118,9 +110,9 @@ class Qwen3VL(Qwen2VL):
               "llm": ("model.language_model.", "lm_head.")}
     tower = {
         "depth": 3,
-        "hidden_size": 24,
+        "hidden_size": 32,
         "intermediate_size": 40,
-        "num_heads": 3,
+        "num_heads": 4,
         "patch_size": Qwen2VL.patch,
         "out_hidden_size": 32,
         "num_position_embeddings": 25,
@@ -157,7 +149,7 @@ class Gemma3:
             "hidden_size": 24,
             "intermediate_size": 40,
             "num_hidden_layers": 2,
-            "num_attention_heads": 3,
+            "num_attention_heads": 4,
             "image_size": cls.size,
             "patch_size": 4,
             "vision_use_head": False,
@@ -198,293 +190,3 @@ class Gemma3:
         names = {name: name.replace("vision_tower.", "vision_tower.vision_model.") for name in tensors}
         tensors = {names[name]: tensor for name, tensor in tensors.items()}
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-LONG_MICROBATCHES = ["data.row_tokens=64", "data.rows_per_microbatch=1"]
-BOTH_GRIDS = [
-    *grid("llm", tp=2, cp=2, cp_mode="ring"),
-    *grid("vision", tp=2, cp=2, cp_mode="ulysses"),
-]
-OF_OTHER_DECODERS = {
-    "plain": {},
-    "tp2_cp2": {"ranks": 4, "model": {"vision": {"num_attention_heads": 4}}, "deck": BOTH_GRIDS},
-    "pp2": {"ranks": 2, "deck": [*LONG_MICROBATCHES, *grid("llm", pp=2)]},
-}
-# Of each family, what differs from its plain model: arguments of model(), the deck, images per
-# sample, modules that are frozen, ranks, whether config.json is as transformers 4 wrote it (the
-# text's keys beside those of the model), whether all is spelt as the family was published, and by
-# how many tokens one sample is longer.
-FAMILIES = {
-    InternVL: {
-        "plain": {},
-        "text_only": {"images": [0]},
-        "images_in_every_sample": {"images": [2, 1, 3]},
-        "untied": {"model": {"tie_word_embeddings": False}},
-        "options": {
-            "model": {
-                "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1},
-                "vision": {
-                    "attention_bias": True,
-                    "hidden_act": "relu",
-                    "layer_norm_eps": 1e-2,
-                    "norm_type": "rms_norm",
-                    "use_mask_token": True,
-                    "use_qk_norm": True,
-                },
-                "projector_hidden_act": "silu",
-            }
-        },
-        "last_norm": {"model": {"vision": {"use_mean_pooling": False}}},
-        "earlier_layer": {
-            "model": {"vision": {"use_mean_pooling": False}, "vision_feature_layer": -2}
-        },
-        "frozen_vision": {"frozen": ["vision"], "model": {"vision": {"use_mean_pooling": False}}},
-        "frozen_llm": {"frozen": ["llm"]},
-        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
-        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
-        "frozen_llm_and_vision": {"frozen": ["llm", "vision"]},
-        "tp2_cp2": {
-            "ranks": 4,
-            "model": {"vision": {"num_attention_heads": 4}},
-            "deck": BOTH_GRIDS,
-        },
-        "tp2_cp2_in_step": {
-            "ranks": 4,
-            "model": {"vision": {"num_attention_heads": 4, "use_mean_pooling": False, "use_qk_norm": True}},
-            "deck": [
-                *grid("llm", tp=2, cp=2),
-                *grid("vision", tp=2, cp=2, cp_mode="ring", sequence_parallel=False),
-            ],
-        },
-        "cp4_of_vision": {
-            "ranks": 4,
-            "model": {"vision": {"use_qk_norm": True}},
-            "deck": [*grid("llm", cp=4, cp_mode="ring"), *grid("vision", cp=4, cp_mode="ring")],
-        },
-        "dealt_to_4": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
-        "pp2_tp2": {"ranks": 4, "deck": [*LONG_MICROBATCHES, *grid("llm", pp=2, tp=2)]},
-        "pp3_beside_vision": {
-            "ranks": 4,
-            "model": {"text": {"num_hidden_layers": 4}},
-            "deck": [
-                'mesh.placement="disjoint"',
-                *LONG_MICROBATCHES,
-                *grid("llm", pp=3),
-                *grid("vision", dp_module=1),
-            ],
-        },
-    },
-    LlavaNext: {
-        "plain": {},
-        "text_only": {"images": [0]},
-        "images_in_every_sample": {"images": [2, 1, 3]},
-        "tied": {"model": {"tie_word_embeddings": True}},
-        "options": {
-            "model": {
-                "text": {"model_type": "mistral", "sliding_window": 30},
-                "vision": {"hidden_act": "gelu", "layer_norm_eps": 1e-2},
-                "vision_feature_layer": [-1, 1],
-                "multimodal_projector_bias": False,
-                "projector_hidden_act": "relu",
-            }
-        },
-        "frozen_vision": {"frozen": ["vision"]},
-        "frozen_llm": {"frozen": ["llm"]},
-        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
-        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
-        "tp2_cp2": {
-            "ranks": 4,
-            "model": {"vision": {"num_attention_heads": 4}},
-            "deck": BOTH_GRIDS,
-        },
-        "tp2_cp2_in_step": {
-            "ranks": 4,
-            "model": {"vision": {"num_attention_heads": 4}},
-            "deck": [
-                *grid("llm", tp=2, cp=2),
-                *grid("vision", tp=2, cp=2, cp_mode="ring", sequence_parallel=False),
-            ],
-        },
-        "dealt_to_4": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
-        "pp2_tp2": {
-            "ranks": 4,
-            "deck": ["data.rows_per_microbatch=1", *grid("llm", pp=2, tp=2)],
-        },
-        "pp3_beside_vision": {
-            "ranks": 4,
-            "model": {"text": {"num_hidden_layers": 4}},
-            "deck": [
-                'mesh.placement="disjoint"',
-                "data.rows_per_microbatch=1",
-                *grid("llm", pp=3),
-                *grid("vision", dp_module=1),
-            ],
-        },
-    },
-    InternVLOfPatches: {"plain": {}},
-    InternVLOfQwen3: OF_OTHER_DECODERS,
-    InternVLOfLlama: OF_OTHER_DECODERS,
-    InternVLOfLargeSquares: {"plain": {}, "cp2": {"ranks": 2, "deck": [*grid("llm", cp=2), *grid("vision", cp=2)]}},
-    Qwen2VL: {
-        "plain": {},
-        "text_only": {"images": [0]},
-        "images_in_every_sample": {"images": [2, 1, 3]},
-        "tied": {"model": {"tie_word_embeddings": True}},
-        "flat_config": {"flat": True},
-        "options": {
-            "model": {
-                "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1},
-                "vision": {"hidden_act": "gelu", "mlp_ratio": 3, "num_heads": 2},
-            }
-        },
-        "frozen_vision": {"frozen": ["vision"]},
-        "frozen_llm": {"frozen": ["llm"]},
-        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
-        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
-        "tp2_cp2": {
-            "ranks": 4,
-            "model": {"vision": {"num_heads": 4, "embed_dim": 32}},
-            "deck": BOTH_GRIDS,
-        },
-        "tp2_frozen_vision": {
-            "ranks": 2,
-            "frozen": ["vision"],
-            "model": {"vision": {"num_heads": 2}},
-            "deck": [*grid("llm", tp=2), *grid("vision", tp=2)],
-        },
-        "cp4_ring": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
-        "pp2_tp2": {"ranks": 4, "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2)]},
-        "pp3_beside_vision": {
-            "ranks": 4,
-            "model": {"text": {"num_hidden_layers": 4}},
-            "deck": [
-                'mesh.placement="disjoint"',
-                *MICROBATCHES,
-                *grid("llm", pp=3),
-                *grid("vision", dp_module=1),
-            ],
-        },
-    },
-    Qwen25VL: {
-        "plain": {},
-        "images_in_every_sample": {"images": [2, 1, 3]},
-        "text_only": {"images": [0]},
-        "flat_config": {"flat": True},
-        "options": {
-            "model": {
-                "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1, "tie_word_embeddings": True},
-                "vision": {
-                    "depth": 4,
-                    "fullatt_block_indexes": [0, 3],
-                    "intermediate_size": 20,
-                    "num_heads": 2,
-                    "window_size": 24,
-                },
-                "tie_word_embeddings": True,
-            }
-        },
-        "long_positions": {
-            "model": {"text": {"max_position_embeddings": 2048}},
-            "deck": ["data.row_tokens=2048"],
-            "longer": 1500,
-        },
-        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
-        "all_in_windows_of_one": {"model": {"vision": {"fullatt_block_indexes": [], "window_size": 8}}},
-        "frozen_vision": {"frozen": ["vision"]},
-        "tp2_cp2": {
-            "ranks": 4,
-            "model": {"vision": {"num_heads": 4, "hidden_size": 32}},
-            "deck": BOTH_GRIDS,
-        },
-        "cp4_ring": {"ranks": 4, "deck": [*grid("llm", cp=4), *grid("vision", cp=4, cp_mode="ring")]},
-        "cp3_gathered_tp1": {"ranks": 3, "deck": [*grid("llm", cp=3), *grid("vision", cp=3)]},
-        "pp2_tp2": {
-            "ranks": 4,
-            "model": {"vision": {"num_heads": 4, "hidden_size": 32}},
-            "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2), *grid("vision", tp=2)],
-        },
-    },
-    Qwen3VL: {
-        "plain": {},
-        "text_only": {"images": [0]},
-        "images_in_every_sample": {"images": [2, 1, 3]},
-        "tied": {"model": {"tie_word_embeddings": True}},
-        "three_depths": {
-            "model": {
-                "text": {"num_hidden_layers": 3, "attention_bias": True, "rms_norm_eps": 1e-2},
-                "vision": {"deepstack_visual_indexes": [2, 0, 1], "hidden_act": "gelu"},
-            }
-        },
-        "frozen_vision": {"frozen": ["vision"]},
-        "frozen_llm": {"frozen": ["llm"]},
-        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
-        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
-        "tp2_cp2": {
-            "ranks": 4,
-            "model": {"vision": {"num_heads": 4, "hidden_size": 32}},
-            "deck": BOTH_GRIDS,
-        },
-        "cp4_ring": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
-        "pp2_tp2": {
-            "ranks": 4,
-            "model": {"text": {"num_hidden_layers": 4}},
-            "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2)],
-        },
-        "pp2_beside_vision_of_two_stages": {
-            "ranks": 4,
-            "model": {"text": {"num_hidden_layers": 4}},
-            "deck": [
-                'mesh.placement="disjoint"',
-                *MICROBATCHES,
-                *grid("llm", pp=2),
-                *grid("vision", pp=2),
-            ],
-        },
-    },
-    # Windows are shorter than images, but for one case.
-    Gemma3: {
-        "plain": {},
-        "text_only": {"images": [0]},
-        "images_in_every_sample": {"images": [2, 1, 3]},
-        "untied": {"model": {"tie_word_embeddings": False}},
-        "as_published": {"published": True},
-        "tower_with_a_head": {"model": {"vision": {"vision_use_head": True}}},
-        "wide_windows": {"model": {"text": {"sliding_window": 21}}},
-        "options": {
-            "model": {
-                "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1, "attention_bias": True},
-                "vision": {"hidden_act": "relu", "layer_norm_eps": 1e-2, "patch_size": 2},
-            }
-        },
-        "frozen_vision": {"frozen": ["vision"]},
-        "frozen_llm": {"frozen": ["llm"]},
-        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
-        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
-        "tp2_cp2": {
-            "ranks": 4,
-            "model": {"vision": {"num_attention_heads": 4}},
-            "deck": BOTH_GRIDS,
-        },
-        "tp2_frozen_vision": {
-            "ranks": 2,
-            "frozen": ["vision"],
-            "model": {"vision": {"num_attention_heads": 2}},
-            "deck": [*grid("llm", tp=2), *grid("vision", tp=2)],
-        },
-        "cp2_of_vision": {"ranks": 2, "deck": [*grid("llm", cp=2), *grid("vision", cp=2)]},
-        "cp4_gathered": {"ranks": 4, "deck": grid("llm", cp=4)},
-        "cp4_ring": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
-        "cp2_ulysses": {"ranks": 2, "deck": grid("llm", cp=2, cp_mode="ulysses")},
-        "pp2_tp2": {"ranks": 4, "deck": [*LONG_MICROBATCHES, *grid("llm", pp=2, tp=2)]},
-        "pp3_beside_vision": {
-            "ranks": 4,
-            "model": {"text": {"num_hidden_layers": 4}},
-            "deck": [
-                'mesh.placement="disjoint"',
-                *LONG_MICROBATCHES,
-                *grid("llm", pp=3),
-                *grid("vision", dp_module=1),
-            ],
-        },
-    },
-}

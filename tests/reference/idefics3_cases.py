@@ -15,8 +15,6 @@ from transformers.models.idefics3.image_processing_pil_idefics3 import (
     get_resize_output_image_size,
 )
 
-from family_cases import BOTH_GRIDS
-from parity_cases import grid
 from transformers_models import TEXT, normalised, resized
 
 
@@ -42,7 +40,7 @@ class SmolVLM:
 
     @classmethod
     def model(cls, text=None, vision=None, **changes):
-        tower = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 2}
+        tower = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4}
         config = cls.config(
             text_config={"model_type": "llama", **TEXT, "pad_token_id": 0, **(text or {})},
             vision_config={**tower, "image_size": cls.tile, "patch_size": cls.patch, **(vision or {})},
@@ -98,59 +96,3 @@ class SmolVLMOfUnevenPatches(SmolVLM):
     """As SmolVLM-Instruct: behind the last whole patch of a tile are pixels that nothing sees."""
 
     patch, square = 5, 3
-
-
-FOUR_HEADS = {"vision": {"num_attention_heads": 4}}
-MICROBATCHES_OF_IMAGES = ["data.rows_per_microbatch=1"]
-IDEFICS3_FAMILIES = {
-    SmolVLM: {
-        "plain": {},
-        "text_only": {"images": [0]},
-        "images_in_every_sample": {"images": [2, 1, 1]},
-        "tied": {"model": {"tie_word_embeddings": True}},
-        "options": {
-            "model": {
-                "text": {"rms_norm_eps": 1e-2, "head_dim": 12, "attention_bias": True},
-                "vision": {"hidden_act": "relu", "layer_norm_eps": 1e-2, "num_attention_heads": 4},
-            }
-        },
-        "published": {
-            "deck": ["data.max_tiles=0"],
-            "model": {
-                "text": {"neftune_noise_alpha": 0.0, "qk_layer_norms": False, "use_resampler": False},
-                "vision": {
-                    "size": {"longest_edge": 32},
-                    "max_image_size": {"longest_edge": 16},
-                    "use_base_siglip": False,
-                },
-            },
-        },
-        "frozen_vision": {"frozen": ["vision"]},
-        "frozen_llm": {"frozen": ["llm"]},
-        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
-        "tp2_cp2": {"ranks": 4, "model": FOUR_HEADS, "deck": BOTH_GRIDS},
-        "cp4_ring": {"ranks": 4, "deck": [*grid("llm", cp=4, cp_mode="ring"), *grid("vision", cp=2, cp_mode="ring")]},
-        "pp2_tp2": {"ranks": 4, "deck": [*MICROBATCHES_OF_IMAGES, *grid("llm", pp=2, tp=2)]},
-        "pp2_beside_vision": {
-            "ranks": 4,
-            "deck": [
-                'mesh.placement="disjoint"',
-                *MICROBATCHES_OF_IMAGES,
-                *grid("llm", pp=2),
-                *grid("vision", dp_module=2),
-            ],
-        },
-    },
-    SmolVLMOfUnevenPatches: {"plain": {}},
-    SmolVLMOfOneTile: {
-        "plain": {},
-        "published": {"deck": ["data.max_tiles=0"], "model": {"vision": {"size": {"longest_edge": 16}}}},
-    },
-    Idefics3: {
-        "plain": {},
-        "text_only": {"images": [0]},
-        "frozen_vision": {"frozen": ["vision"]},
-        "tp2_cp2": {"ranks": 4, "model": FOUR_HEADS, "deck": BOTH_GRIDS},
-        "pp2": {"ranks": 2, "deck": [*MICROBATCHES_OF_IMAGES, *grid("llm", pp=2)]},
-    },
-}

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked_script
+
 try:
     import h5py  # noqa: F401
     import numpy as np  # noqa: F401
@@ -20,9 +22,7 @@ JOBS, DUMP = Path(sys.argv[1]), sys.argv[2]
 
 
 def run(script, *arguments):
-    return subprocess.run(
-        [sys.executable, JOBS / script, *map(str, arguments)], capture_output=True, text=True
-    )
+    return forked_script.run(JOBS / script, *arguments)
 
 
 def dump(path, tokens_per_image, tokens_per_clip=0):

@@ -351,7 +351,6 @@ CASES = {
     },
     "tp2_cp2_of_both_modules": {
         "ranks": 4,
-        "vision": {"num_attention_heads": 4},
         "deck": [
             *grid("llm", tp=2, cp=2, cp_mode="ulysses", cp_distribution="zigzag"),
             *grid("vision", tp=2, cp=2, cp_mode="ring", cp_distribution="uniform"),
@@ -360,7 +359,6 @@ CASES = {
     "tp4_padded_vocabulary": {
         "ranks": 4,
         "text": {"num_key_value_heads": 1, "vocab_size": VOCABULARY + 1},
-        "vision": {"num_attention_heads": 4},
         "deck": [*grid("llm", tp=4), *grid("vision", tp=2)],
     },
     "tp2_cp2_tied_biases": {

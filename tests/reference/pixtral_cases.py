@@ -8,9 +8,7 @@ from transformers.models.pixtral.image_processing_pil_pixtral import (
     get_resize_output_image_size,
 )
 
-from family_cases import BOTH_GRIDS, TEXT, resized
-from parity_cases import grid
-from transformers_models import file_name
+from transformers_models import TEXT, file_name, resized
 
 
 class Mistral3:
@@ -25,7 +23,7 @@ class Mistral3:
     def configs(cls, text, vision):
         rope = {"rope_type": "default", "rope_theta": 500.0}
         turned = {"rope_type": "axial", "rope_theta": 50.0}
-        tower = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 2}
+        tower = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4}
         sizes = {"patch_size": cls.patch, "image_size": cls.longest, "hidden_act": "silu"}
         return {
             "text_config": {"model_type": "mistral", **TEXT, "sliding_window": None, "rope_parameters": rope, **text},
@@ -68,64 +66,3 @@ class PixtralLlava(Mistral3):
         keys = {"image_token_index": cls.placeholder, "vision_feature_select_strategy": "full", **changes}
         keys.setdefault("vision_feature_layer", -1)
         return LlavaForConditionalGeneration(LlavaConfig(**cls.configs(text or {}, vision or {}), **keys))
-
-
-# Two pictures of a sample may have more features than the rows of MICROBATCHES hold.
-MICROBATCHES_OF_IMAGES = ["data.rows_per_microbatch=1"]
-FOUR_HEADS = {"vision": {"num_attention_heads": 4, "hidden_size": 32}}
-PIXTRAL_FAMILIES = {
-    Mistral3: {
-        "plain": {},
-        "text_only": {"images": [0]},
-        "images_in_every_sample": {"images": [2, 1, 3]},
-        "tied": {"model": {"tie_word_embeddings": True}},
-        "options": {
-            "model": {
-                "text": {"rms_norm_eps": 1e-2, "sliding_window": 7, "head_dim": 12},
-                "vision": {"hidden_act": "gelu_pytorch_tanh", "num_attention_heads": 4},
-                "vision_feature_layer": -2,
-                "multimodal_projector_bias": True,
-                "projector_hidden_act": "silu",
-            }
-        },
-        "frozen_vision": {"frozen": ["vision"]},
-        "frozen_llm": {"frozen": ["llm"]},
-        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
-        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
-        "tp2_cp2": {"ranks": 4, "model": FOUR_HEADS, "deck": BOTH_GRIDS},
-        "tp2_all_tokens_frozen_llm": {
-            "ranks": 2,
-            "frozen": ["llm"],
-            "deck": [*grid("llm", tp=2, sequence_parallel=False), *grid("vision", tp=2, sequence_parallel=False)],
-        },
-        "cp4_ring": {"ranks": 4, "deck": [*grid("llm", cp=4, cp_mode="ring"), *grid("vision", cp=2, cp_mode="ring")]},
-        "pp2_tp2": {"ranks": 4, "deck": [*MICROBATCHES_OF_IMAGES, *grid("llm", pp=2, tp=2)]},
-        "pp2_beside_vision": {
-            "ranks": 4,
-            "deck": [
-                'mesh.placement="disjoint"',
-                *MICROBATCHES_OF_IMAGES,
-                *grid("llm", pp=2),
-                *grid("vision", dp_module=2),
-            ],
-        },
-    },
-    PixtralLlava: {
-        "plain": {},
-        "text_only": {"images": [0]},
-        "frozen_vision": {"frozen": ["vision"]},
-        "images_in_every_sample": {"images": [2, 1, 3]},
-        "options": {
-            "model": {
-                "text": {"model_type": "llama", "rms_norm_eps": 1e-2},
-                "vision": {"num_attention_heads": 4, "intermediate_size": 20, "hidden_act": "gelu"},
-                "vision_feature_layer": [0, -2, 1],
-                "multimodal_projector_bias": False,
-                "projector_hidden_act": "relu",
-                "tie_word_embeddings": True,
-            }
-        },
-        "tp2_cp2": {"ranks": 4, "model": FOUR_HEADS, "deck": BOTH_GRIDS},
-        "pp2_cp2": {"ranks": 4, "deck": [*MICROBATCHES_OF_IMAGES, *grid("llm", pp=2, cp=2, cp_mode="ring")]},
-    },
-}

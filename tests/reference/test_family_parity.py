@@ -6,6 +6,7 @@ test_family_parity.py RUN_MODEL IMPORT CONSOLIDATE JOBS MPIRUN_IN_ONE_ARGUMENT [
 """
 
 import json
+import os
 import shlex
 import sys
 import unittest
@@ -18,16 +19,14 @@ try:
     from safetensors.torch import load_file
     from transformers.utils.logging import disable_progress_bar
 
-    from cropped_cases import CROPPED_FAMILIES
-    from family_cases import FAMILIES, Gemma3, Qwen25VL
-    from idefics3_cases import IDEFICS3_FAMILIES
-    from pixtral_cases import PIXTRAL_FAMILIES
-    from video_cases import VIDEO_FAMILIES, Clip
+    from family_cases import Gemma3, Qwen25VL
+    from family_table import OF_ONE, cases
+    from video_cases import Clip
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-from folder_case import FolderCase
+from parity_case import ParityCase, trained_of
 from transformers_models import (
     PROMPTS,
     VOCABULARY,
@@ -36,13 +35,11 @@ from transformers_models import (
     check_next_tokens,
     check_outputs,
     perturbed,
-    read_outputs,
     reference,
     run,
 )
 
 RUN_MODEL, IMPORT, CONSOLIDATE, JOBS, MPIRUN = sys.argv[1:6]
-MODEL_RUNS = ModelRuns(*shlex.split(MPIRUN), "-n", 4, RUN_MODEL)
 sys.path.insert(0, JOBS)
 from dataset_writer import DatasetWriter, Video  # noqa: E402
 
@@ -119,43 +116,46 @@ def flatten_config(path):
     path.write_text(json.dumps({**text, **config}))
 
 
-class FamilyParity(FolderCase):
-    def run_zea(self, family, case, model, samples):
-        model.save_pretrained(self.folder / "model")
-        with safe_open(self.folder / "model" / "model.safetensors", "pt") as file:
+class FamilyParity(ParityCase):
+    model_runs = ModelRuns(*shlex.split(MPIRUN), "-n", 4, RUN_MODEL)
+
+    def write_inputs(self, folder, family, case, model, samples):
+        """The deck of what they are."""
+        model.save_pretrained(folder / "model")
+        with safe_open(folder / "model" / "model.safetensors", "pt") as file:
             names = {family.file_name(name) for name, _ in model.named_parameters()}
             self.assertEqual(names, set(file.keys()))
         if case.get("flat"):
-            flatten_config(self.folder / "model" / "config.json")
+            flatten_config(folder / "model" / "config.json")
         if case.get("published"):
-            family.spell_as_published(self.folder / "model")
+            family.spell_as_published(folder / "model")
         if hasattr(family, "said_of_images"):
             said = json.dumps(family.said_of_images)
-            (self.folder / "model" / "preprocessor_config.json").write_text(said)
-        run(IMPORT, self.folder / "model", self.folder / "weights.h5")
+            (folder / "model" / "preprocessor_config.json").write_text(said)
+        run(IMPORT, folder / "model", folder / "weights.h5")
         video = family.video if hasattr(family, "spelled_clip") else -1
-        with DatasetWriter(self.folder / "data.h5", family.placeholder, video_token=video) as writer:
+        with DatasetWriter(folder / "data.h5", family.placeholder, video_token=video) as writer:
             for tokens, mask, items in samples:
                 writer.add(tokens, mask, [Video(*i) if isinstance(i, Clip) else i for i in items])
-        deck, out = self.folder / "deck.toml", self.folder / "out.h5"
-        deck.write_text(
-            f'[model]\nweights = "{self.folder}/weights.h5"\n[data]\ntrain = "{self.folder}/data.h5"\n'
+        (folder / "deck.toml").write_text(
+            f'[model]\nweights = "{folder}/weights.h5"\n[data]\ntrain = "{folder}/data.h5"\n'
             "row_tokens = 96\nrows_per_microbatch = 2\n"
         )
-        frozen = [f"model.{module}.train=false" for module in case.get("frozen", [])]
-        MODEL_RUNS.run(case.get("ranks", 1), deck, out, *family.deck, *case.get("deck", []), *frozen)
-        return read_outputs(out)
 
-    def check_case(self, family, case):
+    def make(self, folder, family, case):
         torch.manual_seed(1)
         model = perturbed(family.model(**case.get("model", {}))).eval()
-        for name, parameter in model.named_parameters():
-            for module in case.get("frozen", []):
-                if family.file_name(name).startswith(family.frozen[module]):
-                    parameter.requires_grad_(False)
         samples = make_samples(family, case)
         expected = reference_of(family, model, samples)
-        found = self.run_zea(family, case, model, samples)
+        self.write_inputs(folder, family, case, model, samples)
+        return expected
+
+    def check_case(self, family, case):
+        frozen = case.get("frozen", [])
+        folder, expected = self.shared(case, lambda folder: self.make(folder, family, case), family.__name__)
+        expected = trained_of(expected, [prefix for module in frozen for prefix in family.frozen[module]])
+        keys = [*family.deck, *(f"model.{module}.train=false" for module in frozen)]
+        found = self.run_model(case, folder / "deck.toml", *keys)
         check_outputs(self, expected, found)
         check_gradients(self, expected[2], found[2])
 
@@ -166,7 +166,8 @@ class FamilyParity(FolderCase):
         samples = make_samples(family, {"images": [1, 2, 1]}, PROMPTS, 1)
         with torch.no_grad():
             _, expected, _ = reference_of(family, model, samples)
-        _, found, _ = self.run_zea(family, {}, model, samples)
+        self.write_inputs(self.folder, family, {}, model, samples)
+        _, found, _ = self.run_model({}, self.folder / "deck.toml", *family.deck)
         check_next_tokens(self, expected, found)
 
     def check_return(self, family, dtype=torch.float32, files=1):
@@ -203,17 +204,19 @@ def add_case(family, name, case):
     setattr(FamilyParity, test, lambda self: self.check_case(family, case))
 
 
-def add_family(family):
-    test = f"test_{family.__name__}_prompts"
-    setattr(FamilyParity, test, lambda self: self.check_prompts(family))
+def add_family(family, has_own):
+    if has_own:
+        test = f"test_{family.__name__}_prompts"
+        setattr(FamilyParity, test, lambda self: self.check_prompts(family))
     test = f"test_{family.__name__}_comes_back"
     setattr(FamilyParity, test, lambda self: self.check_return(family))
 
 
-ALL = {**FAMILIES, **IDEFICS3_FAMILIES, **PIXTRAL_FAMILIES, **VIDEO_FAMILIES, **CROPPED_FAMILIES}
-for one_family, cases in ALL.items():
-    add_family(one_family)
-    for case_name, one_case in cases.items():
+TAKES_ALL = bool(os.environ.get("ZEA_ALL_CASES"))
+for one_family, own in OF_ONE.items():
+    add_family(one_family, own or TAKES_ALL)
+for one_family, table in cases(TAKES_ALL).items():
+    for case_name, one_case in table.items():
         add_case(one_family, case_name, one_case)
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-from folder_case import FolderCase
+from parity_case import ParityCase, trained_of
 from parity_cases import CASES, PATCHES, PROMPTED, VOCABULARY
 from tower_cases import EXTRA_TOKENS, TOWER_CASES
 from transformers_models import (
@@ -42,13 +42,11 @@ from transformers_models import (
     file_name,
     normalised,
     perturbed,
-    read_outputs,
     reference,
     run,
 )
 
 RUN_MODEL, IMPORT, ZEA, JOBS, MPIRUN = sys.argv[1:6]
-MODEL_RUNS = ModelRuns(*shlex.split(MPIRUN), "-n", 4, RUN_MODEL)
 sys.path.insert(0, JOBS)
 from dataset_writer import DatasetWriter  # noqa: E402
 
@@ -111,7 +109,7 @@ def make_model(case):
         "hidden_size": 24,
         "intermediate_size": 40,
         "num_hidden_layers": 3,
-        "num_attention_heads": 3,
+        "num_attention_heads": 4,
         "image_size": IMAGE_SIZE,
         "patch_size": 8,
     }
@@ -208,48 +206,51 @@ def spell_rope_as_before(path):
     path.write_text(json.dumps(config))
 
 
-class Parity(FolderCase):
-    def run_zea(self, model, samples, case, name="out.h5", overrides=()):
-        if not (self.folder / "weights.h5").exists():
-            model.save_pretrained(self.folder / "model")
-            if case.get("older"):
-                spell_rope_as_before(self.folder / "model" / "config.json")
-            run(IMPORT, self.folder / "model", self.folder / "weights.h5")
-            with DatasetWriter(self.folder / "data.h5", IMAGE_TOKEN) as writer:
-                for tokens, mask, pixels in samples:
-                    writer.add(tokens, mask, pixels)
-            (self.folder / "deck.toml").write_text(
-                f'[model]\nweights = "{self.folder}/weights.h5"\n'
-                f'[data]\ntrain = "{self.folder}/data.h5"\nrow_tokens = 64\n'
-                f"rows_per_microbatch = 2\nimage_mean = {MEAN}\nimage_std = {STD}\n"
-            )
-        frozen = [FROZEN[module][1] for module in case.get("frozen", [])]
-        overrides = [*case.get("deck", []), *frozen, *overrides]
-        MODEL_RUNS.run(case.get("ranks", 1), self.folder / "deck.toml", self.folder / name, *overrides)
-        return read_outputs(self.folder / name)
+class Parity(ParityCase):
+    model_runs = ModelRuns(*shlex.split(MPIRUN), "-n", 4, RUN_MODEL)
 
-    def check_names(self, model, multimodal):
+    def write_inputs(self, folder, model, samples, case):
+        """And the deck of what they are."""
+        model.save_pretrained(folder / "model")
+        if case.get("older"):
+            spell_rope_as_before(folder / "model" / "config.json")
+        self.check_names(folder, model, is_multimodal(case))
+        run(IMPORT, folder / "model", folder / "weights.h5")
+        with DatasetWriter(folder / "data.h5", IMAGE_TOKEN) as writer:
+            for tokens, mask, pixels in samples:
+                writer.add(tokens, mask, pixels)
+        (folder / "deck.toml").write_text(
+            f'[model]\nweights = "{folder}/weights.h5"\n'
+            f'[data]\ntrain = "{folder}/data.h5"\nrow_tokens = 64\n'
+            f"rows_per_microbatch = 2\nimage_mean = {MEAN}\nimage_std = {STD}\n"
+        )
+
+    def check_names(self, folder, model, multimodal):
         """The mapping of names that this file compares by is that of the files."""
-        with safe_open(self.folder / "model" / "model.safetensors", "pt") as file:
+        with safe_open(folder / "model" / "model.safetensors", "pt") as file:
             names = {file_name(name, multimodal) for name, _ in model.named_parameters()}
             self.assertEqual(names, set(file.keys()))
 
     def prepare(self, case, count=7):
-        model = make_model(case)
         tokens = PATCHES + EXTRA_TOKENS[case.get("tower", "clip_vision_model")]
         full = case.get("llava", {}).get("vision_feature_select_strategy") == "full"
-        features = tokens if full else tokens - 1
-        for module in case.get("frozen", []):
-            for name, parameter in model.named_parameters():
-                if file_name(name).startswith(FROZEN[module][0]):
-                    parameter.requires_grad_(False)
-        return model, make_samples(case, features, count)
+        return make_model(case), make_samples(case, tokens if full else tokens - 1, count)
 
-    def check_case(self, case, attention="sdpa"):
+    def make(self, folder, case, attention):
         model, samples = self.prepare(case)
         expected = reference_of(model, samples, case.get("attention", attention), case.get("both_ways", False))
-        found = self.run_zea(model, samples, case)
-        self.check_names(model, is_multimodal(case))
+        self.write_inputs(folder, model, samples, case)
+        return expected
+
+    def run_case(self, case, attention="sdpa", *keys):
+        """Outputs of transformers and of zea."""
+        folder, expected = self.shared(case, lambda folder: self.make(folder, case, attention), attention)
+        frozen = [FROZEN[module] for module in case.get("frozen", [])]
+        found = self.run_model(case, folder / "deck.toml", *(key for _, key in frozen), *keys)
+        return trained_of(expected, [prefix for prefix, _ in frozen]), found
+
+    def check_case(self, case, attention="sdpa"):
+        expected, found = self.run_case(case, attention)
         check_outputs(self, expected, found)
         for row, values in expected[1].items():
             self.assertLess(divergence(values, found[1][row]), 3e-7)
@@ -259,16 +260,15 @@ class Parity(FolderCase):
         model, samples = self.prepare(case, PROMPTS)
         with torch.no_grad():
             _, expected, _ = reference_of(model, samples, case.get("attention", "sdpa"))
-        _, found, _ = self.run_zea(model, samples, case)
+        self.write_inputs(self.folder, model, samples, case)
+        _, found, _ = self.run_model(case, self.folder / "deck.toml")
         check_next_tokens(self, expected, found)
 
     def test_eager_attention(self):
         self.check_case({}, "eager")
 
     def test_bfloat16(self):
-        model, samples = self.prepare({})
-        expected_loss, _, expected = reference_of(model, samples, "sdpa")
-        loss, _, found = self.run_zea(model, samples, {}, overrides=["precision.preset=bf16"])
+        (expected_loss, _, expected), (loss, _, found) = self.run_case({}, "sdpa", "precision.preset=bf16")
         self.assertAlmostEqual(loss, expected_loss, delta=2e-2 * expected_loss)
         self.assertEqual(sorted(expected), sorted(found))
         all_norm = np.sqrt(sum(np.square(g).sum() for g in expected.values()))
@@ -278,7 +278,7 @@ class Parity(FolderCase):
     def check_generation(self, case):
         """Greedily: transformers' whole forward for each token against zea's evaluation."""
         model, samples = self.prepare(case)
-        self.run_zea(model, samples, case)
+        self.write_inputs(self.folder, model, samples, case)
         named = [f"{token} ".encode() for token in range(VOCABULARY)]
         with DatasetWriter(self.folder / "data.h5", IMAGE_TOKEN, token_bytes=named) as writer:
             for sample in samples:

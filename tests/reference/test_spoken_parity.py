@@ -39,7 +39,7 @@ except ImportError as error:
 
 import subprocess
 
-from folder_case import FolderCase
+from parity_case import ParityCase, trained_of
 from spoken_cases import CASES
 from transformers_models import (
     PROMPTS,
@@ -49,14 +49,12 @@ from transformers_models import (
     file_name,
     normalised,
     perturbed,
-    read_outputs,
     reference,
     run,
 )
 
 RUN_MODEL, IMPORT, CONSOLIDATE, EXTRACT, JOBS, MPIRUN = sys.argv[1:7]
 PUBLISHED = ("qwen2_audio", "voxtral")  # of which whole models come back
-MODEL_RUNS = ModelRuns(*shlex.split(MPIRUN), "-n", 2, RUN_MODEL)
 sys.path.insert(0, JOBS)
 from dataset_writer import Clip, DatasetWriter  # noqa: E402
 
@@ -264,7 +262,9 @@ def make_samples(case, model, count=7, longest_answer=12):
     return samples
 
 
-class SpokenParity(FolderCase):
+class SpokenParity(ParityCase):
+    model_runs = ModelRuns(*shlex.split(MPIRUN), "-n", 2, RUN_MODEL)
+
     def mels_of(self, sounds, audio):
         """As zea makes them, which another test compares with WhisperFeatureExtractor."""
         mels = []
@@ -283,10 +283,10 @@ class SpokenParity(FolderCase):
 
         return reference(samples, logits_of, model.named_tensors())
 
-    def write_inputs(self, model, samples):
-        model.save(self.folder / "model")
-        run(IMPORT, self.folder / "model", self.folder / "weights.h5")
-        writer = DatasetWriter(self.folder / "data.h5", IMAGE_TOKEN, audio_token=AUDIO_TOKEN)
+    def write_inputs(self, folder, model, samples):
+        model.save(folder / "model")
+        run(IMPORT, folder / "model", folder / "weights.h5")
+        writer = DatasetWriter(folder / "data.h5", IMAGE_TOKEN, audio_token=AUDIO_TOKEN)
         with writer:
             for tokens, mask, pixels, sounds, order in samples:
                 images = iter(pixels)
@@ -295,28 +295,25 @@ class SpokenParity(FolderCase):
                 )
                 items = [next(images if kind == "i" else clips) for kind in order]
                 writer.add(tokens, mask, items)
-        (self.folder / "deck.toml").write_text(
-            f'[model]\nweights = "{self.folder}/weights.h5"\n'
-            f'[data]\ntrain = "{self.folder}/data.h5"\nrow_tokens = 240\n'
+        (folder / "deck.toml").write_text(
+            f'[model]\nweights = "{folder}/weights.h5"\n'
+            f'[data]\ntrain = "{folder}/data.h5"\nrow_tokens = 240\n'
             f"rows_per_microbatch = 1\nimage_mean = {MEAN}\nimage_std = {STD}\n"
         )
 
-    def run_zea(self, case):
-        out = self.folder / "out.h5"
-        MODEL_RUNS.run(case.get("ranks", 1), self.folder / "deck.toml", out, *case.get("deck", []))
-        return read_outputs(out)
+    def make(self, folder, case):
+        model = Published(case) if "family" in case else Composition(case)
+        samples = make_samples(case, model)
+        expected = self.reference_of(model, samples)
+        self.write_inputs(folder, model, samples)
+        return expected
 
     def check_case(self, case):
-        model = Published(case) if "family" in case else Composition(case)
-        for name, parameter in model.named_tensors():
-            if name.startswith(tuple(case.get("frozen", ["nothing"]))):
-                parameter.requires_grad_(False)
-        samples = make_samples(case, model)
-        outputs = self.reference_of(model, samples)
-        self.write_inputs(model, samples)
-        found_outputs = self.run_zea(case)
-        check_outputs(self, outputs, found_outputs, atol=2e-5)
-        expected, found = outputs[2], found_outputs[2]
+        folder, expected = self.shared(case, lambda folder: self.make(folder, case))
+        expected = trained_of(expected, case.get("frozen", []))
+        found_outputs = self.run_model(case, folder / "deck.toml")
+        check_outputs(self, expected, found_outputs, atol=2e-5)
+        expected, found = expected[2], found_outputs[2]
         self.assertEqual(sorted(expected), sorted(found))
         projector = case.get("trained", "audio_projector.linear_1.weight")
         trained = projector if case.get("frozen") else "audio_tower.conv1.weight"
@@ -332,8 +329,8 @@ class SpokenParity(FolderCase):
         samples = make_samples(case, model, PROMPTS, 1)
         with torch.no_grad():
             _, expected, _ = self.reference_of(model, samples)
-        self.write_inputs(model, samples)
-        _, found, _ = self.run_zea(case)
+        self.write_inputs(self.folder, model, samples)
+        _, found, _ = self.run_model(case, self.folder / "deck.toml")
         check_next_tokens(self, expected, found)
 
     def test_prompts(self):

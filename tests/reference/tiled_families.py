@@ -36,7 +36,7 @@ class InternVL:
             "hidden_size": 24,
             "intermediate_size": 40,
             "num_hidden_layers": 2,
-            "num_attention_heads": 3,
+            "num_attention_heads": 4,
             "image_size": [cls.tile, cls.tile],
             "patch_size": [4, 4],
             "layer_scale_init_value": 0.4,
@@ -117,7 +117,7 @@ class LlavaNext:
             "hidden_size": 24,
             "intermediate_size": 40,
             "num_hidden_layers": 3,
-            "num_attention_heads": 3,
+            "num_attention_heads": 4,
             "image_size": cls.tile,
             "patch_size": cls.patch,
         }

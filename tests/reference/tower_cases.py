@@ -31,7 +31,6 @@ TOWER_CASES = {
         "tower": "siglip_vision_model",
         "decoder": "qwen2",
         "llava": FULL,
-        "vision": {"num_attention_heads": 4},
         "deck": [
             *grid("llm", tp=2, cp=2, cp_mode="ulysses"),
             *grid("vision", tp=2, cp=2, cp_mode="ring"),
@@ -75,13 +74,13 @@ TOWER_CASES = {
     "dinov2_tp2_cp2": {
         "ranks": 4,
         "tower": "dinov2",
-        "vision": {**SCALED, "num_attention_heads": 4},
+        "vision": {**SCALED},
         "deck": [*grid("llm", tp=2, cp=2), *grid("vision", tp=2, cp=2, cp_mode="ring")],
     },
     "dinov2_with_registers_tp2_cp2": {
         "ranks": 4,
         "tower": "dinov2_with_registers",
-        "vision": {**REGISTERS, "num_attention_heads": 4, "use_swiglu_ffn": True},
+        "vision": {**REGISTERS, "use_swiglu_ffn": True},
         "deck": [
             *grid("llm", tp=2, cp=2, cp_mode="ulysses"),
             *grid("vision", tp=2, cp=2, cp_mode="ulysses", sequence_parallel=False),
@@ -107,7 +106,6 @@ TOWER_CASES = {
     "vit_tp2_cp2": {
         "ranks": 4,
         "tower": "vit",
-        "vision": {"num_attention_heads": 4},
         "deck": [*grid("llm", tp=2, cp=2), *grid("vision", tp=2, cp=2, cp_mode="ring")],
     },
     "vit_pp2": {

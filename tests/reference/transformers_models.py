@@ -202,7 +202,7 @@ def check_gradients(test, expected, found):
 
 
 # Of each comparison of what follows prompts; tests under the label `long` ask for more.
-PROMPTS = int(os.environ.get("ZEA_PROMPTS", 50))
+PROMPTS = int(os.environ.get("ZEA_PROMPTS", 20))
 
 
 def check_next_tokens(test, expected, found):

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-from family_cases import BOTH_GRIDS, LONG_MICROBATCHES, Qwen2VL, Qwen3VL, Qwen25VL
-from parity_cases import grid
+from family_cases import Qwen2VL, Qwen3VL, Qwen25VL
 from transformers_models import normalised, resized_frames
 
 
@@ -123,35 +122,3 @@ class Qwen3VLVideos(OfVideos, Qwen3VL):
     def spelled_clip(cls, clip):
         moment = [cls.vision_start] + [cls.video] * cls.moment(clip) + [cls.vision_end]
         return sum(([7 + number, *moment] for number in range(math.ceil(len(clip.frames) / 2))), [])
-
-
-# One row in a microbatch: videos make samples long.
-ONE_ROW = [*LONG_MICROBATCHES[1:], "data.row_tokens=128"]
-TP2_CP2 = {"ranks": 4, "deck": [*ONE_ROW, *BOTH_GRIDS]}
-CP3 = {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3, cp_mode="ring")]}
-PP2 = {"ranks": 2, "deck": [*ONE_ROW, *grid("llm", pp=2)]}
-ALL = {"images": [2, 4, 3]}
-VIDEO_FAMILIES = {
-    Qwen2VLVideos: {
-        "plain": {},
-        "in_every_sample": ALL,
-        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
-        "tp2_cp2": {**TP2_CP2, "model": {"vision": {"num_heads": 4, "embed_dim": 32}}},
-        "cp3_ring": CP3,
-        "pp2": PP2,
-    },
-    Qwen25VLVideos: {
-        "plain": {},
-        "in_every_sample": ALL,
-        "tp2_cp2": {**TP2_CP2, "model": {"vision": {"num_heads": 4, "hidden_size": 32}}},
-        "cp3_ring": CP3,
-        "pp2": PP2,
-    },
-    Qwen3VLVideos: {
-        "plain": {},
-        "in_every_sample": ALL,
-        "tp2_cp2": {**TP2_CP2, "model": {"vision": {"num_heads": 4, "hidden_size": 32}}},
-        "cp3_ring": CP3,
-        "pp2": PP2,
-    },
-}

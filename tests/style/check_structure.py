@@ -58,9 +58,14 @@ def includes(text):
     return re.findall(r'^#include [<"]([^>"]+)[>"]', text, re.MULTILINE)
 
 
-def test_faults(path, text):
+def test_faults(path, text, root):
     """CTest runs the tests of every file, and one translation unit may be made of any of them."""
-    if not re.search(rf"\b{path.stem}\b", (path.parent / "CMakeLists.txt").read_text()):
+    if path.is_relative_to(root / "tests/unit"):  # whose CMakeLists.txt takes every test_*.cpp of each folder
+        if path.parent.name not in [*MAY_INCLUDE, "support"] or path.parent.parent != root / "tests/unit":
+            yield "it must lie in a folder of tests/unit that is named after the one of src that it tests"
+        elif not re.search(rf"\b{path.parent.name}\b", (root / "tests/unit/CMakeLists.txt").read_text()):
+            yield f"tests/unit/CMakeLists.txt does not name the folder {path.parent.name}"
+    elif not re.search(rf"\b{path.stem}\b", (path.parent / "CMakeLists.txt").read_text()):
         yield "its folder's CMakeLists.txt does not list it"
     if not re.search(rf"^namespace zea(::\w+)?::{path.stem} {{$", text, re.MULTILINE):
         yield f"its namespace must be named after it: zea::{path.stem}"
@@ -78,8 +83,8 @@ def faults_of(path, root):
             yield f"line {number} has {len(line)} columns; at most {MAX_COLUMNS}"
     if EMPTY_NAMES.search(path.name):
         yield "its name says nothing"
-    if path.parent.parent == root / "tests" and path.match("test_*.cpp"):
-        yield from test_faults(path, text)
+    if path.match("tests/*/test_*.cpp") or path.is_relative_to(root / "tests/unit"):
+        yield from test_faults(path, text, root)
     folder = folder_of(path, root)
     if folder is None:
         return

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "layout/attention_slices.hpp"
 #include "model/functions.hpp"
 #include "support/dense_attention.hpp"
 #include "support/random_row.hpp"
@@ -33,9 +34,12 @@ inline void expect_attention(at::Device device, const AttentionCase& of) {
   const at::Tensor expected = dense_attention(exact, seen, of.heads, of.kv_heads);
   expected.backward(gradient.to(at::kDouble));
 
-  const AttentionSegments row(segments, of.is_causal, device, of.window);
+  const AttentionMask mask =
+      of.window > 0 ? AttentionMask(segments, of.window,
+                                    attention_slices(seen, {{0, tokens}}, {{0, tokens}}), device)
+                    : AttentionMask(segments, of.is_causal, device);
   at::Tensor here = values.to(device).requires_grad_();
-  const at::Tensor got = attention(here, row, of.heads, of.kv_heads);
+  const at::Tensor got = attention(here, mask, of.heads, of.kv_heads);
   got.backward(gradient.to(device));
   const double bound = of.type == at::kFloat ? 1e-5 : 0x1p-6;
   const auto difference = [](const at::Tensor& a, const at::Tensor& b) {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "batch/sample_tokens.hpp"
+#include "batch/make_microbatch.hpp"
 #include "estimate/traffic.hpp"
 #include "support/shared_directory.hpp"
 #include "support/tiny_llava.hpp"

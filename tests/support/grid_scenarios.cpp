@@ -41,7 +41,7 @@ std::string normed_internvl_config(const TinyLlava& model) {
 }
 
 void cut_into_two(ModelSpec& model) {
-  std::get<PatchInput>(model.encoders.at(0).input).tiles.most = 2;
+  model.encoders.at(0).patches().limit_tiles({.most = 2});
 }
 
 /// The first 14 samples, which two steps of 7 take in order, have no image.
@@ -333,6 +333,33 @@ const GridScenario kScenarios[] = {
      normed_internvl_config},
 };
 
+bool concerns(const GridScenario& scenario, const Grid& grid) {
+  return (!scenario.concerns || scenario.concerns(grid)) && (!scenario.gpt2 || grid.heads == 4);
+}
+
+/// A few grids of each scenario, from all over the table, and those that fewest others have.
+std::vector<std::vector<Grid>> shared_out() {
+  constexpr size_t kOfTheFirst = 8, kOfOthers = 2;
+  std::vector<int> times(grids().size(), 0);
+  std::vector<std::vector<Grid>> of_scenarios;
+  for (const GridScenario& scenario : grid_scenarios()) {
+    const size_t few = of_scenarios.empty() ? kOfTheFirst : kOfOthers;
+    std::vector<Grid>& taken = of_scenarios.emplace_back();
+    std::vector<size_t> left;
+    for (size_t g = 0; g < grids().size(); ++g)
+      if (concerns(scenario, grids()[g])) left.push_back(g);
+    for (size_t n = 0; n < few && !left.empty(); ++n) {
+      std::ranges::stable_sort(left, {}, [&](size_t g) { return times[g]; });
+      const auto rarest = std::ranges::count(left, times[left[0]], [&](size_t g) { return times[g]; });
+      const auto next = left.begin() + static_cast<int64_t>(n) * rarest / static_cast<int64_t>(few);
+      ++times[*next];
+      taken.push_back(grids()[*next]);
+      left.erase(next);
+    }
+  }
+  return of_scenarios;
+}
+
 }  // namespace
 
 const std::vector<GridScenario>& grid_scenarios() {
@@ -347,18 +374,14 @@ std::string GridScenario::config(const Grid& grid) const {
 }
 
 std::vector<Grid> grids_for(const GridScenario& scenario, bool all) {
-  constexpr size_t kFew = 3;
+  if (!all) {
+    static const std::vector<std::vector<Grid>> few = shared_out();
+    return few.at(&scenario - grid_scenarios().data());
+  }
   std::vector<Grid> concerned;
-  for (const Grid& grid : grids())
-    if ((!scenario.concerns || scenario.concerns(grid)) && (!scenario.gpt2 || grid.heads == 4))
-      concerned.push_back(grid);
-  if (all || concerned.size() <= kFew) return concerned;
-  // Different ones for different scenarios.
-  const size_t offset = std::string(scenario.name).size();
-  std::vector<Grid> few;
-  for (size_t i = 0; i < kFew; ++i)
-    few.push_back(concerned[(i * concerned.size() / kFew + offset) % concerned.size()]);
-  return few;
+  std::ranges::copy_if(grids(), std::back_inserter(concerned),
+                       [&](const Grid& grid) { return concerns(scenario, grid); });
+  return concerned;
 }
 
 MemoryDataset dataset_of(const GridScenario& scenario, const Grid& grid, uint64_t others) {

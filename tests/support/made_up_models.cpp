@@ -13,8 +13,8 @@ void merge_images_of_any_size(ModelSpec& model, const std::string& projector) {
   const auto is_of_images = [](const EncoderSpec& e) { return e.modality() == Modality::Image; };
   EncoderSpec& encoder =
       *std::find_if(model.encoders.rbegin(), model.encoders.rend(), is_of_images);
-  auto& patches = std::get<PatchInput>(encoder.input);
-  patches.any_size = true;
+  PatchInput& patches = encoder.patches();
+  patches.tiling = ImagesBelow{};
   patches.block = kBlock;
   encoder.drops_first_token = false;
   encoder.projector.merge = kBlock * kBlock;
@@ -29,11 +29,12 @@ void merge_images_of_any_size(ModelSpec& model) {
 }
 
 void fill_patches(ModelSpec& model) {
-  auto& patches = std::get<PatchInput>(model.encoders.at(0).input);
+  PatchInput& patches = model.encoders.at(0).patches();
   patches.table_side = patches.side();
   merge_images_of_any_size(model);
   patches.table_fit = TableFit::Edges;
-  patches.fills_pixels = patches.by_pixel = true;
+  patches.tiling = ImagesFilling{};
+  patches.by_pixel = true;
   patches.limit({.most = 30 * patches.patch_size * patches.patch_size});
 }
 
@@ -48,11 +49,10 @@ void see_image_windows(ModelSpec& model) {
 void cut_into_tiles(ModelSpec& model) {
   constexpr int64_t kBlock = 2;
   EncoderSpec& encoder = model.encoders.at(0);
-  auto& patches = std::get<PatchInput>(encoder.input);
+  PatchInput& patches = encoder.patches();
   patches.patches_first = true;
-  patches.tiles = {.least = 1, .most = 3};
+  patches.tiling = NearestTiles{{.least = 1, .most = 3}};
   patches.block = kBlock;
-  patches.crops = false;
   encoder.drops_first_token = false;
   encoder.projector.merge = kBlock * kBlock;
   model.params[model.param_index(kProjector)].shape[1] *= encoder.projector.merge;

@@ -127,12 +127,12 @@ std::string llava_onevision_config() {
 }
 
 void crop_images(ModelSpec& model) {
-  std::get<PatchInput>(model.encoders.at(0).input).beside =
-      CropLimits{.most = 2, .least_side = 1, .least_ratio = 1};
+  model.encoders.at(0).patches().as<SquareImages>()->pan_and_scan =
+      PanAndScan{.most = 2, .least_side = 1, .least_ratio = 1};
 }
 
 void cut_into_few(ModelSpec& model) {
-  std::get<PatchInput>(model.encoders.at(0).input).tiles.most = 4;
+  model.encoders.at(0).patches().limit_tiles({.most = 4});
 }
 
 nlohmann::json wide_qwen_vl(const std::string& tiny) {

@@ -10,7 +10,7 @@
 #include "checkpoint/load_weights.hpp"
 #include "data/sampler.hpp"
 #include "kernels/flat_kernels.hpp"
-#include "parallel/tensor_bytes.hpp"
+#include "parallel/device_memory.hpp"
 #include "support/tiny_llava.hpp"
 #include "train/made_steps.hpp"
 #include "train/training_data.hpp"
@@ -87,9 +87,8 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
     std::vector<Microbatch> microbatches;
     for (size_t m = 0; m < made.loaded.microbatches.size(); ++m)
       microbatches.push_back(made_steps.take(made, m));
-    for (const StepReport& report :
-         train_step.run(made.loaded.plan, microbatches, 0, {}, position_))
-      note(report);
+    if (const auto report = train_step.run(made.loaded.plan, microbatches, 0, {}, position_))
+      note(*report);
   }
   if (const std::optional<StepReport> report = train_step.finish(position_)) note(*report);
   result.graphs = train_step.graph_counts();

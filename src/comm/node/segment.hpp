@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/descriptor.hpp"
+#include "core/system.hpp"
 
 namespace zea {
 

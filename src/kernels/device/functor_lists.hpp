@@ -3,14 +3,9 @@
 // instantiated.
 #pragma once
 
-#include "kernels/blockwise_functors.hpp"
 #include "kernels/flat_functors.hpp"
-#include "kernels/gelu_functors.hpp"
-#include "kernels/head_norm_functors.hpp"
-#include "kernels/logit_functors.hpp"
-#include "kernels/merge_functors.hpp"
-#include "kernels/norm_functors.hpp"
 #include "kernels/row_functors.hpp"
+#include "kernels/norm_functors.hpp"
 
 #define ZEA_FOR_ROW_FUNCTORS_OF(visit, T)                                                          \
   visit(NormaliseRow<T>) visit(NormaliseRowBackward<T>) visit(SumNormGradients<T>)                 \

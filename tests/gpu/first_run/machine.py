@@ -85,7 +85,7 @@ class Tree:
 
 
 def default_tree():
-    packed = Path(__file__).resolve().parents[5]
+    packed = (PROJECT / "../..").resolve()
     return packed if (packed / "bin/zea").is_file() else PROJECT / "build/ci"
 
 

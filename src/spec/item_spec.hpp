@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// The items of an encoder: how an image, a video or a clip becomes patches or columns, and the
+// tokens and features that the encoder makes of it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+namespace zea {
+
+/// The kind of an encoder's items; also its number in data sets.
+enum class Modality : uint8_t { Image = 0, Audio = 1 };
+
+/// Returns "image" or "audio".
+const char* modality_name(Modality modality);
+
+/// The kernel with which images, and tables of positions, are resized.
+enum class Resampling { Bicubic, Bilinear, Lanczos };
+
+/// Values [first, first + weights.size()) of a row with their weights, whose sum is 1.
+struct SourceWeights {
+  int64_t first = 0;
+  std::vector<double> weights;
+};
+
+/// Returns the weights of the values of a row of `source_size` in value `target` of the row of
+/// `target_size` that it is resized to. Values lie at the centers of equal shares of the row. A row
+/// that shrinks has a wider kernel (antialiasing).
+SourceWeights source_weights(int64_t target, int64_t source_size, int64_t target_size,
+                             Resampling resampling);
+
+/// In pixels; zeros where an item is no image or its size is not known.
+struct ImageSize {
+  int64_t height = 0, width = 0;
+
+  bool operator==(const ImageSize&) const = default;
+};
+
+/// The normalization of pixels.
+struct ImageColours {
+  std::vector<double> mean{0.48145466, 0.4578275, 0.40821073};  ///< of each channel, pixels in 0..1
+  std::vector<double> std{0.26862954, 0.26130258, 0.27577711};
+  double scale = 1.0 / 255;  ///< factor of a pixel's 8 bits
+
+  bool operator==(const ImageColours&) const = default;
+};
+
+/// Limits of the pixels of a resized image.
+struct PixelLimits {
+  int64_t least = 0, most = 0;
+};
+
+/// Limits of the number of tiles that an image is cut into.
+struct TileLimits {
+  int64_t least = 1, most = 0;
+};
+
+/// The size of a grid, such as that of tiles.
+struct TileGrid {
+  int64_t wide = 1, high = 1;
+
+  int64_t tiles() const { return wide * high; }
+};
+
+// The tiling policies: each says how an image becomes one or several images for the encoder.
+
+/// Pan and scan (Gemma 3): an image that is longer one way has crops along it besides the whole.
+struct PanAndScan {
+  int64_t most = 0;          ///< crops; 0: none
+  int64_t least_side = 256;  ///< of a crop, in pixels
+  double least_ratio = 1.2;  ///< of the longer side to the shorter one
+};
+
+/// Each image becomes image_size x image_size (CLIP, SigLIP, ViT, DINOv2).
+struct SquareImages {
+  bool crops = true;          ///< takes the center of the image; false: all of it
+  int64_t shortest_edge = 0;  ///< length of the shorter side before that; 0: image_size
+  std::optional<PanAndScan> pan_and_scan = {};  ///< set where the family's processor knows it
+};
+
+/// Images keep about their shape, within limits of their pixels (Qwen2-VL's smart resize).
+struct ImagesWithin {
+  PixelLimits pixels = {};
+};
+
+/// Images keep about their shape; the longer side has at most image_size pixels (Pixtral).
+struct ImagesBelow {};
+
+/// Images become as large as the limit of pixels allows, in about their shape (NaFlex of SigLIP 2,
+/// arXiv:2502.14786).
+struct ImagesFilling {
+  PixelLimits pixels = {};
+};
+
+/// An image is cut into tiles of image_size x image_size, in a grid whose shape is nearest to the
+/// image's, besides one tile of the whole image (InternVL, arXiv:2404.16821).
+struct NearestTiles {
+  TileLimits tiles = {};
+};
+
+/// The longer side of an image first becomes as many tiles as the root of `most_tiles`; the whole
+/// image is one more tile (Idefics 3).
+struct SplitTiles {
+  int64_t most_tiles = 0;
+};
+
+/// An image is fitted into one of several resolutions of whole tiles, with black around it; the
+/// whole image is the first tile (LLaVA-NeXT, LLaVA-OneVision: "anyres").
+struct FittedTiles {
+  std::vector<ImageSize> resolutions;
+  /// Features of tiles are interpolated to those of so many tiles where the image covers more than
+  /// 1.21 times as many (LLaVA-OneVision); 0: never.
+  int64_t most_tiles = 0;
+  /// Only the image of a sample with one image is fitted; others become one tile, padded to a
+  /// square.
+  bool fits_alone = false;
+};
+
+using TilingPolicy = std::variant<SquareImages, ImagesWithin, ImagesBelow, ImagesFilling,
+                                  NearestTiles, SplitTiles, FittedTiles>;
+
+/// The position of a patch in an image, in patches from the upper left corner.
+struct PatchCell {
+  int64_t row = 0, column = 0;
+};
+
+/// A row of a table of positions, and its weight in an interpolated position.
+struct TableShare {
+  int64_t row = 0;
+  double share = 0;
+};
+
+/// How a table of positions is interpolated to an image: corners aligned, each patch between four
+/// rows; or edges aligned, as pixels are resized.
+enum class TableFit { Corners, Edges };
+
+/// Returns the size of an image whose longer side becomes `longest` pixels, as Idefics 3 resizes it
+/// before it becomes whole tiles: the other side is rounded up to even numbers.
+ImageSize stretched(const ImageSize& image, int64_t longest);
+
+struct ItemShape;
+
+/// How an encoder of images takes videos: as temporal patches of some frames, which do not attend
+/// to each other.
+struct VideoInput {
+  PixelLimits pixels = {};  ///< of a resized frame
+  bool limits_all = false;  ///< `pixels` limits all frames together
+  int64_t most_frames = 768;
+  /// Positions in time that a second takes in the language model; 0: a temporal patch takes one.
+  int64_t positions_per_second = 0;
+  bool has_text_between = false;  ///< each temporal patch has its features in a place of its own
+};
+
+/// Images as square patches, in rows of squares of block x block patches; those of a square lie in
+/// rows, too.
+struct PatchInput {
+  int64_t image_size = 0;  ///< of a square or a tile; else about the largest side of an image
+  int64_t patch_size = 0, channels = 3;
+  int64_t frames = 1;  ///< of a temporal patch; an image is that many equal ones
+  std::optional<VideoInput> video = {};
+  bool class_token = false;  ///< precedes the patches
+  int64_t registers = 0;     ///< more learned tokens after it, without positions
+  /// Learned tokens follow the patches, and padding follows them, so that squares of patches become
+  /// features.
+  bool patches_first = false;
+  int64_t block = 1;
+  TilingPolicy tiling = {};
+  Resampling resampling = Resampling::Bicubic;
+  bool by_torchvision = false;  ///< resizes images like torchvision, not PIL; videos always do
+  bool by_pixel = false;        ///< a patch's values are ordered by pixel, then channel
+  /// Side of a square table of positions that is interpolated to every image; 0: position() is the
+  /// row of a patch.
+  int64_t table_side = 0;
+  TableFit table_fit = TableFit::Corners;
+  ImageColours colours = {};
+
+  /// Returns the policy if it is a `Policy`, else null.
+  template <class Policy>
+  const Policy* as() const {
+    return std::get_if<Policy>(&tiling);
+  }
+  template <class Policy>
+  Policy* as() {
+    return std::get_if<Policy>(&tiling);
+  }
+  /// Returns whether images keep about their shape.
+  bool any_size() const { return as<ImagesWithin>() || as<ImagesBelow>() || as<ImagesFilling>(); }
+  /// Returns whether an image may become several tiles.
+  bool has_tiles() const { return tile_limits().most > 1 || as<FittedTiles>(); }
+  /// Returns the limits of a resized image's pixels; nullopt where the policy has none.
+  std::optional<PixelLimits> pixel_limits() const;
+  /// Sets pixel_limits(), and image_size to the side of the largest square.
+  void limit(const PixelLimits& to);
+  /// Returns the limits of the tiles, or crops, of an image, without the one of the whole image;
+  /// most = 0 where the policy makes none.
+  TileLimits tile_limits() const;
+  /// Sets the limits of a policy whose tile_limits() are not those of crops.
+  void limit_tiles(const TileLimits& to);
+
+  int64_t side() const { return image_size / patch_size; }  ///< of the largest image, in patches
+  int64_t class_tokens() const { return class_token ? 1 : 0; }
+  int64_t learned_tokens() const { return class_tokens() + registers; }
+  int64_t pixels_of_patch() const { return channels * patch_size * patch_size; }
+  int64_t values() const { return frames * pixels_of_patch(); }  ///< of a patch
+  /// Returns the size of a resized image: whole blocks of patches. Throws DataError where the
+  /// limits of pixels allow no such shape.
+  ImageSize resized(const ImageSize& image) const;
+  /// Likewise for each frame of a video of `frames`.
+  ImageSize resized(const ImageSize& frame, int64_t frames) const;
+  /// Returns the grid of tiles, or of crops, of an image; 1 x 1: there are none besides the whole.
+  /// Throws DataError where crops leave nothing for the last one.
+  TileGrid grid(const ImageSize& image) const;
+  /// Returns the longer side of an image that SplitTiles stretches; 0 with other policies.
+  int64_t longest_side() const;
+  /// Returns the one of FittedTiles' resolutions that shows most of the image's pixels and wastes
+  /// fewest of its own.
+  ImageSize resolution(const ImageSize& image) const;
+  /// Returns the size that a grid of features of a fitted image is interpolated to; 0 x 0: none.
+  TileGrid shrunk(const TileGrid& shown) const;
+  /// Returns the patches of a tile, or of an image that is not cut.
+  int64_t patches_of(const ItemShape& shape) const;
+  /// Returns the patch of a token of a tile; -1: the token is none.
+  int64_t patch_of(int64_t token, int64_t patches) const;
+  /// Returns the position of the patch-th patch of an image or tile.
+  PatchCell cell(int64_t patch, const ItemShape& image) const;
+  /// Returns the row in the table of positions, which has the class token, side() x side() patches
+  /// and the registers, for a token of an image or tile; padding has the first.
+  int64_t position(int64_t token, const ItemShape& image) const;
+  /// Returns the rows of an interpolated table, with their weights, for a patch: bilinear.
+  std::vector<TableShare> table_shares(int64_t patch, const ItemShape& image) const;
+  /// Returns the most rows that table_shares() may have within the limits of pixels.
+  int64_t most_table_shares() const;
+};
+
+/// Audio clips as columns of log-mel features (Whisper, arXiv:2212.04356).
+struct MelInput {
+  int64_t mel_bins = 80;
+  int64_t positions = 1500;  ///< of a clip, each of 20 ms
+  bool own_length = false;  ///< a clip has the tokens of its own length; false: padded with silence
+
+  /// Returns the log-mel columns of a clip: the second convolution makes one position of two.
+  int64_t columns() const { return 2 * positions; }
+};
+
+/// The grid of a fitted image (FittedTiles): the first tile is the whole image; the features of
+/// the others lie in rows of the grid, and each row ends with a learned vector.
+struct FittedGrid {
+  int64_t rows_around = 0, columns_around = 0;  ///< padding at each side of the image, in patches
+  int64_t row_ends = 0;                         ///< the item's last tokens: the ends of rows
+  /// The interpolated rows and columns of features, where there were too many; 0: none.
+  int64_t shrunk_rows = 0, shrunk_columns = 0;
+  int64_t sources = 0;  ///< rows of the projector before interpolation; 0: as many as features
+
+  bool operator==(const FittedGrid&) const = default;
+};
+
+/// The tokens of an item, and the features that become of them.
+struct ItemShape {
+  int64_t tokens = 0, features = 0;
+  int64_t first = 0;  ///< token of the first feature
+  int64_t merge = 1;  ///< neighboring tokens that become one feature
+  int64_t width = 0;  ///< of an image, in patches
+  int64_t apart = 0;  ///< padding tokens, the last ones, which attend to nothing
+  /// Number of equal tiles, which do not attend to each other; width and apart are of each.
+  int64_t tiles = 1;
+  int64_t tiles_wide = 1;  ///< width of the grid of tiles
+  std::optional<FittedGrid> fitted = {};
+  /// Side, in features, of the windows of an image, whose tokens lie window by window; 0: none.
+  int64_t window = 0;
+  /// Frames of a video, whose last one repeats to fill a temporal patch; tiles are these patches.
+  int64_t frames = 0;
+  int64_t time_step = 0;          ///< positions in time between temporal patches
+  bool has_text_between = false;  ///< as of VideoInput
+
+  /// Returns the features of an image that lie side by side, each of a square of patches.
+  int64_t columns() const;
+  /// Returns the position of the index-th square of patches along the tokens, in squares.
+  PatchCell square(int64_t index) const;
+  /// Returns the feature, counted by rows of the item, that a token is a part of; -1: none.
+  int64_t feature_of(int64_t token) const;
+  /// Returns the row of the projector that a token is a part of; -1: none. It differs from
+  /// feature_of() where features are interpolated.
+  int64_t source_of(int64_t token) const;
+  /// Returns the rows of the projector, with bilinear weights, that make a feature.
+  std::array<TableShare, 4> feature_shares(int64_t feature) const;
+  bool is_interpolated() const { return fitted && fitted->sources > 0; }
+  int64_t projected() const { return is_interpolated() ? fitted->sources : features * merge; }
+  int64_t row_ends() const { return fitted ? fitted->row_ends : 0; }
+  /// Returns the tokens of each window of an image or tile.
+  std::vector<int64_t> windows() const;
+  /// Returns the most tokens that one attends to in windows of that side (0: the whole item).
+  int64_t most_seen(int64_t of_window) const;
+  int64_t tile_tokens() const { return (tokens - row_ends()) / tiles; }
+  int64_t tile_features() const { return features / tiles; }        ///< of equal tiles
+  int64_t pictures() const { return frames > 0 ? frames : tiles; }  ///< that it is decoded to
+  bool is_row_end(int64_t token) const { return token >= tokens - row_ends(); }
+  TileGrid grid() const { return {tiles_wide, tiles == 1 ? 1 : (tiles - 1) / tiles_wide}; }
+  bool operator==(const ItemShape&) const = default;
+
+ private:
+  int64_t fitted_feature_of(int64_t token) const;
+  int64_t fitted_source_of(int64_t token) const;
+  int64_t shown_rows() const { return grid().high * width - 2 * fitted->rows_around; }
+  int64_t shown_columns() const { return tiles_wide * width - 2 * fitted->columns_around; }
+};
+
+}  // namespace zea

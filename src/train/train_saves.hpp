@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The saving policy of a training run: checkpoints in the background, one at a time, with retention
+// and with the deck's answer to a disk that fails.
+#pragma once
+
+#include <functional>
+
+#include "checkpoint/checkpoint_writer.hpp"
+#include "train/train_report.hpp"
+#include "train/trainer_parts.hpp"
+
+namespace zea {
+
+/// Functions are collective unless they say otherwise.
+class TrainSaves {
+ public:
+  /// Both arguments outlive it.
+  TrainSaves(const TrainerParts& parts, TrainReport& report);
+
+  /// Must be called before each update. Not collective.
+  void snapshot_before_update() { writer_.snapshot_before_update(); }
+  /// Returns whether this rank still works for a save in the background. Not collective.
+  bool is_writing() const { return writer_.is_writing(); }
+  /// Returns whether the duration of a save is known or about to be. Not collective.
+  bool has_saved() const { return seconds_.value > 0 || writer_.is_under_way(); }
+  /// Returns the seconds that a save takes; 0: not known. Not collective.
+  double seconds() const { return seconds_.value; }
+
+  /// Begins a checkpoint of this position, unless there is one. If it `must` be there, it is
+  /// complete on return.
+  void start(const TrainPosition& position, bool must);
+  /// Goes on with the save under way after step `step`, if the latest `report` says that no rank is
+  /// writing.
+  void advance(const StepReport& report, int64_t step);
+  /// Finishes the save under way, if any.
+  void finish(bool must);
+  void finish_removal();
+
+ private:
+  void try_to(bool must, const std::function<void()>& part);
+  void warn_of_removal();
+
+  const TrainerParts& parts_;
+  const Options& options_;
+  TrainReport& report_;
+  CheckpointWriter writer_;
+  MovingAverage seconds_;
+  int64_t saved_step_ = -1;  ///< of the last save, which may still be under way
+  /// The last step before that save went on: older reports say nothing of its files.
+  int64_t advanced_step_ = -1;
+};
+
+}  // namespace zea

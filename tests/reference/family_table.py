@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases under which the families of images and videos are compared with transformers: those of every family, and
+what a family has of its own. A case says what differs from the family's plain model: arguments of model(), the deck,
+items per sample, frozen modules, ranks, whether config.json is as transformers 4 wrote it (flat: the text's keys beside
+those of the model) or as the family was published, and by how many tokens one sample is longer."""
+
+from cropped_cases import Gemma3WithCrops, LlavaNextOfSiglip, LlavaOneVision, LlavaOneVisionOfUnevenPatches
+from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen25VL
+from idefics3_cases import Idefics3, SmolVLM, SmolVLMOfOneTile, SmolVLMOfUnevenPatches
+from parity_cases import grid
+from pixtral_cases import Mistral3, PixtralLlava
+from tiled_families import (
+    InternVL,
+    InternVLOfLargeSquares,
+    InternVLOfLlama,
+    InternVLOfPatches,
+    InternVLOfQwen3,
+    LlavaNext,
+)
+from video_cases import Qwen2VLVideos, Qwen3VLVideos, Qwen25VLVideos
+
+ONE_ROW = ["data.rows_per_microbatch=1"]
+OWN_RANKS = ['mesh.placement="disjoint"', *ONE_ROW]
+TIED, UNTIED = ({"model": {"tie_word_embeddings": is_tied}} for is_tied in (True, False))
+CP4_OF_BOTH = {"ranks": 4, "deck": [*grid("llm", cp=4), *grid("vision", cp=4, cp_mode="ring")]}
+TP2_FROZEN_VISION = {"ranks": 2, "frozen": ["vision"], "deck": [*grid("llm", tp=2), *grid("vision", tp=2)]}
+TWO_STAGES_OF_VISION = {"ranks": 4, "deck": [*OWN_RANKS, *grid("llm", pp=2), *grid("vision", pp=2)]}
+
+# Every family has these; they hold the axes of the table in inputs/README.md.
+OF_ALL = {
+    "plain": {},
+    "tp2_cp2": {
+        "ranks": 4,
+        "deck": [*ONE_ROW, *grid("llm", tp=2, cp=2, cp_mode="ring"), *grid("vision", tp=2, cp=2, cp_mode="ulysses")],
+    },
+    "pp2_tp2": {"ranks": 4, "deck": [*ONE_ROW, *grid("llm", pp=2, tp=2)]},
+}
+# Families that have cases of their own have one of these in turn; with ZEA_ALL_CASES all have all.
+IN_TURN = {
+    "text_only": {"images": [0]},
+    "images_in_every_sample": {"images": [2, 1, 3]},
+    "frozen_vision": {"frozen": ["vision"]},
+    "frozen_llm": {"frozen": ["llm"]},
+    "one_sample_per_row": {"deck": ["data.packing=false", *ONE_ROW]},
+    "recomputed": {"deck": ["model.activation_checkpointing=1"]},
+    "dealt_to_4": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
+    "pp2_beside_vision": {"ranks": 4, "deck": [*OWN_RANKS, *grid("llm", pp=2), *grid("vision", dp_module=2)]},
+}
+OF_ONE = {
+    InternVL: {
+        "untied": UNTIED,
+        "options": {
+            "model": {
+                "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1},
+                "vision": {
+                    "attention_bias": True,
+                    "hidden_act": "relu",
+                    "layer_norm_eps": 1e-2,
+                    "norm_type": "rms_norm",
+                    "use_mask_token": True,
+                    "use_qk_norm": True,
+                },
+                "projector_hidden_act": "silu",
+            }
+        },
+        "last_norm": {"model": {"vision": {"use_mean_pooling": False}}},
+        "earlier_layer": {"model": {"vision": {"use_mean_pooling": False}, "vision_feature_layer": -2}},
+        "tp2_cp2_in_step": {
+            "ranks": 4,
+            "model": {"vision": {"use_mean_pooling": False, "use_qk_norm": True}},
+            "deck": [
+                *grid("llm", tp=2, cp=2),
+                *grid("vision", tp=2, cp=2, cp_mode="ring", sequence_parallel=False),
+            ],
+        },
+        "cp4_of_vision": {**CP4_OF_BOTH, "model": {"vision": {"use_mean_pooling": False, "use_qk_norm": True}}},
+    },
+    InternVLOfQwen3: {},
+    InternVLOfLlama: {},
+    LlavaNext: {
+        "tied": TIED,
+        "options": {
+            "model": {
+                "text": {"model_type": "mistral", "sliding_window": 30},
+                "vision": {"hidden_act": "gelu", "layer_norm_eps": 1e-2},
+                "vision_feature_layer": [-1, 1],
+                "multimodal_projector_bias": False,
+                "projector_hidden_act": "relu",
+            }
+        },
+    },
+    LlavaNextOfSiglip: {},
+    LlavaOneVision: {
+        "tied": TIED,
+        "images_alone": {"images": [1, 0, 1]},
+        "options": {
+            "model": {
+                "text": {"model_type": "llama", "rms_norm_eps": 1e-2},
+                "vision": {"model_type": "siglip_vision_model", "hidden_act": "relu", "layer_norm_eps": 1e-2},
+                "vision_feature_layer": [-2, 1],
+                "multimodal_projector_bias": False,
+                "projector_hidden_act": "relu",
+            }
+        },
+        "clip": {
+            "model": {
+                "vision": {"model_type": "clip_vision_model"},
+                "vision_feature_select_strategy": "default",
+            }
+        },
+        "cp4_of_both": CP4_OF_BOTH,
+        "pp2_beside_vision_of_two_stages": TWO_STAGES_OF_VISION,
+    },
+    Qwen2VL: {
+        "tied": TIED,
+        "flat_config": {"flat": True},
+        "options": {
+            "model": {
+                "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1},
+                "vision": {"hidden_act": "gelu", "mlp_ratio": 3, "num_heads": 2},
+            }
+        },
+    },
+    Qwen25VL: {
+        "flat_config": {"flat": True},
+        "options": {
+            "model": {
+                "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1, "tie_word_embeddings": True},
+                "vision": {
+                    "depth": 4,
+                    "fullatt_block_indexes": [0, 3],
+                    "intermediate_size": 20,
+                    "num_heads": 2,
+                    "window_size": 24,
+                },
+                "tie_word_embeddings": True,
+            }
+        },
+        "long_positions": {
+            "model": {"text": {"max_position_embeddings": 2048}},
+            "deck": ["data.row_tokens=2048"],
+            "longer": 1500,
+        },
+        "all_in_windows_of_one": {"model": {"vision": {"fullatt_block_indexes": [], "window_size": 8}}},
+        "cp4_of_both": CP4_OF_BOTH,
+        "cp3_gathered": {"ranks": 3, "deck": [*grid("llm", cp=3), *grid("vision", cp=3)]},
+    },
+    Qwen3VL: {
+        "tied": TIED,
+        "three_depths": {
+            "model": {
+                "text": {"num_hidden_layers": 3, "attention_bias": True, "rms_norm_eps": 1e-2},
+                "vision": {"deepstack_visual_indexes": [2, 0, 1], "hidden_act": "gelu"},
+            }
+        },
+        "pp2_beside_vision_of_two_stages": {**TWO_STAGES_OF_VISION, "model": {"text": {"num_hidden_layers": 4}}},
+    },
+    # Windows are shorter than images, but for one case.
+    Gemma3: {
+        "untied": UNTIED,
+        "as_published": {"published": True},
+        "tower_with_a_head": {"model": {"vision": {"vision_use_head": True}}},
+        "wide_windows": {"model": {"text": {"sliding_window": 21}}},
+        "options": {
+            "model": {
+                "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1, "attention_bias": True},
+                "vision": {"hidden_act": "relu", "layer_norm_eps": 1e-2, "patch_size": 2},
+            }
+        },
+        "tp2_frozen_vision": TP2_FROZEN_VISION,
+        "cp4_gathered": {"ranks": 4, "deck": grid("llm", cp=4)},
+        "cp2_ulysses": {"ranks": 2, "deck": grid("llm", cp=2, cp_mode="ulysses")},
+    },
+    Gemma3WithCrops: {},
+    SmolVLM: {
+        "tied": TIED,
+        "options": {
+            "model": {
+                "text": {"rms_norm_eps": 1e-2, "head_dim": 12, "attention_bias": True},
+                "vision": {"hidden_act": "relu", "layer_norm_eps": 1e-2},
+            }
+        },
+        "published": {
+            "deck": ["data.max_tiles=0"],
+            "model": {
+                "text": {"neftune_noise_alpha": 0.0, "qk_layer_norms": False, "use_resampler": False},
+                "vision": {
+                    "size": {"longest_edge": 32},
+                    "max_image_size": {"longest_edge": 16},
+                    "use_base_siglip": False,
+                },
+            },
+        },
+    },
+    Idefics3: {},
+    Mistral3: {
+        "tied": TIED,
+        "options": {
+            "model": {
+                "text": {"rms_norm_eps": 1e-2, "sliding_window": 7, "head_dim": 12},
+                "vision": {"hidden_act": "gelu_pytorch_tanh"},
+                "vision_feature_layer": -2,
+                "multimodal_projector_bias": True,
+                "projector_hidden_act": "silu",
+            }
+        },
+        "tp2_all_tokens_frozen_llm": {
+            "ranks": 2,
+            "frozen": ["llm"],
+            "deck": [*grid("llm", tp=2, sequence_parallel=False), *grid("vision", tp=2, sequence_parallel=False)],
+        },
+    },
+    PixtralLlava: {
+        "options": {
+            "model": {
+                "text": {"model_type": "llama", "rms_norm_eps": 1e-2},
+                "vision": {"intermediate_size": 20, "hidden_act": "gelu"},
+                "vision_feature_layer": [0, -2, 1],
+                "multimodal_projector_bias": False,
+                "projector_hidden_act": "relu",
+                "tie_word_embeddings": True,
+            }
+        },
+        "pp2_cp2": {"ranks": 4, "deck": [*ONE_ROW, *grid("llm", pp=2, cp=2, cp_mode="ring")]},
+    },
+    Qwen2VLVideos: {},
+    Qwen25VLVideos: {"cp3_ring": {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3)]}},
+    Qwen3VLVideos: {},
+}
+# What a family makes of other images, by their plain models.
+VARIANTS = {
+    InternVLOfPatches: {"plain": {}},
+    InternVLOfLargeSquares: {"cp2": {"ranks": 2, "deck": [*grid("llm", cp=2), *grid("vision", cp=2)]}},
+    LlavaOneVisionOfUnevenPatches: {"plain": {}},
+    SmolVLMOfUnevenPatches: {"plain": {}},
+    SmolVLMOfOneTile: {
+        "plain": {},
+        "published": {"deck": ["data.max_tiles=0"], "model": {"vision": {"size": {"longest_edge": 16}}}},
+    },
+}
+
+
+def cases(takes_all):
+    """By family, then by name."""
+    table, turns = {}, [*IN_TURN.items()]
+    for family, own in OF_ONE.items():
+        some = turns if takes_all else turns[: bool(own)]
+        turns = turns[1:] + turns[:1] if own else turns
+        table[family] = {**OF_ALL, **dict(some), **own}
+    return {**table, **VARIANTS}
