@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 #include "files/durable_file.hpp"
-#include "io/peft_adapter.hpp"
+#include "io/peft.hpp"
 #include "io/safetensors.hpp"
 #include "spec/adapters.hpp"
 #include "spec/parameter_names.hpp"

@@ -4,10 +4,9 @@
 // checked against the model that the config makes.
 #include "core/error.hpp"
 #include "files/durable_file.hpp"
-#include "io/companions.hpp"
-#include "io/model_config.hpp"
+#include "io/model_files.hpp"
 #include "io/model_source.hpp"
-#include "io/piece_copy.hpp"
+#include "io/pieces.hpp"
 #include "io/safetensors.hpp"
 #include "io/weights_file.hpp"
 #include "tool.hpp"

@@ -4,7 +4,7 @@
 
 #include "core/text.hpp"
 #include "inspect.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 #include "io/shard_file.hpp"
 
 namespace zea {

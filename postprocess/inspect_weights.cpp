@@ -9,8 +9,8 @@
 #include "core/text.hpp"
 #include "inspect.hpp"
 #include "io/open_source.hpp"
-#include "io/piece_copy.hpp"
-#include "io/shape_text.hpp"
+#include "io/pieces.hpp"
+#include "io/tensor_request.hpp"
 
 namespace zea {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "files/durable_file.hpp"
-#include "io/piece_copy.hpp"
+#include "io/pieces.hpp"
 #include "spec/generation_config.hpp"
 #include "spec/model_spec.hpp"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "io/safetensors_shards.hpp"
+#include "io/safetensors.hpp"
 #include "io/state_source.hpp"
 #include "io/weights_file.hpp"
 #include "staged_directory.hpp"

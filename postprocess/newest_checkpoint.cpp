@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "io/checkpoint_list.hpp"
+#include "io/checkpoint.hpp"
 
 namespace zea {
 namespace {

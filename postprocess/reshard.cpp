@@ -6,7 +6,7 @@
 
 #include "core/error.hpp"
 #include "files/durable_file.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 #include "io/shard_file.hpp"
 #include "progress.hpp"
 #include "staged_directory.hpp"

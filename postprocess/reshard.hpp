@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "io/piece_copy.hpp"
+#include "io/pieces.hpp"
 
 namespace zea {
 

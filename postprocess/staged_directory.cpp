@@ -6,10 +6,10 @@
 
 #include "core/error.hpp"
 #include "files/durable_file.hpp"
-#include "io/checkpoint_list.hpp"
-#include "io/companions.hpp"
+#include "io/checkpoint.hpp"
 #include "io/manifest.hpp"
-#include "io/peft_adapter.hpp"
+#include "io/model_files.hpp"
+#include "io/peft.hpp"
 #include "io/shard_file.hpp"
 
 namespace zea {

@@ -21,7 +21,7 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "deck/manual.hpp"
-#include "io/piece_copy.hpp"
+#include "io/pieces.hpp"
 
 namespace zea {
 

@@ -13,7 +13,6 @@
 #include "estimate/fitting_plan.hpp"
 #include "files/durable_file.hpp"
 #include "kernels/flat_kernels.hpp"
-#include "train/draw_samples.hpp"
 #include "train/profile.hpp"
 #include "train/training_data.hpp"
 

@@ -29,7 +29,7 @@
 #include "estimate/fitting_plan.hpp"
 #include "estimate/peak_tflops.hpp"
 #include "files/durable_file.hpp"
-#include "io/companions.hpp"
+#include "io/model_files.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "parallel/device.hpp"
 #include "parallel/device_memory.hpp"

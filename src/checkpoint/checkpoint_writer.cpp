@@ -18,8 +18,7 @@
 #include "core/error.hpp"
 #include "core/system.hpp"
 #include "files/durable_file.hpp"
-#include "io/checkpoint_list.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 
 namespace zea {
 namespace {

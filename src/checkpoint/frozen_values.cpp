@@ -7,7 +7,7 @@
 
 #include "checkpoint/held_boxes.hpp"
 #include "core/error.hpp"
-#include "io/piece_copy.hpp"
+#include "io/pieces.hpp"
 #include "io/shard_file.hpp"
 
 namespace zea::detail {

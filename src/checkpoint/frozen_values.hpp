@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "io/checkpoint_source.hpp"
-#include "io/file_link.hpp"
+#include "files/durable_file.hpp"
+#include "io/checkpoint.hpp"
 #include "io/weights_source.hpp"
 #include "parallel/engine.hpp"
 #include "schedule/plan.hpp"

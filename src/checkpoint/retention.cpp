@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 #include "files/durable_file.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 #include "io/manifest.hpp"
 #include "io/shard_file.hpp"
 

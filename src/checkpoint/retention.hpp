@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "io/checkpoint_list.hpp"
+#include "io/checkpoint.hpp"
 
 namespace zea {
 

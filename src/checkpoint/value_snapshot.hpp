@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "checkpoint/held_boxes.hpp"
-#include "files/page_memory.hpp"
+#include "files/direct_write.hpp"
 
 namespace zea::detail {
 

@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "core/error.hpp"
-#include "data/decode.hpp"
 
 namespace zea {
 namespace {

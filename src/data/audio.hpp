@@ -4,10 +4,14 @@
 // power in mel bands, clamped to 80 dB below the loudest and scaled.
 #pragma once
 
+#include <array>
+#include <complex>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace zea {
@@ -34,6 +38,12 @@ struct Audio {
   int64_t rate = 0;  ///< samples per second
   std::vector<float> samples;
 };
+
+/// Throws DataError unless the rate is one that sound has and 1 <= samples <= max_seconds * rate.
+void check_clip(const std::string& format, int64_t rate, int64_t samples, int64_t max_seconds);
+
+Audio decode_wav(std::span<const uint8_t> bytes, int64_t max_seconds);
+Audio decode_flac(std::span<const uint8_t> bytes, int64_t max_seconds);
 
 /// WAV (PCM of 8, 16, 24 or 32 bits, float of 32 or 64) or FLAC, told apart by their first bytes;
 /// channels are averaged. Throws DataError with the fault, also when the clip lasts longer than
@@ -68,6 +78,24 @@ class LogMel {
 
   const AudioOptions options_;
   const std::unique_ptr<const Tables> tables_;
+};
+
+// Squared magnitudes of the discrete Fourier transform of real frames, several frames at a time,
+// one in each lane of a vector.
+
+constexpr size_t kLanes = 8;
+using Lanes = std::array<double, kLanes>;
+
+constexpr size_t kFrame = 400;            ///< samples
+constexpr size_t kBins = kFrame / 2 + 1;  ///< frequencies from 0 to the Nyquist frequency
+
+class PowerSpectrum {
+ public:
+  PowerSpectrum();
+  void operator()(const std::array<Lanes, kFrame>& frames, std::array<Lanes, kBins>& power) const;
+
+ private:
+  std::vector<std::complex<double>> roots_;  ///< exp(-2 pi i n / kFrame)
 };
 
 }  // namespace zea

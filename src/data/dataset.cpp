@@ -11,14 +11,8 @@
 
 #include "core/error.hpp"
 #include "core/mixed_bits.hpp"
-#include "data/content_scan.hpp"
-#include "data/contents.hpp"
-#include "data/file_dataset.hpp"
-#include "data/file_facts.hpp"
+#include "data/file_parts.hpp"
 #include "data/folder_dataset.hpp"
-#include "data/item_table.hpp"
-#include "data/offsets.hpp"
-#include "data/sample_names.hpp"
 #include "h5/h5.hpp"
 #include "io/manifest.hpp"
 

@@ -1,20 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// A data set: samples of token ids with a loss mask, and items (images, clips of sound) that stand
-// at placeholder tokens. The index (counts per sample) is held in memory on every rank, since all
-// plans are made from it; contents are read on demand.
+// How ranks open a data set together: each looks through its part of the contents, and all of them
+// find what one rank finds. One rank by default.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "data/shared_opening.hpp"
 #include "layout/sample_index.hpp"
 #include "spec/model_spec.hpp"
 
 namespace zea {
+
+struct SharedOpening {
+  int rank = 0;
+  int ranks = 1;
+  /// Runs a part that may fail, and communicates nothing: returns on all ranks or throws on all.
+  std::function<void(const std::function<void()>&)> agree = [](const auto& part) { part(); };
+  /// Gives all ranks the largest of each value.
+  std::function<void(std::vector<int64_t>&)> max = [](std::vector<int64_t>&) {};
+  /// Is called now and then while a part takes long: slow is not hung.
+  std::function<void()> moved = [] {};
+  /// What was found in so many tokens is kept beside the data set; fewer take no time.
+  int64_t kept_from_tokens = int64_t{4} << 20;
+};
+
+// A data set: samples of token ids with a loss mask, and items (images, clips of sound) that stand
+// at placeholder tokens. The index (counts per sample) is held in memory on every rank, since all
+// plans are made from it; contents are read on demand.
 
 /// Encoded or raw bytes of one item.
 struct Item {
@@ -146,5 +162,12 @@ bool is_placeholder(const std::vector<ItemKind>& kinds, int32_t token);
 /// Tokens of a sample before its answer, which starts at the first target behind the last item, as
 /// nothing can be generated behind half of the items. All of them where there is no such target.
 int64_t prompt_length(const Sample& sample, const std::vector<ItemKind>& kinds);
+
+// Several data sets as one: their samples follow each other.
+
+/// Of one or more, opened for the same model. Names of classes and bytes of tokens are those of the
+/// first. Several that are the files of `folder` are one set, which has its name.
+std::unique_ptr<Dataset> join_datasets(std::vector<std::unique_ptr<Dataset>> sets,
+                                       const std::string& folder = "");
 
 }  // namespace zea

@@ -9,7 +9,7 @@
 #include <exception>
 
 #include "core/error.hpp"
-#include "data/decode.hpp"
+#include "data/audio.hpp"
 
 namespace zea {
 namespace {

@@ -11,7 +11,7 @@
 #include <jerror.h>
 
 #include "core/error.hpp"
-#include "data/decode.hpp"
+#include "data/image.hpp"
 
 namespace zea {
 namespace {

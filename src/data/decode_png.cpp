@@ -9,7 +9,7 @@
 #include <png.h>
 
 #include "core/error.hpp"
-#include "data/decode.hpp"
+#include "data/image.hpp"
 
 namespace zea {
 namespace {

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "core/error.hpp"
-#include "data/decode.hpp"
 
 namespace zea {
 namespace {

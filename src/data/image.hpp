@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "data/dataset.hpp"
@@ -36,6 +37,16 @@ struct Image {
   std::vector<uint8_t> pixels;
 };
 
+/// Throws DataError unless 1 <= height * width <= max_pixels.
+void check_dimensions(const char* what, int64_t height, int64_t width, int64_t max_pixels);
+
+/// Throws DataError unless `bytes` are at least the `least` that such a picture takes. Decoders
+/// call it before they allocate its pixels.
+void check_held(const char* what, int64_t height, int64_t width, int64_t least, size_t bytes);
+
+Image decode_jpeg(std::span<const uint8_t> bytes, int64_t max_pixels);
+Image decode_png(std::span<const uint8_t> bytes, int64_t max_pixels);
+
 /// JPEG (also grey and CMYK), PNG (any depth, palette, alpha dropped) or raw with 1 or 3 channels,
 /// converted as PIL's convert("RGB") does. Throws DataError with the fault; the caller knows which
 /// item it was.
@@ -59,5 +70,19 @@ void preprocess_fitted(const Image& image, const ImageOptions& options, const Ti
 /// The same of the whole image: (3, height, width) as `to` says.
 void preprocess_image(const Image& image, const ImageOptions& options, const ImageSize& to,
                       float* target);
+
+/// Pixels of an image.
+struct Window {
+  int64_t top = 0, left = 0;
+  ImageSize size;
+};
+
+/// What `part` shows of an image that is made as large as `to`. Only its pixels are computed: a
+/// crop of a 1 x 10^8 image costs no more memory than that came with. With `options.by_torchvision`
+/// throws DataError where that would make more than `options.max_pixels` on its way.
+Image resize(const Image& image, const ImageSize& to, const Window& part,
+             const ImageOptions& options);
+/// All of it.
+Image resize(const Image& image, const ImageSize& to, const ImageOptions& options);
 
 }  // namespace zea

@@ -5,7 +5,7 @@
 #include "core/error.hpp"
 #include "data/audio.hpp"
 #include "data/dataset.hpp"
-#include "data/file_dataset.hpp"
+#include "data/file_parts.hpp"
 
 namespace zea {
 

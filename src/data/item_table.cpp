@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "data/item_table.hpp"
+#include "data/file_parts.hpp"
 
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "data/offsets.hpp"
 
 namespace zea::detail {
 

@@ -9,7 +9,8 @@
 
 #include "core/error.hpp"
 #include "core/threads.hpp"
-#include "data/decode.hpp"
+#include "data/audio.hpp"
+#include "data/image.hpp"
 
 namespace zea {
 namespace {

@@ -9,7 +9,6 @@
 
 #include "core/error.hpp"
 #include "data/audio.hpp"
-#include "data/power_spectrum.hpp"
 
 namespace zea {
 namespace {

@@ -2,7 +2,7 @@
 // The transform in two steps (Cooley and Tukey): with 400 = 20 x 20, n = 20 a + b and
 // k = c + 20 d, X(k) = sum over b of w^(b k) S(c, b), where S(c, b) = sum over a of
 // w^(20 a c) x(20 a + b). Input is real, so that S(20 - c, b) is the conjugate of S(c, b).
-#include "data/power_spectrum.hpp"
+#include "data/audio.hpp"
 
 #include <numbers>
 

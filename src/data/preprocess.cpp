@@ -5,9 +5,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
-#include "data/decode.hpp"
 #include "data/image.hpp"
-#include "data/resize.hpp"
 
 namespace zea {
 namespace {

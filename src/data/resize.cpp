@@ -2,12 +2,10 @@
 // Equal bit for bit to Pillow 13: antialiased, weights in 22-bit fixed point, columns and then
 // rows, or rows first where these become fewer by much, each rounded to 8 bits; or to torchvision,
 // whose weights have 16 bits, and which makes columns first.
-#include "data/resize.hpp"
+#include "data/image.hpp"
 
 #include <algorithm>
 #include <cmath>
-
-#include "data/decode.hpp"
 
 namespace zea {
 namespace {

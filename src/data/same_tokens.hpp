@@ -7,7 +7,7 @@
 #include <string>
 
 #include "data/dataset.hpp"
-#include "io/model_tokens.hpp"
+#include "io/tokenizer.hpp"
 
 namespace zea {
 

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/durable_file.hpp"
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include "core/error.hpp"
 #include "core/system.hpp"
 #include "files/direct_write.hpp"
-#include "files/read_at.hpp"
 
 namespace zea {
 namespace {
@@ -206,6 +205,35 @@ void DurableFile::finish() {
     throw_storage_error("close", temporary_, error_number);
   }
   rename_durably(temporary_, path_);
+}
+
+const char* read_at(int descriptor, int64_t offset, char* target, int64_t bytes,
+                    const char* at_end) {
+  while (bytes > 0) {
+    const auto request = static_cast<size_t>(std::min<int64_t>(bytes, int64_t{1} << 30));
+    const ssize_t got = ::pread(descriptor, target, request, offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return std::strerror(errno);
+    if (got == 0) return at_end;
+    target += got;
+    offset += got;
+    bytes -= got;
+  }
+  return nullptr;
+}
+
+std::optional<FileIdentity> identity_of(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  return FileIdentity{status.st_dev, status.st_ino, status.st_size,
+                      status.st_mtim.tv_sec * int64_t{1000000000} + status.st_mtim.tv_nsec};
+}
+
+/// Looked at under its new name, which nobody else knows: nothing can take its place in between.
+int link_file(const std::string& from, const std::string& to, const FileIdentity& wanted) {
+  if (::link(from.c_str(), to.c_str()) != 0) return errno;
+  if (identity_of(to) == wanted) return 0;
+  return ::unlink(to.c_str()) == 0 ? ESTALE : errno;
 }
 
 }  // namespace zea

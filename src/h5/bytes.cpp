@@ -6,7 +6,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "files/read_at.hpp"
+#include "files/durable_file.hpp"
 
 namespace zea {
 namespace {

@@ -5,13 +5,20 @@
 // Specification, version 3.0.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
 
-#include "h5/call.hpp"
+#include "core/error.hpp"
 
 namespace zea {
+
+/// The file that a message names, and the kind of its error.
+struct H5Site {
+  std::string path;
+  ExitCode code;
+};
 
 constexpr uint64_t kH5Undefined = ~uint64_t{0};  ///< an address of nothing
 constexpr uint64_t kH5Address = 8, kH5Sum = 4;   ///< bytes of an address, and of a checksum

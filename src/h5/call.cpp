@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "h5/call.hpp"
+#include "h5/state.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "h5/heap.hpp"
+#include "h5/structures.hpp"
 
 #include <bit>
-
-#include "h5/btree.hpp"
 
 namespace zea {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <fcntl.h>
 
-#include "files/read_at.hpp"
+#include "files/durable_file.hpp"
 #include "h5/h5.hpp"
 #include "h5/state.hpp"
 

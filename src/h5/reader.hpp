@@ -6,8 +6,8 @@
 #include <memory>
 #include <unordered_map>
 
-#include "h5/links.hpp"
-#include "h5/stored.hpp"
+#include "h5/bytes.hpp"
+#include "h5/object.hpp"
 
 namespace zea {
 
@@ -48,5 +48,11 @@ class H5Reader {
   std::optional<std::pair<uint64_t, H5Object>> last_;  ///< often asked again
   std::unordered_map<uint64_t, Entry> entries_;
 };
+
+// Where an HDF5 file begins: its superblock, of all versions (II.A).
+
+/// The address of the root group's object. Sets the file's base. Throws where the file is none of
+/// HDF5's, was cut short, or never closed.
+uint64_t read_h5_superblock(H5Bytes& file);
 
 }  // namespace zea

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/foreign_weights.hpp"
+#include "io/open_source.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 
 #include "core/error.hpp"
 #include "files/durable_file.hpp"
-#include "io/companions.hpp"
+#include "io/model_files.hpp"
 #include "spec/foreign_spec.hpp"
 #include "spec/model_spec.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/initial_weights.hpp"
+#include "io/model_source.hpp"
 
 #include <algorithm>
 #include <array>

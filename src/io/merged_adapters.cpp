@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/merged_adapters.hpp"
+#include "io/model_source.hpp"
 
 #include <map>
 #include <set>
 
-#include "io/model_config.hpp"
+#include "io/model_files.hpp"
 #include "io/tensor_request.hpp"
 #include "spec/adapters.hpp"
 

@@ -5,8 +5,7 @@
 #include <array>
 
 #include "core/error.hpp"
-#include "io/initial_weights.hpp"
-#include "io/model_config.hpp"
+#include "io/model_files.hpp"
 #include "io/tensor_request.hpp"
 #include "spec/parameter_names.hpp"
 

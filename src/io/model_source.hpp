@@ -100,4 +100,16 @@ class ModelSource : public WeightsSource {
   std::vector<TensorInfo> tensors_;
 };
 
+// Initial weights as a source: every element is a pure function of (seed, parameter name, index),
+// so any rank can draw just its extents, at any layout, and all get the same model.
+
+/// The parameters of a config.json, drawn as its model's specification says. Throws WeightsError
+/// when the config is of no known family.
+std::unique_ptr<WeightsSource> make_initial_weights(const std::string& config_json, uint64_t seed);
+
+// A model with adapters (spec/adapters.hpp) as one without: W + scale B A in place of W.
+
+/// `source` itself where its model has no adapters.
+std::unique_ptr<WeightsSource> merge_adapters(std::unique_ptr<WeightsSource> source);
+
 }  // namespace zea

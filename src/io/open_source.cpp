@@ -4,11 +4,8 @@
 #include <filesystem>
 
 #include "core/error.hpp"
-#include "io/checkpoint_list.hpp"
-#include "io/checkpoint_source.hpp"
-#include "io/companions.hpp"
-#include "io/foreign_weights.hpp"
-#include "io/model_config.hpp"
+#include "io/checkpoint.hpp"
+#include "io/model_files.hpp"
 #include "io/safetensors.hpp"
 #include "io/state_source.hpp"
 #include "io/weights_file.hpp"

@@ -4,9 +4,11 @@
 // h5py reads.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "core/error.hpp"
 #include "h5/h5.hpp"
 #include "io/manifest.hpp"
 
@@ -64,5 +66,19 @@ void check_shard_rest(const H5File& shard, const std::vector<const Piece*>& piec
 /// Throws WeightsError unless the dataset of `piece` in its shard has the piece's shape and element
 /// type.
 void check_shard_piece(const H5File& shard, const Piece& piece);
+
+// What a shard holds beside its tensors: HDF5's structures, and gaps that hold nothing. Blocks of
+// tensors have their hashes; with one of the rest there is no byte of the file without.
+
+/// Bytes [begin, end) of a file.
+struct FileRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+/// XXH3-128 of all bytes of `path` outside of `data`, in their order, chained from part to part.
+/// Throws the error that `code` selects where the file cannot be read, and where the ranges overlap
+/// or leave it.
+std::string hash_rest(const std::string& path, std::vector<FileRange> data, ExitCode code);
 
 }  // namespace zea

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "io/shape_text.hpp"
+#include "core/extent.hpp"
 #include "io/weights_source.hpp"
 
 namespace zea {
@@ -34,5 +34,8 @@ void check_finite(const TensorInfo& tensor, const Extent& extent, DType dtype, c
 void read_converted(const TensorInfo& tensor, const Extent& extent, DType dtype, void* target,
                     const std::string& where,
                     const std::function<void(const Extent&, void*)>& read_box);
+
+/// "(2, 3)", for people.
+std::string shape_text(const Shape& shape);
 
 }  // namespace zea

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "checkpoint/checkpoint_writer.hpp"
-#include "io/event_file.hpp"
+#include "files/event_file.hpp"
 #include "layout/collective_volume.hpp"
 #include "parallel/device_memory.hpp"
 #include "train/train_step.hpp"

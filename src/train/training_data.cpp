@@ -6,9 +6,9 @@
 
 #include "comm/agree.hpp"
 #include "core/error.hpp"
-#include "data/joined_dataset.hpp"
+#include "data/dataset.hpp"
 #include "data/same_tokens.hpp"
-#include "io/model_tokens.hpp"
+#include "io/tokenizer.hpp"
 #include "layout/item_row.hpp"
 
 namespace zea {

@@ -25,7 +25,7 @@
 #include "checkpoint/retention.hpp"
 #include "comm/world.hpp"
 #include "core/system.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 
 namespace zea {
 namespace {

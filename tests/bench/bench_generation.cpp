@@ -17,7 +17,7 @@
 #include "checkpoint/load_weights.hpp"
 #include "comm/world.hpp"
 #include "deck/deck.hpp"
-#include "io/initial_weights.hpp"
+#include "io/model_source.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "support/memory_dataset.hpp"
 #include "train/evaluate.hpp"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 #include "io/shard_file.hpp"
 
 namespace zea {

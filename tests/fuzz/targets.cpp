@@ -6,14 +6,14 @@
 
 #include "data/audio.hpp"
 #include "data/dataset.hpp"
-#include "data/folder_index.hpp"
+#include "data/folder_dataset.hpp"
 #include "data/image.hpp"
 #include "deck/deck.hpp"
 #include "io/manifest.hpp"
 #include "io/open_source.hpp"
-#include "io/peft_config.hpp"
+#include "io/peft.hpp"
 #include "io/safetensors.hpp"
-#include "io/tokenizer_tokens.hpp"
+#include "io/tokenizer.hpp"
 #include "mend.hpp"
 #include "spec/model_spec.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "checkpoint/checkpoint_writer.hpp"
 #include "checkpoint/load_weights.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 #include "optim/optimizer.hpp"
 #include "support/mpi_main.hpp"
 #include "support/scattered_buffers.hpp"

@@ -4,8 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/checkpoint_writer.hpp"
-#include "io/checkpoint_list.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 #include "support/files.hpp"
 #include "support/filled_run.hpp"
 #include "support/mpi_main.hpp"

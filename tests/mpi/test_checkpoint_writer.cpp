@@ -8,8 +8,7 @@
 #include <optional>
 #include <thread>
 
-#include "io/checkpoint_list.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 #include "support/filled_run.hpp"
 
 namespace zea::test_checkpoint_writer {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 #include "support/tiny_checkpoint.hpp"
 
 namespace zea::test_frozen_origin {

@@ -18,7 +18,7 @@
 #include "checkpoint/load_weights.hpp"
 #include "checkpoint/retention.hpp"
 #include "core/action_record.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 #include "io/shard_file.hpp"
 #include "support/file_faults.hpp"
 #include "support/files.hpp"

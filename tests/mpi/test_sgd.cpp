@@ -9,7 +9,7 @@
 #include "checkpoint/checkpoint_writer.hpp"
 #include "checkpoint/load_weights.hpp"
 #include "estimate/memory_estimate.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 #include "optim/update.hpp"
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"

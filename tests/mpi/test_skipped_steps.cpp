@@ -7,7 +7,7 @@
 
 #include "checkpoint/checkpoint_writer.hpp"
 #include "checkpoint/load_weights.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 #include "support/axis_layouts.hpp"
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"

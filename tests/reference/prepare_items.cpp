@@ -15,7 +15,7 @@
 #include "core/error.hpp"
 #include "data/audio.hpp"
 #include "data/loader.hpp"
-#include "io/model_config.hpp"
+#include "io/model_files.hpp"
 
 namespace {
 

@@ -350,7 +350,8 @@ std::vector<std::vector<Grid>> shared_out() {
       if (concerns(scenario, grids()[g])) left.push_back(g);
     for (size_t n = 0; n < few && !left.empty(); ++n) {
       std::ranges::stable_sort(left, {}, [&](size_t g) { return times[g]; });
-      const auto rarest = std::ranges::count(left, times[left[0]], [&](size_t g) { return times[g]; });
+      const auto rarest =
+          std::ranges::count(left, times[left[0]], [&](size_t g) { return times[g]; });
       const auto next = left.begin() + static_cast<int64_t>(n) * rarest / static_cast<int64_t>(few);
       ++times[*next];
       taken.push_back(grids()[*next]);

@@ -31,8 +31,8 @@ struct GridScenario {
 
 const std::vector<GridScenario>& grid_scenarios();
 
-/// The grids that `scenario`, one of grid_scenarios(), concerns: all of them, or a few. Each grid of the
-/// table is among the few of some scenario.
+/// The grids that `scenario`, one of grid_scenarios(), concerns: all of them, or a few. Each grid
+/// of the table is among the few of some scenario.
 std::vector<Grid> grids_for(const GridScenario& scenario, bool all);
 
 /// The samples of a scenario, or others like them.

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "io/initial_weights.hpp"
+#include "io/model_source.hpp"
 
 namespace zea::detail::test_held_boxes {
 namespace {

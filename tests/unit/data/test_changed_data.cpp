@@ -4,7 +4,7 @@
 #include <chrono>
 #include <fstream>
 
-#include "data/joined_dataset.hpp"
+#include "data/dataset.hpp"
 #include "support/dataset_file.hpp"
 #include "support/files.hpp"
 

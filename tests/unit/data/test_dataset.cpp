@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "data/joined_dataset.hpp"
 #include "support/dataset_file.hpp"
 #include "support/files.hpp"
 #include "support/memory_dataset.hpp"

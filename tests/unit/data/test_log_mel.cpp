@@ -10,7 +10,6 @@
 #include <random>
 
 #include "data/audio.hpp"
-#include "data/power_spectrum.hpp"
 
 namespace zea::test_log_mel {
 namespace {

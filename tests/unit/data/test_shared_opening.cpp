@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A data set is looked through once, and by ranks together as by one.
-#include "data/shared_opening.hpp"
+#include "data/dataset.hpp"
 
 #include <algorithm>
 #include <barrier>

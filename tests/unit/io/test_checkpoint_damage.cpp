@@ -9,7 +9,7 @@
 #include <random>
 
 #include "files/durable_file.hpp"
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 #include "io/shard_file.hpp"
 #include "support/files.hpp"
 

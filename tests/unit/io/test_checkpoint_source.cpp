@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/checkpoint_source.hpp"
+#include "io/checkpoint.hpp"
 
 #include <algorithm>
 #include <map>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A second name for a file, and nothing where that cannot be or the file is not the one meant.
-#include "io/file_link.hpp"
+#include "files/durable_file.hpp"
 
 #include <cerrno>
 

@@ -6,7 +6,7 @@
 
 #include "io/model_source.hpp"
 #include "io/open_source.hpp"
-#include "io/peft_adapter.hpp"
+#include "io/peft.hpp"
 #include "io/safetensors.hpp"
 #include "support/files.hpp"
 #include "support/tiny_llava.hpp"

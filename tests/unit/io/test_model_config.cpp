@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which of the files beside a config.json says how images are made ready.
-#include "io/model_config.hpp"
+#include "io/model_files.hpp"
 
 #include <gtest/gtest.h>
 

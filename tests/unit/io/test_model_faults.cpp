@@ -6,7 +6,6 @@
 
 #include "deck/by_module.hpp"
 #include "io/composed_source.hpp"
-#include "io/initial_weights.hpp"
 #include "io/model_source.hpp"
 #include "io/open_source.hpp"
 #include "io/safetensors.hpp"

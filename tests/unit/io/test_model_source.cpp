@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "io/initial_weights.hpp"
 #include "support/files.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "io/checkpoint_list.hpp"
-#include "io/piece_copy.hpp"
+#include "io/checkpoint.hpp"
+#include "io/pieces.hpp"
 #include "io/weights_file.hpp"
 #include "support/files.hpp"
 

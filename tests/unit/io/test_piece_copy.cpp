@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/piece_copy.hpp"
+#include "io/pieces.hpp"
 
 #include <gtest/gtest.h>
 

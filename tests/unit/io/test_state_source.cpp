@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 #include "io/open_source.hpp"
-#include "io/piece_copy.hpp"
+#include "io/pieces.hpp"
 #include "io/weights_file.hpp"
 #include "support/files.hpp"
 

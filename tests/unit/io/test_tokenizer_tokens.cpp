@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ids of tokens that a tokenizer.json knows and of new ones, for each kind of vocabulary.
-#include "io/tokenizer_tokens.hpp"
+#include "io/tokenizer.hpp"
 
 #include <gtest/gtest.h>
 

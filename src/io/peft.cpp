@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/peft.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <regex>
+
+#include "core/error.hpp"
+#include "io/model_files.hpp"
+#include "io/open_source.hpp"
+#include "io/safetensors.hpp"
+#include "io/strict_json.hpp"
+#include "spec/adapters.hpp"
+#include "spec/parameter_names.hpp"
+
+namespace zea {
+namespace {
+
+/// Of a linear's name or of its last words. Short, so that its parts do not stand too deep in each
+/// other, without counts, which would make it long, or numbers of groups, which std::regex reads of
+/// any length, and matched in a time that grows with both lengths alone: strangers wrote it.
+bool matches(const std::string& name, const std::string& words, const std::string& where) {
+  constexpr size_t kMostWords = 256;
+  const auto is_group_number = [](char before, char digit) {
+    return before == '\\' && digit >= '0' && digit <= '9';
+  };
+  if (words.size() > kMostWords || words.find('{') != std::string::npos ||
+      std::ranges::adjacent_find(words, is_group_number) != words.end())
+    throw WeightsError(where + ": alpha_pattern has \"" + words.substr(0, kMostWords) +
+                       "\"; allowed: up to " + std::to_string(kMostWords) +
+                       " characters, no counts in braces, and no groups by number");
+  try {
+    const auto way = std::regex::ECMAScript | std::regex_constants::__polynomial;
+    return std::regex_match(name, std::regex("(.*\\.)?(" + words + ")", way));
+  } catch (const std::regex_error&) {
+    throw WeightsError(where + ": alpha_pattern has \"" + words +
+                       "\", which is no regular expression");
+  }
+}
+
+}  // namespace
+
+PeftConfig::PeftConfig(const std::string& text, std::string where) : where_(std::move(where)) {
+  if (!parse_strict_json(text, where_).is_object())
+    throw WeightsError(where_ + ": expected a JSON object");
+  config_ = nlohmann::ordered_json::parse(text);
+  check_kind();
+}
+
+LoraOptions PeftConfig::lora() const {
+  constexpr int64_t kMostRank = 65536;  // as in decks
+  LoraOptions lora;
+  if (config_.contains("r")) {
+    const auto& rank = config_["r"];
+    if (!rank.is_number_integer() || rank < 1 || rank > kMostRank)
+      refuse("r", "1 to " + std::to_string(kMostRank));
+    lora.rank = rank;
+  }
+  lora.alpha = number("lora_alpha", 8);
+  lora.dropout = number("lora_dropout", 0);
+  if (!(*lora.dropout >= 0 && *lora.dropout < 1)) refuse("lora_dropout", "0 and more, below 1");
+  if (config_.contains("use_rslora")) {
+    if (!config_["use_rslora"].is_boolean()) refuse("use_rslora", "true or false");
+    lora.rslora = config_["use_rslora"];
+  }
+  return lora;
+}
+
+double PeftConfig::alpha_of(const std::string& linear) const {
+  const auto patterns = config_.find("alpha_pattern");
+  if (patterns != config_.end() && patterns->is_object())
+    for (const auto& [words, value] : patterns->items())
+      if (value.is_number() && matches(linear, words, where_)) return value.get<double>();
+  return number("lora_alpha", 8);
+}
+
+double PeftConfig::number(const char* key, double usual) const {
+  if (!config_.contains(key)) return usual;
+  if (!config_[key].is_number()) refuse(key, "a number");
+  return config_[key].get<double>();
+}
+
+/// Keys of what is not built, with the values that ask for nothing of it.
+void PeftConfig::check_kind() const {
+  if (!config_.contains("peft_type") || config_["peft_type"] != "LORA")
+    refuse("peft_type", "\"LORA\"", false);
+  if (config_.contains("bias") && config_["bias"] != "none") refuse("bias", "\"none\"", false);
+  for (const char* key : {"use_dora", "lora_bias", "use_qalora"})
+    if (config_.contains(key) && config_[key] != false) refuse(key, "false", false);
+  for (const char* key :
+       {"modules_to_save", "layer_replication", "target_parameters", "trainable_token_indices",
+        "alora_invocation_tokens", "use_bdlora", "arrow_config"})
+    if (config_.contains(key) && !config_[key].is_null() && !config_[key].empty())
+      refuse(key, "null", false);
+  // PEFT takes others' beginnings out of the base, also where it loads them.
+  const nlohmann::json init = config_.value("init_lora_weights", nlohmann::json(true));
+  if (!init.is_null() && !init.is_boolean() && init != "gaussian" && init != "eva" &&
+      init != "orthogonal")
+    refuse("init_lora_weights",
+           "true, false, \"gaussian\", \"eva\", \"orthogonal\", as what PEFT writes of others with "
+           "path_initial_model_for_weight_conversion",
+           false);
+}
+
+void PeftConfig::refuse(const std::string& key, const std::string& allowed, bool is_built) const {
+  const std::string found = config_.contains(key) ? config_[key].dump() : "nothing";
+  throw WeightsError(where_ + ": " + key + " = " + found + (is_built ? "" : " is not built") +
+                     "; allowed: " + allowed);
+}
+
+namespace {
+
+/// How tensors end that PEFT writes where an embedding or the head is adapted.
+constexpr const char* kOfVocabulary[] = {".base_layer.weight", ".lora_embedding_A",
+                                         ".lora_embedding_B"};
+
+/// `value` as the deck has it in a rule.
+std::string rule_text(const std::string& linear, double value) {
+  char text[32];
+  return linear + " = " + std::string(text, std::to_chars(text, text + sizeof text, value).ptr);
+}
+
+/// The model's name of a linear that its module, or the model that this came from, calls `running`.
+std::string linear_name(const ModelSpec& model, const std::string& module,
+                        const std::string& running) {
+  if (model.family != "composed") return canonical_parameter_name(model.family, running);
+  if (module == kDecoder) return kDecoder + "." + running;
+  const EncoderSpec& encoder = model.encoders.at(model.encoder_index(module));
+  const bool is_audio = encoder.modality() == Modality::Audio;
+  return module + ".encoder." + canonical_vit_name(tower_parameter_name(running, is_audio));
+}
+
+std::unique_ptr<WeightsSource> open_weights(const std::string& directory) {
+  const auto has = [&](const char* name) { return names_entry(directory + "/" + name); };
+  const std::string found = directory + ": has no " + kPeftWeights;
+  if (!names_entry(directory))
+    throw WeightsError(directory + ": does not exist" + hub_advice(directory));
+  if (!has(kPeftWeights) && has("adapter_model.bin"))
+    throw WeightsError(found +
+                       ", only a pickled adapter_model.bin; load it with PEFT and write it "
+                       "with save_pretrained()");
+  if (!has(kPeftWeights) && has("config.json"))
+    throw WeightsError(found + "; it holds a model, which belongs in model.weights");
+  return open_safetensors(directory + "/" + kPeftWeights);
+}
+
+/// The tensors of one module, under the model's names.
+class PeftAdapter : public WeightsSource {
+ public:
+  PeftAdapter(const std::string& directory, const ModelSpec& model, const std::string& module,
+              const std::set<std::string>& asked)
+      : directory_(directory),
+        asked_(asked),
+        file_(open_weights(directory)),
+        config_(read_model_text(directory + "/" + kPeftConfig), directory + "/" + kPeftConfig),
+        lora_(config_.lora()) {
+    for (const TensorInfo& tensor : file_->tensors()) take(tensor, model, module);
+    if (lora_.targets.empty()) throw WeightsError(directory + ": holds no adapters of " + module);
+  }
+
+  const LoraOptions& lora() const { return lora_; }
+
+  std::string describe() const override { return directory_; }
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  std::string config_json() const override { return ""; }
+  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
+            void* target) const override {
+    file_->read(names_.at(name), shape, extent, dtype, target);
+  }
+
+ private:
+  void take(const TensorInfo& tensor, const ModelSpec& model, const std::string& module) {
+    const std::string prefix = kPeftPrefix;
+    const size_t end =
+        std::min(tensor.name.rfind(".lora_A.weight"), tensor.name.rfind(".lora_B.weight"));
+    if (tensor.name.starts_with(prefix))
+      for (const char* ending : kOfVocabulary)
+        if (tensor.name.ends_with(ending))
+          refuse(tensor,
+                 tensor.name.substr(prefix.size(), tensor.name.rfind(ending) - prefix.size()));
+    if (!tensor.name.starts_with(prefix) || end == std::string::npos)
+      throw WeightsError(directory_ + ": " + tensor.name +
+                         " is no matrix of an adapter; these are called " + prefix +
+                         "<linear>.lora_A.weight and .lora_B.weight");
+    const std::string running = tensor.name.substr(prefix.size(), end - prefix.size());
+    const std::string linear = linear_name(model, module, running);
+    const int base = model.param_index(linear + ".weight");
+    // Tied to the embeddings it has no name of its own.
+    if (base < 0 && (running == "lm_head" || running.ends_with(".lm_head")))
+      refuse(tensor, running);
+    if (base < 0)
+      throw WeightsError(directory_ + ": " + tensor.name + " stands beside " + linear +
+                         ", which this " + model.family + " model has not");
+    const std::string& owner = model.params[base].module;
+    if (!asked_.contains(owner))
+      throw WeightsError(directory_ + ": holds adapters of " + owner + ", too; name it in model." +
+                         owner + ".lora.weights as well");
+    // Layers behind those whose features are read have no effect, and neither have their adapters.
+    if (owner != module || !model.params[base].used) return;
+    if (!may_have_adapter(model, base)) refuse(tensor, running);
+    const std::string name = linear + tensor.name.substr(end);
+    tensors_.push_back({name, tensor.shape, tensor.dtype});
+    names_.emplace(name, tensor.name);
+    if (name.ends_with(".lora_A.weight")) take_scale(running, linear, tensor);
+  }
+
+  [[noreturn]] void refuse(const TensorInfo& tensor, const std::string& running) const {
+    throw WeightsError(directory_ + ": " + tensor.name + " is of an adapter beside " + running +
+                       ", where none is built; allowed are linears of transformer blocks and of "
+                       "projectors: train it without " +
+                       running.substr(running.rfind('.') + 1) + " in target_modules");
+  }
+
+  void take_scale(const std::string& running, const std::string& linear, const TensorInfo& tensor) {
+    const auto rank = static_cast<double>(tensor.shape.at(0));
+    const double alpha = config_.alpha_of(running);
+    if (rank != static_cast<double>(lora_.rank))
+      lora_.rank_pattern.push_back(rule_text(linear, rank));
+    if (alpha != lora_.alpha) lora_.alpha_pattern.push_back(rule_text(linear, alpha));
+    lora_.targets.push_back(linear);
+  }
+
+  std::string directory_;
+  std::set<std::string> asked_;
+  std::unique_ptr<WeightsSource> file_;
+  PeftConfig config_;
+  LoraOptions lora_;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, std::string> names_;  ///< in the file
+};
+
+}  // namespace
+
+NewAdapters open_peft_adapter(const std::string& directory, const ModelSpec& model,
+                              const std::string& module, const std::set<std::string>& asked) {
+  auto adapter = std::make_shared<PeftAdapter>(directory, model, module, asked);
+  return {module, adapter->lora(), adapter};
+}
+
+}  // namespace zea

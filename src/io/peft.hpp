@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What PEFT's adapter_config.json says of its adapters.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "io/model_source.hpp"
+#include "spec/adapters.hpp"
+
+namespace zea {
+
+class PeftConfig {
+ public:
+  /// Of a file's text. Throws WeightsError, with `where` for the file, where it asks for what is
+  /// not built.
+  PeftConfig(const std::string& text, std::string where);
+
+  /// Of all adapters.
+  LoraOptions lora() const;
+  /// Of one, by its linear's name in PEFT's files.
+  double alpha_of(const std::string& linear) const;
+
+ private:
+  double number(const char* key, double usual) const;
+  void check_kind() const;
+  [[noreturn]] void refuse(const std::string& key, const std::string& allowed,
+                           bool is_built = true) const;
+
+  std::string where_;
+  nlohmann::ordered_json config_;  ///< of patterns the first counts
+};
+
+// Adapters as PEFT (the Python library) keeps them: a directory with adapter_config.json and
+// adapter_model.safetensors, whose tensors are called "base_model.model.<linear>.lora_A.weight".
+
+/// Before the names of a model's linears in such a file.
+inline constexpr const char* kPeftPrefix = "base_model.model.";
+inline constexpr const char* kPeftConfig = "adapter_config.json";
+inline constexpr const char* kPeftWeights = "adapter_model.safetensors";
+
+/// Those of `module` of a model that has none yet. Throws WeightsError where the directory holds
+/// none of them, some of a module that is not among `asked` or of what is no linear of the model,
+/// or adapters of a kind that is not built.
+NewAdapters open_peft_adapter(const std::string& directory, const ModelSpec& model,
+                              const std::string& module, const std::set<std::string>& asked);
+
+}  // namespace zea
