@@ -24,8 +24,8 @@ std::string describe_pipeline(const Plan& plan);
 /// When each pass of the pictured step begins and ends, a line for each place.
 std::string list_passes(const Plan& plan);
 
-/// What generation keeps of the fullest rank, what the samples of a replica take at most, and what
-/// ends a text; empty where nothing is generated.
+/// The bytes of the keys and values that generation keeps, and the tokens and texts that end a
+/// generated text; empty where nothing is generated.
 std::string describe_generation(const Plan& plan);
 
 /// Nodes with what stands on them, the bytes between them in a step of `samples`, and warnings
@@ -41,8 +41,9 @@ std::string describe_steps(const Plan& plan, const StepSamples& samples, const S
 /// run.peak_tflops also how long a step takes at an MFU of 40 %. Empty where nothing trains.
 std::string describe_flops(const Plan& plan, const StepSamples& samples, const StepFacts& facts);
 
-/// Of each sharded module of a pipeline: how it is gathered, why, what that takes of a rank's
-/// memory and sends in a step of `samples`, and what the other way would. Empty without a pipeline.
+/// A line for each sharded module of a pipeline: how it is gathered and why, the memory and bytes
+/// sent that this takes in a step of `samples`, and those of the other way. Empty without a
+/// pipeline.
 std::string describe_gathering(const Plan& plan, const StepSamples& samples);
 
 /// A line for each module with such a precision.<name>.reduce_dtype; empty where nothing is summed

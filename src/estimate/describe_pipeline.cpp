@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kDrawnMicrobatches = 32;  ///< at most
 
-/// What costs are counted in, and how many of it one shown is.
+/// The unit in which costs are printed.
 struct CostUnit {
   const char* name;
   double size;

@@ -88,7 +88,7 @@ std::string unit_table(const Plan& plan) {
   return text;
 }
 
-/// What every microbatch adds that a step may have beyond those predicted.
+/// The bytes that each microbatch adds that a step may have beyond the predicted ones.
 std::string further_bytes(const Plan& plan, const std::vector<MemoryEstimate>& predicted,
                           int64_t microbatches) {
   if (microbatches >= most_microbatches(plan)) return "";
@@ -99,7 +99,6 @@ std::string further_bytes(const Plan& plan, const std::vector<MemoryEstimate>& p
   return " (each further one: " + mebibytes(further) + ")";
 }
 
-/// Of the ranks of each place.
 std::string memory_lines(const Plan& plan) {
   const int64_t microbatches = predicted_microbatches(plan);
   const auto predicted = estimate_places(plan, microbatches);
@@ -113,7 +112,7 @@ std::string memory_lines(const Plan& plan) {
   return text;
 }
 
-/// What is written before the first step, of each item: how many there are the plan does not know.
+/// The bytes of cached features of one item; how many items there are the plan does not know.
 std::string kept_feature_lines(const Plan& plan) {
   std::string text;
   for (const EncoderSpec& encoder : plan.model.encoders) {

@@ -23,7 +23,7 @@ Lines shortened(Lines lines, int most) {
   return lines;
 }
 
-/// Those of one stage of a module: "[0-7] [8-15]".
+/// The tp groups of one stage of a module: "[0-7] [8-15]".
 std::string tp_groups(const ModuleGrid& grid, int first_rank, const std::vector<int>& ranks) {
   constexpr int kMost = 8;
   Lines groups;
@@ -112,7 +112,7 @@ std::string node_line(const MeshShape& shape, const RankOrder& order, int node) 
   return line + node_text(shape, ranks_of_node(order, node)) + "\n";
 }
 
-/// What a node has of replicas that lie on several.
+/// The ranks of a node that belong to replicas on several nodes.
 std::string draw_node(const MeshShape& shape, const RankOrder& order, int node) {
   const int size = shape.ranks_per_replica();
   std::map<int, Ranks> replicas;

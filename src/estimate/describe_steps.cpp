@@ -39,7 +39,7 @@ std::string cost_of(const Plan& plan, const std::string& module, const StepSampl
   return mebibytes(held) + " gathered and unreduced, " + mebibytes(sent) + " sent";
 }
 
-/// Whether the strategy has another way.
+/// Tells whether the strategy can gather in another way.
 bool reshards(const Plan& plan, const std::string& module) {
   return !plan.options.meshes[module].reshard_after_forward.is_auto() ||
          detail::may_gather_for_each_use(plan.options.meshes[module]);

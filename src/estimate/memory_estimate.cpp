@@ -17,7 +17,7 @@ int64_t bytes_of(DType dtype) {
   return static_cast<int64_t>(element_bytes(dtype));
 }
 
-/// What libtorch's allocator takes for a tensor in pinned memory.
+/// The bytes that libtorch's allocator takes for a tensor in host memory.
 int64_t host_bytes(int64_t bytes, bool is_pinned) {
   return is_pinned ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes))) : bytes;
 }
@@ -63,8 +63,9 @@ void add_owned(MemoryEstimate& estimate, const Plan& plan, int g, int world_rank
     estimate.gathered += own * bytes_of(precision.reduce);
 }
 
-/// What Muon takes beside the buffers that it updates together, and what is still on its way of the
-/// buffers before: of a rank, or at most of those that share its work, which make other matrices.
+/// The bytes that Muon takes beside the buffers that it updates together, with the messages of the
+/// buffers before that are still on their way: on this rank, or `at_most` on one of the ranks that
+/// share its work, which update other matrices.
 int64_t muon_bytes(const Plan& plan, int world_rank, bool at_most) {
   const RunOptions& run = plan.options.run;
   const int64_t threads = run.device == DeviceKind::Cpu ? run.threads : 1;
@@ -100,7 +101,7 @@ ItemList own_items(const Plan& plan, const ItemList& all, int world_rank) {
   return own;
 }
 
-/// What a step takes behind its walk beside the inputs of microbatches: `bytes` at `what`.
+/// Adds `bytes` at `what`, which a step takes after its walk, beside the inputs of microbatches.
 void add_behind(MemoryEstimate& estimate, int64_t inputs, int64_t bytes, const char* what) {
   if (inputs + bytes <= estimate.activations) return;
   estimate.activations = inputs + bytes;
@@ -137,7 +138,7 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
   return estimate;
 }
 
-/// That samples make of a replica's step, one in each row.
+/// The microbatches of a replica's step with one sample in each row.
 int64_t microbatches_of(const Plan& plan, int64_t samples) {
   const int64_t rows = plan.options.data.rows_per_microbatch;
   return (samples + rows - 1) / rows;

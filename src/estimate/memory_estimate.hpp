@@ -24,7 +24,7 @@ struct MemoryEstimate {
   int64_t scratch = 0;      ///< of these activations, what GEMM libraries need not take
   int64_t keys = 0;         ///< that generation keeps
   std::string peak_at;      ///< where in the step that is: "backward llm.head"
-  /// What run.cuda_graphs keeps beside these where steps of other shapes come between, at most: of
+  /// The bytes that run.cuda_graphs keeps at most where steps of other shapes come between: of
   /// each graph its inputs, and of all the memory that a step makes what it computes in.
   int64_t graphs = 0;
   /// Parameters, states and gradients of modules with cpu_offload, which lie in host memory while a
@@ -41,11 +41,11 @@ SampleIndex full_row(const Plan& plan);
 /// The largest microbatch that the deck allows: of such rows.
 MicrobatchSizes full_microbatch(const Plan& plan);
 
-/// Of a rank in a training step with these microbatches, and of all that stand at its place, but
-/// for what Muon makes there.
+/// Estimates a rank's memory in a step with these microbatches. Ranks at one place need as much,
+/// but for the matrices that Muon updates there.
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchSizes>& microbatches);
-/// Of the microbatches that its replica has in a step.
+/// The same for the microbatches that the rank's replica has in a step.
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchPlan>& step,
                                const std::vector<SampleIndex>& index);

@@ -114,8 +114,8 @@ StepPeak MemoryWalk::run() {
   return peak_;
 }
 
-/// Of the first rank at the place, which has items wherever any has, where all replicas have these
-/// microbatches.
+/// The actions of the first rank at the place, which has items wherever any rank has, where all
+/// replicas have these microbatches.
 std::vector<Action> MemoryWalk::actions() const {
   std::vector<MicrobatchPlan> planned;
   for (const MicrobatchSizes& sizes : microbatches_)
@@ -174,8 +174,8 @@ UnitMemory MemoryWalk::declared(size_t u, bool keeps_graph) {
                      unit_share(plan_, spec(u).module));
 }
 
-/// Of the ranks that share the unit's tokens: an encoder's items are dealt to dp_module groups of
-/// them.
+/// The sizes for the ranks that share the unit's tokens: an encoder's items are dealt to dp_module
+/// groups of ranks.
 MicrobatchSizes MemoryWalk::module_sizes(size_t u) const {
   const std::string& module = spec(u).module;
   const MicrobatchSizes& sizes = microbatches_[microbatch_];
@@ -235,7 +235,6 @@ void MemoryWalk::let_go(size_t u) {
   if (--at(u).holders == 0) live_ -= at(u).output;
 }
 
-/// What another place made.
 void MemoryWalk::receive(size_t u) {
   at(u).output = declared(u, false).output_bytes;
   at(u).holders = readers_[u];

@@ -26,8 +26,8 @@ bool has_shared(const Plan& plan, const std::string& module) {
   });
 }
 
-/// Whether the language model, which is walked last, is one buffer: then its backward follows its
-/// forward with nothing else between them.
+/// Tells whether the language model, which is walked last, is one buffer: then its backward follows
+/// its forward with nothing else between them.
 bool turns_at_once(const Plan& plan, const std::string& module) {
   if (module != kDecoder || !plan.pipeline.is_one_place() || has_shared(plan, module)) return false;
   std::set<int> bundles;
@@ -53,7 +53,7 @@ std::string why_not_in_backward(const Plan& plan, const std::string& module) {
   return "";
 }
 
-/// Whether wherever the module stands, one gathering brings all that is needed there.
+/// Tells whether one all-gather brings all that is needed at each place of the module.
 bool is_gathered_at_once(const Plan& plan, const std::string& module) {
   std::vector<std::set<int>> bundles(plan.pipeline.places.size());
   std::set<int> places;
@@ -100,7 +100,7 @@ void note_one_copy(const Plan& plan, std::vector<std::string>& notes) {
         "between them: there is no other to broadcast to, and every rank reads its own part");
 }
 
-/// What is read where a run trains alone.
+/// Keys that only a training run reads.
 const std::vector<std::string> kOfTraining = {
     "run.peak_tflops",
     "run.cuda_graphs",
@@ -161,7 +161,7 @@ std::string not_trained(const Plan& plan, const std::string& module) {
   return trains ? "" : "where nothing of the module is trained: it has no gradients";
 }
 
-/// What no_shard would gather is refused.
+/// With no_shard, keys about gathering are refused elsewhere.
 std::string not_gathered(const Plan& plan, const std::string& module) {
   if (sharding_of(plan, module).gathered() ||
       plan.options.meshes[module].strategy == ShardingStrategy::NoShard)
@@ -235,7 +235,7 @@ void note_rules(const Plan& plan, const std::string& key, const std::vector<std:
   }
 }
 
-/// Whether the same parameters train, in the same updates of the run, by other rules.
+/// Tells whether the same parameters train, in the same updates of the run, by other rules.
 bool trains_alike(const Plan& plan, const ModelSpec& model, const std::vector<ParamRule>& rules) {
   const int64_t steps = plan.options.schedule.steps;
   for (size_t p = 0; p < rules.size(); ++p) {
@@ -265,7 +265,7 @@ void note_frozen(const Plan& plan, std::vector<std::string>& notes) {
   }
 }
 
-/// Of images and sound, in a model that takes none.
+/// Notes keys about images and audio in a model that takes none.
 void note_items(const Plan& plan, std::vector<std::string>& notes) {
   const DataOptions &data = plan.options.data, defaults;
   const ModelSpec& model = plan.model;

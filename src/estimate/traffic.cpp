@@ -18,8 +18,7 @@ struct AttentionShape {
   int64_t heads, kv_heads, dim;
 };
 
-/// What one unit's layers send in one microbatch: in forward, or in the backward that belongs to
-/// it.
+/// The bytes that one unit's operations send in one microbatch, in forward or in backward.
 class UnitTraffic {
  public:
   UnitTraffic(const Plan& plan, const UnitSpec& unit, const ModuleRows& rows, int world_rank,
@@ -190,7 +189,7 @@ class StepTraffic {
     }
   }
 
-  /// What several tp ranks or several stages hold is summed over its holders, once per step.
+  /// Gradients of parameters that several tp ranks or stages hold are summed once per step.
   void add_holder_sums(const std::vector<bool>& buffers_with_gradient) {
     for (const HeldRanges& held : held_ranges(plan_, rank_)) {
       const ModuleGrid& grid = plan_.mesh.grid(held.module);
@@ -215,7 +214,7 @@ class StepTraffic {
     }
   }
 
-  /// What lies in shards of Muon's matrices goes to those that make them, and back; pieces are
+  /// Shards of Muon's matrices go to the ranks that update these, and back; pieces are
   /// gathered there; and replicas of a shard give each other what they have of it.
   void add_muon(const std::vector<bool>& buffers_with_gradient) {
     const auto has_gradient = [&](int buffer) { return buffers_with_gradient[buffer]; };
@@ -334,7 +333,7 @@ class StepTraffic {
     return std::accumulate(rows.begin(), rows.end(), int64_t{0});
   }
 
-  /// That this rank holds between the layers of the unit's module.
+  /// The rows that this rank holds between the layers of the unit's module.
   int64_t rows_here(const Action& action) const {
     const std::string& module = plan_.model.units[action.unit].module;
     const TpRows& held = rows_[action.microbatch].of(module).held;

@@ -31,8 +31,8 @@ Traffic traffic_between_nodes(const Plan& plan, const RankOrder& order, const St
 
 namespace detail {
 
-/// Whether a rank works on the same tokens of every module as the last one before it of which that
-/// is not so: its tp ranks in all modules.
+/// Tells whether a rank works on the same tokens of every module as the last one before it of which
+/// that is not so: its tp ranks in all modules.
 bool is_repeated(const Plan& plan, int world_rank);
 
 }  // namespace detail

@@ -297,7 +297,7 @@ EncoderSizes encoder_sizes(const EncoderSpec& encoder, const std::vector<ItemSha
   return sizes;
 }
 
-/// Whether a window of the text hides nothing of the longest sample.
+/// Tells whether a window of the text hides nothing of the longest sample.
 bool sees_all(const AttentionSpec& spec, const std::vector<AttentionSizes>& batches) {
   return spec.window == 0 || std::ranges::all_of(batches, [&](const AttentionSizes& batch) {
            return spec.window >= batch.length;

@@ -42,7 +42,7 @@ MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<Sampl
 MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
                            const ItemList& items);
 
-/// Of the encoder's `items` the share with the most tokens, where they are dealt to so many.
+/// Returns the share with the most tokens of the encoder's `items`, dealt to `takers` ranks.
 ItemList largest_share(const ModelSpec& model, const ItemList& items, int encoder, int takers);
 
 /// How a unit is called.

@@ -20,14 +20,14 @@ namespace zea {
 /// tensor.
 using UnitInputs = std::vector<std::optional<at::Tensor>>;
 
-/// What the head computes instead of the loss.
+/// The output of the head.
 enum class HeadOutput {
   Loss,         ///< sum over targets, a double scalar
   LastLogits,   ///< (samples, vocabulary) after each sample's last token
   TargetLogits  ///< (targets, vocabulary), for tests against a reference
 };
 
-/// What a unit makes of a microbatch.
+/// The outputs of a unit in a microbatch.
 struct UnitOutput {
   /// (rows here, hidden) for the units that read it, or the head's logits; undefined: nothing.
   at::Tensor value;

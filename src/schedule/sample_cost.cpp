@@ -72,7 +72,7 @@ void add_pairs_behind(ItemCost& item, const ItemShape& usual, double pair) {
   if (usual.tiles == 1) item.pairs += pair * features * features / 2;
 }
 
-/// What each unit really costs over what is estimated.
+/// The ratio of each unit's known cost to its estimate.
 std::vector<double> scales(const ModelSpec& model, const MeshShape& mesh,
                            const std::vector<UnitCost>& known, int64_t row_tokens, int64_t rows) {
   std::vector<double> scales(model.units.size(), 1);

@@ -154,7 +154,7 @@ struct UnitPart {
   std::vector<bool> inputs_present = {};        ///< of each input; empty: all
 };
 
-/// What tp or cp ranks send each other.
+/// Messages between tp or cp ranks.
 enum class MessageKind {
   GatherRows,        ///< rows of `width` elements, where they are dealt to tp ranks
   SumRows,           ///< the same, summed: a reduce-scatter, or an all-reduce where they are not

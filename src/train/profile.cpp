@@ -124,7 +124,8 @@ Plan plan_of_one_rank(Options options, const std::string& config_json) {
 }
 
 /// Seconds of one call.
-UnitCost call(const LoneUnit& unit, const UnitInputs& inputs, const Microbatch& microbatch) {
+UnitCost cost_of_call(const LoneUnit& unit, const UnitInputs& inputs,
+                      const Microbatch& microbatch) {
   UnitCost cost;
   const at::AutoGradMode mode(true);
   Clock::time_point begin = Clock::now();
@@ -158,7 +159,7 @@ UnitCost least_cost(const LoneUnit& unit, const std::vector<at::Tensor>& values,
     UnitInputs inputs;
     for (const at::Tensor& value : values) inputs.emplace_back(value.clone().requires_grad_());
     const Clock::time_point begin = Clock::now();
-    const UnitCost cost = call(unit, inputs, microbatch);
+    const UnitCost cost = cost_of_call(unit, inputs, microbatch);
     if (call < 0) continue;  // the first one finds cold memory
     if (call == 0) least = cost;
     least.forward = std::min(least.forward, cost.forward);
