@@ -35,6 +35,7 @@
 #include "parallel/device_memory.hpp"
 #include "preflight/measure_nodes.hpp"
 #include "preflight/verdict.hpp"
+#include "train/evaluate.hpp"
 #include "train/run_directory.hpp"
 #include "train/trainer.hpp"
 #include "train/training_data.hpp"

@@ -150,10 +150,10 @@ class Declarations {
         memory = mean(x.bytes, op.count);
         return;
       case Kind::Resample: {
-        needs.elements = sizes_.features.here * hidden_;
+        needs.rows = sizes_.features.here;
+        needs.elements = needs.rows * hidden_;
         needs.is_view = !sizes_.resamples;
         if (needs.is_view) return;
-        needs.rows = sizes_.features.here;
         const int64_t made = needs.rows * model_.decoder.block.hidden * bytes_.param;
         memory = {.output = made, .forward_peak = 2 * made, .gradient_working = made};
         return;
