@@ -38,15 +38,15 @@ struct RunningName {
   std::string name;       ///< as the running model has it
 };
 
-/// What transformers' running model calls the parameter of an encoder that `root` stands before.
+/// Returns the name that transformers' running model gives a parameter of an encoder called `root`.
 std::string running_tower_name(const ModelSpec& model, const std::string& root,
                                const std::string& name) {
   const bool is_vit = model.param_index(root + "encoder.layer.0.intermediate.dense.weight") >= 0;
   return is_vit ? running_vit_name(name) : name;
 }
 
-/// Of models put together each has a directory of its own: the user has each of them, and no model
-/// that holds both.
+/// Each part of a composed model has a directory of its own: the user has the parts, but no model
+/// that holds them all.
 RunningName running_name_of(const ModelSpec& model, const ParamSpec& param) {
   const std::string tower = "vision_tower.";
   if (model.family != "composed") {

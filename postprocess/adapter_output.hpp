@@ -4,14 +4,14 @@
 
 #include <string>
 
-#include "io/weights_source.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 
 /// Writes the directory `target`: adapter_config.json and adapter_model.safetensors, in `dtype`, or
-/// where that is empty in the types of `source`. Of a model put together of several, a directory of
-/// that kind in it for each that has adapters: "vision/", "llm/". Throws WeightsError where there
-/// are no adapters, or such a model has some in a projector, which is no model of its own.
+/// if that is empty in the types of `source`. A composed model gets such a directory in it for each
+/// part that has adapters: "vision/", "llm/". Throws WeightsError where there are no adapters, or
+/// some in a projector, which is no model of its own.
 void write_peft_adapter(const WeightsSource& source, const std::string& target,
                         const std::string& dtype, bool replaces);
 

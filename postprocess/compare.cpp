@@ -8,12 +8,9 @@
 #include <mutex>
 
 #include "core/text.hpp"
-#include "io/open_source.hpp"
-#include "io/pieces.hpp"
-#include "io/tensor_request.hpp"
-#include "io/weights_file.hpp"
 #include "progress.hpp"
 #include "tool.hpp"
+#include "zea/copy.hpp"
 
 namespace zea {
 namespace {
@@ -78,7 +75,7 @@ TensorsByName tensors_by_name(const WeightsSource& source) {
 class Comparison {
  public:
   explicit Comparison(const CompareOptions& options)
-      : options_(options), a_(open_source(options.a)), b_(open_source(options.b)) {
+      : options_(options), a_(open_weights(options.a)), b_(open_weights(options.b)) {
     if (!options.with_optimizer) return;
     state_a_ = &state_of(*a_);
     state_b_ = &state_of(*b_);
@@ -156,7 +153,7 @@ class Comparison {
       fault(what + ": shape " + shape_text(held_a.shape) + ", " + shape_text(held_b.shape));
     if (held_a.shape != held_b.shape || (a != b && !(is_floating(a) && is_floating(b)))) return;
     pieces_.push_back(make_whole_piece({tensor.name, tensor.shape, a == b ? a : DType::Float64},
-                                       state, kStateFile, "", elements_of_each(tensor, held_a)));
+                                       state, "", "", elements_of_each(tensor, held_a)));
   }
 
   void compare_pieces() {

@@ -80,7 +80,7 @@ bool is_llava(const Json& encoders) {
          encoder["vision_config"].value(kPoolingLayer, true);
 }
 
-/// What of the files beside the model belongs to no encoder, whose name stands before its own.
+/// Returns the companions that belong to no encoder; an encoder's have its name before their own.
 Texts texts_of_decoder(const WeightsSource& model, const Json& encoders) {
   Texts texts;
   for (const std::string& name : model.companions()) {
@@ -96,7 +96,8 @@ ModelPart make_part(const WeightsSource& model, const std::string& directory, Js
   return {directory, std::make_unique<RenamedSource>(model, config, renamings, std::move(texts))};
 }
 
-/// Of those that a tokenizer.json lists beside its vocabulary; null: it is none of them.
+/// Returns a token that tokenizer.json lists besides its vocabulary; null: it lists none of that
+/// id.
 Json added_token(const std::string& tokenizer, int64_t id) {
   const nlohmann::json file = nlohmann::json::parse(tokenizer, nullptr, false);
   for (const nlohmann::json& token : file.value("added_tokens", nlohmann::json::array()))
@@ -123,7 +124,7 @@ Json image_processor_of(const Json& encoder, const PatchInput& patches) {
   return processor;
 }
 
-/// What belongs to an encoder, with the images that it was trained with.
+/// Returns the companions of an encoder, with the image size that it was trained with.
 Texts texts_of_encoder(const WeightsSource& composed, const Json& encoder,
                        const EncoderSpec& spec) {
   const std::string before = spec.name + ".";
@@ -202,8 +203,8 @@ std::vector<ModelPart> parts_of_composed(const WeightsSource& composed, const Js
   return parts;
 }
 
-/// Of a LLaVA with an encoder of sound, which transformers' lacks: that and its projector, and the
-/// rest, which is a LLaVA, or the decoder where nothing is seen.
+/// Splits a LLaVA with an audio encoder, which transformers' has not: the encoder, its projector,
+/// and the rest, which is a LLaVA, or the decoder where there is no image encoder.
 std::vector<ModelPart> parts_with_audio(const WeightsSource& model, const Json& config) {
   Json rest = config, projector;
   for (const char* key : {"audio_config", "audio_token_index", "audio_token_id"})

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "io/weights_source.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// zea-consolidate: the shards of a checkpoint (or a weights file) put together to one model for
-// others to load, or cut anew for another number of ranks. Memory is bounded by an option, not by
-// the model.
+// zea-consolidate: joins the shards of a checkpoint (or a weights file) to one model for others to
+// load, or reshards them for another number of ranks. Memory is bounded by an option, not by the
+// model.
 #include <cstdio>
 #include <set>
 
@@ -76,7 +76,7 @@ WrittenTensors written_tensors(const ConsolidateOptions& options, const WeightsS
   return {tensors, said + "\n"};
 }
 
-/// Which step, layout and element types are taken, and where they go.
+/// Describes the step, layout and element types that are copied, and the target.
 std::string describe_copy(const WeightsSource& source, const ConsolidateOptions& options) {
   std::string text = "took " + source.describe() + ": ";
   if (const auto* state = dynamic_cast<const StateSource*>(&source))
@@ -180,7 +180,7 @@ void write(const ConsolidateOptions& options, std::unique_ptr<WeightsSource> fou
   const auto source = keeps_state(options) ? std::move(found) : merge_adapters(std::move(found));
   // Tokenizer and other texts come from the source, or from where the user says.
   std::optional<WithCompanions> with;
-  if (!options.companions.empty()) with.emplace(*source, open_source(options.companions));
+  if (!options.companions.empty()) with.emplace(*source, open_weights(options.companions));
   const WeightsSource& model = with ? *with : *source;
   std::vector<ModelPart> parts;
   if (writes_model_directory(options)) parts = parts_of(model);
@@ -196,7 +196,7 @@ void write(const ConsolidateOptions& options, std::unique_ptr<WeightsSource> fou
 void run(const ConsolidateOptions& options) {
   check_options(options);
   read_newest(options.source, DamagedNewest::PassOver, [&](const std::string& path) {
-    auto source = open_source(path);
+    auto source = open_weights(path);
     const auto* state = dynamic_cast<const StateSource*>(source.get());
     const std::string note = state ? state->note() : "", text = describe_copy(*source, options);
     write(options, std::move(source));

@@ -8,8 +8,6 @@
 #include <csetjmp>
 #include <cstdio>
 
-#include "core/error.hpp"
-#include "data/image.hpp"
 #include "inspect.hpp"
 
 namespace zea {
@@ -18,7 +16,6 @@ namespace {
 constexpr int64_t kCell = 160, kGap = 8, kColumns = 8, kMostCells = 40;
 constexpr int64_t kDot = 2;  ///< pixels of a dot of a digit, which has 3 x 5
 constexpr int64_t kDigitHeight = 5 * kDot, kDigitWidth = 4 * kDot;
-constexpr int64_t kMaxPixels = 100000000;
 constexpr uint8_t kPaper = 255, kInk = 40, kEmpty = 225;
 /// Rows of three dots each, from the top.
 constexpr std::array<uint16_t, 10> kDigits{
@@ -34,8 +31,8 @@ class Sheet {
     image_.pixels.assign(static_cast<size_t>(3 * image_.height * image_.width), kPaper);
   }
 
-  /// Of a sample without a picture, or with one that does not decode, a grey square.
-  void draw(int64_t cell, int64_t id, const Image& picture) {
+  /// Draws a picture, or a grey square for a sample without one, or with one that does not decode.
+  void draw(int64_t cell, int64_t id, const Picture& picture) {
     const int64_t top = kGap + cell / kColumns * kCellHeight;
     const int64_t left = kGap + cell % kColumns * (kCell + kGap);
     draw_picture(top, left, picture);
@@ -46,7 +43,7 @@ class Sheet {
     }
   }
 
-  const Image& image() const { return image_; }
+  const Picture& image() const { return image_; }
 
  private:
   static constexpr int64_t kCellHeight = kCell + kDigitHeight + 2 * kGap;
@@ -55,7 +52,7 @@ class Sheet {
     return &image_.pixels[static_cast<size_t>(3 * (y * image_.width + x))];
   }
 
-  void draw_picture(int64_t top, int64_t left, const Image& picture) {
+  void draw_picture(int64_t top, int64_t left, const Picture& picture) {
     const int64_t longer = std::max({picture.height, picture.width, int64_t{1}});
     const int64_t height = std::max<int64_t>(1, picture.height * kCell / longer);
     const int64_t width = std::max<int64_t>(1, picture.width * kCell / longer);
@@ -74,7 +71,7 @@ class Sheet {
     int64_t end(int64_t side) const { return std::max(begin(side) + 1, (of + 1) * side / all); }
   };
 
-  static uint8_t mean_of(const Image& picture, Place y, Place x, int64_t colour) {
+  static uint8_t mean_of(const Picture& picture, Place y, Place x, int64_t colour) {
     int64_t sum = 0, count = 0;
     for (int64_t row = y.begin(picture.height); row < y.end(picture.height); ++row)
       for (int64_t column = x.begin(picture.width); column < x.end(picture.width); ++column) {
@@ -92,11 +89,11 @@ class Sheet {
   }
 
   int64_t columns_, rows_;
-  Image image_;
+  Picture image_;
 };
 
 /// libpng's error text stays in `message`.
-bool write_rows(std::FILE* file, const Image& image, std::string& message) {
+bool write_rows(std::FILE* file, const Picture& image, std::string& message) {
   const auto on_error = [](png_structp png, png_const_charp text) {
     *static_cast<std::string*>(png_get_error_ptr(png)) = text;
     png_longjmp(png, 1);
@@ -119,7 +116,7 @@ bool write_rows(std::FILE* file, const Image& image, std::string& message) {
   return true;
 }
 
-void write_png(const std::string& path, const Image& image) {
+void write_png(const std::string& path, const Picture& image) {
   std::FILE* file = std::fopen(path.c_str(), "wb");
   if (!file) throw StorageError(path + ": cannot be written");
   std::string message;
@@ -129,13 +126,13 @@ void write_png(const std::string& path, const Image& image) {
 }
 
 /// The first picture, or the first of a video; empty where there is none that decodes.
-Image first_picture(const Sample& sample) {
-  for (const Item& item : sample.items) {
-    if (item.modality != Modality::Image) continue;
+Picture first_picture(const DatasetSample& sample, int64_t id) {
+  for (const DatasetItem& item : sample.items) {
+    if (item.type == DatasetItem::Type::Sound) continue;
     try {
-      return decode_image(item.frames > 0 ? frame_of(item, 0) : item, kMaxPixels);
+      return decode_picture(item);
     } catch (const DataError& fault) {
-      print_line("sample %lld: its picture does not decode: %s", static_cast<long long>(sample.id),
+      print_line("sample %lld: its picture does not decode: %s", static_cast<long long>(id),
                  fault.what());
       return {};
     }
@@ -145,13 +142,13 @@ Image first_picture(const Sample& sample) {
 
 }  // namespace
 
-void draw_sheet(const Dataset& dataset, const std::string& path) {
-  const auto samples = static_cast<int64_t>(dataset.index().size());
+void draw_sheet(const DatasetReader& dataset, const std::string& path) {
+  const int64_t samples = dataset.samples();
   const int64_t cells = std::min(samples, kMostCells);
   Sheet sheet(cells);
   for (int64_t cell = 0; cell < cells; ++cell) {
     const int64_t id = cells == 1 ? 0 : cell * (samples - 1) / (cells - 1);
-    sheet.draw(cell, id, first_picture(dataset.read(id)));
+    sheet.draw(cell, id, first_picture(dataset.read(id), id));
   }
   write_png(path, sheet.image());
   print_line("%s: %s of %s samples", path.c_str(), grouped(cells).c_str(),

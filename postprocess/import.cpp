@@ -6,10 +6,10 @@
 #include "files/durable_file.hpp"
 #include "io/model_files.hpp"
 #include "io/model_source.hpp"
-#include "io/pieces.hpp"
 #include "io/safetensors.hpp"
 #include "io/weights_file.hpp"
 #include "tool.hpp"
+#include "zea/copy.hpp"
 
 namespace zea {
 namespace {

@@ -5,27 +5,11 @@
 #include <cstdio>
 
 #include "core/text.hpp"
-#include "h5/h5.hpp"
-#include "io/open_source.hpp"
 #include "newest_checkpoint.hpp"
 #include "tool.hpp"
 
 namespace zea {
 namespace {
-
-/// The kind of an HDF5 file, as it says itself.
-std::string format_of(const std::string& path) {
-  return H5File::open(path).text_attribute("format").value_or("");
-}
-
-/// Of a folder: whether it has the index of one, or else a file in it is a data set.
-bool holds_dataset(const std::string& folder) {
-  const std::string index = folder + "/index.h5";
-  if (std::filesystem::exists(index)) return format_of(index) == "zea.dataset.index";
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.path().extension() == ".h5") return format_of(entry.path().string()) == "zea.dataset";
-  return false;
-}
 
 void refuse_dataset_options(const InspectOptions& options) {
   if (options.sample || !options.picture.empty())
@@ -42,10 +26,7 @@ void inspect(const InspectOptions& options) {
   if (!std::filesystem::exists(options.path)) throw WeightsError(options.path + ": does not exist");
   const bool is_folder = std::filesystem::is_directory(options.path);
   const std::string checkpoint = is_folder ? find_checkpoint(options.path) : "";
-  const bool is_dataset = is_folder ? checkpoint.empty() && holds_dataset(options.path)
-                                    : !options.path.ends_with(".safetensors") &&
-                                          format_of(options.path) == "zea.dataset";
-  if (is_dataset) {
+  if (checkpoint.empty() && is_dataset(options.path)) {
     refuse_options_of_weights(options);
     return inspect_dataset(options);
   }

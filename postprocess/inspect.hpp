@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What zea-inspect shows of each kind of file, on stdout.
+// Prints each kind of file for zea-inspect, on stdout.
 #pragma once
 
 #include <optional>
 #include <string>
 
-#include "data/dataset.hpp"
-#include "io/state_source.hpp"
+#include "zea/checkpoint.hpp"
+#include "zea/dataset.hpp"
 
 namespace zea {
 
@@ -24,9 +24,9 @@ void inspect_weights(const InspectOptions& options);
 /// A checkpoint or a run directory's newest one.
 void inspect_checkpoint(const std::string& directory, const InspectOptions& options);
 void inspect_dataset(const InspectOptions& options);
-void inspect_sample(const Dataset& dataset, int64_t id);
+void inspect_sample(const DatasetReader& dataset, int64_t id);
 /// Throws StorageError.
-void draw_sheet(const Dataset& dataset, const std::string& path);
+void draw_sheet(const DatasetReader& dataset, const std::string& path);
 
 /// Where the run stood that wrote it.
 void print_position(const StateSource& source);

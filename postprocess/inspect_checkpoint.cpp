@@ -4,8 +4,6 @@
 
 #include "core/text.hpp"
 #include "inspect.hpp"
-#include "io/checkpoint.hpp"
-#include "io/shard_file.hpp"
 
 namespace zea {
 namespace {
@@ -37,10 +35,12 @@ void print_deck(const StateSource& source) {
 
 void inspect_checkpoint(const std::string& directory, const InspectOptions& options) {
   if (options.norms)
-    throw WeightsError(directory + ": --norms tells of weights; ask for " + kViewFile +
-                       " in it, or for a file of zea-consolidate's");
-  const CheckpointSource source(directory);
-  const Manifest& manifest = source.manifest();
+    throw WeightsError(
+        directory +
+        ": --norms is for weights; give model.h5 in it, or a file that zea-consolidate wrote");
+  const std::unique_ptr<StateSource> opened = open_state(directory);
+  const StateSource& source = *opened;
+  const Manifest manifest = read_manifest(directory);
   print_line("checkpoint %s", directory.c_str());
   if (!source.note().empty()) print_line("note: %s", source.note().c_str());
   print_position(source);
@@ -51,7 +51,7 @@ void inspect_checkpoint(const std::string& directory, const InspectOptions& opti
   for (const Piece& piece : manifest.pieces)
     for (Total* total : {&by_file[piece.file], &by_state[piece.state]}) {
       ++total->pieces;
-      total->bytes += ShardWriter::piece_bytes(piece.extent, piece.dtype);
+      total->bytes += piece.extent.elements() * static_cast<int64_t>(element_bytes(piece.dtype));
     }
   int64_t elements = 0;
   for (const ManifestTensor& tensor : manifest.tensors) elements += num_elements(tensor.shape);

@@ -3,7 +3,6 @@
 #include <bit>
 #include <map>
 
-#include "data/dataset.hpp"
 #include "inspect.hpp"
 
 namespace zea {
@@ -12,11 +11,12 @@ namespace {
 constexpr int kBarWidth = 40;
 
 /// Counts by power of two: lengths of samples spread over orders of magnitude.
-void print_lengths(const std::vector<SampleIndex>& index) {
+void print_lengths(const DatasetReader& dataset) {
   std::map<int, int64_t> counts;
   int64_t most = 1;
-  for (const SampleIndex& sample : index)
-    most = std::max(most, ++counts[std::bit_width(static_cast<uint64_t>(sample.tokens))]);
+  for (int64_t id = 0; id < dataset.samples(); ++id)
+    most =
+        std::max(most, ++counts[std::bit_width(static_cast<uint64_t>(dataset.counts(id).tokens))]);
   print_line("tokens per sample:");
   for (const auto& [width, count] : counts) {
     const int64_t first = width == 0 ? 0 : int64_t{1} << (width - 1);
@@ -30,27 +30,27 @@ void print_lengths(const std::vector<SampleIndex>& index) {
 }  // namespace
 
 void inspect_dataset(const InspectOptions& options) {
-  const auto dataset = open_dataset(options.path);  // of images, then of sound
-  if (options.sample) inspect_sample(*dataset, *options.sample);
-  if (!options.picture.empty()) draw_sheet(*dataset, options.picture);
+  const DatasetReader dataset(options.path);
+  if (options.sample) inspect_sample(dataset, *options.sample);
+  if (!options.picture.empty()) draw_sheet(dataset, options.picture);
   if (options.sample || !options.picture.empty()) return;
-  int64_t tokens = 0, targets = 0;
-  ItemList items;
-  for (const SampleIndex& sample : dataset->index()) {
-    tokens += sample.tokens;
-    targets += sample.targets;
-    items += sample.items;
+  SampleCounts all;
+  for (int64_t id = 0; id < dataset.samples(); ++id) {
+    const SampleCounts sample = dataset.counts(id);
+    all.tokens += sample.tokens;
+    all.targets += sample.targets;
+    all.images += sample.images;
+    all.clips += sample.clips;
   }
-  print_line("data set %s", dataset->describe().c_str());
+  print_line("data set %s", dataset.path().c_str());
   print_line("%s samples, %s tokens, %s target tokens, %s images, %s clips of sound",
-             grouped(static_cast<int64_t>(dataset->index().size())).c_str(),
-             grouped(tokens).c_str(), grouped(targets).c_str(), grouped(items.of(0)).c_str(),
-             grouped(items.of(1)).c_str());
+             grouped(dataset.samples()).c_str(), grouped(all.tokens).c_str(),
+             grouped(all.targets).c_str(), grouped(all.images).c_str(), grouped(all.clips).c_str());
   print_line("image token %d, audio token %d, largest token %d, %zu classes, %zu token texts",
-             dataset->kinds()[0].token, dataset->kinds()[1].token, dataset->max_token(),
-             dataset->texts().classes.size(), dataset->texts().token_bytes.size());
-  print_lengths(dataset->index());
-  inspect_sample(*dataset, 0);
+             dataset.placeholders().image, dataset.placeholders().audio, dataset.max_token(),
+             dataset.texts().classes.size(), dataset.texts().token_bytes.size());
+  print_lengths(dataset);
+  inspect_sample(dataset, 0);
 }
 
 }  // namespace zea

@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "core/text.hpp"
-#include "data/dataset.hpp"
 #include "inspect.hpp"
 
 namespace zea {
@@ -28,7 +28,7 @@ std::string text_of(int32_t token, const std::vector<std::string>& pieces) {
 }
 
 /// A special token as its tokenizer calls it; where the data set does not hold that, its id.
-std::string special_text(int32_t token, const Dataset& dataset) {
+std::string special_text(int32_t token, const DatasetReader& dataset) {
   const std::string text = text_of(token, dataset.texts().special_texts);
   return text.empty() ? "<" + std::to_string(token) + ">" : text;
 }
@@ -40,14 +40,13 @@ std::string run_text(const std::string& text, size_t count) {
          std::to_string(count) + ">";
 }
 
-bool is_placeholder(int32_t token, const std::vector<ItemKind>& kinds) {
-  return token >= 0 && std::ranges::any_of(kinds, [&](const ItemKind& kind) {
-           return kind.token == token || kind.video_token == token;
-         });
+bool is_placeholder(int32_t token, const Placeholders& all) {
+  return token >= 0 && (token == all.image || token == all.audio || token == all.video);
 }
 
 /// Runs of a placeholder are one word, of what is learnt between marks; lines stay lines.
-std::string marked_text(const Sample& sample, const Dataset& dataset, const Marks& marks) {
+std::string marked_text(const DatasetSample& sample, const DatasetReader& dataset,
+                        const Marks& marks) {
   std::string text, run;
   bool is_learnt = false;
   const auto end_run = [&] {
@@ -58,7 +57,7 @@ std::string marked_text(const Sample& sample, const Dataset& dataset, const Mark
     const int32_t token = sample.tokens[i];
     const bool learns = i > 0 && sample.loss_mask[i] == 1;
     size_t end = i + 1;
-    while (is_placeholder(token, dataset.kinds()) && end < sample.tokens.size() &&
+    while (is_placeholder(token, dataset.placeholders()) && end < sample.tokens.size() &&
            sample.tokens[end] == token)
       ++end;
     if (learns != is_learnt) {
@@ -67,7 +66,7 @@ std::string marked_text(const Sample& sample, const Dataset& dataset, const Mark
       is_learnt = learns;
     }
     const std::string bytes = text_of(token, dataset.texts().token_bytes);
-    if (is_placeholder(token, dataset.kinds()))
+    if (is_placeholder(token, dataset.placeholders()))
       run += run_text(special_text(token, dataset), end - i);
     else
       run += bytes.empty() ? special_text(token, dataset) : bytes;
@@ -77,26 +76,36 @@ std::string marked_text(const Sample& sample, const Dataset& dataset, const Mark
   return text + (is_learnt ? marks.end : "");
 }
 
-std::string words_of(const Item& item) {
+std::string words_of(const DatasetItem& item) {
   const std::string bytes = grouped(static_cast<int64_t>(item.bytes.size())) + " bytes";
-  if (item.modality == Modality::Audio)
+  if (item.type == DatasetItem::Type::Sound)
     return item.rate == 0 ? "clip of unknown length, " + bytes
                           : "clip of " + grouped(item.samples) + " samples at " +
                                 std::to_string(item.rate) + " Hz, " + bytes;
   const std::string size = item.height == 0
                                ? "unknown size"
                                : std::to_string(item.height) + " x " + std::to_string(item.width);
-  if (item.frames > 0)
-    return "video of " + std::to_string(item.frames) + " frames of " + size + ", " + bytes;
+  if (item.type == DatasetItem::Type::Video)
+    return "video of " + std::to_string(item.frame_ends.size()) + " frames of " + size + ", " +
+           bytes;
   return "image of " + size + (item.raw ? " raw, " : ", ") + bytes;
+}
+
+/// " (a.jpg)", the file of item `number`; empty where it is not known.
+std::string item_file(const DatasetSample& sample, size_t number) {
+  std::istringstream lines(sample.source);
+  std::string line;
+  for (size_t skipped = 0; skipped <= number + 1; ++skipped)
+    if (!std::getline(lines, line)) return "";
+  return line.empty() ? "" : " (" + line + ")";
 }
 
 }  // namespace
 
-void inspect_sample(const Dataset& dataset, int64_t id) {
-  const Sample sample = dataset.read(id);
+void inspect_sample(const DatasetReader& dataset, int64_t id) {
+  const DatasetSample sample = dataset.read(id);
   const auto learnt = std::count(sample.loss_mask.begin() + 1, sample.loss_mask.end(), uint8_t{1});
-  print_line("%s: %s tokens, %s of them trained on", sample_words(sample).c_str(),
+  print_line("%s: %s tokens, %s of them trained on", dataset.words(id).c_str(),
              grouped(static_cast<int64_t>(sample.tokens.size())).c_str(), grouped(learnt).c_str());
   for (size_t i = 0; i < sample.items.size(); ++i)
     print_line("  %s%s", words_of(sample.items[i]).c_str(), item_file(sample, i).c_str());

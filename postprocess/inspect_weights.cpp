@@ -5,12 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/error.hpp"
 #include "core/text.hpp"
 #include "inspect.hpp"
-#include "io/open_source.hpp"
-#include "io/pieces.hpp"
-#include "io/tensor_request.hpp"
+#include "zea/copy.hpp"
 
 namespace zea {
 namespace {
@@ -52,7 +49,7 @@ std::string norm_text(const WeightsSource& source, const TensorInfo& tensor,
                    summary.smallest, summary.largest);
 }
 
-/// Of a weights file that a run can go on from.
+/// Prints the run's state in a weights file that a run can go on from.
 void inspect_state(const StateSource& state, const InspectOptions& options) {
   print_position(state);
   int64_t trained = 0;
@@ -68,7 +65,7 @@ void inspect_state(const StateSource& state, const InspectOptions& options) {
 }  // namespace
 
 void inspect_weights(const InspectOptions& options) {
-  const auto source = open_source(options.path);
+  const auto source = open_weights(options.path);
   const auto* state = dynamic_cast<const StateSource*>(source.get());
   if ((options.check || options.deck) && !state)
     throw WeightsError(options.path + ": weights alone have no hashes to check, and no deck");

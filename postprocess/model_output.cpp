@@ -7,9 +7,8 @@
 
 #include "core/error.hpp"
 #include "files/durable_file.hpp"
-#include "io/pieces.hpp"
-#include "spec/generation_config.hpp"
 #include "spec/model_spec.hpp"
+#include "zea/copy.hpp"
 
 namespace zea {
 namespace {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "io/safetensors.hpp"
-#include "io/state_source.hpp"
 #include "io/weights_file.hpp"
 #include "staged_directory.hpp"
+#include "zea/checkpoint.hpp"
 
 namespace zea {
 

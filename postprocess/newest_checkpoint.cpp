@@ -20,7 +20,7 @@ void note(const std::string& text) {
   std::fprintf(stderr, "note: %s\n", printable(text).c_str());
 }
 
-/// Which checkpoint of a run to read next, after what reading the ones before it ended with.
+/// Chooses the checkpoint of a run to read next, after the faults of the ones read before.
 class Newest {
  public:
   explicit Newest(std::string run) : run_(std::move(run)) {}

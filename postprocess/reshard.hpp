@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "io/pieces.hpp"
+#include "zea/copy.hpp"
 
 namespace zea {
 

@@ -63,8 +63,8 @@ std::string why_kept(const std::string& directory, bool replaces) {
                                 "; move that elsewhere, or choose another directory";
 }
 
-/// What an output gets as its name, behind links. One that is there is an empty directory, and one
-/// that can be replaced in the end: that is tried now.
+/// Returns the output's name, with links resolved. A directory that is there must be empty or
+/// replaceable, which is tried now.
 std::string replaced_directory(const std::string& target, bool replaces) {
   const std::string path = without_trailing_slash(target);
   if (!fs::exists(path)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tools share: one line on stderr and a documented exit code for every error, and their
+// Parts that the tools share: one line on stderr and a documented exit code for every error, and
 // common options.
 #pragma once
 
@@ -21,7 +21,7 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "deck/manual.hpp"
-#include "io/pieces.hpp"
+#include "zea/copy.hpp"
 
 namespace zea {
 

@@ -6,20 +6,20 @@
 #include <filesystem>
 #include <utility>
 
-#include "app/build_text.hpp"
 #include "core/text.hpp"
 #include "deck/deck.hpp"
 #include "estimate/describe.hpp"
 #include "estimate/fitting_plan.hpp"
 #include "files/durable_file.hpp"
 #include "kernels/flat_kernels.hpp"
+#include "library/plan_text.hpp"
 #include "train/profile.hpp"
 #include "train/training_data.hpp"
 
 namespace zea {
 namespace {
 
-/// --profile: a file of measured costs.
+/// --profile: writes a file of measured costs.
 std::string profile(const CommandLine& line) {
   const KernelRuntime kernels;
   const Start start = read_start(line, 1);
@@ -28,18 +28,18 @@ std::string profile(const CommandLine& line) {
   return measured.table + "written to " + line.profile + ", for mesh.profile\n";
 }
 
-/// The data of a plan, as far as it is there.
+/// The data of a plan, where it exists.
 struct PlannedData {
   std::unique_ptr<Dataset> train, eval;
-  std::string notes;  ///< on what is not there yet
+  std::string notes;  ///< on missing data
 };
 
 bool is_missing(const std::string& path) {
-  std::error_code fault;  // whatever else is wrong is told by opening it
+  std::error_code fault;  // opening it reports any other fault
   return std::filesystem::status(path, fault).type() == std::filesystem::file_type::not_found;
 }
 
-/// Opens and checks what a run would, and refuses what it would refuse.
+/// Opens and checks the data of a run, and refuses data that the run would refuse.
 PlannedData open_planned(const Start& start, const Plan& plan) {
   const Options& options = plan.options;
   const auto missing = [](const std::string& key, const std::string& path) {
@@ -67,7 +67,7 @@ PlannedData open_planned(const Start& start, const Plan& plan) {
   return data;
 }
 
-/// A run would refuse them in its first steps.
+/// Reads all samples: a run would refuse bad ones in its first steps.
 void read_all(const StepSamples& samples) {
   for (int64_t number = 0; number < std::ssize(samples.index); ++number) samples.tokens(number);
 }
@@ -79,14 +79,11 @@ std::string plan_text(const CommandLine& line, int ranks) {
   const PlannedData data = open_planned(start, plan);
   const StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
   read_all(samples);
-  const RankOrder order =
-      order_ranks(plan.mesh, even_nodes(ranks, line.ranks_per_node), plan.options.mesh.order);
-  return describe(plan) + start.note + "\n" + describe_ranks(plan, order, samples) + data.notes +
-         describe_steps(plan, samples, facts_of(plan, samples)) + list_passes(plan) +
-         "\n# the deck with every key\n\n" + echo_deck(start.options);
+  return plan_text(start, plan, samples, facts_of(plan, samples), line.ranks_per_node, data.notes);
 }
 
-/// The settings that decide which samples are drawn: layouts are compared by the same ones.
+/// Returns the settings that decide which samples are drawn: layouts are compared by the same
+/// samples.
 std::vector<std::pair<std::string, std::string>> drawn_by(const Options& options) {
   std::string sets;
   for (const DataSource& set : options.data.train.sets)
@@ -110,7 +107,7 @@ void check_same_samples(const Options& first, const Options& other) {
                       " in the first layout; layouts are compared by the same samples, so keep it");
 }
 
-/// Encoders' names and tokens of an item: made-up samples have these.
+/// Returns encoders' names and tokens per item, as made-up samples have them.
 std::string items_of(const ModelSpec& model) {
   std::string text;
   for (const EncoderSpec& encoder : model.encoders)
@@ -118,7 +115,7 @@ std::string items_of(const ModelSpec& model) {
   return text;
 }
 
-/// --compare: the layout of the command line and the others.
+/// --compare: compares the layout of the command line with others.
 class Comparison {
  public:
   Comparison(const CommandLine& line, int ranks) : line_(line), ranks_(ranks) {}
@@ -193,6 +190,16 @@ StepSamples first_samples(const Start& start, const Plan& plan, const Dataset* t
   if (dataset == nullptr) return made_up_samples(plan);
   const int64_t first = trains && start.checkpoint ? start.checkpoint->position().step : 0;
   return draw_samples(plan, *dataset, trains ? "data.train" : "data.eval", first);
+}
+
+bool answers_without_ranks(int argc, const char* const* argv) {
+  try {
+    const CommandLine line = parse_command_line(argc, argv);
+    return line.show_help || line.show_version || line.show_build || line.show_manual ||
+           line.plan_only || !line.profile.empty();
+  } catch (const DeckError&) {
+    return false;  // the root rank reports it
+  }
 }
 
 ExitCode answer(const CommandLine& line) {

@@ -1,25 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers on one process, without MPI: help, build, measured costs, plans.
+// Answers of one process, without MPI: help, build, measured costs, plans.
 #pragma once
 
-#include "app/start.hpp"
+#include <string>
+#include <vector>
 #include "core/error.hpp"
 #include "estimate/step_samples.hpp"
+#include "library/start.hpp"
 #include "train/training_data.hpp"
 
 namespace zea {
 
-/// -h, -c, --version, --profile and -n: text on the terminal.
+/// Returns whether the command line only asks for text (-h, -n, -c, --version): that needs no
+/// ranks.
+bool answers_without_ranks(int argc, const char* const* argv);
+
+/// Prints the answer to -h, -c, --version, --profile or -n.
 ExitCode answer(const CommandLine& line);
 
-/// Notes on opened data sets, null ones passed over: tokens that differ from the
-/// model's, data that differs from that of the resumed run. Throws DataError where a run must not
-/// go on. Collective over the ranks of `opening`; rank 0 gets the notes.
+/// "0.1.0".
+std::string version();
+std::string version_text();
+/// Returns how this program was built and on what it runs, a line per library: for zea -c and for
+/// reports of faults.
+std::string build_text();
+
+/// Returns, on rank 0, notes on opened data sets (null: none): tokens that differ from the model's,
+/// data that differs from that of the resumed run. Throws DataError where a run must not go on.
+/// Collective over the ranks of `opening`.
 std::vector<std::string> notes_on_data(const Start& start, const Dataset* train,
                                        const Dataset* eval, const SharedOpening& opening = {});
 
-/// The samples by which a run that starts so is planned: of the data set that it reads in its mode,
-/// made-up ones where that is null.
+/// Returns the samples that a run with this start is planned by: those of the data set that its
+/// mode reads, or made-up ones where that is null.
 StepSamples first_samples(const Start& start, const Plan& plan, const Dataset* train,
                           const Dataset* eval);
 

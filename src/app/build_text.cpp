@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "app/build_text.hpp"
+#include "app/answer.hpp"
 
 #include <ATen/Version.h>
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "batch/make_microbatch.hpp"
-#include "layout/token_positions.hpp"
+#include "layout/visibility.hpp"
 
 namespace zea {
 

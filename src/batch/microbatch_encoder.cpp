@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "batch/microbatch_parts.hpp"
-#include "layout/deal.hpp"
 #include "layout/item_row.hpp"
 #include "model/index_tensor.hpp"
 
@@ -126,7 +125,7 @@ std::vector<TokenRuns> made_features(const std::vector<ItemRow>& rows, const std
     made.emplace_back();
     if (!replica.has_features(rank, encoder)) continue;
     const Coordinate coordinate = replica.coordinate(rank, encoder);
-    const ItemRow& row = rows[coordinate.dp_module];
+    const ItemRow& row = rows[coordinate.encoder_dp];
     made.back() = row.features(row.layout().held(coordinate.cp, coordinate.tp));
   }
   return made;
@@ -200,7 +199,7 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   const EncoderSpec& spec = model.encoders[e];
   const std::string& name = spec.name;
   const std::vector<ItemShape> all = loaded.items.shapes(encoder, spec);
-  const std::vector<Ids> dealt = deal_items(all, model, encoder, replica.grid(name).dp_module);
+  const std::vector<Ids> dealt = deal_items(all, model, encoder, replica.grid(name).encoder_dp);
   std::vector<ItemRow> rows;
   for (const Ids& items : dealt) rows.emplace_back(all, items, name, replica);
   if (replica.ranks() > 1) {
@@ -211,12 +210,12 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   }
   if (!replica.has(replica.rank, name)) return;
   const Coordinate coordinate = replica.coordinate(replica.rank, name);
-  const Ids& items = dealt[coordinate.dp_module];
+  const Ids& items = dealt[coordinate.encoder_dp];
   part.items_here = static_cast<int64_t>(items.size());
   if (items.empty()) return;
   const auto& dtypes = options.encoder_dtypes;
   const at::ScalarType dtype = e < dtypes.size() ? dtypes[e] : options.dtype;
-  const ItemRow& row = rows[coordinate.dp_module];
+  const ItemRow& row = rows[coordinate.encoder_dp];
   const TokenRuns here = row.layout().held(coordinate.cp, coordinate.tp);
   const Ids held = row.items_of(here);
   const OwnItems own{row, here, held, dtype};

@@ -9,7 +9,7 @@
 
 #include "batch/make_microbatch.hpp"
 #include "layout/item_row.hpp"
-#include "layout/token_positions.hpp"
+#include "layout/visibility.hpp"
 
 namespace zea::detail {
 

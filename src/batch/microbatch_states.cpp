@@ -5,7 +5,7 @@
 #include "batch/make_microbatch.hpp"
 #include "batch/microbatch_parts.hpp"
 #include "core/error.hpp"
-#include "layout/deal.hpp"
+#include "layout/item_row.hpp"
 #include "model/index_tensor.hpp"
 
 namespace zea {
@@ -53,12 +53,13 @@ RowTransfer gather_rows(const ItemList& items, const ModelSpec& model, int encod
                         at::Device device) {
   const EncoderSpec& spec = model.encoders[static_cast<size_t>(encoder)];
   const std::vector<ItemShape> all = items.shapes(encoder, spec);
-  const std::vector<Ids> dealt = deal_items(all, model, encoder, replica.grid(spec.name).dp_module);
+  const std::vector<Ids> dealt =
+      deal_items(all, model, encoder, replica.grid(spec.name).encoder_dp);
   const Ids firsts = first_rows(all);
   std::vector<TokenRuns> held, needed(ranks.in_replica.size());
   for (const int rank : ranks.in_replica) {
     const Coordinate coordinate = replica.coordinate(rank, spec.name);
-    const Ids& own = dealt[static_cast<size_t>(coordinate.dp_module)];
+    const Ids& own = dealt[static_cast<size_t>(coordinate.encoder_dp)];
     const ItemRow row(all, own, spec.name, replica);
     held.push_back(numbered(row.layout().held(coordinate.cp, coordinate.tp),
                             [&](int64_t token) { return row_of(firsts, own, row, token); }));

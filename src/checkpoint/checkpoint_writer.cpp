@@ -13,12 +13,12 @@
 #include <utility>
 
 #include "checkpoint/held_boxes.hpp"
-#include "checkpoint/retention.hpp"
 #include "comm/agree.hpp"
 #include "core/error.hpp"
 #include "core/system.hpp"
 #include "files/durable_file.hpp"
 #include "io/checkpoint.hpp"
+#include "io/retention.hpp"
 
 namespace zea {
 namespace {
@@ -148,7 +148,8 @@ CheckpointWriter::CheckpointWriter(Engine& engine, Collectives& control)
 
 CheckpointWriter::~CheckpointWriter() = default;
 
-/// On the root. A save may need the room and the names of what is being removed.
+/// Runs on the root. A save may need the room and the names of checkpoints that are being
+/// removed.
 void CheckpointWriter::wait_for_removal() {
   if (!removal_.valid()) return;
   const ActionRecord::Action action(record(), "remove old checkpoints");
@@ -280,12 +281,12 @@ void CheckpointWriter::snapshot_before_update() {
   save_->stall_seconds += clock.seconds();
 }
 
-/// In the background: a disk may take long for the few small files that complete a checkpoint.
+/// Commits in the background: a disk may take long for the few small files that complete a
+/// checkpoint.
 void CheckpointWriter::begin_commit() {
   Save& save = *save_;
   {
     const ActionRecord::Action action(record(), "write the checkpoint's file");
-    save.shard->help([&] { record().moved(); });
     detail::wait_while_slow(
         record(), [&] { return !save.is_writing_file(); },
         [&] { return save.shard->written_bytes(); });

@@ -18,8 +18,8 @@
 #include "comm/collectives.hpp"
 #include "core/action_record.hpp"
 #include "io/manifest.hpp"
-#include "io/state_source.hpp"
 #include "parallel/engine.hpp"
+#include "zea/checkpoint.hpp"
 
 namespace zea {
 

@@ -7,13 +7,13 @@
 
 #include "checkpoint/held_boxes.hpp"
 #include "core/error.hpp"
-#include "io/pieces.hpp"
 #include "io/shard_file.hpp"
+#include "zea/copy.hpp"
 
 namespace zea::detail {
 namespace {
 
-/// In its type in files.
+/// Reads values of a piece once more, in its type in files.
 std::vector<char> read_again(const WeightsSource& source, const OwnPiece& piece, int64_t first,
                              int64_t count) {
   const Piece asked{piece.param->name, kStateParameter, piece.extent, piece.dtype, "", "", {}};
@@ -38,7 +38,7 @@ DType FrozenOrigin::type_of(const std::string& param, DType held) const {
   return element_bytes(given->dtype) > element_bytes(master_) ? master_ : given->dtype;
 }
 
-/// What is read must be what was read before: others may have written to the file since.
+/// Others may have written to the source since: the values must still round to those held.
 bool FrozenOrigin::restore(const OwnPiece& piece, int64_t first, int64_t count, const char* held,
                            char* target) const {
   const DType held_type = dtype_of(piece.values);
@@ -67,7 +67,7 @@ std::optional<FrozenShard> find_frozen_shard(Engine& engine, const FrozenOrigin&
   const std::string file = frozen_file_name(engine.world_rank());
   const std::string path = read.describe() + "/" + file;
   const std::optional<FileIdentity> identity = identity_of(path);
-  // A manifest takes files of its own version alone.
+  // A manifest takes only files of its own version.
   if (!identity || read.manifest().version != kManifestVersion) return std::nullopt;
   FrozenShard shard{path, read.run_id(), *identity, {}, {}};
   for (const ManifestFile& entry : read.manifest().files)

@@ -12,7 +12,7 @@
 
 #include "files/durable_file.hpp"
 #include "io/checkpoint.hpp"
-#include "io/weights_source.hpp"
+#include "io/model_source.hpp"
 #include "parallel/engine.hpp"
 #include "schedule/plan.hpp"
 
@@ -20,21 +20,21 @@ namespace zea::detail {
 
 struct OwnPiece;
 
-/// Whether a floating type has all values of another.
+/// Returns whether a floating type has all values of another.
 bool keeps_values(DType from, DType to);
 
 class FrozenOrigin {
  public:
-  /// `source`, which a plan's values were read from, has to live as long.
+  /// The plan's values were read from `source`, which outlives this.
   FrozenOrigin(const Plan& plan, const WeightsSource& source);
 
   const WeightsSource& source() const { return source_; }
-  /// In files, of a frozen parameter that is `held` so: that of the source, but none wider than
-  /// masters, as that of values which are drawn.
+  /// Returns the type in files of a frozen parameter that is `held` so: that of the source,
+  /// but none wider than masters.
   DType type_of(const std::string& param, DType held) const;
-  /// Puts packed elements [first, first + count) of a piece into `target`, in its type in files,
-  /// given how they are `held`. False: they are rounded, as the source has no longer what they were
-  /// read from. By any threads.
+  /// Writes packed elements [first, first + count) of a piece, given as they are `held`, to
+  /// `target` in its type in files. Returns false if they are rounded, as the source has
+  /// changed since. Any threads may call it.
   bool restore(const OwnPiece& piece, int64_t first, int64_t count, const char* held,
                char* target) const;
 
@@ -43,13 +43,10 @@ class FrozenOrigin {
   DType master_;
 };
 
-/// One rank's, in a complete checkpoint: what its next save links.
-///
-/// That the values are still those of the engine is known from where it comes: this process wrote
-/// it, or read and checked every block of it. That the file is still the one is seen by its
-/// identity, which costs no reading: who replaces it or writes to it by ordinary means changes
-/// that. What fools it, a bad disk or a time set back by hand, is found by the hashes when the
-/// checkpoint is read.
+/// One rank's frozen file in a complete checkpoint, which its next save links. Its values are
+/// those of the engine, as this process wrote it, or read and checked every block of it. Its
+/// identity, which costs no reading, shows whether somebody has replaced or written it since. A
+/// bad disk, or a time that was set back, is found by the hashes when the checkpoint is read.
 struct FrozenShard {
   std::string path, run_id;
   FileIdentity identity;
@@ -59,8 +56,8 @@ struct FrozenShard {
   int64_t bytes() const;  ///< of its values
 };
 
-/// What `read`, which the engine's values were just read from, has of it; nullopt unless its file
-/// holds exactly the pieces that this rank would write, of `origin`.
+/// Returns this rank's frozen file of `read`, from which the engine's values were just read;
+/// nullopt unless it holds exactly the pieces that this rank would write, of `origin`.
 std::optional<FrozenShard> find_frozen_shard(Engine& engine, const FrozenOrigin& origin,
                                              const CheckpointSource& read);
 

@@ -67,9 +67,9 @@ namespace {
 
 /// A few hash blocks: parts of large tensors keep all threads busy to the end.
 constexpr int64_t kMostPartBytes = 16 << 20;
-/// Less is read before a thread has started.
+/// Fewer bytes are read before a thread has started.
 constexpr int64_t kThreadBytes = 4 << 20;
-/// Each has a part in host memory, and more of them wait for each other.
+/// Each has a part in host memory; more readers wait for each other.
 constexpr int64_t kMostReaders = 16;
 
 std::vector<HeldBox> cut_to_parts(const std::vector<HeldBox>& boxes, int64_t most) {
@@ -100,7 +100,8 @@ void zero_between(const at::Tensor& flat, FlatRange range, const std::vector<Hel
   zero_until(range.end);
 }
 
-/// One waits for the disk while another checks, on however few cores.
+/// Returns at least two where there is enough to read: one waits for the disk while another
+/// checks.
 int num_readers(int64_t bytes, int cores) {
   return static_cast<int>(
       std::clamp<int64_t>(bytes / kThreadBytes, 1, std::clamp<int64_t>(cores, 2, kMostReaders)));

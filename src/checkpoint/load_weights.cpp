@@ -27,7 +27,7 @@ void check_same_on_all(Collectives& control, const StateSource& source) {
         ": the ranks opened different checkpoints; name one that all of them can read");
 }
 
-/// Why what a file holds of a state is not in the blocks of this mesh; empty where it is.
+/// Says why a file's state is not in the blocks of this mesh; empty where it is.
 std::string why_not_in_blocks(const ParamSpec& param, const StateSpec& state, int64_t block,
                               const StateSource& source) {
   const int64_t each = state.elements_of_each(block);
@@ -42,7 +42,7 @@ std::string why_not_in_blocks(const ParamSpec& param, const StateSpec& state, in
          "that wrote it, or start a new run with these weights as model.weights";
 }
 
-/// Another optimizer's is no damage: an older checkpoint of the run has it, too.
+/// Another optimizer's state is no damage: an older checkpoint of the run has it, too.
 void check_same_optimizer(const Plan& plan, const StateSource& source) {
   for (size_t p = 0; p < plan.model.params.size(); ++p) {
     const ParamSpec& param = plan.model.params[p];
@@ -88,7 +88,7 @@ void check_tensors(const ModelSpec& model, const WeightsSource& source) {
 
 std::string describe_rounded(const Plan& plan, const WeightsSource& source) {
   const detail::FrozenOrigin origin(plan, source);
-  std::map<std::string, std::string> types;  // of each module: what of what
+  std::map<std::string, std::string> types;  // of each module: given and held
   for (size_t g = 0; g < plan.buffers.size(); ++g) {
     const DType held = plan.owned_type(static_cast<int>(g));
     if (plan.buffers[g].trainable) continue;
@@ -112,7 +112,7 @@ std::string describe_rounded(const Plan& plan, const WeightsSource& source) {
 void read_frozen(const Plan& plan, const WeightsSource& source, const std::string& name,
                  const Shape& shape, const Extent& extent, DType held, void* target) {
   const DType kept = detail::FrozenOrigin(plan, source).type_of(name, held);
-  // Also where `kept` is the file's type: adapters that are merged into it are finer.
+  // Also if `kept` is the file's type: adapters merged into it are finer.
   if (kept == held) return source.read(name, shape, extent, held, target);
   std::vector<char> values(static_cast<size_t>(extent.elements()) * element_bytes(kept));
   source.read(name, shape, extent, kept, values.data());
@@ -137,7 +137,7 @@ void load_weights(Engine& engine, const WeightsSource& source, int cores) {
         source.read(param.name, param.tensor_shape(), box.extent, held, target);
       else
         read_frozen(plan, source, param.name, param.tensor_shape(), box.extent, held, target);
-      record.moved();  // which may take long: slow is not hung
+      record.moved();  // slow is not hung
     };
     detail::fill_boxes(buffer->master(), buffer->range(), boxes, cores, read);
     buffer->publish();

@@ -19,15 +19,15 @@
 namespace zea::detail {
 namespace {
 
-/// What is offered to the system is a whole number of these: its large pages.
+/// Memory is offered to the system in whole large pages.
 constexpr int64_t kOfferBytes = 2 << 20;
 
-/// Copies of pieces from this size on start at pages, as they do in the file: they are written
-/// from where they lie.
+/// Copies of pieces from this size on start at pages, as in the file: they are written in
+/// place.
 constexpr int64_t kLargeBytes = 64 << 10;
 constexpr int64_t kSmallAlignment = 64;
 
-/// A thread's share of a copy is worth starting it.
+/// The least share of a copy that is worth a thread.
 constexpr int64_t kShareBytes = 4 << 20;
 
 int64_t round_up(int64_t value, int64_t unit) {
@@ -104,7 +104,7 @@ void DeviceReads::read(const at::Tensor& values, int64_t first, int64_t count, c
   }
 }
 
-/// While something is under way that others wait for: a change of state, undone on leaving.
+/// Unlocks while work is under way that others wait for; undoes a change of state afterwards.
 class ValueSnapshot::Busy {
  public:
   Busy(ValueSnapshot& snapshot, std::unique_lock<std::mutex>& lock, auto undo)
@@ -138,7 +138,7 @@ ValueSnapshot::ValueSnapshot(std::vector<OwnPiece> pieces, int64_t block_bytes, 
   place_pieces();
 }
 
-/// Only what changes has a place.
+/// Only changing pieces have a place.
 void ValueSnapshot::place_pieces() {
   int64_t place = 0;
   for (const OwnPiece& piece : pieces_) {
@@ -200,8 +200,8 @@ bool ValueSnapshot::stage() {
   return true;
 }
 
-/// Nobody else touches the live values meanwhile: the caller is what training waits for, others
-/// have a low priority and share the memory's bandwidth.
+/// Training waits for the caller, so nobody else touches the live values meanwhile: other
+/// threads have a low priority and share the memory's bandwidth.
 void ValueSnapshot::keep() {
   std::unique_lock lock(mutex_);
   pass_what_never_changes();
@@ -240,7 +240,7 @@ int64_t ValueSnapshot::staged_bytes() const {
   return staged_bytes_;
 }
 
-/// That holds a byte; empty ones hold none.
+/// Returns the piece that holds a byte; empty pieces hold none.
 size_t ValueSnapshot::piece_at(int64_t byte) const {
   const auto after = std::upper_bound(offsets_.begin(), offsets_.end(), byte);
   return static_cast<size_t>(after - offsets_.begin()) - 1;
@@ -252,7 +252,7 @@ int64_t ValueSnapshot::place_of(int64_t byte) const {
   return places_[piece] + (pieces_[piece].changes ? byte - offsets_[piece] : 0);
 }
 
-/// Empty at the end. Ends where copies begin: those are blocks, too.
+/// Returns an empty range at the end. A part ends where copies begin, which is at a block, too.
 ValueSnapshot::Range ValueSnapshot::next_part(int64_t most_bytes) const {
   if (taken_ == offsets_.back()) return {taken_, taken_};
   const size_t piece = piece_at(taken_);
@@ -272,14 +272,15 @@ bool ValueSnapshot::may_take(Range part) const {
   return !meets(staging_) && !meets(keeping_);
 }
 
-/// Of what is not claimed; its piece's last one may be shorter than others.
+/// Returns the last block that is not claimed; the last of a piece may be shorter than others.
 ValueSnapshot::Range ValueSnapshot::last_block() const {
   const int64_t piece_begin = offsets_[piece_at(claimed_ - 1)];
   const int64_t before = (claimed_ - 1 - piece_begin) / block_bytes_ * block_bytes_;
   return {std::max(taken_, piece_begin + before), claimed_};
 }
 
-/// Bytes of one piece, whole elements of one that is in files another than it is held.
+/// Copies bytes of one piece; whole elements, if files have it in another type than it is held
+/// in.
 void ValueSnapshot::copy_live(size_t piece, Range range, char* target) {
   const OwnPiece& own = pieces_[piece];
   const int64_t begin = range.begin - offsets_[piece], bytes = range.end - range.begin;
@@ -291,7 +292,7 @@ void ValueSnapshot::copy_live(size_t piece, Range range, char* target) {
   if (!origin_->restore(own, first, count, held.data(), target)) rounded_bytes_ += bytes;
 }
 
-/// So many bytes from byte `first` on.
+/// Copies `count` bytes from byte `first` on.
 void ValueSnapshot::copy_held(const at::Tensor& values, int64_t first, int64_t count,
                               char* target) {
   if (values.is_cpu())
@@ -301,7 +302,7 @@ void ValueSnapshot::copy_held(const at::Tensor& values, int64_t first, int64_t c
     device_reads_->read(values, first, count, target);
 }
 
-/// What changes of a range; returns its bytes.
+/// Copies the changing values of a range; returns their bytes.
 int64_t ValueSnapshot::copy_to_memory(Range range) {
   int64_t bytes = 0;
   while (!range.empty()) {
@@ -323,7 +324,8 @@ int64_t ValueSnapshot::copy_to_memory(Range range) {
   return bytes;
 }
 
-/// By the threads that training has: it waits. A device's copies are one after the other anyway.
+/// Copies with training's threads, as training waits. A device's copies come one after the
+/// other anyway.
 int64_t ValueSnapshot::copy_by_threads(Range range) {
   if (device_reads_) return copy_to_memory(range);
   std::atomic<int64_t> bytes = 0;
@@ -338,7 +340,7 @@ void ValueSnapshot::pass_what_never_changes() {
     claimed_ = std::max(taken_, offsets_[piece_at(claimed_ - 1)]);
 }
 
-/// Addresses for all that may be copied; memory only where something is.
+/// Reserves addresses for all copies; the system gives memory where they are written.
 void ValueSnapshot::reserve() {
   if (memory_.bytes() < places_.back()) memory_ = PageMemory(places_.back());
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of one rank at the start of a save, while training goes on: a writer takes them from
-// the front, straight from the live shards, one thread copies block by block from the far end what
-// the writer has not come to, and before the shards change the rest between the two is copied.
-// Nothing is copied into memory twice. The memory is its owner's, for the next save: touching it
-// for the first time costs more than copying.
+// A snapshot of one rank's values at the start of a save, while training goes on. A writer takes
+// them from the front, straight from the live shards. One thread may copy blocks from the far
+// end that the writer has not reached. Before the shards change, the rest between the two is
+// copied. Nothing is copied into memory twice. The owner keeps the memory for the next save:
+// touching it for the first time costs more than copying.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -26,11 +26,12 @@ namespace zea::detail {
 /// blocks of pinned memory: one is filled while the other is emptied.
 class DeviceReads {
  public:
-  /// Of what this thread's stream of the device was given so far: later work is not waited for.
+  /// Reads values as they are after the work that this thread's stream of the device has so
+  /// far.
   explicit DeviceReads(at::Device device);
 
-  /// Copies `count` bytes of contiguous `values` from `first` on to `target`; returns when they are
-  /// there. By any thread; nothing may change these bytes meanwhile.
+  /// Copies `count` bytes of contiguous `values` from byte `first` on to `target`; returns
+  /// when they are there. Any thread may call it; nothing may change these bytes meanwhile.
   void read(const at::Tensor& values, int64_t first, int64_t count, char* target);
 
   static constexpr int64_t kBlockBytes = int64_t{4} << 20;
@@ -41,44 +42,47 @@ class DeviceReads {
     c10::Event filled;
   };
 
-  std::mutex mutex_;  ///< of what follows
+  std::mutex mutex_;  ///< guards the following
   c10::Stream stream_;
   std::array<Block, 2> blocks_;
 };
 
 class ValueSnapshot {
  public:
-  /// A part of a piece, of whole blocks but for the piece's last; first and count are in elements.
+  /// A part of a piece: whole blocks, except at the piece's end. First and count are in
+  /// elements.
   struct Part {
     size_t piece = 0;
     int64_t first = 0, count = 0;
     const char* data = nullptr;  ///< until give_back()
   };
 
-  /// Of values as they are when this thread's work on their device is done, which is not waited
-  /// for. Blocks hold whole elements. `memory` is made or replaced where it is too small for the
-  /// copies. `origin` may be null where all pieces are in files as they are held.
+  /// Takes values as they are when this thread's work on their device is done, but does not
+  /// wait for it. Blocks hold whole elements. `memory` is replaced if it is too small for the
+  /// copies. `origin` may be null if files have all pieces as they are held.
   ValueSnapshot(std::vector<OwnPiece> pieces, int64_t block_bytes, PageMemory& memory,
                 const FrozenOrigin* origin = nullptr);
 
-  /// The next part in order, of at most so many bytes (whole blocks), which lies in `buffer` where
-  /// it was not copied yet; false: all is taken. By any threads.
+  /// Takes the next part in order, of at most so many bytes (whole blocks); it lies in
+  /// `buffer` if it was not copied yet. Returns false when all is taken. Any threads may call
+  /// it.
   bool take(Part& part, int64_t most_bytes, char* buffer);
-  /// The system may have the memory of what was taken and given back.
+  /// Ends the use of a part; the system may have the memory of its copy.
   void give_back(const Part& part);
-  /// Copies the last block that is neither copied nor taken; false when none is left, or keep()
-  /// copies. By one thread.
+  /// Copies the last block that is neither copied nor taken. Returns false when none is left
+  /// or keep() copies. One thread may call it.
   bool stage();
-  /// Copies all that is neither; on return nothing reads what changes in the live shards any more.
+  /// Copies all that is neither copied nor taken. On return nothing reads changing values of
+  /// the live shards any more.
   void keep();
-  /// Offers all copies to the system; nothing may be taken any more.
+  /// Offers all copies to the system; ends the snapshot.
   void release();
 
   const std::vector<OwnPiece>& pieces() const { return pieces_; }
   int64_t bytes() const { return offsets_.back(); }
-  int64_t kept_bytes() const;    ///< that keep() copied
-  int64_t staged_bytes() const;  ///< that stage() copied
-  /// Given out that their origin has no longer.
+  int64_t kept_bytes() const;    ///< copied by keep()
+  int64_t staged_bytes() const;  ///< copied by stage()
+  /// Returns the bytes that are rounded, as their origin has changed.
   int64_t rounded_bytes() const { return rounded_bytes_; }
 
  private:
@@ -104,18 +108,18 @@ class ValueSnapshot {
   int64_t copy_by_threads(Range range);
 
   std::vector<OwnPiece> pieces_;
-  std::optional<DeviceReads> device_reads_;  ///< of those that are not on the host
+  std::optional<DeviceReads> device_reads_;  ///< of pieces on a device
   const FrozenOrigin* origin_;
   std::atomic<int64_t> rounded_bytes_ = 0;
   int64_t block_bytes_;
   std::vector<int64_t> offsets_;  ///< first byte of each piece in the order of all; and the end
   std::vector<int64_t> places_;   ///< in the memory, of each piece; and the end
 
-  mutable std::mutex mutex_;  ///< of what follows
+  mutable std::mutex mutex_;  ///< guards the following
   std::condition_variable changed_;
   bool is_keeping_ = false;
   int64_t taken_ = 0;    ///< bytes before this are taken
-  int64_t claimed_ = 0;  ///< what changes from here on is in memory or on its way there
+  int64_t claimed_ = 0;  ///< changing values from here on are in memory or on their way there
   int reading_live_ = 0;
   Range staging_, keeping_;       ///< on their way into memory
   std::multiset<int64_t> given_;  ///< first bytes of the parts that are not given back

@@ -2,6 +2,8 @@
 #include "comm/agree.hpp"
 
 #include <exception>
+#include <numeric>
+#include <set>
 #include <string>
 
 #include "core/error.hpp"
@@ -9,14 +11,14 @@
 namespace zea {
 namespace {
 
-/// What a rank has to say about its own part.
+/// How a step ended on this rank.
 struct Outcome {
   std::exception_ptr failure;  ///< null: it went well
   ExitCode code = ExitCode::Internal;
   std::string message;
 };
 
-/// Of the exception that is being handled.
+/// Describes the exception that is being handled.
 Outcome failed(ExitCode code, const std::string& message) {
   return {std::current_exception(), code, message};
 }
@@ -34,16 +36,6 @@ Outcome outcome_of(const std::function<void()>& risky) {
   }
 }
 
-/// Gives every rank the outcome of `root`, but for its exception.
-void share(Collectives& control, Outcome& outcome, int root) {
-  int64_t header[2] = {static_cast<int64_t>(outcome.code),
-                       static_cast<int64_t>(outcome.message.size())};
-  control.broadcast(header, 2, DType::Int64, root).wait();
-  outcome.code = static_cast<ExitCode>(header[0]);
-  outcome.message.resize(static_cast<size_t>(header[1]));
-  control.broadcast(outcome.message.data(), header[1], DType::UInt8, root).wait();
-}
-
 }  // namespace
 
 void agree(Collectives& control, const std::function<void()>& risky) {
@@ -51,16 +43,59 @@ void agree(Collectives& control, const std::function<void()>& risky) {
   int64_t lowest = outcome.failure ? control.rank() : control.size();
   control.all_reduce(&lowest, 1, DType::Int64, ReduceOp::Min).wait();
   if (lowest == control.size()) return;
-  const std::exception_ptr own = outcome.failure;
-  share(control, outcome, static_cast<int>(lowest));
-  if (own) std::rethrow_exception(own);
-  throw_error(outcome.code, "rank " + std::to_string(lowest) + " failed: " + outcome.message);
+  auto code = static_cast<int64_t>(outcome.code);
+  control.broadcast(&code, 1, DType::Int64, static_cast<int>(lowest)).wait();
+  const std::string message =
+      all_gather_texts(control, control.rank() == lowest ? outcome.message : "")[lowest];
+  if (outcome.failure) std::rethrow_exception(outcome.failure);
+  throw_error(static_cast<ExitCode>(code),
+              "rank " + std::to_string(lowest) + " failed: " + message);
 }
 
 void agree_on_root(Collectives& control, const std::function<void()>& risky) {
   agree(control, [&] {
     if (control.rank() == 0) risky();
   });
+}
+
+std::vector<std::string> all_gather_texts(Collectives& host, const std::string& text) {
+  const size_t ranks = static_cast<size_t>(host.size());
+  const auto own = static_cast<int64_t>(text.size());
+  Counts sizes(ranks);
+  host.all_gather(&own, sizes.data(), Counts(ranks, 1), DType::Int64).wait();
+  std::string all(static_cast<size_t>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0})), 0);
+  host.all_gather(text.data(), all.data(), sizes, DType::UInt8).wait();
+  std::vector<std::string> texts;
+  size_t begin = 0;
+  for (const int64_t size : sizes) {
+    texts.push_back(all.substr(begin, static_cast<size_t>(size)));
+    begin += static_cast<size_t>(size);
+  }
+  return texts;
+}
+
+std::string describe(const std::vector<NodeNote>& notes, size_t num_nodes) {
+  if (notes.empty()) return {};
+  const auto& [first, host, text] = notes.front();
+  if (num_nodes == 1) return text;
+  std::set<int> nodes;
+  for (const NodeNote& note : notes) nodes.insert(note.node);
+  return text + " (on " + std::to_string(nodes.size()) + " of " + std::to_string(num_nodes) +
+         " nodes" + (nodes.size() == 1 ? ": " : ", the first ") + host + ")";
+}
+
+std::string note_of_nodes(Collectives& host, const NodeNote& own) {
+  const size_t ranks = static_cast<size_t>(host.size());
+  std::vector<int32_t> node_of_rank(ranks);
+  const int32_t node = own.node;
+  host.all_gather(&node, node_of_rank.data(), Counts(ranks, 1), DType::Int32).wait();
+  const bool has_note = !own.text.empty();
+  const std::vector<std::string> hosts = all_gather_texts(host, has_note ? own.host : "");
+  const std::vector<std::string> texts = all_gather_texts(host, own.text);
+  std::vector<NodeNote> notes;
+  for (size_t r = 0; r < ranks; ++r)
+    if (!texts[r].empty()) notes.push_back({node_of_rank[r], hosts[r], texts[r]});
+  return describe(notes, std::set(node_of_rank.begin(), node_of_rank.end()).size());
 }
 
 }  // namespace zea

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "comm/collectives.hpp"
 
@@ -17,5 +19,21 @@ void agree(Collectives& control, const std::function<void()>& risky);
 
 /// The same, with `risky` run on rank 0 alone.
 void agree_on_root(Collectives& control, const std::function<void()>& risky);
+
+/// Returns the text of every rank on all ranks. Host collectives; collective.
+std::vector<std::string> all_gather_texts(Collectives& host, const std::string& text);
+
+// What ranks have to note of their nodes, for the rank that speaks, which sees its own alone.
+
+struct NodeNote {
+  int node = 0;  ///< equal on the ranks of a node, and there alone
+  std::string host, text;
+};
+
+/// The first note, and of several nodes which have one; empty: there is none.
+std::string describe(const std::vector<NodeNote>& notes, size_t num_nodes);
+
+/// The same of all ranks, where an empty text notes nothing. Host collectives; collective.
+std::string note_of_nodes(Collectives& host, const NodeNote& own);
 
 }  // namespace zea

@@ -6,7 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/counted_collectives.hpp"
 #include "comm/recorded_collectives.hpp"
 #include "core/error.hpp"
 

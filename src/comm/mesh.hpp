@@ -61,7 +61,7 @@ class Mesh {
   std::string note() const;
 
   /// Bytes that this rank has sent since the mesh was built, by the name of the group that it was
-  /// asked for: "llm.tp", "llm.cp_outer", "vision.dp_shard+dp_module+cp", "replica". Groups of the
+  /// asked for: "llm.tp", "llm.cp_outer", "vision.dp_shard+encoder_dp+cp", "replica". Groups of the
   /// same ranks share a communicator and are counted apart; those that sent nothing are left out.
   Traffic traffic() const;
   /// Adds what was sent without a call: by a graph of calls that were counted when it was made.

@@ -6,8 +6,8 @@
 #include <set>
 #include <sstream>
 
+#include "comm/agree.hpp"
 #include "comm/communicator.hpp"
-#include "comm/gathered_texts.hpp"
 #include "comm/world.hpp"
 
 namespace zea {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives that write every call, its end and the waits for it into the rank's action record,
-// and pass them on: what a watchdog compares between ranks, and what a trace shows.
+// Collectives that record calls in the rank's action record, or count sent bytes, and pass them on.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,5 +21,12 @@ std::unique_ptr<Collectives> make_recorded_collectives(Collectives& real, Action
 /// The same for all ranks of a run.
 std::unique_ptr<Collectives> make_recorded_collectives(Collectives& real, ActionRecord& record,
                                                        const std::string& name);
+
+// Collectives that count what their rank sends and pass every call on. Several may stand before one
+// communicator, so that each name that a group goes by has an account of its own.
+
+/// Adds to `sent_bytes` what this rank sends in each call, as plan/collective_volume.hpp says;
+/// messages of send and exchange in full, barriers nothing. `real` and `sent_bytes` outlive it.
+std::unique_ptr<Collectives> make_counted_collectives(Collectives& real, int64_t& sent_bytes);
 
 }  // namespace zea

@@ -3,29 +3,17 @@
 #pragma once
 
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "zea/tensor.hpp"
+
 namespace zea {
 
-enum class DType { Float64, Float32, BFloat16, Float16, Int64, Int32, UInt8 };
-
-/// Returns the bytes of one element.
-size_t element_bytes(DType dtype);
-
-/// "float64", "float32", "bfloat16", "float16", "int64", "int32", "uint8".
-const char* dtype_name(DType dtype);
-
-/// Inverse of dtype_name. Throws WeightsError naming the allowed values.
-DType dtype_from_name(const std::string& name);
-
-/// Like dtype_from_name, with other programs' names, too ("bf16", "torch.bfloat16"); nullopt where
-/// no type has this name.
+/// Returns the type of this name, also of names that other programs use ("bf16", "torch.bfloat16");
+/// nullopt where no type has it.
 std::optional<DType> find_dtype(const std::string& name);
-
-bool is_floating(DType dtype);
 
 /// Converts `count` floating elements between any two floating types (round to nearest even).
 void convert_elements(DType from, const void* source, DType to, void* target, int64_t count);

@@ -7,25 +7,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "zea/tensor.hpp"
+
 namespace zea {
-
-using Shape = std::vector<int64_t>;
-
-/// Returns the number of elements; 1 for a scalar shape.
-int64_t num_elements(const Shape& shape);
-
-/// A box of a tensor: `offset[d] <= index[d] < offset[d] + length[d]`.
-struct Extent {
-  std::vector<int64_t> offset;
-  std::vector<int64_t> length;
-
-  bool operator==(const Extent&) const = default;
-  int64_t elements() const { return num_elements(length); }
-  bool empty() const { return elements() == 0; }
-};
-
-/// Returns the box of a whole tensor.
-Extent whole(const Shape& shape);
 
 /// Returns the intersection of two boxes of one tensor, which may be empty.
 Extent intersect(const Extent& a, const Extent& b);

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -93,6 +94,11 @@ void Log::warn(const std::string& text) {
   if (sinks_->live) std::fputc('\n', stdout);
   sinks_->live = false;
   sinks_->terminal->warn("warning: {}", line);
+}
+
+void Log::warn_each(const std::string& lines) {
+  std::istringstream all(lines);
+  for (std::string line; std::getline(all, line);) warn(line);
 }
 
 void Log::progress(const std::string& text, bool last) {

@@ -17,6 +17,8 @@ class Log {
 
   void info(const std::string& line);
   void warn(const std::string& line);
+  /// Warns of each line of a text.
+  void warn_each(const std::string& lines);
   /// Reports progress: on a terminal, the next line replaces this one unless it is the `last`;
   /// elsewhere, and in the file, it is a line like others.
   void progress(const std::string& line, bool last);

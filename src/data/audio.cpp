@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which decoder the bytes of a sound need, told by the first of them, and the limits of every clip.
+// Chooses the decoder of a clip by its first bytes, and holds the limits that all clips share.
 #include "data/audio.hpp"
 
 #include <algorithm>

@@ -16,14 +16,13 @@
 
 namespace zea {
 
-/// What every Whisper takes: samples per second, and samples from one column of features to the
-/// next.
+/// The sample rate of every Whisper, and the samples from one column of features to the next.
 constexpr int64_t kMelRate = 16000;
 constexpr int64_t kMelHop = 160;
 
 struct AudioOptions {
   int64_t mel_bins = 80;  ///< the encoder's num_mel_bins; 128 for large-v3
-  /// Of the encoder. Each position takes two columns of features, which is 20 ms of sound.
+  /// Positions of the encoder; each takes two columns of features, which is 20 ms of sound.
   int64_t max_source_positions = 1500;
 
   int64_t columns() const { return 2 * max_source_positions; }

@@ -20,7 +20,7 @@ namespace zea {
 namespace {
 
 constexpr int64_t kScannedTokens = int64_t{4} << 20;  ///< at once, when opened
-/// Of a scan that moved: a slow disk reads that many in a second.
+/// A scan reports progress after so many tokens, which a slow disk reads in a second.
 constexpr int64_t kTokensOfAMove = int64_t{1} << 20;
 
 H5File open_checked(const std::string& path) {
@@ -35,7 +35,7 @@ H5File open_checked(const std::string& path) {
   return file;
 }
 
-/// Of the attribute `name`, which files have from a version on.
+/// Reads the placeholder in attribute `name`, which files have from version `since` on; -1: none.
 int32_t read_placeholder(const H5File& file, const std::string& name, const char* since) {
   if (file.text_attribute("version") < since) return -1;
   const std::string text = file.text_attribute(name).value_or("");
@@ -71,8 +71,8 @@ class FileDataset : public Dataset {
     make_index(moved);
   }
 
-  /// Of the tokens of the samples that are this rank's to look at: about as many for each rank.
-  /// `moved` is called after every so many tokens.
+  /// Scans the tokens of this rank's samples, about as many as each other rank's. Calls `moved` now
+  /// and then.
   detail::ContentScan scan(int rank, int ranks, const std::function<void()>& moved) const;
   /// Takes what all ranks have found. Throws what is wrong with the contents, the first fault.
   void accept(const detail::ContentScan& found, detail::WatchedFile watched);
@@ -334,8 +334,8 @@ Sample FileDataset::read(int64_t id) const {
   return sample;
 }
 
-/// What all ranks have found: of each value the largest, since it is 0 or -1 for what a rank did
-/// not look at.
+/// Joins what all ranks have found: the largest of each value, since a rank has 0 or -1 for samples
+/// that it did not scan.
 void join(detail::ContentScan& found, size_t samples, const SharedOpening& opening) {
   std::vector<int64_t> values = std::move(found.targets);
   values.resize(samples);

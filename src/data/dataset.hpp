@@ -12,6 +12,7 @@
 
 #include "layout/sample_index.hpp"
 #include "spec/model_spec.hpp"
+#include "zea/dataset.hpp"
 
 namespace zea {
 
@@ -24,7 +25,7 @@ struct SharedOpening {
   std::function<void(std::vector<int64_t>&)> max = [](std::vector<int64_t>&) {};
   /// Is called now and then while a part takes long: slow is not hung.
   std::function<void()> moved = [] {};
-  /// What was found in so many tokens is kept beside the data set; fewer take no time.
+  /// A scan of so many tokens is kept in a file beside the data set; shorter ones take no time.
   int64_t kept_from_tokens = int64_t{4} << 20;
 };
 
@@ -41,11 +42,10 @@ struct Item {
   int64_t height = 0, width = 0;  ///< of raw images, and of encoded ones where it is known
   int64_t channels = 0;           ///< of raw images
   Modality modality = Modality::Image;
-  /// Of raw sound, and of encoded where it is known: samples per second, and how many. Of a video
-  /// whose rate is known: frames in 1000 seconds.
+  /// Samples per second of sound, and their number; 0: not known. A video's rate is its frames in
+  /// 1000 seconds.
   int64_t rate = 0, samples = 0;
-  /// Of a video, whose frames are images that lie one after the other in `bytes`, alike in size:
-  /// how many; 0: it is none.
+  /// Frames of a video, which are images of one size, one after the other in `bytes`; 0: no video.
   int64_t frames = 0;
   std::vector<int64_t> frame_ends = {};  ///< in `bytes`
   int kind = 0;                          ///< index in Dataset::kinds()
@@ -66,25 +66,25 @@ struct ItemKind {
 /// Adds one of a modality that none of `kinds` has.
 void add_kind(std::vector<ItemKind>& kinds, const ItemKind& kind);
 
-/// Of a model's encoders, in their order.
+/// Returns the kinds of items of a model's encoders, in their order.
 std::vector<ItemKind> item_kinds(const ModelSpec& model);
 
-/// What an item is called in messages: "image", "video", "clip".
+/// Returns an item's name in messages: "image", "video", "clip".
 std::string item_name(const Item& item);
 
 /// The image that is a video's frame.
 Item frame_of(const Item& video, int64_t frame);
 
-/// What the encoder makes of an item, which is the only image of its sample or not. Throws
-/// DataError where it depends on a size or a length that is not known, and where that is too short
-/// for a feature.
+/// Returns the shape of an item for the encoder; `is_alone`: it is the only image of its sample.
+/// Throws DataError where the shape depends on a size or a length that is not known, or is too
+/// short for a feature.
 ItemShape shape_of(const Item& item, const EncoderSpec& encoder, bool is_alone = true);
 
 /// Gives each of a sample's items its kind and its shape.
 void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind>& kinds,
                   std::vector<Item>& items);
 
-/// Those of each kind.
+/// Lists a sample's items by kind.
 ItemList list_items(const std::vector<Item>& items);
 
 struct Sample {
@@ -104,14 +104,6 @@ struct Sample {
 std::string sample_words(const Sample& sample);
 /// " (a.jpg)", the file of the item of that number; empty where it is not known.
 std::string item_file(const Sample& sample, size_t number);
-
-/// What labels and tokens are called; each may be empty.
-struct DatasetTexts {
-  std::vector<std::string> classes;      ///< by label
-  std::vector<std::string> token_bytes;  ///< of each token id
-  /// What special tokens, which have no bytes, are called ("<|im_end|>"): of each token id.
-  std::vector<std::string> special_texts;
-};
 
 class Dataset {
  public:
@@ -138,7 +130,7 @@ class Dataset {
   virtual std::string source(int64_t) const { return ""; }
   /// sample_words() of a sample that need not be read.
   std::string words(int64_t id) const { return sample_words({.id = id, .source = source(id)}); }
-  /// Those that it was opened with, then the other modalities'.
+  /// Returns the kinds that the data set was opened with, then those of other modalities.
   virtual const std::vector<ItemKind>& kinds() const = 0;
   virtual int32_t max_token()
       const = 0;  ///< largest token id of all samples; the vocabulary must hold it
@@ -165,8 +157,8 @@ int64_t prompt_length(const Sample& sample, const std::vector<ItemKind>& kinds);
 
 // Several data sets as one: their samples follow each other.
 
-/// Of one or more, opened for the same model. Names of classes and bytes of tokens are those of the
-/// first. Several that are the files of `folder` are one set, which has its name.
+/// Joins one or more data sets that were opened for the same model. Class names and token bytes are
+/// those of the first. The files of `folder` become one set, which has the folder's name.
 std::unique_ptr<Dataset> join_datasets(std::vector<std::unique_ptr<Dataset>> sets,
                                        const std::string& folder = "");
 

@@ -39,7 +39,7 @@ int64_t hash_number(const void* data, int64_t bytes) {
   return static_cast<int64_t>(std::stoull(hash_bytes(data, bytes).substr(0, 16), nullptr, 16));
 }
 
-/// Of all that its pixels or its sound come from.
+/// Hashes all that an item's pixels or sound depend on.
 int64_t hash_of(const Item& item) {
   std::vector<int64_t> numbers{
       item.raw,  item.height,  item.width,  item.channels,

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a frozen encoder's blocks make of the items of a data set, computed once and kept in a
-// folder of HDF5 files: a part for each run of neighbouring samples, so that a run that was stopped
-// goes on with the parts that lack, on any number of ranks. Each item's features stand beside a
-// hash of the item that they were made of and one of themselves.
+// A cache of a frozen encoder's features in a folder of HDF5 files. There is a part for each run of
+// neighboring samples, so that a run that was stopped computes only the missing parts, on any
+// number of ranks. Each item has a hash of its contents and one of its features.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,7 @@
 
 namespace zea {
 
-/// What features are of, and where they lie.
+/// The encoder and the data set that features belong to, and the folder that holds them.
 struct FeatureFormat {
   std::string folder;
   std::string fingerprint;  ///< of all that they depend on but the items' contents
@@ -70,7 +69,7 @@ class FeatureCache {
   mutable std::map<size_t, std::unique_ptr<OpenPart>> open_;  ///< guarded by mutex_
 };
 
-/// Those that runs which died left in a folder.
+/// Removes the unfinished parts that dead runs left in a folder.
 void remove_unfinished_parts(const std::string& folder);
 
 /// Writes a part: its features in pieces, in order, and what they were made of.

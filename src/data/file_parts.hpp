@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the data sets of a file and of a folder share.
+// The parts of a data set's file that a file and a folder of files share.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace zea::detail {
 
-/// Of an index that is made: those with videos read their tokens from the file.
+/// Making an index reports progress after so many samples; those with videos read their tokens.
 inline constexpr size_t kSamplesOfAMove = 1024;
 
 /// A file whose structure is checked, but not the contents: neither targets nor the largest token
@@ -84,9 +84,9 @@ class WatchedFile {
   HashedPart part_;
 };
 
-// What a look at all tokens and loss masks of a data set tells; and how it is kept in a file beside
-// the data set, so that only the first run has to look. What was kept counts for the very file that
-// was looked at: one of another size, time or hash is looked at again.
+// The result of scanning all tokens and loss masks of a data set. It is kept in a file beside the
+// data set, so that only the first run has to scan, and is valid for a file of the same size, time
+// and hash.
 
 struct ContentScan {
   /// One number's kind.
@@ -107,8 +107,8 @@ struct ContentScan {
 /// when it was written, and its hash. Empty where it cannot be read.
 std::string describe_contents(const FileFacts& facts, int64_t hash, size_t samples);
 
-/// What was kept of `contents` beside `path`; nothing where there is nothing, or something else, or
-/// damage.
+/// Returns the kept scan of `contents` beside `path`; nullopt where it is missing, damaged, or
+/// another file's.
 std::optional<ContentScan> read_kept_scan(const std::string& path, const std::string& contents,
                                           size_t samples);
 
@@ -179,7 +179,7 @@ std::vector<std::string> ragged_strings(const std::vector<int64_t>& offsets,
 
 }  // namespace zea
 
-// What a data set's file says of its items: whose they are, what they are, where their bytes lie.
+// The table of items in a data set's file: their samples, kinds, shapes and bytes.
 
 namespace zea::detail {
 

@@ -194,14 +194,15 @@ class FolderDataset : public Dataset {
     return items;
   }
 
-  /// What a file that was looked through at the start would have been refused for.
+  /// Refuses a sample for which its file would have been refused if it had been scanned at the
+  /// start.
   void check(const Sample& sample, size_t file) const {
     if (!is_as_indexed(sample, index_[static_cast<size_t>(sample.id)], file_.max_token))
       refuse("sample " + std::to_string(sample.id - file_.firsts[file]) + " of " +
              file_.names[file] + " is not what it says");
   }
 
-  /// Those that were used last stay open. May be called by several threads.
+  /// Opens a file; the last used ones stay open. Several threads may call this.
   std::shared_ptr<const Dataset> opened(size_t number) const {
     const std::scoped_lock lock(mutex_);
     const auto known = std::ranges::find(open_, number, &Open::number);

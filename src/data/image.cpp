@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which decoder an item needs, told by its first bytes, and raw items.
+// Chooses the decoder of an image by its first bytes, and converts raw images.
 #include "data/image.hpp"
 
 #include <array>

@@ -77,9 +77,9 @@ struct Window {
   ImageSize size;
 };
 
-/// What `part` shows of an image that is made as large as `to`. Only its pixels are computed: a
-/// crop of a 1 x 10^8 image costs no more memory than that came with. With `options.by_torchvision`
-/// throws DataError where that would make more than `options.max_pixels` on its way.
+/// Resizes an image to `to` and returns its window `part`. Only the window is computed: a crop of a
+/// 1 x 10^8 image needs no more memory than that came with. With `options.by_torchvision` throws
+/// DataError where more than `options.max_pixels` would be made on the way.
 Image resize(const Image& image, const ImageSize& to, const Window& part,
              const ImageOptions& options);
 /// All of it.

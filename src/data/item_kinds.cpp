@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which encoder takes an item: the one whose placeholders stand for it in the text.
+// Assigns items to encoders: an item belongs to the encoder of its placeholder tokens.
 #include <algorithm>
 
 #include "core/error.hpp"

@@ -35,12 +35,11 @@ std::string describe(const std::vector<BadItem>& bad);
 struct LoadedMicrobatch {
   std::vector<Sample>
       samples;  ///< in the order of their ids' list; their items' bytes are released
-  /// What the items of each encoder hold that this rank takes, in the order of samples, then items,
-  /// one after the other: (3, height, width) of an image or of each frame of a video, (mel_bins,
-  /// columns) of a clip.
+  /// Values of each encoder's items that this rank takes, in the order of samples, then items: (3,
+  /// height, width) per image or frame, (mel_bins, columns) per clip.
   std::vector<std::vector<float>> values;
-  /// Of encoders whose features were kept, in place of these: what their blocks made of the same
-  /// items, one after the other, in their compute type.
+  /// Cached features in the blocks' compute type, in place of values, for encoders that have a
+  /// cache.
   std::map<int, std::vector<uint8_t>> states = {};
   ItemList items;  ///< of all samples
   std::vector<BadItem> bad;
@@ -62,10 +61,11 @@ struct ItemDecoding {
   std::shared_ptr<const LogMel> mel = nullptr;  ///< of clips of sound; null: these are images
   /// Where features of these items were kept, which are read in their place; null: nowhere.
   std::shared_ptr<const FeatureCache> kept = nullptr;
-  /// Which of them this rank takes; null: all.
+  /// Chooses the items that this rank takes; null: all.
   ItemsTaken taken = nullptr;
 
-  /// What an image of that shape, or a tile, is resized to, and how many values an item has.
+  /// Returns the size that an image, or a tile, of that shape is resized to, and the values of an
+  /// item.
   ImageSize size_of(const ItemShape& shape) const;
   size_t values(const ItemShape& shape = {}) const;
 };

@@ -54,7 +54,7 @@ Image fitted(const Image& image, const ImageSize& into, const ImageOptions& opti
   return resize(image, to, options);
 }
 
-/// Of an image of one colour; an odd pixel more is to the right and below.
+/// Pads an image to `size` with one color; an odd pixel goes to the right and below.
 Image in_the_middle(const Image& image, const ImageSize& size,
                     const std::array<uint8_t, 3>& around) {
   Image all{size.height, size.width,
@@ -67,7 +67,7 @@ Image in_the_middle(const Image& image, const ImageSize& size,
   return all;
 }
 
-/// Of an image.
+/// Crops an image.
 Image cut(const Image& image, int64_t top, int64_t left, const ImageSize& size) {
   Image part{size.height, size.width,
              std::vector<uint8_t>(static_cast<size_t>(3 * size.height * size.width))};

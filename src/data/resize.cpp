@@ -81,7 +81,7 @@ Image make_image(int64_t height, int64_t width) {
   return {height, width, std::vector<uint8_t>(static_cast<size_t>(3 * height * width))};
 }
 
-/// Of some rows of an image whose first column is `first_column` of what its taps count.
+/// Resizes rows along their columns; the image's first column is column `first_column` of the taps.
 Image resize_columns(const Image& image, const AxisTaps& columns, const Range& rows,
                      int64_t first_column) {
   Image result = make_image(rows.count, std::ssize(columns.taps));
@@ -96,7 +96,7 @@ Image resize_columns(const Image& image, const AxisTaps& columns, const Range& r
   return result;
 }
 
-/// Of some columns of an image whose first row is `first_row` of what its taps count.
+/// Resizes columns along their rows; the image's first row is row `first_row` of the taps.
 Image resize_rows(const Image& image, const AxisTaps& rows, const Range& columns,
                   int64_t first_row) {
   Image result = make_image(std::ssize(rows.taps), columns.count);

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "deck/check.hpp"
+#include "deck/key_table.hpp"
 
 #include <algorithm>
 #include <cmath>
-
-#include "deck/key_table.hpp"
 
 #include "core/text.hpp"
 
@@ -38,6 +36,11 @@ void check_composition(const Options& options, Faults& faults) {
                           " stands in place of model.weights and model.config; leave these out"});
 }
 
+void check_dropout(const std::string& key, const std::optional<double>& rate, Faults& faults) {
+  if (rate == 1.)
+    faults.push_back({{key}, key + " = 1.0; it must be below 1, or everything is dropped"});
+}
+
 void check_lora(const std::string& module, const LoraOptions& lora, bool trains, Faults& faults) {
   const std::string section = "model." + module, path = section + ".lora";
   if (lora == LoraOptions{}) return;
@@ -51,10 +54,7 @@ void check_lora(const std::string& module, const LoraOptions& lora, bool trains,
     faults.push_back({{path + ".weights"},
                       path + ".weights = " + toml_text(lora.weights) +
                           " says targets, rank, alpha and rslora itself; leave these out"});
-  if (lora.dropout == 1.)
-    faults.push_back(
-        {{path + ".dropout"},
-         path + ".dropout = 1.0; it must be below 1, or nothing is left for adapters to read"});
+  check_dropout(path + ".dropout", lora.dropout, faults);
   if (!trains)
     faults.push_back({{section + ".train", path + ".targets"},
                       section + ".train = false freezes all of " + module + ", but " + path +
@@ -66,6 +66,7 @@ void check_adapters(const Options& options, Faults& faults) {
   for (const auto& [encoder, section] : options.encoders)
     check_lora(encoder, section.lora, section.train, faults);
   check_lora(kDecoder, options.llm.lora, options.llm.train, faults);
+  check_dropout("model." + kDecoder + ".dropout", options.llm.dropout, faults);
 }
 
 void check_files(const Options& options, Faults& faults) {
@@ -114,7 +115,7 @@ void check_mesh(const MeshOptions& mesh, Faults& faults) {
 
 /// mesh.order names every axis once, or is left out.
 void check_order(const std::vector<std::string>& order, Faults& faults) {
-  const std::vector<std::string> axes = {"tp", "cp", "dp_module", "pp", "module", "dp"};
+  const std::vector<std::string> axes = {"tp", "cp", "encoder_dp", "pp", "module", "dp"};
   if (order.empty() || std::is_permutation(order.begin(), order.end(), axes.begin(), axes.end()))
     return;
   faults.push_back({{"mesh.order"},

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a deck: TOML text and overrides become tables, the tables' values go to the members that
-// options.hpp declares, and whatever does not fit becomes a fault with its place. The only file
-// that knows toml++.
+// Reads a deck: TOML text and overrides become tables, whose values go to the members that
+// options.hpp declares; a value that does not fit becomes a fault with its place.
 #include "deck/deck.hpp"
-
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -16,18 +12,16 @@
 #include <set>
 #include <tuple>
 
-#include "core/dtype.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "deck/check.hpp"
 #include "deck/key_table.hpp"
+#include "deck/store_value.hpp"
 
 namespace zea {
 namespace {
 
 constexpr size_t kMaxDeckBytes = 1 << 20;
-constexpr size_t kMaxDotsInLine =
-    1000;  // toml++ nests a table per dot, and frees them by recursion
+constexpr size_t kMaxDotsInLine = 1000;  // toml++ frees a table per dot by recursion
 constexpr size_t kMaxShownFaults = 100;
 
 struct Fault {
@@ -35,24 +29,6 @@ struct Fault {
   toml::source_position place;
   std::string text;
 };
-
-std::string node_text(const toml::node& node) {
-  if (const auto* value = node.as_string()) return shown(toml_text(value->get()));
-  if (const auto* value = node.as_integer()) return toml_text(value->get());
-  if (const auto* value = node.as_floating_point()) return toml_text(value->get());
-  if (const auto* value = node.as_boolean()) return toml_text(value->get());
-  return "";
-}
-
-std::string type_words(const toml::node& node) {
-  if (node.is_string()) return "a string";
-  if (node.is_integer()) return "an integer";
-  if (node.is_floating_point()) return "a float";
-  if (node.is_boolean()) return "a boolean";
-  if (node.is_array()) return "a list";
-  if (node.is_table()) return "a section";
-  return "a date or time";
-}
 
 /// Fills Options from one or more tables and keeps every fault on the way.
 class DeckReader {
@@ -76,23 +52,10 @@ class DeckReader {
   void read_entry(const std::string& path, const toml::key& name, const toml::node& node);
   void read_unknown_section(const std::string& path, const toml::key& name,
                             const toml::table& table);
+  bool read_retired(const std::string& path, const toml::source_region& where,
+                    const std::string& value);
   void read_value(const Key& key, const toml::node& node);
 
-  void store(std::string& member, const Key& key, const toml::node& node);
-  void store(AnyChoice& member, const Key& key, const toml::node& node);
-  void store(bool& member, const Key& key, const toml::node& node);
-  void store(int64_t& member, const Key& key, const toml::node& node);
-  void store(double& member, const Key& key, const toml::node& node);
-  void store(AutoOption& member, const Key& key, const toml::node& node);
-  void store(std::optional<double>& member, const Key& key, const toml::node& node);
-  void store(std::vector<double>& member, const Key& key, const toml::node& node);
-  void store(std::vector<std::string>& member, const Key& key, const toml::node& node);
-  void store(std::vector<std::vector<std::string>>& member, const Key& key, const toml::node& node);
-  void store(DataSources& member, const Key& key, const toml::node& node);
-  bool read_source(DataSource& source, const Key& key, const toml::node& node);
-
-  bool in_range(double value, const Key& key, const toml::node& node);
-  void fault_type(const char* needed, const Key& key, const toml::node& node);
   void fault_unknown_key(const std::string& path, const toml::key& name);
   void fault_at(const toml::source_region& where, const std::string& text);
   void fault_between_keys(const OptionFault& broken);
@@ -104,10 +67,9 @@ class DeckReader {
   Options options_;
   std::vector<Key> keys_;
   std::vector<std::string> paths_, sections_;
-  std::string override_;  ///< the one being read; empty while the file is
+  std::string override_;  ///< the override being read; empty while the file is
   size_t order_ = 0;
-  bool is_toml_ =
-      true;  ///< false: nothing of the file was read, so rules between keys tell nothing
+  bool is_toml_ = true;  ///< false: the file was not read, so rules between keys do not apply
   std::vector<Fault> faults_;
   std::set<std::string> suspects_;             ///< keys that have a fault already
   std::map<std::string, std::string> places_;  ///< of each key that was given
@@ -120,7 +82,7 @@ void DeckReader::list_names() {
   for (const Key& key : keys_) paths_.push_back(key.path());
 }
 
-/// A deck may have sections of any module: whether the model has it, the plan knows.
+/// A deck may have sections of any module; the plan checks whether the model has it.
 void DeckReader::find_module(const std::string& section, const std::vector<std::string>& keys) {
   if (is_section(section)) return;
   add_module_section(options_, section, keys);
@@ -152,14 +114,15 @@ void DeckReader::read_override(const std::string& text) {
   override_ = text;
   ++order_;
   const size_t equals = text.find('=');
-  const std::string path = text.substr(0, equals);
+  const std::string given = text.substr(0, equals), path = current_path(given);
   const std::string leaf = path.substr(path.rfind('.') + 1);
   const toml::key name(leaf);
   if (equals == std::string::npos)
     return fault_at({}, "an override is section.key=value; there is no = here");
+  const std::string value = text.substr(equals + 1);
+  if (read_retired(given, {}, value)) return;
   find_module(path.substr(0, path.rfind('.')), {leaf});
   const Key* key = find_key(path);
-  const std::string value = text.substr(equals + 1);
   if (key == nullptr) return read_section_override(path, name, value);
   const bool is_quoted = !value.empty() && (value[0] == '"' || value[0] == '\'');
   const bool is_text =
@@ -181,7 +144,7 @@ void DeckReader::read_override(const std::string& text) {
                    (is_number ? " is not a number that TOML takes" : " is not a TOML value"));
 }
 
-/// What is no key may be a section, whose keys are a table: model.llm.lora={rank=8}.
+/// Reads an override of a section, whose keys are a table: model.llm.lora={rank=8}.
 void DeckReader::read_section_override(const std::string& path, const toml::key& name,
                                        const std::string& value) {
   if (value.starts_with('{') || is_section(path)) try {
@@ -204,10 +167,14 @@ void DeckReader::read_entry(const std::string& path, const toml::key& name,
   if (name.str().find('.') != std::string_view::npos)
     return fault_at(name.source(), "\"" + shown(std::string(name.str())) +
                                        "\" is one quoted name; sections are written [mesh.llm]");
-  if (const Key* key = find_key(path)) return read_value(*key, node);
+  if (read_retired(path, name.source(), node_text(node))) return;
+  if (const Key* key = find_key(current_path(path))) return read_value(*key, node);
   if (const toml::table* table = node.as_table()) {
     std::vector<std::string> keys;
-    for (const auto& [key, value] : *table) keys.emplace_back(key.str());
+    for (const auto& [key, value] : *table) {
+      const std::string now = current_path(path + "." + std::string(key.str()));
+      keys.push_back(now.substr(path.size() + 1));
+    }
     find_module(path, keys);
   }
   if (is_section(path) && node.is_table()) return read_table(*node.as_table(), path);
@@ -218,7 +185,7 @@ void DeckReader::read_entry(const std::string& path, const toml::key& name,
   fault_unknown_key(path, name);
 }
 
-/// Reads on as if the nearest section had been meant, so that one run shows what else is wrong.
+/// Continues as if the nearest section had been meant, so that one run shows all faults.
 void DeckReader::read_unknown_section(const std::string& path, const toml::key& name,
                                       const toml::table& table) {
   if (const std::string advice = other_program_advice(path); !advice.empty())
@@ -233,183 +200,26 @@ void DeckReader::read_unknown_section(const std::string& path, const toml::key& 
   if (nearest.size() == 1) read_table(table, nearest[0]);
 }
 
+/// Reports a former key. Returns whether it was removed, so that there is nothing to read.
+bool DeckReader::read_retired(const std::string& path, const toml::source_region& where,
+                              const std::string& value) {
+  const RetiredKey* key = retired_key(path);
+  if (!key || value == key->standard) return key && key->now.empty();
+  if (key->now.empty()) {
+    fault_at(where, path + " = " + shown(value) + " is no longer a key; " + key->advice);
+    return true;
+  }
+  options_.notes.push_back(path + " is now called " + current_path(path) + " (" +
+                           place_words(where.begin) + ")");
+  return false;
+}
+
 void DeckReader::read_value(const Key& key, const toml::node& node) {
   places_[key.path()] = place_words(node.source().begin);
-  std::visit([&](auto* member) { store(*member, key, node); }, key.member);
-}
-
-void DeckReader::store(std::string& member, const Key& key, const toml::node& node) {
-  if (!node.is_string()) return fault_type("a string", key, node);
-  const std::string& value = node.as_string()->get();
-  const std::vector<std::string>& allowed = key.info.allowed;
-  const std::string found = key.path() + " = " + node_text(node);
+  const std::optional<ValueFault> fault = store_value(key, node);
+  if (!fault) return;
   suspects_.insert(key.path());
-  if (value.find('\0') != std::string::npos)
-    return fault_at(node.source(), found + " holds a NUL character");
-  if (!is_utf8(value)) return fault_at(node.source(), found + " is not UTF-8");
-  if (!allowed.empty() && std::count(allowed.begin(), allowed.end(), value) == 0) {
-    const std::string advice = other_program_advice(value);
-    return fault_at(node.source(), found + " is not allowed; use " + allowed_values(key) +
-                                       (advice.empty() ? "" : "; " + advice));
-  }
-  suspects_.erase(key.path());
-  member = value;
-}
-
-/// An element type may be spelled as PyTorch spells it.
-void DeckReader::store(AnyChoice& member, const Key& key, const toml::node& node) {
-  if (const std::optional<DType> dtype = find_dtype(node.value_or(std::string())))
-    for (const char* allowed : member.names())
-      if (find_dtype(allowed) == dtype) return member.choose(allowed);
-  std::string name = member.name();
-  store(name, key, node);
-  member.choose(name);
-}
-
-void DeckReader::store(bool& member, const Key& key, const toml::node& node) {
-  if (!node.is_boolean()) return fault_type("true or false", key, node);
-  member = node.as_boolean()->get();
-}
-
-void DeckReader::store(int64_t& member, const Key& key, const toml::node& node) {
-  if (!node.is_integer()) return fault_type("an integer", key, node);
-  const int64_t value = node.as_integer()->get();
-  if (in_range(static_cast<double>(value), key, node)) member = value;
-}
-
-void DeckReader::store(double& member, const Key& key, const toml::node& node) {
-  if (!node.is_number()) return fault_type("a number", key, node);
-  const double value = *node.value<double>();
-  if (in_range(value, key, node)) member = value;
-}
-
-/// A key without a range takes no count.
-void DeckReader::store(AutoOption& member, const Key& key, const toml::node& node) {
-  const bool counts = std::isfinite(key.info.min);
-  if (node.is_boolean()) {
-    member = AutoOption::of(node.as_boolean()->get());
-  } else if (node.is_string() && node.as_string()->get() == "auto") {
-    member = AutoOption();
-  } else if (counts && node.is_integer()) {
-    const int64_t value = node.as_integer()->get();
-    if (in_range(static_cast<double>(value), key, node)) member = AutoOption::of_count(value);
-  } else {
-    fault_type(counts ? "true, false, \"auto\" or an integer" : "true, false or \"auto\"", key,
-               node);
-  }
-}
-
-void DeckReader::store(std::optional<double>& member, const Key& key, const toml::node& node) {
-  double value = 0;
-  if (node.is_string() && node.as_string()->get() == "auto") {
-    member.reset();
-  } else if (!node.is_number()) {
-    fault_type("a number or \"auto\"", key, node);
-  } else {
-    value = *node.value<double>();
-    if (in_range(value, key, node)) member = value;
-  }
-}
-
-void DeckReader::store(std::vector<double>& member, const Key& key, const toml::node& node) {
-  if (!node.is_array()) return fault_type("a list of numbers", key, node);
-  std::vector<double> values;
-  for (const toml::node& entry : *node.as_array()) {
-    if (!entry.is_number()) return fault_type("a list of numbers", key, entry);
-    values.push_back(*entry.value<double>());
-    if (!in_range(values.back(), key, entry)) return;
-  }
-  member = values;
-}
-
-void DeckReader::store(std::vector<std::string>& member, const Key& key, const toml::node& node) {
-  if (!node.is_array()) return fault_type("a list of strings", key, node);
-  std::vector<std::string> values;
-  for (const toml::node& entry : *node.as_array()) {
-    if (!entry.is_string()) return fault_type("a list of strings", key, entry);
-    values.push_back(entry.as_string()->get());
-  }
-  member = values;
-}
-
-void DeckReader::store(std::vector<std::vector<std::string>>& member, const Key& key,
-                       const toml::node& node) {
-  constexpr const char* kNeeded = "a list of lists of strings";
-  if (!node.is_array()) return fault_type(kNeeded, key, node);
-  std::vector<std::vector<std::string>> lists;
-  for (const toml::node& list : *node.as_array()) {
-    if (!list.is_array()) return fault_type(kNeeded, key, list);
-    lists.emplace_back();
-    for (const toml::node& entry : *list.as_array()) {
-      if (!entry.is_string()) return fault_type(kNeeded, key, entry);
-      lists.back().push_back(entry.as_string()->get());
-    }
-  }
-  member = lists;
-}
-
-constexpr const char* kSourcesNeeded =
-    "a path, a list of paths, or a list of {path = \"...\", weight = 1.0}";
-
-void DeckReader::store(DataSources& member, const Key& key, const toml::node& node) {
-  if (node.is_string()) {
-    std::string text;
-    store(text, key, node);
-    member = text;
-    return;
-  }
-  if (!node.is_array()) return fault_type(kSourcesNeeded, key, node);
-  DataSources sources;
-  for (const toml::node& entry : *node.as_array())
-    if (!read_source(sources.sets.emplace_back(), key, entry)) return;
-  if (sources.sets.size() == 1 && sources.sets[0].weight != 1) {
-    suspects_.insert(key.path());
-    return fault_at(node.source(), key.path() +
-                                       " has one set, to which a weight does nothing; "
-                                       "leave the weight out");
-  }
-  member = sources;
-}
-
-bool DeckReader::read_source(DataSource& source, const Key& key, const toml::node& node) {
-  const toml::table* table = node.as_table();
-  const toml::node* path = table ? table->get("path") : &node;
-  const toml::node* weight = table ? table->get("weight") : nullptr;
-  const size_t known = (path != nullptr) + (weight != nullptr);
-  if (path == nullptr || !path->is_string() || (table && table->size() != known) ||
-      (weight && !weight->is_number())) {
-    fault_type(kSourcesNeeded, key, node);
-    return false;
-  }
-  store(source.path, key, *path);
-  if (weight) source.weight = *weight->value<double>();
-  if (!source.path.empty() && std::isfinite(source.weight) && source.weight > 0) return true;
-  suspects_.insert(key.path());
-  fault_at(node.source(), source.path.empty()
-                              ? key.path() + " names a set without a path"
-                              : key.path() + ": the weight of " + shown(source.path) + " is " +
-                                    toml_text(source.weight) + "; allowed are numbers above 0");
-  return false;
-}
-
-bool DeckReader::in_range(double value, const Key& key, const toml::node& node) {
-  if (value >= key.info.min && value <= key.info.max && std::isfinite(value)) return true;
-  const std::string allowed = allowed_values(key);
-  const std::string found = key.path() + " = " + node_text(node);
-  suspects_.insert(key.path());
-  if (!std::isfinite(value))
-    fault_at(node.source(),
-             found + " is not a finite number" + (allowed.empty() ? "" : "; allowed: " + allowed));
-  else
-    fault_at(node.source(), found + " is out of range; allowed: " + allowed);
-  return false;
-}
-
-void DeckReader::fault_type(const char* needed, const Key& key, const toml::node& node) {
-  const std::string value = node_text(node);
-  suspects_.insert(key.path());
-  fault_at(node.source(), key.path() + (value.empty() ? "" : " = " + value) + " is " +
-                              type_words(node) + "; it must be " + needed);
+  fault_at(fault->where, fault->text);
 }
 
 void DeckReader::fault_unknown_key(const std::string& path, const toml::key& name) {
@@ -422,8 +232,7 @@ void DeckReader::fault_at(const toml::source_region& where, const std::string& t
   faults_.push_back({order_, where.begin, text + " (" + place_words(where.begin) + ")"});
 }
 
-/// A broken rule between keys is worth telling only where none of them is already known to be
-/// wrong.
+/// Reports a broken rule between keys unless one of them has a fault already.
 void DeckReader::fault_between_keys(const OptionFault& broken) {
   std::string place = name_;
   for (auto key = broken.keys.rbegin(); key != broken.keys.rend(); ++key) {
@@ -451,6 +260,7 @@ bool DeckReader::has_given(const std::string& path) const {
 
 Options DeckReader::finish() {
   ++order_;
+  std::ranges::replace(options_.mesh.order, "dp_module", "encoder_dp");  // its former name
   if (is_toml_)
     for (const OptionFault& broken : check_options(options_)) fault_between_keys(broken);
   if (faults_.empty()) return options_;

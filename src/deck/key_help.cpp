@@ -31,6 +31,7 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"alpha", "32.0"},
     {"rank_pattern", R"(["mlp.* = 16"])"},
     {"alpha_pattern", R"(["mlp.* = 32"])"},
+    {"model.llm.dropout", R"("auto")"},
     {"dropout", "0.05"},
     {"model.vision.lora.weights", R"("adapter-directory")"},
     {"model.audio.lora.weights", R"("adapter-directory")"},
@@ -45,7 +46,7 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"eval.temperature", "0.7"},
     {"eval.stop_tokens", "[2]"},
     {"eval.stop_texts", R"(["\n"])"},
-    {"mesh.order", R"(["tp", "cp", "dp_module", "module", "pp", "dp"])"},
+    {"mesh.order", R"(["tp", "cp", "encoder_dp", "module", "pp", "dp"])"},
     {"stages", R"([["llm.embed..llm.layers.1"], ["llm.layers.2..llm.head"]])"},
     {"cp_ulysses_ranks", "2"},
     {"data.train", R"("train.h5")"},
@@ -122,8 +123,9 @@ std::string deck_reference() {
   return text;
 }
 
-std::string key_help(const std::string& path) {
+std::string key_help(const std::string& asked) {
   Options defaults;
+  const std::string path = current_path(asked);
   const std::vector<Key> keys = list_keys(defaults);
   std::string of_section, below;
   for (const Key& key : keys) {

@@ -12,6 +12,11 @@ namespace {
 // Writing one dotted path for another costs more than one typing error, less than two.
 constexpr double kOtherPrefixCost = 1.5;
 
+constexpr RetiredKey kRetired[] = {
+    {"mesh.", "dp_module", "0", "encoder_dp", ""},
+    {"data", "prefetch", "2", "", "the loader prepares 2 steps ahead; leave it out"},
+};
+
 struct DottedPath {
   std::string prefix;
   std::string leaf;
@@ -89,6 +94,19 @@ std::vector<std::string> nearest_paths(const std::string& path,
     if (std::isfinite(distance) && distance == best) nearest.push_back(candidate);
   }
   return nearest;
+}
+
+const RetiredKey* retired_key(const std::string& path) {
+  const auto [prefix, leaf] = split_path(path);
+  for (const RetiredKey& key : kRetired)
+    if (leaf == key.name && prefix.starts_with(key.section)) return &key;
+  return nullptr;
+}
+
+std::string current_path(const std::string& path) {
+  const RetiredKey* retired = retired_key(path);
+  if (!retired || retired->now.empty()) return path;
+  return split_path(path).prefix + "." + std::string(retired->now);
 }
 
 std::string key_advice(const std::string& path, const std::vector<Key>& keys) {

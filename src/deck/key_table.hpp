@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The declarations of options.hpp as a flat table, and the names nearest to one that does not
-// exist. Reading, echoing and the reference walk this table; none of them knows a key by name.
+// The declarations of options.hpp as a flat table, former keys, rules between keys, and the names
+// nearest to an unknown one. Reading, echo and reference walk this table and name no key.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace zea {
 
-/// Where the value of a key lives; the alternatives are all types that a key may have.
+/// A pointer to the value of a key; the alternatives are the types of keys.
 using KeyMember =
     std::variant<std::string*, AnyChoice*, bool*, int64_t*, double*, AutoOption*,
                  std::optional<double>*, std::vector<double>*, std::vector<std::string>*,
@@ -29,10 +29,10 @@ struct Key {
   std::string path() const { return section + "." + info.name; }
 };
 
-/// Every key in the order of the documentation.
+/// Returns every key in the order of the documentation.
 std::vector<Key> list_keys(Options& options);
 
-/// Every section in the order of the documentation.
+/// Returns every section in the order of the documentation.
 std::vector<std::string> list_sections(Options& options);
 
 /// Gives the module in a section's name ("model.X", "mesh.X", "precision.X") that section, unless
@@ -57,6 +57,30 @@ std::string other_program_advice(const std::string& path);
 /// Advice on a path that is no key: zea's word for another program's option, the nearest keys,
 /// or those of its section.
 std::string key_advice(const std::string& path, const std::vector<Key>& keys);
+
+/// A former key. A renamed one is still read, with a note; a removed one is refused, unless it has
+/// its former default, which decks kept in checkpoints do.
+struct RetiredKey {
+  std::string_view section;   ///< the beginning of its name: "mesh."
+  std::string_view name;      ///< the key in it
+  std::string_view standard;  ///< its former default, as TOML
+  std::string_view now;       ///< the key's new name; empty: removed
+  const char* advice;         ///< what to do about a removed one
+};
+/// Returns the former key with this path; null: there was none.
+const RetiredKey* retired_key(const std::string& path);
+/// Returns the path with the key's new name, if it was renamed, else the path itself.
+std::string current_path(const std::string& path);
+
+/// A broken rule between keys: their paths ("optim.betas"), the most telling one first.
+struct OptionFault {
+  std::vector<std::string> keys;
+  std::string message;
+};
+
+/// Returns every broken rule between keys of a deck, in the order of the sections. Rules that need
+/// the model or the ranks are the plan's.
+std::vector<OptionFault> check_options(const Options& options);
 
 /// A key's range as words ("0 to 1000", "at least 1"), or its allowed values; empty when
 /// anything goes.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every deck key, declared once: one struct per section, one line per key with its name, default,
 // unit, range and help. Parsing, `--help`, the echo of the resolved deck and the copy in
-// checkpoints are all made from these lists (see deck.hpp), so a key cannot exist in one of them
-// and not in another.
+// checkpoints walk these lists (see deck.hpp).
 #pragma once
 
 #include <cstdint>
@@ -10,13 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "deck/auto_option.hpp"
 #include "deck/by_module.hpp"
-#include "deck/data_options.hpp"
-#include "deck/key_info.hpp"
+#include "deck/key_types.hpp"
 #include "deck/module_options.hpp"
-#include "deck/named_values.hpp"
-#include "deck/optim_options.hpp"
+#include "deck/training_options.hpp"
 
 namespace zea {
 
@@ -34,14 +30,14 @@ struct RunOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(mode,
-        {"mode",
-         "train; or evaluate the weights on data.eval, or generate behind its prompts, and stop",
-         {}});
+    key(mode, {"mode",
+               "train the model; evaluate it on data.eval; or generate text after the prompts of "
+               "data.eval",
+               {}});
     key(directory, {"directory", "run directory; empty: runs/<deck's file name>", {}});
     key(device,
         {"device",
-         "where tensors live and which collectives carry them: cuda is one rank per GPU, over NCCL",
+         "device of tensors and of collectives: cpu, or cuda with one rank per GPU and NCCL",
          {}});
     key(ranks_per_gpu,
         {"ranks_per_gpu",
@@ -50,35 +46,35 @@ struct RunOptions {
          {},
          1,
          64});
-    key(deterministic,
-        {"deterministic",
-         "whether kernels of GPUs give the same bits each time, at some cost; those of CPUs do "
-         "anyway",
-         {}});
+    key(deterministic, {"deterministic",
+                        "deterministic GPU kernels, which give the same bits each time but are "
+                        "slower; CPU kernels "
+                        "always are",
+                        {}});
     key(cuda_graphs,
         {"cuda_graphs",
-         "shapes of steps whose forward, backward and reductions a GPU keeps as graphs, launched "
-         "by one call from a shape's second step on: for steps that repeat (rows that one sample "
-         "fills, packing = false with samples of one length); activations take their memory again "
-         "where other steps come between; 0: none",
+         "CUDA graphs: number of step shapes whose forward, backward and reductions a GPU records "
+         "and launches by one call from a shape's second step on; for steps that repeat (rows that "
+         "one sample fills, packing = false with samples of one length); each graph keeps the "
+         "memory of its activations; 0: none",
          {},
          0,
          64});
-    key(threads, {"threads", "compute threads per rank", {}, 1, 1024});
-    key(seed, {"seed", "seed of the order of samples", {}, 0, 9.0e15});
+    key(threads, {"threads", "compute threads of each rank", {}, 1, 1024});
+    key(seed, {"seed", "random seed of the order of samples", {}, 0, 9.0e15});
     key(watchdog_seconds,
         {"watchdog_seconds",
-         "seconds that a run may stand still, nothing beginning or ending on any rank, before it "
-         "is ended with a report of what every rank did last; 0: any time, for the start, too, "
-         "which otherwise has 30 minutes before ranks are watched",
+         "watchdog timeout in seconds: a run in which no rank begins or ends anything for so long "
+         "is "
+         "aborted with a report of each rank's last actions; the start has 30 minutes; 0: no "
+         "watchdog",
          {},
          0,
          1e6});
     key(peak_tflops,
         {"peak_tflops",
-         "TFLOP/s that a rank's device has at most in the type that modules compute in, of which "
-         "the log and metrics.jsonl tell the share that a step takes (MFU); 0: by the data sheet "
-         "of GPUs that are known",
+         "peak TFLOP/s of a rank's device in the type of the computation, for the model FLOPs "
+         "utilization (MFU) in the log and metrics.jsonl; 0: from the data sheets of known GPUs",
          {},
          0,
          1e6});
@@ -96,40 +92,41 @@ struct ModelOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(weights, {"weights",
-                  "what a new run starts from: weights file (.h5), safetensors file, Hugging Face "
-                  "directory, "
-                  "checkpoint or run directory; empty: initial values of model.config",
-                  {}});
-    key(config, {"config", "the model's config.json; empty: the one that the weights hold", {}});
+    key(weights,
+        {"weights",
+         "initial weights of a new run: weights file (.h5), safetensors file, Hugging Face "
+         "directory, checkpoint or run directory; empty: random initialization of "
+         "model.config",
+         {}});
+    key(config, {"config", "config.json of the model; empty: the one in the weights", {}});
     key(load_modules,
         {"load_modules",
-         "modules to take from the weights: encoders by name, projector, llm; others keep initial "
-         "values drawn with run.seed",
+         "modules to load from the weights: encoders by name, projector, llm; others keep their "
+         "random initialization, by run.seed",
          {}});
     key(strict,
         {"strict",
-         "whether the weights must be exactly the model's; false: what is missing or has another "
-         "shape keeps initial values, and the log lists it",
+         "require that the weights match the model exactly; false: parameters that are missing or "
+         "have another shape keep their random initialization, and the log lists them",
          {}});
     key(sync_module_states,
         {"sync_module_states",
-         "initial weights are read by one copy of each module and broadcast to the others; false: "
-         "every rank reads its own part",
+         "one replica of each module reads the initial weights and broadcasts them to the others; "
+         "false: every rank reads its own part",
          {}});
     key(activation_checkpointing,
         {"activation_checkpointing",
-         "0: none; 1: keep only the inputs of every unit (zea -n lists them: a block is one) and "
-         "run "
-         "it again in backward; k: of every k-th unit; auto: of those units that cost least for "
-         "what they free, until mesh.rank_memory_mib is met; a unit as a whole or not at all",
+         "activation checkpointing (recomputation), by whole units (zea -n lists them; a block is "
+         "one): 0: none; 1: every unit keeps its inputs only and recomputes its forward in "
+         "backward; k: every k-th unit; auto: the units that cost least time for the memory they "
+         "free, until mesh.rank_memory_mib is met",
          {},
          0,
          1e6});
   }
 };
 
-/// Small matrices that train beside a module's frozen linears: [model.llm.lora] and the like.
+/// LoRA adapters of a module: [model.llm.lora] and the like.
 struct LoraOptions {
   std::vector<std::string> targets = {};
   int64_t rank = 8;
@@ -145,30 +142,34 @@ struct LoraOptions {
   void visit(Visitor&& key) {
     key(targets,
         {"targets",
-         "linears of the module that get adapters, in place of training the module itself: names "
-         "as in its weights without \".weight\", or their last words, with * for any characters; "
-         "empty: none",
+         "LoRA target modules: linear layers that get adapters, while the module's own weights "
+         "stay "
+         "frozen; names as in its weights without \".weight\", or their last words, with * for any "
+         "characters; empty: none",
          {}});
-    key(rank, {"rank", "numbers between an adapter's two matrices", {}, 1, 65536});
-    key(alpha, {"alpha", "what adapters add is multiplied by alpha / rank", {}, 1e-6, 1e6});
-    key(rank_pattern, {"rank_pattern",
-                       "ranks of some adapters, in place of rank: \"pattern = rank\", patterns as "
-                       "in targets; the "
-                       "last that matches counts",
-                       {}});
-    key(alpha_pattern, {"alpha_pattern", "the same of alpha: \"pattern = alpha\"", {}});
-    key(dropout,
-        {"dropout",
-         "share of the numbers that an adapter reads which training takes for 0, the others being "
-         "divided by 1 - dropout; auto: as weights say, or 0",
-         {},
-         0,
-         1});
-    key(rslora, {"rslora", "multiply by alpha / sqrt(rank) in its place (rsLoRA)", {}});
+    key(rank, {"rank", "LoRA rank: columns of A, rows of B", {}, 1, 65536});
+    key(alpha,
+        {"alpha", "LoRA alpha: the output of an adapter is scaled by alpha / rank", {}, 1e-6, 1e6});
+    key(rank_pattern,
+        {"rank_pattern",
+         "LoRA rank of some adapters: \"pattern = rank\", patterns as in targets; the "
+         "last match counts",
+         {}});
+    key(alpha_pattern,
+        {"alpha_pattern", "LoRA alpha of some adapters: \"pattern = alpha\", as rank_pattern", {}});
+    key(dropout, {"dropout",
+                  "LoRA dropout probability: elements of an adapter's input that training sets to "
+                  "0, scaling "
+                  "the others by 1 / (1 - dropout); auto: as weights say, or 0",
+                  {},
+                  0,
+                  1});
+    key(rslora, {"rslora",
+                 "rank-stabilized LoRA (rsLoRA): scale by alpha / sqrt(rank), not alpha / rank",
+                 {}});
     key(weights, {"weights",
-                  "a directory as PEFT writes it, whose adapters of this module the run starts "
-                  "from; it says the other keys of this section, too (dropout where that is "
-                  "auto)",
+                  "directory of LoRA adapters in PEFT's format, from which this module's start; it "
+                  "also sets the other keys of this section (dropout if that is auto)",
                   {}});
   }
 };
@@ -189,35 +190,35 @@ struct EncoderOptions {
   template <class Visitor>
   void visit(Visitor&& key) {
     key(weights, {"weights",
-                  "a model whose encoder this is, beside model.llm.weights; its projector begins "
-                  "with initial values drawn with run.seed",
+                  "weights of a pretrained encoder, to be combined with model.llm.weights; its "
+                  "projector has a random initialization, by run.seed",
                   {}});
     key(placeholder,
         {"placeholder",
-         "of an encoder with weights: the token in whose places its features are put, an id or a "
-         "text (empty: <image> or <audio>), which becomes the tokenizer's next token where that "
-         "does not know it, and a new last row of the vocabulary where there is none left, or no "
-         "tokenizer",
+         "for an encoder with weights: the placeholder token that its features replace, an id or a "
+         "text (empty: <image> or <audio>); a text that the tokenizer does not know becomes its "
+         "next token, and a new last row of the vocabulary if there is none left or no tokenizer",
          {}});
     key(projector,
         {"projector",
-         "of an encoder with weights: linear; mlp (linear, GELU, linear); pixel_shuffle_mlp (2 x 2 "
-         "patches side by side, then an mlp); pool (the mean of 2 x 2 patches, then linear)",
+         "projector of an encoder with weights: linear; mlp (linear, GELU, linear); "
+         "pixel_shuffle_mlp (2 x 2 patches concatenated, then an mlp); pool (the mean of 2 x 2 "
+         "patches, then linear)",
          {"linear", "mlp", "pixel_shuffle_mlp", "pool"}});
     key(feature_layer,
         {"feature_layer",
-         "of an encoder of images with weights: the hidden state that its projector reads; -1: "
-         "after the last block",
+         "for an image encoder with weights: the hidden state that its projector reads; -1: the "
+         "output of the last block",
          {},
          -1000,
          1000});
-    key(feature_norm,
-        {"feature_norm",
-         "of an encoder of images with weights: whether features of its last layer go through the "
-         "norm behind it",
-         {}});
-    key(train, {"train", "whether the encoder is trained; false freezes it", {}});
-    key(train_projector, {"train_projector", "whether the encoder's projector is trained", {}});
+    key(feature_norm, {"feature_norm",
+                       "for an image encoder with weights: apply its final norm to the features of "
+                       "its last layer",
+                       {}});
+    key(train, {"train", "train the encoder; false: it is frozen", {}});
+    key(train_projector,
+        {"train_projector", "train the encoder's projector; false: it is frozen", {}});
   }
 };
 
@@ -225,20 +226,28 @@ struct EncoderOptions {
 struct LlmOptions {
   std::string weights = {};
   bool train = true;
+  std::optional<double> dropout = 0;
   Choice<ImageAttention> image_attention = ImageAttention::Auto;
   LoraOptions lora = {};  ///< a section of its own
 
   template <class Visitor>
   void visit(Visitor&& key) {
     key(weights, {"weights",
-                  "in place of model.weights: a language model that encoders with weights of their "
-                  "own are put together with",
+                  "weights of a pretrained language model, to be combined with encoders that have "
+                  "weights of their own; replaces model.weights",
                   {}});
-    key(train, {"train", "whether the language model is trained; false freezes it", {}});
+    key(train, {"train", "train the language model; false: it is frozen", {}});
+    key(dropout,
+        {"dropout",
+         "dropout probability of residual paths and embeddings while the run trains; auto: the "
+         "config's resid_pdrop and embd_pdrop; attention probabilities are never dropped",
+         {},
+         0,
+         1});
     key(image_attention,
         {"image_attention",
-         "what the features of an image see of that image in the language model: what precedes "
-         "them, or all of it; auto: as the family is trained, all of it in Gemma 3",
+         "attention among the features of one image in the language model: causal, or "
+         "bidirectional; auto: as the family was trained (bidirectional in Gemma 3)",
          {}});
   }
 };
@@ -256,24 +265,28 @@ struct CheckpointOptions {
   void visit(Visitor&& key) {
     key(every,
         {"every", "steps between checkpoints; 0: only on request and at the end", {}, 0, 1e12});
-    key(keep, {"keep", "complete checkpoints to keep; 0: all", {}, 0, 1e9});
+    key(keep, {"keep", "number of complete checkpoints to keep; 0: all", {}, 0, 1e9});
     key(at_end, {"at_end", "write a checkpoint after the last step", {}});
-    key(async,
-        {"async", "write checkpoints while training goes on; false: training waits for them", {}});
-    key(stage, {"stage",
-                "copy what is not written yet while training goes on, so that the next update need "
-                "not wait for it: worth it where disks are slow and cores are idle",
+    key(async, {"async",
+                "asynchronous checkpoints, written while training continues; false: training waits "
+                "for them",
                 {}});
+    key(stage,
+        {"stage",
+         "copy to host memory what is not yet written, so that the next update does not wait "
+         "for the disk; helps if disks are slow and cores are idle",
+         {}});
     key(rate_limit_mib, {"rate_limit_mib",
-                         "MiB/s that a rank writes checkpoints with at most; 0: no limit",
+                         "limit of MiB/s at which a rank writes checkpoints; 0: none",
                          {},
                          0,
                          1e9});
-    key(on_failure, {"on_failure",
-                     "when a checkpoint cannot be written: stop (exit code 7) or continue, and try "
-                     "again when the next one is due, likewise with what an evaluation writes; the "
-                     "checkpoint at the end must be written",
-                     {}});
+    key(on_failure,
+        {"on_failure",
+         "if a checkpoint, or a file of an evaluation, cannot be written: stop (exit "
+         "code 7), or continue and try again when the next one is due; the checkpoint at "
+         "the end must be written",
+         {}});
   }
 };
 
@@ -290,24 +303,29 @@ struct EvalOptions {
   void visit(Visitor&& key) {
     key(every,
         {"every", "steps between evaluations on data.eval; 0: never while training", {}, 0, 1e12});
-    key(samples, {"samples", "samples of data.eval to use; 0: all", {}, 0, 1e12});
-    key(generate_tokens,
-        {"generate_tokens", "tokens to generate after each prompt; 0: only the loss", {}, 0, 4096});
-    key(temperature,
-        {"temperature",
-         "that logits are divided by before a token is drawn, by run.seed; 0: the likeliest one",
-         {},
-         0,
-         100});
-    key(top_p,
-        {"top_p",
-         "only of the likeliest tokens that together have this share is one drawn; 1: of all",
-         {},
-         0,
-         1});
+    key(samples, {"samples", "number of samples of data.eval to use; 0: all", {}, 0, 1e12});
+    key(generate_tokens, {"generate_tokens",
+                          "number of tokens to generate after each prompt; 0: only the loss",
+                          {},
+                          0,
+                          4096});
+    key(temperature, {"temperature",
+                      "sampling temperature, with random numbers by run.seed; 0: greedy decoding",
+                      {},
+                      0,
+                      100});
+    key(top_p, {"top_p",
+                "nucleus (top-p) sampling: sample from the likeliest tokens with this total "
+                "probability; 1: from all",
+                {},
+                0,
+                1});
     key(stop_tokens,
-        {"stop_tokens", "ids of tokens that end a text; empty: the model's eos_token_id", {}});
-    key(stop_texts, {"stop_texts", "texts that end a text in which one of them stands", {}});
+        {"stop_tokens",
+         "ids of the tokens that end a generated text; empty: the model's eos_token_id",
+         {}});
+    key(stop_texts,
+        {"stop_texts", "stop strings: a generated text ends where it contains one of them", {}});
   }
 };
 
@@ -321,13 +339,13 @@ struct LogOptions {
     key(every, {"every", "steps between lines of log.txt and metrics.jsonl", {}, 1, 1e9});
     key(tensorboard,
         {"tensorboard",
-         "whether training writes its metrics to TensorBoard event files, too: tensorboard/ in the "
-         "run directory, one file per start",
+         "write training metrics to TensorBoard event files, too: tensorboard/ in the run "
+         "directory, one file per start",
          {}});
     key(trace_step,
         {"trace_step",
-         "the step whose actions every rank writes as a Chrome trace: trace/ in the run directory; "
-         "0: none",
+         "step to profile: every rank writes its actions as a Chrome trace to trace/ in the run "
+         "directory; 0: none",
          {},
          0,
          1e12});
@@ -350,6 +368,7 @@ struct Options {
   CheckpointOptions checkpoint;
   EvalOptions eval;
   LogOptions log;
+  std::vector<std::string> notes = {};  ///< on former keys that the deck has
 
   /// Calls `section(name, options)` for each section in the order of the documentation.
   template <class Visitor>

@@ -31,6 +31,10 @@ constexpr const char* kWarmup = "here it is optim.warmup_steps";
 constexpr const char* kBetas = "here it is optim.betas";
 constexpr const char* kClip = "here it is optim.clip_norm";
 constexpr const char* kRank = "here it is model.llm.lora.rank";
+constexpr const char* kDropout =
+    "here it is model.llm.dropout, a number or \"auto\": the config's rates";
+constexpr const char* kNoAttentionDropout =
+    "attention probabilities are never dropped: fused kernels do not hold them; leave it out";
 constexpr const char* kTargets = "here it is model.llm.lora.targets";
 constexpr const char* kFreeze = "here it is model.vision.train = false, or model.llm.train = false";
 constexpr const char* kRowTokens = "here it is data.row_tokens, and --max-tokens of jobs/pack.py";
@@ -174,6 +178,11 @@ constexpr OtherProgramOption kTable[] = {
     {"lora_rank", kRank},
     {"lora_alpha", "here it is model.llm.lora.alpha"},
     {"lora_dropout", "here it is model.llm.lora.dropout"},
+    {"resid_pdrop", kDropout},
+    {"embd_pdrop", kDropout},
+    {"hidden_dropout", kDropout},
+    {"attn_pdrop", kNoAttentionDropout},
+    {"attention_dropout", kNoAttentionDropout},
     {"use_rslora", "here it is model.llm.lora.rslora"},
     {"target_modules", kTargets},
     {"lora_target", kTargets},

@@ -66,7 +66,7 @@ std::string module_lines(const Plan& plan) {
     if (grid.cp > 1)
       text += " (" + mesh.cp_mode + ", " +
               (deals_evenly ? "equal runs" : mesh.cp_distribution.name()) + ")";
-    text += " x dp_module " + std::to_string(grid.dp_module) + "\n";
+    text += " x encoder_dp " + std::to_string(grid.encoder_dp) + "\n";
   }
   return text.empty() ? text : "modules, on the ranks of a replica\n" + text;
 }

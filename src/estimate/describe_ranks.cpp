@@ -4,8 +4,8 @@
 
 #include "estimate/describe.hpp"
 #include "estimate/traffic.hpp"
-#include "layout/module_grid.hpp"
-#include "layout/rank_blocks.hpp"
+#include "layout/mesh_shape.hpp"
+#include "layout/rank_order.hpp"
 
 namespace zea {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "estimate/memory_estimate.hpp"
-#include "schedule/gathering.hpp"
+#include "schedule/plan.hpp"
 #include "spec/stage_template.hpp"
 
 namespace zea {

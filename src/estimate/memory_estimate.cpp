@@ -6,8 +6,8 @@
 #include <map>
 #include <utility>
 
+#include "layout/flat_layout.hpp"
 #include "layout/muon_matrices.hpp"
-#include "layout/owned_bytes.hpp"
 #include "schedule/holder_ranges.hpp"
 
 namespace zea {
@@ -90,13 +90,13 @@ int64_t muon_bytes(const Plan& plan, int world_rank, bool at_most) {
   return most * bytes_of(plan.precision.master);
 }
 
-/// The items of a microbatch that a rank encodes, at most: they are dealt to dp_module groups.
+/// The items of a microbatch that a rank encodes, at most: they are dealt to encoder_dp groups.
 ItemList own_items(const Plan& plan, const ItemList& all, int world_rank) {
   ItemList own;
   for (const EncoderSpec& encoder : plan.model.encoders) {
     if (!plan.mesh.has(world_rank, encoder.name)) continue;
     own += largest_share(plan.model, all, plan.model.encoder_index(encoder.name),
-                         plan.mesh.grid(encoder.name).dp_module);
+                         plan.mesh.grid(encoder.name).encoder_dp);
   }
   return own;
 }

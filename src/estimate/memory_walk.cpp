@@ -174,7 +174,7 @@ UnitMemory MemoryWalk::declared(size_t u, bool keeps_graph) {
                      unit_share(plan_, spec(u).module));
 }
 
-/// The sizes for the ranks that share the unit's tokens: an encoder's items are dealt to dp_module
+/// The sizes for the ranks that share the unit's tokens: an encoder's items are dealt to encoder_dp
 /// groups of ranks.
 MicrobatchSizes MemoryWalk::module_sizes(size_t u) const {
   const std::string& module = spec(u).module;
@@ -182,7 +182,7 @@ MicrobatchSizes MemoryWalk::module_sizes(size_t u) const {
   if (module == kDecoder) return sizes;
   return with_items(
       plan_.model, sizes,
-      largest_share(plan_.model, sizes.items, spec(u).encoder, plan_.mesh.grid(module).dp_module));
+      largest_share(plan_.model, sizes.items, spec(u).encoder, plan_.mesh.grid(module).encoder_dp));
 }
 
 void MemoryWalk::touch(int64_t bytes, const char* what, const std::string& name, int64_t scratch) {

@@ -7,9 +7,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "layout/deal.hpp"
 #include "layout/item_row.hpp"
-#include "layout/mask_word.hpp"
+#include "layout/visibility.hpp"
 
 namespace zea {
 namespace {

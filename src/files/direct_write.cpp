@@ -18,7 +18,7 @@
 namespace zea {
 namespace {
 
-/// Of a request, and of the copy made for memory that does not start at a page.
+/// Bytes of one request, and of the copy that is made of memory that does not start at a page.
 constexpr int64_t kRequestBytes = 4 << 20;
 
 bool starts_at_page(const void* data) {

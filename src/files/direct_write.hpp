@@ -12,8 +12,8 @@ namespace zea {
 /// Below this the kernel's buffers, which join writes, are better.
 inline constexpr int64_t kMinDirectBytes = 1 << 20;
 
-/// What of a file may be in the kernel's buffers alone: not too much, or the sync at its end takes
-/// so long that whoever watches how much is written takes it for a hang.
+/// Bounds the bytes of a file that are in the kernel's buffers alone: with too many of them the
+/// sync at the end takes so long that whoever watches the written bytes takes it for a hang.
 class UnsyncedBytes {
  public:
   explicit UnsyncedBytes(int64_t most = int64_t{1} << 30) : most_(most) {}

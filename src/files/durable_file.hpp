@@ -81,8 +81,8 @@ const char* read_at(int descriptor, int64_t offset, char* target, int64_t bytes,
 // One file under several names (hard links): the disk has its bytes once, and each name is as good
 // as the others, whichever goes away. Only what is never written again may be shared like that.
 
-/// What tells a file from another one in its place, and from itself after somebody wrote to it.
-/// Not the time of its status: that changes with every name that it gets or loses.
+/// Tells a file from another one in its place, and from itself after somebody wrote to it. The time
+/// of its status is left out: it changes with every name that the file gets or loses.
 struct FileIdentity {
   uint64_t device = 0, inode = 0;
   int64_t bytes = 0, modified_nanoseconds = 0;

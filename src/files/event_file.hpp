@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // TensorBoard's event files: scalars over steps. A file is a sequence of records (length, its
-// checksum, bytes, their checksum), and a record an Event of protobuf's encoding, of which four
-// fields are needed: both are written here by hand. TensorBoard reads the files of a directory in
+// checksum, bytes, their checksum), and a record an Event in protobuf's encoding. Four fields are
+// needed, so both are encoded here without a library. TensorBoard reads the files of a directory in
 // the order of their names, as one run.
 #pragma once
 
@@ -18,7 +18,7 @@ struct EventScalar {
   double value;  ///< TensorBoard keeps 32 bits of it
 };
 
-/// What happened at a step; the time is in seconds since 1970.
+/// The scalars of a step; the time is in seconds since 1970.
 struct Event {
   double wall_seconds = 0;
   int64_t step = 0;

@@ -66,7 +66,7 @@ class H5Cursor {
   H5Cursor over(std::string_view part) const { return {file_, what_, address_, part}; }
   std::string_view take(uint64_t count);
   void skip(uint64_t count) { take(count); }
-  /// Of up to 8 bytes, lowest first.
+  /// Takes a number of up to 8 bytes, the lowest first.
   uint64_t number(size_t bytes);
   uint64_t address() { return number(8); }
   /// Refuses anything else.

@@ -89,7 +89,7 @@ class NewTree {
  private:
   static constexpr uint64_t kHead = 6, kNode = kHead + kH5Sum;
 
-  /// Of a level: bytes of the counts beside its nodes' addresses in the level above.
+  /// Bytes of a level's counts, which stand with its nodes' addresses in the level above.
   struct Level {
     uint64_t count_bytes, total_bytes;
   };
@@ -155,7 +155,7 @@ constexpr uint64_t kSlot = 8, kUnfiltered = 0, kBlockHead = 14;
 
 using Slots = std::vector<uint64_t>;
 
-/// Of headers and blocks alike.
+/// Checks the signature and version of a header or a block.
 void expect_kind(H5Cursor& cursor, const char* signature) {
   cursor.expect(signature);
   cursor.expect_version(0);
@@ -177,7 +177,7 @@ class SlotReader {
     return count > page_slots_ ? (count + page_slots_ - 1) / page_slots_ : 0;
   }
 
-  /// What follows the head of a block of `bytes` in all, its sum left out.
+  /// Returns the contents of a block of `bytes` in all, without its head and checksum.
   std::string block(const char* signature, uint64_t address, uint64_t bytes) const {
     const std::string all = file_.checked(address, bytes, kArray);
     H5Cursor cursor(file_, kArray, address, all);

@@ -53,7 +53,7 @@ H5File H5File::open(const std::string& path, ExitCode code) {
   state->site = {path, code};
   struct stat status {};
   const bool is_there = ::stat(path.c_str(), &status) == 0;
-  // Of what is no regular file, opening alone might wait for ever.
+  // Opening something else than a regular file might wait forever.
   if (is_there && !S_ISREG(status.st_mode)) throw_error(code, path + ": not a regular file");
   if (is_there) state->descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (state->descriptor < 0 || ::fstat(state->descriptor, &status) != 0)

@@ -67,7 +67,7 @@ void H5Object::read_new(uint64_t address) {
   add_messages(address + prefix, std::string_view(chunk).substr(prefix));
 }
 
-/// What is too short for a message is a gap.
+/// Adds the messages in `bytes`; a rest that is too short for a message is a gap.
 void H5Object::add_messages(uint64_t address, std::string_view bytes) {
   const uint64_t head = is_new_ ? (has_order_ ? 6 : 4) : kOldMessage;
   H5Cursor cursor(file_, kObjectHeader, address, bytes);

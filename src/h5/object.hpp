@@ -65,7 +65,7 @@ class H5Object {
 
 H5Cursor cursor_of(const H5Bytes& file, const H5Message& message, const char* what);
 
-// What the messages of an object say: dims, element type, layout of the data, links, attributes
+// The contents of an object's messages: dims, element type, layout of the data, links, attributes
 // (IV.A.2).
 
 struct H5Space {
@@ -132,7 +132,7 @@ struct H5Stored {
   std::vector<uint64_t> positions;  ///< in the file, of each chunk, row-major; none: no elements
 };
 
-/// What the messages of a dataset say of its data.
+/// A dataset's messages about its data.
 struct H5Description {
   const H5Type& type;
   const H5Space& space;

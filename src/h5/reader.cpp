@@ -82,7 +82,7 @@ constexpr int kMaxGroupDepth = 32;
                              "\" is a soft or external link; only data in this file is read");
 }
 
-/// Of a type with a name of its own, which is in another object, a message says where (IV.A.2,
+/// Reads an element type. A named type is in another object, to which the message points (IV.A.2,
 /// "shared message").
 H5Type read_type(const H5Object& object) {
   constexpr const char* kType = "datatype";

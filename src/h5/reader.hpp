@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an HDF5 file that was opened for reading holds: objects found by their path, each looked at
-// once. HDF5 itself, which trusts the addresses that it reads, is not asked.
+// The objects of an HDF5 file that was opened for reading, found by path and parsed once each. The
+// HDF5 library, which trusts the addresses in a file, is not used.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ class H5Reader {
   /// Refuses one whose data is elsewhere, filtered, or not what it says.
   const H5Stored& dataset(const std::string& name);
   bool holds_text(const std::string& name);
-  /// Of dataset or group `object`; "/" is the root group.
+  /// Returns an attribute of dataset or group `object`; "/" is the root group.
   std::optional<H5Attribute> attribute(const std::string& object, const std::string& name);
 
  private:

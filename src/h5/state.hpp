@@ -83,8 +83,8 @@ H5Handle make_h5_space(const Shape& shape, const H5Site& site);
 /// Selects box `extent` in `space`.
 void select_extent(hid_t space, const Extent& extent, const H5Site& site);
 
-// What an open H5File holds. One that was opened is read without HDF5; one that is being made is
-// written by it, and its datasets are remembered, so that a second write to one costs no look-up.
+// The state of an open H5File. A file that is read does not use the HDF5 library; one that is
+// written does, and remembers its datasets, so that a second write to one costs no look-up.
 
 /// A dataset that was made.
 struct H5Made {
@@ -100,8 +100,8 @@ struct H5Made {
 struct H5File::State {
   H5Site site;
   int descriptor = -1;  ///< HDF5's own where the file is being made
-  /// Of the same file, past the kernel's buffers; -1 where it is not open or the file system has no
-  /// such thing.
+  /// Descriptor of the same file for direct access; -1: not open, or not supported by the file
+  /// system.
   int direct_descriptor = -1;
   UnsyncedBytes unsynced;
   H5Handle file;
@@ -125,8 +125,8 @@ void make_h5_groups(hid_t file, const std::string& name, const H5Site& site);
 H5Handle make_h5_dataset(hid_t file, const std::string& name, hid_t type, hid_t space,
                          const H5Site& site, int64_t bytes);
 
-/// What of a dataset zea reads. Throws saying what its elements are instead when they are none of
-/// ours.
+/// Returns a dataset's name, shape and type. Throws, naming the type found, where zea does not read
+/// it.
 H5DatasetInfo h5_info(const H5Stored& stored, const H5Site& site, const std::string& name);
 /// Reads box `extent` into packed `target`.
 void read_h5_box(const H5File::State& state, const H5Stored& stored, const Extent& extent,

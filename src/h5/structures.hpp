@@ -20,7 +20,7 @@ struct H5Leaf {
   uint64_t child;  ///< an address
 };
 
-/// What the leaves of an old tree lead to, each with the key before it.
+/// Returns the children of an old tree's leaves, each with the key before it.
 std::vector<H5Leaf> read_h5_leaves(const H5Bytes& file, uint64_t address, H5BTree1 type,
                                    size_t key_bytes);
 

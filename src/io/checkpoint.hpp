@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which checkpoints there are. One is complete when it has its final name and a manifest inside;
-// only such are ever listed. Their contents are not looked at.
+// Lists checkpoints and opens one. A checkpoint is complete when it has its final name and a
+// manifest inside; only such are listed, without a look at their contents.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "io/manifest.hpp"
-#include "io/state_source.hpp"
+#include "zea/checkpoint.hpp"
 
 namespace zea {
 
@@ -20,11 +20,6 @@ std::string checkpoint_name(int64_t step);
 
 /// Inverse of checkpoint_name; nullopt for any other name.
 std::optional<int64_t> step_of_name(const std::string& name);
-
-struct CheckpointEntry {
-  int64_t step = 0;
-  std::string path;
-};
 
 /// Whether `directory` has a manifest of its own (not a link).
 bool has_manifest(const std::string& directory);
@@ -37,15 +32,12 @@ std::vector<std::string> directories_in(const std::string& directory);
 /// directory.
 std::vector<CheckpointEntry> list_checkpoints(const std::string& directory);
 
-/// Those of a run directory: in its checkpoints/, or in itself where there are none.
-std::vector<CheckpointEntry> list_checkpoints_of_run(const std::string& run);
-
 /// The run directory of a checkpoint in its checkpoints/; empty for one that lies elsewhere.
 std::string run_of_checkpoint(const std::string& checkpoint);
 
-// A complete checkpoint as a source of tensors: any box of any state, put together from whatever
-// pieces hold it, each block checked against its hash when it is read, and the rest of a file when
-// it is first opened. Serves resume at any layout, consolidate and inspect.
+// A complete checkpoint as a source of tensors: reads any box of any state from the pieces that
+// hold it. Each block is checked against its hash when it is read, and the rest of a file when it
+// is first opened.
 
 class H5File;
 class PieceReader;
@@ -64,7 +56,7 @@ class CheckpointSource : public StateSource {
   const TrainPosition& position() const override { return manifest_.position; }
   const std::string& deck() const override { return manifest_.deck; }
   std::string note() const override;
-  /// Those of the run in whose checkpoints/ it lies.
+  /// Returns the companions of the run in whose checkpoints/ the checkpoint lies.
   std::vector<std::string> companions() const override;
   std::string companion(const std::string& name) const override;
   std::vector<std::string> states(const std::string& name) const override;

@@ -16,8 +16,6 @@
 #include "io/strict_json.hpp"
 #include "io/tensor_request.hpp"
 #include "io/tokenizer.hpp"
-#include "spec/encoder_facts.hpp"
-#include "spec/generation_config.hpp"
 #include "spec/model_spec.hpp"
 #include "spec/parameter_names.hpp"
 
@@ -180,7 +178,7 @@ class ComposedSource : public WeightsSource {
         notes += (notes.empty() ? "" : "\n") + note;
     return notes;
   }
-  /// That of the part whose config became the key's.
+  /// Returns the config file of the part that the key came from.
   std::string config_file(const std::string& key) const override {
     for (const ComposedPart& part : parts_) {
       const std::string processor = part.name + ".";
@@ -207,7 +205,8 @@ class ComposedSource : public WeightsSource {
                  static_cast<char*>(target) + bytes);
   }
 
-  /// Those of the decoder, and of encoders what makes items ready, behind their names.
+  /// Returns the decoder's companions, and the processors of encoders with the encoder's name
+  /// before their own.
   std::vector<std::string> companions() const override {
     std::vector<std::string> names = decoder().source->companions();
     for (const ComposedPart& part : parts_)
@@ -245,7 +244,7 @@ class ComposedSource : public WeightsSource {
     return *std::ranges::find(parts_, kDecoder, &ComposedPart::name);
   }
 
-  /// Of encoders of one modality the first has its usual name, others their own.
+  /// Gives the first encoder of a modality its usual name, and others their own.
   void name_placeholders() {
     std::set<std::string> taken;
     for (const ComposedPart& part : parts_) taken.insert(part.placeholder);

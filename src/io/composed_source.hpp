@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of their own put together to one: encoders and a decoder, each of a place of its own. What
-// none of them has (projectors, rows of the vocabulary for new placeholders) keeps initial values.
+// Composes one model of several: encoders and a decoder, each from its own source. Projectors and
+// rows of the vocabulary for new placeholders, which no part has, keep initial values.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "io/weights_source.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 
@@ -16,9 +16,9 @@ namespace zea {
 struct ComposedPart {
   std::string name;  ///< of an encoder, as decks and units have it; or kDecoder
   std::unique_ptr<WeightsSource> source;
-  /// Of an encoder: an id, or the text of a token; empty: <image> or <audio>. One that the
-  /// decoder's tokenizer.json lacks becomes its next, which may be a row beyond the vocabulary.
-  /// Without a tokenizer it is a new last row.
+  /// The placeholder of an encoder: an id, or a token's text; empty: <image> or <audio>. A token
+  /// that the decoder's tokenizer.json lacks becomes its next, which may be a row beyond the
+  /// vocabulary. Without a tokenizer it is a new last row.
   std::string placeholder = {};
   std::string projector = "mlp";  ///< linear, mlp, pixel_shuffle_mlp, pool
   int64_t feature_layer = -2;     ///< of images: the hidden state that the projector reads

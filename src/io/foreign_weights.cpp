@@ -12,7 +12,6 @@
 #include "core/error.hpp"
 #include "files/durable_file.hpp"
 #include "io/model_files.hpp"
-#include "spec/foreign_spec.hpp"
 #include "spec/model_spec.hpp"
 
 namespace zea {

@@ -13,7 +13,7 @@
 #include "files/durable_file.hpp"
 #include "io/open_source.hpp"
 #include "io/strict_json.hpp"
-#include "spec/generation_config.hpp"
+#include "spec/model_spec.hpp"
 
 namespace zea {
 namespace {
@@ -28,7 +28,7 @@ nlohmann::json read_if_there(const fs::path& path) {
   return parse_strict_json(read_model_text(path.string()), path.string());
 }
 
-/// What makes sound ready has a file of the same name.
+/// Whether it is a processor of sound, whose file has the same name.
 bool is_of_sound(const nlohmann::json& processor) {
   return processor.contains("sampling_rate") || processor.contains("feature_size");
 }
@@ -41,7 +41,7 @@ nlohmann::json processor_in(const fs::path& directory, const char* key, const ch
   return is_of_sound(alone) ? nlohmann::json() : alone;
 }
 
-/// Of what the file says, what ends a text; null: nothing.
+/// Returns the tokens that end a text, from generation_config.json; null: none.
 nlohmann::json end_tokens_in(const fs::path& directory) {
   const nlohmann::json said = read_if_there(directory / "generation_config.json");
   if (!said.is_object()) return {};
@@ -109,7 +109,7 @@ constexpr const char* kNames[] = {"added_tokens.json",
 
 }  // namespace
 
-// Of a model put together of several the processors of an encoder have its name before their own.
+// In a composed model an encoder's processor files have the encoder's name before their own.
 bool is_companion(const std::string& name) {
   return std::ranges::any_of(kNames, [&](const std::string& known) {
     const bool is_of_encoder = known.ends_with("processor_config.json") &&

@@ -7,15 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "io/weights_source.hpp"
-#include "spec/config_error.hpp"
 #include "spec/model_spec.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 
-/// Of the config.json `path`. Where processor_config.json names an image processor that is taken,
-/// as transformers does, or else preprocessor_config.json; and the eos_token_id of
-/// generation_config.json. Throws WeightsError.
+/// Reads the config.json `path` and adds the image processor, from processor_config.json or else
+/// preprocessor_config.json, as transformers does, and the eos_token_id of generation_config.json.
+/// Throws WeightsError.
 std::string read_model_config(const std::string& path);
 
 /// The file, `path` or one beside it, that read_model_config() took a key from; `key` as
@@ -38,7 +37,8 @@ ModelSpec model_spec_of(const WeightsSource& source);
 // The text files that lie beside a model's weights in a Hugging Face directory (tokenizer, image
 // processor, chat template) and travel with them through weights files, runs and exports.
 
-/// Those of a run's model, in its directory: checkpoints have them from there.
+/// The folder of a run directory that holds its model's companions; its checkpoints have them from
+/// there.
 inline constexpr const char* kCompanionFolder = "companions";
 
 /// Whether a file of that name is one.

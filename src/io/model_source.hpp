@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "io/weights_source.hpp"
 #include "spec/adapters.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 
@@ -71,7 +71,7 @@ class ModelSource : public WeightsSource {
               const LoadOptions& options = {});
 
   const ModelSpec& model() const { return model_; }
-  /// What was not loaded, and why, for the log; empty when all of the model comes from the source.
+  /// Names the parameters that were not loaded, and why, for the log; empty when all were.
   std::string note() const override;
   bool has_weights() const override { return !source_ || source_->has_weights(); }
 

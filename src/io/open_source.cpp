@@ -7,8 +7,8 @@
 #include "io/checkpoint.hpp"
 #include "io/model_files.hpp"
 #include "io/safetensors.hpp"
-#include "io/state_source.hpp"
 #include "io/weights_file.hpp"
+#include "zea/checkpoint.hpp"
 
 namespace zea {
 namespace {
@@ -61,7 +61,7 @@ std::string find_checkpoint(const std::string& path) {
   return found.empty() ? "" : found.back().path;
 }
 
-std::unique_ptr<WeightsSource> open_source(const std::string& path) {
+std::unique_ptr<WeightsSource> open_weights(const std::string& path) {
   check_there(path);
   if (!fs::is_directory(path)) {
     if (const std::string found = foreign_file(path); !found.empty())
@@ -85,7 +85,7 @@ std::unique_ptr<WeightsSource> open_source(const std::string& path) {
 
 std::unique_ptr<WeightsSource> open_for_plan(const std::string& path) {
   if (is_config_alone(path)) return std::make_unique<ConfigSource>(path);
-  return open_source(path);
+  return open_weights(path);
 }
 
 }  // namespace zea

@@ -9,18 +9,12 @@
 #include <string>
 #include <string_view>
 
-#include "io/weights_source.hpp"
+#include "zea/checkpoint.hpp"
 
 namespace zea {
 
-/// `path` itself when it is a checkpoint, else the newest complete one in it or in its
-/// checkpoints/; empty when none.
-std::string find_checkpoint(const std::string& path);
-
-/// Throws WeightsError naming what `path` is and what would do.
-std::unique_ptr<WeightsSource> open_source(const std::string& path);
-
-/// Likewise; a directory with a config.json and without weights is a source that has none.
+/// Opens like open_weights(); a directory with a config.json and without weights is a source that
+/// has none.
 std::unique_ptr<WeightsSource> open_for_plan(const std::string& path);
 
 // Files and directories that are not what zea reads, recognized by what others write. All sentences

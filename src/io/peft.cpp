@@ -16,9 +16,9 @@
 namespace zea {
 namespace {
 
-/// Of a linear's name or of its last words. Short, so that its parts do not stand too deep in each
-/// other, without counts, which would make it long, or numbers of groups, which std::regex reads of
-/// any length, and matched in a time that grows with both lengths alone: strangers wrote it.
+/// Whether the pattern `words` matches a linear's name or its last words. Patterns come from
+/// strangers, so they are short, without counts and numbered groups, which std::regex expands or
+/// nests without limit, and matching takes a time that grows with both lengths alone.
 bool matches(const std::string& name, const std::string& words, const std::string& where) {
   constexpr size_t kMostWords = 256;
   const auto is_group_number = [](char before, char digit) {
@@ -130,7 +130,7 @@ std::string linear_name(const ModelSpec& model, const std::string& module,
   return module + ".encoder." + canonical_vit_name(tower_parameter_name(running, is_audio));
 }
 
-std::unique_ptr<WeightsSource> open_weights(const std::string& directory) {
+std::unique_ptr<WeightsSource> open_adapter_file(const std::string& directory) {
   const auto has = [&](const char* name) { return names_entry(directory + "/" + name); };
   const std::string found = directory + ": has no " + kPeftWeights;
   if (!names_entry(directory))
@@ -151,7 +151,7 @@ class PeftAdapter : public WeightsSource {
               const std::set<std::string>& asked)
       : directory_(directory),
         asked_(asked),
-        file_(open_weights(directory)),
+        file_(open_adapter_file(directory)),
         config_(read_model_text(directory + "/" + kPeftConfig), directory + "/" + kPeftConfig),
         lora_(config_.lora()) {
     for (const TensorInfo& tensor : file_->tensors()) take(tensor, model, module);

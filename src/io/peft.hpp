@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What PEFT's adapter_config.json says of its adapters.
+// PEFT's adapters (LoRA): adapter_config.json, and the directory that holds it.
 #pragma once
 
 #include <set>
@@ -14,13 +14,13 @@ namespace zea {
 
 class PeftConfig {
  public:
-  /// Of a file's text. Throws WeightsError, with `where` for the file, where it asks for what is
-  /// not built.
+  /// Parses the text of a file, which messages call `where`. Throws WeightsError where it asks for
+  /// something that is not built.
   PeftConfig(const std::string& text, std::string where);
 
-  /// Of all adapters.
+  /// Returns the options that all adapters share.
   LoraOptions lora() const;
-  /// Of one, by its linear's name in PEFT's files.
+  /// Returns the alpha of one linear, by its name in PEFT's files.
   double alpha_of(const std::string& linear) const;
 
  private:
@@ -41,9 +41,9 @@ inline constexpr const char* kPeftPrefix = "base_model.model.";
 inline constexpr const char* kPeftConfig = "adapter_config.json";
 inline constexpr const char* kPeftWeights = "adapter_model.safetensors";
 
-/// Those of `module` of a model that has none yet. Throws WeightsError where the directory holds
-/// none of them, some of a module that is not among `asked` or of what is no linear of the model,
-/// or adapters of a kind that is not built.
+/// Opens the adapters of `module` of a model that has none yet. Throws WeightsError where the
+/// directory holds none of them, some of a module that is not in `asked` or of no linear of the
+/// model, or adapters of a kind that is not built.
 NewAdapters open_peft_adapter(const std::string& directory, const ModelSpec& model,
                               const std::string& module, const std::set<std::string>& asked);
 

@@ -14,8 +14,8 @@
 
 #include "h5/h5.hpp"
 #include "io/manifest.hpp"
-#include "io/state_source.hpp"
-#include "io/weights_source.hpp"
+#include "zea/checkpoint.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 
@@ -61,40 +61,5 @@ class PieceReader {
   std::list<std::shared_ptr<OpenPieces>> open_;  ///< the one used last comes first
   std::list<std::unique_ptr<Block>> blocks_;     ///< not in use, read last comes first
 };
-
-// Moving tensors and optimizer state from a source to files piece by piece, by several threads:
-// memory is bounded by buffers, not by the model.
-
-/// Takes packed elements [first, first + count) of a piece; whole hash blocks, but for the piece's
-/// last. Called by several threads at once.
-using TakePart = std::function<void(Piece& piece, int64_t first, int64_t count, const void* data)>;
-
-struct CopyLimits {
-  int threads = 1;
-  int64_t buffer_bytes = 64 << 20;  ///< of all threads together; at least a block for each
-};
-
-/// A piece of all of `tensor`, its hashes to be filled in. `dataset` is its name in `file`.
-Piece make_whole_piece(const TensorInfo& tensor, const std::string& state, const std::string& file,
-                       const std::string& dataset, int64_t elements_of_each = 1);
-
-/// Reads packed elements [first, first + count) of `piece` as its type, a state from `state`.
-void read_part(const WeightsSource& source, const StateSource* state, const Piece& piece,
-               int64_t first, int64_t count, char* target);
-
-/// Reads every piece from `source` as the piece's type, in any order. States are read from
-/// `state`, which may be null where no piece has any. The first exception of a thread ends all.
-void copy_pieces(const WeightsSource& source, const StateSource* state, std::vector<Piece>& pieces,
-                 const CopyLimits& limits, const TakePart& take);
-
-/// Takes row-major elements [first, first + count) of a tensor.
-using TakeElements = std::function<void(int64_t first, int64_t count, const void* data)>;
-
-/// Bytes of the elements of all tensors.
-int64_t total_bytes(const std::vector<TensorInfo>& tensors);
-
-/// Reads all of `tensor` from `source` as `dtype` in order, at most `buffer` bytes at a time.
-void stream_tensor(const WeightsSource& source, const TensorInfo& tensor, DType dtype,
-                   std::vector<char>& buffer, const TakeElements& take);
 
 }  // namespace zea

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "files/durable_file.hpp"
-#include "io/weights_source.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 

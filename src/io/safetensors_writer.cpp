@@ -7,8 +7,8 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "files/durable_file.hpp"
-#include "io/pieces.hpp"
 #include "io/safetensors.hpp"
+#include "zea/copy.hpp"
 
 namespace zea {
 namespace {

@@ -42,7 +42,7 @@ class ShardWriter {
   void write(const Piece& piece, int64_t first, int64_t count, const void* data);
   /// Syncs and closes; returns the pieces that add() wrote, for the manifest.
   std::vector<Piece> finish();
-  /// What the manifest says of the file, once it is finished.
+  /// Returns the manifest's entry for the file, once it is finished.
   const ManifestFile& file() const;
   /// Room that a piece takes, for a check of the free space before the first byte is written.
   static int64_t piece_bytes(const Extent& extent, DType dtype);
@@ -67,8 +67,8 @@ void check_shard_rest(const H5File& shard, const std::vector<const Piece*>& piec
 /// type.
 void check_shard_piece(const H5File& shard, const Piece& piece);
 
-// What a shard holds beside its tensors: HDF5's structures, and gaps that hold nothing. Blocks of
-// tensors have their hashes; with one of the rest there is no byte of the file without.
+// Bytes of a shard that belong to no tensor: HDF5's structures, and gaps. Blocks of tensors have
+// hashes of their own; with a hash of the rest every byte of the file is covered.
 
 /// Bytes [begin, end) of a file.
 struct FileRange {

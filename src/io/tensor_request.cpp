@@ -76,6 +76,10 @@ const TensorInfo& find_tensor(const std::vector<TensorInfo>& tensors, const std:
   throw WeightsError(where + ": has no tensor \"" + name + "\"; " + nearest_names(tensors, name));
 }
 
+const TensorInfo& find_tensor(const WeightsSource& source, const std::string& name) {
+  return find_tensor(source.tensors(), name, source.describe());
+}
+
 void check_request(const TensorInfo& tensor, const Shape& shape, const Extent& extent, DType dtype,
                    const std::string& where) {
   const std::string about = where + ": tensor \"" + tensor.name + "\" ";

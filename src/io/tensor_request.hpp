@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every weights source does with a request: find the tensor or name its nearest neighbours,
-// compare shapes, convert element types in bounded memory, and refuse values that are not finite.
+// Requests to a weights source: finds the tensor or its nearest names, compares shapes, converts
+// element types in bounded memory, and refuses values that are not finite.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/extent.hpp"
-#include "io/weights_source.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 
@@ -34,8 +34,5 @@ void check_finite(const TensorInfo& tensor, const Extent& extent, DType dtype, c
 void read_converted(const TensorInfo& tensor, const Extent& extent, DType dtype, void* target,
                     const std::string& where,
                     const std::function<void(const Extent&, void*)>& read_box);
-
-/// "(2, 3)", for people.
-std::string shape_text(const Shape& shape);
 
 }  // namespace zea

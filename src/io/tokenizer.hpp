@@ -11,16 +11,17 @@
 
 #include <nlohmann/json.hpp>
 
-#include "io/weights_source.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 
 class TokenizerTokens {
  public:
-  /// Of a file's text. Throws WeightsError, with `where` for the file, where it has no vocabulary.
+  /// Parses the text of a tokenizer.json, which messages call `where`. Throws WeightsError where it
+  /// has no vocabulary.
   TokenizerTokens(const std::string& text, std::string where);
 
-  /// Of a token, which becomes a new one where it is not known.
+  /// Returns the id of a token; one that is not known is added.
   int64_t id_of(const std::string& token);
   /// By id, as the file spells them.
   std::unordered_map<int64_t, std::string> texts() const;

@@ -11,9 +11,9 @@
 #include "io/checkpoint.hpp"
 #include "io/model_files.hpp"
 #include "io/pieces.hpp"
-#include "io/state_source.hpp"
 #include "io/strict_json.hpp"
 #include "io/tensor_request.hpp"
+#include "zea/checkpoint.hpp"
 
 namespace zea {
 namespace {
@@ -70,7 +70,7 @@ class WeightsFile : public WeightsSource {
   }
 
  private:
-  /// Of other names there is none: they would become files, of whatever place they say.
+  /// Takes companions alone: any other name would become a file at whatever path it says.
   void add_companion(std::string name) {
     if (is_companion(name)) companions_.push_back(std::move(name));
   }

@@ -16,7 +16,7 @@
 
 #include "h5/h5.hpp"
 #include "io/manifest.hpp"
-#include "io/weights_source.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 
@@ -28,6 +28,9 @@ inline constexpr const char* kOptimizerGroup = "__optimizer__/";
 /// The dataset that holds a state of a tensor, and the name that its manifest calls the file by.
 std::string state_dataset(const std::string& tensor, const std::string& state);
 inline constexpr const char* kStateFile = "self";
+
+/// Whether `path` is a weights file that has the state of a run besides its weights.
+bool has_state(const std::string& path);
 
 /// Opens a weights file for reading. Throws WeightsError naming what is wrong with it.
 std::unique_ptr<WeightsSource> open_weights_file(const std::string& path);

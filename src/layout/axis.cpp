@@ -20,7 +20,7 @@ constexpr AxisRow kAxes[kNumAxes] = {
     {"dp_replicate", &Coordinate::dp_replicate, &MeshShape::dp_replicate, nullptr},
     {"dp_shard", &Coordinate::dp_shard, &MeshShape::dp_shard, nullptr},
     {"pp", &Coordinate::pp, nullptr, &ModuleGrid::pp},
-    {"dp_module", &Coordinate::dp_module, nullptr, &ModuleGrid::dp_module},
+    {"encoder_dp", &Coordinate::encoder_dp, nullptr, &ModuleGrid::encoder_dp},
     {"cp", &Coordinate::cp, nullptr, &ModuleGrid::cp},
     {"tp", &Coordinate::tp, nullptr, &ModuleGrid::tp},
 };

@@ -11,7 +11,7 @@ namespace zea {
 enum class Axis { DpReplicate, DpShard, Pp, DpModule, Cp, Tp };
 inline constexpr int kNumAxes = 6;
 
-/// "dp_replicate", "dp_shard", "pp", "dp_module", "cp", "tp". A new axis is a row of a table in
+/// "dp_replicate", "dp_shard", "pp", "encoder_dp", "cp", "tp". A new axis is a row of a table in
 /// axis.cpp, a degree of ModuleGrid and a member of Coordinate.
 const char* axis_name(Axis axis);
 
@@ -20,7 +20,7 @@ struct ModuleGrid {
   std::string module;  ///< one of ModelSpec::modules()
   int first_rank = 0;  ///< of the module inside a replica
   int pp = 1;
-  int dp_module = 1;  ///< deals the module's items to what tp x cp leaves over
+  int encoder_dp = 1;  ///< deals the module's items to what tp x cp leaves over
   int cp = 1;
   int tp = 1;
   /// Size of the neighbouring ranks of a shard group that parameters stay sharded over between
@@ -33,9 +33,9 @@ struct ModuleGrid {
   /// Sets of axes that single buffers are sharded or summed over, beside those of strategies.
   std::vector<std::vector<Axis>> buffer_axes = {};
 
-  int ranks() const { return pp * dp_module * cp * tp; }
+  int ranks() const { return pp * encoder_dp * cp * tp; }
   /// Of each stage, and the stage at a place of the replica that is one of the module's.
-  int stage_ranks() const { return dp_module * cp * tp; }
+  int stage_ranks() const { return encoder_dp * cp * tp; }
   int stage_at(int rank_in_replica) const { return (rank_in_replica - first_rank) / stage_ranks(); }
 };
 
@@ -44,7 +44,7 @@ struct Coordinate {
   int dp_replicate = 0;
   int dp_shard = 0;
   int pp = 0;
-  int dp_module = 0;
+  int encoder_dp = 0;
   int cp = 0;
   int tp = 0;
 
@@ -78,7 +78,7 @@ struct RankLink {
   std::vector<int> peers_of(int rank_in_replica) const;
 };
 
-/// The grid of all ranks: replica-major, then module, then pp, dp_module, cp, tp (tp fastest).
+/// The grid of all ranks: replica-major, then module, then pp, encoder_dp, cp, tp (tp fastest).
 /// world = dp_replicate x dp_shard x ranks of a replica; a replica's ranks are shared by modules
 /// whose [first_rank, first_rank + ranks) coincide, or split between modules that stand on ranks of
 /// their own.

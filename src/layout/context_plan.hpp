@@ -1,18 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of context parallelism for one rank and one row: who owns which tokens, what is
-// exchanged between the cp ranks of attention, and which slices each exchange lets this rank
-// compute. Two levels: inside groups of neighbouring cp ranks tokens are exchanged for heads
-// (DeepSpeed-Ulysses, arXiv:2309.14509), and between these groups keys and values travel: gathered
-// at once, or passed around (Ring Attention, arXiv:2310.01889).
+// Context parallelism: what is exchanged between cp ranks, and which slices each computes.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "layout/attention_slices.hpp"
+#include "core/attention_slice.hpp"
 #include "layout/token_distribution.hpp"
+#include "layout/visibility.hpp"
 
 namespace zea {
+
+// Attention read off what tokens see: a row is taken apart into rectangles of queries and keys that
+// are visible throughout, causal squares, and anti-causal ones, with which windows begin. No tile
+// that is masked throughout is among them.
+
+/// The slices between the tokens `queries` and `keys` of a row (ascending runs; positions in a
+/// slice count the tokens of these runs). Every visible pair lies in exactly one slice.
+std::vector<AttentionSlice> attention_slices(const Visibility& row,
+                                             const std::vector<TokenRange>& queries,
+                                             const std::vector<TokenRange>& keys);
+
+// The plan of context parallelism for one rank and one row: who owns which tokens, what is
+// exchanged between the cp ranks of attention, and which slices each exchange lets this rank
+// compute. Two levels: inside groups of neighbouring cp ranks tokens are exchanged for heads
+// (DeepSpeed-Ulysses, arXiv:2309.14509), and between these groups keys and values travel: gathered
+// at once, or passed around (Ring Attention, arXiv:2310.01889).
 
 /// How keys and values get from one group of cp ranks to another.
 enum class KeyExchange { Gather, Ring };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokens of an encoder's items (images, clips of sound), one item after the other, on the ranks
-// that share them, and the features that they become.
+// How items of encoders are distributed to ranks, and the rows that they form.
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <vector>
 
 #include "layout/token_layout.hpp"
@@ -11,6 +11,26 @@
 #include "spec/model_spec.hpp"
 
 namespace zea {
+
+// Dealing things of different cost to equal takers: the costliest first, each to the one that has
+// the least so far (LPT; Graham 1969).
+
+/// The positions of `costs` that each of `takers` gets, ascending; of equals the first comes first.
+std::vector<std::vector<int64_t>> deal_by_cost(const std::vector<int64_t>& costs, int takers);
+
+/// The items of an encoder in a microbatch that each of the `takers` dp_module ranks encodes, by
+/// what its blocks multiply for them. `encoder`: its index.
+std::vector<std::vector<int64_t>> deal_items(const std::vector<ItemShape>& items,
+                                             const ModelSpec& model, int encoder, int takers);
+
+/// Whether that taker gets any of so many, whatever they cost: nobody gets a second one before all
+/// have one, in order.
+constexpr bool is_dealt_any(int64_t items, int taker) {
+  return items > taker;
+}
+
+// The tokens of an encoder's items (images, clips of sound), one item after the other, on the ranks
+// that share them, and the features that they become.
 
 /// One for each tile of `items`, or each window of an item, and one for each token that stands
 /// apart in it.

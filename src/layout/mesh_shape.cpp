@@ -4,9 +4,7 @@
 #include <algorithm>
 
 #include "core/text.hpp"
-#include "layout/module_grid.hpp"
 #include "layout/module_sharding.hpp"
-#include "layout/world_sizes.hpp"
 
 namespace zea::detail {
 namespace {
@@ -82,7 +80,7 @@ void add_shared(MeshShape& shape, const Options& options, const ModelSpec& model
 /// Whether the deck says on how many ranks an encoder stands that has ranks of its own.
 bool gives_layout(const Options& options, const std::string& module) {
   const ModuleMeshOptions& own = options.meshes[module];
-  return pipeline_ranks(own) > 1 || degrees_product(own) > 1 || own.dp_module > 0;
+  return pipeline_ranks(own) > 1 || degrees_product(own) > 1 || own.encoder_dp > 0;
 }
 
 bool gives_layouts(const Options& options, const ModelSpec& model) {
@@ -95,12 +93,12 @@ bool gives_layouts(const Options& options, const ModelSpec& model) {
 void check_layout(const Options& options, const std::string& module, Faults& faults) {
   if (gives_layout(options, module)) return;
   faults.add("mesh.placement = \"" + options.mesh.placement + "\", but [mesh." + module +
-             "] gives no layout: say on how many ranks it stands, by pp, tp, cp or dp_module "
-             "(dp_module = 1: one rank)");
+             "] gives no layout: say on how many ranks it stands, by pp, tp, cp or encoder_dp "
+             "(encoder_dp = 1: one rank)");
 }
 
 int64_t own_stage_ranks(const ModuleMeshOptions& options) {
-  return degrees_product(options) * std::max<int64_t>(1, options.dp_module);
+  return degrees_product(options) * std::max<int64_t>(1, options.encoder_dp);
 }
 
 /// All encoders on the same ranks: the one with most decides how many.
@@ -148,7 +146,7 @@ bool has_countable_ranks(const Options& options, const ModelSpec& model, Faults&
     const int64_t ranks = own_stage_ranks(own) * pipeline_ranks(own);
     if (ranks <= kMostRanks) continue;
     faults.add("mesh." + module + " asks for " + std::to_string(ranks) +
-               " ranks, the product of its pp, dp_module, cp and tp; allowed: up to " +
+               " ranks, the product of its pp, encoder_dp, cp and tp; allowed: up to " +
                std::to_string(kMostRanks));
     fits = false;
   }
@@ -167,12 +165,12 @@ void add_grids(MeshShape& shape, const Options& options, const ModelSpec& model,
     first = options.mesh.placement == ModulePlacement::Colocated
                 ? add_colocated(shape, options, model, faults)
                 : add_disjoint(shape, options, model, faults);
-  if (options.meshes[kDecoder].dp_module > 1)
+  if (options.meshes[kDecoder].encoder_dp > 1)
     faults.add("mesh." + kDecoder +
-               ".dp_module = " + std::to_string(options.meshes[kDecoder].dp_module) +
+               ".encoder_dp = " + std::to_string(options.meshes[kDecoder].encoder_dp) +
                ": only encoders deal items to their ranks; allowed: 0, 1");
   ModuleMeshOptions own = options.meshes[kDecoder];
-  own.dp_module = 0;
+  own.encoder_dp = 0;
   ModuleGrid llm =
       make_module_grid(kDecoder, own, model, degrees_product(own), "its stage", faults);
   llm.first_rank = first;
@@ -218,13 +216,13 @@ std::string overrides_that_fit(Options options, const ModelSpec& model, int worl
     bool is_first = true;
     for (const EncoderSpec& encoder : model.encoders) {
       const std::string& module = encoder.name;
-      if (!is_shared && gives_layout(asked, module) && asked.meshes[module].dp_module == 0)
+      if (!is_shared && gives_layout(asked, module) && asked.meshes[module].encoder_dp == 0)
         continue;  // by its pp, tp or cp
       const bool is_alone = placement == ModulePlacement::Disjoint && !is_first;
       is_first = false;
-      options.meshes[module].dp_module = is_alone ? 1 : ranks;
+      options.meshes[module].encoder_dp = is_alone ? 1 : ranks;
       overrides +=
-          " mesh." + module + ".dp_module=" + std::to_string(options.meshes[module].dp_module);
+          " mesh." + module + ".encoder_dp=" + std::to_string(options.meshes[module].encoder_dp);
     }
     Faults faults;
     shape_of(faults, options, model, world_size);
@@ -251,8 +249,37 @@ MeshShape make_mesh_shape(Faults& faults, const Options& options, const ModelSpe
       fitting.push_back(std::move(overrides));
   if (!fitting.empty())
     faults.add("what fits " + std::to_string(world_size) + " ranks: " + join(fitting, "; or ") +
-               " (dp_module: ranks of an encoder that its items are dealt to)");
+               " (encoder_dp: ranks of an encoder that its items are dealt to)");
   return shape;
 }
 
 }  // namespace zea::detail
+
+namespace zea {
+
+std::vector<int64_t> fitting_world_sizes(int64_t replica_ranks, int64_t dp_replicate,
+                                         int64_t dp_shard, int64_t world_size) {
+  const bool is_free = dp_replicate == -1 || dp_shard == -1;
+  int64_t step = replica_ranks;
+  for (const int64_t degree : {dp_replicate, dp_shard})
+    if (degree != -1) step *= degree;
+  if (!is_free || world_size <= step) return {step};
+  const int64_t below = world_size / step * step;
+  if (below == world_size) return {below};
+  return {below, below + step};
+}
+
+std::string nearest_world_sizes(int64_t replica_ranks, int64_t dp_replicate, int64_t dp_shard,
+                                int64_t world_size) {
+  const std::vector<int64_t> sizes =
+      fitting_world_sizes(replica_ranks, dp_replicate, dp_shard, world_size);
+  if (sizes.size() == 2)
+    return "the nearest world sizes that fit are " + std::to_string(sizes[0]) + " and " +
+           std::to_string(sizes[1]);
+  const bool is_free = dp_replicate == -1 || dp_shard == -1;
+  return std::string(is_free ? "the nearest world size that fits is "
+                             : "the only world size that fits is ") +
+         std::to_string(sizes[0]);
+}
+
+}  // namespace zea

@@ -3,7 +3,6 @@
 
 #include <numeric>
 
-#include "layout/deal.hpp"
 #include "layout/item_row.hpp"
 
 namespace zea {
@@ -73,7 +72,7 @@ EncoderRows encoder_rows(const EncoderSpec& spec, const MicrobatchTokens& tokens
   const std::string& encoder = spec.name;
   const int index = model.encoder_index(encoder);
   const std::vector<ItemShape> all = tokens.items.shapes(index, spec);
-  const std::vector<Ids> dealt = deal_items(all, model, index, replica.grid(encoder).dp_module);
+  const std::vector<Ids> dealt = deal_items(all, model, index, replica.grid(encoder).encoder_dp);
   const Ids placeholders = placeholder_numbers(tokens.words, index);
   EncoderRows rows;
   std::vector<TokenRuns> made, taken;
@@ -87,7 +86,7 @@ EncoderRows encoder_rows(const EncoderSpec& spec, const MicrobatchTokens& tokens
     }
     if (!replica.has(rank, encoder)) continue;
     const Coordinate coordinate = replica.coordinate(rank, encoder);
-    const Ids& items = dealt[coordinate.dp_module];
+    const Ids& items = dealt[coordinate.encoder_dp];
     const ItemRow row(all, items, encoder, replica);
     if (replica.has_features(rank, encoder))
       made.back() = row.features(row.layout().held(coordinate.cp, coordinate.tp));

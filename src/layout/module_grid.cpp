@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layout/module_grid.hpp"
+#include "layout/mesh_shape.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -176,13 +176,13 @@ ModuleGrid make_module_grid(const std::string& module, const ModuleMeshOptions& 
                " ranks of " + whose + "; its items are dealt to what is left over");
     return grid;
   }
-  if (options.dp_module != 0 && options.dp_module != stage_ranks / own)
-    faults.add("mesh." + module + ".dp_module = " + std::to_string(options.dp_module) +
+  if (options.encoder_dp != 0 && options.encoder_dp != stage_ranks / own)
+    faults.add("mesh." + module + ".encoder_dp = " + std::to_string(options.encoder_dp) +
                ", but its tp x cp leaves " + std::to_string(stage_ranks / own) + " of the " +
                std::to_string(stage_ranks) + " ranks of " + whose + "; leave it out");
   grid.tp = static_cast<int>(options.tp);
   grid.cp = static_cast<int>(options.cp);
-  grid.dp_module = static_cast<int>(stage_ranks / own);
+  grid.encoder_dp = static_cast<int>(stage_ranks / own);
   grid.pp = static_cast<int>(pipeline_ranks(options));
   grid.cp_inner = inner_ranks(options);
   const int64_t kv_heads = model.heads(module).key_value;

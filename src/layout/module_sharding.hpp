@@ -2,10 +2,14 @@
 // From a module's deck section to its sharding and wrapping, refusing what does not go together.
 #pragma once
 
+#include <string>
+
 #include "core/error.hpp"
 #include "deck/options.hpp"
 #include "layout/axis.hpp"
-#include "layout/sharding.hpp"
+#include "layout/flat_layout.hpp"
+#include "layout/token_layout.hpp"
+#include "spec/model_spec.hpp"
 
 namespace zea::detail {
 
@@ -33,5 +37,10 @@ bool may_gather_for_each_use(const ModuleMeshOptions& options);
 
 /// `gradient_bytes` is the size of one element of a gradient.
 Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes);
+
+// From a deck to how a module's tokens are dealt to its ranks.
+
+TokenSharding make_token_sharding(const std::string& module, const ModuleMeshOptions& options,
+                                  const ModelSpec& model);
 
 }  // namespace zea::detail

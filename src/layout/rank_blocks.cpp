@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layout/rank_blocks.hpp"
+#include "layout/rank_order.hpp"
 
 #include <algorithm>
 #include <map>
@@ -20,7 +20,7 @@ std::array<int, kNumBlockLevels> numbers_of(const MeshShape& shape, int rank) {
   return {rank / shape.ranks_per_replica(),
           static_cast<int>(&grid - shape.modules.data()),
           coordinate.pp,
-          coordinate.dp_module,
+          coordinate.encoder_dp,
           coordinate.cp,
           coordinate.tp};
 }

@@ -96,7 +96,7 @@ NodeCrossings least_crossings(const MeshShape& shape, int largest_node) {
   NodeCrossings sum;
   sum.replicas = shape.replicas() * least(shape.ranks_per_replica());
   for (const ModuleGrid& grid : shape.modules) {
-    const int stages = shape.replicas() * grid.pp, shares = stages * grid.dp_module;
+    const int stages = shape.replicas() * grid.pp, shares = stages * grid.encoder_dp;
     sum.modules += shape.replicas() * least(grid.ranks());
     sum.stages += stages * least(grid.stage_ranks());
     sum.cp += shares * least(grid.cp * grid.tp);

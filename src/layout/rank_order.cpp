@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "core/error.hpp"
-#include "layout/rank_blocks.hpp"
 
 namespace zea {
 namespace {
@@ -35,7 +34,7 @@ Ranks fill_order(const MeshShape& shape, const std::vector<std::string>& order) 
     const std::map<std::string, int> along = {
         {"tp", coordinate.tp},
         {"cp", coordinate.cp},
-        {"dp_module", coordinate.dp_module},
+        {"encoder_dp", coordinate.encoder_dp},
         {"pp", coordinate.pp},
         {"module", static_cast<int>(&grid - shape.modules.data())},
         {"dp", rank / shape.ranks_per_replica()}};

@@ -22,11 +22,11 @@
 
 namespace zea {
 
-/// dp_shard, dp_module, cp: the ranks that share the buffer of a parameter cut by tp.
+/// dp_shard, encoder_dp, cp: the ranks that share the buffer of a parameter cut by tp.
 std::vector<Axis> shard_axes();
-/// dp_module, cp, tp: the ranks of one stage of a module in one replica.
+/// encoder_dp, cp, tp: the ranks of one stage of a module in one replica.
 std::vector<Axis> stage_axes();
-/// dp_replicate, dp_shard, dp_module, cp: the ranks whose tokens differ.
+/// dp_replicate, dp_shard, encoder_dp, cp: the ranks whose tokens differ.
 std::vector<Axis> token_axes();
 
 /// The factor on what each holder of a piece contributes to the sum over its holders.
@@ -55,7 +55,7 @@ std::vector<int> shard_subgroup(const MeshShape& shape, int world_rank, const st
 /// travel among them.
 std::vector<int> replica(const MeshShape& shape, int world_rank);
 
-/// The names of groups: "llm.tp", "llm.dp_shard+dp_module+cp", "llm.tied".
+/// The names of groups: "llm.tp", "llm.dp_shard+encoder_dp+cp", "llm.tied".
 std::string group_name(const std::string& module, const std::string& special);
 std::string group_name(const std::string& module, std::vector<Axis> axes);
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "deck/named_values.hpp"
+#include "deck/key_types.hpp"
 #include "layout/visibility.hpp"
 
 namespace zea {

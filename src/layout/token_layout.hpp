@@ -1,18 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the tokens of a microbatch lie on the ranks that share it: dealt to cp ranks by the
-// distribution, and under sequence parallel in slices to the tp ranks of each. Pure values that
-// every rank of a replica works out alike.
+// How the tokens of a module lie on the ranks of a replica, and which rows ranks exchange.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "layout/axis.hpp"
 #include "layout/context_plan.hpp"
-#include "layout/row_exchange.hpp"
+#include "layout/token_distribution.hpp"
 
 namespace zea {
+
+// Activations between two layouts: rows of one global list (features, in the order of their
+// placeholders) that ranks hold, and rows that ranks need. Extents of one dim; every row may have
+// several holders, of which one provides it, and several takers. All ranks work out the whole
+// exchange alike, so no sizes travel.
+
+/// Tokens of a row, or features in the order of their placeholders, as ascending runs.
+using TokenRuns = std::vector<TokenRange>;
+
+/// How many these are.
+int64_t count_tokens(const TokenRuns& runs);
+/// Each of them.
+std::vector<int64_t> numbers_of(const TokenRuns& runs);
+
+/// One rank's part: what it sends to and receives from each rank.
+struct RowExchange {
+  std::vector<TokenRuns> sends;
+  std::vector<TokenRuns> receives;
+};
+
+/// `held` and `needed`: of each rank. A row comes from the taker itself where it holds it, else
+/// from the first holder after the taker, around. Rows that nobody holds are not sent. With `parts`
+/// a row is a sum: of each rank which part of the rows that it holds is there, so that a taker gets
+/// each part once; empty: all are whole.
+RowExchange plan_row_exchange(const std::vector<TokenRuns>& held,
+                              const std::vector<TokenRuns>& needed, int rank,
+                              const std::vector<int>& parts = {});
+
+/// For each row of `wanted` (ascending, all of them in `held`) its index among the rows of `held`.
+std::vector<int64_t> indices_of_rows(const TokenRuns& wanted, const TokenRuns& held);
+
+// Where the tokens of a microbatch lie on the ranks that share it: dealt to cp ranks by the
+// distribution, and under sequence parallel in slices to the tp ranks of each. Pure values that
+// every rank of a replica works out alike.
 
 /// How the tokens of a module lie on the tp and cp ranks of its grid.
 struct TokenSharding {
@@ -55,7 +88,7 @@ std::vector<int64_t> travelling_rows(const std::vector<int64_t>& shares);
 /// The tokens [begin, begin + count) of what `runs` hold.
 TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count);
 
-/// The tokens of one module in one row, on all ranks of a (dp_module, tp, cp) grid.
+/// The tokens of one module in one row, on all ranks of a (encoder_dp, tp, cp) grid.
 class TokenLayout {
  public:
   /// `merge` neighbouring tokens stay together: samples (items) are whole multiples of it.

@@ -41,4 +41,94 @@ double visible_pairs(int64_t tokens, int64_t window) {
          static_cast<double>((tokens - growing) * window);
 }
 
+std::vector<Segment> segments_of(const std::vector<MaskWord>& words) {
+  std::vector<Segment> segments;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i == 0 || word_sample(words[i]) != word_sample(words[i - 1]))
+      segments.push_back({static_cast<int64_t>(i), 0});
+    ++segments.back().length;
+  }
+  return segments;
+}
+
+std::vector<SegmentBatch> batch_segments(const std::vector<Segment>& segments, double padding) {
+  std::vector<Segment> order = segments;
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Segment& a, const Segment& b) { return a.length > b.length; });
+  std::vector<SegmentBatch> batches;
+  int64_t filled = 0;
+  for (const Segment& segment : order) {
+    const int64_t count =
+        batches.empty() ? 0 : static_cast<int64_t>(batches.back().segments.size());
+    const double area =
+        batches.empty() ? 0 : static_cast<double>((count + 1) * batches.back().length);
+    if (batches.empty() || area - static_cast<double>(filled + segment.length) > padding * area) {
+      batches.push_back({segment.length, {}});
+      filled = 0;
+    }
+    batches.back().segments.push_back(segment);
+    filled += segment.length;
+  }
+  // Tokens stay in the order of the row inside a batch: gathers then read forwards.
+  for (SegmentBatch& batch : batches)
+    std::sort(batch.segments.begin(), batch.segments.end(),
+              [](const Segment& a, const Segment& b) { return a.start < b.start; });
+  return batches;
+}
+
+namespace {
+
+/// Appends the positions of an image's features, or of so many moments of a video; returns where
+/// what follows goes on.
+int64_t append_image(std::vector<TokenPosition>& positions, int64_t first, const ItemShape& image,
+                     int64_t moments) {
+  const int64_t all = image.frames > 0 ? image.tile_features() : image.features;
+  const int64_t wide = image.columns(), high = all / wide;
+  for (int64_t moment = 0; moment < moments; ++moment)
+    for (int64_t row = 0; row < high; ++row)
+      for (int64_t column = 0; column < wide; ++column)
+        positions.push_back({first + moment * image.time_step, first + row, first + column});
+  return first + std::max(high, wide);
+}
+
+/// The items of an encoder that are passed, and of the next one the moments.
+struct Passed {
+  size_t items = 0;
+  int64_t moments = 0;
+};
+
+}  // namespace
+
+std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
+                                          const std::vector<std::vector<ItemShape>>& items) {
+  std::vector<TokenPosition> positions;
+  std::vector<Passed> passed(items.size());
+  int64_t next = 0;
+  for (size_t token = 0; token < words.size(); token = positions.size()) {
+    const MaskWord word = words[token];
+    if (token > 0 && word_sample(word) != word_sample(words[token - 1])) next = 0;
+    if (word_modality(word) != kModalityText) {
+      const auto encoder = static_cast<size_t>(word_encoder(word));
+      auto& [before, moments] = passed[encoder];
+      const ItemShape& item = items[encoder].at(before);
+      const int64_t here = item.frames == 0 || item.has_text_between ? 1 : item.tiles;
+      moments += here;
+      if (item.frames == 0 || moments == item.tiles) {
+        ++before;
+        moments = 0;
+      }
+      if (item.width > 0) {
+        next = append_image(positions, next, item, here);
+        continue;
+      }
+      ZEA_ASSERT(item.features > 0);
+      for (int64_t i = 1; i < item.features; ++i, ++next) positions.push_back({next, next, next});
+    }
+    positions.push_back({next, next, next});
+    ++next;
+  }
+  ZEA_ASSERT(positions.size() == words.size());
+  return positions;
+}
+
 }  // namespace zea

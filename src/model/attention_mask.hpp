@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/attention_slice.hpp"
-#include "layout/mask_word.hpp"
+#include "layout/visibility.hpp"
 
 namespace zea {
 

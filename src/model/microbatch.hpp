@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "layout/mask_word.hpp"
 #include "layout/sample_index.hpp"
+#include "layout/visibility.hpp"
 #include "model/layers.hpp"
 
 namespace zea {

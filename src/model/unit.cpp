@@ -177,11 +177,9 @@ class UnitRun {
     const RowKeys& rows = keys(op.rows);
     const at::Tensor& drawn_by = op.reads_columns ? rows.of_cp : rows.here;
     if (!drawn_by.defined()) return x;
-    const Adapter& adapter = unit_.adapters[op.adapter];
-    const uint64_t stream = mixed_name(0, parameters_[op.known_by]->name());
-    return dropped(
-        x, drawn_by,
-        {adapter.dropout, stream, op.reads_columns ? layers_.first_column(x.size(1)) : 0});
+    const std::string& seed = op.known_by < 0 ? op.seed : parameters_[op.known_by]->name();
+    const int64_t first_column = op.reads_columns ? layers_.first_column(x.size(1)) : 0;
+    return dropped(x, drawn_by, {op.factor, mixed_name(0, seed), first_column});
   }
   std::vector<at::Tensor> states(const Operation& op) const {
     std::vector<at::Tensor> all;

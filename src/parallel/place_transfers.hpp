@@ -11,8 +11,8 @@
 
 #include "comm/mesh.hpp"
 #include "model/microbatch.hpp"
-#include "schedule/action.hpp"
 #include "schedule/plan.hpp"
+#include "schedule/schedule.hpp"
 
 namespace zea {
 

@@ -8,17 +8,27 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "comm/node_cores.hpp"
 #include "comm/world.hpp"
 #include "core/system.hpp"
 #include "io/manifest.hpp"
-#include "preflight/rank_facts.hpp"
+#include "preflight/measure_nodes.hpp"
 
 namespace zea {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PciLink, speed, most_speed, lanes, most_lanes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, node, name, zea, build, libtorch, mpi, kernel,
+                                   processor, cores, threads, open_files, locked_bytes,
+                                   memory_free_bytes, memory_bytes, shared_bytes, shared_free_bytes,
+                                   disk_fault, disk_free_bytes, disk_rate, gpu_fault, gpu_id,
+                                   gpu_name, visible_gpus, gpu_free_bytes, gpu_bytes, gpu_link,
+                                   nccl, built_nccl, cuda_runtime, built_cuda, cuda_driver)
+
 namespace {
 
-/// As Slurm calls the node; elsewhere the host's name without its domain.
+/// Returns Slurm's name of the node; elsewhere the host's name without its domain.
 std::string node_name() {
   const char* of_slurm = std::getenv("SLURMD_NODENAME");
   if (of_slurm != nullptr && *of_slurm != 0) return of_slurm;
@@ -26,7 +36,7 @@ std::string node_name() {
   return host.substr(0, host.find('.'));
 }
 
-/// What follows "key" and a colon in a file of /proc; empty where there is no such line.
+/// Returns the text after "key" and a colon in a file of /proc; empty where there is no such line.
 std::string value_in(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -42,15 +52,16 @@ int64_t host_memory(const char* what) {
   return kibibytes.empty() ? -1 : std::strtoll(kibibytes.c_str(), nullptr, 10) * 1024;
 }
 
-/// What the number in that file allows, if it is one.
+/// Lowers `bytes` to the number in that file, if it is one.
 void lower_to(int64_t& bytes, const std::string& path) {
   std::ifstream file(path);
   int64_t limit = 0;
   if (file >> limit) bytes = bytes < 0 ? limit : std::min(bytes, limit);
 }
 
-/// Of the library that is loaded, which need not be the one that was built against. at::show_config
-/// would ask for CUDA, and who asks before libtorch's CUDA part is loaded has none for good.
+/// Returns the version of the loaded library, which may differ from that of the build. Does not
+/// call at::show_config, which asks for CUDA: a process that asks before libtorch's CUDA part is
+/// loaded has none for good.
 std::string libtorch_version() {
   const auto& options = caffe2::GetBuildOptions();
   const auto version = options.find("TORCH_VERSION");
@@ -76,8 +87,8 @@ int64_t limit_of(__rlimit_resource resource) {
 
 }  // namespace
 
-/// Of version 2 a line is "0::/a/b"; of version 1 that of memory "7:memory:/a/b". Each group is
-/// within those above it; in a container, which sees only its own, the path may be of the host.
+/// A line of version 2 is "0::/a/b"; that of memory in version 1 is "7:memory:/a/b". Each group is
+/// within those above it. In a container, which sees only its own, the path may be the host's.
 int64_t memory_limit(int64_t total_bytes, const std::string& groups, const std::string& mount) {
   std::ifstream file(groups);
   for (std::string line; std::getline(file, line);) {
@@ -119,6 +130,15 @@ RankFacts facts_of_host(int threads, const std::string& version) {
     facts.shared_free_bytes = static_cast<int64_t>(shared.f_bavail * shared.f_frsize);
   }
   return facts;
+}
+
+std::string text_of(const RankFacts& facts) {
+  // Names in the system need not be UTF-8.
+  return nlohmann::json(facts).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+RankFacts facts_of_text(const std::string& text) {
+  return nlohmann::json::parse(text).get<RankFacts>();
 }
 
 }  // namespace zea

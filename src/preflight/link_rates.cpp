@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "preflight/link_rates.hpp"
+#include "preflight/measure_nodes.hpp"
 
 #include <ATen/ATen.h>
 
@@ -9,7 +9,6 @@
 #include "comm/recorded_collectives.hpp"
 #include "core/system.hpp"
 #include "parallel/device.hpp"
-#include "preflight/node_views.hpp"
 
 namespace zea {
 namespace {
@@ -17,7 +16,7 @@ namespace {
 constexpr int kLinkRepeats = 5;
 constexpr int64_t kHostBytes = int64_t{8} << 20;
 
-/// As one rank sees it.
+/// The result of one rank.
 struct Timed {
   double rate = 0;
   double is_right = 1;
@@ -40,7 +39,7 @@ struct Summands {
   }
 };
 
-/// The best of a few: what the link gives when nothing is in its way.
+/// Returns the best of a few, when nothing else uses the link.
 double best_seconds(Collectives& group, at::Tensor& memory) {
   double best = std::numeric_limits<double>::infinity();
   for (int repeat = 0; repeat < kLinkRepeats; ++repeat) {
@@ -70,14 +69,14 @@ Timed time_all_reduce(const Communicator& ranks, const LinkEnds& ends, ActionRec
   return {through_link / best_seconds(*group, memory), is_right ? 1.0 : 0.0};
 }
 
-/// The pair of a round in which this node is; -1: none.
+/// Returns this node's pair of a round; -1: none.
 int pair_of(const std::vector<std::pair<int, int>>& round, int node) {
   for (size_t pair = 0; pair < round.size(); ++pair)
     if (round[pair].first == node || round[pair].second == node) return static_cast<int>(pair);
   return -1;
 }
 
-/// Puts together what all ranks saw: a row of `width` numbers of each.
+/// The results of all ranks, a row of each.
 class Seen {
  public:
   Seen(Collectives& control, const std::vector<Timed>& own, const std::vector<int>& node_of_rank)
@@ -87,7 +86,8 @@ class Seen {
         .wait();
   }
 
-  /// In that column, of the ranks of these nodes; `names`: the lowest rank of each node.
+  /// Joins the results of that column of the ranks of these nodes; `names`: the lowest rank of each
+  /// node.
   LinkRate of(size_t column, const std::vector<int>& nodes, const std::vector<int>& names) const {
     LinkRate link{.nodes = nodes};
     for (size_t rank = 0; rank < node_of_rank_.size(); ++rank) {

@@ -11,7 +11,7 @@
 #include "core/error.hpp"
 #include "core/system.hpp"
 #include "files/durable_file.hpp"
-#include "preflight/rank_facts.hpp"
+#include "preflight/measure_nodes.hpp"
 
 namespace zea {
 namespace {
@@ -22,7 +22,7 @@ constexpr int64_t kPieceBytes = int64_t{1} << 20;
 constexpr int kPieces = 16;
 constexpr int kDiskRepeats = 3;
 
-/// A file without a name, which nobody has to remove.
+/// A file without a name, so that nobody has to remove it.
 class NamelessFile {
  public:
   explicit NamelessFile(const std::string& directory) {
@@ -52,7 +52,7 @@ class NamelessFile {
   std::string path_;
 };
 
-/// Of numbers that no file system can write as fewer.
+/// Writes numbers that no file system can compress.
 double write_rate(const std::string& directory, const std::vector<uint64_t>& piece) {
   const NamelessFile file(directory);
   const Stopwatch watch;

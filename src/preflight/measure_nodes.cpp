@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preflight/measure_nodes.hpp"
 
+#include <ATen/ATen.h>
+
 #include <limits>
 #include <set>
 
-#include "comm/gathered_texts.hpp"
+#include "comm/agree.hpp"
 #include "comm/launch_order.hpp"
 #include "comm/recorded_collectives.hpp"
 #include "core/error.hpp"
 #include "core/system.hpp"
 #include "parallel/device.hpp"
-#include "preflight/gpu_link.hpp"
-#include "preflight/link_rates.hpp"
-#include "preflight/node_views.hpp"
-#include "preflight/rank_facts.hpp"
 
 namespace zea {
 namespace {
 
 constexpr int kClockRepeats = 16;
+constexpr int64_t kCopyBytes = int64_t{32} << 20;
+/// A link that can be faster becomes so in that time.
+constexpr double kMostLinkSeconds = 1;
 
-/// Rank 0 asks for the time, and takes it for that of the middle of its wait; the shortest wait
-/// tells most.
+/// Rank 0 asks for the time, and takes the answer for the middle of its wait. The shortest wait is
+/// the most exact.
 NodeClock ask_for_time(Collectives& control, int other) {
   NodeClock clock{.bound_seconds = std::numeric_limits<double>::infinity()};
   for (int repeat = 0; repeat < kClockRepeats; ++repeat) {
@@ -45,7 +46,7 @@ void tell_time(Collectives& control) {
   }
 }
 
-/// On rank 0; other ranks know nothing.
+/// Returns the clocks on rank 0 only.
 std::vector<NodeClock> compare_clocks(Collectives& control, const std::vector<int>& nodes) {
   std::vector<NodeClock> clocks(nodes.size());
   for (size_t node = 1; node < nodes.size(); ++node) {
@@ -56,7 +57,7 @@ std::vector<NodeClock> compare_clocks(Collectives& control, const std::vector<in
   return clocks;
 }
 
-/// Opens this rank's GPU; what stands in the way becomes a fact like others.
+/// Opens this rank's GPU; a failure becomes a fact like others.
 at::Device find_device(const World& world, const RunOptions& run, RankFacts& facts) {
   at::Device device = at::kCPU;
   if (run.device == DeviceKind::Cpu) return device;
@@ -129,16 +130,20 @@ Measurements measure(const World& world, const MeasuredRun& run, RankFacts& own,
 
 }  // namespace
 
-std::vector<std::vector<std::pair<int, int>>> pair_rounds(int nodes) {
-  std::vector<std::vector<std::pair<int, int>>> rounds;
-  const int pairs = nodes > 2 ? nodes : nodes - 1;
-  for (int first = 0; first < pairs; ++first) {
-    const bool is_last_of_odd = nodes > 2 && nodes % 2 == 1 && first == nodes - 1;
-    const size_t round = is_last_of_odd ? 2 : first % 2;
-    if (rounds.size() <= round) rounds.resize(round + 1);
-    rounds[round].emplace_back(first, (first + 1) % nodes);
+PciLink link_in_use(const std::string& address, at::Device device, const std::string& devices) {
+  PciLink best = pci_link(address, devices);
+  if (best.share() == 1) return best;
+  const auto bytes = at::TensorOptions().dtype(at::kByte);
+  const at::Tensor host = at::zeros({kCopyBytes}, bytes.pinned_memory(!device.is_cpu()));
+  const at::Tensor target = at::empty({kCopyBytes}, bytes.device(device));
+  const Stopwatch watch;
+  while (best.share() < 1 && watch.seconds() < kMostLinkSeconds) {
+    target.copy_(host, true);
+    const PciLink now = pci_link(address, devices);
+    if (now.share() > best.share()) best = now;
+    target[0].item();  // the copy has ended
   }
-  return rounds;
+  return best;
 }
 
 Measurements measure_nodes(const World& world, const MeasuredRun& run, ActionRecord& record) {

@@ -3,8 +3,7 @@
 #include <set>
 
 #include "core/text.hpp"
-#include "preflight/node_views.hpp"
-#include "preflight/verdict.hpp"
+#include "preflight/health_check.hpp"
 
 namespace zea {
 namespace {

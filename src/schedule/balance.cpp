@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "schedule/balance.hpp"
+#include "schedule/step_plan.hpp"
 
 #include <algorithm>
 #include <bit>

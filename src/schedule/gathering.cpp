@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // When the sharded buffers of a pipeline are gathered: once a step, which sends least, or for each
 // use, which holds least (ZeRO-3).
-#include "schedule/gathering.hpp"
+#include "schedule/plan.hpp"
 
+#include "layout/flat_layout.hpp"
 #include "layout/module_sharding.hpp"
-#include "layout/owned_bytes.hpp"
 
 namespace zea {
 namespace detail {

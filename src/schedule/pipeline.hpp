@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "deck/named_values.hpp"
+#include "deck/key_types.hpp"
 #include "layout/axis.hpp"
 #include "spec/model_spec.hpp"
 

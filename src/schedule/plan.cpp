@@ -8,12 +8,7 @@
 #include "core/text.hpp"
 #include "layout/mesh_shape.hpp"
 #include "layout/module_sharding.hpp"
-#include "layout/token_sharding.hpp"
-#include "schedule/cached_encoders.hpp"
-#include "schedule/gathering.hpp"
-#include "schedule/graphs.hpp"
-#include "schedule/item_limits.hpp"
-#include "schedule/make_pipeline.hpp"
+#include "schedule/plan_parts.hpp"
 #include "spec/adapters.hpp"
 #include "spec/precision.hpp"
 
@@ -52,7 +47,7 @@ void check_absent_modules(Faults& faults, const Options& options, const ModelSpe
 
 Trainable trainable_of(const Options& options) {
   if (options.run.mode != RunMode::Train) return {.llm = false, .all_frozen = true};
-  Trainable trainable{.llm = options.llm.train};
+  Trainable trainable{.llm = options.llm.train, .dropout = options.llm.dropout};
   for (const auto& [encoder, section] : options.encoders)
     trainable.encoders[encoder] = {section.train, section.train_projector};
   return trainable;
@@ -159,6 +154,7 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
         "model.activation_checkpointing = \"auto\" recomputes what mesh.rank_memory_mib asks for, "
         "which is 0 (no limit): set that to what a rank has, or say which units (0, 1, ...)");
   detail::check_precision(faults, options, model);
+  for (const std::string& note : options.notes) faults.note(note);
   note_no_weights(faults, options);
   note_offloaded_optimizers(faults, options, model);
 }
@@ -342,8 +338,8 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, StepKind kind) co
   input.moves_features = pipeline.places[input.place].ranks > 1;
   for (const ModuleGrid& grid : mesh.modules)
     if (grid.module != kDecoder && mesh.has(world_rank, grid.module))
-      input.item_shares[grid.module] = {grid.dp_module,
-                                        mesh.coordinate(world_rank, grid.module).dp_module};
+      input.item_shares[grid.module] = {grid.encoder_dp,
+                                        mesh.coordinate(world_rank, grid.module).encoder_dp};
   return {step.step,        step.samples, step.tokens,          step.targets,
           step.model_flops, microbatches, make_schedule(input), step.shape};
 }

@@ -4,6 +4,7 @@
 // tested without MPI, torch or a GPU.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -121,3 +122,14 @@ inline Plan make_plan(const Options& options, const std::string& config_json, in
 Plan gathered_otherwise(Plan plan, const std::set<std::string>& modules, bool once_a_step);
 
 }  // namespace zea
+
+namespace zea::detail {
+
+/// Whether what a place holds, activations left out, is beyond mesh.memory_mib.
+bool is_beyond_memory(const Plan& plan, size_t place);
+
+/// In a pipeline modules that leave it open are gathered for each use where they stand at a place
+/// that is beyond a limit.
+Plan gathered_within(const Plan& plan, const std::function<bool(size_t place)>& is_beyond);
+
+}  // namespace zea::detail

@@ -9,15 +9,58 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <vector>
 
 #include "core/error.hpp"
-#include "schedule/stage_traffic.hpp"
+#include "schedule/pipeline.hpp"
 
 namespace zea {
 namespace {
 
-using detail::Exchange;
-using detail::StageTraffic;
+/// A message of some stage, whatever the microbatch: with which place.
+struct Exchange {
+  int unit;
+  int place;
+};
+
+/// What each stage exchanges with other places, and needs of its own.
+struct StageTraffic {
+  std::vector<Exchange> inputs, outputs;              ///< forward: to ask for, to offer
+  std::vector<Exchange> gradients_in, gradients_out;  ///< backward
+  std::vector<int> readers;  ///< stages of the same place that read its outputs
+};
+
+std::vector<StageTraffic> make_stage_traffic(const Pipeline& pipeline, const ModelSpec& model) {
+  std::vector<StageTraffic> traffic(pipeline.stages.size());
+  // The first stage of each place that reads a unit: it asks for the output, and when it is through
+  // with backward, so are the others.
+  std::map<std::pair<int, int>, int> readers;
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    const int stage = pipeline.stage_of_unit[u];
+    for (const UnitInput& input : model.units[u].inputs) {
+      const int source = pipeline.stage_of_unit[input.unit];
+      if (source == stage) continue;
+      if (pipeline.stages[source].place == pipeline.stages[stage].place)
+        traffic[source].readers.push_back(stage);
+      else
+        readers.try_emplace({input.unit, pipeline.stages[stage].place}, stage);
+    }
+  }
+  const std::vector<bool> has_gradient = model.units_with_gradient();
+  for (const PipelineEdge& edge : edges_of(pipeline, model)) {
+    const int first = readers.at({edge.unit, edge.to});
+    const int source = pipeline.stage_of_unit[edge.unit];
+    traffic[source].outputs.push_back({edge.unit, edge.to});
+    traffic[first].inputs.push_back({edge.unit, edge.from});
+    if (!has_gradient[edge.unit]) continue;
+    // Backward walks the other way: from the last unit to the first.
+    auto& in = traffic[source].gradients_in;
+    auto& out = traffic[first].gradients_out;
+    in.insert(in.begin(), {edge.unit, edge.to});
+    out.insert(out.begin(), {edge.unit, edge.from});
+  }
+  return traffic;
+}
 
 /// A unit's output, or the gradient of it, in one microbatch.
 struct Message {
@@ -57,7 +100,7 @@ class Simulator {
         costs_(costs),
         passes_(passes),
         transfer_(transfer),
-        traffic_(detail::make_stage_traffic(pipeline, model)),
+        traffic_(make_stage_traffic(pipeline, model)),
         has_asked_(passes.size(), false),
         clocks_(passes.size(), 0) {
     result_.places.resize(passes.size());

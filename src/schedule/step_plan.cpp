@@ -2,10 +2,10 @@
 #include "schedule/step_plan.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/error.hpp"
-#include "schedule/balance.hpp"
 
 namespace zea {
 namespace {
@@ -166,6 +166,16 @@ StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples,
   StepPlan plan = count_step(std::move(replicas), options.shard_group);
   plan.step = step;
   return plan;
+}
+
+StepPlan plan_of_next_tokens(StepPlan prompts) {
+  for (std::vector<MicrobatchPlan>& microbatches : prompts.replicas)
+    for (MicrobatchPlan& part : microbatches) {
+      part.items = {};
+      part.tokens = std::ssize(part.samples);
+      part.targets = 0;
+    }
+  return count_step(std::move(prompts.replicas), prompts.shard_group);
 }
 
 }  // namespace zea

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "core/error.hpp"
-#include "layout/deal.hpp"
+#include "layout/item_row.hpp"
 
 namespace zea {
 namespace detail {

@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "spec/add_adapters.hpp"
+#include "spec/families.hpp"
 #include "spec/param_rules.hpp"
 
 namespace zea {

@@ -5,8 +5,6 @@
 #include <array>
 #include <cmath>
 
-#include "spec/config_error.hpp"
-
 namespace zea::detail {
 namespace {
 
@@ -251,6 +249,12 @@ double ConfigReader::number(const char* key, double fallback) const {
   const auto& value = object_.at(key);
   if (!value.is_number()) refuse(key, value.dump(), "a number");
   return value.get<double>();
+}
+
+double ConfigReader::rate(const char* key, double fallback) const {
+  const double rate = number(key, fallback);
+  if (rate < 0 || rate >= 1) refuse(key, dump(key), "0 or more, below 1");
+  return rate;
 }
 
 std::vector<ImageSize> ConfigReader::sizes(const char* key) const {

@@ -33,6 +33,7 @@ class ConfigReader {
   std::vector<int64_t> integers(const char* key,
                                 int64_t fallback) const;  ///< a number or a list of them
   double number(const char* key, double fallback) const;
+  double rate(const char* key, double fallback) const;    ///< of dropout: 0 or more, below 1
   int64_t side(const char* key, int64_t fallback) const;  ///< of a square: a number, or two alike
   /// Of a number that must be the square of an integer.
   int64_t square_root(const char* key, int64_t fallback) const;
@@ -45,7 +46,7 @@ class ConfigReader {
   /// Throws unless the key is absent or equals `only`: an option that is not built.
   void require_text(const char* key, const std::string& only) const;
   void require_boolean(const char* key, bool only) const;
-  /// Keys of rates that must be 0: training runs without dropout.
+  /// Keys of rates that must be 0: such dropout is not built.
   void require_no_dropout(const std::vector<const char*>& keys) const;
   /// A divisor of what `of` has.
   void require_divisor(const char* key, int64_t value, const char* of, int64_t multiple) const;

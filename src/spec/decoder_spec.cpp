@@ -6,14 +6,6 @@
 
 namespace zea::detail {
 
-const std::map<std::string, ReadDecoder>& decoders() {
-  static const std::map<std::string, ReadDecoder> families{
-      {"gemma", read_gemma}, {"gemma2", read_gemma2}, {"gemma3_text", read_gemma3},
-      {"gpt2", read_gpt2},   {"llama", read_llama},   {"mistral", read_mistral},
-      {"phi3", read_phi3},   {"qwen2", read_qwen2},   {"qwen3", read_qwen3}};
-  return families;
-}
-
 void add_windows(Decoder& decoder, const std::vector<bool>& narrow, int64_t window) {
   std::vector<AttentionSpec>& attention = decoder.spec.block.attention;
   if (std::ranges::count(narrow, true) == 0) return;
@@ -54,13 +46,6 @@ void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string
   else
     builder.add("vocabulary", prefix + names.head + ".weight", {text.vocabulary, hidden}, trainable,
                 text.init_std, cut_vocabulary());
-}
-
-void add_deepstack(ModelSpec& model, const std::vector<int>& features) {
-  size_t next = 0;
-  for (UnitSpec& unit : model.units)
-    if (unit.module == kDecoder && unit.kind == UnitKind::Block && next < features.size())
-      unit.inputs.push_back({features[next++], true});
 }
 
 }  // namespace zea::detail

@@ -1,19 +1,118 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a family is: a mapping from its config.json to the options of blocks, and from the names of
-// its parameters (those of the files that transformers' save_pretrained writes) to their roles.
+// A family maps its config.json to the options of blocks, and the names of its parameters (as in
+// the files of transformers' save_pretrained) to their roles. A new one is a file NAME_spec.cpp and
+// a line in the tables of families.cpp.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <type_traits>
 #include <vector>
 
-#include "spec/config_reader.hpp"
-#include "spec/spec_builder.hpp"
-
 #include "core/text.hpp"
+#include "spec/config_reader.hpp"
 
 namespace zea::detail {
+
+/// Cut by outputs (dim 0), by inputs (dim 1), and a vocabulary.
+inline TpCut cut_outputs(int64_t blocks) {
+  return {.dim = 0, .blocks = blocks};
+}
+inline TpCut cut_inputs(int64_t blocks) {
+  return {.dim = 1, .blocks = blocks};
+}
+inline TpCut cut_vocabulary() {
+  return {.dim = 0, .pads = true};
+}
+
+/// What a family calls the parameters of a transformer block after the layer's name, without
+/// ".weight" and ".bias"; empty: it has none of the kind.
+struct BlockNames {
+  std::string attention_norm;
+  std::string q, k, v;
+  std::string qkv = {};                  ///< in place of these: one matrix of all three
+  std::string q_norm = {}, k_norm = {};  ///< of each head, or of all
+  std::string out;
+  std::string attention_post_norm = {};
+  std::string attention_scale = {};  ///< of what attention gives, whole; and so mlp_scale
+  std::string mlp_norm;
+  std::string gate = {};  ///< of gated blocks
+  std::string up, down;
+  std::string mlp_post_norm = {};
+  std::string mlp_scale = {};
+};
+
+/// Which projections of a block have biases.
+struct BlockBiases {
+  bool q = false, k = false, v = false, out = false, mlp = false;
+};
+
+/// Standard deviations of a block's initial matrices, and the initial numbers of layer scales.
+struct BlockInit {
+  double qkv, out, up, down, scale = 1;
+};
+
+/// What the blocks of a module have in common, and how each of them attends.
+struct BlockFamily {
+  BlockNames names;
+  BlockBiases biases;
+  BlockInit init;
+  std::vector<int> attention = {};  ///< of each block: UnitSpec::attention; empty: all 0
+};
+
+class SpecBuilder {
+ public:
+  explicit SpecBuilder(ModelSpec& model) : model_(model) {}
+
+  /// Starts a unit; what is added from now on is its.
+  void start(const std::string& name, const std::string& module, UnitKind kind,
+             std::vector<UnitInput> inputs);
+  int last_unit() const { return static_cast<int>(model_.units.size()) - 1; }
+
+  /// Adds the parameter `name`, which the unit's forward calls `role`. Returns its index. Weights
+  /// of norms start as what makes them 1, other vectors as zeros, the rest as normal numbers of
+  /// `std`.
+  int add(const std::string& role, const std::string& name, Shape shape, bool trainable, double std,
+          const TpCut& cut = {});
+  /// Adds parameters that lie one after the other and have one role. Those of one name are the rows
+  /// of one tensor in files.
+  struct Part {
+    std::string name;
+    Shape shape;
+    TpCut cut;
+  };
+  void add_fused(const std::string& role, const std::vector<Part>& parts, bool trainable,
+                 double std);
+  void add_norm(const std::string& role, const std::string& name, const NormSpec& norm,
+                int64_t width, bool trainable, const TpCut& cut = {});
+  /// Normal numbers, also where they are a vector.
+  void add_class_token(const std::string& name, const Shape& shape, bool trainable, double std);
+  /// Normal numbers of a deviation that makes the vector about as long as 1.
+  void add_normal_vector(const std::string& role, const std::string& name, int64_t width,
+                         bool trainable);
+  /// A table of sines and cosines, which is never trained.
+  void add_sinusoids(const std::string& name, int64_t positions, int64_t width);
+  /// The unit reads a parameter that an earlier one has, too.
+  void use(const std::string& role, int param);
+  /// The parameters of a transformer block whose names begin with `layer`.
+  void add_block(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
+                 bool trainable);
+  /// Blocks called "<module>.layers.0" and so on, each reading the one before, the first one the
+  /// last unit. `layers` begins the names of their parameters.
+  void add_blocks(const std::string& module, int64_t count, const BlockSpec& block,
+                  const BlockFamily& family, const std::string& layers, bool trainable);
+
+ private:
+  void add_attention(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
+                     bool trainable);
+  void add_feed_forward(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
+                        bool trainable);
+  void add_linear(const std::string& role, const std::string& name, const BlockSpec& block,
+                  int64_t out, int64_t in, const TpCut& cut, bool bias, bool trainable, double std);
+
+  ModelSpec& model_;
+};
 
 /// A language model, alone or in another family.
 struct Decoder {
@@ -26,17 +125,8 @@ struct Decoder {
   } names;
   std::vector<std::string> notes = {};
 };
-Decoder read_gpt2(const ConfigReader& config);
-Decoder read_llama(const ConfigReader& config);
-Decoder read_mistral(const ConfigReader& config);
-Decoder read_phi3(const ConfigReader& config);
-Decoder read_qwen2(const ConfigReader& config);
-Decoder read_qwen3(const ConfigReader& config);
 /// The names of the norms of its heads.
 void add_head_norms(Decoder& decoder);
-Decoder read_gemma(const ConfigReader& config);
-Decoder read_gemma2(const ConfigReader& config);
-Decoder read_gemma3(const ConfigReader& config);
 /// The layers that "layer_types" calls sliding, or else `usual` says; none without windows.
 std::vector<bool> narrow_layers(const ConfigReader& config, std::vector<bool> usual,
                                 bool has_windows);
@@ -70,15 +160,13 @@ Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& default
 /// The layers that are true in `narrow` see a window; the others what `decoder` says.
 void add_windows(Decoder& decoder, const std::vector<bool>& narrow, int64_t window);
 
-/// All of them, by the model_type of their configs.
+/// The decoder families, by the model_type of their configs.
 using ReadDecoder = Decoder (*)(const ConfigReader&);
 const std::map<std::string, ReadDecoder>& decoders();
 
 /// The units of the decoder. `features` are the units that make what is merged into its text.
 void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string& prefix,
                  const std::vector<int>& features, bool trainable);
-/// What the i-th of `features` makes is added behind the decoder's i-th block.
-void add_deepstack(ModelSpec& model, const std::vector<int>& features);
 
 /// A vision encoder.
 struct VisionEncoder {
@@ -103,13 +191,7 @@ struct VisionEncoder {
   bool patch_bias = false;
   double class_std = 0, patch_std = 0.02, position_std = 0.02;
 };
-VisionEncoder read_clip(const ConfigReader& config);
-VisionEncoder read_dinov2(const ConfigReader& config);
-VisionEncoder read_dinov2_with_registers(const ConfigReader& config);
-VisionEncoder read_pixtral(const ConfigReader& config);
 VisionEncoder read_siglip(const ConfigReader& config);
-VisionEncoder read_siglip2(const ConfigReader& config);
-VisionEncoder read_vit(const ConfigReader& config);
 /// How an encoder's rows and columns turn heads, by "rope_parameters"; `theta` where it has none.
 RopeConfig read_axial_rope(const ConfigReader& config, std::vector<RotaryPair> turns, double theta);
 
@@ -132,8 +214,11 @@ struct MergerNames {
 void add_merger(SpecBuilder& builder, const EncoderSpec& vision, const std::string& root,
                 const MergerNames& names, int64_t hidden, bool trainable);
 
+/// The families of encoders, by the model_type of their configs.
 using ReadVisionEncoder = VisionEncoder (*)(const ConfigReader&);
 const std::map<std::string, ReadVisionEncoder>& vision_encoders();
+using ReadAudioEncoder = EncoderSpec (*)(const ConfigReader&);
+const std::map<std::string, ReadAudioEncoder>& audio_encoders();
 
 /// What transformers' vision encoders have in common: the keys of their configs, with a family's
 /// defaults, and the names of a block's parameters.
@@ -164,7 +249,6 @@ struct EncoderNames {
   std::string row_end = {};  ///< of images that are fitted into tiles; empty: they are not
 };
 
-EncoderSpec read_whisper(const ConfigReader& config);
 EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config);
 EncoderSpec read_voxtral_encoder(const ConfigReader& config);
 /// Whisper's encoder and its projector to rows of `hidden`.
@@ -218,6 +302,14 @@ Decoder read_merging_decoder(const ConfigReader& config, const std::string& usua
 ModelSpec make_with_images(const ConfigReader& config, const Trainable& trainable,
                            const EncoderNames& names, const ImageDefaults& defaults,
                            const std::string& usual);
+/// Makes a composite of one vision encoder and a decoder, whose parameters have the prefixes
+/// `tower` and `text`. `add_projector(builder, states)` adds the units from the hidden states (one
+/// for each layer, and the embedding) to features. It returns the unit that makes them, and after
+/// it those that are added behind the decoder's first blocks.
+using AddProjector = std::function<std::vector<int>(SpecBuilder&, const std::vector<int>& states)>;
+ModelSpec make_with_tower(const Decoder& decoder, const VisionEncoder& encoder,
+                          const std::string& tower, const std::string& text,
+                          const Trainable& trainable, const AddProjector& add_projector);
 /// Units that no later unit reads are not walked; their parameters are carried, never trained.
 void drop_unread_units(ModelSpec& model);
 
@@ -244,20 +336,12 @@ auto read_part(const Families& families, const ConfigReader& config, const std::
 /// Encoders, their projectors and a decoder of the families above, by the model_type of configs.
 using MakeComposite = ModelSpec (*)(const ConfigReader&, const Trainable&);
 const std::map<std::string, MakeComposite>& composites();
-/// A decoder with an encoder of sound.
-ModelSpec make_qwen2_audio(const ConfigReader& config, const Trainable& trainable);
-ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable);
-ModelSpec make_idefics3(const ConfigReader& config, const Trainable& trainable);
-ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable);
-ModelSpec make_llava_onevision(const ConfigReader& config, const Trainable& trainable);
-ModelSpec make_llava_next(const ConfigReader& config, const Trainable& trainable);
-ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
-ModelSpec make_gemma3(const ConfigReader& config, const Trainable& trainable);
-ModelSpec make_mistral3(const ConfigReader& config, const Trainable& trainable);
-ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable);
-ModelSpec make_qwen2_5_vl(const ConfigReader& config, const Trainable& trainable);
-ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable);
-/// Any number of them, put together.
+/// A composite of any number of encoders and a decoder, put together by a deck.
 ModelSpec make_composed(const ConfigReader& config, const Trainable& trainable);
+
+/// Adds the adapters (LoRA) that a config names to a model, and freezes the modules that have them;
+/// adapters of a module that `trainable` freezes do not train. Throws PlanError where a pattern
+/// matches no linear.
+void add_adapters(ModelSpec& model, const ConfigReader& adapters, const Trainable& trainable);
 
 }  // namespace zea::detail

@@ -73,19 +73,13 @@ ModelSpec make_gemma3(const ConfigReader& config, const Trainable& trainable) {
   decoder.spec.images_both_ways = true;
   if (config.has("eos_token_id")) decoder.spec.end_tokens = config.integers("eos_token_id", 1);
   const VisionEncoder encoder = read_pooled_siglip(config);
-  ModelSpec model;
-  model.decoder = decoder.spec;
-  model.encoders = {encoder.spec};
   const std::string tower = "vision_tower.";
   const Trainable::Encoder trains = trainable.of(encoder.spec.name);
-  SpecBuilder builder(model);
-  add_vision_encoder(builder, encoder, tower, trains.encoder);
-  add_pooled_projector(builder, encoder, tower, decoder.spec.block.hidden, trains);
-  const int features = builder.last_unit();
-  add_carried(builder, encoder, tower);
-  add_decoder(builder, decoder, "language_model.", {features}, trainable.llm);
-  drop_unread_units(model);
-  return model;
+  const auto add_projector = [&](SpecBuilder& builder, const std::vector<int>&) {
+    add_pooled_projector(builder, encoder, tower, decoder.spec.block.hidden, trains);
+    return std::vector{builder.last_unit()};
+  };
+  return make_with_tower(decoder, encoder, tower, "language_model.", trainable, add_projector);
 }
 
 }  // namespace zea::detail

@@ -9,21 +9,16 @@
 namespace zea::detail {
 namespace {
 
-/// Every published config has this value; training runs without dropout, and says so.
-constexpr double kUsualDropout = 0.1;
+constexpr double kUsualDropout = 0.1;  ///< of every published config
 
-std::vector<std::string> note_dropout(const ConfigReader& config) {
-  std::string found;
-  for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
-    const double dropout = config.number(key, kUsualDropout);
-    if (dropout != 0 && dropout != kUsualDropout)
-      config.refuse(key, std::to_string(dropout),
-                    "0, or 0.1, which every GPT-2 has and which is left out: training runs without "
-                    "dropout");
-    if (dropout != 0) found += (found.empty() ? "" : ", ") + std::string(key) + " = 0.1";
-  }
-  if (found.empty()) return {};
-  return {"the config's dropout (" + found + ") is left out: training runs without dropout"};
+std::vector<std::string> note_attention_dropout(const ConfigReader& config) {
+  const char* why = "is left out: fused attention kernels drop no probabilities";
+  const double dropout = config.number("attn_pdrop", kUsualDropout);
+  if (dropout == 0) return {};
+  if (dropout != kUsualDropout)
+    config.refuse("attn_pdrop", config.dump("attn_pdrop"),
+                  std::string("0, or 0.1, which every GPT-2 has and which ") + why);
+  return {std::string("the config's dropout of attention (attn_pdrop = 0.1) ") + why};
 }
 
 /// The key under its own name, or under the one that transformers takes for it, too.
@@ -51,6 +46,8 @@ Decoder read_gpt2(const ConfigReader& config) {
   block.activation = config.activation("activation_function", "gelu_new");
   block.norm = {NormKind::Layer, config.number("layer_norm_epsilon", 1e-5)};
   block.order = WeightOrder::InOut;
+  block.dropout = config.rate("resid_pdrop", kUsualDropout);
+  text.embedding_dropout = config.rate("embd_pdrop", kUsualDropout);
   text.vocabulary = config.positive("vocab_size", 50257);
   text.init_std = config.number("initializer_range", 0.02);
   text.learned_positions = true;
@@ -80,7 +77,7 @@ Decoder read_gpt2(const ConfigReader& config) {
            .layers = "h.",
            .norm = "ln_f",
            .head = "lm_head"},
-          note_dropout(config)};
+          note_attention_dropout(config)};
 }
 
 }  // namespace zea::detail

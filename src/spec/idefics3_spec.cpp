@@ -100,23 +100,19 @@ ModelSpec make_idefics3(const ConfigReader& config, const Trainable& trainable) 
   constexpr int64_t kMostSquare = 16;
   config.pass_over({"image_seq_len", "pad_token_id", "transformers.js_config",
                     "use_reentrant_checkpointing", "vocab_size"});
-  ModelSpec model;
   Decoder decoder = read_split_text(config.object("text_config"));
   decoder.spec.tied_embeddings = config.boolean("tie_word_embeddings", false);
-  model.decoder = decoder.spec;
   const int64_t square = config.positive("scale_factor", 2);
   if (square > kMostSquare)
     config.refuse("scale_factor", std::to_string(square), "1 to " + std::to_string(kMostSquare));
   VisionEncoder encoder = read_split_tower(config.object("vision_config"), square);
   encoder.spec.placeholder = config.integer("image_token_id", 128257);
-  model.encoders.push_back(encoder.spec);
   const Trainable::Encoder trains = trainable.of(encoder.spec.name);
-  SpecBuilder builder(model);
-  const std::vector<int> states =
-      add_vision_encoder(builder, encoder, kTowerPrefix, trains.encoder);
-  add_linear_connector(builder, encoder, states.back(), decoder.spec.block.hidden, trains);
-  add_decoder(builder, decoder, "", {builder.last_unit()}, trainable.llm);
-  return model;
+  const auto add_projector = [&](SpecBuilder& builder, const std::vector<int>& states) {
+    add_linear_connector(builder, encoder, states.back(), decoder.spec.block.hidden, trains);
+    return std::vector{builder.last_unit()};
+  };
+  return make_with_tower(decoder, encoder, kTowerPrefix, "", trainable, add_projector);
 }
 
 }  // namespace zea::detail

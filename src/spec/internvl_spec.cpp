@@ -119,13 +119,11 @@ void add_projector(SpecBuilder& builder, const VisionEncoder& encoder, int state
 ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable) {
   config.pass_over({"image_seq_length", "vocab_size"});
   config.require_text("vision_feature_select_strategy", "default");
-  ModelSpec model;
   const ConfigReader text = config.object("text_config");
   Decoder decoder = read_merging_decoder(text, "qwen2");
   // Converted files have it beside the text alone.
   const bool usual = text.has("tie_word_embeddings") ? decoder.spec.tied_embeddings : true;
   decoder.spec.tied_embeddings = config.boolean("tie_word_embeddings", usual);
-  model.decoder = decoder.spec;
   VisionEncoder encoder = read_tiled_tower(config.object("vision_config"));
   EncoderSpec& vision = encoder.spec;
   PatchInput& patches = vision.patches();
@@ -135,18 +133,14 @@ ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable) 
   vision.projector.norm = kMergedNorm;
   vision.projector.activation = config.activation("projector_hidden_act", "gelu");
   const int64_t tap = read_tap(config, encoder);
-  model.encoders.push_back(vision);
   const Trainable::Encoder trains = trainable.of(vision.name);
-  SpecBuilder builder(model);
-  const std::vector<int> states =
-      add_vision_encoder(builder, encoder, "vision_tower.", trains.encoder);
-  add_projector(builder, encoder, states[static_cast<size_t>(tap)], decoder.spec.block.hidden,
-                trains);
-  const int features = builder.last_unit();
-  add_carried(builder, encoder, "vision_tower.");
-  add_decoder(builder, decoder, "language_model.", {features}, trainable.llm);
-  drop_unread_units(model);
-  return model;
+  const auto add_features = [&](SpecBuilder& builder, const std::vector<int>& states) {
+    add_projector(builder, encoder, states[static_cast<size_t>(tap)], decoder.spec.block.hidden,
+                  trains);
+    return std::vector{builder.last_unit()};
+  };
+  return make_with_tower(decoder, encoder, "vision_tower.", "language_model.", trainable,
+                         add_features);
 }
 
 }  // namespace zea::detail

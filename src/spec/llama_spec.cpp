@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Llama decoder (arXiv:2302.13971), alone or as the language model of another family. Files
-// leave out what equals the defaults of transformers' LlamaConfig: those of llava-1.5-7b-hf do.
+// The Llama decoder (arXiv:2302.13971), alone or as the language model of another family, and the
+// decoders that differ from it in defaults, biases and norms: Mistral, Qwen2, Qwen3, Phi-3. Files
+// leave out values that equal the defaults of transformers' configs: those of llava-1.5-7b-hf do.
 #include <array>
 #include <cmath>
 
@@ -168,6 +169,105 @@ Decoder read_llama(const ConfigReader& config) {
   return read_llama_like(
       config, {.intermediate = 11008, .vocabulary = 32000, .positions = 2048, .end_token = 2},
       {biases, biases, biases, biases, config.boolean("mlp_bias", false)});
+}
+
+/// Mistral (arXiv:2310.06825): a sliding window, which later ones disable ("sliding_window": null).
+Decoder read_mistral(const ConfigReader& config) {
+  Decoder decoder = read_llama_like(config,
+                                    {.intermediate = 14336,
+                                     .key_value_heads = 8,
+                                     .vocabulary = 32000,
+                                     .positions = 131072,
+                                     .end_token = 2},
+                                    {});
+  if (!config.is_null("sliding_window"))
+    decoder.spec.block.attention.front().window = config.positive("sliding_window", 4096);
+  return decoder;
+}
+
+std::vector<bool> narrow_layers(const ConfigReader& config, std::vector<bool> narrow,
+                                bool has_windows) {
+  const std::vector<std::string> types = config.texts("layer_types");
+  if (types.empty()) return has_windows ? narrow : std::vector<bool>(narrow.size());
+  if (types.size() != narrow.size())
+    config.refuse("layer_types", std::to_string(types.size()) + " elements",
+                  "one for each of num_hidden_layers = " + std::to_string(narrow.size()));
+  for (size_t layer = 0; layer < types.size(); ++layer) {
+    narrow[layer] = types[layer] == "sliding_attention";
+    if (!narrow[layer] && types[layer] != "full_attention")
+      config.refuse("layer_types", types[layer], "full_attention, sliding_attention");
+    if (narrow[layer] && !has_windows)
+      config.refuse("layer_types", types[layer],
+                    "full_attention without use_sliding_window and sliding_window");
+  }
+  return narrow;
+}
+
+void read_windows(const ConfigReader& config, Decoder& decoder, int64_t usual) {
+  const bool has_windows =
+      config.boolean("use_sliding_window", false) && !config.is_null("sliding_window");
+  const int64_t window = config.positive("sliding_window", 4096);
+  const int64_t first = config.integer("max_window_layers", usual);
+  std::vector<bool> narrow;
+  for (int64_t layer = 0; layer < decoder.spec.layers; ++layer) narrow.push_back(layer >= first);
+  add_windows(decoder, narrow_layers(config, narrow, has_windows), window);
+}
+
+/// Qwen2 and Qwen2.5 (arXiv:2407.10671): biases of queries, keys and values, and sliding windows in
+/// upper layers.
+Decoder read_qwen2(const ConfigReader& config) {
+  config.require_boolean("use_mrope", false);
+  Decoder decoder = read_llama_like(
+      config, {.intermediate = 22016, .vocabulary = 151936, .positions = 32768, .end_token = -1},
+      {.q = true, .k = true, .v = true});
+  read_windows(config, decoder);
+  return decoder;
+}
+
+void add_head_norms(Decoder& decoder) {
+  decoder.blocks.names.q_norm = ".self_attn.q_norm";
+  decoder.blocks.names.k_norm = ".self_attn.k_norm";
+}
+
+/// Qwen3 (arXiv:2505.09388): norms of the heads of queries and keys.
+Decoder read_qwen3(const ConfigReader& config) {
+  const bool biases = config.boolean("attention_bias", false);
+  Decoder decoder = read_llama_like(config,
+                                    {.intermediate = 22016,
+                                     .head_dim = 128,
+                                     .vocabulary = 151936,
+                                     .positions = 32768,
+                                     .end_token = -1},
+                                    {biases, biases, biases, biases});
+  add_head_norms(decoder);
+  read_windows(config, decoder);
+  return decoder;
+}
+
+/// Phi-3 (arXiv:2404.14219) and Phi-4-mini: queries, keys and values in one matrix, gate and up in
+/// another.
+Decoder read_phi3(const ConfigReader& config) {
+  for (const char* bias : {"attention_bias", "lm_head_bias", "mlp_bias"})
+    config.require_boolean(bias, false);
+  config.pass_over({"embd_pdrop", "full_attn_mod", "interpolate_factor"});
+  Decoder decoder = read_llama_like(config,
+                                    {.hidden = 3072,
+                                     .intermediate = 8192,
+                                     .vocabulary = 32064,
+                                     .positions = 4096,
+                                     .end_token = 32000,
+                                     .eps = 1e-5,
+                                     .turns_all = false,
+                                     .original_positions = 4096,
+                                     .names_longrope_yarn = true},
+                                    {});
+  decoder.spec.block.dropout = config.rate("resid_pdrop", 0);
+  if (config.has("sliding_window"))
+    decoder.spec.block.attention.front().window = config.positive("sliding_window", 1);
+  BlockNames& names = decoder.blocks.names;
+  names.q = names.k = names.v = ".self_attn.qkv_proj";
+  names.gate = names.up = ".mlp.gate_up_proj";
+  return decoder;
 }
 
 }  // namespace zea::detail

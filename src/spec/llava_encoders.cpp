@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Encoders as configs of LLaVA describe them, each with a projector to rows of the language model.
-#include "spec/encoder_facts.hpp"
 #include "spec/families.hpp"
 
 namespace zea {
 namespace detail {
 namespace {
-
-const std::map<std::string, EncoderSpec (*)(const ConfigReader&)> kAudioEncoders{
-    {"whisper", read_whisper}};
 
 constexpr const char* kPatches = "patches";  ///< of composed models: patches alone become features
 
@@ -154,7 +150,7 @@ int64_t resolve_tap(const ConfigReader& config, int64_t layer, int64_t layers) {
 }  // namespace detail
 
 bool is_audio_family(const std::string& family) {
-  return detail::kAudioEncoders.contains(family);
+  return detail::audio_encoders().contains(family);
 }
 
 ImageEncoderFacts image_encoder_facts(const std::string& config_json, const std::string& path) {
@@ -229,7 +225,7 @@ int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader
 
 int add_sound_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
                       const EncoderNames& names, const Trainable& trainable) {
-  EncoderSpec audio = read_part(kAudioEncoders, config.object("audio_config"), "whisper");
+  EncoderSpec audio = read_part(audio_encoders(), config.object("audio_config"), "whisper");
   audio.name = names.name;
   audio.placeholder =
       read_token(config, "audio_token_index", config.integer("audio_token_id", -1), model);

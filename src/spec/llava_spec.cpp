@@ -44,6 +44,26 @@ bool ties_head(const ConfigReader& config, const Decoder& text, bool text_ties) 
   return tied || (text_ties && of_text);
 }
 
+ModelSpec make_with_tower(const Decoder& decoder, const VisionEncoder& encoder,
+                          const std::string& tower, const std::string& text,
+                          const Trainable& trainable, const AddProjector& add_projector) {
+  ModelSpec model;
+  model.decoder = decoder.spec;
+  model.encoders = {encoder.spec};
+  SpecBuilder builder(model);
+  const std::vector<int> states =
+      add_vision_encoder(builder, encoder, tower, trainable.of(encoder.spec.name).encoder);
+  const std::vector<int> features = add_projector(builder, states);
+  add_carried(builder, encoder, tower);
+  add_decoder(builder, decoder, text, {features.front()}, trainable.llm);
+  auto deep = features.begin() + 1;
+  for (UnitSpec& unit : model.units)
+    if (unit.module == kDecoder && unit.kind == UnitKind::Block && deep != features.end())
+      unit.inputs.push_back({*deep++, true});
+  drop_unread_units(model);
+  return model;
+}
+
 ModelSpec make_with_images(const ConfigReader& config, const Trainable& trainable,
                            const EncoderNames& names, const ImageDefaults& defaults,
                            const std::string& usual) {
@@ -81,6 +101,20 @@ ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable) {
   add_decoder(builder, decoder, "language_model.", features, trainable.llm);
   drop_unread_units(model);
   return model;
+}
+
+/// Mistral 3 (Mistral Small 3.1): Pixtral's vision transformer, a merger that makes one patch of a
+/// square of them, LLaVA's projector, and a Mistral decoder.
+ModelSpec make_mistral3(const ConfigReader& config, const Trainable& trainable) {
+  config.object("vision_config").require_text("model_type", "pixtral");
+  return make_with_images(config, trainable, {"vision", "vision_tower.", "multi_modal_projector."},
+                          {.encoder = "pixtral",
+                           .token = 10,
+                           .layer = -1,
+                           .select = "full",
+                           .bias = false,
+                           .merges = true},
+                          "mistral");
 }
 
 }  // namespace zea::detail

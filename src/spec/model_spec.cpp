@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a config to units and parameters. A family is a file of its own, and an entry in the table
-// of decoders (decoder_spec.cpp) or of vision encoders (vision_spec.cpp).
+// From a config to units and parameters; the tables of families are in families.cpp.
 #include "spec/model_spec.hpp"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "core/text.hpp"
 #include "spec/adapters.hpp"
-#include "spec/add_adapters.hpp"
-#include "spec/config_error.hpp"
 #include "spec/families.hpp"
-#include "spec/generation_config.hpp"
 
 namespace zea {
 namespace {
@@ -20,8 +17,36 @@ using detail::ConfigReader;
 
 constexpr const char* kComposed = "composed";  ///< of zea itself
 
-/// Of JSON that strangers wrote: what is nested deeply would overrun the stack of those who print
-/// it.
+/// A kind of model that is not a family, or only a part of a model.
+struct Known {
+  const char *begin, *advice;
+};
+
+constexpr const char* kOriginalLlava =
+    "; this is a model in the original LLaVA's own form: take one in that of transformers "
+    "(llava-hf/... on the Hugging Face hub), or convert it with convert_llava_weights_to_hf.py of "
+    "transformers";
+constexpr const char* kOriginalInternVl =
+    "; this is a model in InternVL's own form: take one in that of transformers "
+    "(OpenGVLab/...-hf on the Hugging Face hub)";
+constexpr const char* kImageEncoder =
+    "; this is an encoder of images: name it in model.vision.weights, beside a language model in "
+    "model.llm.weights";
+constexpr const char* kAudioEncoder =
+    "; this is an encoder of sound: name it in model.audio.weights, beside a language model in "
+    "model.llm.weights";
+
+/// By the beginning of their model_type.
+constexpr std::array<Known, 8> kKnown{{{"llava_", kOriginalLlava},
+                                       {"internvl_chat", kOriginalInternVl},
+                                       {"clip", kImageEncoder},
+                                       {"siglip", kImageEncoder},
+                                       {"dinov2", kImageEncoder},
+                                       {"vit", kImageEncoder},
+                                       {"pixtral", kImageEncoder},
+                                       {"whisper", kAudioEncoder}}};
+
+/// Refuses deeply nested JSON, which would overrun the stack when it is printed.
 bool is_shallow(int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
   constexpr int kMaxDepth = 64;
   if (depth > kMaxDepth) throw ConfigError("config", " is JSON that is nested too deeply");
@@ -73,6 +98,22 @@ void read_processor(const ConfigReader& config, ModelSpec& model) {
     detail::read_video_limits(said(kImageProcessor), *encoder);
 }
 
+/// The deck's rate takes the place of the config's, whose keys have the same names in all families.
+void set_dropout(ModelSpec& model, const Trainable& trainable) {
+  double& residual = model.decoder.block.dropout;
+  double& embedding = model.decoder.embedding_dropout;
+  const bool drops = residual > 0 || embedding > 0;
+  const std::string key = "model." + kDecoder + ".dropout = \"auto\"";
+  if (drops && trainable.dropout == 0. && !trainable.all_frozen)
+    model.notes.push_back(
+        formatted("the config's dropout (resid_pdrop = %g, embd_pdrop = %g) is "
+                  "left out; %s trains with it",
+                  residual, embedding, key.c_str()));
+  if (!drops && !trainable.dropout)
+    model.notes.push_back(key + " drops nothing: the config names no resid_pdrop or embd_pdrop");
+  if (trainable.dropout) residual = embedding = *trainable.dropout;
+}
+
 /// Chat models name the token that ends a turn there, and in config.json the one that ends a text.
 void read_end_tokens(const ConfigReader& config, ModelSpec& model) {
   if (!config.has(kGenerationConfig)) return;
@@ -84,19 +125,6 @@ void read_end_tokens(const ConfigReader& config, ModelSpec& model) {
 }
 
 }  // namespace
-
-const std::map<std::string, detail::MakeComposite>& detail::composites() {
-  static const std::map<std::string, MakeComposite> families{
-      {"gemma3", make_gemma3},         {"idefics3", make_idefics3},
-      {"internvl", make_internvl},     {"llava", make_llava},
-      {"llava_next", make_llava_next}, {"llava_onevision", make_llava_onevision},
-      {"mistral3", make_mistral3},     {"qwen2_audio", make_qwen2_audio},
-      {"qwen2_5_vl", make_qwen2_5_vl}, {"qwen2_vl", make_qwen2_vl},
-      {"qwen3_vl", make_qwen3_vl},     {"smolvlm", make_idefics3},
-      {"voxtral", make_voxtral},
-  };
-  return families;
-}
 
 const char* unit_kind_name(UnitKind kind) {
   constexpr const char* kNames[] = {"patch_embed", "audio_embed", "block", "projector",
@@ -185,6 +213,8 @@ int64_t ModelSpec::feature_width(int encoder) const {
 }
 
 bool ModelSpec::has_dropout(const std::string& module) const {
+  if (block(module).dropout > 0 || (module == kDecoder && decoder.embedding_dropout > 0))
+    return true;
   return std::ranges::any_of(units, [&](const UnitSpec& unit) {
     return unit.module == module &&
            std::ranges::any_of(unit.adapters, [](const Adapter& one) { return one.dropout > 0; });
@@ -225,12 +255,25 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   ModelSpec model = make_family(family, config, trainable);
   read_processor(config, model);
   read_end_tokens(config, model);
+  set_dropout(model, trainable);
   model.family = family;
   for (UnitSpec& unit : model.units) unit.encoder = model.encoder_index(unit.module);
   if (config.has(kAdapters)) detail::add_adapters(model, config.object(kAdapters), trainable);
   config.refuse_unknown();
   record_graphs(model);
   return model;
+}
+
+std::string type_advice(const std::string& model_type) {
+  if (model_type.starts_with("llava_next") || model_type.starts_with("llava_onevision")) return "";
+  for (const auto& [begin, advice] : kKnown)
+    if (model_type.starts_with(begin)) return advice;
+  return "";
+}
+
+std::string detail::advice_on_type(const ConfigReader& config) {
+  return config.has("mm_vision_tower") ? kOriginalLlava
+                                       : type_advice(config.text("model_type", ""));
 }
 
 }  // namespace zea

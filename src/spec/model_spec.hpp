@@ -6,9 +6,11 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/error.hpp"
 #include "core/extent.hpp"
 #include "deck/by_module.hpp"
 #include "spec/module_spec.hpp"
@@ -140,7 +142,7 @@ struct ModelSpec {
   }
   HeadShape heads(const std::string& module) const { return block(module).heads; }
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
-  /// Whether adapters of a module drop inputs.
+  /// Whether training drops elements of a module's rows, or of its adapters' inputs.
   bool has_dropout(const std::string& module) const;
   /// Whether one of these parameters trains.
   bool trains(const std::vector<int>& some_params) const;
@@ -164,7 +166,7 @@ struct ModelSpec {
   int param_index(const std::string& name) const;
 };
 
-/// Which parts of a model train; the rest is frozen.
+/// Which parts of a model train (the rest is frozen), and with which dropout.
 struct Trainable {
   struct Encoder {
     bool encoder = true, projector = true;
@@ -172,6 +174,8 @@ struct Trainable {
   std::map<std::string, Encoder> encoders = {};  ///< by name; those that are not here train
   bool llm = true;
   bool all_frozen = false;  ///< whatever else is said
+  /// Of the language model's residual paths and embeddings; none: the config's rates.
+  std::optional<double> dropout = 0;
 
   Encoder of(const std::string& encoder) const {
     if (all_frozen) return {.encoder = false, .projector = false};
@@ -180,12 +184,39 @@ struct Trainable {
   }
 };
 
-/// Keys of zea's own in a config: what the files beside config.json say of images and of videos.
+/// Keys that zea adds to a config: the texts of the files beside config.json that describe the
+/// processing of images and of videos, and the end tokens of generation.
 inline constexpr const char* kImageProcessor = "image_processor";
 inline constexpr const char* kVideoProcessor = "video_processor";
+inline constexpr const char* kGenerationConfig = "generation_config";
 
-/// The spec of a Hugging Face config.json. Throws WeightsError naming key, found and allowed
-/// values; a family or an option that is not built is refused.
+/// A config.json that makes no model. The plan knows its text only; its reader knows the file.
+struct ConfigError : WeightsError {
+  ConfigError(const std::string& key, const std::string& fault)
+      : WeightsError("model config: " + key + fault), key(key), fault(fault) {}
+
+  std::string key;    ///< from "config" on, or "image_processor" and the like
+  std::string fault;  ///< the rest of the sentence
+};
+
+/// Returns the spec of a Hugging Face config.json. Throws ConfigError with the key, and the found
+/// and allowed values, where a family or an option is not supported.
 ModelSpec make_model_spec(const std::string& config_json, const Trainable& trainable = {});
+
+/// Returns the end of a refusal of a "model_type" that zea does not read: what such a model is, and
+/// where to get one that zea reads; may be empty.
+std::string type_advice(const std::string& model_type);
+
+bool is_audio_family(const std::string& family);
+
+/// An image encoder, as a part of a composed model.
+struct ImageEncoderFacts {
+  std::string select;  ///< the "vision_feature_select_strategy" that takes its patches alone
+  bool has_pooler;     ///< its files hold one, unless its config has "add_pooling_layer": false
+};
+
+/// Reads them from a config.json (`path` in messages). Throws ConfigError where its family is not
+/// supported.
+ImageEncoderFacts image_encoder_facts(const std::string& config_json, const std::string& path);
 
 }  // namespace zea

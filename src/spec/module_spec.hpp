@@ -105,6 +105,7 @@ struct BlockSpec {
   bool gated = false;   ///< activation(gate) * up, not activation(up); SiLU or a GELU
   Activation activation = Activation::Gelu;
   WeightOrder order = WeightOrder::OutIn;
+  double dropout = 0;  ///< probability of dropping a residual branch's output while training
 
   /// Returns the widest window of the kinds of attention; 0: one has no window.
   int64_t widest_window() const;
@@ -182,6 +183,7 @@ struct DecoderSpec {
   int64_t vocabulary = 0, max_positions = 0;
   bool tied_embeddings = false;
   double embedding_scale = 1;       ///< factor of embedded rows of the vocabulary
+  double embedding_dropout = 0;     ///< probability of dropping an embedding (with its position)
   bool images_both_ways = false;    ///< default: features of an image attend to all of it
   double logit_softcap = 0;         ///< c: logits become c tanh(logit / c); 0: none
   bool learned_positions = false;   ///< a table of max_positions rows, not RoPE

@@ -126,7 +126,9 @@ class Declarations {
         memory = {.output = x.bytes};
         return;
       case Kind::Dropout:  // the mask is drawn again in backward
-        needs.elements = x.rows * model_.params[unit_.adapters[op.adapter].a].shape[1];
+        needs.elements =
+            x.rows *
+            (op.adapter < 0 ? hidden_ : model_.params[unit_.adapters[op.adapter].a].shape[1]);
         memory = {.output = x.bytes};
         return;
       case Kind::Windows:

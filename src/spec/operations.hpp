@@ -4,6 +4,7 @@
 // (spec/operation_needs.cpp).
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "spec/module_spec.hpp"
@@ -34,7 +35,7 @@ enum class OperationKind {
   Attention,
   LayerScale,   ///< each column times an element; params: scale
   Scale,        ///< x times `factor`
-  Dropout,      ///< x as an adapter reads it while training
+  Dropout,      ///< x without a share `factor` of its elements, while training
   Windows,      ///< a convolution's windows: three rows side by side, of every second row
   ImageTokens,  ///< patches and learned tokens; params: class token, positions, registers
   Features,     ///< of all inputs, the rows that become features
@@ -62,9 +63,10 @@ struct Operation {
   NormSpec norm = {};
   int adapter = -1;  ///< index in UnitSpec::adapters
   /// Index in UnitSpec::roles of a parameter that is not read: its shape says how many heads are
-  /// here, or its name draws the mask of a dropout.
+  /// here, or its name seeds the mask of a dropout.
   int known_by = -1;
-  int64_t count = 0;  ///< see OperationKind
+  std::string seed = {};  ///< seeds the mask of a dropout that no parameter does
+  int64_t count = 0;      ///< see OperationKind
   double factor = 1;
   bool reads_columns = false;     ///< Dropout: x is what a row linear reads
   int output = -1, sum = -1;      ///< values that it makes

@@ -129,25 +129,20 @@ ModelSpec make_turned(const ConfigReader& config, const Trainable& trainable,
   pass_over_marks(config);
   const ConfigReader text = text_of(config);
   const ConfigReader of_vision = config.object("vision_config");
-  ModelSpec model;
   Decoder decoder = read_turned_text(text);
   decoder.spec.tied_embeddings = ties_head(config, decoder, true);
-  model.decoder = decoder.spec;
   VisionEncoder encoder = read(of_vision);
   encoder.spec.placeholder = config.integer("image_token_id", 151655);
   encoder.spec.video_placeholder = config.integer("video_token_id", 151656);
   const int64_t hidden = decoder.spec.block.hidden;
   require_width(of_vision, width_key, hidden);
-  model.encoders.push_back(encoder.spec);
-  const auto [trains, projector_trains] = trainable.of(encoder.spec.name);
-  SpecBuilder builder(model);
-  add_vision_encoder(builder, encoder, kVisualRoot, trains);
-  builder.start("vision.projector", "vision", UnitKind::Projector, {{builder.last_unit(), false}});
-  add_merger(builder, encoder.spec, kVisualRoot + "merger.", {"ln_q", "mlp.0", "mlp.2"}, hidden,
-             projector_trains);
-  const int features = builder.last_unit();
-  add_decoder(builder, decoder, "", {features}, trainable.llm);
-  return model;
+  const auto add_projector = [&](SpecBuilder& builder, const std::vector<int>& states) {
+    builder.start("vision.projector", "vision", UnitKind::Projector, {{states.back(), false}});
+    add_merger(builder, encoder.spec, kVisualRoot + "merger.", {"ln_q", "mlp.0", "mlp.2"}, hidden,
+               trainable.of(encoder.spec.name).projector);
+    return std::vector{builder.last_unit()};
+  };
+  return make_with_tower(decoder, encoder, kVisualRoot, "", trainable, add_projector);
 }
 
 }  // namespace

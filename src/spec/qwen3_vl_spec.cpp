@@ -91,10 +91,8 @@ ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable) 
   // Tokens around images are text like any other.
   config.pass_over({"vision_start_token_id", "vision_end_token_id"});
   const ConfigReader of_vision = config.object("vision_config");
-  ModelSpec model;
   Decoder decoder = read_interleaved_text(config.object("text_config"));
   decoder.spec.tied_embeddings = ties_head(config, decoder, false);
-  model.decoder = decoder.spec;
   VisionEncoder encoder = read_deep_visual(of_vision);
   EncoderSpec& vision = encoder.spec;
   vision.placeholder = config.integer("image_token_id", 151655);
@@ -102,21 +100,18 @@ ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable) 
   const int64_t hidden = decoder.spec.block.hidden;
   require_width(of_vision, "out_hidden_size", hidden);
   const std::vector<int64_t> depths = read_depths(of_vision, vision.layers, decoder.spec.layers);
-  model.encoders.push_back(vision);
-  const auto [trains, projector_trains] = trainable.of(vision.name);
-  SpecBuilder builder(model);
-  const std::vector<int> states = add_vision_encoder(builder, encoder, kTowerRoot, trains);
-  std::map<int64_t, int> deep;  // by depth: so the decoder's blocks take them
-  for (size_t i = 0; i < depths.size(); ++i)
-    deep[depths[i]] =
-        add_deep_merger(builder, vision, i, states[depths[i] + 1], hidden, projector_trains);
-  builder.start("vision.projector", "vision", UnitKind::Projector, {{states.back(), false}});
-  add_merger(builder, vision, kTowerRoot + "merger.", kMergerNames, hidden, projector_trains);
-  add_decoder(builder, decoder, "", {builder.last_unit()}, trainable.llm);
-  std::vector<int> in_order;
-  for (const auto& [depth, unit] : deep) in_order.push_back(unit);
-  add_deepstack(model, in_order);
-  return model;
+  const bool trains = trainable.of(vision.name).projector;
+  const auto add_projectors = [&](SpecBuilder& builder, const std::vector<int>& states) {
+    std::map<int64_t, int> deep;  // by depth, the order in which the decoder's blocks take them
+    for (size_t i = 0; i < depths.size(); ++i)
+      deep[depths[i]] = add_deep_merger(builder, vision, i, states[depths[i] + 1], hidden, trains);
+    builder.start("vision.projector", "vision", UnitKind::Projector, {{states.back(), false}});
+    add_merger(builder, vision, kTowerRoot + "merger.", kMergerNames, hidden, trains);
+    std::vector<int> features{builder.last_unit()};
+    for (const auto& [depth, unit] : deep) features.push_back(unit);
+    return features;
+  };
+  return make_with_tower(decoder, encoder, kTowerRoot, "", trainable, add_projectors);
 }
 
 }  // namespace zea::detail

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/spec_builder.hpp"
+#include "spec/families.hpp"
 
 #include <cmath>
 #include <map>
-
-#include "spec/config_error.hpp"
 
 namespace zea::detail {
 namespace {

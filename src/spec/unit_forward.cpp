@@ -162,6 +162,7 @@ class Forward {
                         .rows = rows,
                         .adapter = adapter,
                         .known_by = ops_.optional(unit_.adapters[adapter].down + ".weight"),
+                        .factor = unit_.adapters[adapter].dropout,
                         .reads_columns = reads_columns},
                        {x});
   }
@@ -226,7 +227,14 @@ class Forward {
     auto x = ops_.record({.kind = Kind::Vocabulary, .params = ops_.roles({"vocabulary"})});
     const double scale = model_.decoder.embedding_scale;
     if (scale != 1) x = ops_.record({.kind = Kind::Scale, .factor = scale}, {x});
-    return has("positions") ? add(x, positions()) : x;
+    if (has("positions")) x = add(x, positions());
+    return dropped_rows(x, model_.decoder.embedding_dropout, "embedding");
+  }
+
+  Value dropped_rows(const Value& x, double rate, const std::string& name) {
+    if (rate == 0) return x;
+    return ops_.record({.kind = Kind::Dropout, .seed = unit_.name + "." + name, .factor = rate},
+                       {x});
   }
 
   Value with_other_inputs(Kind kind, const Value& x) {
@@ -237,10 +245,10 @@ class Forward {
 
   /// Returns what a half of a block adds to the residual path.
   Value block_change(const Value& x, const std::string& half) {
-    const auto y = norm_if_has(x, half + "_post_norm", block_.norm);
+    auto y = norm_if_has(x, half + "_post_norm", block_.norm);
     const std::string scale = half + "_scale";
-    if (!has(scale)) return y;
-    return ops_.record({.kind = Kind::LayerScale, .params = ops_.roles({scale})}, {y});
+    if (has(scale)) y = ops_.record({.kind = Kind::LayerScale, .params = ops_.roles({scale})}, {y});
+    return dropped_rows(y, block_.dropout, half);
   }
 
   /// Features of further depths of an encoder are added after the block (DeepStack,

@@ -4,18 +4,6 @@
 
 namespace zea::detail {
 
-const std::map<std::string, ReadVisionEncoder>& vision_encoders() {
-  static const std::map<std::string, ReadVisionEncoder> families{
-      {"clip_vision_model", read_clip},
-      {"dinov2", read_dinov2},
-      {"dinov2_with_registers", read_dinov2_with_registers},
-      {"pixtral", read_pixtral},
-      {"siglip2_vision_model", read_siglip2},
-      {"siglip_vision_model", read_siglip},
-      {"vit", read_vit}};
-  return families;
-}
-
 RopeConfig read_axial_rope(const ConfigReader& config, std::vector<RotaryPair> turns,
                            double theta) {
   RopeConfig rope{.theta = theta, .turns = std::move(turns)};

@@ -21,7 +21,7 @@ std::string size_text(int64_t bytes) {
   return formatted("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
-/// Samples whose items are encoded at once.
+/// Samples whose items are encoded in one step.
 struct Portion {
   size_t part = 0;
   int turn = 0;  ///< of the part among those of its replica
@@ -29,7 +29,8 @@ struct Portion {
   bool begins = false, ends = false;  ///< the part
 };
 
-/// The parts that lack, dealt to replicas, each of which encodes the items of one after the other.
+/// Computes the missing parts. They are distributed over replicas, each of which encodes the
+/// items of one after the other.
 class FeaturePass {
  public:
   FeaturePass(const CachedRun& run, const FeatureCache& cache, const std::vector<size_t>& lacking)
@@ -120,7 +121,7 @@ class FeaturePass {
       take(own[p], loaded[p - begin], made, static_cast<int>(p - begin));
   }
 
-  /// To the rank that writes the part; ranks that encode together take turns.
+  /// Sends features to the rank that writes the part; ranks that encode together take turns.
   void take(const Portion& portion, const LoadedMicrobatch& loaded, const WalkResult& made,
             int microbatch) {
     const FeatureFormat& format = cache_.format();
@@ -165,7 +166,7 @@ class FeaturePass {
   std::optional<FeatureWriter> writer_;
 };
 
-/// As the root rank sees the folder.
+/// Looks at the folder on the root rank.
 std::vector<size_t> lacking_parts(const CachedRun& run, const FeatureCache& cache) {
   std::vector<int64_t> lacks(cache.parts().size(), 0);
   agree_on_root(run.control, [&] {

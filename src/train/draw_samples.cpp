@@ -14,9 +14,9 @@ namespace {
 using Ids = std::vector<int64_t>;
 
 constexpr int64_t kMostSteps = 4;
-constexpr int64_t kMostSamples = 1024;  ///< but for a single step
+constexpr int64_t kMostSamples = 1024;  ///< except for a single step
 
-/// The global batch of each step.
+/// Returns the global batch of each step.
 std::vector<Ids> draw_batches(const Plan& plan, const Dataset& dataset, int64_t first_step) {
   const Options& options = plan.options;
   const int64_t batch = options.schedule.global_batch;
@@ -38,12 +38,12 @@ std::vector<Ids> draw_batches(const Plan& plan, const Dataset& dataset, int64_t 
   return batches;
 }
 
-/// The samples of some batches, numbered as they come first.
+/// The samples of some batches, numbered in order of appearance.
 struct Drawn {
   const Dataset& dataset;
   const ModelSpec model;
-  Ids ids = {};                             ///< in the data set, of each number
-  std::map<int64_t, int64_t> numbers = {};  ///< the other way
+  Ids ids = {};                             ///< of each number
+  std::map<int64_t, int64_t> numbers = {};  ///< of each id
   std::map<int64_t, MicrobatchTokens> read = {};
 
   int64_t number_of(int64_t id) {

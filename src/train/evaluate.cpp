@@ -5,18 +5,18 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "comm/agree.hpp"
 #include "core/error.hpp"
 #include "data/text.hpp"
 #include "files/durable_file.hpp"
-#include "train/gather_text.hpp"
 
 namespace zea {
 namespace {
 
 using Ids = std::vector<int64_t>;
 
-/// What is predicted behind the prompt, up to the next token that is not: later turns are other
-/// questions' answers.
+/// Returns the targets after the prompt up to the next token that is none: later turns answer
+/// other questions.
 std::vector<int32_t> answer_of(const Sample& sample, size_t prompt) {
   const auto begin = sample.loss_mask.begin() + static_cast<std::ptrdiff_t>(prompt);
   const auto length = std::find(begin, sample.loss_mask.end(), uint8_t{0}) - begin;
@@ -95,7 +95,7 @@ class Evaluator {
     return loaded;
   }
 
-  /// Those that share a replica load the same samples; one of them tells of them.
+  /// Ranks of a replica load the same samples; one of them reports bad items.
   bool reports() const { return engine_.mesh().replica().rank() == 0; }
 
   void note_bad_items(const LoadedMicrobatch& part) {
@@ -171,7 +171,7 @@ class Evaluator {
     evaluation.metrics.prompt_seconds = seconds[0];
     evaluation.metrics.generate_seconds = seconds[1];
     if (options_.generate_tokens > 0) evaluation.predictions_jsonl = gather_lines(lines);
-    if (loading_.mask_bad_items) evaluation.bad_items = gather_text(control_, bad_lines_);
+    if (loading_.mask_bad_items) evaluation.bad_items = all_gather_texts(control_, bad_lines_);
     return evaluation;
   }
 
@@ -209,7 +209,7 @@ class Evaluator {
     return lines;
   }
 
-  /// Without the first stop text and what follows it.
+  /// Cuts a text before the first stop text.
   std::string up_to_stop(std::string text) const {
     for (const std::string& stop : options_.stop_texts)
       text.resize(std::min(text.find(stop), text.size()));
@@ -218,15 +218,16 @@ class Evaluator {
 
   /// All ranks' lines on the root rank, in the order of samples.
   std::string gather_lines(const std::string& lines) {
-    const std::string all = gather_text(control_, lines);
+    const std::vector<std::string> of_ranks = all_gather_texts(control_, lines);
     if (control_.rank() != 0) return "";
     std::vector<std::pair<int64_t, std::string>> order;
-    for (size_t begin = 0; begin < all.size();) {
-      const size_t end = all.find('\n', begin) + 1;
-      const std::string line = all.substr(begin, end - begin);
-      order.emplace_back(std::stoll(line.substr(std::string_view("{\"sample\":").size())), line);
-      begin = end;
-    }
+    for (const std::string& of_rank : of_ranks)
+      for (size_t begin = 0; begin < of_rank.size();) {
+        const size_t end = of_rank.find('\n', begin) + 1;
+        const std::string line = of_rank.substr(begin, end - begin);
+        order.emplace_back(std::stoll(line.substr(std::string_view("{\"sample\":").size())), line);
+        begin = end;
+      }
     std::sort(order.begin(), order.end());
     std::string sorted;
     for (const auto& [id, line] : order) sorted += line;
@@ -267,7 +268,7 @@ Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset
 
 namespace {
 
-/// Also where there are none: those of an earlier run would be taken for these.
+/// Writes an empty file, too: predictions of an earlier run would pass for these.
 void write_predictions(const Evaluation& evaluation, const std::string& directory) {
   replace_text(directory + "/predictions.jsonl", evaluation.predictions_jsonl);
 }
@@ -289,7 +290,7 @@ bool evaluate_and_report(Engine& engine, Collectives& control, const Dataset& da
   }
   evaluation.metrics.step = output.step;
   evaluation.metrics.seconds = output.seconds;
-  warn_of_lines(log, evaluation.bad_items);
+  for (const std::string& lines : evaluation.bad_items) log.warn_each(lines);
   log.info(eval_line(evaluation.metrics));
   if (evaluation.metrics.prompts > 0) log.info(generation_line(evaluation.metrics));
   if (control.rank() != 0) return evaluation.is_whole;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evaluation: a forward-only schedule of the same units over a held-out data set. The loss over its
-// targets; and, when asked for, what the model says after each sample's prompt, with the class that
-// the generated text names.
+// Evaluation runs a forward-only schedule of the same units over a held-out data set. It
+// computes the loss over its targets, and, if asked, generates text after each sample's prompt
+// and finds the class that the text names.
 #pragma once
 
 #include <functional>
@@ -17,23 +17,26 @@
 namespace zea {
 
 struct Evaluation {
-  EvalMetrics metrics;  ///< step and seconds are the caller's
-  /// On the root rank, in the order of samples; empty without generation.
+  EvalMetrics metrics;  ///< the caller sets step and seconds
+  /// On the root rank, a line per prediction in the order of samples; empty without
+  /// generation.
   std::string predictions_jsonl = {};
-  std::string bad_items = {};  ///< likewise, a line for each that is masked, in the order of ranks
-  bool is_whole = true;        ///< false: left before the last sample, as was asked for
+  std::vector<std::string> bad_items = {};  ///< for each rank, a line per masked item
+  bool is_whole = true;                     ///< false: it was left before the last sample, as asked
 };
 
 struct EvaluateOptions {
   int64_t samples = 0;          ///< 0: all
   int64_t generate_tokens = 0;  ///< 0: only the loss
-  /// False: only generation, also of samples without an answer, all of which are their prompts.
+  /// False: only generation, also for samples without an answer, which are prompts as a
+  /// whole.
   bool has_loss = true;
   Sampling sampling = {};
-  std::vector<int64_t> stop_tokens = {};  ///< none: those that the model says
+  std::vector<int64_t> stop_tokens = {};  ///< none: the model's end tokens
   std::vector<std::string> stop_texts = {};
-  bool keeps_keys = true;  ///< as GenerateOptions
-  /// Asked on every rank before each global batch: whether to leave the rest. One is enough.
+  bool keeps_keys = true;  ///< see GenerateOptions
+  /// Called on every rank before each global batch. If it returns true on any rank, the rest
+  /// is left.
   std::function<bool()> is_leave_asked = {};
 };
 
@@ -41,18 +44,20 @@ struct EvaluateOptions {
 Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset,
                     const LoaderOptions& loading, const EvaluateOptions& options);
 
-/// Where an evaluation's results go: a log line, a line of metrics.jsonl, and predictions.jsonl in
-/// `directory`.
+/// The destination of an evaluation's results: a log line, a line of metrics.jsonl, and
+/// predictions.jsonl in `directory`.
 struct EvaluationOutput {
   int64_t step = 0;
   double seconds = 0;
   std::string directory;
-  bool goes_on = false;  ///< what cannot be written is a warning; false: a StorageError
-  std::function<bool()> is_leave_asked = {};  ///< as EvaluateOptions
-  bool counts_part = false;  ///< of one that is left, what there is; false: nothing but a warning
+  bool goes_on = false;  ///< true: a failed write is a warning; false: a StorageError
+  std::function<bool()> is_leave_asked = {};  ///< see EvaluateOptions
+  bool counts_part =
+      false;  ///< whether a part is reported if the rest is left; false: only a warning
 };
 
-/// Evaluates as the deck's [eval] says and reports it. Returns whether it was not left. Collective.
+/// Evaluates as the deck's [eval] says and reports it. Returns whether it was whole.
+/// Collective.
 bool evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset,
                          const LoaderOptions& loading, Log& log, const MetricsFile& metrics,
                          const EvaluationOutput& output);

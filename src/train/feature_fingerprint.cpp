@@ -22,8 +22,8 @@ std::string hash_text(const std::string& text) {
   return hash_bytes(text.data(), std::ssize(text));
 }
 
-/// Of the values that blocks compute with, read by the ranks in turn. A sum, so that their order
-/// and number do not count; in halves that do not overflow.
+/// Hashes the values that blocks compute with, which the ranks read in turn. A sum, so that
+/// order and number of the ranks do not count; in halves that do not overflow.
 std::string hash_weights(const CachedRun& run, int encoder) {
   const Plan& plan = run.engine.plan();
   std::set<int> params;
@@ -56,7 +56,7 @@ std::string hash_config(const Plan& plan) {
   return hash_text(config.dump());
 }
 
-/// From an item's bytes to what the encoder reads.
+/// Hashes the settings between an item's bytes and the encoder's input.
 std::string hash_preprocessing(const CachedRun& run, int encoder) {
   const ItemDecoding& decoding = run.loading.encoders[static_cast<size_t>(encoder)];
   std::ostringstream text;
@@ -74,7 +74,7 @@ std::string hash_preprocessing(const CachedRun& run, int encoder) {
   return hash_text(text.str());
 }
 
-/// How many items each sample has, and of which shapes.
+/// Hashes how many items each sample has, and their shapes.
 std::string hash_index(const CachedRun& run, int encoder) {
   std::vector<int64_t> numbers;
   for (const SampleIndex& sample : run.train.index()) {

@@ -9,15 +9,16 @@
 #include "core/mixed_bits.hpp"
 #include "core/system.hpp"
 #include "data/text.hpp"
-#include "schedule/next_tokens.hpp"
+#include "schedule/step_plan.hpp"
 
 namespace zea {
 namespace {
 
 using TokenIds = std::vector<int64_t>;
 
-/// The actions of a walk that is repeated. Where all that it gathers has memory at the same time,
-/// as without reshard_after_forward, it is gathered before the first and dropped after the last.
+/// The actions of a repeated walk. If all buffers that it gathers fit in memory at the same
+/// time, as without reshard_after_forward, they are gathered before the first and dropped after
+/// the last.
 struct RepeatedWalk {
   std::vector<Action> before, each, after;
 };
@@ -135,8 +136,8 @@ class Generation {
     return microbatches;
   }
 
-  /// The last token of each open sample; where none is open, one that nobody asks for, since the
-  /// ranks' walks have the same actions.
+  /// Returns the last token of each open sample; where none is open, one that nobody needs,
+  /// since the walks of all ranks have the same actions.
   std::vector<NextToken> next_tokens(size_t m) const {
     std::vector<NextToken> next;
     const std::vector<Sample>& samples = loaded_[m].samples;
@@ -162,7 +163,8 @@ class Generation {
         if (is_open_[m][s]) is_open_[m][s] = append(m, s, static_cast<int32_t>(*next));
   }
 
-  /// After each sample of a microbatch, 0 where this rank has no logits of it.
+  /// Returns the token after each sample of a microbatch, 0 where this rank has no logits of
+  /// it.
   TokenIds chosen_tokens(const at::Tensor& logits, const Microbatch& microbatch, size_t m) const {
     TokenIds tokens(loaded_[m].samples.size(), 0);
     const TokenIds& own = microbatch.samples;
@@ -180,7 +182,7 @@ class Generation {
     return tokens;
   }
 
-  /// Sums over the ranks that share the microbatches.
+  /// Sums tokens over the ranks that share the microbatches.
   void share_in_replica(TokenIds& tokens) {
     if (tokens.empty() || engine_.plan().mesh.ranks_per_replica() == 1) return;
     const at::Tensor sum = at::tensor(tokens, at::kLong).to(engine_.microbatch_options().device);
@@ -192,7 +194,7 @@ class Generation {
     tokens.assign(host.data_ptr<int64_t>(), host.data_ptr<int64_t>() + host.numel());
   }
 
-  /// Whether the sample goes on behind `token`.
+  /// Appends `token`; returns whether the sample goes on after it.
   bool append(size_t m, size_t s, int32_t token) {
     // A generated placeholder would ask for an item that is not there.
     if (std::ranges::count(options_.end_tokens, token) > 0 ||
@@ -224,7 +226,7 @@ class Generation {
     return texts;
   }
 
-  /// Open samples whose kept keys are no longer theirs.
+  /// Counts open samples whose cached keys have other positions now.
   double count_turned(size_t m) const {
     double turned = 0;
     for (size_t s = 0; s < loaded_[m].samples.size(); ++s) {
@@ -237,7 +239,7 @@ class Generation {
   Engine& engine_;
   Collectives& control_;
   const GenerateOptions& options_;
-  std::vector<LoadedMicrobatch> loaded_;  ///< whose samples grow
+  std::vector<LoadedMicrobatch> loaded_;  ///< their samples grow
   std::vector<TokenIds> prompt_lengths_;
   std::vector<std::vector<bool>> is_open_;
   std::vector<KeptKeys> keys_;
@@ -256,7 +258,7 @@ double drawn_number(uint64_t seed, int64_t sample, int64_t place) {
 
 int64_t sampled_token(const at::Tensor& logits, const Sampling& sampling, double drawn) {
   const at::Tensor likely = (logits.to(at::kDouble) / sampling.temperature).softmax(0);
-  // Stable: of equally likely tokens the first is the likelier one.
+  // Stable: of equally likely tokens the first comes first.
   const auto [sorted, tokens] = likely.sort(true, 0, true);
   const auto* shares = sorted.const_data_ptr<double>();
   int64_t count = 0;

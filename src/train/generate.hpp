@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation: the prompts go through the model once, on the layout that trains, and leave the keys
-// and values of every decoder block where their tokens are; then one token of each sample at a time
-// goes through it.
+// Generation: the prompts go through the model once, on the layout that trains, and leave the
+// keys and values of every decoder block where their tokens are; then each sample goes on by one
+// token at a time.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -32,31 +32,32 @@ double drawn_number(uint64_t seed, int64_t sample, int64_t place);
 int64_t sampled_token(const at::Tensor& logits, const Sampling& sampling, double drawn);
 
 struct GenerateOptions {
-  int64_t tokens = 0;  ///< at most, behind each prompt
+  int64_t tokens = 0;  ///< at most, after each prompt
   Sampling sampling = {};
-  std::vector<int64_t> end_tokens = {};      ///< that end a text, and are no part of it
-  std::vector<std::string> stop_texts = {};  ///< that end a text in which one stands
-  /// Of each token, for stop_texts.
+  std::vector<int64_t> end_tokens = {};      ///< end a text, and are no part of it
+  std::vector<std::string> stop_texts = {};  ///< end a text that contains one
+  /// The bytes of each token, for stop_texts.
   const std::vector<std::string>* token_bytes = nullptr;
-  bool keeps_keys = true;  ///< false: all of each sample again for each token
+  bool keeps_keys = true;  ///< false: each token recomputes the whole sample
 };
 
-/// A sample to go on from: all of its tokens are the prompt.
+/// Samples to continue: all of their tokens are the prompt.
 struct Prompts {
-  const StepPlan& step;  ///< in which there is room for what is generated
+  const StepPlan& step;  ///< has room for the generated tokens
   std::vector<LoadedMicrobatch> loaded;
   std::vector<std::vector<bool>> is_asked;  ///< of the samples of each microbatch
 };
 
-/// What one rank knows of a generation.
+/// One rank's part of a generation.
 struct Generated {
-  /// Behind each sample of each microbatch, without an end token; nothing where nothing was asked.
+  /// The text after each sample of each microbatch, without an end token; empty where nothing
+  /// was asked.
   std::vector<std::vector<std::vector<int32_t>>> texts;
   double prompt_seconds = 0;
-  double seconds = 0;  ///< with the prompts
+  double seconds = 0;  ///< includes the prompts
 };
 
-/// Collective over all ranks; those that share a replica get the same.
+/// Collective over all ranks; ranks of a replica get the same.
 Generated generate(Engine& engine, Collectives& control, Prompts prompts,
                    const GenerateOptions& options);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loaded steps with their microbatches. On a device these are made a step ahead, by a thread of
-// their own; on the host, whose tensors are counted step by step (MemoryWatch), in their step.
+// Prefetched batches: loaded steps with their microbatches. For a device a thread makes them a
+// step ahead; for the host, whose tensors are counted step by step (MemoryWatch), they are made
+// in their step.
 #pragma once
 
 #include <optional>
@@ -15,18 +16,20 @@ namespace zea {
 
 struct MadeStep {
   LoadedStep loaded;
-  std::vector<PackedMicrobatch> microbatches = {};  ///< where they are made ahead
+  std::vector<PackedMicrobatch> microbatches = {};  ///< if they are made ahead
 };
 
 class MadeSteps {
  public:
-  /// Of the steps [first_step, end_step) of the loader, which is read by nobody else and outlives
-  /// this, as the engine does.
+  /// Reads the steps [first_step, end_step) of the loader, which nobody else reads. Loader
+  /// and engine outlive this.
   MadeSteps(Loader& loader, const Engine& engine, int64_t first_step, int64_t end_step);
 
-  /// As Loader::next, and what is wrong with samples by make_microbatch.
+  /// Returns the next step, as Loader::next. Throws DataError where make_microbatch finds a
+  /// fault in a sample.
   MadeStep next();
-  /// Microbatch `number` of `step`, for the device: once. On the host it may refer to the step.
+  /// Moves microbatch `number` of `step` to the device, once. On the host it may refer to the
+  /// step.
   Microbatch take(MadeStep& step, size_t number) const;
 
  private:

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/memory_watch.hpp"
+#include "train/train_report.hpp"
 
 #include <algorithm>
 #include <utility>
 
+#include "comm/agree.hpp"
 #include "core/text.hpp"
-#include "train/gather_text.hpp"
 
 namespace zea {
 namespace {
@@ -21,7 +21,8 @@ double mebibytes(int64_t bytes) {
 MemoryWatch::MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index)
     : bytes_(bytes), engine_(engine), index_(index) {}
 
-// Every rank works out its own part; of a place, whose ranks are alike, the first one speaks.
+// Every rank estimates its own part; the first rank of a place reports, as all ranks there are
+// alike.
 std::optional<std::string> MemoryWatch::predict(const RankStep& step, Collectives& control) {
   if (has_predicted_) return std::nullopt;
   has_predicted_ = true;
@@ -35,10 +36,10 @@ std::optional<std::string> MemoryWatch::predict(const RankStep& step, Collective
   control.all_reduce(&most, 1, DType::Int64, ReduceOp::Max).wait();
   int64_t speaker = own.total() == most ? rank : plan.world_size();
   control.all_reduce(&speaker, 1, DType::Int64, ReduceOp::Min).wait();
-  return gather_text(control, speaker != rank
-                                  ? ""
-                                  : "bytes in step " + std::to_string(step.step + 1) +
-                                        " on the rank that needs most: " + describe(own));
+  const std::string text = speaker != rank ? ""
+                                           : "bytes in step " + std::to_string(step.step + 1) +
+                                                 " on the rank that needs most: " + describe(own);
+  return all_gather_texts(control, text)[static_cast<size_t>(speaker)];
 }
 
 void MemoryWatch::begin_step() {
@@ -56,7 +57,7 @@ int64_t MemoryWatch::counted_peak() const {
   return memory ? memory->peak_requested : 0;
 }
 
-/// Those of the device begin anew.
+/// Takes the device's peaks, which begin anew.
 void MemoryWatch::note_device_peaks() {
   if (const std::optional<DeviceMemory> memory = device_memory(device())) {
     peak_allocated_ = std::max(peak_allocated_, memory->peak_allocated);

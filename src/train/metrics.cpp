@@ -23,7 +23,7 @@ nlohmann::ordered_json of_targets(int64_t targets, double value) {
   return targets == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
 }
 
-/// A start that died while it wrote leaves half a line, which must not spoil the next one.
+/// A run that was killed while it wrote leaves half a line, which must not spoil the next one.
 bool ends_within_line(const std::string& path) {
   std::ifstream in(path, std::ios::binary | std::ios::ate);
   if (!in || in.tellg() <= 0) return false;
@@ -38,7 +38,7 @@ void add_scalars(const std::string& tag, const nlohmann::ordered_json& value,
   for (const auto& [key, part] : value.items()) add_scalars(tag + "/" + key, part, scalars);
 }
 
-/// Every number of a line, tagged kind/key; events have step and time of their own.
+/// Returns every number of a line, tagged kind/key; events have step and time of their own.
 std::vector<EventScalar> scalars_of(const nlohmann::ordered_json& line) {
   const std::string kind = line.at("kind").get<std::string>();
   std::vector<EventScalar> scalars;
@@ -53,7 +53,7 @@ std::string speed_of(const StepMetrics& m) {
                    m.model_tflops, 100 * m.mfu);
 }
 
-/// What is beside the host's resident memory.
+/// Describes memory besides the host's resident memory.
 std::string memory_of(const StepMetrics& m) {
   if (m.gpu_memory)
     return ", GPU " + std::to_string(m.gpu_memory->peak_allocated >> 20) + " of " +
@@ -145,7 +145,7 @@ void MetricsFile::append(const EvalMetrics& m) const {
   append_line(line);
 }
 
-// JSON has no NaN: what is not finite becomes null.
+// JSON has no NaN: a number that is not finite becomes null.
 void MetricsFile::append(const SkipMetrics& m) const {
   append_line(nlohmann::ordered_json{{"kind", "skip"},
                                      {"step", m.step},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics.jsonl: one JSON object per line for every logged step and evaluation, appended, so that a
-// resumed run goes on in the same file; the same numbers as TensorBoard's events. And the line of
-// progress that people read.
+// Metrics of a run: metrics.jsonl, one JSON object per line for every logged step and
+// evaluation, to which resumed runs append; the same numbers as TensorBoard events; and progress
+// lines for people.
 #pragma once
 
 #include <cstdint>
@@ -26,22 +26,22 @@ struct StepMetrics {
   double seconds = 0;  ///< since the run started
   double tokens_per_second = 0, samples_per_second = 0, seconds_per_step = 0;
   double model_tflops = 0;        ///< model FLOPs (unit_cost.hpp) per second and rank, / 1e12
-  double mfu = 0;                 ///< as a share of what ranks can at most; 0: that is not known
+  double mfu = 0;                 ///< share of the ranks' peak FLOP/s; 0: the peak is not known
   double wait_seconds = 0;        ///< per step, waiting for the loader
   OwnSeconds own_seconds;         ///< per step
   Traffic sent_bytes;             ///< by this rank per step, by group of ranks
   int64_t memory_bytes = 0;       ///< resident now
-  int64_t tensor_peak_bytes = 0;  ///< the most that all tensors took so far; 0: not counted
+  int64_t tensor_peak_bytes = 0;  ///< peak of all tensors so far; 0: not counted
   std::optional<DeviceMemory> gpu_memory;  ///< none on the host
   int64_t bad_items = 0;                   ///< masked since the last logged step
   int64_t skipped_steps = 0;  ///< in which nothing was updated, since the last logged step
 };
 
-/// A step whose update the guard left out, or at which it ended the run.
+/// A step whose update the guard skipped, or at which it ended the run.
 struct SkipMetrics {
   int64_t step = 0;
   StepReport report;
-  int64_t in_a_row = 0;          ///< with this one
+  int64_t in_a_row = 0;          ///< including this one
   std::vector<int64_t> samples;  ///< of the global batch
 };
 
@@ -52,10 +52,10 @@ struct EvalMetrics {
   double loss = 0;
   int64_t samples = 0, targets = 0;
   int64_t bad_items = 0;                            ///< masked
-  int64_t prompts = 0, generated = 0;               ///< behind which tokens were generated
-  double prompt_seconds = 0, generate_seconds = 0;  ///< the latter with the prompts
+  int64_t prompts = 0, generated = 0;               ///< prompts, and tokens generated after them
+  double prompt_seconds = 0, generate_seconds = 0;  ///< generate_seconds includes the prompts
   int64_t labelled = 0,
-          correct = 0;  ///< samples with a class, and those whose generated text names it
+          correct = 0;  ///< samples with a class, and samples whose generated text names it
 
   double accuracy() const { return labelled > 0 ? static_cast<double>(correct) / labelled : 0; }
 };
@@ -64,12 +64,12 @@ std::string progress_line(const StepMetrics& metrics);
 std::string eval_line(const EvalMetrics& metrics);
 std::string generation_line(const EvalMetrics& metrics);
 
-/// Appends lines; throws StorageError when a write fails. `path` empty: writes nothing (other
-/// ranks).
+/// Appends lines; throws StorageError when a write fails. With an empty `path` it writes
+/// nothing: so on other ranks than the root.
 class MetricsFile {
  public:
   explicit MetricsFile(std::string path) : path_(std::move(path)) {}
-  /// From now on every number also becomes an event, tagged kind/key, of a new event file in
+  /// Writes every number as an event, too, tagged kind/key, to a new event file in
   /// `directory`.
   void write_events(const std::string& directory, int64_t first_step);
   void append(const StepMetrics& metrics) const;
@@ -84,7 +84,7 @@ class MetricsFile {
   std::unique_ptr<EventFile> events_;  ///< null: none
 };
 
-/// Resident memory of this process in bytes.
+/// Returns the resident memory of this process in bytes.
 int64_t resident_bytes();
 
 }  // namespace zea

@@ -37,14 +37,14 @@ void add_item(Sample& sample, const ModelSpec& model, const EncoderSpec& encoder
   sample.items.back().kind = model.encoder_index(encoder.name);
 }
 
-/// A token that is no placeholder.
+/// Returns a token that is no placeholder.
 int32_t text_token(const ModelSpec& model) {
   int32_t token = 0;
   while (model.is_placeholder(token)) ++token;
   return token;
 }
 
-/// One sample of `length`: items of all encoders in turn as long as they fit, then text.
+/// Makes a sample of `length`: items of all encoders in turn as long as they fit, then text.
 Sample make_sample(const ModelSpec& model, int64_t length) {
   Sample sample;
   const int32_t text = text_token(model);
@@ -64,9 +64,9 @@ Sample make_sample(const ModelSpec& model, int64_t length) {
   return sample;
 }
 
-/// Full rows, of samples as long as rows, or as the model's positions allow, with as many items as
-/// fit; every token but the first of a sample is a target. Throws PlanError where rows are too
-/// short for an item of each encoder.
+/// Makes full rows of samples as long as rows, or as the model's positions allow, with as many
+/// items as fit; every token but the first of a sample is a target. Throws PlanError where rows
+/// are too short for an item of each encoder.
 LoadedMicrobatch make_full_microbatch(const Plan& plan) {
   const ModelSpec& model = plan.model;
   int64_t length = plan.options.data.row_tokens;
@@ -96,20 +96,20 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kFewestCalls = 5;
 constexpr int kMostCalls = 50;
-constexpr double kEnoughSeconds = 0.3;  ///< of calls of one unit
+constexpr double kEnoughSeconds = 0.3;  ///< for the calls of one unit
 constexpr double kWeights = 0.02;       ///< standard deviation
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// Waits for a device to have made `tensor`.
+/// Waits until a device has made `tensor`.
 void wait_for(const at::Tensor& tensor) {
   if (tensor.is_cuda() && tensor.numel() > 0) tensor.flatten().slice(0, 0, 1).cpu();
 }
 
-/// One rank, everything trained, nothing computed again: what of it is frozen is told apart later.
-/// So is what only means something with the deck's mesh or with what it freezes.
+/// Plans one rank that trains everything and recomputes nothing, without settings that only
+/// apply to the deck's mesh or to frozen modules. Frozen modules are told apart later.
 Plan plan_of_one_rank(Options options, const std::string& config_json) {
   options.run.mode = RunMode::Train;
   options.mesh = {};

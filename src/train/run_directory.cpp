@@ -26,9 +26,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Who holds a lock: one line each of host, process, when that started, job, the space that numbers
-/// its processes, of which containers have one each, how often the job was requeued, and which boot
-/// of which machine this is.
+/// The holder of a lock: one line each of host, process, its start time, job, the namespace
+/// that numbers its processes (each container has its own), how often the job was requeued, and
+/// the boot and id of the machine.
 struct Holder {
   std::string host, process, started, job, process_space, requeued, boot, machine;
 
@@ -39,14 +39,14 @@ struct Holder {
   }
 };
 
-/// In order.
+/// Their order in the file.
 constexpr std::array kLines = {&Holder::host, &Holder::process,       &Holder::started,
                                &Holder::job,  &Holder::process_space, &Holder::requeued,
                                &Holder::boot, &Holder::machine};
 
-/// When a process started, in clock ticks since boot: tells it from a later one with its number.
-/// Empty when it is gone, or has ended and is only waiting to be collected, which some containers
-/// never do.
+/// Returns the start time of a process in clock ticks since boot, which distinguishes it from a
+/// later one with its number. Empty if it is gone, or has ended and only waits to be collected,
+/// which some containers never do.
 std::string start_of_process(const std::string& process) {
   std::ifstream file("/proc/" + process + "/stat");
   std::string text;
@@ -61,7 +61,7 @@ std::string start_of_process(const std::string& process) {
   return state == "Z" || state == "X" ? "" : started;
 }
 
-/// Of a file; empty where there is none.
+/// Returns the first line of a file; empty where there is none.
 std::string first_line(const char* path) {
   std::string line;
   std::getline(std::ifstream(path), line);
@@ -84,7 +84,7 @@ Holder own_holder() {
           .machine = first_line("/etc/machine-id")};
 }
 
-/// Names nobody where the file is a link, or none of ours.
+/// Returns an empty holder where the file is a link, or not a lock.
 Holder read_holder(const fs::path& lock) {
   constexpr int64_t kMaxBytes = 4096;
   Holder holder;
@@ -105,7 +105,7 @@ bool is_stale(const Holder& holder, const Holder& own) {
   if (is_own_machine && holder.boot != own.boot) return true;  // which started again since
   const bool is_here = is_own_host && holder.boot == own.boot && !own.process_space.empty() &&
                        holder.process_space == own.process_space;
-  // Elsewhere only a job that was requeued is known to have ended: it is this one.
+  // A job elsewhere is known to have ended only if it was requeued: it is this one.
   if (!is_here) return !own.job.empty() && holder.job == own.job && holder.requeued != own.requeued;
   const std::string started = start_of_process(holder.process);
   return started.empty() || started != holder.started;
@@ -120,7 +120,7 @@ std::string user_name(uid_t user) {
   return entry ? entry->pw_name : std::to_string(user);
 }
 
-/// The process of this machine that holds a file's lock, as /proc/locks has it.
+/// Describes the process of this machine that holds a file's lock, from /proc/locks.
 std::string lock_holder(int file) {
   struct stat status {};
   if (fstat(file, &status) != 0) return "a process";
@@ -140,9 +140,10 @@ std::string lock_holder(int file) {
   return "a process of another machine or container";
 }
 
-/// Lets one start at a time look at a directory's lock, so that two of them never take over the
-/// same dead one: the second would delete the first one's. Where the file system has no such locks
-/// it does without. Whoever may read the directory can take it, but no start waits for ever.
+/// Allows one start at a time to look at a directory's lock, so that two of them never take
+/// over the same dead one: the second would delete the first one's. Does without where the file
+/// system has no such locks. Whoever may read the directory can hold it, but no start waits for
+/// ever.
 class Guard {
  public:
   explicit Guard(const std::string& directory)
@@ -165,7 +166,7 @@ class Guard {
   Descriptor file_;
 };
 
-/// False where there is a file, or a link, of that name.
+/// Returns false where there is a file, or a link, of that name.
 bool write_holder(const fs::path& path, const Holder& holder) {
   constexpr int kNew = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
   const Descriptor file(open(path.c_str(), kNew, 0644));
@@ -175,18 +176,18 @@ bool write_holder(const fs::path& path, const Holder& holder) {
   for (const auto line : kLines) text += holder.*line + '\n';
   const ssize_t written = write(file.number(), text.data(), text.size());
   if (written == std::ssize(text)) return true;
-  if (written >= 0) errno = ENOSPC;  // for what is left
+  if (written >= 0) errno = ENOSPC;  // no room for the rest
   const int error = errno;
-  unlink(path.c_str());  // a lock of nobody
+  unlink(path.c_str());  // it names no holder
   errno = error;
   fail("write", path);
 }
 
-/// Makes the lock, with its text in it from the start; false when there is one. Where the file
-/// system has no hard links the lock is empty for a moment.
+/// Makes the lock with its text in it; returns false when there is one. Where the file system
+/// has no hard links the lock is empty for a moment.
 bool make_lock(const fs::path& lock, const Holder& own) {
   const fs::path draft = lock.string() + "." + own.host + "." + own.process;
-  unlink(draft.c_str());  // of a process that had this number and died, or not ours
+  unlink(draft.c_str());  // of a dead process with this number, or not ours
   if (!write_holder(draft, own)) fail("create", draft);
   const int error = link(draft.c_str(), lock.c_str()) == 0 ? 0 : errno;
   unlink(draft.c_str());
@@ -225,7 +226,7 @@ void RunDirectory::take_lock() {
 
 RunDirectory::~RunDirectory() {
   const fs::path lock = fs::path(path_) / "LOCK";
-  // One that was taken over is another run's.
+  // A lock that was taken over belongs to another run.
   if (read_holder(lock) == own_holder()) unlink(lock.c_str());
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The directory of a run: deck.used.toml, log.txt, metrics.jsonl, checkpoints/, and LOCK, which
-// keeps a second run out. The lock is our own, since file locks are off on many clusters. Only the
-// root rank makes one of these.
+// keeps a second run out. The lock is a file of our own, since file locks are off on many
+// clusters. Only the root rank makes one of these.
 #pragma once
 
 #include <string>
@@ -10,17 +10,19 @@ namespace zea {
 
 class RunDirectory {
  public:
-  /// Makes the directory and takes the lock. Throws StorageError naming host, process and job of
-  /// the run that holds it. A lock of this machine whose process is dead, or of before it started
-  /// again (if it has an id), or that an earlier start of this same job left, is taken over (see
-  /// note()).
+  /// Makes the directory and takes the lock. Throws StorageError naming host, process and job
+  /// of the run that holds it. Takes over a lock (see note()) of a dead process of this
+  /// machine, of this machine before it booted again (if it has an id), or of an earlier
+  /// start of this same job.
   explicit RunDirectory(const std::string& path);
-  ~RunDirectory();  ///< gives the lock back
+  ~RunDirectory();  ///< releases the lock
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
   const std::string& path() const { return path_; }
-  const std::string& note() const { return note_; }  ///< of a lock taken over; empty otherwise
+  const std::string& note() const {
+    return note_;
+  }  ///< says which lock was taken over; empty otherwise
   void write_deck(const std::string& toml) const;
 
  private:

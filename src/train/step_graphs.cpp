@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/step_graphs.hpp"
+#include "train/train_step.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -15,7 +15,7 @@ StepGraphs::StepGraphs(int64_t shapes, int64_t eager_step, Mesh& mesh, at::Devic
       eager_step_(eager_step),
       mesh_(mesh),
       device_(device),
-      // Of the pool that is for nothing else here: streams of a pool come round again.
+      // From the pool that nothing else here uses: streams of a pool are reused in turn.
       stream_(c10::impl::VirtualGuardImpl(device.type())
                   .getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
       pool_(new_graph_pool()),
@@ -34,7 +34,8 @@ at::Tensor StepGraphs::run(const RankStep& step, const std::vector<Microbatch>& 
   if (known == kept_.end() || step.step + 1 == eager_step_) {
     ++counts_.eager;
     if (step.step + 1 == eager_step_) return walk(microbatches);
-    // What units make of a microbatch on the way and keep for it is made before the capture.
+    // Values that units compute from a microbatch and keep for it are made before the
+    // capture.
     keep(step, microbatches);
     return walk(kept_.front().microbatches);
   }

@@ -9,7 +9,7 @@
 namespace zea {
 namespace {
 
-/// In two passes: losses lie close to each other.
+/// Sums in two passes, as losses lie close to each other.
 std::string describe_spike(const char* what, const std::vector<double>& window, double deviations,
                            double value) {
   double mean = 0, variance = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a step may change the model: loss and gradient are finite, and neither stands out of
-// those of the last accepted steps; and who may judge that, host or device, and when. Pure
-// functions of what all ranks have in common, so that all decide the same.
+// Decides whether a step may change the model: loss and gradient norm are finite, and neither
+// exceeds those of the last accepted steps; and whether host or device decides, and when. Pure
+// functions of numbers that all ranks have, so that all decide the same.
 #pragma once
 
 #include <string>
@@ -12,22 +12,22 @@
 
 namespace zea {
 
-/// What is above the mean of the window by more than optim.spike_deviations standard deviations (of
-/// the population) of it, as words; empty: nothing, or the window is not full yet.
+/// Describes a number that exceeds the mean of the window by more than optim.spike_deviations
+/// of its (population) standard deviations; empty: none does, or the window is not full yet.
 std::string find_spike(const OptimOptions& optim, const StepHistory& history, double loss,
                        double grad_norm);
 
-/// Whether a device may judge the steps of a run by itself: updates are launched behind the
-/// gradients, and the host hears a step later what came of them. So it is on a device with kernels
-/// that read their scale there (`has_kernels`), of AdamW and Adam, whose states lie there too, and
-/// where nothing but finite or not is asked: a spike is found in a window that the host keeps.
+/// Returns whether a device judges the steps of a run, so that updates are launched right after
+/// the gradients and the host reads reports a step later. This needs a device with kernels that
+/// read their scale from its memory (`has_kernels`), AdamW or Adam with states on the device,
+/// and no search for spikes, whose window is on the host.
 bool is_judged_on_device(const Plan& plan, bool has_kernels);
 
-/// Whether what came of step `step` (they count from 1) is asked for before the next one begins: by
-/// a checkpoint, an evaluation or the end.
+/// Returns whether the report of step `step` (they count from 1) is needed before the next one
+/// begins: for a checkpoint, an evaluation or the end.
 bool is_asked_for_at_once(const Options& options, int64_t step);
 
-/// Puts an accepted step into the window, which keeps the last optim.spike_window.
+/// Adds an accepted step to the window of the last optim.spike_window steps.
 void accept(const OptimOptions& optim, double loss, double grad_norm, StepHistory& history);
 
 }  // namespace zea

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/step_sums.hpp"
+#include "train/train_step.hpp"
 
 #include <bit>
 #include <cstring>

@@ -32,7 +32,7 @@ void install(void (*handler)(int)) {
   }
 }
 
-/// Whether `file` was there; it is removed, so that one touch is one request.
+/// Returns whether `file` was there; removes it, so that one touch is one request.
 bool take_file(const std::filesystem::path& file) {
   std::error_code ignored;
   return std::filesystem::exists(file, ignored) && std::filesystem::remove(file, ignored);
@@ -63,7 +63,7 @@ double StopRequest::elapsed_seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
 }
 
-/// Since the last call, less the one that was on its way.
+/// Returns the signals since the last call, less the one that was on its way.
 int StopRequest::take_save_signals() {
   int signals = save_signals.exchange(0);
   if (signals > 0 && last_save_signal < std::exchange(on_its_way_until_, 0)) --signals;

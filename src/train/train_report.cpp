@@ -12,7 +12,6 @@
 #include "core/system.hpp"
 #include "core/text.hpp"
 #include "estimate/plan_notes.hpp"
-#include "train/gather_text.hpp"
 #include "train/training_data.hpp"
 #include "watch/chrome_trace.hpp"
 
@@ -189,7 +188,8 @@ void TrainReport::judged(const StepReport& report) {
   interval_.skipped += report.skipped;
   interval_.seconds += report.seconds;
   if (report.bad_items > 0)
-    warn_of_lines(parts_.log, gather_text(parts_.control, std::exchange(bad_lines_, "")));
+    for (const std::string& lines : all_gather_texts(parts_.control, std::exchange(bad_lines_, "")))
+      parts_.log.warn_each(lines);
   if (report.skipped) report_skip(report);
 }
 

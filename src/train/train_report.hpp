@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The log lines and metrics of a training run: sums since the last line, with the numbers that
-// ranks gather for it.
+// ranks gather for it; and the objects that the parts of a training loop share.
 #pragma once
 
 #include <optional>
@@ -8,14 +8,85 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_writer.hpp"
+#include "core/log.hpp"
 #include "core/system.hpp"
 #include "data/loader.hpp"
-#include "train/memory_watch.hpp"
+#include "estimate/memory_estimate.hpp"
+#include "optim/optimizer.hpp"
+#include "parallel/device_memory.hpp"
+#include "parallel/engine.hpp"
+#include "train/cache_features.hpp"
 #include "train/metrics.hpp"
-#include "train/trainer_parts.hpp"
+#include "train/stop_request.hpp"
 #include "watch/slow_ranks.hpp"
 
 namespace zea {
+
+/// The objects that a training loop works with, which outlive it.
+struct TrainerParts {
+  Engine& engine;
+  Optimizer& optimizer;
+  Collectives& control;  ///< host collectives over all ranks
+  const Dataset& train;
+  const Dataset* eval;  ///< null: none
+  LoaderOptions loading;
+  FeatureCaches features = {};  ///< cached features that steps read in place of items
+  StopRequest& stop;
+  Log& log;
+  const MetricsFile& metrics;
+  TensorBytes& tensor_bytes;
+  double peak_tflops = 0;  ///< of all ranks together; 0: not known
+  std::string run_directory;
+  std::string run_id;
+  std::string deck;                        ///< resolved TOML, for checkpoints
+  const WeightsSource* weights = nullptr;  ///< source of the engine's values; null: none
+  const Options* resumed = nullptr;        ///< the deck of the resumed checkpoint; null: none
+};
+
+/// An estimate of how long something takes.
+struct MovingAverage {
+  double value = 0;  ///< 0: nothing was added
+  void add(double next) { value = value == 0 ? next : 0.7 * value + 0.3 * next; }
+};
+
+/// Memory of training on this rank: predicted by the plan, and counted while it runs, over host
+/// tensors or by the device's allocator.
+class MemoryWatch {
+ public:
+  /// All arguments outlive it.
+  MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index);
+
+  /// In the first step, returns on the root rank the predicted memory of the rank that needs
+  /// most. Collective then.
+  std::optional<std::string> predict(const RankStep& step, Collectives& control);
+  /// Enclose a step, from before its microbatches are made.
+  void begin_step();
+  void end_step(const RankStep& step);
+  /// Returns the peak of all tensors over all steps, with the workspaces of libraries on a
+  /// device; 0: not counted.
+  int64_t peak_bytes() const { return peak_; }
+  /// Returns the device's memory, with peaks since the last call. None on the host.
+  std::optional<DeviceMemory> take_device_memory();
+  /// Describes the predicted and counted memory of the step that took most; empty: not
+  /// counted.
+  std::string summary() const;
+
+ private:
+  at::Device device() const { return engine_.microbatch_options().device; }
+  int64_t counted_peak() const;
+  void note_device_peaks();
+
+  TensorBytes& bytes_;
+  Engine& engine_;
+  const std::vector<SampleIndex>& index_;
+  bool has_predicted_ = false;
+  int64_t peak_ = 0, predicted_ = 0, step_ = 0;
+  int64_t peak_allocated_ = 0,
+          peak_reserved_ = 0;  ///< of the device, since the last take_device_memory()
+  /// Requested from the device before the first step, and the excess over that before the
+  /// second: libraries keep their workspaces from the first GEMM on.
+  std::optional<int64_t> before_steps_, kept_;
+};
 
 /// Numbers of all ranks for a log line. They are gathered while the next step is launched, so no
 /// rank waits for another.

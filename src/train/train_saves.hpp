@@ -7,7 +7,6 @@
 
 #include "checkpoint/checkpoint_writer.hpp"
 #include "train/train_report.hpp"
-#include "train/trainer_parts.hpp"
 
 namespace zea {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "optim/learning_rate.hpp"
+#include "deck/learning_rate.hpp"
 
 namespace zea {
 namespace {

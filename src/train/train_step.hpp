@@ -1,20 +1,150 @@
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer step, from loaded microbatches to updated shards.
+// One optimizer step, from loaded microbatches to updated shards: its walk, or the graph of it; the
+// numbers that all ranks sum once per step besides gradients, which alone decide a step, so that
+// all ranks decide the same; and its report.
 #pragma once
 
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <array>
+#include <cstddef>
 #include <functional>
+#include <list>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "comm/captured_graph.hpp"
+#include "comm/collectives.hpp"
 #include "core/system.hpp"
 #include "optim/optimizer.hpp"
+#include "parallel/device_memory.hpp"
 #include "parallel/engine.hpp"
 #include "parallel/holder_sums.hpp"
-#include "train/step_graphs.hpp"
 #include "train/step_guard.hpp"
-#include "train/step_sums.hpp"
 
 namespace zea {
+
+/// Sums over ranks.
+struct StepFlags {
+  double save = 0;     ///< ranks that were asked to write a checkpoint
+  double leave = 0;    ///< ranks that were asked to write a checkpoint and leave
+  double writing = 0;  ///< ranks whose file of a checkpoint is still being written
+};
+
+struct StepSums {
+  double loss = 0, targets = 0;
+  double squares = 0;  ///< of the gradient of the loss
+  double bad_items = 0;
+  StepFlags flags = {};
+};
+
+/// Guards the division by the norm, as torch.nn.utils.clip_grad_norm_ does.
+inline constexpr double kClipEps = 1e-6;
+
+/// The message of the all-reduce.
+using StepSumValues = std::array<double, sizeof(StepSums) / sizeof(double)>;
+
+/// The end of a step on a device, which sums and judges by itself, so that the update can be
+/// launched without the host. The host reads sums and seconds when it likes. The seconds lie
+/// between two events of the device's stream; the first is recorded when the step begins on the
+/// host. Where the device is behind, the first event is reached when the step before is done, so
+/// the device's time counts; where the host is behind, loading and launching count. Work between
+/// steps never counts.
+class DeviceStepEnd {
+ public:
+  /// `world`: the device's collectives over all ranks, which outlive this.
+  DeviceStepEnd(Collectives& world, at::Device device, double clip_norm);
+
+  /// A step begins on the host; the device may still be in the one before.
+  void begin();
+  /// Launches the sum of `own` over all ranks, with `loss` (undefined: none) and `squares`, scalars
+  /// on the device. Does not wait. Collective; the results of the step before have been read.
+  void sum(const StepSums& own, const at::Tensor& loss, const at::Tensor& squares);
+  /// Returns a number in the device's memory for work launched after sum(): the factor of the
+  /// gradient (clipping and 1/N), NaN where loss or norm is not finite or there is no target.
+  const double* scale() const { return scale_.const_data_ptr<double>(); }
+  /// The device has been given all of the step.
+  void end();
+
+  struct Result {
+    StepSums sums;
+    double seconds;
+  };
+  /// Waits until the device has done the step that ended last.
+  Result wait();
+
+ private:
+  at::Tensor scale_of(const at::Tensor& sums) const;
+
+  Collectives& world_;
+  at::Device device_;
+  double clip_norm_;
+  at::Tensor sent_, received_;  ///< StepSumValues in pinned memory
+  at::Tensor scale_;
+  c10::Event next_,
+      begun_;  ///< starts of a step that has not ended, and of the one that ended last
+  c10::Event ended_;
+};
+
+/// Graphs of whole walks of a step (run.cuda_graphs), one for each of the latest shapes: the second
+/// walk of a shape is captured, later ones are launched as its graph. A graph reads the
+/// microbatches that it was captured with; those of a step are copied into them.
+class StepGraphs {
+ public:
+  /// Runs a step up to the sums of its gradients on the given microbatches. Returns this
+  /// rank's loss, undefined for none. It must leave nothing behind on the host, and nothing
+  /// in device memory that it does not write anew.
+  using Walk = std::function<at::Tensor(const std::vector<Microbatch>&)>;
+
+  struct Counts {
+    int64_t eager = 0, captured = 0, replayed = 0;
+  };
+
+  /// Keeps at most `shapes` graphs; `eager_step`, counted from 1, never uses one. `mesh`
+  /// outlives this.
+  StepGraphs(int64_t shapes, int64_t eager_step, Mesh& mesh, at::Device device);
+  StepGraphs(const StepGraphs&) = delete;
+  StepGraphs& operator=(const StepGraphs&) = delete;
+  ~StepGraphs();
+
+  /// Runs `walk` on the microbatches of `step`, or launches its graph; all ranks do the same.
+  /// The loss is valid until the next call.
+  at::Tensor run(const RankStep& step, const std::vector<Microbatch>& microbatches,
+                 const Walk& walk);
+
+  const Counts& counts() const { return counts_; }
+  /// Describes the counts in one sentence.
+  std::string summary() const;
+
+ private:
+  struct Kept {
+    StepShape shape;
+    std::vector<Microbatch> microbatches = {};
+    std::unique_ptr<GraphMemory> memory = {};
+    std::unique_ptr<CapturedGraph> graph = {};
+    at::Tensor loss = {};  ///< in that memory
+    Traffic sent = {};
+  };
+
+  void keep(const RankStep& step, const std::vector<Microbatch>& microbatches);
+  void capture(Kept& kept, const Walk& walk);
+  void launch(Kept& kept);
+
+  const size_t most_;
+  const int64_t eager_step_;
+  Mesh& mesh_;
+  const at::Device device_;
+  const c10::Stream stream_;  ///< only for captures
+  const c10::MempoolId_t pool_;
+  GraphMemory held_;      ///< holds nothing: keeps the pool while one graph follows another
+  const int group_;       ///< of launches, in the action record
+  std::list<Kept> kept_;  ///< the latest first
+  Counts counts_;
+};
 
 struct StepReport {
   int64_t step = 0;      ///< counts from 1
@@ -54,9 +184,9 @@ class TrainStep {
   /// Returns the last step that was judged; steps count from 1.
   int64_t judged_step() const { return judged_step_; }
 
-  /// What became of run.cuda_graphs; empty without.
+  /// Describes the use of run.cuda_graphs; empty without.
   std::string graphs_summary() const { return graphs_ ? graphs_->summary() : ""; }
-  /// How many steps were of graphs; without run.cuda_graphs none, of either kind.
+  /// Returns the steps by their use of graphs; without run.cuda_graphs none of either kind.
   StepGraphs::Counts graph_counts() const {
     return graphs_ ? graphs_->counts() : StepGraphs::Counts{};
   }

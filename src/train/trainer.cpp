@@ -22,7 +22,7 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
 
 ExitCode Trainer::run() {
   const int64_t steps = options_.schedule.steps;
-  // In the loader's thread, once for each step.
+  // Runs in the loader's thread, once for each step.
   const auto plan_step = [&plan = parts_.engine.plan(), &index = parts_.train.index(),
                           rank = parts_.engine.world_rank(),
                           sampler = make_sampler(options_, parts_.train)](int64_t step) mutable {
@@ -30,7 +30,7 @@ ExitCode Trainer::run() {
   };
   const LoaderOptions loading = with_features(parts_.loading, parts_.features, parts_.engine.plan(),
                                               parts_.engine.world_rank());
-  Loader loader(parts_.train, loading, plan_step, position_.step, steps, options_.data.prefetch);
+  Loader loader(parts_.train, loading, plan_step, position_.step, steps, kStepsAhead);
   MadeSteps made(loader, parts_.engine, position_.step, steps);
 
   try {

@@ -8,7 +8,6 @@
 #include "train/train_report.hpp"
 #include "train/train_saves.hpp"
 #include "train/train_step.hpp"
-#include "train/trainer_parts.hpp"
 
 namespace zea {
 
@@ -23,7 +22,7 @@ class Trainer {
  private:
   /// Reports that a step has brought. Where a device judges, they come a step late.
   struct Known {
-    std::optional<StepReport> before, own;  ///< of the step before, and of this one
+    std::optional<StepReport> before = {}, own = {};  ///< of the step before, and of this one
 
     const StepReport* latest() const { return own ? &*own : before ? &*before : nullptr; }
     bool is_asked(double StepFlags::*flag) const {

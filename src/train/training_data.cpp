@@ -14,7 +14,7 @@
 namespace zea {
 namespace {
 
-/// Why the model or a row cannot take a sample; empty when they can.
+/// Says why the model or a row cannot take a sample; empty when they can.
 std::string fault_of(const SampleIndex& sample, const std::vector<ItemKind>& kinds,
                      const Plan& plan) {
   const std::string tokens = std::to_string(sample.tokens);
@@ -38,7 +38,7 @@ std::string fault_of(const SampleIndex& sample, const std::vector<ItemKind>& kin
   return "";
 }
 
-/// The last token that is generated needs no position: nothing is read after it.
+/// The last generated token needs no position: nothing is read after it.
 void check_room_to_generate(const Dataset& dataset, int64_t id, const Plan& plan) {
   const int64_t positions = plan.model.decoder.max_positions;
   const int64_t generated = plan.options.eval.generate_tokens;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The data sets of a run, opened and checked against the model and the deck before the first step:
-// from their index, and where learned positions bound what can be generated, from their loss masks.
+// The data sets of a run, opened and checked against the model and the deck before the first
+// step, and the samples that its steps draw. Checks read the index, and loss masks where learned
+// positions limit what can be generated.
 #pragma once
 
 #include <memory>
@@ -14,45 +15,47 @@
 #include "data/sampler.hpp"
 #include "estimate/step_samples.hpp"
 #include "io/manifest.hpp"
-#include "io/weights_source.hpp"
 #include "schedule/plan.hpp"
+#include "zea/weights.hpp"
 
 namespace zea {
 
-/// How samples are loaded for the plan's model, whole microbatches, by data.decoding_threads or,
-/// where these are 0, by one thread.
+/// Returns how whole microbatches are loaded for the plan's model, with data.decoding_threads
+/// or, if these are 0, with one thread.
 LoaderOptions loading_of(const Plan& plan);
-/// What data.decoding_threads = 0 stands for where a rank has so many cores.
+/// Returns the threads of data.decoding_threads = 0 for a rank with so many cores.
 int threads_on(double cores_per_rank, const Options& options);
-/// What a rank takes of an encoder's items: all that it holds tokens of, or nothing.
+/// Returns which of an encoder's items a rank loads: all whose tokens it holds, or none.
 ItemsTaken taken_on(const Plan& plan, int world_rank, int encoder, bool takes_any);
-/// The same on one rank, which takes the items that the first stages of encoders are given there.
-/// The plan must outlive it.
+/// Returns loading_of() for one rank, which loads the items that the first stages of encoders
+/// have there. The plan must outlive it.
 LoaderOptions loading_on(const Plan& plan, int world_rank);
 
-/// Together with the other ranks of `control`; moves `record` on. Both must outlive it.
+/// Opens together with the other ranks of `control`; moves `record` on. Both outlive it.
 SharedOpening shared_by(Collectives& control, ActionRecord& record);
 
-/// Null where `path` is empty. Throws DataError, on all ranks, naming the sample that the model or
-/// a row cannot take. Collective over the ranks of `opening`, as are the next ones; by default one
-/// process opens it alone, as a plan does.
+/// Opens and checks a data set; returns null if `path` is empty. Throws DataError, on all
+/// ranks, naming the sample that does not fit the model or a row. Collective over the ranks of
+/// `opening`, as are the next functions; by default one process opens it alone, as for a plan.
 std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan,
                                       const SharedOpening& opening = {});
 
-/// All of them as one. Null where there are none.
+/// Opens and checks all sources as one data set; null where there are none.
 std::unique_ptr<Dataset> open_checked(const DataSources& sources, const Plan& plan,
                                       const SharedOpening& opening = {});
 
-/// data.eval, whose prompts must also leave the model room for eval.generate_tokens.
+/// Opens and checks data.eval, whose prompts must also leave the model room for
+/// eval.generate_tokens.
 std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, const SharedOpening& opening = {});
 
-/// Notes on data sets, on rank 0; null ones are passed over. Throws DataError, on all
-/// ranks, where a sample holds a token that is another in the tokenizer of `model`.
+/// Returns notes on data sets (null ones are passed over) on rank 0. Throws DataError, on all
+/// ranks, where a sample holds a token that the tokenizer of `model` has as another.
 std::vector<std::string> notes_of(const std::vector<const Dataset*>& datasets,
                                   const WeightsSource& model, const SharedOpening& opening = {});
 
-/// Tells how the training data differs from that of the run that goes on at `resumed`; empty:
-/// nothing, or its checkpoint does not tell. Throws DataError instead, unless data.allow_changed.
+/// Describes how the training data differs from that of the run that resumes at `resumed`;
+/// empty: it does not, or its checkpoint does not say. Throws DataError instead, unless
+/// data.allow_changed.
 std::string compare_data(const Dataset& train, const TrainPosition& resumed,
                          const DataOptions& options);
 

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Communications go on at the same time; those that overlap lie in rows of their own.
+/// Communications overlap; overlapping ones lie in rows of their own.
 constexpr int kFirstRow[] = {0, 100, 1};
 constexpr const char* kCategories[] = {"action", "communication", "wait"};
 
@@ -29,7 +29,7 @@ Json name_row(int rank, int row, const std::string& name) {
           {"args", {{"name", name}}}};
 }
 
-/// The first row whose last communication has ended.
+/// Returns the first row whose last communication has ended.
 int free_row(std::vector<int64_t>& ends, const TraceSpan& span) {
   const auto row =
       std::find_if(ends.begin(), ends.end(), [&](int64_t end) { return end <= span.begin; });

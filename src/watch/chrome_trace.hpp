@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step of one rank as a Chrome trace (chrome://tracing, Perfetto): what it did, what it
-// communicated, and what it waited for, each in rows of its own.
+// A step of one rank as a Chrome trace (chrome://tracing, Perfetto): its actions, communications
+// and waits, each in rows of their own.
 #pragma once
 
 #include <string>
@@ -14,11 +14,11 @@ struct TracedStep {
   int rank = 0;
   std::string host = {};
   int64_t step = 0;
-  int64_t origin = 0;  ///< where all ranks were at the same time, by clock_nanoseconds()
+  int64_t origin = 0;  ///< when all ranks met, by clock_nanoseconds()
   std::vector<TraceSpan> spans = {};
 };
 
-/// JSON: a process per rank, microseconds since the origin.
+/// Returns JSON: a process per rank, microseconds since the origin.
 std::string chrome_trace(const TracedStep& traced);
 
 /// Writes trace/rank-NNNNN.json in the run directory. Throws StorageError.

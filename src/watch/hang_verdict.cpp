@@ -172,8 +172,9 @@ class Judge {
            std::to_string(waiting.front()) + " in " + doing(waiting.front());
   }
 
-  /// Where every rank is in a communication: ranks that wait for each other, or one that all
-  /// have entered. Names those of the ring.
+  /// Describes a hang in which every rank is in a communication: ranks that wait for each
+  /// other, or a communication that all have entered. Sets `ring` to the ranks that wait for
+  /// each other.
   std::string describe_cycle(std::vector<int>& ring) const {
     int first = 0;
     while (first < num_ranks_ && first_awaited(first) < 0) ++first;
@@ -181,8 +182,7 @@ class Judge {
       return "every rank has entered the communication that it waits for, which does not end: a "
              "fault of the network, or ranks that disagree on its size; rank 0 is in " +
              doing(0);
-    // From anyone who waits, on to whom it waits for, until somebody comes again or waits for
-    // nobody.
+    // Follows the waits from any rank until one comes again or waits for nobody.
     Ranks path = {first};
     for (int next; (next = first_awaited(path.back())) >= 0; path.push_back(next))
       if (const auto again = std::find(path.begin(), path.end(), next); again != path.end()) {
@@ -203,10 +203,10 @@ class Judge {
   const RankReports& reports_;
   const int num_ranks_;
   const double frozen_seconds_;
-  /// Of each group, its ranks in order with the calls that they have made.
+  /// The ranks of each group in order, with the calls that they have made.
   std::map<std::string, std::vector<std::pair<int, int64_t>>> calls_of_group_;
-  std::map<std::pair<std::string, int64_t>, Ranks> behind_;  ///< a call of a group
-  std::map<int, Ranks> peers_;                               ///< those that a rank names itself
+  std::map<std::pair<std::string, int64_t>, Ranks> behind_;  ///< by call of a group
+  std::map<int, Ranks> peers_;                               ///< named by a rank itself
   const Ranks nobody_;
   std::vector<const Ranks*> waits_for_;  ///< of each rank, in order; it may be among them itself
   std::vector<bool> is_awaited_;         ///< each rank, by anybody; one that waits, maybe by itself

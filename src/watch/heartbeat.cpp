@@ -145,7 +145,7 @@ std::map<int, Heartbeat> read_heartbeats(const std::string& directory,
   for (auto& [node, heartbeat] : all) {
     const auto last = known.find(node);
     if (last != known.end() && last->second == heartbeat.published) continue;
-    // Where it is being written only the head is known.
+    // While it is being written only the head is known.
     if (auto whole = read_node(file_of(directory, node), kWhole)) heartbeat = std::move(*whole);
   }
   return all;

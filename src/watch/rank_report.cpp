@@ -111,7 +111,7 @@ RankReports reports_from_json(const std::string& text) {
     const Json all = Json::parse(text);
     for (const auto& [rank, report] : all.items()) reports[std::stoi(rank)] = report_from(report);
   } catch (const std::exception&) {
-    return {};  // another node is writing it right now
+    return {};  // another node is writing it
   }
   return reports;
 }

@@ -5,25 +5,14 @@
 #include <map>
 #include <numeric>
 
+#include "comm/agree.hpp"
 #include "core/system.hpp"
 #include "core/text.hpp"
 
 namespace zea {
 namespace {
 
-/// Every rank's text on every rank, cut off where it is long.
-std::vector<std::string> texts_of_ranks(Collectives& control, const std::string& own) {
-  constexpr int64_t kRoom = 64;
-  char sent[kRoom] = {};
-  own.copy(sent, kRoom - 1);
-  std::vector<char> all(static_cast<size_t>(control.size() * kRoom));
-  control.all_gather(sent, all.data(), Counts(control.size(), kRoom), DType::UInt8).wait();
-  std::vector<std::string> texts;
-  for (int rank = 0; rank < control.size(); ++rank) texts.emplace_back(&all[rank * kRoom]);
-  return texts;
-}
-
-/// The place of each text among the different ones.
+/// Numbers the different texts.
 std::vector<int> numbers_of(const std::vector<std::string>& texts) {
   std::map<std::string, int> numbers;
   std::vector<int> all;
@@ -50,8 +39,8 @@ SlowRank find_slowest(const std::vector<double>& seconds, const std::vector<int>
 }
 
 SlowRanks::SlowRanks(Collectives& control, const std::string& work)
-    : hosts_(texts_of_ranks(control, host_name())),
-      works_(numbers_of(texts_of_ranks(control, work))),
+    : hosts_(all_gather_texts(control, host_name())),
+      works_(numbers_of(all_gather_texts(control, work))),
       seconds_(control.size(), 0.0) {}
 
 OwnSeconds SlowRanks::measure(const std::vector<double>& all, int64_t steps) {

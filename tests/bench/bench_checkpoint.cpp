@@ -22,10 +22,10 @@
 
 #include "checkpoint/checkpoint_writer.hpp"
 #include "checkpoint/load_weights.hpp"
-#include "checkpoint/retention.hpp"
 #include "comm/world.hpp"
 #include "core/system.hpp"
 #include "io/checkpoint.hpp"
+#include "io/retention.hpp"
 
 namespace zea {
 namespace {

@@ -94,13 +94,13 @@ def measure(arguments, times, name, folder, ranks, *keys):
 
 
 def both_encoders(arguments, folder, times):
-    own = ["mesh.vision.dp_module=1", "mesh.audio.dp_module=1"]
+    own = ["mesh.vision.encoder_dp=1", "mesh.audio.encoder_dp=1"]
     measure(arguments, times, "colocated, 2 ranks", folder, 2, "mesh.placement=colocated", *own)
     measure(arguments, times, "disjoint, 3 ranks", folder, 3, "mesh.placement=disjoint", *own)
 
 
 def one_encoder(arguments, folder, times):
-    measure(arguments, times, "vision apart, 2 ranks", folder, 2, "mesh.placement=disjoint", "mesh.vision.dp_module=1")
+    measure(arguments, times, "vision apart, 2 ranks", folder, 2, "mesh.placement=disjoint", "mesh.vision.encoder_dp=1")
     measure(arguments, times, "vision in the first stage", folder, 2, "mesh.llm.pp=2")
 
 

@@ -29,7 +29,7 @@ Options deck_of(const Layout& layout, int64_t samples) {
   Options deck;
   if (disjoint) {
     deck.mesh.placement = "disjoint";
-    deck.meshes["vision"].dp_module = 1;
+    deck.meshes["vision"].encoder_dp = 1;
   }
   deck.mesh.dp_shard = shards;
   deck.mesh.dp_replicate = replicas / shards;

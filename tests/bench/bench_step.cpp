@@ -128,7 +128,7 @@ class Run {
     mesh_ = std::make_unique<Mesh>(world, plan_.mesh,
                                    silent ? bench::make_silent_collectives : make_host_collectives);
     engine_ = std::make_unique<Engine>(plan_, *mesh_, at::kCPU);
-    load_weights(*engine_, *open_source(plan_.options.model.weights));
+    load_weights(*engine_, *open_weights(plan_.options.model.weights));
     optimizer_ = std::make_unique<Optimizer>(*engine_);
     train_step_ = std::make_unique<TrainStep>(*engine_, *optimizer_, *control_);
     dataset_ = open_dataset(plan_.options.data.train.sets.at(0).path);
@@ -214,7 +214,7 @@ class Run {
     overrides.push_back("precision.preset=" + parts[1]);
     Options options = read_deck(arguments.deck, overrides);
     options.meshes["llm"].strategy = parts[0];
-    const std::string config = open_source(options.model.weights)->config_json();
+    const std::string config = open_weights(options.model.weights)->config_json();
     const ModelSpec model = make_model_spec(config);
     for (const EncoderSpec& encoder : model.encoders)
       options.meshes[encoder.name].strategy = parts[0];

@@ -13,7 +13,7 @@
 #include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
-#include "train/step_graphs.hpp"
+#include "train/train_step.hpp"
 #include "watch/watchdog.hpp"
 
 namespace zea::testing::test_device_hangs {

@@ -13,7 +13,7 @@
 #include "device/torch_device.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "kernels/matmul.hpp"
-#include "layout/attention_slices.hpp"
+#include "layout/context_plan.hpp"
 #include "layout/visibility.hpp"
 #include "parallel/tensor_rows.hpp"
 #include "schedule/schedule.hpp"

@@ -12,7 +12,6 @@
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
-#include "train/memory_watch.hpp"
 #include "train/train_report.hpp"
 
 namespace zea::testing::test_device_memory {

@@ -13,13 +13,13 @@
 #include "device/kernels.hpp"
 #include "device/planted_loss.hpp"
 #include "device/torch_device.hpp"
-#include "io/state_source.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/tiny_run.hpp"
 #include "train/trainer.hpp"
 #include "train/training_data.hpp"
+#include "zea/checkpoint.hpp"
 
 namespace zea::testing::test_device_trainer {
 namespace {

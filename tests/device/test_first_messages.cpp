@@ -35,7 +35,7 @@ class Unconnected : public WrappedCollectives {
 
 MeshShape encoders_beside_the_model() {
   MeshShape shape;
-  shape.modules = {{.module = "vision", .first_rank = 0, .dp_module = 2},
+  shape.modules = {{.module = "vision", .first_rank = 0, .encoder_dp = 2},
                    {.module = "llm", .first_rank = 2, .tp = 2}};
   shape.links = {{"vision.pp0>llm.pp0", {0, 2}, {2, 2}, true}};
   return shape;

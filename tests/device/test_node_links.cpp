@@ -5,8 +5,8 @@
 
 #include "device/device.hpp"
 #include "device/torch_device.hpp"
-#include "preflight/link_rates.hpp"
-#include "preflight/verdict.hpp"
+#include "preflight/health_check.hpp"
+#include "preflight/measure_nodes.hpp"
 #include "support/mpi_main.hpp"
 
 namespace zea::testing::test_node_links {
@@ -58,7 +58,7 @@ TEST(NodeLinks, RightSumsHaveARate) {
   EXPECT_TRUE(measured.inside[0].is_right);
   EXPECT_GT(measured.inside[0].rate, 0);
   EXPECT_TRUE(measured.everyone.is_right);
-  EXPECT_FALSE(has_sick(judge(measured)));
+  EXPECT_FALSE(has_sick(check_health(measured)));
   EXPECT_TRUE(device().take_faults().empty());
 }
 
@@ -67,7 +67,7 @@ TEST(NodeLinks, AWrongSumIsNamed) {
     return std::make_unique<WrongSums>(make_stand_in_collectives(ranks));
   });
   EXPECT_FALSE(measured.inside.at(0).is_right);
-  const std::string said = report(measured, judge(measured));
+  const std::string said = report(measured, check_health(measured));
   EXPECT_NE(said.find("sick: node here: an all-reduce among its ranks gave a wrong sum"),
             std::string::npos)
       << said;

@@ -93,7 +93,7 @@ void read_safetensors(const Input& input) {
 }
 
 void read_weights(const Input& input) {
-  read_all(*open_source(input.path));
+  read_all(*open_weights(input.path));
 }
 
 void read_samples(const std::string& path, int64_t held_bytes) {

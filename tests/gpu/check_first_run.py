@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 FIRST_RUN, BUILD, MPIRUN = sys.argv[1], Path(sys.argv[2]), sys.argv[3].replace(";", " ")
-PARTS = ["versions", "kernels", "tables", "parity", "resume", "memory", "speed", "determinism"]
+PARTS = ["versions", "kernels", "tables", "parity", "resume", "memory", "determinism"]  # speed has tests of its own
 
 # What CUDA's libraries write of a run of zea's with so many steps: 10 fills, and of each step 7 copies, two at a time,
 # of 0.1 ms, and a kernel of 0.5 ms after them.
@@ -73,19 +73,21 @@ class FirstRun(unittest.TestCase):
         for part in PARTS:
             self.assertIn(f"| {part} | ", report)
         told = ["ok: Llava, fp32, cp 2", "tensors are the host's", "the same bits", "predicted"]
-        for words in [*told, "| zea, fp32 | ", "| transformers, fp32 | "]:
+        for words in told:
             self.assertIn(words, report)
         self.assertIn("left out: gpu_device_kernels on 1 ranks", report)
-        self.assertRegex(report, "left out: what the GPU does in a step of zea, fp32: (no recording|.* is not there)")
         self.assertIn("ok: gpu_cuda_layouts on 8 ranks: 4 passed, 0 skipped", report)
 
     def test_finds_a_zea_that_computes_something_else(self):
-        """Another learning rate wherever there are two ranks."""
-        tree = self.tree_with('[ "$OMPI_COMM_WORLD_SIZE" = 1 ] || set -- "$@" optim.lr=3e-3')
+        """Another learning rate on two ranks, and a larger first moment on one that is not the host's."""
+        tree = self.tree_with(
+            'case "$OMPI_COMM_WORLD_SIZE $*" in *host*) ;; "1 "*) set -- "$@" "optim.betas=[0.85, 0.95]" ;;'
+            ' *) set -- "$@" optim.lr=3e-3 ;; esac'
+        )
         code, said, report = self.first_run(tree, "--device", "cpu", "--quick", "--parts", "parity")
         self.assertEqual(code, 1, said + report)
         self.assertIn("**WRONG**: Llava, fp32, no_shard, 2 ranks", report)
-        self.assertIn("ok: Llava, fp32, no_shard, 1 ranks", report)
+        self.assertRegex(report, r"WRONG\*\*: Llava, fp32, no_shard, 1 ranks: gradients of [0-9] of [0-9]+ tensors are")
 
     def recorded_tree(self, line):
         """One whose zea does what `line` says where it is to be recorded, by a library that is there."""
@@ -214,13 +216,6 @@ class FirstRun(unittest.TestCase):
         self.assertEqual(code, 0, said)
         self.assertEqual(report.count("left out: "), 2)
 
-    def test_finds_a_tensor_with_another_gradient(self):
-        """A first moment that is larger wherever a run is not the host's."""
-        tree = self.tree_with('case "$*" in *host*) ;; *) set -- "$@" "optim.betas=[0.85, 0.95]" ;; esac')
-        code, said, report = self.first_run(tree, "--device", "cpu", "--quick", "--parts", "parity")
-        self.assertEqual(code, 1, said + report)
-        self.assertRegex(report, r"WRONG\*\*: Llava, fp32, no_shard, 1 ranks: gradients of [0-9] of [0-9]+ tensors are")
-
     def test_judges_gradients_tensor_by_tensor(self):
         import numpy as np
         from checks import wrong_gradients
@@ -234,6 +229,7 @@ class FirstRun(unittest.TestCase):
         rounded = {**exact, "b": np.array([1.02e-3, 0])}
         self.assertEqual([*wrong_gradients({**exact, "b": np.array([1.03e-3, 0])}, rounded, exact)], [])
 
+    @unittest.skipUnless(os.environ.get("ZEA_WHOLE"), "under the label long")
     def test_leaves_each_part_its_share_of_the_time(self):
         """Of a zea that hangs wherever its speed is not measured."""
         tree = self.tree_with('case "$*" in *speed*) ;; *) sleep 100 ;; esac')

@@ -9,11 +9,11 @@
 
 #include "checkpoint/load_weights.hpp"
 #include "estimate/memory_estimate.hpp"
-#include "io/state_source.hpp"
 #include "support/axis_layouts.hpp"
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
+#include "zea/checkpoint.hpp"
 
 namespace zea::testing::test_adamw_8bit {
 namespace {

@@ -123,14 +123,14 @@ const Layout kLayouts[] = {
     {"vision on ranks of its own", 3,
      [](TinyRunOptions& run) {
        run.deck.mesh.placement = "disjoint";
-       run.deck.meshes["vision"].dp_module = 1;
+       run.deck.meshes["vision"].encoder_dp = 1;
        run.deck.meshes["llm"].pp = 2;
      }},
     {"vision in two stages of its own", 4,
      [](TinyRunOptions& run) {
        run.deck.mesh.placement = "disjoint";
        run.deck.meshes["vision"].pp = 2;
-       run.deck.meshes["vision"].dp_module = 1;
+       run.deck.meshes["vision"].encoder_dp = 1;
        run.deck.meshes["llm"].pp = 2;
      }},
 };

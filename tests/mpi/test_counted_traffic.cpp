@@ -22,20 +22,20 @@ void keep_features(TinyRunOptions& run) {
 
 const TrafficLayout kLayouts[] = {
     {"one rank", 1, {}, [](TinyRunOptions&) {}},
-    {"DDP", 2, {"llm.dp_replicate+dp_shard+dp_module+cp"}, [](TinyRunOptions&) {}},
+    {"DDP", 2, {"llm.dp_replicate+dp_shard+encoder_dp+cp"}, [](TinyRunOptions&) {}},
     {"DDP of three, which no buffer divides",
      3,
-     {"vision.dp_replicate+dp_shard+dp_module+cp"},
+     {"vision.dp_replicate+dp_shard+encoder_dp+cp"},
      [](TinyRunOptions&) {}},
     {"full_shard",
      4,
-     {"llm.dp_shard+dp_module+cp"},
+     {"llm.dp_shard+encoder_dp+cp"},
      [](TinyRunOptions& run) {
        each(run, [](ModuleMeshOptions& mesh) { mesh.strategy = "full_shard"; });
      }},
     {"hybrid_shard, bf16",
      4,
-     {"llm.dp_shard+dp_module+cp", "llm.dp_replicate"},
+     {"llm.dp_shard+encoder_dp+cp", "llm.dp_replicate"},
      [](TinyRunOptions& run) {
        run.deck.mesh.dp_replicate = 2;
        run.deck.precision.preset = "bf16";
@@ -44,8 +44,8 @@ const TrafficLayout kLayouts[] = {
      }},
     {"buffers of one module over different ranks",
      4,
-     {"llm.dp_shard+dp_module+cp", "llm.dp_replicate", "llm.dp_replicate+dp_shard+dp_module+cp",
-      "llm.dp_replicate+dp_module+cp", "llm.dp_shard"},
+     {"llm.dp_shard+encoder_dp+cp", "llm.dp_replicate", "llm.dp_replicate+dp_shard+encoder_dp+cp",
+      "llm.dp_replicate+encoder_dp+cp", "llm.dp_shard"},
      [](TinyRunOptions& run) {
        run.deck.mesh.dp_replicate = 2;
        each(run, [](ModuleMeshOptions& mesh) { mesh.strategy = "hybrid_shard"; });
@@ -62,7 +62,7 @@ const TrafficLayout kLayouts[] = {
      }},
     {"tp 2",
      2,
-     {"llm.tp", "vision.tp", "llm.dp_module+cp+tp"},
+     {"llm.tp", "vision.tp", "llm.encoder_dp+cp+tp"},
      [](TinyRunOptions& run) { each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; }); }},
     {"tp 2, every rank all tokens",
      2,
@@ -75,7 +75,7 @@ const TrafficLayout kLayouts[] = {
      }},
     {"tp 4 of llm alone, repeated KV heads",
      4,
-     {"llm.tp", "llm.kv_holders", "llm.dp_module+cp+tp"},
+     {"llm.tp", "llm.kv_holders", "llm.encoder_dp+cp+tp"},
      [](TinyRunOptions& run) { run.deck.meshes["llm"].tp = 4; }},
     {"tp 2, checkpointed, frozen vision",
      2,
@@ -87,14 +87,14 @@ const TrafficLayout kLayouts[] = {
      }},
     {"tp 2, only the projector trains",
      2,
-     {"llm.tp", "vision.tp", "llm.dp_module+cp+tp"},
+     {"llm.tp", "vision.tp", "llm.encoder_dp+cp+tp"},
      [](TinyRunOptions& run) {
        each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
        run.deck.encoders["vision"].train = run.deck.llm.train = false;
      }},
     {"tp 2, adapters",
      2,
-     {"llm.tp", "vision.tp", "llm.dp_module+cp+tp"},
+     {"llm.tp", "vision.tp", "llm.encoder_dp+cp+tp"},
      [](TinyRunOptions& run) {
        each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
        run.deck.llm.lora.targets = {"*"};
@@ -112,7 +112,7 @@ const TrafficLayout kLayouts[] = {
      }},
     {"cp 2, allgather_kv",
      2,
-     {"llm.cp_outer", "vision.cp_outer", "llm.dp_module+cp+tp"},
+     {"llm.cp_outer", "vision.cp_outer", "llm.encoder_dp+cp+tp"},
      [](TinyRunOptions& run) { use_cp(run, "allgather_kv", 2); }},
     {"cp 2, ring",
      2,
@@ -120,7 +120,7 @@ const TrafficLayout kLayouts[] = {
      [](TinyRunOptions& run) { use_cp(run, "ring", 2); }},
     {"tied, one KV head, tp 2 of two replicas",
      4,
-     {"llm.tp", "llm.kv_holders", "llm.dp_replicate+dp_shard+dp_module+cp"},
+     {"llm.tp", "llm.kv_holders", "llm.dp_replicate+dp_shard+encoder_dp+cp"},
      [](TinyRunOptions& run) {
        run.config_json = tiny_llava_config({.tied = true, .kv_heads = 1});
        run.deck.meshes["llm"].tp = 2;
@@ -153,7 +153,8 @@ const TrafficLayout kLayouts[] = {
      }},
     {"tp 2 x cp 2, vision dealt to all ranks",
      4,
-     {"llm.tp", "llm.cp_outer", "llm.dp_module+cp+tp", "vision.dp_replicate+dp_shard+dp_module+cp"},
+     {"llm.tp", "llm.cp_outer", "llm.encoder_dp+cp+tp",
+      "vision.dp_replicate+dp_shard+encoder_dp+cp"},
      [](TinyRunOptions& run) {
        run.deck.meshes["llm"].tp = run.deck.meshes["llm"].cp = 2;
        run.deck.meshes["llm"].cp_block = 8;
@@ -179,7 +180,7 @@ const TrafficLayout kLayouts[] = {
       "llm.pp0>llm.pp1 gradients"},
      [](TinyRunOptions& run) {
        run.deck.mesh.placement = "disjoint";
-       run.deck.meshes["vision"].dp_module = 1;
+       run.deck.meshes["vision"].encoder_dp = 1;
        run.deck.meshes["llm"].pp = 2;
        run.deck.precision.preset = "bf16";
      }},
@@ -192,7 +193,7 @@ const TrafficLayout kLayouts[] = {
      }},
     {"full_shard, features of frozen vision kept",
      4,
-     {"llm.dp_shard+dp_module+cp"},
+     {"llm.dp_shard+encoder_dp+cp"},
      [](TinyRunOptions& run) {
        each(run, [](ModuleMeshOptions& mesh) { mesh.strategy = "full_shard"; });
        keep_features(run);
@@ -202,7 +203,7 @@ const TrafficLayout kLayouts[] = {
      {"vision.pp0>llm.pp0 outputs", "vision.pp0>llm.pp0 gradients"},
      [](TinyRunOptions& run) {
        run.deck.mesh.placement = "disjoint";
-       run.deck.meshes["vision"].dp_module = 1;
+       run.deck.meshes["vision"].encoder_dp = 1;
        run.deck.meshes["llm"].pp = 2;
        keep_features(run);
      }},
@@ -216,7 +217,7 @@ const TrafficLayout kLayouts[] = {
      }},
     {"two stages of two replicas, gathered for each use",
      4,
-     {"llm.dp_shard+dp_module+cp", "llm.pp0>llm.pp1 outputs"},
+     {"llm.dp_shard+encoder_dp+cp", "llm.pp0>llm.pp1 outputs"},
      [](TinyRunOptions& run) {
        run.deck.meshes["llm"].pp = 2;
        each(run, [](ModuleMeshOptions& mesh) {
@@ -226,7 +227,7 @@ const TrafficLayout kLayouts[] = {
      }},
     {"tp 2 x full_shard 2, bf16",
      4,
-     {"llm.tp", "llm.dp_shard+dp_module+cp"},
+     {"llm.tp", "llm.dp_shard+encoder_dp+cp"},
      [](TinyRunOptions& run) {
        each(run, [](ModuleMeshOptions& mesh) {
          mesh.tp = 2;
@@ -236,7 +237,7 @@ const TrafficLayout kLayouts[] = {
      }},
     {"Muon on tp 2 x full_shard 2, bf16",
      4,
-     {"llm.tp", "vision.tp", "llm.dp_shard+dp_module+cp"},
+     {"llm.tp", "vision.tp", "llm.dp_shard+encoder_dp+cp"},
      [](TinyRunOptions& run) {
        run.deck.optim.kind = "muon";
        each(run, [](ModuleMeshOptions& mesh) {
@@ -247,7 +248,7 @@ const TrafficLayout kLayouts[] = {
      }},
     {"Muon on hybrid_shard, the encoder frozen",
      4,
-     {"llm.dp_shard+dp_module+cp", "llm.dp_replicate"},
+     {"llm.dp_shard+encoder_dp+cp", "llm.dp_replicate"},
      [](TinyRunOptions& run) {
        run.deck.optim.kind = "muon";
        run.deck.encoders["vision"].train = false;
@@ -256,7 +257,7 @@ const TrafficLayout kLayouts[] = {
      }},
     {"Muon on two stages of two replicas",
      4,
-     {"llm.dp_replicate+dp_shard+dp_module+cp", "llm.pp0>llm.pp1 outputs"},
+     {"llm.dp_replicate+dp_shard+encoder_dp+cp", "llm.pp0>llm.pp1 outputs"},
      [](TinyRunOptions& run) {
        run.deck.optim.kind = "muon";
        run.deck.meshes["llm"].pp = 2;

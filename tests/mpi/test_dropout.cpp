@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout of adapters' inputs: drawn while training alone, the same on every layout, however tokens
-// are packed and whatever is computed again, and where a run goes on.
+// Dropout of adapters' inputs, of residual paths and of embeddings: drawn while training alone, the
+// same on every layout, however tokens are packed and whatever is computed again, and where a run
+// goes on.
 #include <gtest/gtest.h>
 
 #include "support/axis_layouts.hpp"
@@ -11,9 +12,10 @@
 namespace zea::testing::test_dropout {
 namespace {
 
-/// Adapters of row and of column linears, in every module.
+/// Adapters of row and of column linears, in every module, and the language model's own dropout.
 TinyRunOptions adapted(TinyRunOptions run, std::optional<double> dropout) {
   run.deck.llm.lora = {.targets = {"q_proj", "o_proj", "mlp.*"}, .rank = 3, .dropout = dropout};
+  run.deck.llm.dropout = dropout;
   run.deck.encoders["vision"].lora = {.targets = {"*"}, .rank = 2, .dropout = dropout};
   run.steps = kStepsBeforeStop + kStepsAfterStop;
   return run;

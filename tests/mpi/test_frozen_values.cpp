@@ -7,8 +7,8 @@
 
 #include <optional>
 
-#include "checkpoint/retention.hpp"
 #include "io/checkpoint.hpp"
+#include "io/retention.hpp"
 #include "io/shard_file.hpp"
 #include "support/tiny_checkpoint.hpp"
 

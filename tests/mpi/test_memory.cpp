@@ -137,11 +137,11 @@ const Layout kLayouts[] = {
        o.llm.lora.rank = 16;
        o.encoders["vision"].lora.targets = {"out_proj", "fc1"};
      }},
-    {"adapters with dropout, bf16",
+    {"dropout, also of adapters, bf16",
      [](Options& o) {
        o.precision.preset = "bf16";
        o.llm.lora.targets = {"q_proj", "o_proj", "up_proj"};
-       o.llm.lora.dropout = 0.1;
+       o.llm.dropout = o.llm.lora.dropout = 0.1;
        o.encoders["vision"].train = o.encoders["vision"].train_projector = false;
      }},
     {"checkpointing as memory asks for",
@@ -208,7 +208,7 @@ const Layout kPipelines[] = {
     {"vision apart on two ranks",
      [](Options& o) {
        o.mesh.placement = "disjoint";
-       o.meshes["vision"].dp_module = o.meshes["llm"].pp = 2;
+       o.meshes["vision"].encoder_dp = o.meshes["llm"].pp = 2;
      }},
 };
 

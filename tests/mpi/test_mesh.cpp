@@ -28,14 +28,15 @@ std::vector<MeshShape> layouts() {
   for (int replicate : {1, 2})
     for (int shard : {1, 2})
       for (int pp : {1, 2})
-        for (int cp : {1, 2, 3, 4, 8})
+        for (int cp : {1, 3, 4})
           for (int tp : {1, 2, 4}) all.push_back({replicate, shard, {{"llm", 0, pp, 1, cp, tp}}});
   for (MeshShape& shape : all)
     for (ModuleGrid& grid : shape.modules) {
       if (grid.tp > 1) grid.kv_holders = grid.tp == 4 ? 2 : grid.tp;
       if (grid.cp > 1) grid.cp_inner = grid.cp == 3 ? 3 : grid.cp / 2;
     }
-  for (const testing::Grid& grid : testing::grids()) all.push_back(testing::mesh_of(grid));
+  for (size_t g = 0; g < testing::grids().size(); g += 5)
+    all.push_back(testing::mesh_of(testing::grids()[g]));
   return all;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What collectives in shared memory promise beyond the contract: the bits of MPI's results, buffers
-// that may be changed after a wait whatever the peers still do, nothing left in /dev/shm, and MPI
-// where the memory cannot be had.
+// Collectives in shared memory promise more than the contract: the bits of MPI's results, buffers
+// that may be changed after a wait whatever the peers still do, and MPI where the memory cannot be
+// had.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -10,12 +10,11 @@
 
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <numeric>
 #include <random>
 #include <thread>
 
-#include "comm/node_notes.hpp"
+#include "comm/agree.hpp"
 #include "mpi/shared_collectives.hpp"
 #include "support/mpi_main.hpp"
 
@@ -24,7 +23,7 @@ namespace {
 
 constexpr DType kAll[] = {DType::Float64, DType::Float32, DType::BFloat16, DType::Float16,
                           DType::Int64,   DType::Int32,   DType::UInt8};
-/// Beside the flags, one window, several windows.
+/// Small, one round through the slots, several rounds.
 constexpr int64_t kCounts[] = {1, 33, 5003, 150001};
 
 class NodeCollectivesTest : public ::testing::Test {
@@ -260,19 +259,6 @@ TEST_F(NodeCollectivesTest, AllocationsOutliveTheirCollectives) {
   EXPECT_EQ(static_cast<char*>(memory.get())[99999], 1);
 }
 
-bool has_name_in_shared_memory() {
-  const std::string own = "zea-" + std::to_string(getpid()) + "-";
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-    if (entry.path().filename().string().starts_with(own)) return true;
-  return false;
-}
-
-TEST_F(NodeCollectivesTest, SegmentsHaveNoNamesOnceMade) {
-  const auto memory = node().allocate(1 << 20);
-  node().barrier();
-  EXPECT_FALSE(has_name_in_shared_memory());
-}
-
 /// Uses collectives that fell back, and says why they did.
 std::string note_of_working(Collectives& collectives) {
   EXPECT_STREQ(collectives.name(), "mpi");
@@ -381,20 +367,17 @@ class NetworkOfItsOwn {
   const bool is_apart_;
 };
 
-/// As of a container of its own. The last test: who owns a user namespace may not go back.
-TEST_F(NodeCollectivesTest, RanksWithNetworksOfTheirOwnMeetToo) {
+/// Local sockets do not reach into another network namespace, so that MPI does the work. This is
+/// the last test: who owns a user namespace may not go back.
+TEST_F(NodeCollectivesTest, RanksWithNetworksOfTheirOwnUseMpi) {
   const NetworkOfItsOwn network;
   int apart = network.is_apart();
   mpi().all_reduce(&apart, 1, DType::Int32, ReduceOp::Min).wait();
   if (!apart) GTEST_SKIP() << "not allowed here";
 
-  const auto collectives = testing::make_on_one_node(communicator());
+  const std::string note = note_of_working(*testing::make_on_one_node(communicator()));
 
-  ASSERT_STREQ(collectives->name(), "node") << collectives->note();
-  std::vector<float> data(20000, 1.0f);
-  collectives->all_reduce(data.data(), 20000, DType::Float32, ReduceOp::Sum).wait();
-  EXPECT_EQ(std::count(data.begin(), data.end(), static_cast<float>(size())), 20000);
-  EXPECT_FALSE(has_name_in_shared_memory());
+  EXPECT_NE(note.find("cannot reach each other's shared memory"), std::string::npos) << note;
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ const Layout kLayouts[] = {
     {"cp 2, dealt to 2, on ranks of its own, beside two stages", 6,
      [](Options& deck) {
        set_tower_apart(deck, 1, 2, "ring");
-       deck.meshes["vision"].dp_module = 2;
+       deck.meshes["vision"].encoder_dp = 2;
        deck.meshes["llm"].pp = 2;
      }},
 };

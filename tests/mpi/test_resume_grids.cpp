@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints cross all grids of the table: what one layout of 8 ranks wrote every grid reads, and
-// what any grid wrote one rank reads. Every third is tried; ZEA_RESUME_STRIDE=1: all. Grids of few
+// what any grid wrote one rank reads. Every fifth is tried; ZEA_RESUME_STRIDE=1: all. Grids of few
 // ranks are tried side by side.
 #include <gtest/gtest.h>
 

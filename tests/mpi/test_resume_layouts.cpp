@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run that is stopped on one layout goes on at any other: after loading, every weight and moment
 // has the same bits, and training continues in fp64 within 1e-10 of never having stopped. Every
-// grid of the table: test_resume_grids. Each of the first table's writers has every third of its
+// grid of the table: test_resume_grids. Each of the first table's writers has every fifth of its
 // readers; ZEA_RESUME_STRIDE=1: all.
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ struct Degrees {
   int tp = 1, cp = 1;
   bool sequence_parallel = true;  ///< with tp > 1
   int pp = 1, virtual_stages = 1;
-  int dp_module = 0;  ///< of an encoder on ranks of its own
+  int encoder_dp = 0;  ///< of an encoder on ranks of its own
 };
 
 struct Layout {
@@ -46,9 +46,9 @@ const Layout kGridWriters[] = {
 // Modules on ranks of their own, and tied embeddings that two stages hold.
 const Layout kPipelines[] = {
     {8, "full_shard", 1, 1, {.tp = 2, .pp = 2}, {.tp = 2, .pp = 2}, "disjoint", "1f1b"},
-    {6, "full_shard", 1, 1, {.pp = 2}, {.dp_module = 1}, "disjoint", "zero_bubble"},
+    {6, "full_shard", 1, 1, {.pp = 2}, {.encoder_dp = 1}, "disjoint", "zero_bubble"},
     {2, "no_shard", 1, 1, {.pp = 2, .virtual_stages = 2}, {}, "shared", "interleaved_1f1b"},
-    {6, "hybrid_shard", 3, 1, {}, {.dp_module = 1}, "colocated", "gpipe"},
+    {6, "hybrid_shard", 3, 1, {}, {.encoder_dp = 1}, "colocated", "gpipe"},
 };
 
 std::vector<Layout> readers() {
@@ -101,7 +101,7 @@ TinyRunOptions options_of(const Layout& layout, const Family& family) {
     mesh->cp = degrees.cp;
     mesh->pp = degrees.pp;
     mesh->virtual_stages = degrees.virtual_stages;
-    mesh->dp_module = degrees.dp_module;
+    mesh->encoder_dp = degrees.encoder_dp;
     if (degrees.tp > 1) mesh->sequence_parallel = AutoOption::of(degrees.sequence_parallel);
     mesh->cp_block = degrees.cp > 1 ? 4 : mesh->cp_block;
   }
@@ -173,7 +173,7 @@ TEST_F(ResumeLayouts, FamiliesGoOnWhereOtherLayoutsStopped) {
     expect_all_resume({4, "full_shard", 1, 1, {.tp = 2}, {.tp = 2}},
                       {{2, "no_shard"},
                        {3, "full_shard", 1, 1, {.cp = 3}, {}},
-                       {6, "full_shard", 1, 1, {.pp = 2}, {.dp_module = 1}, "disjoint"}});
+                       {6, "full_shard", 1, 1, {.pp = 2}, {.encoder_dp = 1}, "disjoint"}});
   }
 }
 

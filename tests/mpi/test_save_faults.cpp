@@ -16,9 +16,9 @@
 
 #include "checkpoint/checkpoint_writer.hpp"
 #include "checkpoint/load_weights.hpp"
-#include "checkpoint/retention.hpp"
 #include "core/action_record.hpp"
 #include "io/checkpoint.hpp"
+#include "io/retention.hpp"
 #include "io/shard_file.hpp"
 #include "support/file_faults.hpp"
 #include "support/files.hpp"
@@ -36,7 +36,7 @@ constexpr int64_t kBefore = 7, kStep = 8;
 
 int stride() {
   const char* text = std::getenv("ZEA_FAULT_STRIDE");
-  return text ? std::max(1, std::atoi(text)) : 19;
+  return text ? std::max(1, std::atoi(text)) : 29;
 }
 
 /// The engine of a tiny model on one rank, with a checkpoint of kBefore.

@@ -453,7 +453,7 @@ class Composed(FolderCase):
             return text(inputs_embeds=embeds[None], use_cache=False).logits[0]
 
         self.assertAlmostEqual(loss, self.loss_of(samples, logits_of), delta=2e-5)
-        keys = ["mesh.llm.tp=2", "mesh.left.dp_module=2", "mesh.ears.cp=2"]
+        keys = ["mesh.llm.tp=2", "mesh.left.encoder_dp=2", "mesh.ears.cp=2"]
         sharded = self.train(sections, samples, 7, 5, name="sharded", ranks=2, keys=keys)
         self.assertAlmostEqual(sharded, loss, delta=2e-6 * loss)
 
@@ -477,7 +477,7 @@ class Composed(FolderCase):
             sorted(path.name for path in out.iterdir()),
             ["ears", "ears.projector", "eyes", "eyes.projector", "llm"],
         )
-        keys = ["mesh.llm.tp=2", "mesh.eyes.dp_module=2", "mesh.ears.cp=2"]
+        keys = ["mesh.llm.tp=2", "mesh.eyes.encoder_dp=2", "mesh.ears.cp=2"]
         sharded = self.train(sections, samples, 5, 6, name="sharded", ranks=2, keys=keys)
         self.assertAlmostEqual(sharded, loss, delta=2e-6 * loss)
         piped = self.train(sections, samples, 5, 6, name="piped", ranks=2, keys=PIPELINED)

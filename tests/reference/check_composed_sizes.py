@@ -264,8 +264,8 @@ class ComposedSizes(FolderCase):
 
     GRIDS = [
         (4, ["mesh.llm.tp=2", "mesh.llm.cp=2", "mesh.vision.tp=2", "mesh.vision.cp=2"]),
-        (2, ["mesh.llm.cp=2", 'mesh.llm.cp_mode="ring"', "mesh.vision.dp_module=2"]),
-        (4, ['mesh.placement="disjoint"', "data.rows_per_microbatch=1", "mesh.llm.pp=2", "mesh.vision.dp_module=2"]),
+        (2, ["mesh.llm.cp=2", 'mesh.llm.cp_mode="ring"', "mesh.vision.encoder_dp=2"]),
+        (4, ['mesh.placement="disjoint"', "data.rows_per_microbatch=1", "mesh.llm.pp=2", "mesh.vision.encoder_dp=2"]),
     ]
     LAST = "feature_layer = -1"
 

@@ -44,7 +44,7 @@ IN_TURN = {
     "one_sample_per_row": {"deck": ["data.packing=false", *ONE_ROW]},
     "recomputed": {"deck": ["model.activation_checkpointing=1"]},
     "dealt_to_4": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
-    "pp2_beside_vision": {"ranks": 4, "deck": [*OWN_RANKS, *grid("llm", pp=2), *grid("vision", dp_module=2)]},
+    "pp2_beside_vision": {"ranks": 4, "deck": [*OWN_RANKS, *grid("llm", pp=2), *grid("vision", encoder_dp=2)]},
 }
 OF_ONE = {
     InternVL: {

@@ -390,7 +390,7 @@ CASES = {
     "pp3_beside_vision": {
         "ranks": 4,
         "text": {"num_hidden_layers": 4},
-        "deck": ['mesh.placement="disjoint"', *MICROBATCHES, *grid("llm", pp=3), *grid("vision", dp_module=1)],
+        "deck": ['mesh.placement="disjoint"', *MICROBATCHES, *grid("llm", pp=3), *grid("vision", encoder_dp=1)],
     },
     # The embedding is on the first stage and, as the head, on the last.
     "llama_tied_pp4": {

@@ -28,7 +28,7 @@
 #include "kernels/flat_kernels.hpp"
 #include "parallel/engine.hpp"
 #include "parallel/holder_sums.hpp"
-#include "schedule/next_tokens.hpp"
+#include "schedule/step_plan.hpp"
 #include "train/training_data.hpp"
 
 namespace {

@@ -208,6 +208,31 @@ class Install(unittest.TestCase):
             self.assertNotIn("--manual", self.complete(name, "-"))
             self.assertTrue(self.complete(name, "-"), name)
 
+    def test_example_builds_against_the_library_and_runs(self):
+        source, built = Path(__file__).parents[1] / "library", self.folder / "example"
+        self.expect(CMAKE, "-S", source, "-B", built, f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        self.expect(CMAKE, "--build", built)
+        config = self.share / "inputs" / "fashion_captions_2m.json"
+        self.expect(self.program("zea-import"), "--random", config, "example.h5")
+        deck = self.share / "inputs" / "fashion_captions_2m.toml"
+        printed = self.expect(built / "example", "example.h5", deck, "example_set.h5")
+        self.assertRegex(printed, r"example.h5: \d+ tensors; \S+ begins with -?\d")
+        self.assertRegex(printed, r"on 2 ranks: \d{6,} bytes per rank\n1 samples, the first with 2 targets")
+        self.assertIn("1 samples, 3 tokens", self.expect(self.program("zea-inspect"), "example_set.h5"))
+        refused = run(built / "example", "nowhere.h5", deck, "set.h5", cwd=self.elsewhere)
+        self.assertEqual((refused.returncode, refused.stdout), (4, ""))
+        self.assertIn("nowhere.h5: does not exist", refused.stderr)
+
+    def test_public_headers_stand_alone(self):
+        """Each compiles by itself, of none but standard headers and its neighbours."""
+        headers = sorted((self.prefix / "include" / "zea").iterdir())
+        self.assertLessEqual(len(headers), 15)
+        for header in headers:
+            included = re.findall(r'#include "([^"]*)"', header.read_text())
+            self.assertEqual([name for name in included if not name.startswith("zea/")], [])
+            self.expect("c++", "-std=c++20", "-fsyntax-only", "-Wall", "-Werror", "-I", self.prefix / "include",
+                        "-x", "c++", "-include", header, "/dev/null")
+
     def find_package(self, version):
         source = self.folder / f"user-{version}"
         source.mkdir()

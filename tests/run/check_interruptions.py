@@ -123,7 +123,7 @@ class Interruptions(zr.ZeaTest):
 
     def test_killed_rank_of_an_encoder(self):
         """One of the two ranks: the encoder has the first to itself."""
-        own = ["mesh.placement=disjoint", "mesh.vision.dp_module=1", "checkpoint.every=20"]
+        own = ["mesh.placement=disjoint", "mesh.vision.encoder_dp=1", "checkpoint.every=20"]
         with zr.start(2, self.arguments(*own), self.directory) as run:
             run.wait_until(lambda: zr.checkpoints(self.directory), "a checkpoint")
             os.kill(run.rank_processes()[0], signal.SIGKILL)

@@ -144,7 +144,7 @@ class Offline(zr.ZeaTest):
             ("tensor", ["mesh.llm.tp=2"]),
             ("context", ["mesh.llm.cp=2", "mesh.llm.cp_block=4", *ddp]),
             ("pipeline", ["mesh.llm.pp=2", *ddp]),
-            ("disjoint", ["mesh.placement=disjoint", "mesh.vision.dp_module=1"]),
+            ("disjoint", ["mesh.placement=disjoint", "mesh.vision.encoder_dp=1"]),
         ):
             with self.subTest(name):
                 found, steps = self.resume(2, file, f"{name}-file", *keys)

@@ -10,7 +10,7 @@ import zea_run as zr
 
 STEPS = 4
 # Ranks with the same part of two replicas become neighbours: only the first and the last stay.
-DP_FIRST = 'mesh.order=["dp", "tp", "cp", "dp_module", "pp", "module"]'
+DP_FIRST = 'mesh.order=["dp", "tp", "cp", "encoder_dp", "pp", "module"]'
 MAP_OF_22 = """
   node 0, MPI ranks 0-7, replica 0: llm.pp0 3-6, llm.pp1 7-10
   node 1, MPI ranks 8-15, replica 1: llm.pp0 14-17, llm.pp1 18-21

@@ -114,7 +114,7 @@ class Traffic(zr.ZeaTest):
         self.assertIn(f"together {sent / 2**20:.2f} MiB", plan)
         self.assert_agrees(deck, 2, "mesh.vision.tp=2", "mesh.llm.tp=2")
         # Two replicas whose encoder has ranks of its own.
-        keys = ["mesh.placement=disjoint", "mesh.vision.dp_module=1", shard]
+        keys = ["mesh.placement=disjoint", "mesh.vision.encoder_dp=1", shard]
         plan, _ = self.assert_agrees(deck, 4, *keys)
         self.assertNotIn(" 0.00 MiB sent", plan)
         self.assertIn("vision.pp0>llm.pp0 outputs", PREDICTED.search(plan).group(1))

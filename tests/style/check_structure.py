@@ -16,6 +16,7 @@ MAY_INCLUDE = {
     "h5": ["core", "files"],
     "io": ["core", "spec", "layout", "files", "h5"],
     "data": ["core", "spec", "layout", "schedule", "files", "h5", "io"],
+    "library": [*PLAN, "files", "h5", "io", "data"],
     "comm": ["core", "layout"],
     "kernels": ["core"],
     "model": ["core", "spec", "layout", "kernels"],
@@ -26,7 +27,7 @@ MAY_INCLUDE = {
     "watch": ["core", "files", "comm"],
     "preflight": ["core", "deck", "files", "io", "comm", "parallel"],
     "train": [*PLAN, *"files h5 io data comm model batch parallel optim checkpoint watch".split()],
-    "app": [*PLAN, *"files io data comm kernels parallel optim checkpoint watch preflight train".split()],
+    "app": [*PLAN, *"files io data library comm kernels parallel optim checkpoint watch preflight train".split()],
 }
 # Third-party headers that stay behind one folder's walls.
 WALLS = {

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "layout/attention_slices.hpp"
+#include "layout/context_plan.hpp"
 #include "model/functions.hpp"
 #include "support/dense_attention.hpp"
 #include "support/random_row.hpp"

@@ -26,7 +26,7 @@ void set_stages(const ModelSpec& model, Options& deck) {
   deck.meshes[kDecoder].pp = 2;
   for (const EncoderSpec& encoder : model.encoders) {
     deck.mesh.placement = "disjoint";
-    deck.meshes[encoder.name].dp_module = 2 / static_cast<int>(model.encoders.size());
+    deck.meshes[encoder.name].encoder_dp = 2 / static_cast<int>(model.encoders.size());
   }
 }
 

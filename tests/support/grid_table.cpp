@@ -170,7 +170,7 @@ const RefusedGrid kRefused[] = {
      },
      "mesh.llm.reshard_after_forward = 4 must divide the 4 ranks that share a copy (mesh.dp_shard "
      "= "
-     "2, times dp_module x cp of the module) and be smaller"},
+     "2, times encoder_dp x cp of the module) and be smaller"},
     {"GPT-2's heads over ranks that do not divide them", 3,
      [](Options& o) { o.meshes["llm"].tp = 3; },
      "mesh.llm.tp = 3 does not divide the 4 heads or rows of transformer.h.0.attn.c_attn.weight",

@@ -262,6 +262,10 @@ std::string gpt2_config(bool tied) {
       .dump();
 }
 
+void drop_rows(ModelSpec& model) {
+  model.decoder.block.dropout = model.decoder.embedding_dropout = 0.1;
+}
+
 /// Two matrices of several parts each.
 std::string phi3_config() {
   nlohmann::json config = nlohmann::json::parse(tiny_llava_config({.layers = 1, .text = "phi3"}));
@@ -306,7 +310,7 @@ const std::vector<MeasuredModel>& measured_models() {
       {"clips of their own length, averaged", heard_config(true)},
       {"three positions of sound side by side", heard_config(false)},
       {"gpt2", gpt2_config(true)},
-      {"gpt2 untied", gpt2_config(false)},
+      {"gpt2 untied, with dropout", gpt2_config(false), drop_rows},
       {"llama", decoder_config("llama", false)},
       {"qwen2", decoder_config("qwen2", false)},
       {"qwen3", decoder_config("qwen3", false)},

@@ -20,7 +20,7 @@ using enum Twist;
 
 // clang-format off
 const PipelineLayout kLayouts[] = {
-    // placement, schedule, llm {pp, tp, cp, -, virtual stages, cp_mode}, vision {pp, tp, cp, dp_module},
+    // placement, schedule, llm {pp, tp, cp, -, virtual stages, cp_mode}, vision {pp, tp, cp, encoder_dp},
     // their strategies, dp_replicate, dp_shard, what is frozen, model, twist, audio as vision
     {kShared, kGPipe, {2}, {}, kFull, kFull, 1, 1},
     {kShared, kGPipe, {2, 1, 2, 1, 1, "ring"}, {}, kHybrid2, kFull, 1, 1, Llm, Llava, RareImages},
@@ -150,14 +150,14 @@ const RefusedPipeline kRefused[] = {
      [](Options& o) {
        o.mesh.placement = kDisjoint;
        o.meshes["llm"].pp = 2;
-       o.meshes["vision"].dp_module = 1;
+       o.meshes["vision"].encoder_dp = 1;
      },
      "x ranks of a replica (3) must be the world size 8"},
     {"a world that does not fit, and those that do", 8,
      [](Options& o) {
        o.mesh.placement = kDisjoint;
        o.meshes["llm"].pp = 2;
-       o.meshes["vision"].dp_module = 1;
+       o.meshes["vision"].encoder_dp = 1;
      },
      "the nearest world sizes that fit are 6 and 9"},
     {"an encoder without a layout", 3,
@@ -189,7 +189,7 @@ const RefusedPipeline kRefused[] = {
     {"interleaving on one rank", 2,
      [](Options& o) {
        o.mesh.placement = kDisjoint;
-       o.meshes["vision"].dp_module = 1;
+       o.meshes["vision"].encoder_dp = 1;
        o.meshes["llm"].virtual_stages = 2;
        o.mesh.schedule = kInterleaved;
      },
@@ -205,7 +205,7 @@ const RefusedPipeline kRefused[] = {
      [](Options& o) {
        o.mesh.placement = kDisjoint;
        o.meshes["vision"].virtual_stages = 2;
-       o.meshes["vision"].dp_module = 1;
+       o.meshes["vision"].encoder_dp = 1;
        o.meshes["llm"].pp = 2;
      },
      "mesh.vision.virtual_stages = 2: only the language model has virtual stages"},
@@ -226,8 +226,8 @@ const RefusedPipeline kRefused[] = {
     {"no encoder to place", 2, [](Options& o) { o.mesh.placement = kDisjoint; },
      "mesh.placement = \"disjoint\", but the model (gpt2) has no encoder to place; leave it out",
      true},
-    {"items dealt to ranks of the llm", 2, [](Options& o) { o.meshes["llm"].dp_module = 2; },
-     "mesh.llm.dp_module = 2: only encoders deal items to their ranks"},
+    {"items dealt to ranks of the llm", 2, [](Options& o) { o.meshes["llm"].encoder_dp = 2; },
+     "mesh.llm.encoder_dp = 2: only encoders deal items to their ranks"},
 };
 
 const char* const kTinyLlama =
@@ -287,7 +287,7 @@ std::string degrees(const PipelineModule& module) {
   };
   add("tp", module.tp);
   add("cp", module.cp);
-  add("dp_module", module.dp_module);
+  add("encoder_dp", module.encoder_dp);
   add("virtual", module.virtual_stages);
   return text;
 }
@@ -420,6 +420,7 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
     deck.llm.lora = {.targets = {"q_proj", "v_proj", "down_proj"}, .rank = 3, .dropout = 0.3};
     deck.encoders["vision"].lora = {.targets = {"*_proj", "linear_1"}, .rank = 2, .dropout = 0.2};
   }
+  if (layout.model == Gpt2) deck.llm.dropout = 0.2;
   if (layout.twist == BothWays) deck.llm.image_attention = "bidirectional";
   if (layout.has_audio()) deck.data.row_tokens = std::max<int64_t>(40, deck.data.row_tokens);
   if (layout.model == Qwen3Vl) deck.data.row_tokens = 80;
@@ -438,11 +439,11 @@ Options deck_of(const PipelineLayout& layout) {
   const bool own_ranks = layout.placement != std::string(kShared);
   if (layout.has_encoder()) {
     apply(layout.vision, layout.vision_strategy, deck.meshes["vision"]);
-    if (own_ranks) deck.meshes["vision"].dp_module = layout.vision.dp_module;
+    if (own_ranks) deck.meshes["vision"].encoder_dp = layout.vision.encoder_dp;
   }
   if (layout.has_audio()) {
     apply(layout.audio, layout.vision_strategy, deck.meshes["audio"]);
-    if (own_ranks) deck.meshes["audio"].dp_module = layout.audio.dp_module;
+    if (own_ranks) deck.meshes["audio"].encoder_dp = layout.audio.encoder_dp;
   }
   if (layout.twist == TwoOfImages) deck.meshes[kSecondEncoder] = deck.meshes["vision"];
   if (layout.twist == Broadcast) deck.model.sync_module_states = true;

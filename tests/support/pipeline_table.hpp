@@ -15,11 +15,11 @@ namespace zea::testing {
 /// How one module lies on the ranks of a replica.
 struct PipelineModule {
   int pp = 1, tp = 1, cp = 1;
-  int dp_module = 1;  ///< of an encoder that has ranks of its own
+  int encoder_dp = 1;  ///< of an encoder that has ranks of its own
   int virtual_stages = 1;
   const char* cp_mode = "allgather_kv";
 
-  int ranks() const { return pp * tp * cp * dp_module; }
+  int ranks() const { return pp * tp * cp * encoder_dp; }
 };
 
 /// What does not train.

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "layout/mask_word.hpp"
+#include "layout/visibility.hpp"
 
 namespace zea::testing {
 

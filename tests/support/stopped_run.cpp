@@ -42,7 +42,7 @@ void expect_zero_padding(TinyRun& run) {
 
 size_t resume_stride() {
   const char* asked = std::getenv("ZEA_RESUME_STRIDE");
-  return asked ? std::max<size_t>(1, std::stoul(asked)) : 3;
+  return asked ? std::max<size_t>(1, std::stoul(asked)) : 5;
 }
 
 TinyRunOptions stopped_run_options(const std::string& config_json) {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "io/weights_source.hpp"
 #include "spec/model_spec.hpp"
+#include "zea/weights.hpp"
 
 namespace zea::testing {
 

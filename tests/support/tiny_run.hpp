@@ -11,12 +11,12 @@
 #include "comm/mesh.hpp"
 #include "data/sampler.hpp"
 #include "io/manifest.hpp"
-#include "io/weights_source.hpp"
 #include "schedule/plan.hpp"
 #include "support/memory_dataset.hpp"
 #include "train/cache_features.hpp"
 #include "train/evaluate.hpp"
 #include "train/train_step.hpp"
+#include "zea/weights.hpp"
 
 namespace zea::testing {
 

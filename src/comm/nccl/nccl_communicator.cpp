@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "comm/launch_order.hpp"
-#include "comm/pci_device.hpp"
 #include "comm/visible_gpus.hpp"
 #include "core/error.hpp"
 

@@ -4,8 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "comm/node/node_work.hpp"
-
 namespace zea {
 
 NodeCollectives::NodeCollectives(std::shared_ptr<Progress> progress,
@@ -34,8 +32,7 @@ std::unique_ptr<NodeCollectives> NodeCollectives::build(const Communicator& comm
 std::string NodeCollectives::note() const {
   if (buffers_->why_not().empty()) return {};
   return "some buffers lie where the other ranks of the node cannot reach them, so collectives "
-         "copy "
-         "more: " +
+         "copy more: " +
          buffers_->why_not();
 }
 
@@ -46,7 +43,7 @@ Pending NodeCollectives::start(const CollectiveCall& call) {
                    .gathers = true,
                    .send = static_cast<const std::byte*>(call.receive),
                    .receive = static_cast<std::byte*>(call.receive),
-                   .begins = begins_of(even_line_cuts(call.count, call.dtype, size())),
+                   .begins = begins_of(even_line_counts(call.count, call.dtype, size())),
                    .dtype = call.dtype,
                    .op = call.op});
     case CallKind::AllGather:
@@ -87,8 +84,7 @@ Pending NodeCollectives::reduce_to_cuts(const void* send, void* receive, const C
 Pending NodeCollectives::meet(NodeCall call) {
   if (call.most_sent_bytes() == 0) return Pending();
   SharedAddress address;
-  if (call.most_sent_bytes() > NodeBoard::kInlineBytes)
-    address = buffers_->find(call.send, call.sent_bytes(rank()));
+  if (!call.is_small()) address = buffers_->find(call.send, call.sent_bytes(rank()));
   auto work = std::make_unique<NodeWork>(progress_, board_, std::move(call), std::move(address));
   return Pending(std::move(work));
 }

@@ -7,9 +7,7 @@
 #include <string>
 
 #include "comm/communicator.hpp"
-#include "comm/node/node_board.hpp"
-#include "comm/node/node_call.hpp"
-#include "comm/node/shared_memory.hpp"
+#include "comm/node/node_work.hpp"
 
 namespace zea {
 

@@ -85,25 +85,12 @@ SharedSegment::~SharedSegment() {
   if (data_ != nullptr) munmap(data_, bytes_);
 }
 
-int64_t segment_file_bytes(int64_t bytes) {
-  return bytes + static_cast<int64_t>(sizeof(SegmentMark));
-}
-
-Descriptor make_segment_file(int64_t bytes, int64_t spare_bytes, SegmentMark mark) {
-  check_file_size_limit(segment_file_bytes(bytes));
+Descriptor make_segment_file(int64_t bytes, int64_t spare_bytes) {
+  check_file_size_limit(bytes);
   Descriptor file(open(kFolder, O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (!file.is_open()) throw_system_error("making shared memory in " + std::string(kFolder), errno);
-  reserve(file.number(), segment_file_bytes(bytes), spare_bytes);
-  if (pwrite(file.number(), &mark, sizeof mark, bytes) != sizeof mark)
-    throw_system_error("marking the shared memory", errno);
+  reserve(file.number(), bytes, spare_bytes);
   return file;
-}
-
-bool is_segment_file(int file, int64_t bytes, SegmentMark mark) {
-  struct stat status {};
-  if (fstat(file, &status) != 0 || status.st_size != segment_file_bytes(bytes)) return false;
-  SegmentMark found;
-  return pread(file, &found, sizeof found, bytes) == sizeof found && found.random == mark.random;
 }
 
 }  // namespace zea

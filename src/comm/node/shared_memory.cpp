@@ -2,12 +2,13 @@
 #include "comm/node/shared_memory.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <utility>
 
-#include "comm/node/handover.hpp"
+#include "comm/agree.hpp"
+#include "comm/node/file_box.hpp"
 #include "core/error.hpp"
 
 namespace zea {
@@ -17,37 +18,17 @@ namespace {
 constexpr int64_t kSpareBytes = 16 << 20;
 constexpr int64_t kSpareBytesPerRank = 6 << 20;
 
-/// What a rank tells the others, as it travels.
-struct Offer {
-  SegmentOffer segment;
-  char why_not[256] = {};  ///< empty: the rank succeeded
-};
-
-void write_text(char* to, size_t room, const std::string& text) {
-  std::memset(to, 0, room);
-  text.copy(to, room - 1);
-}
-
-std::vector<Offer> tell(Collectives& ranks, const Offer& own) {
-  std::vector<Offer> all(ranks.size());
-  const Counts counts(ranks.size(), sizeof(Offer));
-  ranks.all_gather(&own, all.data(), counts, DType::UInt8).wait();
-  return all;
-}
-
-/// Why `attempt` failed; empty where it did not.
-std::string failure_of(const std::function<void()>& attempt) {
+/// Runs `attempt` on every rank and returns why it failed on the first rank where it did; empty:
+/// on none. Collective.
+std::string first_failure(Collectives& ranks, const std::function<void()>& attempt) {
+  std::string why;
   try {
     attempt();
   } catch (const std::exception& error) {
-    return *error.what() ? error.what() : "unknown";
+    why = *error.what() ? error.what() : "unknown";
   }
-  return {};
-}
-
-std::string first_failure(const std::vector<Offer>& all) {
-  for (const Offer& offer : all)
-    if (*offer.why_not) return offer.why_not;
+  for (std::string& of_rank : all_gather_texts(ranks, why))
+    if (!of_rank.empty()) return std::move(of_rank);
   return {};
 }
 
@@ -57,62 +38,48 @@ void check_limit(int64_t bytes, int64_t limit) {
                     std::to_string(limit) + " allowed");
 }
 
-/// Steps that all ranks take together.
-class JointSteps {
- public:
-  JointSteps(Collectives& ranks, Offer& own) : ranks_(ranks), own_(own) {}
-
-  /// Why a rank failed in this step, which all have then taken; empty where none did.
-  std::string take(const std::function<void()>& attempt) {
-    write_text(own_.why_not, sizeof own_.why_not, failure_of(attempt));
-    all_ = tell(ranks_, own_);
-    return first_failure(all_);
-  }
-  /// As the last step left them.
-  const std::vector<Offer>& offers() const { return all_; }
-
- private:
-  Collectives& ranks_;
-  Offer& own_;
-  std::vector<Offer> all_;
-};
-
-/// Tries one way after another; why none of them is open, or empty.
-std::string hand_over(const HandoverRanks& ranks, JointSteps& steps) {
-  std::string why_not = "ranks cannot reach each other's shared memory";
-  for (int way = 0; way < kNumHandovers; ++way) {
-    const std::unique_ptr<Handover> handover = make_handover(way, ranks);
-    std::string why;
-    for (int step = 0; why.empty() && step < handover->num_steps(); ++step)
-      why = steps.take([&] { handover->take_step(step); });
-    if (why.empty()) return {};
-    why_not += (way == 0 ? ": " : "; ") + why;
-  }
-  return why_not;
-}
-
 }  // namespace
 
 SharedMemory::Result SharedMemory::build(Collectives& ranks, int64_t bytes, int64_t limit) {
+  struct Offer {
+    int64_t bytes;
+    FileBox::Address box;
+  };
   const auto memory = std::make_shared<SharedMemory>();
-  memory->segments_.resize(ranks.size());
-  const int64_t spare = std::max(kSpareBytes, kSpareBytesPerRank * ranks.size());
+  const int rank = ranks.rank(), size = ranks.size();
+  memory->segments_.resize(size);
   Descriptor file;  // closed when this returns: then all have mapped it, or none will
-  Offer own;
-  own.segment = make_segment_offer(bytes);
-  JointSteps steps(ranks, own);
-  std::string why = steps.take([&] {
+  std::optional<FileBox> box;
+  Offer own{.bytes = bytes, .box = {}};
+  std::string why = first_failure(ranks, [&] {
     check_limit(bytes, limit);
-    file = make_segment_file(bytes, spare, own.segment.mark);
-    memory->segments_[ranks.rank()] = SharedSegment(file.number(), bytes);
-    own.segment.file = file.number();
+    file = make_segment_file(bytes, std::max(kSpareBytes, kSpareBytesPerRank * size));
+    memory->segments_[rank] = SharedSegment(file.number(), bytes);
+    box.emplace();
+    own.box = box->address();
   });
   if (!why.empty()) return {nullptr, why};
-  HandoverRanks parties{ranks.rank(), file.number(), {}, &memory->segments_};
-  for (const Offer& offer : steps.offers()) parties.offers.push_back(offer.segment);
-  why = hand_over(parties, steps);
-  if (!why.empty()) return {nullptr, why};
-  memory->id_ = parties.offers[0].mark.random;
+
+  std::vector<Offer> offers(size);
+  ranks.all_gather(&own, offers.data(), Counts(size, sizeof(Offer)), DType::UInt8).wait();
+  std::vector<FileBox::Address> boxes;
+  for (const Offer& offer : offers) boxes.push_back(offer.box);
+  for (int first = 1; first < size && why.empty(); first += FileBox::kMaxQueued) {
+    const int end = std::min(first + FileBox::kMaxQueued, size);
+    why = first_failure(ranks, [&] {
+      for (int step = first; step < end; ++step)
+        box->send(boxes[(rank + step) % size], rank, file.number());
+    });
+    if (!why.empty()) break;
+    why = first_failure(ranks, [&] {
+      for (int step = first; step < end; ++step) {
+        const auto [from, received] = box->receive(boxes);
+        memory->segments_[from] = SharedSegment(received.number(), offers[from].bytes);
+      }
+    });
+  }
+  if (!why.empty()) return {nullptr, "ranks cannot reach each other's shared memory: " + why};
+  memory->id_ = boxes[0].key;
   return {memory, {}};
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One segment from each rank of a communicator, mapped by all of them; or none at all, with the
-// reason, since ranks agree on whether every one of them could. And the buffers that were allocated
-// there, where peers can reach them: for a pointer, the memory it lies in.
+// Memory that all ranks of a communicator map: one segment from each rank, or none at all with the
+// reason, equal on all ranks. SharedBuffers finds the segment in which a pointer lies.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +22,8 @@ class SharedMemory {
     std::string why_not;
   };
 
-  /// Collective over `ranks`. Asking for more than `limit` bytes fails.
+  /// Makes `bytes` of memory for this rank. Fails where that is more than `limit`. Collective over
+  /// `ranks`.
   static Result build(Collectives& ranks, int64_t bytes, int64_t limit);
 
   std::byte* data(int rank) const { return segments_[rank].data(); }
@@ -36,7 +36,7 @@ class SharedMemory {
   uint64_t id_ = 0;
 };
 
-/// Where peers find a buffer: offset bytes into this rank's part of a shared memory.
+/// Where peers find a buffer: `offset` bytes into this rank's part of a shared memory.
 struct SharedAddress {
   std::shared_ptr<SharedMemory> memory;  ///< null: ordinary memory
   int64_t offset = 0;
@@ -46,12 +46,12 @@ class SharedBuffers {
  public:
   SharedBuffers(int rank, int64_t limit) : rank_(rank), limit_(limit) {}
 
-  /// Collective over `ranks`; null where shared memory cannot be had, with the reason in
-  /// why_not(). Whoever holds the pointer owns the memory; this only knows of it.
+  /// Returns null where shared memory cannot be had, with the reason in why_not(). The caller owns
+  /// the memory. Collective over `ranks`.
   std::shared_ptr<void> allocate(Collectives& ranks, int64_t bytes);
-  /// Where [data, data + bytes) lies.
+  /// Returns where [data, data + bytes) lies.
   SharedAddress find(const void* data, int64_t bytes) const;
-  /// Why the last allocation that failed did; empty where none has.
+  /// Says why the last allocation that failed did; empty where none has.
   const std::string& why_not() const { return why_not_; }
 
  private:

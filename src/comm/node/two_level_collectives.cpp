@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/node/two_level_collectives.hpp"
 
+#include <exception>
 #include <utility>
 
 #include "core/error.hpp"
@@ -28,6 +29,53 @@ bool is_narrow(DType dtype) {
 }
 
 }  // namespace
+
+class TwoLevelCollectives::StagedWork : public ProgressWork {
+ public:
+  StagedWork(std::shared_ptr<Progress> progress, std::shared_ptr<Order> order, Stages stages)
+      : ProgressWork(std::move(progress)),
+        order_(std::move(order)),
+        stages_(std::move(stages)),
+        number_(order_->issued++) {
+    progress_->poll();
+  }
+  StagedWork(const StagedWork&) = delete;
+  StagedWork& operator=(const StagedWork&) = delete;
+  ~StagedWork() override { leave(); }
+
+ private:
+  bool advance() noexcept override {
+    bool moved = false;
+    try {
+      while (!done_ && is_stage_done()) {
+        if (next_ == kNumStages) {
+          finish();
+        } else {
+          if (order_->started[next_] != number_) break;
+          ++order_->started[next_];
+          under_way_ = stages_[next_++]();
+        }
+        moved = true;
+      }
+    } catch (...) {
+      finish(std::current_exception());
+    }
+    return moved;
+  }
+
+  bool is_stage_done() {
+    bool done = true;
+    for (Pending& part : under_way_) done = part.test() && done;
+    if (done) under_way_.clear();
+    return done;
+  }
+
+  std::shared_ptr<Order> order_;
+  Stages stages_;
+  uint64_t number_;
+  int next_ = 0;
+  std::vector<Pending> under_way_;
+};
 
 TwoLevelCollectives::TwoLevelCollectives(std::shared_ptr<Progress> progress, Parts parts)
     : progress_(std::move(progress)),
@@ -60,8 +108,8 @@ std::unique_ptr<TwoLevelCollectives> TwoLevelCollectives::build(const Communicat
 }
 
 Pending TwoLevelCollectives::start(const CollectiveCall& call) {
-  const auto chain = [&](ChainedWork::Stages stages) {
-    return Pending(std::make_unique<ChainedWork>(progress_, order_, std::move(stages)));
+  const auto chain = [&](Stages stages) {
+    return Pending(std::make_unique<StagedWork>(progress_, order_, std::move(stages)));
   };
   switch (call.kind) {
     case CallKind::AllReduce:
@@ -87,10 +135,10 @@ Counts TwoLevelCollectives::counts_across_nodes(const Counts& counts) const {
   return across;
 }
 
-ChainedWork::Stages TwoLevelCollectives::all_reduce_stages(const CollectiveCall& call) {
+TwoLevelCollectives::Stages TwoLevelCollectives::all_reduce_stages(const CollectiveCall& call) {
   const bool widens = is_narrow(call.dtype) && call.op == ReduceOp::Sum;
   const DType between = widens ? DType::Float32 : call.dtype;
-  const Counts counts = even_line_cuts(call.count, call.dtype, ranks_per_node());
+  const Counts counts = even_line_counts(call.count, call.dtype, ranks_per_node());
   const int64_t own_count = counts[rank_in_node()];
   std::byte* data = static_cast<std::byte*>(call.receive);
   std::byte* cut = data + begins_of(counts)[rank_in_node()] * width_of(call.dtype);
@@ -110,7 +158,7 @@ ChainedWork::Stages TwoLevelCollectives::all_reduce_stages(const CollectiveCall&
 
 // A node's ranks are neighbours, so what the ranks of one node shall receive is one range of
 // `send`: one reduction inside the node for each node.
-ChainedWork::Stages TwoLevelCollectives::reduce_scatter_stages(const CollectiveCall& call) {
+TwoLevelCollectives::Stages TwoLevelCollectives::reduce_scatter_stages(const CollectiveCall& call) {
   const bool widens = is_narrow(call.dtype);
   const DType between = widens ? DType::Float32 : call.dtype;
   const Counts across = counts_across_nodes(call.counts);
@@ -141,7 +189,7 @@ ChainedWork::Stages TwoLevelCollectives::reduce_scatter_stages(const CollectiveC
       }};
 }
 
-ChainedWork::Stages TwoLevelCollectives::all_gather_stages(const CollectiveCall& call) {
+TwoLevelCollectives::Stages TwoLevelCollectives::all_gather_stages(const CollectiveCall& call) {
   const Counts across = counts_across_nodes(call.counts);
   const std::vector<int64_t> begins = begins_of(across);
   const auto cuts = std::make_shared<std::vector<std::byte>>(begins.back() * width_of(call.dtype));

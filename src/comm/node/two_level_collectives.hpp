@@ -4,10 +4,12 @@
 // 1/ranks-per-node of what it would without.
 #pragma once
 
+#include <array>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "comm/node/chained_work.hpp"
 #include "comm/node/node_collectives.hpp"
 
 namespace zea {
@@ -36,6 +38,18 @@ class TwoLevelCollectives : public Collectives {
     std::unique_ptr<NodeCollectives> out_of_node;
   };
 
+  /// A call is made of stages, each a few communications that start when those of the stage before
+  /// are complete.
+  static constexpr int kNumStages = 3;
+  using Stages = std::array<std::function<std::vector<Pending>()>, kNumStages>;
+  /// Stages start in the order of the calls, so that every rank makes the calls of a stage in the
+  /// same order however long the stages take.
+  struct Order {
+    uint64_t issued = 0;
+    std::array<uint64_t, kNumStages> started{};
+  };
+  class StagedWork;
+
   TwoLevelCollectives(std::shared_ptr<Progress> progress, Parts parts);
   int rank_in_node() const { return into_node_->rank(); }
   int ranks_per_node() const { return into_node_->size(); }
@@ -43,16 +57,16 @@ class TwoLevelCollectives : public Collectives {
   int num_nodes() const { return between_nodes_->size(); }
   Counts counts_on_node(const Counts& counts, int node) const;
   Counts counts_across_nodes(const Counts& counts) const;
-  ChainedWork::Stages all_reduce_stages(const CollectiveCall& call);
-  ChainedWork::Stages reduce_scatter_stages(const CollectiveCall& call);
-  ChainedWork::Stages all_gather_stages(const CollectiveCall& call);
+  Stages all_reduce_stages(const CollectiveCall& call);
+  Stages reduce_scatter_stages(const CollectiveCall& call);
+  Stages all_gather_stages(const CollectiveCall& call);
 
   std::shared_ptr<Progress> progress_;
   std::unique_ptr<Collectives> mpi_;
   std::unique_ptr<NodeCollectives> into_node_;  ///< first and last stages apart: those of
   std::unique_ptr<Collectives> between_nodes_;  ///< several calls overlap, each in its own order
   std::unique_ptr<NodeCollectives> out_of_node_;
-  std::shared_ptr<ChainedWork::Order> order_ = std::make_shared<ChainedWork::Order>();
+  std::shared_ptr<Order> order_ = std::make_shared<Order>();
 };
 
 }  // namespace zea

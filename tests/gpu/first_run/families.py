@@ -107,4 +107,4 @@ def ranks_apart(family):
 
 
 def apart(family):
-    return ["mesh.placement=disjoint", *(f"mesh.{encoder}.dp_module=1" for encoder in family.encoders)]
+    return ["mesh.placement=disjoint", *(f"mesh.{encoder}.encoder_dp=1" for encoder in family.encoders)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which directories count as checkpoints, which one is resumed from, and that deletion never
 // touches what is not ours.
-#include "checkpoint/retention.hpp"
+#include "io/retention.hpp"
 
 #include <gtest/gtest.h>
 

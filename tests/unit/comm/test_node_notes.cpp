@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/node_notes.hpp"
+#include "comm/agree.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the system tells of a device, of a tree that is made up.
-#include "comm/pci_device.hpp"
+#include "comm/visible_gpus.hpp"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "data/loader.hpp"
-#include "layout/token_positions.hpp"
+#include "layout/visibility.hpp"
 #include "support/dataset_file.hpp"
 #include "support/memory_dataset.hpp"
 #include "support/tiny_qwen2_vl.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "deck/data_sources.hpp"
+#include "deck/key_types.hpp"
 
 #include <gtest/gtest.h>
 

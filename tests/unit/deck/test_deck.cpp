@@ -334,7 +334,8 @@ TEST(Deck, ChecksWhatMustHoldBetweenKeys) {
       {"optim.eps=0", "optim.eps = 0.0; it must be above 0"},
       {"optim.eps=1e-50", "optim.eps = 1e-50; it must be above 0 in fp32"},
       {"mesh.order=[\"tp\",\"dp\"]", "mesh.order = [\"tp\", \"dp\"]; it must name each of"},
-      {"mesh.order=[\"tp\",\"cp\",\"dp_module\",\"pp\",\"module\",\"ep\"]", "once, or be left out"},
+      {"mesh.order=[\"tp\",\"cp\",\"encoder_dp\",\"pp\",\"module\",\"ep\"]",
+       "once, or be left out"},
   };
 
   for (const auto& [override_text, fault] : cases) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of other programs: options are answered with the key of zea's that does the same, and
-// element types may be spelled as PyTorch spells them.
+// Words of other programs and of former versions: options are answered with zea's key, element
+// types may have PyTorch's names, and former keys are read or refused.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -98,6 +98,29 @@ TEST(OtherPrograms, TakesEverySpellingOfAnElementType) {
   }
   EXPECT_EQ(parse_deck(kMinimal, "x.toml", {"precision.preset=float64"}).precision.preset,
             PrecisionPreset::Fp64);
+}
+
+TEST(OtherPrograms, ARenamedKeyIsReadWithANote) {
+  const Options options = parse_deck(
+      "[mesh]\norder = [\"tp\", \"cp\", \"dp_module\", \"pp\", "
+      "\"module\", \"dp\"]\n[mesh.eyes]\ndp_module = 2\n",
+      "deck.toml", {"model.weights=w.h5", "data.train=t.h5", "mesh.vision.dp_module=4"});
+  EXPECT_EQ(options.meshes["eyes"].encoder_dp, 2);
+  EXPECT_EQ(options.meshes["vision"].encoder_dp, 4);
+  EXPECT_EQ(options.mesh.order[2], "encoder_dp");
+  EXPECT_EQ(options.notes,
+            (std::vector<std::string>{
+                "mesh.eyes.dp_module is now called mesh.eyes.encoder_dp (deck.toml:4:1)",
+                "mesh.vision.dp_module is now called mesh.vision.encoder_dp (override "
+                "mesh.vision.dp_module=4)"}));
+  EXPECT_TRUE(contains(key_help("mesh.llm.dp_module"), "mesh.llm.encoder_dp\n"));
+}
+
+TEST(OtherPrograms, ARemovedKeyIsRefusedUnlessItHasItsFormerDefault) {
+  const std::vector<std::string> files{"model.weights=w.h5", "data.train=t.h5"};
+  EXPECT_EQ(parse_deck("[data]\nprefetch = 2\n", "deck.toml", files).notes.size(), 0u);
+  EXPECT_TRUE(
+      contains(faults_beside_minimal("prefetch = 3\n"), "data.prefetch = 3 is no longer a key; "));
 }
 
 }  // namespace

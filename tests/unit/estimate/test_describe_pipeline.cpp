@@ -51,7 +51,7 @@ TEST(DescribePipeline, NamesPlacesUnitsAndCosts) {
 TEST(DescribePipeline, WhatUnitsOfAStageShareIsThereOnce) {
   Options options;
   options.mesh.placement = "disjoint";
-  options.meshes["vision"].dp_module = 1;
+  options.meshes["vision"].encoder_dp = 1;
   const std::string config = testing::tiny_llava_config({.tied = true, .vocabulary = 4000});
   const Plan plan = make_plan(options, config, 2);
   const PipelineStage& llm = plan.pipeline.stages.back();

@@ -81,7 +81,7 @@ TEST(DescribeRanks, DrawsAReplicaAndANodeOfManyRanks) {
                        "    vision       [0] [1] [2] [3]\n"
                        "    llm.pp0      [0-1] [2-3]\n"
                        "    llm.pp1      [4-5] [6-7]\n"
-                       "  rank 511:  llm(dp_replicate=0 dp_shard=63 pp=1 dp_module=0 cp=1 tp=1)\n"
+                       "  rank 511:  llm(dp_replicate=0 dp_shard=63 pp=1 encoder_dp=0 cp=1 tp=1)\n"
                        "modules, on"))
       << describe(plan);
   const std::string text = text_of(plan, 4);
@@ -127,7 +127,7 @@ TEST(NodeTraffic, CountsWhatARankSendsByItsPeersOnOtherNodes) {
       },
       4);
   const Traffic sent = sent_by(plan, 0);
-  const std::string shards = "llm.dp_shard+dp_module+cp";
+  const std::string shards = "llm.dp_shard+encoder_dp+cp";
 
   // A rank's shard group has one other rank, of the other replica.
   EXPECT_EQ(between_nodes(plan, 2), (Traffic{{shards, 4 * sent.at(shards)}}));
@@ -151,7 +151,7 @@ TEST(NodeTraffic, CountsWhatARankSendsByItsPeersOnOtherNodes) {
 TEST(NodeTraffic, OfThousandsOfRanksTakesEachGroupOnce) {
   constexpr int kRanks = 16384;
   const Plan plan = plan_of([](Options& options) { options.data.row_tokens = 4; }, kRanks);
-  const std::string shards = "llm.dp_shard+dp_module+cp";
+  const std::string shards = "llm.dp_shard+encoder_dp+cp";
   const auto sent = static_cast<double>(sent_by(plan, 0).at(shards));
   const double part = static_cast<double>(kRanks - 8) / (kRanks - 1);
   EXPECT_NEAR(static_cast<double>(between_nodes(plan, 8).at(shards)), kRanks * sent * part,
@@ -165,7 +165,7 @@ TEST(NodeTraffic, CountsFeaturesThatGoToTheLanguageModel) {
         options.data.train = "train.h5";
         options.schedule.global_batch = 1;
         options.mesh.placement = "disjoint";
-        options.meshes["vision"].dp_module = 1;
+        options.meshes["vision"].encoder_dp = 1;
         options.meshes["vision"].strategy = options.meshes["llm"].strategy = "no_shard";
       },
       2);

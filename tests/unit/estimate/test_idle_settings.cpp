@@ -131,13 +131,13 @@ TEST(IdleSettings, OfTrainingAreOneNoteWhereNothingTrains) {
   options.optim.on_nonfinite = "skip";
   options.model.activation_checkpointing = AutoOption::of_count(1);
   options.meshes["llm"].sync_grad_accum = AutoOption::of(true);
-  options.data.prefetch = 5;
+  options.data.shuffle = false;
   options.checkpoint.every = 5;
   options.schedule.global_batch = 4;
   EXPECT_EQ(notes_of(options, 2), Notes{});
   options.run.mode = RunMode::Evaluate;
   EXPECT_EQ(notes_of(options, 2),
-            Notes{"model.activation_checkpointing, mesh.llm.sync_grad_accum, data.prefetch, "
+            Notes{"model.activation_checkpointing, mesh.llm.sync_grad_accum, data.shuffle, "
                   "optim.kind, optim.on_nonfinite, checkpoint.every have no effect with run.mode = "
                   "\"evaluate\": nothing is trained"});
 }

@@ -57,8 +57,8 @@ TEST(PlanMemory, APipelineGathersForEachUseWhereMemoryIsShort) {
 
   EXPECT_LT(gathered_bytes(each), gathered_bytes(once) / 2);
   const StepSamples samples = made_up_samples(once);
-  EXPECT_GT(traffic_of_samples(each, samples, 0).at("llm.dp_shard+dp_module+cp"),
-            2 * traffic_of_samples(once, samples, 0).at("llm.dp_shard+dp_module+cp"));
+  EXPECT_GT(traffic_of_samples(each, samples, 0).at("llm.dp_shard+encoder_dp+cp"),
+            2 * traffic_of_samples(once, samples, 0).at("llm.dp_shard+encoder_dp+cp"));
   ASSERT_LT(held_each, held_once);
   EXPECT_EQ(gathered_bytes(plan_of(held_once * 1.01, AutoOption())), gathered_bytes(once));
   const Plan short_of_memory = plan_of((held_once + held_each) / 2, AutoOption());
@@ -121,7 +121,7 @@ TEST(PlanMemory, AnOutputCountsWhileItIsSent) {
 TEST(PlanMemory, FeaturesOfAllDepthsCountWhileTheyAreSent) {
   Options options;
   options.mesh.placement = "disjoint";
-  options.meshes["vision"].dp_module = 1;
+  options.meshes["vision"].encoder_dp = 1;
   options.data.row_tokens = 64;
   for (const auto& [mode, place] : {std::pair("evaluate", 0), std::pair("train", 1)}) {
     options.run.mode = mode;

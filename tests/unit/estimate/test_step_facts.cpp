@@ -117,17 +117,17 @@ TEST(StepFacts, ReadTheirSamplesAndNoOthers) {
 TEST(StepFacts, CountEncodersThatStandAlone) {
   Options options = deck();
   options.mesh.placement = "disjoint";
-  options.meshes["vision"].dp_module = 1;
+  options.meshes["vision"].encoder_dp = 1;
   options.meshes["llm"].strategy = "full_shard";
   const StepFacts two = facts(options, 4, tiny_llava_config());
   ASSERT_EQ(two.traffic.size(), 2U);
   EXPECT_EQ(two.traffic[0].rank, 0);
-  EXPECT_GT(two.traffic[0].sent.at("vision.dp_shard+dp_module+cp"), 0);
+  EXPECT_GT(two.traffic[0].sent.at("vision.dp_shard+encoder_dp+cp"), 0);
   EXPECT_GT(two.traffic[0].sent.at("vision.pp0>llm.pp0 outputs"), 0);
   EXPECT_EQ(two.most_sent().total(), std::max(two.traffic[0].total(), two.traffic[1].total()));
 }
 
-/// Overrides as the refusal names them, "mesh.placement=disjoint mesh.vision.dp_module=2".
+/// Overrides as the refusal names them, "mesh.placement=disjoint mesh.vision.encoder_dp=2".
 void apply_overrides(Options& options, const std::string& overrides) {
   std::istringstream words(overrides);
   for (std::string word; words >> word;) {
@@ -135,7 +135,7 @@ void apply_overrides(Options& options, const std::string& overrides) {
     if (key == "mesh.placement")
       options.mesh.placement = value;
     else
-      options.meshes[key == "mesh.vision.dp_module" ? "vision" : "audio"].dp_module =
+      options.meshes[key == "mesh.vision.encoder_dp" ? "vision" : "audio"].encoder_dp =
           std::stol(value);
   }
 }
@@ -143,8 +143,8 @@ void apply_overrides(Options& options, const std::string& overrides) {
 TEST(Plan, NamesPlacementsThatFitInOneRefusal) {
   const std::string config = tiny_llava_config({.audio = true});
   for (const char* asked : {"mesh.placement=disjoint", "mesh.placement=colocated",
-                            "mesh.placement=disjoint mesh.vision.dp_module=1 "
-                            "mesh.audio.dp_module=1"}) {
+                            "mesh.placement=disjoint mesh.vision.encoder_dp=1 "
+                            "mesh.audio.encoder_dp=1"}) {
     Options options;
     options.schedule.global_batch = 4;
     apply_overrides(options, asked);

@@ -110,12 +110,12 @@ TEST(Traffic, OfALayerUnderDataParallelism) {
   Options options = text_deck();
   const int64_t weights = 2 * 24 + 24 * (24 + 2 * 12) + 24 * 24 + 3 * 24 * 40;
   const int64_t padded = (weights + kFlatAlignment * 16) * kBytes;  // at most
-  const int64_t sent = sent_by_layer(options, 2, "llm.dp_replicate+dp_shard+dp_module+cp");
+  const int64_t sent = sent_by_layer(options, 2, "llm.dp_replicate+dp_shard+encoder_dp+cp");
   EXPECT_GE(sent, weights * kBytes);
   EXPECT_LE(sent, padded);
 
   options.meshes["llm"].strategy = "full_shard";
-  const int64_t sharded = sent_by_layer(options, 2, "llm.dp_shard+dp_module+cp");
+  const int64_t sharded = sent_by_layer(options, 2, "llm.dp_shard+encoder_dp+cp");
   // Half of it: gathered forward and backward, and scattered.
   EXPECT_GE(sharded, 3 * weights * kBytes / 2);
   EXPECT_LE(sharded, 3 * padded / 2);
@@ -136,7 +136,7 @@ TEST(MicrobatchRows, CountRowsOfImagesAndWhatTheyBecome) {
     }
   tokens.items = 3;
   ReplicaLayout two;
-  two.grids = {1, 1, {{.module = "vision", .dp_module = 2}, {.module = "llm", .tp = 2}}};
+  two.grids = {1, 1, {{.module = "vision", .encoder_dp = 2}, {.module = "llm", .tp = 2}}};
 
   const MicrobatchRows first = rows_of_microbatch(tokens, model, two, false);
   two.rank = 1;

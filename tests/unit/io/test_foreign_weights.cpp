@@ -35,7 +35,7 @@ class ForeignWeights : public ::testing::Test {
     return path;
   }
   static std::string refusal(const std::string& path) {
-    return error_of([&] { ModelSource(open_source(path), ""); });
+    return error_of([&] { ModelSource(open_weights(path), ""); });
   }
 
   TemporaryDirectory directory_;

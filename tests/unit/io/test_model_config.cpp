@@ -6,7 +6,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "spec/generation_config.hpp"
 #include "spec/model_spec.hpp"
 #include "support/files.hpp"
 

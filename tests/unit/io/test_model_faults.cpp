@@ -70,7 +70,7 @@ class ModelFaults : public ::testing::Test {
 
 TEST_F(ModelFaults, ArePathsOfTheirFiles) {
   const auto refused = [&] {
-    return error_of([&] { ModelSource(open_source(directory_ / "m"), ""); });
+    return error_of([&] { ModelSource(open_weights(directory_ / "m"), ""); });
   };
   const Json processor = {{"image_processor_type", "CLIPImageProcessor"},
                           {"size", {{"shortest_edge", 8}}},

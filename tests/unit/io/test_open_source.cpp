@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "io/checkpoint.hpp"
-#include "io/pieces.hpp"
 #include "io/weights_file.hpp"
 #include "support/files.hpp"
+#include "zea/copy.hpp"
 
 namespace zea::test_open_source {
 namespace {
@@ -41,8 +41,8 @@ TEST_F(OpenSource, FindsTheNewestCompleteCheckpoint) {
 TEST_F(OpenSource, SaysWhatWouldDo) {
   EXPECT_EQ(find_checkpoint(directory_.path()), "");
   EXPECT_TRUE(
-      contains(error_of([&] { open_source(directory_.path()); }), "holds no complete checkpoint"));
-  EXPECT_TRUE(contains(error_of([&] { open_source(directory_ / "none"); }), "does not exist"));
+      contains(error_of([&] { open_weights(directory_.path()); }), "holds no complete checkpoint"));
+  EXPECT_TRUE(contains(error_of([&] { open_weights(directory_ / "none"); }), "does not exist"));
 }
 
 TEST_F(OpenSource, StreamsThroughASmallBuffer) {
@@ -52,7 +52,7 @@ TEST_F(OpenSource, StreamsThroughASmallBuffer) {
   writer.add({"x", {5, 7}, DType::Float32});
   writer.write("x", 0, 35, values.data());
   writer.finish();
-  const auto source = open_source(directory_ / "w.h5");
+  const auto source = open_weights(directory_ / "w.h5");
 
   for (const size_t bytes : {0, 8, 24, 1000}) {
     std::vector<char> buffer(bytes);

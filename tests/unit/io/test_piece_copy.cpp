@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/pieces.hpp"
+#include "zea/copy.hpp"
 
 #include <gtest/gtest.h>
 

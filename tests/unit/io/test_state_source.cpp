@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/state_source.hpp"
+#include "zea/checkpoint.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 
 #include "core/error.hpp"
 #include "io/open_source.hpp"
-#include "io/pieces.hpp"
 #include "io/weights_file.hpp"
 #include "support/files.hpp"
+#include "zea/copy.hpp"
 
 namespace zea::test_state_source {
 namespace {
@@ -89,7 +89,7 @@ TEST_F(StateFileTest, GivesBackStateAndPosition) {
 
 TEST_F(StateFileTest, IsAWeightsFileToOthers) {
   write();
-  for (const auto& source : {open_weights_file(path_), open_source(path_)}) {
+  for (const auto& source : {open_weights_file(path_), open_weights(path_)}) {
     ASSERT_EQ(source->tensors().size(), 2u);
     EXPECT_EQ(source->tensors()[0].name, "a");
     std::vector<float> values(4);

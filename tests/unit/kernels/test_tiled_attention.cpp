@@ -9,7 +9,7 @@
 
 #include <limits>
 
-#include "layout/attention_slices.hpp"
+#include "layout/context_plan.hpp"
 #include "support/kernel_test.hpp"
 #include "support/random_row.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slices against the mask written out as a matrix, over random rows and random runs of queries and
 // keys.
-#include "layout/attention_slices.hpp"
+#include "layout/context_plan.hpp"
 
 #include <gtest/gtest.h>
 

@@ -36,10 +36,10 @@ std::vector<MeshShape> many_shapes() {
   for (int replicate : {1, 2, 3})
     for (int shard : {1, 2})
       for (int pp : {1, 2})
-        for (int dp_module : {1, 2})
+        for (int encoder_dp : {1, 2})
           for (int cp : {1, 2, 3, 4})
             for (int tp : {1, 2, 4}) {
-              const ModuleGrid vision{"vision", 0, pp, dp_module, cp, tp};
+              const ModuleGrid vision{"vision", 0, pp, encoder_dp, cp, tp};
               ModuleGrid shared = vision;
               shared.module = "llm";
               shapes.push_back({replicate, shard, {vision, shared}});
@@ -53,14 +53,14 @@ std::string words_of(const MeshShape& shape) {
   std::string words = std::to_string(shape.dp_replicate) + " x " + std::to_string(shape.dp_shard);
   for (const ModuleGrid& grid : shape.modules)
     words += " " + grid.module + "@" + std::to_string(grid.first_rank) + ":" +
-             std::to_string(grid.pp) + "," + std::to_string(grid.dp_module) + "," +
+             std::to_string(grid.pp) + "," + std::to_string(grid.encoder_dp) + "," +
              std::to_string(grid.cp) + "," + std::to_string(grid.tp);
   return words;
 }
 
 int degree(const MeshShape& shape, const ModuleGrid& grid, Axis axis) {
   const int degrees[kNumAxes] = {shape.dp_replicate, shape.dp_shard, grid.pp,
-                                 grid.dp_module,     grid.cp,        grid.tp};
+                                 grid.encoder_dp,    grid.cp,        grid.tp};
   return degrees[static_cast<int>(axis)];
 }
 
@@ -85,7 +85,7 @@ void expect_groups_partition(const MeshShape& shape, const ModuleGrid& grid,
 
 TEST(Axis, Names) {
   EXPECT_STREQ(axis_name(Axis::DpReplicate), "dp_replicate");
-  EXPECT_STREQ(axis_name(Axis::DpModule), "dp_module");
+  EXPECT_STREQ(axis_name(Axis::DpModule), "encoder_dp");
   EXPECT_STREQ(axis_name(Axis::Tp), "tp");
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layout/deal.hpp"
+#include "layout/item_row.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layout/mask_word.hpp"
+#include "layout/visibility.hpp"
 
 #include <gtest/gtest.h>
 

@@ -47,7 +47,7 @@ void expect_refused(const Options& deck, int ranks, const std::string& sentence,
 TEST(ModuleGrid, WhatVisionLeavesOverTakesImages) {
   const struct {
     Degrees llm, vision;
-    int dp_module;
+    int encoder_dp;
   } cases[] = {{{1, 1}, {1, 1}, 1}, {{2, 1}, {1, 1}, 2}, {{2, 2}, {1, 1}, 4}, {{2, 2}, {2, 1}, 2},
                {{2, 2}, {1, 2}, 2}, {{2, 2}, {4, 1}, 1}, {{2, 4}, {4, 1}, 2}, {{4, 2}, {1, 2}, 4},
                {{2, 3}, {2, 1}, 3}, {{2, 3}, {1, 3}, 2}, {{4, 2}, {2, 4}, 1}};
@@ -55,20 +55,20 @@ TEST(ModuleGrid, WhatVisionLeavesOverTakesImages) {
     const auto ranks = static_cast<int>(2 * one.llm.tp * one.llm.cp);
     const Plan plan = make_plan(deck_of(one.llm, one.vision), tiny_llava_config(kModel), ranks);
     const ModuleGrid &vision = plan.mesh.grid("vision"), &llm = plan.mesh.grid("llm");
-    EXPECT_EQ(vision.dp_module, one.dp_module);
-    EXPECT_EQ(llm.dp_module, 1);
+    EXPECT_EQ(vision.encoder_dp, one.encoder_dp);
+    EXPECT_EQ(llm.encoder_dp, 1);
     EXPECT_EQ(vision.ranks(), llm.ranks());
     EXPECT_EQ(plan.mesh.dp_shard, 2);
     EXPECT_EQ(plan.mesh.ranks_per_replica(), ranks / 2);
   }
 }
 
-/// "dp_shard dp_module cp tp" of each rank.
+/// "dp_shard encoder_dp cp tp" of each rank.
 std::vector<std::string> places(const Plan& plan, const std::string& module) {
   std::vector<std::string> all;
   for (int rank = 0; rank < plan.world_size(); ++rank) {
     const Coordinate coordinate = plan.mesh.coordinate(rank, module);
-    all.push_back(std::to_string(coordinate.dp_shard) + std::to_string(coordinate.dp_module) +
+    all.push_back(std::to_string(coordinate.dp_shard) + std::to_string(coordinate.encoder_dp) +
                   std::to_string(coordinate.cp) + std::to_string(coordinate.tp));
   }
   return all;
@@ -90,9 +90,10 @@ TEST(ModuleGrid, MapsRanksWithTpFastestThenCpThenImages) {
 TEST(ModuleGrid, DescribesTheRankMap) {
   const std::string text =
       describe(make_plan(deck_of({2, 2}, {2, 1}), tiny_llava_config(kModel), 8));
-  for (const char* part : {"8 ranks = dp_replicate 1 x dp_shard 2",
-                           "rank 3:  vision(dp_replicate=0 dp_shard=0 pp=0 dp_module=1 cp=0 tp=1)  "
-                           "llm(dp_replicate=0 dp_shard=0 pp=0 dp_module=0 cp=1 tp=1)"})
+  for (const char* part :
+       {"8 ranks = dp_replicate 1 x dp_shard 2",
+        "rank 3:  vision(dp_replicate=0 dp_shard=0 pp=0 encoder_dp=1 cp=0 tp=1)  "
+        "llm(dp_replicate=0 dp_shard=0 pp=0 encoder_dp=0 cp=1 tp=1)"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 

@@ -151,7 +151,7 @@ TEST(RankOrder, FollowsMeshOrder) {
   const MeshShape shape = one_module(2, 1, 1, 2);
 
   const RankOrder order =
-      order_ranks(shape, even_nodes(4, 2), {"dp", "tp", "cp", "dp_module", "pp", "module"});
+      order_ranks(shape, even_nodes(4, 2), {"dp", "tp", "cp", "encoder_dp", "pp", "module"});
 
   EXPECT_EQ(order.logical_of_world, Ranks({0, 2, 1, 3}));
   const std::vector<std::string> warnings = tp_warnings(shape, order);
@@ -161,7 +161,7 @@ TEST(RankOrder, FollowsMeshOrder) {
 }
 
 TEST(RankOrder, MeshOrderOfTheGridIsTheGridItself) {
-  const std::vector<std::string> nearest = {"tp", "cp", "dp_module", "pp", "module", "dp"};
+  const std::vector<std::string> nearest = {"tp", "cp", "encoder_dp", "pp", "module", "dp"};
   EXPECT_TRUE(order_ranks(three_and_eight(3), even_nodes(33, 8), nearest).is_identity());
 }
 

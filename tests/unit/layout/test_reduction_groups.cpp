@@ -46,7 +46,7 @@ std::vector<MeshShape> shapes() {
             all.push_back({replicate, shard, {{"llm", 0, pp, 1, cp, tp}}});
             if (tp == 3) continue;
             const int ranks = pp * cp * tp;
-            // Encoders on the same ranks, of which tp x cp leaves some to dp_module; and on ranks
+            // Encoders on the same ranks, of which tp x cp leaves some to encoder_dp; and on ranks
             // of their own.
             for (int vision_tp : {1, tp})
               for (int vision_cp : {1, 2, 3, 4})
@@ -99,7 +99,7 @@ std::set<Share> all_shares(const Case& c) {
   std::set<Share> shares;
   for (int replicate = 0; replicate < c.shape.dp_replicate; ++replicate)
     for (int shard = 0; shard < c.shape.dp_shard; ++shard)
-      for (int item = 0; item < grid.dp_module; ++item)
+      for (int item = 0; item < grid.encoder_dp; ++item)
         for (int cp = 0; cp < grid.cp; ++cp)
           for (int slice = 0; slice < slices; ++slice)
             shares.insert({replicate, shard, item, cp, slice});
@@ -153,7 +153,7 @@ class Simulation {
       EXPECT_EQ(shard_index(copy), shard_index(rank));
       for (int member : group(copy)) {
         const Coordinate at = case_.shape.coordinate(member, case_.module);
-        sum[{at.dp_replicate, at.dp_shard, at.dp_module, at.cp, slice_of(case_, at)}] += 1;
+        sum[{at.dp_replicate, at.dp_shard, at.encoder_dp, at.cp, slice_of(case_, at)}] += 1;
       }
     }
     return sum;
@@ -168,8 +168,8 @@ class Simulation {
 std::string describe(const Case& c) {
   const ModuleGrid& grid = c.shape.grid(c.module);
   return c.module + " dp_replicate " + std::to_string(c.shape.dp_replicate) + " dp_shard " +
-         std::to_string(c.shape.dp_shard) + " pp " + std::to_string(grid.pp) + " dp_module " +
-         std::to_string(grid.dp_module) + " cp " + std::to_string(grid.cp) + " tp " +
+         std::to_string(c.shape.dp_shard) + " pp " + std::to_string(grid.pp) + " encoder_dp " +
+         std::to_string(grid.encoder_dp) + " cp " + std::to_string(grid.cp) + " tp " +
          std::to_string(grid.tp) + " dim " + std::to_string(c.cut.dim) + " holders " +
          std::to_string(c.cut.holders) + (c.sequence_parallel ? " sequence parallel" : "");
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exchanges of rows between random layouts, against sets of rows: every rank gets what it needs
 // once, what one sends is what the other expects, and nothing that is at hand travels.
-#include "layout/row_exchange.hpp"
+#include "layout/token_layout.hpp"
 
 #include <gtest/gtest.h>
 

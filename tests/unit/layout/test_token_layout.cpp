@@ -263,8 +263,8 @@ TEST(TokenLayout, ModulesOfAReplicaHaveGridsOfTheirOwn) {
   layout.grids = {1, 1, {{"vision", 0, 1, 2, 3, 1}, {"llm", 0, 1, 1, 3, 2}}};
   layout.tokens["llm"].sequence_parallel = true;
   EXPECT_EQ(layout.ranks(), 6);
-  EXPECT_EQ(layout.grid("vision").dp_module, 2);
-  EXPECT_EQ(layout.coordinate(4, "vision"), (Coordinate{.dp_module = 1, .cp = 1}));
+  EXPECT_EQ(layout.grid("vision").encoder_dp, 2);
+  EXPECT_EQ(layout.coordinate(4, "vision"), (Coordinate{.encoder_dp = 1, .cp = 1}));
   EXPECT_EQ(layout.coordinate(5, "llm"), (Coordinate{.cp = 2, .tp = 1}));
   EXPECT_TRUE(layout.sharding("llm").sequence_parallel);
   EXPECT_FALSE(layout.sharding("vision").sequence_parallel);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Positions of tokens in three numbers: those that transformers' Qwen2VLModel.get_rope_index gives.
-#include "layout/token_positions.hpp"
+#include "layout/visibility.hpp"
 
 #include <gtest/gtest.h>
 

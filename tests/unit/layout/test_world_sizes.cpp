@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers of ranks that fit a mesh, and the clause that names them.
-#include "layout/world_sizes.hpp"
+#include "layout/mesh_shape.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "layout/mask_word.hpp"
+#include "layout/visibility.hpp"
 #include "model/attention.hpp"
 #include "parallel/device_memory.hpp"
 #include "spec/operation_needs.hpp"

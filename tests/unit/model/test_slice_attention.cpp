@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "layout/attention_slices.hpp"
+#include "layout/context_plan.hpp"
 #include "parallel/device_memory.hpp"
 #include "support/dense_attention.hpp"
 #include "support/random_row.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/learning_rate.hpp"
+#include "deck/learning_rate.hpp"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include "preflight/rank_facts.hpp"
+#include "preflight/measure_nodes.hpp"
 #include "support/files.hpp"
 
 namespace zea::test_facts_of_host {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The link of a device is judged while it is used: one that only rests is as fast as it can be.
-#include "preflight/gpu_link.hpp"
+#include "preflight/measure_nodes.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

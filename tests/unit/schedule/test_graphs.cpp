@@ -30,7 +30,7 @@ TEST(Graphs, AreRefusedWhereRanksShareMicrobatches) {
   Options both = graphed(), apart = graphed();
   both.meshes["vision"].tp = both.meshes["llm"].tp = 2;
   apart.mesh.placement = "disjoint";
-  apart.meshes["vision"].dp_module = apart.meshes["llm"].dp_module = 1;
+  apart.meshes["vision"].encoder_dp = apart.meshes["llm"].encoder_dp = 1;
   for (const Options& options : {both, apart}) {
     const std::string text = refusal(options, 4);
     EXPECT_NE(text.find("run.cuda_graphs = 1 with 2 ranks that share microbatches"),

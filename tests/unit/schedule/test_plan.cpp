@@ -111,7 +111,7 @@ std::string words_of(const Plan& plan) {
   std::string words =
       std::to_string(plan.mesh.dp_replicate) + " x " + std::to_string(plan.mesh.dp_shard);
   for (const ModuleGrid& grid : plan.mesh.modules)
-    words += ", " + grid.module + " dp_module " + std::to_string(grid.dp_module) + " cp " +
+    words += ", " + grid.module + " encoder_dp " + std::to_string(grid.encoder_dp) + " cp " +
              std::to_string(grid.cp) + " tp " + std::to_string(grid.tp);
   return words + ", " + plan.options.meshes["llm"].strategy;
 }
@@ -186,7 +186,7 @@ TEST(Plan, PredictsEveryPlaceAndAsManyMicrobatchesAsThereCanBe) {
   EXPECT_EQ(predicted_microbatches(make_plan(options, tiny_llava_config(), 1)), 1);
   options.data.rows_per_microbatch = 1;
   options.mesh.placement = "disjoint";
-  options.meshes["vision"].dp_module = 1;
+  options.meshes["vision"].encoder_dp = 1;
   options.meshes["llm"].pp = 2;
   const Plan plan = make_plan(options, tiny_llava_config(), 3);
   EXPECT_EQ(predicted_microbatches(plan), 3);
@@ -399,7 +399,7 @@ std::vector<Options> prefetching_decks(bool has_vision) {
             Options deck;
             deck.data.packing = false;
             deck.mesh.placement = placement;
-            deck.meshes["vision"].dp_module = placement[0] == 'd' ? 1 : 0;
+            deck.meshes["vision"].encoder_dp = placement[0] == 'd' ? 1 : 0;
             deck.mesh.schedule = virtual_stages > 1 ? "interleaved_1f1b" : "1f1b";
             deck.meshes["llm"].strategy = strategy;
             deck.meshes["llm"].wrap_units = wrap;

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "schedule/stage_split.hpp"
+#include "schedule/plan_parts.hpp"
 #include "support/made_up_models.hpp"
 #include "support/tiny_llava.hpp"
 

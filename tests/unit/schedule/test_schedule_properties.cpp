@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random plans (grids of tp, cp and dp_module, pipelines of every placement and schedule among
+// Random plans (grids of tp, cp and encoder_dp, pipelines of every placement and schedule among
 // them) and steps, every rank's list simulated side by side: communicators see the same calls in
 // the same order on all their ranks, what is sent is received in that order and nobody waits for
 // ever, no two buffers have a slot at a time, units run on gathered buffers, and every gradient is
@@ -101,8 +101,8 @@ int choose_pipeline(Random& random, bool has_vision, Options& options) {
   }
   vision.tp = random.one_of<int64_t>({1, 2});
   vision.pp = random.one_of<int64_t>({1, 2});
-  vision.dp_module = random.one_of<int64_t>({1, 2, 3});
-  return llm_ranks + static_cast<int>(vision.tp * vision.pp * vision.dp_module);
+  vision.encoder_dp = random.one_of<int64_t>({1, 2, 3});
+  return llm_ranks + static_cast<int>(vision.tp * vision.pp * vision.encoder_dp);
 }
 
 Plan random_pipeline(Random& random) {

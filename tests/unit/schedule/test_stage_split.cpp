@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stages: the automatic cut against every other cut there is, templates with every fault that a
 // user can make, and what units cost with parts of the model frozen.
-#include "schedule/stage_split.hpp"
+#include "schedule/plan_parts.hpp"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
-#include "spec/generation_config.hpp"
 #include "support/config_refusal.hpp"
 #include "support/files.hpp"
 #include "support/tiny_llava.hpp"
@@ -338,17 +337,6 @@ TEST(ModelSpec, Gpt2OfDefaultsIsTheSmallOne) {
   const ParamSpec& residual = model.params[model.param_index("transformer.h.0.mlp.c_proj.weight")];
   EXPECT_DOUBLE_EQ(residual.std, 0.02 / std::sqrt(24.0));
   EXPECT_EQ(model.params[model.param_index("transformer.h.0.mlp.c_fc.weight")].std, 0.02);
-}
-
-TEST(ModelSpec, SaysThatDropoutIsLeftOut) {
-  const ModelSpec usual = make_model_spec(R"({"model_type": "gpt2", "embd_pdrop": 0})");
-  ASSERT_EQ(usual.notes.size(), 1);
-  EXPECT_NE(usual.notes[0].find("(resid_pdrop = 0.1, attn_pdrop = 0.1) is left out"),
-            std::string::npos);
-  const ModelSpec none = make_model_spec(
-      R"({"model_type": "gpt2", "resid_pdrop": 0, "embd_pdrop": 0.0, "attn_pdrop": 0})");
-  EXPECT_TRUE(none.notes.empty());
-  EXPECT_NE(gpt2_refusal("attn_pdrop", 0.3).find("config.attn_pdrop = 0.3"), std::string::npos);
 }
 
 TEST(ModelSpec, RefusesVariantsOfGpt2) {

@@ -11,7 +11,6 @@
 #include <set>
 
 #include "data/sampler.hpp"
-#include "layout/deal.hpp"
 #include "layout/item_row.hpp"
 #include "train/training_data.hpp"
 
@@ -123,9 +122,9 @@ class Facts {
     const std::vector<ItemShape> all = made.items.shapes(0, vision);
     note(std::ranges::any_of(all, [&](const ItemShape& shape) { return shape != all.front(); }),
          Fact::ImagesOfSeveralSizes);
-    const int place = replica.coordinate(replica.rank, "vision").dp_module;
+    const int place = replica.coordinate(replica.rank, "vision").encoder_dp;
     const std::vector<int64_t> items =
-        deal_items(all, plan_.model, 0, replica.grid("vision").dp_module)[place];
+        deal_items(all, plan_.model, 0, replica.grid("vision").encoder_dp)[place];
     const ItemRow row(all, items, "vision", replica);
     note(shares_an_item(row.layout().owned(),
                         [&](int64_t token) { return static_cast<int64_t>(row.item_of(token)); }),

@@ -51,7 +51,7 @@ const Layout kLayouts[] = {
      3,
      [](Options& deck) {
        deck.mesh.placement = "disjoint";
-       deck.meshes["vision"].dp_module = 1;
+       deck.meshes["vision"].encoder_dp = 1;
        deck.meshes["llm"].pp = 2;
      },
      {{0}}},
@@ -60,7 +60,7 @@ const Layout kLayouts[] = {
      [](Options& deck) {
        deck.mesh.placement = "disjoint";
        deck.meshes["vision"].pp = 2;
-       deck.meshes["vision"].dp_module = 1;
+       deck.meshes["vision"].encoder_dp = 1;
        deck.meshes["llm"].pp = 2;
      },
      {{0}}},

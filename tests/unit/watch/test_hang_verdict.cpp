@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who keeps a run from going on, from what its ranks did last; and the reports that travel.
+// The ranks that keep a run from going on, judged from reports; and reports as JSON and text.
 #include "watch/rank_report.hpp"
 
 #include <gtest/gtest.h>
@@ -33,46 +33,34 @@ RankReport waiting(const std::string& group, int64_t call, std::map<std::string,
   return report;
 }
 
-void freeze(RankReport& report) {
-  report.state.heartbeat = kNow - 10 * kSecond;
-}
-
-bool says(const HangVerdict& verdict, const std::string& part) {
-  return verdict.text.find(part) != std::string::npos;
+/// A verdict names the ranks that are behind, and says all of the sentences.
+void expect_verdict(const RankReports& reports, int num_ranks, const std::vector<int>& behind,
+                    const std::vector<std::string>& sentences = {}) {
+  const HangVerdict verdict = judge_hang(reports, num_ranks, 3);
+  EXPECT_EQ(verdict.behind, behind);
+  for (const std::string& sentence : sentences)
+    EXPECT_NE(verdict.text.find(sentence), std::string::npos) << verdict.text;
 }
 
 TEST(HangVerdict, ARankThatHasNotMadeTheCallIsBehind) {
   RankReports reports;
-  reports[0] = waiting("control", 9, {{"control", 9}});
-  reports[1] = waiting("control", 9, {{"control", 9}});
+  reports[0] = reports[1] = waiting("control", 9, {{"control", 9}});
   reports[2] = report_of("load", {{"control", 8}});
-
-  const HangVerdict verdict = judge_hang(reports, 3, 3);
-
-  EXPECT_EQ(verdict.behind, std::vector<int>{2});
-  EXPECT_TRUE(
-      says(verdict, "rank 2 (node1, process 42, step 3) is behind: it is in load (for 20.0 s)"))
-      << verdict.text;
-  EXPECT_TRUE(says(verdict,
-                   "2 ranks wait for it, the first is rank 0 in backward llm.head, in it "
-                   "wait for all_reduce of control (for 15.0 s)"))
-      << verdict.text;
+  expect_verdict(reports, 3, {2},
+                 {"rank 2 (node1, process 42, step 3) is behind: it is in load (for 20.0 s)",
+                  "2 ranks wait for it, the first is rank 0 in backward llm.head, in it "
+                  "wait for all_reduce of control (for 15.0 s)"});
 }
 
-TEST(HangVerdict, TellsWhatADeviceWaitsFor) {
+TEST(HangVerdict, SaysWhatADeviceWaitsFor) {
   RankReports reports;
   reports[0] = report_of("read the loss", {{"fsdp", 7}});
   reports[0].state.waits = {"fsdp", 7, {}};
   reports[0].state.on_device = {"all_gather 8 float32 #7 of fsdp", kNow - 30 * kSecond, 0};
   reports[1] = report_of("load", {{"fsdp", 6}});
-
-  const HangVerdict verdict = judge_hang(reports_from_json(reports_to_json(reports)), 2, 3);
-
-  EXPECT_EQ(verdict.behind, std::vector<int>{1});
-  EXPECT_TRUE(says(verdict,
-                   "rank 0 in read the loss (for 20.0 s), its device in all_gather 8 float32 #7 of "
-                   "fsdp"))
-      << verdict.text;
+  expect_verdict(reports_from_json(reports_to_json(reports)), 2, {1},
+                 {"rank 0 in read the loss (for 20.0 s), its device in all_gather 8 float32 #7 of "
+                  "fsdp"});
 }
 
 TEST(HangVerdict, OnlyTheRankAtTheEndOfAChainIsBehind) {
@@ -80,75 +68,40 @@ TEST(HangVerdict, OnlyTheRankAtTheEndOfAChainIsBehind) {
   reports[0] = waiting("a", 5, {{"a", 5}});
   reports[1] = waiting("b", 2, {{"a", 4}, {"b", 2}});
   reports[2] = report_of("optimizer", {{"b", 1}});
-
-  EXPECT_EQ(judge_hang(reports, 3, 3).behind, std::vector<int>{2});
+  expect_verdict(reports, 3, {2});
 }
 
-TEST(HangVerdict, AStoppedProcessIsBehindWhereverItWas) {
+TEST(HangVerdict, ARankThatDoesNotRunIsBehindWhereverItWas) {
   RankReports reports;
-  reports[0] = waiting("a", 5, {{"a", 5}});
-  reports[1] = waiting("a", 5, {{"a", 5}});
-  freeze(reports[1]);
+  reports[0] = reports[1] = waiting("a", 5, {{"a", 5}});
+  reports[1].state.heartbeat = kNow - 10 * kSecond;
+  expect_verdict(reports, 2, {1}, {"its process does not run"});
 
-  const HangVerdict verdict = judge_hang(reports, 2, 3);
-
-  EXPECT_EQ(verdict.behind, std::vector<int>{1});
-  EXPECT_TRUE(says(verdict, "its process does not run")) << verdict.text;
-}
-
-TEST(HangVerdict, ARankOfWhichNothingIsKnownIsBehind) {
-  RankReports reports;
-  reports[0] = waiting("a", 5, {{"a", 5}});
-
-  const HangVerdict verdict = judge_hang(reports, 2, 3);
-
-  EXPECT_EQ(verdict.behind, std::vector<int>{1});
-  EXPECT_TRUE(says(verdict, "its node does not answer")) << verdict.text;
-}
-
-TEST(HangVerdict, ARankOfWhichNothingIsKnownIsNotNamedBeforeOneThatIsKnownToBeBehind) {
-  RankReports reports;
-  reports[0] = waiting("a", 5, {{"a", 5}});
-  reports[1] = report_of("load", {{"a", 4}});
-
-  const HangVerdict verdict = judge_hang(reports, 4, 3);
-
-  EXPECT_EQ(verdict.behind, std::vector<int>{1});
-  EXPECT_TRUE(says(verdict, "; 2 of 4 ranks were never heard of: nodes exchange heartbeats"))
-      << verdict.text;
-}
-
-TEST(HangVerdict, ANodeThatToldNothingLatelyIsBehind) {
-  RankReports reports;
-  reports[0] = waiting("a", 5, {{"a", 5}});
-  reports[1] = waiting("a", 5, {{"a", 5}});
+  reports[1] = reports[0];
   reports[1].is_old = true;
+  expect_verdict(reports, 2, {1}, {"its node does not answer any more"});
 
-  const HangVerdict verdict = judge_hang(reports, 2, 3);
-
-  EXPECT_EQ(verdict.behind, std::vector<int>{1});
-  EXPECT_TRUE(says(verdict, "its node does not answer any more")) << verdict.text;
-}
-
-TEST(HangVerdict, ARankThatLeftIsBehind) {
-  RankReports reports;
-  reports[0] = waiting("a", 5, {{"a", 5}});
   reports[1] = report_of("", {{"a", 4}});
   reports[1].state.open.clear();
   reports[1].state.has_left = true;
+  expect_verdict(reports, 2, {1}, {"it has left the run; 1 rank waits for it, rank 0"});
+}
 
-  const HangVerdict verdict = judge_hang(reports, 2, 3);
+TEST(HangVerdict, AnUnknownRankIsBehindUnlessAKnownOneIs) {
+  RankReports reports;
+  reports[0] = waiting("a", 5, {{"a", 5}});
+  expect_verdict(reports, 2, {1}, {"its node does not answer"});
 
-  EXPECT_EQ(verdict.behind, std::vector<int>{1});
-  EXPECT_TRUE(says(verdict, "it has left the run; 1 rank waits for it, rank 0")) << verdict.text;
+  reports[1] = report_of("load", {{"a", 4}});
+  expect_verdict(reports, 4, {1},
+                 {"; 2 of 4 ranks were never heard of: nodes exchange heartbeats"});
 }
 
 TEST(HangVerdict, PeersAreWaitedFor) {
   RankReports reports;
   reports[0] = report_of("forward llm.layers.0", {{"link", 7}});
   reports[1] = waiting("link", 7, {{"link", 7}}, {0});
-
-  EXPECT_EQ(judge_hang(reports, 2, 3).behind, std::vector<int>{0});
+  expect_verdict(reports, 2, {0});
 }
 
 TEST(HangVerdict, ADeadlockNamesItsRing) {
@@ -156,23 +109,15 @@ TEST(HangVerdict, ADeadlockNamesItsRing) {
   reports[0] = waiting("a", 5, {{"a", 5}, {"b", 1}});
   reports[1] = waiting("b", 2, {{"a", 4}, {"b", 2}});
   reports[2] = waiting("c", 2, {{"c", 2}}, {0});
-
-  const HangVerdict verdict = judge_hang(reports, 3, 3);
-
-  EXPECT_EQ(verdict.behind, (std::vector<int>{0, 1}));
-  EXPECT_TRUE(says(verdict, "ranks wait for each other: rank 0 for rank 1 in backward"))
-      << verdict.text;
-  EXPECT_TRUE(says(verdict, "rank 1 for rank 0 in")) << verdict.text;
+  expect_verdict(
+      reports, 3, {0, 1},
+      {"ranks wait for each other: rank 0 for rank 1 in backward", "rank 1 for rank 0 in"});
 }
 
 TEST(HangVerdict, WhereAllHaveComeNobodyIsBehind) {
   RankReports reports;
-  for (int rank : {0, 1}) reports[rank] = waiting("a", 5, {{"a", 5}});
-
-  const HangVerdict verdict = judge_hang(reports, 2, 3);
-
-  EXPECT_TRUE(verdict.behind.empty());
-  EXPECT_TRUE(says(verdict, "a fault of the network")) << verdict.text;
+  reports[0] = reports[1] = waiting("a", 5, {{"a", 5}});
+  expect_verdict(reports, 2, {}, {"a fault of the network"});
 }
 
 /// Half of the ranks have not made the call that the others wait for.
@@ -189,25 +134,23 @@ RankReports half_behind(int num_ranks) {
 TEST(HangVerdict, ThousandsOfRanksAreJudgedAtOnce) {
   constexpr int kRanks = 16384;
   const RankReports reports = half_behind(kRanks);
-  const Stopwatch clock;
-  const HangVerdict verdict = judge_hang(reports, kRanks, 3);
-  EXPECT_LT(clock.seconds(), 5) << "pairs of ranks take minutes";
-
   std::vector<int> behind(kRanks / 2);
   std::iota(behind.begin(), behind.end(), kRanks / 2);
-  EXPECT_EQ(verdict.behind, behind);
-  EXPECT_TRUE(says(verdict, "8192 ranks wait for it, the first is rank 0 in")) << verdict.text;
-  EXPECT_TRUE(says(verdict, "; and 8188 more ranks are behind")) << verdict.text;
-  EXPECT_EQ(judge_hang(half_behind(4), 4, 3).behind, (std::vector<int>{2, 3})) << "as of a few";
+  const Stopwatch clock;
+  expect_verdict(
+      reports, kRanks, behind,
+      {"8192 ranks wait for it, the first is rank 0 in", "; and 8188 more ranks are behind"});
+  EXPECT_LT(clock.seconds(), 5) << "pairs of ranks take minutes";
+  expect_verdict(half_behind(4), 4, {2, 3});
 }
 
-TEST(HangVerdict, RanksThatThereAreNotAreNotWaitedFor) {
+TEST(HangVerdict, RanksThatDoNotExistAreNotWaitedFor) {
   RankReports reports;
   reports[0] = waiting("link", 5, {{"link", 5}}, {7, -1});
   reports[1] = waiting("link", 5, {{"link", 5}}, {0});
   reports[9] = report_of("load", {{"link", 4}});
 
-  EXPECT_EQ(judge_hang(reports, 2, 3).behind, std::vector<int>{0});
+  expect_verdict(reports, 2, {0});
 }
 
 // Every node says it into one log, where the report cannot be written.
@@ -227,7 +170,7 @@ TEST(RankReport, SomeAreDescribedInBoundedLength) {
   EXPECT_EQ(describe_some(reports, all, 1 << 30).find("left out"), std::string::npos);
 }
 
-TEST(RankReport, TravelsAsJson) {
+TEST(RankReport, IsTheSameAfterJson) {
   RankReports reports;
   reports[3] = waiting("a", 5, {{"a", 5}}, {1, 2});
   reports[3].state.actions = {{"load \"x\"", 5, 9}};

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sends open files between processes of a node. The sockets have names in no folder and vanish with
+// their processes, so that a killed rank leaves nothing behind. They need one network namespace,
+// but no right to look into other processes, no common numbering of processes and no common folder.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "core/system.hpp"
+
+namespace zea {
+
+class FileBox {
+ public:
+  /// What a peer needs to know of a box; trivially copyable.
+  struct Address {
+    char name[48] = {};
+    /// Messages of this box carry it: anybody can write to a socket without a folder, but only
+    /// those who were told know the key.
+    uint64_t key = 0;
+  };
+  /// A queue surely takes this many messages that nobody has received yet (10 is the kernel's least
+  /// default).
+  static constexpr int kMaxQueued = 8;
+
+  /// Opens a box. Throws CommError where the system refuses one.
+  FileBox();
+
+  const Address& address() const { return address_; }
+  /// Throws CommError where the peer's box does not exist or is full.
+  void send(const Address& to, int own_rank, int file) const;
+  /// Returns the sender's rank and the file of the next message of a peer and ignores messages of
+  /// others. Does not wait: throws CommError where there is none.
+  std::pair<int, Descriptor> receive(const std::vector<Address>& address_of_rank) const;
+
+ private:
+  Address address_;
+  Descriptor socket_;
+};
+
+}  // namespace zea

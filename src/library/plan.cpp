@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan.hpp"
+
+#include <algorithm>
+
+#include "deck/deck.hpp"
+#include "estimate/describe.hpp"
+#include "estimate/fitting_plan.hpp"
+#include "layout/rank_order.hpp"
+#include "library/plan_text.hpp"
+
+namespace zea {
+namespace {
+
+RankMemory memory_of(const MemoryEstimate& estimate) {
+  return {.parameters = estimate.parameters,
+          .optimizer_states = estimate.states,
+          .gradients = estimate.gradients,
+          .gathered = estimate.gathered,
+          .activations = estimate.activations,
+          .keys = estimate.keys,
+          .offloaded = estimate.host};
+}
+
+std::vector<RankGroup> groups_of(const Plan& plan, const StepFacts& facts) {
+  const std::vector<MemoryEstimate> memory = estimate_places(plan, predicted_microbatches(plan));
+  std::vector<RankGroup> groups;
+  for (size_t place = 0; place < memory.size(); ++place)
+    groups.push_back({.name = plan.pipeline.places[place].name,
+                      .first_rank = plan.pipeline.places[place].first_rank,
+                      .memory = memory_of(memory[place])});
+  for (const RankTraffic& traffic : facts.traffic) {
+    RankGroup& group = groups.at(static_cast<size_t>(plan.place_of(traffic.rank)));
+    for (const auto& [name, bytes] : traffic.sent) group.sent[name] = bytes / facts.steps;
+  }
+  return groups;
+}
+
+}  // namespace
+
+std::string plan_text(const Start& start, const Plan& plan, const StepSamples& samples,
+                      const StepFacts& facts, int ranks_per_node, const std::string& data_notes) {
+  const RankOrder order = order_ranks(plan.mesh, even_nodes(plan.world_size(), ranks_per_node),
+                                      plan.options.mesh.order);
+  return describe(plan) + start.note + "\n" + describe_ranks(plan, order, samples) + data_notes +
+         describe_steps(plan, samples, facts) + list_passes(plan) +
+         "\n# the deck with every key\n\n" + echo_deck(start.options);
+}
+
+PlannedRun plan_run(const PlanRequest& request) {
+  CommandLine line;
+  line.deck = request.deck;
+  line.restart = request.checkpoint;
+  line.overrides = request.overrides;
+  line.plan_only = true;
+  const Start start = read_start(line, request.ranks);
+  Plan plan = make_fitting_plan(start.options, start.config_json, request.ranks, start.profile);
+  if (start.weights && !start.weights->has_weights()) plan.notes.push_back(start.weights->note());
+  const StepSamples samples = made_up_samples(plan);
+  const StepFacts facts = facts_of(plan, samples);
+  return {.text = plan_text(start, plan, samples, facts, request.ranks_per_node, ""),
+          .ranks = plan.world_size(),
+          .replicas = plan.mesh.replicas(),
+          .groups = groups_of(plan, facts),
+          .model_flops = facts.model_flops,
+          .samples = facts.samples,
+          .tokens = facts.tokens,
+          .notes = plan.notes};
+}
+
+}  // namespace zea

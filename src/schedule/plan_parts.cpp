@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule/plan_parts.hpp"
+
+#include <algorithm>
+
+namespace zea::detail {
+namespace {
+
+/// Two keys of data: the least and the most of something that some encoders have.
+struct LimitKeys {
+  std::string least_key, most_key;
+  int64_t DataOptions::*least, DataOptions::*most;
+  const char* encoders;  ///< of these
+  bool (*has)(const PatchInput&);
+  PixelLimits (*limits)(const PatchInput&);
+  void (*limit)(PatchInput&, const PixelLimits&);
+  bool (*fills)(const PatchInput&);  ///< images become as large as they may: they have no least
+};
+
+const LimitKeys kLimits[] = {
+    {"resized_min_pixels", "resized_max_pixels", &DataOptions::resized_min_pixels,
+     &DataOptions::resized_max_pixels, "images of any size with such limits",
+     [](const PatchInput& input) { return input.pixel_limits().has_value(); },
+     [](const PatchInput& input) { return *input.pixel_limits(); },
+     [](PatchInput& input, const PixelLimits& to) { input.limit(to); },
+     [](const PatchInput& input) { return input.as<ImagesFilling>() != nullptr; }},
+    {"min_tiles", "max_tiles", &DataOptions::min_tiles, &DataOptions::max_tiles, "tiles",
+     [](const PatchInput& input) { return input.as<NearestTiles>() || input.as<SplitTiles>(); },
+     [](const PatchInput& input) {
+       return PixelLimits{input.tile_limits().least, input.tile_limits().most};
+     },
+     [](PatchInput& input, const PixelLimits& to) {
+       input.limit_tiles({to.least, to.most});
+     },
+     [](const PatchInput& input) { return input.as<SplitTiles>() != nullptr; }},
+    {"video_min_pixels", "video_max_pixels", &DataOptions::video_min_pixels,
+     &DataOptions::video_max_pixels, "videos",
+     [](const PatchInput& input) { return input.video.has_value(); },
+     [](const PatchInput& input) { return input.video->pixels; },
+     [](PatchInput& input, const PixelLimits& to) { input.video->pixels = to; },
+     [](const PatchInput&) { return false; }},
+};
+
+bool is_set(const DataOptions& data, const LimitKeys& keys) {
+  return data.*keys.least > 0 || data.*keys.most > 0;
+}
+
+bool has(const EncoderSpec& encoder, const LimitKeys& keys) {
+  return encoder.modality() == Modality::Image && keys.has(encoder.patches());
+}
+
+void check_limits(Faults& faults, const DataOptions& data, const ModelSpec& model,
+                  const LimitKeys& keys) {
+  if (std::ranges::none_of(model.encoders, [&](const auto& encoder) { return has(encoder, keys); }))
+    faults.add("data." + keys.least_key + " or data." + keys.most_key + " is set, but the model (" +
+               model.family + ") has no encoder of " + keys.encoders + "; leave them out");
+  for (const EncoderSpec& encoder : model.encoders) {
+    if (!has(encoder, keys)) continue;
+    const auto [least, most] = keys.limits(encoder.patches());
+    if (least > most)
+      faults.add("data." + keys.least_key + " = " + std::to_string(least) + " is more than data." +
+                 keys.most_key + " = " + std::to_string(most));
+    if (data.*keys.least > 0 && keys.fills(encoder.patches()))
+      faults.add("data." + keys.least_key + " is set, but images of " + encoder.name +
+                 " become as large as data." + keys.most_key + " allows; leave it out");
+  }
+}
+
+}  // namespace
+
+void set_item_limits(const DataOptions& data, ModelSpec& model) {
+  for (EncoderSpec& encoder : model.encoders) {
+    for (const LimitKeys& keys : kLimits) {
+      if (!has(encoder, keys)) continue;
+      auto& input = std::get<PatchInput>(encoder.input);
+      const auto [least, most] = keys.limits(input);
+      keys.limit(input, {data.*keys.least > 0 ? data.*keys.least : least,
+                         data.*keys.most > 0 ? data.*keys.most : most});
+    }
+    auto* patches = std::get_if<PatchInput>(&encoder.input);
+    if (patches && patches->video && data.max_frames > 0)
+      patches->video->most_frames = data.max_frames;
+    if (patches && data.image_backend != ImageBackend::Auto)
+      patches->by_torchvision = data.image_backend == ImageBackend::Torchvision;
+  }
+}
+
+void check_item_limits(Faults& faults, const DataOptions& data, const ModelSpec& model) {
+  for (const LimitKeys& keys : kLimits)
+    if (is_set(data, keys)) check_limits(faults, data, model, keys);
+  const auto takes_videos = [](const EncoderSpec& encoder) {
+    const auto* patches = std::get_if<PatchInput>(&encoder.input);
+    return patches && patches->video;
+  };
+  for (const EncoderSpec& encoder : model.encoders) {
+    const auto* patches = std::get_if<PatchInput>(&encoder.input);
+    if (patches && patches->by_torchvision && patches->resampling == Resampling::Lanczos)
+      faults.add(
+          "data.image_backend = \"torchvision\", but images of " + encoder.name +
+          " are resized by Lanczos' kernel, which zea has as PIL has it; allowed: auto, pil");
+  }
+  if (data.max_frames > 0 && std::ranges::none_of(model.encoders, takes_videos))
+    faults.add("data.max_frames is set, but the model (" + model.family +
+               ") has no encoder of videos; leave it out");
+}
+
+namespace {
+
+bool asks(const Options& options) {
+  return !options.data.cache_features.empty() && options.run.mode == RunMode::Train;
+}
+
+/// Parameters of an encoder's blocks and of what stands before them that train.
+std::vector<int> trained_params(const ModelSpec& model, int encoder) {
+  std::vector<int> trained;
+  for (const UnitSpec& unit : model.units)
+    if (unit.encoder == encoder && unit.kind != UnitKind::Projector)
+      std::ranges::copy_if(unit.params, std::back_inserter(trained),
+                           [&](int param) { return model.params[param].trainable; });
+  return trained;
+}
+
+/// Why the features of an encoder change from step to step.
+std::string why_not(const ModelSpec& model, int encoder, const std::vector<ParamRule>& rules) {
+  const std::string& name = model.encoders[static_cast<size_t>(encoder)].name;
+  const auto is_adapted = [&](const UnitSpec& unit) {
+    return unit.encoder == encoder && unit.kind != UnitKind::Projector && !unit.adapters.empty();
+  };
+  if (std::ranges::any_of(model.units, is_adapted))
+    return name + " has adapters ([model." + name + ".lora])";
+  const auto waits = [&](int param) {
+    return rules[static_cast<size_t>(param)].frozen_updates > 0;
+  };
+  if (std::ranges::all_of(trained_params(model, encoder), waits))
+    return name + " trains later (optim.frozen has a number of updates)";
+  return name + " trains (model." + name + ".train = true)";
+}
+
+}  // namespace
+
+void mark_cached_encoders(const Options& options, ModelSpec& model) {
+  for (size_t e = 0; e < model.encoders.size(); ++e)
+    model.encoders[e].is_cached =
+        asks(options) && trained_params(model, static_cast<int>(e)).empty();
+}
+
+void check_cached_encoders(Faults& faults, const Options& options, const ModelSpec& model,
+                           const std::vector<ParamRule>& rules) {
+  if (options.data.cache_features.empty()) return;
+  const std::string setting = "data.cache_features = \"" + options.data.cache_features + "\"";
+  if (!asks(options))
+    return faults.note(setting + " has no effect with run.mode = \"" + options.run.mode +
+                       "\": it keeps features of data.train");
+  if (model.encoders.empty())
+    return faults.add(setting + ", but the model (" + model.family +
+                      ") has no encoder; leave it out");
+  std::string reasons;
+  for (size_t e = 0; e < model.encoders.size(); ++e)
+    if (!model.encoders[e].is_cached)
+      reasons += (reasons.empty() ? "" : ", ") + why_not(model, static_cast<int>(e), rules);
+  if (std::ranges::none_of(model.encoders, &EncoderSpec::is_cached))
+    faults.add(setting + ", but " + reasons +
+               ", so its features are others after every step; freeze it, or leave the key out");
+  else if (!reasons.empty())
+    faults.note(setting + " keeps features of frozen encoders alone: " + reasons);
+}
+
+void check_cached_stages(Faults& faults, const ModelSpec& model, const Pipeline& pipeline) {
+  for (size_t e = 0; e < model.encoders.size(); ++e) {
+    const std::vector<int> units = model.read_by_projectors(static_cast<int>(e));
+    const auto stands_apart = [&](int unit) {
+      return pipeline.place_of_unit(unit) != pipeline.place_of_unit(units.front());
+    };
+    if (model.encoders[e].is_cached && std::ranges::any_of(units, stands_apart))
+      faults.add("data.cache_features with mesh." + model.encoders[e].name +
+                 ".pp: the features of several depths that " + model.family +
+                 " reads lie in several stages, whose ranks cannot write them together; use pp = 1 "
+                 "for the encoder, or leave the key out");
+  }
+}
+
+namespace {
+
+/// Of ranks that are not all, several communicators would be in one graph.
+bool is_of_some_ranks(const Sharding& sharding, int world_size) {
+  const auto is_some = [&](int ranks) { return ranks > 1 && ranks < world_size; };
+  return is_some(sharding.shards) || is_some(sharding.replicas) || sharding.subgroup > 0;
+}
+
+}  // namespace
+
+void check_graphs(Faults& faults, const GraphedRun& run) {
+  const int64_t shapes = run.options.run.cuda_graphs;
+  if (shapes == 0) return;
+  const std::string found = "run.cuda_graphs = " + std::to_string(shapes);
+  const int ranks = run.mesh.ranks_per_replica(), all = run.mesh.world_size();
+  if (ranks > 1)
+    faults.add(found + " with " + std::to_string(ranks) +
+               " ranks that share microbatches: graphs are built for tp = 1, cp = 1, pp = 1 and "
+               "modules that share their ranks; use these, or leave it out");
+  else if (std::ranges::any_of(run.shardings,
+                               [&](const Sharding& one) { return is_of_some_ranks(one, all); }))
+    faults.add(found +
+               " with modules that are sharded over some ranks and summed over others: a graph "
+               "holds the calls of one communicator; use strategy = \"full_shard\", "
+               "\"shard_grad_op\" or \"no_shard\", or leave it out");
+  if (std::ranges::any_of(run.shardings, &Sharding::offloads))
+    faults.add(found +
+               " with cpu_offload = true: the host waits for copies within a step, which no graph "
+               "holds; leave one of them out");
+  if (run.options.data.bad_items == BadItems::Mask)
+    faults.add(found +
+               " with data.bad_items = \"mask\": what is masked changes the shape of a step on one "
+               "rank alone; use \"stop\", or leave it out");
+  if (run.images_both_ways)
+    faults.add(found + " with a language model (" + run.model.family +
+               ") in which images see all of themselves: where they stand in a row is not known "
+               "from its shape; set model." +
+               kDecoder +
+               ".image_attention = \"causal\" if that is meant, or "
+               "leave it out");
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables of families, by the model_type of their configs. Each family is a function of the file
+// NAME_spec.cpp, declared here.
+#include "spec/families.hpp"
+
+namespace zea::detail {
+
+Decoder read_gemma(const ConfigReader&), read_gemma2(const ConfigReader&),
+    read_gemma3(const ConfigReader&), read_gpt2(const ConfigReader&),
+    read_llama(const ConfigReader&), read_mistral(const ConfigReader&),
+    read_phi3(const ConfigReader&), read_qwen2(const ConfigReader&),
+    read_qwen3(const ConfigReader&);
+
+const std::map<std::string, ReadDecoder>& decoders() {
+  static const std::map<std::string, ReadDecoder> families{
+      {"gemma", read_gemma}, {"gemma2", read_gemma2}, {"gemma3_text", read_gemma3},
+      {"gpt2", read_gpt2},   {"llama", read_llama},   {"mistral", read_mistral},
+      {"phi3", read_phi3},   {"qwen2", read_qwen2},   {"qwen3", read_qwen3}};
+  return families;
+}
+
+VisionEncoder read_clip(const ConfigReader&), read_dinov2(const ConfigReader&),
+    read_dinov2_with_registers(const ConfigReader&), read_pixtral(const ConfigReader&),
+    read_siglip2(const ConfigReader&), read_vit(const ConfigReader&);
+
+const std::map<std::string, ReadVisionEncoder>& vision_encoders() {
+  static const std::map<std::string, ReadVisionEncoder> families{
+      {"clip_vision_model", read_clip},
+      {"dinov2", read_dinov2},
+      {"dinov2_with_registers", read_dinov2_with_registers},
+      {"pixtral", read_pixtral},
+      {"siglip2_vision_model", read_siglip2},
+      {"siglip_vision_model", read_siglip},
+      {"vit", read_vit}};
+  return families;
+}
+
+EncoderSpec read_whisper(const ConfigReader&);
+
+const std::map<std::string, ReadAudioEncoder>& audio_encoders() {
+  static const std::map<std::string, ReadAudioEncoder> families{{"whisper", read_whisper}};
+  return families;
+}
+
+ModelSpec make_gemma3(const ConfigReader&, const Trainable&),
+    make_idefics3(const ConfigReader&, const Trainable&),
+    make_internvl(const ConfigReader&, const Trainable&),
+    make_llava(const ConfigReader&, const Trainable&),
+    make_llava_next(const ConfigReader&, const Trainable&),
+    make_llava_onevision(const ConfigReader&, const Trainable&),
+    make_mistral3(const ConfigReader&, const Trainable&),
+    make_qwen2_audio(const ConfigReader&, const Trainable&),
+    make_qwen2_5_vl(const ConfigReader&, const Trainable&),
+    make_qwen2_vl(const ConfigReader&, const Trainable&),
+    make_qwen3_vl(const ConfigReader&, const Trainable&),
+    make_voxtral(const ConfigReader&, const Trainable&);
+
+const std::map<std::string, MakeComposite>& composites() {
+  static const std::map<std::string, MakeComposite> families{
+      {"gemma3", make_gemma3},         {"idefics3", make_idefics3},
+      {"internvl", make_internvl},     {"llava", make_llava},
+      {"llava_next", make_llava_next}, {"llava_onevision", make_llava_onevision},
+      {"mistral3", make_mistral3},     {"qwen2_audio", make_qwen2_audio},
+      {"qwen2_5_vl", make_qwen2_5_vl}, {"qwen2_vl", make_qwen2_vl},
+      {"qwen3_vl", make_qwen3_vl},     {"smolvlm", make_idefics3},
+      {"voxtral", make_voxtral},
+  };
+  return families;
+}
+
+}  // namespace zea::detail
