@@ -8,11 +8,10 @@
 
 #include "core/text.hpp"
 #include "deck/deck.hpp"
-#include "estimate/choose_recomputation.hpp"
-#include "estimate/compare_layouts.hpp"
+#include "estimate/describe.hpp"
+#include "estimate/fitting_plan.hpp"
 #include "files/durable_file.hpp"
 #include "kernels/flat_kernels.hpp"
-#include "kernels/matmul.hpp"
 #include "library/plan_text.hpp"
 #include "train/profile.hpp"
 #include "train/training_data.hpp"
@@ -80,9 +79,7 @@ std::string plan_text(const CommandLine& line, int ranks) {
   const PlannedData data = open_planned(start, plan);
   const StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
   read_all(samples);
-  const NarrowProducts products = narrow_products();
-  return plan_text(start, plan, samples, facts_of(plan, samples, products), line.ranks_per_node,
-                   data.notes, products);
+  return plan_text(start, plan, samples, facts_of(plan, samples), line.ranks_per_node, data.notes);
 }
 
 /// Returns the settings that decide which samples are drawn: layouts are compared by the same
@@ -158,11 +155,10 @@ class Comparison {
             "samples cannot be the same; compare layouts of one model");
       samples = *made_up_;
     }
-    const NarrowProducts products = narrow_products();
-    ComparedLayout layout{.name = name, .facts = facts_of(plan, samples, products)};
+    ComparedLayout layout{.name = name, .facts = facts_of(plan, samples)};
     layout.world_size = plan.world_size();
     layout.replicas = plan.mesh.replicas();
-    const auto places = estimate_places(plan, predicted_microbatches(plan), products);
+    const auto places = estimate_places(plan, predicted_microbatches(plan));
     for (const MemoryEstimate& place : places)
       layout.full_bytes = std::max(layout.full_bytes, place.total());
     return layout;

@@ -20,14 +20,12 @@
 #include "core/system.hpp"
 #include "core/text.hpp"
 #include "deck/deck.hpp"
-#include "estimate/choose_recomputation.hpp"
-#include "estimate/describe_ranks.hpp"
-#include "estimate/describe_steps.hpp"
+#include "estimate/describe.hpp"
+#include "estimate/fitting_plan.hpp"
 #include "estimate/peak_tflops.hpp"
 #include "files/durable_file.hpp"
 #include "io/model_files.hpp"
 #include "kernels/flat_kernels.hpp"
-#include "kernels/matmul.hpp"
 #include "library/start.hpp"
 #include "parallel/device.hpp"
 #include "parallel/device_memory.hpp"
@@ -205,7 +203,7 @@ std::string describe_samples(const Start& start, const Plan& plan, const RankOrd
   agree_on_root(*ranks.control, [&] {
     const StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
     text = describe_ranks(plan, order, samples) +
-           describe_steps(plan, samples, facts_of(plan, samples, narrow_products()));
+           describe_steps(plan, samples, facts_of(plan, samples));
   });
   return text;
 }
@@ -325,7 +323,7 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
   Log log = open_log(start, ranks);
   MetricsFile metrics(ranks.is_root() ? start.directory + "/metrics.jsonl" : "");
   warn_of_start(start, ranks, directory, log);
-  log.info(describe(plan, narrow_products()));
+  log.info(describe(plan));
 
   const RunData data = open_data(start, plan, ranks, log);
   log.info(describe_samples(start, plan, order, data, ranks));
@@ -364,7 +362,6 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
               .log = log,
               .metrics = metrics,
               .tensor_bytes = tensor_bytes,
-              .products = narrow_products(),
               .peak_tflops = peak_of_ranks(plan, gpu, ranks, log),
               .run_directory = start.directory,
               .run_id = start.checkpoint ? start.checkpoint->run_id() : make_run_id(*ranks.control),

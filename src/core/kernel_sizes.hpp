@@ -88,10 +88,6 @@ constexpr bool takes_ragged_heads(int64_t dim) {
   return dim % 8 == 0 && dim <= 256;
 }
 
-/// The most that oneDNN takes in each thread while it multiplies: blocks of operands as the
-/// processor likes them, and of sums, of which it has as many as fit in a second-level cache.
-inline constexpr int64_t kLibraryBlockBytes = int64_t{2} << 20;
-
 /// Pairs of neighbours along the inner dim, in whole vectors along the outer one.
 constexpr int64_t packed_pairs(int64_t outer, int64_t inner) {
   return (inner + 1) / 2 * ((outer + 15) / 16 * 16);

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "estimate/compare_layouts.hpp"
-
 #include <algorithm>
 #include <functional>
 #include <set>
 
-#include "core/text.hpp"
+#include "estimate/describe.hpp"
 
 namespace zea {
 namespace {

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "estimate/describe_pipeline.hpp"
-
 #include <algorithm>
 #include <numeric>
 
-#include "core/text.hpp"
+#include "estimate/describe.hpp"
 #include "schedule/simulate.hpp"
 #include "spec/stage_template.hpp"
 
@@ -13,7 +11,7 @@ namespace {
 
 constexpr int kDrawnMicrobatches = 32;  ///< at most
 
-/// What costs are counted in, and how many of it one shown is.
+/// The unit in which costs are printed.
 struct CostUnit {
   const char* name;
   double size;

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "estimate/choose_recomputation.hpp"
-#include "estimate/describe_pipeline.hpp"
-#include "estimate/draw_ranks.hpp"
-#include "estimate/idle_settings.hpp"
-#include "estimate/kept_keys.hpp"
-#include "estimate/mebibytes.hpp"
-#include "estimate/memory_estimate.hpp"
-#include "layout/module_sharding.hpp"
+#include <nlohmann/json.hpp>
+
+#include "estimate/describe.hpp"
+#include "estimate/fitting_plan.hpp"
+#include "estimate/plan_notes.hpp"
 
 namespace zea {
 namespace {
@@ -91,25 +88,24 @@ std::string unit_table(const Plan& plan) {
   return text;
 }
 
-/// What every microbatch adds that a step may have beyond those predicted.
+/// The bytes that each microbatch adds that a step may have beyond the predicted ones.
 std::string further_bytes(const Plan& plan, const std::vector<MemoryEstimate>& predicted,
-                          int64_t microbatches, NarrowProducts products) {
+                          int64_t microbatches) {
   if (microbatches >= most_microbatches(plan)) return "";
-  const auto with_another = estimate_places(plan, microbatches + 1, products);
+  const auto with_another = estimate_places(plan, microbatches + 1);
   int64_t further = 0;
   for (size_t p = 0; p < predicted.size(); ++p)
     further = std::max(further, with_another[p].total() - predicted[p].total());
   return " (each further one: " + mebibytes(further) + ")";
 }
 
-/// Of the ranks of each place.
-std::string memory_lines(const Plan& plan, NarrowProducts products) {
+std::string memory_lines(const Plan& plan) {
   const int64_t microbatches = predicted_microbatches(plan);
-  const auto predicted = estimate_places(plan, microbatches, products);
+  const auto predicted = estimate_places(plan, microbatches);
   std::string text =
       "bytes per rank, of all tensors, at most: with " + std::to_string(microbatches) +
       (microbatches == 1 ? " microbatch" : " microbatches") + " of full rows in a step" +
-      further_bytes(plan, predicted, microbatches, products) + "\n";
+      further_bytes(plan, predicted, microbatches) + "\n";
   for (size_t p = 0; p < predicted.size(); ++p)
     text +=
         (plan.pipeline.is_one_group() ? "  " : "  " + plan.pipeline.stage_groups[p].name + ": ") +
@@ -117,7 +113,7 @@ std::string memory_lines(const Plan& plan, NarrowProducts products) {
   return text;
 }
 
-/// What is written before the first step, of each item: how many there are the plan does not know.
+/// The bytes of cached features of one item; how many items there are the plan does not know.
 std::string kept_feature_lines(const Plan& plan) {
   std::string text;
   for (const EncoderSpec& encoder : plan.model.encoders) {
@@ -163,7 +159,36 @@ std::string graph_line(const Plan& plan) {
          "their memory again where other steps come between\n";
 }
 
+std::string describe_ends(const Plan& plan) {
+  const EvalOptions& eval = plan.options.eval;
+  const std::vector<int64_t> asked{eval.stop_tokens.begin(), eval.stop_tokens.end()};
+  std::string text = "generated texts end at ";
+  for (const std::string& stop : eval.stop_texts) text += nlohmann::json(stop).dump() + ", ";
+  text += "token";
+  const std::vector<int64_t>& tokens = asked.empty() ? plan.model.decoder.end_tokens : asked;
+  for (const int64_t token : tokens) text += " " + std::to_string(token);
+  return text + (asked.empty() ? " (the model's eos_token_id)" : " (eval.stop_tokens)") + "\n";
+}
+
 }  // namespace
+
+std::string describe_generation(const Plan& plan) {
+  if (!plan.generates()) return "";
+  int64_t bytes = 0;
+  for (int rank = 0; rank < plan.mesh.ranks_per_replica(); ++rank)
+    bytes = std::max(bytes, key_bytes_per_token(plan, rank));
+  const int64_t samples = kept_samples(plan), tokens = kept_tokens(plan);
+  return formatted(
+             "keys that generation keeps: %.1f KiB a token and rank, so at most %.1f MiB for %ld "
+             "samples of %ld tokens\n",
+             static_cast<double>(bytes) / 1024,
+             static_cast<double>(bytes * samples * tokens) / (1 << 20), static_cast<long>(samples),
+             static_cast<long>(tokens)) +
+         describe_ends(plan) +
+         (plan.world_size() > 1
+              ? "what generation sends is not predicted; a training step's bytes are\n"
+              : "");
+}
 
 std::string describe(const MemoryEstimate& memory) {
   return "parameters " + mebibytes(memory.parameters) + ", gradients " +
@@ -177,7 +202,7 @@ std::string describe(const MemoryEstimate& memory) {
          (memory.host > 0 ? "; in host memory (cpu_offload) " + mebibytes(memory.host) : "");
 }
 
-std::string describe(const Plan& plan, NarrowProducts products) {
+std::string describe(const Plan& plan) {
   int64_t trained = 0;
   for (const ParamSpec& param : plan.model.params)
     if (param.trainable) trained += num_elements(param.shape);
@@ -193,8 +218,7 @@ std::string describe(const Plan& plan, NarrowProducts products) {
   text += idle_warning(plan);
   text += rank_map(plan) + module_lines(plan) + unit_table(plan) + describe_pipeline(plan);
   text += kept_feature_lines(plan) + graph_line(plan);
-  return text + memory_lines(plan, products) + describe_recomputation(plan) +
-         describe_generation(plan);
+  return text + memory_lines(plan) + describe_recomputation(plan) + describe_generation(plan);
 }
 
 }  // namespace zea

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "estimate/describe_ranks.hpp"
-
+#include <algorithm>
 #include <map>
 
-#include "estimate/draw_ranks.hpp"
-#include "estimate/node_traffic.hpp"
+#include "estimate/describe.hpp"
+#include "estimate/traffic.hpp"
 #include "layout/mesh_shape.hpp"
 #include "layout/rank_order.hpp"
 
@@ -13,6 +12,30 @@ namespace {
 
 using detail::runs_text;
 using Ranks = std::vector<int>;
+using Lines = std::vector<std::string>;
+
+/// The first ones and the last, where there are more than can be shown.
+Lines shortened(Lines lines, int most) {
+  const int left_out = static_cast<int>(lines.size()) - most + 1;
+  if (left_out <= 1) return lines;
+  lines.erase(lines.begin() + most - 2, lines.end() - 1);
+  lines.insert(lines.end() - 1, "... " + std::to_string(left_out) + " more");
+  return lines;
+}
+
+/// The tp groups of one stage of a module: "[0-7] [8-15]".
+std::string tp_groups(const ModuleGrid& grid, int first_rank, const std::vector<int>& ranks) {
+  constexpr int kMost = 8;
+  Lines groups;
+  for (size_t begin = 0, end; begin < ranks.size(); begin = end) {
+    const auto group_of = [&](size_t r) { return (ranks[r] - first_rank) / grid.tp; };
+    for (end = begin; end < ranks.size() && group_of(end) == group_of(begin);) ++end;
+    groups.push_back("[" + runs_text({ranks.begin() + begin, ranks.begin() + end}) + "]");
+  }
+  std::string text;
+  for (const std::string& group : shortened(groups, kMost)) text += " " + group;
+  return text;
+}
 
 /// The modules of which a rank has a part, with their stages: "vision+llm.pp0".
 std::string parts_of(const MeshShape& shape, int rank) {
@@ -89,7 +112,7 @@ std::string node_line(const MeshShape& shape, const RankOrder& order, int node) 
   return line + node_text(shape, ranks_of_node(order, node)) + "\n";
 }
 
-/// What a node has of replicas that lie on several.
+/// The ranks of a node that belong to replicas on several nodes.
 std::string draw_node(const MeshShape& shape, const RankOrder& order, int node) {
   const int size = shape.ranks_per_replica();
   std::map<int, Ranks> replicas;
@@ -114,6 +137,39 @@ std::string node_map(const MeshShape& shape, const RankOrder& order) {
 }
 
 }  // namespace
+
+std::string detail::runs_text(const std::vector<int>& ranks) {
+  std::string text;
+  for (size_t begin = 0; begin < ranks.size();) {
+    size_t end = begin + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    text += (begin ? " " : "") + std::to_string(ranks[begin]);
+    if (end - begin > 1) text += "-" + std::to_string(ranks[end - 1]);
+    begin = end;
+  }
+  return text;
+}
+
+std::string detail::draw_ranks(const MeshShape& shape, const std::vector<int>& ranks) {
+  const int size = shape.ranks_per_replica();
+  std::string text;
+  for (const ModuleGrid& grid : shape.modules) {
+    const int first = ranks.front() / size * size + grid.first_rank;
+    Lines lines;
+    for (int stage = 0; stage < grid.pp; ++stage) {
+      std::vector<int> here;
+      std::ranges::copy_if(ranks, std::back_inserter(here), [&](int rank) {
+        return shape.has(rank, grid.module) && shape.coordinate(rank, grid.module).pp == stage;
+      });
+      if (here.empty()) continue;
+      std::string name = grid.module + (grid.pp > 1 ? ".pp" + std::to_string(stage) : "");
+      name.resize(std::max<size_t>(name.size(), 12), ' ');
+      lines.push_back(name + tp_groups(grid, first, here));
+    }
+    for (const std::string& line : shortened(lines, kMostListed)) text += "    " + line + "\n";
+  }
+  return text;
+}
 
 std::string describe_ranks(const Plan& plan, const RankOrder& order, const StepSamples& samples) {
   if (order.nodes() <= 1 && order.is_identity()) return "";

@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <utility>
 
-#include "estimate/kept_keys.hpp"
-#include "estimate/memory_walk.hpp"
 #include "layout/flat_layout.hpp"
 #include "layout/muon_matrices.hpp"
 #include "schedule/holder_ranges.hpp"
@@ -18,7 +17,7 @@ int64_t bytes_of(DType dtype) {
   return static_cast<int64_t>(element_bytes(dtype));
 }
 
-/// What libtorch's allocator takes for a tensor in pinned memory.
+/// The bytes that libtorch's allocator takes for a tensor in host memory.
 int64_t host_bytes(int64_t bytes, bool is_pinned) {
   return is_pinned ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes))) : bytes;
 }
@@ -64,8 +63,9 @@ void add_owned(MemoryEstimate& estimate, const Plan& plan, int g, int world_rank
     estimate.gathered += own * bytes_of(precision.reduce);
 }
 
-/// What Muon takes beside the buffers that it updates together, and what is still on its way of the
-/// buffers before: of a rank, or at most of those that share its work, which make other matrices.
+/// The bytes that Muon takes beside the buffers that it updates together, with the messages of the
+/// buffers before that are still on their way: on this rank, or `at_most` on one of the ranks that
+/// share its work, which update other matrices.
 int64_t muon_bytes(const Plan& plan, int world_rank, bool at_most) {
   const RunOptions& run = plan.options.run;
   const int64_t threads = run.device == DeviceKind::Cpu ? run.threads : 1;
@@ -101,17 +101,18 @@ ItemList own_items(const Plan& plan, const ItemList& all, int world_rank) {
   return own;
 }
 
-/// What a step takes behind its walk beside the inputs of microbatches: `bytes` at `what`.
+/// Adds `bytes` at `what`, which a step takes after its walk, beside the inputs of microbatches.
 void add_behind(MemoryEstimate& estimate, int64_t inputs, int64_t bytes, const char* what) {
   if (inputs + bytes <= estimate.activations) return;
   estimate.activations = inputs + bytes;
   estimate.peak_at = what;
+  estimate.scratch = 0;
 }
 
 /// `updating`: what the optimizer's step takes beside the inputs of microbatches; 0: there is none.
 MemoryEstimate estimate(const Plan& plan, int world_rank,
-                        const std::vector<MicrobatchSizes>& microbatches, NarrowProducts products,
-                        bool forward_only, int64_t updating) {
+                        const std::vector<MicrobatchSizes>& microbatches, bool forward_only,
+                        int64_t updating) {
   MemoryEstimate estimate;
   for (const int g : plan.held_buffers(world_rank)) add_owned(estimate, plan, g, world_rank);
   const int place = plan.group_of(world_rank);
@@ -120,16 +121,15 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
       slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
   std::map<std::string, UnitTypes> types;
   for (const std::string& module : plan.model.modules())
-    if (plan.mesh.has(world_rank, module))
-      types[module] = detail::unit_types(plan, module, products);
+    if (plan.mesh.has(world_rank, module)) types[module] = detail::unit_types(plan, module);
   int64_t inputs = 0;
   for (const MicrobatchSizes& sizes : microbatches)
     inputs += microbatch_bytes(
         plan.model, with_items(plan.model, sizes, own_items(plan, sizes.items, world_rank)), types);
-  detail::MemoryWalk walk(plan, place, microbatches, products, inputs, forward_only);
-  walk.run();
-  estimate.activations = walk.peak();
-  estimate.peak_at = walk.peak_at();
+  detail::StepPeak peak = detail::peak_of_step(plan, place, microbatches, inputs, forward_only);
+  estimate.activations = peak.bytes;
+  estimate.scratch = peak.scratch;
+  estimate.peak_at = std::move(peak.at);
   const int64_t packed = forward_only ? 0 : packed_holder_bytes(plan, world_rank);
   add_behind(estimate, inputs, packed, "sums over holders");
   if (const int64_t shapes = forward_only ? 0 : plan.options.run.cuda_graphs; shapes > 0)
@@ -138,7 +138,7 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
   return estimate;
 }
 
-/// That samples make of a replica's step, one in each row.
+/// The microbatches of a replica's step with one sample in each row.
 int64_t microbatches_of(const Plan& plan, int64_t samples) {
   const int64_t rows = plan.options.data.rows_per_microbatch;
   return (samples + rows - 1) / rows;
@@ -151,6 +151,34 @@ int64_t even_microbatches(const Plan& plan) {
 }
 
 }  // namespace
+
+int64_t kept_samples(const Plan& plan) {
+  const int64_t replicas = plan.mesh.replicas(), most = plan.options.eval.samples;
+  const int64_t batch = plan.options.schedule.global_batch;
+  return ((most > 0 ? std::min(batch, most) : batch) + replicas - 1) / replicas;
+}
+
+int64_t kept_tokens(const Plan& plan) {
+  return plan.options.data.row_tokens / plan.mesh.grid(kDecoder).cp +
+         plan.options.eval.generate_tokens;
+}
+
+int64_t key_bytes_per_token(const Plan& plan, int world_rank) {
+  if (!plan.mesh.has(world_rank, kDecoder)) return 0;
+  const HeadShape heads = plan.model.heads(kDecoder);
+  const int64_t here = std::max<int64_t>(1, heads.key_value / plan.mesh.grid(kDecoder).tp);
+  int64_t blocks = 0;
+  for (size_t u = 0; u < plan.model.units.size(); ++u)
+    blocks += plan.model.units[u].module == kDecoder &&
+              plan.model.units[u].kind == UnitKind::Block &&
+              plan.pipeline.group_of_unit(static_cast<int>(u)) == plan.group_of(world_rank);
+  const auto element = static_cast<int64_t>(element_bytes(plan.precision.param));
+  return blocks * 2 * here * heads.dim * element;
+}
+
+int64_t kept_key_bytes(const Plan& plan, int world_rank) {
+  return key_bytes_per_token(plan, world_rank) * kept_samples(plan) * kept_tokens(plan);
+}
 
 SampleIndex full_row(const Plan& plan) {
   SampleIndex row{.tokens = plan.options.data.row_tokens, .targets = plan.options.data.row_tokens};
@@ -173,32 +201,30 @@ MicrobatchSizes full_microbatch(const Plan& plan) {
 }
 
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
-                               const std::vector<MicrobatchSizes>& microbatches,
-                               NarrowProducts products) {
-  return estimate(plan, world_rank, microbatches, products, plan.options.run.mode != RunMode::Train,
+                               const std::vector<MicrobatchSizes>& microbatches) {
+  return estimate(plan, world_rank, microbatches, plan.options.run.mode != RunMode::Train,
                   muon_bytes(plan, world_rank, false));
 }
 
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchPlan>& step,
-                               const std::vector<SampleIndex>& index, NarrowProducts products) {
+                               const std::vector<SampleIndex>& index) {
   std::vector<MicrobatchSizes> microbatches;
   for (const MicrobatchPlan& part : step) {
     std::vector<SampleIndex> samples;
     for (int64_t id : part.samples) samples.push_back(index[id]);
     microbatches.push_back(microbatch_sizes(plan.model, samples));
   }
-  return estimate_memory(plan, world_rank, microbatches, products);
+  return estimate_memory(plan, world_rank, microbatches);
 }
 
 MemoryEstimate estimate_run(const Plan& plan, int world_rank,
-                            const std::vector<MicrobatchSizes>& microbatches,
-                            NarrowProducts products) {
+                            const std::vector<MicrobatchSizes>& microbatches) {
   const bool trains = plan.options.run.mode == RunMode::Train;
-  MemoryEstimate step = estimate(plan, world_rank, microbatches, products, !trains,
-                                 muon_bytes(plan, world_rank, true));
+  MemoryEstimate step =
+      estimate(plan, world_rank, microbatches, !trains, muon_bytes(plan, world_rank, true));
   if (!plan.generates()) return step;
-  MemoryEstimate said = trains ? estimate(plan, world_rank, microbatches, products, true, 0) : step;
+  MemoryEstimate said = trains ? estimate(plan, world_rank, microbatches, true, 0) : step;
   said.keys = kept_key_bytes(plan, world_rank);
   said.graphs = step.graphs;  // an evaluation leaves them where they are
   if (trains) said.peak_at += " of an evaluation";
@@ -216,12 +242,11 @@ int64_t predicted_microbatches(const Plan& plan) {
   return std::min(even_microbatches(plan), std::max<int64_t>(places, 2));
 }
 
-std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches,
-                                            NarrowProducts products) {
+std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches) {
   const std::vector<MicrobatchSizes> full(static_cast<size_t>(microbatches), full_microbatch(plan));
   std::vector<MemoryEstimate> estimates;
   for (const StageGroup& place : plan.pipeline.stage_groups)
-    estimates.push_back(estimate_run(plan, place.first_rank, full, products));
+    estimates.push_back(estimate_run(plan, place.first_rank, full));
   return estimates;
 }
 

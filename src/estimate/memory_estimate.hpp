@@ -21,9 +21,10 @@ struct MemoryEstimate {
   int64_t gathered = 0;     ///< slots of gathered parameters and unreduced gradients
   int64_t activations = 0;  ///< most in a step: inputs, outputs, graphs, temporaries, and
                             ///< shards on their way: offloaded, or of gradients
+  int64_t scratch = 0;      ///< of these activations, what GEMM libraries need not take
   int64_t keys = 0;         ///< that generation keeps
   std::string peak_at;      ///< where in the step that is: "backward llm.head"
-  /// What run.cuda_graphs keeps beside these where steps of other shapes come between, at most: of
+  /// The bytes that run.cuda_graphs keeps at most where steps of other shapes come between: of
   /// each graph its inputs, and of all the memory that a step makes what it computes in.
   int64_t graphs = 0;
   /// Parameters, states and gradients of modules with cpu_offload, which lie in host memory while a
@@ -40,23 +41,19 @@ SampleIndex full_row(const Plan& plan);
 /// The largest microbatch that the deck allows: of such rows.
 MicrobatchSizes full_microbatch(const Plan& plan);
 
-/// Of a rank in a training step with these microbatches, and of all that stand at its place, but
-/// for what Muon makes there.
-/// `products`: of the processors that it runs on, if it runs on the host.
+/// Estimates a rank's memory in a step with these microbatches. Ranks at one place need as much,
+/// but for the matrices that Muon updates there.
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
-                               const std::vector<MicrobatchSizes>& microbatches,
-                               NarrowProducts products = NarrowProducts::Library);
-/// Of the microbatches that its replica has in a step.
+                               const std::vector<MicrobatchSizes>& microbatches);
+/// The same for the microbatches that the rank's replica has in a step.
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchPlan>& step,
-                               const std::vector<SampleIndex>& index,
-                               NarrowProducts products = NarrowProducts::Library);
+                               const std::vector<SampleIndex>& index);
 /// The most of the ranks at the place of `world_rank`, in a run whose steps have these
 /// microbatches: of a step of its mode, or of an evaluation that generates while it trains, which
 /// keeps keys of all samples, where that needs more.
 MemoryEstimate estimate_run(const Plan& plan, int world_rank,
-                            const std::vector<MicrobatchSizes>& microbatches,
-                            NarrowProducts products = NarrowProducts::Library);
+                            const std::vector<MicrobatchSizes>& microbatches);
 /// As many as samples of the global batch can make of a replica's step. Where they are dealt by
 /// cost (data.balance), each other replica may have a dear one, and this one all that are cheap.
 int64_t most_microbatches(const Plan& plan);
@@ -68,10 +65,35 @@ int64_t most_microbatches(const Plan& plan);
 int64_t predicted_microbatches(const Plan& plan);
 
 /// estimate_run() of the ranks at each place, with so many full microbatches in a step.
-std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches,
-                                            NarrowProducts products = NarrowProducts::Library);
+std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches);
+
+/// The samples of a replica whose keys generation keeps at once, and the tokens of a sample that a
+/// cp rank keeps, at most.
+int64_t kept_samples(const Plan& plan);
+int64_t kept_tokens(const Plan& plan);
+/// Bytes of the keys and values of a token that `world_rank` keeps: of its heads in the blocks of
+/// its stage.
+int64_t key_bytes_per_token(const Plan& plan, int world_rank);
+/// The bytes of all samples of a replica, of full rows, whether the run generates or not.
+int64_t kept_key_bytes(const Plan& plan, int world_rank);
 
 /// By class, and the peak: "parameters 1.00 MiB, ...; peak 9.00 MiB at backward llm.head".
 std::string describe(const MemoryEstimate& memory);
 
+namespace detail {
+
+UnitTypes unit_types(const Plan& plan, const std::string& module);
+
+/// The most that a step holds of activations and of shards on their way.
+struct StepPeak {
+  int64_t bytes = 0;
+  int64_t scratch = 0;  ///< the part that GEMM libraries may take, and need not take
+  std::string at;
+};
+
+/// `standing` bytes are there all the time: the inputs of all microbatches.
+StepPeak peak_of_step(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
+                      int64_t standing, bool forward_only);
+
+}  // namespace detail
 }  // namespace zea

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "estimate/memory_walk.hpp"
-
+// The estimate of what a step holds when, beside what lies there all the time: the engine's walk
+// over what units declare and what of shards is on its way.
 #include <utility>
+
+#include "estimate/memory_estimate.hpp"
 
 namespace zea::detail {
 namespace {
@@ -16,21 +18,74 @@ UnitShare unit_share(const Plan& plan, const std::string& module) {
           .gathers_keys = tokens.context.exchange == KeyExchange::Gather};
 }
 
-}  // namespace
+class MemoryWalk {
+ public:
+  /// `standing` bytes are there all the time: the inputs of all microbatches.
+  MemoryWalk(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
+             int64_t standing, bool forward_only);
 
-UnitTypes unit_types(const Plan& plan, const std::string& module, NarrowProducts products) {
-  const Precision& precision = plan.precision_of(module);
-  return {precision.param, precision.master, products, plan.options.run.device != DeviceKind::Cpu,
-          plan.options.run.threads * kLibraryBlockBytes};
-}
+  StepPeak run();
+
+ private:
+  /// A unit's output in a microbatch, made here or received.
+  struct Unit {
+    int holders = 0;  ///< of the output: consumers to come, the graph, inputs kept for backward
+    int64_t output = 0, saved = 0, gradient = 0;
+    int64_t leaving = 0;  ///< on its way to another place, beside what is counted above
+    bool needs_gradient = false, keeps_graph = false;
+  };
+
+  const UnitSpec& spec(size_t u) const { return plan_.model.units[u]; }
+  bool is_here(size_t u) const {
+    return plan_.pipeline.group_of_unit(static_cast<int>(u)) == place_;
+  }
+  Unit& at(size_t u) { return units_[microbatch_][u]; }
+  bool has_items(size_t u) const;
+  /// Cached units do not in steps: what they would have made stands there from the start.
+  bool runs(size_t u) const;
+  UnitMemory declared(size_t u, bool keeps_graph);
+  MicrobatchSizes module_sizes(size_t u) const;
+  void prepare();
+  std::vector<Action> actions() const;
+  void take(const Action& action);
+  void touch(int64_t bytes, const char* what, const std::string& name, int64_t scratch = 0);
+  int64_t shard_bytes(int buffer, DType type) const;
+  void gather(int buffer);
+  void wait_for(size_t u);
+  void reduce(int buffer);
+  void convert(int buffer);
+  void let_go(size_t u);
+  void receive(size_t u);
+  void forward(size_t u);
+  void leave(size_t u, int64_t bytes);
+  void send(size_t u);
+  void send_gradient(size_t u);
+  void backward(size_t u, bool puts_off_weights);
+  void backward_weight(size_t u);
+  void add_gradient(size_t u, int source, int64_t bytes);
+
+  const Plan& plan_;
+  const int place_;
+  const std::vector<MicrobatchSizes>& microbatches_;
+  const bool forward_only_;
+  std::vector<std::vector<Unit>> units_;  ///< [microbatch][unit]
+  std::vector<int> readers_;              ///< of each unit's output, at this place
+  std::vector<Unit*> last_sent_;          ///< of each unit, whose output or gradient left last
+  std::vector<std::vector<int>> buffers_of_unit_;
+  std::vector<int64_t> sent_;    ///< of each buffer: what is on the device while it is gathered
+  std::vector<bool> is_summed_;  ///< of each buffer: it was reduced in this step
+  int64_t arriving_ = 0;         ///< in the reduction that is under way
+  size_t microbatch_ = 0;        ///< under way
+  int64_t live_;
+  StepPeak peak_;
+};
 
 MemoryWalk::MemoryWalk(const Plan& plan, int place,
-                       const std::vector<MicrobatchSizes>& microbatches, NarrowProducts products,
-                       int64_t standing, bool forward_only)
+                       const std::vector<MicrobatchSizes>& microbatches, int64_t standing,
+                       bool forward_only)
     : plan_(plan),
       place_(place),
       microbatches_(microbatches),
-      products_(products),
       forward_only_(forward_only),
       units_(microbatches.size(), std::vector<Unit>(plan.model.units.size())),
       readers_(plan.model.units.size(), 0),
@@ -54,12 +109,13 @@ void MemoryWalk::prepare() {
   }
 }
 
-void MemoryWalk::run() {
+StepPeak MemoryWalk::run() {
   for (const Action& action : actions()) take(action);
+  return peak_;
 }
 
-/// Of the first rank at the place, which has items wherever any has, where all replicas have these
-/// microbatches.
+/// The actions of the first rank at the place, which has items wherever any rank has, where all
+/// replicas have these microbatches.
 std::vector<Action> MemoryWalk::actions() const {
   std::vector<MicrobatchPlan> planned;
   for (const MicrobatchSizes& sizes : microbatches_)
@@ -114,13 +170,12 @@ UnitMemory MemoryWalk::declared(size_t u, bool keeps_graph) {
     call.inputs_need_gradient.push_back(at(input.unit).needs_gradient);
     call.inputs_present.push_back(has_items(input.unit));
   }
-  return unit_memory(plan_.model, spec(u), module_sizes(u),
-                     unit_types(plan_, spec(u).module, products_), call,
+  return unit_memory(plan_.model, spec(u), module_sizes(u), unit_types(plan_, spec(u).module), call,
                      unit_share(plan_, spec(u).module));
 }
 
-/// Of the ranks that share the unit's tokens: an encoder's items are dealt to encoder_dp groups of
-/// them.
+/// The sizes for the ranks that share the unit's tokens: an encoder's items are dealt to encoder_dp
+/// groups of ranks.
 MicrobatchSizes MemoryWalk::module_sizes(size_t u) const {
   const std::string& module = spec(u).module;
   const MicrobatchSizes& sizes = microbatches_[microbatch_];
@@ -130,10 +185,8 @@ MicrobatchSizes MemoryWalk::module_sizes(size_t u) const {
       largest_share(plan_.model, sizes.items, spec(u).encoder, plan_.mesh.grid(module).encoder_dp));
 }
 
-void MemoryWalk::touch(int64_t bytes, const char* what, const std::string& name) {
-  if (live_ + bytes <= peak_) return;
-  peak_ = live_ + bytes;
-  peak_at_ = std::string(what) + " " + name;
+void MemoryWalk::touch(int64_t bytes, const char* what, const std::string& name, int64_t scratch) {
+  if (live_ + bytes > peak_.bytes) peak_ = {live_ + bytes, scratch, what + (" " + name)};
 }
 
 int64_t MemoryWalk::shard_bytes(int buffer, DType type) const {
@@ -182,7 +235,6 @@ void MemoryWalk::let_go(size_t u) {
   if (--at(u).holders == 0) live_ -= at(u).output;
 }
 
-/// What another place made.
 void MemoryWalk::receive(size_t u) {
   at(u).output = declared(u, false).output_bytes;
   at(u).holders = readers_[u];
@@ -194,7 +246,7 @@ void MemoryWalk::forward(size_t u) {
   Unit& unit = at(u);
   unit.keeps_graph = unit.needs_gradient && !plan_.recomputes(static_cast<int>(u));
   const UnitMemory memory = declared(u, unit.keeps_graph);
-  touch(memory.forward_peak_bytes, "forward", spec(u).name);
+  touch(memory.forward_peak_bytes, "forward", spec(u).name, memory.forward_scratch_bytes);
   unit.output = memory.output_bytes;
   unit.saved = unit.keeps_graph ? memory.saved_bytes : 0;
   unit.holders = readers_[u] + (unit.keeps_graph ? 1 : 0);
@@ -239,11 +291,12 @@ void MemoryWalk::backward(size_t u, bool puts_off_weights) {
     live_ += unit.gradient;
   }
   if (!unit.keeps_graph) {
-    touch(memory.forward_peak_bytes, "forward again", spec(u).name);
+    touch(memory.forward_peak_bytes, "forward again", spec(u).name, memory.forward_scratch_bytes);
     unit.saved = memory.saved_bytes;
     live_ += unit.saved + (unit.holders++ == 0 ? unit.output : 0);
   }
-  touch(memory.backward_peak_bytes - unit.saved, "backward", spec(u).name);
+  touch(memory.backward_peak_bytes - unit.saved, "backward", spec(u).name,
+        memory.backward_scratch_bytes);
   if (!puts_off_weights) live_ -= unit.saved;
   size_t next = 0;
   for (const UnitInput& input : spec(u).inputs)
@@ -268,6 +321,19 @@ void MemoryWalk::add_gradient(size_t u, int source, int64_t bytes) {
   if (of.gradient > 0) return touch(2 * bytes, "backward", spec(u).name);
   of.gradient = bytes;
   live_ += bytes;
+}
+
+}  // namespace
+
+UnitTypes unit_types(const Plan& plan, const std::string& module) {
+  const Precision& precision = plan.precision_of(module);
+  return {precision.param, precision.master, plan.options.run.device != DeviceKind::Cpu,
+          plan.options.run.threads};
+}
+
+StepPeak peak_of_step(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
+                      int64_t standing, bool forward_only) {
+  return MemoryWalk(plan, place, microbatches, standing, forward_only).run();
 }
 
 }  // namespace zea::detail

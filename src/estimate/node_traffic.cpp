@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What crosses nodes: the traffic of each rank, weighed by where its peers stand.
-#include "estimate/node_traffic.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "core/error.hpp"
-#include "estimate/repeated_ranks.hpp"
 #include "estimate/traffic.hpp"
 #include "layout/reduction.hpp"
 
@@ -23,7 +20,7 @@ class PeersElsewhere {
   PeersElsewhere(const MeshShape& shape, const Ranks& node_of)
       : shape_(shape), node_of_(node_of), groups_(rank_groups(shape)) {}
 
-  /// Of the group under which a mesh counts what `rank` sends.
+  /// The part for the group under whose name a mesh counts the bytes that `rank` sends.
   double part(int rank, const std::string& name) {
     for (const RankLink& link : shape_.links)
       if (name.starts_with(link.name + " ")) return part_of_link(rank, link);
@@ -36,7 +33,7 @@ class PeersElsewhere {
  private:
   static constexpr double kUnknown = -1;
 
-  /// Those on the other side of it.
+  /// The part of the ranks on the other side of the link.
   double part_of_link(int rank, const RankLink& link) const {
     const int first = rank - rank % shape_.ranks_per_replica();
     const RankRange& others = link.from.has(rank - first) ? link.to : link.from;

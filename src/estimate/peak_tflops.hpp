@@ -13,8 +13,9 @@ namespace zea {
 /// parts of a GPU (MIG).
 double data_sheet_tflops(const std::string& name, DType compute);
 
-/// Of one rank: run.peak_tflops, or else that of the GPU called `gpu` (empty: none) in the type
-/// that all modules compute in; 0: not known, as where these are several or ranks share a GPU.
+/// The peak of one rank: run.peak_tflops, or else the peak of the GPU called `gpu` (empty: none) in
+/// the type that all modules compute in; 0: not known, as where these are several or ranks share a
+/// GPU.
 double peak_tflops(const Plan& plan, const std::string& gpu);
 
 }  // namespace zea

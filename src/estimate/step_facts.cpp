@@ -5,35 +5,36 @@
 #include <numeric>
 #include <set>
 
-#include "estimate/repeated_ranks.hpp"
 #include "estimate/traffic.hpp"
-#include "schedule/counted_flops.hpp"
 #include "schedule/simulate.hpp"
 
 namespace zea {
 namespace {
 
 /// The rows of a unit on a cp rank with its tp ranks.
-detail::UnitRowCounts rows_of_unit(const ModelSpec& model, const UnitSpec& unit,
-                                   const ModuleRows& rows) {
-  detail::UnitRowCounts count;
-  count.tokens = count.projected = rows.held.all();
-  if (unit.kind == UnitKind::Head) count.tokens = count.projected = rows.read.all();
-  const int64_t window = unit.kind == UnitKind::Block ? model.attention(unit).window : 0;
-  if (const auto found = rows.pairs.find(window); found != rows.pairs.end())
-    count.pairs = found->second;
-  if (unit.encoder < 0) return count;
+detail::UnitSizes rows_of_unit(const ModelSpec& model, const UnitSpec& unit,
+                               const ModuleRows& rows) {
+  const int64_t tokens = unit.kind == UnitKind::Head ? rows.read.all() : rows.held.all();
+  if (unit.encoder < 0) return detail::UnitSizes::whole(tokens, tokens, 0, 0);
   const EncoderSpec& encoder = model.encoders[static_cast<size_t>(unit.encoder)];
   const ItemShape usual = encoder.item_shape();
   const auto in_proportion = [](int64_t rows, int64_t of, int64_t to) {
     return to == 0 ? 0 : rows * of / to;
   };
-  if (encoder.modality() == Modality::Image)
-    count.patches = in_proportion(count.tokens, usual.tiles * encoder.patches().patches_of(usual),
-                                  usual.tokens);
-  count.projected = rows.read.all();
-  count.features = in_proportion(count.projected, usual.features, usual.projected());
-  return count;
+  const int64_t projected = rows.read.all();
+  const int64_t patches =
+      encoder.modality() == Modality::Image
+          ? in_proportion(tokens, usual.tiles * encoder.patches().patches_of(usual), usual.tokens)
+          : 0;
+  return detail::UnitSizes::whole(tokens, projected / encoder.projector.merge,
+                                  in_proportion(projected, usual.features, usual.projected()),
+                                  patches);
+}
+
+double pairs_of_unit(const ModelSpec& model, const UnitSpec& unit, const ModuleRows& rows) {
+  const int64_t window = unit.kind == UnitKind::Block ? model.attention(unit).window : 0;
+  const auto found = rows.pairs.find(window);
+  return found == rows.pairs.end() ? 0 : found->second;
 }
 
 /// FLOPs of a rank in a step, of each unit.
@@ -49,13 +50,16 @@ std::vector<UnitCost> rank_flops(const Plan& plan, const std::vector<MicrobatchR
     if (plan.pipeline.group_of_unit(number) != plan.group_of(world_rank)) continue;
     const double tp = plan.mesh.grid(unit.module).tp;
     for (const MicrobatchRows& microbatch : microbatches) {
-      const UnitCost flops = detail::counted_flops(
-          model, number, rows_of_unit(model, unit, microbatch.of(unit.module)), gradients);
-      costs[u].forward += flops.forward / tp;
+      const ModuleRows& rows = microbatch.of(unit.module);
+      const UnitWork flops = unit_flops(model, number, rows_of_unit(model, unit, rows), gradients);
+      const double pairs = pairs_of_unit(model, unit, rows),
+                   forward = flops.rows.forward + pairs * flops.pair.forward;
+      costs[u].forward += forward / tp;
       if (!trains) continue;
-      const double again = plan.recomputes(number) && gradients[u] ? flops.forward : 0;
-      costs[u].backward_input += (flops.backward_input + again) / tp;
-      costs[u].backward_weight += flops.backward_weight / tp;
+      const double again = plan.recomputes(number) && gradients[u] ? forward : 0;
+      costs[u].backward_input +=
+          (flops.rows.backward_input + pairs * flops.pair.backward_input + again) / tp;
+      costs[u].backward_weight += flops.rows.backward_weight / tp;
     }
   }
   return costs;
@@ -171,12 +175,11 @@ std::set<size_t> fullest_replicas(const StepPlan& step) {
 }
 
 void add_memory(StepFacts& facts, const Plan& plan, const StepSamples& samples,
-                const StepPlan& step, NarrowProducts products) {
+                const StepPlan& step) {
   for (const size_t replica : fullest_replicas(step))
     for (const StageGroup& place : plan.pipeline.stage_groups) {
       const int rank = static_cast<int>(replica) * plan.mesh.ranks_per_replica() + place.first_rank;
-      MemoryEstimate memory =
-          estimate_memory(plan, rank, step.replicas[replica], samples.index, products);
+      MemoryEstimate memory = estimate_memory(plan, rank, step.replicas[replica], samples.index);
       if (memory.total() <= facts.memory.total()) continue;
       facts.memory = std::move(memory);
       facts.memory_step = step.step;
@@ -201,13 +204,13 @@ const RankTraffic& StepFacts::most_sent() const {
   return *std::ranges::max_element(traffic, {}, &RankTraffic::total);
 }
 
-StepFacts facts_of(const Plan& plan, const StepSamples& samples, NarrowProducts products) {
+StepFacts facts_of(const Plan& plan, const StepSamples& samples) {
   StepFacts facts;
   facts.steps = samples.steps();
   for (const StepPlan& step : plan_steps(plan, samples)) {
     add_counts(facts, plan, step);
     add_work(facts, plan, samples, step);
-    add_memory(facts, plan, samples, step, products);
+    add_memory(facts, plan, samples, step);
   }
   for (double* sum :
        {&facts.samples, &facts.tokens, &facts.targets, &facts.items, &facts.microbatches,

@@ -39,8 +39,6 @@ struct StepFacts {
   const RankTraffic& most_sent() const;
 };
 
-/// `products`: of the processors that it runs on, if it runs on the host.
-StepFacts facts_of(const Plan& plan, const StepSamples& samples,
-                   NarrowProducts products = NarrowProducts::Library);
+StepFacts facts_of(const Plan& plan, const StepSamples& samples);
 
 }  // namespace zea

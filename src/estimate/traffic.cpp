@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "estimate/unit_traffic.hpp"
 #include "layout/reduction.hpp"
 #include "schedule/holder_ranges.hpp"
 #include "schedule/muon_work.hpp"
@@ -13,6 +12,144 @@ namespace zea {
 namespace {
 
 using Ids = std::vector<int64_t>;
+
+/// Heads of one rank in attention.
+struct AttentionShape {
+  int64_t heads, kv_heads, dim;
+};
+
+/// The bytes that one unit's operations send in one microbatch, in forward or in backward.
+class UnitTraffic {
+ public:
+  UnitTraffic(const Plan& plan, const UnitSpec& unit, const ModuleRows& rows, int world_rank,
+              bool backward)
+      : plan_(plan),
+        unit_(unit),
+        rows_(rows),
+        grid_(plan.mesh.grid(unit.module)),
+        coordinate_(plan.mesh.coordinate(world_rank, unit.module)),
+        dtype_(plan.precision_of(unit.module).param),
+        backward_(backward) {}
+
+  Traffic take() {
+    const std::vector<bool> has_gradient = plan_.model.units_with_gradient();
+    detail::UnitPart part;
+    for (const UnitInput& input : unit_.inputs)
+      part.inputs_need_gradient.push_back(has_gradient[input.unit]);
+    for (const detail::OperationNeeds& needs : detail::operation_needs(plan_.model, unit_, part))
+      for (const Message& message : needs.messages)
+        if (is_sent(message.sent_in, needs)) add(message);
+    return std::move(traffic_);
+  }
+
+ private:
+  using MessageKind = detail::MessageKind;
+  using Message = detail::Message;
+  using SentIn = detail::SentIn;
+
+  bool is_sent(SentIn sent_in, const detail::OperationNeeds& needs) const {
+    if (sent_in == SentIn::Forward) return !backward_;
+    return backward_ &&
+           (sent_in == SentIn::Backward ||
+            (sent_in == SentIn::InputGradient ? needs.input_has_gradient : needs.trains));
+  }
+
+  void add(const Message& message) {
+    const TpRows& rows = message.rows == UnitRows::Tokens ? rows_.held : rows_.read;
+    const int64_t statistics = message.width * rows.all();
+    switch (message.kind) {
+      case MessageKind::GatherRows:
+        if (rows.dealt)
+          send(Axis::Tp, sent_by_all_gather(travelling(rows, message.width), coordinate_.tp),
+               dtype_);
+        return;
+      case MessageKind::SumRows:
+        return send(Axis::Tp,
+                    rows.dealt
+                        ? sent_by_reduce_scatter(travelling(rows, message.width), coordinate_.tp)
+                        : sent_by_all_reduce(statistics, grid_.tp, coordinate_.tp),
+                    dtype_);
+      case MessageKind::SumStatistics:
+        return send(Axis::Tp, sent_by_all_reduce(statistics, grid_.tp, coordinate_.tp), wide());
+      case MessageKind::GatherStatistics:
+        return send(Axis::Tp, sent_by_all_gather(Ids(grid_.tp, statistics), coordinate_.tp),
+                    wide());
+      case MessageKind::Attention:
+        if (rows_.context) add_attention(*rows_.context);
+    }
+  }
+
+  void add_attention(const ContextPlan& context) {
+    const HeadShape& heads = plan_.model.heads(unit_.module);
+    // Heads after tp, and after an exchange of tokens for heads.
+    const int64_t kv_here = std::max<int64_t>(1, heads.key_value / grid_.tp);
+    const AttentionShape shape{heads.query / grid_.tp / grid_.cp_inner,
+                               std::max<int64_t>(1, kv_here / grid_.cp_inner), heads.dim};
+    add_head_exchange(context, shape);
+    add_key_exchange(context, shape);
+  }
+
+  /// Inside the inner group queries, keys and values go to heads and outputs come back; backward
+  /// sends the gradients of both the other way.
+  void add_head_exchange(const ContextPlan& context, const AttentionShape& shape) {
+    if (grid_.cp_inner == 1) return;
+    const int member = coordinate_.cp % grid_.cp_inner;
+    const Ids own(grid_.cp_inner, context.inner_tokens[member]);
+    const int64_t in = (shape.heads + 2 * shape.kv_heads) * shape.dim;
+    const int64_t out = shape.heads * shape.dim;
+    send(group_name(unit_.module, "cp_inner"),
+         sent_by_all_to_all(times(own, backward_ ? out : in), member) +
+             sent_by_all_to_all(times(context.inner_tokens, backward_ ? in : out), member),
+         dtype_);
+  }
+
+  /// Backward moves keys and values again, and their gradients back to their owners.
+  void add_key_exchange(const ContextPlan& context, const AttentionShape& shape) {
+    if (grid_.cp == grid_.cp_inner) return;
+    const int member = coordinate_.cp / grid_.cp_inner, members = grid_.cp / grid_.cp_inner;
+    const Ids keys = times(context.outer_tokens, 2 * shape.kv_heads * shape.dim);
+    int64_t sent;
+    if (context.exchange == KeyExchange::Gather) {
+      sent = sent_by_all_gather(keys, member);
+      if (backward_) sent += sent_by_reduce_scatter(keys, member);
+    } else {
+      // A hop passes on what came with the hop before. What the next member owns ends here; its
+      // gradient goes on to it. What a member does to the gradient of its own keys stays there.
+      const int64_t all = std::accumulate(keys.begin(), keys.end(), int64_t{0});
+      sent = all - keys[(member + 1) % members];
+      // Sums that travel are wide, or they would be rounded at every hop.
+      if (backward_) send(group_name(unit_.module, "cp_outer"), all - keys[member], wide());
+    }
+    send(group_name(unit_.module, "cp_outer"), sent, dtype_);
+  }
+
+  DType wide() const { return dtype_ == DType::Float64 ? DType::Float64 : DType::Float32; }
+
+  void send(const std::string& group, int64_t elements, DType dtype) {
+    if (elements > 0) traffic_[group] += elements * static_cast<int64_t>(element_bytes(dtype));
+  }
+  void send(Axis axis, int64_t elements, DType dtype) {
+    send(group_name(unit_.module, {axis}), elements, dtype);
+  }
+
+  static Ids times(const Ids& rows, int64_t width) {
+    Ids elements;
+    for (int64_t count : rows) elements.push_back(count * width);
+    return elements;
+  }
+  static Ids travelling(const TpRows& rows, int64_t width) {
+    return times(travelling_rows(rows.shares), width);
+  }
+
+  const Plan& plan_;
+  const UnitSpec& unit_;
+  const ModuleRows& rows_;
+  const ModuleGrid& grid_;
+  const Coordinate coordinate_;
+  const DType dtype_;
+  const bool backward_;
+  Traffic traffic_;
+};
 
 class StepTraffic {
  public:
@@ -52,7 +189,7 @@ class StepTraffic {
     }
   }
 
-  /// What several tp ranks or several stages hold is summed over its holders, once per step.
+  /// Gradients of parameters that several tp ranks or stages hold are summed once per step.
   void add_holder_sums(const std::vector<bool>& buffers_with_gradient) {
     for (const HeldRanges& held : held_ranges(plan_, rank_)) {
       const ModuleGrid& grid = plan_.mesh.grid(held.module);
@@ -77,7 +214,7 @@ class StepTraffic {
     }
   }
 
-  /// What lies in shards of Muon's matrices goes to those that make them, and back; pieces are
+  /// Shards of Muon's matrices go to the ranks that update these, and back; pieces are
   /// gathered there; and replicas of a shard give each other what they have of it.
   void add_muon(const std::vector<bool>& buffers_with_gradient) {
     const auto has_gradient = [&](int buffer) { return buffers_with_gradient[buffer]; };
@@ -196,7 +333,7 @@ class StepTraffic {
     return std::accumulate(rows.begin(), rows.end(), int64_t{0});
   }
 
-  /// That this rank holds between the layers of the unit's module.
+  /// The rows that this rank holds between the layers of the unit's module.
   int64_t rows_here(const Action& action) const {
     const std::string& module = plan_.model.units[action.unit].module;
     const TpRows& held = rows_[action.microbatch].of(module).held;
@@ -205,8 +342,9 @@ class StepTraffic {
   }
 
   void add_unit(const Action& action, bool backward) {
-    add_traffic(traffic_, detail::traffic_of_unit(plan_, action.unit, rows_[action.microbatch],
-                                                  rank_, backward));
+    const UnitSpec& unit = plan_.model.units[action.unit];
+    const ModuleRows& rows = rows_[action.microbatch].of(unit.module);
+    add_traffic(traffic_, UnitTraffic(plan_, unit, rows, rank_, backward).take());
   }
 
   const Plan& plan_;

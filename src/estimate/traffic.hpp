@@ -11,6 +11,7 @@
 #include "estimate/step_samples.hpp"
 #include "layout/collective_volume.hpp"
 #include "layout/microbatch_rows.hpp"
+#include "layout/rank_order.hpp"
 #include "schedule/plan.hpp"
 
 namespace zea {
@@ -23,4 +24,16 @@ Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
 /// Bytes that `world_rank` sends in all steps of `samples` together.
 Traffic traffic_of_samples(const Plan& plan, const StepSamples& samples, int world_rank);
 
+/// The bytes that all ranks together send to other nodes in a step, the mean of those of `samples`,
+/// by group of ranks. What a rank sends in a group counts in proportion to its peers there that
+/// stand on other nodes. Taken from the first replica, as if all had its samples.
+Traffic traffic_between_nodes(const Plan& plan, const RankOrder& order, const StepSamples& samples);
+
+namespace detail {
+
+/// Tells whether a rank works on the same tokens of every module as the last one before it of which
+/// that is not so: its tp ranks in all modules.
+bool is_repeated(const Plan& plan, int world_rank);
+
+}  // namespace detail
 }  // namespace zea

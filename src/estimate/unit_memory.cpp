@@ -1,391 +1,322 @@
 // SPDX-License-Identifier: Apache-2.0
-// The estimate of a unit's memory: its forward (unit_forward.hpp) over operations that declare
-// their bytes, and then its backward.
+// Autograd's memory, estimated: the operations of a unit, in order, and then their backward.
+// Tensors live while a value of the unit or the graph holds them; gradients are added in place
+// where nobody else holds them, as libtorch's engine does.
 #include "estimate/unit_memory.hpp"
-#include "core/kernel_sizes.hpp"
 
 #include <algorithm>
-#include <memory>
+#include <utility>
 
-#include "estimate/function_memory.hpp"
-#include "spec/param_cut.hpp"
-#include "spec/unit_forward.hpp"
+#include "layout/item_row.hpp"
+#include "layout/visibility.hpp"
 
 namespace zea {
 namespace {
 
 using namespace detail;
 
+class Tape {
+ public:
+  Tape(const UnitGraph& graph, bool keeps_graph)
+      : keeps_graph_(keeps_graph), values_(static_cast<size_t>(graph.values), kNone) {}
+
+  void run(const Operation& op, const OperationNeeds& needs) {
+    for (const int value : op.dropped) drop(value);
+    const bool is_read = op.inputs.empty() && needs.memory.output == 0;  // of the microbatch
+    if (is_read || op.kind == OperationKind::Input) return add_input(op, needs);
+    if (needs.is_view) return hold(op.output, values_[op.inputs[0]]);
+    if (op.kind != OperationKind::NormSum) {
+      hold(op.output, call(needs.memory, tensors_of(op), needs.has_gradient));
+      return;
+    }
+    hold(op.sum, add(op, needs.input_has_gradient));
+    hold(op.output, call(needs.memory, {values_[op.sum]}, needs.has_gradient));
+  }
+
+  /// The unit returns `value`; goes through the backward.
+  UnitMemory finish(int value);
+
+ private:
+  static constexpr int kNone = -1;
+
+  struct Tensor {
+    int64_t bytes = 0;
+    bool needs_gradient = false;
+    bool is_input = false;    ///< the caller holds it throughout
+    bool is_changed = false;  ///< it is another now, which counts its bytes
+    int values = 0;           ///< of the unit that are this tensor
+    int holders = 0;          ///< the unit's values together, the graph
+    int gradient = kNone;     ///< index in gradients_
+  };
+  struct Gradient {
+    int64_t bytes = 0;
+    int holders = 0;
+  };
+  struct Node {
+    FunctionMemory function;
+    std::vector<int> inputs;
+    int output;
+  };
+
+  void add_input(const Operation& op, const OperationNeeds& needs) {
+    if (needs.is_absent) return;
+    tensors_.push_back({.bytes = needs.memory.output,
+                        .needs_gradient = keeps_graph_ && needs.has_gradient,
+                        .is_input = true});
+    hold(op.output, static_cast<int>(tensors_.size()) - 1);
+  }
+  /// The sum of a NormSum, which without a second term is the first one.
+  int add(const Operation& op, bool has_gradient) {
+    if (op.inputs[1] < 0) return values_[op.inputs[0]];
+    const int64_t bytes = tensors_[values_[op.inputs[0]]].bytes;
+    return call({.output = bytes, .passes_gradient = true}, tensors_of(op), has_gradient);
+  }
+  std::vector<int> tensors_of(const Operation& op) const {
+    std::vector<int> tensors;
+    for (const int value : op.inputs)
+      if (value >= 0 && values_[value] != kNone) tensors.push_back(values_[value]);
+    return tensors;
+  }
+  void hold(int value, int tensor) {
+    values_[value] = tensor;
+    ++tensors_[tensor].values;
+  }
+  void drop(int value) {
+    const int tensor = std::exchange(values_[value], kNone);
+    if (tensor == kNone || --tensors_[tensor].values > 0) return;
+    if (!tensors_[tensor].is_input) let_go(tensor);
+  }
+
+  int call(const FunctionMemory& function, const std::vector<int>& inputs, bool has_gradient);
+  void run_backward(const Node& node);
+  void add_gradient(int tensor, int gradient);
+  void take(int64_t bytes);
+  void touch(int64_t bytes, int64_t scratch = 0);
+  void let_go(int tensor);
+  int new_gradient(int64_t bytes);
+  void let_go_gradient(int gradient);
+
+  const bool keeps_graph_;
+  std::vector<int> values_;  ///< of the unit: the tensor that each is
+  std::vector<Tensor> tensors_;
+  std::vector<Gradient> gradients_;
+  std::vector<Node> nodes_;
+  int64_t live_ = 0, peak_ = 0;
+  int64_t scratch_ = 0;  ///< of GEMM libraries, at the peak
+};
+
+int Tape::call(const FunctionMemory& function, const std::vector<int>& inputs, bool has_gradient) {
+  if (function.changes_input) {
+    tensors_[inputs[0]].is_changed = true;
+    live_ -= tensors_[inputs[0]].bytes;
+  }
+  touch(std::max(function.forward_peak, function.output + function.saved), function.scratch);
+  const int output = static_cast<int>(tensors_.size());
+  const bool differentiates = keeps_graph_ && has_gradient;
+  tensors_.push_back({.bytes = function.output, .needs_gradient = differentiates, .holders = 1});
+  take(function.output);
+  if (!differentiates) return output;
+  take(function.saved);
+  if (function.saves_input) ++tensors_[inputs[0]].holders;
+  if (function.saves_output) ++tensors_[output].holders;
+  nodes_.push_back({function, inputs, output});
+  return output;
+}
+
+UnitMemory Tape::finish(int value) {
+  const int output = values_[value];
+  for (size_t other = 0; other < values_.size(); ++other)
+    if (static_cast<int>(other) != value) drop(static_cast<int>(other));
+  UnitMemory memory;
+  memory.output_bytes = tensors_[output].bytes;
+  memory.forward_peak_bytes = peak_;
+  memory.forward_scratch_bytes = std::exchange(scratch_, 0);
+  // From here on the output is the caller's, and it is all that is left of what the unit held.
+  live_ -= tensors_[output].bytes;
+  tensors_[output].is_input = true;
+  memory.saved_bytes = peak_ = live_;
+  // Its gradient too: the caller is one of its two holders.
+  gradients_.push_back({.bytes = tensors_[output].bytes, .holders = 2});
+  tensors_[output].gradient = 0;
+  for (size_t n = nodes_.size(); n-- > 0;) run_backward(nodes_[n]);
+  for (int t = 0; t < static_cast<int>(tensors_.size()); ++t) {
+    const Tensor& tensor = tensors_[t];
+    if (!tensor.is_input || t == output) continue;
+    const bool has = tensor.gradient >= 0;
+    // A leaf keeps a gradient that nobody else holds, and copies one that somebody does.
+    if (has && gradients_[tensor.gradient].holders > 1) take(tensor.bytes);
+    memory.input_gradient_bytes.push_back(has ? tensor.bytes : 0);
+  }
+  memory.backward_peak_bytes = peak_;
+  memory.backward_scratch_bytes = scratch_;
+  return memory;
+}
+
+void Tape::run_backward(const Node& node) {
+  const int own = tensors_[node.output].gradient;
+  if (own < 0) return;
+  const FunctionMemory& function = node.function;
+  std::vector<int> made(node.inputs.size(), -1);
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (!tensors_[node.inputs[i]].needs_gradient) continue;
+    const int64_t bytes = tensors_[node.inputs[i]].bytes;
+    const bool passes = function.changes_input
+                            ? i == 0
+                            : function.passes_gradient && bytes == gradients_[own].bytes;
+    made[i] = passes ? own : new_gradient(bytes);
+    ++gradients_[made[i]].holders;
+  }
+  touch(function.backward_working, function.scratch);
+  if (std::any_of(made.begin(), made.end(), [](int gradient) { return gradient >= 0; }))
+    touch(function.gradient_working, function.scratch);
+  let_go_gradient(own);
+  live_ -= function.saved;
+  if (function.saves_input) let_go(node.inputs[0]);
+  if (function.saves_output) let_go(node.output);
+  for (size_t i = 0; i < node.inputs.size(); ++i)
+    if (made[i] >= 0) add_gradient(node.inputs[i], made[i]);
+}
+
+/// `gradient` comes with a holder, which becomes the tensor's.
+void Tape::add_gradient(int tensor, int gradient) {
+  const int before = tensors_[tensor].gradient;
+  if (before < 0) {
+    tensors_[tensor].gradient = gradient;
+    return;
+  }
+  int sum = before;
+  if (gradients_[before].holders > 1) {
+    sum = new_gradient(tensors_[tensor].bytes);
+    ++gradients_[sum].holders;
+    let_go_gradient(before);
+  }
+  let_go_gradient(gradient);
+  tensors_[tensor].gradient = sum;
+}
+
+void Tape::take(int64_t bytes) {
+  live_ += bytes;
+  touch(0);
+}
+
+void Tape::touch(int64_t bytes, int64_t scratch) {
+  if (live_ + bytes <= peak_) return;
+  peak_ = live_ + bytes;
+  scratch_ = scratch;
+}
+
+void Tape::let_go(int tensor) {
+  Tensor& held = tensors_[tensor];
+  if (--held.holders == 0 && !held.is_input && !held.is_changed) live_ -= held.bytes;
+}
+
+int Tape::new_gradient(int64_t bytes) {
+  gradients_.push_back({.bytes = bytes});
+  take(bytes);
+  return static_cast<int>(gradients_.size()) - 1;
+}
+
+void Tape::let_go_gradient(int gradient) {
+  Gradient& held = gradients_[gradient];
+  if (--held.holders == 0) live_ -= held.bytes;
+}
+
 int64_t part_of(int64_t count, int64_t parts) {
   return (count + parts - 1) / parts;
 }
 
-int64_t num_segments(const std::vector<AttentionSizes>& batches) {
-  int64_t segments = 0;
-  for (const AttentionSizes& batch : batches) segments += batch.segments;
-  return segments;
-}
-
-/// The window that hides something of the longest segment; 0: none does.
-int64_t window_here(const AttentionSpec& spec, const std::vector<AttentionSizes>& batches) {
-  int64_t longest = 0;
-  for (const AttentionSizes& batch : batches) longest = std::max(longest, batch.length);
-  return spec.window < longest ? spec.window : 0;
-}
-
-/// A tensor of rows on the tape, which lets go of it when nobody holds it.
-class TapeTensor {
+/// The rows of a unit on one of the ranks that share them.
+class Shares {
  public:
-  TapeTensor() = default;
-  TapeTensor(MemoryTape& tape, int tensor, int64_t rows)
-      : held_(std::make_shared<const Held>(tape, tensor)), rows_(rows) {}
+  Shares(const ModelSpec& model, const MicrobatchSizes& sizes, const UnitShare& share)
+      : model_(model), sizes_(sizes), share_(share) {}
 
-  bool is_none() const { return held_ == nullptr; }
-  int tensor() const { return held_->tensor; }
-  int64_t rows() const { return rows_; }
-  /// A view.
-  TapeTensor with_rows(int64_t rows) const {
-    TapeTensor view = *this;
-    view.rows_ = rows;
-    return view;
-  }
-
- private:
-  struct Held {
-    Held(MemoryTape& on, int which) : tape(on), tensor(which) {}
-    ~Held() { tape.drop(tensor); }
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
-
-    MemoryTape& tape;
-    const int tensor;
-  };
-
-  std::shared_ptr<const Held> held_;
-  int64_t rows_ = 0;
-};
-
-/// The operations of a unit's forward as calls of functions that declare their bytes.
-class MemoryOps {
- public:
-  using Value = TapeTensor;
-  struct NormedSum {
-    TapeTensor sum, normed;
-  };
-
-  MemoryOps(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
-            const UnitTypes& types, const UnitCall& call, const UnitShare& share)
-      : model_(model),
-        unit_(unit),
-        sizes_(sizes),
-        call_(call),
-        share_(share),
-        bytes_(types),
-        tape_(call.keeps_graph) {}
-
-  UnitMemory run() {
-    const TapeTensor output = unit_forward(*this, model_, unit_);
-    return tape_.finish(output.tensor());
-  }
-
-  TapeTensor input(size_t i) {
-    const UnitSpec& source = model_.units[unit_.inputs[i].unit];
-    const bool is_feature = model_.makes_features(unit_.inputs[i].unit);
-    const int64_t rows = is_feature ? features_of(source).here : tokens_of(source).here;
-    const int64_t width = is_feature ? model_.decoder.block.hidden : model_.hidden(source.module);
-    const bool needs = i < call_.inputs_need_gradient.size() && call_.inputs_need_gradient[i];
-    return {tape_, tape_.input(rows * width * bytes_.param, needs), rows};
-  }
-  bool has_input(size_t i) const { return call_.inputs_present.empty() || call_.inputs_present[i]; }
-  bool has(const std::string& role) const { return unit_.has(role); }
-  /// The microbatch's, which are not counted here; two columns of sound for each row.
-  TapeTensor patches() {
-    const EncoderSizes& items = sizes_.encoders[unit_.encoder];
-    return {tape_, tape_.input(0, false), tokens().here * items.patches / items.tokens};
-  }
-  TapeTensor columns() { return {tape_, tape_.input(0, false), 2 * tokens().here}; }
-
-  TapeTensor linear(const TapeTensor& x, const std::string& role,
-                    WeightOrder order = WeightOrder::OutIn) {
-    return call(linear_memory(x.rows(), weight(role, order), bytes_), {x}, x.rows());
-  }
-  TapeTensor activated_linear(const TapeTensor& x, const std::string& role, Activation activation) {
-    return activated(linear(x, role), weight(role).out, activation);
-  }
-  TapeTensor column_linear(const TapeTensor& x, const std::string& role, UnitRows kind,
-                           WeightOrder order) {
-    const RowCounts rows = rows_of(kind);
-    FunctionMemory f = column_linear_memory(rows, weight(role, order), bytes_);
-    // These are added in place; their gradients are made before the matrix's.
-    if (has("q.bias"))
-      f.backward_working =
-          std::max(f.backward_working, biases_working(rows.all, weight("q", order), bytes_));
-    return call(f, {x}, rows.all);
-  }
-  TapeTensor unbiased_column_linear(const TapeTensor& x, const std::string& role, UnitRows kind,
-                                    WeightOrder order) {
-    return column_linear(x, role, kind, order);
-  }
-  TapeTensor activated(const TapeTensor& y, const std::string&, Activation activation) {
-    return activated(y, tape_.bytes(y.tensor()) / (std::max<int64_t>(1, y.rows()) * bytes_.param),
-                     activation);
-  }
-  const std::vector<Adapter>& adapters() const { return unit_.adapters; }
-  /// The mask is drawn again in backward.
-  TapeTensor dropped_rows(const TapeTensor& x, double, const std::string&) {
-    return call(rows_memory(tape_.bytes(x.tensor())), {x}, x.rows());
-  }
-  TapeTensor dropped(const TapeTensor& x, const Adapter& adapter, UnitRows) {
-    return dropped_rows(x, adapter.dropout, adapter.down);
-  }
-  TapeTensor dropped_columns(const TapeTensor& x, const Adapter& adapter, UnitRows rows) {
-    return dropped(x, adapter, rows);
-  }
-  TapeTensor add_adapted(const TapeTensor& y, const TapeTensor& z, const Adapter&) {
-    FunctionMemory f = sum_memory(tape_.bytes(y.tensor()));
-    f.changes_input = true;
-    return call(f, {y, z}, y.rows());
-  }
-  TapeTensor row_linear(const TapeTensor& x, const std::string& role, UnitRows kind,
-                        WeightOrder order) {
-    const RowCounts rows = rows_of(kind);
-    return call(row_linear_memory(rows, weight(role, order), bytes_), {x}, rows.here);
-  }
-  TapeTensor query_value_biases(const TapeTensor& qkv) { return qkv; }
-  TapeTensor head_norms(const TapeTensor& qkv, const BlockSpec& block) {
-    const int64_t width = weight("qkv").out;
-    const WeightSpec norm = weight("q_norm");
-    const FunctionMemory f =
-        block.query_key_norm && share_.tp > 1
-            ? joint_norms_memory(qkv.rows(), norm.out, norm.trains, bytes_)
-            : head_norms_memory(qkv.rows(), width, norm.out, norm.trains, bytes_);
-    return call(f, {qkv}, qkv.rows());
-  }
-  TapeTensor rotary(const TapeTensor& qkv, const BlockSpec&) {
-    return call(rotary_memory(qkv.rows(), weight("qkv").out, bytes_), {qkv}, qkv.rows());
-  }
-  TapeTensor attention(const TapeTensor& qkv, const BlockSpec& block) {
-    return call(attention_function(block.heads), {qkv}, qkv.rows());
-  }
-  TapeTensor gated(const TapeTensor& x, Activation) {
-    return call(gated_memory(x.rows(), weight("up").out / 2, bytes_), {x}, x.rows());
-  }
-  TapeTensor add(const TapeTensor& x, const TapeTensor& y) {
-    return call(sum_memory(tape_.bytes(x.tensor())), {x, y}, x.rows());
-  }
-  TapeTensor layer_scaled(const TapeTensor& x, const std::string& role) {
-    const WeightSpec of = weight(role);
-    return call(layer_scale_memory(x.rows(), of.out, of.trains, bytes_), {x}, x.rows());
-  }
-  TapeTensor norm(const TapeTensor& x, const std::string& role, const NormSpec& spec) {
-    const WeightSpec of = weight(role);
-    const int64_t numbers = spec.kind == NormKind::Layer ? 2 : 1;
-    return call(norm_memory(x.rows(), of.out, numbers, of.trains, bytes_), {x}, x.rows());
-  }
-  NormedSum norm_sum(const TapeTensor& x, const TapeTensor& added, const std::string& role,
-                     const NormSpec& spec) {
-    const TapeTensor sum = added.is_none() ? x : add(x, added);
-    return {sum, norm(sum, role, spec)};
-  }
-  TapeTensor windows(const TapeTensor& columns) {
-    const int64_t rows = columns.rows() / 2;
-    return call(windows_memory(rows, model_.hidden(unit_.module), bytes_), {columns}, rows);
-  }
-  TapeTensor image_tokens(const TapeTensor& patches) {
-    const PatchInput& input = encoder_of(unit_).patches();
-    const int64_t rows = tokens().here;
-    const int64_t table = input.side() * input.side() + input.learned_tokens();
-    const bool trains = weight("class_token").trains || weight("positions").trains;
-    return call(image_tokens_memory(rows, table, model_.hidden(unit_.module), trains, bytes_),
-                {patches}, rows);
-  }
-  TapeTensor scaled(const TapeTensor& x, double) {
-    return call(rows_memory(tape_.bytes(x.tensor())), {x}, x.rows());
-  }
-  TapeTensor positions() {
-    const EncoderSpec* encoder = unit_.encoder < 0 ? nullptr : &encoder_of(unit_);
-    if (!encoder || encoder->modality() != Modality::Image || encoder->patches().table_side == 0)
-      return table("positions", {});
-    const int64_t rows = tokens().here;
-    return call(interpolated_rows_memory(rows, weight("positions"), bytes_), {}, rows);
-  }
-  TapeTensor vocabulary() { return table("vocabulary", tokens()); }
-  TapeTensor features() {
-    std::vector<TapeTensor> states;
-    for (size_t i = 0; i < unit_.inputs.size(); ++i) states.push_back(input(i));
-    const RowCounts rows = rows_of(UnitRows::Features);
-    const int64_t merge = encoder_of(unit_).projector.merge, tokens = rows.here * merge;
-    const ItemShape usual = encoder_of(unit_).item_shape();
-    const bool in_order = usual.window == 0 && !usual.fitted;
-    if (in_order && states.size() == 1 && tokens == states[0].rows()) return states[0];
-    return call(rows_memory(tokens * model_.hidden(unit_.module) * bytes_.param *
-                            static_cast<int64_t>(states.size())),
-                states, tokens);
-  }
-  TapeTensor shrunk(const TapeTensor& x) {
-    if (sizes_.encoders[unit_.encoder].beyond == 0) return x;
-    const int64_t rows = features_of(unit_).here;
-    return call(mixed_rows_memory(rows * model_.decoder.block.hidden * bytes_.param), {x}, rows);
-  }
-  TapeTensor with_row_ends(const TapeTensor& x) {
-    return call(rows_memory(tape_.bytes(x.tensor())), {x}, x.rows());
-  }
-  TapeTensor side_by_side(const TapeTensor& x, int64_t count) {
-    return x.with_rows(x.rows() / count);
-  }
-  TapeTensor by_channel(const TapeTensor& x, int64_t count) {
-    return call(rows_memory(tape_.bytes(x.tensor())), {x}, x.rows() / count);
-  }
-  TapeTensor mean_of(const TapeTensor& x, int64_t count) {
-    const int64_t bytes = tape_.bytes(x.tensor());
-    FunctionMemory f = rows_memory(bytes / count);
-    // The library adds up narrow ones in a wide copy, into wide sums.
-    const int64_t wide = bytes / bytes_.param * bytes_.wide;
-    if (bytes_.is_narrow()) f.forward_peak = f.output + wide + wide / count;
-    return call(f, {x}, x.rows() / count);
-  }
-  TapeTensor merged(const TapeTensor& text, size_t i) {
-    return call(rows_memory(tape_.bytes(text.tensor())), {text, input(i)}, text.rows());
-  }
-  TapeTensor added(const TapeTensor& text, size_t i) {
-    return call(sum_memory(tape_.bytes(text.tensor())), {text, input(i)}, text.rows());
-  }
-  TapeTensor copy(const TapeTensor& x) {
-    return call(sum_memory(tape_.bytes(x.tensor())), {x}, x.rows());
-  }
-  TapeTensor asked_rows(const TapeTensor& x) {
-    const int64_t rows = targets().here;
-    return call(rows_memory(rows * model_.hidden(unit_.module) * bytes_.param), {x}, rows);
-  }
-  TapeTensor loss(const TapeTensor& x) {
-    const RowCounts rows = targets();
-    const WeightSpec vocabulary = weight("vocabulary");
-    const bool has_backward =
-        call_.keeps_graph && (vocabulary.trains || tape_.needs_gradient(x.tensor()));
-    FunctionMemory f = cross_entropy_memory(rows.all, vocabulary, has_backward && share_.tp == 1,
-                                            model_.decoder.logit_softcap > 0, bytes_);
-    if (rows.are_dealt()) {
-      const int64_t gathered = rows.travelling * vocabulary.in * bytes_.param;
-      f.forward_peak += gathered;
-      f.backward_working += 2 * gathered;
-      f.gradient_working += 2 * gathered;
+  UnitSizes of(const UnitSpec& unit) const {
+    UnitSizes rows;
+    rows.all_tokens = all_tokens(unit);
+    rows.tokens = share_of(rows.all_tokens);
+    rows.targets = share_of(sizes_.targets);
+    for (const UnitInput& input : unit.inputs) {
+      const UnitSpec& source = model_.units[input.unit];
+      rows.inputs.push_back(model_.makes_features(input.unit)
+                                ? share_of(sizes_.encoders[source.encoder].features).here
+                                : share_of(all_tokens(source)).here);
     }
-    return call(f, {x}, rows.all);
+    if (unit.encoder < 0) {
+      rows.attention = sizes_.text;
+      return rows;
+    }
+    const EncoderSizes& items = sizes_.encoders[unit.encoder];
+    rows.features = share_of(items.features);
+    rows.projected = share_of(items.features + items.beyond);
+    rows.resamples = items.beyond > 0;
+    if (items.tokens > 0) rows.patches = rows.tokens.here * items.patches / items.tokens;
+    if (unit.kind == UnitKind::Block) rows.attention = items.attention.at(unit.attention);
+    return rows;
   }
 
  private:
+  int64_t all_tokens(const UnitSpec& unit) const {
+    return unit.encoder < 0 ? sizes_.tokens : sizes_.encoders[unit.encoder].tokens;
+  }
   RowCounts share_of(int64_t rows) const {
     const int64_t all = part_of(rows, share_.cp);
-    if (!share_.sequence_parallel) return {all, all, all};
+    if (!share_.sequence_parallel) return RowCounts::whole(all);
     const int64_t here = part_of(all, share_.tp);
     return {all, here, here * share_.tp};
   }
-  const EncoderSpec& encoder_of(const UnitSpec& unit) const {
-    return model_.encoders[unit.encoder];
-  }
-  /// Of all ranks that share them.
-  int64_t all_tokens_of(const UnitSpec& unit) const {
-    if (unit.encoder < 0) return sizes_.tokens;
-    return sizes_.encoders[unit.encoder].tokens;
-  }
-  RowCounts tokens_of(const UnitSpec& unit) const { return share_of(all_tokens_of(unit)); }
-  RowCounts features_of(const UnitSpec& unit) const {
-    return share_of(sizes_.encoders[unit.encoder].features);
-  }
-  RowCounts tokens() const { return tokens_of(unit_); }
-  RowCounts targets() const { return share_of(sizes_.targets); }
-  RowCounts rows_of(UnitRows kind) const {
-    if (kind == UnitRows::Tokens) return tokens();
-    const EncoderSizes& items = sizes_.encoders[unit_.encoder];
-    return share_of(items.features + items.beyond);
-  }
-
-  /// The part of a weight, or of the vector of that role, that this tp rank has; fused ones are
-  /// one.
-  WeightSpec weight(const std::string& role, WeightOrder order = WeightOrder::OutIn) const {
-    const bool is_matrix = unit_.has(role + ".weight");
-    const bool has_bias = unit_.has(role + ".bias");
-    const std::vector<int> params = model_.params_of(unit_, is_matrix  ? role + ".weight"
-                                                            : has_bias ? role + ".bias"
-                                                                       : role);
-    WeightSpec weight{.trains = model_.params[params[0]].trainable,
-                      .has_bias = is_matrix && has_bias};
-    for (int param : params) {
-      const Shape shape = cut_of(model_.params[param], share_.tp).shape;
-      weight.out += shape[0];
-      weight.in = num_elements(shape) / shape[0];
-    }
-    if (order == WeightOrder::InOut && is_matrix) std::swap(weight.out, weight.in);
-    return weight;
-  }
-
-  /// Rows of a table, looked up for all rows and then dealt.
-  TapeTensor table(const std::string& role, const RowCounts& dealt) {
-    const WeightSpec of = weight(role);
-    const int64_t rows = tokens().here;
-    FunctionMemory f = embedding_memory(rows, of, bytes_);
-    if (dealt.are_dealt()) {
-      const int64_t all = dealt.travelling * of.in * bytes_.param;
-      f.forward_peak = f.output + all;
-      // What other ranks have the rows of is made zero in a copy.
-      f.backward_working = all + dealt.all * of.in * bytes_.gradient;
-    }
-    return call(f, {}, rows);
-  }
-
-  TapeTensor activated(const TapeTensor& wide, int64_t width, Activation activation) {
-    return call(activation_memory(wide.rows(), width, activation, bytes_), {wide}, wide.rows());
-  }
-
-  FunctionMemory attention_function(HeadShape of_model) const {
-    HeadSizes heads{of_model.query / share_.tp,
-                    std::max<int64_t>(1, of_model.key_value / share_.tp), of_model.dim};
-    const int64_t rows = all_tokens_of(unit_);
-    if (share_.cp == 1) {
-      if (!bytes_.on_device) return attention_memory(rows, heads, bytes_);
-      const AttentionSpec& spec = model_.attention(unit_);
-      const int64_t window = unit_.encoder < 0 ? window_here(spec, batches()) : 0;
-      const bool takes_bounds =
-          bytes_.is_narrow() && takes_ragged_heads(heads.dim) && spec.scores.softcap == 0;
-      if (takes_bounds && (window == 0 || !model_.decoder.images_both_ways))
-        return ragged_attention_memory(rows, num_segments(batches()), heads, bytes_);
-      return window > 0 ? window_attention_memory(rows, window, heads, bytes_)
-                        : context_attention_memory({rows, rows, 0, false}, heads, bytes_);
-    }
-    const int64_t own = part_of(rows, share_.cp), group = own * share_.cp_inner;
-    const bool is_all = share_.cp == share_.cp_inner;
-    heads.query /= share_.cp_inner;
-    heads.key_value = std::max<int64_t>(1, heads.key_value / share_.cp_inner);
-    const int64_t keys = is_all ? 0 : share_.gathers_keys ? rows : group;
-    const bool passes_keys = !is_all && !share_.gathers_keys;
-    return context_attention_memory({own, group, keys, passes_keys}, heads, bytes_);
-  }
-  const std::vector<AttentionSizes>& batches() const {
-    return unit_.encoder < 0 ? sizes_.text
-                             : sizes_.encoders[unit_.encoder].attention.at(unit_.attention);
-  }
-
-  TapeTensor call(const FunctionMemory& function, const std::vector<TapeTensor>& inputs,
-                  int64_t rows) {
-    std::vector<int> tensors;
-    for (const TapeTensor& input : inputs) tensors.push_back(input.tensor());
-    return {tape_, tape_.call(function, tensors), rows};
-  }
 
   const ModelSpec& model_;
-  const UnitSpec& unit_;
   const MicrobatchSizes& sizes_;
-  const UnitCall& call_;
   const UnitShare& share_;
-  ElementBytes bytes_;
-  MemoryTape tape_;
 };
+
+std::vector<AttentionSizes> attention_sizes(const std::vector<Segment>& segments, bool causal) {
+  std::vector<AttentionSizes> sizes;
+  for (const SegmentBatch& batch : batch_segments(segments, allowed_padding(causal))) {
+    sizes.push_back({static_cast<int64_t>(batch.segments.size()), batch.length, 0});
+    for (const Segment& segment : batch.segments) sizes.back().tokens += segment.length;
+  }
+  return sizes;
+}
+
+EncoderSizes encoder_sizes(const EncoderSpec& encoder, const std::vector<ItemShape>& items) {
+  EncoderSizes sizes{.items = static_cast<int64_t>(items.size())};
+  for (const ItemShape& item : items) {
+    sizes.tokens += item.tokens;
+    sizes.features += item.features;
+    sizes.beyond += item.projected() / item.merge - item.features;
+    if (encoder.modality() != Modality::Image) continue;
+    const PatchInput& input = encoder.patches();
+    const bool are_all = input.learned_tokens() == 0;  // ends of rows, too
+    sizes.patches += are_all ? item.tokens : item.tiles * input.patches_of(item);
+  }
+  for (const AttentionSpec& way : encoder.block.attention)
+    sizes.attention.push_back(attention_sizes(segments_of_items(items, way.window > 0), false));
+  return sizes;
+}
+
+/// Tells whether a window of the text hides nothing of the longest sample.
+bool sees_all(const AttentionSpec& spec, const std::vector<AttentionSizes>& batches) {
+  return spec.window == 0 || std::ranges::all_of(batches, [&](const AttentionSizes& batch) {
+           return spec.window >= batch.length;
+         });
+}
 
 }  // namespace
 
 UnitMemory unit_memory(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
                        const UnitTypes& types, const UnitCall& call, const UnitShare& share) {
-  return MemoryOps(model, unit, sizes, types, call, share).run();
+  const UnitPart part{.sizes = Shares(model, sizes, share).of(unit),
+                      .share = share,
+                      .types = types,
+                      .keeps_graph = call.keeps_graph,
+                      .inputs_need_gradient = call.inputs_need_gradient,
+                      .inputs_present = call.inputs_present};
+  const std::vector<OperationNeeds> needs = operation_needs(model, unit, part);
+  Tape tape(unit.graph, call.keeps_graph);
+  for (size_t i = 0; i < needs.size(); ++i) tape.run(unit.graph.operations[i], needs[i]);
+  return tape.finish(unit.graph.output);
 }
 
 int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
@@ -406,9 +337,8 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
     int64_t tables = 0;  // elements of a token
     for (const AttentionSpec& kind : block.attention)
       tables += 2 * kind.rope.pairs(block.heads.dim);
-    const bool are_batched = std::ranges::any_of(block.attention, [&](const AttentionSpec& spec) {
-      return window_here(spec, sizes.text) == 0;
-    });
+    const bool are_batched = std::ranges::any_of(
+        block.attention, [&](const AttentionSpec& spec) { return sees_all(spec, sizes.text); });
     bytes += kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples);
     if (are_batched) bytes += kIndex * rows_of(sizes.text);
     if (model.has_dropout(kDecoder)) bytes += kIndex * sizes.tokens;
@@ -442,6 +372,49 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
     }
   }
   return bytes;
+}
+
+MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
+                           const ItemList& items) {
+  MicrobatchSizes other = sizes;
+  other.items = items;
+  other.encoders.clear();
+  for (size_t e = 0; e < model.encoders.size(); ++e) {
+    const EncoderSpec& encoder = model.encoders[e];
+    other.encoders.push_back(encoder_sizes(encoder, items.shapes(static_cast<int>(e), encoder)));
+  }
+  return other;
+}
+
+ItemList largest_share(const ModelSpec& model, const ItemList& items, int encoder, int takers) {
+  const EncoderSpec& spec = model.encoders[static_cast<size_t>(encoder)];
+  const std::vector<ItemShape> all = items.shapes(encoder, spec);
+  int64_t most = -1;
+  ItemList largest;
+  for (const std::vector<int64_t>& share : distribute_items(all, model, encoder, takers)) {
+    int64_t tokens = 0;
+    for (const int64_t item : share) tokens += all[item].tokens;
+    if (tokens <= most) continue;
+    most = tokens;
+    largest = {};
+    for (const int64_t item : share) largest.add(encoder, 1, all[item]);
+  }
+  return largest;
+}
+
+MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<SampleIndex>& samples) {
+  MicrobatchSizes sizes;
+  ItemList items;
+  std::vector<Segment> text;
+  for (const SampleIndex& sample : samples) {
+    text.push_back({sizes.tokens, sample.tokens});
+    sizes.tokens += sample.tokens;
+    sizes.targets += sample.targets;
+    items += sample.items;
+  }
+  sizes.samples = static_cast<int64_t>(samples.size());
+  sizes.text = attention_sizes(text, true);
+  return with_items(model, sizes, items);
 }
 
 }  // namespace zea

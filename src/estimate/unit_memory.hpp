@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every unit declares of its memory: the bytes of its output, what its graph keeps until the
-// backward, and the most that its forward and its backward hold at once. A pure function of the
-// model and of how many tokens, targets and items a microbatch has; nothing here is measured.
+// The memory of every unit: the bytes of its output, what its graph keeps until the backward, and
+// the most that its forward and its backward hold at once. A pure function of the model and of how
+// many tokens, targets and items a microbatch has; nothing here is measured.
 #pragma once
 
 #include <cstdint>
@@ -9,32 +9,41 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.hpp"
-#include "core/kernel_sizes.hpp"
-#include "estimate/microbatch_sizes.hpp"
-#include "spec/model_spec.hpp"
+#include "layout/sample_index.hpp"
+#include "spec/operation_needs.hpp"
 
 namespace zea {
 
-/// Element types that a unit computes with, and on what.
-struct UnitTypes {
-  DType param = DType::Float32;     ///< parameters and activations
-  DType gradient = DType::Float32;  ///< the buffers that parameters' gradients are added into
-  NarrowProducts products = NarrowProducts::Library;  ///< of the host
-  bool on_device = false;                             ///< not on the host
-  /// The most that all threads of the library take in blocks while it multiplies bf16 or fp32.
-  int64_t library_block_bytes = kLibraryBlockBytes;
+/// The items of an encoder in a microbatch.
+struct EncoderSizes {
+  int64_t items = 0, tokens = 0, features = 0;
+  int64_t patches = 0;  ///< of images
+  int64_t beyond = 0;   ///< rows of the projector beyond features, of images that are resampled
+  /// For each of BlockSpec::attention.
+  std::vector<std::vector<AttentionSizes>> attention = {};
+
+  bool operator==(const EncoderSizes&) const = default;
 };
 
-/// The part of its module's tokens and parameters that a rank has: 1/cp of the tokens (about: the
-/// distribution may deal more to one), between layers 1/tp of these under sequence parallel.
-struct UnitShare {
-  int tp = 1;
-  bool sequence_parallel = false;
-  int cp = 1;
-  int cp_inner = 1;          ///< ranks that exchange tokens for heads in attention
-  bool gathers_keys = true;  ///< of all of them at once; false: one group's after the other's
+/// All that the memory of a microbatch depends on.
+struct MicrobatchSizes {
+  int64_t samples = 0, tokens = 0, targets = 0;
+  ItemList items;
+  std::vector<AttentionSizes> text;
+  std::vector<EncoderSizes> encoders;
+
+  bool operator==(const MicrobatchSizes&) const = default;
 };
+
+/// The sizes of a microbatch of these samples.
+MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<SampleIndex>& samples);
+
+/// The same with other items.
+MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
+                           const ItemList& items);
+
+/// Returns the share with the most tokens of the encoder's `items`, dealt to `takers` ranks.
+ItemList largest_share(const ModelSpec& model, const ItemList& items, int encoder, int takers);
 
 /// How a unit is called.
 struct UnitCall {
@@ -51,6 +60,8 @@ struct UnitMemory {
   int64_t forward_peak_bytes = 0;   ///< most held at once: the output and what is saved included
   int64_t backward_peak_bytes = 0;  ///< most held at once: what was saved and input gradients
                                     ///< included
+  /// The parts of both peaks that a GEMM library may take, and need not take.
+  int64_t forward_scratch_bytes = 0, backward_scratch_bytes = 0;
   std::vector<int64_t> input_gradient_bytes;  ///< of each input; 0: none
 };
 

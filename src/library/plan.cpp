@@ -4,10 +4,8 @@
 #include <algorithm>
 
 #include "deck/deck.hpp"
-#include "estimate/choose_recomputation.hpp"
-#include "estimate/describe_pipeline.hpp"
-#include "estimate/describe_ranks.hpp"
-#include "estimate/describe_steps.hpp"
+#include "estimate/describe.hpp"
+#include "estimate/fitting_plan.hpp"
 #include "layout/rank_order.hpp"
 #include "library/plan_text.hpp"
 
@@ -41,12 +39,11 @@ std::vector<RankGroup> groups_of(const Plan& plan, const StepFacts& facts) {
 }  // namespace
 
 std::string plan_text(const Start& start, const Plan& plan, const StepSamples& samples,
-                      const StepFacts& facts, int ranks_per_node, const std::string& data_notes,
-                      NarrowProducts products) {
+                      const StepFacts& facts, int ranks_per_node, const std::string& data_notes) {
   const RankOrder order = order_ranks(plan.mesh, even_nodes(plan.world_size(), ranks_per_node),
                                       plan.options.mesh.order);
-  return describe(plan, products) + start.note + "\n" + describe_ranks(plan, order, samples) +
-         data_notes + describe_steps(plan, samples, facts) + list_passes(plan) +
+  return describe(plan) + start.note + "\n" + describe_ranks(plan, order, samples) + data_notes +
+         describe_steps(plan, samples, facts) + list_passes(plan) +
          "\n# the deck with every key\n\n" + echo_deck(start.options);
 }
 

@@ -11,7 +11,6 @@ namespace zea {
 /// Returns the text of `zea -n`. `facts` are those of `samples`, and `data_notes` tell of data sets
 /// that are not there.
 std::string plan_text(const Start& start, const Plan& plan, const StepSamples& samples,
-                      const StepFacts& facts, int ranks_per_node, const std::string& data_notes,
-                      NarrowProducts products = NarrowProducts::Library);
+                      const StepFacts& facts, int ranks_per_node, const std::string& data_notes);
 
 }  // namespace zea

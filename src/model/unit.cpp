@@ -1,99 +1,164 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations of a unit's forward on tensors: functions of its parameters, its inputs and the
-// microbatch.
+// Runs the operations of a unit's forward on tensors: functions of its parameters, its inputs and
+// the microbatch.
 #include "model/unit.hpp"
 
 #include "core/error.hpp"
 #include "core/mixed_bits.hpp"
-#include "spec/unit_forward.hpp"
 
 namespace zea {
 namespace {
 
-class TensorOps {
+class UnitRun {
  public:
-  using Value = at::Tensor;
-  using NormedSum = zea::NormedSum;
-
-  TensorOps(const ModelSpec& model, const UnitSpec& unit, const std::vector<Parameter*>& parameters,
-            const UnitInputs& inputs, const Microbatch& microbatch, HeadOutput head,
-            const Layers& layers)
+  UnitRun(const ModelSpec& model, const UnitSpec& unit, const std::vector<Parameter*>& parameters,
+          const UnitInputs& inputs, const Microbatch& microbatch, HeadOutput head,
+          const Layers& layers)
       : model_(model),
         unit_(unit),
+        block_(model.block(unit.module)),
         parameters_(parameters),
         inputs_(inputs),
         microbatch_(microbatch),
         head_(head),
         layers_(layers),
-        part_(unit.encoder < 0 ? nullptr : &microbatch.encoder(unit)) {
+        part_(unit.encoder < 0 ? nullptr : &microbatch.encoder(unit)),
+        values_(static_cast<size_t>(unit.graph.values)) {
     ZEA_ASSERT(parameters.size() == unit.roles.size());
   }
 
-  at::Tensor input(size_t i) const { return *inputs_[i]; }
-  bool has_input(size_t i) const { return inputs_[i].has_value(); }
-  bool has(const std::string& role) const { return unit_.has(role); }
-  at::Tensor patches() const { return part_->patches; }
-  at::Tensor columns() const { return part_->columns; }
+  at::Tensor run() {
+    for (const Operation& op : unit_.graph.operations) {
+      for (const int value : op.dropped) values_[value].reset();
+      values_[op.output] = output(op);
+    }
+    return values_[unit_.graph.output];
+  }
 
-  at::Tensor linear(const at::Tensor& x, const std::string& role,
-                    WeightOrder order = WeightOrder::OutIn) const {
-    return zea::linear(x, weight(role), bias(role), order);
+ private:
+  using Kind = OperationKind;
+
+  at::Tensor output(const Operation& op) {
+    const at::Tensor& x = input(op, 0);
+    switch (op.kind) {
+      case Kind::Input:
+        return inputs_[op.count].value_or(at::Tensor());
+      case Kind::Patches:
+        return part_->patches;
+      case Kind::Columns:
+        return part_->columns;
+      case Kind::Vocabulary:
+        return layers_.embedding(microbatch_.token_ids, parameter(op, 0), model_.decoder.vocabulary,
+                                 microbatch_.text_shares);
+      case Kind::Positions:
+        return positions(parameter(op, 0));
+      case Kind::Linear:
+        return linear(x, parameter(op, 0), optional(op, 1), op.order);
+      case Kind::ColumnLinear:
+        return layers_.column_linear(x, parameter(op, 0), optional(op, 1), shares(op.rows),
+                                     op.order);
+      case Kind::RowLinear:
+        return layers_.row_linear(x, parameter(op, 0), optional(op, 1), shares(op.rows), op.order);
+      case Kind::Activate:
+        return activate_biased(x, optional(op, 0), op.activation);
+      case Kind::Gate:
+        return gated(x, op.activation);
+      case Kind::Add:
+        return x + input(op, 1);
+      case Kind::AddAdapted:
+        return add_adapted(x, input(op, 1), unit_.adapters[op.adapter]);
+      case Kind::AddBiases:
+        return add_query_value_biases(x, parameter(op, 0), parameter(op, 1));
+      case Kind::Norm:
+        return norm(x, parameter(op, 0), optional(op, 1), op.norm);
+      case Kind::NormSum: {
+        const NormedSum made =
+            norm_sum(x, input(op, 1), parameter(op, 0), optional(op, 1), op.norm);
+        values_[op.sum] = made.sum;
+        return made.normed;
+      }
+      case Kind::HeadNorms:
+        return normed_heads(x, heads_here(x, op), parameter(op, 0), parameter(op, 1));
+      case Kind::Rotary:
+        return rotated(x, heads_here(x, op));
+      case Kind::Attention:
+        return attended(x, heads_here(x, op));
+      case Kind::LayerScale:
+        return layer_scale(x, parameter(op, 0));
+      case Kind::Scale:  // by a factor of the rows' type, as transformers has it
+        return x * at::scalar_tensor(op.factor, at::dtype(x.scalar_type()))
+                       .to(at::kDouble)
+                       .item<double>();
+      case Kind::Dropout:
+        return with_dropout(x, op);
+      case Kind::Windows:
+        return windows_of(x, part_->windows);
+      case Kind::ImageTokens:
+        return image_tokens(x, {part_->patch_rows, part_->positions},
+                            {parameter(op, 0), parameter(op, 1), optional(op, 2)});
+      case Kind::Features:
+        return joined_rows(states(op), part_->feature_rows);
+      case Kind::SideBySide:
+        return x.view({x.size(0) / op.count, op.count * x.size(1)});
+      case Kind::ByChannel:
+        return x.view({x.size(0) / op.count, op.count, x.size(1)})
+            .transpose(1, 2)
+            .reshape({x.size(0) / op.count, op.count * x.size(1)});
+      case Kind::Mean:
+        return x.view({x.size(0) / op.count, op.count, x.size(1)}).mean(1);
+      case Kind::Resample:
+        if (!part_->feature_shares_of.defined()) return x;
+        return mixed_rows(x, part_->feature_corners, part_->feature_shares_of);
+      case Kind::RowEnds:
+        return with_row_ends(x, part_->row_ends, parameter(op, 0));
+      case Kind::Merge:
+        return merged(x, op);
+      case Kind::AddFeatures:
+        return with_features_added(x, op);
+      case Kind::TargetRows:  // only these go through the norm and the vocabulary
+        return x.index_select(0, of_last() ? microbatch_.last_rows : microbatch_.target_rows);
+      case Kind::Loss:
+        return loss(x, parameter(op, 0));
+    }
+    return {};
   }
-  at::Tensor activated_linear(const at::Tensor& x, const std::string& role,
-                              Activation activation) const {
-    return activate_biased(zea::linear(x, weight(role), nullptr), bias(role), activation);
+
+  const at::Tensor& input(const Operation& op, size_t number) const {
+    static const at::Tensor kAbsent;
+    const bool is_absent = number >= op.inputs.size() || op.inputs[number] < 0;
+    return is_absent ? kAbsent : values_[op.inputs[number]];
   }
-  at::Tensor column_linear(const at::Tensor& x, const std::string& role, UnitRows rows,
-                           WeightOrder order) const {
-    return layers_.column_linear(x, weight(role), bias(role), shares(rows), order);
+  Parameter& parameter(const Operation& op, size_t number) const {
+    return *parameters_[op.params[number]];
   }
-  at::Tensor unbiased_column_linear(const at::Tensor& x, const std::string& role, UnitRows rows,
-                                    WeightOrder order) const {
-    return layers_.column_linear(x, weight(role), nullptr, shares(rows), order);
+  Parameter* optional(const Operation& op, size_t number) const {
+    return op.params[number] < 0 ? nullptr : parameters_[op.params[number]];
   }
-  at::Tensor activated(const at::Tensor& y, const std::string& role, Activation activation) const {
-    return activate_biased(y, bias(role), activation);
+
+  at::Tensor positions(Parameter& table) const {
+    if (part_ && part_->corner_shares.defined())
+      return interpolated_rows(part_->corners, part_->corner_shares, table);
+    return embedding(part_ ? part_->positions : microbatch_.positions, table);
   }
-  const std::vector<Adapter>& adapters() const { return unit_.adapters; }
-  at::Tensor dropped(const at::Tensor& x, const Adapter& adapter, UnitRows rows) const {
-    return dropped(x, keys(rows).here, dropout_of(adapter, 0));
-  }
-  at::Tensor dropped_columns(const at::Tensor& x, const Adapter& adapter, UnitRows rows) const {
-    return dropped(x, keys(rows).of_cp, dropout_of(adapter, layers_.first_column(x.size(1))));
-  }
-  at::Tensor dropped_rows(const at::Tensor& x, double rate, const std::string& name) const {
-    const uint64_t stream = mixed_name(0, unit_.name + "." + name);
-    return dropped(x, keys(UnitRows::Tokens).here, {rate, stream});
-  }
-  /// The parts of a linear behind its first are equally wide.
-  at::Tensor add_adapted(const at::Tensor& y, const at::Tensor& z, const Adapter& adapter) const {
-    const int64_t behind = adapter.parts - adapter.part;
-    return add_to_columns(y, z, adapter.part == 0 ? 0 : y.size(1) - behind * z.size(1),
+  /// The parts of a linear after its first are equally wide.
+  static at::Tensor add_adapted(const at::Tensor& y, const at::Tensor& z, const Adapter& adapter) {
+    const int64_t parts_left = adapter.parts - adapter.part;
+    return add_to_columns(y, z, adapter.part == 0 ? 0 : y.size(1) - parts_left * z.size(1),
                           adapter.scale);
   }
-  at::Tensor row_linear(const at::Tensor& x, const std::string& role, UnitRows rows,
-                        WeightOrder order) const {
-    return layers_.row_linear(x, weight(role), bias(role), shares(rows), order);
+  at::Tensor normed_heads(const at::Tensor& qkv, const HeadShape& heads, Parameter& query,
+                          Parameter& key) const {
+    if (block_.query_key_norm)
+      return layers_.joint_head_norms(by_head(qkv, {1, 1, heads.query * heads.dim}), query, key,
+                                      *block_.query_key_norm);
+    return head_norms(by_head(qkv, heads), query, key, heads.query, heads.key_value, block_.norm);
   }
-  at::Tensor query_value_biases(const at::Tensor& qkv) const {
-    return add_query_value_biases(qkv, parameter("q.bias"), parameter("v.bias"));
-  }
-  at::Tensor head_norms(const at::Tensor& qkv, const BlockSpec& block) const {
-    const HeadShape heads = heads_here(qkv, block);
-    if (block.query_key_norm)
-      return layers_.joint_head_norms(by_head(qkv, {1, 1, heads.query * heads.dim}),
-                                      weight("q_norm"), weight("k_norm"), *block.query_key_norm);
-    return zea::head_norms(by_head(qkv, heads), weight("q_norm"), weight("k_norm"), heads.query,
-                           heads.key_value, block.norm);
-  }
-  at::Tensor rotary(const at::Tensor& qkv, const BlockSpec& block) const {
-    const HeadShape heads = heads_here(qkv, block);
+  at::Tensor rotated(const at::Tensor& qkv, const HeadShape& heads) const {
     const TokenAttention& tokens = microbatch_.attention(unit_);
-    return zea::rotary(qkv, tokens.rotary_cosines, tokens.rotary_sines,
-                       heads.query + heads.key_value, heads.dim);
+    return rotary(qkv, tokens.rotary_cosines, tokens.rotary_sines, heads.query + heads.key_value,
+                  heads.dim);
   }
-  at::Tensor attention(const at::Tensor& qkv, const BlockSpec& block) const {
-    const HeadShape heads = heads_here(qkv, block);
+  at::Tensor attended(const at::Tensor& qkv, const HeadShape& heads) const {
     const at::Tensor all = by_head(qkv, heads);
     const TokenAttention& tokens = microbatch_.attention(unit_);
     const ScoreSpec& scores = model_.attention(unit_).scores;
@@ -107,136 +172,80 @@ class TensorOps {
     }
     return layers_.attention(all, tokens, heads.query, heads.key_value, scores);
   }
-  at::Tensor gated(const at::Tensor& x, Activation activation) const {
-    return zea::gated(x, activation);
+  /// Without keys nothing is dropped: the model is not trained.
+  at::Tensor with_dropout(const at::Tensor& x, const Operation& op) const {
+    const RowKeys& rows = keys(op.rows);
+    const at::Tensor& drawn_by = op.reads_columns ? rows.of_cp : rows.here;
+    if (!drawn_by.defined()) return x;
+    const std::string& seed = op.known_by < 0 ? op.seed : parameters_[op.known_by]->name();
+    const int64_t first_column = op.reads_columns ? layers_.first_column(x.size(1)) : 0;
+    return dropped(x, drawn_by, {op.factor, mixed_name(0, seed), first_column});
   }
-  at::Tensor add(const at::Tensor& x, const at::Tensor& y) const { return x + y; }
-  at::Tensor layer_scaled(const at::Tensor& x, const std::string& role) const {
-    return layer_scale(x, parameter(role));
+  std::vector<at::Tensor> states(const Operation& op) const {
+    std::vector<at::Tensor> all;
+    for (const int value : op.inputs) all.push_back(values_[value]);
+    return all;
   }
-  at::Tensor norm(const at::Tensor& x, const std::string& role, const NormSpec& spec) const {
-    return zea::norm(x, weight(role), bias(role), spec);
+  at::Tensor merged(const at::Tensor& text, const Operation& op) const {
+    at::Tensor rows;
+    for (size_t i = 1; i < op.inputs.size(); ++i)
+      if (const at::Tensor& features = input(op, i); features.defined())
+        rows = (rows.defined() ? rows : text).index_copy(0, placeholder_rows(i), features);
+    return rows.defined() ? rows : text.clone();
   }
-  NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, const std::string& role,
-                     const NormSpec& spec) const {
-    return zea::norm_sum(x, added, weight(role), bias(role), spec);
+  at::Tensor with_features_added(const at::Tensor& x, const Operation& op) const {
+    at::Tensor rows = x;
+    for (size_t i = 1; i < op.inputs.size(); ++i)
+      if (const at::Tensor& features = input(op, i); features.defined())
+        rows = rows.index_add(0, placeholder_rows(i), features);
+    return rows;
   }
-  at::Tensor windows(const at::Tensor& columns) const {
-    return windows_of(columns, part_->windows);
-  }
-  at::Tensor image_tokens(const at::Tensor& patches) const {
-    return zea::image_tokens(patches, {part_->patch_rows, part_->positions},
-                             {parameter("class_token"), parameter("positions"),
-                              has("registers") ? &parameter("registers") : nullptr});
-  }
-  at::Tensor positions() const {
-    if (part_ && part_->corner_shares.defined())
-      return interpolated_rows(part_->corners, part_->corner_shares, parameter("positions"));
-    return embedding(part_ ? part_->positions : microbatch_.positions, parameter("positions"));
-  }
-  /// By a factor of the rows' type, as transformers has it.
-  at::Tensor scaled(const at::Tensor& x, double factor) const {
-    return x * at::scalar_tensor(factor, at::dtype(x.scalar_type())).to(at::kDouble).item<double>();
-  }
-  at::Tensor vocabulary() const {
-    return layers_.embedding(microbatch_.token_ids, parameter("vocabulary"),
-                             model_.decoder.vocabulary, microbatch_.text_shares);
-  }
-  at::Tensor features() const {
-    std::vector<at::Tensor> states;
-    for (const auto& input : inputs_) states.push_back(*input);
-    return joined_rows(states, part_->feature_rows);
-  }
-  at::Tensor shrunk(const at::Tensor& x) const {
-    if (!part_->feature_shares_of.defined()) return x;
-    return mixed_rows(x, part_->feature_corners, part_->feature_shares_of);
-  }
-  at::Tensor with_row_ends(const at::Tensor& x) const {
-    return zea::with_row_ends(x, part_->row_ends, parameter("row_end"));
-  }
-  at::Tensor side_by_side(const at::Tensor& x, int64_t count) const {
-    return x.view({x.size(0) / count, count * x.size(1)});
-  }
-  at::Tensor by_channel(const at::Tensor& x, int64_t count) const {
-    const int64_t rows = x.size(0) / count;
-    return x.view({rows, count, x.size(1)}).transpose(1, 2).reshape({rows, count * x.size(1)});
-  }
-  at::Tensor mean_of(const at::Tensor& x, int64_t count) const {
-    return x.view({x.size(0) / count, count, x.size(1)}).mean(1);
-  }
-  at::Tensor merged(const at::Tensor& text, size_t i) const {
-    return text.index_copy(0, placeholder_rows(i), *inputs_[i]);
-  }
-  at::Tensor added(const at::Tensor& text, size_t i) const {
-    return text.index_add(0, placeholder_rows(i), *inputs_[i]);
-  }
-  at::Tensor copy(const at::Tensor& x) const { return x.clone(); }
-  /// Only rows that something is asked of go through the norm and the vocabulary.
-  at::Tensor asked_rows(const at::Tensor& x) const {
-    return x.index_select(0, of_last() ? microbatch_.last_rows : microbatch_.target_rows);
-  }
-  at::Tensor loss(const at::Tensor& x) const {
+  at::Tensor loss(const at::Tensor& x, Parameter& vocabulary) const {
     const RowShares& shares = of_last() ? microbatch_.last_shares : microbatch_.target_shares;
-    Parameter& vocabulary = parameter("vocabulary");
     const LogitSpec spec{model_.decoder.vocabulary, model_.decoder.logit_softcap};
     if (head_ == HeadOutput::Loss)
       return layers_.cross_entropy(x, vocabulary, microbatch_.target_ids, spec, shares);
     return layers_.logits(x, vocabulary, spec, shares);
   }
 
- private:
-  Parameter& parameter(const std::string& role) const {
-    const int index = unit_.index_of(role);
-    if (index < 0) throw InternalError(unit_.name + " has no parameter \"" + role + "\"");
-    return *parameters_[index];
-  }
-  Parameter& weight(const std::string& role) const { return parameter(role + ".weight"); }
-  Parameter* bias(const std::string& role) const {
-    const int index = unit_.index_of(role + ".bias");
-    return index < 0 ? nullptr : parameters_[index];
-  }
   const RowKeys& keys(UnitRows rows) const {
     if (!part_) return microbatch_.text_keys;
     return rows == UnitRows::Tokens ? part_->keys : part_->feature_keys;
-  }
-  Dropout dropout_of(const Adapter& adapter, int64_t first_column) const {
-    return {adapter.dropout, mixed_name(0, weight(adapter.down).name()), first_column};
-  }
-  /// Without keys nothing is: the model is not trained.
-  static at::Tensor dropped(const at::Tensor& x, const at::Tensor& keys, const Dropout& dropout) {
-    return keys.defined() ? zea::dropped(x, keys, dropout) : x;
   }
   const RowShares& shares(UnitRows rows) const {
     if (!part_) return microbatch_.text_shares;
     return rows == UnitRows::Tokens ? part_->shares : part_->feature_shares;
   }
-  /// Of the features that are the i-th input.
+  /// Where the features of the unit's i-th input go.
   const at::Tensor& placeholder_rows(size_t i) const {
     return microbatch_.encoder(model_.units[unit_.inputs[i].unit]).placeholder_rows;
   }
   bool of_last() const { return head_ == HeadOutput::LastLogits; }
 
-  /// Heads of the parameters at hand, which may be a part of the model's.
-  HeadShape heads_here(const at::Tensor& qkv, const BlockSpec& block) const {
-    const std::vector<int64_t>& out = weight("out").shape();
-    const int64_t attended = block.order == WeightOrder::OutIn ? out[1] : out[0];
-    const int64_t query = attended / block.heads.dim;
-    const int64_t all = qkv.flatten(1).size(1) / block.heads.dim;
-    return {query, (all - query) / 2, block.heads.dim};
+  /// Heads of the parameters at hand, which may be a part of the model's: as many as the output
+  /// projection reads.
+  HeadShape heads_here(const at::Tensor& qkv, const Operation& op) const {
+    const std::vector<int64_t>& out = parameters_[op.known_by]->shape();
+    const int64_t attended = block_.order == WeightOrder::OutIn ? out[1] : out[0];
+    const int64_t query = attended / block_.heads.dim;
+    const int64_t all = qkv.flatten(1).size(1) / block_.heads.dim;
+    return {query, (all - query) / 2, block_.heads.dim};
   }
-  /// (tokens, heads, head_dim) of what rows of as many numbers are.
+  /// Views rows as (tokens, heads, head_dim).
   static at::Tensor by_head(const at::Tensor& x, const HeadShape& heads) {
     return x.view({x.size(0), heads.query + 2 * heads.key_value, heads.dim});
   }
 
   const ModelSpec& model_;
   const UnitSpec& unit_;
+  const BlockSpec& block_;
   const std::vector<Parameter*>& parameters_;
   const UnitInputs& inputs_;
   const Microbatch& microbatch_;
   const HeadOutput head_;
   const Layers& layers_;
   const EncoderPart* const part_;  ///< of the microbatch; null: the unit is the decoder's
+  std::vector<at::Tensor> values_;
 };
 
 }  // namespace
@@ -244,10 +253,36 @@ class TensorOps {
 UnitOutput run_unit(const ModelSpec& model, const UnitSpec& unit,
                     const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
                     const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
-  TensorOps ops(model, unit, parameters, inputs, microbatch, head, layers);
-  const at::Tensor output = unit_forward(ops, model, unit);
+  const at::Tensor output =
+      UnitRun(model, unit, parameters, inputs, microbatch, head, layers).run();
   if (unit.kind == UnitKind::Head && head == HeadOutput::Loss) return {{}, output};
   return {output, {}};
+}
+
+LoneUnit::LoneUnit(const ModelSpec& model, const UnitSpec& unit, const at::TensorOptions& options,
+                   at::ScalarType gradient)
+    : model_(model), unit_(unit) {
+  constexpr double kDeviation = 0.02;
+  for (size_t i = 0; i < unit.params.size(); ++i) {
+    const ParamSpec* spec = &model.params[unit.params[i]];
+    Shape shape = spec->shape;
+    for (; spec->fused_with_next; spec = &model.params[unit.params[i]])
+      shape[0] += model.params[unit.params[++i]].shape[0];
+    owned_.push_back(
+        std::make_unique<Parameter>(spec->name, shape, spec->trainable, options.device()));
+    parameters_.push_back(owned_.back().get());
+    at::Tensor value = at::randn(shape, options.dtype(at::kFloat)) * kDeviation;
+    if (spec->init == Init::Ones) value += 1;
+    parameters_.back()->set_value(value.to(c10::typeMetaToScalarType(options.dtype())));
+    if (spec->trainable)
+      parameters_.back()->set_gradient(at::zeros(shape, options.dtype(gradient)));
+  }
+}
+
+at::Tensor LoneUnit::output(const UnitInputs& inputs, const Microbatch& microbatch) const {
+  const UnitOutput made =
+      run_unit(model_, unit_, parameters_, inputs, microbatch, HeadOutput::Loss, Layers());
+  return made.loss.defined() ? made.loss : made.value;
 }
 
 }  // namespace zea

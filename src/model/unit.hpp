@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -19,14 +20,14 @@ namespace zea {
 /// tensor.
 using UnitInputs = std::vector<std::optional<at::Tensor>>;
 
-/// What the head computes instead of the loss.
+/// The output of the head.
 enum class HeadOutput {
   Loss,         ///< sum over targets, a double scalar
   LastLogits,   ///< (samples, vocabulary) after each sample's last token
   TargetLogits  ///< (targets, vocabulary), for tests against a reference
 };
 
-/// What a unit makes of a microbatch.
+/// The outputs of a unit in a microbatch.
 struct UnitOutput {
   /// (rows here, hidden) for the units that read it, or the head's logits; undefined: nothing.
   at::Tensor value;
@@ -41,5 +42,23 @@ UnitOutput run_unit(const ModelSpec& model, const UnitSpec& unit,
                     const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
                     const Microbatch& microbatch, HeadOutput head, const Layers& layers);
 using RunUnit = std::function<decltype(run_unit)>;
+
+/// A unit with random parameters of its own, to be measured alone.
+class LoneUnit {
+ public:
+  /// `options` of its parameters; their gradients are of type `gradient`.
+  LoneUnit(const ModelSpec& model, const UnitSpec& unit, const at::TensorOptions& options,
+           at::ScalarType gradient);
+
+  /// The output, or the loss of a head.
+  at::Tensor output(const UnitInputs& inputs, const Microbatch& microbatch) const;
+  const std::vector<Parameter*>& parameters() const { return parameters_; }
+
+ private:
+  const ModelSpec& model_;
+  const UnitSpec& unit_;
+  std::vector<std::unique_ptr<Parameter>> owned_;
+  std::vector<Parameter*> parameters_;
+};
 
 }  // namespace zea

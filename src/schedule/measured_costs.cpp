@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-/// What the file holds beside the units that it measured.
+/// Keys of the file.
 constexpr const char* kRowTokens = "row_tokens";
 constexpr const char* kRows = "rows_per_microbatch";
 constexpr const char* kPrecision = "precision";

@@ -14,7 +14,7 @@ struct MuonWork {
   MuonShare share;
 };
 
-/// What Muon makes of the buffers that a rank holds, part by part; pieces of tp ranks are joined.
+/// The parts of a rank's buffers that Muon updates, one by one; pieces of tp ranks are joined.
 std::vector<MuonWork> muon_work(const Plan& plan, int world_rank);
 
 }  // namespace zea

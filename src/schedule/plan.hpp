@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "core/kernel_sizes.hpp"
 #include "deck/options.hpp"
 #include "layout/axis.hpp"
 #include "layout/flat_layout.hpp"
@@ -121,10 +120,6 @@ inline Plan make_plan(const Options& options, const std::string& config_json, in
 /// The same plan, but that sharded buffers of `modules`, which stand in a pipeline, are gathered
 /// once a step, or for each use.
 Plan gathered_otherwise(Plan plan, const std::set<std::string>& modules, bool once_a_step);
-
-/// The plan as text: rank map, units as a template names them with parameters and strategy, bytes
-/// per rank on hosts that multiply so.
-std::string describe(const Plan& plan, NarrowProducts products = NarrowProducts::Library);
 
 }  // namespace zea
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "layout/visibility.hpp"
-#include "schedule/unit_flops.hpp"
 
 namespace zea {
 namespace {
@@ -31,25 +30,34 @@ std::vector<SharedRanks> sets_of_ranks(const MeshShape& mesh) {
   return sets;
 }
 
-/// A unit's cost as a function of a sample's counts: read off its costs for one and two tokens of
-/// text, or for an item and one of twice the tokens.
-void add_unit(SampleCosts& costs, const ModelSpec& model, const UnitSpec& unit, double one,
-              double two) {
+/// The rows of a unit for one token of text, or for one item of the encoder's usual shape.
+detail::UnitSizes sizes_of_one(const ModelSpec& model, const UnitSpec& unit) {
+  if (unit.encoder < 0) return detail::UnitSizes::whole(1, 1, 0, 0);
+  const EncoderSpec& encoder = model.encoders[static_cast<size_t>(unit.encoder)];
+  return sizes_of_items(encoder, encoder.item_shape(), 1);
+}
+
+/// Adds the work of a unit for such rows, times `scale`, as a function of a sample's counts.
+void add_unit(SampleCosts& costs, const ModelSpec& model, const UnitSpec& unit,
+              const UnitWork& work, double scale) {
+  const double rows = scale * work.rows.total(), pair = scale * work.pair.total();
   if (unit.encoder >= 0) {
+    const ItemShape usual = model.encoders[static_cast<size_t>(unit.encoder)].item_shape();
     ItemCost& item = costs.items[static_cast<size_t>(unit.encoder)];
-    item.usual += one;
-    item.pairs += (two - 2 * one) / 2;
+    const double attention = pair * pairs_of_items(model, unit, usual, 1);
+    item.usual += rows + attention;
+    // Larger items have longer rows to attend to, not more of them.
+    const bool sees_all =
+        pairs_of_items(model, unit, usual, 1) == static_cast<double>(usual.tokens * usual.tokens);
+    if (sees_all) item.pairs += attention;
   } else if (unit.kind == UnitKind::Head) {
-    costs.target += one;  // it reads the tokens before targets, and no others
+    costs.target += rows;  // it reads the tokens before targets, and no others
   } else {
-    // One token is one pair; two are three (with a window of one, two: so pairs cost nothing).
-    const double pair = two - 2 * one;
-    costs.add_pair(unit.kind == UnitKind::Block ? model.attention(unit).window : 0, pair);
-    costs.token += one - pair;
+    if (unit.kind == UnitKind::Block) costs.add_pair(model.attention(unit).window, pair);
+    costs.token += rows;
   }
 }
 
-/// Without a cost so far.
 SampleCosts costs_of_items(const ModelSpec& model) {
   SampleCosts costs{.token = 0, .items = std::vector<ItemCost>(model.encoders.size())};
   for (size_t e = 0; e < costs.items.size(); ++e)
@@ -64,7 +72,7 @@ void add_pairs_behind(ItemCost& item, const ItemShape& usual, double pair) {
   if (usual.tiles == 1) item.pairs += pair * features * features / 2;
 }
 
-/// What each unit really costs over what is estimated.
+/// The ratio of each unit's known cost to its estimate.
 std::vector<double> scales(const ModelSpec& model, const MeshShape& mesh,
                            const std::vector<UnitCost>& known, int64_t row_tokens, int64_t rows) {
   std::vector<double> scales(model.units.size(), 1);
@@ -83,24 +91,23 @@ std::vector<double> scales(const ModelSpec& model, const MeshShape& mesh,
 
 std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& mesh,
                                       const std::vector<UnitCost>& known, int64_t row_tokens,
-                                      int64_t rows) {
-  const auto costs_for = [&](int64_t times) {
-    std::vector<UnitCost> costs = frozen_aware(model, estimated_costs(model, times));
-    const std::vector<UnitCost> of_items = frozen_aware(model, item_costs(model, times));
-    for (size_t u = 0; u < costs.size(); ++u)
-      if (model.units[u].encoder >= 0) costs[u] = of_items[u];
-    return costs;
-  };
-  const std::vector<UnitCost> one = costs_for(1), two = costs_for(2);
-  const std::vector<double> scale = scales(model, mesh, known, row_tokens, rows);
+                                      int64_t num_rows) {
+  std::vector<UnitCost> rows, pairs;
+  for (const UnitSpec& unit : model.units) {
+    const UnitWork work = unit_work(model, unit, sizes_of_one(model, unit));
+    rows.push_back(work.rows);
+    pairs.push_back(work.pair);
+  }
+  rows = frozen_aware(model, rows);
+  pairs = frozen_aware(model, pairs);
+  const std::vector<double> scale = scales(model, mesh, known, row_tokens, num_rows);
   std::vector<SampleCosts> all;
   for (const SharedRanks& set : sets_of_ranks(mesh)) {
     SampleCosts costs = costs_of_items(model);
     const double ranks = set.end - set.first;
     for (size_t u = 0; u < model.units.size(); ++u)
       if (std::count(set.modules.begin(), set.modules.end(), model.units[u].module) > 0)
-        add_unit(costs, model, model.units[u], scale[u] * one[u].total() / ranks,
-                 scale[u] * two[u].total() / ranks);
+        add_unit(costs, model, model.units[u], {rows[u], pairs[u]}, scale[u] / ranks);
     all.push_back(costs);
   }
   return all;
@@ -108,9 +115,13 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
 
 SampleCosts model_flops(const ModelSpec& model, bool images_both_ways) {
   SampleCosts flops = costs_of_items(model);
-  const std::vector<double> one = unit_flops(model, 1), two = unit_flops(model, 2);
-  for (size_t u = 0; u < model.units.size(); ++u)
-    add_unit(flops, model, model.units[u], one[u], two[u]);
+  const std::vector<bool> gradients = model.units_with_gradient();
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    const UnitSpec& unit = model.units[u];
+    const auto number = static_cast<int>(u);
+    add_unit(flops, model, unit, unit_flops(model, number, sizes_of_one(model, unit), gradients),
+             1);
+  }
   if (!images_both_ways) return flops;
   double pair = flops.pair;
   for (const WindowCost& window : flops.windows) pair += window.pair;

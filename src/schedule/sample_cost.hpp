@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a sample costs the ranks that work on it, from its counts alone: tokens, the square of their
-// number in attention, targets and items of each encoder, weighed by the model's shapes and by
-// what of it trains. Modules on ranks of their own have costs of their own, since they work at the
-// same time.
+// The cost of a sample to the ranks that work on it, from its counts alone: tokens, the square of
+// their number in attention, targets and items of each encoder, weighed by the model's shapes and
+// trainable parts. Modules on ranks of their own have costs of their own: they work at the same
+// time.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@
 
 namespace zea {
 
-/// What an item of an encoder costs.
+/// The cost of an item of an encoder.
 struct ItemCost {
   double usual = 0;         ///< of the encoder's usual shape
   double pairs = 0;         ///< the part of this that grows with the square of the tokens
@@ -25,7 +25,7 @@ struct ItemCost {
   bool operator==(const ItemCost&) const = default;
 };
 
-/// What attention with a window costs.
+/// The cost of attention with a window.
 struct WindowCost {
   int64_t window;
   double pair;  ///< of a token with one that it attends to
@@ -47,14 +47,15 @@ struct SampleCosts {
   bool operator==(const SampleCosts&) const = default;
 };
 
-/// Of each set of ranks of a replica: modules that share ranks have one entry together. `known` are
+/// Returns the costs of each set of ranks of a replica: modules that share ranks have one entry.
+/// `known` are
 /// the costs of all units in a microbatch of so many full rows on the ranks of a stage, where they
 /// are better than estimates from shapes: those are scaled by them.
 std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& mesh,
                                       const std::vector<UnitCost>& known = {},
                                       int64_t row_tokens = 0, int64_t rows = 1);
 
-/// Model FLOPs (unit_flops.hpp) of a training step as costs, of all units; read by sample_cost().
+/// Model FLOPs (unit_cost.hpp) of a training step as costs, of all units; read by sample_cost().
 /// `images_both_ways`: the features of an image see all of it in the language model. Exact for
 /// samples of text; items count by their tokens, those of an encoder with windows as if each window
 /// were full.

@@ -47,7 +47,7 @@ struct StepPlan {
   int64_t samples = 0;
   int64_t tokens = 0;
   int64_t targets = 0;     ///< of the global batch: the N of the loss
-  double model_flops = 0;  ///< of all samples, where the step trains (unit_flops.hpp)
+  double model_flops = 0;  ///< of all samples, where the step trains (unit_cost.hpp)
   /// [replica][microbatch]; every replica has the same number of microbatches, the last ones
   /// possibly empty.
   std::vector<std::vector<MicrobatchPlan>> replicas;

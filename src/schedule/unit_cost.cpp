@@ -1,104 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a unit costs, from its shapes: every element of a weight is multiplied once per row, in
-// forward, for the gradient of the input and for that of the weight each; attention multiplies
-// queries with keys and weights with values, and twice as much in backward. What is only copied or
-// scaled counts once per element.
 #include "schedule/unit_cost.hpp"
 
-#include "schedule/row_ops.hpp"
+#include <algorithm>
+
+#include "layout/visibility.hpp"
 
 namespace zea {
 namespace {
 
-using detail::times_the_tokens;
-using detail::UnitWork;
-
 constexpr int64_t kTrainedBytes = 16;  ///< parameter, gradient and two moments, in fp32
 constexpr int64_t kFrozenBytes = 4;
 
-struct RowCount {
-  int64_t rows = 0;
-};
-
-/// Counts multiplications of a unit's forward.
-class CostOps : public detail::RowOps<CostOps, RowCount> {
- public:
-  CostOps(const ModelSpec& model, const UnitSpec& unit, const UnitWork& work)
-      : RowOps(model, unit, work), hidden_(model.hidden(unit.module)) {}
-
-  double with_weights() const { return static_cast<double>(products_); }
-  double with_attention() const { return attention_; }
-
-  RowCount linear(RowCount x, const std::string& role, WeightOrder = WeightOrder::OutIn) {
-    multiply(x.rows, role + ".weight");
-    multiply(x.rows, role + ".bias");
-    return x;
-  }
-  RowCount dropped(RowCount x, const Adapter& adapter, UnitRows) {
-    products_ += x.rows * model_.params[adapter.a].shape[1];
-    return x;
-  }
-  RowCount dropped_rows(RowCount x, double, const std::string&) { return copied(x.rows); }
-  RowCount query_value_biases(RowCount x) {
-    multiply(x.rows, "q.bias");
-    multiply(x.rows, "v.bias");
-    return x;
-  }
-  RowCount head_norms(RowCount x, const BlockSpec& block) {
-    const HeadShape& heads = block.heads;
-    products_ += x.rows * (heads.query + heads.key_value) * heads.dim;
-    return x;
-  }
-  RowCount attention(RowCount x, const BlockSpec& block) {
-    attention_ += 2.0 * count_.pairs * static_cast<double>(block.heads.query * block.heads.dim);
-    return x;
-  }
-  RowCount layer_scaled(RowCount x, const std::string& role) {
-    multiply(x.rows, role);
-    return x;
-  }
-  RowCount norm(RowCount x, const std::string& role, const NormSpec&) { return linear(x, role); }
-  RowCount image_tokens(RowCount) { return copied(count_.tokens); }
-  RowCount vocabulary() { return copied(count_.tokens); }
-  RowCount scaled(RowCount x, double) { return copied(x.rows); }
-  RowCount shrunk(RowCount) { return copied(count_.features); }
-  RowCount with_row_ends(RowCount x) { return copied(x.rows); }
-  RowCount merged(RowCount text, size_t) { return copied(text.rows); }
-  RowCount loss(RowCount x) {
-    multiply(x.rows, "vocabulary");
-    return x;
-  }
-
- private:
-  void multiply(int64_t rows, const std::string& role) {
-    for (int param : model_.params_of(unit_, role))
-      products_ += rows * num_elements(model_.params[param].shape);
-  }
-  RowCount copied(int64_t rows) {
-    products_ += rows * hidden_;
-    return {rows};
-  }
-
-  const int64_t hidden_;
-  int64_t products_ = 0;
-  double attention_ = 0;
-};
-
-UnitCost cost_of(const ModelSpec& model, const UnitSpec& unit, CostOps ops) {
-  unit_forward(ops, model, unit);
-  const double weights = ops.with_weights(), attention = ops.with_attention();
-  UnitCost cost;
-  cost.forward = weights + attention;
-  cost.backward_input = unit.inputs.empty() ? 0 : weights + 2 * attention;
-  cost.backward_weight = unit.params.empty() ? 0 : weights;
-  for (int param : unit.params) {
-    const ParamSpec& spec = model.params[param];
-    cost.bytes += num_elements(spec.shape) * (spec.trainable ? kTrainedBytes : kFrozenBytes);
-  }
-  return cost;
+int64_t window_of(const ModelSpec& model, const UnitSpec& unit) {
+  return unit.kind == UnitKind::Block ? model.attention(unit).window : 0;
 }
 
-/// Of a unit's parameters the share that trains, where adapters do in place of the rest.
+int64_t parameter_bytes(const ModelSpec& model, const UnitSpec& unit) {
+  int64_t bytes = 0;
+  for (const int param : unit.params) {
+    const ParamSpec& spec = model.params[param];
+    bytes += num_elements(spec.shape) * (spec.trainable ? kTrainedBytes : kFrozenBytes);
+  }
+  return bytes;
+}
+
+/// Returns the cost of a unit for `count` tokens of text, or `count` items of an encoder.
+UnitCost estimated_cost(const ModelSpec& model, const UnitSpec& unit, int64_t row_tokens) {
+  UnitWork work;
+  double pairs = 0;
+  if (unit.encoder < 0) {
+    work = unit_work(model, unit, detail::UnitSizes::whole(row_tokens, row_tokens, 0, 0));
+    pairs = visible_pairs(row_tokens, window_of(model, unit));
+  } else {
+    const EncoderSpec& encoder = model.encoders[unit.encoder];
+    const ItemShape item = encoder.item_shape();
+    const int64_t count = std::max<int64_t>(1, item.features > 0 ? row_tokens / item.features : 0);
+    work = unit_work(model, unit, sizes_of_items(encoder, item, count));
+    pairs = pairs_of_items(model, unit, item, count);
+  }
+  return {.forward = work.rows.forward + pairs * work.pair.forward,
+          .backward_input = work.rows.backward_input + pairs * work.pair.backward_input,
+          .backward_weight = work.rows.backward_weight,
+          .bytes = parameter_bytes(model, unit)};
+}
+
+/// Returns the share of a unit's parameters that trains, where adapters train in place of the rest.
 double trained_share(const ModelSpec& model, const UnitSpec& unit) {
   if (unit.adapters.empty()) return 1;
   int64_t all = 0, trained = 0;
@@ -115,8 +61,7 @@ double trained_share(const ModelSpec& model, const UnitSpec& unit) {
 std::vector<UnitCost> estimated_costs(const ModelSpec& model, int64_t row_tokens, int64_t rows) {
   std::vector<UnitCost> costs;
   for (const UnitSpec& unit : model.units) {
-    const UnitWork of_row = UnitWork::of_text(model, unit, row_tokens);
-    UnitCost& cost = costs.emplace_back(cost_of(model, unit, CostOps(model, unit, of_row)));
+    UnitCost& cost = costs.emplace_back(estimated_cost(model, unit, row_tokens));
     cost.forward *= static_cast<double>(rows);
     cost.backward_input *= static_cast<double>(rows);
     cost.backward_weight *= static_cast<double>(rows);
@@ -124,15 +69,57 @@ std::vector<UnitCost> estimated_costs(const ModelSpec& model, int64_t row_tokens
   return costs;
 }
 
-std::vector<UnitCost> item_costs(const ModelSpec& model, int64_t times) {
-  std::vector<UnitCost> costs(model.units.size());
-  for (size_t u = 0; u < costs.size(); ++u) {
-    const UnitSpec& unit = model.units[u];
-    if (unit.encoder < 0) continue;
-    const ItemShape item = times_the_tokens(model.encoders[unit.encoder].item_shape(), times);
-    costs[u] = cost_of(model, unit, CostOps(model, unit, {1, item}));
+detail::UnitSizes sizes_of_items(const EncoderSpec& encoder, const ItemShape& item, int64_t count) {
+  const int64_t patches =
+      encoder.modality() == Modality::Image ? item.tiles * encoder.patches().patches_of(item) : 0;
+  return detail::UnitSizes::whole(count * item.tokens,
+                                  count * item.projected() / encoder.projector.merge,
+                                  count * item.features, count * patches);
+}
+
+double pairs_of_items(const ModelSpec& model, const UnitSpec& unit, const ItemShape& item,
+                      int64_t count) {
+  return static_cast<double>(count * item.tokens * item.most_seen(window_of(model, unit)));
+}
+
+UnitWork unit_work(const ModelSpec& model, const UnitSpec& unit, const detail::UnitSizes& sizes) {
+  double rows = 0, pair = 0;
+  for (const detail::OperationNeeds& needs :
+       detail::operation_needs(model, unit, {.sizes = sizes})) {
+    rows += static_cast<double>(needs.elements);
+    for (const int param : needs.gemms)
+      rows += static_cast<double>(needs.gemm_rows * num_elements(model.params[param].shape));
+    pair += 2.0 * static_cast<double>(needs.per_pair);
   }
-  return costs;
+  const bool has_inputs = !unit.inputs.empty();
+  return {.rows = {.forward = rows,
+                   .backward_input = has_inputs ? rows : 0,
+                   .backward_weight = unit.params.empty() ? 0 : rows},
+          .pair = {.forward = pair, .backward_input = has_inputs ? 2 * pair : 0}};
+}
+
+UnitWork unit_flops(const ModelSpec& model, int unit, const detail::UnitSizes& sizes,
+                    const std::vector<bool>& gradients) {
+  UnitWork flops;
+  if (model.is_cached(unit)) return flops;
+  const UnitSpec& spec = model.units[static_cast<size_t>(unit)];
+  detail::UnitPart part{.sizes = sizes};
+  for (const UnitInput& input : spec.inputs)
+    part.inputs_need_gradient.push_back(gradients[static_cast<size_t>(input.unit)]);
+  for (const detail::OperationNeeds& needs : detail::operation_needs(model, spec, part)) {
+    const auto rows = static_cast<double>(needs.gemm_rows);
+    for (const int param : needs.gemms) {
+      const ParamSpec& weight = model.params[param];
+      const double once = 2 * rows * static_cast<double>(num_elements(weight.shape));
+      flops.rows.forward += once;
+      if (needs.input_has_gradient) flops.rows.backward_input += once;
+      if (weight.trainable) flops.rows.backward_weight += once;
+    }
+    const double attention = 4.0 * static_cast<double>(needs.per_pair);
+    flops.pair.forward += attention;
+    if (needs.input_has_gradient) flops.pair.backward_input += 2 * attention;
+  }
+  return flops;
 }
 
 std::vector<UnitCost> frozen_aware(const ModelSpec& model, const std::vector<UnitCost>& plain) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each unit costs: estimated from shapes or measured, and then what counts of it. Frozen units
-// are priced as what they cost: no backward where nothing upstream trains, the gradient of inputs
-// only where frozen units stand downstream of trainable ones, both otherwise.
+// The cost of each unit, estimated from shapes or measured. Frozen units are costed without weight
+// gradients, and without gradients of inputs where nothing upstream trains.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +8,12 @@
 #include <vector>
 
 #include "spec/model_spec.hpp"
+#include "spec/operation_needs.hpp"
 
 namespace zea {
 
-/// Of one unit in one microbatch, in any one unit of time (seconds where they were measured,
-/// multiplications where they were estimated).
+/// The cost of one unit in one microbatch: seconds where it was measured, multiplications where it
+/// was estimated.
 struct UnitCost {
   double forward = 0;
   double backward_input = 0;   ///< gradients of inputs
@@ -24,11 +24,11 @@ struct UnitCost {
   double total() const { return forward + backward(); }
 };
 
-/// The costs that count while the parts of `model` train that do: of measured or estimated ones.
-/// `plain` costs are those of a model in which everything trains.
+/// Returns the costs of a step in which only the trainable parts of `model` train; `plain` are
+/// measured or estimated as if everything trained.
 std::vector<UnitCost> frozen_aware(const ModelSpec& model, const std::vector<UnitCost>& plain);
 
-/// The costs of a step that trains, in which units whose outputs are read with the samples
+/// Returns the costs of a training step, in which units whose outputs are read with the samples
 /// (ModelSpec::is_cached) compute nothing.
 std::vector<UnitCost> without_cached(const ModelSpec& model, std::vector<UnitCost> costs);
 
@@ -36,12 +36,36 @@ std::vector<UnitCost> without_cached(const ModelSpec& model, std::vector<UnitCos
 /// sample, with as many items as fit: no row attends to another.
 std::vector<UnitCost> estimated_costs(const ModelSpec& model, int64_t row_tokens, int64_t rows = 1);
 
-/// The same of one item of each encoder with so many times the tokens of its usual one (tiles,
-/// where it has several); 0 of what is the decoder's.
-std::vector<UnitCost> item_costs(const ModelSpec& model, int64_t times);
+/// The rows of an encoder's unit for so many items, and the pairs of a query and a key that a block
+/// attends to.
+detail::UnitSizes sizes_of_items(const EncoderSpec& encoder, const ItemShape& item, int64_t count);
+double pairs_of_items(const ModelSpec& model, const UnitSpec& unit, const ItemShape& item,
+                      int64_t count);
 
-/// What costs were measured with: data.row_tokens, data.rows_per_microbatch, precision.preset and
-/// run.device.
+/// The work of a unit: what its rows take, and what each pair of a query and a key takes.
+struct UnitWork {
+  UnitCost rows, pair;
+
+  double total(double pairs) const { return rows.total() + pairs * pair.total(); }
+};
+
+/// Multiplications of a unit as if all of it trained. Each element of a weight is multiplied once
+/// per row, in forward and for the gradients of input and weight; attention multiplies twice for
+/// each pair and element of the queries, and twice as much in backward. An element that is only
+/// copied or scaled counts once.
+UnitWork unit_work(const ModelSpec& model, const UnitSpec& unit, const detail::UnitSizes& sizes);
+
+/// Model FLOPs of a unit, by which MFU is defined (PaLM, arXiv:2204.02311, appendix B): GEMMs with
+/// weights, and attention's two over the pairs that its mask shows, in forward and, where something
+/// that trains needs them, for the gradients of inputs and weights. A multiplication with an
+/// addition is two. Norms, activations, biases, look-ups, dropout, the optimizer and recomputation
+/// do not count, nor do units whose outputs are read with the samples (ModelSpec::is_cached).
+/// `gradients`: of each unit of the model, whether its output has one.
+UnitWork unit_flops(const ModelSpec& model, int unit, const detail::UnitSizes& sizes,
+                    const std::vector<bool>& gradients);
+
+/// The settings under which costs were measured: data.row_tokens, data.rows_per_microbatch,
+/// precision.preset and run.device.
 struct ProfileConditions {
   int64_t row_tokens = 0, rows_per_microbatch = 0;
   std::string precision, device;

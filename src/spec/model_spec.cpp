@@ -8,7 +8,6 @@
 
 #include "core/text.hpp"
 #include "spec/adapters.hpp"
-#include "spec/check_roles.hpp"
 #include "spec/families.hpp"
 
 namespace zea {
@@ -228,10 +227,14 @@ bool ModelSpec::is_placeholder(int64_t token) const {
 }
 
 std::vector<int> ModelSpec::params_of(const UnitSpec& unit, const std::string& role) const {
+  return params_of(unit, unit.index_of(role));
+}
+
+std::vector<int> ModelSpec::params_of(const UnitSpec& unit, int role) const {
   std::vector<int> found;
-  size_t index = 0;
+  int index = 0;
   for (int param : unit.params) {
-    if (unit.roles[index] == role) found.push_back(param);
+    if (index == role) found.push_back(param);
     if (!params[param].fused_with_next) ++index;
   }
   return found;
@@ -257,7 +260,7 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   for (UnitSpec& unit : model.units) unit.encoder = model.encoder_index(unit.module);
   if (config.has(kAdapters)) detail::add_adapters(model, config.object(kAdapters), trainable);
   config.refuse_unknown();
-  for (const UnitSpec& unit : model.units) detail::check_roles(model, unit);
+  record_graphs(model);
   return model;
 }
 

@@ -14,6 +14,7 @@
 #include "core/extent.hpp"
 #include "deck/by_module.hpp"
 #include "spec/module_spec.hpp"
+#include "spec/operations.hpp"
 
 namespace zea {
 
@@ -102,11 +103,12 @@ struct UnitSpec {
   std::vector<int> params;  ///< indices in ModelSpec::params
   std::vector<UnitInput> inputs;
   int encoder = -1;  ///< index of its module in ModelSpec::encoders; -1: the decoder's
-  /// The roles of its parameters in the unit's forward (unit_forward.hpp), in their order; fused
+  /// The roles of its parameters in the unit's forward (unit_forward.cpp), in their order; fused
   /// parameters share one: "qkv.weight", "qkv.bias".
   std::vector<std::string> roles = {};
   int attention = 0;  ///< of a block: index in BlockSpec::attention
   std::vector<Adapter> adapters = {};
+  UnitGraph graph = {};  ///< the operations of the forward
 
   /// Returns the index of a role in `roles`; -1: the unit has no such parameter.
   int index_of(const std::string& role) const;
@@ -161,6 +163,8 @@ struct ModelSpec {
   bool is_placeholder(int64_t token) const;
   /// Returns the parameters of a unit with `role`, several where they are fused; empty: none.
   std::vector<int> params_of(const UnitSpec& unit, const std::string& role) const;
+  /// The same for an index in the unit's roles; -1: none.
+  std::vector<int> params_of(const UnitSpec& unit, int role) const;
   /// Returns the index of the parameter `name`, the first of several; -1: there is none.
   int param_index(const std::string& name) const;
 };

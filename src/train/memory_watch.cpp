@@ -18,9 +18,8 @@ double mebibytes(int64_t bytes) {
 
 }  // namespace
 
-MemoryWatch::MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index,
-                         NarrowProducts products)
-    : bytes_(bytes), engine_(engine), index_(index), products_(products) {}
+MemoryWatch::MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index)
+    : bytes_(bytes), engine_(engine), index_(index) {}
 
 // Every rank estimates its own part; the first rank of a place reports, as all ranks there are
 // alike.
@@ -32,7 +31,7 @@ std::optional<std::string> MemoryWatch::predict(const RankStep& step, Collective
   const StageGroup& place = plan.pipeline.stage_groups[plan.group_of(engine_.world_rank())];
   MemoryEstimate own;
   if (plan.rank_in_replica(engine_.world_rank()) == place.first_rank)
-    own = estimate_memory(plan, engine_.world_rank(), step.microbatches, index_, products_);
+    own = estimate_memory(plan, engine_.world_rank(), step.microbatches, index_);
   int64_t most = own.total();
   control.all_reduce(&most, 1, DType::Int64, ReduceOp::Max).wait();
   int64_t speaker = own.total() == most ? rank : plan.world_size();
@@ -82,8 +81,7 @@ void MemoryWatch::end_step(const RankStep& step) {
   peak_ = peak;
   step_ = step.step;
   predicted_ =
-      estimate_memory(engine_.plan(), engine_.world_rank(), step.microbatches, index_, products_)
-          .total();
+      estimate_memory(engine_.plan(), engine_.world_rank(), step.microbatches, index_).total();
 }
 
 std::string MemoryWatch::summary() const {

@@ -25,7 +25,7 @@ struct StepMetrics {
   StepReport report;
   double seconds = 0;  ///< since the run started
   double tokens_per_second = 0, samples_per_second = 0, seconds_per_step = 0;
-  double model_tflops = 0;        ///< model FLOPs (unit_flops.hpp) per second and rank, / 1e12
+  double model_tflops = 0;        ///< model FLOPs (unit_cost.hpp) per second and rank, / 1e12
   double mfu = 0;                 ///< share of the ranks' peak FLOP/s; 0: the peak is not known
   double wait_seconds = 0;        ///< per step, waiting for the loader
   OwnSeconds own_seconds;         ///< per step

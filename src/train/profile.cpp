@@ -123,81 +123,44 @@ Plan plan_of_one_rank(Options options, const std::string& config_json) {
   return make_plan(options, without_adapters(config_json), 1);
 }
 
-/// A unit alone, its parameters with made-up values.
-class MeasuredUnit {
- public:
-  MeasuredUnit(const Plan& plan, const UnitSpec& unit, const Microbatch& microbatch,
-               at::Device device)
-      : model_(plan.model), unit_(unit), microbatch_(microbatch) {
-    const auto options = at::TensorOptions().device(device);
-    const at::ScalarType type = to_torch(plan.precision_of(unit.module).param);
-    const at::ScalarType master = to_torch(plan.precision.master);
-    for (size_t i = 0; i < unit.params.size(); ++i) {
-      const ParamSpec* spec = &model_.params[unit.params[i]];
-      Shape shape = spec->shape;
-      for (; spec->fused_with_next; spec = &model_.params[unit.params[i]])
-        shape[0] += model_.params[unit.params[++i]].shape[0];
-      parameters_.push_back(
-          std::make_unique<Parameter>(spec->name, shape, spec->trainable, device));
-      at::Tensor value = at::randn(shape, options.dtype(at::kFloat)) * kWeights;
-      if (spec->init == Init::Ones) value += 1;
-      parameters_.back()->set_value(value.to(type));
-      if (spec->trainable)
-        parameters_.back()->set_gradient(at::zeros(shape, options.dtype(master)));
-      list_.push_back(parameters_.back().get());
-    }
+/// Seconds of one call.
+UnitCost cost_of_call(const LoneUnit& unit, const UnitInputs& inputs,
+                      const Microbatch& microbatch) {
+  UnitCost cost;
+  const at::AutoGradMode mode(true);
+  Clock::time_point begin = Clock::now();
+  const at::Tensor result = unit.output(inputs, microbatch);
+  wait_for(result);
+  cost.forward = seconds_since(begin);
+  const at::Tensor gradient = at::ones_like(result);
+  DeferredGradients deferred;
+  begin = Clock::now();
+  {
+    const PuttingOff putting_off(unit.parameters(), deferred);
+    torch::autograd::backward({result}, {gradient});
   }
+  for (const auto& input : inputs)
+    if (input && input->grad().defined()) wait_for(input->grad());
+  cost.backward_input = seconds_since(begin);
+  begin = Clock::now();
+  deferred.run();
+  for (Parameter* parameter : unit.parameters())
+    if (parameter->trainable()) wait_for(parameter->gradient());
+  cost.backward_weight = seconds_since(begin);
+  return cost;
+}
 
-  at::Tensor output(const UnitInputs& inputs) const {
-    const UnitOutput made =
-        run_unit(model_, unit_, list_, inputs, microbatch_, HeadOutput::Loss, Layers());
-    return made.loss.defined() ? made.loss : made.value;
-  }
-
-  /// Returns the seconds of one call.
-  UnitCost call(const UnitInputs& inputs) const {
-    UnitCost cost;
-    const at::AutoGradMode mode(true);
-    Clock::time_point begin = Clock::now();
-    const at::Tensor result = output(inputs);
-    wait_for(result);
-    cost.forward = seconds_since(begin);
-    const at::Tensor gradient = at::ones_like(result);
-    DeferredGradients deferred;
-    begin = Clock::now();
-    {
-      const PuttingOff putting_off(list_, deferred);
-      torch::autograd::backward({result}, {gradient});
-    }
-    for (const auto& input : inputs)
-      if (input && input->grad().defined()) wait_for(input->grad());
-    cost.backward_input = seconds_since(begin);
-    begin = Clock::now();
-    deferred.run();
-    for (Parameter* parameter : list_)
-      if (parameter->trainable()) wait_for(parameter->gradient());
-    cost.backward_weight = seconds_since(begin);
-    return cost;
-  }
-
- private:
-  const ModelSpec& model_;
-  const UnitSpec& unit_;
-  const Microbatch& microbatch_;
-  std::vector<std::unique_ptr<Parameter>> parameters_;
-  std::vector<Parameter*> list_;
-};
-
-/// Returns the least cost of several calls: a disturbed call takes longer, never shorter.
-UnitCost least_cost(const MeasuredUnit& unit, const std::vector<at::Tensor>& values) {
+/// The least of several calls: what disturbs a call makes it longer, never shorter.
+UnitCost least_cost(const LoneUnit& unit, const std::vector<at::Tensor>& values,
+                    const Microbatch& microbatch) {
   UnitCost least;
   double spent = 0;
   for (int call = -1; call < kMostCalls; ++call) {
     UnitInputs inputs;
     for (const at::Tensor& value : values) inputs.emplace_back(value.clone().requires_grad_());
     const Clock::time_point begin = Clock::now();
-    const UnitCost cost = unit.call(inputs);
-    if (call < 0) continue;  // the first call finds cold memory
+    const UnitCost cost = cost_of_call(unit, inputs, microbatch);
+    if (call < 0) continue;  // the first one finds cold memory
     if (call == 0) least = cost;
     least.forward = std::min(least.forward, cost.forward);
     least.backward_input = std::min(least.backward_input, cost.backward_input);
@@ -254,10 +217,11 @@ class Profiler {
           at::randn(shape, at::TensorOptions().device(device_).dtype(at::kFloat)).to(type));
       inputs.emplace_back(values.back());
     }
-    const MeasuredUnit measured(plan_, unit, microbatch_, device_);
+    const LoneUnit alone(plan_.model, unit, at::TensorOptions(device_).dtype(type),
+                         to_torch(plan_.precision.master));
     const at::NoGradGuard no_gradient;
-    const Shape output = measured.output(inputs).sizes().vec();
-    return {least_cost(measured, values), output};
+    const Shape output = alone.output(inputs, microbatch_).sizes().vec();
+    return {least_cost(alone, values, microbatch_), output};
   }
 
   const Plan& plan_;

@@ -11,7 +11,7 @@
 #include "core/error.hpp"
 #include "core/system.hpp"
 #include "core/text.hpp"
-#include "estimate/late_starts.hpp"
+#include "estimate/plan_notes.hpp"
 #include "train/training_data.hpp"
 #include "watch/chrome_trace.hpp"
 
@@ -102,7 +102,7 @@ IntervalFacts::OfRanks IntervalFacts::finish() {
 TrainReport::TrainReport(const TrainerParts& parts)
     : parts_(parts),
       options_(parts.engine.plan().options),
-      memory_(parts.tensor_bytes, parts.engine, parts.train.index(), parts.products),
+      memory_(parts.tensor_bytes, parts.engine, parts.train.index()),
       slow_ranks_(parts.control, work_of(parts.engine)),
       facts_(parts.control) {}
 

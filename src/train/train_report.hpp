@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_writer.hpp"
-#include "core/kernel_sizes.hpp"
 #include "core/log.hpp"
 #include "core/system.hpp"
 #include "data/loader.hpp"
@@ -36,8 +35,7 @@ struct TrainerParts {
   Log& log;
   const MetricsFile& metrics;
   TensorBytes& tensor_bytes;
-  NarrowProducts products = NarrowProducts::Library;  ///< the backend of bf16 GEMMs
-  double peak_tflops = 0;                             ///< of all ranks together; 0: not known
+  double peak_tflops = 0;  ///< of all ranks together; 0: not known
   std::string run_directory;
   std::string run_id;
   std::string deck;                        ///< resolved TOML, for checkpoints
@@ -56,8 +54,7 @@ struct MovingAverage {
 class MemoryWatch {
  public:
   /// All arguments outlive it.
-  MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index,
-              NarrowProducts products);
+  MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index);
 
   /// In the first step, returns on the root rank the predicted memory of the rank that needs
   /// most. Collective then.
@@ -82,7 +79,6 @@ class MemoryWatch {
   TensorBytes& bytes_;
   Engine& engine_;
   const std::vector<SampleIndex>& index_;
-  const NarrowProducts products_;
   bool has_predicted_ = false;
   int64_t peak_ = 0, predicted_ = 0, step_ = 0;
   int64_t peak_allocated_ = 0,

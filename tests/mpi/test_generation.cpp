@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "estimate/kept_keys.hpp"
+#include "estimate/memory_estimate.hpp"
 #include "support/compared_run.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"

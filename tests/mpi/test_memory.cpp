@@ -8,9 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "data/sampler.hpp"
-#include "estimate/choose_recomputation.hpp"
+#include "estimate/fitting_plan.hpp"
 #include "estimate/memory_estimate.hpp"
-#include "kernels/matmul.hpp"
 #include "support/measured_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
@@ -260,8 +259,8 @@ MemoryEstimate predict(const Plan& plan, const MemoryDataset& dataset, int rank,
   MemoryEstimate largest;
   for (int64_t step = 0; step < steps; ++step) {
     const StepPlan step_plan = plan.step_plan(step, sampler.global_batch(step), dataset.index());
-    const MemoryEstimate estimate = estimate_memory(
-        plan, rank, step_plan.replicas[plan.replica_of(rank)], dataset.index(), narrow_products());
+    const MemoryEstimate estimate =
+        estimate_memory(plan, rank, step_plan.replicas[plan.replica_of(rank)], dataset.index());
     if (estimate.total() > largest.total()) largest = estimate;
   }
   return largest;
@@ -308,7 +307,7 @@ int64_t predicted_without_samples(const Plan& plan, const MemoryDataset& dataset
       microbatches = std::max(microbatches, replica.size());
   const auto told = [&](int64_t count) {
     int64_t most = 0;
-    for (const MemoryEstimate& place : estimate_places(plan, count, narrow_products()))
+    for (const MemoryEstimate& place : estimate_places(plan, count))
       most = std::max(most, place.total());
     return most;
   };
@@ -339,11 +338,8 @@ void expect_predicted(const Layout& layout, const Size& size, double tolerance) 
   const TinyResult got = run_tiny(world, make_mpi_collectives, dataset, run);
 
   const MemoryEstimate told = predict(plan, dataset, world.rank(), run.steps);
-  // How much of what the library may take in blocks it does take is its choice and the processor's.
-  const bool has_blocks =
-      plan.precision.param == DType::Float32 ||
-      (plan.precision.param == DType::BFloat16 && narrow_products() == NarrowProducts::Library);
-  const int64_t least = told.total() - (has_blocks ? kLibraryBlockBytes : 0);
+  // GEMM libraries need not take their scratch.
+  const int64_t least = told.total() - told.scratch;
   const double ratio =
       static_cast<double>(told.total()) / static_cast<double>(got.tensor_peak_bytes);
   // What is predicted is for equal shares of a row: context parallelism deals some ranks fewer

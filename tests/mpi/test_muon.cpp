@@ -219,9 +219,7 @@ int64_t predicted_bytes(const Plan& plan, const Dataset& dataset, int rank) {
   Sampler sampler(static_cast<int64_t>(dataset.index().size()), plan.options.schedule.global_batch,
                   plan.options.run.seed, plan.options.data.shuffle);
   const StepPlan step = plan.step_plan(0, sampler.global_batch(0), dataset.index());
-  return estimate_memory(plan, rank, step.replicas[plan.replica_of(rank)], dataset.index(),
-                         narrow_products())
-      .total();
+  return estimate_memory(plan, rank, step.replicas[plan.replica_of(rank)], dataset.index()).total();
 }
 
 /// Wide beside the tokens of a step, so that the optimizer takes the most.

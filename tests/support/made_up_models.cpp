@@ -19,6 +19,7 @@ void merge_images_of_any_size(ModelSpec& model, const std::string& projector) {
   encoder.drops_first_token = false;
   encoder.projector.merge = kBlock * kBlock;
   model.params[model.param_index(projector)].shape[1] *= encoder.projector.merge;
+  record_graphs(model);
 }
 
 }  // namespace
@@ -55,6 +56,7 @@ void cut_into_tiles(ModelSpec& model) {
   encoder.drops_first_token = false;
   encoder.projector.merge = kBlock * kBlock;
   model.params[model.param_index(kProjector)].shape[1] *= encoder.projector.merge;
+  record_graphs(model);
 }
 
 void add_second_image_encoder(ModelSpec& model) {

@@ -264,6 +264,7 @@ std::string gpt2_config(bool tied) {
 
 void drop_rows(ModelSpec& model) {
   model.decoder.block.dropout = model.decoder.embedding_dropout = 0.1;
+  record_graphs(model);
 }
 
 /// Two matrices of several parts each.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which units are computed again for a limit of memory: within 3 % of the cheapest of all choices
 // that keep it.
-#include "estimate/choose_recomputation.hpp"
+#include "estimate/fitting_plan.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
-#include "estimate/describe_gathering.hpp"
-#include "estimate/kept_keys.hpp"
+#include "estimate/describe.hpp"
 #include "estimate/memory_estimate.hpp"
 #include "support/tiny_llava.hpp"
 

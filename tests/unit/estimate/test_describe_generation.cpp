@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a plan says of generation: the memory of kept keys, and where texts end.
-#include "estimate/kept_keys.hpp"
+#include "estimate/describe.hpp"
 
 #include <gtest/gtest.h>
 

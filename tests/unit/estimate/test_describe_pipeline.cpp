@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `zea -n` prints of a pipeline: all units in the stages of the plan, their costs, and the
 // times of the simulated step.
-#include "estimate/describe_pipeline.hpp"
+#include "estimate/describe.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What people read about ranks on nodes: the map, the bytes between nodes, the warning.
-#include "estimate/describe_ranks.hpp"
-#include "estimate/node_traffic.hpp"
+#include "estimate/describe.hpp"
+#include "estimate/traffic.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
 
-#include "estimate/traffic.hpp"
 #include "support/tiny_llava.hpp"
 
 namespace zea::test_describe_ranks {
@@ -76,7 +75,7 @@ TEST(DescribeRanks, DrawsAReplicaAndANodeOfManyRanks) {
       },
       512);
 
-  EXPECT_TRUE(contains(describe(plan, NarrowProducts::Library),
+  EXPECT_TRUE(contains(describe(plan),
                        "ranks\n  replica 0 of 64, whose ranks follow each other; in brackets "
                        "those of a tp group\n"
                        "    vision       [0] [1] [2] [3]\n"
@@ -84,7 +83,7 @@ TEST(DescribeRanks, DrawsAReplicaAndANodeOfManyRanks) {
                        "    llm.pp1      [4-5] [6-7]\n"
                        "  rank 511:  llm(dp_replicate=0 dp_shard=63 pp=1 encoder_dp=0 cp=1 tp=1)\n"
                        "modules, on"))
-      << describe(plan, NarrowProducts::Library);
+      << describe(plan);
   const std::string text = text_of(plan, 4);
   EXPECT_TRUE(contains(text,
                        "nodes\n  node 0, replica 0: vision+llm.pp0 0-3\n"
@@ -103,9 +102,9 @@ TEST(DescribeRanks, CutsALargeReplicaShort) {
         options.meshes["llm"].cp_block = 1;
       },
       64);
-  EXPECT_TRUE(contains(describe(plan, NarrowProducts::Library),
-                       "    llm          [0] [1] [2] [3] [4] [5] ... 25 more [31]\n"))
-      << describe(plan, NarrowProducts::Library);
+  EXPECT_TRUE(
+      contains(describe(plan), "    llm          [0] [1] [2] [3] [4] [5] ... 25 more [31]\n"))
+      << describe(plan);
 }
 
 Traffic sent_by(const Plan& plan, int rank) {

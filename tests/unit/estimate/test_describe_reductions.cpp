@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is said of gradients that ranks sum in bf16.
-#include "estimate/describe_reductions.hpp"
+#include "estimate/describe.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Settings that change nothing are named, and those that change something are not.
-#include "estimate/idle_settings.hpp"
+#include "estimate/plan_notes.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run that goes on begins to train, whose updates are counted from elsewhere.
-#include "estimate/late_starts.hpp"
+#include "estimate/plan_notes.hpp"
 
 #include <gtest/gtest.h>
 

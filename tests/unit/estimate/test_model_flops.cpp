@@ -2,12 +2,11 @@
 // Model FLOPs of samples and steps against counts by hand, and the peak that MFU is a share of.
 #include <gtest/gtest.h>
 
-#include "estimate/describe_flops.hpp"
-#include "estimate/describe_steps.hpp"
-#include "estimate/idle_settings.hpp"
+#include "estimate/describe.hpp"
 #include "estimate/peak_tflops.hpp"
+#include "estimate/plan_notes.hpp"
 #include "schedule/plan.hpp"
-#include "schedule/unit_flops.hpp"
+#include "schedule/unit_cost.hpp"
 #include "spec/adapters.hpp"
 #include "support/made_up_models.hpp"
 #include "support/tiny_llava.hpp"
@@ -107,9 +106,14 @@ TEST(ModelFlops, OfItemsOfAnySizeFollowTheirTokens) {
   const int64_t usual = model.encoders[0].item_shape().tokens;
   for (const int64_t times : {1, 3}) {
     double all = 0;
-    const std::vector<double> units = unit_flops(model, times);
-    for (size_t u = 0; u < units.size(); ++u)
-      if (model.units[u].encoder >= 0) all += units[u];
+    const EncoderSpec& encoder = model.encoders[0];
+    ItemShape item = encoder.item_shape();
+    item.tokens *= times;
+    item.features *= times;
+    for (int u = 0; u < std::ssize(model.units); ++u)
+      if (model.units[u].encoder >= 0)
+        all += unit_flops(model, u, sizes_of_items(encoder, item, 1), model.units_with_gradient())
+                   .total(pairs_of_items(model, model.units[u], item, 1));
     ItemList items;
     items.add(0, 1, {.tokens = times * usual});
     EXPECT_NEAR(flops(model, {0, items, 0}), all, 1e-9 * all) << times;

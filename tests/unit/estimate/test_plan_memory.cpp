@@ -6,9 +6,8 @@
 #include <tuple>
 
 #include "core/error.hpp"
-#include "estimate/choose_recomputation.hpp"
-#include "estimate/describe_gathering.hpp"
-#include "estimate/function_memory.hpp"
+#include "estimate/describe.hpp"
+#include "estimate/fitting_plan.hpp"
 #include "estimate/memory_estimate.hpp"
 #include "estimate/traffic.hpp"
 #include "schedule/plan.hpp"
@@ -330,17 +329,6 @@ TEST(PlanMemory, AFrozen7BTakesFourteenGigabytes) {
   EXPECT_NEAR(static_cast<double>(told.states), 8 * trained, 0.01 * trained);
   EXPECT_NEAR(static_cast<double>(told.gradients), 4 * trained, 0.01 * trained);
   EXPECT_EQ(told.gathered, 0);
-}
-
-/// 16384 tokens of 28 heads of 72, in samples of 64 and in one: sums of 128 rows more for each
-/// sample, of heads of 96 and a number beside.
-TEST(PlanMemory, FlashAttentionPadsEverySampleAndHead) {
-  const detail::ElementBytes bytes(UnitTypes{.param = DType::BFloat16, .gradient = DType::Float32});
-  const auto working = [&](int64_t segments) {
-    return detail::ragged_attention_memory(16384, segments, {28, 28, 72}, bytes).backward_working;
-  };
-  EXPECT_EQ(working(256) - working(1), int64_t{128} * 255 * 28 * 97 * 4);
-  EXPECT_EQ(working(1), int64_t{3} * 16384 * 28 * 72 * 2 + int64_t{16384 + 128} * 28 * 97 * 4);
 }
 
 }  // namespace

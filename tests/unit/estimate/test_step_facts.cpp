@@ -8,8 +8,7 @@
 #include <sstream>
 
 #include "core/error.hpp"
-#include "estimate/compare_layouts.hpp"
-#include "estimate/describe_steps.hpp"
+#include "estimate/describe.hpp"
 #include "support/tiny_llava.hpp"
 
 namespace zea::testing::test_step_facts {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.hpp"
+#include "estimate/describe.hpp"
 #include "schedule/plan.hpp"
 #include "support/tiny_llava.hpp"
 

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "estimate/function_memory.hpp"
 #include "layout/visibility.hpp"
 #include "model/attention.hpp"
 #include "parallel/device_memory.hpp"
+#include "spec/operation_needs.hpp"
 #include "support/kernel_test.hpp"
 
 namespace zea::test_library_memory {
@@ -51,7 +51,7 @@ TEST_F(LibraryMemory, SlicesTakeWhatIsDeclared) {
   const std::vector<Segment> segments{{0, 110}, {110, 105}, {215, 95}, {310, 40}};
   constexpr int64_t kTokens = 350;
   for (const int64_t key_values : {kHeads, kHeads / 4}) {
-    const HeadSizes heads{kHeads, key_values, 64};
+    const HeadShape heads{kHeads, key_values, 64};
     const FunctionMemory declared =
         context_attention_memory({kTokens, kTokens, 0, false}, heads, kDevice);
     const AttentionMask mask(segments, true, at::kCPU);
@@ -76,7 +76,7 @@ TEST_F(LibraryMemory, GatheredContextSumsInWideCopies) {
   const int64_t own = 160, all = 320, dim = 64;
   for (const int64_t key_values : {kHeads, kHeads / 4}) {
     const ContextSizes context{own, own, all, false};
-    const HeadSizes heads{kHeads, key_values, dim};
+    const HeadShape heads{kHeads, key_values, dim};
     const FunctionMemory device = context_attention_memory(context, heads, kDevice);
     const FunctionMemory host = context_attention_memory(context, heads, kHost);
     const AttentionInputs in{halves({own, kHeads, dim}), halves({all, key_values, dim}),

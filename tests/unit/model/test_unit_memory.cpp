@@ -11,7 +11,6 @@
 #include <set>
 
 #include "batch/make_microbatch.hpp"
-#include "kernels/matmul.hpp"
 #include "model/unit.hpp"
 #include "parallel/device_memory.hpp"
 #include "parallel/sharded_buffer.hpp"
@@ -89,62 +88,34 @@ MicrobatchSizes sizes_of(const ModelSpec& model, const LoadedMicrobatch& loaded)
   return microbatch_sizes(model, samples);
 }
 
-/// A unit with its parameters, called by itself.
-class Counted {
- public:
-  Counted(const ModelSpec& model, const UnitSpec& unit, DType type)
-      : model_(model), unit_(unit), type_(to_torch(type)) {
-    for (size_t i = 0; i < unit.params.size(); ++i) {
-      const ParamSpec* spec = &model.params[unit.params[i]];
-      Shape shape = spec->shape;
-      for (; spec->fused_with_next; spec = &model.params[unit.params[i]])
-        shape[0] += model.params[unit.params[++i]].shape[0];
-      parameters_.push_back(
-          std::make_unique<Parameter>(spec->name, shape, spec->trainable, at::kCPU));
-      parameters_.back()->set_value(at::full(shape, 0.01, type_));
-      if (spec->trainable) parameters_.back()->set_gradient(at::zeros(shape, at::kFloat));
-      list_.push_back(parameters_.back().get());
-    }
-  }
+void run_backward(const at::Tensor& output, const UnitInputs& inputs, TensorBytes& bytes,
+                  int64_t before, UnitMemory& counted) {
+  const at::Tensor gradient = at::ones_like(output);
+  bytes.reset_peak();
+  torch::autograd::backward({output}, {gradient});
+  counted.backward_peak_bytes = bytes.peak() - before - 2 * counted.output_bytes;
+  for (const auto& input : inputs)
+    if (input)
+      counted.input_gradient_bytes.push_back(
+          input->grad().defined() ? static_cast<int64_t>(input->grad().nbytes()) : 0);
+}
 
-  UnitMemory run(const UnitInputs& inputs, const Microbatch& microbatch, TensorBytes& bytes,
-                 bool keeps_graph) const {
-    UnitMemory counted;
-    const int64_t before = bytes.now();
-    bytes.reset_peak();
-    at::Tensor output;
-    {
-      at::AutoGradMode mode(keeps_graph);
-      const UnitOutput made =
-          run_unit(model_, unit_, list_, inputs, microbatch, HeadOutput::Loss, Layers());
-      output = made.loss.defined() ? made.loss : made.value;
-    }
-    counted.output_bytes = static_cast<int64_t>(output.nbytes());
-    counted.forward_peak_bytes = bytes.peak() - before;
-    counted.saved_bytes = bytes.now() - before - counted.output_bytes;
-    if (output.requires_grad()) run_backward(output, inputs, bytes, before, counted);
-    return counted;
+UnitMemory count(const LoneUnit& unit, const UnitInputs& inputs, const Microbatch& microbatch,
+                 TensorBytes& bytes, bool keeps_graph) {
+  UnitMemory counted;
+  const int64_t before = bytes.now();
+  bytes.reset_peak();
+  at::Tensor output;
+  {
+    at::AutoGradMode mode(keeps_graph);
+    output = unit.output(inputs, microbatch);
   }
-
- private:
-  static void run_backward(const at::Tensor& output, const UnitInputs& inputs, TensorBytes& bytes,
-                           int64_t before, UnitMemory& counted) {
-    const at::Tensor gradient = at::ones_like(output);
-    bytes.reset_peak();
-    torch::autograd::backward({output}, {gradient});
-    counted.backward_peak_bytes = bytes.peak() - before - 2 * counted.output_bytes;
-    for (const auto& input : inputs)
-      if (input)
-        counted.input_gradient_bytes.push_back(
-            input->grad().defined() ? static_cast<int64_t>(input->grad().nbytes()) : 0);
-  }
-
-  const ModelSpec& model_;
-  const UnitSpec& unit_;
-  at::ScalarType type_;
-  std::vector<std::unique_ptr<Parameter>> parameters_;
-  std::vector<Parameter*> list_;
-};
+  counted.output_bytes = static_cast<int64_t>(output.nbytes());
+  counted.forward_peak_bytes = bytes.peak() - before;
+  counted.saved_bytes = bytes.now() - before - counted.output_bytes;
+  if (output.requires_grad()) run_backward(output, inputs, bytes, before, counted);
+  return counted;
+}
 
 /// Rows and width of what a unit gives.
 std::pair<int64_t, int64_t> output_shape(const ModelSpec& model, const UnitSpec& unit,
@@ -157,12 +128,11 @@ std::pair<int64_t, int64_t> output_shape(const ModelSpec& model, const UnitSpec&
 
 using UnitMemoryTest = testing::KernelTest<>;
 
-/// `least`: declared if the library took no memory of its own; how much it takes, if any, is its
-/// choice and the processor's.
-void expect_near(int64_t least, int64_t declared, int64_t counted, const std::string& what) {
+/// `scratch`: the part of what is declared that a GEMM library need not take.
+void expect_near(int64_t declared, int64_t scratch, int64_t counted, const std::string& what) {
   const auto tolerance =
       static_cast<int64_t>(kTolerance * static_cast<double>(counted)) + kSmallTensors;
-  EXPECT_LE(least, counted + tolerance) << what;
+  EXPECT_LE(declared - scratch, counted + tolerance) << what;
   EXPECT_GE(declared, counted - tolerance) << what;
 }
 
@@ -218,19 +188,16 @@ struct Check {
       inputs.emplace_back(at::full({rows, width}, 0.01, to_torch(type)));
       inputs.back()->set_requires_grad(inputs_need_gradient);
     }
-    UnitTypes types{.param = type, .products = narrow_products()};
-    const UnitMemory declared = unit_memory(spec, unit, sizes, types, call);
-    types.library_block_bytes = 0;
-    const UnitMemory least = unit_memory(spec, unit, sizes, types, call);
-    const UnitMemory counted =
-        Counted(spec, unit, type).run(inputs, microbatch, bytes, keeps_graph);
+    const UnitMemory declared = unit_memory(spec, unit, sizes, {.param = type}, call);
+    const LoneUnit alone(spec, unit, at::dtype(to_torch(type)), at::kFloat);
+    const UnitMemory counted = count(alone, inputs, microbatch, bytes, keeps_graph);
     const std::string what = unit.module + " " + unit_kind_name(unit.kind) + " of " + text();
     EXPECT_EQ(declared.output_bytes, counted.output_bytes) << what;
-    expect_near(least.forward_peak_bytes, declared.forward_peak_bytes, counted.forward_peak_bytes,
-                what + ": forward peak");
+    expect_near(declared.forward_peak_bytes, declared.forward_scratch_bytes,
+                counted.forward_peak_bytes, what + ": forward peak");
     if (!keeps_graph) return;
-    expect_near(declared.saved_bytes, declared.saved_bytes, counted.saved_bytes, what + ": saved");
-    expect_near(least.backward_peak_bytes, declared.backward_peak_bytes,
+    expect_near(declared.saved_bytes, 0, counted.saved_bytes, what + ": saved");
+    expect_near(declared.backward_peak_bytes, declared.backward_scratch_bytes,
                 counted.backward_peak_bytes, what + ": backward peak");
     if (counted.input_gradient_bytes.empty()) return;
     EXPECT_EQ(declared.input_gradient_bytes, counted.input_gradient_bytes) << what;

@@ -7,7 +7,8 @@
 #include <random>
 
 #include "core/error.hpp"
-#include "estimate/idle_settings.hpp"
+#include "estimate/describe.hpp"
+#include "estimate/plan_notes.hpp"
 #include "support/coverage.hpp"
 #include "support/tiny_llava.hpp"
 

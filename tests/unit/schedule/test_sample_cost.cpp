@@ -80,7 +80,15 @@ TEST(SampleCost, AnItemOfAShapeOfItsOwnCostsWhatItsTokensDo) {
   ItemShape shape = model.encoders[0].item_shape();
   const auto cost_of = [&](int64_t times) {
     double all = 0;
-    for (const UnitCost& cost : frozen_aware(model, item_costs(model, times))) all += cost.total();
+    for (const UnitSpec& unit : model.units) {
+      if (unit.encoder < 0) continue;
+      const EncoderSpec& encoder = model.encoders[0];
+      ItemShape item = encoder.item_shape();
+      item.tokens *= times;
+      item.features *= times;
+      all += unit_work(model, unit, sizes_of_items(encoder, item, 1))
+                 .total(pairs_of_items(model, unit, item, 1));
+    }
     ItemList items;
     items.add(0, 1, {.tokens = times * shape.tokens});
     EXPECT_NEAR(sample_cost({0, items, 0}, costs), all, 1e-9 * all) << times;

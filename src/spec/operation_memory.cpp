@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "estimate/function_memory.hpp"
+// The bytes of operations whose temporaries are more than their output.
+#include "spec/operation_needs.hpp"
 
 #include <algorithm>
 
@@ -8,23 +9,24 @@
 namespace zea::detail {
 namespace {
 
-/// Of a pair of bf16, and of a sum of their products.
-constexpr int64_t kPairBytes = 4;
-
-/// A dim in whole blocks of oneDNN, of which operands and sums are at least one.
-int64_t in_blocks(int64_t elements) {
-  constexpr int64_t kBlock = 64;
-  return (elements + kBlock - 1) / kBlock * kBlock;
-}
+constexpr int64_t kBlockBytes = int64_t{2} << 20;  ///< of oneDNN, for each thread
 
 int64_t wide_bytes(DType param) {
   return std::max<int64_t>(4, static_cast<int64_t>(element_bytes(param)));
 }
 
-/// Of sums over rows, one for each chunk of them.
-int64_t sums_bytes(int64_t rows, int64_t columns, const ElementBytes& bytes) {
-  const int64_t step = rows_per_sum(columns);
-  return (rows + step - 1) / step * columns * bytes.wide;
+/// Temporaries where a product of (m, k) and (k, n) is added to sums: it is made first where these
+/// are of another type.
+int64_t added_product_working(int64_t m, int64_t k, int64_t n, int64_t sum_bytes,
+                              const ElementBytes& bytes) {
+  const int64_t made_first = sum_bytes == bytes.param ? 0 : m * n * bytes.param;
+  return made_first + gemm_scratch(m, k, n, bytes);
+}
+
+/// Temporaries where the product of a (rows, out) and b (rows, in), both summed over rows, is added
+/// to a weight's gradient (out, in).
+int64_t outer_product_working(int64_t rows, int64_t out, int64_t in, const ElementBytes& bytes) {
+  return added_product_working(out, rows, in, bytes.gradient, bytes);
 }
 
 }  // namespace
@@ -34,58 +36,37 @@ ElementBytes::ElementBytes(const UnitTypes& types)
       wide(wide_bytes(types.param)),
       gradient(static_cast<int64_t>(element_bytes(types.gradient))),
       on_device(types.on_device),
-      multiplies_bf16(types.param == DType::BFloat16 && !on_device),
-      products(types.products),
-      library_blocks(types.library_block_bytes) {}
+      threads(types.threads) {}
 
-int64_t MatrixProduct::unpaired_working(const ElementBytes& bytes) const {
-  if (bytes.converts()) return kPairBytes * converted_product_elements(rows, inner, columns, true);
-  if (!bytes.multiplies_by_blocks() || bytes.library_blocks == 0) return 0;
-  if (bytes.multiplies_bf16 && bytes.products == NarrowProducts::LibrarySums)
-    return rows * columns * kPairBytes;
-  const int64_t m = in_blocks(rows), n = in_blocks(columns), k = in_blocks(inner);
-  return std::min(bytes.library_blocks, (m + n) * k * bytes.param + m * n * kPairBytes);
+int64_t gemm_scratch(int64_t m, int64_t k, int64_t n, const ElementBytes& bytes) {
+  if (bytes.on_device || bytes.param > 4) return 0;
+  const int64_t operands = (m + n) * k * bytes.param, result = m * n * bytes.wide;
+  return bytes.is_narrow() ? std::max(operands, result)
+                           : std::min(bytes.threads * kBlockBytes, operands + result);
 }
 
-int64_t MatrixProduct::working(const ElementBytes& bytes) const {
-  return is_of_pairs(bytes) ? kPairBytes * pair_product_elements(rows, inner, columns, false)
-                            : unpaired_working(bytes);
+int64_t sums_bytes(int64_t rows, int64_t columns, const ElementBytes& bytes) {
+  const int64_t step = rows_per_sum(columns);
+  return (rows + step - 1) / step * columns * bytes.wide;
 }
 
-int64_t MatrixProduct::adding(const ElementBytes& bytes, int64_t sum_bytes) const {
-  const bool are_pairs = is_of_pairs(bytes) && sum_bytes != bytes.param;
-  return are_pairs ? working(bytes) : adding_unpaired(bytes, sum_bytes);
-}
-
-int64_t MatrixProduct::adding_unpaired(const ElementBytes& bytes, int64_t sum_bytes) const {
-  if (bytes.converts() && sum_bytes == kPairBytes)
-    return kPairBytes * converted_product_elements(rows, inner, columns, false);
-  const int64_t made_first = sum_bytes == bytes.param ? 0 : rows * columns * bytes.param;
-  return made_first + unpaired_working(bytes);
-}
-
-int64_t outer_product_working(int64_t rows, int64_t out, int64_t in, const ElementBytes& bytes) {
-  if (bytes.gradient != bytes.param && bytes.multiplies_pairs() && bytes.gradient == kPairBytes)
-    return kPairBytes * pair_product_elements(out, rows, in, true);
-  return MatrixProduct{out, rows, in}.adding_unpaired(bytes, bytes.gradient);
-}
-
-FunctionMemory linear_memory(int64_t rows, const WeightSpec& weight, const ElementBytes& bytes) {
+FunctionMemory linear_memory(int64_t rows, const WeightSpec& weight, bool bias_trains,
+                             const ElementBytes& bytes) {
   FunctionMemory f;
+  f.scratch = gemm_scratch(rows, weight.in, weight.out, bytes);
   f.output = rows * weight.out * bytes.param;
-  f.forward_peak = f.output + MatrixProduct{rows, weight.in, weight.out}.working(bytes);
-  f.gradient_working = MatrixProduct{rows, weight.out, weight.in}.working(bytes);
-  f.trains = f.saves_input = weight.trains;
-  if (!weight.trains) return f;
-  f.backward_working = outer_product_working(rows, weight.out, weight.in, bytes);
-  if (weight.has_bias)
+  f.forward_peak = f.output + f.scratch;
+  f.gradient_working = f.scratch;
+  f.saves_input = weight.trains;
+  if (weight.trains) f.backward_working = outer_product_working(rows, weight.out, weight.in, bytes);
+  if (bias_trains)
     f.backward_working = std::max(f.backward_working, sums_bytes(rows, weight.out, bytes));
   return f;
 }
 
 FunctionMemory column_linear_memory(const RowCounts& rows, const WeightSpec& weight,
-                                    const ElementBytes& bytes) {
-  FunctionMemory f = linear_memory(rows.all, weight, bytes);
+                                    bool bias_trains, const ElementBytes& bytes) {
+  FunctionMemory f = linear_memory(rows.all, weight, bias_trains, bytes);
   if (!rows.are_dealt()) return f;
   const int64_t gathered = rows.travelling * weight.in * bytes.param;
   f.forward_peak += gathered;
@@ -95,9 +76,9 @@ FunctionMemory column_linear_memory(const RowCounts& rows, const WeightSpec& wei
   return f;
 }
 
-FunctionMemory row_linear_memory(const RowCounts& rows, const WeightSpec& weight,
+FunctionMemory row_linear_memory(const RowCounts& rows, const WeightSpec& weight, bool bias_trains,
                                  const ElementBytes& bytes) {
-  FunctionMemory f = linear_memory(rows.all, weight, bytes);
+  FunctionMemory f = linear_memory(rows.all, weight, bias_trains, bytes);
   if (!rows.are_dealt()) return f;
   const int64_t all = rows.travelling * weight.out * bytes.param;
   f.forward_peak += all - f.output;
@@ -106,25 +87,6 @@ FunctionMemory row_linear_memory(const RowCounts& rows, const WeightSpec& weight
   f.backward_working += all;
   f.gradient_working += all;
   return f;
-}
-
-FunctionMemory norm_memory(int64_t rows, int64_t hidden, int64_t numbers, bool trains,
-                           const ElementBytes& bytes) {
-  return {.output = rows * hidden * bytes.param,
-          .saved = numbers * rows * bytes.wide,
-          .saves_input = true,
-          .trains = trains,
-          .backward_working = trains ? numbers * sums_bytes(rows, hidden, bytes) : 0};
-}
-
-FunctionMemory head_norms_memory(int64_t rows, int64_t width, int64_t dim, bool trains,
-                                 const ElementBytes& bytes) {
-  const int64_t step = rows_per_sum(width), parts = (rows + step - 1) / step;
-  return {.output = rows * width * bytes.param,
-          .saved = rows * (width / dim) * bytes.wide,
-          .saves_input = true,
-          .trains = trains,
-          .backward_working = trains ? 2 * (parts + 1) * dim * bytes.wide : 0};
 }
 
 FunctionMemory joint_norms_memory(int64_t rows, int64_t width, bool trains,
@@ -136,97 +98,34 @@ FunctionMemory joint_norms_memory(int64_t rows, int64_t width, bool trains,
   return {.output = output,
           .saved = saved,
           .saves_input = true,
-          .trains = trains,
           .forward_peak = output + saved + both + copy,
           .backward_working = trains ? 2 * both + copy : 0,
           .gradient_working = std::max(2 * both, 3 * both - output) + copy};
 }
 
-FunctionMemory layer_scale_memory(int64_t rows, int64_t hidden, bool trains,
-                                  const ElementBytes& bytes) {
-  const int64_t output = rows * hidden * bytes.param;
-  return {.output = output,
-          .saves_input = trains,
-          .trains = trains,
-          .backward_working = trains ? output + sums_bytes(rows, hidden, bytes) : 0};
-}
-
-FunctionMemory embedding_memory(int64_t rows, const WeightSpec& weight, const ElementBytes& bytes) {
-  const int64_t elements = rows * weight.in;
-  return {.output = elements * bytes.param,
-          .trains = weight.trains,
-          .backward_working = bytes.gradient != bytes.param ? elements * bytes.gradient : 0};
-}
-
-FunctionMemory interpolated_rows_memory(int64_t rows, const WeightSpec& weight,
-                                        const ElementBytes& bytes) {
-  FunctionMemory f = embedding_memory(rows, weight, bytes);
-  f.forward_peak = 2 * f.output;
-  f.backward_working += f.output;
-  return f;
-}
-
-FunctionMemory image_tokens_memory(int64_t rows, int64_t table, int64_t hidden, bool trains,
-                                   const ElementBytes& bytes) {
-  const int64_t widened = bytes.gradient != bytes.param ? rows : 0;
-  return {.output = rows * hidden * bytes.param,
-          .trains = trains,
-          .backward_working = (table + widened) * hidden * bytes.gradient};
-}
-
-FunctionMemory windows_memory(int64_t rows, int64_t hidden, const ElementBytes& bytes) {
-  const int64_t output = 3 * rows * hidden * bytes.param;
-  // Places without those beyond the clip, and which these are, beside one column of the windows.
-  const int64_t column = rows * (hidden * bytes.param + static_cast<int64_t>(sizeof(int64_t)) + 1);
-  return {.output = output, .forward_peak = output + column, .backward_working = column};
-}
-
-int64_t biases_working(int64_t rows, const WeightSpec& bias, const ElementBytes& bytes) {
-  return bias.trains ? sums_bytes(rows, bias.out, bytes) : 0;
-}
-
-FunctionMemory rotary_memory(int64_t rows, int64_t width, const ElementBytes& bytes) {
-  return {.output = rows * width * bytes.param, .changes_input = true};
-}
-
-FunctionMemory gated_memory(int64_t rows, int64_t width, const ElementBytes& bytes) {
-  return {.output = rows * width * bytes.param, .saves_input = true};
-}
-
-FunctionMemory activation_memory(int64_t rows, int64_t width, Activation activation,
-                                 const ElementBytes& bytes) {
-  const bool keeps_output = activation == Activation::Relu;
-  return {.output = rows * width * bytes.param,
-          .saves_input = !keeps_output,
-          .saves_output = keeps_output};
-}
-
-FunctionMemory attention_memory(int64_t rows, const HeadSizes& heads, const ElementBytes& bytes) {
+FunctionMemory attention_memory(int64_t rows, const HeadShape& heads, const ElementBytes& bytes) {
   return {.output = rows * heads.query * heads.dim * bytes.param,
           .saved = rows * heads.query * bytes.wide,
           .saves_input = true,
           .saves_output = true};
 }
 
-FunctionMemory ragged_attention_memory(int64_t rows, int64_t segments, const HeadSizes& heads,
+FunctionMemory ragged_attention_memory(int64_t rows, const HeadShape& heads,
                                        const ElementBytes& bytes) {
   FunctionMemory f = attention_memory(rows, heads, bytes);
   const int64_t queries = rows * heads.query * heads.dim;
   const int64_t parts = queries + 2 * rows * heads.key_value * heads.dim;
-  // Gradients of each part, of keys and values for each query head; of queries as wide sums, for
-  // which flash attention pads each segment and each head (mha_varlen_bwd of FlashAttention 2).
+  // Gradients of each part, of keys and values for each query head; of queries as wide sums.
   const int64_t expanded = heads.query == heads.key_value ? 0 : 2 * queries;
-  const int64_t padded = rows + 128 * segments;
-  const int64_t dim = heads.dim > 192 ? 256 : (heads.dim + 31) / 32 * 32;
   f.backward_working =
-      (parts + expanded) * bytes.param + padded * heads.query * (dim + 1) * bytes.wide;
+      (parts + expanded) * bytes.param + (queries + rows * heads.query) * bytes.wide;
   return f;
 }
 
 namespace {
 
 /// The library has results of its own, which are added to wide sums; narrow ones are copied then.
-void add_library_context(FunctionMemory& f, const ContextSizes& context, const HeadSizes& heads,
+void add_library_context(FunctionMemory& f, const ContextSizes& context, const HeadShape& heads,
                          const ElementBytes& bytes) {
   const int64_t queries = context.group_tokens * heads.query * heads.dim;
   const int64_t keys =
@@ -244,7 +143,7 @@ void add_library_context(FunctionMemory& f, const ContextSizes& context, const H
 
 }  // namespace
 
-FunctionMemory context_attention_memory(const ContextSizes& context, const HeadSizes& heads,
+FunctionMemory context_attention_memory(const ContextSizes& context, const HeadShape& heads,
                                         const ElementBytes& bytes) {
   const bool exchanges = context.group_tokens != context.tokens;
   const int64_t inputs = heads.query + 2 * heads.key_value;
@@ -277,7 +176,7 @@ FunctionMemory context_attention_memory(const ContextSizes& context, const HeadS
   return f;
 }
 
-FunctionMemory window_attention_memory(int64_t rows, int64_t window, const HeadSizes& heads,
+FunctionMemory window_attention_memory(int64_t rows, int64_t window, const HeadShape& heads,
                                        const ElementBytes& bytes) {
   FunctionMemory f = context_attention_memory({rows, rows, 0, false}, heads, bytes);
   // Of a slice in reverse order queries, keys and values are copied; backward, what came of them
@@ -301,10 +200,10 @@ FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, 
   FunctionMemory f;
   f.output = static_cast<int64_t>(element_bytes(DType::Float64));
   f.saved = rows * bytes.wide;
+  f.scratch = gemm_scratch(tile_rows, vocabulary.in, tile.columns, bytes);
   f.saves_input = true;
-  f.trains = vocabulary.trains;
   const auto making_of = [&](int64_t of_rows) {
-    return MatrixProduct{of_rows, vocabulary.in, tile.columns}.working(bytes);
+    return gemm_scratch(of_rows, vocabulary.in, tile.columns, bytes);
   };
   const int64_t making = making_of(tile_rows);
   // Those that are kept are all there when the last rows are made, which are fewer.
@@ -315,11 +214,12 @@ FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, 
   f.forward_peak = f.output + 3 * f.saved + std::max(logits + most, f.saved) + kept;
   f.saved += kept;
   // Many tiles are summed, in the wide type; one is made and added.
-  const MatrixProduct of_logits{tile_rows, tile.columns, vocabulary.in};
   const bool are_summed = tile.columns < vocabulary.out;
   const int64_t standing = logits + (are_summed && bytes.is_narrow() ? states * bytes.wide : 0);
-  const int64_t dx = are_summed ? of_logits.adding(bytes, bytes.wide)
-                                : states * bytes.param + of_logits.working(bytes);
+  const auto of_dx = [&](int64_t sum_bytes) {
+    return added_product_working(tile_rows, tile.columns, vocabulary.in, sum_bytes, bytes);
+  };
+  const int64_t dx = are_summed ? of_dx(bytes.wide) : states * bytes.param + of_dx(bytes.param);
   const int64_t slopes = caps ? tile_rows * tile.columns * bytes.param : 0;
   const int64_t made = std::max(slopes, are_kept ? 0 : making);
   f.gradient_working = standing + std::max(dx, made);
@@ -328,18 +228,6 @@ FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, 
     f.backward_working = standing + std::max(made, outer_product_working(tile_rows, tile.columns,
                                                                          vocabulary.in, bytes));
   return f;
-}
-
-FunctionMemory sum_memory(int64_t bytes) {
-  return {.output = bytes, .passes_gradient = true};
-}
-
-FunctionMemory mixed_rows_memory(int64_t bytes) {
-  return {.output = bytes, .forward_peak = 2 * bytes, .gradient_working = bytes};
-}
-
-FunctionMemory rows_memory(int64_t bytes) {
-  return {.output = bytes};
 }
 
 }  // namespace zea::detail

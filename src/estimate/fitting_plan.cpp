@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "estimate/choose_recomputation.hpp"
+#include "estimate/fitting_plan.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -62,7 +62,7 @@ class Recomputation {
     return sum;
   }
 
-  /// Those first that cost least, of each byte that they alone would free or of all.
+  /// Returns the units by ascending cost, for each byte that one alone would free or in all.
   std::vector<int> order(bool by_share) {
     const int64_t all = bytes();
     std::vector<std::pair<double, int>> ranked;
@@ -105,8 +105,8 @@ std::string whole_mebibytes(int64_t bytes) {
   return std::to_string((bytes + kMebibyte - 1) / kMebibyte) + " MiB";
 }
 
-/// Of modules at a place that stay gathered beyond a use, what the deck would have to say for them
-/// to be dropped.
+/// Returns the settings with which modules at a place that stay gathered after a use would be
+/// dropped.
 std::string dropping(const Plan& plan, size_t place) {
   std::string text;
   for (const std::string& module : plan.model.modules())
@@ -139,7 +139,7 @@ std::string offloading(const Plan& plan, size_t place) {
   return text;
 }
 
-/// What else takes less: fewer keys where these make the peak, fewer graphs where it is a step.
+/// Returns other settings that take less memory: fewer samples where kept keys make the peak.
 std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_choose) {
   if (needed.keys > 0)
     return ", generate for fewer samples at once (schedule.global_batch, eval.samples; kept keys "

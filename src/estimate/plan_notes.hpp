@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings that a plan accepts and that change nothing in it, told as notes.
+// Notes on a plan: settings that change nothing, and parameters that begin to train late.
 #pragma once
 
 #include <string>
@@ -13,5 +13,10 @@ namespace zea {
 /// weights, of images and sound, of parameters that are not trained; of a run that trains nothing
 /// all of training in one, likewise of one that evaluates nothing.
 std::vector<std::string> idle_settings(const Plan& plan);
+
+/// A warning of what trains for the first time behind so many updates of a run under the deck
+/// `before`, though its own updates are counted from another: bias correction takes moments that
+/// begin as zeros for old ones. Empty: there is nothing of that kind.
+std::string late_starts(const Plan& plan, const Options& before, int64_t updates);
 
 }  // namespace zea

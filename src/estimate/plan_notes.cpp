@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "estimate/idle_settings.hpp"
+#include "estimate/plan_notes.hpp"
 
 #include <algorithm>
 #include <set>
@@ -26,8 +26,8 @@ bool has_shared(const Plan& plan, const std::string& module) {
   });
 }
 
-/// Whether the language model, which is walked last, is one buffer: then its backward follows its
-/// forward with nothing else between them.
+/// Tells whether the language model, which is walked last, is one buffer: then its backward follows
+/// its forward with nothing else between them.
 bool turns_at_once(const Plan& plan, const std::string& module) {
   if (module != kDecoder || !plan.pipeline.is_one_group() || has_shared(plan, module)) return false;
   std::set<int> fsdp_units;
@@ -53,7 +53,7 @@ std::string why_not_in_backward(const Plan& plan, const std::string& module) {
   return "";
 }
 
-/// Whether wherever the module stands, one gathering brings all that is needed there.
+/// Tells whether one all-gather brings all that is needed at each place of the module.
 bool is_gathered_at_once(const Plan& plan, const std::string& module) {
   std::vector<std::set<int>> fsdp_units(plan.pipeline.stage_groups.size());
   std::set<int> places;
@@ -100,7 +100,7 @@ void note_one_copy(const Plan& plan, std::vector<std::string>& notes) {
         "between them: there is no other to broadcast to, and every rank reads its own part");
 }
 
-/// What is read where a run trains alone.
+/// Keys that only a training run reads.
 const std::vector<std::string> kOfTraining = {
     "run.peak_tflops",
     "run.cuda_graphs",
@@ -160,7 +160,7 @@ std::string not_trained(const Plan& plan, const std::string& module) {
   return trains ? "" : "where nothing of the module is trained: it has no gradients";
 }
 
-/// What no_shard would gather is refused.
+/// With no_shard, keys about gathering are refused elsewhere.
 std::string not_gathered(const Plan& plan, const std::string& module) {
   if (sharding_of(plan, module).gathered() ||
       plan.options.meshes[module].strategy == ShardingStrategy::NoShard)
@@ -234,7 +234,7 @@ void note_rules(const Plan& plan, const std::string& key, const std::vector<std:
   }
 }
 
-/// Whether the same parameters train, in the same updates of the run, by other rules.
+/// Tells whether the same parameters train, in the same updates of the run, by other rules.
 bool trains_alike(const Plan& plan, const ModelSpec& model, const std::vector<ParamRule>& rules) {
   const int64_t steps = plan.options.schedule.steps;
   for (size_t p = 0; p < rules.size(); ++p) {
@@ -264,7 +264,7 @@ void note_frozen(const Plan& plan, std::vector<std::string>& notes) {
   }
 }
 
-/// Of images and sound, in a model that takes none.
+/// Notes keys about images and audio in a model that takes none.
 void note_items(const Plan& plan, std::vector<std::string>& notes) {
   const DataOptions &data = plan.options.data, defaults;
   const ModelSpec& model = plan.model;
@@ -287,6 +287,19 @@ void note_items(const Plan& plan, std::vector<std::string>& notes) {
   add(data.bad_items != defaults.bad_items, "bad_items = \"" + data.bad_items + "\"", "");
 }
 
+/// Names of what a run has trained in its first updates.
+std::set<std::string> trained_by(const Options& options, const std::string& config_json,
+                                 int64_t updates) {
+  const ModelSpec model = model_of(options, config_json);
+  std::vector<std::string> faults;  // the run was planned without any
+  const std::vector<ParamRule> rules = make_param_rules(model, options.optim, faults);
+  std::set<std::string> names;
+  for (size_t p = 0; p < rules.size(); ++p)
+    if (model.params[p].trainable && rules[p].frozen_updates < updates)
+      names.insert(model.params[p].name);
+  return names;
+}
+
 }  // namespace
 
 std::vector<std::string> idle_settings(const Plan& plan) {
@@ -301,6 +314,29 @@ std::vector<std::string> idle_settings(const Plan& plan) {
   note_rules(plan, "optim.weight_decays", plan.options.optim.weight_decays, notes);
   note_frozen(plan, notes);
   return notes;
+}
+
+std::string late_starts(const Plan& plan, const Options& before, int64_t updates) {
+  if (updates == 0 || plan.options.optim.kind == OptimizerKind::Sgd) return "";
+  const std::set<std::string> trained = trained_by(before, plan.config_json, updates);
+  std::string first;
+  int64_t others = -1;
+  for (size_t p = 0; p < plan.model.params.size(); ++p) {
+    const ParamSpec& param = plan.model.params[p];
+    const ParamRule& rule = plan.param_rules[p];
+    const bool trains = param.trainable && rule.frozen_updates < updates &&
+                        rule.frozen_after > updates && !rule.orthogonalises;  // which corrects none
+    const bool is_late = trains && !trained.contains(param.name);
+    if (is_late && ++others == 0) first = param.name;
+  }
+  if (others < 0) return "";
+  const std::string count = std::to_string(updates);
+  return first + (others > 0 ? " and " + std::to_string(others) + " more" : "") +
+         " did not train in the " + count +
+         " updates before this start, which are counted as theirs: the correction of their first "
+         "moments is that of old ones, and their first steps may be several times optim.lr; "
+         "optim.frozen = [\"pattern = " +
+         count + "\"] counts from there";
 }
 
 }  // namespace zea

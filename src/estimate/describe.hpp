@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan as text, as `zea -n` and the log print it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/text.hpp"
+#include "estimate/step_facts.hpp"
+#include "layout/rank_order.hpp"
+#include "schedule/plan.hpp"
+
+namespace zea {
+
+/// The ranks, the units as a template names them with parameters and strategy, the pipeline, and
+/// the bytes of a rank.
+std::string describe(const Plan& plan);
+
+/// Places with their stages, units and costs, the bubble, and a step as a picture. Empty where a
+/// replica is one place.
+std::string describe_pipeline(const Plan& plan);
+
+/// When each pass of the pictured step begins and ends, a line for each place.
+std::string list_passes(const Plan& plan);
+
+/// The bytes of the keys and values that generation keeps, and the tokens and texts that end a
+/// generated text; empty where nothing is generated.
+std::string describe_generation(const Plan& plan);
+
+/// Nodes with what stands on them, the bytes between them in a step of `samples`, and warnings
+/// where tp crosses, or ulysses without need; empty where all ranks are on one node in their own
+/// order.
+std::string describe_ranks(const Plan& plan, const RankOrder& order, const StepSamples& samples);
+
+/// The samples, and per step: microbatches, FLOPs, bytes of tensors, and bytes sent. `facts` are
+/// those of `samples`.
+std::string describe_steps(const Plan& plan, const StepSamples& samples, const StepFacts& facts);
+
+/// The mean of the steps, that of the rank with most, and how long ranks wait for it; with
+/// run.peak_tflops also how long a step takes at an MFU of 40 %. Empty where nothing trains.
+std::string describe_flops(const Plan& plan, const StepSamples& samples, const StepFacts& facts);
+
+/// A line for each sharded module of a pipeline: how it is gathered and why, the memory and bytes
+/// sent that this takes in a step of `samples`, and those of the other way. Empty without a
+/// pipeline.
+std::string describe_gathering(const Plan& plan, const StepSamples& samples);
+
+/// A line for each module with such a precision.<name>.reduce_dtype; empty where nothing is summed
+/// between ranks, or all of it exactly. The saving is that of the rank that sends most in steps of
+/// `samples`, of which `facts` are known.
+std::string describe_reductions(const Plan& plan, const StepSamples& samples,
+                                const StepFacts& facts);
+
+struct ComparedLayout {
+  std::string name;                     ///< the deck, or what it changes
+  std::optional<StepFacts> facts = {};  ///< none where the layout was refused
+  std::string refusal = {};
+  int world_size = 0, replicas = 0;
+  int64_t full_bytes = 0;  ///< of all tensors of a rank in a step of full rows, at most
+};
+
+/// A column for each layout that was not refused. `heading` names the samples of all of them.
+std::string compare_layouts(const std::string& heading, const std::vector<ComparedLayout>& layouts);
+
+namespace detail {
+
+/// "1.25 MiB".
+inline std::string mebibytes(int64_t bytes) {
+  return formatted("%.2f MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+/// From how many ranks, or nodes, on one of them is drawn in place of a list of all.
+inline constexpr int kMostListed = 16;
+
+/// A line for each module, and stage of it, that is on `ranks`, which are of one replica and
+/// ascending: "  llm.pp0  [0-7] [8-15]". Long lines and many stages are cut short.
+std::string draw_ranks(const MeshShape& shape, const std::vector<int>& ranks);
+
+/// "3", "3-6", "0-2 11-13".
+std::string runs_text(const std::vector<int>& ranks);
+
+}  // namespace detail
+}  // namespace zea

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/operation_needs.hpp"
+
+#include <algorithm>
+
+#include "core/kernel_sizes.hpp"
+#include "spec/param_cut.hpp"
+
+namespace zea::detail {
+namespace {
+
+using Kind = OperationKind;
+
+int64_t part_of(int64_t count, int64_t parts) {
+  return (count + parts - 1) / parts;
+}
+
+class Declarations {
+ public:
+  Declarations(const ModelSpec& model, const UnitSpec& unit, const UnitPart& part)
+      : model_(model),
+        unit_(unit),
+        part_(part),
+        sizes_(part.sizes),
+        share_(part.share),
+        bytes_(part.types),
+        block_(model.block(unit.module)),
+        hidden_(block_.hidden),
+        values_(static_cast<size_t>(unit.graph.values)) {}
+
+  std::vector<OperationNeeds> run() {
+    std::vector<OperationNeeds> all;
+    for (const Operation& op : unit_.graph.operations) all.push_back(declared(op));
+    return all;
+  }
+
+ private:
+  struct Value {
+    int64_t rows = 0, bytes = 0;
+    bool has_gradient = false, is_present = true;
+  };
+
+  OperationNeeds declared(const Operation& op) {
+    OperationNeeds needs;
+    for (const int input : op.inputs)
+      if (input >= 0) needs.input_has_gradient |= values_[input].has_gradient;
+    for (const int role : op.params) needs.trains |= trains(role);
+    needs.has_gradient = needs.trains || needs.input_has_gradient;
+    if (!op.inputs.empty()) needs.rows = input(op).rows;
+    declare(op, needs);
+    if (needs.is_view) needs.memory.output = input(op).bytes;
+    values_[op.output] = {needs.rows, needs.memory.output, needs.has_gradient, !needs.is_absent};
+    if (op.sum >= 0) values_[op.sum] = {needs.rows, input(op).bytes, needs.input_has_gradient};
+    return needs;
+  }
+
+  void declare(const Operation& op, OperationNeeds& needs) {
+    const Value x = op.inputs.empty() ? Value() : input(op);
+    FunctionMemory& memory = needs.memory;
+    switch (op.kind) {
+      case Kind::Input:
+        return declare_input(op, needs);
+      case Kind::Patches:
+        needs.rows = sizes_.patches;
+        return;
+      case Kind::Columns:
+        needs.rows = 2 * sizes_.tokens.here;
+        return;
+      case Kind::Vocabulary:
+        needs.elements = sizes_.tokens.here * hidden_;
+        needs.messages = {{MessageKind::SumRows, SentIn::Forward, hidden_},
+                          {MessageKind::GatherRows, SentIn::Backward, hidden_}};
+        return declare_table(weight(op), sizes_.tokens, needs);
+      case Kind::Positions:
+        return declare_positions(weight(op), needs);
+      case Kind::Linear:
+        count_gemm(op, x.rows, needs);
+        memory = linear_memory(x.rows, weight(op), bias_trains(op), bytes_);
+        return;
+      case Kind::ColumnLinear:
+        return declare_column_linear(op, needs);
+      case Kind::RowLinear:
+        return declare_row_linear(op, needs);
+      case Kind::Activate: {
+        const bool keeps_output = op.activation == Activation::Relu;
+        scale_by(op, x.rows, needs);
+        memory = {.output = x.bytes, .saves_input = !keeps_output, .saves_output = keeps_output};
+        if (needs.trains) memory.backward_working = sums_bytes(x.rows, width(x), bytes_);
+        return;
+      }
+      case Kind::Gate:
+        memory = {.output = x.bytes / 2, .saves_input = true};
+        return;
+      case Kind::Add:
+        memory = {.output = x.bytes, .passes_gradient = true};
+        return;
+      case Kind::AddAdapted:
+        memory = {.output = x.bytes, .passes_gradient = true, .changes_input = true};
+        return;
+      case Kind::AddBiases:
+        scale_by(op, x.rows, needs);
+        memory = {.output = x.bytes, .changes_input = true};
+        if (needs.trains) memory.backward_working = sums_bytes(x.rows, weight(op).out, bytes_);
+        return;
+      case Kind::Norm:
+      case Kind::NormSum:
+        return declare_norm(op, x, needs);
+      case Kind::HeadNorms:
+        return declare_head_norms(op, x, needs);
+      case Kind::Rotary:
+        memory = {.output = x.bytes, .changes_input = true};
+        return;
+      case Kind::Attention:
+        needs.per_pair = block_.heads.query * block_.heads.dim;
+        needs.messages = {{MessageKind::Attention, SentIn::Forward},
+                          {MessageKind::Attention, SentIn::Backward}};
+        memory = attention();
+        return;
+      case Kind::LayerScale:
+        scale_by(op, x.rows, needs);
+        memory = {.output = x.bytes, .saves_input = needs.trains};
+        if (needs.trains) memory.backward_working = x.bytes + sums_bytes(x.rows, width(x), bytes_);
+        return;
+      case Kind::Scale:
+        needs.elements = x.rows * hidden_;
+        memory = {.output = x.bytes};
+        return;
+      case Kind::Dropout:  // the mask is drawn again in backward
+        needs.elements =
+            x.rows *
+            (op.adapter < 0 ? hidden_ : model_.params[unit_.adapters[op.adapter].a].shape[1]);
+        memory = {.output = x.bytes};
+        return;
+      case Kind::Windows:
+        needs.rows = x.rows / 2;
+        memory = windows(needs.rows);
+        return;
+      case Kind::ImageTokens:
+        return declare_image_tokens(needs);
+      case Kind::Features:
+        return declare_features(op, x, needs);
+      case Kind::SideBySide:
+        needs.rows = x.rows / op.count;
+        needs.is_view = true;
+        return;
+      case Kind::ByChannel:
+        needs.rows = x.rows / op.count;
+        memory = {.output = x.bytes};
+        return;
+      case Kind::Mean:
+        needs.rows = x.rows / op.count;
+        memory = mean(x.bytes, op.count);
+        return;
+      case Kind::Resample: {
+        needs.rows = sizes_.features.here;
+        needs.elements = needs.rows * hidden_;
+        needs.is_view = !sizes_.resamples;
+        if (needs.is_view) return;
+        const int64_t made = needs.rows * model_.decoder.block.hidden * bytes_.param;
+        memory = {.output = made, .forward_peak = 2 * made, .gradient_working = made};
+        return;
+      }
+      case Kind::RowEnds:
+        needs.elements = x.rows * hidden_;
+        memory = {.output = x.bytes};
+        return;
+      case Kind::Merge:
+        return declare_merge(op, x, needs);
+      case Kind::AddFeatures:
+        needs.elements = x.rows * hidden_ * (std::ssize(op.inputs) - 1);
+        needs.is_view = others(op) == 0;
+        memory = {.output = x.bytes,
+                  .passes_gradient = true,
+                  .forward_peak = std::min(others(op), 2) * x.bytes};
+        return;
+      case Kind::TargetRows:
+        needs.rows = sizes_.targets.here;
+        memory = {.output = needs.rows * hidden_ * bytes_.param};
+        return;
+      case Kind::Loss:
+        return declare_loss(op, x, needs);
+    }
+  }
+
+  void declare_input(const Operation& op, OperationNeeds& needs) {
+    const auto number = static_cast<size_t>(op.count);
+    const int source = unit_.inputs[number].unit;
+    const int64_t columns = model_.makes_features(source)
+                                ? model_.decoder.block.hidden
+                                : model_.hidden(model_.units[source].module);
+    needs.is_absent = !part_.inputs_present.empty() && !part_.inputs_present[number];
+    if (needs.is_absent) return;
+    needs.rows = sizes_.inputs.empty() ? sizes_.tokens.here : sizes_.inputs[number];
+    needs.has_gradient =
+        number < part_.inputs_need_gradient.size() && part_.inputs_need_gradient[number];
+    needs.memory.output = needs.rows * columns * bytes_.param;
+  }
+
+  /// Rows of a table, looked up for all rows and then dealt.
+  void declare_table(const WeightSpec& table, const RowCounts& dealt, OperationNeeds& needs) {
+    FunctionMemory& memory = needs.memory;
+    needs.rows = sizes_.tokens.here;
+    const int64_t elements = needs.rows * table.in;
+    memory.output = elements * bytes_.param;
+    if (bytes_.gradient != bytes_.param) memory.backward_working = elements * bytes_.gradient;
+    if (!dealt.are_dealt()) return;
+    const int64_t all = dealt.travelling * table.in * bytes_.param;
+    memory.forward_peak = memory.output + all;
+    // The rows of other ranks are zeroed in a copy.
+    memory.backward_working = all + dealt.all * table.in * bytes_.gradient;
+  }
+
+  void declare_positions(const WeightSpec& table, OperationNeeds& needs) {
+    declare_table(table, RowCounts::whole(0), needs);
+    const EncoderSpec* encoder = unit_.encoder < 0 ? nullptr : &model_.encoders[unit_.encoder];
+    if (!encoder || encoder->modality() != Modality::Image || encoder->patches().table_side == 0)
+      return;
+    needs.memory.forward_peak = 2 * needs.memory.output;  // interpolated
+    needs.memory.backward_working += needs.memory.output;
+  }
+
+  void declare_column_linear(const Operation& op, OperationNeeds& needs) {
+    const RowCounts& rows = rows_of(op.rows);
+    count_gemm(op, rows.all, needs);
+    needs.rows = rows.all;
+    needs.memory = column_linear_memory(rows, weight(op), bias_trains(op), bytes_);
+    const ParamSpec& whole = first_param(op);
+    if (whole.tp_cut.dim < 0) return;
+    const int64_t in = whole.shape[op.order == WeightOrder::OutIn ? 1 : 0];
+    needs.messages = {{MessageKind::GatherRows, SentIn::Forward, in, op.rows},
+                      {MessageKind::SumRows, SentIn::InputGradient, in, op.rows},
+                      {MessageKind::GatherRows, SentIn::WeightGradient, in, op.rows}};
+  }
+
+  void declare_row_linear(const Operation& op, OperationNeeds& needs) {
+    const RowCounts& rows = rows_of(op.rows);
+    count_gemm(op, rows.all, needs);
+    needs.rows = rows.here;
+    needs.memory = row_linear_memory(rows, weight(op), bias_trains(op), bytes_);
+    const ParamSpec& whole = first_param(op);
+    if (whole.tp_cut.dim < 0) return;
+    const int64_t out = whole.shape[op.order == WeightOrder::OutIn ? 0 : 1];
+    needs.messages = {{MessageKind::SumRows, SentIn::Forward, out, op.rows},
+                      {MessageKind::GatherRows, SentIn::Backward, out, op.rows}};
+  }
+
+  void declare_norm(const Operation& op, const Value& x, OperationNeeds& needs) {
+    const int64_t kept = op.norm.kind == NormKind::Layer ? 2 : 1;  // elements of a row
+    scale_by(op, x.rows, needs);
+    needs.memory = {.output = x.bytes, .saved = kept * x.rows * bytes_.wide, .saves_input = true};
+    if (needs.trains) needs.memory.backward_working = kept * sums_bytes(x.rows, width(x), bytes_);
+  }
+
+  void declare_head_norms(const Operation& op, const Value& x, OperationNeeds& needs) {
+    const WeightSpec norm = weight(op);
+    const HeadShape& heads = block_.heads;
+    needs.elements = x.rows * (heads.query + heads.key_value) * heads.dim;
+    if (block_.query_key_norm)
+      needs.messages = {{MessageKind::SumStatistics, SentIn::Forward, 2},
+                        {MessageKind::SumStatistics, SentIn::InputGradient, 2}};
+    if (block_.query_key_norm && share_.tp > 1) {
+      needs.memory = joint_norms_memory(x.rows, norm.out, needs.trains, bytes_);
+      return;
+    }
+    const int64_t step = rows_per_sum(width(x)), parts = (x.rows + step - 1) / step;
+    needs.memory = {
+        .output = x.bytes,
+        .saved = x.rows * (width(x) / norm.out) * bytes_.wide,
+        .saves_input = true,
+        .backward_working = needs.trains ? 2 * (parts + 1) * norm.out * bytes_.wide : 0};
+  }
+
+  void declare_image_tokens(OperationNeeds& needs) {
+    const PatchInput& input = model_.encoders[unit_.encoder].patches();
+    needs.rows = sizes_.tokens.here;
+    needs.elements = needs.rows * hidden_;
+    const int64_t table = input.side() * input.side() + input.learned_tokens();
+    const int64_t widened = bytes_.gradient != bytes_.param ? needs.rows : 0;
+    needs.memory = {.output = needs.rows * hidden_ * bytes_.param,
+                    .backward_working = (table + widened) * hidden_ * bytes_.gradient};
+  }
+
+  void declare_features(const Operation& op, const Value& x, OperationNeeds& needs) {
+    const EncoderSpec& encoder = model_.encoders[unit_.encoder];
+    const ItemShape usual = encoder.item_shape();
+    needs.rows = sizes_.projected.here * encoder.projector.merge;
+    const bool in_order = usual.window == 0 && !usual.fitted;
+    needs.is_view = in_order && op.inputs.size() == 1 && needs.rows == x.rows;
+    needs.memory.output = needs.rows * hidden_ * bytes_.param * std::ssize(op.inputs);
+  }
+
+  void declare_merge(const Operation& op, const Value& x, OperationNeeds& needs) {
+    const int present = others(op);
+    needs.elements = x.rows * hidden_ * (std::ssize(op.inputs) - 1);
+    needs.memory = {.output = x.bytes,
+                    .passes_gradient = present == 0,
+                    .forward_peak = std::min(present, 2) * x.bytes,
+                    .gradient_working = present > 1 ? x.bytes : 0};
+  }
+
+  void declare_loss(const Operation& op, const Value& x, OperationNeeds& needs) {
+    const RowCounts& rows = sizes_.targets;
+    const WeightSpec vocabulary = weight(op);
+    count_gemm(op, x.rows, needs);
+    needs.messages = {{MessageKind::GatherRows, SentIn::Forward, hidden_, UnitRows::Features},
+                      {MessageKind::GatherStatistics, SentIn::Forward, 2, UnitRows::Features},
+                      {MessageKind::GatherRows, SentIn::Backward, hidden_, UnitRows::Features},
+                      {MessageKind::SumRows, SentIn::Backward, hidden_, UnitRows::Features}};
+    const bool has_backward = part_.keeps_graph && needs.has_gradient;
+    needs.rows = rows.all;
+    needs.memory = cross_entropy_memory(rows.all, vocabulary, has_backward && share_.tp == 1,
+                                        model_.decoder.logit_softcap > 0, bytes_);
+    if (!rows.are_dealt()) return;
+    const int64_t gathered = rows.travelling * vocabulary.in * bytes_.param;
+    needs.memory.forward_peak += gathered;
+    needs.memory.backward_working += 2 * gathered;
+    needs.memory.gradient_working += 2 * gathered;
+  }
+
+  FunctionMemory windows(int64_t rows) const {
+    const int64_t output = 3 * rows * hidden_ * bytes_.param;
+    // One column of the windows: its elements, their rows, and which of these lie in the clip.
+    const int64_t column =
+        rows * (hidden_ * bytes_.param + static_cast<int64_t>(sizeof(int64_t)) + 1);
+    return {.output = output, .forward_peak = output + column, .backward_working = column};
+  }
+
+  /// The library adds up narrow elements in a wide copy, into wide sums.
+  FunctionMemory mean(int64_t bytes, int64_t count) const {
+    const int64_t wide = bytes / bytes_.param * bytes_.wide, output = bytes / count;
+    return {.output = output,
+            .forward_peak = bytes_.is_narrow() ? output + wide + wide / count : 0};
+  }
+
+  FunctionMemory attention() const {
+    HeadShape heads{block_.heads.query / share_.tp,
+                    std::max<int64_t>(1, block_.heads.key_value / share_.tp), block_.heads.dim};
+    const int64_t rows = sizes_.all_tokens;
+    if (share_.cp == 1) return attention_here(rows, heads);
+    const int64_t own = part_of(rows, share_.cp), group = own * share_.cp_inner;
+    const bool is_all = share_.cp == share_.cp_inner;
+    heads.query /= share_.cp_inner;
+    heads.key_value = std::max<int64_t>(1, heads.key_value / share_.cp_inner);
+    const int64_t keys = is_all ? 0 : share_.gathers_keys ? rows : group;
+    return context_attention_memory({own, group, keys, !is_all && !share_.gathers_keys}, heads,
+                                    bytes_);
+  }
+
+  FunctionMemory attention_here(int64_t rows, const HeadShape& heads) const {
+    if (!bytes_.on_device) return attention_memory(rows, heads, bytes_);
+    const AttentionSpec& spec = model_.attention(unit_);
+    int64_t longest = 0;
+    for (const AttentionSizes& batch : sizes_.attention) longest = std::max(longest, batch.length);
+    const int64_t window = unit_.encoder < 0 && spec.window < longest ? spec.window : 0;
+    const bool takes_segments =
+        bytes_.is_narrow() && takes_ragged_heads(heads.dim) && spec.scores.softcap == 0;
+    if (takes_segments && (window == 0 || !model_.decoder.images_both_ways))
+      return ragged_attention_memory(rows, heads, bytes_);
+    return window > 0 ? window_attention_memory(rows, window, heads, bytes_)
+                      : context_attention_memory({rows, rows, 0, false}, heads, bytes_);
+  }
+
+  const Value& input(const Operation& op) const { return values_[op.inputs[0]]; }
+  /// How many inputs beyond the first one this microbatch has.
+  int others(const Operation& op) const {
+    return static_cast<int>(std::count_if(op.inputs.begin() + 1, op.inputs.end(),
+                                          [&](int value) { return values_[value].is_present; }));
+  }
+  int64_t width(const Value& x) const {
+    return x.bytes / (std::max<int64_t>(1, x.rows) * bytes_.param);
+  }
+  const RowCounts& rows_of(UnitRows kind) const {
+    return kind == UnitRows::Tokens ? sizes_.tokens : sizes_.projected;
+  }
+
+  bool trains(int role) const { return role >= 0 && model_.trains(model_.params_of(unit_, role)); }
+  bool bias_trains(const Operation& op) const { return trains(op.params[1]); }
+  const ParamSpec& first_param(const Operation& op) const {
+    return model_.params[model_.params_of(unit_, op.params[0])[0]];
+  }
+  /// This tp rank's part of an operation's first parameter; fused ones are one.
+  WeightSpec weight(const Operation& op) const {
+    WeightSpec weight;
+    for (const int param : model_.params_of(unit_, op.params[0])) {
+      const Shape shape = cut_of(model_.params[param], share_.tp).shape;
+      weight.out += shape[0];
+      weight.in = num_elements(shape) / shape[0];
+      weight.trains |= model_.params[param].trainable;
+    }
+    if (op.order == WeightOrder::InOut) std::swap(weight.out, weight.in);
+    return weight;
+  }
+
+  /// A product with the first parameter; the others are vectors.
+  void count_gemm(const Operation& op, int64_t rows, OperationNeeds& needs) const {
+    needs.gemms = model_.params_of(unit_, op.params[0]);
+    needs.gemm_rows = rows;
+    for (size_t p = 1; p < op.params.size(); ++p)
+      needs.elements += rows * elements_of(op.params[p]);
+  }
+  void scale_by(const Operation& op, int64_t rows, OperationNeeds& needs) const {
+    for (const int role : op.params) needs.elements += rows * elements_of(role);
+  }
+  int64_t elements_of(int role) const {
+    int64_t elements = 0;
+    for (const int param : model_.params_of(unit_, role))
+      elements += num_elements(model_.params[param].shape);
+    return elements;
+  }
+
+  const ModelSpec& model_;
+  const UnitSpec& unit_;
+  const UnitPart& part_;
+  const UnitSizes& sizes_;
+  const UnitShare& share_;
+  const ElementBytes bytes_;
+  const BlockSpec& block_;
+  const int64_t hidden_;
+  std::vector<Value> values_;
+};
+
+}  // namespace
+
+UnitSizes UnitSizes::whole(int64_t tokens, int64_t projected, int64_t features, int64_t patches) {
+  const RowCounts all = RowCounts::whole(tokens);
+  return {.tokens = all,
+          .projected = RowCounts::whole(projected),
+          .features = RowCounts::whole(features),
+          .targets = all,
+          .patches = patches,
+          .all_tokens = tokens};
+}
+
+std::vector<OperationNeeds> operation_needs(const ModelSpec& model, const UnitSpec& unit,
+                                            const UnitPart& part) {
+  return Declarations(model, unit, part).run();
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// A unit's forward as a list of operations. spec/unit_forward.cpp records the list once, when the
+// model's spec is made. model/unit.cpp runs it on tensors; plans sum what each operation declares
+// (spec/operation_needs.cpp).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "spec/module_spec.hpp"
+
+namespace zea {
+
+struct ModelSpec;
+struct UnitSpec;
+
+enum class OperationKind {
+  Input,         ///< the unit's input number `count`
+  Patches,       ///< pixels of the microbatch, a row for each patch
+  Columns,       ///< log-mel columns of the microbatch
+  Vocabulary,    ///< embeddings of token ids; params: table
+  Positions,     ///< embeddings of positions; params: table
+  Linear,        ///< params: weight, bias
+  ColumnLinear,  ///< a linear whose outputs tp ranks share; params: weight, bias
+  RowLinear,     ///< a linear whose inputs tp ranks share; params: weight, bias
+  Activate,      ///< activation(x + bias), in place; params: bias
+  Gate,          ///< activation(first half of the columns) times the second half
+  Add,           ///< x + y
+  AddAdapted,    ///< adds y times an adapter's scale to the adapter's columns of x, in place
+  AddBiases,     ///< adds biases to queries and values, in place; params: query, value
+  Norm,          ///< params: weight, bias
+  NormSum,       ///< `sum` = x + y (x where y is absent), and its norm; params: weight, bias
+  HeadNorms,     ///< norms of queries and keys; params: query, key
+  Rotary,        ///< rotary positions of queries and keys, in place
+  Attention,
+  LayerScale,   ///< each column times an element; params: scale
+  Scale,        ///< x times `factor`
+  Dropout,      ///< x without a share `factor` of its elements, while training
+  Windows,      ///< a convolution's windows: three rows side by side, of every second row
+  ImageTokens,  ///< patches and learned tokens; params: class token, positions, registers
+  Features,     ///< of all inputs, the rows that become features
+  SideBySide,   ///< `count` neighboring rows as one
+  ByChannel,    ///< the same, ordered by channel
+  Mean,         ///< the mean of `count` neighboring rows
+  Resample,     ///< features interpolated from projected rows
+  RowEnds,      ///< a learned row in place of each feature that ends a row; params: row
+  Merge,        ///< x with the features of every other input that is present at its placeholders
+  AddFeatures,  ///< x, to whose placeholders the other inputs that are present are added
+  TargetRows,   ///< rows whose next token is a target
+  Loss,         ///< cross entropy, or logits, of the vocabulary; params: table
+};
+
+/// The rows of its module that a linear reads.
+enum class UnitRows { Tokens, Features };
+
+struct Operation {
+  OperationKind kind;
+  std::vector<int> inputs = {};  ///< values that it reads; -1: absent
+  std::vector<int> params = {};  ///< indices in UnitSpec::roles; -1: the unit has none
+  UnitRows rows = UnitRows::Tokens;
+  WeightOrder order = WeightOrder::OutIn;
+  Activation activation = Activation::Gelu;
+  NormSpec norm = {};
+  int adapter = -1;  ///< index in UnitSpec::adapters
+  /// Index in UnitSpec::roles of a parameter that is not read: its shape says how many heads are
+  /// here, or its name seeds the mask of a dropout.
+  int known_by = -1;
+  std::string seed = {};  ///< seeds the mask of a dropout that no parameter does
+  int64_t count = 0;      ///< see OperationKind
+  double factor = 1;
+  bool reads_columns = false;     ///< Dropout: x is what a row linear reads
+  int output = -1, sum = -1;      ///< values that it makes
+  std::vector<int> dropped = {};  ///< values that nothing reads from this operation on
+};
+
+struct UnitGraph {
+  std::vector<Operation> operations;
+  int values = 0;   ///< how many values the operations make
+  int output = -1;  ///< the value that the unit returns
+};
+
+/// Records the forward of `unit`. Throws InternalError where the forward reads a parameter that the
+/// unit does not have, or leaves one unread: the family that made the unit is at fault.
+UnitGraph record_graph(const ModelSpec& model, const UnitSpec& unit);
+
+/// Records the graph of every unit; to be called again after a block, a projector or roles changed.
+void record_graphs(ModelSpec& model);
+
+}  // namespace zea

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward of every unit kind, written once. It names parameters by role; a bias, norm or class
+// token takes part where the unit has a parameter of that role.
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "core/error.hpp"
+#include "spec/model_spec.hpp"
+
+namespace zea {
+namespace {
+
+using Kind = OperationKind;
+
+/// A value lives as long as a variable of the forward holds it, on tensors as well.
+using Value = std::shared_ptr<const int>;
+
+struct NormedSum {
+  Value sum, normed;
+};
+
+class Recorder {
+ public:
+  explicit Recorder(const UnitSpec& unit) : unit_(unit) {}
+
+  bool has(const std::string& role) const { return unit_.has(role); }
+  /// Indices of parameters that the unit must have.
+  std::vector<int> roles(const std::vector<std::string>& names) {
+    std::vector<int> found;
+    for (const std::string& name : names) {
+      found.push_back(optional(name));
+      if (found.back() < 0)
+        throw InternalError(unit_.name + " reads a parameter \"" + name +
+                            "\" that it does not have");
+    }
+    return found;
+  }
+  int optional(const std::string& role) {
+    used_.insert(role);
+    return unit_.index_of(role);
+  }
+
+  Value record(Operation operation, const std::vector<Value>& inputs = {}) {
+    operation.dropped = std::exchange(dropped_, {});
+    for (const Value& input : inputs) operation.inputs.push_back(input ? *input : -1);
+    Value output = value();
+    operation.output = *output;
+    graph_.operations.push_back(std::move(operation));
+    return output;
+  }
+  /// Another value that the latest operation makes: its sum.
+  Value record_sum() {
+    Value sum = value();
+    graph_.operations.back().sum = *sum;
+    return sum;
+  }
+
+  UnitGraph finish(const Value& output) {
+    for (const std::string& role : unit_.roles)
+      if (!used_.contains(role))
+        throw InternalError(unit_.name + " has a parameter \"" + role + "\" that it does not read");
+    graph_.output = *output;
+    return graph_;
+  }
+
+ private:
+  Value value() {
+    return {new int(graph_.values++), [this](const int* number) {
+              dropped_.push_back(*number);
+              delete number;
+            }};
+  }
+
+  const UnitSpec& unit_;
+  UnitGraph graph_;
+  std::vector<int> dropped_;
+  std::set<std::string> used_;
+};
+
+class Forward {
+ public:
+  Forward(const ModelSpec& model, const UnitSpec& unit)
+      : model_(model), unit_(unit), block_(model.block(unit.module)), ops_(unit) {}
+
+  UnitGraph run() { return ops_.finish(output()); }
+
+ private:
+  static constexpr WeightOrder kOrder = WeightOrder::OutIn;
+
+  Value output() {
+    switch (unit_.kind) {
+      case UnitKind::PatchEmbed:
+        return patch_embed();
+      case UnitKind::AudioEmbed:
+        return audio_embed();
+      case UnitKind::Block:
+        return transformer_block();
+      case UnitKind::Projector:
+        return projector(model_.encoders[unit_.encoder].projector);
+      case UnitKind::TokenEmbed:
+        return token_embed();
+      case UnitKind::Merge:
+        return with_other_inputs(Kind::Merge, input(0));
+      case UnitKind::Head:
+        return head();
+    }
+    return {};
+  }
+
+  bool has(const std::string& role) const { return ops_.has(role); }
+  Value input(int64_t number) { return ops_.record({.kind = Kind::Input, .count = number}); }
+  Value add(const Value& x, const Value& y) { return ops_.record({.kind = Kind::Add}, {x, y}); }
+  Value norm(const Value& x, const std::string& role, const NormSpec& spec) {
+    return ops_.record({.kind = Kind::Norm, .params = norm_params(role, spec), .norm = spec}, {x});
+  }
+  Value norm_if_has(const Value& x, const std::string& role, const NormSpec& spec) {
+    return has(role + ".weight") ? norm(x, role, spec) : x;
+  }
+  NormedSum norm_sum(const Value& x, const Value& added, const std::string& role) {
+    const NormSpec& spec = block_.norm;
+    Value normed = ops_.record(
+        {.kind = Kind::NormSum, .params = norm_params(role, spec), .norm = spec}, {x, added});
+    return {ops_.record_sum(), normed};
+  }
+  std::vector<int> norm_params(const std::string& role, const NormSpec& spec) {
+    if (spec.kind == NormKind::Layer) return ops_.roles({role + ".weight", role + ".bias"});
+    return {ops_.roles({role + ".weight"})[0], -1};
+  }
+
+  Value linear(Kind kind, const Value& x, const std::string& role, UnitRows rows, WeightOrder order,
+               bool has_bias = true) {
+    const int weight = ops_.roles({role + ".weight"})[0];
+    const int bias = has_bias ? ops_.optional(role + ".bias") : -1;
+    return ops_.record({.kind = kind, .params = {weight, bias}, .rows = rows, .order = order}, {x});
+  }
+  Value linear(const Value& x, const std::string& role) {
+    return linear(Kind::Linear, x, role, UnitRows::Tokens, kOrder);
+  }
+  Value activate(const Value& x, const std::string& role, Activation activation) {
+    const int bias = ops_.optional(role + ".bias");
+    return ops_.record({.kind = Kind::Activate, .params = {bias}, .activation = activation}, {x});
+  }
+  Value activated_linear(const Value& x, const std::string& role) {
+    return activate(linear(Kind::Linear, x, role, UnitRows::Tokens, kOrder, false), role,
+                    Activation::Gelu);
+  }
+
+  /// Adds to y, the outputs of a linear of `role`, the outputs of its adapters.
+  template <class Outputs>
+  Value with_adapters(Value y, const std::string& role, const Outputs& outputs) {
+    for (size_t a = 0; a < unit_.adapters.size(); ++a) {
+      if (unit_.adapters[a].role != role) continue;
+      const int adapter = static_cast<int>(a);
+      y = ops_.record({.kind = Kind::AddAdapted, .adapter = adapter}, {y, outputs(adapter)});
+    }
+    return y;
+  }
+  Value dropped(const Value& x, int adapter, UnitRows rows, bool reads_columns) {
+    if (unit_.adapters[adapter].dropout == 0) return x;
+    return ops_.record({.kind = Kind::Dropout,
+                        .rows = rows,
+                        .adapter = adapter,
+                        .known_by = ops_.optional(unit_.adapters[adapter].down + ".weight"),
+                        .factor = unit_.adapters[adapter].dropout,
+                        .reads_columns = reads_columns},
+                       {x});
+  }
+  /// The product of an adapter's first matrix, for inputs that are whole here.
+  Value adapter_down(const Value& x, int adapter, UnitRows rows) {
+    return linear(dropped(x, adapter, rows, false), unit_.adapters[adapter].down);
+  }
+  Value adapted_linear(const Value& x, const std::string& role, UnitRows rows, WeightOrder order) {
+    return with_adapters(linear(Kind::Linear, x, role, rows, order), role, [&](int adapter) {
+      return linear(adapter_down(x, adapter, rows), unit_.adapters[adapter].up);
+    });
+  }
+  /// Tp ranks exchange the few columns of `down`, not the columns of x once more.
+  Value adapted_columns(Value y, const Value& x, const std::string& role, UnitRows rows) {
+    return with_adapters(std::move(y), role, [&](int adapter) {
+      return linear(Kind::ColumnLinear, adapter_down(x, adapter, rows), unit_.adapters[adapter].up,
+                    rows, kOrder);
+    });
+  }
+  Value adapted_column_linear(const Value& x, const std::string& role, UnitRows rows,
+                              WeightOrder order) {
+    return adapted_columns(linear(Kind::ColumnLinear, x, role, rows, order), x, role, rows);
+  }
+  Value activated_column_linear(const Value& x, const std::string& role, Activation activation,
+                                UnitRows rows, WeightOrder order) {
+    return activate(
+        adapted_columns(linear(Kind::ColumnLinear, x, role, rows, order, false), x, role, rows),
+        role, activation);
+  }
+  Value adapted_row_linear(const Value& x, const std::string& role, UnitRows rows,
+                           WeightOrder order) {
+    return with_adapters(linear(Kind::RowLinear, x, role, rows, order), role, [&](int adapter) {
+      return linear(linear(Kind::RowLinear, dropped(x, adapter, rows, true),
+                           unit_.adapters[adapter].down, rows, kOrder),
+                    unit_.adapters[adapter].up);
+    });
+  }
+
+  Value positions() {
+    return ops_.record({.kind = Kind::Positions, .params = ops_.roles({"positions"})});
+  }
+
+  Value patch_embed() {
+    auto x = linear(ops_.record({.kind = Kind::Patches}), "patch");
+    if (has("class_token")) {
+      std::vector<int> params = ops_.roles({"class_token", "positions"});
+      params.push_back(ops_.optional("registers"));
+      x = ops_.record({.kind = Kind::ImageTokens, .params = params}, {x});
+    } else if (has("positions")) {
+      x = add(x, positions());
+    }
+    return norm_if_has(x, "norm", block_.norm);
+  }
+
+  Value audio_embed() {
+    const auto columns = activated_linear(ops_.record({.kind = Kind::Columns}), "conv1");
+    const auto x = activated_linear(ops_.record({.kind = Kind::Windows}, {columns}), "conv2");
+    return add(x, positions());
+  }
+
+  Value token_embed() {
+    auto x = ops_.record({.kind = Kind::Vocabulary, .params = ops_.roles({"vocabulary"})});
+    const double scale = model_.decoder.embedding_scale;
+    if (scale != 1) x = ops_.record({.kind = Kind::Scale, .factor = scale}, {x});
+    if (has("positions")) x = add(x, positions());
+    return dropped_rows(x, model_.decoder.embedding_dropout, "embedding");
+  }
+
+  Value dropped_rows(const Value& x, double rate, const std::string& name) {
+    if (rate == 0) return x;
+    return ops_.record({.kind = Kind::Dropout, .seed = unit_.name + "." + name, .factor = rate},
+                       {x});
+  }
+
+  Value with_other_inputs(Kind kind, const Value& x) {
+    std::vector<Value> all{x};
+    for (size_t i = 1; i < unit_.inputs.size(); ++i) all.push_back(input(static_cast<int64_t>(i)));
+    return ops_.record({.kind = kind}, all);
+  }
+
+  /// Returns what a half of a block adds to the residual path.
+  Value block_change(const Value& x, const std::string& half) {
+    auto y = norm_if_has(x, half + "_post_norm", block_.norm);
+    const std::string scale = half + "_scale";
+    if (has(scale)) y = ops_.record({.kind = Kind::LayerScale, .params = ops_.roles({scale})}, {y});
+    return dropped_rows(y, block_.dropout, half);
+  }
+
+  /// Features of further depths of an encoder are added after the block (DeepStack,
+  /// arXiv:2406.04334).
+  Value transformer_block() {
+    constexpr UnitRows kRows = UnitRows::Tokens;
+    const WeightOrder order = block_.order;
+    const auto [x, normed] = norm_sum(input(0), {}, "attention_norm");
+    auto qkv = adapted_column_linear(normed, "qkv", kRows, order);
+    if (has("q.bias"))
+      qkv =
+          ops_.record({.kind = Kind::AddBiases, .params = ops_.roles({"q.bias", "v.bias"})}, {qkv});
+    const int out = ops_.optional("out.weight");
+    if (has("q_norm.weight"))
+      qkv = ops_.record({.kind = Kind::HeadNorms,
+                         .params = ops_.roles({"q_norm.weight", "k_norm.weight"}),
+                         .known_by = out},
+                        {qkv});
+    if (block_.rotary) qkv = ops_.record({.kind = Kind::Rotary, .known_by = out}, {qkv});
+    const auto attended = ops_.record({.kind = Kind::Attention, .known_by = out}, {qkv});
+    const auto change =
+        block_change(adapted_row_linear(attended, "out", kRows, order), "attention");
+    const auto [y, normed_again] = norm_sum(x, change, "mlp_norm");
+    const auto inner =
+        block_.gated ? ops_.record({.kind = Kind::Gate, .activation = block_.activation},
+                                   {adapted_column_linear(normed_again, "up", kRows, order)})
+                     : activated_column_linear(normed_again, "up", block_.activation, kRows, order);
+    const auto z = add(y, block_change(adapted_row_linear(inner, "down", kRows, order), "mlp"));
+    return unit_.inputs.size() > 1 ? with_other_inputs(Kind::AddFeatures, z) : z;
+  }
+
+  Value features() {
+    std::vector<Value> states;
+    for (size_t i = 0; i < unit_.inputs.size(); ++i)
+      states.push_back(input(static_cast<int64_t>(i)));
+    return ops_.record({.kind = Kind::Features}, states);
+  }
+
+  Value merged_features(const Value& x, const ProjectorSpec& spec) {
+    const Kind kind = spec.pools        ? Kind::Mean
+                      : spec.by_channel ? Kind::ByChannel
+                                        : Kind::SideBySide;
+    return ops_.record({.kind = kind, .count = spec.merge}, {x});
+  }
+
+  Value projector(const ProjectorSpec& spec) {
+    constexpr UnitRows kRows = UnitRows::Features;
+    auto x = norm_if_has(features(), "encoder_norm", block_.norm);
+    if (spec.pools_first) x = ops_.record({.kind = Kind::Mean, .count = spec.merge}, {x});
+    x = norm_if_has(x, "encoder_norm_of_means", block_.norm);
+    x = norm_if_has(x, "norm", spec.norm);
+    if (spec.merge > 1 && !spec.pools_first) x = merged_features(x, spec);
+    x = norm_if_has(x, "merged_norm", spec.norm);
+    if (has("merger.weight")) x = adapted_linear(x, "merger", kRows, kOrder);
+    if (spec.is_linear) return adapted_linear(x, "linear", kRows, spec.order);
+    const auto inner = activated_column_linear(x, "linear_1", spec.activation, kRows, kOrder);
+    auto y = adapted_row_linear(inner, "linear_2", kRows, kOrder);
+    if (spec.shrinks) y = ops_.record({.kind = Kind::Resample}, {y});
+    if (!has("row_end")) return y;
+    return ops_.record({.kind = Kind::RowEnds, .params = ops_.roles({"row_end"})}, {y});
+  }
+
+  Value head() {
+    const auto x = norm(ops_.record({.kind = Kind::TargetRows}, {input(0)}), "norm", block_.norm);
+    return ops_.record({.kind = Kind::Loss, .params = ops_.roles({"vocabulary"})}, {x});
+  }
+
+  const ModelSpec& model_;
+  const UnitSpec& unit_;
+  const BlockSpec& block_;
+  Recorder ops_;
+};
+
+}  // namespace
+
+UnitGraph record_graph(const ModelSpec& model, const UnitSpec& unit) {
+  return Forward(model, unit).run();
+}
+
+void record_graphs(ModelSpec& model) {
+  for (UnitSpec& unit : model.units) unit.graph = record_graph(model, unit);
+}
+
+}  // namespace zea
