@@ -23,7 +23,7 @@ void agree_on_root(Collectives& control, const std::function<void()>& risky);
 /// Returns the text of every rank on all ranks. Host collectives; collective.
 std::vector<std::string> all_gather_texts(Collectives& host, const std::string& text);
 
-// What ranks have to note of their nodes, for the rank that speaks, which sees its own alone.
+// Notes of ranks on their nodes, for the rank that speaks, which sees its own alone.
 
 struct NodeNote {
   int node = 0;  ///< equal on the ranks of a node, and there alone

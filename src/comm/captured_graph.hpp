@@ -16,7 +16,7 @@ class CapturedGraph {
   CapturedGraph(void* stream, const std::function<void()>& work);
   CapturedGraph(const CapturedGraph&) = delete;
   CapturedGraph& operator=(const CapturedGraph&) = delete;
-  /// What is under way ends by itself (cudaGraphExecDestroy).
+  /// Work that is under way ends by itself (cudaGraphExecDestroy).
   ~CapturedGraph();
 
   /// All of it, behind what `stream` holds. Where it communicates, all ranks launch theirs.

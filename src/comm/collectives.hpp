@@ -73,7 +73,7 @@ enum class CallKind {
 /// As the methods of Collectives are called: "all_reduce", ..., "barrier".
 const char* call_name(CallKind kind);
 
-/// What is asked of a communicator, as a value. Fields that a kind does not need keep their
+/// A call of a communicator, as a value. Fields that a kind does not need keep their
 /// defaults.
 struct CollectiveCall {
   CallKind kind;

@@ -69,9 +69,9 @@ std::unique_ptr<Collectives> make_mpi_collectives(const Communicator& communicat
 std::unique_ptr<Collectives> make_chunked_mpi_collectives(const Communicator& communicator,
                                                           int64_t max_message_elements);
 
-/// What ranks of a node may share.
+/// Options of collectives between ranks of a node.
 struct NodeOptions {
-  /// Which node this rank is on, as ranks of one communicator tell them apart; by default MPI's
+  /// The node of this rank, as ranks of one communicator tell them apart; by default MPI's
   /// answer.
   std::optional<int> node;
   /// The most shared memory that one rank asks for in one piece.

@@ -17,14 +17,14 @@ struct LaunchVersions {
   bool in_program_order = true;
 };
 
-/// Those of this process; zeros in a build without NCCL.
+/// Returns the versions of this process; zeros in a build without NCCL.
 LaunchVersions launch_versions();
 
 /// "2.26" of 22602, and "12.3" of 12030.
 std::string nccl_text(int version);
 std::string cuda_text(int version);
 
-/// What of a GPU's communicators is under way at a time.
+/// Says which communicators of a GPU are under way at a time.
 enum class CallOrder {
   OneCommunicator,  ///< never two of them
   SameOnAllRanks,   ///< several, and all ranks make their calls in the same order

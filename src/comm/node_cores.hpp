@@ -8,7 +8,7 @@ namespace zea {
 
 class World;
 
-/// That this process may run on, ascending; empty where the system does not tell.
+/// Returns the cores that this process may run on, ascending; empty where the system does not tell.
 std::vector<int> own_cores();
 
 /// Cores that any rank of this node may run on, over its ranks. Collective over all ranks.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is under way on the communicators of one family. A communication may have several phases
-// (exchange, sum, gather), and MPI moves only the messages it knows of; so whoever waits for one
-// lets the others step from phase to phase too. Otherwise two ranks that wait in different orders
-// would wait for ever.
+// The communications under way on the communicators of one family. A communication may have several
+// phases (exchange, sum, gather), and MPI moves only the messages it knows of; so whoever waits for
+// one lets the others step from phase to phase too. Otherwise two ranks that wait in different
+// orders would wait for ever.
 #pragma once
 
 #include <chrono>

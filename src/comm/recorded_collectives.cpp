@@ -109,7 +109,8 @@ class RecordedCollectives : public WrappedCollectives {
   }
 
  private:
-  /// Those of messages, by their world ranks; of an exchange each once, without this rank.
+  /// Returns the peers of messages, by their world ranks; of an exchange each once, without this
+  /// rank.
   AwaitedPeers peers_of(const CollectiveCall& call) const {
     std::vector<int> ranks;
     if (call.kind == CallKind::Send || call.kind == CallKind::Recv)
@@ -156,7 +157,7 @@ std::unique_ptr<Collectives> make_recorded_collectives(Collectives& real, Action
 
 namespace {
 
-/// Of the buffers of `call`, by this rank to others.
+/// Returns the elements that this rank sends to others.
 int64_t sent_bytes_of(const CollectiveCall& call, int rank, int size) {
   const auto bytes = [](int64_t elements, DType dtype) {
     return elements * static_cast<int64_t>(element_bytes(dtype));

@@ -38,7 +38,7 @@ std::vector<VisibleGpu> gpus_of_text(const std::string& text) {
 /// Finds every rank a GPU by moving others to another one of theirs where that makes room.
 class Dealer {
  public:
-  /// What each rank sees `shares` times, one time after the other.
+  /// Repeats the list of each rank `shares` times, one time after the other.
   Dealer(const std::vector<std::vector<VisibleGpu>>& seen, int64_t shares)
       : shares_(shares), seen_(seen.size()), taken_(seen.size(), -1) {
     for (size_t rank = 0; rank < seen.size(); ++rank)
@@ -153,7 +153,7 @@ double number_in(const fs::path& file) {
   return number;
 }
 
-/// What both the device and the port that it is in go up to.
+/// Returns the most that both the device and its port support.
 double most_of(const fs::path& device, const char* what) {
   const double own = number_in(device / what), of_port = number_in(device.parent_path() / what);
   return of_port > 0 ? std::min(own, of_port) : own;

@@ -7,7 +7,7 @@
 
 namespace zea {
 
-// What the node's system tells of a device by its PCI address ("0000:1b:00.0").
+// Facts that the system knows of a device by its PCI address ("0000:1b:00.0").
 
 /// Where it tells that; tests have a tree of their own.
 inline constexpr const char* kPciDevices = "/sys/bus/pci/devices";
@@ -22,7 +22,7 @@ struct PciLink {
   double speed = 0, most_speed = 0;  ///< GT/s of a lane
   int lanes = 0, most_lanes = 0;
 
-  /// Of what it can give; 1 where nothing is known.
+  /// Returns the part of the possible rate that the link has; 1 where nothing is known.
   double share() const;
 };
 PciLink pci_link(const std::string& address, const std::string& devices = kPciDevices);
@@ -41,7 +41,7 @@ struct VisibleGpu {
 std::vector<VisibleGpu> visible_gpus();
 
 class World;
-/// What each rank of this node sees, in their order. Collective over all ranks.
+/// Returns the GPUs that each rank of this node sees, in order of rank. Collective over all ranks.
 std::vector<std::vector<VisibleGpu>> gpus_on_node(const World& world,
                                                   const std::vector<VisibleGpu>& own);
 

@@ -45,7 +45,7 @@ class World {
   std::vector<int> node_of_rank_;
 };
 
-/// What the MPI library calls itself; also before it is started.
+/// Returns the name of the MPI library; also before it is started.
 std::string mpi_library();
 
 }  // namespace zea

@@ -8,7 +8,7 @@
 namespace zea {
 namespace {
 
-/// What there is of an axis; ranks follow each other along the last one.
+/// The degrees of an axis; ranks follow each other along the last one.
 struct AxisRow {
   const char* name;
   int Coordinate::*member;

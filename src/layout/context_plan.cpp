@@ -162,9 +162,9 @@ std::vector<Band> bands_of(const std::vector<SeenKeys>& seen) {
   return bands;
 }
 
-/// What the bands see from `left` to their common ends is a staircase: the largest step is cut off
-/// at half of the bands, and so on in what is left of it and below. Rectangles as near to squares
-/// as can be are what kernels are fastest on.
+/// The keys that the bands see from `left` to their common ends is a staircase: the largest step is
+/// cut off at half of the bands, and so on in what is left of it and below. Rectangles as near to
+/// squares as can be are what kernels are fastest on.
 void cut_staircase(const Band* first, const Band* last, int64_t left,
                    std::vector<AttentionSlice>& slices) {
   while (first != last && first->common_end() == left) ++first;
@@ -177,7 +177,7 @@ void cut_staircase(const Band* first, const Band* last, int64_t left,
   cut_staircase(middle, last, middle->common_end(), slices);
 }
 
-/// Of queries that see keys from the same one on as long as they are neighbours.
+/// A band of queries that see keys from the same one on as long as they are neighbours.
 std::vector<AttentionSlice> slices_of(const std::vector<SeenKeys>& seen) {
   const std::vector<Band> bands = bands_of(seen);
   std::vector<AttentionSlice> slices;

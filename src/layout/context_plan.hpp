@@ -65,8 +65,8 @@ struct ContextPlan {
 std::vector<std::vector<TokenRange>> shard_tokens(const Visibility& row,
                                                   const ContextOptions& options);
 
-/// What the slowest rank takes for the row, in tiles: where keys are passed around, the slowest of
-/// each hop, added up. `owned`: of each inner group.
+/// Returns the cost of the row on the slowest rank, in tiles: where keys are passed around, the
+/// slowest of each hop, added up. `owned`: of each inner group.
 double makespan(const Visibility& row, const std::vector<std::vector<TokenRange>>& owned,
                 KeyExchange exchange, const DistributionOptions& options);
 

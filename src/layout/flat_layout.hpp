@@ -51,7 +51,8 @@ struct Sharding {
 void set_placement(Sharding& sharding, const MeshShape& mesh, const std::string& module,
                    const std::vector<Axis>& sharded_over, const std::vector<Axis>& summed_over);
 
-/// Which parameters form one flat buffer: the parameters of so many neighbouring units of a module.
+/// The wrap policy says which parameters form one flat buffer: the parameters of so many
+/// neighbouring units of a module.
 struct Wrapping {
   int64_t units = 1;            ///< at most; 0: any number
   int64_t bucket_elements = 0;  ///< units are added until so much trains; 0: up to `units`
@@ -123,7 +124,7 @@ std::vector<FlatBuffer> make_flat_layout(const ModelSpec& model, const Wrappings
 std::vector<std::vector<int>> buffers_of_units(const ModelSpec& model,
                                                const std::vector<FlatBuffer>& buffers);
 
-// What a rank owns of one element of a shard, but for the optimizer's states beside it.
+// The bytes that a rank owns for one element of a shard, but for the optimizer's states beside it.
 
 /// In bytes.
 struct OwnedBytes {

@@ -43,7 +43,7 @@ class ItemRow {
   ItemRow(const std::vector<ItemShape>& all, const std::vector<int64_t>& items,
           const std::string& encoder, const ReplicaLayout& replica);
 
-  /// Of tokens that see all of their item, or their window of it.
+  /// Returns the segments of tokens that see all of their item, or their window of it.
   std::vector<Segment> segments(bool in_windows = false) const {
     return segments_of_items(shapes_, in_windows);
   }
@@ -70,7 +70,7 @@ class ItemRow {
   /// ascending: along the tokens they may fall. They are the features but where these are put
   /// together of several.
   TokenRuns projected(const TokenRuns& runs) const;
-  /// Those that the tokens of `runs` become, or become a part of.
+  /// Returns the features that the tokens of `runs` become, or become a part of.
   TokenRuns features(const TokenRuns& runs) const;
   /// The projector's rows that a feature is put together of, by number in the microbatch.
   std::array<TableShare, 4> feature_shares(int64_t feature) const;
@@ -83,7 +83,8 @@ class ItemRow {
   TokenLayout layout_;
 };
 
-/// Of each rank which part it makes of the features that it has rows of (plan_row_exchange).
+/// Returns for each rank which part it makes of the features that it has rows of
+/// (plan_row_exchange).
 std::vector<int> feature_parts(const EncoderSpec& encoder, const ReplicaLayout& replica);
 
 /// The items of an encoder in a microbatch, by number among `all` of them, ascending, of which this

@@ -13,7 +13,7 @@
 
 namespace zea {
 
-// Which numbers of ranks a mesh can have: a replica's ranks times the data-parallel degrees, of
+// World sizes that a mesh can have: a replica's ranks times the data-parallel degrees, of
 // which one may take what is left.
 
 /// The world sizes nearest to `world_size` that hold whole replicas of `replica_ranks`, ascending:

@@ -44,7 +44,7 @@ struct MicrobatchRows {
   ModuleRows text;
   std::map<std::string, EncoderRows> encoders;  ///< those that have items
 
-  /// Of a module; rows of nothing where an encoder has no items.
+  /// Returns the rows of a module; none where an encoder has no items.
   const ModuleRows& of(const std::string& module) const;
 };
 

@@ -43,7 +43,7 @@ void check_tp(const std::string& key, const std::string& module, const ModuleMes
              allowed_values(most, [&](int64_t tp) { return !uncuttable(module, model, tp); }));
 }
 
-/// What only several ranks have a use for.
+/// Refuses settings that only several ranks have a use for.
 void note_one_rank(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {
   const ModuleMeshOptions defaults;
   const std::string no_effect = " has no effect with cp = 1";

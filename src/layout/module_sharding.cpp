@@ -49,7 +49,7 @@ class ModuleFaults {
   Faults& faults_;
 };
 
-/// What only gathered modules have a use for.
+/// Refuses settings that only gathered modules have a use for.
 void check_not_gathered(const ModuleMeshOptions& options, ModuleFaults& faults) {
   const ModuleMeshOptions defaults;
   const std::string why = " has no meaning with strategy = \"no_shard\", which gathers nothing; ";
@@ -186,9 +186,9 @@ Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes)
 namespace zea::detail {
 namespace {
 
-/// What a token costs beside attention with the widest window, by which tokens are dealt, in tiles
-/// of it: multiplications of a block over those of a tile. Blocks with narrower windows count as if
-/// every token had all of its window; they are shared among those with the widest one.
+/// Returns the cost of a token without attention with the widest window, by which tokens are dealt,
+/// in tiles of it: multiplications of a block over those of a tile. Blocks with narrower windows
+/// count as if every token had all of its window; they are shared among those with the widest one.
 double linear_tiles_per_token(const std::string& module, const ModelSpec& model, int64_t block) {
   const HeadShape heads = model.heads(module);
   const double tile = 2.0 * static_cast<double>(heads.query * heads.dim * block * block);

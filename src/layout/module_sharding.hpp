@@ -13,7 +13,7 @@
 
 namespace zea::detail {
 
-/// What of the whole run decides about a module's sharding.
+/// Facts of the whole run that decide about a module's sharding.
 struct RunKind {
   DeviceKind device;          ///< run.device
   bool is_pipelined = false;  ///< modules or stages have ranks of their own

@@ -136,7 +136,7 @@ bool lie_alike(const Sharding& a, const Sharding& b) {
          a.summed_over == b.summed_over && a.shards == b.shards && a.replicas == b.replicas;
 }
 
-/// What iterations of a rank take at once.
+/// Memory that the iterations of a rank take at once.
 class Iterations {
  public:
   void add(const MuonMatrix& matrix) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an optimizer is before there are tensors: its kind, the state that it keeps beside each
+// An optimizer before there are tensors: its kind, the state that it keeps beside each
 // master, and the keys of [optim] that not every optimizer reads. What it does: optim/update.hpp.
 // States of 8 bits are codes and a scale for each block of a row (arXiv:2110.02861).
 #pragma once
@@ -68,7 +68,7 @@ int64_t state_bytes(const OptimizerSpec& optimizer, const FlatBuffer& buffer,
 /// All that there are.
 const std::vector<OptimizerSpec>& optimizers();
 
-/// That of optim.kind. A key that is set and that it does not read is a fault.
+/// Returns the optimizer of optim.kind. A key that is set and that it does not read is a fault.
 OptimizerSpec make_optimizer_spec(const OptimOptions& optim, std::vector<std::string>& faults);
 
 }  // namespace zea

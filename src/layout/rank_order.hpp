@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which MPI rank takes which place in the mesh. All of zea counts ranks as MeshShape does (logical
+// The order of MPI ranks in the mesh. All of zea counts ranks as MeshShape does (logical
 // ranks); here they are dealt to nodes so that tp, then cp, then the stages of a module, then
 // modules and replicas lie inside a node wherever ranks per node allow. Pure values: main splits
 // the communicator by them, and nobody below sees any other number.

@@ -61,7 +61,7 @@ std::string group_name(const std::string& module, std::vector<Axis> axes);
 
 struct RankGroups {
   std::string name;  ///< under which it is counted what they send
-  /// That of a rank; none where it has no part of the module.
+  /// Returns the group of a rank; none where it has no part of the module.
   std::function<std::vector<int>(int world_rank)> of;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan needs to know of a sample: counts and sizes from the data set's index, never
+// The facts of a sample that a plan needs: counts and sizes from the data set's index, never
 // contents.
 #pragma once
 

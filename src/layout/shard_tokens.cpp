@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which cp rank owns which tokens, under each way that keys travel between them.
+// The tokens of each cp rank, under each way that keys travel between them.
 #include <algorithm>
 
 #include "core/error.hpp"
@@ -84,7 +84,7 @@ std::vector<double> tiles_with_owners(const Visibility& row, const std::vector<T
   return tiles;
 }
 
-/// What the distribution deals to the inner groups.
+/// Distributes tokens to the inner groups.
 Owned deal_to_groups(const Visibility& row, const ContextOptions& options) {
   const int groups = options.ranks / options.inner;
   const DistributionOptions& wanted = options.distribution;

@@ -37,8 +37,8 @@ int64_t end_of_sample(const Visibility& row, int64_t token);
 /// their sample, or at the next multiple of `block`. So a run costs what its blocks cost.
 int64_t end_of_tile(const Visibility& row, TokenRange run, int64_t begin, int64_t block);
 
-/// What attention of the queries of a run costs, in tiles of block x block: queries that are
-/// counted together cost all keys that one of them sees.
+/// Returns the cost of attention of the queries of a run, in tiles of block x block: queries that
+/// are counted together cost all keys that one of them sees.
 double attention_tiles(const Visibility& row, TokenRange run, int64_t block);
 
 /// The tokens of each rank, ascending, neighbours joined. Every token has one owner; ranks may hold

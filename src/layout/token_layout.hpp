@@ -73,7 +73,8 @@ struct ReplicaLayout {
   Coordinate coordinate(int rank_in_replica, const std::string& module) const;
   ModuleGrid grid(const std::string& module) const;
   TokenSharding sharding(const std::string& module) const;
-  /// Of each rank which share of the module's tokens it holds: those with the same have copies.
+  /// Returns for each rank which share of the module's tokens it holds: those with the same have
+  /// copies.
   std::vector<int> token_shares(const std::string& module) const;
 };
 
@@ -94,11 +95,11 @@ class TokenLayout {
   /// `merge` neighbouring tokens stay together: samples (items) are whole multiples of it.
   TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp, int64_t merge = 1);
 
-  /// Of each cp rank.
+  /// The tokens of each cp rank.
   const std::vector<TokenRuns>& owned() const { return owned_; }
   /// Rows of each tp rank of a cp rank's tokens; empty where each holds all of them.
   std::vector<int64_t> shares(int cp_rank) const;
-  /// What a rank holds between layers.
+  /// Returns the tokens that a rank holds between layers.
   TokenRuns held(int cp_rank, int tp_rank) const;
 
  private:

@@ -69,8 +69,8 @@ constexpr double allowed_padding(bool causal) {
 /// padding.
 std::vector<SegmentBatch> batch_segments(const std::vector<Segment>& segments, double padding);
 
-// What each token of a row sees, read off the mask words: one run of keys. Costs, distributions and
-// attention all read this.
+// The keys that each token of a row sees, read off the mask words: one run of keys. Costs,
+// distributions and attention all read this.
 
 /// Token t of a row sees the keys [begins[t], ends[t]), itself among them, of its sample (item),
 /// which begins at samples[t]. These lie one after the other, so none ever falls along the row.
@@ -94,12 +94,12 @@ Visibility visible_segments(const std::vector<Segment>& segments);
 /// In time, by row and by column.
 using TokenPosition = std::array<int64_t, 3>;
 
-/// Of each token; samples begin at 0. Text goes on by 1 in all three. The features of an image
-/// that begins at p stand at (p, p + row, p + column), and what follows goes on behind its longer
-/// side (M-RoPE, arXiv:2409.12191); those of a video's moments likewise, in time a step further
-/// each (Qwen2-VL), or where text stands between them as so many images (Qwen3-VL). `items`: the
-/// shapes of each encoder's, in the order of their features; those without a width, such as sound,
-/// are counted as text is.
+/// Returns the position of each token; samples begin at 0. Text goes on by 1 in all three. The
+/// features of an image that begins at p stand at (p, p + row, p + column), and what follows goes
+/// on behind its longer side (M-RoPE, arXiv:2409.12191); those of a video's moments likewise, in
+/// time a step further each (Qwen2-VL), or where text stands between them as so many images
+/// (Qwen3-VL). `items`: the shapes of each encoder's, in the order of their features; those without
+/// a width, such as sound, are counted as text is.
 std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
                                           const std::vector<std::vector<ItemShape>>& items);
 

@@ -12,7 +12,7 @@
 namespace zea::detail {
 namespace {
 
-/// What takers have been given of each set of ranks. A tree knows the least of each set among the
+/// The loads of takers on each set of ranks. A tree knows the least of each set among the
 /// takers below a node, which meets no more than any of them: asking thousands of takers for each
 /// of their samples takes seconds.
 class Loads {

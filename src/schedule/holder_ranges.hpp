@@ -22,7 +22,7 @@ struct HeldRange {
   double scale;             ///< of what each holder contributes
 };
 
-/// What is summed over one group of holders.
+/// The ranges that are summed over one group of holders.
 struct HeldRanges {
   std::string module;
   HolderGroup group;
@@ -34,10 +34,10 @@ struct HeldRanges {
   int64_t elements(const std::vector<bool>& buffers_with_gradient) const;
 };
 
-/// Those of `world_rank`, in one order on all ranks.
+/// Returns the ranges of `world_rank`, in one order on all ranks.
 std::vector<HeldRanges> held_ranges(const Plan& plan, int world_rank);
 
-/// What is packed of them, at most, all at once.
+/// Returns the most bytes that are packed for them at once.
 int64_t packed_holder_bytes(const Plan& plan, int world_rank);
 
 }  // namespace zea

@@ -16,7 +16,7 @@
 namespace zea::detail {
 namespace {
 
-/// What a rank owns of a parameter where it computes.
+/// Returns the bytes that a rank owns of a parameter where it computes.
 int64_t bytes_of(const PipelineParts& parts, const ParamSpec& spec) {
   const ModuleGrid& grid = parts.mesh.grid(spec.module);
   const Sharding sharding =
@@ -32,7 +32,7 @@ int64_t bytes_of(const PipelineParts& parts, const ParamSpec& spec) {
   return bytes / sharding.shards;
 }
 
-/// Of units; a parameter that several of them read is there once.
+/// Returns the bytes of units; a parameter that several of them read is there once.
 int64_t bytes_of(const PipelineParts& parts, const std::vector<int>& units) {
   std::set<int> params;
   for (int unit : units)
@@ -42,7 +42,7 @@ int64_t bytes_of(const PipelineParts& parts, const std::vector<int>& units) {
   return bytes;
 }
 
-/// Of a full microbatch on one rank, were everything trained.
+/// Returns the costs of a full microbatch on one rank, were everything trained.
 std::vector<UnitCost> plain_costs(Faults& faults, const PipelineParts& parts) {
   const Options& options = parts.options;
   const int64_t rows = options.data.rows_per_microbatch;
@@ -56,7 +56,7 @@ std::vector<UnitCost> plain_costs(Faults& faults, const PipelineParts& parts) {
   return costs;
 }
 
-/// Of a full microbatch, on the ranks that share each unit.
+/// Returns the costs of a full microbatch, on the ranks that share each unit.
 std::vector<UnitCost> unit_costs(Faults& faults, const PipelineParts& parts) {
   std::vector<UnitCost> costs = frozen_aware(parts.model, plain_costs(faults, parts));
   for (size_t u = 0; u < costs.size(); ++u) {

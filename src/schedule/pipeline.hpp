@@ -41,7 +41,7 @@ struct Pipeline {
   int stage_in_module(int unit, const ModuleGrid& grid) const {
     return grid.stage_at(stage_groups[group_of_unit(unit)].first_rank);
   }
-  /// Of a rank of the replica.
+  /// Returns the stage group of a rank of the replica.
   int group_of_rank(int rank) const;
 };
 
@@ -58,7 +58,7 @@ enum class PassKind {
   BackwardWeight,  ///< the gradients of weights that were put off
 };
 
-/// What a stage group does with one microbatch at a time.
+/// One run of a stage on one microbatch.
 struct Pass {
   PassKind kind;
   int stage;

@@ -38,7 +38,7 @@ struct Plan {
   std::vector<int> fsdp_units;                           ///< of each unit
   std::vector<FlatBuffer> buffers;
   std::vector<Sharding> shardings;  ///< of each buffer
-  /// Of each unit: its forward is run again for its backward.
+  /// For each unit, whether its forward is recomputed for its backward.
   std::vector<bool> recomputed;
   Pipeline pipeline;
   std::vector<UnitCost> unit_costs;  ///< by which stages were cut; of a full microbatch
@@ -70,12 +70,12 @@ struct Plan {
   bool holds(int world_rank, int buffer) const;
   bool counts(int world_rank, int buffer) const;
   std::vector<int> held_buffers(int world_rank) const;
-  /// Which pieces of a buffer's parameters this rank has: its place among the ranks that they are
-  /// dealt to.
+  /// Returns which pieces of a buffer's parameters this rank has: its place among the ranks that
+  /// they are dealt to.
   int piece_rank(int world_rank, int buffer) const;
   /// This rank's part of a buffer: which of its shards.
   int shard_of(int world_rank, int buffer) const;
-  /// Which of the copies of that shard.
+  /// Returns which of the copies of that shard this rank has.
   int copy_of(int world_rank, int buffer) const;
   /// A rank's own cut of a buffer for files and norms, which does not depend on the strategy: 1/N
   /// of it, N being the ranks that hold the same pieces. What several tp ranks hold lies in the
@@ -97,7 +97,7 @@ struct Plan {
     const std::vector<MicrobatchPlan> all(microbatches, microbatch);
     return count_step(std::vector(static_cast<size_t>(mesh.replicas()), all), mesh.dp_shard);
   }
-  /// What `world_rank` does in a step that is dealt so.
+  /// Returns the actions of `world_rank` in a step that is distributed so.
   RankStep rank_step(const StepPlan& step, int world_rank, StepKind kind) const;
   RankStep rank_step(const StepPlan& step, int world_rank, bool forward_only = false) const {
     return rank_step(step, world_rank, forward_only ? StepKind::Evaluate : StepKind::Train);

@@ -48,7 +48,7 @@ void mark_cached_encoders(const Options& options, ModelSpec& model);
 void check_cached_encoders(Faults& faults, const Options& options, const ModelSpec& model,
                            const std::vector<ParamRule>& rules);
 
-/// What projectors read of an encoder is written together, so it stands in one stage.
+/// Outputs of an encoder that projectors read are cached together, so one stage makes them.
 void check_cached_stages(Faults& faults, const ModelSpec& model, const Pipeline& pipeline);
 
 // run.cuda_graphs: which runs may keep their steps as graphs.
@@ -70,15 +70,15 @@ void check_graphs(Faults& faults, const GraphedRun& run);
 /// Puts what the deck says in place of what encoders have by themselves.
 void set_item_limits(const DataOptions& data, ModelSpec& model);
 
-/// Of a model that has them.
+/// Checks the limits of a model that has them.
 void check_item_limits(Faults& faults, const DataOptions& data, const ModelSpec& model);
 
 }  // namespace zea::detail
 
 namespace zea {
 
-// Which units form a stage so that the slowest one is as fast as can be: by dynamic programming
-// over what each unit costs.
+// The units that form a stage, chosen so that the slowest one is as fast as can be: by dynamic
+// programming over what each unit costs.
 
 /// Cuts `costs` (of a module's units, in order) into `stages` runs, none empty, so that the
 /// costliest run is the cheapest possible; of equals the one with the least sum of squares, then

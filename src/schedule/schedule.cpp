@@ -12,8 +12,8 @@ using detail::Accumulation;
 using detail::LiveRange;
 using detail::ScheduleTrace;
 
-/// What stands around one computation.
-struct Surroundings {
+/// The communication slots of one computation: actions before and after it.
+struct CommunicationSlots {
   std::vector<LiveRange> unshard_before, reshard, unshard_after;
   std::vector<Action> reduce;
 };
@@ -47,7 +47,7 @@ class Scheduler {
   void place_live_ranges(int buffer) {
     for (const LiveRange& range : trace_.live_ranges(buffer)) {
       const ScheduleTrace::Point point = trace_.unshard_point(range);
-      Surroundings& around = around_[point.index];
+      CommunicationSlots& around = around_[point.index];
       (point.after ? around.unshard_after : around.unshard_before).push_back(range);
       around_[range.last].reshard.push_back(range);
     }
@@ -87,7 +87,7 @@ class Scheduler {
     add(trace_.transfers(i, false));
   }
 
-  /// Those that are needed first are gathered first.
+  /// Gathers the buffers that are needed first before the others.
   void unshard(std::vector<LiveRange>& ranges) {
     std::stable_sort(ranges.begin(), ranges.end(),
                      [](const LiveRange& a, const LiveRange& b) { return a.first < b.first; });
@@ -98,7 +98,7 @@ class Scheduler {
 
   const ScheduleInput& input_;
   ScheduleTrace trace_;
-  std::vector<Surroundings> around_;
+  std::vector<CommunicationSlots> around_;
   std::vector<Action> actions_;
   std::vector<bool> has_gradient_;
 };

@@ -59,7 +59,7 @@ std::string describe(const Action& action, const ModelSpec& model,
 // placed between these computations as early as the data and the deck's prefetching allow. A buffer
 // is unsharded or reduced if and only if some rank of its shard group has work there.
 
-/// What the schedules of all ranks and steps are made from.
+/// The parts of a plan from which schedules of all ranks and steps are made.
 struct ScheduleParts {
   const ModelSpec& model;
   const std::vector<FlatBuffer>& buffers;
@@ -68,7 +68,7 @@ struct ScheduleParts {
   const Pipeline& pipeline;
 };
 
-/// What a step is for.
+/// The purpose of a step.
 enum class StepKind {
   Train,     ///< forward and backward; the outputs of cached units are read with the samples
   Evaluate,  ///< forward of all units
@@ -77,12 +77,13 @@ enum class StepKind {
 
 struct ScheduleInput : ScheduleParts {
   const std::vector<MicrobatchPlan>& microbatches;  ///< of this rank's replica
-  /// What runs beside each of them: on the replicas of this rank's shard group, and on all.
+  /// The microbatches that run at the same time: on the replicas of this rank's shard group, and on
+  /// all.
   const std::vector<MicrobatchKinds>& in_shard_group;
   const std::vector<MicrobatchKinds>& in_job;
   int place = 0;  ///< this rank's in the pipeline
   StepKind kind = StepKind::Train;
-  /// Of each encoder: the ranks of the replica that its items are dealt to, and which of them this
+  /// For each encoder: the ranks of the replica that its items are dealt to, and which of them this
   /// one is.
   struct ItemShare {
     int ranks = 1;
@@ -97,14 +98,14 @@ bool unit_runs(const UnitSpec& unit, const MicrobatchKind& microbatch);
 
 struct Schedule {
   std::vector<Action> actions;
-  /// Of each buffer: whether some rank of the whole job has its gradient in this step; the others
+  /// For each buffer: whether some rank of the whole job has its gradient in this step; the others
   /// are not stepped.
   std::vector<bool> has_gradient;
 };
 
 Schedule make_schedule(const ScheduleInput& input);
 
-/// What one rank does in a step: planned once, before its samples are loaded.
+/// The work of one rank in a step: planned once, before its samples are loaded.
 struct RankStep {
   int64_t step = 0;
   int64_t samples = 0;  ///< of the global batch, as are the following
@@ -131,7 +132,8 @@ struct SlotPlans {
   SlotPlan wire;       ///< such a gradient in the type in which it travels, where that is another
 };
 
-/// Of each place, slots for any step of the model: from a walk in which every unit has work.
+/// Returns slots of each stage group for any step of the model: from a trace in which every unit
+/// has work.
 std::vector<SlotPlans> make_slots(const ScheduleParts& parts, const Precisions& precisions);
 
 }  // namespace zea

@@ -62,7 +62,7 @@ Peers ScheduleTrace::peers_along(std::initializer_list<const std::vector<Axis>*>
   return have(Axis::DpShard) ? Peers::ShardGroup : Peers::Replica;
 }
 
-/// That of any of them.
+/// Returns the work of any of them.
 ScheduleTrace::Work ScheduleTrace::work_of(const MicrobatchKinds& kinds) const {
   const std::vector<UnitSpec>& units = input_.model.units;
   Work work{std::vector<bool>(units.size()), std::vector<bool>(units.size())};
@@ -153,7 +153,7 @@ void ScheduleTrace::find_received_units() {
   }
 }
 
-/// Those that have work in this rank's replica.
+/// Returns the units that have work in this rank's replica.
 std::vector<int> ScheduleTrace::received_units(const Compute& compute) const {
   std::vector<int> units = received_[compute.unit];
   const Work& work = work_here(compute.microbatch);
@@ -161,8 +161,8 @@ std::vector<int> ScheduleTrace::received_units(const Compute& compute) const {
   return units;
 }
 
-// What several units of this stage group read is received once, before the first of them, and its
-// gradient goes back once, after that one's backward, which is the last.
+// An output that several units of this stage group read is received once, before the first of them,
+// and its gradient goes back once, after that one's backward, which is the last.
 std::vector<Action> ScheduleTrace::transfers(size_t i, bool before) const {
   const Compute& compute = computes_[i];
   std::vector<Action> actions;

@@ -47,7 +47,7 @@ class ScheduleTrace {
   const Compute& operator[](size_t i) const { return computes_[i]; }
   const ScheduleInput& input() const { return input_; }
   bool runs_in_replica(size_t i) const { return runs_on(i, Peers::Replica); }
-  /// Of an encoder's units: whether this rank has items.
+  /// For an encoder's units, whether this rank has items, too.
   bool runs_here(size_t i) const { return runs_in_replica(i) && has_items(computes_[i]); }
   /// The units of other modules at this stage group whose outputs computation `i` reads, or whose
   /// outputs' gradients it makes, where they have work in this rank's replica.
@@ -75,7 +75,7 @@ class ScheduleTrace {
   bool takes_part(int unit) const;
   static Peers peers_along(std::initializer_list<const std::vector<Axis>*> sets);
   bool runs_on(size_t i, Peers peers) const;
-  /// What work there is in a microbatch, of each unit.
+  /// Whether each unit has work in a microbatch.
   struct Work {
     std::vector<bool> forward, backward;
   };
@@ -89,7 +89,7 @@ class ScheduleTrace {
   std::vector<int> reading_places(const Compute& compute) const;
   /// The computations of the units that read `buffer`, whether or not they have work; in order.
   std::vector<size_t> all_uses(int buffer) const;
-  /// Those that some rank of its shard group makes.
+  /// Returns the uses that some rank of its shard group makes.
   std::vector<size_t> uses(int buffer) const;
   /// The computation so many units with parameters before `index`, if there are so many.
   std::optional<size_t> units_before(size_t index, int units) const;

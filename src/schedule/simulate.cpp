@@ -23,7 +23,7 @@ struct Exchange {
   int place;
 };
 
-/// What each stage exchanges with other stage groups, and needs of its own.
+/// The messages of a stage to other stage groups, and its readers in its own.
 struct StageTraffic {
   std::vector<Exchange> inputs, outputs;              ///< forward: to ask for, to offer
   std::vector<Exchange> gradients_in, gradients_out;  ///< backward
@@ -208,7 +208,8 @@ class Simulator {
            is_done(PassKind::BackwardInput, stage, microbatch);
   }
 
-  /// What the stage group itself has to do before this pass, and has not done; empty: nothing.
+  /// The work that the stage group itself has to do before this pass, and has not done; empty:
+  /// nothing.
   std::string missing_here(int place, const Pass& pass) const {
     const auto forward = [&](int stage) {
       return is_done(PassKind::Forward, stage, pass.microbatch);

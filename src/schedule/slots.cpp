@@ -115,7 +115,7 @@ LiveIntervals gradient_intervals(const ScheduleTrace& trace) {
   return intervals;
 }
 
-/// Of each buffer in each kind of slot; 0 on the wire where it needs none.
+/// The bytes of each buffer in each kind of slot; 0 on the wire where it needs none.
 struct BufferBytes {
   std::vector<int64_t> gathered, gradients, wire;
 };

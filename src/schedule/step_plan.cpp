@@ -43,7 +43,8 @@ class StepPlanner {
     costs_ = in_groups(numbers_, options.costs.size());
   }
 
-  /// Of each replica its microbatches: as many on all of them, the last ones possibly empty.
+  /// Returns the microbatches of each replica: as many on all of them, the last ones possibly
+  /// empty.
   std::vector<std::vector<Rows>> deal() const {
     std::vector<std::vector<Rows>> replicas;
     size_t most = 0;

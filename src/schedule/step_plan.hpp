@@ -15,18 +15,18 @@
 
 namespace zea {
 
-/// Which modules have work in a microbatch.
+/// The modules that have work in a microbatch.
 struct MicrobatchKind {
   bool has_samples = false;
   ItemList items = {};  ///< 1 of each encoder that it has items of
 
   bool operator==(const MicrobatchKind&) const = default;
 };
-/// Those of the microbatches that run at the same time on some replicas, each once: all that a
+/// The kinds of the microbatches that run at the same time on some replicas, each once: all that a
 /// replica needs to know of the others.
 using MicrobatchKinds = std::vector<MicrobatchKind>;
 
-/// What goes through the model at once on one replica.
+/// The rows that go through the model at once on one replica.
 struct MicrobatchPlan {
   std::vector<int64_t> samples;  ///< ids, in row order
   int64_t rows = 0;
@@ -74,7 +74,7 @@ struct StepPlanOptions {
   bool packing = true;
   /// By cost, the costliest first; false: in order, in turn, rows filled one after the other.
   bool balance = true;
-  /// Of each set of ranks of a replica that works beside the others.
+  /// The costs on each set of ranks of a replica that works at the same time as the others.
   std::vector<SampleCosts> costs = {SampleCosts{}};
 };
 
@@ -101,7 +101,8 @@ namespace zea::detail {
 // packing samples into rows of at most so many tokens, by first fit, and rows into microbatches.
 
 using Ids = std::vector<int64_t>;
-/// What a thing costs each set of ranks: numbers that another holds, since there are many things.
+/// The cost of a thing on each set of ranks: numbers that another holds, since there are many
+/// things.
 using Costs = std::span<const double>;
 
 /// Takes the thing at `position`, or refuses since it has no room.

@@ -279,7 +279,7 @@ std::unique_ptr<Collectives> make_chunked_mpi_collectives(const Communicator& co
 namespace {
 
 constexpr int64_t kWindowBytes = 4 << 20;
-/// Of two windows from every rank, where there are many.
+/// Bounds two windows from every rank, where there are many.
 constexpr int64_t kMemoryBytes = 64 << 20;
 constexpr int64_t kLeastWindowBytes = 64 << 10;
 /// Bounds windows in tests that make messages small.

@@ -35,7 +35,7 @@ class MpiCollectives : public Collectives {
   static Packed sent(const CollectiveCall& call);
 
   Channel next_channel();
-  /// Of send and recv.
+  /// Returns the channel of send and recv.
   Channel message_channel() const;
   void post(HostWork& work, const CollectiveCall& call);
   void post_all_reduce(HostWork& work, const CollectiveCall& call);

@@ -14,7 +14,7 @@ namespace zea {
 
 class FileBox {
  public:
-  /// What a peer needs to know of a box; trivially copyable.
+  /// Lets a peer find a box; trivially copyable.
   struct Address {
     char name[48] = {};
     /// Messages of this box carry it: anybody can write to a socket without a folder, but only

@@ -26,7 +26,7 @@ class NodeCollectives : public Collectives {
 
   Pending start(const CollectiveCall& call) override;
   std::shared_ptr<void> allocate(int64_t bytes) override;
-  /// What else a reduction to one cut for each rank can be asked.
+  /// Options of a reduction to one range for each rank.
   struct Manner {
     ReduceOp op = ReduceOp::Sum;
     bool keeps_wide = false;  ///< `receive` gets the sums of bf16 or fp16 as fp32
