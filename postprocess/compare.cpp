@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/dtype.hpp"
 #include "core/formatted.hpp"
 #include "core/join.hpp"
 #include "tool.hpp"

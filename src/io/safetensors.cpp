@@ -16,6 +16,7 @@
 
 #include "core/descriptor.hpp"
 #include "core/error.hpp"
+#include "core/extent.hpp"
 #include "core/join.hpp"
 #include "files/durable_file.hpp"
 #include "io/model_files.hpp"

@@ -10,6 +10,7 @@
 
 #include "core/descriptor.hpp"
 #include "core/error.hpp"
+#include "core/extent.hpp"
 #include "core/formatted.hpp"
 #include "files/durable_file.hpp"
 #include "h5/state.hpp"

@@ -6,8 +6,10 @@
 #include <cstring>
 #include <utility>
 
+#include "core/dtype.hpp"
 #include "core/edit_distance.hpp"
 #include "core/error.hpp"
+#include "core/extent.hpp"
 
 namespace zea {
 namespace {
