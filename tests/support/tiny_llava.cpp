@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/tiny_llava.hpp"
+#include "core/dtype.hpp"
 
 #include <functional>
 
