@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/tiny_llava.hpp"
-#include "core/dtype.hpp"
 
 #include <functional>
+
+#include "core/dtype.hpp"
 
 namespace zea::testing {
 namespace {
