@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/dtype.hpp"
 #include "core/text.hpp"
 #include "tool.hpp"
 #include "zea/copy.hpp"

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/error.hpp"
+#include "core/extent.hpp"
 #include "files/durable_file.hpp"
 #include "io/checkpoint.hpp"
 #include "io/shard_file.hpp"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/held_boxes.hpp"
+#include "core/dtype.hpp"
 #include "core/error.hpp"
 #include "io/shard_file.hpp"
 #include "zea/copy.hpp"

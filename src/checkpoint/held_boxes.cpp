@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "core/extent.hpp"
 #include "core/threads.hpp"
 #include "io/manifest.hpp"
 

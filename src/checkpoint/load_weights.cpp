@@ -9,7 +9,9 @@
 #include "checkpoint/frozen_values.hpp"
 #include "checkpoint/held_boxes.hpp"
 #include "comm/agree.hpp"
+#include "core/dtype.hpp"
 #include "core/error.hpp"
+#include "core/extent.hpp"
 #include "io/model_source.hpp"
 
 namespace zea {

@@ -9,6 +9,7 @@
 #include <set>
 #include <string_view>
 
+#include "core/dtype.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "files/durable_file.hpp"

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "core/error.hpp"
+#include "core/extent.hpp"
 #include "core/mixed_bits.hpp"
 #include "io/tensor_request.hpp"
 #include "spec/model_spec.hpp"

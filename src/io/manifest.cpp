@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/error.hpp"
+#include "core/extent.hpp"
 #include "files/durable_file.hpp"
 #include "io/strict_json.hpp"
 #include "layout/optimizer_spec.hpp"

@@ -4,6 +4,8 @@
 // boxes share the blocks at their edges, so the last few are kept.
 #include "io/pieces.hpp"
 
+#include "core/dtype.hpp"
+#include "core/extent.hpp"
 #include "zea/copy.hpp"
 
 #include <algorithm>

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "core/extent.hpp"
 #include "core/system.hpp"
 #include "core/text.hpp"
 #include "files/durable_file.hpp"

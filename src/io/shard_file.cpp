@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "core/error.hpp"
+#include "core/extent.hpp"
 #include "core/system.hpp"
 #include "core/text.hpp"
 #include "files/durable_file.hpp"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/extent.hpp"
 #include "h5/h5.hpp"
 #include "io/manifest.hpp"
 

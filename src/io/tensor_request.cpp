@@ -6,7 +6,9 @@
 #include <cstring>
 #include <utility>
 
+#include "core/dtype.hpp"
 #include "core/error.hpp"
+#include "core/extent.hpp"
 #include "core/text.hpp"
 
 namespace zea {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/extent.hpp"
 #include "io/checkpoint.hpp"
 #include "io/shard_file.hpp"
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/dtype.hpp"
 #include "io/checkpoint.hpp"
 #include "support/tiny_checkpoint.hpp"
 

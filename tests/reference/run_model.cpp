@@ -22,6 +22,8 @@
 #include "checkpoint/held_boxes.hpp"
 #include "checkpoint/load_weights.hpp"
 #include "comm/world.hpp"
+#include "core/error.hpp"
+#include "core/extent.hpp"
 #include "deck/deck.hpp"
 #include "h5/h5.hpp"
 #include "io/weights_file.hpp"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/extent.hpp"
 #include "io/checkpoint.hpp"
 #include "io/shard_file.hpp"
 #include "io/weights_file.hpp"

@@ -3,6 +3,8 @@
 
 #include <functional>
 
+#include "core/dtype.hpp"
+
 namespace zea::testing {
 namespace {
 

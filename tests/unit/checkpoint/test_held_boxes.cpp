@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/extent.hpp"
 #include "io/model_source.hpp"
 
 namespace zea::detail::test_held_boxes {

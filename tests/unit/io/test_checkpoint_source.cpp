@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/extent.hpp"
 #include "files/durable_file.hpp"
 #include "io/shard_file.hpp"
 #include "support/files.hpp"

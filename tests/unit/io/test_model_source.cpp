@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/dtype.hpp"
 #include "support/files.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"

@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "core/error.hpp"
+#include "core/extent.hpp"
 #include "io/weights_file.hpp"
 #include "support/files.hpp"
 

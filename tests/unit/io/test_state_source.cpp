@@ -7,6 +7,7 @@
 #include <numeric>
 #include <thread>
 
+#include "core/dtype.hpp"
 #include "core/error.hpp"
 #include "io/open_source.hpp"
 #include "io/weights_file.hpp"

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/dtype.hpp"
 #include "support/files.hpp"
 
 namespace zea::test_weights_file {
