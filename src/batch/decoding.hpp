@@ -31,8 +31,8 @@ struct NextToken {
   int64_t place = 0;  ///< in its sample
 };
 
-/// As make_microbatch; the decoder's blocks write into the cache that `keys` becomes, which has
-/// room for `more` tokens of each sample.
+/// Makes a microbatch of prompts as make_microbatch() does; the decoder's blocks write into the
+/// cache that `keys` becomes, which has room for `more` tokens of each sample.
 Microbatch make_prompt_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                                   const MicrobatchOptions& options, int64_t more, KeptKeys& keys);
 

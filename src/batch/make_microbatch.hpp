@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From loaded samples to what units read: on the host, then moved to the device once. Where several
-// ranks share a microbatch, this rank's part of it.
+// Microbatches from loaded samples: filled on the host, then moved to the device by one copy. If
+// several ranks share a microbatch, each makes its part.
 #pragma once
 
 #include <cstdint>
@@ -60,8 +60,8 @@ Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& mode
 PackedMicrobatch make_packed_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                                         const MicrobatchOptions& options);
 
-// What an encoder's blocks made of the items of a microbatch, from the ranks that hold parts of it
-// to one of them.
+// An encoder's outputs for the items of a microbatch, from the ranks that hold parts of them to one
+// rank.
 
 /// Ranks that encode the items of a microbatch together, at one stage.
 struct GatheringRanks {

@@ -59,7 +59,8 @@ void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const TokenRuns& h
     part.feature_rows = index_tensor(feature_rows);
 }
 
-/// Of features that are put together of rows here and of other ranks' what is of those here.
+/// Fills the part of resampled features that comes from rows here; the rest comes from other ranks'
+/// rows.
 void fill_mixed_features(EncoderPart& part, const TokenRuns& here, const ItemRow& row,
                          at::ScalarType dtype) {
   const Ids rows = numbers_of(row.projected(here)), features = numbers_of(row.features(here));
@@ -105,7 +106,8 @@ void fill_corners(EncoderPart& part, const PatchInput& input, const TokenRuns& h
   part.corner_shares = at::tensor(shares, at::kDouble).view({-1, width}).to(dtype);
 }
 
-/// In time, by row and by column of its image, of each patch among the cp tokens `runs`.
+/// Returns the rotary position, by time, row and column of its image, of each patch among the cp
+/// tokens `runs`.
 std::vector<TokenPosition> patch_positions(const PatchInput& input, const TokenRuns& runs,
                                            const ItemRow& row) {
   std::vector<TokenPosition> positions;

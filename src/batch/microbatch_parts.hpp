@@ -26,14 +26,14 @@ struct HostTokens {
   std::vector<std::vector<uint64_t>> item_keys;  ///< of each encoder
 };
 
-/// Of each token of a microbatch.
+/// Positions of each token of a microbatch.
 struct TokenPlaces {
   Ids places;                            ///< in their samples
   std::vector<TokenPosition> positions;  ///< by which queries and keys turn
   Ids lengths;                           ///< of their samples
 };
 
-/// Of samples that are there from their first token on.
+/// Returns the positions of samples that begin with their first token.
 TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
                       const ModelSpec& model);
 
@@ -41,7 +41,7 @@ TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
 Microbatch make_on_host(const LoadedMicrobatch& loaded, const ModelSpec& model,
                         const MicrobatchOptions& options);
 
-/// Where the language model's tokens lie.
+/// Returns the layout of the language model's tokens.
 TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& model,
                         const MicrobatchOptions& options);
 
@@ -61,7 +61,7 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
 void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& places,
                   const TokenLayout& layout, const ModelSpec& model,
                   const MicrobatchOptions& options);
-/// What an encoder is given that this rank encodes.
+/// The items of an encoder that this rank encodes.
 struct OwnItems {
   const ItemRow& row;     ///< of the items that it encodes, with others or alone
   const TokenRuns& here;  ///< of their tokens those that it holds
@@ -100,11 +100,11 @@ struct RotaryTables {
   at::Tensor cosines, sines;
 };
 
-/// Of tokens at `positions` of samples that have `lengths` tokens.
+/// Returns the tables of tokens at `positions` of samples that have `lengths` tokens.
 RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim,
                            const std::vector<TokenPosition>& positions,
                            const std::vector<int64_t>& lengths);
-/// For each way in which blocks attend, in `dtype` on the device.
+/// Fills the tables of each kind of block, in `dtype`.
 void fill_rotary_tables(std::vector<TokenAttention>& attention, const BlockSpec& block,
                         const std::vector<TokenPosition>& positions,
                         const std::vector<int64_t>& lengths, at::ScalarType dtype);

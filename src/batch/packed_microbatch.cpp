@@ -61,7 +61,7 @@ class PackedTensors {
   std::vector<at::Tensor*> list_;
 };
 
-/// Where a tensor begins in the block: as kernels want memory that is their own to begin.
+/// Tensors begin at multiples of this in the block, as kernels expect of memory.
 constexpr int64_t kAlignment = 256;
 
 int64_t end_of(int64_t begin, const at::Tensor& tensor) {

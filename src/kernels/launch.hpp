@@ -27,7 +27,7 @@ void for_each_chunk(int64_t elements, c10::function_ref<void(int64_t, int64_t, i
 
 namespace zea {
 
-/// A stream of libtorch's as CUDA knows it (cudaStream_t), for what is launched beside libtorch.
+/// Returns CUDA's handle (cudaStream_t) of a stream of libtorch, for launches beside libtorch.
 
 void* stream_handle(const c10::Stream& stream);
 
@@ -54,7 +54,7 @@ class KeptMemory : public c10::Allocator {
 
   KeptMemory();
 
-  /// Where memory is at its end gives up what lies idle; else throws an Error with the bytes.
+  /// If memory runs out, frees idle blocks; if that is not enough, throws an Error with the bytes.
   c10::DataPtr allocate(size_t bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* target, const void* source, size_t bytes) const override;

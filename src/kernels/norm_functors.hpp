@@ -15,7 +15,7 @@ struct ScaledRow {
   W mean, scale;
 };
 
-/// What an element adds to the gradient of a norm's weight.
+/// The contribution of an element to the gradient of a norm's weight.
 struct WeightShare {
   template <class W>
   ZEA_FUNCTION W operator()(const ScaledRow<W>& row, W dy, W x) const {

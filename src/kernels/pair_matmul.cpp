@@ -201,12 +201,12 @@ class PairMatmul {
   }
 
  private:
-  /// Of the result; two parts for each thread.
+  /// Returns the rows of the result that a task computes, for two tasks per thread.
   int64_t rows_at_once() const {
     return round_to(parts_of(a_.outer, 2 * at::get_num_threads()), kBlockRows);
   }
   int64_t width(int64_t panel) const { return std::min(kPanel, b_.outer - panel * kPanel); }
-  /// In whole vectors.
+  /// Columns in whole vectors.
   int64_t columns(int64_t panel) const { return round_to(width(panel), kLanes<float>); }
   Bf16Pair* panel_at(int64_t panel) const { return panels_ + panel * kPanel * b_.pairs; }
 
@@ -232,7 +232,7 @@ class PairMatmul {
           store_block(panel, row, std::min(kBlocks * kBlockRows, end - row));
   }
 
-  /// By way of sums that are rounded, or of which only some are added.
+  /// Stores a block through a buffer of sums that are rounded, or of which only some are added.
   void store_block(int64_t panel, int64_t row, int64_t rows) const {
     alignas(64) float sums[kBlocks * kBlockRows * kPanel];
     const int64_t stride = columns(panel), place = row * result_.stride(0) + panel * kPanel;

@@ -7,15 +7,15 @@
 
 namespace zea::detail {
 
-/// What this processor multiplies by pairs.
+/// The uses of this processor's instructions for pairs of bf16.
 enum class PairUse {
   None,       ///< it has no AVX512_BF16
   Attention,  ///< attention alone: the processor has AMX, too, by which the library's GEMMs are
               ///< faster
   All
 };
-/// Less than that if ZEA_BF16_PAIRS is "none", "attention" or "converted" (none, and products by
-/// fp32): tests find out on one processor what happens on others.
+/// Returns the uses of pairs here. ZEA_BF16_PAIRS = "none", "attention" or "converted" (none, and
+/// bf16 GEMMs in fp32) allows less: tests show on one processor what happens on others.
 PairUse pair_use();
 
 /// Whether all products are of pairs here (pair_use()), and the matrices are such that pair_product

@@ -130,7 +130,8 @@ struct RotateHeads {
   }
 };
 
-/// Of the numbers below 2^53 that are drawn for each element, those below `least` drop it.
+/// Dropout of one row: an element is dropped if the number below 2^53 that is drawn for it is below
+/// `least`.
 template <class T>
 struct DropRow {
   const T* x;
@@ -202,7 +203,7 @@ struct GeluRunBackward {
   }
 };
 
-// What the logit kernels do with one row of a tile.
+// Functors over rows of a tile of logits.
 
 /// A tile of logits (rows, columns) and the targets of its rows.
 template <class T>
@@ -262,14 +263,15 @@ struct LogitRowGradient {
   }
 };
 
-// What merging two attentions of the same queries does with one head of one query.
+// Merging two attentions of the same queries: an item is one head of one query.
 
 /// Elements between neighbours of a tensor (slices, queries, KV heads, query heads of each, ...).
 struct StackStrides {
   int64_t slice, query, kv_head, head;
 };
 
-/// Where the items of a part, (rows, heads), are read and what they are added to.
+/// The addresses from which the items of a part, (rows, heads), are read and to which they are
+/// added.
 struct MergePlaces {
   const int64_t* real;  ///< of the stack's queries that each row is; null: all, in order
   const int64_t* rows;  ///< where each is added; null: from first_row on

@@ -99,7 +99,7 @@ void multiply_tiles(const Factors& f) {
   multiply_chunks(product, f.part);
 }
 
-/// What is above the diagonal goes below it, of (m, m) in whole vectors.
+/// Copies the part above the diagonal of (m, m), in whole vectors, below it.
 template <class W>
 void mirror_tiles(const at::Tensor& room) {
   constexpr int64_t L = kLanes<W>;

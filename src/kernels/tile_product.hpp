@@ -24,8 +24,8 @@ inline constexpr int64_t kLanes = 64 / sizeof(W);
 template <class W>
 struct LaneVector {
   typedef W Type __attribute__((vector_size(64)));
-  /// In memory, at any element. Not for arguments of templates and results of functions, which
-  /// forget that.
+  /// A vector in memory, at any element. Arguments of templates and results of functions forget
+  /// that.
   typedef W Anywhere __attribute__((vector_size(64), aligned(sizeof(W)), may_alias));
 };
 
@@ -49,7 +49,7 @@ constexpr int64_t round_to(int64_t value, int64_t step) {
   return parts_of(value, step) * step;
 }
 
-/// What a product takes at a time of its inner dim: one element.
+/// Products take one element of the inner dim at a time.
 template <class W>
 struct Singles {
   using Sum = W;
@@ -65,8 +65,8 @@ enum class Diagonal {
   LeftColumns  ///< the left matrix is (lanes, rows), and zero where not seen
 };
 
-/// What of it is seen. Causal: `lane` sees `row` if row <= lane + offset; anti-causal: if row >=
-/// lane + offset.
+/// The visible part. Causal: `lane` sees `row` if row <= lane + offset; anti-causal: if row >= lane
+/// + offset.
 struct SeenPart {
   Diagonal diagonal = Diagonal::None;
   bool anti_causal = false;
@@ -122,18 +122,19 @@ struct TileProduct {
   }
 };
 
-/// What counts of the columns and of the inner dim, in groups, for some rows.
+/// The columns and groups of the inner dim that count for some rows.
 struct CountedPart {
   int64_t column, end_column;
   int64_t begin, end;
 };
 
-/// For R rows from `row` on; columns in whole vectors of L, groups of G elements.
+/// Returns the counted part of R rows from `row` on; columns in whole vectors of L, groups of G
+/// elements.
 template <int R, int64_t L, int64_t G>
 [[gnu::always_inline]] inline CountedPart counted_part(const SeenPart& seen, int64_t row,
                                                        int64_t columns, int64_t inner) {
   CountedPart part{0, columns, 0, inner};
-  // Of lanes: the first that sees one of these rows, and the end of those that do.
+  // The lanes from the first that sees one of these rows to the last.
   const int64_t first = std::max<int64_t>(0, row - seen.offset) / L * L;
   const int64_t end = std::max<int64_t>(0, row + R - seen.offset);
   if (seen.diagonal == Diagonal::Result) {

@@ -9,7 +9,7 @@ namespace {
 
 using namespace detail;
 
-/// What one thread computes at a time: of a KV head, the gradients of queries of some tiles, or of
+/// The work of one thread at a time for a KV head: the gradients of queries of some tiles, or of
 /// some keys, or both.
 struct BackwardItem {
   int64_t group, kv_head;

@@ -17,7 +17,7 @@ namespace {
 
 using namespace detail;
 
-/// What forward and backward of one call share.
+/// The arguments that forward and backward of one call share.
 struct AttentionCall {
   const AttentionMask* mask;
   int64_t kv_heads;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only the audio encoder needs: windows of rows, over which a convolution is a linear, and
-// biases of a fused projection whose keys have none.
+// Functions of the audio encoder: windows of rows, over which a convolution is a linear, and biases
+// of a fused projection whose keys have none.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "core/error.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The differentiable functions that units are made of. Those that read parameters add the
+// The differentiable functions that units consist of. Functions that read parameters add the
 // parameters' gradients straight into their buffers and return only the gradient of their tensor
 // inputs. Rows are tokens: there is no batch dim. Norms, losses and attention compute in fp32 when
-// the input is bf16. Parameters of one call train all or not at all.
+// the input is bf16. The parameters of one call are all trainable or all frozen.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -78,14 +78,14 @@ at::Tensor embedding(const at::Tensor& ids, Parameter& weight);
 /// (tokens, n): (tokens, hidden).
 at::Tensor interpolated_rows(const at::Tensor& rows, const at::Tensor& shares, Parameter& table);
 
-/// What the rows at hand are of images: any part of their tokens, in any number.
+/// The image tokens in the rows here, which may be any part of the images' tokens.
 struct ImageRows {
   at::Tensor patches;    ///< int64, ascending: rows that are patches
   at::Tensor positions;  ///< (rows) int64: of each row's token; the class token's is 0, registers
                          ///< have those behind the last
 };
 
-/// What is learned of the tokens of an image, each of any shape whose last dim is hidden.
+/// Learned tokens and positions of images, each of any shape whose last dim is hidden.
 struct ImageParameters {
   Parameter& class_token;
   Parameter& positions;
@@ -97,8 +97,9 @@ struct ImageParameters {
 at::Tensor image_tokens(const at::Tensor& patches, const ImageRows& rows,
                         const ImageParameters& learned);
 
-/// For each row of `windows` (rows, width) int64 these rows of x (columns, hidden), side by side as
-/// a convolution's weight (out, hidden, width) lies: (rows, hidden * width). -1: zeros.
+/// Unfolds x (columns, hidden) as a convolution's weight (out, hidden, width) lies: each row of
+/// `windows` (rows, width) int64 lists rows of x, which become one row -> (rows, hidden * width).
+/// -1: zeros.
 at::Tensor windows_of(const at::Tensor& x, const at::Tensor& windows);
 
 /// Adds biases to the queries and the values of qkv (tokens, query + key + value widths), in place.

@@ -38,8 +38,8 @@ class Layers {
                                 const RowShares& shares,
                                 WeightOrder order = WeightOrder::OutIn) const;
 
-  /// Of `columns` columns that this tp rank has of rows, as a row linear takes them: the number
-  /// that its first has among those of all.
+  /// Returns the index, among the columns of all tp ranks, of the first of `columns` columns that
+  /// this rank has of a row linear's input.
   virtual int64_t first_column(int64_t columns) const;
 
   /// RMSNorm of all queries of a token together by `query`, and of all its keys by `key`; qkv (rows

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What units read of a microbatch besides their inputs: one const struct per microbatch, which
-// batch/ makes from the loaded samples. Tokens of all samples lie one
-// after the other; there is no batch dim. Where several ranks share a microbatch it holds this
-// rank's part: "cp tokens" are those of its cp share, "rows here" those that it holds between
-// layers (a slice of the cp tokens under sequence parallel, else all of them).
+// The data of a microbatch that units read besides their inputs: one const struct per microbatch,
+// which batch/ makes from the loaded samples. Tokens of all samples lie one after the other; there
+// is no batch dim. If several ranks share a microbatch, it holds this rank's part: "cp tokens" are
+// the tokens of its cp share, "rows here" the rows that it holds between layers (a slice of the cp
+// tokens under sequence parallel, else all of them).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,7 +22,7 @@ namespace zea {
 
 // Keys and values that decoding goes on from, so that each token goes through the decoder once.
 
-/// Of each decoder block the keys and values of the tokens and heads that this rank has.
+/// The keys and values of each decoder block, for the tokens and heads that this rank has.
 class KeyCache {
  public:
   explicit KeyCache(int64_t rows) : rows_(rows) {}
@@ -37,13 +37,13 @@ class KeyCache {
   std::map<std::string, at::Tensor> blocks_;
 };
 
-/// Of a microbatch whose decoder blocks write into a cache.
+/// The cache into which the decoder blocks of a microbatch write.
 struct CachedTokens {
   std::shared_ptr<KeyCache> cache;
   at::Tensor rows;  ///< (cp tokens) int64: of the cache, where their keys are written
-  /// Of a prompt, whose tokens attend as in training. Others attend to the cache, through the
-  /// mask of their TokenAttention, whose queries are those of all cp ranks and whose keys are
-  /// rows of this rank's cache.
+  /// A prompt's tokens attend as in training. Later tokens attend to the cache, by the mask of
+  /// their TokenAttention, whose queries are those of all cp ranks and whose keys are rows of this
+  /// rank's cache.
   bool is_prompt = true;
   std::vector<int64_t> cp_tokens;  ///< of each cp rank, where it is no prompt
 };
@@ -58,8 +58,8 @@ struct RowTransfer {
   int64_t needed = 0;
 };
 
-/// Of each row a number, of any bits, that says which sample's, which item's and which token's it
-/// is, and of which step: what dropout draws by. None: nothing is dropped.
+/// A 64-bit key for each row, from its step, sample, item and token, from which dropout draws its
+/// mask. No keys: nothing is dropped.
 struct RowKeys {
   at::Tensor here;   ///< (rows here) int64
   at::Tensor of_cp;  ///< of the cp tokens, or of their features
@@ -69,16 +69,16 @@ struct RowKeys {
 struct EncoderPart {
   int64_t items_here = 0;  ///< that this rank encodes, alone or with its tp and cp ranks
   at::Tensor positions;    ///< (rows here) int64: of each row's token in its item or tile
-  /// Of tables of positions that are interpolated: (rows here, n) the rows that a row lies between,
-  /// int64, and their shares in it, compute type.
+  /// For interpolated tables of positions: (rows here, n) the table's rows that a row lies between,
+  /// int64, and their weights, compute type.
   at::Tensor corners, corner_shares;
   std::vector<TokenAttention> attention;  ///< for each of BlockSpec::attention
   RowShares shares;                       ///< of the cp tokens
   at::Tensor feature_rows;  ///< int64: rows here that become features, in order of these; none:
                             ///< all, as they stand
-  /// Where features of images here are resampled: (features made here, 4) the rows behind the
-  /// projector that each is put together of, int64, and their shares in it, compute type. What it
-  /// has of other ranks' rows these make: its parts are added up where it is taken.
+  /// For resampled image features: (features made here, 4) the rows behind the projector that each
+  /// feature is interpolated from, int64, and their weights, compute type. Rows on other ranks
+  /// count there: parts of a feature are summed by the rank that takes it.
   at::Tensor feature_corners, feature_shares_of;
   at::Tensor row_ends;            ///< int64: of the features made here those that end a row
   RowShares feature_shares;       ///< of the features of the cp tokens

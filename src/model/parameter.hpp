@@ -32,7 +32,7 @@ class Parameter {
   /// the parameter, and never receives a gradient itself.
   const at::Tensor& anchor() const { return anchor_; }
 
-  /// Where functions note what they can put off adding to the gradient; null: they add at once.
+  /// The list of weight gradients to be computed later; null: functions add them at once.
   DeferredGradients* deferred() const { return deferred_; }
   void set_deferred(DeferredGradients* deferred) { deferred_ = deferred; }
 
@@ -51,8 +51,8 @@ class Parameter {
 // linear's backward leaves to be done when it has made the gradient of its inputs. A Parameter that
 // is given one of these has its gradients noted here instead of added; run() adds them.
 
-/// Of one backward pass; parameters must outlive it. It must stay where it is while parameters
-/// point at it.
+/// The deferred weight gradients of one backward pass. Parameters must outlive it, and it must not
+/// move while they point at it.
 class DeferredGradients {
  public:
   /// `weight`, which lies as `order` says, gets what outputs of gradient `dy` (tokens, out) make of
@@ -80,7 +80,7 @@ class DeferredGradients {
   std::vector<Product> put_off_;
 };
 
-/// For as long as it lives, the gradients of `parameters` that can be put off are.
+/// Defers the weight gradients of `parameters` for as long as it lives.
 class PuttingOff {
  public:
   PuttingOff(std::vector<Parameter*> parameters, DeferredGradients& gradients);

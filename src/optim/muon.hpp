@@ -17,7 +17,7 @@ namespace zea {
 /// quintic iteration in `type`.
 void orthogonalise(const at::Tensor& matrix, at::ScalarType type, double scale);
 
-/// What the learning rate of a matrix (rows, columns) is multiplied by.
+/// Returns the factor of the learning rate for a matrix (rows, columns).
 double muon_scale(MuonRate rate, int64_t rows, int64_t columns);
 
 class Muon {
@@ -36,7 +36,7 @@ class Muon {
     Collectives *shard_group = nullptr, *replicas = nullptr, *pieces = nullptr;
   };
 
-  /// What of a part is updated.
+  /// Which parameters of a part are updated in this step.
   struct Due {
     const std::vector<ParamRule>& rules;
     const std::vector<bool>& buffers_with_gradient;
@@ -45,7 +45,7 @@ class Muon {
     bool is(const MuonMatrix& matrix) const;
   };
 
-  /// What becomes of a part's runs, one after the other; some of it may be on its way from other
+  /// The orthogonalised runs of a part, one after the other; some of them may still come from other
   /// ranks while the next part is made.
   struct Moved {
     const Part* part;

@@ -83,7 +83,7 @@ std::array<HeadExchange::HeadRun, 3> HeadExchange::runs_of(int64_t member) const
            {all_heads_ + all_kv_heads_ + first_kv, kv_heads_, heads_ + kv_heads_}}};
 }
 
-// What stays here is written where it belongs.
+// The own part is written where it belongs, without a message.
 Tensor HeadExchange::to_heads(const Tensor& like, int64_t heads, const OfMember& write) const {
   const Counts& rows = part_.plan.inner_tokens;
   const int64_t tokens = std::accumulate(rows.begin(), rows.end(), int64_t{0}), own = like.size(0);
@@ -162,7 +162,7 @@ Tensor HeadExchange::outputs_to_heads(const Tensor& dout) const {
   });
 }
 
-/// What forward and backward of one call share.
+/// The arguments that forward and backward of one call share.
 struct ContextCall {
   const ContextPart* part;
   int64_t heads, kv_heads;

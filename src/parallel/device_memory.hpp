@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libtorch's caching allocator counts of a device's memory, for this process. Beside tensors
-// it has workspaces of libraries (cuBLAS), but neither NCCL's memory nor the driver's.
+// Memory of tensors: counts of libtorch's allocators for devices and for the host, and the pools of
+// captured graphs.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -22,7 +22,9 @@ struct DeviceMemory {
   int64_t requested = 0, peak_requested = 0;  ///< by tensors, before they are rounded up to blocks
 };
 
-/// Of this process on `device`; none on the host, and where its allocator counts nothing.
+/// Returns the counts of this process on `device`, which include workspaces of libraries (cuBLAS),
+/// but neither NCCL's memory nor the driver's. None on the host, or if the allocator counts
+/// nothing.
 std::optional<DeviceMemory> device_memory(c10::Device device);
 /// Peaks count from here.
 void reset_device_peaks(c10::Device device);
@@ -36,9 +38,8 @@ c10::MempoolId_t new_graph_pool();
 
 class GraphMemory {
  public:
-  /// From now on what is allocated on `stream`, by any thread, comes from the pool. What the
-  /// device's allocator keeps for later is given back first. Throws PlanError where this build
-  /// keeps no graphs.
+  /// From now on, allocations on `stream`, by any thread, come from the pool. The allocator's
+  /// cached memory is given back first. Throws PlanError if this build has no graphs.
   GraphMemory(c10::MempoolId_t pool, c10::Stream stream);
   GraphMemory(const GraphMemory&) = delete;
   GraphMemory& operator=(const GraphMemory&) = delete;
@@ -55,8 +56,8 @@ class GraphMemory {
   bool is_open_ = true;
 };
 
-// Counts the bytes of all host tensors while it lives: it stands in front of libtorch's allocator,
-// which libtorch keeps as the one of the process. What a plan predicts is compared with it.
+// TensorBytes counts the bytes of all host tensors while it lives: it replaces libtorch's allocator
+// of the process and calls it. Tests compare the plan's estimate with it.
 
 class TensorBytes {
  public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The walk over actions. What they do is in engine_units (with a unit), engine_values (between
-// units) and engine_gradients; what they do it with, in engine_parts.
+// The walk over actions. Actions with a unit are in engine_units, those between units in
+// engine_values, reductions in engine_gradients; engine_parts makes what they use.
 #include "parallel/engine.hpp"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ WalkResult Engine::run(const std::vector<Action>& actions,
     transfers_.finish();
   }
   ZEA_ASSERT(deferred_.empty());
-  // What was kept for a backward had one.
+  // Every unit whose graph was kept had its backward.
   ZEA_ASSERT(std::none_of(kept_.begin(), kept_.end(), [](const auto& kept) {
     return kept.second.made.value.requires_grad() || kept.second.made.loss.requires_grad();
   }));

@@ -23,7 +23,7 @@ struct WalkResult {
   /// fp64, over this rank's targets, where the head computed it; undefined where no head runs.
   at::Tensor loss;
   std::vector<at::Tensor> outputs;  ///< of the head per microbatch, when it computes logits
-  /// By unit and microbatch: what some unit would have read that had no work in the walk.
+  /// By unit and microbatch: outputs whose readers had no work in the walk.
   std::map<std::pair<int, int>, at::Tensor> unread;
 
   /// Waits for the device that has it; 0 where no head runs.
@@ -39,10 +39,10 @@ class Engine {
   const Plan& plan() const { return plan_; }
   Mesh& mesh() { return mesh_; }
   int world_rank() const { return world_rank_; }
-  /// By index in the plan; null where this rank has no part of a buffer (Plan::holds).
+  /// Buffers by index in the plan; null if this rank has no part of a buffer (Plan::holds).
   std::vector<std::unique_ptr<ShardedBuffer>>& buffers() { return buffers_; }
-  /// What the plan's optimizer keeps under this name beside the master of a buffer that trains:
-  /// state_elements() of its range.
+  /// Returns the optimizer state of this name for a trainable buffer: state_elements() of its
+  /// range.
   const at::Tensor& state(const ShardedBuffer& buffer, const std::string& name) const;
   Ledger& ledger() { return ledger_; }
   MicrobatchOptions microbatch_options(std::optional<int64_t> trained_step = {}) const;
@@ -55,7 +55,7 @@ class Engine {
                  HeadOutput head = HeadOutput::Loss);
 
  private:
-  /// What a unit leaves behind in a microbatch.
+  /// The saved tensors of a unit in a microbatch.
   struct Kept {
     UnitInputs inputs;               ///< detached leaves
     UnitOutput made;                 ///< with its graph; nothing when it is to be computed again
@@ -126,7 +126,7 @@ class Engine {
   std::map<std::string, std::unique_ptr<Layers>> layers_;  ///< of each module
   PlaceTransfers transfers_;
 
-  // Of the walk under way.
+  // State of the walk in progress.
   const std::vector<Microbatch>* microbatches_ = nullptr;
   HeadOutput head_ = HeadOutput::Loss;
   bool trains_ = false;

@@ -29,8 +29,8 @@ void Engine::open_gradient(int buffer) {
 }
 
 void Engine::reduce_shard(int buffer) {
-  // At most one is under way: with the one that the next backward fills, two unsharded gradients
-  // exist.
+  // Only one reduction is in flight: with the gradient that the next backward fills, two unsharded
+  // gradients exist.
   finish_reduce_shard();
   reducing_shard_ = buffer;
   buffers_[buffer]->start_reduce_shard();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes from unit to unit: outputs one way and their gradients the other, in the type that the
-// reader computes in, also between layouts and places.
+// Outputs that go from unit to unit, and their gradients that go back, in the type that the reader
+// computes in, also between layouts and pipeline ranks.
 #include "parallel/engine.hpp"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ UnitInputs Engine::take_inputs(int unit, int microbatch) {
   return inputs;
 }
 
-/// What was read with the samples in place of a unit's output; nothing where it was not.
+/// Returns a unit's output that was read with the samples (data.cache_features), if it was.
 std::optional<at::Tensor> Engine::kept_state(int source, int microbatch) const {
   if (!plan_.model.is_cached(source)) return std::nullopt;
   const UnitSpec& unit = plan_.model.units[source];
@@ -30,8 +30,8 @@ std::optional<at::Tensor> Engine::kept_state(int source, int microbatch) const {
   return states.at(static_cast<size_t>(found - read.begin()));
 }
 
-/// What unit `source` gives to `target`, in the type that the target computes in; nothing where the
-/// source had no work.
+/// Returns the output of unit `source` for `target`, in the type that the target computes in;
+/// nothing if the source had no work.
 std::optional<at::Tensor> Engine::take_output(int source, int target, int microbatch) {
   const at::ScalarType wanted =
       to_torch(plan_.precision_of(plan_.model.units[target].module).param);
@@ -50,7 +50,7 @@ std::optional<at::Tensor> Engine::take_output(int source, int target, int microb
   return leaf;
 }
 
-/// What another place, or another layout, made.
+/// Returns an output that came from another pipeline rank group or another layout.
 at::Tensor Engine::take_arrived(int source, int target, int microbatch) {
   Arrived& arrived = arrived_.at({source, microbatch});
   if (!arrived.value.defined()) arrived.value = arrived.arrival.take();

@@ -44,7 +44,7 @@ class TravellingTensor {
         received_(std::move(received)),
         sent_(std::move(sent)) {}
 
-  /// What has come. Waits for that alone; to be called once.
+  /// Waits for the received tensor alone and returns it. To be called once.
   Tensor arrive() {
     received_.wait();
     return std::move(coming_);
@@ -77,7 +77,7 @@ class GatheredKeys {
                        const AttentionSums& sums) const;
 
  private:
-  /// As many heads as travel together, of those of `kv`.
+  /// Returns the number of KV heads that travel together.
   int64_t heads_at_once(const Tensor& kv) const;
   /// kv of the KV heads from `first` on.
   TravellingTensor gather(const Tensor& kv, int64_t first, int64_t heads) const;
@@ -101,10 +101,10 @@ class PassedKeys {
                        const AttentionSums& sums) const;
 
  private:
-  /// Whose keys are here at a hop.
+  /// Returns the member whose keys are here at a hop.
   int owner(int hop) const { return (outer_.rank() - hop + outer_.size()) % outer_.size(); }
   bool is_last(int hop) const { return hop + 1 == outer_.size(); }
-  /// What is here at `hop` goes to the next member; what comes is the next hop's.
+  /// Sends the tensor of `hop` to the next member and receives that of the next hop.
   TravellingTensor pass(const Tensor& here, int hop) const;
 
   const ContextPart& part_;

@@ -49,7 +49,7 @@ class PlaceTransfers {
   void finish();
 
  private:
-  /// What travels over one edge between this rank and the other place.
+  /// The rows that travel over one edge between this rank and another pipeline rank group.
   struct Route {
     Collectives* ranks;  ///< of the link
     const RankLink* link;
@@ -59,7 +59,7 @@ class PlaceTransfers {
   };
 
   Route route_of(const Action& action) const;
-  /// Of the same coordinate at the other end of an edge inside a module.
+  /// Returns the rank with the same coordinate at the other end of an edge inside a module.
   int peer_of(const Action& action) const;
   std::vector<Message> messages(const Route& route, void* data,
                                 const std::vector<int64_t>& rows_of_rank) const;

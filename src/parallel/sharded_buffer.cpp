@@ -38,8 +38,8 @@ ShardedBuffer::ShardedBuffer(const Plan& plan, int index, int world_rank,
   publish();
 }
 
-// What peers read lies where they reach it: the shard that is gathered, and the gradient that is
-// summed over replicas. An offloaded one passes through the device on its way.
+// The shard that is gathered and the gradient that is summed over replicas lie in memory that peers
+// reach. An offloaded one passes through the device on its way.
 void ShardedBuffer::build_owned() {
   const at::ScalarType master = to_torch(precision_.master), param = to_torch(precision_.param);
   const int64_t elements = range_.end - range_.begin;
@@ -114,7 +114,7 @@ void ShardedBuffer::publish() {
   if (!gathers()) set_values(published_.defined() ? published_.tensor() : master_.tensor());
 }
 
-// What units see of a buffer that is not gathered is the same memory as before.
+// Units keep the same views of a buffer that is not gathered.
 void ShardedBuffer::publish_all(const All& buffers) {
   std::map<TensorKind, std::pair<Tensors, Tensors>> copied;
   for (const auto& buffer : buffers) {

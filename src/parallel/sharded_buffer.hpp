@@ -44,7 +44,8 @@ class ShardedBuffer {
   const at::Tensor& master() const { return master_.tensor(); }
   /// (range) 1-d, in the master type, only where the buffer trains.
   const at::Tensor& gradient() const { return gradient_.tensor(); }
-  /// So many zeros where the master lies; memory that the ranks of `reach` read, if any.
+  /// Returns `elements` zeros in the memory of the master (host or device), which the ranks of
+  /// `reach` can read if it is given.
   Buffer owned(int64_t elements, at::ScalarType type, Collectives* reach = nullptr);
 
   /// The run of fused parameters that starts at ModelSpec parameter `param`; null when it starts
@@ -91,11 +92,11 @@ class ShardedBuffer {
   void build_owned();
   void build_runs(const Plan& plan);
   Buffer on_device(int64_t elements, at::ScalarType type, Collectives* reach);
-  /// From a group of one where `from` is null.
+  /// Gathers from `from`; null: a group of one.
   void gather(Collectives* from, const at::Tensor& own, const Counts& counts);
   void finish_gather();
   void add_to_gradient(const at::Tensor& own);
-  /// In place of it; where the shard is offloaded to pinned memory nobody waits.
+  /// Overwrites the gradient. If the shard is offloaded to pinned memory, nobody waits.
   void copy_to_gradient(const at::Tensor& from);
   void set_values(const at::Tensor& flat);
   void set_gradients(const at::Tensor& flat);

@@ -32,8 +32,8 @@ struct HostCopies {
   c10::Stream to_device, to_host;
 };
 
-/// What `launch` launches goes into `stream`, behind what the current one was given so far. Gives
-/// what is reached when it is done.
+/// Runs `launch` with `stream` as the current stream, after the work that the previous one has been
+/// given so far. Returns the event that is reached when the work is done.
 template <class Launch>
 c10::Event launch_beside(c10::Stream stream, Launch&& launch) {
   c10::Event given(stream.device_type()), done(stream.device_type());

@@ -54,8 +54,8 @@ class SpreadQueries {
 
   /// q (queries of this rank, heads, head_dim) -> those of all ranks, in their order.
   Tensor gather(const Tensor& q) const;
-  /// What each rank's queries get from all ranks' keys, given what they get from the own ones:
-  /// (queries of all ranks, heads, head_dim).
+  /// Merges the results of all ranks' keys, given those of the own keys: (queries of all ranks,
+  /// heads, head_dim).
   Tensor merged(const AttentionSums& sums) const;
   /// The rows of this rank's queries.
   Tensor own(const Tensor& x) const;
