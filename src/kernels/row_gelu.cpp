@@ -3,8 +3,8 @@
 
 #include <ATen/ops/empty_like.h>
 
-#include "kernels/run_items.hpp"
 #include "kernels/row_functors.hpp"
+#include "kernels/run_items.hpp"
 
 namespace zea {
 namespace {

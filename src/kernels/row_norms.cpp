@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "kernels/run_items.hpp"
 #include "kernels/norm_functors.hpp"
+#include "kernels/run_items.hpp"
 
 namespace zea {
 namespace {

@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/pair_matmul.hpp"
 #include "kernels/launch.hpp"
+#include "kernels/pair_matmul.hpp"
 #include "kernels/tile_rows.hpp"
 
 namespace zea {

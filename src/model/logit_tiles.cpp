@@ -2,8 +2,8 @@
 #include "model/logit_tiles.hpp"
 
 #include "core/kernel_sizes.hpp"
-#include "kernels/row_kernels.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/row_kernels.hpp"
 #include "model/functions.hpp"
 #include "model/parameter_function.hpp"
 

@@ -5,8 +5,8 @@
 
 #include <limits>
 
-#include "kernels/flat_kernels.hpp"
 #include "kernels/device/launch_items.hpp"
+#include "kernels/flat_kernels.hpp"
 #include "kernels/row_kernels.hpp"
 #include "parallel/device.hpp"
 #include "support/mpi_main.hpp"

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/row_kernels.hpp"
 #include "kernels/launch.hpp"
+#include "kernels/row_kernels.hpp"
 #include "support/kernel_test.hpp"
 
 namespace zea::test_fused_kernels {

@@ -7,9 +7,9 @@
 #include <set>
 
 #include "kernels/elements.hpp"
+#include "kernels/norm_functors.hpp"
 #include "kernels/row_functors.hpp"
 #include "kernels/row_kernels.hpp"
-#include "kernels/norm_functors.hpp"
 #include "support/kernel_test.hpp"
 #include "support/thread_team.hpp"
 

@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-
 namespace zea::testing::test_symmetric_product {
 namespace {
 

@@ -7,14 +7,14 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "kernels/flat_kernels.hpp"
-#include "kernels/flat_functors.hpp"
 #include "kernels/device/kokkos/kokkos_items.hpp"
 #include "kernels/elements.hpp"
-#include "kernels/row_functors.hpp"
-#include "kernels/norm_functors.hpp"
-#include "kernels/row_kernels.hpp"
+#include "kernels/flat_functors.hpp"
+#include "kernels/flat_kernels.hpp"
 #include "kernels/launch.hpp"
+#include "kernels/norm_functors.hpp"
+#include "kernels/row_functors.hpp"
+#include "kernels/row_kernels.hpp"
 #include "support/thread_team.hpp"
 
 namespace zea::detail::test_team_lanes {

@@ -13,8 +13,8 @@
 #include "batch/make_microbatch.hpp"
 #include "kernels/matmul.hpp"
 #include "model/unit.hpp"
-#include "parallel/sharded_buffer.hpp"
 #include "parallel/device_memory.hpp"
+#include "parallel/sharded_buffer.hpp"
 #include "support/kernel_test.hpp"
 #include "support/measured_models.hpp"
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "kernels/flat_functors.hpp"
-#include "kernels/row_functors.hpp"
 #include "kernels/norm_functors.hpp"
+#include "kernels/row_functors.hpp"
 
 #define ZEA_FOR_ROW_FUNCTORS_OF(visit, T)                                                          \
   visit(NormaliseRow<T>) visit(NormaliseRowBackward<T>) visit(SumNormGradients<T>)                 \
