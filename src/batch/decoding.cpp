@@ -12,7 +12,7 @@ namespace {
 
 using namespace detail;
 
-/// The words of a microbatch with one more text token behind each sample.
+/// Returns the words of a microbatch with one more text token after each sample.
 std::vector<MaskWord> grown(const std::vector<MaskWord>& words) {
   std::vector<MaskWord> longer;
   for (const Segment& sample : segments_of(words)) {

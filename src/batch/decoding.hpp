@@ -24,7 +24,7 @@ struct KeptKeys {
   std::vector<KeptSample> samples;
 };
 
-/// A token behind all of its sample whose keys are kept.
+/// A token after all tokens of its sample whose keys are kept.
 struct NextToken {
   int64_t sample = 0;  ///< by number in the microbatch
   int64_t id = 0;

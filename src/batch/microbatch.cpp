@@ -22,7 +22,7 @@ Ids features_up_to(const std::vector<ItemShape>& items) {
   return sums;
 }
 
-/// Images stand where there are placeholders of images, and videos where there are theirs.
+/// Checks that items are images or videos as their placeholders say.
 void check_placeholder(const Sample& sample, int64_t id, const EncoderSpec& encoder,
                        const std::vector<ItemShape>& items, int64_t item) {
   const auto index = static_cast<size_t>(item);

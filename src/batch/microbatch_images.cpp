@@ -57,7 +57,7 @@ at::Tensor held_patches(const std::vector<float>& values, const OwnItems& own,
   return patches.size() == 1 ? patches.front() : at::cat(patches);
 }
 
-/// The place of a token's patch where squares of them lie by rows.
+/// Returns the index of a token's patch among patches in row order.
 int64_t patch_by_rows(int64_t patch, const ItemShape& image) {
   if (image.window == 0) return patch;
   return image.feature_of(patch) * image.merge + patch % image.merge;

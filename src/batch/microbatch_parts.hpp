@@ -45,7 +45,8 @@ Microbatch make_on_host(const LoadedMicrobatch& loaded, const ModelSpec& model,
 TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& model,
                         const MicrobatchOptions& options);
 
-/// The keys of samples and of their items, and those of rows that are made of them.
+/// Draws the keys of samples and items for dropout; the functions below make keys of rows from
+/// them.
 void draw_keys(HostTokens& host, const LoadedMicrobatch& loaded, const MicrobatchOptions& options);
 void fill_text_keys(Microbatch& out, const HostTokens& host, const TokenPlaces& places,
                     const TokenLayout& layout, const ModelSpec& model,
@@ -57,7 +58,7 @@ void fill_item_keys(EncoderPart& part, const HostTokens& host, const ItemRow& ro
 /// The language model's tokens and attention on this rank.
 void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                const MicrobatchOptions& options);
-/// The same of tokens that stand at `places`, but how they attend.
+/// Fills all but the attention, for tokens at `places`.
 void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& places,
                   const TokenLayout& layout, const ModelSpec& model,
                   const MicrobatchOptions& options);
@@ -73,7 +74,7 @@ void fill_images(EncoderPart& part, const std::vector<float>& values, const OwnI
                  const PatchInput& input);
 void fill_clips(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
                 const MelInput& input);
-/// The rows here of so many states, `kept` of the items held.
+/// Fills the rows here of `states` cached outputs, given those of the items held, `kept`.
 void fill_states(EncoderPart& part, const std::vector<uint8_t>& kept, const OwnItems& own,
                  int64_t states);
 
@@ -82,12 +83,12 @@ void fill_states(EncoderPart& part, const std::vector<uint8_t>& kept, const OwnI
 RowTransfer make_transfer(const std::vector<TokenRuns>& held, const std::vector<TokenRuns>& needed,
                           int rank, const std::vector<int>& parts = {});
 
-/// Which items of an encoder this rank encodes, its tokens and their attention, and what becomes of
-/// its features; then the above.
+/// Fills an encoder's part: which items this rank encodes, their tokens and attention, the way of
+/// its features, and its inputs by the functions above.
 void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostTokens& host,
                   const ModelSpec& model, int encoder, const MicrobatchOptions& options);
 
-/// The features that each rank of the replica takes, in place of `placeholders`.
+/// Returns the features that each rank of the replica puts in place of `placeholders`.
 std::vector<TokenRuns> taken_features(const HostTokens& host, const Ids& placeholders,
                                       const ModelSpec& model, const MicrobatchOptions& options);
 

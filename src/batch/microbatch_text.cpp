@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The language model's side of a microbatch: which tokens this rank holds, what is asked of them,
-// and how they attend.
+// The language model's part of a microbatch: which tokens this rank holds, their targets, and how
+// they attend.
 #include <algorithm>
 
 #include "batch/microbatch_parts.hpp"

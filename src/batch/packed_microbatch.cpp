@@ -91,7 +91,7 @@ at::Tensor moved(const at::Tensor& block, at::Device device,
   return there;
 }
 
-/// Lets the tensors of `packed` lie in `block`, as they were packed.
+/// Replaces the tensors of `packed` by views of `block`, in the order of packing.
 void place(Microbatch& packed, const at::Tensor& block) {
   const PackedTensors tensors(packed, block.device());
   int64_t begin = 0;

@@ -20,7 +20,7 @@ struct WindowsFunction : Function<WindowsFunction> {
     Tensor found = at::empty({windows.size(0), x.size(1), width}, x.options());
     for (int64_t k = 0; k < width; ++k) {
       const Tensor rows = windows.select(1, k);
-      // Beyond the first row stands nothing: any row does for the product with 0.
+      // There is nothing before the first row: any row does for the product with 0.
       const Tensor column = x.index_select(0, rows.clamp_min(0));
       found.select(2, k).copy_(column.mul_((rows >= 0).unsqueeze(1)));
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Image tokens are put together and taken apart: patches with learned tokens and positions in front
-// of the encoder, and the rows of its hidden states that become features behind it. The rows here
-// may be any part of the images' tokens; whole images, the usual case, go without indices.
+// Rows of image encoders: patches with learned tokens and positions in front of the encoder, and
+// the rows of its hidden states that become features behind it. The rows here may be any part of
+// the images' tokens; whole images, the usual case, go without indices.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "core/error.hpp"

@@ -25,7 +25,7 @@ using KeptLogits = std::vector<at::Tensor>;
 RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
                      double softcap, KeptLogits* kept = nullptr);
 
-/// c tanh(logits / c), in place; nothing where `softcap` is 0.
+/// Computes c tanh(logits / c) in place; nothing if `softcap` is 0.
 void cap_logits(const at::Tensor& logits, double softcap);
 
 /// Where gradients are added; each may be undefined.
@@ -34,9 +34,9 @@ struct LogitGradients {
   at::Tensor dweight;  ///< (vocabulary, hidden)
 };
 
-/// Adds what the logits are the cause of: their gradient is (softmax - one-hot) `scale`, for `lse`
-/// over all of the vocabulary, whose other rows may lie elsewhere. Computes them again, or turns
-/// those that were kept into their gradient.
+/// Adds the gradients through the logits, whose own gradient is (softmax - one-hot) `scale`, for
+/// `lse` over the whole vocabulary, of which the matrix may have a part. Recomputes the logits, or
+/// turns kept ones into their gradient in place.
 void add_logit_gradients(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
                          const at::Tensor& lse, const at::Tensor& scale, double softcap,
                          const LogitGradients& gradients, const KeptLogits& kept = {});

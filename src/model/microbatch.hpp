@@ -93,8 +93,8 @@ struct EncoderPart {
   at::Tensor columns;  ///< of clips: (columns here, mel_bins * 3), compute type: with neighbours
   at::Tensor windows;  ///< (rows here, 3) int64: the columns that a row sees; -1: beyond the clip
 
-  /// Read with the samples in place of the items: (rows here, hidden) of each unit that projectors
-  /// read (ModelSpec::read_by_projectors), compute type.
+  /// Cached outputs that are read with the samples in place of the items: (rows here, hidden) of
+  /// each unit that projectors read (ModelSpec::read_by_projectors), compute type.
   std::vector<at::Tensor> states;
 
   /// Rows that this rank holds between layers.
@@ -125,7 +125,7 @@ struct Microbatch {
 
   std::optional<CachedTokens> cached;  ///< of a prompt to be gone on from, and of what follows it
 
-  /// The bytes that all tensors lie in, on a device; undefined on the host.
+  /// The block that holds all tensors on a device; undefined on the host.
   at::Tensor block;
 
   std::vector<EncoderPart> encoders;  ///< as in ModelSpec::encoders

@@ -47,24 +47,24 @@ class Parameter {
   DeferredGradients* deferred_ = nullptr;
 };
 
-// Weight gradients that are put off, as zero-bubble pipelines want it (arXiv:2401.10241): what a
-// linear's backward leaves to be done when it has made the gradient of its inputs. A Parameter that
-// is given one of these has its gradients noted here instead of added; run() adds them.
+// Deferred weight gradients, for zero-bubble pipelines (arXiv:2401.10241): backward computes the
+// gradient of a linear's inputs and notes the rest. Functions note the gradients of a Parameter
+// here, if it is given one of these, instead of adding them; run() adds them.
 
 /// The deferred weight gradients of one backward pass. Parameters must outlive it, and it must not
 /// move while they point at it.
 class DeferredGradients {
  public:
-  /// `weight`, which lies as `order` says, gets what outputs of gradient `dy` (tokens, out) make of
-  /// inputs `x` (tokens, in). Neither may change before run().
+  /// Notes the gradient of `weight`, which lies as `order` says, for outputs' gradients `dy`
+  /// (tokens, out) and inputs `x` (tokens, in). Neither may change before run().
   void put_off_weight(Parameter& weight, WeightOrder order, const at::Tensor& x,
                       const at::Tensor& dy);
   /// `bias` gets the sum of `dy` (tokens, out) over tokens.
   void put_off_bias(Parameter& bias, const at::Tensor& dy);
 
-  /// Adds all to the parameters' gradients, in the order in which they were put off, so that the
-  /// result is bitwise that of adding them at once, and lets go of their tensors. The parameters'
-  /// gradients must be there, their values need not.
+  /// Adds all noted gradients in the order in which they were noted, so that the result has the
+  /// bits of adding them at once, and releases their tensors. The parameters' gradients must be
+  /// there, their values need not.
   void run();
 
   bool empty() const { return put_off_.empty(); }

@@ -28,8 +28,8 @@ struct DenseOutputs {
   Tensor lse;  ///< (batch, heads, queries)
 };
 
-/// The device's kernels want the rows of a log-sum-exp in multiples of this, and read heads by so
-/// many bytes.
+/// The device's kernels need the rows of a log-sum-exp in multiples of this, and heads of a
+/// multiple of so many bytes.
 constexpr int64_t kLseRows = 32, kHeadBytes = 16;
 
 std::optional<Tensor> optional_mask(const DenseInputs& in) {
@@ -46,7 +46,7 @@ int64_t missing_to(int64_t unit, int64_t count) {
   return (unit - count % unit) % unit;
 }
 
-/// With zeros behind each head up to whole kHeadBytes.
+/// Pads each head with zeros to a multiple of kHeadBytes.
 Tensor whole_heads(const Tensor& x) {
   const int64_t missing = missing_to(kHeadBytes / x.element_size(), x.size(3));
   return missing == 0 ? x : at::constant_pad_nd(x, {0, missing});

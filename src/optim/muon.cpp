@@ -31,7 +31,7 @@ at::Tensor packed(const at::Tensor& flat, int64_t begin, const Extent& box) {
   return flat.narrow(0, begin, box.elements()).view({box.length[0], box.length[1]});
 }
 
-/// Takes so many steps of x = 3.4445 x + (-4.7750 g + 2.0315 g g) x with g = x x^T, for x (m, n)
+/// Takes `steps` steps of x = 3.4445 x + (-4.7750 g + 2.0315 g g) x with g = x x^T, for x (m, n)
 /// with m <= n, by two GEMMs over n: each step multiplies x by a polynomial of its Gram matrix g,
 /// which also gives the next g. The product of these polynomials is kept as power I + rest, so that
 /// rounding to `operands` touches no small singular value. Returns x times `scale`.
@@ -200,8 +200,8 @@ void Muon::orthogonalise_joined(Moved& moved, const at::Tensor& section, const D
       part.shard_group->all_to_all(others.data_ptr(), received, section.data_ptr(), sent, type);
 }
 
-/// This tp rank's pieces of the matrices that this rank makes become those of what is made. Padding
-/// of pieces stays as it is.
+/// Orthogonalises the matrices that this rank makes and writes its tp pieces of them. Padding of
+/// pieces stays as it is.
 void Muon::orthogonalise_made(const Part& part, const at::Tensor& section, const at::Tensor& joined,
                               const Due& due) const {
   const auto place = [&](const MuonMade& made) { return made.is_joined ? joined : section; };
@@ -244,7 +244,7 @@ at::Tensor Muon::gathered(const Part& part, const at::Tensor& own) const {
   return all;
 }
 
-/// `own`: the piece of `pieces` (tp rank, element) that becomes what is made.
+/// Orthogonalises the matrix of `pieces` (tp rank, element) and writes this rank's piece to `own`.
 void Muon::orthogonalise_in(const at::Tensor& own, const at::Tensor& pieces,
                             const MuonMatrix& matrix) const {
   const Plan& plan = engine_.plan();

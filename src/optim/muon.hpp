@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Muon (Keller Jordan, 2024; arXiv:2502.16982), as torch.optim.Muon: the average of gradients with
-// Nesterov's step, orthogonalised by Newton and Schulz's iteration. Every matrix is taken whole by
-// one of the ranks that have a copy of it: they send each other what of it lies in their shards,
-// and back what was made of it.
+// Nesterov's step, orthogonalised by Newton and Schulz's iteration. One of the ranks that have a
+// copy of a matrix takes the whole of it: ranks send each other the parts in their shards, and send
+// the results back.
 #pragma once
 
 #include <vector>

@@ -43,7 +43,7 @@ class HeadExchange {
   Tensor outputs_to_heads(const Tensor& dout) const;
 
  private:
-  /// Heads of qkv, and where they stand among those that a member attends with.
+  /// A run of heads of qkv, and its first index among the heads that a member attends with.
   struct HeadRun {
     int64_t first, count, place;
   };

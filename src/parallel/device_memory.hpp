@@ -29,9 +29,9 @@ std::optional<DeviceMemory> device_memory(c10::Device device);
 /// Peaks count from here.
 void reset_device_peaks(c10::Device device);
 
-// Memory of graphs: what tensors of a captured walk get comes from a pool that nobody else is given
-// memory of, since a graph uses the same addresses whenever it is launched. Graphs that are
-// launched one after the other share a pool.
+// Memory of graphs: tensors of a captured walk come from a pool of their own, since a graph uses
+// the same addresses whenever it is launched. Graphs that are launched one after the other share a
+// pool.
 
 /// One that no other graphs have.
 c10::MempoolId_t new_graph_pool();
@@ -47,7 +47,7 @@ class GraphMemory {
   /// in it lives, as the workspaces of cuBLAS do.
   ~GraphMemory();
 
-  /// Nothing more is allocated from the pool for this one; what was stays its.
+  /// Ends allocation from the pool; memory that was allocated stays.
   void close();
 
  private:

@@ -66,8 +66,8 @@ class Engine {
     bool needs_gradient = false;     ///< something trainable lies here or upstream
   };
 
-  /// A unit's output in a microbatch where it was not made: on the ranks of its consumer in their
-  /// layout, or at another place.
+  /// A unit's output that was made elsewhere: received by the ranks of its consumer in their
+  /// layout, or from another pipeline rank group.
   struct Arrived {
     Arrival arrival;
     at::Tensor value;     ///< until its consumers have run

@@ -62,7 +62,8 @@ at::Tensor Engine::take_arrived(int source, int target, int microbatch) {
   return leaf;
 }
 
-/// The gradient of what `source` gave to `target` joins those of its other consumers.
+/// Adds the gradient of the output of `source` that came from `target` to those of its other
+/// consumers.
 void Engine::add_gradient(int source, int target, int microbatch, const at::Tensor& gradient) {
   const std::string& module = plan_.model.units[source].module;
   const Precision& precision = plan_.precision_of(module);
@@ -85,7 +86,7 @@ bool Engine::trains_upstream(int unit, int microbatch) const {
                      [&](const UnitInput& in) { return trains_upstream(in.unit, microbatch); });
 }
 
-/// The place of a unit's output that was made elsewhere.
+/// Returns the entry of a unit's output that is made elsewhere.
 Engine::Arrived& Engine::expect(int unit, int microbatch) {
   Arrived& arrived = arrived_[{unit, microbatch}];
   arrived.needs_gradient = trains_ && trains_upstream(unit, microbatch);
@@ -117,7 +118,7 @@ void Engine::move_back(int unit, int microbatch) {
     kept->second.gradient = gradient.to(to_torch(precision.param));
 }
 
-/// Between the ranks of this place alone.
+/// Returns the exchange between the ranks of this pipeline rank group.
 RowTransfer Engine::moved_rows(int unit, int microbatch, bool back) const {
   const EncoderPart& part = (*microbatches_)[microbatch].encoder(plan_.model.units[unit]);
   RowTransfer transfer = back ? part.feature_gradients : part.features;

@@ -20,9 +20,9 @@ class HolderSums {
   HolderSums(const Plan& plan, Mesh& mesh,
              const std::vector<std::unique_ptr<ShardedBuffer>>& buffers, at::Device device);
 
-  /// After a step's reductions, before norm and update: sums the owned gradients of the buffers
-  /// that some rank of the job has a gradient for. One sum in the master type for each group of
-  /// holders, in place where HeldRanges says so. Collective.
+  /// Sums the owned gradients of the buffers for which some rank of the job has a gradient, after a
+  /// step's reductions, before norm and update. One sum in the master type for each group of
+  /// holders, in place if HeldRanges says so. Collective.
   void run(const std::vector<bool>& buffers_with_gradient);
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outputs of units, and their gradients, between places of the pipeline. Both ends know every shape
-// from the microbatch, so nothing but rows travels. A send goes on while its place computes; a
-// receive is waited for where its rows are read.
+// Outputs of units, and their gradients, between pipeline rank groups. Both ends know every shape
+// from the microbatch, so only rows travel. A send overlaps computation; a receive is waited for
+// when its rows are read.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -154,7 +154,7 @@ void ShardedBuffer::set_gradients(const at::Tensor& flat) {
 void ShardedBuffer::gather(Collectives* from, const at::Tensor& own, const Counts& counts) {
   ZEA_ASSERT(gathers() && !gathered_.defined());
   gathered_ = context_.gathered.take(index_, layout_.padded(shards_), own.scalar_type());
-  // Its memory is the computing stream's, which comes behind the gathering before it gives it up.
+  // Its memory belongs to the computing stream, which waits for the gathering before it is freed.
   const bool is_there = own.device().type() == context_.device.type();
   if (from) sent_ = is_there ? own : at::empty(own.sizes(), own.options().device(context_.device));
   const auto start = [&] {

@@ -52,7 +52,8 @@ class SpreadQueries {
   /// r / inner.
   SpreadQueries(const std::vector<int64_t>& cp_tokens, Collectives* inner, Collectives* outer);
 
-  /// q (queries of this rank, heads, head_dim) -> those of all ranks, in their order.
+  /// Gathers q (queries of this rank, heads, head_dim) -> the queries of all ranks, in order of
+  /// rank.
   Tensor gather(const Tensor& q) const;
   /// Merges the results of all ranks' keys, given those of the own keys: (queries of all ranks,
   /// heads, head_dim).

@@ -62,7 +62,7 @@ class TensorRows {
   /// x (rows here, width) -> (rows of all ranks, width), good until the function returns.
   TravellingRows gather(const at::Tensor& x) const;
 
-  /// Room for what sum() takes: (rows of all ranks, width), of any content. `rows` are those of all
+  /// Returns memory for sum(): (rows of all ranks, width), of any content. `rows` are those of all
   /// ranks.
   at::Tensor partial(int64_t rows, int64_t width, const at::TensorOptions& options) const;
   /// The ranks' partial() (rows of all ranks, width) -> their sum's (rows here, width).
