@@ -47,7 +47,7 @@ struct MicrobatchOptions {
   at::Device device = at::kCPU;
   bool images_both_ways = false;  ///< features of an image see all of it in the language model
   ReplicaLayout replica = {};     ///< the ranks that share the microbatch
-  uint64_t seed = 0;              ///< of the run
+  uint64_t seed = 0;              ///< run.seed
   std::optional<int64_t> trained_step = {};  ///< for which dropout draws; none: it drops nothing
 };
 

@@ -18,19 +18,19 @@ using Ids = std::vector<int64_t>;
 /// All samples of a microbatch, one after the other, on the host.
 struct HostTokens {
   Ids ids;
-  Ids targets;                    ///< of each token: the id to predict after it, or -1
+  Ids targets;                    ///< the id to predict after each token, or -1
   std::vector<Ids> placeholders;  ///< tokens that take each encoder's features, ascending
   Ids lasts;                      ///< the last token of each sample, ascending
   std::vector<MaskWord> words;
-  std::vector<uint64_t> sample_keys;             ///< that dropout draws by; empty: it drops nothing
-  std::vector<std::vector<uint64_t>> item_keys;  ///< of each encoder
+  std::vector<uint64_t> sample_keys;             ///< keys for dropout; empty: nothing is dropped
+  std::vector<std::vector<uint64_t>> item_keys;  ///< by encoder
 };
 
 /// Positions of each token of a microbatch.
 struct TokenPlaces {
-  Ids places;                            ///< in their samples
-  std::vector<TokenPosition> positions;  ///< by which queries and keys turn
-  Ids lengths;                           ///< of their samples
+  Ids places;                            ///< positions in their samples
+  std::vector<TokenPosition> positions;  ///< rotary positions
+  Ids lengths;                           ///< lengths of their samples
 };
 
 /// Returns the positions of samples that begin with their first token.
@@ -64,9 +64,9 @@ void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& pl
                   const MicrobatchOptions& options);
 /// The items of an encoder that this rank encodes.
 struct OwnItems {
-  const ItemRow& row;     ///< of the items that it encodes, with others or alone
-  const TokenRuns& here;  ///< of their tokens those that it holds
-  const Ids& held;        ///< by number in the row: the items that these are of
+  const ItemRow& row;     ///< the row of its items, which other ranks may share
+  const TokenRuns& here;  ///< the tokens that it holds
+  const Ids& held;        ///< indices in the row of these tokens' items
   at::ScalarType dtype;
 };
 /// `values`: of the items held, one after the other.

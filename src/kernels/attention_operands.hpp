@@ -19,8 +19,8 @@
 
 namespace zea::detail {
 
-// Scores of some keys (rows) and a tile's queries (lanes): what is seen of them, and the softmax
-// over keys, which goes down the rows and so never across lanes.
+// Scores of some keys (rows) and a tile's queries (lanes): which of them are visible, and the
+// softmax over keys, which goes down the rows and so never across lanes.
 
 inline constexpr int64_t kTileKeys = 128;
 
@@ -74,7 +74,7 @@ struct ScoreTile {
   W* row(int64_t i) const { return data + i * stride; }
 };
 
-/// Sets what is computed and not seen.
+/// Hides scores that are computed but masked.
 template <class W>
 void hide(const ScoreTile<W>& scores) {
   const SeenLanes& seen = scores.seen;
@@ -173,7 +173,7 @@ ZEA_WIDE_CLONES void score_gradients(const ScoreTile<W>& scores, W* gradients,
   }
 }
 
-/// Groups of the inner dim that hold so many elements.
+/// Returns the groups of the inner dim that hold `elements` elements.
 template <class Terms>
 constexpr int64_t groups_of(int64_t elements) {
   return (elements + Terms::kElements - 1) / Terms::kElements;

@@ -113,11 +113,11 @@ struct SquaresOfChunk {
 /// arguments can name.
 inline constexpr int kFlatsAtOnce = 32;
 
-/// A functor for each of several flat buffers, whose chunks count on from those of the one before.
+/// One functor for each of several flat buffers, whose chunks are numbered consecutively.
 template <class OfChunk>
 struct ChunksOfFlats {
   OfChunk flats[kFlatsAtOnce];
-  int64_t ends[kFlatsAtOnce];  ///< of their chunks
+  int64_t ends[kFlatsAtOnce];  ///< the end of each buffer's chunks
   int count;
 
   template <class Lanes>
@@ -148,8 +148,8 @@ template <class T>
 struct MomentBlocks {
   uint8_t* codes;
   T* scales;
-  const T *values, *borders;  ///< of the codes; borders are between neighbours
-  int least_code;             ///< of what is not 0
+  const T *values, *borders;  ///< codes' values, and borders between neighbours
+  int least_code;             ///< the least code of a nonzero value
 
   ZEA_FUNCTION T value(int64_t i, T scale) const { return values[codes[i]] * scale; }
   ZEA_FUNCTION int code(T value, T scale) const {
@@ -177,9 +177,9 @@ struct BlockwiseConstants {
 /// The targets of a block's values: a parameter and its moments.
 template <class T>
 struct KeepUpdated {
-  T* parameters;  ///< of the block
+  T* parameters;  ///< the block's
   MomentBlocks<T> first, second;
-  int64_t begin;  ///< of the block
+  int64_t begin;  ///< the block's first element
   T largest, largest_sq;
 
   ZEA_FUNCTION void operator()(int64_t i, const Values<T, 3>& after) const {

@@ -23,7 +23,7 @@ class KernelRuntime {
 
  private:
   std::unique_ptr<c10::Allocator> kept_memory_;
-  c10::Allocator* before_;  ///< that of host tensors
+  c10::Allocator* before_;  ///< the previous allocator of host tensors
 };
 
 /// One update of AdamW (arXiv:1711.05101), or of Adam (arXiv:1412.6980) with the decay added to the

@@ -69,7 +69,7 @@ class KeptMemory::Idle {
   /// Stands before a tensor's memory, which must be its own context: libtorch frees some by
   /// address.
   struct alignas(64) Header {
-    size_t size;  ///< of the block, this included; 0: one that is not kept
+    size_t size;  ///< the block's bytes, with this header; 0: not kept
     std::shared_ptr<Idle> idle;
   };
 

@@ -86,7 +86,7 @@ struct Values {
   }
 };
 
-/// Rounds values into rows: those of a function that gives as many.
+/// Rounds values into rows, one row for each value of the function.
 template <class T, int kCount = 1>
 struct StoreTo {
   T* targets[kCount];
@@ -177,8 +177,8 @@ class TeamLane {
   ZEA_FUNCTION bool is_first() const { return team_.lane() == 0; }
   ZEA_FUNCTION void sync() const { team_.sync(); }
 
-  /// write(i, f(elements i of the sources)) for all i < count, in any order; what a lane writes may
-  /// be what it reads.
+  /// Calls write(i, f(elements i of the sources)) for all i < count, in any order; a lane may
+  /// overwrite elements that it has read.
   template <class Write, class F, class... T>
   ZEA_FUNCTION void each(int64_t count, const Write& write, const F& f, const T*... sources) const {
     constexpr int kPack = elements_of_pack<T...>();

@@ -34,19 +34,19 @@ void* stream_handle(const c10::Stream& stream);
 // Small pieces of work side by side on libtorch's threads: to wake them for parts of each piece
 // would take longer than the piece.
 
-/// Calls visit(item) once for each in [0, items); a thread that is free takes the next one, and
-/// what it calls runs on it alone.
+/// Calls visit(item) once for each in [0, items); a free thread takes the next one, and its work
+/// runs on that thread alone.
 void side_by_side(int64_t items, c10::function_ref<void(int64_t)> visit);
 
 }  // namespace zea
 
 namespace zea::detail {
 
-// An allocator of host tensors that keeps some of what is freed. A step takes and frees the same
+// An allocator of host tensors that keeps some freed memory. A step allocates and frees the same
 // tensors as the one before, of up to some MiB: from glibc each costs a search, and often memory
-// that is no longer in a cache. Sizes are rounded up by at most an eighth, so that tensors of
-// steps with other numbers of tokens fit; what lies idle is bounded, and sizes that nobody asks
-// for any more make room.
+// that is no longer in a cache. Sizes are rounded up by at most an eighth, so that tensors of steps
+// with other numbers of tokens fit; idle memory is bounded, and sizes that are asked for no more
+// make room.
 
 class KeptMemory : public c10::Allocator {
  public:

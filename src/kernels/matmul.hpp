@@ -39,14 +39,14 @@ struct Addend {
 };
 using Addends = std::vector<Addend>;  ///< two at most
 
-/// a (m, k) times b (k, n) + addends, of fp32 or fp64 as `a` and `b` are. Where `operands` is bf16
-/// these are rounded to it, and sums are of fp32 all the same (on a processor with AMX, whose
-/// library gives no others, the product is rounded before it is added).
+/// Returns a (m, k) times b (k, n) + addends, in fp32 or fp64 as `a` and `b` are. If `operands` is
+/// bf16, they are rounded to it, and sums are still fp32 (on a processor with AMX, whose library
+/// gives no others, the product is rounded before it is added).
 at::Tensor rounded_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
                            const Addends& addends = {});
 
-/// scale a b + addends, which is symmetric (m, m), as are the addends: what stands above the
-/// diagonal is multiplied, and put below it, too.
+/// Returns scale a b + addends for a symmetric result (m, m) and symmetric addends: computes the
+/// part above the diagonal and mirrors it.
 at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
                              double scale = 1, const Addends& addends = {});
 

@@ -188,7 +188,7 @@ template <class T>
 struct NormaliseHead {
   const T *x, *query_weight, *key_weight;
   T* y;
-  Wide<T>* scales;  ///< of each head of each token
+  Wide<T>* scales;  ///< one per head of each token
   HeadsOfToken heads;
   Wide<T> eps, offset;
 

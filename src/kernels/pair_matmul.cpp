@@ -249,7 +249,7 @@ class PairMatmul {
         elements<float>(result_)[place + i * result_.stride(0) + c] += sums[i * stride + c];
   }
 
-  /// Packed blocks one by one, as each lies by itself.
+  /// Computes packed blocks one by one.
   void multiply_rows_of(int64_t panel, int64_t begin, int64_t end, float* sum, int64_t stride,
                         bool adds) const {
     const bool along = a_.lies_along;
@@ -266,7 +266,7 @@ class PairMatmul {
   Side a_, b_;
   const at::Tensor memory_;  ///< a tensor: it counts as one, and is kept for the next product
   Bf16Pair *panels_, *blocks_;
-  float* bias_;  ///< of all columns in whole vectors, zeros where there is none
+  float* bias_;  ///< all columns in whole vectors; zeros without a bias
 };
 
 bool is_dense(const at::Tensor& x) {

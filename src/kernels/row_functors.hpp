@@ -210,7 +210,7 @@ template <class T>
 struct LogitRows {
   T* logits;
   const int64_t* targets;
-  int64_t first, columns;  ///< of the vocabulary
+  int64_t first, columns;  ///< the tile's columns in the vocabulary
 
   ZEA_FUNCTION T* row(int64_t index) const { return logits + index * columns; }
   /// The column of a row's target, or -1 where another tile has it.
@@ -273,8 +273,8 @@ struct StackStrides {
 /// The addresses from which the items of a part, (rows, heads), are read and to which they are
 /// added.
 struct MergePlaces {
-  const int64_t* real;  ///< of the stack's queries that each row is; null: all, in order
-  const int64_t* rows;  ///< where each is added; null: from first_row on
+  const int64_t* real;  ///< each row's query in the stack; null: all, in order
+  const int64_t* rows;  ///< each row's target; null: from first_row on
   int64_t first_row, queries, heads, group;
 
   ZEA_FUNCTION int64_t row(int64_t item) const {

@@ -26,12 +26,12 @@ at::Tensor gated_backward(const at::Tensor& dy, const at::Tensor& x, Gating gati
 void rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                   int64_t heads, bool backwards);
 
-/// Which elements of rows dropout drops (arXiv:1207.0580): drawn by counting, from what they are
-/// of.
+/// Which elements of rows dropout drops (arXiv:1207.0580): each is drawn from a counter of its
+/// row's key and its column.
 struct Dropout {
-  double rate;               ///< of elements, below 1
+  double rate;               ///< the probability, below 1
   uint64_t stream = 0;       ///< beside the keys of rows, what the numbers are drawn for
-  int64_t first_column = 0;  ///< of those that all ranks have, where these are some
+  int64_t first_column = 0;  ///< the index of x's first column among all ranks'
 };
 
 /// x (rows, width) without the elements that are dropped, the others divided by 1 - rate. `keys`
@@ -105,7 +105,8 @@ at::Tensor norm_backward_reference(const at::Tensor& dy, const at::Tensor& befor
 // RMSNorm of each head of queries and keys before rotary positions (Qwen3, arXiv:2505.09388);
 // values stay as they are.
 
-/// Weights (head_dim), of the input's type; so many heads of x are queries, and keys after them.
+/// Weights (head_dim), of the input's type; the first `queries` heads of x are queries, the next
+/// `keys` keys.
 struct HeadNormParameters {
   at::Tensor query, key;
   int64_t queries = 0, keys = 0;
@@ -137,9 +138,9 @@ at::Tensor head_norms_backward_reference(const at::Tensor& dy, const at::Tensor&
                                          const at::Tensor& scale, const HeadNormParameters& norm,
                                          const HeadNormGradients& gradients);
 
-// Sums into gradients, which are wider than what is added to them: libtorch converts all of it
-// first, these while they add. On the host; elsewhere, and for types that they do not know, by
-// libtorch's operations, which is what functions named `..._reference` do.
+// Sums into gradients that are wider than the terms: libtorch would convert all terms first, these
+// kernels convert while they add. On the host; other devices and types take libtorch's operations,
+// as the functions named `..._reference` do.
 
 /// sum += x, of one shape; sum may be of a wider type.
 void add_converted(const at::Tensor& sum, const at::Tensor& x);

@@ -14,7 +14,7 @@ namespace zea::detail {
 // A core of the host as the one lane of a row functor. For sources compiled with the kernels'
 // flags, which make its loops vector code.
 
-/// One core of the host; its functions are those of TeamLane.
+/// One core of the host, with TeamLane's functions.
 struct HostLane {
   ZEA_FUNCTION bool is_first() const { return true; }
   ZEA_FUNCTION void sync() const {}

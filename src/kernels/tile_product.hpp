@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of tiles that lie in a core's cache: blocks of 8 rows and 3 vectors of 64 bytes, which
 // fill the registers of AVX-512 (4 rows and 1 vector those of AVX2). The inner dim goes by single
-// elements, or by pairs of bf16 (bf16_pairs.hpp). The left matrix is read by its strides, so that
-// it may be a transposed one; columns are whole vectors. No set-up per shape: attention meets a new
-// one in every call, where libraries that compile kernels compile each.
+// elements, or by pairs of bf16 (tile_rows.hpp). The left matrix is read by its strides, so it may
+// be transposed; columns are whole vectors. There is no set-up per shape: attention has a new shape
+// in every call, and libraries that compile kernels would compile each.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ template <class W>
 struct Singles {
   using Sum = W;
   using Group = W;
-  static constexpr int64_t kElements = 1;  ///< of a group
+  static constexpr int64_t kElements = 1;  ///< elements of a group
 };
 
 /// Which matrix of a product counts in part where a tile lies on the diagonal of a square.
@@ -100,8 +100,8 @@ struct TileProduct {
   SeenPart seen = {};
   TileAddend<Sum> addends[2] = {};
 
-  /// Scales a block of R rows and C vectors, adds what is to be added, which may lie where it goes,
-  /// and stores it.
+  /// Scales a block of R rows and C vectors, adds the addends, which may alias the target, and
+  /// stores it.
   template <int R, int C, class V>
   [[gnu::always_inline]] void store_block(V (&block)[R][C], int64_t row, int64_t column) const {
     for (int r = 0; r < R; ++r)

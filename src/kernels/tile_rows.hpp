@@ -106,7 +106,8 @@ ZEA_PAIR_CODE inline void pair_rows(const float* from, int64_t stride, int64_t r
   }
 }
 
-/// Rows of so many pairs, `stride` apart, as rows of `width`, a multiple of 16; zeros beyond.
+/// Copies rows of `pairs` pairs, `stride` apart, to rows of `width`, a multiple of 16, with zeros
+/// at the end.
 ZEA_PAIR_CODE inline void copy_pairs(const Bf16Pair* from, int64_t stride, int64_t rows,
                                      int64_t pairs, void* to, int64_t width) {
   auto* target = static_cast<Bf16Pair*>(to);

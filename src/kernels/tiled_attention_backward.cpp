@@ -14,7 +14,7 @@ using namespace detail;
 struct BackwardItem {
   int64_t group, kv_head;
   int64_t first_tile, end_tile;
-  int64_t first_key, end_key;  ///< of the group
+  int64_t first_key, end_key;  ///< a range of the group's keys
   bool wants_queries, wants_keys;
 };
 

@@ -45,7 +45,7 @@ struct CachedTokens {
   /// their TokenAttention, whose queries are those of all cp ranks and whose keys are rows of this
   /// rank's cache.
   bool is_prompt = true;
-  std::vector<int64_t> cp_tokens;  ///< of each cp rank, where it is no prompt
+  std::vector<int64_t> cp_tokens;  ///< tokens of each cp rank, after the prompt
 };
 
 /// Rows that ranks of a replica exchange, as this rank's indices (all_to_all).
@@ -62,18 +62,18 @@ struct RowTransfer {
 /// mask. No keys: nothing is dropped.
 struct RowKeys {
   at::Tensor here;   ///< (rows here) int64
-  at::Tensor of_cp;  ///< of the cp tokens, or of their features
+  at::Tensor of_cp;  ///< (cp tokens, or their features)
 };
 
 /// An encoder's part in a microbatch.
 struct EncoderPart {
-  int64_t items_here = 0;  ///< that this rank encodes, alone or with its tp and cp ranks
+  int64_t items_here = 0;  ///< encoded by this rank, with its tp and cp ranks
   at::Tensor positions;    ///< (rows here) int64: of each row's token in its item or tile
   /// For interpolated tables of positions: (rows here, n) the table's rows that a row lies between,
   /// int64, and their weights, compute type.
   at::Tensor corners, corner_shares;
   std::vector<TokenAttention> attention;  ///< for each of BlockSpec::attention
-  RowShares shares;                       ///< of the cp tokens
+  RowShares shares;                       ///< shares of the cp tokens
   at::Tensor feature_rows;  ///< int64: rows here that become features, in order of these; none:
                             ///< all, as they stand
   /// For resampled image features: (features made here, 4) the rows behind the projector that each
@@ -81,16 +81,16 @@ struct EncoderPart {
   /// count there: parts of a feature are summed by the rank that takes it.
   at::Tensor feature_corners, feature_shares_of;
   at::Tensor row_ends;            ///< int64: of the features made here those that end a row
-  RowShares feature_shares;       ///< of the features of the cp tokens
-  RowKeys keys, feature_keys;     ///< of tokens, and of rows of the projector
+  RowShares feature_shares;       ///< shares of the cp tokens' features
+  RowKeys keys, feature_keys;     ///< keys of tokens, and of the projector's rows
   at::Tensor placeholder_rows;    ///< int64: rows here of the text that take features, ascending
-  RowTransfer features;           ///< from the ranks that made them to those of their placeholders
-  RowTransfer feature_gradients;  ///< and back
+  RowTransfer features;           ///< the exchange to the placeholders' ranks
+  RowTransfer feature_gradients;  ///< the exchange of gradients, back
 
-  at::Tensor patches;     ///< of images: (patches here, values of a patch), compute type
+  at::Tensor patches;     ///< images: (patches here, values of a patch), compute type
   at::Tensor patch_rows;  ///< int64: the rows here that they become; others are learned
 
-  at::Tensor columns;  ///< of clips: (columns here, mel_bins * 3), compute type: with neighbours
+  at::Tensor columns;  ///< clips: (columns here, mel_bins * 3), compute type: with neighbours
   at::Tensor windows;  ///< (rows here, 3) int64: the columns that a row sees; -1: beyond the clip
 
   /// Cached outputs that are read with the samples in place of the items: (rows here, hidden) of
@@ -102,8 +102,8 @@ struct EncoderPart {
 };
 
 struct Microbatch {
-  int64_t tokens = 0;   ///< of the whole microbatch
-  ItemList items;       ///< of the whole microbatch
+  int64_t tokens = 0;   ///< in the whole microbatch
+  ItemList items;       ///< all of the microbatch's
   int64_t targets = 0;  ///< cp tokens with a label (bad items' samples have none)
   bool counts = false;  ///< has the head, and is the first of the tp ranks, whose losses and
                         ///< targets are equal
@@ -116,14 +116,14 @@ struct Microbatch {
   RowKeys text_keys;
   at::Tensor target_rows;        ///< int64: rows here whose next token is predicted
   at::Tensor target_ids;         ///< (targets) int64: that next token, of all cp tokens
-  RowShares target_shares;       ///< of the targets
+  RowShares target_shares;       ///< shares of the targets
   at::Tensor last_rows;          ///< int64: rows here that end a sample
-  RowShares last_shares;         ///< of the last rows among the cp tokens
-  std::vector<int64_t> samples;  ///< that the last rows among the cp tokens end
+  RowShares last_shares;         ///< shares of the last rows among the cp tokens
+  std::vector<int64_t> samples;  ///< samples that end in the cp tokens
 
   int64_t text_rows = 0;  ///< rows here of the text
 
-  std::optional<CachedTokens> cached;  ///< of a prompt to be gone on from, and of what follows it
+  std::optional<CachedTokens> cached;  ///< in decoding
 
   /// The block that holds all tensors on a device; undefined on the host.
   at::Tensor block;

@@ -56,7 +56,7 @@ class Optimizer {
   /// A run of a shard that this rank counts in the norm.
   struct Counted {
     int buffer;
-    int64_t begin, elements;  ///< in the shard
+    int64_t begin, elements;  ///< a range of the shard
     ParamRule rule;           ///< which says when it is counted
   };
 
@@ -65,8 +65,8 @@ class Optimizer {
   std::vector<at::Tensor> counted_gradients(int64_t update) const;
 
   Engine& engine_;
-  UpdateFunction update_;     ///< of all but Muon's matrices
-  std::optional<Muon> muon_;  ///< of these, where the plan's optimizer is Muon
+  UpdateFunction update_;     ///< updates all but Muon's matrices
+  std::optional<Muon> muon_;  ///< updates these, if the plan's optimizer is Muon
   std::vector<Cut> cuts_;
   std::vector<Counted> counted_;
 };

@@ -58,7 +58,7 @@ class HeadExchange {
 
   const ContextPart& part_;
   Collectives* inner_;
-  int64_t all_heads_, all_kv_heads_;  ///< of qkv
+  int64_t all_heads_, all_kv_heads_;  ///< heads of qkv
   int64_t heads_, kv_heads_;
 };
 

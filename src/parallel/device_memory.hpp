@@ -17,9 +17,9 @@ namespace zea {
 
 /// Bytes; peaks since reset_device_peaks().
 struct DeviceMemory {
-  int64_t allocated = 0, peak_allocated = 0;  ///< to tensors, in the allocator's blocks
-  int64_t reserved = 0, peak_reserved = 0;    ///< of the device, whether tensors have them or not
-  int64_t requested = 0, peak_requested = 0;  ///< by tensors, before they are rounded up to blocks
+  int64_t allocated = 0, peak_allocated = 0;  ///< blocks given to tensors
+  int64_t reserved = 0, peak_reserved = 0;    ///< taken from the device, used or cached
+  int64_t requested = 0, peak_requested = 0;  ///< asked for, before rounding up to blocks
 };
 
 /// Returns the counts of this process on `device`, which include workspaces of libraries (cuBLAS),

@@ -22,7 +22,7 @@ namespace zea {
 struct WalkResult {
   /// fp64, over this rank's targets, where the head computed it; undefined where no head runs.
   at::Tensor loss;
-  std::vector<at::Tensor> outputs;  ///< of the head per microbatch, when it computes logits
+  std::vector<at::Tensor> outputs;  ///< the head's logits per microbatch, if it computes them
   /// By unit and microbatch: outputs whose readers had no work in the walk.
   std::map<std::pair<int, int>, at::Tensor> unread;
 
@@ -60,9 +60,9 @@ class Engine {
     UnitInputs inputs;               ///< detached leaves
     UnitOutput made;                 ///< with its graph; nothing when it is to be computed again
     at::Tensor value;                ///< detached, until every consumer has run
-    at::Tensor gradient;             ///< of the output, summed over consumers
-    std::vector<Arrival> gradients;  ///< from other places, to be added
-    int consumers = 0;               ///< that have not run yet: units here, and other places
+    at::Tensor gradient;             ///< gradient of the output, summed over consumers
+    std::vector<Arrival> gradients;  ///< received gradients, to be added
+    int consumers = 0;               ///< units here and stages elsewhere that have not run
     bool needs_gradient = false;     ///< something trainable lies here or upstream
   };
 
@@ -71,8 +71,8 @@ class Engine {
   struct Arrived {
     Arrival arrival;
     at::Tensor value;     ///< until its consumers have run
-    at::Tensor gradient;  ///< that they made
-    int consumers = 0;    ///< here, that have not run yet
+    at::Tensor gradient;  ///< gradient of its consumers here
+    int consumers = 0;    ///< units here that have not run
     bool needs_gradient = false;
   };
 
@@ -115,15 +115,15 @@ class Engine {
   RunUnit run_unit_;
   Ledger ledger_;
   std::unique_ptr<Slots> gathered_slots_, gradient_slots_, wire_slots_;
-  std::optional<HostCopies> host_copies_;  ///< where shards are offloaded to pinned memory
+  std::optional<HostCopies> host_copies_;  ///< for shards that are offloaded to pinned memory
   std::vector<std::unique_ptr<ShardedBuffer>> buffers_;
-  std::vector<std::vector<Buffer>> states_;  ///< of each buffer, as OptimizerSpec lists them
+  std::vector<std::vector<Buffer>> states_;  ///< each buffer's, as OptimizerSpec lists them
   std::vector<std::vector<int>> unit_buffers_;
   std::vector<std::vector<Parameter*>> unit_parameters_;
   std::vector<int> readers_;         ///< units at this place that read each unit's output
   std::vector<int> reading_places_;  ///< other places that do
   std::vector<bool> trains_unit_;    ///< whether a unit has a trainable parameter
-  std::map<std::string, std::unique_ptr<Layers>> layers_;  ///< of each module
+  std::map<std::string, std::unique_ptr<Layers>> layers_;  ///< by module
   PlaceTransfers transfers_;
 
   // State of the walk in progress.

@@ -40,7 +40,7 @@ class HolderSums {
   const std::vector<std::unique_ptr<ShardedBuffer>>& buffers_;
   DType dtype_;
   at::Device device_;
-  std::vector<Sum> sums_;  ///< in one order on all ranks
+  std::vector<Sum> sums_;  ///< the order is the same on all ranks
 };
 
 }  // namespace zea

@@ -51,7 +51,7 @@ class PlaceTransfers {
  private:
   /// The rows that travel over one edge between this rank and another pipeline rank group.
   struct Route {
-    Collectives* ranks;  ///< of the link
+    Collectives* ranks;  ///< the ranks of the link
     const RankLink* link;
     bool is_features;  ///< between modules, by rows; else whole, between equal coordinates
     DType dtype;

@@ -112,9 +112,9 @@ class Slots {
 
  private:
   const SlotPlan& plan_;
-  std::vector<Buffer> memory_;                     ///< of each slot, in bytes
-  std::vector<int> holders_;                       ///< of each slot
-  std::vector<std::shared_ptr<c10::Event>> read_;  ///< what was in each slot until then
+  std::vector<Buffer> memory_;                     ///< each slot's, in bytes
+  std::vector<int> holders_;                       ///< each slot's buffer; -1: free
+  std::vector<std::shared_ptr<c10::Event>> read_;  ///< when each slot's last user has read it
 };
 
 }  // namespace zea

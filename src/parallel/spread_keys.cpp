@@ -62,9 +62,9 @@ class SpreadQueries {
   Tensor own(const Tensor& x) const;
 
  private:
-  std::vector<int64_t> inner_tokens_;  ///< of the own inner group's members
-  std::vector<int64_t> outer_tokens_;  ///< of all inner groups
-  int64_t first_ = 0;                  ///< of this rank's queries
+  std::vector<int64_t> inner_tokens_;  ///< tokens of the own inner group's members
+  std::vector<int64_t> outer_tokens_;  ///< tokens of all inner groups
+  int64_t first_ = 0;                  ///< index of this rank's first query
   int64_t count_ = 0;
   Collectives* inner_;
   Collectives* outer_;

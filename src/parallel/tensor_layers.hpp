@@ -21,7 +21,7 @@ struct TensorLayersOptions {
   Collectives* tp = nullptr;  ///< null: a group of one
   /// Rows are dealt to the tp ranks, so all RowShares name them; else all are empty.
   bool sequence_parallel = true;
-  Collectives* cp_inner = nullptr;  ///< of attention; null: groups of one
+  Collectives* cp_inner = nullptr;  ///< attention's groups; null: groups of one
   Collectives* cp_outer = nullptr;
 };
 
