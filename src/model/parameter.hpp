@@ -57,17 +57,17 @@ class DeferredGradients {
  public:
   /// Notes the gradient of `weight`, which lies as `order` says, for outputs' gradients `dy`
   /// (tokens, out) and inputs `x` (tokens, in). Neither may change before run().
-  void put_off_weight(Parameter& weight, WeightOrder order, const at::Tensor& x,
-                      const at::Tensor& dy);
+  void defer_weight(Parameter& weight, WeightOrder order, const at::Tensor& x,
+                    const at::Tensor& dy);
   /// `bias` gets the sum of `dy` (tokens, out) over tokens.
-  void put_off_bias(Parameter& bias, const at::Tensor& dy);
+  void defer_bias(Parameter& bias, const at::Tensor& dy);
 
   /// Adds all noted gradients in the order in which they were noted, so that the result has the
   /// bits of adding them at once, and releases their tensors. The parameters' gradients must be
   /// there, their values need not.
   void run();
 
-  bool empty() const { return put_off_.empty(); }
+  bool empty() const { return deferred_.empty(); }
 
  private:
   struct Product {
@@ -77,16 +77,16 @@ class DeferredGradients {
     at::Tensor dy;
   };
 
-  std::vector<Product> put_off_;
+  std::vector<Product> deferred_;
 };
 
 /// Defers the weight gradients of `parameters` for as long as it lives.
-class PuttingOff {
+class DeferringGradients {
  public:
-  PuttingOff(std::vector<Parameter*> parameters, DeferredGradients& gradients);
-  ~PuttingOff();
-  PuttingOff(const PuttingOff&) = delete;
-  PuttingOff& operator=(const PuttingOff&) = delete;
+  DeferringGradients(std::vector<Parameter*> parameters, DeferredGradients& gradients);
+  ~DeferringGradients();
+  DeferringGradients(const DeferringGradients&) = delete;
+  DeferringGradients& operator=(const DeferringGradients&) = delete;
 
  private:
   std::vector<Parameter*> parameters_;

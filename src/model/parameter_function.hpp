@@ -75,14 +75,14 @@ inline void add_bias_gradient_now(Parameter& bias, const Tensor& dy) {
 inline void add_weight_gradient(Parameter& weight, WeightOrder order, const Tensor& x,
                                 const Tensor& dy) {
   if (weight.deferred())
-    weight.deferred()->put_off_weight(weight, order, x, dy);
+    weight.deferred()->defer_weight(weight, order, x, dy);
   else
     add_weight_gradient_now(weight, order, x, dy);
 }
 
 inline void add_bias_gradient(Parameter& bias, const Tensor& dy) {
   if (bias.deferred())
-    bias.deferred()->put_off_bias(bias, dy);
+    bias.deferred()->defer_bias(bias, dy);
   else
     add_bias_gradient_now(bias, dy);
 }

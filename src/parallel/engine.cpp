@@ -31,13 +31,13 @@ WalkResult Engine::run(const std::vector<Action>& actions,
   }
   ZEA_ASSERT(deferred_.empty());
   // Every unit whose graph was kept had its backward.
-  ZEA_ASSERT(std::none_of(kept_.begin(), kept_.end(), [](const auto& kept) {
-    return kept.second.made.value.requires_grad() || kept.second.made.loss.requires_grad();
+  ZEA_ASSERT(std::none_of(saved_.begin(), saved_.end(), [](const auto& saved) {
+    return saved.second.made.value.requires_grad() || saved.second.made.loss.requires_grad();
   }));
-  for (const auto& [key, kept] : kept_)
-    if (kept.value.defined()) result_.unread[key] = kept.value;
-  kept_.clear();
-  arrived_.clear();
+  for (const auto& [key, saved] : saved_)
+    if (saved.value.defined()) result_.unread[key] = saved.value;
+  saved_.clear();
+  received_.clear();
   return std::move(result_);
 }
 
@@ -71,7 +71,7 @@ void Engine::run_action(const Action& action) {
     case ActionKind::SendGradient:
       return send_gradient(action);
     case ActionKind::ReceiveGradient:
-      kept_.at({action.unit, action.microbatch})
+      saved_.at({action.unit, action.microbatch})
           .gradients.push_back(transfers_.receive(action, (*microbatches_)[action.microbatch]));
       return;
     case ActionKind::ReduceShard:

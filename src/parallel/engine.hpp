@@ -56,7 +56,7 @@ class Engine {
 
  private:
   /// The saved tensors of a unit in a microbatch.
-  struct Kept {
+  struct Saved {
     UnitInputs inputs;               ///< detached leaves
     UnitOutput made;                 ///< with its graph; nothing when it is to be computed again
     at::Tensor value;                ///< detached, until every consumer has run
@@ -68,7 +68,7 @@ class Engine {
 
   /// A unit's output that was made elsewhere: received by the ranks of its consumer in their
   /// layout, or from another pipeline rank group.
-  struct Arrived {
+  struct Received {
     Arrival arrival;
     at::Tensor value;     ///< until its consumers have run
     at::Tensor gradient;  ///< gradient of its consumers here
@@ -84,11 +84,11 @@ class Engine {
   void run_action(const Action& action);
   UnitInputs take_inputs(int unit, int microbatch);
   std::optional<at::Tensor> take_output(int source, int target, int microbatch);
-  std::optional<at::Tensor> kept_state(int source, int microbatch) const;
-  at::Tensor take_arrived(int source, int target, int microbatch);
+  std::optional<at::Tensor> cached_state(int source, int microbatch) const;
+  at::Tensor take_received(int source, int target, int microbatch);
   void add_gradient(int source, int target, int microbatch, const at::Tensor& gradient);
   bool trains_upstream(int unit, int microbatch) const;
-  Arrived& expect(int unit, int microbatch);
+  Received& expect(int unit, int microbatch);
   RowTransfer moved_rows(int unit, int microbatch, bool back) const;
   void move(int unit, int microbatch);
   void move_back(int unit, int microbatch);
@@ -97,8 +97,8 @@ class Engine {
   void open_gradient(int buffer);
   UnitOutput call_unit(int unit, int microbatch, const UnitInputs& inputs);
   void forward(int unit, int microbatch);
-  void backward(int unit, int microbatch, bool puts_off_weights);
-  void run_backward(int unit, int microbatch, Kept& kept, bool puts_off_weights);
+  void backward(int unit, int microbatch, bool defers_weights);
+  void run_backward(int unit, int microbatch, Saved& saved, bool defers_weights);
   void backward_weight(int unit, int microbatch);
   void add_loss(int unit, const at::Tensor& loss);
   void open_gradients(int unit);
@@ -130,8 +130,8 @@ class Engine {
   const std::vector<Microbatch>* microbatches_ = nullptr;
   HeadOutput head_ = HeadOutput::Loss;
   bool trains_ = false;
-  std::map<std::pair<int, int>, Kept> kept_;
-  std::map<std::pair<int, int>, Arrived> arrived_;
+  std::map<std::pair<int, int>, Saved> saved_;
+  std::map<std::pair<int, int>, Received> received_;
   std::map<std::pair<int, int>, DeferredGradients> deferred_;
   std::optional<int> reducing_shard_;
   std::vector<int> reducing_replicas_;

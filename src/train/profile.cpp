@@ -166,7 +166,7 @@ class MeasuredUnit {
     DeferredGradients deferred;
     begin = Clock::now();
     {
-      const PuttingOff putting_off(list_, deferred);
+      const DeferringGradients deferring(list_, deferred);
       torch::autograd::backward({result}, {gradient});
     }
     for (const auto& input : inputs)
