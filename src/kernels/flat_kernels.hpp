@@ -69,7 +69,7 @@ struct SgdRun {
   SgdUpdate update;
 };
 
-/// As adamw().
+/// Takes runs as adamw() does.
 void sgd(const std::vector<SgdRun>& runs);
 
 /// The tensors of Nesterov's step, as in AdamwRun: the average moves towards the gradient, and
@@ -80,7 +80,7 @@ struct NesterovRun {
   double gradient_scale = 1;
 };
 
-/// As adamw().
+/// Takes runs as adamw() does.
 void nesterov(const std::vector<NesterovRun>& runs);
 
 /// Whether flat buffers on `device` are for these kernels, and not for libtorch's operations.

@@ -61,7 +61,7 @@ class TensorOps {
   at::Tensor dropped_columns(const at::Tensor& x, const Adapter& adapter, UnitRows rows) const {
     return dropped(x, adapter, keys(rows).of_cp, layers_.first_column(x.size(1)));
   }
-  /// The parts of a fused linear after its first have equal widths.
+  /// The parts of a linear behind its first are equally wide.
   at::Tensor add_adapted(const at::Tensor& y, const at::Tensor& z, const Adapter& adapter) const {
     const int64_t behind = adapter.parts - adapter.part;
     return add_to_columns(y, z, adapter.part == 0 ? 0 : y.size(1) - behind * z.size(1),

@@ -35,8 +35,8 @@ struct UnitOutput {
   at::Tensor loss;
 };
 
-/// Runs unit `unit` of `model`. `parameters` are the unit's in the order of its spec; fused ones
-/// are one.
+/// Runs unit `unit` of `model`. `parameters` are those of the unit in the order of its spec, fused
+/// runs being one.
 UnitOutput run_unit(const ModelSpec& model, const UnitSpec& unit,
                     const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
                     const Microbatch& microbatch, HeadOutput head, const Layers& layers);
