@@ -12,7 +12,7 @@ namespace {
 
 using namespace detail;
 
-/// The words of a microbatch with one more text token behind each sample.
+/// Returns the words of a microbatch with one more text token after each sample.
 std::vector<MaskWord> grown(const std::vector<MaskWord>& words) {
   std::vector<MaskWord> longer;
   for (const Segment& sample : segments_of(words)) {
@@ -23,7 +23,7 @@ std::vector<MaskWord> grown(const std::vector<MaskWord>& words) {
   return longer;
 }
 
-/// By how much what follows each sample turns ahead of its place.
+/// Returns how far the rotary positions after each sample are ahead of its token count.
 std::vector<TokenPosition> turned_ahead(const Microbatch& prompts, const ModelSpec& model) {
   const std::vector<MaskWord> words = grown(prompts.words);
   const TokenPlaces of = places_of(words, prompts.items, model);
@@ -40,8 +40,8 @@ int64_t cp_rank(const MicrobatchOptions& options) {
   return options.replica.coordinate(options.replica.rank, kDecoder).cp;
 }
 
-/// Of queries in order of cp rank, the rows of this rank's cache that they see: a sample's last
-/// ones.
+/// Returns the rows of this rank's cache that each query sees, the last ones of its sample; queries
+/// are in order of cp rank.
 std::vector<AttentionSlice> seen_keys(const std::vector<NextToken>& next,
                                       const std::vector<TokenRuns>& owned, const KeptKeys& keys,
                                       int64_t window) {

@@ -13,9 +13,9 @@ namespace zea {
 
 /// Which of a sample's keys this rank has.
 struct KeptSample {
-  int64_t first_row = 0;        ///< of the cache
-  std::vector<int64_t> places;  ///< in the sample, ascending: of the tokens whose keys these are
-  TokenPosition turned_ahead = {};  ///< what follows the prompt turns as if it stood so much later
+  int64_t first_row = 0;            ///< the cache's first row of the sample
+  std::vector<int64_t> places;      ///< positions in the sample of the keys' tokens, ascending
+  TokenPosition turned_ahead = {};  ///< offset of rotary positions after the prompt
 };
 
 /// The keys of a microbatch's samples on this rank.
@@ -24,15 +24,15 @@ struct KeptKeys {
   std::vector<KeptSample> samples;
 };
 
-/// A token behind all of its sample whose keys are kept.
+/// A token after all tokens of its sample whose keys are kept.
 struct NextToken {
-  int64_t sample = 0;  ///< by number in the microbatch
+  int64_t sample = 0;  ///< index in the microbatch
   int64_t id = 0;
-  int64_t place = 0;  ///< in its sample
+  int64_t place = 0;  ///< position in its sample
 };
 
-/// As make_microbatch; the decoder's blocks write into the cache that `keys` becomes, which has
-/// room for `more` tokens of each sample.
+/// Makes a microbatch of prompts as make_microbatch() does; the decoder's blocks write into the
+/// cache that `keys` becomes, which has room for `more` tokens of each sample.
 Microbatch make_prompt_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                                   const MicrobatchOptions& options, int64_t more, KeptKeys& keys);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From loaded samples to what units read: on the host, then moved to the device once. Where several
-// ranks share a microbatch, this rank's part of it.
+// Microbatches from loaded samples: filled on the host, then moved to the device by one copy. If
+// several ranks share a microbatch, each makes its part.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@ struct PackedMicrobatch {
   at::Tensor block;  ///< bytes in pinned memory; undefined where units read `made` as it is
 };
 
-/// Packs what was made on the host for `device`; nothing happens there. Any thread may.
+/// Packs a microbatch of the host for `device`, without using the device. Any thread may call it.
 PackedMicrobatch pack(Microbatch made, at::Device device);
 
-/// Starts the copy to the device, before what is computed there from now on: in `copies`, beside
-/// what it was given before, or in the stream that computes.
+/// Starts the copy to the device, which ends before later work there begins: in the stream
+/// `copies`, concurrently with earlier work, or in the current stream.
 Microbatch move_to(at::Device device, PackedMicrobatch packed,
                    std::optional<c10::Stream> copies = {});
 
@@ -36,8 +36,8 @@ Microbatch move_to(at::Device device, PackedMicrobatch packed,
 /// laid out alike may be copied into it.
 Microbatch with_own_block(Microbatch on_device);
 
-/// Whether units do the same with the two, on a device, and their blocks have the same tensors at
-/// the same places.
+/// Returns whether units compute the same with both, on a device, and their blocks have the same
+/// tensors at the same offsets.
 bool is_laid_out_alike(Microbatch a, Microbatch b);
 
 struct MicrobatchOptions {
@@ -47,12 +47,12 @@ struct MicrobatchOptions {
   at::Device device = at::kCPU;
   bool images_both_ways = false;  ///< features of an image see all of it in the language model
   ReplicaLayout replica = {};     ///< the ranks that share the microbatch
-  uint64_t seed = 0;              ///< of the run
+  uint64_t seed = 0;              ///< run.seed
   std::optional<int64_t> trained_step = {};  ///< for which dropout draws; none: it drops nothing
 };
 
-/// Throws DataError where the placeholders of a sample do not match its items, or an id or a
-/// position lies beyond the model's.
+/// Makes this rank's part. Throws DataError if the placeholders of a sample do not match its items,
+/// or if a token id or a position exceeds the model's.
 Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                            const MicrobatchOptions& options);
 
@@ -60,8 +60,8 @@ Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& mode
 PackedMicrobatch make_packed_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                                         const MicrobatchOptions& options);
 
-// What an encoder's blocks made of the items of a microbatch, from the ranks that hold parts of it
-// to one of them.
+// An encoder's outputs for the items of a microbatch, from the ranks that hold parts of them to one
+// rank.
 
 /// Ranks that encode the items of a microbatch together, at one stage.
 struct GatheringRanks {

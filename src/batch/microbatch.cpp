@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From loaded samples to this rank's part of a microbatch: first all samples on the host, then what
-// the layout gives to this rank.
+// Makes this rank's part of a microbatch from loaded samples: first all samples on the host, then
+// the tokens that the layout gives to this rank.
 #include "batch/make_microbatch.hpp"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ Ids features_up_to(const std::vector<ItemShape>& items) {
   return sums;
 }
 
-/// Images stand where there are placeholders of images, and videos where there are theirs.
+/// Checks that items are images or videos as their placeholders say.
 void check_placeholder(const Sample& sample, int64_t id, const EncoderSpec& encoder,
                        const std::vector<ItemShape>& items, int64_t item) {
   const auto index = static_cast<size_t>(item);
@@ -34,7 +34,7 @@ void check_placeholder(const Sample& sample, int64_t id, const EncoderSpec& enco
       (wants_video ? "an image" : "a video") + "; pack items in the order of their placeholders");
 }
 
-/// As many placeholders as the encoder makes features of the sample's items.
+/// Checks that there are as many placeholders as the encoder makes features of the sample's items.
 void check_items(const Sample& sample, const EncoderSpec& encoder, int64_t placeholders,
                  const Ids& features) {
   const int64_t all = features.empty() ? 0 : features.back();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an encoder of sound is given of a microbatch: the log-mel columns that the rows at hand see
-// through its two convolutions. Rows may be any part of the clips' tokens: columns at their edges
-// are made on several ranks, so no rank needs another's.
+// The input of an audio encoder: the log-mel columns that the rows here see through its two
+// convolutions. Rows may be any part of the clips' tokens: columns at their edges are made on
+// several ranks, so no rank needs another's.
 #include <algorithm>
 
 #include "batch/microbatch_parts.hpp"
@@ -11,7 +11,7 @@
 namespace zea::detail {
 namespace {
 
-/// Of the second convolution: row p sees columns 2p - 1, 2p and 2p + 1 of the first.
+/// The second convolution: row p sees columns 2p - 1, 2p and 2p + 1 of the first.
 constexpr int64_t kWidth = 3, kStride = 2;
 
 /// The columns, numbered through the clips held, that rows see, ascending; and for each row the

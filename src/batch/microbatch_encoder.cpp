@@ -19,7 +19,8 @@ int64_t table_row(const EncoderSpec& encoder, const ItemRow& row, int64_t token)
   return encoder.patches().position(position, row.shape(row.item_of(token)));
 }
 
-/// A row here that the projector takes, where it goes by item and place, and whether it ends a row.
+/// A row here that the projector takes: its item, its index there, and whether it ends a row of the
+/// image.
 struct ProjectedRow {
   int64_t row, item, source;
   bool is_end;
@@ -58,7 +59,8 @@ void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const TokenRuns& h
     part.feature_rows = index_tensor(feature_rows);
 }
 
-/// Of features that are put together of rows here and of other ranks' what is of those here.
+/// Fills the part of resampled features that comes from rows here; the rest comes from other ranks'
+/// rows.
 void fill_mixed_features(EncoderPart& part, const TokenRuns& here, const ItemRow& row,
                          at::ScalarType dtype) {
   const Ids rows = numbers_of(row.projected(here)), features = numbers_of(row.features(here));
@@ -79,7 +81,7 @@ void fill_mixed_features(EncoderPart& part, const TokenRuns& here, const ItemRow
   part.feature_shares_of = at::tensor(shares, at::kDouble).view({-1, 4}).to(dtype);
 }
 
-/// The rows of a table that is laid over images which each row here lies between.
+/// Fills the rows of an interpolated table that each row here lies between.
 void fill_corners(EncoderPart& part, const PatchInput& input, const TokenRuns& here,
                   const ItemRow& row, at::ScalarType dtype) {
   std::vector<std::vector<TableShare>> of_rows;
@@ -104,7 +106,8 @@ void fill_corners(EncoderPart& part, const PatchInput& input, const TokenRuns& h
   part.corner_shares = at::tensor(shares, at::kDouble).view({-1, width}).to(dtype);
 }
 
-/// In time, by row and by column of its image, of each patch among the cp tokens `runs`.
+/// Returns the rotary position, by time, row and column of its image, of each patch among the cp
+/// tokens `runs`.
 std::vector<TokenPosition> patch_positions(const PatchInput& input, const TokenRuns& runs,
                                            const ItemRow& row) {
   std::vector<TokenPosition> positions;
@@ -131,7 +134,7 @@ std::vector<TokenRuns> made_features(const std::vector<ItemRow>& rows, const std
   return made;
 }
 
-/// This rank's rows of its items, and what becomes of them.
+/// Fills this rank's rows of its items and the features they become.
 void fill_rows_here(EncoderPart& part, const ItemRow& row, const TokenRuns& here,
                     const EncoderSpec& spec, at::ScalarType dtype,
                     const MicrobatchOptions& options) {
@@ -147,7 +150,7 @@ void fill_rows_here(EncoderPart& part, const ItemRow& row, const TokenRuns& here
         count_tokens(row.projected(layout.held(coordinate.cp, static_cast<int>(t)))));
 }
 
-/// How these rows attend, and where they stand.
+/// Fills the attention of these rows and their positions.
 void fill_attention(EncoderPart& part, const ItemRow& row, const TokenRuns& here,
                     const EncoderSpec& spec, at::ScalarType dtype,
                     const MicrobatchOptions& options) {

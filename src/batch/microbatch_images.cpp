@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an encoder of images is given of a microbatch: the patches of the images that this rank
-// encodes.
+// The input of an image encoder: the patches of the images that this rank encodes.
 #include <algorithm>
 
 #include "batch/microbatch_parts.hpp"
@@ -16,7 +15,7 @@ namespace {
 at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input, int64_t shown) {
   const int64_t patch = input.patch_size, block = input.block, step = patch * block;
   const int64_t high = pixels.size(2) / step, wide = pixels.size(3) / step;
-  // Of pixels that no whole patch is left for at their end, none sees anything.
+  // Pixels at the edge that fill no whole patch are dropped.
   const at::Tensor parts =
       pixels.narrow(2, 0, high * step)
           .narrow(3, 0, wide * step)
@@ -28,7 +27,7 @@ at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input, in
       .reshape({-1, input.values()});
 }
 
-/// Of the images held, one after the other.
+/// Returns the patches of the images held, one image after the other.
 at::Tensor held_patches(const std::vector<float>& values, const OwnItems& own,
                         const PatchInput& input) {
   int64_t first = 0;
@@ -58,13 +57,13 @@ at::Tensor held_patches(const std::vector<float>& values, const OwnItems& own,
   return patches.size() == 1 ? patches.front() : at::cat(patches);
 }
 
-/// The place of a token's patch where squares of them lie by rows.
+/// Returns the index of a token's patch among patches in row order.
 int64_t patch_by_rows(int64_t patch, const ItemShape& image) {
   if (image.window == 0) return patch;
   return image.feature_of(patch) * image.merge + patch % image.merge;
 }
 
-/// Of each image that is held, where its patches begin among theirs.
+/// Returns the index of the first patch of each image that is held.
 Ids first_patches(const OwnItems& own, const PatchInput& input) {
   Ids firsts(own.row.shapes().size(), -1);
   int64_t first = 0;

@@ -18,22 +18,22 @@ using Ids = std::vector<int64_t>;
 /// All samples of a microbatch, one after the other, on the host.
 struct HostTokens {
   Ids ids;
-  Ids targets;                    ///< of each token: the id to predict after it, or -1
+  Ids targets;                    ///< the id to predict after each token, or -1
   std::vector<Ids> placeholders;  ///< tokens that take each encoder's features, ascending
   Ids lasts;                      ///< the last token of each sample, ascending
   std::vector<MaskWord> words;
-  std::vector<uint64_t> sample_keys;             ///< that dropout draws by; empty: it drops nothing
-  std::vector<std::vector<uint64_t>> item_keys;  ///< of each encoder
+  std::vector<uint64_t> sample_keys;             ///< keys for dropout; empty: nothing is dropped
+  std::vector<std::vector<uint64_t>> item_keys;  ///< by encoder
 };
 
-/// Of each token of a microbatch.
+/// Positions of each token of a microbatch.
 struct TokenPlaces {
-  Ids places;                            ///< in their samples
-  std::vector<TokenPosition> positions;  ///< by which queries and keys turn
-  Ids lengths;                           ///< of their samples
+  Ids places;                            ///< positions in their samples
+  std::vector<TokenPosition> positions;  ///< rotary positions
+  Ids lengths;                           ///< lengths of their samples
 };
 
-/// Of samples that are there from their first token on.
+/// Returns the positions of samples that begin with their first token.
 TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
                       const ModelSpec& model);
 
@@ -41,11 +41,12 @@ TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
 Microbatch make_on_host(const LoadedMicrobatch& loaded, const ModelSpec& model,
                         const MicrobatchOptions& options);
 
-/// Where the language model's tokens lie.
+/// Returns the layout of the language model's tokens.
 TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& model,
                         const MicrobatchOptions& options);
 
-/// The keys of samples and of their items, and those of rows that are made of them.
+/// Draws the keys of samples and items for dropout; the functions below make keys of rows from
+/// them.
 void draw_keys(HostTokens& host, const LoadedMicrobatch& loaded, const MicrobatchOptions& options);
 void fill_text_keys(Microbatch& out, const HostTokens& host, const TokenPlaces& places,
                     const TokenLayout& layout, const ModelSpec& model,
@@ -57,15 +58,15 @@ void fill_item_keys(EncoderPart& part, const HostTokens& host, const ItemRow& ro
 /// The language model's tokens and attention on this rank.
 void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                const MicrobatchOptions& options);
-/// The same of tokens that stand at `places`, but how they attend.
+/// Fills all but the attention, for tokens at `places`.
 void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& places,
                   const TokenLayout& layout, const ModelSpec& model,
                   const MicrobatchOptions& options);
-/// What an encoder is given that this rank encodes.
+/// The items of an encoder that this rank encodes.
 struct OwnItems {
-  const ItemRow& row;     ///< of the items that it encodes, with others or alone
-  const TokenRuns& here;  ///< of their tokens those that it holds
-  const Ids& held;        ///< by number in the row: the items that these are of
+  const ItemRow& row;     ///< the row of its items, which other ranks may share
+  const TokenRuns& here;  ///< the tokens that it holds
+  const Ids& held;        ///< indices in the row of these tokens' items
   at::ScalarType dtype;
 };
 /// `values`: of the items held, one after the other.
@@ -73,7 +74,7 @@ void fill_images(EncoderPart& part, const std::vector<float>& values, const OwnI
                  const PatchInput& input);
 void fill_clips(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
                 const MelInput& input);
-/// The rows here of so many states, `kept` of the items held.
+/// Fills the rows here of `states` cached outputs, given those of the items held, `kept`.
 void fill_states(EncoderPart& part, const std::vector<uint8_t>& kept, const OwnItems& own,
                  int64_t states);
 
@@ -82,12 +83,12 @@ void fill_states(EncoderPart& part, const std::vector<uint8_t>& kept, const OwnI
 RowTransfer make_transfer(const std::vector<TokenRuns>& held, const std::vector<TokenRuns>& needed,
                           int rank, const std::vector<int>& parts = {});
 
-/// Which items of an encoder this rank encodes, its tokens and their attention, and what becomes of
-/// its features; then the above.
+/// Fills an encoder's part: which items this rank encodes, their tokens and attention, the way of
+/// its features, and its inputs by the functions above.
 void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostTokens& host,
                   const ModelSpec& model, int encoder, const MicrobatchOptions& options);
 
-/// The features that each rank of the replica takes, in place of `placeholders`.
+/// Returns the features that each rank of the replica puts in place of `placeholders`.
 std::vector<TokenRuns> taken_features(const HostTokens& host, const Ids& placeholders,
                                       const ModelSpec& model, const MicrobatchOptions& options);
 
@@ -100,11 +101,11 @@ struct RotaryTables {
   at::Tensor cosines, sines;
 };
 
-/// Of tokens at `positions` of samples that have `lengths` tokens.
+/// Returns the tables of tokens at `positions` of samples that have `lengths` tokens.
 RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim,
                            const std::vector<TokenPosition>& positions,
                            const std::vector<int64_t>& lengths);
-/// For each way in which blocks attend, in `dtype` on the device.
+/// Fills the tables of each kind of block, in `dtype`.
 void fill_rotary_tables(std::vector<TokenAttention>& attention, const BlockSpec& block,
                         const std::vector<TokenPosition>& positions,
                         const std::vector<int64_t>& lengths, at::ScalarType dtype);

@@ -13,7 +13,7 @@ namespace {
 
 using detail::Ids;
 
-/// Where the rows of each item begin, one item after the other.
+/// Returns the first row of each item, one item after the other.
 Ids first_rows(const std::vector<ItemShape>& all) {
   Ids firsts{0};
   for (const ItemShape& shape : all) firsts.push_back(firsts.back() + shape.tokens);

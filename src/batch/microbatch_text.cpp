@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The language model's side of a microbatch: which tokens this rank holds, what is asked of them,
-// and how they attend.
+// The language model's part of a microbatch: which tokens this rank holds, their targets, and how
+// they attend.
 #include <algorithm>
 
 #include "batch/microbatch_parts.hpp"
@@ -43,7 +43,7 @@ bool is_image(MaskWord word) {
   return word_modality(word) == kModalityImage;
 }
 
-/// Of those who see `window` tokens (0: all).
+/// Returns the attention of blocks with a window of `window` tokens (0: none).
 TokenAttention text_attention(const HostTokens& host, int64_t window, const TokenLayout& layout,
                               int cp_rank, const MicrobatchOptions& options) {
   TokenAttention attention;
@@ -64,7 +64,7 @@ TokenAttention text_attention(const HostTokens& host, int64_t window, const Toke
   return attention;
 }
 
-/// In each way that blocks attend; a window that holds the longest sample is none.
+/// Fills the attention of each kind of block; a window that holds the longest sample is none.
 void fill_attention(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                     const TokenLayout& layout, int cp_rank, const MicrobatchOptions& options) {
   int64_t longest = 0;
@@ -80,7 +80,7 @@ void fill_attention(Microbatch& out, const HostTokens& host, const ModelSpec& mo
   }
 }
 
-/// Of the sample of each token.
+/// Returns the length of each token's sample.
 Ids lengths_of(const Ids& places) {
   Ids lengths(places.size());
   for (size_t t = lengths.size(); t-- > 0;) {

@@ -61,7 +61,7 @@ class PackedTensors {
   std::vector<at::Tensor*> list_;
 };
 
-/// Where a tensor begins in the block: as kernels want memory that is their own to begin.
+/// Tensors begin at multiples of this in the block, as kernels expect of memory.
 constexpr int64_t kAlignment = 256;
 
 int64_t end_of(int64_t begin, const at::Tensor& tensor) {
@@ -91,7 +91,7 @@ at::Tensor moved(const at::Tensor& block, at::Device device,
   return there;
 }
 
-/// Lets the tensors of `packed` lie in `block`, as they were packed.
+/// Replaces the tensors of `packed` by views of `block`, in the order of packing.
 void place(Microbatch& packed, const at::Tensor& block) {
   const PackedTensors tensors(packed, block.device());
   int64_t begin = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What dropout draws by: a number for each row, of the run's seed, the step, the sample (and item)
-// and the token's place in it. However tokens are packed and dealt, a row has the same.
+// The keys from which dropout draws: a number for each row, of the run's seed, the step, the sample
+// (and item) and the token's place in it. However tokens are packed and dealt, a row has the same.
 #include "batch/microbatch_parts.hpp"
 
 #include <set>
@@ -16,7 +16,7 @@ int64_t key_at(uint64_t of_whole, int64_t place) {
   return static_cast<int64_t>(mixed(of_whole + static_cast<uint64_t>(place)));
 }
 
-/// Of the tokens of `runs`, by their number.
+/// Returns the keys of the tokens of `runs`.
 template <class KeyOf>
 at::Tensor token_keys(const TokenRuns& runs, KeyOf key_of) {
   Ids keys;
@@ -25,7 +25,8 @@ at::Tensor token_keys(const TokenRuns& runs, KeyOf key_of) {
   return index_tensor(keys);
 }
 
-/// Of a rank's tokens, and, where rows are dealt to tp ranks, of those that these hold together.
+/// Returns the keys of a rank's tokens, and, if rows are dealt to tp ranks, of the tokens of all of
+/// them.
 template <class KeyOf>
 RowKeys keys_of_tokens(const TokenLayout& layout, const Coordinate& coordinate, KeyOf key_of) {
   RowKeys keys;
@@ -35,7 +36,8 @@ RowKeys keys_of_tokens(const TokenLayout& layout, const Coordinate& coordinate, 
   return keys;
 }
 
-/// Of the rows that a projector takes of the tokens `here`, in its order; `merge` are one.
+/// Appends the keys of the rows that a projector makes of the tokens `here`, in its order; `merge`
+/// tokens are one row.
 void append_feature_keys(Ids& keys, const TokenRuns& here, const ItemRow& row, int64_t merge,
                          const std::vector<uint64_t>& item_keys) {
   std::set<std::pair<size_t, int64_t>> rows;

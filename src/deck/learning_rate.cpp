@@ -10,7 +10,8 @@
 namespace zea {
 namespace {
 
-/// How much of lr - min_lr is left after `done` of `whole` steps behind the warm-up.
+/// Returns the fraction of lr - min_lr that is left after `done` of `whole` steps after the
+/// warm-up.
 double left_of_rate(const OptimOptions& optim, double done, double whole) {
   switch (optim.decay) {
     case RateDecay::Cosine:

@@ -24,8 +24,8 @@ namespace zea {
 /// the rate of step S.
 double learning_rate(const OptimOptions& optim, int64_t step, int64_t steps);
 
-/// Tells what becomes of the schedule where a run that has done `step` steps under the deck `then`
-/// goes on with another end of its schedule; empty where its rates stay as they were.
+/// Describes how the schedule changes if a run that has done `step` steps under the deck `then`
+/// continues with another end of its schedule; empty if its rates stay as they were.
 std::string describe_new_schedule(const Options& now, const Options& then, int64_t step);
 
 }  // namespace zea

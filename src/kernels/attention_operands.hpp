@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operands of a tile's products. Of single elements: rows are converted into a thread's own
-// memory and serve both ways. Of pairs: along the head's dim rows are read where they lie; across
-// rows they are woven. Scores stay floats; what is multiplied after the softmax is rounded.
+// The operands of a tile's products and its scores. Rows of fp32 and fp64 are converted into a
+// thread's own memory and serve as both operands. Pairs of bf16 are read where they lie along the
+// head's dim, and woven across rows. Scores stay fp32; the operands after the softmax are rounded.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -19,12 +19,12 @@
 
 namespace zea::detail {
 
-// Scores of some keys (rows) and a tile's queries (lanes): what is seen of them, and the softmax
-// over keys, which goes down the rows and so never across lanes.
+// Scores of some keys (rows) and a tile's queries (lanes): which of them are visible, and the
+// softmax over keys, which goes down the rows and so never across lanes.
 
 inline constexpr int64_t kTileKeys = 128;
 
-/// Less than any score: exp of it is taken as zero.
+/// Less than any score; its exponential counts as zero.
 template <class W>
 inline constexpr W kHidden = W(-1e30);
 
@@ -52,7 +52,7 @@ struct SeenLanes {
   int64_t first_vector(int64_t row) const { return first_seen(row) / vector * vector; }
   int64_t end_vector(int64_t row) const { return round_to(end_seen(row), vector); }
   int64_t lanes() const { return end_lane - begin_lane; }
-  /// What is seen of a matrix whose lanes are those from begin_lane on.
+  /// Returns the visible part of a matrix whose lanes are those from begin_lane on.
   SeenPart part(Diagonal of) const {
     if (!is_causal && !is_anti_causal) return {};
     return {of, is_anti_causal, offset + begin_lane};
@@ -74,7 +74,7 @@ struct ScoreTile {
   W* row(int64_t i) const { return data + i * stride; }
 };
 
-/// Sets what is computed and not seen.
+/// Hides scores that are computed but masked.
 template <class W>
 void hide(const ScoreTile<W>& scores) {
   const SeenLanes& seen = scores.seen;
@@ -173,7 +173,7 @@ ZEA_WIDE_CLONES void score_gradients(const ScoreTile<W>& scores, W* gradients,
   }
 }
 
-/// Groups of the inner dim that hold so many elements.
+/// Returns the groups of the inner dim that hold `elements` elements.
 template <class Terms>
 constexpr int64_t groups_of(int64_t elements) {
   return (elements + Terms::kElements - 1) / Terms::kElements;
@@ -200,21 +200,21 @@ struct QueryOperands {
   typename Terms::Group* across_lanes;  ///< null: not needed
 };
 
-/// Where rows of one head stand: `rows` from `token`.
+/// The `rows` rows of one head from `token` on.
 struct HeadRows {
   HeadTensor tensor;
   int64_t token, head, rows;
 };
 
-/// exp(scores), or gradients of scores, as left matrices: (keys, lanes), and its transpose. Of a
-/// tile of pairs only what there was memory for.
+/// exp(scores), or gradients of scores, as left matrices: (keys, lanes), and its transpose. A tile
+/// of pairs has only the ones that there was memory for.
 template <class Terms>
 struct WeightOperands {
   GroupRows<Terms> along_lanes;
   GroupRows<Terms> across_keys;
 };
 
-/// Of a head's operands; memory is counted in elements as large as a sum.
+/// The shapes of a head's operands; memory is counted in elements as large as a sum.
 template <class Terms>
 struct OperandShapes {
   using Sum = typename Terms::Sum;
@@ -296,7 +296,7 @@ inline bool take_pairs(std::initializer_list<const at::Tensor*> tensors) {
          });
 }
 
-// What forward and backward of tiled attention share: sizes of a call, and how threads take work.
+// Sizes of a call, and how threads take work, in forward and backward.
 
 /// A call's heads, and their elements as tiles have them.
 struct TileHeads {

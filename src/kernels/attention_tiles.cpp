@@ -75,8 +75,8 @@ const KeyRange& range_of(const std::vector<KeyRange>& ranges, int64_t row) {
   return *(after - 1);
 }
 
-/// As many tiles as needed, of about the same size: a last one of few queries would cost as much as
-/// a vector of them.
+/// Returns the size of tiles of about equal size: a last one of few queries would cost as much as a
+/// vector of them.
 int64_t tile_size(int64_t queries) {
   constexpr int64_t kStep = 16;
   const int64_t tiles = (queries + kTileQueries - 1) / kTileQueries;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over slices cut into tiles of queries. A tile meets the keys of all slices that its
-// queries are in, one piece after the other, so whatever a query gets from several slices is summed
-// where it stands. Tiles whose slices share queries or keys form a group: gradients of different
-// groups touch different rows.
+// queries are in, one piece after the other, so sums over several slices stay in the tile. Tiles
+// whose slices share queries or keys form a group: gradients of different groups touch different
+// rows.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline constexpr int64_t kTileQueries = 96;
 struct TilePiece {
   int64_t first, end;  ///< queries of the tile
   int64_t key, keys;
-  int64_t sum_row;  ///< of the first key, among the keys of the group
+  int64_t sum_row;  ///< the first key's index in the group
   SliceMask mask;
   /// Causal: the i-th query of the tile sees the first i + 1 + offset keys; anti-causal: it sees
   /// those from i + offset on.

@@ -165,7 +165,7 @@ at::Tensor values_of(const BlockwiseMoment& moment, bool is_signed) {
   return parts.view({moment.scales.numel(), -1}) * moment.scales.unsqueeze(1);
 }
 
-/// Where `may_change`, if there is one, is false, the moment stays as it is.
+/// Stores the values; if `may_change` is given and false, the moment stays as it is.
 void keep_values(const BlockwiseMoment& moment, const at::Tensor& values, bool is_signed,
                  const at::Tensor& may_change) {
   at::Tensor scales = values.abs().amax(1);
@@ -211,7 +211,7 @@ void blockwise_adamw(at::Tensor parameter, const at::Tensor& gradient,
     run_blocks<float>(parameter, gradient, exp_avg, exp_avg_sq, update);
 }
 
-// In runs, as every operation makes a tensor of its own.
+// Works in runs, since every operation makes a tensor of its own.
 void blockwise_adamw_reference(at::Tensor parameter, const at::Tensor& gradient,
                                const BlockwiseMoment& exp_avg, const BlockwiseMoment& exp_avg_sq,
                                const AdamwUpdate& update) {

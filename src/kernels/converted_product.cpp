@@ -44,7 +44,7 @@ at::Tensor convert(const at::Tensor& tile, const at::Tensor& room) {
   return is_turned ? wide.t() : wide;
 }
 
-/// What the sums of each tile begin with: nothing, a bias, or what the result holds.
+/// The first value of each tile's sums: zero, a bias, or the values of the result.
 class ConvertedProduct {
  public:
   ConvertedProduct(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b)

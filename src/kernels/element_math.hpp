@@ -50,7 +50,7 @@ template <class T>
 ZEA_FUNCTION void store(T& target, T value) {
   target = value;
 }
-/// To the nearest, ties to even; what is not a number stays so.
+/// Rounds to nearest, ties to even; NaN stays NaN.
 ZEA_FUNCTION void store(Bf16& target, float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -61,13 +61,13 @@ ZEA_FUNCTION double exponential(double x) {
   return std::exp(x);
 }
 #if defined(__CUDA_ARCH__)
-/// Of the device's own, which has hardware for it.
+/// The device's own function, which has hardware for it.
 ZEA_FUNCTION float exponential(float x) {
   return std::exp(x);
 }
 #else
-/// exp(x) as 2^n e^r with |r| <= ln(2) / 2, within 2 units of the last place; it saturates beyond
-/// |x| = 87, at numbers near the smallest and the largest. What is no number stays as it is.
+/// Returns exp(x) as 2^n e^r with |r| <= ln(2) / 2, within 2 units of the last place; it saturates
+/// beyond |x| = 87, near the smallest and the largest fp32. NaN stays NaN.
 ZEA_FUNCTION float exponential(float x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves no fraction
   constexpr uint32_t kSign = 0x80000000u, kLargest = 0x42ae0000u, kInfinity = 0x7f800000u;

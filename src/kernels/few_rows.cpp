@@ -13,11 +13,11 @@ namespace {
 
 /// With more of them the libraries' kernels are faster.
 constexpr int64_t kFewRows = 16;
-/// Of either side: their sums stay in registers.
+/// Rows and columns of a block whose sums stay in registers.
 constexpr int kBlock = 4;
-/// Of a thread's chunk.
+/// Columns of a thread's chunk.
 constexpr int64_t kChunkColumns = 64;
-/// What is on its way from memory while sums are made.
+/// Bytes that are prefetched while sums are made.
 constexpr int64_t kBytesAhead = 16384;
 
 /// Rows and columns along the inner dim.
@@ -45,7 +45,7 @@ template <class T>
   }
 }
 
-/// In halves; every lane gets the sum.
+/// Sums the lanes by halves; every lane gets the sum.
 template <int64_t S, class V, size_t... l>
 [[gnu::always_inline]] inline void add_lanes(V& lanes, std::index_sequence<l...> all) {
   lanes += __builtin_shufflevector(lanes, lanes, ((l + S) % sizeof...(l))...);

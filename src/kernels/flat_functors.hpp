@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the flat kernels do with one chunk of a flat buffer.
+// Functors over chunks of flat buffers: the updates of optimizers, and sums of squares.
 #pragma once
 
 #include "kernels/lanes.hpp"
@@ -109,15 +109,15 @@ struct SquaresOfChunk {
   }
 };
 
-/// So many flat buffers have their chunks in one launch: as many as the 4 KiB that a launch takes
-/// as arguments can name.
+/// The number of flat buffers whose chunks share a launch: as many as the 4 KiB of a launch's
+/// arguments can name.
 inline constexpr int kFlatsAtOnce = 32;
 
-/// A functor for each of several flat buffers, whose chunks count on from those of the one before.
+/// One functor for each of several flat buffers, whose chunks are numbered consecutively.
 template <class OfChunk>
 struct ChunksOfFlats {
   OfChunk flats[kFlatsAtOnce];
-  int64_t ends[kFlatsAtOnce];  ///< of their chunks
+  int64_t ends[kFlatsAtOnce];  ///< the end of each buffer's chunks
   int count;
 
   template <class Lanes>
@@ -128,7 +128,7 @@ struct ChunksOfFlats {
   }
 };
 
-// What AdamW does with one block of elements whose moments are kept in 8 bits.
+// AdamW on one block of elements whose moments are kept in 8 bits.
 
 inline constexpr int kCodes = 256;
 
@@ -148,8 +148,8 @@ template <class T>
 struct MomentBlocks {
   uint8_t* codes;
   T* scales;
-  const T *values, *borders;  ///< of the codes; borders are between neighbours
-  int least_code;             ///< of what is not 0
+  const T *values, *borders;  ///< codes' values, and borders between neighbours
+  int least_code;             ///< the least code of a nonzero value
 
   ZEA_FUNCTION T value(int64_t i, T scale) const { return values[codes[i]] * scale; }
   ZEA_FUNCTION int code(T value, T scale) const {
@@ -158,7 +158,7 @@ struct MomentBlocks {
   }
 };
 
-/// Of one update, in the element type.
+/// The constants of one update, in the element type.
 template <class T>
 struct BlockwiseConstants {
   T keep, beta1, beta2, scale, step_size, root_correction, eps;
@@ -174,12 +174,12 @@ struct BlockwiseConstants {
   }
 };
 
-/// Where the values of a block go: a parameter and its moments.
+/// The targets of a block's values: a parameter and its moments.
 template <class T>
 struct KeepUpdated {
-  T* parameters;  ///< of the block
+  T* parameters;  ///< the block's
   MomentBlocks<T> first, second;
-  int64_t begin;  ///< of the block
+  int64_t begin;  ///< the block's first element
   T largest, largest_sq;
 
   ZEA_FUNCTION void operator()(int64_t i, const Values<T, 3>& after) const {
@@ -209,8 +209,8 @@ ZEA_FUNCTION void write_pack(const KeepUpdated<T>& keep, int64_t i,
   store_pack(keep.parameters + i, parameters);
 }
 
-/// For devices. The moments are made twice, for their largest and for what they change, as lanes
-/// have no room to keep them.
+/// The functor for devices computes the moments twice, for their largest and for the update, since
+/// lanes have no room to keep them.
 template <class T>
 struct BlockwiseAdamwBlock {
   T* parameters;

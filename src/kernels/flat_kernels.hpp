@@ -23,7 +23,7 @@ class KernelRuntime {
 
  private:
   std::unique_ptr<c10::Allocator> kept_memory_;
-  c10::Allocator* before_;  ///< that of host tensors
+  c10::Allocator* before_;  ///< the previous allocator of host tensors
 };
 
 /// One update of AdamW (arXiv:1711.05101), or of Adam (arXiv:1412.6980) with the decay added to the
@@ -35,13 +35,14 @@ struct AdamwUpdate {
   double weight_decay = 0;
   bool decoupled = true;      ///< AdamW; false: Adam
   double gradient_scale = 1;  ///< the gradient is multiplied by it: clipping and 1/N
-  /// Where the parameter lies: in place of gradient_scale, read by the kernel. NaN: it changes
-  /// nothing. Without kernels there (has_flat_kernels()) it must be null.
+  /// A pointer to memory of the parameter's device, which the kernel reads in place of
+  /// gradient_scale; NaN there: the update changes nothing. Must be null if there are no kernels
+  /// for that device (has_flat_kernels()).
   const double* scale_there = nullptr;
   int64_t step = 1;  ///< counts from 1
 };
 
-/// What an update changes, and by what: 1-d, contiguous, of one type (fp32 or fp64) and length.
+/// The tensors of an update: 1-d, contiguous, of one type (fp32 or fp64) and length.
 struct AdamwRun {
   at::Tensor parameter, gradient, exp_avg, exp_avg_sq;
   AdamwUpdate update;
@@ -62,24 +63,24 @@ struct SgdUpdate {
   const double* scale_there = nullptr;  ///< as AdamwUpdate's
 };
 
-/// As AdamwRun.
+/// The tensors of an update, as in AdamwRun.
 struct SgdRun {
   at::Tensor parameter, gradient, momentum_buffer;
   SgdUpdate update;
 };
 
-/// As adamw().
+/// Takes runs as adamw() does.
 void sgd(const std::vector<SgdRun>& runs);
 
-/// What Nesterov's step changes, and by what: the average moves towards the gradient, and `update`
-/// is the gradient moved towards the average. As AdamwRun.
+/// The tensors of Nesterov's step, as in AdamwRun: the average moves towards the gradient, and
+/// `update` is the gradient moved towards the average.
 struct NesterovRun {
   at::Tensor average, gradient, update;
   double momentum = 0;
   double gradient_scale = 1;
 };
 
-/// As adamw().
+/// Takes runs as adamw() does.
 void nesterov(const std::vector<NesterovRun>& runs);
 
 /// Whether flat buffers on `device` are for these kernels, and not for libtorch's operations.

@@ -35,7 +35,7 @@ void delete_block(void* block) {
 
 }  // namespace
 
-/// Blocks by their size. What lies idle and is asked for no more makes room for what still is.
+/// Idle blocks by their size. Sizes that are asked for no more make room for others.
 class KeptMemory::Idle {
  public:
   ~Idle() { clear(); }
@@ -69,7 +69,7 @@ class KeptMemory::Idle {
   /// Stands before a tensor's memory, which must be its own context: libtorch frees some by
   /// address.
   struct alignas(64) Header {
-    size_t size;  ///< of the block, this included; 0: one that is not kept
+    size_t size;  ///< the block's bytes, with this header; 0: not kept
     std::shared_ptr<Idle> idle;
   };
 
@@ -96,8 +96,9 @@ class KeptMemory::Idle {
     return block;
   }
 
-  /// Of the size that was not asked for the longest; not of one that was since `time`, so that
-  /// steps whose tensors do not all fit do not push out what the next one asks for first.
+  /// Deletes a block of the size that was not asked for the longest, but none that was asked for
+  /// since `time`, so that steps whose tensors do not all fit do not push out the blocks that the
+  /// next one asks for first.
   bool delete_one_before(uint64_t time) {
     std::pair<const size_t, Blocks>* oldest = nullptr;
     for (auto& entry : sizes_)
@@ -134,7 +135,7 @@ void* KeptMemory::new_or_throw(size_t block_bytes, size_t asked_bytes) {
   if (void* block = new_block(block_bytes)) return block;
   idle_->clear();
   if (void* block = new_block(block_bytes)) return block;
-  // Not a StorageError, which a run may outlast: that is for disks that are full.
+  // A StorageError, which a run may outlast, is for disks that are full.
   throw Error(ExitCode::Storage, "out of memory: " + std::to_string(asked_bytes) +
                                      " bytes for a tensor are not to be had on this host; take "
                                      "fewer tokens at once (data.row_tokens), or more ranks");

@@ -16,7 +16,8 @@ namespace zea::detail {
 // Elements that lie together, as many as a lane of a device reads and writes at once; and how the
 // function of a loop over elements gets its values, and where they go.
 
-/// What a device's thread can read or write at once, from an address that is a multiple of it.
+/// The bytes that a device's thread can read or write at once, at an address that is a multiple of
+/// them.
 inline constexpr size_t kPackBytes = 16;
 
 /// Elements of a pack, of which the narrowest of the types have 16 bytes; of others it is several
@@ -37,7 +38,7 @@ struct alignas(kPackBytes) Pack {
 
 #if defined(__CUDACC__)
 using PackWord = uint4;
-/// By the instruction: of an assignment the compiler may make several.
+/// Uses the instruction, since the compiler may split an assignment.
 ZEA_FUNCTION void store_word(PackWord* target, const PackWord& word) {
   __stwb(target, word);
 }
@@ -85,7 +86,7 @@ struct Values {
   }
 };
 
-/// Rounds values into rows: those of a function that gives as many.
+/// Rounds values into rows, one row for each value of the function.
 template <class T, int kCount = 1>
 struct StoreTo {
   T* targets[kCount];
@@ -100,7 +101,7 @@ struct StoreTo {
   }
 };
 
-/// In place of a function: what is stored, as it is.
+/// Stands for a function: copies stored elements as they are.
 struct Unchanged {};
 
 /// A function of the elements' place, too.
@@ -140,7 +141,7 @@ ZEA_FUNCTION auto terms_of_packs(const F& f, const Row& row, const Pack<T, kCoun
   return terms;
 }
 
-/// What takes values one by one is a pack's, too.
+/// Writers of single values take packs, too.
 template <class Write>
 ZEA_FUNCTION bool takes_packs(const Write&) {
   return true;
@@ -176,8 +177,8 @@ class TeamLane {
   ZEA_FUNCTION bool is_first() const { return team_.lane() == 0; }
   ZEA_FUNCTION void sync() const { team_.sync(); }
 
-  /// write(i, f(elements i of the sources)) for all i < count, in any order; what a lane writes may
-  /// be what it reads.
+  /// Calls write(i, f(elements i of the sources)) for all i < count, in any order; a lane may
+  /// overwrite elements that it has read.
   template <class Write, class F, class... T>
   ZEA_FUNCTION void each(int64_t count, const Write& write, const F& f, const T*... sources) const {
     constexpr int kPack = elements_of_pack<T...>();
@@ -197,7 +198,7 @@ class TeamLane {
     return team_.all(sum, [](W a, W b) { return a + b; });
   }
 
-  /// Of an `f` that gives two values.
+  /// The sums of both values of an `f` that returns two.
   template <class W, class F, class... T>
   ZEA_FUNCTION Values<W, 2> two_sums(int64_t count, const F& f, const T*... sources) const {
     const auto join = [](W a, W b) { return a + b; };
@@ -208,7 +209,7 @@ class TeamLane {
     return {first, team_.all(sums.of[1], join)};
   }
 
-  /// Of `start` and f of all elements; NaNs are passed over.
+  /// The largest of `start` and f of all elements; NaNs are skipped.
   template <class W, class F, class... T>
   ZEA_FUNCTION W largest(int64_t count, W start, const F& f, const T*... sources) const {
     const auto larger = [](W a, W b) { return b > a ? b : a; };

@@ -32,7 +32,7 @@ void keep_freed_memory() {
 #endif
 }
 
-/// None under sanitizers, which are to see every use of what was freed.
+/// Returns nothing under sanitizers, which must see every use of freed memory.
 std::unique_ptr<c10::Allocator> make_kept_memory() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   return nullptr;

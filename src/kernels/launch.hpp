@@ -27,26 +27,26 @@ void for_each_chunk(int64_t elements, c10::function_ref<void(int64_t, int64_t, i
 
 namespace zea {
 
-/// A stream of libtorch's as CUDA knows it (cudaStream_t), for what is launched beside libtorch.
+/// Returns CUDA's handle (cudaStream_t) of a stream of libtorch, for launches beside libtorch.
 
 void* stream_handle(const c10::Stream& stream);
 
 // Small pieces of work side by side on libtorch's threads: to wake them for parts of each piece
 // would take longer than the piece.
 
-/// Calls visit(item) once for each in [0, items); a thread that is free takes the next one, and
-/// what it calls runs on it alone.
+/// Calls visit(item) once for each in [0, items); a free thread takes the next one, and its work
+/// runs on that thread alone.
 void side_by_side(int64_t items, c10::function_ref<void(int64_t)> visit);
 
 }  // namespace zea
 
 namespace zea::detail {
 
-// An allocator of host tensors that keeps some of what is freed. A step takes and frees the same
+// An allocator of host tensors that keeps some freed memory. A step allocates and frees the same
 // tensors as the one before, of up to some MiB: from glibc each costs a search, and often memory
-// that is no longer in a cache. Sizes are rounded up by at most an eighth, so that tensors of
-// steps with other numbers of tokens fit; what lies idle is bounded, and sizes that nobody asks
-// for any more make room.
+// that is no longer in a cache. Sizes are rounded up by at most an eighth, so that tensors of steps
+// with other numbers of tokens fit; idle memory is bounded, and sizes that are asked for no more
+// make room.
 
 class KeptMemory : public c10::Allocator {
  public:
@@ -54,7 +54,7 @@ class KeptMemory : public c10::Allocator {
 
   KeptMemory();
 
-  /// Where memory is at its end gives up what lies idle; else throws an Error with the bytes.
+  /// If memory runs out, frees idle blocks; if that is not enough, throws an Error with the bytes.
   c10::DataPtr allocate(size_t bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* target, const void* source, size_t bytes) const override;

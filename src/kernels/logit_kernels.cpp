@@ -61,8 +61,8 @@ void logits_to_gradient(const at::Tensor& logits, const at::Tensor& targets, int
 
 namespace {
 
-/// Of each row the column of its target in the tile, 0 where it is elsewhere, and whether it is
-/// here: 1 or 0. Unlike rows of some, these need no device to be waited for.
+/// Returns for each row the column of its target in the tile, 0 if it is elsewhere, and whether it
+/// is here: 1 or 0. Unlike a selection of rows, these need no wait for the device.
 std::pair<at::Tensor, at::Tensor> places_in_tile(const at::Tensor& logits,
                                                  const at::Tensor& targets, int64_t first,
                                                  at::ScalarType type) {

@@ -13,8 +13,8 @@
 #include "kernels/pair_matmul.hpp"
 #include "kernels/row_kernels.hpp"
 
-// oneDNN's product of dense matrices, result = beta result + alpha a b. The library exports it and
-// installs no header for it; where it is absent everything goes to at::mm.
+// oneDNN's GEMM of dense matrices, result = beta result + alpha a b. The library exports it without
+// a header; if it is absent, at::mm takes everything.
 namespace at::native {
 __attribute__((weak)) void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& result,
                                          float beta, float alpha);
@@ -35,8 +35,8 @@ using detail::takes_pair_product;
 
 // Below this, calling oneDNN costs more than it saves.
 constexpr int64_t kLeastProducts = int64_t{1} << 20;
-// oneDNN compiles a kernel for every new shape, which costs as much as the product itself, and the
-// number of tokens is new in every step. So it gets whole blocks of them, and MKL the rest.
+// oneDNN compiles a kernel for every new shape, which costs as much as the GEMM itself, and every
+// step has another number of tokens. So it gets whole blocks of them, and MKL the rest.
 constexpr int64_t kBlock = 64;
 
 bool is_intel() {
@@ -59,7 +59,7 @@ bool sums_in_fp32() {
 #endif
 }
 
-/// How much of a dim of so many elements oneDNN gets; 0: at::mm takes all.
+/// Returns how many of `tokens` oneDNN takes; 0: at::mm takes all.
 int64_t onednn_part(const at::Tensor& a, const at::Tensor& b, int64_t tokens) {
   static const bool is_faster =
       at::native::mkldnn_matmul != nullptr && !is_intel() && library_has_vectors();
@@ -116,7 +116,7 @@ void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
     return;
   }
   ZEA_ASSERT(a.size(1) == b.size(0));  // the parts below would fit all the same
-  // Here tokens are what is summed over.
+  // Here the sum is over tokens.
   const int64_t part = onednn_part(a, b, a.size(1)), rest = a.size(1) - part;
   at::Tensor result = sum;
   if (part > 0) at::native::mkldnn_matmul(a.narrow(1, 0, part), b.narrow(0, 0, part), sum, 1, 1);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of matrices, by whatever is fastest for them here. Of fp32 one of libtorch's two
-// libraries: MKL, which at::mm takes, runs at half of oneDNN's speed on processors that are not
-// Intel's. Of bf16 oneDNN, or our own kernel where the processor has AVX512_BF16 and no AMX, or
-// tiles that are converted to fp32 where it has no AVX512. Of few rows with a linear's weights, in
-// any type, our own kernel that reads these once.
+// GEMMs by the fastest backend on this processor. fp32 uses one of libtorch's two libraries: MKL,
+// behind at::mm, runs at half of oneDNN's speed on processors that are not Intel's. bf16 uses
+// oneDNN, or our own kernel if the processor has AVX512_BF16 and no AMX, or tiles that are
+// converted to fp32 if it has no AVX512. A few rows times a linear's weights (skinny GEMMs), in any
+// type, use a kernel that reads the weights once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,27 +26,27 @@ void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
 /// bias (n) + a (m, k) times b (k, n).
 at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b);
 
-/// What multiplies matrices of bf16 here; all of them, if their pairs are whole.
+/// Returns the bf16 GEMM backend of this processor, for matrices whose pairs are whole.
 NarrowProducts narrow_products();
 
 // Products of small matrices whose operands are rounded and whose sums are not, half of them where
 // the result is known to be symmetric: what Muon's iteration is made of.
 
-/// What is added to a product (m, n): factor times a matrix like it.
+/// A term that is added to a product (m, n): factor times a matrix of its shape.
 struct Addend {
   at::Tensor matrix;
   double factor = 1;
 };
 using Addends = std::vector<Addend>;  ///< two at most
 
-/// a (m, k) times b (k, n) + addends, of fp32 or fp64 as `a` and `b` are. Where `operands` is bf16
-/// these are rounded to it, and sums are of fp32 all the same (on a processor with AMX, whose
-/// library gives no others, the product is rounded before it is added).
+/// Returns a (m, k) times b (k, n) + addends, in fp32 or fp64 as `a` and `b` are. If `operands` is
+/// bf16, they are rounded to it, and sums are still fp32 (on a processor with AMX, whose library
+/// gives no others, the product is rounded before it is added).
 at::Tensor rounded_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
                            const Addends& addends = {});
 
-/// scale a b + addends, which is symmetric (m, m), as are the addends: what stands above the
-/// diagonal is multiplied, and put below it, too.
+/// Returns scale a b + addends for a symmetric result (m, m) and symmetric addends: computes the
+/// part above the diagonal and mirrors it.
 at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
                              double scale = 1, const Addends& addends = {});
 

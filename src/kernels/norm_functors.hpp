@@ -15,7 +15,7 @@ struct ScaledRow {
   W mean, scale;
 };
 
-/// What an element adds to the gradient of a norm's weight.
+/// The contribution of an element to the gradient of a norm's weight.
 struct WeightShare {
   template <class W>
   ZEA_FUNCTION W operator()(const ScaledRow<W>& row, W dy, W x) const {
@@ -188,7 +188,7 @@ template <class T>
 struct NormaliseHead {
   const T *x, *query_weight, *key_weight;
   T* y;
-  Wide<T>* scales;  ///< of each head of each token
+  Wide<T>* scales;  ///< one per head of each token
   HeadsOfToken heads;
   Wide<T> eps, offset;
 

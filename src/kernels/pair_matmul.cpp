@@ -201,12 +201,12 @@ class PairMatmul {
   }
 
  private:
-  /// Of the result; two parts for each thread.
+  /// Returns the rows of the result that a task computes, for two tasks per thread.
   int64_t rows_at_once() const {
     return round_to(parts_of(a_.outer, 2 * at::get_num_threads()), kBlockRows);
   }
   int64_t width(int64_t panel) const { return std::min(kPanel, b_.outer - panel * kPanel); }
-  /// In whole vectors.
+  /// Columns in whole vectors.
   int64_t columns(int64_t panel) const { return round_to(width(panel), kLanes<float>); }
   Bf16Pair* panel_at(int64_t panel) const { return panels_ + panel * kPanel * b_.pairs; }
 
@@ -232,7 +232,7 @@ class PairMatmul {
           store_block(panel, row, std::min(kBlocks * kBlockRows, end - row));
   }
 
-  /// By way of sums that are rounded, or of which only some are added.
+  /// Stores a block through a buffer of sums that are rounded, or of which only some are added.
   void store_block(int64_t panel, int64_t row, int64_t rows) const {
     alignas(64) float sums[kBlocks * kBlockRows * kPanel];
     const int64_t stride = columns(panel), place = row * result_.stride(0) + panel * kPanel;
@@ -249,7 +249,7 @@ class PairMatmul {
         elements<float>(result_)[place + i * result_.stride(0) + c] += sums[i * stride + c];
   }
 
-  /// Packed blocks one by one, as each lies by itself.
+  /// Computes packed blocks one by one.
   void multiply_rows_of(int64_t panel, int64_t begin, int64_t end, float* sum, int64_t stride,
                         bool adds) const {
     const bool along = a_.lies_along;
@@ -266,7 +266,7 @@ class PairMatmul {
   Side a_, b_;
   const at::Tensor memory_;  ///< a tensor: it counts as one, and is kept for the next product
   Bf16Pair *panels_, *blocks_;
-  float* bias_;  ///< of all columns in whole vectors, zeros where there is none
+  float* bias_;  ///< all columns in whole vectors; zeros without a bias
 };
 
 bool is_dense(const at::Tensor& x) {

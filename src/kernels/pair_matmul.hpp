@@ -7,20 +7,20 @@
 
 namespace zea::detail {
 
-/// What this processor multiplies by pairs.
+/// The uses of this processor's instructions for pairs of bf16.
 enum class PairUse {
   None,       ///< it has no AVX512_BF16
   Attention,  ///< attention alone: the processor has AMX, too, by which the library's GEMMs are
               ///< faster
   All
 };
-/// Less than that if ZEA_BF16_PAIRS is "none", "attention" or "converted" (none, and products by
-/// fp32): tests find out on one processor what happens on others.
+/// Returns the uses of pairs here. ZEA_BF16_PAIRS = "none", "attention" or "converted" (none, and
+/// bf16 GEMMs in fp32) allows less: tests show on one processor what happens on others.
 PairUse pair_use();
 
-/// Whether all products are of pairs here (pair_use()), and the matrices are such that pair_product
-/// takes them: a (m, k) and b (k, n) are dense along one of their dims, the result (m, n) along n,
-/// and pairs along k are whole. It is fp32 for add_pair_product.
+/// Returns whether GEMMs use pairs here (pair_use()) and pair_product takes these matrices: a (m,
+/// k) and b (k, n) are dense along one of their dims, the result (m, n) along n, and pairs along k
+/// are whole. The result is fp32 for add_pair_product.
 bool takes_pair_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
 
 /// The bf16 result = a b + bias (n), rounded; `bias` may be undefined.
@@ -30,10 +30,10 @@ void pair_product(const at::Tensor& result, const at::Tensor& a, const at::Tenso
 /// The fp32 sum += a b.
 void add_pair_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
 
-// Products of a few rows with a matrix, as decoding makes them, a token of each sample at a time:
-// what they cost is reading the matrix, which is therefore read once, in the order of memory.
+// Skinny GEMMs: a few rows times a matrix, as in decoding, one token of each sample at a time.
+// Reading the matrix dominates, so it is read once, in the order of memory.
 
-/// Whether a (m, k) has few rows, and those of a and the columns of b (k, n) lie along k, as a
+/// Returns whether a (m, k) has few rows, and rows of a and columns of b (k, n) lie along k, as a
 /// linear's weights do.
 bool takes_few_rows(const at::Tensor& a, const at::Tensor& b);
 
@@ -41,19 +41,18 @@ bool takes_few_rows(const at::Tensor& a, const at::Tensor& b);
 void few_row_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
                      const at::Tensor& bias);
 
-// Products of bf16 matrices by those of fp32, a tile at a time: for processors on which the library
-// multiplies bf16 without vectors, at a tenth of fp32's speed. Sums are taken in fp32 and rounded
-// once.
+// bf16 GEMMs by fp32 GEMMs, a tile at a time: for processors on which the library multiplies bf16
+// without vectors, at a tenth of fp32's speed. Sums are taken in fp32 and rounded once.
 
-/// Whether libtorch finds the vectors here that its ways to oneDNN ask for, of every type: those of
-/// AVX512, if ONEDNN_MAX_CPU_ISA does not forbid them, or an ARM's for bf16.
+/// Returns whether libtorch finds the vector instructions here that it needs to call oneDNN for any
+/// type: AVX512, if ONEDNN_MAX_CPU_ISA does not forbid it, or an ARM's for bf16.
 bool library_has_vectors();
 
-/// Whether products of bf16 are of this kind here: without these, or where ZEA_BF16_PAIRS is
-/// "converted", unless they are of pairs (pair_matmul.hpp).
+/// Returns whether bf16 GEMMs are converted here: without those instructions, or if ZEA_BF16_PAIRS
+/// is "converted", unless they use pairs.
 bool converts_products();
 
-/// Whether that concerns these operands: bf16, on the host.
+/// Returns whether converted_product() takes these operands: bf16, on the host.
 bool takes_converted_product(const at::Tensor& a, const at::Tensor& b);
 
 /// The bf16 result (m, n) = a (m, k) b (k, n) + bias (n), rounded; `bias` may be undefined.

@@ -130,7 +130,8 @@ struct RotateHeads {
   }
 };
 
-/// Of the numbers below 2^53 that are drawn for each element, those below `least` drop it.
+/// Dropout of one row: an element is dropped if the number below 2^53 that is drawn for it is below
+/// `least`.
 template <class T>
 struct DropRow {
   const T* x;
@@ -202,14 +203,14 @@ struct GeluRunBackward {
   }
 };
 
-// What the logit kernels do with one row of a tile.
+// Functors over rows of a tile of logits.
 
 /// A tile of logits (rows, columns) and the targets of its rows.
 template <class T>
 struct LogitRows {
   T* logits;
   const int64_t* targets;
-  int64_t first, columns;  ///< of the vocabulary
+  int64_t first, columns;  ///< the tile's columns in the vocabulary
 
   ZEA_FUNCTION T* row(int64_t index) const { return logits + index * columns; }
   /// The column of a row's target, or -1 where another tile has it.
@@ -262,17 +263,18 @@ struct LogitRowGradient {
   }
 };
 
-// What merging two attentions of the same queries does with one head of one query.
+// Merging two attentions of the same queries: an item is one head of one query.
 
 /// Elements between neighbours of a tensor (slices, queries, KV heads, query heads of each, ...).
 struct StackStrides {
   int64_t slice, query, kv_head, head;
 };
 
-/// Where the items of a part, (rows, heads), are read and what they are added to.
+/// The addresses from which the items of a part, (rows, heads), are read and to which they are
+/// added.
 struct MergePlaces {
-  const int64_t* real;  ///< of the stack's queries that each row is; null: all, in order
-  const int64_t* rows;  ///< where each is added; null: from first_row on
+  const int64_t* real;  ///< each row's query in the stack; null: all, in order
+  const int64_t* rows;  ///< each row's target; null: from first_row on
   int64_t first_row, queries, heads, group;
 
   ZEA_FUNCTION int64_t row(int64_t item) const {

@@ -35,7 +35,7 @@ int64_t run_width(const at::Tensor& bias) {
   return bias.defined() ? bias.numel() : kChunkElements;
 }
 
-/// Rows, and what they add to the bias's gradient, while each is in the cache.
+/// Computes rows and adds them to the bias's gradient while each is in the cache.
 template <class Gate, class T>
 ZEA_WIDE_CLONES void backward_rows(const GeluRunBackward<Gate, T>& functor, Wide<T>* __restrict sum,
                                    int64_t begin, int64_t end) {

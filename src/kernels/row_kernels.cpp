@@ -77,7 +77,7 @@ void rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tens
   if (!runs_kernels(x)) return rotate_heads_reference(x, cosines, sines, heads, backwards);
   ZEA_ASSERT(cosines.scalar_type() == x.scalar_type() && cosines.is_contiguous());
   ZEA_ASSERT(x.is_contiguous() && heads > 0);
-  // Of the host one core takes a token; lanes of a device are more than tokens.
+  // A core of the host takes a token; a device has more lanes than there are tokens.
   const int64_t items = x.is_cpu() ? 1 : heads;
   with_element_type(x, [&]<class T>(T) {
     const detail::RotateHeads<T> functor{.x = elements<T>(x),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels over rows of tokens, each in one pass over memory: gated activations, rotary
-// positions and dropout, forward and backward; norms and GELU have headers of their own. For
-// tensors of fp64, fp32 or bf16 that are contiguous, on the host and, in a build with device
-// kernels, on devices; bf16 is computed in fp32 and rounded once. Functions named `..._reference`
-// are the same by libtorch's operations: what tests compare with, and what all others take.
+// Kernels over rows of tokens, each in one pass over memory, forward and backward: gated
+// activations, GELU with a linear's bias, rotary positions, dropout, norms, sums of columns, and
+// tiles of logits. Tensors are contiguous, of fp64, fp32 or bf16, on the host or, in a build with
+// device kernels, on devices; bf16 is computed in fp32 and rounded once. Functions named
+// `..._reference` compute the same by libtorch's operations: tests compare with them, and all other
+// tensors take them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,12 +26,12 @@ at::Tensor gated_backward(const at::Tensor& dy, const at::Tensor& x, Gating gati
 void rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                   int64_t heads, bool backwards);
 
-/// Which elements of rows dropout drops (arXiv:1207.0580): drawn by counting, from what they are
-/// of.
+/// Which elements of rows dropout drops (arXiv:1207.0580): each is drawn from a counter of its
+/// row's key and its column.
 struct Dropout {
-  double rate;               ///< of elements, below 1
+  double rate;               ///< the probability, below 1
   uint64_t stream = 0;       ///< beside the keys of rows, what the numbers are drawn for
-  int64_t first_column = 0;  ///< of those that all ranks have, where these are some
+  int64_t first_column = 0;  ///< the index of x's first column among all ranks'
 };
 
 /// x (rows, width) without the elements that are dropped, the others divided by 1 - rate. `keys`
@@ -44,15 +45,13 @@ at::Tensor gated_backward_reference(const at::Tensor& dy, const at::Tensor& x, G
 void rotate_heads_reference(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                             int64_t heads, bool backwards);
 
-// GELU with the bias of the linear in front of it, and that bias's gradient, for contiguous tensors
-// as row_kernels.hpp has them; functions named `..._reference` are the same by libtorch's
-// operations.
+// GELU with the bias of the linear in front of it, and that bias's gradient.
 
 /// x times the normal distribution's integral (arXiv:1606.08415), its approximation by tanh, which
 /// GPT-2 has, or CLIP's, x sigmoid(1.702 x).
 enum class Gelu { Erf, Tanh, Quick };
 
-/// Of x + bias for x (rows, width), or of x where `bias` (width) is undefined.
+/// GELU of x + bias for x (rows, width); of x alone if `bias` (width) is undefined.
 at::Tensor gelu_forward(const at::Tensor& x, const at::Tensor& bias, Gelu kind);
 
 /// The gradient of x. Where `dbias` (width) is defined, fp32, or fp64 with x, the bias's is added
@@ -64,10 +63,8 @@ at::Tensor gelu_forward_reference(const at::Tensor& x, const at::Tensor& bias, G
 at::Tensor gelu_backward_reference(const at::Tensor& dy, const at::Tensor& x,
                                    const at::Tensor& bias, Gelu kind, const at::Tensor& dbias);
 
-// RMSNorm and layer norm over rows of tokens, each with what stands around it in a block: the sum
-// of a residual in front of it, and the residual's gradient behind it, in one pass. For contiguous
-// tensors as row_kernels.hpp has them; functions named `..._reference` are the same by libtorch's
-// operations.
+// RMSNorm and layer norm over rows, fused with the sum of a residual in front of them and the
+// residual's gradient behind them.
 
 /// Layer norm (arXiv:1607.06450) where `bias` is defined, RMSNorm (arXiv:1910.07467) otherwise.
 struct NormParameters {
@@ -76,7 +73,7 @@ struct NormParameters {
   double offset = 0;  ///< added to the weight
 };
 
-/// What a norm gives, and what its backward reads.
+/// A norm's outputs and saved tensors.
 struct NormRows {
   at::Tensor x;      ///< (rows, hidden): what was normalised
   at::Tensor y;      ///< (rows, hidden)
@@ -87,8 +84,8 @@ struct NormRows {
 /// y = (x - mean) scale (weight + offset) + bias of x, or of x + added where that is defined.
 NormRows norm_forward(const at::Tensor& x, const at::Tensor& added, const NormParameters& norm);
 
-/// What is asked of a backward: parameters' gradients are added to what is here, (hidden), fp32, or
-/// fp64 with x, and undefined where they do not train.
+/// The gradients to compute: those of parameters are added to the tensors here, (hidden), fp32, or
+/// fp64 with x, which are undefined for frozen parameters.
 struct NormGradients {
   at::Tensor weight, bias;
   bool needs_dx = true;
@@ -105,11 +102,11 @@ at::Tensor norm_backward_reference(const at::Tensor& dy, const at::Tensor& befor
                                    const NormRows& rows, const NormParameters& norm,
                                    const NormGradients& gradients);
 
-// RMSNorm of each head of queries and of keys before they turn by their positions (Qwen3,
-// arXiv:2505.09388), beside values that stay as they are. For contiguous tensors as row_kernels.hpp
-// has them; functions named `..._reference` are the same by libtorch's operations.
+// RMSNorm of each head of queries and keys before rotary positions (Qwen3, arXiv:2505.09388);
+// values stay as they are.
 
-/// Weights (head_dim), of the input's type; so many heads of x are queries, and keys after them.
+/// Weights (head_dim), of the input's type; the first `queries` heads of x are queries, the next
+/// `keys` keys.
 struct HeadNormParameters {
   at::Tensor query, key;
   int64_t queries = 0, keys = 0;
@@ -126,8 +123,8 @@ struct HeadNorms {
 /// y = x scale (weight + offset) of the queries and keys of x (tokens, heads, head_dim).
 HeadNorms head_norms_forward(const at::Tensor& x, const HeadNormParameters& norm);
 
-/// What weights' gradients are added to, (head_dim), fp32, or fp64 with x; undefined where they do
-/// not train.
+/// The gradients of weights, to be added to, (head_dim), fp32, or fp64 with x; undefined for frozen
+/// weights.
 struct HeadNormGradients {
   at::Tensor query, key;
 };
@@ -141,9 +138,9 @@ at::Tensor head_norms_backward_reference(const at::Tensor& dy, const at::Tensor&
                                          const at::Tensor& scale, const HeadNormParameters& norm,
                                          const HeadNormGradients& gradients);
 
-// Sums into gradients, which are wider than what is added to them: libtorch converts all of it
-// first, these while they add. On the host; elsewhere, and for types that they do not know, by
-// libtorch's operations, which is what functions named `..._reference` do.
+// Sums into gradients that are wider than the terms: libtorch would convert all terms first, these
+// kernels convert while they add. On the host; other devices and types take libtorch's operations,
+// as the functions named `..._reference` do.
 
 /// sum += x, of one shape; sum may be of a wider type.
 void add_converted(const at::Tensor& sum, const at::Tensor& x);
@@ -155,16 +152,13 @@ void add_column_sums(const at::Tensor& sum, const at::Tensor& x);
 void add_converted_reference(const at::Tensor& sum, const at::Tensor& x);
 void add_column_sums_reference(const at::Tensor& sum, const at::Tensor& x);
 
-// Kernels over tiles of logits (rows, columns), which are all that exists of the logits of a large
-// vocabulary: a running log-sum-exp forward, softmax minus one-hot backward, each in one or two
-// passes over the tile in the type that the product left it in. For fp64, fp32 and bf16, computed
-// in fp32 or wider, on the host and, in a build with device kernels, on devices; functions named
-// `..._reference` are the same by libtorch's operations: what tests compare with, and what all
-// others take.
+// Tiles of logits (rows, columns), of which only some exist at a time: a running log-sum-exp
+// forward, softmax minus one-hot backward, each in one or two passes over the tile in the product's
+// type.
 
-/// Of each row, over the tiles so far; fp32, or fp64 with logits of that.
+/// Running sums of each row over the tiles so far; fp32, or fp64 for logits of that type.
 struct LogitSums {
-  /// Of no tile yet: -inf, 0, 0.
+  /// Sums of no tile yet: -inf, 0, 0.
   LogitSums(int64_t rows, const at::TensorOptions& wide);
   LogitSums narrow(int64_t begin, int64_t count) const;
 

@@ -85,7 +85,7 @@ void backward_host(const detail::NormaliseRowBackward<T>& gradient, const at::Te
   if (is_centred) sums.add_to(gradients.bias, hidden);
 }
 
-/// In as many parts as keep all of a device busy.
+/// Sums in as many parts as keep all of a device busy.
 template <class T>
 void add_parameter_gradients(const at::Tensor& dy, const NormRows& rows,
                              const NormGradients& gradients) {

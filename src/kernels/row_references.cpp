@@ -54,7 +54,7 @@ at::Tensor layer_norm_backward(const at::Tensor& dy, const NormRows& rows,
   return dx;
 }
 
-/// As torch calls it.
+/// Returns torch's name of the approximation.
 const char* approximation(Gating gating) {
   return gating == Gating::GeluTanh ? "tanh" : "none";
 }

@@ -14,13 +14,13 @@ namespace zea::detail {
 // A core of the host as the one lane of a row functor. For sources compiled with the kernels'
 // flags, which make its loops vector code.
 
-/// One core of the host; its functions are those of TeamLane.
+/// One core of the host, with TeamLane's functions.
 struct HostLane {
   ZEA_FUNCTION bool is_first() const { return true; }
   ZEA_FUNCTION void sync() const {}
 
-  /// Not `omp simd`: to GCC the values, of several members, would then be memory. Clang needs no
-  /// word.
+  /// `omp simd` would make GCC keep the values, which have several members, in memory. Clang needs
+  /// no pragma.
   template <class Write, class F, class... T>
   ZEA_FUNCTION void each(int64_t count, const Write& write, const F& f, const T*... sources) const {
 #ifndef __clang__
@@ -80,7 +80,7 @@ bool runs_kernels(const at::Tensor& x);
 /// libtorch's stream of a tensor's device at the time of the call, a cudaStream_t.
 void* stream_of(const at::Tensor& x);
 
-/// Of a device's lanes; an item has so many elements like those of `x`.
+/// Returns the packs of an item on a device, for items of so many elements like those of `x`.
 inline int64_t num_packs(const at::Tensor& x, int64_t elements) {
   return (elements * x.element_size() + static_cast<int64_t>(kPackBytes) - 1) /
          static_cast<int64_t>(kPackBytes);

@@ -39,7 +39,7 @@ void add_columns(const at::Tensor& sum, const at::Tensor& x) {
 }  // namespace
 
 void add_converted(const at::Tensor& sum, const at::Tensor& x) {
-  // Of one type libtorch does it in one pass.
+  // For one type libtorch sums in one pass.
   const bool converts = x.scalar_type() != sum.scalar_type();
   if (!converts || !by_kernel(sum, x) || !sum.is_contiguous() || !x.is_contiguous())
     return add_converted_reference(sum, x);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrices that fit into a core's cache are multiplied by the products of tiles, which leave out
-// what lies below the diagonal; larger ones, and those of devices, by the library, some rows at a
-// time.
+// GEMMs whose right matrix fits into a core's cache use products of tiles, which skip the part
+// below the diagonal; larger ones, and those of devices, use the library, some rows at a time.
 #include "kernels/matmul.hpp"
 
 #include <ATen/ops/empty.h>
@@ -18,7 +17,7 @@ namespace zea {
 namespace detail {
 namespace {
 
-/// Rows that a thread takes of a product.
+/// Rows of a task.
 constexpr int64_t kChunkRows = 32;
 
 enum class Part { All, UpperHalf };
@@ -76,7 +75,7 @@ at::Tensor in_vectors(const at::Tensor& x) {
   return packed;
 }
 
-/// `result`, and what is added, have their columns in whole vectors.
+/// `result` and the addends have columns in whole vectors.
 struct Factors {
   const at::Tensor &result, &a, &b;
   double scale;
@@ -99,7 +98,7 @@ void multiply_tiles(const Factors& f) {
   multiply_chunks(product, f.part);
 }
 
-/// What is above the diagonal goes below it, of (m, m) in whole vectors.
+/// Copies the part above the diagonal of (m, m), in whole vectors, below it.
 template <class W>
 void mirror_tiles(const at::Tensor& room) {
   constexpr int64_t L = kLanes<W>;
@@ -132,7 +131,7 @@ at::Tensor product_of_tiles(const at::Tensor& a, const at::Tensor& b, at::Scalar
   return result;
 }
 
-/// Whether add_product() is faster where operands are narrow; with AMX it rounds what comes out.
+/// Returns whether add_product() is faster with bf16 operands; with AMX it rounds the result.
 bool narrows_operands(const at::Tensor& a) {
   const PairUse use = pair_use();
   return !a.is_cpu() || use == PairUse::Attention || (use == PairUse::All && a.size(1) % 2 == 0);

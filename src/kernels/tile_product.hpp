@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of tiles that lie in a core's cache: blocks of 8 rows and 3 vectors of 64 bytes, which
 // fill the registers of AVX-512 (4 rows and 1 vector those of AVX2). The inner dim goes by single
-// elements, or by pairs of bf16 (bf16_pairs.hpp). The left matrix is read by its strides, so that
-// it may be a transposed one; columns are whole vectors. No set-up per shape: attention meets a new
-// one in every call, where libraries that compile kernels compile each.
+// elements, or by pairs of bf16 (tile_rows.hpp). The left matrix is read by its strides, so it may
+// be transposed; columns are whole vectors. There is no set-up per shape: attention has a new shape
+// in every call, and libraries that compile kernels would compile each.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +24,8 @@ inline constexpr int64_t kLanes = 64 / sizeof(W);
 template <class W>
 struct LaneVector {
   typedef W Type __attribute__((vector_size(64)));
-  /// In memory, at any element. Not for arguments of templates and results of functions, which
-  /// forget that.
+  /// A vector in memory, at any element. Arguments of templates and results of functions forget
+  /// that.
   typedef W Anywhere __attribute__((vector_size(64), aligned(sizeof(W)), may_alias));
 };
 
@@ -49,12 +49,12 @@ constexpr int64_t round_to(int64_t value, int64_t step) {
   return parts_of(value, step) * step;
 }
 
-/// What a product takes at a time of its inner dim: one element.
+/// Products take one element of the inner dim at a time.
 template <class W>
 struct Singles {
   using Sum = W;
   using Group = W;
-  static constexpr int64_t kElements = 1;  ///< of a group
+  static constexpr int64_t kElements = 1;  ///< elements of a group
 };
 
 /// Which matrix of a product counts in part where a tile lies on the diagonal of a square.
@@ -65,8 +65,8 @@ enum class Diagonal {
   LeftColumns  ///< the left matrix is (lanes, rows), and zero where not seen
 };
 
-/// What of it is seen. Causal: `lane` sees `row` if row <= lane + offset; anti-causal: if row >=
-/// lane + offset.
+/// The visible part. Causal: `lane` sees `row` if row <= lane + offset; anti-causal: if row >= lane
+/// + offset.
 struct SeenPart {
   Diagonal diagonal = Diagonal::None;
   bool anti_causal = false;
@@ -100,8 +100,8 @@ struct TileProduct {
   SeenPart seen = {};
   TileAddend<Sum> addends[2] = {};
 
-  /// Scales a block of R rows and C vectors, adds what is to be added, which may lie where it goes,
-  /// and stores it.
+  /// Scales a block of R rows and C vectors, adds the addends, which may alias the target, and
+  /// stores it.
   template <int R, int C, class V>
   [[gnu::always_inline]] void store_block(V (&block)[R][C], int64_t row, int64_t column) const {
     for (int r = 0; r < R; ++r)
@@ -122,18 +122,19 @@ struct TileProduct {
   }
 };
 
-/// What counts of the columns and of the inner dim, in groups, for some rows.
+/// The columns and groups of the inner dim that count for some rows.
 struct CountedPart {
   int64_t column, end_column;
   int64_t begin, end;
 };
 
-/// For R rows from `row` on; columns in whole vectors of L, groups of G elements.
+/// Returns the counted part of R rows from `row` on; columns in whole vectors of L, groups of G
+/// elements.
 template <int R, int64_t L, int64_t G>
 [[gnu::always_inline]] inline CountedPart counted_part(const SeenPart& seen, int64_t row,
                                                        int64_t columns, int64_t inner) {
   CountedPart part{0, columns, 0, inner};
-  // Of lanes: the first that sees one of these rows, and the end of those that do.
+  // The lanes from the first that sees one of these rows to the last.
   const int64_t first = std::max<int64_t>(0, row - seen.offset) / L * L;
   const int64_t end = std::max<int64_t>(0, row + R - seen.offset);
   if (seen.diagonal == Diagonal::Result) {

@@ -24,14 +24,14 @@ namespace zea::detail {
 /// Two bf16 numbers, the first in the lower half; anywhere.
 typedef uint32_t Bf16Pair __attribute__((may_alias, aligned(2)));
 
-/// What a product takes at a time of its inner dim: a pair of bf16.
+/// Products take a pair of bf16 of the inner dim at a time.
 struct Pairs {
   using Sum = float;
   using Group = Bf16Pair;
   static constexpr int64_t kElements = 2;
 };
 
-/// Where the pairs of P = exp(scores) go, beside the scores themselves; each may be null.
+/// Memory for the pairs of P = exp(scores), beside the scores themselves; each may be null.
 struct PairedRows {
   Bf16Pair* along;   ///< (rows, lanes / 2): pairs of lanes
   Bf16Pair* across;  ///< (rows / 2 rounded up, lanes): pairs of rows, the last with zeros
@@ -41,8 +41,8 @@ struct PairedRows {
 
 #define ZEA_PAIR_CODE [[gnu::target("arch=x86-64-v4,avx512bf16")]]
 
-/// What is added to is added to last, as if the product had been made first: so gradients of one
-/// microbatch after another add up to the same numbers wherever they do.
+/// The previous sum is added last, as if the product had been made first: so gradients of one
+/// microbatch after another add up to the same numbers on every path.
 template <int R, int C>
 ZEA_PAIR_CODE inline void multiply_block(const TileProduct<Pairs>& p, int64_t row, int64_t column,
                                          int64_t begin, int64_t end) {
@@ -73,7 +73,7 @@ ZEA_PAIR_CODE inline void multiply(const TileProduct<Pairs>& p) {
 typedef uint16_t SixteenBf16 __attribute__((vector_size(32)));
 typedef uint32_t SixteenPairs __attribute__((vector_size(64)));
 
-/// To the nearest.
+/// Rounds to nearest.
 ZEA_PAIR_CODE inline SixteenBf16 narrowed(__m512 floats) {
   return (SixteenBf16)_mm512_cvtneps_pbh(floats);
 }
@@ -106,7 +106,8 @@ ZEA_PAIR_CODE inline void pair_rows(const float* from, int64_t stride, int64_t r
   }
 }
 
-/// Rows of so many pairs, `stride` apart, as rows of `width`, a multiple of 16; zeros beyond.
+/// Copies rows of `pairs` pairs, `stride` apart, to rows of `width`, a multiple of 16, with zeros
+/// at the end.
 ZEA_PAIR_CODE inline void copy_pairs(const Bf16Pair* from, int64_t stride, int64_t rows,
                                      int64_t pairs, void* to, int64_t width) {
   auto* target = static_cast<Bf16Pair*>(to);
@@ -246,7 +247,7 @@ void store_rows(const TileRows<W>& from, W scale, bool adds, const HeadTensor& t
   });
 }
 
-/// Of `into.count` rows of two tensors, element by element; `into.data` takes a number for each.
+/// Writes the dot products of `into.count` rows of two tensors to `into.data`.
 template <class W>
 void dot_rows(const HeadTensor& a, const HeadTensor& b, int64_t token, int64_t head,
               const TileRows<W>& into) {
@@ -293,7 +294,7 @@ ZEA_WIDE_CLONES void transpose(const W* source, int64_t source_stride, int64_t r
     }
 }
 
-/// What is above the diagonal of a square goes below it.
+/// Copies the part above the diagonal of a square below it.
 template <class W>
 void mirror_square(W* first, int64_t stride, int64_t size) {
   for (int64_t r = 1; r < size; ++r)

@@ -30,19 +30,19 @@ struct AttentionGradients {
   at::Tensor dq, dk, dv;
 };
 
-/// Whether rows are written, or added to what is there.
+/// Whether results overwrite the target or are added to it.
 enum class AttentionResult { Written, Added };
 
-/// Whether the kernels take tensors like `x`.
+/// Returns whether the kernels take tensors like `x`.
 bool takes_tiled_attention(const at::Tensor& x);
 
-/// softmax(scores of q k^T) v over `slices`. Written: the sums of the queries of `slices`,
-/// from nothing. Added: merged with those that stand in `sums`.
+/// Computes softmax(scores of q k^T) v over `slices`. Written: from nothing, for the queries of
+/// `slices`. Added: merged with the previous `sums`.
 void tiled_attention_forward(const AttentionInputs& in, const std::vector<AttentionSlice>& slices,
                              const AttentionSums& sums, AttentionResult result);
 
-/// The gradients through `slices` of their queries and keys, given the sums over all keys that the
-/// queries see; scores are computed again.
+/// Computes the gradients through `slices` of their queries and keys, given the sums over all keys
+/// that the queries see; scores are recomputed.
 void tiled_attention_backward(const AttentionInputs& in, const at::Tensor& dout,
                               const AttentionSums& sums, const std::vector<AttentionSlice>& slices,
                               const AttentionGradients& gradients, AttentionResult result);

@@ -9,12 +9,12 @@ namespace {
 
 using namespace detail;
 
-/// What one thread computes at a time: of a KV head, the gradients of queries of some tiles, or of
+/// The work of one thread at a time for a KV head: the gradients of queries of some tiles, or of
 /// some keys, or both.
 struct BackwardItem {
   int64_t group, kv_head;
   int64_t first_tile, end_tile;
-  int64_t first_key, end_key;  ///< of the group
+  int64_t first_key, end_key;  ///< a range of the group's keys
   bool wants_queries, wants_keys;
 };
 

@@ -51,7 +51,7 @@ std::optional<Gelu> gelu_of(Activation activation) {
   }
 }
 
-/// Adds a bias to rows that nothing takes it into, in place.
+/// Adds a bias to rows, in place, if no kernel fuses it.
 struct AddBiasFunction : Function<AddBiasFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* bias) {
     (void)anchor;

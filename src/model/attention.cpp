@@ -17,7 +17,7 @@ namespace {
 
 using namespace detail;
 
-/// What forward and backward of one call share.
+/// The arguments that forward and backward of one call share.
 struct AttentionCall {
   const AttentionMask* mask;
   int64_t kv_heads;
@@ -146,9 +146,9 @@ struct AttentionFunction : Function<AttentionFunction> {
   }
 };
 
-/// The shapes that cuDNN attends: for each it makes a plan in some 0.1 s, which it keeps. Others
-/// are left to kernels without plans where rows come in ever new lengths. The set only grows, so
-/// that what is recomputed, or in a graph, is computed as before.
+/// The shapes that cuDNN attends: it makes a plan for each in some 0.1 s and keeps it. Other shapes
+/// are left to kernels without plans, since rows may come in ever new lengths. The set only grows,
+/// so that recomputed attention, and attention in a graph, take the same kernel again.
 class PlannedShapes {
  public:
   bool take(const Tensor& qkv, const AttentionMask& mask, int64_t kv_heads) {

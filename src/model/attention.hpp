@@ -22,15 +22,15 @@ struct ContextPart {
         inner_order(plan.inner_order) {}
 
   ContextPlan plan;
-  std::vector<AttentionMask> masks;  ///< of each of ContextPlan::slices
+  std::vector<AttentionMask> masks;  ///< one for each of ContextPlan::slices
   IndexList inner_order;             ///< ContextPlan::inner_order
 };
 
 /// How the tokens of a module attend in one of the ways of its blocks (BlockSpec::attention).
 struct TokenAttention {
   at::Tensor rotary_cosines, rotary_sines;  ///< (cp tokens, pairs), compute type; undefined: none
-  AttentionMask mask;                       ///< of one cp rank
-  std::optional<ContextPart> context;       ///< of several
+  AttentionMask mask;                       ///< if there is one cp rank
+  std::optional<ContextPart> context;       ///< if there are several
 };
 
 /// The kernels that compute attention. Results differ by rounding only.

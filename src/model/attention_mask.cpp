@@ -55,7 +55,7 @@ std::vector<SliceStack> group_slices(const std::vector<AttentionSlice>& slices) 
     stacks.push_back({.slices = {slice}, .queries = queries, .keys = keys, .mask = slice.mask});
   }
   for (SliceStack& stack : stacks) {
-    // As small as the largest of them: alone, a slice needs no padding.
+    // A stack is as large as its largest slice: a slice alone needs no padding.
     stack.queries = stack.keys = 0;
     for (const AttentionSlice& slice : stack.slices) {
       stack.queries = std::max(stack.queries, slice.queries);

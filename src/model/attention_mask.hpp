@@ -17,7 +17,7 @@ namespace zea {
 /// them. Rows are int64 on the device, all undefined where one slice is taken as views.
 struct SliceStack {
   std::vector<AttentionSlice> slices;
-  int64_t queries = 0, keys = 0;  ///< of the shape
+  int64_t queries = 0, keys = 0;  ///< the padded shape
   SliceMask mask = SliceMask::None;
   at::Tensor query_rows{};  ///< (slices * queries); padding is some row of the slice
   at::Tensor key_rows{};    ///< (slices * keys)
@@ -60,7 +60,7 @@ class AttentionMask {
   std::vector<Segment> segments_;
   bool is_causal_ = false;
   int64_t window_ = 0;
-  at::Device device_ = at::kCPU;  ///< of bounds_
+  at::Device device_ = at::kCPU;  ///< the device of bounds_
   mutable at::Tensor bounds_;
   mutable std::vector<SliceStack> stacks_;
   mutable at::Device stacks_device_ = at::kCPU;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only the audio encoder needs: windows of rows, over which a convolution is a linear, and
-// biases of a fused projection whose keys have none.
+// Functions of the audio encoder: windows of rows, over which a convolution is a linear, and biases
+// of a fused projection whose keys have none.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "core/error.hpp"
@@ -20,7 +20,7 @@ struct WindowsFunction : Function<WindowsFunction> {
     Tensor found = at::empty({windows.size(0), x.size(1), width}, x.options());
     for (int64_t k = 0; k < width; ++k) {
       const Tensor rows = windows.select(1, k);
-      // Beyond the first row stands nothing: any row does for the product with 0.
+      // There is nothing before the first row: any row does for the product with 0.
       const Tensor column = x.index_select(0, rows.clamp_min(0));
       found.select(2, k).copy_(column.mul_((rows >= 0).unsqueeze(1)));
     }

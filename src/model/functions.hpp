@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The differentiable functions that units are made of. Those that read parameters add the
+// The differentiable functions that units consist of. Functions that read parameters add the
 // parameters' gradients straight into their buffers and return only the gradient of their tensor
 // inputs. Rows are tokens: there is no batch dim. Norms, losses and attention compute in fp32 when
-// the input is bf16. Parameters of one call train all or not at all.
+// the input is bf16. The parameters of one call are all trainable or all frozen.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -45,7 +45,7 @@ at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
 /// layer norm, null of RMSNorm.
 at::Tensor norm(const at::Tensor& x, Parameter& weight, Parameter* bias, const NormSpec& spec);
 
-/// A sum that goes on beside its norm, as in blocks with residuals.
+/// A sum and its norm, as in blocks with residuals.
 struct NormedSum {
   at::Tensor sum, normed;
 };
@@ -55,8 +55,8 @@ struct NormedSum {
 NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, Parameter& weight, Parameter* bias,
                    const NormSpec& spec);
 
-/// The norms of the first `query_heads` heads of x (tokens, heads, head_dim) by `query` (head_dim)
-/// and of the `key_heads` behind them by `key` (head_dim); the other heads as they are.
+/// Norms the first `query_heads` heads of x (tokens, heads, head_dim) by `query` (head_dim) and the
+/// next `key_heads` by `key` (head_dim); the other heads stay as they are.
 at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key, int64_t query_heads,
                       int64_t key_heads, const NormSpec& spec);
 
@@ -67,25 +67,25 @@ at::Tensor layer_scale(const at::Tensor& x, Parameter& scale);
 /// is drawn again in backward, not kept.
 at::Tensor dropped(const at::Tensor& x, const at::Tensor& keys, const Dropout& dropout);
 
-/// y (tokens, width) with scale times z (tokens, columns) added to its columns from `begin` on, in
-/// place: y is not to be used any more.
+/// Adds scale times z (tokens, columns) to the columns of y (tokens, width) from `begin` on, in
+/// place: y must not be used any more.
 at::Tensor add_to_columns(const at::Tensor& y, const at::Tensor& z, int64_t begin, double scale);
 
 /// Rows of `weight` (vocabulary, hidden) at `ids` (tokens) int64.
 at::Tensor embedding(const at::Tensor& ids, Parameter& weight);
 
-/// Sums of rows of `table` (positions, hidden), those of `rows` (tokens, n) int64 times `shares`
-/// (tokens, n): (tokens, hidden).
+/// Returns weighted sums of rows of `table` (positions, hidden): those of `rows` (tokens, n) int64
+/// times `shares` (tokens, n) -> (tokens, hidden).
 at::Tensor interpolated_rows(const at::Tensor& rows, const at::Tensor& shares, Parameter& table);
 
-/// What the rows at hand are of images: any part of their tokens, in any number.
+/// The image tokens in the rows here, which may be any part of the images' tokens.
 struct ImageRows {
   at::Tensor patches;    ///< int64, ascending: rows that are patches
   at::Tensor positions;  ///< (rows) int64: of each row's token; the class token's is 0, registers
                          ///< have those behind the last
 };
 
-/// What is learned of the tokens of an image, each of any shape whose last dim is hidden.
+/// Learned tokens and positions of images, each of any shape whose last dim is hidden.
 struct ImageParameters {
   Parameter& class_token;
   Parameter& positions;
@@ -97,8 +97,9 @@ struct ImageParameters {
 at::Tensor image_tokens(const at::Tensor& patches, const ImageRows& rows,
                         const ImageParameters& learned);
 
-/// For each row of `windows` (rows, width) int64 these rows of x (columns, hidden), side by side as
-/// a convolution's weight (out, hidden, width) lies: (rows, hidden * width). -1: zeros.
+/// Unfolds x (columns, hidden) as a convolution's weight (out, hidden, width) lies: each row of
+/// `windows` (rows, width) int64 lists rows of x, which become one row -> (rows, hidden * width).
+/// -1: zeros.
 at::Tensor windows_of(const at::Tensor& x, const at::Tensor& windows);
 
 /// Adds biases to the queries and the values of qkv (tokens, query + key + value widths), in place.
@@ -108,16 +109,16 @@ at::Tensor add_query_value_biases(const at::Tensor& qkv, Parameter& query, Param
 /// states * hidden).
 at::Tensor joined_rows(const std::vector<at::Tensor>& states, const at::Tensor& rows);
 
-/// Sums of rows of x (rows, width), those of `rows` (features, n) int64 times `shares` (features,
-/// n): (features, width).
+/// Returns weighted sums of rows of x (rows, width): those of `rows` (features, n) int64 times
+/// `shares` (features, n) -> (features, width).
 at::Tensor mixed_rows(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& shares);
 
 /// x (features, width) with `end` (width) in the rows `rows` int64.
 at::Tensor with_row_ends(const at::Tensor& x, const at::Tensor& rows, Parameter& end);
 
 /// Rotates the first `heads` heads of x (tokens, all heads of head_dim) by tables (tokens, pairs);
-/// the two halves of its first 2 * pairs coordinates are those of its rotations, as in
-/// transformers. In place, and so its gradient in backward: nobody else may hold either.
+/// the two halves of a head's first 2 * pairs coordinates form the pairs, as in transformers. Works
+/// in place, and so does backward on the gradient: neither tensor may be used elsewhere.
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                   int64_t heads, int64_t head_dim);
 

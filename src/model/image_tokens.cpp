@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where image tokens are put together and taken apart: patches with learned tokens and positions in
-// front of the encoder, and the rows of its hidden states that become features behind it. The rows
-// at hand may be any part of the images' tokens; whole images, the usual case, go without indices.
+// Rows of image encoders: patches with learned tokens and positions in front of the encoder, and
+// the rows of its hidden states that become features behind it. The rows here may be any part of
+// the images' tokens; whole images, the usual case, go without indices.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "core/error.hpp"
@@ -62,7 +62,7 @@ struct ImageTokensFunction : Function<ImageTokensFunction> {
     return {dpatches, {}, {}, {}, {}, {}};
   }
 
-  /// Of tables of all positions, behind which registers lie.
+  /// Adds to the gradient of a table of positions; registers have the rows after the last position.
   static void add_gradients(const Tensor& dy, const Tensor& positions, bool whole,
                             const ImageParameters& learned) {
     const Tensor of_positions = as_rows(learned.positions.gradient());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the layers of a unit compute: as one rank does, which is what this class itself does, or on
-// parameters that are cut over tp ranks and tokens that are dealt to cp ranks, which a class of
-// parallel/ does. Units are written against this and know no ranks: the widths that they see are
-// those of the parameters that they are given.
+// The layers of a unit. This class computes on one rank; TensorLayers (parallel/) computes on
+// parameters that are cut over tp ranks and tokens that are dealt to cp ranks. Units are written
+// against this class and know no ranks: the widths that they see are those of the parameters that
+// they are given.
 #pragma once
 
 #include <vector>
@@ -15,8 +15,8 @@ namespace zea {
 /// (sequence parallel); empty where every tp rank holds all rows.
 using RowShares = std::vector<int64_t>;
 
-/// The logits of a head: rows of its vocabulary, without padding, and what they are capped by
-/// (c tanh(logit / c); 0: by nothing).
+/// The logits of a head: rows of its vocabulary, without padding, and the softcap c, which makes c
+/// tanh(logit / c) of a logit; 0: none.
 struct LogitSpec {
   int64_t vocabulary;
   double softcap = 0;
@@ -38,8 +38,8 @@ class Layers {
                                 const RowShares& shares,
                                 WeightOrder order = WeightOrder::OutIn) const;
 
-  /// Of `columns` columns that this tp rank has of rows, as a row linear takes them: the number
-  /// that its first has among those of all.
+  /// Returns the index, among the columns of all tp ranks, of the first of `columns` columns that
+  /// this rank has of a row linear's input.
   virtual int64_t first_column(int64_t columns) const;
 
   /// RMSNorm of all queries of a token together by `query`, and of all its keys by `key`; qkv (rows

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear, embedding and what lies between rows of one: functions whose parameters' gradients are
-// sums over rows.
+// Linear, adding to columns, embedding and interpolated rows of a table: the gradients of their
+// parameters are sums over rows.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "kernels/matmul.hpp"
@@ -58,7 +58,7 @@ struct LinearFunction : Function<LinearFunction> {
     }
     if (weight->trainable()) {
       Tensor x = x_coming ? x_coming() : ctx->get_saved_variables()[0];
-      // Gathered rows lie in a buffer that the next function takes.
+      // Deferred gradients need copies of gathered rows, whose buffer the next function takes.
       if (weight->deferred() && rows && rows->are_dealt())
         (cut == LinearCut::Outputs ? x : dy) = (cut == LinearCut::Outputs ? x : dy).clone();
       add_weight_gradient(*weight, order, x, dy);

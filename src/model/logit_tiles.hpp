@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a loss needs of the logits x W^T of a large vocabulary, tile by tile: neither all rows of
-// logits nor all columns exist at once, unless they are few enough to be kept, and W is read, and
-// its gradient written, once for many rows.
+// The logits x W^T of a large vocabulary, tile by tile: neither all rows of logits nor all columns
+// exist at once, unless they are few enough to be kept, and W is read, and its gradient written,
+// once for many rows.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,7 +10,7 @@
 
 namespace zea {
 
-/// Of each row of logits, fp32 for bf16 ones.
+/// Results for each row of logits, in fp32 for bf16 logits.
 struct RowLogits {
   at::Tensor lse;     ///< (rows) log-sum-exp
   at::Tensor picked;  ///< (rows) the target's logit, 0 where the matrix does not have it
@@ -25,18 +25,18 @@ using KeptLogits = std::vector<at::Tensor>;
 RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
                      double softcap, KeptLogits* kept = nullptr);
 
-/// c tanh(logits / c), in place; nothing where `softcap` is 0.
+/// Computes c tanh(logits / c) in place; nothing if `softcap` is 0.
 void cap_logits(const at::Tensor& logits, double softcap);
 
-/// What gradients go into; each may be undefined.
+/// Where gradients are added; each may be undefined.
 struct LogitGradients {
   at::Tensor dx;       ///< (rows, hidden), zeros
   at::Tensor dweight;  ///< (vocabulary, hidden)
 };
 
-/// Adds what the logits are the cause of: their gradient is (softmax - one-hot) `scale`, for `lse`
-/// over all of the vocabulary, whose other rows may lie elsewhere. Computes them again, or turns
-/// those that were kept into their gradient.
+/// Adds the gradients through the logits, whose own gradient is (softmax - one-hot) `scale`, for
+/// `lse` over the whole vocabulary, of which the matrix may have a part. Recomputes the logits, or
+/// turns kept ones into their gradient in place.
 void add_logit_gradients(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
                          const at::Tensor& lse, const at::Tensor& scale, double softcap,
                          const LogitGradients& gradients, const KeptLogits& kept = {});

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What units read of a microbatch besides their inputs: one const struct per microbatch, which
-// batch/ makes from the loaded samples. Tokens of all samples lie one
-// after the other; there is no batch dim. Where several ranks share a microbatch it holds this
-// rank's part: "cp tokens" are those of its cp share, "rows here" those that it holds between
-// layers (a slice of the cp tokens under sequence parallel, else all of them).
+// The data of a microbatch that units read besides their inputs: one const struct per microbatch,
+// which batch/ makes from the loaded samples. Tokens of all samples lie one after the other; there
+// is no batch dim. If several ranks share a microbatch, it holds this rank's part: "cp tokens" are
+// the tokens of its cp share, "rows here" the rows that it holds between layers (a slice of the cp
+// tokens under sequence parallel, else all of them).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,7 +22,7 @@ namespace zea {
 
 // Keys and values that decoding goes on from, so that each token goes through the decoder once.
 
-/// Of each decoder block the keys and values of the tokens and heads that this rank has.
+/// The keys and values of each decoder block, for the tokens and heads that this rank has.
 class KeyCache {
  public:
   explicit KeyCache(int64_t rows) : rows_(rows) {}
@@ -37,15 +37,15 @@ class KeyCache {
   std::map<std::string, at::Tensor> blocks_;
 };
 
-/// Of a microbatch whose decoder blocks write into a cache.
+/// The cache into which the decoder blocks of a microbatch write.
 struct CachedTokens {
   std::shared_ptr<KeyCache> cache;
   at::Tensor rows;  ///< (cp tokens) int64: of the cache, where their keys are written
-  /// Of a prompt, whose tokens attend as in training. Others attend to the cache, through the
-  /// mask of their TokenAttention, whose queries are those of all cp ranks and whose keys are
-  /// rows of this rank's cache.
+  /// A prompt's tokens attend as in training. Later tokens attend to the cache, by the mask of
+  /// their TokenAttention, whose queries are those of all cp ranks and whose keys are rows of this
+  /// rank's cache.
   bool is_prompt = true;
-  std::vector<int64_t> cp_tokens;  ///< of each cp rank, where it is no prompt
+  std::vector<int64_t> cp_tokens;  ///< tokens of each cp rank, after the prompt
 };
 
 /// Rows that ranks of a replica exchange, as this rank's indices (all_to_all).
@@ -58,43 +58,43 @@ struct RowTransfer {
   int64_t needed = 0;
 };
 
-/// Of each row a number, of any bits, that says which sample's, which item's and which token's it
-/// is, and of which step: what dropout draws by. None: nothing is dropped.
+/// A 64-bit key for each row, from its step, sample, item and token, from which dropout draws its
+/// mask. No keys: nothing is dropped.
 struct RowKeys {
   at::Tensor here;   ///< (rows here) int64
-  at::Tensor of_cp;  ///< of the cp tokens, or of their features
+  at::Tensor of_cp;  ///< (cp tokens, or their features)
 };
 
 /// An encoder's part in a microbatch.
 struct EncoderPart {
-  int64_t items_here = 0;  ///< that this rank encodes, alone or with its tp and cp ranks
+  int64_t items_here = 0;  ///< encoded by this rank, with its tp and cp ranks
   at::Tensor positions;    ///< (rows here) int64: of each row's token in its item or tile
-  /// Of tables of positions that are interpolated: (rows here, n) the rows that a row lies between,
-  /// int64, and their shares in it, compute type.
+  /// For interpolated tables of positions: (rows here, n) the table's rows that a row lies between,
+  /// int64, and their weights, compute type.
   at::Tensor corners, corner_shares;
   std::vector<TokenAttention> attention;  ///< for each of BlockSpec::attention
-  RowShares shares;                       ///< of the cp tokens
+  RowShares shares;                       ///< shares of the cp tokens
   at::Tensor feature_rows;  ///< int64: rows here that become features, in order of these; none:
                             ///< all, as they stand
-  /// Where features of images here are resampled: (features made here, 4) the rows behind the
-  /// projector that each is put together of, int64, and their shares in it, compute type. What it
-  /// has of other ranks' rows these make: its parts are added up where it is taken.
+  /// For resampled image features: (features made here, 4) the rows behind the projector that each
+  /// feature is interpolated from, int64, and their weights, compute type. Rows on other ranks
+  /// count there: parts of a feature are summed by the rank that takes it.
   at::Tensor feature_corners, feature_shares_of;
   at::Tensor row_ends;            ///< int64: of the features made here those that end a row
-  RowShares feature_shares;       ///< of the features of the cp tokens
-  RowKeys keys, feature_keys;     ///< of tokens, and of rows of the projector
+  RowShares feature_shares;       ///< shares of the cp tokens' features
+  RowKeys keys, feature_keys;     ///< keys of tokens, and of the projector's rows
   at::Tensor placeholder_rows;    ///< int64: rows here of the text that take features, ascending
-  RowTransfer features;           ///< from the ranks that made them to those of their placeholders
-  RowTransfer feature_gradients;  ///< and back
+  RowTransfer features;           ///< the exchange to the placeholders' ranks
+  RowTransfer feature_gradients;  ///< the exchange of gradients, back
 
-  at::Tensor patches;     ///< of images: (patches here, values of a patch), compute type
+  at::Tensor patches;     ///< images: (patches here, values of a patch), compute type
   at::Tensor patch_rows;  ///< int64: the rows here that they become; others are learned
 
-  at::Tensor columns;  ///< of clips: (columns here, mel_bins * 3), compute type: with neighbours
+  at::Tensor columns;  ///< clips: (columns here, mel_bins * 3), compute type: with neighbours
   at::Tensor windows;  ///< (rows here, 3) int64: the columns that a row sees; -1: beyond the clip
 
-  /// Read with the samples in place of the items: (rows here, hidden) of each unit that projectors
-  /// read (ModelSpec::read_by_projectors), compute type.
+  /// Cached outputs that are read with the samples in place of the items: (rows here, hidden) of
+  /// each unit that projectors read (ModelSpec::read_by_projectors), compute type.
   std::vector<at::Tensor> states;
 
   /// Rows that this rank holds between layers.
@@ -102,8 +102,8 @@ struct EncoderPart {
 };
 
 struct Microbatch {
-  int64_t tokens = 0;   ///< of the whole microbatch
-  ItemList items;       ///< of the whole microbatch
+  int64_t tokens = 0;   ///< in the whole microbatch
+  ItemList items;       ///< all of the microbatch's
   int64_t targets = 0;  ///< cp tokens with a label (bad items' samples have none)
   bool counts = false;  ///< has the head, and is the first of the tp ranks, whose losses and
                         ///< targets are equal
@@ -116,16 +116,16 @@ struct Microbatch {
   RowKeys text_keys;
   at::Tensor target_rows;        ///< int64: rows here whose next token is predicted
   at::Tensor target_ids;         ///< (targets) int64: that next token, of all cp tokens
-  RowShares target_shares;       ///< of the targets
+  RowShares target_shares;       ///< shares of the targets
   at::Tensor last_rows;          ///< int64: rows here that end a sample
-  RowShares last_shares;         ///< of the last rows among the cp tokens
-  std::vector<int64_t> samples;  ///< that the last rows among the cp tokens end
+  RowShares last_shares;         ///< shares of the last rows among the cp tokens
+  std::vector<int64_t> samples;  ///< samples that end in the cp tokens
 
   int64_t text_rows = 0;  ///< rows here of the text
 
-  std::optional<CachedTokens> cached;  ///< of a prompt to be gone on from, and of what follows it
+  std::optional<CachedTokens> cached;  ///< in decoding
 
-  /// The bytes that all tensors lie in, on a device; undefined on the host.
+  /// The block that holds all tensors on a device; undefined on the host.
   at::Tensor block;
 
   std::vector<EncoderPart> encoders;  ///< as in ModelSpec::encoders

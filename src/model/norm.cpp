@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // RMSNorm and layer norm of rows, alone or of a sum with a residual, and of heads: autograd
-// functions around the kernels of row_norms.hpp and head_norms.hpp.
+// functions around the kernels of row_kernels.hpp.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>

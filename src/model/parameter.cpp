@@ -25,18 +25,18 @@ at::Tensor& Parameter::gradient() {
   return gradient_;
 }
 
-void DeferredGradients::put_off_weight(Parameter& weight, WeightOrder order, const at::Tensor& x,
-                                       const at::Tensor& dy) {
-  put_off_.push_back({&weight, order, x.detach(), dy.detach()});  // not their graphs
+void DeferredGradients::defer_weight(Parameter& weight, WeightOrder order, const at::Tensor& x,
+                                     const at::Tensor& dy) {
+  deferred_.push_back({&weight, order, x.detach(), dy.detach()});  // not their graphs
 }
 
-void DeferredGradients::put_off_bias(Parameter& bias, const at::Tensor& dy) {
-  put_off_.push_back({&bias, WeightOrder::OutIn, {}, dy.detach()});
+void DeferredGradients::defer_bias(Parameter& bias, const at::Tensor& dy) {
+  deferred_.push_back({&bias, WeightOrder::OutIn, {}, dy.detach()});
 }
 
 void DeferredGradients::run() {
   const at::AutoGradMode mode(false);
-  for (Product& one : put_off_) {
+  for (Product& one : deferred_) {
     if (one.x.defined())
       detail::add_weight_gradient_now(*one.parameter, one.order, one.x, one.dy);
     else
@@ -44,15 +44,16 @@ void DeferredGradients::run() {
     one.x.reset();
     one.dy.reset();
   }
-  put_off_.clear();
+  deferred_.clear();
 }
 
-PuttingOff::PuttingOff(std::vector<Parameter*> parameters, DeferredGradients& gradients)
+DeferringGradients::DeferringGradients(std::vector<Parameter*> parameters,
+                                       DeferredGradients& gradients)
     : parameters_(std::move(parameters)) {
   for (Parameter* parameter : parameters_) parameter->set_deferred(&gradients);
 }
 
-PuttingOff::~PuttingOff() {
+DeferringGradients::~DeferringGradients() {
   for (Parameter* parameter : parameters_) parameter->set_deferred(nullptr);
 }
 

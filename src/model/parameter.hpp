@@ -32,7 +32,7 @@ class Parameter {
   /// the parameter, and never receives a gradient itself.
   const at::Tensor& anchor() const { return anchor_; }
 
-  /// Where functions note what they can put off adding to the gradient; null: they add at once.
+  /// The list of weight gradients to be computed later; null: functions add them at once.
   DeferredGradients* deferred() const { return deferred_; }
   void set_deferred(DeferredGradients* deferred) { deferred_ = deferred; }
 
@@ -47,27 +47,27 @@ class Parameter {
   DeferredGradients* deferred_ = nullptr;
 };
 
-// Weight gradients that are put off, as zero-bubble pipelines want it (arXiv:2401.10241): what a
-// linear's backward leaves to be done when it has made the gradient of its inputs. A Parameter that
-// is given one of these has its gradients noted here instead of added; run() adds them.
+// Deferred weight gradients, for zero-bubble pipelines (arXiv:2401.10241): backward computes the
+// gradient of a linear's inputs and notes the rest. Functions note the gradients of a Parameter
+// here, if it is given one of these, instead of adding them; run() adds them.
 
-/// Of one backward pass; parameters must outlive it. It must stay where it is while parameters
-/// point at it.
+/// The deferred weight gradients of one backward pass. Parameters must outlive it, and it must not
+/// move while they point at it.
 class DeferredGradients {
  public:
-  /// `weight`, which lies as `order` says, gets what outputs of gradient `dy` (tokens, out) make of
-  /// inputs `x` (tokens, in). Neither may change before run().
-  void put_off_weight(Parameter& weight, WeightOrder order, const at::Tensor& x,
-                      const at::Tensor& dy);
+  /// Notes the gradient of `weight`, which lies as `order` says, for outputs' gradients `dy`
+  /// (tokens, out) and inputs `x` (tokens, in). Neither may change before run().
+  void defer_weight(Parameter& weight, WeightOrder order, const at::Tensor& x,
+                    const at::Tensor& dy);
   /// `bias` gets the sum of `dy` (tokens, out) over tokens.
-  void put_off_bias(Parameter& bias, const at::Tensor& dy);
+  void defer_bias(Parameter& bias, const at::Tensor& dy);
 
-  /// Adds all to the parameters' gradients, in the order in which they were put off, so that the
-  /// result is bitwise that of adding them at once, and lets go of their tensors. The parameters'
-  /// gradients must be there, their values need not.
+  /// Adds all noted gradients in the order in which they were noted, so that the result has the
+  /// bits of adding them at once, and releases their tensors. The parameters' gradients must be
+  /// there, their values need not.
   void run();
 
-  bool empty() const { return put_off_.empty(); }
+  bool empty() const { return deferred_.empty(); }
 
  private:
   struct Product {
@@ -77,16 +77,16 @@ class DeferredGradients {
     at::Tensor dy;
   };
 
-  std::vector<Product> put_off_;
+  std::vector<Product> deferred_;
 };
 
-/// For as long as it lives, the gradients of `parameters` that can be put off are.
-class PuttingOff {
+/// Defers the weight gradients of `parameters` for as long as it lives.
+class DeferringGradients {
  public:
-  PuttingOff(std::vector<Parameter*> parameters, DeferredGradients& gradients);
-  ~PuttingOff();
-  PuttingOff(const PuttingOff&) = delete;
-  PuttingOff& operator=(const PuttingOff&) = delete;
+  DeferringGradients(std::vector<Parameter*> parameters, DeferredGradients& gradients);
+  ~DeferringGradients();
+  DeferringGradients(const DeferringGradients&) = delete;
+  DeferringGradients& operator=(const DeferringGradients&) = delete;
 
  private:
   std::vector<Parameter*> parameters_;

@@ -52,7 +52,7 @@ inline void add_outer_product(Tensor& gradient, const Tensor& left, const Tensor
   add_product(as_matrix(gradient), left.t(), right);
 }
 
-/// The weight of a linear as (out, in), whichever way it lies.
+/// Returns the weight of a linear as (out, in), for either order.
 inline Tensor out_in(const Tensor& weight, WeightOrder order) {
   return order == WeightOrder::OutIn ? as_matrix(weight) : weight.t();
 }
@@ -70,18 +70,19 @@ inline void add_bias_gradient_now(Parameter& bias, const Tensor& dy) {
   add_column_sums(bias.gradient(), dy);
 }
 
-/// The same, now or when the weight's gradients are no longer put off: `x` and `dy` may be kept.
+/// Adds the gradient now, or notes it if the weight's gradients are deferred: then `x` and `dy` are
+/// kept.
 inline void add_weight_gradient(Parameter& weight, WeightOrder order, const Tensor& x,
                                 const Tensor& dy) {
   if (weight.deferred())
-    weight.deferred()->put_off_weight(weight, order, x, dy);
+    weight.deferred()->defer_weight(weight, order, x, dy);
   else
     add_weight_gradient_now(weight, order, x, dy);
 }
 
 inline void add_bias_gradient(Parameter& bias, const Tensor& dy) {
   if (bias.deferred())
-    bias.deferred()->put_off_bias(bias, dy);
+    bias.deferred()->defer_bias(bias, dy);
   else
     add_bias_gradient_now(bias, dy);
 }

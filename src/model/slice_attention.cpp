@@ -28,8 +28,8 @@ struct DenseOutputs {
   Tensor lse;  ///< (batch, heads, queries)
 };
 
-/// The device's kernels want the rows of a log-sum-exp in multiples of this, and read heads by so
-/// many bytes.
+/// The device's kernels need the rows of a log-sum-exp in multiples of this, and heads of a
+/// multiple of so many bytes.
 constexpr int64_t kLseRows = 32, kHeadBytes = 16;
 
 std::optional<Tensor> optional_mask(const DenseInputs& in) {
@@ -41,12 +41,12 @@ double scale_of(const DenseInputs& in) {
   return in.scores.scale_of(in.q.size(3));
 }
 
-/// What `count` lacks to a multiple of `unit`.
+/// Returns what must be added to `count` to make it a multiple of `unit`.
 int64_t missing_to(int64_t unit, int64_t count) {
   return (unit - count % unit) % unit;
 }
 
-/// With zeros behind each head up to whole kHeadBytes.
+/// Pads each head with zeros to a multiple of kHeadBytes.
 Tensor whole_heads(const Tensor& x) {
   const int64_t missing = missing_to(kHeadBytes / x.element_size(), x.size(3));
   return missing == 0 ? x : at::constant_pad_nd(x, {0, missing});
@@ -79,8 +79,7 @@ std::array<Tensor, 3> dense_backward(const Tensor& dout, const DenseInputs& in,
         scale_of(in));
     return {dq, dk, dv};
   }
-  // In narrow types the kernel takes `out` to lie as its forward writes it, (batch, rows, heads,
-  // dim).
+  // For bf16 the kernel assumes that `out` has its forward's layout, (batch, rows, heads, dim).
   const Tensor out = whole_heads(outputs.out).transpose(1, 2).contiguous().transpose(1, 2);
   // Dropout is off, so the kernel reads neither seed nor offset.
   const Tensor unused = at::zeros({}, in.q.options().dtype(at::kLong));
@@ -220,7 +219,7 @@ void add_dense_gradients(const AttentionGradients& gradients, const AttentionInp
   const Tensor lse = sums.lse.unsqueeze(-1);
   for (const SliceStack& stack : mask.stacks(in.q.device())) {
     const StackedSlices stacked(stack, in);
-    // Of padding: no gradient, and a weight of exp(score - inf) = 0 for every key.
+    // Padding has no gradient, and a weight of exp(score - inf) = 0 for every key.
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     const auto [dq, dk, dv] = dense_backward(
         stacked.gather_queries(dout, 0), stacked.gather(in),

@@ -15,11 +15,11 @@
 namespace zea {
 namespace {
 
-// Those of torch.optim.Muon.
+// The constants of torch.optim.Muon.
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315, kEps = 1e-7;
 constexpr int kSteps = 5;
-/// Of them through one Gram matrix of a long matrix: with more, what is rounded in it would outgrow
-/// small singular values, whose squares it has.
+/// Steps through one Gram matrix of a long matrix: with more, its rounding would outgrow small
+/// singular values, whose squares it has.
 constexpr int kGramSteps = 3;
 
 /// The part of a matrix, or of the packed elements of a piece, that a box is.
@@ -31,7 +31,7 @@ at::Tensor packed(const at::Tensor& flat, int64_t begin, const Extent& box) {
   return flat.narrow(0, begin, box.elements()).view({box.length[0], box.length[1]});
 }
 
-/// Takes so many steps of x = 3.4445 x + (-4.7750 g + 2.0315 g g) x with g = x x^T, for x (m, n)
+/// Takes `steps` steps of x = 3.4445 x + (-4.7750 g + 2.0315 g g) x with g = x x^T, for x (m, n)
 /// with m <= n, by two GEMMs over n: each step multiplies x by a polynomial of its Gram matrix g,
 /// which also gives the next g. The product of these polynomials is kept as power I + rest, so that
 /// rounding to `operands` touches no small singular value. Returns x times `scale`.
@@ -55,7 +55,7 @@ at::Tensor take_steps(const at::Tensor& x, at::ScalarType operands, int steps, d
   return scale == 1 ? made : made.mul_(scale);
 }
 
-/// As torch.optim.Muon has it; but runs in fp64 are to be exact.
+/// Returns bf16, as torch.optim.Muon does, but fp64 for runs in fp64, which are to be exact.
 at::ScalarType iteration_type(DType master) {
   return master == DType::Float64 ? at::kDouble : at::kBFloat16;
 }
@@ -124,8 +124,8 @@ bool Muon::Due::is(const MuonMatrix& matrix) const {
       matrix.members, [&](const FlatParam& member) { return is(matrix.buffer, member.param); });
 }
 
-/// Of frozen matrices, and of buffers without a gradient, nothing is made: what is sent of them is
-/// anything, and is not read.
+/// Frozen matrices and buffers without a gradient are skipped: the elements sent for them have any
+/// value and are not read.
 Muon::Moved Muon::move_part(const Part& part, const Due& due, const Update& update) const {
   const std::vector<int64_t>& of_replicas = part.share.of_replicas;
   Moved moved{&part, updates_of(part, due, update), {}, {}};
@@ -146,7 +146,8 @@ Muon::Moved Muon::move_part(const Part& part, const Due& due, const Update& upda
   return moved;
 }
 
-/// What is to be orthogonalised of the runs, one after the other. States may be offloaded.
+/// Returns the updates of the runs before they are orthogonalised, one after the other. States may
+/// be offloaded.
 at::Tensor Muon::updates_of(const Part& part, const Due& due, const Update& update) const {
   const Plan& plan = engine_.plan();
   const std::vector<int64_t>& counts = part.share.of_replicas;
@@ -174,8 +175,9 @@ void Muon::for_each_run(const Part& part, const Due& due, const auto& visit) con
   }
 }
 
-/// `section` holds what lies in this rank's shard of the matrices that the ranks of its shard group
-/// make. What they make of runs of several shards they send each other, and back what came of it.
+/// `section` holds the parts in this rank's shard of the matrices that the ranks of its shard group
+/// orthogonalise. Ranks send each other the runs that lie in several shards, and send the results
+/// back.
 void Muon::orthogonalise_joined(Moved& moved, const at::Tensor& section, const Due& due) const {
   const Part& part = *moved.part;
   const DType type = engine_.plan().precision.master;
@@ -198,8 +200,8 @@ void Muon::orthogonalise_joined(Moved& moved, const at::Tensor& section, const D
       part.shard_group->all_to_all(others.data_ptr(), received, section.data_ptr(), sent, type);
 }
 
-/// This tp rank's pieces of the matrices that this rank makes become those of what is made. Padding
-/// of pieces stays as it is.
+/// Orthogonalises the matrices that this rank makes and writes its tp pieces of them. Padding of
+/// pieces stays as it is.
 void Muon::orthogonalise_made(const Part& part, const at::Tensor& section, const at::Tensor& joined,
                               const Due& due) const {
   const auto place = [&](const MuonMade& made) { return made.is_joined ? joined : section; };
@@ -242,7 +244,7 @@ at::Tensor Muon::gathered(const Part& part, const at::Tensor& own) const {
   return all;
 }
 
-/// `own`: the piece of `pieces` (tp rank, element) that becomes what is made.
+/// Orthogonalises the matrix of `pieces` (tp rank, element) and writes this rank's piece to `own`.
 void Muon::orthogonalise_in(const at::Tensor& own, const at::Tensor& pieces,
                             const MuonMatrix& matrix) const {
   const Plan& plan = engine_.plan();
@@ -270,7 +272,7 @@ void Muon::orthogonalise_in(const at::Tensor& own, const at::Tensor& pieces,
            [&](int64_t to, const Extent& box) { packed(own, to, box).copy_(box_of(whole, box)); });
 }
 
-/// As SGD without momentum takes a gradient, which then holds the decay, too.
+/// Applies the updates as SGD without momentum applies a gradient with weight decay.
 void Muon::apply(Moved& moved, const Due& due, const Update& update) const {
   moved.arriving.wait();
   std::vector<SgdRun> runs;

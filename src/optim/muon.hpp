@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Muon (Keller Jordan, 2024; arXiv:2502.16982), as torch.optim.Muon: the average of gradients with
-// Nesterov's step, orthogonalised by Newton and Schulz's iteration. Every matrix is taken whole by
-// one of the ranks that have a copy of it: they send each other what of it lies in their shards,
-// and back what was made of it.
+// Nesterov's step, orthogonalised by Newton and Schulz's iteration. One of the ranks that have a
+// copy of a matrix takes the whole of it: ranks send each other the parts in their shards, and send
+// the results back.
 #pragma once
 
 #include <vector>
@@ -17,7 +17,7 @@ namespace zea {
 /// quintic iteration in `type`.
 void orthogonalise(const at::Tensor& matrix, at::ScalarType type, double scale);
 
-/// What the learning rate of a matrix (rows, columns) is multiplied by.
+/// Returns the factor of the learning rate for a matrix (rows, columns).
 double muon_scale(MuonRate rate, int64_t rows, int64_t columns);
 
 class Muon {
@@ -36,7 +36,7 @@ class Muon {
     Collectives *shard_group = nullptr, *replicas = nullptr, *pieces = nullptr;
   };
 
-  /// What of a part is updated.
+  /// Which parameters of a part are updated in this step.
   struct Due {
     const std::vector<ParamRule>& rules;
     const std::vector<bool>& buffers_with_gradient;
@@ -45,7 +45,7 @@ class Muon {
     bool is(const MuonMatrix& matrix) const;
   };
 
-  /// What becomes of a part's runs, one after the other; some of it may be on its way from other
+  /// The orthogonalised runs of a part, one after the other; some of them may still come from other
   /// ranks while the next part is made.
   struct Moved {
     const Part* part;

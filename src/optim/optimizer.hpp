@@ -16,8 +16,8 @@ class Optimizer {
  public:
   explicit Optimizer(Engine& engine);
 
-  /// This rank's part of the sum of squares of the gradient that update `update` (they count from
-  /// 1) takes: each element is counted by one rank, those of frozen parameters by none.
+  /// Returns this rank's part of the sum of squares of the gradient for update `update`, counted
+  /// from 1. Each element is counted by one rank, frozen parameters by none.
   double own_sum_of_squares(int64_t update) const;
 
   /// The same in parts, where the gradients are (chunk_squares()): does not wait for the device.
@@ -38,7 +38,7 @@ class Optimizer {
   int non_finite_buffer(const at::Tensor& squares, int64_t update) const;
 
  private:
-  /// Elements of a shard, or of what is kept of a state beside it.
+  /// A range of a shard, or of an optimizer state of it.
   struct Run {
     int64_t begin, elements;
 
@@ -56,7 +56,7 @@ class Optimizer {
   /// A run of a shard that this rank counts in the norm.
   struct Counted {
     int buffer;
-    int64_t begin, elements;  ///< in the shard
+    int64_t begin, elements;  ///< a range of the shard
     ParamRule rule;           ///< which says when it is counted
   };
 
@@ -65,8 +65,8 @@ class Optimizer {
   std::vector<at::Tensor> counted_gradients(int64_t update) const;
 
   Engine& engine_;
-  UpdateFunction update_;     ///< of all but Muon's matrices
-  std::optional<Muon> muon_;  ///< of these, where the plan's optimizer is Muon
+  UpdateFunction update_;     ///< updates all but Muon's matrices
+  std::optional<Muon> muon_;  ///< updates these, if the plan's optimizer is Muon
   std::vector<Cut> cuts_;
   std::vector<Counted> counted_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What optimizers do to owned shards: one function each, the other half of its entry in
+// The updates of optimizers on owned shards: one function each, the other half of its entry in
 // layout/optimizer_spec.hpp.
 #pragma once
 

@@ -43,7 +43,7 @@ class HeadExchange {
   Tensor outputs_to_heads(const Tensor& dout) const;
 
  private:
-  /// Heads of qkv, and where they stand among those that a member attends with.
+  /// A run of heads of qkv, and its first index among the heads that a member attends with.
   struct HeadRun {
     int64_t first, count, place;
   };
@@ -58,7 +58,7 @@ class HeadExchange {
 
   const ContextPart& part_;
   Collectives* inner_;
-  int64_t all_heads_, all_kv_heads_;  ///< of qkv
+  int64_t all_heads_, all_kv_heads_;  ///< heads of qkv
   int64_t heads_, kv_heads_;
 };
 
@@ -83,7 +83,7 @@ std::array<HeadExchange::HeadRun, 3> HeadExchange::runs_of(int64_t member) const
            {all_heads_ + all_kv_heads_ + first_kv, kv_heads_, heads_ + kv_heads_}}};
 }
 
-// What stays here is written where it belongs.
+// The own part is written where it belongs, without a message.
 Tensor HeadExchange::to_heads(const Tensor& like, int64_t heads, const OfMember& write) const {
   const Counts& rows = part_.plan.inner_tokens;
   const int64_t tokens = std::accumulate(rows.begin(), rows.end(), int64_t{0}), own = like.size(0);
@@ -162,7 +162,7 @@ Tensor HeadExchange::outputs_to_heads(const Tensor& dout) const {
   });
 }
 
-/// What forward and backward of one call share.
+/// The arguments that forward and backward of one call share.
 struct ContextCall {
   const ContextPart* part;
   int64_t heads, kv_heads;

@@ -38,7 +38,7 @@ void* compute_stream() {
 void compute_deterministically() {
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   at::globalContext().setDeterministicAlgorithms(true, false);
-  // What is read is written first; else every new tensor would be filled.
+  // Every tensor is written before it is read; without this, libtorch would fill new ones.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 

@@ -13,9 +13,9 @@
 
 namespace zea {
 
-/// The GPUs that this process may use; none for run.device = "cpu". libtorch's CUDA part is loaded
-/// only for "cuda", so a machine without CUDA needs none of it. Throws PlanError saying what is
-/// missing: this build's NCCL, or CUDA's libraries.
+/// Returns the GPUs that this process may use; none for run.device = "cpu". libtorch's CUDA part is
+/// loaded only for "cuda", so a machine without CUDA needs none of it. Throws PlanError if this
+/// build's NCCL or CUDA's libraries are missing.
 std::vector<VisibleGpu> find_gpus(DeviceKind kind);
 
 /// run.device as this rank's device: "cpu", or the GPU that is its own of those that the ranks of
@@ -28,12 +28,12 @@ at::Device open_device(const RunOptions& run,
 /// The same for a process that is alone on its node.
 at::Device open_device(const RunOptions& run);
 
-/// NCCL for a GPU; on the host shared memory and MPI.
+/// Returns NCCL's collectives for a GPU; shared memory's and MPI's on the host.
 MakeCollectives collectives_of(at::Device device);
 
-// Whether the communicators of a plan get to their ends on GPUs of such versions.
+// Whether the communicators of a plan can deadlock with these versions of NCCL and CUDA.
 
-/// Why they would not, as a sentence with what to do; empty: they do.
+/// Returns why they would not, as a sentence with what to do; empty if they do.
 std::string launch_order_fault(const Plan& plan, const LaunchVersions& versions);
 
 /// Throws PlanError with that fault of this process's libraries, where `device` is not the host.

@@ -93,7 +93,7 @@ class TensorBytes::CountingAllocator : public c10::Allocator {
   std::shared_ptr<Count> count_ = std::make_shared<Count>();
 };
 
-// Priorities only ever rise, so the one that gives the place back must not be lower.
+// Priorities only ever rise, so restoring the allocator must not use a lower one.
 TensorBytes::TensorBytes()
     : allocator_(std::make_unique<CountingAllocator>(c10::GetAllocator(c10::kCPU))),
       before_(c10::GetAllocator(c10::kCPU)) {

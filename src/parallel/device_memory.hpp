@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libtorch's caching allocator counts of a device's memory, for this process. Beside tensors
-// it has workspaces of libraries (cuBLAS), but neither NCCL's memory nor the driver's.
+// Memory of tensors: counts of libtorch's allocators for devices and for the host, and the pools of
+// captured graphs.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -17,28 +17,29 @@ namespace zea {
 
 /// Bytes; peaks since reset_device_peaks().
 struct DeviceMemory {
-  int64_t allocated = 0, peak_allocated = 0;  ///< to tensors, in the allocator's blocks
-  int64_t reserved = 0, peak_reserved = 0;    ///< of the device, whether tensors have them or not
-  int64_t requested = 0, peak_requested = 0;  ///< by tensors, before they are rounded up to blocks
+  int64_t allocated = 0, peak_allocated = 0;  ///< blocks given to tensors
+  int64_t reserved = 0, peak_reserved = 0;    ///< taken from the device, used or cached
+  int64_t requested = 0, peak_requested = 0;  ///< asked for, before rounding up to blocks
 };
 
-/// Of this process on `device`; none on the host, and where its allocator counts nothing.
+/// Returns the counts of this process on `device`, which include workspaces of libraries (cuBLAS),
+/// but neither NCCL's memory nor the driver's. None on the host, or if the allocator counts
+/// nothing.
 std::optional<DeviceMemory> device_memory(c10::Device device);
 /// Peaks count from here.
 void reset_device_peaks(c10::Device device);
 
-// Memory of graphs: what tensors of a captured walk get comes from a pool that nobody else is given
-// memory of, since a graph uses the same addresses whenever it is launched. Graphs that are
-// launched one after the other share a pool.
+// Memory of graphs: tensors of a captured walk come from a pool of their own, since a graph uses
+// the same addresses whenever it is launched. Graphs that are launched one after the other share a
+// pool.
 
 /// One that no other graphs have.
 c10::MempoolId_t new_graph_pool();
 
 class GraphMemory {
  public:
-  /// From now on what is allocated on `stream`, by any thread, comes from the pool. What the
-  /// device's allocator keeps for later is given back first. Throws PlanError where this build
-  /// keeps no graphs.
+  /// From now on, allocations on `stream`, by any thread, come from the pool. The allocator's
+  /// cached memory is given back first. Throws PlanError if this build has no graphs.
   GraphMemory(c10::MempoolId_t pool, c10::Stream stream);
   GraphMemory(const GraphMemory&) = delete;
   GraphMemory& operator=(const GraphMemory&) = delete;
@@ -46,7 +47,7 @@ class GraphMemory {
   /// in it lives, as the workspaces of cuBLAS do.
   ~GraphMemory();
 
-  /// Nothing more is allocated from the pool for this one; what was stays its.
+  /// Ends allocation from the pool; memory that was allocated stays.
   void close();
 
  private:
@@ -55,8 +56,8 @@ class GraphMemory {
   bool is_open_ = true;
 };
 
-// Counts the bytes of all host tensors while it lives: it stands in front of libtorch's allocator,
-// which libtorch keeps as the one of the process. What a plan predicts is compared with it.
+// TensorBytes counts the bytes of all host tensors while it lives: it replaces libtorch's allocator
+// of the process and calls it. Tests compare the plan's estimate with it.
 
 class TensorBytes {
  public:

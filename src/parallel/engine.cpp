@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The walk over actions. What they do is in engine_units (with a unit), engine_values (between
-// units) and engine_gradients; what they do it with, in engine_parts.
+// The walk over actions. Actions with a unit are in engine_units, those between units in
+// engine_values, reductions in engine_gradients; engine_parts makes what they use.
 #include "parallel/engine.hpp"
 
 #include <algorithm>
@@ -30,14 +30,14 @@ WalkResult Engine::run(const std::vector<Action>& actions,
     transfers_.finish();
   }
   ZEA_ASSERT(deferred_.empty());
-  // What was kept for a backward had one.
-  ZEA_ASSERT(std::none_of(kept_.begin(), kept_.end(), [](const auto& kept) {
-    return kept.second.made.value.requires_grad() || kept.second.made.loss.requires_grad();
+  // Every unit whose graph was kept had its backward.
+  ZEA_ASSERT(std::none_of(saved_.begin(), saved_.end(), [](const auto& saved) {
+    return saved.second.made.value.requires_grad() || saved.second.made.loss.requires_grad();
   }));
-  for (const auto& [key, kept] : kept_)
-    if (kept.value.defined()) result_.unread[key] = kept.value;
-  kept_.clear();
-  arrived_.clear();
+  for (const auto& [key, saved] : saved_)
+    if (saved.value.defined()) result_.unread[key] = saved.value;
+  saved_.clear();
+  received_.clear();
   return std::move(result_);
 }
 
@@ -71,7 +71,7 @@ void Engine::run_action(const Action& action) {
     case ActionKind::SendGradient:
       return send_gradient(action);
     case ActionKind::ReceiveGradient:
-      kept_.at({action.unit, action.microbatch})
+      saved_.at({action.unit, action.microbatch})
           .gradients.push_back(transfers_.receive(action, (*microbatches_)[action.microbatch]));
       return;
     case ActionKind::ReduceShard:

@@ -22,8 +22,8 @@ namespace zea {
 struct WalkResult {
   /// fp64, over this rank's targets, where the head computed it; undefined where no head runs.
   at::Tensor loss;
-  std::vector<at::Tensor> outputs;  ///< of the head per microbatch, when it computes logits
-  /// By unit and microbatch: what some unit would have read that had no work in the walk.
+  std::vector<at::Tensor> outputs;  ///< the head's logits per microbatch, if it computes them
+  /// By unit and microbatch: outputs whose readers had no work in the walk.
   std::map<std::pair<int, int>, at::Tensor> unread;
 
   /// Waits for the device that has it; 0 where no head runs.
@@ -39,10 +39,10 @@ class Engine {
   const Plan& plan() const { return plan_; }
   Mesh& mesh() { return mesh_; }
   int world_rank() const { return world_rank_; }
-  /// By index in the plan; null where this rank has no part of a buffer (Plan::holds).
+  /// Buffers by index in the plan; null if this rank has no part of a buffer (Plan::holds).
   std::vector<std::unique_ptr<ShardedBuffer>>& buffers() { return buffers_; }
-  /// What the plan's optimizer keeps under this name beside the master of a buffer that trains:
-  /// state_elements() of its range.
+  /// Returns the optimizer state of this name for a trainable buffer: state_elements() of its
+  /// range.
   const at::Tensor& state(const ShardedBuffer& buffer, const std::string& name) const;
   Ledger& ledger() { return ledger_; }
   MicrobatchOptions microbatch_options(std::optional<int64_t> trained_step = {}) const;
@@ -55,24 +55,24 @@ class Engine {
                  HeadOutput head = HeadOutput::Loss);
 
  private:
-  /// What a unit leaves behind in a microbatch.
-  struct Kept {
+  /// The saved tensors of a unit in a microbatch.
+  struct Saved {
     UnitInputs inputs;               ///< detached leaves
     UnitOutput made;                 ///< with its graph; nothing when it is to be computed again
     at::Tensor value;                ///< detached, until every consumer has run
-    at::Tensor gradient;             ///< of the output, summed over consumers
-    std::vector<Arrival> gradients;  ///< from other places, to be added
-    int consumers = 0;               ///< that have not run yet: units here, and other places
+    at::Tensor gradient;             ///< gradient of the output, summed over consumers
+    std::vector<Arrival> gradients;  ///< received gradients, to be added
+    int consumers = 0;               ///< units here and stages elsewhere that have not run
     bool needs_gradient = false;     ///< something trainable lies here or upstream
   };
 
-  /// A unit's output in a microbatch where it was not made: on the ranks of its consumer in their
-  /// layout, or at another place.
-  struct Arrived {
+  /// A unit's output that was made elsewhere: received by the ranks of its consumer in their
+  /// layout, or from another pipeline rank group.
+  struct Received {
     Arrival arrival;
     at::Tensor value;     ///< until its consumers have run
-    at::Tensor gradient;  ///< that they made
-    int consumers = 0;    ///< here, that have not run yet
+    at::Tensor gradient;  ///< gradient of its consumers here
+    int consumers = 0;    ///< units here that have not run
     bool needs_gradient = false;
   };
 
@@ -84,11 +84,11 @@ class Engine {
   void run_action(const Action& action);
   UnitInputs take_inputs(int unit, int microbatch);
   std::optional<at::Tensor> take_output(int source, int target, int microbatch);
-  std::optional<at::Tensor> kept_state(int source, int microbatch) const;
-  at::Tensor take_arrived(int source, int target, int microbatch);
+  std::optional<at::Tensor> cached_state(int source, int microbatch) const;
+  at::Tensor take_received(int source, int target, int microbatch);
   void add_gradient(int source, int target, int microbatch, const at::Tensor& gradient);
   bool trains_upstream(int unit, int microbatch) const;
-  Arrived& expect(int unit, int microbatch);
+  Received& expect(int unit, int microbatch);
   RowTransfer moved_rows(int unit, int microbatch, bool back) const;
   void move(int unit, int microbatch);
   void move_back(int unit, int microbatch);
@@ -97,8 +97,8 @@ class Engine {
   void open_gradient(int buffer);
   UnitOutput call_unit(int unit, int microbatch, const UnitInputs& inputs);
   void forward(int unit, int microbatch);
-  void backward(int unit, int microbatch, bool puts_off_weights);
-  void run_backward(int unit, int microbatch, Kept& kept, bool puts_off_weights);
+  void backward(int unit, int microbatch, bool defers_weights);
+  void run_backward(int unit, int microbatch, Saved& saved, bool defers_weights);
   void backward_weight(int unit, int microbatch);
   void add_loss(int unit, const at::Tensor& loss);
   void open_gradients(int unit);
@@ -115,23 +115,23 @@ class Engine {
   RunUnit run_unit_;
   Ledger ledger_;
   std::unique_ptr<Slots> gathered_slots_, gradient_slots_, wire_slots_;
-  std::optional<HostCopies> host_copies_;  ///< where shards are offloaded to pinned memory
+  std::optional<HostCopies> host_copies_;  ///< for shards that are offloaded to pinned memory
   std::vector<std::unique_ptr<ShardedBuffer>> buffers_;
-  std::vector<std::vector<Buffer>> states_;  ///< of each buffer, as OptimizerSpec lists them
+  std::vector<std::vector<Buffer>> states_;  ///< each buffer's, as OptimizerSpec lists them
   std::vector<std::vector<int>> unit_buffers_;
   std::vector<std::vector<Parameter*>> unit_parameters_;
   std::vector<int> readers_;         ///< units at this place that read each unit's output
   std::vector<int> reading_places_;  ///< other places that do
   std::vector<bool> trains_unit_;    ///< whether a unit has a trainable parameter
-  std::map<std::string, std::unique_ptr<Layers>> layers_;  ///< of each module
+  std::map<std::string, std::unique_ptr<Layers>> layers_;  ///< by module
   PlaceTransfers transfers_;
 
-  // Of the walk under way.
+  // State of the walk in progress.
   const std::vector<Microbatch>* microbatches_ = nullptr;
   HeadOutput head_ = HeadOutput::Loss;
   bool trains_ = false;
-  std::map<std::pair<int, int>, Kept> kept_;
-  std::map<std::pair<int, int>, Arrived> arrived_;
+  std::map<std::pair<int, int>, Saved> saved_;
+  std::map<std::pair<int, int>, Received> received_;
   std::map<std::pair<int, int>, DeferredGradients> deferred_;
   std::optional<int> reducing_shard_;
   std::vector<int> reducing_replicas_;

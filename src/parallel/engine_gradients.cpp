@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients of parameters: opened for a backward, reduced behind it.
+// The gradients of parameters: opened before a backward, reduced after it.
 #include "parallel/engine.hpp"
 
 #include "core/error.hpp"
@@ -15,8 +15,8 @@ void Engine::open_gradients(int unit) {
   }
 }
 
-/// A gradient whose reduction is under way may still have the slot: in a step in which some units
-/// have no work, fewer lie between them than the plan of slots assumes.
+/// The slot may still hold a gradient whose reduction is in flight: in a step in which some units
+/// have no work, fewer units lie between them than the plan of slots assumes.
 void Engine::open_gradient(int buffer) {
   if (plan_.shardings[buffer].gathered()) {
     const int holder = gradient_slots_->holder(buffer);
@@ -29,8 +29,8 @@ void Engine::open_gradient(int buffer) {
 }
 
 void Engine::reduce_shard(int buffer) {
-  // At most one is under way: with the one that the next backward fills, two unsharded gradients
-  // exist.
+  // Only one reduction is in flight: with the gradient that the next backward fills, two unsharded
+  // gradients exist.
   finish_reduce_shard();
   reducing_shard_ = buffer;
   buffers_[buffer]->start_reduce_shard();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank has of the model, made from the plan: buffers and their slots, the parameters of its
+// A rank's part of the model, made from the plan: buffers and their slots, the parameters of its
 // units, the layers of its modules.
 #include "parallel/engine.hpp"
 
@@ -27,7 +27,7 @@ Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device, RunUnit run_unit
   build_layers();
 }
 
-/// Where all sharded buffers have the same shard group, its ranks reach each other's gradients.
+/// If all sharded buffers have the same shard group, its ranks share memory for gradients.
 void Engine::build_slots() {
   std::map<std::vector<int>, Collectives*> shard_groups;  // by their ranks
   for (size_t g = 0; g < plan_.buffers.size(); ++g)

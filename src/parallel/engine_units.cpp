@@ -19,28 +19,28 @@ UnitOutput Engine::call_unit(int unit, int microbatch, const UnitInputs& inputs)
 
 void Engine::forward(int unit, int microbatch) {
   for (int buffer : unit_buffers_[unit]) buffers_[buffer]->wait_unshard();
-  Kept kept;
-  kept.inputs = take_inputs(unit, microbatch);
-  kept.consumers = readers_[unit] + reading_places_[unit];
-  kept.needs_gradient =
+  Saved saved;
+  saved.inputs = take_inputs(unit, microbatch);
+  saved.consumers = readers_[unit] + reading_places_[unit];
+  saved.needs_gradient =
       trains_ && (trains_unit_[unit] ||
-                  std::any_of(kept.inputs.begin(), kept.inputs.end(),
+                  std::any_of(saved.inputs.begin(), saved.inputs.end(),
                               [](const auto& input) { return input && input->requires_grad(); }));
-  const bool keeps_graph = kept.needs_gradient && !plan_.recomputes(unit);
+  const bool keeps_graph = saved.needs_gradient && !plan_.recomputes(unit);
   {
     c10::AutoGradMode mode(keeps_graph);
-    kept.made = call_unit(unit, microbatch, kept.inputs);
+    saved.made = call_unit(unit, microbatch, saved.inputs);
   }
-  if (kept.made.loss.defined()) add_loss(unit, kept.made.loss.detach());
-  if (kept.made.value.defined()) kept.value = kept.made.value.detach();
-  if (plan_.model.units[unit].kind == UnitKind::Head && kept.value.defined()) {
+  if (saved.made.loss.defined()) add_loss(unit, saved.made.loss.detach());
+  if (saved.made.value.defined()) saved.value = saved.made.value.detach();
+  if (plan_.model.units[unit].kind == UnitKind::Head && saved.value.defined()) {
     result_.outputs[microbatch] =
-        kept.value.to(to_torch(plan_.precision_of(plan_.model.units[unit].module).output));
-    kept.value.reset();
+        saved.value.to(to_torch(plan_.precision_of(plan_.model.units[unit].module).output));
+    saved.value.reset();
   }
-  if (!keeps_graph) kept.made = {};
-  if (!kept.needs_gradient) kept.inputs.clear();
-  kept_[{unit, microbatch}] = std::move(kept);
+  if (!keeps_graph) saved.made = {};
+  if (!saved.needs_gradient) saved.inputs.clear();
+  saved_[{unit, microbatch}] = std::move(saved);
 }
 
 /// Stays on the device that has it; of tp ranks, the first one's counts.
@@ -50,36 +50,36 @@ void Engine::add_loss(int unit, const at::Tensor& loss) {
   result_.loss = result_.loss.defined() ? result_.loss + in_double : in_double;
 }
 
-void Engine::backward(int unit, int microbatch, bool puts_off_weights) {
+void Engine::backward(int unit, int microbatch, bool defers_weights) {
   open_gradients(unit);
-  Kept kept = std::move(kept_.at({unit, microbatch}));
-  kept_.erase({unit, microbatch});
-  if (!kept.made.value.defined() && !kept.made.loss.defined()) {
+  Saved saved = std::move(saved_.at({unit, microbatch}));
+  saved_.erase({unit, microbatch});
+  if (!saved.made.value.defined() && !saved.made.loss.defined()) {
     c10::AutoGradMode mode(true);
-    kept.made = call_unit(unit, microbatch, kept.inputs);
+    saved.made = call_unit(unit, microbatch, saved.inputs);
   }
-  for (Arrival& arrival : kept.gradients) {
-    const at::Tensor gradient = arrival.take().to(kept.made.value.scalar_type());
-    kept.gradient = kept.gradient.defined() ? kept.gradient + gradient : gradient;
+  for (Arrival& arrival : saved.gradients) {
+    const at::Tensor gradient = arrival.take().to(saved.made.value.scalar_type());
+    saved.gradient = saved.gradient.defined() ? saved.gradient + gradient : gradient;
   }
-  run_backward(unit, microbatch, kept, puts_off_weights);
-  for (size_t i = 0; i < kept.inputs.size(); ++i)
-    if (kept.inputs[i] && kept.inputs[i]->grad().defined())
+  run_backward(unit, microbatch, saved, defers_weights);
+  for (size_t i = 0; i < saved.inputs.size(); ++i)
+    if (saved.inputs[i] && saved.inputs[i]->grad().defined())
       add_gradient(plan_.model.units[unit].inputs[i].unit, unit, microbatch,
-                   kept.inputs[i]->grad());
+                   saved.inputs[i]->grad());
 }
 
-void Engine::run_backward(int unit, int microbatch, Kept& kept, bool puts_off_weights) {
-  std::optional<PuttingOff> putting_off;
-  if (puts_off_weights) putting_off.emplace(unit_parameters_[unit], deferred_[{unit, microbatch}]);
+void Engine::run_backward(int unit, int microbatch, Saved& saved, bool defers_weights) {
+  std::optional<DeferringGradients> deferring;
+  if (defers_weights) deferring.emplace(unit_parameters_[unit], deferred_[{unit, microbatch}]);
   std::vector<at::Tensor> made, gradients;
-  if (kept.gradient.defined()) {
-    made.push_back(kept.made.value);
-    gradients.push_back(kept.gradient);
+  if (saved.gradient.defined()) {
+    made.push_back(saved.made.value);
+    gradients.push_back(saved.gradient);
   }
-  if (kept.made.loss.requires_grad()) {
-    made.push_back(kept.made.loss);
-    gradients.push_back(at::ones_like(kept.made.loss));
+  if (saved.made.loss.requires_grad()) {
+    made.push_back(saved.made.loss);
+    gradients.push_back(at::ones_like(saved.made.loss));
   }
   ZEA_ASSERT(!made.empty());
   torch::autograd::backward(made, gradients);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes from unit to unit: outputs one way and their gradients the other, in the type that the
-// reader computes in, also between layouts and places.
+// Outputs that go from unit to unit, and their gradients that go back, in the type that the reader
+// computes in, also between layouts and pipeline ranks.
 #include "parallel/engine.hpp"
 
 #include <algorithm>
@@ -19,8 +19,8 @@ UnitInputs Engine::take_inputs(int unit, int microbatch) {
   return inputs;
 }
 
-/// What was read with the samples in place of a unit's output; nothing where it was not.
-std::optional<at::Tensor> Engine::kept_state(int source, int microbatch) const {
+/// Returns a unit's output that was read with the samples (data.cache_features), if it was.
+std::optional<at::Tensor> Engine::cached_state(int source, int microbatch) const {
   if (!plan_.model.is_cached(source)) return std::nullopt;
   const UnitSpec& unit = plan_.model.units[source];
   const std::vector<at::Tensor>& states = (*microbatches_)[microbatch].encoder(unit).states;
@@ -30,48 +30,49 @@ std::optional<at::Tensor> Engine::kept_state(int source, int microbatch) const {
   return states.at(static_cast<size_t>(found - read.begin()));
 }
 
-/// What unit `source` gives to `target`, in the type that the target computes in; nothing where the
-/// source had no work.
+/// Returns the output of unit `source` for `target`, in the type that the target computes in;
+/// nothing if the source had no work.
 std::optional<at::Tensor> Engine::take_output(int source, int target, int microbatch) {
   const at::ScalarType wanted =
       to_torch(plan_.precision_of(plan_.model.units[target].module).param);
-  if (auto state = kept_state(source, microbatch)) return state;
-  if (arrived_.contains({source, microbatch})) return take_arrived(source, target, microbatch);
-  const auto found = kept_.find({source, microbatch});
-  if (found == kept_.end()) return std::nullopt;
-  Kept& kept = found->second;
-  at::Tensor leaf = kept.value;
+  if (auto state = cached_state(source, microbatch)) return state;
+  if (received_.contains({source, microbatch})) return take_received(source, target, microbatch);
+  const auto found = saved_.find({source, microbatch});
+  if (found == saved_.end()) return std::nullopt;
+  Saved& saved = found->second;
+  at::Tensor leaf = saved.value;
   if (plan_.model.units[source].module != plan_.model.units[target].module)
     leaf =
         leaf.to(to_torch(plan_.precision_of(plan_.model.units[source].module).output)).to(wanted);
   leaf = leaf.detach();
-  leaf.set_requires_grad(kept.needs_gradient);
-  if (--kept.consumers == 0) kept.value.reset();
+  leaf.set_requires_grad(saved.needs_gradient);
+  if (--saved.consumers == 0) saved.value.reset();
   return leaf;
 }
 
-/// What another place, or another layout, made.
-at::Tensor Engine::take_arrived(int source, int target, int microbatch) {
-  Arrived& arrived = arrived_.at({source, microbatch});
-  if (!arrived.value.defined()) arrived.value = arrived.arrival.take();
+/// Returns an output that came from another pipeline rank group or another layout.
+at::Tensor Engine::take_received(int source, int target, int microbatch) {
+  Received& received = received_.at({source, microbatch});
+  if (!received.value.defined()) received.value = received.arrival.take();
   at::Tensor leaf =
-      arrived.value.to(to_torch(plan_.precision_of(plan_.model.units[target].module).param))
+      received.value.to(to_torch(plan_.precision_of(plan_.model.units[target].module).param))
           .detach();
-  leaf.set_requires_grad(arrived.needs_gradient);
-  if (--arrived.consumers == 0) arrived.value.reset();
+  leaf.set_requires_grad(received.needs_gradient);
+  if (--received.consumers == 0) received.value.reset();
   return leaf;
 }
 
-/// The gradient of what `source` gave to `target` joins those of its other consumers.
+/// Adds the gradient of the output of `source` that came from `target` to those of its other
+/// consumers.
 void Engine::add_gradient(int source, int target, int microbatch, const at::Tensor& gradient) {
   const std::string& module = plan_.model.units[source].module;
   const Precision& precision = plan_.precision_of(module);
   at::Tensor own = gradient;
   if (module != plan_.model.units[target].module) own = own.to(to_torch(precision.output));
-  const auto arrived = arrived_.find({source, microbatch});
-  if (arrived == arrived_.end()) own = own.to(to_torch(precision.param));
-  at::Tensor& sum = arrived == arrived_.end() ? kept_.at({source, microbatch}).gradient
-                                              : arrived->second.gradient;
+  const auto received = received_.find({source, microbatch});
+  if (received == received_.end()) own = own.to(to_torch(precision.param));
+  at::Tensor& sum = received == received_.end() ? saved_.at({source, microbatch}).gradient
+                                                : received->second.gradient;
   sum = sum.defined() ? sum + own : own;
 }
 
@@ -85,20 +86,20 @@ bool Engine::trains_upstream(int unit, int microbatch) const {
                      [&](const UnitInput& in) { return trains_upstream(in.unit, microbatch); });
 }
 
-/// The place of a unit's output that was made elsewhere.
-Engine::Arrived& Engine::expect(int unit, int microbatch) {
-  Arrived& arrived = arrived_[{unit, microbatch}];
-  arrived.needs_gradient = trains_ && trains_upstream(unit, microbatch);
-  arrived.consumers = readers_[unit];
-  return arrived;
+/// Returns the entry of a unit's output that is made elsewhere.
+Engine::Received& Engine::expect(int unit, int microbatch) {
+  Received& received = received_[{unit, microbatch}];
+  received.needs_gradient = trains_ && trains_upstream(unit, microbatch);
+  received.consumers = readers_[unit];
+  return received;
 }
 
 void Engine::move(int unit, int microbatch) {
   const DType dtype = plan_.precision_of(plan_.model.units[unit].module).output;
   at::Tensor held;
-  if (const auto kept = kept_.find({unit, microbatch}); kept != kept_.end()) {
-    held = kept->second.value.to(to_torch(dtype));
-    if (--kept->second.consumers == 0) kept->second.value.reset();
+  if (const auto saved = saved_.find({unit, microbatch}); saved != saved_.end()) {
+    held = saved->second.value.to(to_torch(dtype));
+    if (--saved->second.consumers == 0) saved->second.value.reset();
   }
   const at::Tensor value =
       exchange_rows(mesh_.along(kDecoder, stage_axes()), held, moved_rows(unit, microbatch, false),
@@ -109,15 +110,15 @@ void Engine::move(int unit, int microbatch) {
 void Engine::move_back(int unit, int microbatch) {
   const Precision& precision = plan_.precision_of(plan_.model.units[unit].module);
   const at::Tensor gradient =
-      exchange_rows(mesh_.along(kDecoder, stage_axes()), arrived_.at({unit, microbatch}).gradient,
+      exchange_rows(mesh_.along(kDecoder, stage_axes()), received_.at({unit, microbatch}).gradient,
                     moved_rows(unit, microbatch, true),
                     {plan_.model.decoder.block.hidden, precision.output, device_});
-  arrived_.erase({unit, microbatch});
-  if (const auto kept = kept_.find({unit, microbatch}); kept != kept_.end())
-    kept->second.gradient = gradient.to(to_torch(precision.param));
+  received_.erase({unit, microbatch});
+  if (const auto saved = saved_.find({unit, microbatch}); saved != saved_.end())
+    saved->second.gradient = gradient.to(to_torch(precision.param));
 }
 
-/// Between the ranks of this place alone.
+/// Returns the exchange between the ranks of this pipeline rank group.
 RowTransfer Engine::moved_rows(int unit, int microbatch, bool back) const {
   const EncoderPart& part = (*microbatches_)[microbatch].encoder(plan_.model.units[unit]);
   RowTransfer transfer = back ? part.feature_gradients : part.features;
@@ -128,15 +129,15 @@ RowTransfer Engine::moved_rows(int unit, int microbatch, bool back) const {
 }
 
 void Engine::send(const Action& action) {
-  Kept& kept = kept_.at({action.unit, action.microbatch});
-  transfers_.send(action, kept.value, (*microbatches_)[action.microbatch]);
-  if (--kept.consumers == 0) kept.value.reset();
+  Saved& saved = saved_.at({action.unit, action.microbatch});
+  transfers_.send(action, saved.value, (*microbatches_)[action.microbatch]);
+  if (--saved.consumers == 0) saved.value.reset();
 }
 
 void Engine::send_gradient(const Action& action) {
-  transfers_.send(action, arrived_.at({action.unit, action.microbatch}).gradient,
+  transfers_.send(action, received_.at({action.unit, action.microbatch}).gradient,
                   (*microbatches_)[action.microbatch]);
-  arrived_.erase({action.unit, action.microbatch});
+  received_.erase({action.unit, action.microbatch});
 }
 
 }  // namespace zea

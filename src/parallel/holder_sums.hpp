@@ -20,9 +20,9 @@ class HolderSums {
   HolderSums(const Plan& plan, Mesh& mesh,
              const std::vector<std::unique_ptr<ShardedBuffer>>& buffers, at::Device device);
 
-  /// After a step's reductions, before norm and update: sums the owned gradients of the buffers
-  /// that some rank of the job has a gradient for. One sum in the master type for each group of
-  /// holders, in place where HeldRanges says so. Collective.
+  /// Sums the owned gradients of the buffers for which some rank of the job has a gradient, after a
+  /// step's reductions, before norm and update. One sum in the master type for each group of
+  /// holders, in place if HeldRanges says so. Collective.
   void run(const std::vector<bool>& buffers_with_gradient);
 
  private:
@@ -40,7 +40,7 @@ class HolderSums {
   const std::vector<std::unique_ptr<ShardedBuffer>>& buffers_;
   DType dtype_;
   at::Device device_;
-  std::vector<Sum> sums_;  ///< in one order on all ranks
+  std::vector<Sum> sums_;  ///< the order is the same on all ranks
 };
 
 }  // namespace zea

@@ -33,23 +33,23 @@ Tensor their_queries(const Tensor& x, int64_t first, int64_t heads, int64_t all)
   return x.narrow(1, first * group, heads * group);
 }
 
-/// A tensor on its way to other ranks, and what comes for it.
+/// A tensor in flight to other ranks, and the one that is received for it.
 class TravellingTensor {
  public:
   TravellingTensor() = default;
-  /// `sent`: of what goes, where that is not waited for with what comes.
+  /// `sent` is that of the send, if it is waited for separately.
   TravellingTensor(Tensor going, Tensor coming, Pending received, Pending sent = {})
       : going_(std::move(going)),
         coming_(std::move(coming)),
         received_(std::move(received)),
         sent_(std::move(sent)) {}
 
-  /// What has come. Waits for that alone; to be called once.
+  /// Waits for the received tensor alone and returns it. To be called once.
   Tensor arrive() {
     received_.wait();
     return std::move(coming_);
   }
-  /// Waits until the others have what goes, and lets go of it.
+  /// Waits until the tensor is sent, and releases it.
   void finish() {
     sent_.wait();
     going_.reset();
@@ -65,9 +65,9 @@ class TravellingTensor {
   Pending received_, sent_;  ///< die first: they use both
 };
 
-/// Keys of the outer group's members gathered, in order of member: some heads' at a time, the next
-/// ones' while these are used. On the host each member fetches what it needs when it needs it, and
-/// waits for nobody's fetching; on devices these are collectives.
+/// Gathers the keys of the outer group's members, in order of member, some heads at a time: the
+/// next heads travel while these are used. On the host each member fetches keys when it needs them
+/// and waits for nobody's fetching; on devices these are collectives.
 class GatheredKeys {
  public:
   GatheredKeys(const ContextPart& part, Collectives& outer) : part_(part), outer_(outer) {}
@@ -77,34 +77,34 @@ class GatheredKeys {
                        const AttentionSums& sums) const;
 
  private:
-  /// As many heads as travel together, of those of `kv`.
+  /// Returns the number of KV heads that travel together.
   int64_t heads_at_once(const Tensor& kv) const;
   /// kv of the KV heads from `first` on.
   TravellingTensor gather(const Tensor& kv, int64_t first, int64_t heads) const;
-  /// dkv of all tokens goes to its owners; what comes, (parts, own tokens, ...), adds up.
+  /// Sends dkv of all tokens to its owners; the received parts, (parts, own tokens, ...), add up.
   TravellingTensor return_gradient(Tensor dkv) const;
 
   const ContextPart& part_;
   Collectives& outer_;
 };
 
-/// Keys passed from each member to the next: the next hop's travel while this one's are used. A
-/// member waits for what it needs; that the next one has what was sent, a hop later only, so that
-/// hops of unequal work even out over a call.
+/// Passes keys from each member to the next: the next hop's travel while this one's are used. A
+/// member waits for the keys it needs, and for its send a hop later only, so that hops of unequal
+/// work even out over a call.
 class PassedKeys {
  public:
   PassedKeys(const ContextPart& part, Collectives& outer) : part_(part), outer_(outer) {}
 
   AttentionSums attend(const GroupInputs& in) const;
-  /// The gradients of other members' keys travel behind the keys, and arrive at their owner last.
+  /// Gradients of other members' keys travel one hop after the keys and reach their owner last.
   void write_gradients(const GroupGradients& gradients, const GroupInputs& in, const Tensor& dout,
                        const AttentionSums& sums) const;
 
  private:
-  /// Whose keys are here at a hop.
+  /// Returns the member whose keys are here at a hop.
   int owner(int hop) const { return (outer_.rank() - hop + outer_.size()) % outer_.size(); }
   bool is_last(int hop) const { return hop + 1 == outer_.size(); }
-  /// What is here at `hop` goes to the next member; what comes is the next hop's.
+  /// Sends the tensor of `hop` to the next member and receives that of the next hop.
   TravellingTensor pass(const Tensor& here, int hop) const;
 
   const ContextPart& part_;

@@ -10,8 +10,8 @@
 namespace zea {
 namespace {
 
-/// The groups that a rank of one place communicates in while it walks, by their ranks. Those that
-/// decide a step do so when nothing else is under way.
+/// Returns the groups, by their ranks, in which a rank without a pipeline communicates during a
+/// step. The collectives that end a step run when nothing else is in flight.
 std::map<std::vector<int>, std::string> groups_of_walk(const Plan& plan) {
   constexpr int kRank = 0;  // all have the like
   std::map<std::vector<int>, std::string> groups;

@@ -12,7 +12,7 @@ bool goes_back(const Action& action) {
   return action.kind == ActionKind::SendGradient || action.kind == ActionKind::ReceiveGradient;
 }
 
-/// Whether the unit of an action runs at this place.
+/// Returns whether the unit of an action runs on this pipeline rank group.
 bool is_own_unit(const Action& action) {
   return action.kind == ActionKind::Send || action.kind == ActionKind::ReceiveGradient;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outputs of units, and their gradients, between places of the pipeline. Both ends know every shape
-// from the microbatch, so nothing but rows travels. A send goes on while its place computes; a
-// receive is waited for where its rows are read.
+// Outputs of units, and their gradients, between pipeline rank groups. Both ends know every shape
+// from the microbatch, so only rows travel. A send overlaps computation; a receive is waited for
+// when its rows are read.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -49,9 +49,9 @@ class PlaceTransfers {
   void finish();
 
  private:
-  /// What travels over one edge between this rank and the other place.
+  /// The rows that travel over one edge between this rank and another pipeline rank group.
   struct Route {
-    Collectives* ranks;  ///< of the link
+    Collectives* ranks;  ///< the ranks of the link
     const RankLink* link;
     bool is_features;  ///< between modules, by rows; else whole, between equal coordinates
     DType dtype;
@@ -59,7 +59,7 @@ class PlaceTransfers {
   };
 
   Route route_of(const Action& action) const;
-  /// Of the same coordinate at the other end of an edge inside a module.
+  /// Returns the rank with the same coordinate at the other end of an edge inside a module.
   int peer_of(const Action& action) const;
   std::vector<Message> messages(const Route& route, void* data,
                                 const std::vector<int64_t>& rows_of_rank) const;

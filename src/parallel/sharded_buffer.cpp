@@ -38,8 +38,8 @@ ShardedBuffer::ShardedBuffer(const Plan& plan, int index, int world_rank,
   publish();
 }
 
-// What peers read lies where they reach it: the shard that is gathered, and the gradient that is
-// summed over replicas. An offloaded one passes through the device on its way.
+// The shard that is gathered and the gradient that is summed over replicas lie in memory that peers
+// reach. An offloaded one passes through the device on its way.
 void ShardedBuffer::build_owned() {
   const at::ScalarType master = to_torch(precision_.master), param = to_torch(precision_.param);
   const int64_t elements = range_.end - range_.begin;
@@ -114,7 +114,7 @@ void ShardedBuffer::publish() {
   if (!gathers()) set_values(published_.defined() ? published_.tensor() : master_.tensor());
 }
 
-// What units see of a buffer that is not gathered is the same memory as before.
+// Units keep the same views of a buffer that is not gathered.
 void ShardedBuffer::publish_all(const All& buffers) {
   std::map<TensorKind, std::pair<Tensors, Tensors>> copied;
   for (const auto& buffer : buffers) {
@@ -154,7 +154,7 @@ void ShardedBuffer::set_gradients(const at::Tensor& flat) {
 void ShardedBuffer::gather(Collectives* from, const at::Tensor& own, const Counts& counts) {
   ZEA_ASSERT(gathers() && !gathered_.defined());
   gathered_ = context_.gathered.take(index_, layout_.padded(shards_), own.scalar_type());
-  // Its memory is the computing stream's, which comes behind the gathering before it gives it up.
+  // Its memory belongs to the computing stream, which waits for the gathering before it is freed.
   const bool is_there = own.device().type() == context_.device.type();
   if (from) sent_ = is_there ? own : at::empty(own.sizes(), own.options().device(context_.device));
   const auto start = [&] {

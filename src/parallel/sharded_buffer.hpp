@@ -19,14 +19,14 @@ namespace zea {
 /// Memory and communicators that the buffers of a module share. Null collectives: a group of one.
 struct ShardedBufferContext {
   Collectives* shard_group = nullptr;     ///< the ranks that share one copy
-  Collectives* shard_subgroup = nullptr;  ///< those that share it between forward and backward
+  Collectives* shard_subgroup = nullptr;  ///< the ranks that share it between forward and backward
   Collectives* replicas = nullptr;        ///< the ranks that own the same shard in other copies
   Slots& gathered;
   Slots& gradients;
   Slots& wire;
   Ledger& ledger;
   at::Device device;
-  HostCopies* copies = nullptr;  ///< of an offloaded shard in pinned memory
+  HostCopies* copies = nullptr;  ///< for a shard in pinned memory
 };
 
 class ShardedBuffer {
@@ -35,7 +35,7 @@ class ShardedBuffer {
   ShardedBuffer(const Plan& plan, int index, int world_rank, const ShardedBufferContext& context);
 
   const FlatBuffer& layout() const { return layout_; }
-  int index() const { return index_; }  ///< in the plan
+  int index() const { return index_; }  ///< index in the plan
   bool trainable() const { return layout_.trainable; }
   FlatRange range() const { return range_; }
 
@@ -44,7 +44,8 @@ class ShardedBuffer {
   const at::Tensor& master() const { return master_.tensor(); }
   /// (range) 1-d, in the master type, only where the buffer trains.
   const at::Tensor& gradient() const { return gradient_.tensor(); }
-  /// So many zeros where the master lies; memory that the ranks of `reach` read, if any.
+  /// Returns `elements` zeros in the memory of the master (host or device), which the ranks of
+  /// `reach` can read if it is given.
   Buffer owned(int64_t elements, at::ScalarType type, Collectives* reach = nullptr);
 
   /// The run of fused parameters that starts at ModelSpec parameter `param`; null when it starts
@@ -91,11 +92,11 @@ class ShardedBuffer {
   void build_owned();
   void build_runs(const Plan& plan);
   Buffer on_device(int64_t elements, at::ScalarType type, Collectives* reach);
-  /// From a group of one where `from` is null.
+  /// Gathers from `from`; null: a group of one.
   void gather(Collectives* from, const at::Tensor& own, const Counts& counts);
   void finish_gather();
   void add_to_gradient(const at::Tensor& own);
-  /// In place of it; where the shard is offloaded to pinned memory nobody waits.
+  /// Overwrites the gradient. If the shard is offloaded to pinned memory, nobody waits.
   void copy_to_gradient(const at::Tensor& from);
   void set_values(const at::Tensor& flat);
   void set_gradients(const at::Tensor& flat);
@@ -113,15 +114,15 @@ class ShardedBuffer {
   DType owned_type_;
   FlatRange range_;
   std::vector<FusedRun> runs_;
-  std::vector<int> run_of_param_;  ///< by position in layout_.params; -1 inside a run
+  std::vector<int> run_of_param_;  ///< indexed as layout_.params; -1 inside a run
   Buffer master_, gradient_;
   Buffer published_;  ///< the shard in the compute type, where that differs
   Buffer between_;    ///< this rank's part of the subgroup's copy
   Buffer own_wire_;   ///< the gradient as it travels between replicas, where that differs
   at::Tensor gathered_, open_gradient_, wire_;
-  at::Tensor sent_;  ///< of an offloaded shard, on the device while it is gathered
+  at::Tensor sent_;                    ///< an offloaded shard, on the device while it is gathered
   std::optional<c10::Event> fetched_;  ///< `sent_`, or what a group of one gathers, has come
-  std::shared_ptr<c10::Event> gradient_copied_;  ///< to the host
+  std::shared_ptr<c10::Event> gradient_copied_;  ///< the copy to the host has ended
   Buffer received_;
   bool gradient_is_zero_ = true;  ///< nothing was added to it in this step
   Counts counts_, subgroup_counts_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for parameters, gradients and optimizer state: what is taken, and what is used in turn.
+// Memory of parameters, gradients and optimizer states: owned buffers, and slots that buffers use
+// in turn.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,8 +18,8 @@
 
 namespace zea {
 
-// Copies between a device and the pinned memory of its host beside what the device computes: each
-// way on a stream of its own, so that both ways of the link are used at a time.
+// Streams for copies between a device and the pinned memory of its host, concurrent with
+// computation: one each way, so that both ways of the link are used at a time.
 
 inline c10::Stream current_stream(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
@@ -32,8 +33,8 @@ struct HostCopies {
   c10::Stream to_device, to_host;
 };
 
-/// What `launch` launches goes into `stream`, behind what the current one was given so far. Gives
-/// what is reached when it is done.
+/// Runs `launch` with `stream` as the current stream, after the work that the previous one has been
+/// given so far. Returns the event that is reached when the work is done.
 template <class Launch>
 c10::Event launch_beside(c10::Stream stream, Launch&& launch) {
   c10::Event given(stream.device_type()), done(stream.device_type());
@@ -69,7 +70,7 @@ class Ledger {
   int64_t shared_ = 0;
 };
 
-/// A flat tensor whose bytes stand in a ledger for as long as it lives.
+/// A flat tensor whose bytes are counted in a ledger for as long as it lives.
 class Buffer {
  public:
   Buffer() = default;
@@ -88,31 +89,32 @@ class Buffer {
   bool shared_ = false;
 };
 
-/// Memory for (elements): on the host where the peers of `reach` can read it in place, collectively
-/// over it; ordinary where it is null, and on a device.
+/// Allocates (elements): on the host in memory that the peers of `reach` can read, collectively
+/// over it; ordinary memory if it is null, and on a device.
 Buffer allocate_buffer(Ledger& ledger, Collectives* reach, int64_t elements, at::ScalarType dtype,
                        at::Device device);
 
-/// The memory of a plan's slots: what is gathered, or not yet reduced, for a few units at a time.
-/// Taken once: reused memory is faster to fill than fresh, and peers can reach it in place.
+/// The memory of a plan's slots, for the gathered parameters or unreduced gradients of a few units
+/// at a time. It is allocated once: reused memory is faster to fill than fresh, and peers can reach
+/// it in place.
 class Slots {
  public:
   /// `reach` gives the memory where not null (on the host only); constructing is then collective
   /// over it.
   Slots(const SlotPlan& plan, Ledger& ledger, Collectives* reach, at::Device device);
 
-  /// The slot of `buffer`, which nobody else may have: (elements) of whatever was there.
+  /// Returns the slot of `buffer`, which must be free: (elements) of any content.
   at::Tensor take(int buffer, int64_t elements, at::ScalarType dtype);
-  /// On a device the next one to have it comes behind `read`, where not null.
+  /// Frees the slot of `buffer`. On a device its next user waits for `read`, if not null.
   void give_back(int buffer, std::shared_ptr<c10::Event> read = nullptr);
   /// The buffer that has the slot of `buffer`; -1: none.
   int holder(int buffer) const { return holders_[plan_.slot_of_buffer[buffer]]; }
 
  private:
   const SlotPlan& plan_;
-  std::vector<Buffer> memory_;                     ///< of each slot, in bytes
-  std::vector<int> holders_;                       ///< of each slot
-  std::vector<std::shared_ptr<c10::Event>> read_;  ///< what was in each slot until then
+  std::vector<Buffer> memory_;                     ///< each slot's, in bytes
+  std::vector<int> holders_;                       ///< each slot's buffer; -1: free
+  std::vector<std::shared_ptr<c10::Event>> read_;  ///< when each slot's last user has read it
 };
 
 }  // namespace zea

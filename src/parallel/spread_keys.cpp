@@ -52,18 +52,19 @@ class SpreadQueries {
   /// r / inner.
   SpreadQueries(const std::vector<int64_t>& cp_tokens, Collectives* inner, Collectives* outer);
 
-  /// q (queries of this rank, heads, head_dim) -> those of all ranks, in their order.
+  /// Gathers q (queries of this rank, heads, head_dim) -> the queries of all ranks, in order of
+  /// rank.
   Tensor gather(const Tensor& q) const;
-  /// What each rank's queries get from all ranks' keys, given what they get from the own ones:
-  /// (queries of all ranks, heads, head_dim).
+  /// Merges the results of all ranks' keys, given those of the own keys: (queries of all ranks,
+  /// heads, head_dim).
   Tensor merged(const AttentionSums& sums) const;
   /// The rows of this rank's queries.
   Tensor own(const Tensor& x) const;
 
  private:
-  std::vector<int64_t> inner_tokens_;  ///< of the own inner group's members
-  std::vector<int64_t> outer_tokens_;  ///< of all inner groups
-  int64_t first_ = 0;                  ///< of this rank's queries
+  std::vector<int64_t> inner_tokens_;  ///< tokens of the own inner group's members
+  std::vector<int64_t> outer_tokens_;  ///< tokens of all inner groups
+  int64_t first_ = 0;                  ///< index of this rank's first query
   int64_t count_ = 0;
   Collectives* inner_;
   Collectives* outer_;

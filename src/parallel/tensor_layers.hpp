@@ -21,7 +21,7 @@ struct TensorLayersOptions {
   Collectives* tp = nullptr;  ///< null: a group of one
   /// Rows are dealt to the tp ranks, so all RowShares name them; else all are empty.
   bool sequence_parallel = true;
-  Collectives* cp_inner = nullptr;  ///< of attention; null: groups of one
+  Collectives* cp_inner = nullptr;  ///< attention's groups; null: groups of one
   Collectives* cp_outer = nullptr;
 };
 
@@ -49,8 +49,8 @@ class TensorLayers : public Layers {
                     const RowShares& shares) const override;
   at::Tensor attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
                        int64_t kv_heads, const ScoreSpec& scores) const override;
-  /// The queries of all cp ranks go to each of them, and what they get from its keys comes back and
-  /// is merged by log-sum-exp: keys stay where they are.
+  /// Gathers the queries of all cp ranks on each, and merges the results of all ranks' keys by
+  /// log-sum-exp: keys stay where they are.
   at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& kv,
                               const std::vector<AttentionSlice>& slices,
                               const std::vector<int64_t>& cp_tokens,

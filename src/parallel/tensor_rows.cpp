@@ -81,7 +81,7 @@ TravellingRows TensorRows::sum(const at::Tensor& partial) const {
     if (partial.numel() == 0) return {{}, partial, {}};
     Pending pending =
         tp().all_reduce(partial.mutable_data_ptr(), partial.numel(), dtype, ReduceOp::Sum);
-    // On a device partial() is memory that nobody else has.
+    // On a device partial() allocates memory that nothing else uses.
     if (!partial.device().is_cpu()) return {{}, partial, std::move(pending)};
     return {partial, {}, std::move(pending)};
   }

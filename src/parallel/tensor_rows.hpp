@@ -16,8 +16,9 @@
 
 namespace zea::detail {
 
-/// What one function of a layer works in: on the host, memory that the ranks' collectives reach in
-/// place. A function has at most one of each kind at a time, and none when it returns.
+/// Temporary memory of one function of a layer: on the host, memory that the ranks' collectives
+/// reach in place. A function has at most one buffer of each kind at a time, and none when it
+/// returns.
 class TensorBuffers {
  public:
   enum class Kind { Gathered, Partial };
@@ -61,7 +62,7 @@ class TensorRows {
   /// x (rows here, width) -> (rows of all ranks, width), good until the function returns.
   TravellingRows gather(const at::Tensor& x) const;
 
-  /// Room for what sum() takes: (rows of all ranks, width), of any content. `rows` are those of all
+  /// Returns memory for sum(): (rows of all ranks, width), of any content. `rows` are those of all
   /// ranks.
   at::Tensor partial(int64_t rows, int64_t width, const at::TensorOptions& options) const;
   /// The ranks' partial() (rows of all ranks, width) -> their sum's (rows here, width).
@@ -79,8 +80,8 @@ class TensorRows {
   RowShares shares_, travelling_;
 };
 
-// The autograd functions of layers that tp ranks share. What they keep of their input is the rows
-// here; the others come again in backward.
+// The autograd functions of layers that tp ranks share. They save the rows here of their input;
+// other ranks' rows are gathered again in backward.
 
 at::Tensor tensor_joint_head_norms(const TensorRows& rows, const at::Tensor& qkv, Parameter& query,
                                    Parameter& key, const NormSpec& spec);

@@ -8,9 +8,8 @@
 namespace zea::detail {
 namespace {
 
-/// Where `ids` are among the vocabulary here: rows of the table, and which ids it does not have.
-/// These stand for any row and count for nothing, since how many they are is not known to a host
-/// that runs ahead of its device.
+/// Rows of the table here for `ids`, and which ids belong to other ranks. Those read any row and
+/// count for nothing, since a host that runs ahead of its device does not know how many they are.
 struct OwnIds {
   Tensor indices;    ///< (rows)
   Tensor elsewhere;  ///< (rows, 1)

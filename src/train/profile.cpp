@@ -136,7 +136,7 @@ UnitCost cost_of_call(const LoneUnit& unit, const UnitInputs& inputs,
   DeferredGradients deferred;
   begin = Clock::now();
   {
-    const PuttingOff putting_off(unit.parameters(), deferred);
+    const DeferringGradients deferring(unit.parameters(), deferred);
     torch::autograd::backward({result}, {gradient});
   }
   for (const auto& input : inputs)

@@ -97,7 +97,7 @@ class Stage {
   void backward_input(DeferredGradients& later) {
     Tensor gradient = x_;
     for (size_t i = blocks_.size(); i-- > 0;) {
-      const PuttingOff putting_off(blocks_[i]->parameters(), later);
+      const DeferringGradients deferring(blocks_[i]->parameters(), later);
       gradient = backward(i, gradient);
     }
   }

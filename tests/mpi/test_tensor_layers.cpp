@@ -167,7 +167,7 @@ Result run_linear(const LinearCase& asked, const LinearValues& values, const Cal
   if (adds == Adds::AtOnce) {
     y.backward(values.dy);
   } else {
-    const PuttingOff putting_off({weight.get(), bias.get()}, later);
+    const DeferringGradients deferring({weight.get(), bias.get()}, later);
     y.backward(values.dy);
   }
   Result result{y.detach(), x.grad(), {}, {}};

@@ -12,7 +12,7 @@ namespace zea::detail {
 bool has_device_kernels();
 
 /// Starts `functor(lane, item)` for all items on a stream of the current device, a cudaStream_t,
-/// and does not wait. The packs of an item (packs.hpp) decide how many lanes it gets.
+/// and does not wait. The packs of an item (lanes.hpp) decide how many lanes it gets.
 template <class Functor>
 void launch_items(const Functor& functor, int64_t items, int64_t item_packs, void* stream);
 

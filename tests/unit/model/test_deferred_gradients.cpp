@@ -77,7 +77,7 @@ TEST_P(DeferredGradientsTest, AreBitwiseThoseThatAreAddedAtOnce) {
 
   DeferredGradients later;
   {
-    const PuttingOff putting_off(deferred.parameters(), later);
+    const DeferringGradients deferring(deferred.parameters(), later);
     deferred.backward();  // no gradient is open: none is touched
   }
   EXPECT_TRUE(deferred.x.grad().equal(direct.x.grad())) << "inputs' before weights'";
@@ -97,7 +97,7 @@ TEST_P(DeferredGradientsTest, SeveralMicrobatchesWaitInQueuesOfTheirOwn) {
   std::array<DeferredGradients, 3> later;
   for (DeferredGradients& one : later) {
     direct.backward();
-    const PuttingOff putting_off(deferred.parameters(), one);
+    const DeferringGradients deferring(deferred.parameters(), one);
     deferred.backward();
   }
   deferred.open_gradients();
@@ -114,7 +114,7 @@ TEST(DeferredGradients, OnlyPutsOffForAsLongAsItIsAsked) {
   direct.open_gradients();
   direct.backward();
   DeferredGradients later;
-  { const PuttingOff putting_off(after.parameters(), later); }
+  { const DeferringGradients deferring(after.parameters(), later); }
   after.open_gradients();
   after.backward();
   EXPECT_TRUE(later.empty());
@@ -126,7 +126,7 @@ TEST(DeferredGradients, NotesNothingOfFrozenParameters) {
   trained.open_gradients();
   trained.backward();
   DeferredGradients later;
-  const PuttingOff putting_off(frozen.parameters(), later);
+  const DeferringGradients deferring(frozen.parameters(), later);
   frozen.backward();
   EXPECT_TRUE(later.empty());
   EXPECT_TRUE(frozen.x.grad().equal(trained.x.grad()));
@@ -136,7 +136,7 @@ TEST(DeferredGradients, LetsGoOfTheTensors) {
   Stack stack(at::kDouble, true);
   DeferredGradients later;
   Tensor x = at::ones({kTokens, kIn}, at::kDouble), dy = at::ones({kTokens, kOut}, at::kDouble);
-  later.put_off_weight(*stack.parameters()[0], WeightOrder::OutIn, x, dy);
+  later.defer_weight(*stack.parameters()[0], WeightOrder::OutIn, x, dy);
   EXPECT_GT(x.storage().use_count(), 1);
   stack.open_gradients();
   later.run();
@@ -147,7 +147,7 @@ TEST(DeferredGradients, LetsGoOfTheTensors) {
 TEST(DeferredGradients, NeedTheGradientsThatTheyAreAddedTo) {
   Stack stack(at::kDouble, true);
   DeferredGradients later;
-  const PuttingOff putting_off(stack.parameters(), later);
+  const DeferringGradients deferring(stack.parameters(), later);
   stack.backward();
   EXPECT_THROW(later.run(), InternalError);
 }

@@ -45,7 +45,7 @@ class ThreadTeam {
   }
 
  private:
-  /// Those of the warp's threads that are the team's, a bit each.
+  /// The warp's threads that belong to the team, one bit each.
   __device__ __forceinline__ unsigned of_warp() const {
     if (lanes_ >= kWarp) return 0xffffffffu;
     return ((1u << lanes_) - 1) << (threadIdx.x % kWarp / lanes_ * lanes_);
