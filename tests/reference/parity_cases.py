@@ -89,7 +89,6 @@ CASES = {
     "class_token_kept": {"llava": {"vision_feature_select_strategy": "full"}},
     "last_vision_layer": {"llava": {"vision_feature_layer": -1}},
     "counted_vision_layer": {"llava": {"vision_feature_layer": 1}},
-    "several_vision_layers": {"llava": {"vision_feature_layer": [-3, -2]}},
     "several_vision_layers_full": {
         "llava": {"vision_feature_layer": [0, 3, 1], "vision_feature_select_strategy": "full"}
     },
@@ -131,11 +130,8 @@ CASES = {
     # So large that the head takes its rows in several chunks.
     "large_vocabulary": {"text": {"vocab_size": 131072}, "deck": ["data.row_tokens=4096"]},
     "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
-    "all_at_once": {"deck": ["data.row_tokens=4096"]},
     "recomputed": {"deck": ["model.activation_checkpointing=1"]},
     "llama": {"only_text": True},
-    "llama_tied": {"only_text": True, "text": {"tie_word_embeddings": True}},
-    "llama_biases": {"only_text": True, "text": {"attention_bias": True, "mlp_bias": True}},
     "llama_long_positions": {
         "only_text": True,
         "text": {"max_position_embeddings": 2048, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
@@ -143,21 +139,13 @@ CASES = {
         "longer": 1500,
     },
     "qwen2": {"only_text": True, "decoder": "qwen2"},
-    "qwen2_tied": {"only_text": True, "decoder": "qwen2", "text": {"tie_word_embeddings": True}},
     "qwen2_under_llava": {"decoder": "qwen2", "text": {"rms_norm_eps": 1e-2}},
     "qwen2_tp2_cp2": {
         "ranks": 4,
         "decoder": "qwen2",
         "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
     },
-    "qwen2_tp4_one_kv_head": {
-        "ranks": 4,
-        "decoder": "qwen2",
-        "text": {"num_key_value_heads": 1},
-        "deck": grid("llm", tp=4),
-    },
     "qwen3": {"only_text": True, "decoder": "qwen3", "text": {"head_dim": 12}},
-    "qwen3_biases": {"only_text": True, "decoder": "qwen3", "text": {"attention_bias": True}},
     "qwen3_under_llava": {
         "decoder": "qwen3",
         "text": {"rms_norm_eps": 1e-2, "tie_word_embeddings": True},
@@ -185,7 +173,6 @@ CASES = {
         "decoder": "gemma",
         "text": {"tie_word_embeddings": False, "attention_bias": True},
     },
-    "gemma_under_llava": {"decoder": "gemma", "llava": {"tie_word_embeddings": True}},
     "gemma_cp2_ring": {
         "ranks": 2,
         "only_text": True,
@@ -263,11 +250,6 @@ CASES = {
         "deck": grid("llm", tp=4),
     },
     "phi3_windows": {"only_text": True, "decoder": "phi3", "text": {**PHI3, "sliding_window": 5}},
-    "phi3_window_of_all": {
-        "only_text": True,
-        "decoder": "phi3",
-        "text": {**PHI3, "sliding_window": 128},
-    },
     "phi3_pp2_ulysses": {
         "ranks": 4,
         "decoder": "phi3",
@@ -275,11 +257,6 @@ CASES = {
         "deck": [*MICROBATCHES, *grid("llm", pp=2, cp=2, cp_mode="ulysses")],
     },
     "mistral": {"only_text": True, "decoder": "mistral", "text": {"sliding_window": 5}},
-    "mistral_wide_heads": {
-        "only_text": True,
-        "decoder": "mistral",
-        "text": {"sliding_window": 3, "head_dim": 12, "rope_parameters": LINEAR_ROPE},
-    },
     "mistral_without_window": {
         "only_text": True,
         "decoder": "mistral",
@@ -291,12 +268,6 @@ CASES = {
         "decoder": "mistral",
         "text": {"sliding_window": 6},
         "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
-    },
-    "mistral_cp4_gathered": {
-        "ranks": 4,
-        "decoder": "mistral",
-        "text": {"sliding_window": 11},
-        "deck": grid("llm", cp=4),
     },
     "mistral_cp4_two_levels": {
         "ranks": 4,
@@ -323,12 +294,6 @@ CASES = {
             "layer_types": ["sliding_attention", "full_attention"],
         },
     },
-    "qwen2_windows_tp2": {
-        "ranks": 2,
-        "decoder": "qwen2",
-        "text": {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
-        "deck": grid("llm", tp=2),
-    },
     "qwen3_windows_pp2_cp2": {
         "ranks": 4,
         "decoder": "qwen3",
@@ -340,15 +305,8 @@ CASES = {
     "gpt2_narrow_mlp": {"gpt2": {"n_inner": 40}},
     "gpt2_gelu": {"gpt2": {"activation_function": "gelu"}},
     "gpt2_norm_eps": {"gpt2": {"layer_norm_epsilon": 1e-2}},
-    "gpt2_recomputed": {"gpt2": {}, "deck": ["model.activation_checkpointing=1"]},
-    "gpt2_one_sample_per_row": {"gpt2": {}, "deck": ["data.packing=false"]},
     "both_ways": {"both_ways": True},
-    "both_ways_all_at_once": {"both_ways": True, "deck": ["data.row_tokens=4096"]},
     "tp2_cp2": {"ranks": 4, "deck": grid("llm", tp=2, cp=2)},
-    "tp2_cp2_one_sample_per_row": {
-        "ranks": 4,
-        "deck": ["data.packing=false", *grid("llm", tp=2, cp=2, cp_mode="ring")],
-    },
     "tp2_cp2_of_both_modules": {
         "ranks": 4,
         "deck": [
@@ -365,11 +323,6 @@ CASES = {
         "ranks": 4,
         "text": {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
         "deck": [*grid("llm", tp=2, cp=2, sequence_parallel=False), *grid("vision", cp=2)],
-    },
-    "cp4_two_levels_frozen_vision": {
-        "ranks": 4,
-        "frozen": ["vision"],
-        "deck": grid("llm", cp=4, cp_mode="ulysses_ring", cp_ulysses_ranks=2),
     },
     "both_ways_tp2_cp2": {
         "ranks": 4,

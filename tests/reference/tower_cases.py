@@ -25,7 +25,6 @@ TOWER_CASES = {
     },
     # As published ones have it: behind the last whole patch are pixels that nothing sees.
     "siglip_of_uneven_patches": {"tower": "siglip_vision_model", "vision": {"patch_size": 7}, "llava": FULL},
-    "siglip_frozen": {"tower": "siglip_vision_model", "llava": FULL, "frozen": ["vision"]},
     "siglip_tp2_cp2_qwen2": {
         "ranks": 4,
         "tower": "siglip_vision_model",
@@ -35,12 +34,6 @@ TOWER_CASES = {
             *grid("llm", tp=2, cp=2, cp_mode="ulysses"),
             *grid("vision", tp=2, cp=2, cp_mode="ring"),
         ],
-    },
-    "siglip_dealt_to_4": {
-        "ranks": 4,
-        "tower": "siglip_vision_model",
-        "llava": FULL,
-        "deck": grid("llm", cp=4, cp_mode="ring"),
     },
     "vit": {"tower": "vit"},
     "vit_without_biases": {
@@ -59,12 +52,6 @@ TOWER_CASES = {
         "vision": {**SCALED, "use_swiglu_ffn": True, "use_mask_token": False},
         "llava": {"vision_feature_layer": -1},
     },
-    "dinov2_recomputed": {
-        "tower": "dinov2",
-        "vision": {**SCALED, "qkv_bias": False},
-        "deck": ["model.activation_checkpointing=1"],
-    },
-    "dinov2_frozen": {"tower": "dinov2", "frozen": ["vision"]},
     "dinov2_with_registers": {"tower": "dinov2_with_registers", "vision": REGISTERS},
     "dinov2_with_registers_full": {
         "tower": "dinov2_with_registers",
@@ -97,11 +84,6 @@ TOWER_CASES = {
         "tower": "dinov2",
         "vision": SCALED,
         "deck": ['mesh.schedule="zero_bubble"', *MICROBATCHES, *grid("llm", pp=2)],
-    },
-    "vit_dealt_to_4": {
-        "ranks": 4,
-        "tower": "vit",
-        "deck": grid("llm", cp=4, cp_mode="ring"),
     },
     "vit_tp2_cp2": {
         "ranks": 4,
