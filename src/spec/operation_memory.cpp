@@ -53,10 +53,10 @@ int64_t sums_bytes(int64_t rows, int64_t columns, const ElementBytes& bytes) {
 FunctionMemory linear_memory(int64_t rows, const WeightSpec& weight, bool bias_trains,
                              const ElementBytes& bytes) {
   FunctionMemory f;
-  f.scratch = gemm_scratch(rows, weight.in, weight.out, bytes);
   f.output = rows * weight.out * bytes.param;
-  f.forward_peak = f.output + f.scratch;
-  f.gradient_working = f.scratch;
+  f.forward_peak = f.output + gemm_scratch(rows, weight.in, weight.out, bytes);
+  f.gradient_working = gemm_scratch(rows, weight.out, weight.in, bytes);
+  f.scratch = std::max(f.forward_peak - f.output, f.gradient_working);
   f.saves_input = weight.trains;
   if (weight.trains) f.backward_working = outer_product_working(rows, weight.out, weight.in, bytes);
   if (bias_trains)
