@@ -37,14 +37,14 @@ class UnitTraffic {
     for (const UnitInput& input : unit_.inputs)
       part.inputs_need_gradient.push_back(has_gradient[input.unit]);
     for (const detail::OperationNeeds& needs : detail::operation_needs(plan_.model, unit_, part))
-      for (const Message& message : needs.messages)
+      for (const PlannedMessage& message : needs.messages)
         if (is_sent(message.sent_in, needs)) add(message);
     return std::move(traffic_);
   }
 
  private:
   using MessageKind = detail::MessageKind;
-  using Message = detail::Message;
+  using PlannedMessage = detail::PlannedMessage;
   using SentIn = detail::SentIn;
 
   bool is_sent(SentIn sent_in, const detail::OperationNeeds& needs) const {
@@ -54,7 +54,7 @@ class UnitTraffic {
             (sent_in == SentIn::InputGradient ? needs.input_has_gradient : needs.trains));
   }
 
-  void add(const Message& message) {
+  void add(const PlannedMessage& message) {
     const TpRows& rows = message.rows == UnitRows::Tokens ? rows_.held : rows_.read;
     const int64_t statistics = message.width * rows.all();
     switch (message.kind) {

@@ -163,7 +163,7 @@ enum class MessageKind {
   Attention,         ///< heads, keys and values between cp ranks
 };
 enum class SentIn { Forward, Backward, InputGradient, WeightGradient };
-struct Message {
+struct PlannedMessage {
   MessageKind kind;
   SentIn sent_in;
   int64_t width = 0;
@@ -183,7 +183,7 @@ struct OperationNeeds {
   int64_t per_pair = 0;  ///< elements of attention for a pair of a query and a key
 
   FunctionMemory memory = {};
-  std::vector<Message> messages = {};
+  std::vector<PlannedMessage> messages = {};
 };
 
 /// The declarations of the operations of `unit.graph`, in their order.
