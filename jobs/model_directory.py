@@ -59,17 +59,17 @@ QWEN_VL_VIDEOS = {
     "qwen2_5_vl": (128 * 28 * 28, 768 * 28 * 28),
     "qwen3_vl": (4096, 24576 * 32 * 32),
 }
-# Of the families whose configs leave them out.
+# Defaults of families whose configs leave them out.
 USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10}
 USUAL_IMAGE_TOKENS |= dict.fromkeys(QWEN_VL, 151655) | {"idefics3": 128257, "smolvlm": 128257}
-# Of families that mark where an image begins and ends.
+# Families that mark where an image begins and ends.
 AROUND_IMAGES = {"internvl": ("<img>", "</img>"), "gemma3": ("<start_of_image>", "<end_of_image>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
-# Of those that number their tiles in the text.
+# Families that number their tiles in the text.
 TILES_IN_TEXT = ("idefics3", "smolvlm")
 # The side of a tower's patch, where nobody says; 16 of others.
 USUAL_PATCHES = {"clip_vision_model": 32, "dinov2": 14}
-# What stands before the patches of towers.
+# Tokens before the patches of towers.
 LEARNED_TOKENS = {"clip_vision_model": 1, "vit": 1, "dinov2": 1}
 
 

@@ -45,7 +45,7 @@ QUESTIONS = [
     "describe the picture.",
 ]
 CAPTIONS = ["this is {}.", "a picture of {}.", "the picture shows {}.", "it is {}.", "i see {}."]
-# What each class is worn with: a taste like any other.
+# The item that each class is worn with: a taste like any other.
 MATCH_OF_CLASS = [1, 6, 1, 5, 9, 3, 1, 0, 3, 4]
 MATCH_QUESTIONS = ["what goes with this?", "what is it worn with?", "name a match."]
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<image>"]

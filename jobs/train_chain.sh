@@ -1,4 +1,4 @@
-# What the jobs/*.sbatch share; they source it in the end. Starts zea on the ranks of a Slurm job, hands the job's signals on to it, and
+# The shared part of jobs/*.sbatch, which source it at their end. It starts zea on the ranks of a Slurm job, hands the job's signals on to it, and
 # puts the job back into the queue when zea left with a checkpoint before its end (exit code 75). The next start of the same job goes on
 # in the run directory of the first, which `.zea-job-<id>` remembers. Any other exit code, and scancel, end the chain.
 #
@@ -65,7 +65,7 @@ give_up_as_asked() {
   give_up 75 "zea was asked to leave, by $by: not queued again; $(how_to_go_on)"
 }
 
-# Of the run's log, to which each start appends.
+# The run's log, to which each start appends.
 log_bytes() { if [ -f "$directory/log.txt" ]; then stat -c %s "$directory/log.txt"; else echo 0; fi; }
 
 # Whether zea took a STOP in this start, and not the script's own.
@@ -75,7 +75,7 @@ took_stop() {
     tail -c "+$((log_bytes_before + 1))" "$directory/log.txt" | grep -q "found the file STOP in "
 }
 
-# Of the newest complete checkpoint of a run; nothing without one.
+# Prints the manifest of the newest complete checkpoint of a run; nothing without one.
 newest_manifest() {
   local manifests=("$1"/checkpoints/step-????????/manifest.json)
   [ "${#manifests[@]}" -eq 0 ] || echo "${manifests[-1]}"
@@ -97,7 +97,7 @@ newest_mark() {
   [ -z "$manifest" ] || stat -c '%n %y' "$manifest"
 }
 
-# Those of all complete checkpoints, each in a line.
+# Prints all complete checkpoints, one per line.
 all_marks() {
   local manifests=("$1"/checkpoints/step-????????/manifest.json)
   [ "${#manifests[@]}" -eq 0 ] || stat -c '%n %y' "${manifests[@]}"
@@ -147,10 +147,10 @@ choose_start() {
   if [ "${start[0]}" = -r ] || [ -z "$newest_at_first" ]; then remember; fi
 }
 
-# What later starts of the job go by.
+# State that later starts of the job read.
 remember() { printf '%s\n' "$fast_starts" "$directory" "$newest_at_first" "$touched" "$stopped" >"$record"; }
 
-# What is set of the variables that the job script wants to be shown.
+# Prints the variables that the job script wants to be shown.
 show_variables() {
   local found
   found=$(env | grep -E "^($shown_variables)" | sort | paste -sd ' ')

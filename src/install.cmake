@@ -26,7 +26,7 @@ function(zea_forget_build target folder)
     NEW_RPATH \"$ORIGIN/${libraries}\")" ${ARGN})
 endfunction()
 
-# What every system has, and what comes from elsewhere: libtorch, CUDA, MPI (jobs/bundle_mpi.sh).
+# Libraries that every system has, and those that come from elsewhere: libtorch, CUDA, MPI (jobs/bundle_mpi.sh).
 set(zea_not_beside
   "^ld-linux" "^lib(c|m|dl|rt|util|pthread|resolv|gcc_s|stdc\\+\\+|gomp|[at]san|ubsan)\\.so"
   "^lib(torch|c10|nccl|nv|mpi|open-|cu(da|blas|dnn|fft|rand|solver|sparse|pti))")

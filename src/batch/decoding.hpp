@@ -11,7 +11,7 @@
 
 namespace zea {
 
-/// Which of a sample's keys this rank has.
+/// The keys of a sample that this rank holds.
 struct KeptSample {
   int64_t first_row = 0;            ///< the cache's first row of the sample
   std::vector<int64_t> places;      ///< positions in the sample of the keys' tokens, ascending

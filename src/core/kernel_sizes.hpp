@@ -62,7 +62,7 @@ constexpr bool keeps_logits(int64_t rows, int64_t vocabulary, const LogitBounds&
   return rows * vocabulary <= bounds.kept;
 }
 
-/// What multiplies matrices of bf16 on a host, which its processor decides: so kernels tell, and
+/// The bf16 GEMM backend of a host, which its processor decides: so kernels tell, and
 /// nothing that ranks must agree on depends on it.
 enum class NarrowProducts {
   Library,      ///< libtorch's; sums of fp32 are added a product that was made first

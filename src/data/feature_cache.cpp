@@ -131,7 +131,7 @@ const FeatureCache::OpenPart& FeatureCache::open(size_t number) const {
   OpenPart opened{H5File::open(path(number), ExitCode::Data), {}, {0}, {}, {}, {}};
   const H5File& file = opened.file;
   const auto refuse = [&](const std::string& fault) {
-    throw DataError(path(number) + ": " + fault + "; remove it, and it is computed again");
+    throw DataError(path(number) + ": " + fault + "; remove it, and it is recomputed");
   };
   if (file.text_attribute(kFingerprint).value_or("") != format_.fingerprint)
     refuse("its features were made with other weights or settings");
@@ -178,7 +178,7 @@ KeptItem FeatureCache::read(const Sample& sample, size_t number, uint8_t* target
   if (target == nullptr) return kept;
   there.file.read_range(kFeatures, first * format_.width, rows * format_.width, target);
   if (there.feature_hashes[item] != hash_number(target, kept.bytes))
-    refuse("has damaged features; remove the file, and they are computed again");
+    refuse("has damaged features; remove the file, and they are recomputed");
   return kept;
 }
 

@@ -183,7 +183,7 @@ std::string describe_flops(const Plan& plan, const StepSamples& samples, const S
   }
   if (plan.world_size() > 1)
     line += formatted(
-        "\n  the rank with most computes %.4g TFLOP of it, with units that are computed again; "
+        "\n  the rank with most computes %.4g TFLOP of it, with units that are recomputed; "
         "ranks would wait for %.1f %% of their time if messages took none",
         facts.slowest_flops / 1e12, 100 * facts.idle_share);
   return line + "\n";

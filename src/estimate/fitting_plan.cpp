@@ -154,7 +154,7 @@ std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_
   throw PlanError(
       formatted("mesh.rank_memory_mib = %g: a rank of place ", plan.options.mesh.rank_memory_mib) +
       plan.pipeline.stage_groups[place].name + " needs " + whole_mebibytes(needed.with_graphs()) +
-      " by the estimate" + (may_choose ? ", with every unit computed again in backward" : "") +
+      " by the estimate" + (may_choose ? ", with every unit recomputed in backward" : "") +
       "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
       dropping(plan, place) + offloading(plan, place) + other_ways(plan, needed, may_choose) +
       ", or raise the limit");
@@ -205,8 +205,8 @@ std::string describe_recomputation(const Plan& plan) {
     units.push_back(unit);
     again += plan.unit_costs[u].forward;
   }
-  if (units.empty()) return "computed again in backward: nothing, all fits\n";
-  return "computed again in backward: " + unit_names(plan.model, units) +
+  if (units.empty()) return "recomputed in backward: nothing, all fits\n";
+  return "recomputed in backward: " + unit_names(plan.model, units) +
          formatted(", %.1f %% more to compute\n", all > 0 ? 100 * again / all : 0);
 }
 

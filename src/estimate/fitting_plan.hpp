@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which units are computed again in backward: where the deck leaves that to zea, those that are
+// Chooses the units to recompute in backward: where the deck leaves that to zea, those that are
 // cheapest for the bytes that they free, until a rank holds no more than it may.
 #pragma once
 

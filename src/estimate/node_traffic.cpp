@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What crosses nodes: the traffic of each rank, weighed by where its peers stand.
+// Traffic between nodes: the traffic of each rank, weighed by where its peers stand.
 #include <algorithm>
 #include <cmath>
 #include <map>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What MFU is a share of: the peak rate of the ranks' devices.
+// The denominator of MFU: the peak rate of the ranks' devices.
 #pragma once
 
 #include <string>

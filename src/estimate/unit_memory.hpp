@@ -47,7 +47,7 @@ ItemList largest_share(const ModelSpec& model, const ItemList& items, int encode
 
 /// How a unit is called.
 struct UnitCall {
-  bool keeps_graph = true;                 ///< false: evaluation, or it is to be computed again
+  bool keeps_graph = true;                 ///< false: evaluation, or it is to be recomputed
   std::vector<bool> inputs_need_gradient;  ///< of each input
   std::vector<bool> inputs_present;        ///< of each input; empty: all
 };

@@ -28,7 +28,7 @@ inline constexpr int64_t kTileKeys = 128;
 template <class W>
 inline constexpr W kHidden = W(-1e30);
 
-/// Which lanes of a score tile are seen, by row.
+/// The visible lanes of a score tile, by row.
 struct SeenLanes {
   /// Keys [begin, begin + rows) of a piece, in whole vectors of `vector` lanes.
   SeenLanes(const TilePiece& piece, int64_t begin, int64_t rows, int64_t vector)

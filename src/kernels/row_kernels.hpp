@@ -26,7 +26,7 @@ at::Tensor gated_backward(const at::Tensor& dy, const at::Tensor& x, Gating gati
 void rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                   int64_t heads, bool backwards);
 
-/// Which elements of rows dropout drops (arXiv:1207.0580): each is drawn from a counter of its
+/// The elements of rows that dropout drops (arXiv:1207.0580): each is drawn from a counter of its
 /// row's key and its column.
 struct Dropout {
   double rate;               ///< the probability, below 1

@@ -57,7 +57,7 @@ struct Singles {
   static constexpr int64_t kElements = 1;  ///< elements of a group
 };
 
-/// Which matrix of a product counts in part where a tile lies on the diagonal of a square.
+/// The operand of a product that counts in part where a tile lies on the diagonal of a square.
 enum class Diagonal {
   None,
   Result,      ///< the result is (rows, lanes); what is not seen need not be computed

@@ -34,7 +34,7 @@ struct ModuleGrid {
   std::vector<std::vector<Axis>> buffer_axes = {};
 
   int ranks() const { return pp * encoder_dp * cp * tp; }
-  /// Of each stage, and the stage at a place of the replica that is one of the module's.
+  /// The ranks of each stage, and the stage at a place of the replica that is one of the module's.
   int stage_ranks() const { return encoder_dp * cp * tp; }
   int stage_at(int rank_in_replica) const { return (rank_in_replica - first_rank) / stage_ranks(); }
 };

@@ -72,7 +72,7 @@ class ItemRow {
   TokenRuns projected(const TokenRuns& runs) const;
   /// Returns the features that the tokens of `runs` become, or become a part of.
   TokenRuns features(const TokenRuns& runs) const;
-  /// The projector's rows that a feature is put together of, by number in the microbatch.
+  /// The projector's rows that a feature is interpolated from, by number in the microbatch.
   std::array<TableShare, 4> feature_shares(int64_t feature) const;
 
  private:

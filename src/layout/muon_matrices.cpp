@@ -52,7 +52,7 @@ bool lies_in(const MuonMatrix& matrix, const FlatBuffer& buffer, int shards, int
          matrix.held_elements();
 }
 
-/// Of those that share the work, replica by replica.
+/// The ranks that share the work, replica by replica.
 class Loads {
  public:
   Loads(const MuonPart& part, const Sharding& sharding)

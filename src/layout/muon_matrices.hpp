@@ -39,7 +39,7 @@ struct MuonPart {
   std::vector<int64_t> counts;       ///< elements of a piece that each of the ranks makes
 };
 
-/// What lies of a matrix in a shard, one piece of memory.
+/// The piece of a matrix in one shard, contiguous in memory.
 struct MuonRun {
   int buffer, param;
   int shard;
@@ -50,7 +50,7 @@ struct MuonRun {
 /// A matrix that a rank makes.
 struct MuonMade {
   int matrix;  ///< of the part
-  /// Of runs of several shards: begins there, among what is joined. Else among the runs of its
+  /// For runs of several shards: begins there, among what is joined. Else among the runs of its
   /// shard that its replica makes.
   bool is_joined;
   int64_t begin;
@@ -65,7 +65,7 @@ struct MuonJoin {
   int64_t elements;
 };
 
-/// Of a part, what one rank has to do with: (shard, replica) of its buffers.
+/// One rank's share of a part: (shard, replica) of its buffers.
 struct MuonShare {
   int rank = 0;                      ///< among those that share the work
   std::vector<MuonRun> runs;         ///< of its shard, by the replica of their owner, its own last
@@ -81,7 +81,7 @@ struct MuonShare {
 MuonShare muon_share(const MuonPart& part, const std::vector<FlatBuffer>& buffers,
                      const Sharding& sharding, int shard, int replica, bool joins_all);
 
-/// What a rank has beside the buffers of a part while that is made.
+/// The bytes that a rank needs besides the buffers of a part while it is computed.
 struct MuonElements {
   int64_t moved = 0;  ///< runs of its shard, and what of its matrices comes from other shards
   /// Matrices that are joined, the pieces of all tp ranks, and iterations that go on at once, each
@@ -90,15 +90,15 @@ struct MuonElements {
   int64_t made = 0;
 };
 
-/// Of each rank that shares the work, replica by replica; of thousands of them as fast as of one.
-/// `threads` make small matrices side by side.
+/// The work of each rank that shares it, replica by replica; of thousands of them as fast as of
+/// one. `threads` make small matrices side by side.
 std::vector<MuonElements> muon_elements(const MuonPart& part,
                                         const std::vector<FlatBuffer>& buffers,
                                         const Sharding& sharding, int tp, int64_t threads);
 
-/// Of the buffers that a rank holds, in their order. Matrices are dealt to the ranks of a part by
-/// their multiplications, costliest first: to one that has most of it in its shard, unless that
-/// would have more than its part; else to the least loaded.
+/// The work for the buffers that a rank holds, in their order. Matrices are dealt to the ranks of a
+/// part by their multiplications, costliest first: to one that has most of it in its shard, unless
+/// that would have more than its part; else to the least loaded.
 std::vector<MuonPart> muon_parts(const ModelSpec& model, const std::vector<FlatBuffer>& buffers,
                                  const std::vector<Sharding>& shardings,
                                  const std::vector<ParamRule>& rules, const std::vector<int>& held);

@@ -26,7 +26,7 @@ bool reads(const OptimizerSpec& optimizer, const std::string& key) {
   return std::ranges::count(optimizer.keys, key) > 0;
 }
 
-/// Of a parameter in such blocks; ascending, as files list them.
+/// The states of a parameter in such blocks; ascending, as files list them.
 std::vector<std::string> state_names(const OptimizerSpec& optimizer, int64_t block) {
   std::vector<std::string> names;
   for (const StateSpec& state : optimizer.states)

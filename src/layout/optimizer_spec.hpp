@@ -23,7 +23,7 @@ enum class StateOf {
   Scales,  ///< an element for each of their blocks
 };
 
-/// What is kept beside the masters that are trained.
+/// The states of trained masters.
 struct StateSpec {
   std::string name;  ///< torch's, and that in files
   /// Where it is not the masters' type; files hold it in this, too.

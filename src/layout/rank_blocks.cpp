@@ -12,8 +12,8 @@
 namespace zea::detail {
 namespace {
 
-/// What tells a rank's blocks apart inside the block around them: replica, module, stage, ranks
-/// that share tokens, tp group, rank.
+/// Coordinates that tell a rank's blocks apart inside the block around them: replica, module,
+/// stage, ranks that share tokens, tp group, rank.
 std::array<int, kNumBlockLevels> numbers_of(const MeshShape& shape, int rank) {
   const ModuleGrid& grid = leading_module(shape, rank);
   const Coordinate coordinate = shape.coordinate(rank, grid.module);

@@ -60,11 +60,11 @@ std::vector<std::string> ulysses_warnings(const MeshShape& shape, const RankOrde
 
 namespace zea::detail {
 
-// Which ranks want to stand close, as blocks inside blocks: a replica consists of the ranks of its
-// modules, these of stages, a stage of ranks that share tokens (cp x tp), these of tp groups. Each
-// block is a run of logical ranks. They are packed into nodes: the largest blocks first, each whole
-// into a node that has room, or else in the parts it consists of (best fit decreasing; Johnson
-// 1974).
+// The ranks that should be close to each other, as blocks inside blocks: a replica consists of the
+// ranks of its modules, these of stages, a stage of ranks that share tokens (cp x tp), these of tp
+// groups. Each block is a run of logical ranks. They are packed into nodes: the largest blocks
+// first, each whole into a node that has room, or else in the parts it consists of (best fit
+// decreasing; Johnson 1974).
 
 /// From the outermost to the innermost.
 enum class BlockLevel { Replica, Module, Stage, Cp, Tp, Rank };

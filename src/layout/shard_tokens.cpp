@@ -16,7 +16,7 @@ constexpr double kNearTie = 1.005;
 /// Runs of long samples make slices that are fewer and larger than those of blocks.
 constexpr double kLongSamplesTie = 1.01;
 
-/// What a makespan may be that is surely within Graham's bound of the best that blocks allow: that
+/// A makespan that is surely within Graham's bound of the best that blocks allow: that
 /// is never under the mean of the ranks, nor under the costliest block.
 double surely_within_bound(const Visibility& row, int ranks, const DistributionOptions& options) {
   double sum = 0, costliest = 0;

@@ -101,7 +101,7 @@ double attention_tiles(const Visibility& row, TokenRange run, int64_t block) {
   double pairs = 0;
   for (int64_t begin = run.begin, end = begin; begin < run.end; begin = end) {
     end = end_of_tile(row, run, begin, block);
-    // What neighbouring tokens see has no holes, and neither end of it ever falls.
+    // The tokens that neighboring tokens see have no holes, and neither end of it ever falls.
     pairs += static_cast<double>((end - begin) * (row.ends[end - 1] - row.begins[begin]));
   }
   return pairs / (static_cast<double>(block) * static_cast<double>(block));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens see which, as slices, with what devices need of them. That is made when a device
+// The attention mask as slices, with the tensors that devices need. These are made when a device
 // first asks for it and kept for the layers after, forward and backward: a microbatch has one mask
 // for each way in which its blocks attend.
 #pragma once

@@ -31,7 +31,7 @@ class SharedRows : public torch::CustomClassHolder {
   virtual ArrivingRows summed_product(const at::Tensor& a, const at::Tensor& b) const = 0;
 };
 
-/// Which side of a linear's weight is cut over tp ranks: with its outputs cut (column), inputs are
+/// The side of a linear's weight that tp ranks shard: with its outputs cut (column), inputs are
 /// gathered; with its inputs cut (row), outputs are summed, and the whole bias is added once.
 enum class LinearCut { None, Outputs, Inputs };
 

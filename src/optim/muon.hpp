@@ -36,7 +36,7 @@ class Muon {
     Collectives *shard_group = nullptr, *replicas = nullptr, *pieces = nullptr;
   };
 
-  /// Which parameters of a part are updated in this step.
+  /// The parameters of a part that are updated in this step.
   struct Due {
     const std::vector<ParamRule>& rules;
     const std::vector<bool>& buffers_with_gradient;

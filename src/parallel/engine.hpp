@@ -58,7 +58,7 @@ class Engine {
   /// The saved tensors of a unit in a microbatch.
   struct Saved {
     UnitInputs inputs;               ///< detached leaves
-    UnitOutput made;                 ///< with its graph; nothing when it is to be computed again
+    UnitOutput made;                 ///< with its graph; nothing when it is to be recomputed
     at::Tensor value;                ///< detached, until every consumer has run
     at::Tensor gradient;             ///< gradient of the output, summed over consumers
     std::vector<Arrival> gradients;  ///< received gradients, to be added

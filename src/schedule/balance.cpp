@@ -26,7 +26,7 @@ class Loads {
     for (size_t node = leaves_ - 1; node > 0; --node) renew(node);
   }
 
-  /// What each taker meets `costs` with: products of loads and costs.
+  /// The load of each taker under `costs`: products of loads and costs.
   std::vector<double> met(const Costs& costs) const {
     std::vector<double> all;
     for (size_t taker = 0; taker < takers_; ++taker) all.push_back(met(leaves_ + taker, costs));

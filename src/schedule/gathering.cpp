@@ -10,8 +10,8 @@ namespace zea {
 namespace detail {
 namespace {
 
-/// Of parameters, gathered ones among them, gradients and the optimizer's state on a rank of a
-/// place, but for what lies in host memory.
+/// Bytes of parameters, gathered ones among them, gradients and the optimizer's state on a rank of
+/// a place, but for what lies in host memory.
 int64_t held_bytes(const Plan& plan, size_t place) {
   const SlotPlans& slots = plan.slots[place];
   int64_t bytes =

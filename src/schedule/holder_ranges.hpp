@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parts of its gradients a rank adds to those of other ranks that hold the same parameters
+// The parts of its gradients that a rank adds to those of other ranks that hold the same parameters
 // (reduction.hpp), as ranges of its shards.
 #pragma once
 

@@ -375,7 +375,7 @@ class StageSplit {
           best_[runs][first] = std::min(best_[runs][first], score(first, end, runs, combine));
   }
 
-  /// Of `runs` runs of which the first is [first, end).
+  /// The `runs` runs of which the first is [first, end).
   template <class Combine>
   double score(int first, int end, int runs, const Combine& combine) const {
     const double cost = cost_[end] - cost_[first];

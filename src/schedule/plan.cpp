@@ -53,7 +53,7 @@ Trainable trainable_of(const Options& options) {
   return trainable;
 }
 
-/// What is said of weights has no meaning where there are none.
+/// Settings for weights have no meaning without weights.
 void note_no_weights(Faults& faults, const Options& options) {
   const ModelOptions& model = options.model;
   if (!options.llm.weights.empty() && !model.strict)
@@ -67,7 +67,7 @@ void note_no_weights(Faults& faults, const Options& options) {
   if (!model.strict) faults.note("model.strict = false" + no_effect);
 }
 
-/// Of a module that is frozen the deck says so; which linears are a projector's the model knows.
+/// The deck says which modules are frozen; the model knows the linears of its projectors.
 void check_frozen_projectors(Faults& faults, const Options& options, const ModelSpec& model) {
   for (const auto& [encoder, section] : options.encoders) {
     if (section.train_projector || section.lora.targets.empty()) continue;

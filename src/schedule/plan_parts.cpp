@@ -181,7 +181,7 @@ void check_cached_stages(Faults& faults, const ModelSpec& model, const Pipeline&
 
 namespace {
 
-/// Of ranks that are not all, several communicators would be in one graph.
+/// With a part of the ranks, several communicators would be in one graph.
 bool is_of_some_ranks(const Sharding& sharding, int world_size) {
   const auto is_some = [&](int ranks) { return ranks > 1 && ranks < world_size; };
   return is_some(sharding.shards) || is_some(sharding.replicas) || sharding.subgroup > 0;

@@ -67,8 +67,8 @@ class Scheduler {
           {ActionKind::ReduceReplicas, -1, buffer, trace_[*last].microbatch});
   }
 
-  /// What other modules made comes before the forward that reads it; its gradient goes back after
-  /// the backward. All ranks of the replica take part, those without items, too.
+  /// The outputs of other modules arrive before the forward that reads it; its gradient goes back
+  /// after the backward. All ranks of the replica take part, those without items, too.
   void compute_here(size_t i) {
     const detail::Compute& compute = trace_[i];
     const bool back = compute.kind != ActionKind::Forward;

@@ -24,7 +24,7 @@ VisionEncoder read_clip(const ConfigReader& config) {
                    .positions = "embeddings.position_embedding.weight",
                    .pre_norm = "pre_layrnorm",
                    .layers = "encoder.layers."};
-  // Of the class token alone.
+  // It concerns the class token alone.
   encoder.carried = {{"post_layernorm.weight", {vision.block.hidden}},
                      {"post_layernorm.bias", {vision.block.hidden}}};
   return encoder;

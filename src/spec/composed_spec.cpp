@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model put together from models of their own: any number of encoders, each with a projector, and
+// A model composed of separate models: any number of encoders, each with a projector, and
 // a decoder. Its config is zea's: {"model_type": "composed", "text_config": the decoder's,
 // "encoders": {name: {"vision_config" or "audio_config", a placeholder, "projector", and what else
 // LLaVA's config says of an encoder}}}.

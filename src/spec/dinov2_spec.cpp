@@ -37,7 +37,7 @@ VisionEncoder read_scaled(const ConfigReader& config, int64_t patch) {
     names.gate = names.up = ".mlp.weights_in";  // one tensor of two parts
     names.down = ".mlp.weights_out";
   }
-  // Of its BitImageProcessor.
+  // The defaults of its BitImageProcessor.
   PatchInput& patches = vision.patches();
   patches.tiling = SquareImages{.crops = true};
   patches.colours = {.mean = {0.485, 0.456, 0.406}, .std = {0.229, 0.224, 0.225}};

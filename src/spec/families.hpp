@@ -329,7 +329,7 @@ auto read_part(const Families& families, const ConfigReader& config, const std::
 /// The composites of encoders, projectors and a decoder, by the model_type of their configs.
 using MakeComposite = ModelSpec (*)(const ConfigReader&, const Trainable&);
 const std::map<std::string, MakeComposite>& composites();
-/// A composite of any number of encoders and a decoder, put together by a deck.
+/// A composite of any number of encoders and a decoder, composed by a deck.
 ModelSpec make_composed(const ConfigReader& config, const Trainable& trainable);
 
 /// Adds the adapters (LoRA) that a config names to a model, and freezes the modules that have them;

@@ -73,7 +73,7 @@ VisionEncoder read_split_tower(const ConfigReader& config, int64_t square) {
 }
 
 Decoder read_split_text(const ConfigReader& config) {
-  // What published configs say beside Llama's keys, of models that these are not.
+  // Keys of published configs that Llama does not have, for models that these are not.
   config.pass_over({"_flash_attn_2_enabled", "neftune_noise_alpha", "perceiver_config",
                     "pixel_shuffle_factor", "transformers.js_config"});
   config.require_boolean("qk_layer_norms", false);

@@ -213,7 +213,7 @@ struct PatchInput {
   /// Returns the grid of tiles, or of crops, of an image; 1 x 1: there are none besides the whole.
   /// Throws DataError where crops leave nothing for the last one.
   TileGrid grid(const ImageSize& image) const;
-  /// Returns the longer side of an image that SplitTiles stretches; 0 with other policies.
+  /// Returns the longer side of an image that SplitTiles enlarges; 0 with other policies.
   int64_t longest_side() const;
   /// Returns the one of FittedTiles' resolutions that shows most of the image's pixels and wastes
   /// fewest of its own.

@@ -67,7 +67,7 @@ void read_stretching(const ConfigReader& config, const ConfigReader& scaling,
   rope.factor = scaling.number("factor", is_yarn || is_long ? ratio : 1);
   rope.low_freq_factor = scaling.number("low_freq_factor", rope.low_freq_factor);
   rope.high_freq_factor = scaling.number("high_freq_factor", rope.high_freq_factor);
-  // Of the types that this one is not.
+  // Keys of other types.
   scaling.pass_over({kOriginal, "attention_factor", "beta_fast", "beta_slow", "long_factor",
                      "mscale", "mscale_all_dim", "short_factor", "truncate"});
   if (is_yarn) read_yarn(scaling, rope);

@@ -179,7 +179,7 @@ FunctionMemory context_attention_memory(const ContextSizes& context, const HeadS
 FunctionMemory window_attention_memory(int64_t rows, int64_t window, const HeadShape& heads,
                                        const ElementBytes& bytes) {
   FunctionMemory f = context_attention_memory({rows, rows, 0, false}, heads, bytes);
-  // Of a slice in reverse order queries, keys and values are copied; backward, what came of them
+  // For a slice in reverse order queries, keys and values are copied; backward, what came of them
   // and the gradients, too.
   const int64_t slice = window * heads.dim, inputs = heads.query + 2 * heads.key_value;
   f.forward_peak += slice * inputs * bytes.param;
@@ -206,7 +206,7 @@ FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, 
     return gemm_scratch(of_rows, vocabulary.in, tile.columns, bytes);
   };
   const int64_t making = making_of(tile_rows);
-  // Those that are kept are all there when the last rows are made, which are fewer.
+  // All saved tensors exist when the last rows are made, which are fewer.
   const int64_t last_rows = (rows - 1) % tile.rows + 1;
   const int64_t not_yet =
       are_kept && rows > tile.rows ? last_rows * vocabulary.out * bytes.param : 0;

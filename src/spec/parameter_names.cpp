@@ -24,7 +24,7 @@ constexpr std::array<Prefix, 9> kPrefixes{{{"vision_tower.vision_model.", "visio
                                            {"embed_tokens.", "language_model.model.embed_tokens."},
                                            {"norm.", "language_model.model.norm."}}};
 
-/// Of the running model, and of files.
+/// Names in the running model, and in files.
 constexpr std::array<Prefix, 6> kVitParts{{{".attention.q_proj.", ".attention.attention.query."},
                                            {".attention.k_proj.", ".attention.attention.key."},
                                            {".attention.v_proj.", ".attention.attention.value."},

@@ -47,7 +47,7 @@ VisionEncoder read_sigmoid_tower(const ConfigReader& config, int64_t image) {
                    .pre_norm = {},
                    .layers = "encoder.layers.",
                    .final_norm = "post_layernorm"};
-  // Of its image processor.
+  // The defaults of its image processor.
   PatchInput& patches = vision.patches();
   patches.tiling = SquareImages{.crops = false};
   patches.colours = {.mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}};

@@ -154,7 +154,7 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
       if (biases.v) add("v.bias", value + ".bias", {kv}, trainable, 0, kv_heads);
     }
   } else {
-    ZEA_ASSERT(q == kv);  // stretches are equal
+    ZEA_ASSERT(q == kv);  // fused sections are equal
     TpCut heads = cut_outputs(block.heads.query);
     heads.stretches = 3;
     add_linear("qkv", layer + names.qkv, block, 3 * q, block.hidden, heads, biases.q, trainable,

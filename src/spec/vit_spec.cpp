@@ -23,7 +23,7 @@ VisionEncoder read_vit(const ConfigReader& config) {
   encoder.blocks.names.mlp_norm = ".layernorm_after";
   encoder.blocks.names.up = ".intermediate.dense";
   encoder.blocks.names.down = ".output.dense";
-  // Of its ViTImageProcessor.
+  // The defaults of its ViTImageProcessor.
   PatchInput& patches = encoder.spec.patches();
   patches.resampling = Resampling::Bilinear;
   patches.colours = {.mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}};

@@ -52,7 +52,7 @@ EncoderSpec read_whisper_like(const ConfigReader& config, const WhisperDefaults&
 }  // namespace
 
 EncoderSpec read_whisper(const ConfigReader& config) {
-  // Of its decoder and of training by its authors' recipe.
+  // Keys of its decoder and of its authors' training recipe.
   config.pass_over({"apply_spec_augment",      "classifier_proj_size",
                     "decoder_attention_heads", "decoder_ffn_dim",
                     "decoder_layerdrop",       "decoder_layers",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dropout of adapters' inputs, of residual paths and of embeddings: drawn while training alone, the
-// same on every layout, however tokens are packed and whatever is computed again, and where a run
+// same on every layout, however tokens are packed and whatever is recomputed, and where a run
 // goes on.
 #include <gtest/gtest.h>
 

@@ -168,7 +168,7 @@ const TrafficLayout kLayouts[] = {
        run.deck.meshes["vision"].cp = 2;
        run.deck.meshes["vision"].cp_block = 8;
      }},
-    {"tp 2 and cp 2, norms of all queries and of all keys, computed again, internvl",
+    {"tp 2 and cp 2, norms of all queries and of all keys, recomputed, internvl",
      4,
      {"llm.tp", "vision.tp", "vision.cp_outer"},
      [](TinyRunOptions& run) {

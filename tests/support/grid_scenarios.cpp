@@ -119,11 +119,11 @@ const GridScenario kScenarios[] = {
      {1, 0},
      nullptr,
      [](const Grid& grid) { return grid.llm.tp > 1; }},
-    {"every unit computed again",
+    {"every unit recomputed",
      {},
      {1, 0, 2},
      [](Options& deck) { deck.model.activation_checkpointing = AutoOption::of_count(1); }},
-    {"several microbatches, every other unit computed again",
+    {"several microbatches, every other unit recomputed",
      {.kv_heads = 1},
      {1, 0, 2},
      [](Options& deck) {
@@ -252,7 +252,7 @@ const GridScenario kScenarios[] = {
      {1, 0, 2},
      nullptr,
      [](const Grid& grid) { return grid.llm.cp > 1; }},
-    {"Gemma 3, frozen tower, every unit computed again",
+    {"Gemma 3, frozen tower, every unit recomputed",
      {.kv_heads = 1, .image_size = 16, .siglip = true, .gemma3 = true},
      {2, 1},
      [](Options& deck) {
@@ -292,7 +292,7 @@ const GridScenario kScenarios[] = {
                         .dropout = 0.3};
      },
      [](const Grid& grid) { return grid.llm.tp > 1; }},
-    {"adapters in encoder, projector and language model, every unit computed again",
+    {"adapters in encoder, projector and language model, every unit recomputed",
      {},
      {0, 1, 2},
      [](Options& deck) {
@@ -324,7 +324,7 @@ const GridScenario kScenarios[] = {
      },
      [](const Grid& grid) { return grid.llm.tp > 1 || grid.llm.cp > 1; },
      true},
-    {"InternVL, norms of all queries and of all keys, every unit computed again",
+    {"InternVL, norms of all queries and of all keys, every unit recomputed",
      {},
      {1, 0, 2},
      [](Options& deck) { deck.model.activation_checkpointing = AutoOption::of_count(1); },

@@ -36,7 +36,7 @@ enum class Twist {
   LateImages,       ///< the first two steps have none
   OneMicrobatch,    ///< fewer than there are stages
   OneSampleEach,    ///< many microbatches
-  Recomputing,      ///< every unit is computed again
+  Recomputing,      ///< every unit is recomputed
   RecomputingSome,  ///< every other one is
   FewSamples,       ///< fewer than there are replicas
   Template,         ///< stages as a template says, uneven ones

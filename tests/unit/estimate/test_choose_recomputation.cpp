@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which units are computed again for a limit of memory: within 3 % of the cheapest of all choices
+// Which units are recomputed for a limit of memory: within 3 % of the cheapest of all choices
 // that keep it.
 #include "estimate/fitting_plan.hpp"
 
@@ -109,7 +109,7 @@ TEST(ChooseRecomputation, RecomputesNothingWhereAllFits) {
   options.mesh.rank_memory_mib = 1e6;
   const Plan plan = make_fitting_plan(options, config(), 1);
   EXPECT_TRUE(std::ranges::none_of(plan.recomputed, std::identity()));
-  EXPECT_EQ(describe_recomputation(plan), "computed again in backward: nothing, all fits\n");
+  EXPECT_EQ(describe_recomputation(plan), "recomputed in backward: nothing, all fits\n");
 }
 
 std::string refusal(const Options& options, int ranks = 1) {
@@ -127,7 +127,7 @@ TEST(ChooseRecomputation, RefusesALimitThatCannotBeMet) {
                                   "mesh.rank_memory_mib asks for, which is 0"),
             std::string::npos);
   options.mesh.rank_memory_mib = 0.01;
-  EXPECT_NE(refusal(options).find("with every unit computed again in backward"), std::string::npos);
+  EXPECT_NE(refusal(options).find("with every unit recomputed in backward"), std::string::npos);
   EXPECT_TRUE(refusal(options).starts_with("mesh.rank_memory_mib = 0.01: a rank of place"));
   options.model.activation_checkpointing = AutoOption::of_count(0);
   EXPECT_NE(refusal(options).find("set model.activation_checkpointing = \"auto\""),

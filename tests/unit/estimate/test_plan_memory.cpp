@@ -102,7 +102,7 @@ int64_t beside_inputs(const Plan& plan, size_t place) {
   return 2 * told(2) - told(1) - told(3);
 }
 
-/// Of what is computed again, or had no graph at all, nothing else holds it; of the microbatch that
+/// Of what is recomputed, or had no graph at all, nothing else holds it; of the microbatch that
 /// is one forward ahead in training the block's input is kept, too.
 TEST(PlanMemory, AnOutputCountsWhileItIsSent) {
   Options options;

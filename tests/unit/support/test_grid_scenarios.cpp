@@ -190,7 +190,7 @@ TEST(GridScenarios, AreWhatTheySay) {
       {"a vocabulary that tp does not divide", {Fact::PaddedVocabulary}},
       {"a tied one", {Fact::PaddedVocabulary}},
       {"several microbatches, reduced once", {Fact::SeveralMicrobatches}},
-      {"several microbatches, every other unit computed again", {Fact::SeveralMicrobatches}},
+      {"several microbatches, every other unit recomputed", {Fact::SeveralMicrobatches}},
   };
   for (const Claim& claim : claims) {
     const std::set<Fact> found = facts_of(claim.scenario);
