@@ -67,8 +67,8 @@ class ItemRow {
   /// The feature, by number in the microbatch, that a token is a part of; -1: of none.
   int64_t feature(int64_t token) const;
   /// The rows that a projector makes of the tokens of `runs`, by number in the microbatch,
-  /// ascending: along the tokens they may fall. They are the features but where these are put
-  /// together of several.
+  /// ascending: along the tokens they may fall. They are the features, except where
+  /// features are interpolated from several rows.
   TokenRuns projected(const TokenRuns& runs) const;
   /// Returns the features that the tokens of `runs` become, or become a part of.
   TokenRuns features(const TokenRuns& runs) const;

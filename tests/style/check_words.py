@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the English of comments: none begins with a fragment ("Of ...", "What ...", "Those ..."), and no retired word comes
-back. Checks the subjects of commits since this check exists: "area: verb ..." below 72 characters.
+"""Checks the English of comments: none begins with a fragment ("Of ...", "What ...", "Those ..."), and no retired word
+comes back. Checks the subjects of commits since this check exists: "area: verb ..." below 72 characters.
 
 usage: check_words.py ROOT
 """
