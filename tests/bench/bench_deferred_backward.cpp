@@ -11,6 +11,9 @@
 #include <cstdlib>
 
 #include "kernels/flat_kernels.hpp"
+#include "model/attention.hpp"
+#include "model/attention_mask.hpp"
+#include "model/functions.hpp"
 #include "model/parameter.hpp"
 
 namespace {
