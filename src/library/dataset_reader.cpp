@@ -50,8 +50,8 @@ struct DatasetReader::State {
   const SampleIndex& index(int64_t sample) const {
     const std::vector<SampleIndex>& all = dataset->index();
     if (sample < 0 || sample >= std::ssize(all))
-      throw DataError(path + " has no sample " + std::to_string(sample) + "; it has " +
-                      std::to_string(all.size()) + ", counted from 0");
+      throw DataError(path + ": there is no sample " + std::to_string(sample) + "; it holds " +
+                      std::to_string(all.size()));
     return all[static_cast<size_t>(sample)];
   }
 };
@@ -98,7 +98,6 @@ std::string DatasetReader::words(int64_t sample) const {
 }
 
 DatasetSample DatasetReader::read(int64_t sample) const {
-  state_->index(sample);
   Sample found = state_->dataset->read(sample);
   DatasetSample result{.tokens = std::move(found.tokens),
                        .loss_mask = std::move(found.loss_mask),

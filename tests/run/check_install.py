@@ -218,6 +218,8 @@ class Install(unittest.TestCase):
         printed = self.expect(built / "example", "example.h5", deck, "example_set.h5")
         self.assertRegex(printed, r"example.h5: \d+ tensors; \S+ begins with -?\d")
         self.assertRegex(printed, r"on 2 ranks: \d{6,} bytes per rank\n1 samples, the first with 2 targets")
+        checkpoint = Path(__file__).parent / "kept" / "checkpoint"
+        self.assertIn("39 tensors", self.expect(built / "example", checkpoint, deck, "other_set.h5"))
         self.assertIn("1 samples, 3 tokens", self.expect(self.program("zea-inspect"), "example_set.h5"))
         refused = run(built / "example", "nowhere.h5", deck, "set.h5", cwd=self.elsewhere)
         self.assertEqual((refused.returncode, refused.stdout), (4, ""))
