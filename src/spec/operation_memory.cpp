@@ -110,15 +110,17 @@ FunctionMemory attention_memory(int64_t rows, const HeadShape& heads, const Elem
           .saves_output = true};
 }
 
-FunctionMemory ragged_attention_memory(int64_t rows, const HeadShape& heads,
+FunctionMemory ragged_attention_memory(int64_t rows, int64_t segments, const HeadShape& heads,
                                        const ElementBytes& bytes) {
   FunctionMemory f = attention_memory(rows, heads, bytes);
   const int64_t queries = rows * heads.query * heads.dim;
   const int64_t parts = queries + 2 * rows * heads.key_value * heads.dim;
-  // Gradients of each part, of keys and values for each query head; of queries as wide sums.
+  // Gradients of each part, of keys and values for each query head; of queries as wide sums, for
+  // which FlashAttention 2 pads each segment to 128 rows and each head to 32 elements.
   const int64_t expanded = heads.query == heads.key_value ? 0 : 2 * queries;
+  const int64_t padded = rows + 128 * segments, dim = (heads.dim + 31) / 32 * 32;
   f.backward_working =
-      (parts + expanded) * bytes.param + (queries + rows * heads.query) * bytes.wide;
+      (parts + expanded) * bytes.param + padded * heads.query * (dim + 1) * bytes.wide;
   return f;
 }
 
@@ -200,7 +202,10 @@ FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, 
   FunctionMemory f;
   f.output = static_cast<int64_t>(element_bytes(DType::Float64));
   f.saved = rows * bytes.wide;
-  f.scratch = gemm_scratch(tile_rows, vocabulary.in, tile.columns, bytes);
+  f.scratch = std::max(gemm_scratch(tile_rows, vocabulary.in, tile.columns, bytes),
+                       gemm_scratch(tile_rows, tile.columns, vocabulary.in, bytes));
+  if (vocabulary.trains)
+    f.scratch = std::max(f.scratch, gemm_scratch(tile.columns, tile_rows, vocabulary.in, bytes));
   f.saves_input = true;
   const auto making_of = [&](int64_t of_rows) {
     return gemm_scratch(of_rows, vocabulary.in, tile.columns, bytes);

@@ -349,13 +349,16 @@ class Declarations {
   FunctionMemory attention_here(int64_t rows, const HeadShape& heads) const {
     if (!bytes_.on_device) return attention_memory(rows, heads, bytes_);
     const AttentionSpec& spec = model_.attention(unit_);
-    int64_t longest = 0;
-    for (const AttentionSizes& batch : sizes_.attention) longest = std::max(longest, batch.length);
+    int64_t longest = 0, segments = 0;
+    for (const AttentionSizes& batch : sizes_.attention) {
+      longest = std::max(longest, batch.length);
+      segments += batch.segments;
+    }
     const int64_t window = unit_.encoder < 0 && spec.window < longest ? spec.window : 0;
     const bool takes_segments =
         bytes_.is_narrow() && takes_ragged_heads(heads.dim) && spec.scores.softcap == 0;
     if (takes_segments && (window == 0 || !model_.decoder.images_both_ways))
-      return ragged_attention_memory(rows, heads, bytes_);
+      return ragged_attention_memory(rows, segments, heads, bytes_);
     return window > 0 ? window_attention_memory(rows, window, heads, bytes_)
                       : context_attention_memory({rows, rows, 0, false}, heads, bytes_);
   }

@@ -110,7 +110,7 @@ FunctionMemory joint_norms_memory(int64_t rows, int64_t width, bool trains,
 /// Attention of all tokens here by the host's kernels, which beside these tensors have tiles.
 FunctionMemory attention_memory(int64_t rows, const HeadShape& heads, const ElementBytes& bytes);
 /// Attention by a device's flash kernels, which take rows of segments.
-FunctionMemory ragged_attention_memory(int64_t rows, const HeadShape& heads,
+FunctionMemory ragged_attention_memory(int64_t rows, int64_t segments, const HeadShape& heads,
                                        const ElementBytes& bytes);
 /// Attention of `tokens` of this rank where others hold the rest of the row.
 struct ContextSizes {

@@ -84,7 +84,7 @@ TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedAndCounted) {
       const std::string summary = run.watch.summary();
       const double predicted = told(summary, "predicted"), counted = told(summary, "counted");
       EXPECT_NEAR(counted, static_cast<double>(run.watch.peak_bytes()), 0.01 * kMebibyte);
-      EXPECT_NEAR(counted / predicted, 1, 0.05) << preset << ", " << strategy << ": " << summary;
+      EXPECT_NEAR(counted / predicted, 1, 0.1) << preset << ", " << strategy << ": " << summary;
       EXPECT_EQ(summary.find("beside"), std::string::npos) << summary;
     }
 }
@@ -100,7 +100,7 @@ TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfOffloadedModules) {
       WatchedRun run(options);
       for (int step = 0; step < 3; ++step) run.train();
       const std::string summary = run.watch.summary();
-      EXPECT_NEAR(told(summary, "counted") / told(summary, "predicted"), 1, 0.05)
+      EXPECT_NEAR(told(summary, "counted") / told(summary, "predicted"), 1, 0.1)
           << preset << ", copies " << copies << ": " << summary;
     }
 }
@@ -112,7 +112,7 @@ TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfWindows) {
   WatchedRun run(options);
   for (int step = 0; step < 3; ++step) run.train();
   const std::string summary = run.watch.summary();
-  EXPECT_NEAR(told(summary, "counted") / told(summary, "predicted"), 1, 0.05) << summary;
+  EXPECT_NEAR(told(summary, "counted") / told(summary, "predicted"), 1, 0.1) << summary;
 }
 
 TEST_F(DeviceMemoryOfTraining, LeavesOutWhatTheFirstStepLeft) {

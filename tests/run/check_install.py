@@ -227,7 +227,7 @@ class Install(unittest.TestCase):
 
     def test_public_headers_stand_alone(self):
         """Each compiles by itself, of none but standard headers and its neighbours."""
-        headers = sorted((self.prefix / "include" / "zea").iterdir())
+        headers = sorted((self.prefix / "include" / "zea").glob("*.hpp"))
         self.assertLessEqual(len(headers), 15)
         for header in headers:
             included = re.findall(r'#include "([^"]*)"', header.read_text())
