@@ -66,7 +66,7 @@ ZEA_INSTANTIATE_LAUNCH(BesideFloat)
 def kernels_of(source, folder):
     """What the kernels of a file do with memory, by their mangled names."""
     ptx = Path(folder) / "kernels.ptx"
-    includes = [f"-I{path}" for path in (ROOT / "include", KERNELS, KERNELS / "device" / "cuda")]
+    includes = [f"-I{path}" for path in (ROOT / "include", ROOT / "src", KERNELS / "device" / "cuda")]
     command = [*NVCC, "-ptx", "-O3", "-std=c++20", "-arch=sm_80", "--expt-relaxed-constexpr", *includes]
     subprocess.run([*command, source, "-o", ptx], check=True, timeout=300)
     entries = re.split(r"\.entry (\w+)\(", ptx.read_text())
