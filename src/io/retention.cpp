@@ -132,7 +132,7 @@ std::optional<std::string> run_id_of(const std::string& checkpoint) {
 
 std::string set_aside(const std::string& checkpoint) {
   for (int number = 1;; ++number) {
-    const std::string aside = checkpoint + ".replaced-" + std::to_string(number);
+    std::string aside = checkpoint + ".replaced-" + std::to_string(number);
     if (fs::exists(fs::symlink_status(aside))) continue;
     rename_durably(checkpoint, aside);
     return aside;

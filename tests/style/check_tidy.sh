@@ -11,7 +11,7 @@ tidy=$(clang_tool clang-tidy)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cp .clang-tidy "$folder"
-for part in src/{core,deck,spec,layout,schedule,estimate,files,h5,io,data,comm,comm/mpi,comm/node,watch}; do
+for part in src/{core,deck,spec,layout,schedule,estimate,files,h5,io,data,library,comm,comm/mpi,comm/node,watch}; do
   find "$PWD/$part" -maxdepth 1 -name '*.cpp' ! -name log.cpp -printf '#include "%p"\n' |
     sort >"$folder/${part//\//_}.cpp"
 done
@@ -20,7 +20,7 @@ others="$(printf -- '-isystem %s ' "$@") -idirafter $(gcc -print-file-name=inclu
 # The number of suppressed warnings, of which it tells, is no fault.
 check() {
   # shellcheck disable=SC2086 # words
-  "$tidy" --quiet "$1" -- -std=c++20 -I"$PWD/src" $others \
+  "$tidy" --quiet "$1" -- -std=c++20 -I"$PWD/include" -I"$PWD/src" $others \
     2>"$1.said" || { cat "$1.said"; exit 1; }
 }
 export tidy others
