@@ -30,7 +30,7 @@ bool is_ours(const fs::directory_entry& entry) {
 /// If the process is killed afterwards, the directory does not look complete, and the next run
 /// removes it.
 std::string retire(const std::string& checkpoint, const OnRemoved& removed) {
-  const std::string unfinished = checkpoint + detail::kUnfinishedSuffix;
+  std::string unfinished = checkpoint + detail::kUnfinishedSuffix;
   detail::remove_checkpoint(unfinished, removed);
   rename_durably(checkpoint, unfinished);
   return unfinished;
