@@ -287,6 +287,7 @@ void CheckpointWriter::begin_commit() {
   Save& save = *save_;
   {
     const ActionRecord::Action action(record(), "write the checkpoint's file");
+    save.shard->help([&] { record().moved(); });
     detail::wait_while_slow(
         record(), [&] { return !save.is_writing_file(); },
         [&] { return save.shard->written_bytes(); });

@@ -11,14 +11,15 @@
 namespace zea::detail {
 namespace {
 
-/// Bytes of one write: enough for a disk, and so few that training never waits long for their copy.
-/// A whole number of hashed blocks.
+/// Written in one go: large enough for a disk, small enough that training never waits long for its
+/// copy. A whole number of hashed blocks.
 constexpr int64_t kPartBytes = 2 * kHashBlockBytes;
 
-/// Threads that write: one copies and hashes while the disk works for the other.
+/// Threads that write parts in turn: one copies and hashes while the disk works for the other.
 constexpr int kLanes = 2;
 
-/// Threads that move many bytes get the least share of a core, and all of an idle one.
+/// Of threads that move many bytes: the least share of a core that is never nothing. What is idle
+/// is theirs.
 constexpr int kLowestNice = 19;
 constexpr int64_t kManyBytes = 64 << 20;
 
@@ -28,7 +29,7 @@ void step_back(int levels) {
   [[maybe_unused]] const int level = ::nice(levels);
 }
 
-/// The files under construction. Any threads may write.
+/// The files under construction. Several threads may write.
 class ShardSave::Files {
  public:
   Files(const ShardSaveRequest& request, const std::vector<OwnPiece>& pieces)
@@ -67,7 +68,7 @@ ShardSave::ShardSave(ShardSaveRequest request, std::vector<OwnPiece> pieces, Sav
       memory_(memory),
       snapshot_(std::move(pieces), kHashBlockBytes, memory.copies,
                 memory.origin ? &*memory.origin : nullptr) {
-  memory_.parts.resize(kLanes);
+  memory_.parts.resize(kLanes + 1);
   if (request_.stages) stager_ = std::thread([this] { stage(); });
   thread_ = std::thread([this] { run(); });
 }
@@ -96,7 +97,7 @@ void ShardSave::stage() {
   try {
     while (!is_stopped() && snapshot_.stage()) std::this_thread::yield();
   } catch (const std::bad_alloc&) {
-    // The writer may be done before an update needs any copies.
+    // No room to copy ahead: the writer may be done before anything has to be copied at all.
   } catch (...) {
     stop(std::current_exception());
   }
@@ -109,25 +110,43 @@ int ShardSave::further_back() const {
 void ShardSave::write_all() {
   Files files(request_, snapshot_.pieces());
   for (const OwnPiece& source : snapshot_.pieces()) pieces_.push_back(files.begin(source));
-  {
-    std::vector<std::jthread> lanes;  // joined at the end of this block
-    for (PageMemory& buffer : memory_.parts)
-      lanes.emplace_back([this, &files, &buffer] { write_lane(files, buffer); });
-  }
+  write_in_lanes(files);
   if (!wait_until(0)) throw StorageError(request_.directory + ": the save was given up");
   entries_ = files.finish();
 }
 
-void ShardSave::write_lane(Files& files, PageMemory& buffer) {
-  step_back(further_back());
+/// On return nobody uses the files.
+void ShardSave::write_in_lanes(Files& files) {
+  {
+    const std::lock_guard lock(mutex_);
+    files_ = &files;
+    changed_.notify_all();
+  }
+  std::vector<std::jthread> lanes;
   try {
-    write_parts(files, buffer);
+    for (int lane = 0; lane < kLanes; ++lane)
+      lanes.emplace_back([this, &files, lane] {
+        step_back(further_back());
+        write_lane(files, lane);
+      });
+  } catch (...) {  // no thread to be had
+    stop(std::current_exception());
+  }
+  lanes.clear();  // joins
+  std::unique_lock lock(mutex_);
+  files_ = nullptr;
+  changed_.wait(lock, [this] { return !is_helped_; });
+}
+
+void ShardSave::write_lane(Files& files, int lane, const std::function<void()>& moved) {
+  try {
+    write_parts(files, memory_.parts[static_cast<size_t>(lane)], moved);
   } catch (...) {
     stop(std::current_exception());
   }
 }
 
-void ShardSave::write_parts(Files& files, PageMemory& buffer) {
+void ShardSave::write_parts(Files& files, PageMemory& buffer, const std::function<void()>& moved) {
   if (buffer.bytes() < kPartBytes) buffer = PageMemory(kPartBytes);
   for (ValueSnapshot::Part part;
        !is_stopped() && snapshot_.take(part, kPartBytes, buffer.data());) {
@@ -139,10 +158,29 @@ void ShardSave::write_parts(Files& files, PageMemory& buffer) {
     files.write(snapshot_.pieces()[part.piece].changes, piece, part);
     snapshot_.give_back(part);
     written_bytes_ += bytes;
+    if (moved) moved();
   }
 }
 
-/// Returns the second since the start at which the rate limit allows to write the next `bytes`.
+void ShardSave::help(const std::function<void()>& moved) {
+  if (request_.bytes_per_second > 0) return;
+  Files* files = join_writers();
+  if (files == nullptr) return;
+  write_lane(*files, kLanes, moved);
+  const std::lock_guard lock(mutex_);
+  is_helped_ = false;
+  changed_.notify_all();
+}
+
+/// Null when there is nothing to help with any more.
+ShardSave::Files* ShardSave::join_writers() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return files_ || is_stopped_ || written_bytes_ == bytes(); });
+  is_helped_ = files_ && !is_stopped_;
+  return is_helped_ ? files_ : nullptr;
+}
+
+/// When the rate limit lets the next so many bytes go, in seconds since the start.
 double ShardSave::book(int64_t bytes) {
   const std::lock_guard lock(mutex_);
   const double start_seconds = allowed_seconds_;
@@ -170,7 +208,7 @@ void ShardSave::stop(std::exception_ptr why) {
   changed_.notify_all();
 }
 
-/// Returns false if writing was stopped meanwhile.
+/// False when writing was stopped meanwhile.
 bool ShardSave::wait_until(double seconds) {
   std::unique_lock lock(mutex_);
   const auto time = start_ + std::chrono::duration_cast<std::chrono::steady_clock::duration>(

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's part of a save. Threads write straight from the live shards while training goes on
-// with forward and backward. Another thread may copy from the far end, so that
-// snapshot_before_update() finds little left to copy. The threads have a low priority and do not
-// communicate.
+// One rank's part of a save, written by threads of its own straight from the live shards while
+// training goes on with forward and backward. Another thread copies from the far end, so that
+// snapshot_before_update(), before training changes the shards, finds little left to copy. They
+// take what training leaves of the processor; who waits for them helps. None of them communicates.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -21,57 +22,60 @@
 
 namespace zea::detail {
 
-/// Lowers the priority of the calling thread, and of threads that it starts, by so many levels.
+/// Gives the calling thread, and those that it starts, a priority that is so much lower.
 void step_back(int levels);
 
-/// Levels for threads that mostly wait for the disk, and for all threads of a short save: with
-/// a lower priority they would wait for a core longer than they work.
+/// Training comes first. Levels for threads that mostly wait for the disk, and for all of a save
+/// that is done in a moment: further back they would wait for a core longer than they work.
 inline constexpr int kWaitingNice = 10;
 
 struct ShardSaveRequest {
   std::string directory;
-  std::string file, frozen_file;  ///< for pieces that change, and for those that do not
+  std::string file, frozen_file;  ///< of pieces that change, and of those that do not
   std::string run_id;
   int64_t step = 0;
   double bytes_per_second = 0;  ///< at most; 0: as fast as it goes
   bool stages = true;           ///< copies in the background
 };
 
-/// State that a save leaves for the next one.
+/// What a save leaves for the next one: memory for values on their way to the disk, the file that
+/// may be linked, and where its values came from.
 struct SaveMemory {
   PageMemory copies;
-  std::vector<PageMemory> parts;  ///< a buffer for each thread that writes
+  std::vector<PageMemory> parts;  ///< of each thread that writes
   std::optional<FrozenShard> frozen;
   std::optional<FrozenOrigin> origin;  ///< of frozen values, where it is known
 };
 
 class ShardSave {
  public:
-  /// Starts to write; no other save may use `memory` meanwhile. Without pieces that do not
-  /// change there is no frozen file.
+  /// Starts writing. `memory` is no other save's meanwhile. Without pieces that do not change there
+  /// is no file of them.
   ShardSave(ShardSaveRequest request, std::vector<OwnPiece> pieces, SaveMemory& memory);
   ShardSave(const ShardSave&) = delete;
   ShardSave& operator=(const ShardSave&) = delete;
-  /// Stops an unfinished save, whose files are no shards then.
+  /// Stops writing where that is still under way: what it wrote is no shard then.
   ~ShardSave();
 
-  /// Returns the bytes of values written so far.
+  /// Bytes of values written so far; grows while the threads get on.
   int64_t written_bytes() const { return written_bytes_; }
-  /// Returns whether the threads have ended, well or not.
+  /// Whether the threads have ended, well or not.
   bool is_done() const { return done_; }
-  /// Copies the values that are neither written nor copied yet. Must be called before they
-  /// change.
+  /// To be called before the live shards change: copies what is neither written nor copied yet.
   void snapshot_before_update() { snapshot_.keep(); }
+  /// Writes along with the threads, as one that training waits for, until nothing is left to begin;
+  /// calls `moved` when it got on. A save with a rate limit is not helped.
+  void help(const std::function<void()>& moved);
   /// Waits for the threads; throws what one threw. Returns the pieces with their hashes.
   const std::vector<Piece>& finish();
-  /// Returns the files, once finish() has returned; the frozen file is the second.
+  /// The files, once finish() has returned; that of pieces which do not change is the second.
   const std::vector<ManifestFile>& files() const { return entries_; }
 
   int64_t bytes() const { return snapshot_.bytes(); }  ///< of all values
   int64_t kept_bytes() const { return snapshot_.kept_bytes(); }
   int64_t staged_bytes() const { return snapshot_.staged_bytes(); }
   int64_t rounded_bytes() const { return snapshot_.rounded_bytes(); }
-  double seconds() const { return seconds_; }  ///< of writing; once it is done
+  double seconds() const { return seconds_; }  ///< that writing took; once it is done
 
  private:
   class Files;
@@ -79,8 +83,10 @@ class ShardSave {
   void run();
   int further_back() const;
   void write_all();
-  void write_lane(Files& files, PageMemory& buffer);
-  void write_parts(Files& files, PageMemory& buffer);
+  void write_parts(Files& files, PageMemory& buffer, const std::function<void()>& moved);
+  void write_lane(Files& files, int lane, const std::function<void()>& moved = {});
+  void write_in_lanes(Files& files);
+  Files* join_writers();
   double book(int64_t bytes);
   bool wait_until(double seconds);
   double elapsed_seconds() const;
@@ -96,11 +102,13 @@ class ShardSave {
   std::vector<ManifestFile> entries_;
   double seconds_ = 0;
 
-  std::mutex mutex_;  ///< guards the following
+  std::mutex mutex_;  ///< of what follows
   std::condition_variable changed_;
   bool is_stopped_ = false;
+  bool is_helped_ = false;
+  Files* files_ = nullptr;      ///< while parts of their pieces may be written
   std::exception_ptr failure_;  ///< the first
-  double allowed_seconds_ = 0;  ///< when the rate limit allows the next part
+  double allowed_seconds_ = 0;  ///< when the rate limit lets the next part go
 
   std::atomic<int64_t> written_bytes_ = 0;
   std::atomic<bool> done_ = false;
