@@ -277,7 +277,7 @@ class Offline(zr.ZeaTest):
         consolidate(self.half, plain)
         for command, sentence in (
             ([zr.ZEA_INSPECT, "--check", data], "is a data set, of which --norms, --check and --deck tell nothing"),
-            ([zr.ZEA_INSPECT, "--norms", self.half], "--norms tells of weights"),
+            ([zr.ZEA_INSPECT, "--norms", self.half], "--norms is for weights"),
             ([zr.ZEA_INSPECT, "--deck", plain], "weights alone have no hashes to check, and no deck"),
             ([zr.ZEA_CONSOLIDATE, "--companions", plain, self.half, single], "has no place for them"),
             ([zr.ZEA_CONSOLIDATE, "--max-shard-size", "1GB", self.half, single], "is of a directory's files"),
