@@ -18,7 +18,7 @@ constexpr int64_t kPartBytes = 2 * kHashBlockBytes;
 /// Threads that write parts in turn: one copies and hashes while the disk works for the other.
 constexpr int kLanes = 2;
 
-/// Of threads that move many bytes: the least share of a core that is never nothing. What is idle
+/// Threads that move many bytes get the least share of a core that is never nothing. What is idle
 /// is theirs.
 constexpr int kLowestNice = 19;
 constexpr int64_t kManyBytes = 64 << 20;

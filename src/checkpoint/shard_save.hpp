@@ -38,8 +38,8 @@ struct ShardSaveRequest {
   bool stages = true;           ///< copies in the background
 };
 
-/// What a save leaves for the next one: memory for values on their way to the disk, the file that
-/// may be linked, and where its values came from.
+/// State that a save leaves for the next one: memory for values on their way to the disk, the file
+/// that may be linked, and where its values came from.
 struct SaveMemory {
   PageMemory copies;
   std::vector<PageMemory> parts;  ///< of each thread that writes
