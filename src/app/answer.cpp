@@ -9,7 +9,6 @@
 #include "core/text.hpp"
 #include "deck/deck.hpp"
 #include "estimate/describe.hpp"
-#include "estimate/fitting_plan.hpp"
 #include "files/durable_file.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "library/plan_text.hpp"
@@ -74,8 +73,7 @@ void read_all(const StepSamples& samples) {
 
 std::string plan_text(const CommandLine& line, int ranks) {
   const Start start = read_start(line, ranks);
-  Plan plan = make_fitting_plan(start.options, start.config_json, ranks, start.profile);
-  if (start.weights && !start.weights->has_weights()) plan.notes.push_back(start.weights->note());
+  const Plan plan = plan_of(start, ranks);
   const PlannedData data = open_planned(start, plan);
   const StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
   read_all(samples);
@@ -139,7 +137,7 @@ class Comparison {
   ComparedLayout compared(const std::string& name, const CommandLine& line) {
     const Start start = read_start(line, ranks_);
     if (first_) check_same_samples(*first_, start.options);
-    const Plan plan = make_fitting_plan(start.options, start.config_json, ranks_, start.profile);
+    const Plan plan = plan_of(start, ranks_);
     const PlannedData data = open_planned(start, plan);
     StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
     if (!first_) {

@@ -38,6 +38,12 @@ std::vector<RankGroup> groups_of(const Plan& plan, const StepFacts& facts) {
 
 }  // namespace
 
+Plan plan_of(const Start& start, int ranks) {
+  Plan plan = make_fitting_plan(start.options, start.config_json, ranks, start.profile);
+  if (start.weights && !start.weights->has_weights()) plan.notes.push_back(start.weights->note());
+  return plan;
+}
+
 std::string plan_text(const Start& start, const Plan& plan, const StepSamples& samples,
                       const StepFacts& facts, int ranks_per_node, const std::string& data_notes) {
   const RankOrder order = order_ranks(plan.mesh, even_nodes(plan.world_size(), ranks_per_node),
@@ -54,8 +60,7 @@ PlannedRun plan_run(const PlanRequest& request) {
   line.overrides = request.overrides;
   line.plan_only = true;
   const Start start = read_start(line, request.ranks);
-  Plan plan = make_fitting_plan(start.options, start.config_json, request.ranks, start.profile);
-  if (start.weights && !start.weights->has_weights()) plan.notes.push_back(start.weights->note());
+  const Plan plan = plan_of(start, request.ranks);
   const StepSamples samples = made_up_samples(plan);
   const StepFacts facts = facts_of(plan, samples);
   return {.text = plan_text(start, plan, samples, facts, request.ranks_per_node, ""),
