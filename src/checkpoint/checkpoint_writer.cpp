@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <numeric>
 #include <set>
 #include <thread>
 #include <utility>
@@ -69,24 +68,6 @@ std::string text_of_part(const ModelSpec& model, Manifest part) {
     if (named.insert(piece.tensor).second)
       part.tensors.push_back({piece.tensor, shapes.at(piece.tensor), piece.dtype, false});
   return manifest_text(part);
-}
-
-std::vector<std::string> gather_parts(Collectives& control, const ModelSpec& model,
-                                      const Manifest& part) {
-  const std::string own = text_of_part(model, part);
-  const auto own_bytes = static_cast<int64_t>(own.size());
-  Counts counts(control.size());
-  control.all_gather(&own_bytes, counts.data(), Counts(control.size(), 1), DType::Int64).wait();
-  const bool root = control.rank() == 0;
-  std::string all(root ? std::accumulate(counts.begin(), counts.end(), int64_t{0}) : 0, '\0');
-  control.gather(own.data(), all.data(), counts, DType::UInt8, 0).wait();
-  std::vector<std::string> parts;
-  size_t begin = 0;
-  for (size_t rank = 0; root && rank < counts.size(); ++rank) {
-    parts.push_back(all.substr(begin, counts[rank]));
-    begin += counts[rank];
-  }
-  return parts;
 }
 
 Manifest join_parts(const Plan& plan, const std::vector<std::string>& parts) {
@@ -294,7 +275,8 @@ void CheckpointWriter::begin_commit() {
   }
   try {
     agree(control_, [&] { save.shard->finish(); });
-    std::vector<std::string> parts = gather_parts(control_, engine_.plan().model, own_part());
+    std::vector<std::string> parts =
+        gather_texts(control_, text_of_part(engine_.plan().model, own_part()));
     if (control_.rank() == 0)
       save.committed = std::async(std::launch::async, [this, &save, parts = std::move(parts)] {
         detail::step_back(detail::kWaitingNice);

@@ -36,6 +36,28 @@ Outcome outcome_of(const std::function<void()>& risky) {
   }
 }
 
+Counts sizes_of_texts(Collectives& host, const std::string& text) {
+  const auto own = static_cast<int64_t>(text.size());
+  Counts sizes(static_cast<size_t>(host.size()));
+  host.all_gather(&own, sizes.data(), Counts(sizes.size(), 1), DType::Int64).wait();
+  return sizes;
+}
+
+std::string space_for(const Counts& sizes) {
+  return std::string(static_cast<size_t>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0})),
+                     '\0');
+}
+
+std::vector<std::string> split(const std::string& all, const Counts& sizes) {
+  std::vector<std::string> texts;
+  size_t begin = 0;
+  for (const int64_t size : sizes) {
+    texts.push_back(all.substr(begin, static_cast<size_t>(size)));
+    begin += static_cast<size_t>(size);
+  }
+  return texts;
+}
+
 }  // namespace
 
 void agree(Collectives& control, const std::function<void()>& risky) {
@@ -58,20 +80,19 @@ void agree_on_root(Collectives& control, const std::function<void()>& risky) {
   });
 }
 
+std::vector<std::string> gather_texts(Collectives& host, const std::string& text) {
+  const Counts sizes = sizes_of_texts(host, text);
+  const bool is_root = host.rank() == 0;
+  std::string all = is_root ? space_for(sizes) : "";
+  host.gather(text.data(), all.data(), sizes, DType::UInt8, 0).wait();
+  return is_root ? split(all, sizes) : std::vector<std::string>();
+}
+
 std::vector<std::string> all_gather_texts(Collectives& host, const std::string& text) {
-  const size_t ranks = static_cast<size_t>(host.size());
-  const auto own = static_cast<int64_t>(text.size());
-  Counts sizes(ranks);
-  host.all_gather(&own, sizes.data(), Counts(ranks, 1), DType::Int64).wait();
-  std::string all(static_cast<size_t>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0})), 0);
+  const Counts sizes = sizes_of_texts(host, text);
+  std::string all = space_for(sizes);
   host.all_gather(text.data(), all.data(), sizes, DType::UInt8).wait();
-  std::vector<std::string> texts;
-  size_t begin = 0;
-  for (const int64_t size : sizes) {
-    texts.push_back(all.substr(begin, static_cast<size_t>(size)));
-    begin += static_cast<size_t>(size);
-  }
-  return texts;
+  return split(all, sizes);
 }
 
 std::string describe(const std::vector<NodeNote>& notes, size_t num_nodes) {

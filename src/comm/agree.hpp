@@ -20,6 +20,10 @@ void agree(Collectives& control, const std::function<void()>& risky);
 /// The same, with `risky` run on rank 0 alone.
 void agree_on_root(Collectives& control, const std::function<void()>& risky);
 
+/// Returns the texts of all ranks on rank 0, and nothing on the others. Host collectives;
+/// collective.
+std::vector<std::string> gather_texts(Collectives& host, const std::string& text);
+
 /// Returns the text of every rank on all ranks. Host collectives; collective.
 std::vector<std::string> all_gather_texts(Collectives& host, const std::string& text);
 

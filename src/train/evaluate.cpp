@@ -2,6 +2,7 @@
 #include "train/evaluate.hpp"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -158,19 +159,20 @@ class Evaluator {
     EvalMetrics& all = evaluation.metrics = own_;
     all.has_loss = options_.has_loss;
     all.samples = samples;
-    const auto reduce = [this](auto& value, DType type, ReduceOp operation) {
-      control_.all_reduce(&value, 1, type, operation).wait();
-    };
-    for (const auto count :
-         {&EvalMetrics::targets, &EvalMetrics::bad_items, &EvalMetrics::prompts,
-          &EvalMetrics::generated, &EvalMetrics::labelled, &EvalMetrics::correct})
-      reduce(all.*count, DType::Int64, ReduceOp::Sum);
-    reduce(all.prompt_seconds, DType::Float64, ReduceOp::Max);
-    reduce(all.generate_seconds, DType::Float64, ReduceOp::Max);
-    reduce(all.loss, DType::Float64, ReduceOp::Sum);
-    all.loss = all.targets > 0 ? all.loss / static_cast<double>(all.targets) : 0;
+    constexpr std::array kCounts = {&EvalMetrics::targets,  &EvalMetrics::bad_items,
+                                    &EvalMetrics::prompts,  &EvalMetrics::generated,
+                                    &EvalMetrics::labelled, &EvalMetrics::correct};
+    std::array<double, kCounts.size() + 1> sums{all.loss};  // counts are exact below 2^53
+    for (size_t i = 0; i < kCounts.size(); ++i) sums[i + 1] = static_cast<double>(all.*kCounts[i]);
+    control_.all_reduce(sums.data(), sums.size(), DType::Float64, ReduceOp::Sum).wait();
+    for (size_t i = 0; i < kCounts.size(); ++i) all.*kCounts[i] = static_cast<int64_t>(sums[i + 1]);
+    std::array seconds = {all.prompt_seconds, all.generate_seconds};
+    control_.all_reduce(seconds.data(), seconds.size(), DType::Float64, ReduceOp::Max).wait();
+    all.prompt_seconds = seconds[0];
+    all.generate_seconds = seconds[1];
+    all.loss = all.targets > 0 ? sums[0] / static_cast<double>(all.targets) : 0;
     if (options_.generate_tokens > 0) evaluation.predictions_jsonl = gather_lines(lines);
-    if (loading_.mask_bad_items) evaluation.bad_items = all_gather_texts(control_, bad_lines_);
+    if (loading_.mask_bad_items) evaluation.bad_items = gather_texts(control_, bad_lines_);
     return evaluation;
   }
 
@@ -217,10 +219,8 @@ class Evaluator {
 
   /// All ranks' lines on the root rank, in the order of samples.
   std::string gather_lines(const std::string& lines) {
-    const std::vector<std::string> of_ranks = all_gather_texts(control_, lines);
-    if (control_.rank() != 0) return "";
     std::vector<std::pair<int64_t, std::string>> order;
-    for (const std::string& of_rank : of_ranks)
+    for (const std::string& of_rank : gather_texts(control_, lines))
       for (size_t begin = 0; begin < of_rank.size();) {
         const size_t end = of_rank.find('\n', begin) + 1;
         const std::string line = of_rank.substr(begin, end - begin);

@@ -21,8 +21,9 @@ struct Evaluation {
   /// On the root rank, a line per prediction in the order of samples; empty without
   /// generation.
   std::string predictions_jsonl = {};
-  std::vector<std::string> bad_items = {};  ///< for each rank, a line per masked item
-  bool is_whole = true;                     ///< false: it was left before the last sample, as asked
+  /// On the root rank, the lines of each rank: one per masked item.
+  std::vector<std::string> bad_items = {};
+  bool is_whole = true;  ///< false: it was left before the last sample, as asked
 };
 
 struct EvaluateOptions {
