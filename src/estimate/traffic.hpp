@@ -3,7 +3,7 @@
 // textbook volume of each collective (collective_volume.hpp). A mesh counts the same at run time
 // under the same names; tests compare the two to the byte.
 //
-// Of a linear pair (columns, then rows) with rows of width h among tp ranks: under sequence
+// A linear pair (columns, then rows) sends rows of width h among tp ranks: under sequence
 // parallel each direction gathers and scatters once, and backward gathers the column's input once
 // more, since only the rows here are kept; otherwise each direction has one all-reduce.
 #pragma once

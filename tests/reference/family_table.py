@@ -227,7 +227,7 @@ OF_ONE = {
     Qwen25VLVideos: {"cp3_ring": {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3)]}},
     Qwen3VLVideos: {},
 }
-# What a family makes of other images, by their plain models.
+# Cases of other images, by the plain model of each family.
 VARIANTS = {
     InternVLOfPatches: {"plain": {}},
     InternVLOfLargeSquares: {"cp2": {"ranks": 2, "deck": [*grid("llm", cp=2), *grid("vision", cp=2)]}},

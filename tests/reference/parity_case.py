@@ -10,7 +10,7 @@ from pathlib import Path
 from folder_case import FolderCase
 from transformers_models import ModelRuns, read_outputs
 
-# What of a case decides about zea's run alone.
+# Keys of a case that only change zea's run.
 OF_A_RUN = ("deck", "ranks", "frozen", "trained")
 
 

@@ -113,7 +113,7 @@ class FullDisk(DisturbedRun):
             self.assertTrue(self.remounts(run, disk, "rw"))
             self.assertEqual(run.wait(), 7, run.output)
             self.assertIn("Read-only file system", run.output)
-        # What could not be removed is removed at the next start.
+        # The next start removes the rest.
         steps = zr.last_step(self.directory) + 20
         keys = ["-r", self.directory, f"schedule.steps={steps}"]
         self.assert_code(zr.run_zea(2, keys, self.directory), 0)

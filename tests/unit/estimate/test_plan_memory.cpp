@@ -102,8 +102,8 @@ int64_t beside_inputs(const Plan& plan, size_t place) {
   return 2 * told(2) - told(1) - told(3);
 }
 
-/// Of what is recomputed, or had no graph at all, nothing else holds it; of the microbatch that
-/// is one forward ahead in training the block's input is kept, too.
+/// Nothing else holds the output of a unit that is recomputed, or that had no graph at all;
+/// training also keeps the block's input of the microbatch that is one forward ahead.
 TEST(PlanMemory, AnOutputCountsWhileItIsSent) {
   Options options;
   options.meshes["llm"].pp = 2;

@@ -120,7 +120,7 @@ double bound_of(size_t groups) {
   return 4.0 / 3 - 1.0 / (3 * static_cast<double>(groups));
 }
 
-/// What shard_tokens comes to, over the best that blocks allow.
+/// Returns the makespan of shard_tokens over the best that blocks allow.
 double over_the_best(const Visibility& row, size_t groups, const ContextOptions& options) {
   const Owned dealt = of_groups(shard_tokens(row, options), options.inner);
   EXPECT_EQ(dealt.size(), groups);

@@ -19,7 +19,7 @@ constexpr int kNode = 8;
 
 class HeartbeatTest : public ::testing::Test {
  protected:
-  /// Of eight ranks with all that a record has.
+  /// Records of eight ranks with all fields.
   static Heartbeat heartbeat(int64_t published) {
     Heartbeat heartbeat{
         .published = published, .moves = 12345, .still = 0.25, .written_at = 1.75e9 + 0.1};
