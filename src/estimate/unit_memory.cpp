@@ -29,8 +29,8 @@ class Tape {
       hold(op.output, call(needs.memory, tensors_of(op), needs.has_gradient));
       return;
     }
-    hold(op.sum, add(op, needs.input_has_gradient));
-    hold(op.output, call(needs.memory, {values_[op.sum]}, needs.has_gradient));
+    hold(op.others[0], add(op, needs.input_has_gradient));
+    hold(op.output, call(needs.memory, {values_[op.others[0]]}, needs.has_gradient));
   }
 
   /// The unit returns `value`; goes through the backward.

@@ -197,7 +197,8 @@ std::vector<std::vector<int64_t>> distribute_items(const std::vector<ItemShape>&
   for (const UnitSpec& unit : model.units)
     if (unit.encoder == encoder && unit.kind == UnitKind::Block) ++layers.at(unit.attention);
   const int64_t heads = (2 * block.heads.query + 2 * block.heads.key_value) * block.heads.dim;
-  const int64_t weights = block.hidden * (heads + (block.gated ? 3 : 2) * block.intermediate);
+  const MlpSpec& mlp = block.mlp();
+  const int64_t weights = block.hidden * (heads + (mlp.gated ? 3 : 2) * mlp.intermediate);
   const int64_t pair = 2 * block.heads.query * block.heads.dim;
   std::vector<int64_t> costs;
   for (const ItemShape& item : items) {

@@ -74,7 +74,7 @@ class UnitRun {
       case Kind::NormSum: {
         const NormedSum made =
             norm_sum(x, input(op, 1), parameter(op, 0), optional(op, 1), op.norm);
-        values_[op.sum] = made.sum;
+        values_[op.others[0]] = made.sum;
         return made.normed;
       }
       case Kind::HeadNorms:

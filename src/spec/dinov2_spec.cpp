@@ -31,9 +31,9 @@ VisionEncoder read_scaled(const ConfigReader& config, int64_t patch) {
   names.up = ".mlp.fc1";
   names.down = ".mlp.fc2";
   if (config.boolean("use_swiglu_ffn", false)) {
-    vision.block.gated = true;
-    vision.block.activation = Activation::Silu;
-    vision.block.intermediate = gated_width(vision.block.intermediate);
+    vision.block.mlp().gated = true;
+    vision.block.mlp().activation = Activation::Silu;
+    vision.block.mlp().intermediate = gated_width(vision.block.mlp().intermediate);
     names.gate = names.up = ".mlp.weights_in";  // one tensor of two parts
     names.down = ".mlp.weights_out";
   }

@@ -42,8 +42,8 @@ Decoder read_gpt2(const ConfigReader& config) {
   text.layers = either(config, "n_layer", "num_hidden_layers", 12);
   block.heads.query = either(config, "n_head", "num_attention_heads", 12);
   text.max_positions = either(config, "n_positions", "max_position_embeddings", 1024);
-  block.intermediate = config.positive("n_inner", 4 * block.hidden);
-  block.activation = config.activation("activation_function", "gelu_new");
+  block.mlp().intermediate = config.positive("n_inner", 4 * block.hidden);
+  block.mlp().activation = config.activation("activation_function", "gelu_new");
   block.norm = {NormKind::Layer, config.number("layer_norm_epsilon", 1e-5)};
   block.order = WeightOrder::InOut;
   block.dropout = config.rate("resid_pdrop", kUsualDropout);

@@ -129,11 +129,11 @@ Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& default
   DecoderSpec text;
   BlockSpec& block = text.block;
   block.hidden = config.positive("hidden_size", defaults.hidden);
-  block.intermediate = config.positive("intermediate_size", defaults.intermediate);
+  block.mlp().intermediate = config.positive("intermediate_size", defaults.intermediate);
   block.heads = read_heads(config, block.hidden, defaults);
   block.norm = {NormKind::Rms, config.number("rms_norm_eps", defaults.eps)};
-  block.rotary = block.gated = true;
-  block.activation = config.activation(defaults.activation_key, defaults.activation);
+  block.rotary = block.mlp().gated = true;
+  block.mlp().activation = config.activation(defaults.activation_key, defaults.activation);
   text.layers = config.positive("num_hidden_layers", defaults.layers);
   text.vocabulary = config.positive("vocab_size", defaults.vocabulary);
   text.max_positions = config.positive("max_position_embeddings", defaults.positions);

@@ -107,6 +107,7 @@ struct UnitSpec {
   /// parameters share one: "qkv.weight", "qkv.bias".
   std::vector<std::string> roles = {};
   int attention = 0;  ///< of a block: index in BlockSpec::attention
+  int mlp = 0;        ///< of a block: index in BlockSpec::mlps
   std::vector<Adapter> adapters = {};
   UnitGraph graph = {};  ///< the operations of the forward
 
@@ -141,6 +142,8 @@ struct ModelSpec {
   const AttentionSpec& attention(const UnitSpec& unit) const {
     return block(unit.module).attention.at(unit.attention);
   }
+  /// Returns the kind of MLP of a block.
+  const MlpSpec& mlp(const UnitSpec& unit) const { return block(unit.module).mlps.at(unit.mlp); }
   HeadShape heads(const std::string& module) const { return block(module).heads; }
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
   /// Returns whether training drops elements of a module's rows or of its adapters' inputs.

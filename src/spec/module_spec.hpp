@@ -91,22 +91,32 @@ struct AttentionSpec {
   RopeConfig rope = {};  ///< of rotary blocks
 };
 
+/// A kind of MLP: each block of a module has one of the module's kinds.
+struct MlpSpec {
+  int64_t intermediate = 0;  ///< columns between its two linears
+  bool gated = false;        ///< activation(gate) * up, not activation(up); SiLU or a GELU
+  Activation activation = Activation::Gelu;
+};
+
 /// A transformer block: norm, attention, norm, MLP, with a residual path around each half. A linear
 /// has a bias where the unit has a parameter for it.
 struct BlockSpec {
-  int64_t hidden = 0, intermediate = 0;
+  int64_t hidden = 0;
   HeadShape heads;
   /// The kinds of attention in the module; UnitSpec::attention is the index of a block's.
   std::vector<AttentionSpec> attention = std::vector<AttentionSpec>(1);
+  /// The kinds of MLP in the module; UnitSpec::mlp is the index of a block's.
+  std::vector<MlpSpec> mlps = std::vector<MlpSpec>(1);
   NormSpec norm;
   /// The norm of all queries, and all keys, of a token; without it, norms are per head.
   std::optional<NormSpec> query_key_norm = {};
   bool rotary = false;  ///< RoPE on queries and keys
-  bool gated = false;   ///< activation(gate) * up, not activation(up); SiLU or a GELU
-  Activation activation = Activation::Gelu;
   WeightOrder order = WeightOrder::OutIn;
   double dropout = 0;  ///< probability of dropping a residual branch's output while training
 
+  /// The first kind of MLP, which families with one kind have.
+  MlpSpec& mlp() { return mlps.front(); }
+  const MlpSpec& mlp() const { return mlps.front(); }
   /// Returns the widest window of the kinds of attention; 0: one has no window.
   int64_t widest_window() const;
 };

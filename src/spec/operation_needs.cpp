@@ -50,7 +50,8 @@ class Declarations {
     declare(op, needs);
     if (needs.is_view) needs.memory.output = input(op).bytes;
     values_[op.output] = {needs.rows, needs.memory.output, needs.has_gradient, !needs.is_absent};
-    if (op.sum >= 0) values_[op.sum] = {needs.rows, input(op).bytes, needs.input_has_gradient};
+    if (op.kind == Kind::NormSum)
+      values_[op.others[0]] = {needs.rows, input(op).bytes, needs.input_has_gradient};
     return needs;
   }
 

@@ -29,7 +29,7 @@ enum class OperationKind {
   AddAdapted,    ///< adds y times an adapter's scale to the adapter's columns of x, in place
   AddBiases,     ///< adds biases to queries and values, in place; params: query, value
   Norm,          ///< params: weight, bias
-  NormSum,       ///< `sum` = x + y (x where y is absent), and its norm; params: weight, bias
+  NormSum,       ///< the norm of x + y (x where y is absent); others: the sum; params: weight, bias
   HeadNorms,     ///< norms of queries and keys; params: query, key
   Rotary,        ///< rotary positions of queries and keys, in place
   Attention,
@@ -69,7 +69,8 @@ struct Operation {
   int64_t count = 0;      ///< see OperationKind
   double factor = 1;
   bool reads_columns = false;     ///< Dropout: x is what a row linear reads
-  int output = -1, sum = -1;      ///< values that it makes
+  int output = -1;                ///< the value that it makes
+  std::vector<int> others = {};   ///< further values that it makes, see OperationKind
   std::vector<int> dropped = {};  ///< values that nothing reads from this operation on
 };
 

@@ -38,11 +38,11 @@ VisionEncoder read_pixtral(const ConfigReader& config) {
   const double std = config.number("initializer_range", 0.02);
   const int64_t heads = config.positive("num_attention_heads", 16);
   block.hidden = config.positive("hidden_size", 1024);
-  block.intermediate = config.positive("intermediate_size", 4096);
+  block.mlp().intermediate = config.positive("intermediate_size", 4096);
   block.norm = {NormKind::Rms, 1e-5};
-  block.rotary = block.gated = true;
-  block.activation = config.activation("hidden_act", "gelu");
-  if (block.activation == Activation::QuickGelu || block.activation == Activation::Relu)
+  block.rotary = block.mlp().gated = true;
+  block.mlp().activation = config.activation("hidden_act", "gelu");
+  if (block.mlp().activation == Activation::QuickGelu || block.mlp().activation == Activation::Relu)
     config.refuse("hidden_act", config.text("hidden_act", "gelu"),
                   "silu, gelu, gelu_pytorch_tanh (other gates are not built yet)");
   config.require_divisor("num_attention_heads", heads, "hidden_size", block.hidden);

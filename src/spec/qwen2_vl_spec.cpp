@@ -42,8 +42,8 @@ PatchInput read_visual_patches(const ConfigReader& config, const TurnedDefaults&
 VisionEncoder read_visual(const ConfigReader& config) {
   BlockSpec block;
   block.hidden = config.positive("embed_dim", 1280);
-  block.intermediate = block.hidden * config.positive("mlp_ratio", 4);
-  block.activation = config.activation("hidden_act", "quick_gelu");
+  block.mlp().intermediate = block.hidden * config.positive("mlp_ratio", 4);
+  block.mlp().activation = config.activation("hidden_act", "quick_gelu");
   return read_turned_tower(config, block, "embed_dim", kDefaults);
 }
 
@@ -71,10 +71,10 @@ VisionEncoder read_windowed_visual(const ConfigReader& config) {
   config.require_text("hidden_act", "silu");
   BlockSpec block;
   block.hidden = config.positive("hidden_size", 3584);
-  block.intermediate = config.positive("intermediate_size", 3420);
+  block.mlp().intermediate = config.positive("intermediate_size", 3420);
   block.norm.kind = NormKind::Rms;
-  block.gated = true;
-  block.activation = Activation::Silu;
+  block.mlp().gated = true;
+  block.mlp().activation = Activation::Silu;
   VisionEncoder encoder = read_turned_tower(config, block, "hidden_size", kDefaults);
   BlockNames& names = encoder.blocks.names;
   names.gate = ".mlp.gate_proj";

@@ -21,8 +21,8 @@ constexpr MergerNames kMergerNames{"norm", "linear_fc1", "linear_fc2"};
 VisionEncoder read_deep_visual(const ConfigReader& config) {
   BlockSpec block;
   block.hidden = config.positive("hidden_size", 1152);
-  block.intermediate = config.positive("intermediate_size", 4304);
-  block.activation = config.activation("hidden_act", "gelu_pytorch_tanh");
+  block.mlp().intermediate = config.positive("intermediate_size", 4304);
+  block.mlp().activation = config.activation("hidden_act", "gelu_pytorch_tanh");
   VisionEncoder encoder = read_turned_tower(config, block, "hidden_size", kTower);
   encoder.blocks.names.up = ".mlp.linear_fc1";
   encoder.blocks.names.down = ".mlp.linear_fc2";

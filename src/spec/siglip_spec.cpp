@@ -17,7 +17,7 @@ double xavier_std(int64_t in, int64_t out) {
 
 /// Pools all features into one, for which a language model has no use.
 void add_pooling_head(VisionEncoder& encoder) {
-  const int64_t hidden = encoder.spec.block.hidden, inner = encoder.spec.block.intermediate;
+  const int64_t hidden = encoder.spec.block.hidden, inner = encoder.spec.block.mlp().intermediate;
   const std::vector<VisionEncoder::Carried> head{
       {"head.probe", {1, 1, hidden}},
       {"head.attention.in_proj_weight", {3 * hidden, hidden}},
@@ -38,7 +38,7 @@ VisionEncoder read_sigmoid_tower(const ConfigReader& config, int64_t image) {
   VisionEncoder encoder;
   EncoderSpec& vision = encoder.spec = read_image_transformer(
       config, {.patch = 16, .eps = 1e-6, .activation = "gelu_pytorch_tanh", .image = image});
-  const int64_t hidden = vision.block.hidden, inner = vision.block.intermediate;
+  const int64_t hidden = vision.block.hidden, inner = vision.block.mlp().intermediate;
   const double square = xavier_std(hidden, hidden), wide = xavier_std(hidden, inner);
   encoder.blocks = image_transformer_blocks({square, square, wide, wide});
   encoder.names = {.class_token = {},

@@ -168,9 +168,9 @@ void SpecBuilder::add_feed_forward(const BlockSpec& block, const BlockFamily& fa
                                    const std::string& layer, bool trainable) {
   const BlockNames& names = family.names;
   const bool bias = family.biases.mlp;
-  const int64_t inner = block.intermediate;
+  const int64_t inner = block.mlp().intermediate;
   const TpCut cut = cut_outputs(inner);
-  if (block.gated) {
+  if (block.mlp().gated) {
     const std::string gate = layer + names.gate, up = layer + names.up;
     const Shape shape{inner, block.hidden};
     add_fused("up.weight", {{gate + ".weight", shape, cut}, {up + ".weight", shape, cut}},

@@ -49,11 +49,11 @@ class Recorder {
     graph_.operations.push_back(std::move(operation));
     return output;
   }
-  /// Another value that the latest operation makes: its sum.
-  Value record_sum() {
-    Value sum = value();
-    graph_.operations.back().sum = *sum;
-    return sum;
+  /// Returns a further value that the latest operation makes.
+  Value record_other() {
+    Value other = value();
+    graph_.operations.back().others.push_back(*other);
+    return other;
   }
 
   UnitGraph finish(const Value& output) {
@@ -121,7 +121,7 @@ class Forward {
     const NormSpec& spec = block_.norm;
     Value normed = ops_.record(
         {.kind = Kind::NormSum, .params = norm_params(role, spec), .norm = spec}, {x, added});
-    return {ops_.record_sum(), normed};
+    return {ops_.record_other(), normed};
   }
   std::vector<int> norm_params(const std::string& role, const NormSpec& spec) {
     if (spec.kind == NormKind::Layer) return ops_.roles({role + ".weight", role + ".bias"});
@@ -272,12 +272,20 @@ class Forward {
     const auto change =
         block_change(adapted_row_linear(attended, "out", kRows, order), "attention");
     const auto [y, normed_again] = norm_sum(x, change, "mlp_norm");
-    const auto inner =
-        block_.gated ? ops_.record({.kind = Kind::Gate, .activation = block_.activation},
-                                   {adapted_column_linear(normed_again, "up", kRows, order)})
-                     : activated_column_linear(normed_again, "up", block_.activation, kRows, order);
-    const auto z = add(y, block_change(adapted_row_linear(inner, "down", kRows, order), "mlp"));
+    const auto z = add(y, block_change(mlp(normed_again, model_.mlp(unit_)), "mlp"));
     return unit_.inputs.size() > 1 ? with_other_inputs(Kind::AddFeatures, z) : z;
+  }
+
+  Value mlp(const Value& x, const MlpSpec& spec) {
+    constexpr UnitRows kRows = UnitRows::Tokens;
+    const WeightOrder order = block_.order;
+    const Value inner = spec.gated
+                            ? gate(adapted_column_linear(x, "up", kRows, order), spec)
+                            : activated_column_linear(x, "up", spec.activation, kRows, order);
+    return adapted_row_linear(inner, "down", kRows, order);
+  }
+  Value gate(const Value& x, const MlpSpec& spec) {
+    return ops_.record({.kind = Kind::Gate, .activation = spec.activation}, {x});
   }
 
   Value features() {

@@ -20,11 +20,11 @@ EncoderSpec read_image_transformer(const ConfigReader& config,
   EncoderSpec vision;
   BlockSpec& block = vision.block;
   block.hidden = config.positive("hidden_size", defaults.hidden);
-  block.intermediate = defaults.mlp_ratio > 0
-                           ? block.hidden * config.positive("mlp_ratio", defaults.mlp_ratio)
-                           : config.positive("intermediate_size", defaults.intermediate);
+  block.mlp().intermediate = defaults.mlp_ratio > 0
+                                 ? block.hidden * config.positive("mlp_ratio", defaults.mlp_ratio)
+                                 : config.positive("intermediate_size", defaults.intermediate);
   block.norm = {NormKind::Layer, config.number("layer_norm_eps", defaults.eps)};
-  block.activation = config.activation("hidden_act", defaults.activation);
+  block.mlp().activation = config.activation("hidden_act", defaults.activation);
   vision.layers = config.positive("num_hidden_layers", defaults.layers);
   PatchInput patches{.patch_size = config.side("patch_size", defaults.patch),
                      .channels = config.positive("num_channels", 3)};

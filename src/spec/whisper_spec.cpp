@@ -35,8 +35,8 @@ EncoderSpec read_whisper_like(const ConfigReader& config, const WhisperDefaults&
   EncoderSpec audio;
   BlockSpec& block = audio.block;
   block.hidden = config.positive(defaults.hidden_key, defaults.hidden);
-  block.intermediate = config.positive(defaults.intermediate_key, defaults.intermediate);
-  block.activation = config.activation("activation_function", "gelu");
+  block.mlp().intermediate = config.positive(defaults.intermediate_key, defaults.intermediate);
+  block.mlp().activation = config.activation("activation_function", "gelu");
   audio.layers = config.positive(defaults.layers_key, defaults.layers);
   audio.input = MelInput{.mel_bins = config.positive("num_mel_bins", defaults.mel_bins),
                          .positions = config.positive("max_source_positions", 1500)};
@@ -91,7 +91,7 @@ EncoderSpec read_voxtral_encoder(const ConfigReader& config) {
                                                  .intermediate_key = "intermediate_size",
                                                  .layers_key = "num_hidden_layers",
                                                  .heads_key = "num_attention_heads"});
-  const int64_t hidden = audio.block.hidden, intermediate = audio.block.intermediate;
+  const int64_t hidden = audio.block.hidden, intermediate = audio.block.mlp().intermediate;
   config.require_divisor("hidden_size", hidden, "intermediate_size", intermediate);
   audio.projector = {.merge = intermediate / hidden, .bias = false};
   if (audio.mels().positions % audio.projector.merge != 0)

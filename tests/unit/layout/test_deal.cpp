@@ -61,7 +61,7 @@ TEST(Deal, GivesEveryPositionOnceWithinTheBoundOfTheBest) {
 /// An encoder with a block that multiplies 6 times for a token, and twice for each that it sees.
 ModelSpec model_of_one_block() {
   EncoderSpec encoder;
-  encoder.block.hidden = encoder.block.intermediate = 1;
+  encoder.block.hidden = encoder.block.mlp().intermediate = 1;
   encoder.block.heads = {1, 1, 1};
   UnitSpec unit{};
   unit.kind = UnitKind::Block;
