@@ -59,6 +59,7 @@ FunctionMemory linear_memory(int64_t rows, const WeightSpec& weight, bool bias_t
   f.scratch = std::max(f.forward_peak - f.output, f.gradient_working);
   f.saves_input = weight.trains;
   if (weight.trains) f.backward_working = outer_product_working(rows, weight.out, weight.in, bytes);
+  f.scratch = std::max(f.scratch, f.backward_working);
   if (bias_trains)
     f.backward_working = std::max(f.backward_working, sums_bytes(rows, weight.out, bytes));
   return f;
@@ -205,7 +206,8 @@ FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, 
   f.scratch = std::max(gemm_scratch(tile_rows, vocabulary.in, tile.columns, bytes),
                        gemm_scratch(tile_rows, tile.columns, vocabulary.in, bytes));
   if (vocabulary.trains)
-    f.scratch = std::max(f.scratch, gemm_scratch(tile.columns, tile_rows, vocabulary.in, bytes));
+    f.scratch = std::max(f.scratch,
+                         outer_product_working(tile_rows, tile.columns, vocabulary.in, bytes));
   f.saves_input = true;
   const auto making_of = [&](int64_t of_rows) {
     return gemm_scratch(of_rows, vocabulary.in, tile.columns, bytes);
