@@ -32,8 +32,8 @@ constexpr int64_t kRowTokens = 65536;
 constexpr TokenDistribution kKinds[] = {TokenDistribution::Uniform, TokenDistribution::Zigzag,
                                         TokenDistribution::MakespanMin};
 constexpr const char* kKindNames[] = {"uniform", "zigzag", "makespan_min"};
-/// What a dealing is held to: its costliest rank's work over the mean, how much faster than the
-/// others it is from cp 4 on, and what dealing a million tokens may take.
+/// Bounds of a distribution: its costliest rank's work over the mean, its speedup over the others
+/// from cp 4 on, and the time to distribute a million tokens.
 constexpr double kMostWork = 1.03, kOverZigzag = 1.10, kOverUniform = 1.35, kMostPlannerMs = 50;
 /// Over zigzag on causal rows, which it balances as well: what is less is noise.
 constexpr double kNoSlower = 0.95;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What it costs to take a backward apart, as zero-bubble pipelines do: the gradients of inputs of
-// all blocks of a stage, and later those of the weights, against both at once. The two take turns.
+// Measures the cost of splitting a backward, as zero-bubble pipelines do: the input gradients of
+// all blocks of a stage, and later the weight gradients, against both at once. The two take turns.
 //   bench_deferred_backward [BLOCKS] [HIDDEN] [TOKENS] [ROUNDS]
 // Prints a line of JSON per type: medians in seconds and the ratio (1 is for nothing).
 #include <ATen/Parallel.h>

@@ -43,7 +43,8 @@ MemoryDataset make_prompts(int64_t samples, int64_t tokens, int64_t vocabulary) 
   return MemoryDataset(std::move(made), std::vector<ItemKind>{}, {}, names, "prompts");
 }
 
-/// Of all threads of this process: what it costs where others take the processor away, too.
+/// Returns the processor time of all threads of this process: it excludes time that other processes
+/// take.
 double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);

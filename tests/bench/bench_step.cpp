@@ -40,7 +40,8 @@ namespace {
 using namespace zea;
 using Clock = std::chrono::steady_clock;
 
-/// Of all threads of this process: what a step costs where others take the processor away, too.
+/// Returns the processor time of all threads of this process: it excludes time that other processes
+/// take.
 double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -49,7 +50,7 @@ double cpu_seconds() {
 
 constexpr int kWarmupSteps = 3;
 
-/// Of the timed ones.
+/// Timed steps per turn.
 constexpr int64_t kStepsOfTurn = 3;
 
 constexpr std::string_view kTurns = "turns:";

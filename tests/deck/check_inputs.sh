@@ -14,7 +14,8 @@ for deck in inputs/*.toml; do
     failed=1
     continue
   fi
-  # Split by hand: what a comment says must not be run. A word is plain, or ends with the empty text of TOML.
+  # The line is split here, not by eval: the text of a comment must not be run. A word is plain, or ends with the empty
+  # text of TOML.
   read -ra words <<<"$line"
   for word in "${words[@]}"; do
     if ! [[ $word =~ ^[A-Za-z0-9_./=-]+(\'\"\"\')?$ ]]; then

@@ -111,7 +111,7 @@ def file_exists(name, page):
     places = [ROOT, ROOT / "src", page.path.parent]
     if any((place / name).exists() for place in places):
         return True
-    # What programs write stands in their source, or in what tests look for.
+    # Names of files that programs write are in their source, or in tests that look for them.
     return WRITTEN.fullmatch(name) is not None or name in text_of_sources() or "<" in name
 
 
