@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What streams are given while one of them is captured for a graph: kept, in place of being run,
-// and launched on streams of the graph's own, which only the events that were captured order.
+// Captures the work of streams for a graph: the work is kept instead of run, and later launched on
+// the graph's own streams, which only the captured events order.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace zea::testing {
 
 class Capture {
  public:
-  /// Of what is put into `origin`, and into streams that wait for it.
+  /// Captures the work of `origin` and of streams that wait for it.
   explicit Capture(Stream& origin) { join(origin); }
 
   void join(Stream& stream);

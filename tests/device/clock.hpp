@@ -21,7 +21,7 @@ class Clock {
     if (place >= times_.size()) times_.resize(place + 1);
     return ++times_[place];
   }
-  /// What `other` has seen has been seen.
+  /// Marks everything that `other` has seen as seen.
   void merge(const Clock& other) {
     if (other.times_.size() > times_.size()) times_.resize(other.times_.size());
     for (size_t i = 0; i < other.times_.size(); ++i)

@@ -89,7 +89,7 @@ void combine(char* into, const char* from, size_t bytes, ncclRedOp_t op) {
   }
 }
 
-/// Of types that C++ lacks, rounded at every hop.
+/// Combines types that C++ lacks, rounded at every hop.
 void combine_narrow(char* into, const char* from, size_t bytes, DType type, ncclRedOp_t op) {
   const auto count = static_cast<int64_t>(bytes / zea::element_bytes(type));
   std::vector<float> a(count), b(count);
@@ -186,8 +186,8 @@ std::vector<Transfer> messages_of(const std::vector<Call>& calls) {
   return transfers;
 }
 
-/// What a call of a communicator does, which is given up for all of its ranks where that fails. Who
-/// hears of the error finds the fault, and the peers told.
+/// Runs a call of a communicator. If it fails, the communicator is given up on all of its ranks:
+/// the caller of the error query finds the fault, and the peers are notified.
 void run_or_give_up(ncclComm& comm, const std::function<void()>& call) {
   if (comm.error != ncclSuccess) return;
   try {

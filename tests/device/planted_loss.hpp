@@ -6,7 +6,7 @@
 
 namespace zea::testing {
 
-/// Of so many of this rank's losses from here on the last is not finite; 0: all are.
+/// Makes the last of this rank's next `losses_until_fault` losses non-finite; 0: none.
 void plant_loss(int64_t losses_until_fault);
 
 /// run_unit(), with the planted loss.

@@ -41,7 +41,7 @@ const GridScenario& with_dropout() {
   });
 }
 
-/// Of 8 dimensions, of which the library's attention takes rows of segments in bf16.
+/// Heads of 8 dimensions, for which the library's attention takes rows of segments in bf16.
 const GridScenario kHeads{.name = "heads", .model = {.head_dim = 8}},
     kWindows{.name = "windows", .model = {.head_dim = 8}, .remake = see_windows};
 
@@ -250,7 +250,7 @@ TEST_F(DeviceGraphs, AreLaunchedByOneCallWithoutAWait) {
     EXPECT_EQ(replayed["graph"], is_behind_another ? 1 : 0);
   }
   train_step.finish(run.position());
-  // What is left is of the microbatches' copies, the sums and the update.
+  // The remaining launches are the microbatches' copies, the sums and the update.
   int64_t before = 0, after = 0;
   for (const auto& [name, times] : eager) before += times;
   for (const auto& [name, times] : replayed) after += times;

@@ -177,7 +177,7 @@ TEST_F(DeviceLaunches, WindowsByBoundsAreThoseOfSlices) {
     const at::Tensor expected = attention(host, mask, kHeads, kKvHeads);
     got.backward(gradient.to(stand_in_device()));
     expected.backward(gradient.to(at::kFloat));
-    // What is rounded: results, gradients, and the sum of two query heads' gradients of a key.
+    // Rounded values: results, gradients, and the sum of two query heads' gradients of a key.
     const auto expect_near = [&](const at::Tensor& a, const at::Tensor& b) {
       const double most = (a.cpu().to(at::kFloat) - b).abs().max().item<double>();
       EXPECT_LT(most, 0x1p-7 * b.abs().max().item<double>()) << "window " << window;
@@ -214,7 +214,7 @@ Launches launches_of(int64_t layers, const Row& row, bool trains) {
   return device().take_launches();
 }
 
-/// Of one decoder layer.
+/// Launches of one decoder layer.
 Launches launches_of_a_layer(const Row& row, bool trains) {
   Launches more = launches_of(3, row, trains);
   for (const auto& [name, count] : launches_of(2, row, trains)) more[name] -= count;
@@ -234,7 +234,7 @@ std::string text_of(const Launches& launches) {
   return text;
 }
 
-/// What tests/README.md says.
+/// The numbers of launches in tests/README.md.
 TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
   const struct {
     const char* what;

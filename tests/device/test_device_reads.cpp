@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a save reads of a device: the bytes that are there when it begins, while the device goes on
-// with other work, through pinned blocks; and that the stand-in finds a read that nothing orders.
+// Reads of a device by a save: it reads the bytes that are there when it begins, through pinned
+// blocks, while the device does other work; the stand-in finds a read that nothing orders.
 #include "checkpoint/value_snapshot.hpp"
 
 #include <c10/core/StreamGuard.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a report says that its step took where the device judges: the device's time where that is
-// behind, the host's where the host is, with the update and without what lies between steps.
+// Reported seconds of a step with found_inf on the device: the device's time if the device is
+// behind, else the host's, with the update and without the time between steps.
 #include <gtest/gtest.h>
 
 #include <chrono>

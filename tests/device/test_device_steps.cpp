@@ -93,7 +93,7 @@ struct Trained {
   }
 };
 
-/// Of which some matrices are large enough for moments in blocks of 8 bits.
+/// The model's config with some matrices large enough for 8-bit moments in blocks.
 std::string with_blocks(const std::string& config_json) {
   nlohmann::json config = nlohmann::json::parse(config_json);
   config["text_config"]["hidden_size"] = 64;

@@ -206,7 +206,7 @@ TEST_F(DeviceTrainer, SavesAndLeavesAStepLater) {
   EXPECT_EQ(train(true, "STOP").checkpoints, std::vector<std::string>{"step-00000001"});
 }
 
-/// What it takes of other ranks is under way while the next step is launched.
+/// The log line's exchange with other ranks runs while the next step is launched.
 TEST_F(DeviceTrainer, ALineOfEveryStepLetsNoHostWaitForAnother) {
   const Ended rarely = train(false, "", 0, kSteps, false), always = train(false, "", 0, 1, false);
   EXPECT_EQ(always.calls - rarely.calls, kSteps - 1) << "one for each of the lines more";

@@ -98,8 +98,7 @@ TEST_F(FirstMessages, WouldWaitForEachOtherInACircle) {
       << found;
 }
 
-/// What a rank has put into the stream of one stands behind what it put into that of the other, for
-/// which nobody comes.
+/// The work of a rank in one communicator follows its work in the other, which no peer joins.
 TEST_F(FirstMessages, CommunicatorsAreGivenUpTogether) {
   std::vector<std::unique_ptr<Collectives>> both;
   for (int i = 0; i < 2; ++i) both.push_back(make_device_collectives(world().communicator()));

@@ -282,7 +282,7 @@ TEST(StandIn, NamesRanksThatCallDifferentThings) {
   }
 }
 
-/// Those of one communicator in the order of the first rank.
+/// Calls of one communicator follow the order of the first rank.
 TEST(StandIn, NamesCallsOfAGroupInAnotherOrder) {
   if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
   const Communicator ranks = world().communicator();

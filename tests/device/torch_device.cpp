@@ -76,7 +76,7 @@ Owners& owners() {
   return *all;
 }
 
-/// Of blocks that are as large as what was asked for; what it reserves it never gives back.
+/// Allocates blocks of exactly the requested size, and never gives back reserved memory.
 class Allocator : public c10::DeviceAllocator {
  public:
   at::DataPtr allocate(size_t bytes) override {

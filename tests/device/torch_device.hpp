@@ -12,7 +12,7 @@ namespace zea::testing {
 /// The device, which libtorch knows from then on.
 at::Device stand_in_device();
 
-/// What libtorch allocates in that stream is of that pool of graphs from now on; 0: of none.
+/// Allocations of libtorch in that stream belong to that pool of graphs from now on; 0: to none.
 void allocate_from_pool(at::StreamId stream, int pool);
 
 /// While it lasts operations of this thread count as one.

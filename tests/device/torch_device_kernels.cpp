@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libtorch has for devices alone, with the types and shapes that it takes there.
+// Operations that libtorch has only for devices, with the types and shapes that they take there.
 #include <ATen/ATen.h>
 #include <ATen/SDPBackend.h>
 #include <torch/library.h>
@@ -113,7 +113,7 @@ int64_t chosen(const at::Tensor& q, const at::Tensor& k, const at::Tensor&,
   return static_cast<int64_t>(is_cudnns ? at::SDPBackend::cudnn_attention : at::SDPBackend::math);
 }
 
-/// Of each query's head.
+/// Returns the keys repeated for each query head.
 at::Tensor repeated(const at::Tensor& keys, const at::Tensor& q) {
   return keys.repeat_interleave(q.size(1) / keys.size(1), 1);
 }
@@ -256,7 +256,7 @@ void zero_each(at::TensorList tensors) {
   for (const at::Tensor& tensor : tensors) tensor.zero_();
 }
 
-/// Of one type each, as the library's fast way has it.
+/// All tensors of a list have one type, as in the library's fast path.
 void copy_each(at::TensorList tensors, at::TensorList sources, bool) {
   const OneLaunch one("_foreach_copy_");
   for (size_t i = 0; i < tensors.size(); ++i) {

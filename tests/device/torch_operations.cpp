@@ -78,7 +78,7 @@ class Opened {
                          tensor.options().device(at::kCPU).requires_grad(false));
   }
 
-  /// What the operation gave, back on the device: a view of an input where it is one.
+  /// Returns the operation's result on the device: a view of an input if it is one.
   at::Tensor close(const at::Tensor& made) {
     at::Tensor& result = results_.emplace_back();
     if (!made.defined()) return made;
