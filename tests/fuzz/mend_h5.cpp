@@ -58,7 +58,7 @@ class Mender {
       put_number(bytes_, at + count, sum_of(bytes_, at, count), kSum);
   }
 
-  /// Of an object header, before its sum.
+  /// Returns the bytes of an object header, before its sum.
   size_t header_bytes(size_t at) const {
     const uint64_t flags = number(at + 5, 1);
     const size_t width = size_t{1} << (flags & 3);

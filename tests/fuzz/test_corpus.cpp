@@ -146,7 +146,7 @@ std::vector<Json> well_formed_configs() {
   return found;
 }
 
-/// What is said of a config; empty: it is accepted.
+/// Returns the refusal of a config; empty: it is accepted.
 std::string fault_of(const Json& config) {
   return error_of([&] { make_model_spec(config.dump()); });
 }

@@ -19,8 +19,8 @@ from unittest import mock
 FIRST_RUN, BUILD, MPIRUN = sys.argv[1], Path(sys.argv[2]), sys.argv[3].replace(";", " ")
 PARTS = ["versions", "kernels", "tables", "parity", "resume", "memory", "determinism"]  # speed has tests of its own
 
-# What CUDA's libraries write of a run of zea's with so many steps: 10 fills, and of each step 7 copies, two at a time,
-# of 0.1 ms, and a kernel of 0.5 ms after them.
+# Recorded activity of a zea run with that many steps: 10 fills, and for each step 7 copies of 0.1 ms, two at a time,
+# then a kernel of 0.5 ms.
 RECORDER = """
 import os, sys
 steps = next(int(word.split("=")[1]) for word in sys.argv if word.startswith("schedule.steps="))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GPUs do while a program runs, whichever it is: CUDA loads this library where
-// CUDA_INJECTION64_PATH names it, and CUPTI tells it of every kernel, copy and fill, those of
-// graphs too. Each is a line of the file $ZEA_ACTIVITY_FILE.<process>: begin and end in ns, stream,
-// name, with tabs between them. What goes wrong is told on stderr, and the program runs on.
+// Records the activity of GPUs while any program runs: CUDA loads this library if
+// CUDA_INJECTION64_PATH names it, and CUPTI reports every kernel, copy and fill to it, also those
+// of graphs. Each is a line of the file $ZEA_ACTIVITY_FILE.<process>: begin and end in ns, stream,
+// name, separated by tabs. Errors go to stderr, and the program continues.
 #include <cupti.h>
 #include <cxxabi.h>
 #include <unistd.h>

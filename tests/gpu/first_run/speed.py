@@ -47,7 +47,7 @@ def cases(quick):
     if quick:
         return [Case("the quickstart's model, 4 samples", quickstart, [29] * 4, 1, precisions=("fp32",))]
     decoder = {"architectures": ["LlamaForCausalLM"], **llama_1b(), "model_type": "llama"}
-    # What LLaVA's mix has: a picture of 576 features, questions and answers of unlike length.
+    # Sample lengths of LLaVA's mix: an image of 576 features, questions and answers of various lengths.
     mix = [640, 700, 812, 655, 1024, 730, 900, 688]
     return [
         Case("Llama of 1B, 8 samples of 2k tokens", decoder, [2048] * 8),
