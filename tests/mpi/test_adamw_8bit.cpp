@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kTolerance = 1e-10;
 
-/// Of matrices some have 4096 elements or more: the language model's own, but k_proj and v_proj.
+/// Some matrices have 4096 elements or more: those of the language model, except k_proj and v_proj.
 std::string config_of(int64_t intermediate) {
   nlohmann::json config = nlohmann::json::parse(tiny_llava_config({.tied = true}));
   config["text_config"]["hidden_size"] = 64;

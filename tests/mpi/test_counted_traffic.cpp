@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step sends: the bytes that the mesh counts on every rank equal those that the plan works
-// out on paper, for every group by its name, whatever the layout.
+// Traffic of a step: the bytes that the mesh counts on every rank equal those that the plan
+// computes, for every group by its name, whatever the layout.
 #include "estimate/traffic.hpp"
 
 #include <gtest/gtest.h>

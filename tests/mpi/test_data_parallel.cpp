@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the options of data parallelism ask of the communicators: test_layouts shows that none of
-// them changes the result, this that each does what it says.
+// Communications of the data-parallel options: test_layouts shows that no option changes the
+// result, this test that each does what it says.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -279,7 +279,7 @@ TEST(DataParallel, OffloadEqualsNoOffloadWithAccumulation) {
     }
 }
 
-/// What an offloaded shard is combined with: how it is gathered, reduced and kept.
+/// Settings that an offloaded shard is combined with: how it is gathered, reduced and kept.
 struct OffloadCase {
   const char* name;
   std::function<void(TinyRunOptions&)> change;

@@ -41,7 +41,7 @@ Numbers dealt_tokens(uint64_t seed) {
   return numbers;
 }
 
-/// Of samples of few lengths, so that many cost the same.
+/// Samples with few different lengths, so that many cost the same.
 Numbers dealt_samples(uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<SampleIndex> index(64);

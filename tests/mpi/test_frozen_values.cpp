@@ -29,7 +29,7 @@ std::string checkpoint_of(const std::string& directory, int64_t step) {
   return directory + "/step-0000000" + std::to_string(step);
 }
 
-/// What training does to its shards.
+/// Changes the shards as training does.
 void change(Running& running) {
   for (const auto& buffer : running.engine.buffers())
     if (buffer->trainable()) buffer->master().add_(1);
@@ -52,7 +52,7 @@ Names names_of(const std::string& path) {
   return {status.st_ino, status.st_nlink};
 }
 
-/// Of all ranks' frozen values, by the plan.
+/// Returns the bytes of all ranks' frozen values, by the plan.
 int64_t frozen_bytes(const Running& running) {
   int64_t bytes = 0;
   for (const ParamSpec& param : running.plan.model.params) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What full_shard promises of memory, by the ledger of the buffers: a rank holds its share of
-// everything that is owned, and two units' worth of what is gathered and of what is not yet
-// reduced. And that a plan predicts the peak of all tensors of a step.
+// Memory under full_shard, by the ledger of the buffers: a rank holds its share of everything that
+// is owned, and two units' worth of gathered parameters and of gradients not yet reduced. A plan
+// predicts the peak of all tensors of a step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -76,8 +76,8 @@ TEST(Memory, FrozenParametersTakeTheirTypeOnce) {
     run.deck.encoders["vision"].train = run.deck.llm.train = false;
     if (!shards) run.deck.meshes["vision"].strategy = run.deck.meshes["llm"].strategy = "no_shard";
     const Plan plan = make_plan(run.deck, run.config_json, 4);
-    // Of what trains masters, two moments, the gradient and the copy that units read; what none
-    // reads (the encoder's last block) is kept as it is in files.
+    // Trainable parameters have masters, two moments, the gradient and the copy that units read; a
+    // parameter that no unit reads (the encoder's last block) is kept as in files.
     int64_t owned = 0;
     for (const ParamSpec& param : plan.model.params)
       owned += num_elements(param.shape) * (param.trainable ? 4 * 4 + 2 : param.used ? 2 : 4);
@@ -221,7 +221,7 @@ struct Size {
   std::string config = {};       ///< in place of either
 };
 
-/// Of as many layers as the others.
+/// Returns the family's config, with as many layers as the others.
 std::string family_config(const char* name) {
   nlohmann::json config = nlohmann::json::parse(measured_model(name).config);
   config["text_config"]["num_hidden_layers"] = 3;
@@ -295,7 +295,7 @@ double largest_of_ranks(int64_t mine) {
   return static_cast<double>(largest);
 }
 
-/// What `zea -n` tells, for as many microbatches as the steps of this run have.
+/// Returns the estimate of `zea -n`, for as many microbatches as the steps of this run have.
 int64_t predicted_without_samples(const Plan& plan, const MemoryDataset& dataset, int64_t steps) {
   const Options& deck = plan.options;
   Sampler sampler(static_cast<int64_t>(dataset.index().size()), deck.schedule.global_batch,
@@ -316,7 +316,7 @@ int64_t predicted_without_samples(const Plan& plan, const MemoryDataset& dataset
   return told(first) + std::max<int64_t>(0, others) * (told(first + 1) - told(first));
 }
 
-/// What is predicted of a run is within `tolerance` of the peak.
+/// Expects the predicted memory of a run within `tolerance` of the peak.
 void expect_predicted(const Layout& layout, const Size& size, double tolerance) {
   const Communicator world = testing::world().communicator();
   ASSERT_EQ(world.size(), 4);
@@ -342,8 +342,8 @@ void expect_predicted(const Layout& layout, const Size& size, double tolerance) 
   const int64_t least = told.total() - told.scratch;
   const double ratio =
       static_cast<double>(told.total()) / static_cast<double>(got.tensor_peak_bytes);
-  // What is predicted is for equal shares of a row: context parallelism deals some ranks fewer
-  // tokens, which then take less; the fullest rank is what it has to fit.
+  // The prediction is for equal shares of a row: context parallelism gives some ranks fewer tokens,
+  // which then take less; the fullest rank must fit.
   const bool deals_tokens = plan.options.meshes["llm"].cp > 1;
   const double counted = deals_tokens ? largest_of_ranks(got.tensor_peak_bytes)
                                       : static_cast<double>(got.tensor_peak_bytes);
@@ -375,8 +375,8 @@ TEST(Memory, OfFamiliesItIsWithinFivePercent) {
     }
 }
 
-/// What chooses units to recompute compares estimates: of sets of units they rank as what is
-/// counted.
+/// Recomputed units are chosen by comparing estimates: the estimates of sets of units must rank as
+/// their measured peaks.
 TEST(Memory, SetsOfRecomputedUnitsRankAsCounted) {
   const Communicator world = testing::world().communicator();
   const Size size = kSizes[1];
@@ -444,8 +444,8 @@ TEST(Memory, OfPipelinesItIsWithinFifteenPercent) {
     }
 }
 
-/// What ranks hold together weighs much here: embeddings at two stages, which are summed where they
-/// lie, and a KV head of four ranks, which is packed for it.
+/// Replicated parameters weigh much here: embeddings at two stages, which are summed in place, and
+/// a KV head of four ranks, which is packed for the sum.
 TEST(Memory, OfSumsOverHoldersItIsWithinFivePercent) {
   nlohmann::json config{{"model_type", "llama"},    {"hidden_size", 32},
                         {"intermediate_size", 48},  {"num_hidden_layers", 4},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LLaVA-OneVision, whose features of large images are put together of several rows of the
-// projector: where these lie on different ranks it trains in fp64 as on one rank.
+// LLaVA-OneVision interpolates the features of large images from several rows of the projector:
+// with these rows on different ranks it trains in fp64 as on one rank.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

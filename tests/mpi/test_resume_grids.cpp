@@ -38,7 +38,7 @@ const Grid kWriters[] = {
     {{1, 8, "ulysses", "uniform"}, "full_shard", 1, {{4, 1}}, "full_shard", 8},
 };
 
-/// Of every nth grid, those with so many heads; any: all.
+/// Returns every nth grid, if it has that number of heads (or any).
 std::vector<Trial> trials_of(std::optional<int> heads, size_t stride) {
   std::vector<Trial> trials;
   for (size_t g = 0; g < grids().size(); g += stride)

@@ -19,7 +19,7 @@ namespace {
 constexpr double kTolerance = 1e-10;
 constexpr int64_t kWindow = 3;
 
-/// What this rank's losses are multiplied by in the steps under way.
+/// The factor of this rank's losses in the current steps.
 double g_factor = 1;
 
 UnitOutput planted_unit(const ModelSpec& model, const UnitSpec& unit,

@@ -56,7 +56,7 @@ std::unique_ptr<Parameter> make_parameter(const Tensor& value, bool trains) {
   return parameter;
 }
 
-/// What a linear made: its output and gradients.
+/// The results of a linear: its output and gradients.
 struct Result {
   Tensor y, dx, dweight, dbias;
 };
@@ -87,7 +87,7 @@ class TensorLayersTest : public ::testing::TestWithParam<Setup> {
   static int64_t total(const RowShares& shares) {
     return std::accumulate(shares.begin(), shares.end(), int64_t{0});
   }
-  /// What the layers are told of them.
+  /// Returns the rows per rank that the layers receive.
   RowShares told(const RowShares& shares) const {
     return is_sequence_parallel() ? shares : RowShares{};
   }
