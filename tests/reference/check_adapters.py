@@ -159,7 +159,7 @@ class Adapters(FolderCase):
     def check_logits(self, expected, found, atol=1e-5):
         self.assertEqual(sorted(expected), sorted(found))
         for row, values in expected.items():
-            # Of the largest: small ones are what is left of such.
+            # The bound follows the largest value: small ones are differences of larger ones.
             least = atol * max(1, np.abs(values).max())
             np.testing.assert_allclose(found[row], values, rtol=1e-5, atol=least, err_msg=str(row))
 

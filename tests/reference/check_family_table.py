@@ -83,7 +83,7 @@ def of_sound(family):
     return [case for case in SPOKEN_CASES.values() if case.get("family") == family]
 
 
-# Of what a cell names, each with its cases; of several in a row each has all that the row claims.
+# The parts that a cell names, each with its cases; in a row of several parts, each has all that the row claims.
 OF = {
     **{name: of_decoder(name) for name in DECODERS},
     "gpt2": [case for case in CASES.values() if "gpt2" in case],

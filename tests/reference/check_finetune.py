@@ -175,7 +175,7 @@ class Finetune(FinetuneCase):
         self.check(LlavaForConditionalGeneration, tiny_llava(), SPECIAL)
         self.assertIn("is there", self.finetune(self.folder / "model"))
 
-        # What goes on has the overrides that it began with; without them 98 steps would be left.
+        # A resumed run has the overrides that it began with; without them 98 steps would be left.
         shutil.rmtree(self.folder / "out/model")
         self.finetune(self.folder / "model", "schedule.global_batch=5")
         self.assertIn("steps = 2\n", (self.folder / "out/run/deck.used.toml").read_text())

@@ -374,7 +374,7 @@ class Formats(FormatsCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         with Image.open(self.folder / "sheet.png") as sheet:
             self.assertEqual((sheet.width, sheet.height), (7 * 168 + 8, 160 + 10 + 16 + 8))
-            # Of 4 x 6 pixels: their shape is kept, white below them.
+            # The image has 4 x 6 pixels: its shape is kept, with white below it.
             pixels = np.asarray(sheet)
         self.assertEqual(pixels[8, 8].tolist(), PICTURE[0, 0].tolist())
         self.assertEqual(pixels[8 + 105, 8 + 159].tolist(), PICTURE[3, 5].tolist())

@@ -75,10 +75,10 @@ def grid(module, **keys):
 MICROBATCHES = ["data.row_tokens=48", "data.rows_per_microbatch=1"]
 FULL = {"vision_feature_select_strategy": "full"}
 
-# What differs from the plain model, a CLIP tower and a Llama decoder: families ("tower", "decoder"),
-# their configs ("text", "vision", "llava"), transformers' attention (eager knows caps), whether config.json is
-# spelt as transformers 4 did, the deck, images per sample, modules that are frozen, ranks, whether
-# images see all of themselves, and by how many tokens one sample is longer.
+# Differences from the plain model, a CLIP tower and a Llama decoder: families ("tower", "decoder"), their configs
+# ("text", "vision", "llava"), transformers' attention (eager knows caps), whether config.json is spelled as in
+# transformers 4, the deck, images per sample, frozen modules, ranks, whether image attention is bidirectional, and by
+# how many tokens one sample is longer.
 CASES = {
     "plain": {},
     "tied": {"text": {"tie_word_embeddings": True}},

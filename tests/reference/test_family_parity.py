@@ -44,7 +44,7 @@ sys.path.insert(0, JOBS)
 from dataset_writer import DatasetWriter, Video  # noqa: E402
 
 FIRST_WORD = 6  # smaller ids are the families' own
-# Of pictures: wide, high, smaller and larger than the limits that the families set.
+# Sizes of images: wide, high, smaller and larger than the limits that the families set.
 SIZES = [(17, 40), (31, 23), (9, 14), (60, 51), (24, 24), (33, 75), (8, 30)]
 
 

@@ -3,7 +3,7 @@
 
 from parity_cases import FULL, MICROBATCHES, grid
 
-# Of towers: class token and registers.
+# Class tokens and registers of the towers.
 EXTRA_TOKENS = {
     "clip_vision_model": 1,
     "siglip_vision_model": 0,

@@ -211,10 +211,10 @@ class BadInput(zr.ZeaTest):
             with self.subTest(override):
                 words = [override.partition("=")[0] + " on a command line with -r", checkpoint]
                 self.assert_refused(2, [*words, "start a new run"], ["-r", written, override])
-        # What a script says at every start is what the run began with.
+        # The overrides that a script repeats at every start are those that the run began with.
         restart[restart.index("schedule.steps=2")] = "schedule.steps=3"
         self.assert_code(zr.run_zea(2, ["-r", written, *restart], written), 0)
-        # That is not what a deck names which a later start was given.
+        # The deck of a later start does not count as such.
         (self.folder / "other").mkdir()
         other = zr.write_deck(self.folder / "other", self.folder / "other.h5", self.train)
         more = ["-r", written, "-i", other, "-d", written, "schedule.steps=4"]

@@ -7,7 +7,7 @@ import signal
 import zea_run as zr
 
 STEPS = 20
-# Of about 150 KiB that each of two ranks writes: a save lasts for several steps, also on a machine that is busy.
+# Each of two ranks writes about 150 KiB: a save lasts for several steps, also on a busy machine.
 SLOW_MIB = 0.15
 SLOW = f"checkpoint.rate_limit_mib={SLOW_MIB}"
 

@@ -131,7 +131,7 @@ OUTSIDE = {
     name_outside: "plain name",
 }
 
-# What is done to the newest checkpoint, and the file that must be named.
+# Damages of the newest checkpoint, and the file that must be named.
 DAMAGES = {
     flip: "rank-00001.h5",
     truncate: "rank-00000.h5",

@@ -191,7 +191,7 @@ class Offline(zr.ZeaTest):
         self.assertEqual('"version": "2"', re.search('"version": "."', (converted / "manifest.json").read_text())[0])
         self.assertIn(" 0 differences", run_tool(COMPARE, "--optimizer", self.half, converted))
         self.assert_resumes_alike(2, converted)
-        # What tensors hold is still checked.
+        # The contents of tensors are still checked.
         shard = old / "rank-00001.h5"
         with zr.h5py.File(shard, "r") as file:
             places = []

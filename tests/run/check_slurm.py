@@ -18,7 +18,7 @@ IS_LONG = bool(os.environ.get("ZEA_LONG"))
 RANKS_PER_NODE = 2 if IS_LONG else 1
 STEPS = 240
 SOON = 30  # seconds, of which a Slurm on a machine that is busy needs most
-# What hardly depends on the launcher is left to mpirun's tests.
+# Tests that hardly depend on the launcher run only under mpirun.
 IS_WHOLE = LAUNCHER == "mpirun" or IS_LONG
 with_every_launcher_if_long = unittest.skipUnless(IS_WHOLE, "ZEA_LONG")
 FOR_EVER = "schedule.steps=1000000"
