@@ -17,7 +17,7 @@ struct AxisLayout {
 };
 
 inline constexpr int kAxisRanks = 4;
-// What tp, cp and pp leave is full_shard's.
+// Ranks that tp, cp and pp leave are shards of full_shard.
 inline constexpr AxisLayout kAxisLayouts[] = {
     {"full_shard"},
     {.name = "tp", .tp = 2},

@@ -35,7 +35,7 @@ inline void expect_near_in_bf16(const std::vector<double>& got, const std::vecto
         << "step " << step;
 }
 
-/// Of all tensors together, relative to the exact ones, in the 2-norm.
+/// Returns the error of all tensors together, relative to the exact ones, in the 2-norm.
 template <class Tensors>
 double relative_error(const Tensors& got, const Tensors& exact) {
   double error = 0, size = 0;

@@ -28,8 +28,8 @@ double difference(const ComparedResult& a, const ComparedResult& b);
 /// Loss and norm of each step, every gradient of the first, every weight after the last.
 void expect_equal(const ComparedResult& got, const ComparedResult& expected);
 
-/// What the untrained model says to the samples of `plain` (each token a text of its own), in lines
-/// of JSON, on rank 0. Collective over `ranks`.
+/// Returns the untrained model's answers to the samples of `plain` (each token a text of its own),
+/// in lines of JSON, on rank 0. Collective over `ranks`.
 std::string predictions_on(const Communicator& ranks, const MakeCollectives& make,
                            const MemoryDataset& plain, const TinyRunOptions& options,
                            const EvaluateOptions& evaluation = {.generate_tokens = 4});

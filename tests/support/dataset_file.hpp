@@ -106,7 +106,7 @@ class DatasetFile : public ::testing::Test {
     return path_;
   }
 
-  /// What opening says of the arrays after `damage`; empty when it opens.
+  /// Returns the error of opening the arrays after `damage`; empty: they open.
   std::string fault_after(const std::function<void(Arrays&)>& damage) const {
     Arrays arrays;
     damage(arrays);

@@ -10,7 +10,7 @@
 
 namespace zea::testing {
 
-/// What a layout asks of a family's modules.
+/// Features that a layout requires of a family's modules.
 enum class FamilyFeature { Tp, Cp, Pp, OwnRanks, FrozenEncoder };
 
 struct FamilyLayout {
@@ -26,9 +26,9 @@ struct FamilyLayout {
 
 inline constexpr int kFamilyRanks = 4;
 const std::vector<FamilyLayout>& family_layouts();
-/// What a plan on one of them has.
+/// Returns the features of a plan on one of them.
 std::vector<FamilyFeature> features_of(const Plan& plan);
-/// What a family can not have.
+/// Returns whether a family cannot have the feature.
 bool lacks(const ModelSpec& model, FamilyFeature feature);
 
 }  // namespace zea::testing

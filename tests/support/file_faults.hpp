@@ -31,8 +31,8 @@ int num_calls();
 /// "pwrite /path" of each, in order.
 std::vector<std::string> calls();
 
-/// What was renamed to a name that does not end in .tmp, or left behind by disarm(), before it was
-/// synced: one line per loss.
+/// Returns the files that were renamed to a name not ending in .tmp, or left by disarm(), before
+/// they were synced: one line per loss.
 std::vector<std::string> power_cut_losses();
 
 }  // namespace zea::testing

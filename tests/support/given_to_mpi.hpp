@@ -13,8 +13,8 @@ namespace zea::testing {
 
 struct GivenToMpi {
   int64_t message_bytes = 0;  ///< of messages to other ranks
-  /// Of collectives of MPI's own, which sends what it likes for them: what the textbook makes of
-  /// the elements that MPI was given.
+  /// MPI implements these collectives and decides what it sends: this is the textbook volume of the
+  /// elements given to MPI.
   int64_t tree_bytes = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the grids are tried with: models, data and settings in which something can go wrong that
-// does not in others, each with the grids that it is a matter of.
+// Scenarios for the grids: models, data and settings in which something can fail that does not in
+// others, each with the grids that it concerns.
 #pragma once
 
 #include <string>

@@ -53,7 +53,7 @@ TinyLlava model_for(const Grid& grid, TinyLlava model = {});
 /// How `grid` lies on its ranks, for a model that sees and hears.
 MeshShape mesh_of(const Grid& grid);
 
-/// What does not go, and the sentence that says so.
+/// A refused grid, and the sentence that says so.
 struct RefusedGrid {
   const char* name;
   int ranks;

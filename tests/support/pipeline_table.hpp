@@ -22,13 +22,13 @@ struct PipelineModule {
   int ranks() const { return pp * tp * cp * encoder_dp; }
 };
 
-/// What does not train.
+/// Frozen parts.
 enum class Frozen { Nothing, Encoders, EncodersAndLlm, EncodersAndProjectors, Projectors, Llm };
 inline constexpr int kNumFrozen = 6;
 
 enum class PipelineModel { Llava, TiedLlava, TwoEncoders, TiedLlama, Gpt2, Gemma3, Qwen3Vl };
 
-/// What is out of the ordinary in data and settings.
+/// Unusual data and settings.
 enum class Twist {
   None,
   RareImages,       ///< most microbatches have none
@@ -100,7 +100,7 @@ std::vector<int> images_of(const PipelineLayout& layout);
 /// Clips of sound per sample.
 std::vector<int> clips_of(const PipelineLayout& layout);
 
-/// What does not go, and the sentence that says so.
+/// A refused pipeline, and the sentence that says so.
 struct RefusedPipeline {
   const char* name;
   int ranks;

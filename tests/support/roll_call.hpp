@@ -13,7 +13,7 @@
 
 namespace zea {
 
-/// What a rank calls, as it travels.
+/// A rank's call, in the form in which it is sent.
 struct CallHeader {
   uint64_t sequence = 0;
   uint64_t counts_hash = 0;

@@ -12,13 +12,13 @@
 
 namespace zea::testing {
 
-/// Of the layouts that a table could try every nth is: all under the label long, which sets
-/// ZEA_RESUME_STRIDE to 1.
+/// Every nth layout of a table is tried: all under the label long, which sets ZEA_RESUME_STRIDE to
+/// 1.
 size_t resume_stride();
 
 inline constexpr int64_t kStepsBeforeStop = 3, kStepsAfterStop = 3;
 
-/// What the run that did not stop has at its checkpoint and at its end, on all of its ranks.
+/// State of the uninterrupted run at its checkpoint and at its end, on all of its ranks.
 struct StoppedRun {
   std::string checkpoint = {};
   Tensors weights = {};

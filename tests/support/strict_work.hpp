@@ -14,7 +14,7 @@
 
 namespace zea {
 
-/// What all strict works of one Collectives share.
+/// State that all strict works of one Collectives share.
 struct StrictState {
   std::shared_ptr<Progress> progress;
   std::chrono::milliseconds patience;

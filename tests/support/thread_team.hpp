@@ -12,7 +12,7 @@
 
 namespace zea::testing {
 
-/// What the lanes of a team share.
+/// State that the lanes of a team share.
 struct SharedTeam {
   explicit SharedTeam(int lanes) : barrier(lanes), parts(lanes) {}
   std::barrier<> barrier;

@@ -61,7 +61,7 @@ class TinyRun {
   /// The loss over the whole data set.
   double evaluate();
   Tensors weights();
-  /// Of the plan's optimizer, by name; zero where nothing is trained.
+  /// Returns a state of the plan's optimizer, by name; zero for parameters that are not trained.
   Tensors state(const std::string& name);
   /// All of them.
   std::map<std::string, Tensors> states();
