@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The angles of rotary positions under each way to stretch them, against values worked out by hand.
+// Angles of rotary positions under each kind of scaling, against values computed on paper.
 #include "batch/microbatch_parts.hpp"
 
 #include <gtest/gtest.h>
@@ -65,8 +65,8 @@ TEST(RotaryTables, OfLongropeGoByTheLengthOfTheSample) {
   expect_angles(angles(rope, 17), {0.5, 0.025, 0.002, 0.0001});
 }
 
-/// Which position each pair turns by, of a token in time 1, row 2, column 3; frequencies are the
-/// pairs' own.
+/// Returns the position that each pair is turned by, for a token at time 1, row 2, column 3; each
+/// pair has its own frequency.
 std::vector<double> places(const std::vector<RotaryPair>& turns) {
   const auto pairs = std::ssize(turns);
   std::vector<double> found = angles({.theta = 2, .turns = turns}, 1, {1, 2, 3}, 2 * pairs);

@@ -56,7 +56,7 @@ struct Live {
   }
 };
 
-/// Of this process; the system may take them at any time.
+/// Returns the bytes of this process that the system may reclaim at any time.
 int64_t offered_bytes() {
   std::ifstream file("/proc/self/smaps_rollup");
   for (std::string word; file >> word;)

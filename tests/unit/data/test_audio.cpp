@@ -126,7 +126,7 @@ Audio decode(const Bytes& bytes, int64_t max_seconds = 60) {
   return decode_audio(bytes, max_seconds);
 }
 
-/// What decoding throws; empty when it does not.
+/// Returns the message that decoding throws; empty: none.
 std::string fault_of(const Bytes& bytes, int64_t max_seconds = 60) {
   try {
     decode(bytes, max_seconds);

@@ -44,7 +44,7 @@ Image decode(const std::vector<uint8_t>& bytes, int64_t max_pixels = kMaxPixels)
   return decode_image(encoded_item(bytes), max_pixels);
 }
 
-/// What decoding throws; empty when it does not.
+/// Returns the message that decoding throws; empty: none.
 std::string fault_of(const std::vector<uint8_t>& bytes, int64_t max_pixels = kMaxPixels) {
   try {
     decode(bytes, max_pixels);

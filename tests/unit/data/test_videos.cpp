@@ -115,8 +115,8 @@ TEST_F(VideoFile, AModelThatTakesNoneRefusesIt) {
             std::string::npos);
 }
 
-/// What qwen-vl-utils and transformers' Qwen2VLVideoProcessor and Qwen3VLVideoProcessor make of
-/// frames.
+/// The shapes are those of qwen-vl-utils and of transformers' Qwen2VLVideoProcessor and
+/// Qwen3VLVideoProcessor.
 TEST(VideoShapes, AreThoseOfTheProcessors) {
   const ModelSpec qwen2 = make_model_spec(testing::tiny_qwen2_5_vl_config());
   const ItemShape shape = qwen2.encoders[0].video_shape({480, 640}, 5, 1000);
@@ -150,7 +150,7 @@ TEST(VideoShapes, FeaturesOfAMomentFollowThoseOfTheOneBefore) {
   EXPECT_EQ(features, expected);
 }
 
-/// Those of transformers' get_rope_index.
+/// The positions are those of transformers' get_rope_index.
 TEST(VideoPositions, AMomentIsAStepInTime) {
   ItemShape video{.tokens = 16, .features = 4, .merge = 4, .width = 4, .tiles = 2};
   video.frames = 4;

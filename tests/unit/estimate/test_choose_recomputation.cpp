@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which units are recomputed for a limit of memory: within 3 % of the cheapest of all choices
-// that keep it.
+// Recomputed units for a limit of memory: within 3 % of the cheapest of all choices that keep it.
 #include "estimate/fitting_plan.hpp"
 
 #include <gtest/gtest.h>
@@ -202,7 +201,7 @@ class ChooseGathering : public ::testing::Test {
     return options;
   }
 
-  /// Of the place that has most.
+  /// Returns the need of the stage group with the most.
   static double needed_mib(const Plan& plan) {
     int64_t most = 0;
     for (size_t place = 0; place < plan.pipeline.stage_groups.size(); ++place)

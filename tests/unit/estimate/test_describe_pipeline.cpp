@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `zea -n` prints of a pipeline: all units in the stages of the plan, their costs, and the
+// The pipeline in the output of `zea -n`: all units in the stages of the plan, their costs, and the
 // times of the simulated step.
 #include "estimate/describe.hpp"
 

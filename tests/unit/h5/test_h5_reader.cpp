@@ -210,7 +210,7 @@ class Faults : public Chunks {
     return place;
   }
 
-  /// What is said of the file with `value` in `bytes` bytes at `place`.
+  /// Returns the error of reading the file with `value` in `bytes` bytes at `place`.
   std::string said(size_t place, uint64_t value, size_t bytes, bool mends = true) {
     fuzz::Bytes changed(good_.begin(), good_.end());
     fuzz::put_number(changed, place, value, bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the files beside a config.json says how images are made ready.
+// The files next to a config.json that define the preprocessing of images.
 #include "io/model_files.hpp"
 
 #include <gtest/gtest.h>

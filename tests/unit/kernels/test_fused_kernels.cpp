@@ -24,7 +24,7 @@ at::Tensor exact(const at::Tensor& x) {
 
 class FusedKernels : public testing::ElementTypes {
  protected:
-  /// What the gradient of a parameter is summed in.
+  /// The type in which the gradient of a parameter is summed.
   static at::ScalarType sum_type() { return GetParam() == at::kDouble ? at::kDouble : at::kFloat; }
 };
 

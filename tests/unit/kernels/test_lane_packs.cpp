@@ -59,7 +59,7 @@ at::Tensor placed(const at::Tensor& x, int64_t offset) {
   return there;
 }
 
-/// What functors read, each in all their ways, and what they write.
+/// Inputs of the functors, for all their variants.
 struct Rows {
   at::Tensor x, dy, weight, bias, twice, cosines, sines;
   int64_t width;
@@ -113,7 +113,7 @@ std::vector<at::Tensor> results(int lanes, const Rows& in, int64_t offset, at::S
           dgated, turned, dropped, logits.maxima, logits.sums};
 }
 
-/// Of rows of whole packs, and with a rest.
+/// Rows consist of whole packs, or have a rest.
 TEST_P(LanePacks, NoBitDependsOnWhereRowsBegin) {
   for (int lanes : {1, 4, 7})
     for (int64_t width : {64, 43}) {

@@ -31,7 +31,7 @@ struct Results {
 
 using TiledAttention = testing::KernelTest<>;
 
-/// Of qkv (tokens, heads + 2 kv_heads, dim), as views.
+/// Splits qkv (tokens, heads + 2 kv_heads, dim) into views.
 AttentionInputs split(const Tensor& qkv, const Heads& heads, const ScoreSpec& scores = {}) {
   return {qkv.narrow(1, 0, heads.query), qkv.narrow(1, heads.query, heads.key_value),
           qkv.narrow(1, heads.query + heads.key_value, heads.key_value), scores};
@@ -41,7 +41,7 @@ Tensor random_qkv(int64_t tokens, const Heads& heads) {
   return at::randn({tokens, heads.query + 2 * heads.key_value, heads.dim}, at::kDouble);
 }
 
-/// Which keys (columns) the queries see.
+/// Returns a matrix of the keys (columns) that the queries (rows) see.
 Tensor seen_by(const Slices& slices, int64_t queries, int64_t keys) {
   const Tensor seen = at::zeros({queries, keys}, at::kBool);
   for (const AttentionSlice& slice : slices) {
@@ -116,7 +116,7 @@ double tolerance_of(at::ScalarType type) {
 void expect_formula(const Heads& heads, int64_t tokens, const Slices& slices, at::ScalarType type,
                     const ScoreSpec& scores = {}) {
   SCOPED_TRACE(at::toString(type));
-  // What the type holds exactly, so that only the kernel rounds.
+  // The type holds these values exactly, so that only the kernel rounds.
   const Tensor qkv = random_qkv(tokens, heads).to(type);
   const Tensor dout = at::randn({tokens, heads.query, heads.dim}, at::kDouble).to(type);
 

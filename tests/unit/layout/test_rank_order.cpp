@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which MPI rank stands where: examples whose map is written out, and properties of many meshes.
+// The position of each MPI rank: examples whose map is written out, and properties of many meshes.
 #include "layout/rank_order.hpp"
 
 #include <gtest/gtest.h>

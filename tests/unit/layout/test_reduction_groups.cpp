@@ -20,7 +20,8 @@ namespace {
 /// heads.
 using Share = std::tuple<int, int, int, int, int>;
 using Gradient = std::map<Share, double>;
-/// What tensor a rank holds a part of: its stage and, where tp ranks hold different ones, which.
+/// The part of a tensor that a rank holds: its stage, and its index if tp ranks hold different
+/// parts.
 using Piece = std::pair<int, int>;
 
 /// A parameter of a module: which tp ranks hold it, and how their tokens lie.
@@ -33,7 +34,7 @@ struct Case {
 
 constexpr int kMostRanks = 32;
 
-/// Those of the table, and others that pipelines cut, too.
+/// The shapes of the table, and others with pipelines.
 std::vector<MeshShape> shapes() {
   std::vector<MeshShape> all;
   for (const testing::Grid& grid : testing::grids()) all.push_back(testing::mesh_of(grid));
@@ -88,7 +89,8 @@ bool holders_differ(const Case& c) {
   return c.cut.dim >= 0 || c.cut.of_heads || c.sequence_parallel;
 }
 
-/// Which of several holders contributes; those that compute equal shares count as one.
+/// Returns the index of the holder that contributes; holders that compute equal shares count as
+/// one.
 int slice_of(const Case& c, const Coordinate& at) {
   return holders_differ(c) ? at.tp % c.cut.holders : 0;
 }
@@ -133,7 +135,7 @@ class Simulation {
     return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   }
 
-  /// What the rank's shard holds in the end.
+  /// Returns the final contents of the rank's shard.
   Gradient reduced(int rank) const {
     Gradient sum;
     for (int holder : holders(rank)) {

@@ -55,8 +55,8 @@ double brute_force_tiles(const Words& words, TokenRange run, int64_t block, bool
   return static_cast<double>(pairs) / static_cast<double>(block * block);
 }
 
-/// Of a token's linear layers, in tiles: four tiles for a block, as a model of width 85 has under
-/// blocks of 128 (6 x width / block), so that attention weighs more than in most runs.
+/// Cost of a token's linear layers, in tiles: four tiles for a block, as a model of width 85 has
+/// under blocks of 128 (6 x width / block), so that attention weighs more than in most runs.
 constexpr double kLeastLinear = 0.5;
 
 ContextOptions small_blocks(int groups, int inner, KeyExchange exchange, double linear) {

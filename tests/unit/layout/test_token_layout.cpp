@@ -106,7 +106,8 @@ TEST(TokenLayout, SlicesTravelAsManyRowsOfEach) {
   EXPECT_EQ(travelling_rows({260, 260, 252}), std::vector<int64_t>(3, 260)) << "four by four";
 }
 
-/// Of targets, say, which lie where their tokens do: filled up they could be several times as many.
+/// Shares of targets, for example, follow their tokens: filled up they could be several times as
+/// many.
 TEST(TokenLayout, OtherSharesTravelAsTheyAre) {
   for (const std::vector<int64_t>& shares :
        {std::vector<int64_t>{30, 12}, {6, 0}, {0, 6}, {2, 3, 3}, {3, 1, 3, 2}, {8, 8, 4}})

@@ -50,7 +50,7 @@ struct Part {
     }
     return {ids(patches), ids(positions)};
   }
-  /// Which of all patches they are.
+  /// Returns the indices of these patches among all patches.
   Tensor patches(int64_t registers) const {
     std::vector<int64_t> found;
     for (int64_t token : tokens)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libtorch's attention takes, which devices run, is what the plan declares for it. Counted on
-// the host, where it runs for halves, which our own kernels do not take and which are as long as
-// bf16.
+// Memory of libtorch's attention, which devices run: it equals the plan's declaration. The test
+// counts it on the host, where it runs for halves, which zea's kernels do not take and which have
+// the size of bf16.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 

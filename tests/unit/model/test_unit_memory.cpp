@@ -36,7 +36,7 @@ void add_item(Sample& sample, const ModelSpec& model, const EncoderSpec& encoder
   sample.items.back().kind = model.encoder_index(encoder.name);
 }
 
-/// Of the i-th item of a sample: where they vary, each another.
+/// Returns the shape of the i-th item of a sample; each differs if they vary.
 ItemShape shape_of(const EncoderSpec& encoder, int64_t i) {
   if (!encoder.varies()) return encoder.item_shape();
   if (encoder.modality() == Modality::Audio)

@@ -146,7 +146,7 @@ TEST(Plan, OwnCutsOfAllRanksCoverEveryPieceOnceUnderEveryStrategy) {
   }
 }
 
-/// What files and norms rest on.
+/// Files and norms depend on this property.
 TEST(Plan, FirstHoldersOwnEveryElementOfEveryParameterOnce) {
   std::mt19937_64 random(6);
   for (int round = 0; round < 30; ++round) {
@@ -340,7 +340,7 @@ TEST(Plan, OnlyEncodersHaveATypeOfWhatTheyGiveOut) {
   EXPECT_EQ(refusal(options, 1), "accepted");
 }
 
-/// What every rank does in a step of three microbatches.
+/// Returns the actions of every rank in a step of three microbatches.
 std::vector<std::vector<Action>> all_actions(const Plan& plan) {
   const std::vector<SampleIndex> index(3 * plan.mesh.replicas(),
                                        SampleIndex{10, plan.model.has("vision") ? 1 : 0, 3});

@@ -238,7 +238,7 @@ bool is_send(const Action& action) {
   return action.kind == ActionKind::Send || action.kind == ActionKind::SendGradient;
 }
 
-/// What a send and its receives have in common: replica, both places, which way, unit, microbatch.
+/// A send and its receives have in common: replica, both stage groups, direction, unit, microbatch.
 using Delivery = std::tuple<int, int, int, bool, int, int>;
 
 Delivery delivery_of(const Plan& plan, const Action& action, int rank) {
@@ -307,8 +307,8 @@ void expect_same_order_of_messages(const Plan& plan, const Lists& lists) {
       }
 }
 
-/// What a rank holds while it walks its list, and the engine's rule that one reduction is under way
-/// at a time.
+/// Contents of a rank's slots while its list is traced, and the engine's rule that one reduction is
+/// in progress at a time.
 class Holdings {
  public:
   Holdings(const Plan& plan, int rank)

@@ -102,7 +102,7 @@ class StageTemplateTest : public ::testing::Test {
     faults_.clear();
     return stages_of_template(model_, "llm", stages, faults_);
   }
-  /// That these stages are refused with just this sentence.
+  /// Expects that these stages are refused with exactly this sentence.
   void expect_fault(const std::vector<std::vector<std::string>>& stages,
                     const std::string& sentence) {
     EXPECT_TRUE(read(stages).empty());

@@ -83,7 +83,7 @@ TEST(StepPlan, FiveRowsOnThreeRanksLeaveEmptyMicrobatches) {
   EXPECT_TRUE(plan.replicas[2][1].empty());
 }
 
-/// What the samples of each replica cost together, in all microbatches or in one.
+/// Returns the total cost of the samples of each replica, in all microbatches or in one.
 std::vector<double> loads_of(const StepPlan& plan, const std::vector<SampleIndex>& index,
                              const SampleCosts& costs, int microbatch = -1) {
   std::vector<double> loads;

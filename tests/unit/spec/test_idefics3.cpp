@@ -58,7 +58,7 @@ TEST(Idefics3, HasTheNamesAndShapesOfItsFiles) {
 
 TEST(Idefics3, StretchesAndCutsImagesAsItsProcessor) {
   const PatchInput input{.image_size = 364, .tiling = SplitTiles{16}};
-  // Of transformers' get_number_of_image_patches: height, width, rows, columns.
+  // Results of transformers' get_number_of_image_patches: height, width, rows, columns.
   const int64_t sizes[][4] = {{1, 1, 4, 4},      {364, 364, 4, 4},  {480, 640, 3, 4},
                               {640, 480, 4, 3},  {100, 5000, 1, 4}, {5000, 100, 4, 1},
                               {750, 1000, 3, 4}, {1000, 999, 4, 4}};

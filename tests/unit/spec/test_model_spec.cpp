@@ -366,7 +366,7 @@ TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
   }
   EXPECT_EQ(vision, 87456000);
   EXPECT_EQ(llm, 1235814400);
-  // Of Voxtral, what transformers makes of its config.
+  // For Voxtral the number is that of the model that transformers builds from its config.
   const std::pair<const char*, int64_t> composites[] = {{"gemma3_12b.json", 12187325040},
                                                         {"qwen2_vl_7b.json", 8291375616},
                                                         {"voxtral_mini_3b.json", 4676271104}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the table of grids claims: the plan takes every layout, any two settings that go together at
-// all do so in one of them, and what is refused is refused with its sentence.
+// Claims of the table of grids: the plan accepts every layout, any two compatible settings occur
+// together in one of them, and a refused grid is refused with its sentence.
 #include "support/grid_table.hpp"
 
 #include <gtest/gtest.h>
