@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench_peer.py compares: models with their data, written for both sides, and the rows of its table with bars."""
+"""The cases of bench_peer.py: models with their data, written for both sides, and the rows of its table with bars."""
 
 import json
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Case:
         return list(dict.fromkeys(found))
 
     def real_share(self):
-        """Of the places of a padded batch, how many hold a token."""
+        """Returns the share of a padded batch's positions that hold a token."""
         lengths = np.array([len(tokens) for tokens, _, _ in self.samples]).reshape(CYCLE, -1)
         return (lengths.sum(1) / (lengths.max(1) * lengths.shape[1])).mean()
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documents name in backticks exists: deck keys and their values, options, files, tests, variables of the
-environment, messages, identifiers. Links and anchors resolve, lines are short, and the first page is read to its end.
+"""Names in backticks in the documents must exist: deck keys and their values, options, files, tests, environment
+variables, messages, identifiers. Links and anchors resolve, lines are short, and the first page is read to its end.
 
 usage: check_names.py ROOT BUILD CTEST
 """
@@ -116,7 +116,7 @@ def file_exists(name, page):
 
 
 def faults_of_setting(key, value):
-    """Of `key = value`; the key may lack its section."""
+    """Returns the faults of `key = value`; the key may lack its section."""
     asked = [allowed for name, allowed in deck_keys().items() if name == key or name.endswith("." + key)]
     if not asked:
         return [] if key.upper() == key else [f"no deck key is called {key}"]
@@ -127,7 +127,7 @@ def faults_of_setting(key, value):
 
 
 def faults_of_word(word, page):
-    """Of one word of a code span."""
+    """Returns the faults of one word of a code span."""
     word = word.strip(",;\"'()")
     if not word or re.fullmatch(r"[\W\d]+|<.*>|\d.*|\$.*", word):
         return []

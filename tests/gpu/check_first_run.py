@@ -231,7 +231,7 @@ class FirstRun(unittest.TestCase):
 
     @unittest.skipUnless(os.environ.get("ZEA_WHOLE"), "under the label long")
     def test_leaves_each_part_its_share_of_the_time(self):
-        """Of a zea that hangs wherever its speed is not measured."""
+        """The zea of this test hangs wherever its speed is not measured."""
         tree = self.tree_with('case "$*" in *speed*) ;; *) sleep 100 ;; esac')
         parts, start = ["parity", "speed"], time.monotonic()
         budget = ["--device", "cpu", "--quick", "--minutes", "1.5", "--parts", *parts]

@@ -56,7 +56,7 @@ DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_tex
 
 
 def rows():
-    """What stands in the first cell, whether it loads and trains, of each axis whether it is claimed, and of files."""
+    """Returns rows: the first cell, whether it loads and trains, for each axis whether it is claimed, and export."""
     text = (PROJECT / "inputs/README.md").read_text().split("\n## Families")[1].split("\n## ")[0]
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

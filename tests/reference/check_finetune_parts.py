@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes out of jobs/finetune.sh beside weights: processors, chat templates, and tokenizers, which
-know the placeholders of encoders that a language model was put together with.
+"""Outputs of jobs/finetune.sh other than weights: processors, chat templates, and tokenizers, which know the
+placeholders of composed encoders.
 
 check_finetune_parts.py SOURCE_FOLDER BUILD_FOLDER MPIRUN_IN_ONE_ARGUMENT
 """
@@ -133,7 +133,7 @@ class FinetuneParts(FinetuneCase):
         self.assertFalse((self.folder / "out/run").exists())
 
     def test_a_corrected_command(self):
-        """What a first try forgot does not stand in the way of the second, nor do odd characters in paths."""
+        """A faulty first try does not block the second, nor do odd characters in paths."""
         llama, clip = self.save_parts()
         odd = self.folder / 'it\'s "odd" \\ here'
         odd.mkdir()

@@ -189,7 +189,7 @@ class Llava(FolderCase):
         return run(*command, "--model", model, "--video-max-pixels", 100352, "--out", self.folder / "out.h5", *more)
 
     def test_videos(self):
-        """Of 9 frames at 4 a second the first 2 seconds, and of these 5."""
+        """The packer takes the first 2 seconds of 9 frames at 4 a second, and 5 of these."""
         model = self.qwen2_vl()
         frames(self.folder / "videos/a", 9)
         talk = {**entry(["<video> what?", "b"]), "video": "a", "fps": 4}

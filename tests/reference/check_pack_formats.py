@@ -279,7 +279,7 @@ class Formats(FormatsCase):
         self.assertIn("2 images", opened.stdout)
 
     def test_a_folder_opens_without_its_files(self):
-        """Those behind the first are no data sets any more, of as many bytes: whoever opened one would say so."""
+        """The files after the first are no longer data sets, but have the same size: opening one would fail."""
         lines = self.lines(*[talk(uri(PNG), f"what {n}?") for n in range(40)])
         folder = self.folder / "set"
         result = self.pack(lines, "--part-entries", 1, "--out", folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pack scripts write must be what they were given, read by h5py and by zea's own reader.
+"""The files that the pack scripts write must contain their input, read by h5py and by zea's own reader.
 
 usage: check_pack_scripts.py JOBS_FOLDER DUMP_DATASET
 Fashion-MNIST's own files are not needed: the script is given small ones of the same kind.

@@ -195,7 +195,7 @@ class Templates(FolderCase):
         self.assertEqual(self.packed(LLAVA, modality=None), [text, learnt])
 
     def test_tokens_and_masks_are_those_of_transformers(self):
-        """What {% generation %} marks, transformers finds, too."""
+        """Transformers finds the same {% generation %} marks."""
         source = GENERATION.replace("A: ", "<|im_start|>").replace("Q: ", "\n ")
         messages = [{"role": role, "content": text} for role, text in TALK]
         whole = self.reference.apply_chat_template(
@@ -325,7 +325,7 @@ class Templates(FolderCase):
         return run("pack.py", "--no-decode", self.folder / "in.jsonl", "--out", self.folder / "out.h5", *more)
 
     def test_a_model_with_a_template(self):
-        """Of a picture of 56 x 84 pixels six squares stand where the template has its mark."""
+        """A picture of 56 x 84 pixels becomes six squares at the template's mark."""
         model = self.model(PARTS)
         head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (84).to_bytes(4, "big") + (56).to_bytes(4, "big")
         (self.folder / "a.png").write_bytes(head)
@@ -355,7 +355,7 @@ class Templates(FolderCase):
         self.assertEqual(report["notes"]["tools left out, which the chat template does not write"]["count"], 1)
 
     def test_a_template_of_a_file(self):
-        """Which takes texts alone, so that marks stand in them."""
+        """The template takes only texts, so they contain marks."""
         model = self.model(PARTS)
         (self.folder / "own.jinja").write_text(CHATML)
         turns = [{"from": "system", "value": "S"}, {"from": "human", "value": "hi"}, {"from": "gpt", "value": "Done."}]

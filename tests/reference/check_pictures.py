@@ -82,7 +82,7 @@ class Pictures(FolderCase):
         np.testing.assert_array_equal(self.plot(a)[0], self.plot(a / "metrics.jsonl")[0])
 
     def test_metrics_of_a_run_that_went_on_from_an_earlier_checkpoint(self):
-        """What the abandoned steps logged is no part of the run."""
+        """Log lines of the abandoned steps are not part of the run."""
         straight = self.plot(self.make_run("straight", [5, 4, 3, 2]))[0]
         branched = self.make_run("branched", [5, 4, 9, 9, 9, 9])
         abandoned = self.plot(branched)[0]

@@ -316,7 +316,7 @@ class WeightsFiles(FolderCase):
         self.assert_same_tensors(expected, load_file(self.folder / "w.safetensors"))
 
     def test_quantized_files(self):
-        """Of the config that says so, and where it does not of the tensors."""
+        """The config says that weights are quantized, or else the tensors do."""
         source = self.saved(LlamaForCausalLM(text_config()))
         config = json.loads((source / "config.json").read_text())
         tensors = load_file(source / "model.safetensors")

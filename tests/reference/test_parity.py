@@ -160,7 +160,7 @@ def make_samples(case, features, count=7):
 
 
 def mask_of(tokens, features):
-    """Of (1, 1, queries, keys): causal, but that an image's features see all of it."""
+    """Returns a mask (1, 1, queries, keys): causal, but an image's features see the whole image."""
     token = torch.arange(len(tokens))
     images = [place for place, token in enumerate(tokens) if token == IMAGE_TOKEN]
     image = torch.full((len(tokens),), -1)

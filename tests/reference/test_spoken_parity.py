@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny model that sees and hears gives the logits, the loss and the gradients of transformers'
-CLIP, WhisperEncoder and Llama put together by inputs_embeds, on one rank and on grids of several;
-and its parts go out as models of transformers. Qwen2-Audio and Voxtral are transformers' own, and
-load whole.
+"""A tiny model with images and audio gives the logits, the loss and the gradients of transformers' CLIP, WhisperEncoder
+and Llama, composed by inputs_embeds, on one rank and on grids of several; and its parts are exported as models of
+transformers. Qwen2-Audio and Voxtral are transformers' own, and load whole.
 
 test_spoken_parity.py RUN_MODEL IMPORT CONSOLIDATE EXTRACT_LOG_MEL JOBS MPIRUN_IN_ONE_ARGUMENT [unittest args]
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the comparisons with transformers share: the names and values of parameters, a run of a
-program, and what is to be equal of what it wrote."""
+"""The common part of comparisons with transformers: names and values of parameters, a run of a program, and the
+comparison of its outputs."""
 
 import os
 import subprocess
@@ -170,7 +170,7 @@ def datasets(group, prefix=""):
 
 
 def read_outputs(path):
-    """What run_model wrote: the loss, logits by (sample, position), gradients by parameter."""
+    """Returns the outputs of run_model: the loss, logits by (sample, position), gradients by parameter."""
     import h5py
 
     with h5py.File(path) as file:

@@ -22,7 +22,7 @@ class Clip(NamedTuple):
 
 
 class OfVideos:
-    """What Qwen2-VL's descendants have in common, in pairs of frames."""
+    """The common part of Qwen2-VL's descendants, in pairs of frames."""
 
     least_frames = 1
     least_pixels, most_pixels = 9 * 9, 28 * 28
@@ -42,7 +42,7 @@ class OfVideos:
 
     @classmethod
     def patches(cls, clip):
-        """Of pairs of frames, those of a square of 2 x 2 side by side."""
+        """Returns patches of pairs of frames, with those of a square of 2 x 2 side by side."""
         height, width = cls.resized_to(clip)
         colours = cls.processor.image_mean, cls.processor.image_std
         frames = normalised(resized_frames(clip.frames, height, width), *colours)

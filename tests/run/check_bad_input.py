@@ -284,8 +284,8 @@ class BadInput(zr.ZeaTest):
         self.assertEqual([line["bad_items"] for line in zr.train_lines(masked)], [1, 1])
 
     def test_more_memory_than_there_is(self):
-        """Of addresses, 256 GiB: of memory some systems promise more than they have. Each rank has a copy of its own,
-        which does not lie in /dev/shm."""
+        """The limit is one of addresses, 256 GiB: some systems promise more memory than they have. Each rank has a copy
+        of its own, which is not in /dev/shm."""
         huge = {**zr.CONFIG["text_config"], "vocab_size": 1 << 30, "hidden_size": 768}
         config = self.folder / "huge.json"
         config.write_text(json.dumps(huge))

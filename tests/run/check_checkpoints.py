@@ -15,7 +15,7 @@ SLOW = f"checkpoint.rate_limit_mib={SLOW_MIB}"
 class Checkpoints(zr.ZeaTest):
     @classmethod
     def setUpClass(cls):
-        """What all tests compare with: every checkpoint of a run that waits for them."""
+        """Makes the reference of all tests: every checkpoint of a run that waits for them."""
         cls.shared = zr.make_folder(cls.addClassCleanup)
         cls.deck = zr.write_inputs(cls.shared, zr.mixed_samples(22))
         cls.waited = cls.shared / "waited"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cmake --install puts under a prefix works from there, and find_package finds it.
+"""The tree of cmake --install works from its prefix, and find_package finds it.
 
 usage: check_install.py CMAKE BUILD_FOLDER PYTHON
 PYTHON runs the installed scripts; without matplotlib there, the picture is left out.

@@ -17,7 +17,7 @@ class Mfu(zr.ZeaTest):
         return self.run_in(self.folder / f"ranks{ranks}", ranks, "-i", self.deck, *keys, *overrides)
 
     def tflop_of_a_step(self, result, ranks):
-        """Of each step, from its rate and its time."""
+        """Returns the FLOPs of each step, from its rate and its time."""
         return [
             ranks * line["model_tflops"] * 4 / line["samples_per_second"] for line in zr.train_lines(result.directory)
         ]

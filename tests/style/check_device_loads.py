@@ -64,7 +64,7 @@ ZEA_INSTANTIATE_LAUNCH(BesideFloat)
 
 
 def kernels_of(source, folder):
-    """What the kernels of a file do with memory, by their mangled names."""
+    """Returns the memory accesses of a file's kernels, by their mangled names."""
     ptx = Path(folder) / "kernels.ptx"
     includes = [f"-I{path}" for path in (ROOT / "include", ROOT / "src", KERNELS / "device" / "cuda")]
     command = [*NVCC, "-ptx", "-O3", "-std=c++20", "-arch=sm_80", "--expt-relaxed-constexpr", *includes]

@@ -50,7 +50,7 @@ SECTIONS = {"labels", "files", "help", "arguments"} | SCRIPTS
 
 
 def said_by(command, text=""):
-    """What a linter says of a text, empty where it is content."""
+    """Returns a linter's output for a text, empty if it is content."""
     done = subprocess.run(
         command, check=False, input=text, capture_output=True, text=True, timeout=60
     )

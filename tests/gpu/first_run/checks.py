@@ -168,7 +168,7 @@ def parity(setting, part):
 
 
 def different_tensors(setting, one, other):
-    """What zea-compare tells of two checkpoints but for their runs' names and decks; empty: the same bits."""
+    """Returns zea-compare's output for two checkpoints without their runs' names and decks; empty: the same bits."""
     said = setting.run([setting.tree.tool("zea-compare"), "--optimizer", one, other], 120).output.strip()
     lines = [line for line in said.splitlines() if not line.startswith(("run: ", "deck: "))]
     return "" if re.fullmatch(r"\d+ tensors and their states compared, \d differences?", lines[0]) else said
@@ -195,7 +195,7 @@ def resume(setting, part):
 
 
 def memory(setting, part):
-    """What zea predicted of its tensors, and what was counted."""
+    """Compares zea's prediction of its tensors with the counted peak."""
     for family in families(setting.quick):
         deck = prepare(setting, family)
         for precision in setting.precisions():

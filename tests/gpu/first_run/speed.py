@@ -122,7 +122,7 @@ def activity_cells(step, seconds):
 
 @dataclass
 class Work:
-    """Of a step of the model, whoever trains it; as zea counts it."""
+    """FLOPs of a step of the model, whichever program trains it, as zea counts them."""
 
     tflop: float
     peak: float = 0  # TFLOP/s of the GPU; 0: not known
@@ -221,7 +221,7 @@ def speed(setting, part):
 
 
 def rows_of(setting, part, case, folder, steps):
-    """Of the table, and into `steps` what the GPU does in one of zea's."""
+    """Returns rows of the table, and adds the GPU's activity in one of zea's steps to `steps`."""
     peer = {"config": case.config, "batch": len(case.lengths), "longest": max(case.lengths)}
     (folder / "peer.json").write_text(json.dumps(peer))
     for precision in case.precisions:
@@ -242,7 +242,7 @@ def ways(setting, case):
 
 
 def determinism(setting, part):
-    """What run.deterministic costs."""
+    """Measures the cost of run.deterministic."""
     from families import families, prepare
 
     if setting.device != "cuda":
