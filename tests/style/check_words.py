@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-FOLDERS = ("src", "include", "postprocess", "jobs", "tests")
-SUFFIXES = (".cpp", ".hpp", ".cu", ".cuh", ".py", ".sh", ".cmake")
+FOLDERS = ("src", "include", "postprocess", "jobs", "inputs", "tests")
+SUFFIXES = (".cpp", ".hpp", ".cu", ".cuh", ".py", ".sh", ".sbatch", ".cmake", ".toml")
 FRAGMENT = re.compile(r"(Of|What|Those|That|Which)\b")
 # A private word -> the field's term.
 RETIRED = {
@@ -75,10 +75,10 @@ def sentences(text):
 def faults_of_texts(root):
     words = {re.compile(rf"\b{word}\b"): term for word, term in RETIRED.items()}
     sources = [path for folder in FOLDERS for path in (root / folder).rglob("*") if path.suffix in SUFFIXES]
-    pages = [*root.glob("*.md"), *(path for folder in (*FOLDERS, "inputs") for path in (root / folder).rglob("*.md"))]
+    pages = [*root.glob("*.md"), *(path for folder in FOLDERS for path in (root / folder).rglob("*.md"))]
     count = 0
     for path in sorted({*sources, *pages}):
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")  # the corpus has files that are no text
         found = sentences(text) if path.suffix == ".md" else comments(text)
         for line, text in (*found, *(docstrings(text) if path.suffix == ".py" else ())):
             count += 1
