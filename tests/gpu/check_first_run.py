@@ -273,7 +273,7 @@ class FirstRun(unittest.TestCase):
             (programs / "zea-mpirun").unlink()
             self.assertEqual(launcher_of(tree)[0], "mpirun")
 
-    def test_trains_a_model_that_sees_and_hears_on_ranks_of_their_own(self):
+    def test_trains_images_and_audio_on_separate_ranks(self):
         from families import apart, families, prepare, ranks_apart
         from machine import Tree
         from setting import Setting, train

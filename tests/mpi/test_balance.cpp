@@ -47,7 +47,7 @@ TEST(Balance, ChangesNothingThatIsLearnt) {
   }
 }
 
-TEST(Balance, IsWhatThePlanDeals) {
+TEST(Balance, IsWhatThePlanDistributes) {
   std::vector<int64_t> batch(12);
   for (size_t i = 0; i < batch.size(); ++i) batch[i] = static_cast<int64_t>(i);
   const auto most_images = [&](bool balance) {

@@ -269,7 +269,7 @@ TEST(CountedTraffic, CountedEqualsTheFormula) {
   for (const TrafficLayout& layout : kLayouts) expect_counted_traffic(world, layout);
 }
 
-TEST(CountedTraffic, OfGroupsWithTheSameRanksIsCountedApart) {
+TEST(CountedTraffic, OfGroupsWithTheSameRanksIsCountedSeparately) {
   const Communicator part = testing::first_ranks(2);
   if (part.size() == 0) return;
   const MeshShape shape{1, 1, {{.module = "vision", .tp = 2}, {.module = "llm", .tp = 2}}, {}};

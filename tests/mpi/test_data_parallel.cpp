@@ -185,7 +185,7 @@ TEST(DataParallel, HybridShardGathersInsideAReplicaAndSumsBetweenThem) {
       << "between replicas once per step";
 }
 
-TEST(DataParallel, WrappingSaysHowManyBuffersAreGathered) {
+TEST(DataParallel, WrapPolicySaysHowManyBuffersAreGathered) {
   const auto gathers = [](const std::function<void(ModuleMeshOptions&)>& change) {
     TinyRunOptions run = make_run("full_shard");
     refine(run, change);

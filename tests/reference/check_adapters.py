@@ -308,7 +308,7 @@ class Adapters(FolderCase):
                     continue  # behind the layer whose features are read
                 np.testing.assert_allclose(value.detach(), expected.detach(), rtol=1e-5, atol=1e-6, err_msg=key)
 
-    def test_models_put_together_with_whisper(self):
+    def test_models_composed_with_whisper(self):
         """A tower, an encoder of sound and a language model, each with PEFT's adapters of its own."""
         sizes = {"d_model": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24}
         rest = {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 24, "vocab_size": 20}
@@ -396,7 +396,7 @@ class Adapters(FolderCase):
         values = subprocess.run(command, capture_output=True, check=True).stdout
         return torch.tensor(np.frombuffer(values, np.float32).reshape(MELS, -1))
 
-    def test_models_put_together_with_vit(self):
+    def test_models_composed_with_vit(self):
         self.check_parts("vit", ["q_proj", "fc2"])
 
     def test_adapters_of_a_projector_between_models_cannot_be_written_alone(self):

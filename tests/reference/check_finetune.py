@@ -153,7 +153,7 @@ class Finetune(FinetuneCase):
         (self.folder / "config.json").rename(config)
         self.assertIn("eval.top_p = 0.5", self.refused(directory, "What?", "--top-p", "0.5"))
 
-    def test_questions_about_sound(self):
+    def test_questions_about_audio(self):
         torch.manual_seed(3)
         (self.folder / "out").mkdir()
         model = tiny_qwen2_audio()

@@ -339,7 +339,7 @@ class Formats(FormatsCase):
             end = r"\r\[#{30}\] 30 entries, 100 % of [0-9.]+ MiB read, [0-9,]+/s, 0 dropped\x1b\[K\r\n"
             self.assertRegex(said, end, name)
 
-    def test_bytes_read_are_told_of_every_entry(self):
+    def test_bytes_read_are_reported_for_every_entry(self):
         """They rise, by what an entry takes in files of many blocks, and are never more than there are."""
         files = [self.folder / "in" / name for name in self.many_of_unknown_number()]
         whole = files[0].read_bytes()

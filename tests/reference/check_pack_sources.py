@@ -243,7 +243,7 @@ class Tars(Sources):
                         tar.addfile(link)
             self.assertEqual(self.members(out.getvalue()), expected)
 
-    def test_a_tar_that_was_cut_is_told(self):
+    def test_a_truncated_tar_is_reported(self):
         """Wherever, and what stood before is kept."""
         data = PAIR + OTHER + END
         for end in range(0, len(data) - 512, 512):

@@ -201,7 +201,7 @@ class Pictures(FolderCase):
         result = self.sheet(*same[:1], arguments=["--beside", self.folder / "last.jsonl"])
         self.assertIn("no sample in common", result.stderr)
 
-    def test_contact_sheet_of_encoded_images_behind_sound(self):
+    def test_contact_sheet_of_encoded_images_after_audio(self):
         blue = io.BytesIO()
         Image.new("RGB", (30, 20), (0, 0, 255)).save(blue, "PNG")
         clip = Clip(np.zeros(160, np.int16), 16000)

@@ -361,7 +361,7 @@ class SpokenParity(ParityCase):
         self.assertEqual(projector, {})
         return parts
 
-    def test_what_sees_and_hears_goes_out_in_parts(self):
+    def test_images_and_audio_are_exported_in_parts(self):
         model = Composition({})
         model.save(self.folder / "model")
         (self.folder / "model" / "tokenizer.json").write_text("{}")
@@ -370,7 +370,7 @@ class SpokenParity(ParityCase):
         self.assertTrue((parts / "llava" / "tokenizer.json").exists())
         self.assertEqual(sorted(path.name for path in parts.iterdir()), ["audio", "audio.projector", "llava"])
 
-    def test_what_hears_alone_goes_out_in_parts(self):
+    def test_audio_alone_is_exported_in_parts(self):
         model = Composition({})
         model.save(self.folder / "model")
         config = json.loads((self.folder / "model" / "config.json").read_text())

@@ -58,7 +58,7 @@ class Evaluate(zr.ZeaTest):
         (line,) = zr.predictions(directory)
         self.assertEqual((line["prompt"], line["answer"]), ("1 4 ", "5 6 "))
 
-    def test_masked_samples_are_told(self):
+    def test_masked_samples_are_reported(self):
         """Once, whether they are loaded for a loss, for generation or for both."""
         weights = zr.make_weights(self.folder / "weights.h5")
         tokens, mask, _ = zr.image_sample(1)

@@ -44,7 +44,7 @@ class Mfu(zr.ZeaTest):
         for step in steps:
             self.assertAlmostEqual(step, steps[0], delta=1e-9 * steps[0])
 
-    def test_gpu_memory_is_told_of_gpus_alone(self):
+    def test_gpu_memory_is_reported_only_for_gpus(self):
         self.assertNotIn("gpu_memory", zr.train_lines(self.train(1).directory)[0])
 
 

@@ -45,7 +45,7 @@ class RankOrder(zr.ZeaTest):
         written = zr.checkpoints(self.folder / "moved")[-1]
         self.assertEqual(len(list(written.glob("rank-*.h5"))), 4)
 
-    def test_balance_deals_the_same_samples(self):
+    def test_balance_distributes_the_same_samples(self):
         alone = self.train("alone", 1).losses()
         balanced = self.train("balanced", 2)
         in_turn = self.train("in-turn", 2, "data.balance=false")

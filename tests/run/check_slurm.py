@@ -242,7 +242,7 @@ class Slurm(zr.ZeaTest):
         self.assertEqual(job.log.count("the chain ends"), 1)
 
     @with_every_launcher_if_long
-    def test_faulty_data_is_told_before_any_rank_starts(self):
+    def test_faulty_data_is_reported_before_any_rank_starts(self):
         broken = self.folder / "broken.h5"
         broken.write_bytes(b"no HDF5")
         job = self.start(self.deck, f"data.train={broken}")

@@ -160,7 +160,7 @@ TEST(Wav, FloatsAreTakenAsTheyAre) {
   EXPECT_EQ(decode(wav({.tag = 3, .bits = 64}, twice)).samples, values);
 }
 
-TEST(Wav, AFloatThatIsNoSoundIsRefused) {
+TEST(Wav, AFloatThatIsNoSampleIsRefused) {
   for (float value : {NAN, INFINITY, -INFINITY, 3e38f}) {
     const Bytes data = numbers({std::bit_cast<uint32_t>(value)}, 4);
     EXPECT_CONTAINS(fault_of(wav({.tag = 3, .bits = 32}, data)), "WAV: a sample of ");

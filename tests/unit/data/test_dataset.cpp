@@ -73,7 +73,7 @@ TEST_F(DatasetFile, SamplesHaveTheNamesOfTheirEntries) {
   EXPECT_EQ(open_dataset(write(none))->words(1), "sample 1");
 }
 
-TEST_F(DatasetFile, KnowsImagesFromSound) {
+TEST_F(DatasetFile, KnowsImagesFromAudio) {
   Arrays arrays;
   with_sound(arrays);
   const auto data = open_dataset(write(arrays));
@@ -386,7 +386,7 @@ TEST(CheckPlaceholders, BothCountsAreNamed) {
   }
 }
 
-TEST(CheckPlaceholders, OfSoundAreCountedApart) {
+TEST(CheckPlaceholders, OfAudioAreCountedSeparately) {
   constexpr int32_t kSound = 6;
   Sample sample{0, {kImage, kSound, kSound, 1}, {0, 0, 0, 1}, std::vector<Item>(2), -1};
   sample.items[1].modality = Modality::Audio;

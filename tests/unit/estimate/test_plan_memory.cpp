@@ -162,7 +162,7 @@ TEST(PlanMemory, OfAnEvaluationNothingTrains) {
 }
 
 /// Ranks that make other matrices: a place takes what the one with the largest takes.
-TEST(PlanMemory, OfMuonThePlaceHasWhatItsFullestRankTakes) {
+TEST(PlanMemory, OfMuonTheStageGroupHasWhatItsFullestRankTakes) {
   Options options;
   options.optim.kind = "muon";
   options.data.row_tokens = 8;

@@ -39,7 +39,7 @@ TEST_F(ModelConfig, TakesTheWholeProcessorsFirst) {
   EXPECT_EQ(processor(), Json({{"size", 2}}));
 }
 
-TEST_F(ModelConfig, LeavesWhatMakesSoundReady) {
+TEST_F(ModelConfig, LeavesTheAudioProcessor) {
   write("preprocessor_config.json", R"({"feature_size": 80, "sampling_rate": 16000})");
   EXPECT_TRUE(processor().is_null());
 }

@@ -128,7 +128,7 @@ TEST(RankOrder, LeavesRanksAloneWhereBlocksFitAsTheyCome) {
   EXPECT_TRUE(order_ranks(one_module(2, 3, 1, 4), even_nodes(24, 8), {}).is_identity());
 }
 
-TEST(RankOrder, GathersWhatALauncherDealtRoundRobin) {
+TEST(RankOrder, GathersRanksThatALauncherAssignedRoundRobin) {
   const Ranks nodes = {0, 1, 0, 1, 0, 1, 0, 1};
 
   const RankOrder order = order_ranks(one_module(2, 1, 1, 4), nodes, {});

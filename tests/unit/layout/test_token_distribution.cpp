@@ -179,7 +179,7 @@ TEST(TokenDistribution, EveryTokenHasOneOwner) {
       }
 }
 
-TEST(TokenDistribution, DealsGatheredKeysWithinTheBoundOfTheBest) {
+TEST(TokenDistribution, DistributesGatheredKeysWithinTheBoundOfTheBest) {
   for (uint64_t seed = 0; seed < 40; ++seed)
     for (int groups : {2, 3})
       for (int inner : {1, 2})
@@ -190,7 +190,7 @@ TEST(TokenDistribution, DealsGatheredKeysWithinTheBoundOfTheBest) {
         }
 }
 
-TEST(TokenDistribution, DealsKeysThatArePassedAroundWithinTheBoundOfTheBest) {
+TEST(TokenDistribution, DistributesKeysThatArePassedAroundWithinTheBoundOfTheBest) {
   for (uint64_t seed = 0; seed < 60; ++seed)
     for (int groups : {2, 3})
       for (int inner : {1, 2}) {
@@ -252,7 +252,7 @@ TEST(TokenDistribution, ZigzagBalancesOneCausalSampleAndMakespanMinAnyRow) {
   EXPECT_LT(imbalance(mixed, TokenDistribution::MakespanMin), 1.05);
 }
 
-TEST(TokenDistribution, LongSamplesAreDealtFromBothEndsAndTheRestInBlocks) {
+TEST(TokenDistribution, LongSamplesAreDistributedFromBothEndsAndTheRestInBlocks) {
   const Visibility row = visible_text(testing::samples_of({64, 5, 11, 128, 16}), true);
 
   const auto owned = distribute_samples(row, 2, {.block = 8});
@@ -262,7 +262,7 @@ TEST(TokenDistribution, LongSamplesAreDealtFromBothEndsAndTheRestInBlocks) {
   EXPECT_EQ(owned[1], (std::vector<TokenRange>{{16, 48}, {72, 80}, {112, 176}, {208, 216}}));
 }
 
-TEST(TokenDistribution, WithoutAttentionTokensAreDealtEvenly) {
+TEST(TokenDistribution, WithoutAttentionTokensAreDistributedEvenly) {
   const Words words = one_sample(1024);
   const DistributionOptions options{
       .block = 8, .linear_tiles_per_token = 0.5, .counts_attention = false};

@@ -54,7 +54,7 @@ void sweep(Check check) {
 
 using Words = std::vector<MaskWord>;
 
-TEST(TokenLayout, DealsTheTokensAsTheDistributionSays) {
+TEST(TokenLayout, AssignsTheTokensAsTheDistributionSays) {
   sweep([](const Words& words, const Visibility& row, const TokenSharding& sharding,
            const TokenLayout& layout, int cp, int) {
     ASSERT_EQ(static_cast<int>(layout.owned().size()), cp);

@@ -177,7 +177,7 @@ TEST(Plan, DescribesRanksUnitsAndBytes) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
-TEST(Plan, PredictsEveryPlaceAndAsManyMicrobatchesAsThereCanBe) {
+TEST(Plan, PredictsEveryStageGroupAndAsManyMicrobatchesAsThereCanBe) {
   Options options;
   options.schedule.global_batch = 4;
   EXPECT_EQ(predicted_microbatches(make_plan(options, tiny_llava_config(), 1)), 2);

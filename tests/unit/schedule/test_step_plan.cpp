@@ -30,7 +30,7 @@ std::vector<int64_t> all_of(const std::vector<SampleIndex>& index) {
   return ids;
 }
 
-TEST(StepPlan, DealsEverySampleOnceAndFillsNoRowBeyondItsBudget) {
+TEST(StepPlan, DistributesEverySampleOnceAndFillsNoRowBeyondItsBudget) {
   for (int replicas = 1; replicas <= 7; ++replicas)
     for (int64_t per_microbatch = 1; per_microbatch <= 3; ++per_microbatch)
       for (const bool balance : {true, false}) {
@@ -157,7 +157,7 @@ std::vector<std::vector<int64_t>> dealt_by_asking_all(const std::vector<SampleIn
 }
 
 // Few costs make many loads equal, tenths of them almost; some sets cost some samples nothing.
-TEST(StepPlan, DealsToManyReplicasAsIfAllWereAsked) {
+TEST(StepPlan, DistributesToManyReplicasAsIfAllWereChecked) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const int replicas = 2 + static_cast<int>(seed * seed % 300);
     auto index = make_index(5 * replicas, seed);
@@ -224,7 +224,7 @@ TEST(StepPlan, BalancesEverySetOfRanksThatWorksBesideTheOthers) {
   EXPECT_LT(imbalance(loads_of(plan, index, images)), 1.11);
 }
 
-TEST(StepPlan, WithoutBalanceSamplesAreDealtInTurn) {
+TEST(StepPlan, WithoutBalanceSamplesAreDistributedInOrder) {
   const auto index = make_index(23, 4);
   const StepPlan plan = make_step_plan(0, all_of(index), index,
                                        {.replicas = 3, .row_tokens = 100000, .balance = false});

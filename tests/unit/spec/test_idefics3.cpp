@@ -56,7 +56,7 @@ TEST(Idefics3, HasTheNamesAndShapesOfItsFiles) {
   EXPECT_EQ(shape("lm_head.weight"), (Shape{40, 24}));
 }
 
-TEST(Idefics3, StretchesAndCutsImagesAsItsProcessor) {
+TEST(Idefics3, ResizesAndCutsImagesAsItsProcessor) {
   const PatchInput input{.image_size = 364, .tiling = SplitTiles{16}};
   // Results of transformers' get_number_of_image_patches: height, width, rows, columns.
   const int64_t sizes[][4] = {{1, 1, 4, 4},      {364, 364, 4, 4},  {480, 640, 3, 4},

@@ -59,14 +59,14 @@ TEST(ModelSpec, InputsComeBeforeTheirReaders) {
   EXPECT_EQ(model.params[projector->params[0]].shape, (Shape{24, 3 * 16}));
 }
 
-TEST(ModelSpec, FreezesModulesAndProjectorApart) {
+TEST(ModelSpec, FreezesModulesAndProjectorSeparately) {
   const ModelSpec model = make_model_spec(
       tiny_llava_config(), {.encoders = {{"vision", {.encoder = false}}}, .llm = false});
   for (const ParamSpec& param : model.params)
     EXPECT_EQ(param.trainable, param.name.starts_with("multi_modal_projector.")) << param.name;
 }
 
-TEST(ModelSpec, SoundComesAfterImagesAndBothAreMerged) {
+TEST(ModelSpec, AudioComesAfterImagesAndBothAreMerged) {
   const ModelSpec model = make_model_spec(
       tiny_llava_config({.layers = 1, .vision_layers = 2, .audio = true, .audio_layers = 2}));
   EXPECT_EQ(unit_names(model),
@@ -92,7 +92,7 @@ TEST(ModelSpec, AModelMayHearAndNotSee) {
   EXPECT_FALSE(model.is_placeholder(3));
 }
 
-TEST(ModelSpec, FreezesTheAudioEncoderAndItsProjectorApart) {
+TEST(ModelSpec, FreezesTheAudioEncoderAndItsProjectorSeparately) {
   const auto only = [](bool encoder, bool projector) {
     return make_model_spec(
         tiny_llava_config({.audio = true}),

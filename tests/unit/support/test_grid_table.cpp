@@ -222,7 +222,7 @@ TEST(GridTable, ASearchFindsWhatCanExist) {
   EXPECT_EQ(search({"vision tp", "another"}, {"vision", "as llm"}), 0);
 }
 
-TEST(GridTable, SoundLiesOtherwiseThanImagesInSome) {
+TEST(GridTable, AudioLiesOtherwiseThanImagesInSome) {
   int other_tp = 0, other_cp = 0, fewer_cp = 0;
   for (const Grid& grid : grids()) {
     const MeshShape mesh = mesh_of(grid);
