@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over slices and its dealing to cp ranks, on one thread in fp32. Times are of the
-// thread, forward and backward, so that a busy machine disturbs them little. "paper" times nothing:
-// it counts what ranks do, over several rows.
+// Attention over slices and its distribution over cp ranks, on one thread in fp32. Times are of the
+// thread, forward and backward, so that other load disturbs them little. "paper" times nothing: it
+// counts the work of ranks, over several rows.
 //   bench_attention [memory] [packed] [lengths] [planner] [small] [paper] [balance] [causal]
 //   (all without a word)
 #include <ATen/ATen.h>
@@ -307,7 +307,7 @@ std::vector<double> work_over_mean(const Visibility& row, int cp, double linear)
   return work;
 }
 
-/// How much faster than another distribution makespan_min is, over several rows. No dealing is
+/// The speedup of makespan_min over another distribution, over several rows. No distribution is
 /// faster than it by more than its own work over the mean.
 class Gain {
  public:

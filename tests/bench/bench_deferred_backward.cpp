@@ -72,7 +72,7 @@ class Block {
   std::vector<std::unique_ptr<Parameter>> all_;
 };
 
-/// The blocks of a stage, each with a graph of its own, as the engine walks them.
+/// The blocks of a stage, each with a graph of its own, as the engine runs them.
 class Stage {
  public:
   Stage(const Sizes& sizes, at::ScalarType type)

@@ -131,7 +131,7 @@ void compare_products(const Table& table) {
       "fp32 add_product", [&] { add_product(sum, dy.t(), x); }, [&] { other.addmm_(dy.t(), x); });
 }
 
-/// Kernels that take in what stands beside them, against libtorch's operations one after the other.
+/// Fused kernels, against libtorch's operations one after the other.
 void compare_fused(const Table& table, at::ScalarType type, const std::string& name) {
   const at::Tensor x = at::randn({928, 192}).to(type), added = at::randn({928, 192}).to(type);
   const at::Tensor weight = at::randn({192}).to(type), bias = at::randn({192}).to(type);

@@ -5,13 +5,12 @@
 // does with loaded samples: microbatches to tensors, forward, backward, reductions, clipping,
 // update.
 //   mpirun -n 2 bench_step DECK STEPS VARIANT... [section.key=value ...]
-// With turns:FOLDER in place of STEPS it steps when it is told to, so that another program can have
-// its turns in between: each rank reads lines "NUMBER-OF-THE-VARIANT STEPS" from its own FIFO
-// FOLDER/turns.<rank>, and rank 0 answers each with a line of JSON (seconds, losses).
-// A variant is a strategy and a precision, "full_shard/bf16"; with "/silent" behind it nothing
-// travels between ranks, but for the few sums of a step's report; with "/counted" the bytes of
-// tensors are counted, as zea does; with "@key=value,..." it has overrides of its own. Prints a
-// table on stderr and one line of JSON on stdout.
+// With turns:FOLDER in place of STEPS it steps on request, so that another program can have its
+// turns in between: each rank reads lines "NUMBER-OF-THE-VARIANT STEPS" from its own FIFO
+// FOLDER/turns.<rank>, and rank 0 answers each with a line of JSON (seconds, losses). A variant is
+// a strategy and a precision, "full_shard/bf16". A suffix "/silent" removes all communication
+// except the few sums of a step's report, "/counted" counts the bytes of tensors, as zea does, and
+// "@key=value,..." adds overrides. Prints a table on stderr and one line of JSON on stdout.
 #include <ATen/Parallel.h>
 
 #include <algorithm>

@@ -9,7 +9,7 @@ import numpy as np
 from decoder_bench import OPTIMIZER, PROJECT, DatasetWriter, llama_config
 from start_sides import call
 
-# Both sides walk through the same few batches again and again, so that a compiler has seen all their shapes.
+# Both sides cycle through the same few batches, so that a compiler has seen all their shapes.
 CYCLE = 3
 MEAN, STD = [0.286] * 3, [0.353] * 3
 # hidden, inner, layers, heads, KV heads, vocabulary, positions: 40.4 and 20.2 million parameters

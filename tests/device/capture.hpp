@@ -46,7 +46,7 @@ class Graph {
  public:
   explicit Graph(std::shared_ptr<const Capture> capture);
 
-  /// Behind what `stream` was given, and before what it is given next.
+  /// Launches the graph after the stream's earlier work and before its later work.
   void launch(Stream& stream);
 
  private:

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device that is not the host, made of the host: memory that the host may not touch, and streams
-// that are threads. It stands for a GPU below the C functions of CUDA's runtime and NCCL
-// (cuda_runtime.cpp, nccl.cpp) and below libtorch (torch_device.cpp). What a GPU would let pass in
-// silence, or not let pass at all, is a fault here, by name: bytes that two streams use without an
+// that are threads. It replaces a GPU below the C functions of CUDA's runtime and NCCL
+// (cuda_runtime.cpp, nccl.cpp) and below libtorch (torch_device.cpp). Errors that a GPU would not
+// report, or could not survive, are faults here, by name: bytes that two streams use without an
 // order between them, memory that is used after it was freed, a pointer of the host given to the
-// device; and the host that touches the device's memory dies with a sentence.
+// device; and the host that touches the device's memory dies with a message.
 #pragma once
 
 #include <atomic>
@@ -151,8 +151,8 @@ class Device {
   void* allocate_pinned(size_t bytes);
   void free_pinned(void* data);
   bool is_pinned(const void* data) const;
-  /// A copy from or to pinned memory goes on by itself in `stream`: until the host has seen its end
-  /// it dies when it writes the one, or touches the other.
+  /// A copy from or to pinned memory runs asynchronously in `stream`: until the host has seen its
+  /// end it dies when it writes the one, or touches the other.
   void hold(const void* pinned, Stream& stream, bool is_written);
   int64_t times_held() const { return held_; }
   /// Where a thread of the device finds what lies at `data`; null for memory of the host.

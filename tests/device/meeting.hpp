@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the ranks of a stand-in NCCL communicator meet: a file in memory that all of them map.
-// Nothing is waited for longer than two minutes, or what is set: who did not come is named.
+// The ranks of a stand-in NCCL communicator exchange data through a file in memory that all of them
+// map. Nothing waits longer than two minutes, or the set limit: the error names missing ranks.
 #pragma once
 
 #include <chrono>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of NCCL that zea calls, on the stand-in device: calls run in their stream, one
-// after the other, with the ranks of the communicator; those of a group go on together. What NCCL's
-// documentation forbids is a fault by name: ranks that call different things, memory of the host, a
-// message of another length than is received.
+// after the other, with the ranks of the communicator; those of a group run together. Errors that
+// NCCL's documentation forbids are faults by name: ranks that call different functions, memory of
+// the host, a message of another length than is received.
 #include <nccl.h>
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graphs of libtorch's operations on the stand-in device: nothing runs while they are captured, and
-// all of it whenever they are launched; and what a GPU would not take, or would take and get wrong,
-// is found.
+// all of it whenever they are launched; operations that a GPU would refuse, or would get wrong, are
+// found.
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

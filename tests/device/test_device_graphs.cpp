@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs of steps (run.cuda_graphs): the bits of steps that are run action by action, whatever
-// changes from step to step beside the shape; launched by one call, without a wait.
+// Graphs of steps (run.cuda_graphs): the same bits as steps that run action by action, with any
+// change from step to step except the shape; launched by one call, without a wait.
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training with zea's own kernels on the stand-in device, and how many launches a decoder's layer
-// takes there: the next layer's, since all else is the same.
+// Training with zea's own kernels on the stand-in device, and the launches of a decoder's layer:
+// those of one more layer, since all else is the same.
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
@@ -327,7 +327,7 @@ TEST(MovedMicrobatch, IsOneCopyForWhichTheHostDoesNotWait) {
   expect_same(got.encoders[0].placeholder_rows, expected.encoders[0].placeholder_rows);
 }
 
-/// And its memory goes to the next one behind what the device still computes with it.
+/// Its memory is reused only after the device has computed with it.
 TEST(MovedMicrobatch, GoesBesideWhatTheDeviceComputes) {
   const TinyRunOptions run = run_with({.kv_heads = 1}, "fp32");
   const Plan plan = plan_of(run, 1);

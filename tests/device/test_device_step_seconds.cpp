@@ -31,7 +31,7 @@ void launch_long_work() {
   device().compute().push_aside(sleep_long);
 }
 
-/// Steps of one rank alone: beside others the stand-in's host waits for each message.
+/// Steps of one rank alone: with other ranks the stand-in's host waits for each message.
 class Steps {
  public:
   explicit Steps(bool by_host = false)
@@ -51,7 +51,7 @@ class Steps {
     EXPECT_EQ(step_.is_judged_on_device(), !by_host);
   }
 
-  /// Called once each: where the next walk begins, and before the next update is launched.
+  /// Called once each: at the start of the next pass, and before the next update is launched.
   std::function<void()> in_walk, in_update;
 
   void begin() { step_.begin(); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// At the first message of a pair NCCL's host waits for the peer. Two encoder ranks beside two of a
-// language model meet theirs in an order that the data decides, here in a circle: a mesh connects
-// the ranks of its links before. Communicators are given up together.
+// At the first message of a pair NCCL's host waits for the peer. Two encoder ranks and two ranks of
+// a language model exchange theirs in an order that the data decides, here in a circle: a mesh
+// connects the ranks of its links before. Communicators are given up together.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 

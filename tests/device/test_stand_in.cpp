@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stand-in device finds what it is there to find: each fault is planted once, and not found
-// where the order is right.
+// The stand-in device finds all kinds of faults: each is planted once, and not found where the
+// order is right.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 #include <nccl.h>

@@ -14,7 +14,7 @@
 namespace zea::testing {
 namespace {
 
-/// The computing stream, 0, and those that libtorch was given beside it, by id.
+/// The computing stream, 0, and the other streams that libtorch was given, by id.
 class Streams {
  public:
   Stream& of(at::StreamId id) {
@@ -43,7 +43,7 @@ thread_local at::StreamId current_id = 0;
 std::atomic<at::StreamId> pooled_stream = 0;
 std::atomic<int> pool_of_graph = 0;
 
-/// Memory that a stream beside the computing one owns or uses.
+/// Memory that a stream other than the computing one owns or uses.
 class Owners {
  public:
   struct Block {

@@ -40,7 +40,7 @@ at::Tensor widened(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
 }
 
-/// So many tokens before a token, and behind it, are seen; less than 0: all.
+/// The number of tokens seen before a token, and after it; less than 0: all.
 struct Seen {
   int64_t before = -1, behind = -1;
 
@@ -89,7 +89,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
   if (bias.defined()) expect_aligned(bias);
   TORCH_CHECK(lse.size(2) % kRows == 0, "logarithms of sums in rows of ", lse.size(2));
   TORCH_CHECK(lse.scalar_type() == widened(q).scalar_type());
-  // CUDA's kernel is told no stride of the rows of `out`, which it reads itself in narrow types.
+  // CUDA's kernel gets no stride of the rows of `out`, which it reads itself in narrow types.
   TORCH_CHECK(!is_narrow(q) || out.size(2) == 1 ||
                   (out.stride(2) == out.size(1) * out.size(3) && out.stride(1) == out.size(3)),
               "rows of the attention's output at strides ", out.strides());
@@ -148,8 +148,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> even_backward(
   return {dq, summed(dk), summed(dv)};
 }
 
-// Over rows of segments: (tokens, heads, dim), bounds of segments as int32 beside them. These are
-// the CPU's, which lacks them, so that the bounds are read when a graph is launched, not before.
+// Attention over rows of segments: (tokens, heads, dim), with bounds of segments as int32. These
+// are the CPU's, which lacks such an operation, so that the bounds are read when a graph is
+// launched, not before.
 
 struct Ragged {
   at::Tensor q, k, v;  ///< (heads, tokens, dim), in fp32; keys repeated for their queries' heads

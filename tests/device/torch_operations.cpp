@@ -22,7 +22,7 @@ size_t span_of(const at::Tensor& tensor) {
                                                                 tensor.element_size());
 }
 
-/// Set while operations together stand for one of the device's.
+/// Set while several operations count as one of the device's.
 thread_local bool operations_of_one = false;
 
 void count_launch(const std::string& operation) {

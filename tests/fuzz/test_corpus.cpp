@@ -166,7 +166,7 @@ TEST(Configs, OfEveryFamilyAreAccepted) {
     EXPECT_TRUE(families.contains(family)) << family << " has no good_*.json in the corpus";
 }
 
-/// Whose keys are anybody's, and which are passed over whole where they stand.
+/// Objects with keys of other programs; zea ignores them as a whole.
 bool is_of_others(const std::string& key) {
   const std::set<std::string> keys{
       "auto_map",      "crop_size",      "id2label",         "label2id",     "patch_size",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples dealt by cost and samples dealt in turn train the same model, which is that of one rank;
-// and by cost no rank has much more to do than another.
+// Samples distributed by cost and in order train the same model, which is that of one rank; by cost
+// no rank has much more work than another.
 #include <gtest/gtest.h>
 
 #include <algorithm>

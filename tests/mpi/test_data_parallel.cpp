@@ -337,9 +337,9 @@ TEST(DataParallel, OneRankOffloadsToo) {
   EXPECT_EQ(max_difference(offloaded.weights, here.weights), 0);
 }
 
-// Alone and not offloaded, products are added to the gradient of the microbatches before as they
-// are made; an offloaded one is made by itself, and then added. That is the same sum in another
-// order wherever a product begins with what it is added to, which the library decides.
+// Without other ranks and offload, GEMMs add to the gradient of earlier microbatches directly; an
+// offloaded gradient is computed separately, and then added. That is the same sum in another order
+// if a GEMM begins with its accumulator, which the library decides.
 TEST(DataParallel, OneRankThatAddsEachMicrobatchOffloadsToo) {
   TinyRunOptions run = make_run("full_shard", 3);
   run.deck.precision.preset = "fp64";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frozen values are written once: later checkpoints have them as hard links, each is whole by
-// itself for every layout, and whatever stands in the way of a link, they are written anew.
+// Frozen values are written once: later checkpoints have them as hard links, each is complete for
+// every layout, and if a link is impossible, they are written again.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ constexpr bool kTrains = false;
 const Deck kFrozen = {.train_vision = kTrains, .train_llm = kTrains};
 /// Frozen values are in another type than masters.
 const Deck kFrozenInBf16 = {.precision = "bf16", .train_vision = kTrains, .train_llm = kTrains};
-/// All is frozen but what stands beside linears.
+/// Everything is frozen except adapters.
 const Deck kAdapted = {.precision = "bf16", .adapts = true};
 
 std::string checkpoint_of(const std::string& directory, int64_t step) {

@@ -120,7 +120,7 @@ const Layout kLayouts[] = {
      [](Options& o) { o.model.activation_checkpointing = AutoOption::of_count(2); }},
     {"accumulation", [](Options& o) { o.data.row_tokens /= 3; }},
     {"bf16", [](Options& o) { o.precision.preset = "bf16"; }},
-    // Little but what a product packs stands beside a unit's own tensors.
+    // GEMM packing buffers are almost the only memory in addition to a unit's own tensors.
     {"bf16, checkpointing",
      [](Options& o) {
        o.precision.preset = "bf16";

@@ -161,7 +161,7 @@ TEST_F(ResumeLayouts, GridsGoOnWhereOtherGridsStopped) {
   for (const Layout& writer : kGridWriters) expect_all_resume(writer, grid_readers());
 }
 
-/// Tensors that a family has beside others: fused, tied, merged.
+/// Special tensors of a family: fused, tied, merged.
 TEST_F(ResumeLayouts, FamiliesGoOnWhereOtherLayoutsStopped) {
   const TinyLlava gemma3{.tied = true, .image_size = 24, .siglip = true, .gemma3 = true};
   const TinyLlava mistral3{.image_size = 24, .pixtral = true, .merges = true};

@@ -201,7 +201,7 @@ class SaveFaults : public ::testing::Test {
     fill(kStep);
   }
 
-  /// The next save works, whatever was left behind.
+  /// The next save works, whatever the failed one left.
   void check_next_save(const std::string& what) {
     remove_unfinished(checkpoints_);
     save(kStep);

@@ -43,7 +43,7 @@ Communicator alone() {
   return world.split(world.rank(), "alone");
 }
 
-/// Bytes of all that stands when a run begins.
+/// Bytes of all tensors at the start of a run.
 int64_t standing_bytes(const TinyRunOptions& run) {
   const MemoryDataset dataset = make_dataset();
   TinyRun made(testing::world().communicator(), make_mpi_collectives, dataset, run);

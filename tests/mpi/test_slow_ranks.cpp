@@ -71,7 +71,7 @@ TEST_F(SlowRanksTest, OnlyRanksWithTheSameWorkAreCompared) {
   EXPECT_FALSE(slow.judge());
 }
 
-/// Every rank beside every other.
+/// Compares every rank with every other.
 SlowRank compare_all_pairs(const std::vector<double>& seconds, const std::vector<int>& works) {
   SlowRank slowest;
   for (size_t rank = 0; rank < seconds.size(); ++rank) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers shared by 1 to 4 tp ranks equal the plain ones on the whole parameters: outputs and every
-// gradient, in fp64, for rows dealt evenly, in slices, unevenly or to some ranks only.
+// gradient, in fp64, for rows distributed evenly, in slices, unevenly or over some ranks only.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,7 +20,7 @@ using at::Tensor;
 constexpr double kTolerance = 1e-12;
 constexpr int64_t kIn = 24, kOut = 36;  // 1 to 4 ranks divide them
 
-/// How the ranks meet, and whether rows are dealt to them.
+/// The collectives of the ranks, and whether rows are distributed over them.
 struct Setup {
   int tp;
   bool sequence_parallel;

@@ -291,7 +291,7 @@ class Adapters(FolderCase):
             again = PeftModel.from_pretrained(kind.from_pretrained(self.folder / name), self.folder / "exported" / name)
             with torch.no_grad():
                 outputs = [each(**given, output_hidden_states=True) for each in (again.eval(), adapted[name])]
-            # Behind the layer whose features are read zea has no adapters.
+            # zea has no adapters after the layer whose features are read.
             found, expected = [each.hidden_states[-2] if name == "vision" else each.logits for each in outputs]
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 

@@ -180,7 +180,7 @@ class Finetune(FinetuneCase):
         self.finetune(self.folder / "model", "schedule.global_batch=5")
         self.assertIn("steps = 2\n", (self.folder / "out/run/deck.used.toml").read_text())
 
-        # The same answer from all that holds the weights, beside the directory of the tokenizer.
+        # Every format of the weights gives the same answer, with the directory of the tokenizer.
         run, file = self.folder / "out/run", self.folder / "weights.h5"
         subprocess.run([f"{BUILD}/postprocess/zea-consolidate", run, file], check=True, capture_output=True)
         question = ("What is it?", "--image", self.folder / "pictures/0.png", "--max-tokens", "6")
@@ -389,7 +389,7 @@ class Finetune(FinetuneCase):
         with h5py.File(self.folder / "out/train.h5") as data:
             ids = data["tokens"][: data["token_offsets"][1]].tolist()
         tile = lambda number: [2, 4 + number, 4, 4, 4, 4]  # noqa: E731
-        # "User:" stands before 40 x 60 pixels, which become 2 x 2 tiles.
+        # "User:" comes before 40 x 60 pixels, which become 2 x 2 tiles.
         self.assertEqual(ids[0], 0)
         newline = ids[ids.index(6) + 5]
         grid = [*tile(1), *tile(2), newline, *tile(3), *tile(4), newline, newline, 2, 3, 4, 4, 4, 4, 2]

@@ -42,7 +42,7 @@ PARTS = """{% for message in messages %}<|im_start|>{{ message['role'] }}
 %}<|vision_start|><|image_pad|><|vision_end|>{% elif part.text %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>
 {% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-# Neither prompts for an answer nor takes a system's turn apart.
+# The template neither prompts for an answer nor separates a system's turn.
 INST = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] + '\\n\\n' %}"
     "{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}{% for message in messages %}"
@@ -70,7 +70,7 @@ IMAGES_FIRST = """{% for message in messages %}{{ message['role'] | upper }}: {%
 selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}{% for part in message['content'] |
 selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' ' }}{% endfor %}{% if message['role'] == 'assistant' %}{{
 eos_token }}{% endif %}{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"""
-# LLaVA-1.5's as it is, which ends no answer, and LLaVA-OneVision's, which ends them behind the mark.
+# LLaVA-1.5's template unchanged, which ends no answer, and LLaVA-OneVision's, which ends them after the mark.
 LLAVA = (
     "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': '}}{% endif %}"
     "{# Render all images first #}{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}"

@@ -281,7 +281,7 @@ class WeightsFiles(FolderCase):
                     source = self.saved(make(text={"tie_word_embeddings": text}, **keys), f"{kind}-{text}-{outer}")
                     run("import", source, self.folder / "w.h5")
                     run("consolidate", "--force", self.folder / "w.h5", self.folder / "w.safetensors")
-                    # Transformers 5 saves the decoder of models of sound one "model." deeper than others.
+                    # Transformers 5 saves the decoder of audio models one "model." deeper than others.
                     expected = {name.replace(".model.model.", ".model."): tensor
                                 for name, tensor in load_file(source / "model.safetensors").items()}
                     self.assert_same_tensors(expected, load_file(self.folder / "w.safetensors"))

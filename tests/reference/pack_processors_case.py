@@ -38,7 +38,7 @@ PARTS = (
     "{% for c in m.content %}{% if c.type == 'image' %}IMAGE{% elif c.type == 'video' %}VIDEO{% else %}{{ c.text }}"
     "{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}" + END
 )
-# Images first, each with a new line behind it, as LLaVA's.
+# Images come first, each followed by a new line, as in LLaVA's.
 IMAGES_FIRST = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for c in m.content if c.type == 'image' %}{{ 'IMAGE\n' }}"
     "{% endfor %}{% for c in m.content if c.type == 'text' %}{{ c.text }}{% endfor %}<|im_end|>\n{% endfor %}" + END

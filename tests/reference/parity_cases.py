@@ -5,7 +5,7 @@ import json
 
 VOCABULARY, PATCHES = 96, 9
 LINEAR_ROPE = {"rope_type": "linear", "factor": 2.5, "rope_theta": 10000.0}
-# Short enough a context that waves are kept, interpolated and stretched.
+# The context is so short that frequencies are kept, interpolated and scaled.
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -32,7 +32,7 @@ LONGROPE = {
     "original_max_position_embeddings": 16,
     "rope_theta": 500.0,
 }
-# Three of the four pairs of a head turn; the length from which positions are stretched is its config's.
+# Three of the four pairs of a head are rotated; the config has the length from which positions are scaled.
 PHI3_ROPE = {
     "rope_type": "longrope",
     "short_factor": [1.0, 1.2, 1.5],

@@ -21,7 +21,7 @@ SPECIAL = ["<s>", "</s>", "<unk>", "<image>", "<video>", "<audio>", "[INST]", "[
            "<start_of_image>", "<end_of_image>", "<image_soft_token>", "<img>", "</img>", "<IMG_CONTEXT>",
            "<end_of_utterance>", "<fake_token_around_image>", "<global-img>",
            *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))]
-# Values that tokenizers of these families say beside their ids.
+# Named tokens of these families' tokenizers, in addition to their ids.
 NAMED = {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
 NAMED_BY_INTERNVL = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>",
                      "video_token": "<video>"}

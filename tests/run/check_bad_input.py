@@ -108,7 +108,7 @@ class BadInput(zr.ZeaTest):
         for tries_left in (2, 1, 0):
             result = zr.run_zea(ranks, [*arguments, "-d", directory], directory)
             messages = [line for line in result.output.splitlines() if line.startswith("zea: ")]
-            # Ranks that come to a fault more than 2 s apart, as on a busy machine they may, each speak for themselves.
+            # Ranks that find a fault more than 2 s apart, as can happen on a busy machine, each report it.
             if alone or not tries_left or not any(OF_A_RANK.match(line) for line in messages):
                 break
             if not was_there:

@@ -129,7 +129,7 @@ class Frozen(zr.ZeaTest):
         linked, self.directory = self.directory, self.folder / "once"
         self.train(8, every=0)
         self.assert_same_arrays(zr.read_checkpoint(newest), zr.last_arrays(self.directory))
-        # The same directory goes on with the same files, and one that was copied by itself, too.
+        # The same directory resumes with the same files, and so does a copied one.
         shutil.copytree(newest, self.folder / "copied" / "checkpoints" / newest.name)
         before = inodes(newest)
         self.directory = linked

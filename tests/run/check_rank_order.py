@@ -9,7 +9,7 @@ from pathlib import Path
 import zea_run as zr
 
 STEPS = 4
-# Ranks with the same part of two replicas become neighbours: only the first and the last stay.
+# Ranks with the same part of two replicas become neighbors: only the first and the last stay.
 DP_FIRST = 'mesh.order=["dp", "tp", "cp", "encoder_dp", "pp", "module"]'
 MAP_OF_22 = """
   node 0, MPI ranks 0-7, replica 0: llm.pp0 3-6, llm.pp1 7-10

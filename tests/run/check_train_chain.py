@@ -18,9 +18,9 @@ SCONTROL = """\
 #!/usr/bin/env bash
 if [ "$1" = requeue ]; then touch requeued; else echo "JobId=7 Restarts=9 PreemptTime=${PREEMPTED:-None} x"; fi
 """
-# Tells where the run is; as ranks: that it was started, and perhaps sets a checkpoint aside, writes another, waits for
-# the STOP of a job whose time is over, takes it and logs that it found one, before it ends with a code, or the job is
-# killed that was just told to leave, or Slurm ends the job.
+# Prints the run's location; as ranks: prints that it was started, and perhaps sets a checkpoint aside, writes another,
+# waits for the STOP of a job whose time is over, takes it and logs that it found one, before it ends with a code, or
+# the job is killed that was just asked to leave, or Slurm ends the job.
 ZEA = """\
 #!/usr/bin/env bash
 if [ "$1" = -n ]; then printf '[run]\\ndirectory = "run"\\n[model]\\n'; exit; fi

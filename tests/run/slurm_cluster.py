@@ -68,8 +68,8 @@ PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP PreemptMode=O
 PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP GraceTime=120
 PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 """
-# Ranks of the two "nodes" would take each other for neighbours in shared memory. SLURM_WAIT: how
-# long srun lets ranks live after one that was killed.
+# Ranks of the two "nodes" would otherwise share memory as neighbors. SLURM_WAIT: how long srun lets ranks live after
+# one that was killed.
 JOB_ENVIRONMENT = {
     "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo", "SLURM_WAIT": "5",
 }  # fmt: skip

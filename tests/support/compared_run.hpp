@@ -53,7 +53,7 @@ struct Trial {
   int first_rank = 0;
 };
 
-/// "host collectives" or "strict collectives" behind `name`.
+/// Appends "host collectives" or "strict collectives" to `name`.
 Trial make_trial(const std::string& name, size_t layout, int ranks, bool is_strict);
 
 /// Gives each trial its ranks, several at a time. Collective over the world.

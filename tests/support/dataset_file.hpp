@@ -46,7 +46,7 @@ struct Arrays {
   std::vector<int32_t> item_frames;
 };
 
-/// The last sample has an encoded image, and of sound an empty clip.
+/// The last sample has an encoded image and an empty audio clip.
 inline void with_sound(Arrays& a) {
   a.version = "2";
   a.audio_token = "6";

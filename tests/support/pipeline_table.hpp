@@ -97,7 +97,7 @@ Options deck_of(const PipelineLayout& layout);
 
 /// Images per sample, repeating.
 std::vector<int> images_of(const PipelineLayout& layout);
-/// Clips of sound per sample.
+/// Audio clips per sample.
 std::vector<int> clips_of(const PipelineLayout& layout);
 
 /// A refused pipeline, and the sentence that says so.

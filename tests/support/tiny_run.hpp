@@ -90,7 +90,7 @@ class TinyRun {
 TinyResult run_tiny(const Communicator& world, const MakeCollectives& make, const Dataset& dataset,
                     const TinyRunOptions& options);
 
-/// Samples with `images` and, for models that hear, `clips` (repeating patterns of items per
+/// Samples with `images` and, for models with audio, `clips` (repeating patterns of items per
 /// sample) of random pixels and noise, random text of varied length and loss on its last part.
 MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
                                 const std::vector<int>& images, uint64_t seed,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoding of good sound files and, above all, of bad ones: any bytes either decode or throw
+// Decoding of good audio files and, above all, of bad ones: any bytes either decode or throw
 // DataError.
 #include "data/audio.hpp"
 

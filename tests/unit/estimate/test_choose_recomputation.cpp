@@ -158,7 +158,8 @@ TEST(ChooseRecomputation, KeepsTheLimitWhereNothingTrains) {
   }
 }
 
-/// Where it evaluates while it trains, too: keys of all samples stand beside what an update needs.
+/// This includes evaluations in training: keys of all samples are in memory together with the
+/// update's needs.
 TEST(ChooseRecomputation, CountsTheKeysThatGenerationKeeps) {
   Options options = deck_of(1);
   options.model.activation_checkpointing = AutoOption::of_count(0);

@@ -221,7 +221,7 @@ int64_t shard_elements(const Plan& plan, const std::string& name) {
   return buffer->padded(shards) / shards;
 }
 
-/// Beside the backward at the peak that of the block before, of all those in the step.
+/// At the peak, one block's backward runs while the shard of the block before is gathered.
 TEST(PlanMemory, OffloadedShardsCountWhileTheyAreGathered) {
   const Plan here = offloading_plan(false, false), there = offloading_plan(true, true);
   const auto told = [](const Plan& plan) { return estimate_places(plan, 2).front(); };
@@ -303,8 +303,8 @@ TEST(PlanMemory, LimitsAreOfTheDevice) {
   EXPECT_EQ(offloaded.find("cpu_offload"), std::string::npos) << offloaded;
 }
 
-/// LLaVA-1.5 7B of which the projector trains: what is frozen takes bf16 alone, 14 GB in place of
-/// the 42 that masters beside it would take.
+/// LLaVA-1.5 7B with only its projector trained: frozen parameters take only bf16, 14 GB in place
+/// of the 42 with masters.
 TEST(PlanMemory, AFrozen7BTakesFourteenGigabytes) {
   const std::string config =
       R"({"model_type": "llava", "image_token_index": 32000,

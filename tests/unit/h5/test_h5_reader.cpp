@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that HDF5 writes in all the ways that zea reads, and what is refused of those that nobody
-// wrote: each fault stands in a file whose checksums hold.
+// Files that HDF5 writes in all the ways that zea reads, and refusals of files that HDF5 would not
+// write: each fault is in a file whose checksums hold.
 #include "h5/reader.hpp"
 
 #include <functional>

@@ -148,7 +148,7 @@ TEST(BlockwiseAdamw, NothingStaysNothing) {
   EXPECT_EQ(state.v.codes.max().item<int>(), 0);
 }
 
-/// A second moment that is small beside its neighbours' does not vanish: the next step would be
+/// A second moment that is small relative to its neighbors' does not vanish: the next step would be
 /// divided by eps alone.
 TEST(BlockwiseAdamw, SmallSecondMomentsAreKept) {
   State state(8, 8, at::kDouble);

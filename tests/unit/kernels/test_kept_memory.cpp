@@ -55,7 +55,7 @@ TEST(KeptMemory, KeepsOnlySoMuchAndNothingSmallOrHuge) {
   EXPECT_GE(memory.idle_bytes(), KeptMemory::kMostIdle - 12 * kMiB);
 }
 
-/// So much of one size that no other fits beside it.
+/// Fills the memory with blocks of one size, so that no other fits.
 void fill(KeptMemory& memory, size_t bytes) {
   std::vector<c10::DataPtr> blocks;
   for (size_t all = 0; all <= KeptMemory::kMostIdle; all += bytes)

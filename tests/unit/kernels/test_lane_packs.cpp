@@ -51,7 +51,7 @@ TEST_P(LanePacks, HaveOneLaneEach) {
       }
 }
 
-/// A copy that begins `offset` elements behind an address at which packs can.
+/// Returns a copy that begins `offset` elements after an address aligned for packs.
 at::Tensor placed(const at::Tensor& x, int64_t offset) {
   const at::Tensor there =
       at::empty({offset + x.numel()}, x.options()).narrow(0, offset, x.numel()).view(x.sizes());

@@ -158,8 +158,8 @@ TEST_F(TiledAttention, TakesAnyHeads) {
     }
 }
 
-/// Slices whose queries and keys overlap, lie apart, and come in no order; of one token, too. Of
-/// 230 tokens; 7 are in none.
+/// Slices whose queries and keys overlap or are disjoint, in no order; one has a single token. They
+/// cover 230 tokens, except 7.
 Slices scattered_slices() {
   return {{100, 90, 100, 90, SliceMask::Causal}, {100, 90, 30, 21, SliceMask::None},
           {0, 20, 0, 20, SliceMask::Causal},     {30, 7, 1, 1, SliceMask::None},
@@ -188,7 +188,7 @@ TEST_F(TiledAttention, OfAntiCausalSquaresIsTheFormula) {
       SCOPED_TRACE(length);
       expect_formula({2, 1, 16}, length, {{0, length, 0, length, SliceMask::AntiCausal}}, type);
     }
-    // Beside others, so that tiles begin and end anywhere in them.
+    // Several slices together, so that tiles begin and end anywhere in them.
     expect_formula({4, 2, 24}, 230,
                    {{100, 90, 10, 90, SliceMask::AntiCausal},
                     {70, 60, 100, 60, SliceMask::None},

@@ -50,7 +50,7 @@ Numbers section_of(const Plan& plan, const MuonShare& share, int shards, int sha
   return {begin, begin + share.of_replicas[static_cast<size_t>(replica)]};
 }
 
-/// Packed behind each other by rank, as all_to_all sends and receives.
+/// Packed one after another by rank, as all_to_all sends and receives.
 Numbers part_for(const Numbers& section, const std::vector<int64_t>& counts, int rank) {
   const auto begin = section.begin() + std::reduce(counts.begin(), counts.begin() + rank);
   return {begin, begin + counts[static_cast<size_t>(rank)]};
@@ -160,7 +160,7 @@ TEST_P(MuonMatrices, AreMadeOneByOneWhereTheyAreLarge) {
   EXPECT_GE(of(1), 4 * 600 * (700 + 600));
 }
 
-/// Blind dealing sends all but 1 / shards of them.
+/// A distribution without regard to shards would send all but 1 / shards of them.
 TEST_P(MuonMatrices, AreMadeWhereTheyLie) {
   int64_t sent = 0, all = 0;
   for (const MuonPart& part : parts()) {

@@ -113,8 +113,7 @@ TEST(RankOrder, KeepsTheLanguageModelsTpInsideNodesForAnyNumberOfReplicas) {
 }
 
 TEST(RankOrder, KeepsTheEncodersOfAReplicaTogetherWhereNodesAllow) {
-  // 48 replicas fill 66 nodes: on 18 of them stand the encoders, of two replicas and two ranks
-  // more.
+  // 48 replicas fill 66 nodes: 18 of them hold the encoders, of two replicas and two ranks more.
   const MeshShape shape = three_and_eight(48);
   const RankOrder order = order_ranks(shape, even_nodes(528, 8), {});
 
@@ -147,7 +146,7 @@ TEST(RankOrder, PutsTpBeforeStages) {
 }
 
 TEST(RankOrder, FollowsMeshOrder) {
-  // Two replicas of tp 2: dp first makes the ranks with the same part neighbours.
+  // Two replicas of tp 2: dp first makes the ranks with the same part neighbors.
   const MeshShape shape = one_module(2, 1, 1, 2);
 
   const RankOrder order =

@@ -236,8 +236,8 @@ TEST(Reduction, ReplicasPartitionTheWorld) {
     }
 }
 
-/// Tokens are exchanged for heads between neighbours, so that they can be those of one node; keys
-/// travel between ranks of the same number.
+/// Tokens are exchanged for heads between neighbors, so that they can be on one node; keys travel
+/// between ranks of the same number.
 TEST(Reduction, ContextParallelGroupsAreRowsAndColumnsOfTheCpRanks) {
   for (int replicas : {1, 2})
     for (int tp : {1, 2, 3, 4})

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of the three ways to deal a row's tokens to ranks, over random packed rows; costs
-// against a mask that is written out as a matrix, what a run deals against all that could be dealt.
+// Properties of the three distributions of a row's tokens over ranks, on random packed rows; costs
+// against a mask that is written out as a matrix, and the distribution of a run against all
+// possible ones.
 #include "layout/token_distribution.hpp"
 
 #include <gtest/gtest.h>
@@ -70,7 +71,7 @@ double largest(const std::vector<double>& values) {
   return *std::max_element(values.begin(), values.end());
 }
 
-/// `runs`, ascending, neighbours joined.
+/// `runs`, ascending, with adjacent ones joined.
 std::vector<TokenRange> joined(std::vector<TokenRange> runs) {
   std::sort(runs.begin(), runs.end(),
             [](const TokenRange& a, const TokenRange& b) { return a.begin < b.begin; });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Image tokens whose rows are dealt to several ranks equal those of whole images: what each part
-// makes, and the sum of what the parts add to the gradients.
+// Image tokens whose rows are distributed over several ranks equal those of whole images: the
+// output of each part, and the sum of the parts' contributions to the gradients.
 #include <gtest/gtest.h>
 
 #include "model/functions.hpp"

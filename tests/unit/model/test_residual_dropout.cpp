@@ -155,7 +155,7 @@ double share(const at::Tensor& mask) {
   return mask.to(at::kDouble).mean().item<double>();
 }
 
-/// Each of them is kept at the rate, by itself.
+/// Each of them is kept at the rate, independently.
 void expect_independent(const std::vector<at::Tensor>& masks) {
   const double kept = 1 - kRate;
   for (size_t i = 0; i < masks.size(); ++i) {

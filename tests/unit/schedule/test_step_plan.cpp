@@ -126,7 +126,7 @@ TEST(StepPlan, NoReplicaWaitsWhereImagesAreSkewed) {
   EXPECT_GT(imbalance(loads_of(in_turn, index, kImagesAreDear)), 1.5);
 }
 
-/// The samples of each replica, each dealt after asking all replicas.
+/// The samples of each replica, each assigned after checking all replicas.
 std::vector<std::vector<int64_t>> dealt_by_asking_all(const std::vector<SampleIndex>& index,
                                                       const StepPlanOptions& options) {
   const auto costs_of = [&](int64_t id) {

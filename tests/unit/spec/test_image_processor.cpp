@@ -150,7 +150,7 @@ TEST(ImageProcessor, OfAPartWhatMakesNoSquaresIsRefused) {
   }
 }
 
-/// Neither of colours nor of a crop.
+/// Neither colors nor a crop.
 void expect_no_step(const PatchInput& found) {
   EXPECT_EQ(found.colours.scale, 1);
   EXPECT_EQ(found.colours.mean, (std::vector<double>{0, 0, 0}));

@@ -314,7 +314,7 @@ TEST(ModelSpec, RefusesSlidingLayersWithoutAWindow) {
   EXPECT_THROW(windows_of(config), WeightsError);
 }
 
-/// The refusal of a GPT-2 config with only `key` beside the family.
+/// The refusal of a GPT-2 config with only `key` in addition to the family.
 std::string gpt2_refusal(const std::string& key, const nlohmann::json& value) {
   try {
     make_model_spec(nlohmann::json{{"model_type", "gpt2"}, {key, value}}.dump());
