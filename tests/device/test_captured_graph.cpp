@@ -144,7 +144,7 @@ TEST(CapturedGraph, IsFoundToOrderNothing) {
     c10::Event given(x.device().type()), done(x.device().type());
     given.record(own);
     given.block(other);
-    x.add_(1);  // behind the event
+    x.add_(1);  // after the event
     {
       const c10::StreamGuard guard(other);
       x.add_(1);

@@ -20,7 +20,7 @@
 namespace zea::testing::test_device_step_seconds {
 namespace {
 
-constexpr double kLong = 0.5;  // seconds, beside which a tiny step is nothing
+constexpr double kLong = 0.5;  // seconds, long compared with a tiny step
 
 void sleep_long() {
   std::this_thread::sleep_for(std::chrono::duration<double>(kLong));

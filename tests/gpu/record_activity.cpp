@@ -94,7 +94,7 @@ void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, s
                           size_t filled_bytes) {
   const std::lock_guard lock(recording_mutex);
   CUpti_Activity* record = nullptr;
-  CUptiResult result = CUPTI_ERROR_MAX_LIMIT_REACHED;  // what there is behind the last record
+  CUptiResult result = CUPTI_ERROR_MAX_LIMIT_REACHED;  // the result after the last record
   while (recording && filled_bytes > 0 &&
          (result = cuptiActivityGetNextRecord(buffer, filled_bytes, &record)) == CUPTI_SUCCESS)
     write_record(record);

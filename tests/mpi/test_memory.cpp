@@ -216,7 +216,7 @@ const Layout kPipelines[] = {
 struct Size {
   int64_t hidden = 0, intermediate = 0, vision_hidden = 0, row_tokens = 0, batch = 0;
   std::vector<int> images;       ///< of each sample
-  bool audio = false;            ///< the model hears, too
+  bool audio = false;            ///< the model has audio, too
   const char* family = nullptr;  ///< of measured_models(), in place of a LLaVA
   std::string config = {};       ///< in place of either
 };
@@ -387,7 +387,7 @@ TEST(Memory, SetsOfRecomputedUnitsRankAsCounted) {
   run.deck.schedule = {.steps = 1, .global_batch = size.batch};
   const Plan free = plan_of(run, world.size());
   const MemoryDataset dataset = make_tiny_dataset(free.model, 400, size.images, 3);
-  std::vector<std::pair<double, double>> tried;  // told, counted
+  std::vector<std::pair<double, double>> tried;  // predicted, counted
   const size_t units = free.model.units.size();
   for (size_t first = 0; first < units; ++first)
     for (const size_t count : {size_t{1}, size_t{3}}) {

@@ -305,7 +305,7 @@ class Adapters(FolderCase):
             for key, value in found.items():
                 expected = weights[key] if name == "vision" else weights["model." + key]
                 if name == "vision" and ".2." in key:
-                    continue  # behind the layer whose features are read
+                    continue  # after the layer whose features are read
                 np.testing.assert_allclose(value.detach(), expected.detach(), rtol=1e-5, atol=1e-6, err_msg=key)
 
     def test_models_composed_with_whisper(self):

@@ -381,7 +381,7 @@ class Composed(FolderCase):
         clip, llama = self.save("clip", make_clip()), self.save("llama", make_text())
         two = {name: f'weights = "{clip}"' for name in ("left", "right")}
         sections = {**two, "llm": f'weights = "{llama}"'}
-        new = VOCABULARY  # the first row behind those that there are
+        new = VOCABULARY  # the first row after the existing ones
         self.assertTrue(0 < self.train(sections, make_samples(SIDE * SIDE, new), new))
 
     def test_three_encoders(self):

@@ -85,7 +85,7 @@ class PackTokens(FolderCase):
         self.assertEqual(len(spans), sum(m["role"] == "assistant" for m in messages), text)
         for (begin, end), is_learned in zip(spans, learned or [True] * len(spans)):
             first, last = whole.char_to_token(begin), whole.char_to_token(end - 1)
-            while first is None:  # a space that the token behind it took
+            while first is None:  # a space that the next token took
                 begin += 1
                 first = whole.char_to_token(begin)
             mask[first : last + 1] = [int(is_learned)] * (last + 1 - first)

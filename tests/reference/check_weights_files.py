@@ -27,8 +27,8 @@ from tied_composites import COMPOSITES
 
 PROGRAMS = {}
 OF_HEADS = {}  # by composite: whether files have one
-TOWERS = ("siglip_vision_model", "vit", "dinov2", "dinov2_with_registers")  # of llava, beside CLIP
-DECODERS = ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3")  # beside Llama
+TOWERS = ("siglip_vision_model", "vit", "dinov2", "dinov2_with_registers")  # of llava, besides CLIP
+DECODERS = ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3")  # besides Llama
 
 
 def run(program, *arguments, code=0):

@@ -254,7 +254,7 @@ class Qwen3VL(Qwen2VL):
     rope = {**Qwen2VL.rope, "mrope_interleaved": True, "mrope_section": [2, 1, 1]}
 
     def mark_of_videos(self):
-        return "<|video_pad|>"  # around each moment of which the marks stand
+        return "<|video_pad|>"  # with marks around each temporal patch
 
     def tower(self):
         return {"hidden_size": 32, "num_heads": 4, "intermediate_size": 48, "out_hidden_size": 32,

@@ -48,7 +48,7 @@ class OfVideos:
         frames = normalised(resized_frames(clip.frames, height, width), *colours)
         frames = torch.cat([frames, frames[-1:]]) if len(frames) % 2 else frames
         side = cls.patch
-        squares = frames.unfold(2, side, side).unfold(3, side, side)  # frame, colour, row, column, y, x
+        squares = frames.unfold(2, side, side).unfold(3, side, side)  # frame, color, row, column, y, x
         high, wide = squares.shape[2:4]
         shape = (len(frames) // 2, 2, 3, high // 2, 2, wide // 2, 2, side, side)
         ordered = squares.reshape(shape).permute(0, 3, 5, 4, 6, 2, 1, 7, 8)

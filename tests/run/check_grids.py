@@ -9,7 +9,7 @@ import zea_run as zr
 
 STEPS = 6
 VOCABULARY = 41  # which two tp ranks pad
-TENSOR = ["mesh.llm.tp=2"]  # two ranks hold the one KV head; images are dealt to both
+TENSOR = ["mesh.llm.tp=2"]  # two ranks hold the one KV head; images are distributed over both
 BOTH = ["mesh.llm.tp=2", "mesh.llm.cp=2", "mesh.llm.cp_block=4", "mesh.vision.tp=2"]
 
 

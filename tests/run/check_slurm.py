@@ -210,7 +210,7 @@ class Slurm(zr.ZeaTest):
         does not wait for it."""
         keys = [FOR_EVER, "run.watchdog_seconds=3", "log.every=10"]
         job = self.start(self.deck, *keys, SLURM_WAIT=60)
-        self.wait_for_step(job, 1000)  # some seconds: until the nodes have told of their steps
+        self.wait_for_step(job, 1000)  # some seconds: until the nodes have reported their steps
         begin = time.monotonic()
         os.kill(job.ranks()[1], signal.SIGSTOP)
 

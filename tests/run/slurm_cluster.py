@@ -23,7 +23,7 @@ from pathlib import Path
 import zea_run as zr
 
 NODES = ("n1", "n2")
-CPUS_PER_NODE = 64  # on paper: jobs of these tests run beside each other
+CPUS_PER_NODE = 64  # on paper: jobs of these tests run concurrently
 CGROUPS = "/sys/fs/cgroup"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol")
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"

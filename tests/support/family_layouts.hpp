@@ -15,7 +15,7 @@ enum class FamilyFeature { Tp, Cp, Pp, OwnRanks, FrozenEncoder };
 
 struct FamilyLayout {
   const MeasuredModel* model;
-  bool is_pipeline;  ///< beside encoders on ranks of their own, which are frozen; else a grid
+  bool is_pipeline;  ///< with frozen encoders on separate ranks; else a grid
 
   std::string name() const { return model->name + (is_pipeline ? " in stages" : " on a grid"); }
   /// Two steps in fp64.

@@ -46,7 +46,7 @@ enum class Twist {
   OneKvHead,        ///< that several tp ranks hold
   Taps,             ///< the projector reads several layers, from all stages of the encoder
   BothWays,         ///< images see all of themselves
-  InOrder,          ///< samples are not dealt by cost; several rows per microbatch
+  InOrder,          ///< samples are not balanced by cost; several rows per microbatch
   Broadcast,        ///< weights are read by one copy; nothing is gathered ahead
   AnySize,          ///< images of any size, of which four patches become a feature
   TwoOfImages,      ///< two encoders of images, one of these of any size

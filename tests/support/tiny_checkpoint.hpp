@@ -63,7 +63,7 @@ struct Deck {
   bool train_llm = true;
   bool reads_once = false;  ///< one copy of a module is read, others are sent it
   bool phi3 = false;        ///< files have q, k, v in one tensor, and gate, up
-  bool adapts = false;      ///< adapters train in place of what they stand beside
+  bool adapts = false;      ///< adapters train in place of their linears
 };
 
 /// Returns a config with a vocabulary that tp pads, and fewer KV heads than tp ranks of the widest

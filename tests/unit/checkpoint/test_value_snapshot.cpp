@@ -114,7 +114,7 @@ TEST(ValueSnapshot, CopiesEachChangingValueOnceWhenNothingIsTaken) {
   PageMemory memory;
   ValueSnapshot snapshot(live.pieces, 25 * kSize, memory);
 
-  EXPECT_TRUE(snapshot.stage());  // 14 elements behind two blocks
+  EXPECT_TRUE(snapshot.stage());  // 14 elements after two blocks
   EXPECT_TRUE(snapshot.stage());
   const int64_t staged = snapshot.staged_bytes();
   snapshot.keep();

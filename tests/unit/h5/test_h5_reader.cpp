@@ -272,7 +272,7 @@ TEST_F(Faults, OfMessages) {
 
   const size_t space = find({"\x02\x01\x01\x01\x04", 5}, at);
   const size_t type = find({"\x20\x1f\x00\x04", 4}, at) - 1;
-  const size_t layout = find({"\x08\x12\x00", 3}, at) + 4;  // behind tag, size and flags
+  const size_t layout = find({"\x08\x12\x00", 3}, at) + 4;  // after tag, size and flags
 
   expect_said("has more than 32 dims", space + 1, 40, 1);
   expect_said("claims more elements than the file has bytes", space + 4, 1 << 30, 8);

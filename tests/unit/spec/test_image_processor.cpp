@@ -393,7 +393,7 @@ TEST(VideoProcessor, SaysLimits) {
   config[kVideoProcessor]["weird"] = 1;
   EXPECT_THROW(make_model_spec(config.dump()), WeightsError);
   Json still = llava();
-  still[kVideoProcessor] = {{"weird", 1}};  // lies beside a model of images
+  still[kVideoProcessor] = {{"weird", 1}};  // lies next to a model of images
   EXPECT_NO_THROW(make_model_spec(still.dump()));
 }
 
