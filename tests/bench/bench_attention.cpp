@@ -35,7 +35,7 @@ constexpr const char* kKindNames[] = {"uniform", "zigzag", "makespan_min"};
 /// Bounds of a distribution: its costliest rank's work over the mean, its speedup over the others
 /// from cp 4 on, and the time to distribute a million tokens.
 constexpr double kMostWork = 1.03, kOverZigzag = 1.10, kOverUniform = 1.35, kMostPlannerMs = 50;
-/// Over zigzag on causal rows, which it balances as well: what is less is noise.
+/// Bound over zigzag on causal rows, which zigzag balances as well: less is noise.
 constexpr double kNoSlower = 0.95;
 constexpr uint64_t kSeed = 1, kSeeds = 8;
 /// Linear layers of a token of Llama 3.2 1B, in tiles: the weights of a layer over 2 x 2048 x

@@ -118,7 +118,7 @@ std::vector<std::string> overrides_of(const std::string& variant) {
   return at == std::string::npos ? std::vector<std::string>{} : split(variant.substr(at + 1), ',');
 }
 
-/// One variant's engine, with what it has measured.
+/// One variant's engine, with its measurements.
 class Run {
  public:
   Run(const std::string& variant, const Arguments& arguments, const Communicator& world)

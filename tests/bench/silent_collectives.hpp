@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communication switched off: collectives that complete at once and move nothing between ranks.
-// What a step costs without them is what its communication costs.
+// Communication switched off: collectives that complete at once and move nothing between ranks. The
+// difference in the time of a step is the cost of communication.
 #pragma once
 
 #include "comm/mesh.hpp"

@@ -54,8 +54,8 @@ class Graph {
   Capture::Launch launch_;
 };
 
-/// For as long as a thread captures it may neither wait for the device nor ask how far it is.
-/// Whether `what` may be done; a fault if not.
+/// While a thread captures it may neither wait for the device nor query its progress. Returns
+/// whether `what` is allowed; a fault if not.
 bool may_ask(const std::string& what);
 void this_thread_captures(bool does_so);
 

@@ -109,7 +109,7 @@ class Stream {
   std::thread thread_;
 };
 
-/// Bytes of the device: of what is allocated, and of all that was taken for it.
+/// Bytes of the device: allocated ones, and all that were reserved for them.
 struct MemoryCount {
   int64_t allocated = 0, peak_allocated = 0, reserved = 0;
 };
@@ -119,7 +119,7 @@ struct Versions {
   int nccl = 22800, cuda = 13000;
 };
 
-/// How often what was launched, by name.
+/// Number of launches, by name.
 using Launches = std::map<std::string, int64_t>;
 
 /// The one device of this process.
@@ -141,8 +141,8 @@ class Device {
   void release(int pool);
   /// As CUDA's runtime frees: after all that is under way.
   void free(void* data);
-  /// As libtorch's allocator frees: whatever `owner`, the stream that the memory was allocated in,
-  /// does next may get it, after what `users` were given.
+  /// Frees as libtorch's allocator does: the next work of `owner`, the stream that the memory was
+  /// allocated in, may get the memory, after the work of `users`.
   void free_in_order(void* data, Stream& owner, const std::vector<Stream*>& users = {});
   MemoryCount memory() const;
   /// The peak counts from here.
@@ -155,9 +155,9 @@ class Device {
   /// end it dies when it writes the one, or touches the other.
   void hold(const void* pinned, Stream& stream, bool is_written);
   int64_t times_held() const { return held_; }
-  /// Where a thread of the device finds what lies at `data`; null for memory of the host.
+  /// Returns the address at which a thread of the device finds `data`; null for memory of the host.
   char* open(const void* data) const;
-  /// The words of a launch's arguments that point into its memory become what open() says of them.
+  /// Applies open() to the words of a launch's arguments that point into the device's memory.
   void open_all(void* arguments, size_t bytes) const;
   /// The inverse of open(); other pointers stay as they are.
   const char* closed(const char* data) const;
@@ -171,7 +171,7 @@ class Device {
   void submit(Stream& stream, std::function<void(Stream&)> work);
   /// Before something of `stream` that uses the bytes is put into it.
   void uses(Stream& stream, const void* data, size_t bytes, bool writes, const std::string& what);
-  /// Something new comes into `stream`: it follows what the host has seen. Gives its clock.
+  /// Begins new work in `stream`: it follows everything that the host has seen. Returns its clock.
   const Clock& begin(Stream& stream);
   /// Orders the work that `stream` has before the later work of the mark's waiters.
   std::shared_ptr<Mark> record(Stream& stream);

@@ -26,8 +26,8 @@ struct Transfer {
 
 class Meeting {
  public:
-  /// Collective: returns when all `size` ranks are there. Throws as all calls do
-  /// std::runtime_error saying what is wrong with whom.
+  /// Collective: returns when all `size` ranks are there. Like all calls, throws std::runtime_error
+  /// that names the fault and the ranks.
   Meeting(const std::string& name, int rank, int size);
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;

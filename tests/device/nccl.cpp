@@ -136,7 +136,7 @@ std::string text_of(const Call& call) {
   return call.op == ncclSum ? text : text + ", operation " + std::to_string(call.op);
 }
 
-/// The bytes [begin, end) of the reduction of what is shown; `to` is the first of them.
+/// The bytes [begin, end) of the reduction of the shown data; `to` is the first of them.
 void take_sum(const Call& call, const std::vector<const char*>& shown, size_t offset, size_t piece,
               size_t begin, size_t end, char* to) {
   const size_t from = std::max(begin, offset), until = std::min(end, offset + piece);
@@ -246,7 +246,7 @@ ncclResult_t launch(std::vector<Call> calls) {
   return ncclSuccess;
 }
 
-/// For what they have put into streams, all of which know that they are aborted.
+/// Waits for the work in streams, all of which know that they are aborted.
 void wait_for_aborted() {
   for (ncclComm_t comm : std::exchange(aborted, {}))
     for (Stream* stream : comm->streams) stream->drain();

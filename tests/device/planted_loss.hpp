@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loss that is not finite, planted into a run: what its units do (TinyRunOptions::run_unit).
+// A non-finite loss, planted into a run by its units (TinyRunOptions::run_unit).
 #pragma once
 
 #include "model/unit.hpp"

@@ -142,7 +142,7 @@ TEST_F(DeviceGraphs, GiveTheBitsOfStepsWithoutThem) {
           expected({.strategy = strategy, .scenario = scenario, .graphs = 0});
       expect_same(got, expected);
       expect_counts(got.result, 1, 1, kSteps - 2);
-      // Every step has other data: what was captured is not what is computed.
+      // Every step has other data: a graph does not compute with the captured data.
       for (size_t step = 1; step < got.result.losses.size(); ++step)
         EXPECT_NE(got.result.losses[step], got.result.losses[step - 1]);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A host that waits for its device knows nothing of what the device waits for: the watchdog asks
-// the device.
+// A host that waits for its device does not know which communication the device waits for: the
+// watchdog asks the device.
 #include <gtest/gtest.h>
 
 #include <chrono>

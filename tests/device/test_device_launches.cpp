@@ -84,7 +84,7 @@ TEST_F(DeviceLaunches, MomentsInBlocksAreUpdatedByOne) {
   EXPECT_TRUE(at::equal(v_there.codes.cpu(), v.codes));
 }
 
-/// Sums in fp32 of what is in bf16, and nothing else that libtorch refuses on GPUs.
+/// Sums of bf16 tensors in fp32, and nothing else that libtorch refuses on GPUs.
 TEST_F(DeviceLaunches, ProductsAreAddedInTypesThatTheLibraryTakes) {
   const auto narrow = at::TensorOptions().dtype(at::kBFloat16);
   const at::Tensor a = at::ones({4, 8}, narrow), b = at::ones({8, 6}, narrow);
@@ -152,8 +152,8 @@ TEST_F(DeviceLaunches, CudnnAttendsLongSegmentsOfOneLengthInFewShapes) {
   EXPECT_TRUE(is_even({{kLong}}));  // as before
 }
 
-/// Each token sees itself and what the window holds before it: of a row of segments the same as of
-/// its slices on the host, forward and backward. Scores that are capped are no kernel's.
+/// Each token sees itself and its window before it: rows of segments equal their slices on the
+/// host, forward and backward. No kernel caps scores.
 TEST_F(DeviceLaunches, WindowsByBoundsAreThoseOfSlices) {
   constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 8;
   const std::vector<MaskWord> words = samples_of({3, 13, 8});

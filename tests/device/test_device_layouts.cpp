@@ -31,7 +31,7 @@ Launches calls_of_nccl(Launches launches) {
 
 void leave_as_it_is(TinyRunOptions&) {}
 
-/// Expects of every layout what it gives on the host of one rank.
+/// Expects the results of every layout to equal those of one rank on the host.
 void expect_same(const std::vector<SampledLayout>& layouts,
                  const std::function<void(TinyRunOptions&)>& prepare = leave_as_it_is) {
   sweep_on_device(

@@ -142,7 +142,7 @@ TEST_F(DeviceMemoryOfTraining, IsTheMostOfAllRanksSinceItWasTaken) {
   EXPECT_GE(first.peak_reserved, first.peak_allocated);
   EXPECT_GE(first.reserved, first.allocated);
 
-  // At rest, but for what one rank has.
+  // Memory at rest, except for one rank's.
   const auto of_one = [&] {
     const int64_t bytes = run.run.engine().world_rank() == 1 ? 2 * kMebibyte : 0;
     return at::empty({bytes}, at::dtype(at::kByte).device(stand_in_device()));

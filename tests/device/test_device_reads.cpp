@@ -15,7 +15,7 @@ namespace {
 
 using detail::DeviceReads;
 
-/// More than two blocks, the last a part; made by what the device computes.
+/// More than two blocks, the last one partial; computed by the device.
 at::Tensor made_values() {
   const int64_t count = (2 * DeviceReads::kBlockBytes + 40) / 4;
   return at::arange(count, at::kFloat).to(stand_in_device()).mul(2);

@@ -67,7 +67,7 @@ void expect_fault(const std::string& part) {
   EXPECT_NE(found.find(part), std::string::npos) << "found: " << found;
 }
 
-/// As the host sees it: what went wrong meanwhile, too.
+/// As the host sees it, including errors in the meantime.
 void finish(Pending& pending) {
   while (!pending.test()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   pending.wait();
@@ -231,7 +231,7 @@ TEST(StandIn, FindsAResultThatIsNotWaitedFor) {
   EXPECT_EQ(faults(), "");
 }
 
-/// A rank sees what the other calls, or that it has given up since it saw that.
+/// A rank sees the other's call, or that the other has given up since it saw this rank's.
 void expect_mismatch(const std::string& call) {
   const std::string found = faults();
   EXPECT_TRUE(found.find("calls " + call) != std::string::npos ||

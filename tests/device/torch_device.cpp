@@ -39,7 +39,7 @@ Streams& streams() {
 
 thread_local at::StreamId current_id = 0;
 
-/// Where what is allocated is of graphs, and of which pool; 0: of none.
+/// The stream whose allocations belong to a graph's pool, and that pool; 0: none.
 std::atomic<at::StreamId> pooled_stream = 0;
 std::atomic<int> pool_of_graph = 0;
 

@@ -28,8 +28,8 @@ class WatchedAccesses {
   std::vector<Range> read_, written_;
 };
 
-/// While it lasts this thread's accesses are added, but for variables of the function whose frame
-/// is given and of what it calls.
+/// While it exists, this thread's accesses are added, except to variables of the function whose
+/// frame is given and of the functions that it calls.
 class Watch {
  public:
   Watch(WatchedAccesses& accesses, const void* frame);

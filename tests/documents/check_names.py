@@ -35,7 +35,7 @@ OPTIONS_OF_OTHERS = """
     --bind --shm-size --allow-run-as-root --oversubscribe --bind-to --gpu-bind --gpus-per-task -x --exclusive
     --gres --gpus-per-node --ntasks-per-node --mem --time --signal
 """.split()
-# Names of libraries, of processors and of what libraries write, which nothing of ours spells.
+# Names of libraries, of processors and of libraries' output, which no source of ours spells.
 NOT_OURS = """
     vader_segment amx_tile async_save find_package torch nvidia cuda crt cccl at parallel_for f member path LOCK SAVE
     STOP import Torch oob_tcp_dynamic_ipv4_ports btl_tcp_port_min_v4 btl_tcp_port_range_v4

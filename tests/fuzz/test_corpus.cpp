@@ -151,8 +151,8 @@ std::string fault_of(const Json& config) {
   return error_of([&] { make_model_spec(config.dump()); });
 }
 
-/// Changes of what is refused at once reach no reader. What is said of a family that there is none
-/// of names all that there are.
+/// Changes of a config that is refused at once would reach no reader. The refusal of an unknown
+/// family names all known ones.
 TEST(Configs, OfEveryFamilyAreAccepted) {
   std::set<std::string> families;
   for (const Json& config : well_formed_configs()) {

@@ -64,9 +64,9 @@ void write_line(const Record& record, const std::string& name) {
   std::fprintf(recording, "%llu\t%llu\t%u\t%s\n", begin, end, record.streamId, name.c_str());
 }
 
-/// Newer versions of a record add to its end what is not wanted here: these, of CUDA 12.0, are
-/// known to the headers of all that follow, and are the beginning of what any of their libraries
-/// gives.
+/// Newer versions of a record add fields at its end, which are not needed here: these records, of
+/// CUDA 12.0, are in the headers of all later versions, and are the beginning of their libraries'
+/// records.
 void write_record(const CUpti_Activity* record) {
   switch (record->kind) {
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
@@ -140,7 +140,7 @@ bool start_recording() {
 
 }  // namespace
 
-/// CUDA's own name of what it calls when it starts; 1: go on.
+/// The function that CUDA calls, by its name, when it starts; 1: go on.
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
   if (start_recording() && std::atexit(end_recording) != 0)
     tell("std::atexit", "the end will not be recorded");

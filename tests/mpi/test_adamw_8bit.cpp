@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW with moments in blocks of 8 bits: blocks are of rows of tensors, so that training is the
-// same on every layout; memory, files, resume, and what is refused. The kernel:
-// test_blockwise_adamw.
+// AdamW with 8-bit moments in blocks: blocks are of rows of tensors, so that training is the same
+// on every layout; memory, files, resume, and refusals. The kernel: test_blockwise_adamw.
 #include <gtest/gtest.h>
 
 #include <filesystem>

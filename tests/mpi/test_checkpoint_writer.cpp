@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints that are written while training goes on: what is written is what the shards were when
-// the save began, byte for byte.
+// Checkpoints that are written during training: the written values are those of the shards when the
+// save began, byte for byte.
 #include "checkpoint/checkpoint_writer.hpp"
 
 #include <chrono>

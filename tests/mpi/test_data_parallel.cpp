@@ -260,8 +260,8 @@ TEST(DataParallel, EveryModuleHasItsOwnTypes) {
   EXPECT_NEAR(mixed.losses[2], exact.losses[2], 0.02);
 }
 
-// Without a GPU the device is the host, too: what is shown is that copies to and from the device,
-// and gradients that are accumulated in host memory, change nothing.
+// Without a GPU the device is the host, too: the test shows that copies to and from the device, and
+// gradients that are accumulated in host memory, change nothing.
 TEST(DataParallel, OffloadEqualsNoOffloadWithAccumulation) {
   for (const char* strategy : {"full_shard", "shard_grad_op", "hybrid_shard"})
     for (const char* reduce : {"preset", "bf16"}) {

@@ -248,7 +248,7 @@ TEST(FrozenValues, GoOnBeingLinkedAfterAResumeOfTheSameLayout) {
   }
 }
 
-/// A checkpoint of another layout, or choice of what is frozen, has no file that this one could
+/// A checkpoint of another layout, or with other frozen parts, has no file that this one could
 /// share.
 TEST(FrozenValues, AreWrittenAnewAfterAResumeThatHoldsThemInAnotherWay) {
   const SharedDirectory shared;

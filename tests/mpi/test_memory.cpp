@@ -66,7 +66,7 @@ TEST(Memory, FullShardHoldsItsShareAndTwoUnits) {
   }
 }
 
-/// Neither masters nor a second copy: a frozen model takes what it computes in.
+/// Neither masters nor a second copy: a frozen model takes only its compute type.
 TEST(Memory, FrozenParametersTakeTheirTypeOnce) {
   const Communicator world = testing::world().communicator();
   for (const bool shards : {false, true}) {
@@ -96,7 +96,7 @@ TEST(Memory, FrozenParametersTakeTheirTypeOnce) {
   }
 }
 
-/// A layout: what the deck says beyond the size.
+/// A layout: settings of the deck other than the size.
 struct Layout {
   const char* name;
   void (*set)(Options&);
@@ -212,7 +212,7 @@ const Layout kPipelines[] = {
      }},
 };
 
-/// Sizes where what is owned weighs more, and where activations do.
+/// Sizes with more memory for parameters, or for activations.
 struct Size {
   int64_t hidden = 0, intermediate = 0, vision_hidden = 0, row_tokens = 0, batch = 0;
   std::vector<int> images;       ///< of each sample
@@ -272,7 +272,7 @@ const Size kSizes[] = {{224, 608, 112, 224, 44, {1, 0, 2}},
                        // Long segments, which the library's attention computes.
                        {72, 168, 56, 900, 16, {60, 0, 55}}};
 
-/// A limit that recomputing half of what may be meets: of some units, not of all.
+/// Sets a memory limit halfway between recomputing all units and none, so that some are chosen.
 void limit_memory(TinyRunOptions& run) {
   Options& deck = run.deck;
   const auto needed = [&](int every) {

@@ -224,8 +224,8 @@ TEST(PipelinesTeeth, TheWeightsOfEveryRankAreSeen) {
   }
 }
 
-/// The encoder's rank sends features, and the language model's their gradients; neither has
-/// anything to gather or to sum but what all ranks tell each other.
+/// The encoder's rank sends features, and the language model's rank their gradients; neither has
+/// anything to gather or to sum except the numbers that all ranks exchange.
 TEST(PipelinesTeeth, ModulesOnRanksOfTheirOwnSendToEachOther) {
   const PipelineLayout& layout = layout_like("^disjoint, 1f1b: llm pp 1, full_shard");
   const Communicator part = first_ranks(layout.ranks());

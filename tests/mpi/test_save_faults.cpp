@@ -350,7 +350,7 @@ TEST_F(SaveFaults, FilesThatGoOneByOneAreNoHang) {
 }
 
 TEST_F(SaveFaults, AnElementThatNoRankWritesIsNoticed) {
-  // As if ranks disagreed about who writes what.
+  // As if ranks disagreed about the writer of a value.
   plan_.buffers.front().params.pop_back();
 
   const std::string error = error_of([&] { write_checkpoint(engine_, *control_, request(kStep)); });

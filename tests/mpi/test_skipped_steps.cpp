@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that the guard leaves out: the same on every layout, decided by what one rank has planted;
-// masters and states stay as they were; exact where a run goes on in the middle of them.
+// Steps that the guard skips: the same on every layout, decided by a loss that one rank has
+// planted; masters and states stay unchanged; exact after a resume in the middle of them.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -98,7 +98,7 @@ class TensorLayersTest : public ::testing::TestWithParam<Setup> {
   /// This rank's piece of a dim that tp divides.
   Piece piece_of(int64_t size) const { return {rank() * (size / tp()), size / tp()}; }
 
-  /// The sum over tp ranks of what each adds to a gradient that all hold.
+  /// Returns the sum over tp ranks of their contributions to a replicated gradient.
   Tensor summed_over_holders(const Tensor& gradient) {
     Tensor sum = gradient.clone();
     if (is_sequence_parallel())

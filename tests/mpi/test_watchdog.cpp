@@ -243,7 +243,7 @@ TEST_P(WatchdogTest, BeforeThereIsADirectoryEveryNodeTellsWhatItKnows) {
   EXPECT_FALSE(std::filesystem::exists(directory_ / "not yet"));
 }
 
-// A FIFO that nobody opens at its other end, in place of what is read or written.
+// A FIFO that nobody opens at its other end, in place of a file that is read or written.
 TEST_P(WatchdogTest, FilesThatHangDoNotKeepTheRunFromEnding) {
   const std::string folder = directory_ / ("of rank " + std::to_string(ranks_.rank()));
   std::filesystem::create_directories(folder + "/watchdog");

@@ -184,7 +184,7 @@ class Adapters(FolderCase):
             keys += ["model.vision.train=false", "model.vision.train_projector=false"]
         keys += frozen
         run(ZEA, "-i", deck, "-d", run_directory, "schedule.steps=0", *keys)
-        # ... and computes what PEFT does.
+        # ... and computes as PEFT does.
         state = self.folder / "state.h5"
         run(CONSOLIDATE, "--optimizer", run_directory, state)
         frozen = [key for key in keys if "train" in key]

@@ -190,7 +190,7 @@ class Text(FolderCase):
         self.assertEqual(self.texts(), ["ab cd " * 9, "ab cd " * 8])
         self.assertEqual(train[0], [*tokenizer.encode("ab cd " * 9).ids, 0])
         self.assertLess(len(train[0]), 40)
-        # Merges are learnt from what is trained on, not from the held-out document.
+        # Merges are learned from the training text, not from the held-out document.
         self.assertEqual(self.texts("test"), ["zy " * 30])
         self.assertEqual(len(test[0]), 90 + 1)
 

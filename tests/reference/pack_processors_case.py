@@ -163,7 +163,7 @@ def qwen2_audio(family):
     return special, config, lambda t: Qwen2AudioProcessor(hearing, t)
 
 
-# By name: model_type, and what it is made of.
+# By name: model_type, and its parts.
 MODELS = {
     "LLaVA": ("llava", llava),
     "LLaVA that writes what begins a text": ("llava", lambda _: llava("begun")),

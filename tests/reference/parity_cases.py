@@ -366,7 +366,7 @@ CASES = {
     "gpt2_tp2": {"ranks": 2, "gpt2": {}, "deck": grid("llm", tp=2)},
     "gpt2_cp4": {"ranks": 4, "gpt2": {}, "deck": grid("llm", cp=4, cp_mode="ring")},
 }
-# The first case of each family, of which what follows prompts is compared, too.
+# The first case of each family, for which the tokens after prompts are compared, too.
 PROMPTED = [
     *["plain", "siglip", "vit", "dinov2", "dinov2_with_registers"],
     *["llama", "mistral", "qwen2", "qwen2_windows", "qwen3"],

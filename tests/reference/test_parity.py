@@ -53,7 +53,7 @@ from dataset_writer import DatasetWriter  # noqa: E402
 IMAGE_TOKEN, IMAGE_SIZE = 5, 24
 GENERATED = 6
 MEAN, STD = [0.48, 0.45, 0.4], [0.27, 0.26, 0.28]
-# As published models have it: what equals transformers' defaults is left out (llava-1.5-7b-hf).
+# As in published models: keys that equal transformers' defaults are left out (llava-1.5-7b-hf).
 SPARSE_CONFIG = {
     "architectures": ["LlavaForConditionalGeneration"],
     "image_token_index": 32000,

@@ -68,7 +68,7 @@ class Checkpoints(zr.ZeaTest):
         self.assertIn("training stood still for", result.output)
         self.assertRegex(result.output, r"wrote .*: [0-9.]+ MiB at [0-9]+ MiB/s")
 
-        # The rate is that of both ranks together while they wrote: what the limit allows.
+        # The rate of both ranks together while they wrote: at most the limit.
         for save in self.saves():
             mib = save["bytes"] / 2**20
             self.assertLessEqual(save["mib_per_second"], 2 * SLOW_MIB * 1.05)

@@ -125,7 +125,7 @@ class Frozen(zr.ZeaTest):
         self.assertEqual([path.stat().st_nlink for path in frozen_files(newest)], [2, 2])
         self.assert_whole()
 
-        # Bit for bit what a run has that saved once.
+        # The files equal those of a run that saved once, bit for bit.
         linked, self.directory = self.directory, self.folder / "once"
         self.train(8, every=0)
         self.assert_same_arrays(zr.read_checkpoint(newest), zr.last_arrays(self.directory))

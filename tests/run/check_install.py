@@ -27,7 +27,7 @@ SCRIPTS = [
     *["pack.py", "pack_fashion_mnist.py", "pack_spoken.py", "pack_text.py"],
 ]
 GENERATE = "zea-generate"  # a program that is a script, generate.py
-# Completes the words given, the last of them not yet whole; what is found, a line each.
+# Completes the given words, the last of them incomplete; prints the completions, a line each.
 COMPLETE = """
 source "$1"; shift
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))

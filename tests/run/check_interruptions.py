@@ -131,7 +131,7 @@ class Interruptions(zr.ZeaTest):
             self.assertNotEqual(run.wait(), 0)
             self.assertLess(time.monotonic() - killed, SOON)
 
-        # On one grid of both ranks it goes on where it was: within rounding what it would have been.
+        # On one grid of both ranks it resumes where it was: within rounding as without the interruption.
         self.go_on_to(zr.last_step(self.directory) + 20, "mesh.placement=shared")
 
     def test_killed_rank(self):

@@ -32,7 +32,8 @@ if [ -n "${WRITES:-}" ]; then
 fi
 exit 75
 """
-# Ended by Slurm with the job that it queued again, before it heard so: what else happens now and then.
+# Slurm ends this command together with the job that it queued again, before the command knows: this happens now and
+# then.
 ENDED_SCONTROL = f"""\
 #!/usr/bin/env bash
 [ "$1" = requeue ] || exec {shutil.which("scontrol", path=sc.PATH)} "$@"

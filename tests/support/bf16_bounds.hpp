@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far bf16 on several ranks may be from fp64: a layout rounds what one rank rounds and, where
-// it cuts a sum, each part before they are added: at most three roundings for one, of independent
-// signs, so that errors grow by less than sqrt(3). Allowed is twice the error of one rank, and one
-// unit of the last place of bf16 for where that is small by chance.
+// Bounds for bf16 on several ranks against fp64: a layout rounds as one rank does and, where it
+// splits a sum, rounds each part before they are added: at most three roundings for one, of
+// independent signs, so that errors grow by less than sqrt(3). The bound is twice the error of one
+// rank, plus one unit of the last place of bf16 in case that error is small by chance.
 #pragma once
 
 #include <gtest/gtest.h>

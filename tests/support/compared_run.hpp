@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs of many layouts against what one rank gives: what is compared, and how layouts of few ranks
-// are tried side by side.
+// Runs of many layouts against the results of one rank: the compared values, and the concurrent
+// trial of layouts of few ranks.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of grids that tests of tensor, sequence and context parallelism share: layouts of up to
-// 8 ranks that all give what one rank gives, and layouts that are refused, with the sentence.
+// 8 ranks that all give the results of one rank, and refused layouts, with the sentence.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models that no config.json can ask for, made of those that one can: what the engine must not
-// notice.
+// Models that no config.json can describe, changed from those that one can: the engine must work
+// with them unchanged.
 #pragma once
 
 #include "spec/model_spec.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of pipelines that tests share: placements of modules, schedules and grids of up to 8
-// ranks, each with what trains and with data in which something can go wrong, that all give what
-// one rank gives; and layouts that are refused, with the sentence.
+// ranks, each with its trainable parts and with data in which something can fail, that all give the
+// results of one rank; and refused layouts, with the sentence.
 #pragma once
 
 #include <string>
@@ -90,7 +90,7 @@ std::string config_of(const PipelineLayout& layout);
 /// Makes of the model of its config.json that of the layout.
 void remake(const PipelineLayout& layout, ModelSpec& model);
 
-/// The deck of three steps in fp64, without its mesh: what one rank runs.
+/// The deck of three steps in fp64, without its mesh: the deck of one rank.
 Options deck_of_one_rank(const PipelineLayout& layout);
 /// With its mesh.
 Options deck_of(const PipelineLayout& layout);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before a strict collective all ranks tell each other what they are about to do; those that differ
-// are named on every rank, and a rank that nobody answers fails after a while instead of waiting
-// for ever.
+// Before a strict collective all ranks exchange their next call; calls that differ are named on
+// every rank, and a rank that nobody answers fails after a while instead of waiting for ever.
 #pragma once
 
 #include <chrono>

@@ -36,9 +36,8 @@ StoppedRun run_through(const Communicator& ranks, const MakeCollectives& make,
                        const Dataset& dataset, const TinyRunOptions& options,
                        const std::string& directory);
 
-/// Goes on from the checkpoint of `expected`, which rank 0 of `ranks` compares with; the others
-/// need only its checkpoint. What comes afterwards may differ by `difference`. Collective over
-/// `ranks`.
+/// Resumes from the checkpoint of `expected`, which rank 0 of `ranks` compares with; the others
+/// need only its checkpoint. Later results may differ by `difference`. Collective over `ranks`.
 void expect_resumes(const Communicator& ranks, const MakeCollectives& make, const Dataset& dataset,
                     const TinyRunOptions& options, const StoppedRun& expected,
                     double difference = kSameTraining);

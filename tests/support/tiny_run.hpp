@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole small training run in memory, on any communicator and layout: what the layout tests
-// compare.
+// A whole small training run in memory, on any communicator and layout: layout tests compare its
+// results.
 #pragma once
 
 #include <functional>

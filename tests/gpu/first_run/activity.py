@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 OF_TRACE = {"kernel", "gpu_memcpy", "gpu_memset"}
-# Names in a kernel's template arguments that tell nothing of what it computes; of integers, too: they count.
+# Names in a kernel's template arguments that do not say what it computes; the same for integers: they count.
 PLUMBING = re.compile(
     r"const|(un)?signed|void|bool|char|u?int\w*|long|short|true|false|lambda|operator|std|array|Array|type|\w+_traits|"
     r"__nv_h?dl_\w+|gpu_kernel_impl\w*|Tensor(Iterator\w*|ListMetadata)?|Scalar|\w*OffsetCalculator|(Load|Store)With\w*"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from machine import Outcome, Tree, run
 
-# Small steps of a small model: what is compared is numbers, not time.
+# Small steps of a small model: the comparison is of numbers, not of time.
 STEPS, BATCH = 6, 16
 
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whoever copies a value first, the writer, the thread in the background or the one that is about
-// to change it, the writer gets what it was at the start; and nothing is copied twice.
+// A value may be copied first by the writer, by the background thread or by the thread that is
+// about to change it: the writer always gets the value from the start of the save; and nothing is
+// copied twice.
 #include "checkpoint/value_snapshot.hpp"
 
 #include <gtest/gtest.h>

@@ -92,7 +92,8 @@ TEST(Image, ATruncatedFileIsRefused) {
     }
 }
 
-/// libjpeg makes a picture of what fills a file up that was cut, so only its end tells.
+/// libjpeg decodes the padding of a truncated file as an image, so only the file's end shows the
+/// fault.
 TEST(Image, ACutJpegThatIsFilledUpIsRefused) {
   const std::vector<uint8_t> bytes = encode_jpeg(make_picture(60, 80));
   for (size_t percent : {70, 80, 90, 99})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resampling, spectra and what features must do whatever their values. That values equal
-// transformers' is tested in tests/reference/check_log_mel.py.
+// Resampling, spectra and properties of features that hold for any values.
+// tests/reference/check_log_mel.py compares values with transformers'.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -55,7 +55,7 @@ double step_cost(const Plan& plan, size_t place) {
   return cost;
 }
 
-/// Every choice at a place: what it takes and what it computes.
+/// One choice for a stage group: its memory and its computation.
 struct Tried {
   int64_t bytes;
   double cost;
@@ -186,7 +186,7 @@ TEST(ChooseRecomputation, CountsTheKeysThatGenerationKeeps) {
   EXPECT_NE(refusal(options).find("generate for fewer samples at once"), std::string::npos);
 }
 
-/// Four ranks, two of each stage: what sharding, and when it gathers, takes of the limit.
+/// Four ranks, two per stage: the part of the limit that sharding and gathering take.
 class ChooseGathering : public ::testing::Test {
  protected:
   Plan plan_of(AutoOption recomputes, AutoOption reshards, double limit_mib) {

@@ -161,7 +161,8 @@ TEST(PlanMemory, OfAnEvaluationNothingTrains) {
               plan.buffers[g].units.empty() ? DType::Float32 : DType::BFloat16);
 }
 
-/// Ranks that make other matrices: a place takes what the one with the largest takes.
+/// Ranks that orthogonalize other matrices: a stage group takes as much as the rank with the
+/// largest.
 TEST(PlanMemory, OfMuonTheStageGroupHasWhatItsFullestRankTakes) {
   Options options;
   options.optim.kind = "muon";

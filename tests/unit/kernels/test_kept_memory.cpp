@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host tensors get memory that was freed before, if it is about as large; what lies idle is
-// bounded, and a tensor may outlive the allocator.
+// Host tensors get memory that was freed before, if it is about as large; idle memory is bounded,
+// and a tensor may outlive the allocator.
 #include "kernels/launch.hpp"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lanes of a device take packs where rows begin at one and single elements elsewhere: which element
-// is whose and what comes out are the same.
+// Lanes of a device take packs where rows begin at one and single elements elsewhere: the elements
+// of each lane and the results are the same.
 #include <gtest/gtest.h>
 
 #include <algorithm>

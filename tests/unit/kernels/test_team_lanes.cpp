@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row functors as a device's teams of lanes run them, with a thread of the host for each lane,
-// against libtorch's operations: which lane has what, tails, sums over lanes, and that no lane
-// overwrites what another has not read. And as Kokkos runs them on the host, by the code that
-// launches them on a device of Kokkos.
+// against libtorch's operations: the elements of each lane, tails, sums over lanes, and that no
+// lane overwrites data that another has not read. The same as Kokkos runs them on the host, by the
+// code that launches them on a device of Kokkos.
 #include <gtest/gtest.h>
 
 #include <Kokkos_Core.hpp>

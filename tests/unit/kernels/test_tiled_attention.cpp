@@ -246,8 +246,8 @@ TEST_F(TiledAttention, GoesOnFromWhatStands) {
   }
 }
 
-/// Narrow inputs whose sums and gradients are wide, as attention over ranks has them.
-/// Only what is multiplied may be rounded: on some processors also exp(scores), and its gradient.
+/// Narrow inputs whose sums and gradients are wide, as attention over ranks has them. Only operands
+/// of GEMMs may be rounded: on some processors also exp(scores), and its gradient.
 TEST_F(TiledAttention, SumsNarrowInputsInWideOnes) {
   const Heads heads{4, 2, 16};
   const Tensor qkv = random_qkv(120, heads).to(at::kBFloat16);

@@ -101,7 +101,7 @@ TEST(AttentionSlices, OfCausalSamplesAreOneSquareEach) {
   EXPECT_EQ(slices, expected);
 }
 
-/// A window and the one before it: causal, and what the window begins with.
+/// Each window has its own causal square, and one of the window before it, which its start sees.
 TEST(AttentionSlices, OfWindowsAreTwoSquaresForEach) {
   const Visibility row = visible_text(testing::samples_of({24}), true, 8);
 

@@ -84,7 +84,7 @@ Piece piece_of(const Case& c, const Coordinate& at) {
   return {at.pp, at.tp / c.cut.holders};
 }
 
-/// Whether the holders of a piece see different parts of what makes its gradient.
+/// Returns whether the holders of a piece have different parts of the inputs of its gradient.
 bool holders_differ(const Case& c) {
   return c.cut.dim >= 0 || c.cut.of_heads || c.sequence_parallel;
 }
@@ -209,7 +209,7 @@ TEST(Reduction, SumsOnlyAmongHoldersOfTheSamePiece) {
   }
 }
 
-/// Norms and files count what several ranks hold on the first of them.
+/// Norms and files count replicated parts on the first rank that holds them.
 TEST(Reduction, FirstHoldersHoldEveryElementOnceInACopyOfTheModel) {
   for (const Case& c : cases()) {
     const Simulation simulation(c);

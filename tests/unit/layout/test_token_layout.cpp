@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens of a row on a grid of cp and tp ranks: every cp rank's tokens are what the distribution
-// says, and its tp ranks hold all of them, or slices of which none is longer than it must be.
+// Tokens of a row on a grid of cp and tp ranks: every cp rank has the tokens of the distribution,
+// and its tp ranks hold all of them, or slices of which none is longer than it must be.
 #include "layout/token_layout.hpp"
 
 #include <gtest/gtest.h>

@@ -68,7 +68,7 @@ std::vector<std::vector<Part>> splits() {
           {{{1, 3, 11, 13, 14}}, {{0, 2, 4, 5, 10, 12}}, {{6, 7, 8, 9}}}};
 }
 
-/// Plain torch, and autograd's own gradients. Shapes of what is learned begin with a 1 where there
+/// Plain torch, and autograd's own gradients. Shapes of learned parameters begin with a 1 if there
 /// are registers.
 struct Reference {
   explicit Reference(int64_t registers)

@@ -105,7 +105,7 @@ class DroppedRows : public testing::KernelTest<> {
                            {.dtype = at::kDouble, .seed = 3, .trained_step = trained_step});
   }
 
-  /// The unit without what it reads: what it embeds, or adds.
+  /// Returns the unit's output without its inputs: the rows that it embeds, or adds.
   Made run(const std::string& name, std::optional<int64_t> step) const {
     const UnitSpec& unit = *std::ranges::find(model_.units, name, &UnitSpec::name);
     std::vector<std::unique_ptr<Parameter>> parameters;

@@ -359,7 +359,7 @@ bool is_noted(const Plan& plan, const std::string& setting) {
   });
 }
 
-/// A setting of the language model, and what it would be without it.
+/// A setting of the language model, and the value without it.
 struct Setting {
   std::string text;
   void (*set)(ModuleMeshOptions&);
@@ -386,8 +386,8 @@ std::vector<Setting> prefetch_settings() {
   };
 }
 
-/// Decks that differ in what stays gathered, and in how much is gathered as one; all of two ranks
-/// per copy.
+/// Decks that differ in the buffers that stay gathered, and in how much is gathered as one; all of
+/// two ranks per copy.
 std::vector<Options> prefetching_decks(bool has_vision) {
   std::vector<Options> decks;
   for (const char* strategy : {"full_shard", "shard_grad_op"})

@@ -236,8 +236,8 @@ TEST(StepPlan, WithoutBalanceSamplesAreDistributedInOrder) {
 }
 
 TEST(StepPlan, RowsThatAreAlmostFullStayWithinTheirBudget) {
-  // Lengths that just fill rows of 64: whatever is tried, every row holds, and no microbatch is
-  // added to what first fit needs.
+  // Lengths that just fill rows of 64: in every trial every row holds, and there are no more
+  // microbatches than with first fit.
   const std::vector<int64_t> lengths = {40, 24, 33, 31, 50, 14, 20, 20, 24, 60, 4, 30, 34};
   std::vector<SampleIndex> index;
   for (size_t i = 0; i < lengths.size(); ++i)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma 3 with images as a spec: names and shapes, what becomes of an image, and what is refused.
+// Gemma 3 with images as a spec: names and shapes, shapes of images, and refusals.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

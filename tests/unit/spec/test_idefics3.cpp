@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SmolVLM's and Idefics 3's spec: names and shapes, which tiles an image becomes, what configs may
-// say and what is refused.
+// SmolVLM's and Idefics 3's spec: names and shapes, tiles of an image, allowed keys of configs and
+// refusals.
 #include <gtest/gtest.h>
 
 #include "support/config_refusal.hpp"

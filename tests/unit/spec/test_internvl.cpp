@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// InternVL's spec: which tiles an image becomes, what its tokens and features are, and which
-// configs are refused.
+// InternVL's spec: tiles of an image, its tokens and features, and refused configs.
 #include <gtest/gtest.h>
 
 #include "support/config_refusal.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pixtral's encoder, under LLaVA and in Mistral 3, as a spec: names and shapes, the sizes of its
-// images, what a config may say and what is refused.
+// images, allowed keys of a config and refusals.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

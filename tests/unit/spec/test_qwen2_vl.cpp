@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Qwen2-VL and Qwen2.5-VL as specs: both spellings of their configs, names and shapes, the sizes of
-// images, windows, and what is refused.
+// images, windows, and refusals.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SigLIP 2's encoder of images of any size as a part of a composed model: names and shapes, the
-// sizes that images become, the table that is laid over them, and what is refused.
+// sizes that images become, the table that is resized to them, and refusals.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scenarios of the grids are what they say they are: on paper, every rank's part of every
+// The scenarios of the grids have the facts that they claim: on paper, every rank's part of every
 // microbatch of their three steps, on the very grids that they are tried on; the first one, which
 // differs by grids alone, on all that the long tests try.
 #include "batch/make_microbatch.hpp"
