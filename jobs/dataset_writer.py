@@ -104,8 +104,8 @@ class Clip:
         self.bytes, self.rate = sound, rate
 
     def averaged_features(self, most):
-        """Of an encoder that hears a clip's own length and averages two positions of 20 ms: Qwen2-Audio's,
-        whose longest clip has 750."""
+        """Returns the features of a clip in an encoder that takes the clip's own length and averages two positions of
+        20 ms: Qwen2-Audio's, whose longest clip has 750."""
         samples = -(-self.samples * 16000 // max(1, self.rate_of_samples))
         positions = -(-samples // 320)
         return min(positions // 2, most)

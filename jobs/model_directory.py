@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What packing needs to know of a Hugging Face directory: which tokens stand for images and sound,
-how many features each becomes, and how turns of a conversation are written."""
+"""The facts of a Hugging Face directory that packing needs: the tokens that stand for images and audio, the number of
+features of each, and the form of a conversation's turns."""
 
 import json
 import math
@@ -78,7 +78,7 @@ USUAL_FRAMES = 768
 
 
 def read_object(path):
-    """Of a file of JSON."""
+    """Returns the object of a JSON file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as fault:
@@ -116,7 +116,7 @@ class ModelDirectory:
         return read_object(path) if path.is_file() else {}
 
     def _processor(self, key, file):
-        """Of the file that transformers takes; that of what makes sound ready has the same name."""
+        """Returns the settings from the file that transformers takes; an audio processor's file has the same name."""
         whole = self._read("processor_config.json").get(key)
         alone = self._read(file)
         is_of_sound = "sampling_rate" in alone or "feature_size" in alone
@@ -186,7 +186,7 @@ class ModelDirectory:
         return [self.features(modality, item)]
 
     def moments(self, video):
-        """Of a video's features so many that stand together, and the text before them."""
+        """Returns the features of each temporal patch of a video, and the text before them."""
         per_moment = self.config["vision_config"].get("temporal_patch_size", 2)
         frames = len(video.frames)
         moments = math.ceil(frames / per_moment)
@@ -261,7 +261,7 @@ class ModelDirectory:
 
 
 def one_of(sides):
-    """Of a square's, which may be written twice."""
+    """Returns the side of a square, which a config may give twice."""
     return sides[0] if isinstance(sides, list) else sides
 
 
@@ -297,8 +297,9 @@ def pixtral_rows(config, processor, item):
 
 
 def internvl_features(config, item, least, most):
-    """Of the tiles whose grid is nearest to the image's shape, and of the whole image beside several;
-    of grids that are as near the largest that is not more than twice as large as the image."""
+    """Returns the features of the tiles whose grid is nearest to the image's aspect ratio, and of the whole image if
+    there are several tiles. Among equally near grids, it takes the largest that is at most twice as large as the
+    image."""
     height, width = size_of(item)
     vision = config["vision_config"]
     size = one_of(vision.get("image_size", 448))
@@ -367,7 +368,7 @@ def shown_features(item, size, side, resolutions):
 
 
 def llava_next_features(config, item):
-    """Of the whole image, and of what tiles show of it, with one more at the end of each row."""
+    """Returns the features of the whole image and of its tiles, with one more at the end of each row."""
     vision = config["vision_config"]
     size = one_of(vision.get("image_size", 336))
     side = size // one_of(vision.get("patch_size", 14))

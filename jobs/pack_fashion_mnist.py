@@ -59,7 +59,7 @@ def with_article(name):
 
 
 class Task(NamedTuple):
-    """What is asked of a picture, and said."""
+    """The questions about an image, and the captions."""
 
     classes: list
     class_of_picture: list  # of each of CLASSES

@@ -59,7 +59,7 @@ def token_bytes(tokenizer):
 
 
 def special_texts(tokenizer):
-    """What special tokens are called, UTF-8, by id up to the last; empty for others."""
+    """Returns the names of special tokens, UTF-8, by id up to the last; empty for others."""
     added = json.loads(tokenizer.to_str())["added_tokens"]
     special = {token["id"]: token["content"].encode() for token in added if token["special"]}
     return [special.get(number, b"") for number in range(max(special, default=-1) + 1)]

@@ -189,7 +189,7 @@ class TokenizerDirectory:
         return listed
 
     def _rebuilt(self, name, build, settings, as_it_is, description):
-        """What a class makes of the vocabulary and merges of tokenizer.json."""
+        """Returns the tokenizer that a class builds from the vocabulary and merges of tokenizer.json."""
         model = description["model"]
         if model.get("type") != "BPE":
             sys.exit(f"{self.path}: holds a {model.get('type')} model, but its tokenizer_class {name} takes BPE; name "

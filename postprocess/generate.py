@@ -140,8 +140,8 @@ def pack(arguments, model, folder):
 
 
 def end_of_answer(question):
-    """What the last special token of the packed answer is called: models that learnt such answers end theirs
-    with it, whatever their directory names. None where there is no such token."""
+    """Returns the name of the last special token of the packed answer, or None: models that learned such answers end
+    theirs with it, whatever their directory names."""
     import h5py  # here, as -h must do without what packing needs
 
     with h5py.File(question) as data:

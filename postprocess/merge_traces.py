@@ -34,7 +34,7 @@ def read_trace(path):
 
 
 def seconds_in(events, category):
-    """That events of a category cover."""
+    """Returns the seconds that events of a category cover."""
     total, until = 0, 0
     spans = [(event["ts"], event["ts"] + event["dur"]) for event in events if event.get("cat") == category]
     for begin, end in sorted(spans):

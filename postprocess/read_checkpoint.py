@@ -70,13 +70,13 @@ class Checkpoint:
         return list(self._shapes)
 
     def states(self, name):
-        """What read() knows of a parameter: "parameter", then what its optimizer keeps."""
+        """Returns the states of a parameter that read() knows: "parameter", then its optimizer's states."""
         stored = [state for tensor, state in self._pieces if tensor == name]
         decoded = {state.removesuffix("_codes") for state in stored if state.endswith("_codes")}
         return stored + sorted(decoded)
 
     def shape(self, name, state=PARAMETER):
-        """That of the parameter, but for scales: one for so many elements of the last dim."""
+        """Returns the parameter's shape; for scales, with one for so many elements of the last dim."""
         each, shape = self._pieces_of(name, state)[0].get("elements_of_each", 1), self._shapes[name]
         return shape if each == 1 else (*shape[:-1], shape[-1] // each)
 

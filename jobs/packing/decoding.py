@@ -14,7 +14,7 @@ MOST_SAMPLES = 1 << 28  # of a clip, which are 4 bytes each
 
 
 def libraries():
-    """Those of builds, the newest first, and of an installed tree."""
+    """Returns the libraries of builds, the newest first, and of an installed tree."""
     built = sorted(JOBS.parent.glob(f"build/*/src/data/{LIBRARY}"), key=lambda path: -path.stat().st_mtime)
     program = shutil.which("zea-inspect")
     beside = [Path(program).resolve().parents[1] / "src/data" / LIBRARY] if program else []

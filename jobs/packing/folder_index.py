@@ -23,7 +23,7 @@ OFFSETS = ("token_offsets", "sample_item_offsets", "item_offsets")
 
 
 def learnt_of(file):
-    """Of each token whether it is learnt, as a number. A sample's first token is no target."""
+    """Returns for each token whether it is learned, as a number. A sample's first token is not a target."""
     mask = file["loss_mask"][...].astype(np.int64)
     mask[file["token_offsets"][:-1]] = 0
     return mask

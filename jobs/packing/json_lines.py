@@ -53,7 +53,7 @@ def named(entry):
 
 
 def entries(path, limits, skip):
-    """Of a list, or of lines, whatever the file's ending says."""
+    """Returns the entries of a list or of lines, whatever the file's ending says."""
     most = limits.most_json_bytes
     with opened(path) as (file, raw):
         is_list = file.peek(4096).lstrip().startswith(b"[")

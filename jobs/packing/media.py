@@ -60,7 +60,7 @@ ORIENTATION = 0x0112  # of the tags; 1: as it is
 
 
 class Place(NamedTuple):
-    """Of a file: as it was named, and where it is, which lies inside the folder of its modality."""
+    """A file: its name in the entry and its real path, which lies inside the folder of its modality."""
 
     name: str
     real: Path
@@ -175,7 +175,8 @@ class Media:
         return self.turned(data, label) if b"Exif\0\0" in data or b"eXIf" in data else data
 
     def turned(self, data, label):
-        """Of a JPEG one of quality 95, as transformers' load_image turns it; what has no turn stays as it is."""
+        """Returns the image rotated as in transformers' load_image, a JPEG with quality 95; an image that needs no
+        rotation stays unchanged."""
         from PIL import ImageOps
 
         try:

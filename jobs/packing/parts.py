@@ -19,7 +19,7 @@ from packing.report import Tally
 
 
 def fingerprint(arguments, files):
-    """Of what decides the result: options, and size and time of the files that are read."""
+    """Returns a fingerprint of everything that decides the result: options, and size and time of the files read."""
     options = {k: str(v) for k, v in sorted(vars(arguments).items()) if k not in ("processes", "sources")}
     folders = [Path(part["weights"]) for part in (arguments.put_together or {}).values()] or [arguments.model]
     model = [path for folder in folders if folder for path in sorted(folder.glob("*.j*"))]
@@ -80,7 +80,7 @@ class Parts:
         self.done.append(part)
 
     def files(self):
-        """Of parts with samples."""
+        """Returns the paths of parts with samples."""
         return [self.path(n) for n, part in enumerate(self.done) if part["tally"]["samples"]]
 
     def finish(self, make_writer):

@@ -22,8 +22,8 @@ DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class Sampler:
-    """What an entry becomes: ("sample", tokens, mask, items, answers, notes, files of the items), or ("fault",
-    kind, text)."""
+    """Converts entries: to ("sample", tokens, mask, items, answers, notes, files of the items), or ("fault", kind,
+    text)."""
 
     def __init__(self, maker, media, tokens, most_text):
         self.maker, self.media, self.tokens, self.most_text = maker, media, tokens, most_text

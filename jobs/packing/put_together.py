@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What packing needs to know of a model that a deck puts together: which tokens stand for items, new
-ones among them, and how many features encoder and projector make of an item."""
+"""The facts of a deck's composed model that packing needs: the tokens that stand for items, new ones included, and the
+number of features of an item after encoder and projector."""
 
 import math
 import sys

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which reader takes a source. Each is a module with entries(path, limits, skip), which gives the entries
-from number `skip` on without reading those before where it can, and count(path), how many there are or
-None where only reading tells."""
+"""The reader of each source. A reader is a module with entries(path, limits, skip), which gives the entries from number
+`skip` on, without reading those before if it can, and count(path), the number of entries, or None if only reading
+tells."""
 
 import sys
 

@@ -74,7 +74,7 @@ def names_items(value, inside):
 
 
 def sources_of(value, inside, modality):
-    """Those that come with the entry, or else those that it names."""
+    """Returns the items that come with the entry, or else those that it names."""
     if inside.get(modality):
         return list(inside[modality])
     names = value.get(modality)
@@ -155,7 +155,7 @@ class RecordMaker:
         return Message(role, parts or [""], True, fields, is_learned(number, fields))
 
     def part(self, number, part):
-        """Of a message's content, as OpenAI and transformers have them."""
+        """Returns a part of a message's content, in the forms of OpenAI and transformers."""
         if isinstance(part, str):
             return part
         kind = part.get("type") if isinstance(part, dict) else None

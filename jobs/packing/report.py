@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was packed and what was left out, why, with the first examples; and how far packing is."""
+"""The report: what was packed, what was left out and why, with the first examples; and the progress of packing."""
 
 import json
 import os
@@ -36,7 +36,7 @@ class Screen:
 
 
 def said(fault):
-    """What an error says; of one that a user cannot know, also its name and where it arose."""
+    """Returns the message of an error; for one that a user cannot know, also its name and where it arose."""
     if isinstance(fault, (OSError, EOFError, zlib.error, ValueError)) and str(fault):
         return str(fault)
     where = traceback.extract_tb(fault.__traceback__)[-1:]

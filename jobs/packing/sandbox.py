@@ -57,7 +57,8 @@ def check_product(operator, left, right):
 
 
 def environment(date):
-    """What {% generation %} writes stands between BEGIN and END. `date`: what templates take for today."""
+    """Returns the environment of templates. The output of {% generation %} is between BEGIN and END. `date`: today's
+    date for templates."""
     import jinja2
     from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment

@@ -62,7 +62,7 @@ class Tar:
         self.file, self.left, self.rest = file, 0, 0
 
     def read(self):
-        """What the member holds that was given last."""
+        """Returns the contents of the latest member."""
         data = self.file.read(self.left)
         if len(data) < self.left:
             raise EntryFault("unreadable", "the tar ends within it: it was cut")
@@ -70,7 +70,7 @@ class Tar:
         return data
 
     def headers(self):
-        """Those of members, and None behind the end that a tar has. What lies between is passed over."""
+        """Returns the headers of members, and None after the tar's end. Everything between them is skipped."""
         was_end = False
         while True:
             self.file.seek(self.left + self.rest, 1)

@@ -46,8 +46,8 @@ class FixedCounts:
 
 
 class Tokens:
-    """What turns of both forms share: the text that stands for items, and ids and mask of a whole text.
-    `template_wraps`: the tokens around an image are the chat template's."""
+    """The common part of both forms of turns: the text that stands for items, and ids and mask of a whole text.
+    `template_wraps`: the chat template writes the tokens around an image."""
 
     template_wraps = False
 
@@ -213,7 +213,7 @@ class TemplateTurns(Tokens):
         return self.template.tried([{"type": modality}, {"type": "text", "text": PROBE}])
 
     def mark(self, modality):
-        """What of the template's text an item's takes the place of, and whether it writes that itself."""
+        """Returns the part of the template's text that an item's text replaces, and whether the template writes it."""
         placeholder = self.tokenizer.id_to_token(self.placeholder[modality])
         before = self.turns.around_image[0] if modality != "audio" else ""
         written = self.tried(modality)

@@ -30,7 +30,7 @@ OURS = [f"{s}/{p}" for p in ("fp32", "bf16") for s in ("no_shard", "full_shard")
 SILENT = [f"{variant}/silent" for variant in OURS]
 COUNTED = ["no_shard/fp32", "no_shard/bf16"]
 PEERS = [f"{s}/{p}" for p in ("fp32", "bf16") for s in ("ddp", "fsdp2")]
-# What is compared: name, ours, the other, bar (times faster), whether losses must agree.
+# Rows of the comparison: name, ours, the other, bar (times faster), whether losses must agree.
 ROWS = [
     ("DDP fp32 over PyTorch DDP", "no_shard/fp32", "ddp/fp32", 1.15),
     ("DDP bf16 over PyTorch DDP", "no_shard/bf16", "ddp/bf16", 1.4),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over slices and its dealing to cp ranks, on one thread in fp32. Times are of the
-// thread, forward and backward, so that a busy machine disturbs them little. "paper" times nothing:
-// it counts what ranks do, over several rows.
+// Attention over slices and its distribution over cp ranks, on one thread in fp32. Times are of the
+// thread, forward and backward, so that other load disturbs them little. "paper" times nothing: it
+// counts the work of ranks, over several rows.
 //   bench_attention [memory] [packed] [lengths] [planner] [small] [paper] [balance] [causal]
 //   (all without a word)
 #include <ATen/ATen.h>
@@ -32,10 +32,10 @@ constexpr int64_t kRowTokens = 65536;
 constexpr TokenDistribution kKinds[] = {TokenDistribution::Uniform, TokenDistribution::Zigzag,
                                         TokenDistribution::MakespanMin};
 constexpr const char* kKindNames[] = {"uniform", "zigzag", "makespan_min"};
-/// What a dealing is held to: its costliest rank's work over the mean, how much faster than the
-/// others it is from cp 4 on, and what dealing a million tokens may take.
+/// Bounds of a distribution: its costliest rank's work over the mean, its speedup over the others
+/// from cp 4 on, and the time to distribute a million tokens.
 constexpr double kMostWork = 1.03, kOverZigzag = 1.10, kOverUniform = 1.35, kMostPlannerMs = 50;
-/// Over zigzag on causal rows, which it balances as well: what is less is noise.
+/// Bound over zigzag on causal rows, which zigzag balances as well: less is noise.
 constexpr double kNoSlower = 0.95;
 constexpr uint64_t kSeed = 1, kSeeds = 8;
 /// Linear layers of a token of Llama 3.2 1B, in tiles: the weights of a layer over 2 x 2048 x
@@ -307,7 +307,7 @@ std::vector<double> work_over_mean(const Visibility& row, int cp, double linear)
   return work;
 }
 
-/// How much faster than another distribution makespan_min is, over several rows. No dealing is
+/// The speedup of makespan_min over another distribution, over several rows. No distribution is
 /// faster than it by more than its own work over the mean.
 class Gain {
  public:

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How evenly 8 data-parallel replicas are loaded, on paper: conversations with pictures whose sizes
-// are drawn like photographs, of 64 to 1,600 pixels a side, and the costs by which steps are dealt,
-// of encoder and language model together. Prints, over 100 steps, what the slowest replica costs
-// over the mean, dealt by cost and in turn: of whole steps, and where replicas wait for each other
-// after every microbatch. Exit code 1 where that of the costliest step of 16 samples a replica or
-// more is beyond 3 % when dealt by cost.
+// The balance of 8 data-parallel replicas, on paper: conversations with images whose sizes are
+// drawn like photographs, of 64 to 1,600 pixels a side, and the costs that distribute samples, of
+// encoder and language model together. Prints, over 100 steps, the cost of the slowest replica over
+// the mean, distributed by cost and in order: of whole steps, and where replicas wait for each
+// other after every microbatch. Exit code 1 if the costliest step of 16 samples a replica or more
+// is beyond 3 % when distributed by cost.
 //
 // usage: bench_balance CONFIG.json
 #include <algorithm>

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What data.cache_features brings: seconds of a step of a Llava with a frozen vision encoder, whose features are read
-in place of its pictures, against one that encodes them; and what the pass before the first step took. Each round runs
-the one, then the other, as zea itself, on new run directories and one folder of features.
+"""Measures data.cache_features: seconds of a step of a Llava with a frozen vision encoder, whose cached features
+replace its images, against one that encodes them; and the time of the pass before the first step. Each round runs the
+one, then the other, as zea itself, on new run directories and one folder of features.
 
 Two models: the quickstart's sizes (small pictures, a small tower), and one whose tower weighs as much as its language
 model, 336 x 336 pixels, as CLIP's.

@@ -40,7 +40,8 @@ def try_peer(folder):
 
 
 class Sides:
-    """Of zea: one rank, a pair of them, two ranks with cp 2. A turn of each is one untimed step and the timed ones."""
+    """Runs of zea: one rank, a pair of them, two ranks with cp 2. A turn of each is one untimed step and the timed
+    ones."""
 
     def __init__(self, arguments, folder, stack):
         self.steps = 1 + arguments.steps

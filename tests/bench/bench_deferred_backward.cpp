@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What it costs to take a backward apart, as zero-bubble pipelines do: the gradients of inputs of
-// all blocks of a stage, and later those of the weights, against both at once. The two take turns.
+// Measures the cost of splitting a backward, as zero-bubble pipelines do: the input gradients of
+// all blocks of a stage, and later the weight gradients, against both at once. The two take turns.
 //   bench_deferred_backward [BLOCKS] [HIDDEN] [TOKENS] [ROUNDS]
 // Prints a line of JSON per type: medians in seconds and the ratio (1 is for nothing).
 #include <ATen/Parallel.h>
@@ -72,7 +72,7 @@ class Block {
   std::vector<std::unique_ptr<Parameter>> all_;
 };
 
-/// The blocks of a stage, each with a graph of its own, as the engine walks them.
+/// The blocks of a stage, each with a graph of its own, as the engine runs them.
 class Stage {
  public:
   Stage(const Sizes& sizes, at::ScalarType type)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation with kept keys beside the whole forward for each token, taking turns on the same
-// prompts of random text; both say the same.
+// Generation with a KV cache against the whole forward for each token, taking turns on the same
+// prompts of random text; both generate the same.
 //   mpirun -n 1 bench_generation CONFIG.json SAMPLES PROMPT NEW ROUNDS [section.key=value ...]
 // Prints one line of JSON: seconds of each round, by the clock and of the processor, and the
 // quotients of their medians.
@@ -43,7 +43,8 @@ MemoryDataset make_prompts(int64_t samples, int64_t tokens, int64_t vocabulary) 
   return MemoryDataset(std::move(made), std::vector<ItemKind>{}, {}, names, "prompts");
 }
 
-/// Of all threads of this process: what it costs where others take the processor away, too.
+/// Returns the processor time of all threads of this process: it excludes time that other processes
+/// take.
 double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of bench_peer.py what compares loss heads of a large vocabulary: time, and memory beyond inputs and gradients."""
+"""The part of bench_peer.py that compares loss heads of a large vocabulary: time, and memory beyond inputs and
+gradients."""
 
 import json
 import subprocess

@@ -53,7 +53,8 @@ void compare_rows(const Table& table, at::ScalarType type, const std::string& na
   const at::Tensor x = at::randn({928, 192}).to(type), weight = at::randn({192}).to(type);
   const at::Tensor wide = at::randn({928, 1024}).to(type), dy = at::randn({928, 512}).to(type);
   const at::Tensor heads = at::randn({928, 10, 32}).to(type);
-  // Of angles, since heads are turned in place again and again: other factors make them tiny.
+  // Cosines and sines of angles, since heads are turned in place again and again: other factors
+  // make them tiny.
   const at::Tensor angles = at::randn({928, 16});
   const at::Tensor cosines = angles.cos().to(type), sines = angles.sin().to(type);
   const NormParameters norm{weight, {}, 1e-5};
@@ -130,7 +131,7 @@ void compare_products(const Table& table) {
       "fp32 add_product", [&] { add_product(sum, dy.t(), x); }, [&] { other.addmm_(dy.t(), x); });
 }
 
-/// Kernels that take in what stands beside them, against libtorch's operations one after the other.
+/// Fused kernels, against libtorch's operations one after the other.
 void compare_fused(const Table& table, at::ScalarType type, const std::string& name) {
   const at::Tensor x = at::randn({928, 192}).to(type), added = at::randn({928, 192}).to(type);
   const at::Tensor weight = at::randn({192}).to(type), bias = at::randn({192}).to(type);

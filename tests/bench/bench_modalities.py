@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it brings to give modules ranks of their own, and to price frozen units as what they cost.
+"""Measures the gain of separate ranks for modules, and of costing frozen units without weight gradients.
 
 A model that sees and hears, encoder-bound: every sample has a picture, a clip of 3 s and a few words; eight
 microbatches of two samples. (1) Both encoders on one rank, one after the other, against each on a rank of its own; the
@@ -114,7 +114,7 @@ def frozen_encoder(arguments, folder, times):
 
 
 def llm_seconds(build, folder):
-    """Of the language model in a step, by `zea --profile`, on the free machine."""
+    """Returns the seconds of the language model in a step, by `zea --profile`, on the otherwise idle machine."""
     call([build / "src/zea", "--profile", folder / "costs.json", "-i", folder / "deck.toml"])
     units = json.loads((folder / "costs.json").read_text())["units"]
     parts = ("forward", "backward_input", "backward_weight")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What opening a large data set takes one rank: the first time it looks through all tokens and
-// keeps what it found beside the file, then it reads that. Makes the data set, of samples of 512
-// tokens, in FOLDER, and leaves it there.
+// Measures the time that one rank takes to open a large data set: the first time it checks all
+// tokens and stores the result next to the file, then it reads that. Makes the data set, of samples
+// of 512 tokens, in FOLDER, and leaves it there.
 //
 // usage: bench_opening FOLDER MILLION_TOKENS
 #include <algorithm>

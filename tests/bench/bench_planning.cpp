@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What planning a step takes a rank, on paper: a model's config, one rank per replica or a second
-// one for its encoder, as many samples for each whatever their number. Prints the least
-// milliseconds of nine steps: drawing and dealing the global batch, which is the same work for all
-// ranks, and this rank's own part of the step.
+// Measures the time that a rank takes to plan a step: a model's config, one rank per replica or a
+// second one for its encoder, with the same number of samples for each. Prints the least
+// milliseconds of nine steps: drawing and distributing the global batch, which is the same work for
+// all ranks, and this rank's own part of the step.
 //
 // usage: bench_planning CONFIG.json [SAMPLES_PER_REPLICA]
 #include <algorithm>

@@ -5,13 +5,12 @@
 // does with loaded samples: microbatches to tensors, forward, backward, reductions, clipping,
 // update.
 //   mpirun -n 2 bench_step DECK STEPS VARIANT... [section.key=value ...]
-// With turns:FOLDER in place of STEPS it steps when it is told to, so that another program can have
-// its turns in between: each rank reads lines "NUMBER-OF-THE-VARIANT STEPS" from its own FIFO
-// FOLDER/turns.<rank>, and rank 0 answers each with a line of JSON (seconds, losses).
-// A variant is a strategy and a precision, "full_shard/bf16"; with "/silent" behind it nothing
-// travels between ranks, but for the few sums of a step's report; with "/counted" the bytes of
-// tensors are counted, as zea does; with "@key=value,..." it has overrides of its own. Prints a
-// table on stderr and one line of JSON on stdout.
+// With turns:FOLDER in place of STEPS it steps on request, so that another program can have its
+// turns in between: each rank reads lines "NUMBER-OF-THE-VARIANT STEPS" from its own FIFO
+// FOLDER/turns.<rank>, and rank 0 answers each with a line of JSON (seconds, losses). A variant is
+// a strategy and a precision, "full_shard/bf16". A suffix "/silent" removes all communication
+// except the few sums of a step's report, "/counted" counts the bytes of tensors, as zea does, and
+// "@key=value,..." adds overrides. Prints a table on stderr and one line of JSON on stdout.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -40,7 +39,8 @@ namespace {
 using namespace zea;
 using Clock = std::chrono::steady_clock;
 
-/// Of all threads of this process: what a step costs where others take the processor away, too.
+/// Returns the processor time of all threads of this process: it excludes time that other processes
+/// take.
 double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -49,7 +49,7 @@ double cpu_seconds() {
 
 constexpr int kWarmupSteps = 3;
 
-/// Of the timed ones.
+/// Timed steps per turn.
 constexpr int64_t kStepsOfTurn = 3;
 
 constexpr std::string_view kTurns = "turns:";
@@ -118,7 +118,7 @@ std::vector<std::string> overrides_of(const std::string& variant) {
   return at == std::string::npos ? std::vector<std::string>{} : split(variant.substr(at + 1), ',');
 }
 
-/// One variant's engine, with what it has measured.
+/// One variant's engine, with its measurements.
 class Run {
  public:
   Run(const std::string& variant, const Arguments& arguments, const Communicator& world)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What benchmarks of a decoder on several ranks share: inputs for both sides, and what they took."""
+"""The common part of benchmarks of a decoder on several ranks: inputs for both sides, and their times."""
 
 import json
 import statistics
@@ -57,7 +57,7 @@ def write_inputs(folder, build, config, lengths, rows):
 
 
 class Times:
-    """Of all steps of all rounds, by name."""
+    """Times of all steps of all rounds, by name."""
 
     def __init__(self):
         self.seconds, self.cpu, self.losses = {}, {}, {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench_peer.py compares: models with their data, written for both sides, and the rows of its table with bars."""
+"""The cases of bench_peer.py: models with their data, written for both sides, and the rows of its table with bars."""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from decoder_bench import OPTIMIZER, PROJECT, DatasetWriter, llama_config
 from start_sides import call
 
-# Both sides walk through the same few batches again and again, so that a compiler has seen all their shapes.
+# Both sides cycle through the same few batches, so that a compiler has seen all their shapes.
 CYCLE = 3
 MEAN, STD = [0.286] * 3, [0.353] * 3
 # hidden, inner, layers, heads, KV heads, vocabulary, positions: 40.4 and 20.2 million parameters
@@ -32,7 +32,7 @@ class Case:
         return list(dict.fromkeys(found))
 
     def real_share(self):
-        """Of the places of a padded batch, how many hold a token."""
+        """Returns the share of a padded batch's positions that hold a token."""
         lengths = np.array([len(tokens) for tokens, _, _ in self.samples]).reshape(CYCLE, -1)
         return (lengths.sum(1) / (lengths.max(1) * lengths.shape[1])).mean()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's side of a benchmark trains on: samples of a zea data set as the padded batches of transformers.
+"""Training data of PyTorch's side of a benchmark: samples of a zea data set as the padded batches of transformers.
 
 It imports no more than a user's script would, since its imports are part of the time to the first step.
 """

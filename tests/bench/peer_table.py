@@ -14,7 +14,7 @@ CHECKED_STEPS = 7
 
 
 class Times:
-    """Of one variant: seconds of its steps after the first ones, losses of all."""
+    """Times of one variant: seconds of its steps after the first ones, losses of all."""
 
     def __init__(self):
         self.seconds, self.losses = [], []

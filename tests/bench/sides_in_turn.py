@@ -18,7 +18,8 @@ HERE = Path(__file__).resolve().parent
 
 
 def environment(threads, **more):
-    """Of both sides: ranks of one thread do not spin while they wait; several threads do as OpenMP likes."""
+    """Returns the environment of both sides: ranks of one thread do not spin while they wait; several threads do as
+    OpenMP likes."""
     passive = {"OMP_WAIT_POLICY": "passive"} if threads == 1 else {}
     return {**os.environ, "OMP_NUM_THREADS": str(threads), **passive, **more}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def bench_parser(description, rounds, steps, steps_help="timed steps of each variant in a round"):
-    """Of the options that all comparisons have."""
+    """Returns a parser with the options that all comparisons have."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path, help="build folder")
     parser.add_argument("--rounds", type=int, default=rounds)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs zea on an invalid deck and looks for each line of the .expect file beside it in what zea says.
+# Runs zea on an invalid deck and looks for each line of the deck's .expect file in the output.
 #   check_deck.sh path/to/zea deck.toml
 # Comments in the deck say more: "# arguments: ..." (default -n), "# exit: code" (default 2), "# deck: none" (no -i).
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the line "#   zea -n ..." that each deck in inputs/ has in its comment; each must print a plan, whose peak is no
-# more, on any rank, than a comment "# which fits N GB a rank" says, if there is one; such a comment also says where
-# modules stand, in lines "#   rank R: module(axis=coordinate ...) ...", what is 0 left out.
+# Runs the line "#   zea -n ..." that each deck in inputs/ has in its comment; each must print a plan, whose peak is on
+# no rank more than a comment "# which fits N GB a rank" says, if there is one; such a comment also lists the modules of
+# each rank, in lines "#   rank R: module(axis=coordinate ...) ...", without coordinates that are 0.
 #   check_inputs.sh path/to/zea source_folder
 set -euo pipefail
 zea=$1
@@ -14,7 +14,8 @@ for deck in inputs/*.toml; do
     failed=1
     continue
   fi
-  # Split by hand: what a comment says must not be run. A word is plain, or ends with the empty text of TOML.
+  # The line is split here, not by eval: the text of a comment must not be run. A word is plain, or ends with the empty
+  # text of TOML.
   read -ra words <<<"$line"
   for word in "${words[@]}"; do
     if ! [[ $word =~ ^[A-Za-z0-9_./=-]+(\'\"\"\')?$ ]]; then

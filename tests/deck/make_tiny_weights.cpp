@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes what the deck tests plan with: a weights file of a Llava of two small blocks each, all
-// weights zero, and the config of a small GPT-2.
+// Writes the files that the deck tests plan with: a weights file of a Llava of two small blocks
+// each, all weights zero, and the config of a small GPT-2.
 #include <fstream>
 #include <iostream>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What streams read and write of an allocation, and which of it nothing orders.
+// Reads and writes of an allocation by streams, and those that nothing orders.
 #pragma once
 
 #include <optional>

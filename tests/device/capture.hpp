@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What streams are given while one of them is captured for a graph: kept, in place of being run,
-// and launched on streams of the graph's own, which only the events that were captured order.
+// Captures the work of streams for a graph: the work is kept instead of run, and later launched on
+// the graph's own streams, which only the captured events order.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace zea::testing {
 
 class Capture {
  public:
-  /// Of what is put into `origin`, and into streams that wait for it.
+  /// Captures the work of `origin` and of streams that wait for it.
   explicit Capture(Stream& origin) { join(origin); }
 
   void join(Stream& stream);
@@ -46,7 +46,7 @@ class Graph {
  public:
   explicit Graph(std::shared_ptr<const Capture> capture);
 
-  /// Behind what `stream` was given, and before what it is given next.
+  /// Launches the graph after the stream's earlier work and before its later work.
   void launch(Stream& stream);
 
  private:
@@ -54,8 +54,8 @@ class Graph {
   Capture::Launch launch_;
 };
 
-/// For as long as a thread captures it may neither wait for the device nor ask how far it is.
-/// Whether `what` may be done; a fault if not.
+/// While a thread captures it may neither wait for the device nor query its progress. Returns
+/// whether `what` is allowed; a fault if not.
 bool may_ask(const std::string& what);
 void this_thread_captures(bool does_so);
 

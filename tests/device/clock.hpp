@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vector clocks (Mattern 1989): what has happened before what, among the streams of a device and
-// the host. Everything is known when it is put into a stream, so what they say depends on no
-// timing.
+// Vector clocks (Mattern 1989): the order of events among the streams of a device and the host. All
+// orders are known when work is put into a stream, so they depend on no timing.
 #pragma once
 
 #include <algorithm>
@@ -21,13 +20,13 @@ class Clock {
     if (place >= times_.size()) times_.resize(place + 1);
     return ++times_[place];
   }
-  /// What `other` has seen has been seen.
+  /// Marks everything that `other` has seen as seen.
   void merge(const Clock& other) {
     if (other.times_.size() > times_.size()) times_.resize(other.times_.size());
     for (size_t i = 0; i < other.times_.size(); ++i)
       times_[i] = std::max(times_[i], other.times_[i]);
   }
-  /// Whether what `actor` did at `time` has been seen.
+  /// Returns whether the work of `actor` at `time` has been seen.
   bool has_seen(int actor, int64_t time) const {
     const size_t place = place_of(actor);
     return place < times_.size() && times_[place] >= time;

@@ -122,7 +122,7 @@ void Device::free_in_order(void* data, Stream& owner, const std::vector<Stream*>
   const std::lock_guard lock(mutex_);
   const auto allocation = find(data);
   const bool is_there = allocation != allocations_.end() && allocation->second.is_live;
-  // What a pool is given back outside of captures only a later graph gets.
+  // Memory of a pool that is freed outside of captures goes only to a later graph.
   if (is_there && (allocation->second.pool == 0 || owner.capture))
     submit(owner, [=, this, bytes = allocation->second.bytes](Stream& stream) {
       begin(stream);

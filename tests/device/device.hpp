@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device that is not the host, made of the host: memory that the host may not touch, and streams
-// that are threads. It stands for a GPU below the C functions of CUDA's runtime and NCCL
-// (cuda_runtime.cpp, nccl.cpp) and below libtorch (torch_device.cpp). What a GPU would let pass in
-// silence, or not let pass at all, is a fault here, by name: bytes that two streams use without an
+// that are threads. It replaces a GPU below the C functions of CUDA's runtime and NCCL
+// (cuda_runtime.cpp, nccl.cpp) and below libtorch (torch_device.cpp). Errors that a GPU would not
+// report, or could not survive, are faults here, by name: bytes that two streams use without an
 // order between them, memory that is used after it was freed, a pointer of the host given to the
-// device; and the host that touches the device's memory dies with a sentence.
+// device; and the host that touches the device's memory dies with a message.
 #pragma once
 
 #include <atomic>
@@ -55,10 +55,10 @@ class Turns {
   int64_t next_ = 0;
 };
 
-/// Of the delays of all ranks of a job: ZEA_DEVICE_SEED, or else another one for each job.
+/// Seed of the delays of all ranks of a job: ZEA_DEVICE_SEED, or else another one for each job.
 uint32_t delay_seed();
 
-/// What is put into a stream runs in its order, on a thread of its own, each after a random delay.
+/// A stream runs its work in order, on a thread of its own, each item after a random delay.
 class Stream {
  public:
   /// With `turns` also in theirs, which outlive it.
@@ -68,12 +68,12 @@ class Stream {
   ~Stream();
 
   int number() const { return number_; }
-  /// Of what is put in next.
+  /// The clock of the next work.
   Clock& clock() { return clock_; }
   void push(std::function<void()> work) { put({std::move(work), /*uses_memory=*/true}); }
-  /// Of work that uses none of the device's memory.
+  /// Adds work that uses none of the device's memory.
   void push_aside(std::function<void()> work) { put({std::move(work), /*uses_memory=*/false}); }
-  /// What is put in next waits until the mark is reached; whoever asked may be gone by then.
+  /// The next work waits until the mark is reached; the caller may be gone by then.
   std::shared_ptr<Mark> hold() { return hold(/*uses_memory=*/true); }
   std::shared_ptr<Mark> hold_aside() { return hold(/*uses_memory=*/false); }
   /// Returns when nothing is left to run: the host waits for the device.
@@ -82,7 +82,7 @@ class Stream {
   /// The device may be behind it.
   void settle();
 
-  /// What keeps what it is given, if anything does, and there its number.
+  /// The capture that keeps this stream's work, if any, and the stream's number in it.
   std::shared_ptr<Capture> capture = nullptr;
   size_t in_capture = 0;
   bool is_of_graph = false;
@@ -109,17 +109,17 @@ class Stream {
   std::thread thread_;
 };
 
-/// Bytes of the device: of what is allocated, and of all that was taken for it.
+/// Bytes of the device: allocated ones, and all that were reserved for them.
 struct MemoryCount {
   int64_t allocated = 0, peak_allocated = 0, reserved = 0;
 };
 
-/// Of NCCL and of CUDA's runtime and driver, as these number them.
+/// Versions of NCCL and of CUDA's runtime and driver, as these number them.
 struct Versions {
   int nccl = 22800, cuda = 13000;
 };
 
-/// How often what was launched, by name.
+/// Number of launches, by name.
 using Launches = std::map<std::string, int64_t>;
 
 /// The one device of this process.
@@ -135,14 +135,14 @@ class Device {
   /// only once and stays theirs when it is freed; 0: of none.
   void* allocate(size_t bytes, int pool = 0);
   bool is_of_pool(const void* data);
-  /// What the memory of a pool holds is NaN again.
+  /// Sets the memory of a pool to NaN again.
   void forget_values(int pool);
   /// No graph uses it any more.
   void release(int pool);
   /// As CUDA's runtime frees: after all that is under way.
   void free(void* data);
-  /// As libtorch's allocator frees: whatever `owner`, the stream that the memory was allocated in,
-  /// does next may get it, after what `users` were given.
+  /// Frees as libtorch's allocator does: the next work of `owner`, the stream that the memory was
+  /// allocated in, may get the memory, after the work of `users`.
   void free_in_order(void* data, Stream& owner, const std::vector<Stream*>& users = {});
   MemoryCount memory() const;
   /// The peak counts from here.
@@ -151,15 +151,15 @@ class Device {
   void* allocate_pinned(size_t bytes);
   void free_pinned(void* data);
   bool is_pinned(const void* data) const;
-  /// A copy from or to pinned memory goes on by itself in `stream`: until the host has seen its end
-  /// it dies when it writes the one, or touches the other.
+  /// A copy from or to pinned memory runs asynchronously in `stream`: until the host has seen its
+  /// end it dies when it writes the one, or touches the other.
   void hold(const void* pinned, Stream& stream, bool is_written);
   int64_t times_held() const { return held_; }
-  /// Where a thread of the device finds what lies at `data`; null for memory of the host.
+  /// Returns the address at which a thread of the device finds `data`; null for memory of the host.
   char* open(const void* data) const;
-  /// The words of a launch's arguments that point into its memory become what open() says of them.
+  /// Applies open() to the words of a launch's arguments that point into the device's memory.
   void open_all(void* arguments, size_t bytes) const;
-  /// What open() was asked for; what it did not give stays as it is.
+  /// The inverse of open(); other pointers stay as they are.
   const char* closed(const char* data) const;
 
   Stream& compute() { return *compute_; }
@@ -171,9 +171,9 @@ class Device {
   void submit(Stream& stream, std::function<void(Stream&)> work);
   /// Before something of `stream` that uses the bytes is put into it.
   void uses(Stream& stream, const void* data, size_t bytes, bool writes, const std::string& what);
-  /// Something new comes into `stream`: it follows what the host has seen. Gives its clock.
+  /// Begins new work in `stream`: it follows everything that the host has seen. Returns its clock.
   const Clock& begin(Stream& stream);
-  /// What `stream` has been given happens before what `mark`'s waiters get.
+  /// Orders the work that `stream` has before the later work of the mark's waiters.
   std::shared_ptr<Mark> record(Stream& stream);
   void wait(Stream& stream, const std::shared_ptr<Mark>& mark);
   /// The host has seen this.
@@ -186,12 +186,12 @@ class Device {
   Versions& versions() { return versions_; }
 
   void count_launch(const std::string& what);
-  /// Those since the last call.
+  /// Returns the launches since the last call.
   Launches take_launches();
 
   /// Says `fault` and keeps it.
   void fail(const std::string& fault);
-  /// Those found so far; forgets them.
+  /// Returns the faults found so far and forgets them.
   std::vector<std::string> take_faults();
 
  private:
@@ -203,7 +203,7 @@ class Device {
   };
   using Allocations = std::map<size_t, Allocation>;  ///< by offset
 
-  /// Those whose place `data` lies in; the end for none.
+  /// Returns the allocation that contains `data`, or the end.
   Allocations::iterator find(const void* data);
   void release(Allocations::iterator allocation);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A test that leaves faults of the stand-in device behind has failed, whatever it looked at.
+// A test that leaves faults of the stand-in device has failed, whatever it checked.
 #include <gtest/gtest.h>
 
 #include "device/device.hpp"

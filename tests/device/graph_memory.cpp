@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands before src/parallel/cuda_graph_memory.cpp. What graphs get of a pool is told apart here,
-// so that the memory of one that is gone is nobody's.
+// Replaces src/parallel/cuda_graph_memory.cpp. Memory that graphs get from a pool is separate here,
+// so that the memory of a deleted graph belongs to nobody.
 #include "parallel/device_memory.hpp"
 
 #include <map>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands before the launchers of src/kernels/device. A functor runs with pointers as the device's
-// threads have them; to what the host calls the memory it stays closed.
+// Replaces the launchers of src/kernels/device. A functor runs with the pointers of the device's
+// threads; the host's calls cannot access the memory.
 #include "device/kernels.hpp"
 
 #include <cxxabi.h>

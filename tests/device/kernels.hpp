@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // zea's row functors on the stand-in device, each a launch whose reads and writes the finders know
-// (watched_accesses.hpp). By default libtorch's operations stand for them, as in a build without a
+// (watched_accesses.hpp). By default libtorch's operations replace them, as in a build without a
 // CUDA compiler.
 #pragma once
 

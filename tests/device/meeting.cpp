@@ -29,14 +29,14 @@ struct Meeting::File {
   std::atomic<int> joined, aborted;
 };
 
-/// What a rank shows to all.
+/// Data that a rank shows to all.
 struct Meeting::Board {
   std::atomic<size_t> meetings;
   char call[kText];
   char data[kPiece];
 };
 
-/// What one rank has for another.
+/// Data from one rank for another.
 struct Meeting::Letter {
   std::atomic<int> is_full, sender_came, receiver_came;
   char call[kText];
@@ -167,7 +167,7 @@ void Meeting::move(std::vector<Transfer>& transfers) {
   await(
       [&] {
         bool all = true;
-        // Of those with one peer the first goes first, as NCCL has it.
+        // The first of several transfers with one peer goes first, as in NCCL.
         for (size_t i = 0; i < transfers.size(); ++i) {
           const bool is_first = std::none_of(
               transfers.begin(), transfers.begin() + static_cast<ptrdiff_t>(i),

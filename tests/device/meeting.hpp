@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the ranks of a stand-in NCCL communicator meet: a file in memory that all of them map.
-// Nothing is waited for longer than two minutes, or what is set: who did not come is named.
+// The ranks of a stand-in NCCL communicator exchange data through a file in memory that all of them
+// map. Nothing waits longer than two minutes, or the set limit: the error names missing ranks.
 #pragma once
 
 #include <chrono>
@@ -26,8 +26,8 @@ struct Transfer {
 
 class Meeting {
  public:
-  /// Collective: returns when all `size` ranks are there. Throws as all calls do
-  /// std::runtime_error saying what is wrong with whom.
+  /// Collective: returns when all `size` ranks are there. Like all calls, throws std::runtime_error
+  /// that names the fault and the ranks.
   Meeting(const std::string& name, int rank, int size);
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;

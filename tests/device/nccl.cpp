@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of NCCL that zea calls, on the stand-in device: calls run in their stream, one
-// after the other, with the ranks of the communicator; those of a group go on together. What NCCL's
-// documentation forbids is a fault by name: ranks that call different things, memory of the host, a
-// message of another length than is received.
+// after the other, with the ranks of the communicator; those of a group run together. Errors that
+// NCCL's documentation forbids are faults by name: ranks that call different functions, memory of
+// the host, a message of another length than is received.
 #include <nccl.h>
 
 #include <atomic>
@@ -89,7 +89,7 @@ void combine(char* into, const char* from, size_t bytes, ncclRedOp_t op) {
   }
 }
 
-/// Of types that C++ lacks, rounded at every hop.
+/// Combines types that C++ lacks, rounded at every hop.
 void combine_narrow(char* into, const char* from, size_t bytes, DType type, ncclRedOp_t op) {
   const auto count = static_cast<int64_t>(bytes / zea::element_bytes(type));
   std::vector<float> a(count), b(count);
@@ -136,7 +136,7 @@ std::string text_of(const Call& call) {
   return call.op == ncclSum ? text : text + ", operation " + std::to_string(call.op);
 }
 
-/// The bytes [begin, end) of the reduction of what is shown; `to` is the first of them.
+/// The bytes [begin, end) of the reduction of the shown data; `to` is the first of them.
 void take_sum(const Call& call, const std::vector<const char*>& shown, size_t offset, size_t piece,
               size_t begin, size_t end, char* to) {
   const size_t from = std::max(begin, offset), until = std::min(end, offset + piece);
@@ -186,8 +186,8 @@ std::vector<Transfer> messages_of(const std::vector<Call>& calls) {
   return transfers;
 }
 
-/// What a call of a communicator does, which is given up for all of its ranks where that fails. Who
-/// hears of the error finds the fault, and the peers told.
+/// Runs a call of a communicator. If it fails, the communicator is given up on all of its ranks:
+/// the caller of the error query finds the fault, and the peers are notified.
 void run_or_give_up(ncclComm& comm, const std::function<void()>& call) {
   if (comm.error != ncclSuccess) return;
   try {
@@ -246,7 +246,7 @@ ncclResult_t launch(std::vector<Call> calls) {
   return ncclSuccess;
 }
 
-/// For what they have put into streams, all of which know that they are aborted.
+/// Waits for the work in streams, all of which know that they are aborted.
 void wait_for_aborted() {
   for (ncclComm_t comm : std::exchange(aborted, {}))
     for (Stream* stream : comm->streams) stream->drain();

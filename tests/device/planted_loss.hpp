@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loss that is not finite, planted into a run: what its units do (TinyRunOptions::run_unit).
+// A non-finite loss, planted into a run by its units (TinyRunOptions::run_unit).
 #pragma once
 
 #include "model/unit.hpp"
 
 namespace zea::testing {
 
-/// Of so many of this rank's losses from here on the last is not finite; 0: all are.
+/// Makes the last of this rank's next `losses_until_fault` losses non-finite; 0: none.
 void plant_loss(int64_t losses_until_fault);
 
 /// run_unit(), with the planted loss.

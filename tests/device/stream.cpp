@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kLongestDelay = 200;  // microseconds
 
-/// Ranks that all waited alike would hide what an order between them decides.
+/// The same delays on all ranks would hide faults of order between them.
 uint32_t seed_of(int stream) {
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
   return delay_seed() + 1000 * static_cast<uint32_t>(rank ? std::atoi(rank) : 0) +

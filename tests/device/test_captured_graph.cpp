@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graphs of libtorch's operations on the stand-in device: nothing runs while they are captured, and
-// all of it whenever they are launched; and what a GPU would not take, or would take and get wrong,
-// is found.
+// all of it whenever they are launched; operations that a GPU would refuse, or would get wrong, are
+// found.
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -144,7 +144,7 @@ TEST(CapturedGraph, IsFoundToOrderNothing) {
     c10::Event given(x.device().type()), done(x.device().type());
     given.record(own);
     given.block(other);
-    x.add_(1);  // behind the event
+    x.add_(1);  // after the event
     {
       const c10::StreamGuard guard(other);
       x.add_(1);

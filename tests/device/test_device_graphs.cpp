@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs of steps (run.cuda_graphs): the bits of steps that are run action by action, whatever
-// changes from step to step beside the shape; launched by one call, without a wait.
+// Graphs of steps (run.cuda_graphs): the same bits as steps that run action by action, with any
+// change from step to step except the shape; launched by one call, without a wait.
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ const GridScenario& with_dropout() {
   });
 }
 
-/// Of 8 dimensions, of which the library's attention takes rows of segments in bf16.
+/// Heads of 8 dimensions, for which the library's attention takes rows of segments in bf16.
 const GridScenario kHeads{.name = "heads", .model = {.head_dim = 8}},
     kWindows{.name = "windows", .model = {.head_dim = 8}, .remake = see_windows};
 
@@ -142,7 +142,7 @@ TEST_F(DeviceGraphs, GiveTheBitsOfStepsWithoutThem) {
           expected({.strategy = strategy, .scenario = scenario, .graphs = 0});
       expect_same(got, expected);
       expect_counts(got.result, 1, 1, kSteps - 2);
-      // Every step has other data: what was captured is not what is computed.
+      // Every step has other data: a graph does not compute with the captured data.
       for (size_t step = 1; step < got.result.losses.size(); ++step)
         EXPECT_NE(got.result.losses[step], got.result.losses[step - 1]);
     }
@@ -250,7 +250,7 @@ TEST_F(DeviceGraphs, AreLaunchedByOneCallWithoutAWait) {
     EXPECT_EQ(replayed["graph"], is_behind_another ? 1 : 0);
   }
   train_step.finish(run.position());
-  // What is left is of the microbatches' copies, the sums and the update.
+  // The remaining launches are the microbatches' copies, the sums and the update.
   int64_t before = 0, after = 0;
   for (const auto& [name, times] : eager) before += times;
   for (const auto& [name, times] : replayed) after += times;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A host that waits for its device knows nothing of what the device waits for: the watchdog asks
-// the device.
+// A host that waits for its device does not know which communication the device waits for: the
+// watchdog asks the device.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -26,7 +26,7 @@ void sleep_seconds(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-/// What the watchdog says.
+/// Messages of the watchdog.
 class Said {
  public:
   void say(const std::string& message) {
@@ -103,7 +103,7 @@ TEST_F(DeviceHangs, ARankThatADeviceWaitsForIsNamed) {
       << message;
 }
 
-/// Of what a graph holds nothing is told but that it was launched.
+/// The report tells only the launch of a graph, not its contents.
 TEST_F(DeviceHangs, ARankThatAGraphWaitsForIsNamed) {
   const Plan plan = plan_of(run_of(grid_scenarios().front(), {{1, 1}, "full_shard", 2}), 2);
   Mesh mesh(ranks_, plan.mesh, make_stand_in_collectives, &record_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training with zea's own kernels on the stand-in device, and how many launches a decoder's layer
-// takes there: the next layer's, since all else is the same.
+// Training with zea's own kernels on the stand-in device, and the launches of a decoder's layer:
+// those of one more layer, since all else is the same.
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
@@ -84,7 +84,7 @@ TEST_F(DeviceLaunches, MomentsInBlocksAreUpdatedByOne) {
   EXPECT_TRUE(at::equal(v_there.codes.cpu(), v.codes));
 }
 
-/// Sums in fp32 of what is in bf16, and nothing else that libtorch refuses on GPUs.
+/// Sums of bf16 tensors in fp32, and nothing else that libtorch refuses on GPUs.
 TEST_F(DeviceLaunches, ProductsAreAddedInTypesThatTheLibraryTakes) {
   const auto narrow = at::TensorOptions().dtype(at::kBFloat16);
   const at::Tensor a = at::ones({4, 8}, narrow), b = at::ones({8, 6}, narrow);
@@ -152,8 +152,8 @@ TEST_F(DeviceLaunches, CudnnAttendsLongSegmentsOfOneLengthInFewShapes) {
   EXPECT_TRUE(is_even({{kLong}}));  // as before
 }
 
-/// Each token sees itself and what the window holds before it: of a row of segments the same as of
-/// its slices on the host, forward and backward. Scores that are capped are no kernel's.
+/// Each token sees itself and its window before it: rows of segments equal their slices on the
+/// host, forward and backward. No kernel caps scores.
 TEST_F(DeviceLaunches, WindowsByBoundsAreThoseOfSlices) {
   constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 8;
   const std::vector<MaskWord> words = samples_of({3, 13, 8});
@@ -177,7 +177,7 @@ TEST_F(DeviceLaunches, WindowsByBoundsAreThoseOfSlices) {
     const at::Tensor expected = attention(host, mask, kHeads, kKvHeads);
     got.backward(gradient.to(stand_in_device()));
     expected.backward(gradient.to(at::kFloat));
-    // What is rounded: results, gradients, and the sum of two query heads' gradients of a key.
+    // Rounded values: results, gradients, and the sum of two query heads' gradients of a key.
     const auto expect_near = [&](const at::Tensor& a, const at::Tensor& b) {
       const double most = (a.cpu().to(at::kFloat) - b).abs().max().item<double>();
       EXPECT_LT(most, 0x1p-7 * b.abs().max().item<double>()) << "window " << window;
@@ -214,7 +214,7 @@ Launches launches_of(int64_t layers, const Row& row, bool trains) {
   return device().take_launches();
 }
 
-/// Of one decoder layer.
+/// Launches of one decoder layer.
 Launches launches_of_a_layer(const Row& row, bool trains) {
   Launches more = launches_of(3, row, trains);
   for (const auto& [name, count] : launches_of(2, row, trains)) more[name] -= count;
@@ -234,7 +234,7 @@ std::string text_of(const Launches& launches) {
   return text;
 }
 
-/// What tests/README.md says.
+/// The numbers of launches in tests/README.md.
 TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
   const struct {
     const char* what;
@@ -327,7 +327,7 @@ TEST(MovedMicrobatch, IsOneCopyForWhichTheHostDoesNotWait) {
   expect_same(got.encoders[0].placeholder_rows, expected.encoders[0].placeholder_rows);
 }
 
-/// And its memory goes to the next one behind what the device still computes with it.
+/// Its memory is reused only after the device has computed with it.
 TEST(MovedMicrobatch, GoesBesideWhatTheDeviceComputes) {
   const TinyRunOptions run = run_with({.kv_heads = 1}, "fp32");
   const Plan plan = plan_of(run, 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine on a device that is not the host, over NCCL's functions: grids and pipelines of the
-// tables give in fp64 what one rank gives on the host, and the stand-in finds no fault. Some of
+// tables give in fp64 the results of one rank on the host, and the stand-in finds no fault. Some of
 // them; ZEA_DEVICE_STRIDE = 1 tries all.
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ Launches calls_of_nccl(Launches launches) {
 
 void leave_as_it_is(TinyRunOptions&) {}
 
-/// Expects of every layout what it gives on the host of one rank.
+/// Expects the results of every layout to equal those of one rank on the host.
 void expect_same(const std::vector<SampledLayout>& layouts,
                  const std::function<void(TinyRunOptions&)>& prepare = leave_as_it_is) {
   sweep_on_device(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What training takes of a device's memory: counted by its allocator, told as predicted, and as the
-// most of all ranks.
+// Device memory of training: counted by the allocator, reported as predicted, and as the maximum of
+// all ranks.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -89,8 +89,8 @@ TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedAndCounted) {
     }
 }
 
-/// What lies in host memory is not the device's. Little else is left there, so that what passes
-/// through weighs more.
+/// Host memory does not count as the device's. Little else is left on the device, so temporary
+/// shards weigh more.
 TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfOffloadedModules) {
   for (const char* preset : {"fp32", "bf16"})
     for (const int copies : {1, 2}) {
@@ -105,7 +105,7 @@ TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfOffloadedModules) {
     }
 }
 
-/// Of which each token sees some, by the bounds of samples.
+/// Each token sees a window of its sample, by the bounds of samples.
 TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfWindows) {
   TinyRunOptions options = run_of("bf16", "full_shard");
   options.remake = see_windows;
@@ -142,7 +142,7 @@ TEST_F(DeviceMemoryOfTraining, IsTheMostOfAllRanksSinceItWasTaken) {
   EXPECT_GE(first.peak_reserved, first.peak_allocated);
   EXPECT_GE(first.reserved, first.allocated);
 
-  // At rest, but for what one rank has.
+  // Memory at rest, except for one rank's.
   const auto of_one = [&] {
     const int64_t bytes = run.run.engine().world_rank() == 1 ? 2 * kMebibyte : 0;
     return at::empty({bytes}, at::dtype(at::kByte).device(stand_in_device()));

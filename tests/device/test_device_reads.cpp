@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a save reads of a device: the bytes that are there when it begins, while the device goes on
-// with other work, through pinned blocks; and that the stand-in finds a read that nothing orders.
+// Reads of a device by a save: it reads the bytes that are there when it begins, through pinned
+// blocks, while the device does other work; the stand-in finds a read that nothing orders.
 #include "checkpoint/value_snapshot.hpp"
 
 #include <c10/core/StreamGuard.h>
@@ -15,7 +15,7 @@ namespace {
 
 using detail::DeviceReads;
 
-/// More than two blocks, the last a part; made by what the device computes.
+/// More than two blocks, the last one partial; computed by the device.
 at::Tensor made_values() {
   const int64_t count = (2 * DeviceReads::kBlockBytes + 40) / 4;
   return at::arange(count, at::kFloat).to(stand_in_device()).mul(2);

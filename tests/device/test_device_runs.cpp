@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run does beside its steps, on a device that is not the host: checkpoints that another
-// layout and the host go on from, bf16, text that is made token by token, and a start that is
-// refused.
+// Parts of a run other than its steps, on a device that is not the host: checkpoints that another
+// layout and the host resume, bf16, decoding token by token, and a refused start.
 #include <gtest/gtest.h>
 
 #include "device/device.hpp"
@@ -27,7 +26,7 @@ TinyRunOptions on_device(TinyRunOptions options) {
   return options;
 }
 
-/// Of the scenario's model.
+/// Options for the scenario's model.
 TinyRunOptions stopped_on(const Grid& grid) {
   TinyRunOptions options = stopped_run_options(scenario().config(kGrid));
   options.deck.mesh = run_of(scenario(), grid).deck.mesh;
@@ -72,7 +71,7 @@ TEST(DeviceRuns, Bf16IsWithinItsOwnError) {
       {.name = "windows", .model = {.head_dim = 8}, .remake = see_windows});
 }
 
-/// Attention by slices, whose results are put together of parts that lie otherwise.
+/// Attention by slices, whose results are assembled from parts in another order.
 TEST(DeviceRuns, SlicesInBf16AreWithinItsOwnError) {
   const GridScenario gemma3{
       .name = "Gemma 3", .model = {.tied = true, .image_size = 24, .siglip = true, .gemma3 = true}};
@@ -111,7 +110,7 @@ TEST(DeviceRuns, SaysWhatTheHostSays) {
   EXPECT_EQ(got, expected);
 }
 
-/// What making a run of the layout says against it.
+/// Returns the error of making a run of the layout; empty: none.
 std::string refusal_of(const Grid& grid) {
   const MemoryDataset dataset = dataset_of(scenario(), grid);
   const TinyRunOptions options = on_device(run_of(scenario(), grid));

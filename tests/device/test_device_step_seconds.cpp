@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a report says that its step took where the device judges: the device's time where that is
-// behind, the host's where the host is, with the update and without what lies between steps.
+// Reported seconds of a step with found_inf on the device: the device's time if the device is
+// behind, else the host's, with the update and without the time between steps.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@
 namespace zea::testing::test_device_step_seconds {
 namespace {
 
-constexpr double kLong = 0.5;  // seconds, beside which a tiny step is nothing
+constexpr double kLong = 0.5;  // seconds, long compared with a tiny step
 
 void sleep_long() {
   std::this_thread::sleep_for(std::chrono::duration<double>(kLong));
@@ -31,7 +31,7 @@ void launch_long_work() {
   device().compute().push_aside(sleep_long);
 }
 
-/// Steps of one rank alone: beside others the stand-in's host waits for each message.
+/// Steps of one rank alone: with other ranks the stand-in's host waits for each message.
 class Steps {
  public:
   explicit Steps(bool by_host = false)
@@ -51,7 +51,7 @@ class Steps {
     EXPECT_EQ(step_.is_judged_on_device(), !by_host);
   }
 
-  /// Called once each: where the next walk begins, and before the next update is launched.
+  /// Called once each: at the start of the next pass, and before the next update is launched.
   std::function<void()> in_walk, in_update;
 
   void begin() { step_.begin(); }

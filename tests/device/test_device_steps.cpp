@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that the device judges: launched without a wait, heard of a step later, and the same bits
-// as of those that the host judges on the same device; also with a step that is not finite, and
-// where a run goes on behind it.
+// Steps with found_inf on the device: launched without a wait, reported a step later, and the same
+// bits as with the host's check on the same device; also with a non-finite step, and after a resume
+// that follows it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -93,7 +93,7 @@ struct Trained {
   }
 };
 
-/// Of which some matrices are large enough for moments in blocks of 8 bits.
+/// The model's config with some matrices large enough for 8-bit moments in blocks.
 std::string with_blocks(const std::string& config_json) {
   nlohmann::json config = nlohmann::json::parse(config_json);
   config["text_config"]["hidden_size"] = 64;
@@ -107,7 +107,7 @@ void expect_bits_of_the_host(const char* optimizer) {
   for (TinyRunOptions* run : {&by_device, &by_host}) {
     run->deck.optim.kind = optimizer;
     run->config_json = with_blocks(run->config_json);
-    // Behind the step that is skipped updates have other numbers than steps.
+    // After the skipped step, updates have other numbers than steps.
     run->deck.optim.lr_factors = {"llm = 0.5 from 2", "*norm* = 3 from 3"};
     run->deck.optim.weight_decays = {"*_proj* = 0.3 from 3"};
     run->deck.optim.frozen = {"*.layers.0.* from 3"};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training loop where the device judges its steps: what it logs, counts, saves and leaves
-// behind is what it does where the host judges them, on the same device.
+// The training loop with found_inf on the device: it logs, counts, saves and leaves the same as
+// with the host's check, on the same device.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -206,7 +206,7 @@ TEST_F(DeviceTrainer, SavesAndLeavesAStepLater) {
   EXPECT_EQ(train(true, "STOP").checkpoints, std::vector<std::string>{"step-00000001"});
 }
 
-/// What it takes of other ranks is under way while the next step is launched.
+/// The log line's exchange with other ranks runs while the next step is launched.
 TEST_F(DeviceTrainer, ALineOfEveryStepLetsNoHostWaitForAnother) {
   const Ended rarely = train(false, "", 0, kSteps, false), always = train(false, "", 0, 1, false);
   EXPECT_EQ(always.calls - rarely.calls, kSteps - 1) << "one for each of the lines more";
@@ -214,7 +214,7 @@ TEST_F(DeviceTrainer, ALineOfEveryStepLetsNoHostWaitForAnother) {
   EXPECT_GT(always.waited_at_once, 0) << "those of the start and the end";
 }
 
-/// Also of the first step of a start, of which the host hears in the second.
+/// This includes the first step of a start, whose result the host learns in the second.
 TEST_F(DeviceTrainer, ALineHasTheSecondsOfItsSteps) {
   walks_long = true;
   const Ended ended = train(false, "", 0, 1, false);

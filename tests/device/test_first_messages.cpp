@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// At the first message of a pair NCCL's host waits for the peer. Two encoder ranks beside two of a
-// language model meet theirs in an order that the data decides, here in a circle: a mesh connects
-// the ranks of its links before. Communicators are given up together.
+// At the first message of a pair NCCL's host waits for the peer. Two encoder ranks and two ranks of
+// a language model exchange theirs in an order that the data decides, here in a circle: a mesh
+// connects the ranks of its links before. Communicators are given up together.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -98,8 +98,7 @@ TEST_F(FirstMessages, WouldWaitForEachOtherInACircle) {
       << found;
 }
 
-/// What a rank has put into the stream of one stands behind what it put into that of the other, for
-/// which nobody comes.
+/// The work of a rank in one communicator follows its work in the other, which no peer joins.
 TEST_F(FirstMessages, CommunicatorsAreGivenUpTogether) {
   std::vector<std::unique_ptr<Collectives>> both;
   for (int i = 0; i < 2; ++i) both.push_back(make_device_collectives(world().communicator()));

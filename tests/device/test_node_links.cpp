@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kBytes = int64_t{1} << 20;
 
-/// Of the last rank, in one element.
+/// Sums with a wrong element on the last rank.
 class WrongSums : public WrappedCollectives {
  public:
   explicit WrongSums(std::unique_ptr<Collectives> right)

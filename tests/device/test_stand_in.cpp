@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stand-in device finds what it is there to find: each fault is planted once, and not found
-// where the order is right.
+// The stand-in device finds all kinds of faults: each is planted once, and not found where the
+// order is right.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 #include <nccl.h>
@@ -67,7 +67,7 @@ void expect_fault(const std::string& part) {
   EXPECT_NE(found.find(part), std::string::npos) << "found: " << found;
 }
 
-/// As the host sees it: what went wrong meanwhile, too.
+/// As the host sees it, including errors in the meantime.
 void finish(Pending& pending) {
   while (!pending.test()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   pending.wait();
@@ -231,7 +231,7 @@ TEST(StandIn, FindsAResultThatIsNotWaitedFor) {
   EXPECT_EQ(faults(), "");
 }
 
-/// A rank sees what the other calls, or that it has given up since it saw that.
+/// A rank sees the other's call, or that the other has given up since it saw this rank's.
 void expect_mismatch(const std::string& call) {
   const std::string found = faults();
   EXPECT_TRUE(found.find("calls " + call) != std::string::npos ||
@@ -282,7 +282,7 @@ TEST(StandIn, NamesRanksThatCallDifferentThings) {
   }
 }
 
-/// Those of one communicator in the order of the first rank.
+/// Calls of one communicator follow the order of the first rank.
 TEST(StandIn, NamesCallsOfAGroupInAnotherOrder) {
   if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
   const Communicator ranks = world().communicator();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stand-in device behind its host: operations are launched before it, and events tell when it
-// came to them.
+// The stand-in device lags behind its host: operations are launched earlier, and events tell when
+// the device reached them.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -14,7 +14,7 @@
 namespace zea::testing {
 namespace {
 
-/// The computing stream, 0, and those that libtorch was given beside it, by id.
+/// The computing stream, 0, and the other streams that libtorch was given, by id.
 class Streams {
  public:
   Stream& of(at::StreamId id) {
@@ -39,11 +39,11 @@ Streams& streams() {
 
 thread_local at::StreamId current_id = 0;
 
-/// Where what is allocated is of graphs, and of which pool; 0: of none.
+/// The stream whose allocations belong to a graph's pool, and that pool; 0: none.
 std::atomic<at::StreamId> pooled_stream = 0;
 std::atomic<int> pool_of_graph = 0;
 
-/// Memory that a stream beside the computing one owns or uses.
+/// Memory that a stream other than the computing one owns or uses.
 class Owners {
  public:
   struct Block {
@@ -76,7 +76,7 @@ Owners& owners() {
   return *all;
 }
 
-/// Of blocks that are as large as what was asked for; what it reserves it never gives back.
+/// Allocates blocks of exactly the requested size, and never gives back reserved memory.
 class Allocator : public c10::DeviceAllocator {
  public:
   at::DataPtr allocate(size_t bytes) override {

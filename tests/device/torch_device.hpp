@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// libtorch on the stand-in device, as its backend PrivateUse1: tensors lie in the device's memory,
+// libtorch on the stand-in device, as its backend PrivateUse1: tensors are in the device's memory,
 // operations are those of the CPU over the same bytes, run in the order of the computing stream.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace zea::testing {
 /// The device, which libtorch knows from then on.
 at::Device stand_in_device();
 
-/// What libtorch allocates in that stream is of that pool of graphs from now on; 0: of none.
+/// Allocations of libtorch in that stream belong to that pool of graphs from now on; 0: to none.
 void allocate_from_pool(at::StreamId stream, int pool);
 
 /// While it lasts operations of this thread count as one.
@@ -24,7 +24,7 @@ class OneLaunch {
   ~OneLaunch();
 };
 
-/// NCCL's on the stand-in, beside what libtorch computes there.
+/// NCCL's collectives on the stand-in, concurrent with libtorch's operations there.
 std::unique_ptr<Collectives> make_stand_in_collectives(const Communicator& communicator);
 
 }  // namespace zea::testing

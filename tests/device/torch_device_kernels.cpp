@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libtorch has for devices alone, with the types and shapes that it takes there.
+// Operations that libtorch has only for devices, with the types and shapes that they take there.
 #include <ATen/ATen.h>
 #include <ATen/SDPBackend.h>
 #include <torch/library.h>
@@ -40,7 +40,7 @@ at::Tensor widened(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
 }
 
-/// So many tokens before a token, and behind it, are seen; less than 0: all.
+/// The number of tokens seen before a token, and after it; less than 0: all.
 struct Seen {
   int64_t before = -1, behind = -1;
 
@@ -89,7 +89,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
   if (bias.defined()) expect_aligned(bias);
   TORCH_CHECK(lse.size(2) % kRows == 0, "logarithms of sums in rows of ", lse.size(2));
   TORCH_CHECK(lse.scalar_type() == widened(q).scalar_type());
-  // CUDA's kernel is told no stride of the rows of `out`, which it reads itself in narrow types.
+  // CUDA's kernel gets no stride of the rows of `out`, which it reads itself in narrow types.
   TORCH_CHECK(!is_narrow(q) || out.size(2) == 1 ||
                   (out.stride(2) == out.size(1) * out.size(3) && out.stride(1) == out.size(3)),
               "rows of the attention's output at strides ", out.strides());
@@ -113,7 +113,7 @@ int64_t chosen(const at::Tensor& q, const at::Tensor& k, const at::Tensor&,
   return static_cast<int64_t>(is_cudnns ? at::SDPBackend::cudnn_attention : at::SDPBackend::math);
 }
 
-/// Of each query's head.
+/// Returns the keys repeated for each query head.
 at::Tensor repeated(const at::Tensor& keys, const at::Tensor& q) {
   return keys.repeat_interleave(q.size(1) / keys.size(1), 1);
 }
@@ -148,8 +148,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> even_backward(
   return {dq, summed(dk), summed(dv)};
 }
 
-// Over rows of segments: (tokens, heads, dim), bounds of segments as int32 beside them. These are
-// the CPU's, which lacks them, so that the bounds are read when a graph is launched, not before.
+// Attention over rows of segments: (tokens, heads, dim), with bounds of segments as int32. These
+// are the CPU's, which lacks such an operation, so that the bounds are read when a graph is
+// launched, not before.
 
 struct Ragged {
   at::Tensor q, k, v;  ///< (heads, tokens, dim), in fp32; keys repeated for their queries' heads
@@ -256,7 +257,7 @@ void zero_each(at::TensorList tensors) {
   for (const at::Tensor& tensor : tensors) tensor.zero_();
 }
 
-/// Of one type each, as the library's fast way has it.
+/// All tensors of a list have one type, as in the library's fast path.
 void copy_each(at::TensorList tensors, at::TensorList sources, bool) {
   const OneLaunch one("_foreach_copy_");
   for (size_t i = 0; i < tensors.size(); ++i) {

@@ -22,7 +22,7 @@ size_t span_of(const at::Tensor& tensor) {
                                                                 tensor.element_size());
 }
 
-/// Set while operations together stand for one of the device's.
+/// Set while several operations count as one of the device's.
 thread_local bool operations_of_one = false;
 
 void count_launch(const std::string& operation) {
@@ -36,8 +36,8 @@ struct Use {
   bool writes;
 };
 
-/// For one operation that is run now, after what its thread's stream has been given; where that is
-/// captured, whenever the graph is launched, too.
+/// Opens the device's memory for one operation that runs now, after the work of its thread's
+/// stream; if that is captured, also whenever the graph is launched.
 class Opened {
  public:
   explicit Opened(const std::string& operation) : operation_(operation) {
@@ -47,10 +47,11 @@ class Opened {
   }
 
   bool is_captured() const { return stream_.capture != nullptr; }
-  /// It writes what a graph will write when it is launched, which must not be written now.
+  /// Returns whether it writes memory that a graph will write when it is launched, which must not
+  /// be written now.
   bool writes_later() const { return writes_later_; }
 
-  /// `run`, which is of the operation and what was opened and made for it, is done in every launch.
+  /// Runs `run`, which holds the operation with its opened and made tensors, in every launch.
   void keep(std::function<void()> run) {
     device().submit(stream_, [run = std::move(run), uses = uses_, what = operation_](Stream& in) {
       device().begin(in);
@@ -60,8 +61,8 @@ class Opened {
       run();
     });
   }
-  /// Where what the operation gave was put, in the order of the calls of close(); undefined for
-  /// views and what is empty.
+  /// Returns the tensors that hold the operation's results, in the order of the calls of close();
+  /// undefined for views and empty tensors.
   const std::vector<at::Tensor>& results() const { return results_; }
 
   at::Tensor open(const at::Tensor& tensor, bool writes) {
@@ -78,7 +79,7 @@ class Opened {
                          tensor.options().device(at::kCPU).requires_grad(false));
   }
 
-  /// What the operation gave, back on the device: a view of an input where it is one.
+  /// Returns the operation's result on the device: a view of an input if it is one.
   at::Tensor close(const at::Tensor& made) {
     at::Tensor& result = results_.emplace_back();
     if (!made.defined()) return made;
@@ -91,8 +92,8 @@ class Opened {
     return closed;
   }
 
-  /// Gives what was written where there had been nothing to the tensor that asked for it; whether
-  /// it was so.
+  /// Moves data that was written into an empty tensor to the tensor that asked for it; returns
+  /// whether there was such a tensor.
   bool settle(const at::Tensor& given, const at::Tensor& made) {
     if (given.device().type() != kType || given.sizes() == made.sizes()) return false;
     ZEA_ASSERT(given.numel() == 0);
@@ -177,15 +178,15 @@ bool gives_views(const c10::FunctionSchema& schema) {
                      });
 }
 
-/// The tensors of what an operation gave that close() was called with.
+/// Adds the tensors among an operation's results that close() was called with.
 void add_closed(const c10::IValue& value, std::vector<at::Tensor>& closed) {
   if (value.isTensor()) closed.push_back(value.toTensor());
   if (!value.isTensorList()) return;
   for (const at::Tensor& tensor : value.toTensorVector()) closed.push_back(tensor);
 }
 
-/// The operation on the same memory, what it gives into the memory that it was put into first.
-/// `are_closed`: which of its values close() was called with.
+/// Returns the operation on the same memory, with its results in the memory that they were put into
+/// first. `are_closed`: the values that close() was called with.
 std::function<void()> again(const c10::OperatorHandle& operation, const Stack& values,
                             const std::vector<bool>& are_closed,
                             const std::vector<at::Tensor>& results) {

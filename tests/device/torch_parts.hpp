@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operations on the stand-in device need of what libtorch knows of it.
+// The parts of libtorch's device interface that operations on the stand-in device need.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -11,9 +11,9 @@ namespace zea::testing {
 inline constexpr auto kType = c10::DeviceType::PrivateUse1;
 inline const c10::Device kDevice(kType, 0);
 
-/// What operations of this thread are put into.
+/// The stream of this thread's operations.
 Stream& current_torch_stream();
-/// Of tensors on the device.
+/// The allocator of tensors on the device.
 c10::DeviceAllocator& torch_allocator();
 
 }  // namespace zea::testing

@@ -75,7 +75,7 @@ void note(const void* data, size_t bytes, bool writes) {
 
 }  // namespace
 
-// What GCC and Clang call.
+// Functions that GCC and Clang call.
 #define ZEA_WATCH(size)                           \
   void __tsan_read##size(void* data) {            \
     note(data, size, false);                      \

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What zea's functors read and write while the stand-in device runs them. They are compiled there
-// (kernels.cpp) as for ThreadSanitizer: before each access they call a function, and those
-// functions are here in place of its own. So the finders know the bytes that were touched, whatever
-// a functor's pointers and sizes say.
+// Reads and writes of zea's functors on the stand-in device. The functors are compiled there
+// (kernels.cpp) as for ThreadSanitizer: before each access they call a function, and this file
+// defines these functions in place of ThreadSanitizer's. So the finders know the accessed bytes,
+// whatever a functor's pointers and sizes say.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class WatchedAccesses {
   };
 
   void add(const void* data, size_t bytes, bool writes);
-  /// Those that do not touch each other, in order.
+  /// Disjoint ranges, in order.
   std::vector<Range> read() const { return joined(read_); }
   std::vector<Range> written() const { return joined(written_); }
 
@@ -28,8 +28,8 @@ class WatchedAccesses {
   std::vector<Range> read_, written_;
 };
 
-/// While it lasts this thread's accesses are added, but for variables of the function whose frame
-/// is given and of what it calls.
+/// While it exists, this thread's accesses are added, except to variables of the function whose
+/// frame is given and of the functions that it calls.
 class Watch {
  public:
   Watch(WatchedAccesses& accesses, const void* frame);

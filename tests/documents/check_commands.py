@@ -26,7 +26,7 @@ from command_table import DECKS, TABLE
 from pages import commands_of, read_pages
 
 OWN, MPIRUN = sys.argv[1 : sys.argv.index("--")], sys.argv[sys.argv.index("--") + 1 :]
-MPIRUN[0] = shutil.which(MPIRUN[0])  # not the one that stands before it in the path of commands
+MPIRUN[0] = shutil.which(MPIRUN[0])  # not the one before it in the path of commands
 ROOT, BUILD, CTEST = Path(OWN[0]).resolve(), Path(OWN[1]).resolve(), OWN[2]
 IS_LONG = OWN[3:] == ["long"]
 PICTURES = Path("/usr/share/datasets/fashion-mnist")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documents name in backticks exists: deck keys and their values, options, files, tests, variables of the
-environment, messages, identifiers. Links and anchors resolve, lines are short, and the first page is read to its end.
+"""Names in backticks in the documents must exist: deck keys and their values, options, files, tests, environment
+variables, messages, identifiers. Links and anchors resolve, lines are short, and the first page is read to its end.
 
 usage: check_names.py ROOT BUILD CTEST
 """
@@ -35,7 +35,7 @@ OPTIONS_OF_OTHERS = """
     --bind --shm-size --allow-run-as-root --oversubscribe --bind-to --gpu-bind --gpus-per-task -x --exclusive
     --gres --gpus-per-node --ntasks-per-node --mem --time --signal
 """.split()
-# Names of libraries, of processors and of what libraries write, which nothing of ours spells.
+# Names of libraries, of processors and of libraries' output, which no source of ours spells.
 NOT_OURS = """
     vader_segment amx_tile async_save find_package torch nvidia cuda crt cccl at parallel_for f member path LOCK SAVE
     STOP import Torch oob_tcp_dynamic_ipv4_ports btl_tcp_port_min_v4 btl_tcp_port_range_v4
@@ -111,12 +111,12 @@ def file_exists(name, page):
     places = [ROOT, ROOT / "src", page.path.parent]
     if any((place / name).exists() for place in places):
         return True
-    # What programs write stands in their source, or in what tests look for.
+    # Names of files that programs write are in their source, or in tests that look for them.
     return WRITTEN.fullmatch(name) is not None or name in text_of_sources() or "<" in name
 
 
 def faults_of_setting(key, value):
-    """Of `key = value`; the key may lack its section."""
+    """Returns the faults of `key = value`; the key may lack its section."""
     asked = [allowed for name, allowed in deck_keys().items() if name == key or name.endswith("." + key)]
     if not asked:
         return [] if key.upper() == key else [f"no deck key is called {key}"]
@@ -127,7 +127,7 @@ def faults_of_setting(key, value):
 
 
 def faults_of_word(word, page):
-    """Of one word of a code span."""
+    """Returns the faults of one word of a code span."""
     word = word.strip(",;\"'()")
     if not word or re.fullmatch(r"[\W\d]+|<.*>|\d.*|\$.*", word):
         return []

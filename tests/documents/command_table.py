@@ -307,7 +307,8 @@ TABLE = {
     f"{PROGRAMS}/bench_deferred_backward": runs(("bench_deferred_backward", "bench_deferred_backward 1 64 64 1")),
 }
 
-# Decks in blocks, by their first line: ranks that they are planned for, and keys that they need beside their own.
+# Decks in blocks, by their first line: ranks that they are planned for, and keys that they need in addition to their
+# own.
 QUICKSTART = ("data.train=quickstart/train.h5", "model.weights=quickstart/weights.h5")
 # Ranks and overrides; or the test that runs its like.
 DECKS = {

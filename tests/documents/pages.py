@@ -14,7 +14,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 @dataclass
 class Block:
-    """What stands between fences."""
+    """A block between fences."""
 
     language: str
     line: int
@@ -66,7 +66,7 @@ def read_page(path, root):
 
 
 def page_paths(root):
-    """Those that git has, or would add; without git, all outside of folders that are made."""
+    """Returns the pages that git has, or would add; without git, all outside of generated folders."""
     command = ["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:

@@ -27,7 +27,7 @@ Input input_of(const Target& target, const Bytes& bytes) {
   return {bytes, target.reads_file ? room.put(bytes) : ""};
 }
 
-/// What was thrown, unless it is the refusal that it may be.
+/// Returns the exception, unless it is the allowed refusal.
 std::string thrown_by(const Target& target, const Input& input) {
   try {
     target.take(input);

@@ -62,7 +62,7 @@ def hostile(base, place, value):
 
 
 def write_structures(value):
-    """What HDF5 makes of many datasets and attributes, and of chunks: heaps, trees, arrays."""
+    """Writes HDF5's structures for many datasets and attributes, and for chunks: heaps, trees, arrays."""
     def many(file):
         weights(file)
         for i in range(20):
@@ -191,7 +191,7 @@ def index(file):
 
 
 def write_index():
-    """That of a folder of data sets."""
+    """Writes the index of a folder of data sets."""
     h5("index", "good.h5", index)
     for name, fill in hostile(index, "item_offsets", np.array([0, 2, 5, 5], dtype=np.int64)):
         h5("index", name + ".h5", fill)

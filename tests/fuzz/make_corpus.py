@@ -4,8 +4,8 @@
 
     tests/fuzz/make_corpus.py [FOLDER]
 
-What fuzzing finds is added by hand, as found_*, and so is what config.json and preprocessor_config.json of published
-models say, as good_published_*; this script leaves both alone. Needs h5py, NumPy and Pillow.
+Findings of fuzzing are added manually, as found_*, and so are config.json and preprocessor_config.json of published
+models, as good_published_*; this script leaves both alone. Needs h5py, NumPy and Pillow.
 """
 import io
 import json
@@ -76,7 +76,7 @@ def write_jpeg():
     put("jpeg", "rest_missing.jpg", progressive[: len(progressive) // 2])
 
 
-# --- sound ------------------------------------------------------------------------------------------------------------
+# --- audio ------------------------------------------------------------------------------------------------------------
 
 
 def riff(*chunks):
@@ -124,7 +124,7 @@ def flac_head(rate, channels, bits, total, most=4096):
 
 
 def flac_frame(samples, number, subframe):
-    """Of one channel of 16 bits; its rate is the header's."""
+    """Returns a frame of one channel of 16 bits; its rate is the header's."""
     head = b"\xff\xf8\x70\x08" + bytes([number]) + struct.pack(">H", samples - 1)
     frame = head + crc(head, 8, 0x07) + subframe
     return frame + crc(frame, 16, 0x8005)
@@ -192,7 +192,7 @@ VOXTRAL = {"model_type": "voxtral", "audio_token_id": 3,
 
 
 def write_composites(config):
-    """Those that are accepted, one of each reader, and numbers that no model has."""
+    """Writes accepted configs, one for each reader, and numbers that no model has."""
     config("good_qwen2_vl", QWEN_VL, model_type="qwen2_vl",
            vision_config={"depth": 2, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 4})
     for name, base in (("qwen2_5_vl", QWEN25_VL), ("qwen3_vl", QWEN3_VL), ("internvl", INTERNVL), ("gemma3", GEMMA3),

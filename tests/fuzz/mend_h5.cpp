@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checksums of an HDF5 file that was changed: structures are found by their signatures, wherever
-// these stand, and their sizes in whatever leads to them.
+// Checksums of a changed HDF5 file: structures are found by their signatures, anywhere, and their
+// sizes in the structures that refer to them.
 #include <algorithm>
 #include <bit>
 #include <cstddef>
@@ -58,7 +58,7 @@ class Mender {
       put_number(bytes_, at + count, sum_of(bytes_, at, count), kSum);
   }
 
-  /// Of an object header, before its sum.
+  /// Returns the bytes of an object header, before its sum.
   size_t header_bytes(size_t at) const {
     const uint64_t flags = number(at + 5, 1);
     const size_t width = size_t{1} << (flags & 3);
@@ -66,7 +66,7 @@ class Mender {
     return place + width + std::min<size_t>(number(at + place, width), bytes_.size());
   }
 
-  /// Wherever the address stands, the size may stand behind it.
+  /// The size may follow the address, wherever that is.
   void mend_continuation(size_t at) {
     for (size_t place = 0; holds(place, 2 * kAddress); ++place) {
       const uint64_t size = number(place + kAddress, 8);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What strangers make, and how zea reads it: one target for each kind of input, fed with any bytes
+// Untrusted inputs and zea's readers of them: one target for each kind of input, fed with any bytes
 // by libFuzzer (libfuzzer.cpp) and by test_corpus. Reading may end in a zea::Error; nothing else.
 #pragma once
 
@@ -20,7 +20,7 @@ struct Target {
   const char* name;
   void (*take)(const Input& input);
   bool reads_file = false;
-  /// Makes lengths and sums right again in what was changed, so that the rest of it is looked at.
+  /// Repairs lengths and sums in changed input, so that the rest of it is read.
   void (*mend)(Bytes& bytes) = nullptr;
   /// How many bytes of memory each byte of the input may take, beyond kFixedBytes.
   int64_t memory_factor = 1024;
@@ -34,10 +34,10 @@ const std::vector<Target>& targets();
 /// Throws std::out_of_range.
 const Target& target_of(const std::string& name);
 
-/// Reads `bytes`. Returns what was wrong with that; empty when they were read or refused within
-/// their time and memory, and no file but theirs was opened.
+/// Reads `bytes`. Returns the fault; empty when they were read or refused within their time and
+/// memory, and no file but theirs was opened.
 std::string feed(const Target& target, const Bytes& bytes);
-/// What is said of `bytes`, or of the first of its parts that cannot be read; empty: all was read.
+/// Returns the refusal of `bytes`, or of their first part that cannot be read; empty: all was read.
 std::string refusal_of(const Target& target, const Bytes& bytes);
 
 }  // namespace zea::fuzz

@@ -44,7 +44,7 @@ void read_adapter(const Input& input) {
     config.alpha_of(linear);
 }
 
-/// As a tokenizer.json, and as the tokenizer_config.json beside one.
+/// As a tokenizer.json, and as the tokenizer_config.json next to one.
 void read_tokenizer(const Input& input) {
   const std::string text = text_of(input);
   TokenizerTokens known(R"({"model": {"vocab": {}}})", "tokenizer.json");
@@ -69,8 +69,8 @@ void read_manifest_text(const Input& input) {
   check_coverage(parse_manifest(text_of(input), "input"));
 }
 
-/// Every tensor, floating ones converted; and the texts. Throws the first refusal of a tensor when
-/// all were tried: the others may be sound.
+/// Reads every tensor, floating ones converted, and the texts. Throws the first refusal of a tensor
+/// after trying all: the others may be readable.
 void read_all(const WeightsSource& source) {
   source.config_json();
   for (const std::string& name : source.companions()) source.companion(name);

@@ -146,13 +146,13 @@ std::vector<Json> well_formed_configs() {
   return found;
 }
 
-/// What is said of a config; empty: it is accepted.
+/// Returns the refusal of a config; empty: it is accepted.
 std::string fault_of(const Json& config) {
   return error_of([&] { make_model_spec(config.dump()); });
 }
 
-/// Changes of what is refused at once reach no reader. What is said of a family that there is none
-/// of names all that there are.
+/// Changes of a config that is refused at once would reach no reader. The refusal of an unknown
+/// family names all known ones.
 TEST(Configs, OfEveryFamilyAreAccepted) {
   std::set<std::string> families;
   for (const Json& config : well_formed_configs()) {
@@ -166,7 +166,7 @@ TEST(Configs, OfEveryFamilyAreAccepted) {
     EXPECT_TRUE(families.contains(family)) << family << " has no good_*.json in the corpus";
 }
 
-/// Whose keys are anybody's, and which are passed over whole where they stand.
+/// Objects with keys of other programs; zea ignores them as a whole.
 bool is_of_others(const std::string& key) {
   const std::set<std::string> keys{
       "auto_map",      "crop_size",      "id2label",         "label2id",     "patch_size",

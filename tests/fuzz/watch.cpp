@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program's own malloc() and open() stand before the C library's, for its shared libraries,
-// too. Under a sanitizer, which has a malloc() of its own, that tells.
+// The program's own malloc() and open() replace the C library's, also for its shared libraries.
+// Under a sanitizer, which has a malloc() of its own, that counts.
 #include "watch.hpp"
 
 #include <malloc.h>

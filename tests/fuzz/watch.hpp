@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What code does behind its interface, libraries included: memory that it holds, files that it
-// opens.
+// Resources that code uses behind its interface, libraries included: memory that it holds, files
+// that it opens.
 #pragma once
 
 #include <cstdint>

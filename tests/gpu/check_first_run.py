@@ -19,8 +19,8 @@ from unittest import mock
 FIRST_RUN, BUILD, MPIRUN = sys.argv[1], Path(sys.argv[2]), sys.argv[3].replace(";", " ")
 PARTS = ["versions", "kernels", "tables", "parity", "resume", "memory", "determinism"]  # speed has tests of its own
 
-# What CUDA's libraries write of a run of zea's with so many steps: 10 fills, and of each step 7 copies, two at a time,
-# of 0.1 ms, and a kernel of 0.5 ms after them.
+# Recorded activity of a zea run with that many steps: 10 fills, and for each step 7 copies of 0.1 ms, two at a time,
+# then a kernel of 0.5 ms.
 RECORDER = """
 import os, sys
 steps = next(int(word.split("=")[1]) for word in sys.argv if word.startswith("schedule.steps="))
@@ -231,7 +231,7 @@ class FirstRun(unittest.TestCase):
 
     @unittest.skipUnless(os.environ.get("ZEA_WHOLE"), "under the label long")
     def test_leaves_each_part_its_share_of_the_time(self):
-        """Of a zea that hangs wherever its speed is not measured."""
+        """The zea of this test hangs wherever its speed is not measured."""
         tree = self.tree_with('case "$*" in *speed*) ;; *) sleep 100 ;; esac')
         parts, start = ["parity", "speed"], time.monotonic()
         budget = ["--device", "cpu", "--quick", "--minutes", "1.5", "--parts", *parts]
@@ -273,7 +273,7 @@ class FirstRun(unittest.TestCase):
             (programs / "zea-mpirun").unlink()
             self.assertEqual(launcher_of(tree)[0], "mpirun")
 
-    def test_trains_a_model_that_sees_and_hears_on_ranks_of_their_own(self):
+    def test_trains_images_and_audio_on_separate_ranks(self):
         from families import apart, families, prepare, ranks_apart
         from machine import Tree
         from setting import Setting, train

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GPUs do while a program runs, whichever it is: CUDA loads this library where
-// CUDA_INJECTION64_PATH names it, and CUPTI tells it of every kernel, copy and fill, those of
-// graphs too. Each is a line of the file $ZEA_ACTIVITY_FILE.<process>: begin and end in ns, stream,
-// name, with tabs between them. What goes wrong is told on stderr, and the program runs on.
+// Records the activity of GPUs while any program runs: CUDA loads this library if
+// CUDA_INJECTION64_PATH names it, and CUPTI reports every kernel, copy and fill to it, also those
+// of graphs. Each is a line of the file $ZEA_ACTIVITY_FILE.<process>: begin and end in ns, stream,
+// name, separated by tabs. Errors go to stderr, and the program continues.
 #include <cupti.h>
 #include <cxxabi.h>
 #include <unistd.h>
@@ -64,9 +64,9 @@ void write_line(const Record& record, const std::string& name) {
   std::fprintf(recording, "%llu\t%llu\t%u\t%s\n", begin, end, record.streamId, name.c_str());
 }
 
-/// Newer versions of a record add to its end what is not wanted here: these, of CUDA 12.0, are
-/// known to the headers of all that follow, and are the beginning of what any of their libraries
-/// gives.
+/// Newer versions of a record add fields at its end, which are not needed here: these records, of
+/// CUDA 12.0, are in the headers of all later versions, and are the beginning of their libraries'
+/// records.
 void write_record(const CUpti_Activity* record) {
   switch (record->kind) {
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
@@ -94,7 +94,7 @@ void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, s
                           size_t filled_bytes) {
   const std::lock_guard lock(recording_mutex);
   CUpti_Activity* record = nullptr;
-  CUptiResult result = CUPTI_ERROR_MAX_LIMIT_REACHED;  // what there is behind the last record
+  CUptiResult result = CUPTI_ERROR_MAX_LIMIT_REACHED;  // the result after the last record
   while (recording && filled_bytes > 0 &&
          (result = cuptiActivityGetNextRecord(buffer, filled_bytes, &record)) == CUPTI_SUCCESS)
     write_record(record);
@@ -140,7 +140,7 @@ bool start_recording() {
 
 }  // namespace
 
-/// CUDA's own name of what it calls when it starts; 1: go on.
+/// The function that CUDA calls, by its name, when it starts; 1: go on.
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
   if (start_recording() && std::atexit(end_recording) != 0)
     tell("std::atexit", "the end will not be recorded");

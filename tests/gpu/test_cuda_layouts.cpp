@@ -25,10 +25,11 @@ bool is_on_host() {
   return asked != nullptr && std::string(asked) == "cpu";
 }
 
-/// Of fp32 relative to fp64, after a few steps of AdamW, which divides by what is near zero.
+/// Bound for losses: fp32 relative to fp64, after a few steps of AdamW, which divides by values
+/// near zero.
 constexpr double kSameLoss = 1e-4;
-/// Of a gradient, relative to the largest element of its tensor; and to that of all tensors, for
-/// those that would be zero but for rounding.
+/// Bounds for a gradient: relative to the largest element of its tensor, plus relative to that of
+/// all tensors, for tensors that would be zero without rounding.
 constexpr double kSameGradient = 1e-4, kSameZero = 1e-6;
 
 double largest(const std::vector<double>& values) {
@@ -58,7 +59,7 @@ class CudaLayouts : public ::testing::Test {
     device_ = open_gpu(testing::world());
   }
 
-  /// What every layout gives in `preset`, against one rank of the host in fp64 and in `preset`.
+  /// Compares every layout in `preset` with one rank of the host in fp64 and in `preset`.
   void sweep_in(const char* preset, const std::vector<SampledLayout>& layouts,
                 void (*expect)(const ComparedResult& got, const ComparedResult& exact,
                                const ComparedResult& one_rank)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parity: every operation on device memory over NCCL gives what the MPI collectives give on host
-// memory. Small whole numbers, so that sums are exact in every type whatever their order.
+// Parity: every operation on device memory over NCCL gives the result of the MPI collectives on
+// host memory. Small whole numbers, so that sums are exact in every type whatever their order.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a build without NCCL says when it is asked for.
+// The error of a build without NCCL that is asked for NCCL.
 #include <gtest/gtest.h>
 
 #include "core/error.hpp"

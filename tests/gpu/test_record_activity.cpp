@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What record_activity.cpp writes of what CUPTI gives it. The CUPTI of this program is a made-up
-// one, which needs no GPU: it gives what is there of the enabled kinds in one buffer at the end.
+// The output of record_activity.cpp for CUPTI's records. This program has a made-up CUPTI, which
+// needs no GPU: it delivers its records of the enabled kinds in one buffer at the end.
 #include <cupti.h>
 #include <gtest/gtest.h>
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from shared_memory_names import names_of
 
-# Which one of a call, and by what it is known. The second one comes when the program allocates a buffer.
+# Kills: the system call, which one of its calls, and a text that identifies it. The second sendmsg comes when the
+# program allocates a buffer.
 KILLS = [
     ("openat", 1, "O_TMPFILE"),
     ("fallocate", 1, "O_TMPFILE"),
@@ -56,9 +57,9 @@ def check_no_names(mpirun, program, folder):
 
 def check_kill(mpirun, program, folder, call, when, sign):
     inject = f"inject={call}:signal=SIGKILL:when={when}"
-    # Of the many files that are opened only the ones meant.
+    # Many files are opened: only those below /dev/shm count.
     where = ["-P", "/dev/shm"] if call == "openat" else []
-    # What is reserved is the file without a name that was made before.
+    # The reservation is for the nameless file that was opened before.
     also = ",openat" if call == "fallocate" else ""
     texts = run(mpirun, program, folder, [*where, "-e", f"trace={call}{also},{NAMING}", "-e", inject])
     assert "killed by SIGKILL" in texts[1], f"not killed at {call} {when}"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW with moments in blocks of 8 bits: blocks are of rows of tensors, so that training is the
-// same on every layout; memory, files, resume, and what is refused. The kernel:
-// test_blockwise_adamw.
+// AdamW with 8-bit moments in blocks: blocks are of rows of tensors, so that training is the same
+// on every layout; memory, files, resume, and refusals. The kernel: test_blockwise_adamw.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -20,7 +19,7 @@ namespace {
 
 constexpr double kTolerance = 1e-10;
 
-/// Of matrices some have 4096 elements or more: the language model's own, but k_proj and v_proj.
+/// Some matrices have 4096 elements or more: those of the language model, except k_proj and v_proj.
 std::string config_of(int64_t intermediate) {
   nlohmann::json config = nlohmann::json::parse(tiny_llava_config({.tied = true}));
   config["text_config"]["hidden_size"] = 64;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples dealt by cost and samples dealt in turn train the same model, which is that of one rank;
-// and by cost no rank has much more to do than another.
+// Samples distributed by cost and in order train the same model, which is that of one rank; by cost
+// no rank has much more work than another.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ TEST(Balance, ChangesNothingThatIsLearnt) {
   }
 }
 
-TEST(Balance, IsWhatThePlanDeals) {
+TEST(Balance, IsWhatThePlanDistributes) {
   std::vector<int64_t> batch(12);
   for (size_t i = 0; i < batch.size(); ++i) batch[i] = static_cast<int64_t>(i);
   const auto most_images = [&](bool balance) {

@@ -12,7 +12,7 @@
 namespace zea::testing::test_bf16_layouts {
 namespace {
 
-/// Of a tensor's few elements, which chance may bring nearer or farther than those of a module.
+/// The bound for a tensor: chance moves its few elements more than those of a module.
 double allowed_of_tensor(double error_of_one_rank, double size) {
   return 2 * allowed_in_bf16(error_of_one_rank, size);
 }
@@ -50,7 +50,7 @@ void expect_near(const Tensors& got, const Tensors& one_rank, const Tensors& exa
     module.got += squares.got;
     module.one_rank += squares.one_rank;
     module.size += squares.size;
-    // That of a key's bias is zero: it moves all scores of a row alike.
+    // The gradient of a key's bias is zero, because the bias moves all scores of a row alike.
     if (squares.size < 1e-24) continue;
     EXPECT_LE(std::sqrt(squares.got),
               allowed_of_tensor(std::sqrt(squares.one_rank), std::sqrt(squares.size)))

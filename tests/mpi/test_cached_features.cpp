@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // data.cache_features changes nothing but the time of a step: the same losses and weights, bit for
-// bit on one layout where microbatches are samples, and in fp64 those of one rank on others; and
-// what lies in the folder is never taken for what it is not.
+// bit on one layout if microbatches are samples, and in fp64 those of one rank on others; and a
+// foreign or damaged file in the folder is never used as features.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fails on one rank fails on all: saving and loading end with the same kind of error
-// everywhere, and earlier checkpoints stay as they were.
+// A failure on one rank is a failure on all: saving and loading end with the same kind of error
+// everywhere, and earlier checkpoints stay unchanged.
 #include <gtest/gtest.h>
 
 #include <optional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies where a checkpoint is to be written: the same one, another, the rest of a killed save,
-// somebody else's files.
+// Saving to a path that already exists: with the same checkpoint, another one, the rest of a killed
+// save, or files of others.
 #include <gtest/gtest.h>
 
 #include "checkpoint/checkpoint_writer.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints that are written while training goes on: what is written is what the shards were when
-// the save began, byte for byte.
+// Checkpoints that are written during training: the written values are those of the shards when the
+// save began, byte for byte.
 #include "checkpoint/checkpoint_writer.hpp"
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using WriterOnAllRanks = FilledRun;
 
-/// What training does to its shards.
+/// Changes the shards as training does.
 void change(Running& running, double by) {
   for (const auto& buffer : running.engine.buffers()) {
     if (!buffer->trainable()) continue;
@@ -60,7 +60,7 @@ std::optional<SaveReport> save_while_training(Running& running, const std::strin
                                               const Way& way, int patience) {
   CheckpointWriter writer(running.engine, *running.control);
   CheckpointRequest slow = request(directory, 7);
-  // Of about 120 KiB in all.
+  // The checkpoint has about 120 KiB in all.
   slow.rate_limit_mib = 0.25 / running.control->size() / patience;
   slow.stages = way.stages;
 

@@ -100,7 +100,7 @@ std::unique_ptr<Collectives> make_cut_in_pieces(const Communicator& communicator
   return make_chunked_mpi_collectives(communicator, 7);
 }
 
-/// Writes down what is asked and passes it on.
+/// Records each call and passes it on.
 class SeenCollectives : public WrappedCollectives {
  public:
   using WrappedCollectives::WrappedCollectives;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over tokens dealt to cp ranks equals that of one rank, in fp64: every way that keys and
-// heads travel, every distribution, and the rows that are awkward to deal.
+// Attention over tokens distributed over cp ranks equals that of one rank, in fp64: every exchange
+// of keys and heads, every distribution, and rows that are hard to distribute.
 #include "parallel/context_attention.hpp"
 
 #include <gtest/gtest.h>

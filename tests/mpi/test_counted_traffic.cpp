@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step sends: the bytes that the mesh counts on every rank equal those that the plan works
-// out on paper, for every group by its name, whatever the layout.
+// Traffic of a step: the bytes that the mesh counts on every rank equal those that the plan
+// computes, for every group by its name, whatever the layout.
 #include "estimate/traffic.hpp"
 
 #include <gtest/gtest.h>
@@ -269,7 +269,7 @@ TEST(CountedTraffic, CountedEqualsTheFormula) {
   for (const TrafficLayout& layout : kLayouts) expect_counted_traffic(world, layout);
 }
 
-TEST(CountedTraffic, OfGroupsWithTheSameRanksIsCountedApart) {
+TEST(CountedTraffic, OfGroupsWithTheSameRanksIsCountedSeparately) {
   const Communicator part = testing::first_ranks(2);
   if (part.size() == 0) return;
   const MeshShape shape{1, 1, {{.module = "vision", .tp = 2}, {.module = "llm", .tp = 2}}, {}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the options of data parallelism ask of the communicators: test_layouts shows that none of
-// them changes the result, this that each does what it says.
+// Communications of the data-parallel options: test_layouts shows that no option changes the
+// result, this test that each does what it says.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -185,7 +185,7 @@ TEST(DataParallel, HybridShardGathersInsideAReplicaAndSumsBetweenThem) {
       << "between replicas once per step";
 }
 
-TEST(DataParallel, WrappingSaysHowManyBuffersAreGathered) {
+TEST(DataParallel, WrapPolicySaysHowManyBuffersAreGathered) {
   const auto gathers = [](const std::function<void(ModuleMeshOptions&)>& change) {
     TinyRunOptions run = make_run("full_shard");
     refine(run, change);
@@ -260,8 +260,8 @@ TEST(DataParallel, EveryModuleHasItsOwnTypes) {
   EXPECT_NEAR(mixed.losses[2], exact.losses[2], 0.02);
 }
 
-// Without a GPU the device is the host, too: what is shown is that copies to and from the device,
-// and gradients that are accumulated in host memory, change nothing.
+// Without a GPU the device is the host, too: the test shows that copies to and from the device, and
+// gradients that are accumulated in host memory, change nothing.
 TEST(DataParallel, OffloadEqualsNoOffloadWithAccumulation) {
   for (const char* strategy : {"full_shard", "shard_grad_op", "hybrid_shard"})
     for (const char* reduce : {"preset", "bf16"}) {
@@ -279,7 +279,7 @@ TEST(DataParallel, OffloadEqualsNoOffloadWithAccumulation) {
     }
 }
 
-/// What an offloaded shard is combined with: how it is gathered, reduced and kept.
+/// Settings that an offloaded shard is combined with: how it is gathered, reduced and kept.
 struct OffloadCase {
   const char* name;
   std::function<void(TinyRunOptions&)> change;
@@ -337,9 +337,9 @@ TEST(DataParallel, OneRankOffloadsToo) {
   EXPECT_EQ(max_difference(offloaded.weights, here.weights), 0);
 }
 
-// Alone and not offloaded, products are added to the gradient of the microbatches before as they
-// are made; an offloaded one is made by itself, and then added. That is the same sum in another
-// order wherever a product begins with what it is added to, which the library decides.
+// Without other ranks and offload, GEMMs add to the gradient of earlier microbatches directly; an
+// offloaded gradient is computed separately, and then added. That is the same sum in another order
+// if a GEMM begins with its accumulator, which the library decides.
 TEST(DataParallel, OneRankThatAddsEachMicrobatchOffloadsToo) {
   TinyRunOptions run = make_run("full_shard", 3);
   run.deck.precision.preset = "fp64";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every rank deals rows, samples and items alone: all must come to the same answer, or they would
+// Every rank distributes rows, samples and items alone: all must get the same result, or they would
 // wait for tokens that nobody sends.
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ void append_dealt(Numbers& numbers, const Visibility& row, const ContextOptions&
   }
 }
 
-/// Equal samples have equal costs, which leaves their order to whoever deals.
+/// Equal samples have equal costs, so their order is up to the algorithm.
 Numbers dealt_tokens(uint64_t seed) {
   std::vector<MaskWord> words = testing::random_row(400, 11, seed);
   const auto samples = static_cast<int64_t>(words.size());
@@ -41,7 +41,7 @@ Numbers dealt_tokens(uint64_t seed) {
   return numbers;
 }
 
-/// Of samples of few lengths, so that many cost the same.
+/// Samples with few different lengths, so that many cost the same.
 Numbers dealt_samples(uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<SampleIndex> index(64);

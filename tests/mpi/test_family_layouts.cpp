@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every family on a grid of all its modules, and in stages beside encoders on ranks of their own,
-// trains in fp64 as on one rank. The grids and pipelines of few families: test_grids,
-// test_pipelines.
+// Every family on a grid of all its modules, and in stages with encoders on separate ranks, trains
+// in fp64 as on one rank. The grids and pipelines of few families: test_grids, test_pipelines.
 #include <gtest/gtest.h>
 
 #include "support/compared_run.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step of each family sends is what the plan works out on paper.
+// The traffic of a step of each family equals the plan's.
 #include <gtest/gtest.h>
 
 #include "support/counted_traffic.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is frozen goes out as it came in: in the type of the file that it was read from and bit for
-// bit, whatever type a run computes with it in, and on every layout.
+// Frozen values are saved unchanged: in the type of the file that they were read from and bit for
+// bit, whatever the compute type and the layout.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -146,9 +146,9 @@ TEST(FrozenOrigin, IsTheCheckpointThatARunGoesOnFrom) {
   }
 }
 
-/// Of fp64, as drawn weights are, and what adapters are merged into, whatever type it says: files
-/// have its fp32, from which a run goes on with other bf16 than fp64 rounds to where fp32 is
-/// halfway between two.
+/// A source of fp64 values, as drawn weights and merged adapters are, whatever type it reports.
+/// Files have their fp32 values, and a run that resumes from these gets a different bf16 value than
+/// from fp64 where fp32 is halfway between two.
 class AlmostTies : public FileOfType {
  public:
   using FileOfType::FileOfType;
@@ -186,7 +186,7 @@ TEST(FrozenOrigin, RoundsAsWhatGoesOnFromIt) {
     });
 }
 
-/// What is held is all that is left then; of a file of fewer bits that is all there was.
+/// Only the values in memory are left then; if the file had fewer bits, they are complete.
 TEST(FrozenOrigin, ThatIsNoLongerWhatWasReadLeavesWhatIsHeld) {
   const SharedDirectory shared;
   for (const bool is_gone : {false, true})

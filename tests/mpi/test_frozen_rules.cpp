@@ -38,7 +38,7 @@ TEST(FrozenRules, ForGoodIsForMoreUpdatesThanThereAre) {
   }
 }
 
-/// What a run that begins with the thaw does: the frozen part's first update has number 1.
+/// The same as a run that begins when the part is unfrozen: its first update has number 1.
 TEST(FrozenRules, AThawedParameterBeginsAnew) {
   const MemoryDataset dataset = axis_dataset();
   const Communicator alone =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frozen values are written once: later checkpoints have them as hard links, each is whole by
-// itself for every layout, and whatever stands in the way of a link, they are written anew.
+// Frozen values are written once: later checkpoints have them as hard links, each is complete for
+// every layout, and if a link is impossible, they are written again.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,14 +22,14 @@ constexpr bool kTrains = false;
 const Deck kFrozen = {.train_vision = kTrains, .train_llm = kTrains};
 /// Frozen values are in another type than masters.
 const Deck kFrozenInBf16 = {.precision = "bf16", .train_vision = kTrains, .train_llm = kTrains};
-/// All is frozen but what stands beside linears.
+/// Everything is frozen except adapters.
 const Deck kAdapted = {.precision = "bf16", .adapts = true};
 
 std::string checkpoint_of(const std::string& directory, int64_t step) {
   return directory + "/step-0000000" + std::to_string(step);
 }
 
-/// What training does to its shards.
+/// Changes the shards as training does.
 void change(Running& running) {
   for (const auto& buffer : running.engine.buffers())
     if (buffer->trainable()) buffer->master().add_(1);
@@ -52,7 +52,7 @@ Names names_of(const std::string& path) {
   return {status.st_ino, status.st_nlink};
 }
 
-/// Of all ranks' frozen values, by the plan.
+/// Returns the bytes of all ranks' frozen values, by the plan.
 int64_t frozen_bytes(const Running& running) {
   int64_t bytes = 0;
   for (const ParamSpec& param : running.plan.model.params) {
@@ -248,7 +248,7 @@ TEST(FrozenValues, GoOnBeingLinkedAfterAResumeOfTheSameLayout) {
   }
 }
 
-/// A checkpoint of another layout, or choice of what is frozen, has no file that this one could
+/// A checkpoint of another layout, or with other frozen parts, has no file that this one could
 /// share.
 TEST(FrozenValues, AreWrittenAnewAfterAResumeThatHoldsThemInAnotherWay) {
   const SharedDirectory shared;

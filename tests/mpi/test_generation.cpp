@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kTokens = 6;
 
-/// The logits after each sample of a microbatch, by walk and sample.
+/// The logits after each sample of a microbatch, by pass and sample.
 using Logits = std::map<std::pair<int, int64_t>, at::Tensor>;
 
 struct Said {
@@ -105,7 +105,7 @@ TEST(KeptKeysOfLongRope, AreMadeAnewWhereASampleBecomesLong) {
   EXPECT_GT(kept.rows, say(options, dataset, true).rows);
 }
 
-/// Answers may lie before an image or a video; what is generated comes behind all of them.
+/// Answers may come before an image or a video; generated text comes after all of them.
 TEST(Prompts, EndBehindTheLastItem) {
   const auto scenario = std::ranges::find_if(grid_scenarios(), [](const GridScenario& one) {
     return std::string(one.name).find("videos") != std::string::npos;

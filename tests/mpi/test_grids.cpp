@@ -26,7 +26,7 @@ std::optional<std::string> asked_grids() {
   return asked;
 }
 
-/// Those of `grids` that were asked for; without a wish, all.
+/// Returns the grids that ZEA_GRIDS asks for; all if it is not set.
 std::vector<Grid> asked_of(const std::vector<Grid>& grids) {
   const std::optional<std::string> asked = asked_grids();
   if (!asked) return grids;
@@ -37,7 +37,7 @@ std::vector<Grid> asked_of(const std::vector<Grid>& grids) {
   return found;
 }
 
-/// What one rank gives, computed once for each number of heads.
+/// Results of one rank, computed once for each number of heads.
 class Expected {
  public:
   explicit Expected(const GridScenario& scenario)

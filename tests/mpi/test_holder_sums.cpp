@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What several tp ranks hold gets the sum of its holders' gradients, everything else keeps its own;
-// for each group of holders one call says it all.
+// A parameter that several tp ranks replicate gets the sum of their gradients, everything else
+// keeps its own; one call serves each group of ranks.
 #include "parallel/holder_sums.hpp"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ at::Tensor own_gradient(const ShardedBuffer& buffer, int rank) {
   return values;
 }
 
-/// What a rank's gradient should be afterwards.
+/// Returns the expected gradient of a rank afterwards.
 at::Tensor summed_gradient(const Plan& plan, const ShardedBuffer& buffer, int rank) {
   const at::Tensor values = own_gradient(buffer, rank);
   const std::string& module = buffer.layout().module;

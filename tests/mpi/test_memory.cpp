@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What full_shard promises of memory, by the ledger of the buffers: a rank holds its share of
-// everything that is owned, and two units' worth of what is gathered and of what is not yet
-// reduced. And that a plan predicts the peak of all tensors of a step.
+// Memory under full_shard, by the ledger of the buffers: a rank holds its share of everything that
+// is owned, and two units' worth of gathered parameters and of gradients not yet reduced. A plan
+// predicts the peak of all tensors of a step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -66,7 +66,7 @@ TEST(Memory, FullShardHoldsItsShareAndTwoUnits) {
   }
 }
 
-/// Neither masters nor a second copy: a frozen model takes what it computes in.
+/// Neither masters nor a second copy: a frozen model takes only its compute type.
 TEST(Memory, FrozenParametersTakeTheirTypeOnce) {
   const Communicator world = testing::world().communicator();
   for (const bool shards : {false, true}) {
@@ -76,8 +76,8 @@ TEST(Memory, FrozenParametersTakeTheirTypeOnce) {
     run.deck.encoders["vision"].train = run.deck.llm.train = false;
     if (!shards) run.deck.meshes["vision"].strategy = run.deck.meshes["llm"].strategy = "no_shard";
     const Plan plan = make_plan(run.deck, run.config_json, 4);
-    // Of what trains masters, two moments, the gradient and the copy that units read; what none
-    // reads (the encoder's last block) is kept as it is in files.
+    // Trainable parameters have masters, two moments, the gradient and the copy that units read; a
+    // parameter that no unit reads (the encoder's last block) is kept as in files.
     int64_t owned = 0;
     for (const ParamSpec& param : plan.model.params)
       owned += num_elements(param.shape) * (param.trainable ? 4 * 4 + 2 : param.used ? 2 : 4);
@@ -96,7 +96,7 @@ TEST(Memory, FrozenParametersTakeTheirTypeOnce) {
   }
 }
 
-/// A layout: what the deck says beyond the size.
+/// A layout: settings of the deck other than the size.
 struct Layout {
   const char* name;
   void (*set)(Options&);
@@ -120,7 +120,7 @@ const Layout kLayouts[] = {
      [](Options& o) { o.model.activation_checkpointing = AutoOption::of_count(2); }},
     {"accumulation", [](Options& o) { o.data.row_tokens /= 3; }},
     {"bf16", [](Options& o) { o.precision.preset = "bf16"; }},
-    // Little but what a product packs stands beside a unit's own tensors.
+    // GEMM packing buffers are almost the only memory in addition to a unit's own tensors.
     {"bf16, checkpointing",
      [](Options& o) {
        o.precision.preset = "bf16";
@@ -212,16 +212,16 @@ const Layout kPipelines[] = {
      }},
 };
 
-/// Sizes where what is owned weighs more, and where activations do.
+/// Sizes with more memory for parameters, or for activations.
 struct Size {
   int64_t hidden = 0, intermediate = 0, vision_hidden = 0, row_tokens = 0, batch = 0;
   std::vector<int> images;       ///< of each sample
-  bool audio = false;            ///< the model hears, too
+  bool audio = false;            ///< the model has audio, too
   const char* family = nullptr;  ///< of measured_models(), in place of a LLaVA
   std::string config = {};       ///< in place of either
 };
 
-/// Of as many layers as the others.
+/// Returns the family's config, with as many layers as the others.
 std::string family_config(const char* name) {
   nlohmann::json config = nlohmann::json::parse(measured_model(name).config);
   config["text_config"]["num_hidden_layers"] = 3;
@@ -272,7 +272,7 @@ const Size kSizes[] = {{224, 608, 112, 224, 44, {1, 0, 2}},
                        // Long segments, which the library's attention computes.
                        {72, 168, 56, 900, 16, {60, 0, 55}}};
 
-/// A limit that recomputing half of what may be meets: of some units, not of all.
+/// Sets a memory limit halfway between recomputing all units and none, so that some are chosen.
 void limit_memory(TinyRunOptions& run) {
   Options& deck = run.deck;
   const auto needed = [&](int every) {
@@ -295,7 +295,7 @@ double largest_of_ranks(int64_t mine) {
   return static_cast<double>(largest);
 }
 
-/// What `zea -n` tells, for as many microbatches as the steps of this run have.
+/// Returns the estimate of `zea -n`, for as many microbatches as the steps of this run have.
 int64_t predicted_without_samples(const Plan& plan, const MemoryDataset& dataset, int64_t steps) {
   const Options& deck = plan.options;
   Sampler sampler(static_cast<int64_t>(dataset.index().size()), deck.schedule.global_batch,
@@ -316,7 +316,7 @@ int64_t predicted_without_samples(const Plan& plan, const MemoryDataset& dataset
   return told(first) + std::max<int64_t>(0, others) * (told(first + 1) - told(first));
 }
 
-/// What is predicted of a run is within `tolerance` of the peak.
+/// Expects the predicted memory of a run within `tolerance` of the peak.
 void expect_predicted(const Layout& layout, const Size& size, double tolerance) {
   const Communicator world = testing::world().communicator();
   ASSERT_EQ(world.size(), 4);
@@ -342,8 +342,8 @@ void expect_predicted(const Layout& layout, const Size& size, double tolerance) 
   const int64_t least = told.total() - told.scratch;
   const double ratio =
       static_cast<double>(told.total()) / static_cast<double>(got.tensor_peak_bytes);
-  // What is predicted is for equal shares of a row: context parallelism deals some ranks fewer
-  // tokens, which then take less; the fullest rank is what it has to fit.
+  // The prediction is for equal shares of a row: context parallelism gives some ranks fewer tokens,
+  // which then take less; the fullest rank must fit.
   const bool deals_tokens = plan.options.meshes["llm"].cp > 1;
   const double counted = deals_tokens ? largest_of_ranks(got.tensor_peak_bytes)
                                       : static_cast<double>(got.tensor_peak_bytes);
@@ -375,8 +375,8 @@ TEST(Memory, OfFamiliesItIsWithinFivePercent) {
     }
 }
 
-/// What chooses units to recompute compares estimates: of sets of units they rank as what is
-/// counted.
+/// Recomputed units are chosen by comparing estimates: the estimates of sets of units must rank as
+/// their measured peaks.
 TEST(Memory, SetsOfRecomputedUnitsRankAsCounted) {
   const Communicator world = testing::world().communicator();
   const Size size = kSizes[1];
@@ -387,7 +387,7 @@ TEST(Memory, SetsOfRecomputedUnitsRankAsCounted) {
   run.deck.schedule = {.steps = 1, .global_batch = size.batch};
   const Plan free = plan_of(run, world.size());
   const MemoryDataset dataset = make_tiny_dataset(free.model, 400, size.images, 3);
-  std::vector<std::pair<double, double>> tried;  // told, counted
+  std::vector<std::pair<double, double>> tried;  // predicted, counted
   const size_t units = free.model.units.size();
   for (size_t first = 0; first < units; ++first)
     for (const size_t count : {size_t{1}, size_t{3}}) {
@@ -444,8 +444,8 @@ TEST(Memory, OfPipelinesItIsWithinFifteenPercent) {
     }
 }
 
-/// What ranks hold together weighs much here: embeddings at two stages, which are summed where they
-/// lie, and a KV head of four ranks, which is packed for it.
+/// Replicated parameters weigh much here: embeddings at two stages, which are summed in place, and
+/// a KV head of four ranks, which is packed for the sum.
 TEST(Memory, OfSumsOverHoldersItIsWithinFivePercent) {
   nlohmann::json config{{"model_type", "llama"},    {"hidden_size", 32},
                         {"intermediate_size", 48},  {"num_hidden_layers", 4},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Meshes of many layouts on real communicators: every group that a rank is given has the ranks that
-// the shape says, also where modules stand on ranks of their own, and talks.
+// Meshes of many layouts on real communicators: every group of a rank has the ranks that the shape
+// says, also with modules on separate ranks, and communicates.
 #include "comm/mesh.hpp"
 
 #include <gtest/gtest.h>

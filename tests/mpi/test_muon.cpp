@@ -99,9 +99,9 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) - b).norm().item<double>() / b.norm().item<double>();
 }
 
-/// torch.optim.Muon iterates in bf16, all of it rounded: singular values that are small beside the
-/// largest come out wrong by a sixth. Where sums are not rounded, those of every spectrum come
-/// nearer, or within a tenth: exact ones are 0.3 away from 1 themselves.
+/// torch.optim.Muon iterates in bf16 and rounds everything: singular values that are small relative
+/// to the largest are wrong by a sixth. Without rounded sums, those of every spectrum come nearer,
+/// or within a tenth: exact ones are 0.3 away from 1 themselves.
 TEST(Muon, InBf16IsNearerThanTorchs) {
   const auto options = at::TensorOptions().dtype(at::kDouble);
   const auto generator = at::detail::createCPUGenerator(3);
@@ -222,7 +222,7 @@ int64_t predicted_bytes(const Plan& plan, const Dataset& dataset, int rank) {
   return estimate_memory(plan, rank, step.replicas[plan.replica_of(rank)], dataset.index()).total();
 }
 
-/// Wide beside the tokens of a step, so that the optimizer takes the most.
+/// Widths are large relative to the tokens of a step, so that the optimizer takes the most time.
 std::string wide_config() {
   nlohmann::json config = nlohmann::json::parse(tiny_llava_config());
   config["text_config"]["hidden_size"] = 192;

@@ -43,7 +43,7 @@ std::vector<Trial> trials_of(const std::string& placement) {
       if (asked_pipelines() || is_strict == (i % 2 == 1))
         trials.push_back(make_trial(layout.name(), i, layout.ranks(), is_strict));
   }
-  // Those of as many ranks fill the world together.
+  // Layouts with the same number of ranks fill the world together.
   std::stable_sort(trials.begin(), trials.end(),
                    [](const Trial& a, const Trial& b) { return a.ranks < b.ranks; });
   return trials;
@@ -86,7 +86,7 @@ std::vector<double> tied_shard(TinyRun& run) {
   return {};
 }
 
-/// Of all ranks of `control`, on each.
+/// Returns the values of all ranks of `control`, on each.
 std::vector<std::vector<double>> gathered(Collectives& control, const std::vector<double>& mine) {
   std::vector<double> sizes(control.size(), 0);
   sizes[control.rank()] = static_cast<double>(mine.size());
@@ -224,8 +224,8 @@ TEST(PipelinesTeeth, TheWeightsOfEveryRankAreSeen) {
   }
 }
 
-/// The encoder's rank sends features, and the language model's their gradients; neither has
-/// anything to gather or to sum but what all ranks tell each other.
+/// The encoder's rank sends features, and the language model's rank their gradients; neither has
+/// anything to gather or to sum except the numbers that all ranks exchange.
 TEST(PipelinesTeeth, ModulesOnRanksOfTheirOwnSendToEachOther) {
   const PipelineLayout& layout = layout_like("^disjoint, 1f1b: llm pp 1, full_shard");
   const Communicator part = first_ranks(layout.ranks());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LLaVA-OneVision, whose features of large images are put together of several rows of the
-// projector: where these lie on different ranks it trains in fp64 as on one rank.
+// LLaVA-OneVision interpolates the features of large images from several rows of the projector:
+// with these rows on different ranks it trains in fp64 as on one rank.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@
 namespace zea::testing::test_resampled_features {
 namespace {
 
-/// How the tower's rows are cut, and where it stands.
+/// The sharding of the tower's rows, and its ranks.
 struct Layout {
   const char* name;
   int ranks;
@@ -118,7 +118,7 @@ TinyRunOptions make_run() {
   return run;
 }
 
-/// Images that stand alone are resampled, of which there are some beside those of few features.
+/// Single images are interpolated, and some samples have images of few features.
 MemoryDataset make_dataset(const std::vector<int>& images) {
   return make_tiny_dataset(make_model_spec(config_json()), 9, images, 5);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints cross all grids of the table: what one layout of 8 ranks wrote every grid reads, and
-// what any grid wrote one rank reads. Every fifth is tried; ZEA_RESUME_STRIDE=1: all. Grids of few
-// ranks are tried side by side.
+// Checkpoints cross all grids of the table: every grid reads the checkpoint of one layout of 8
+// ranks, and one rank reads that of any grid. Every fifth is tried; ZEA_RESUME_STRIDE=1: all. Grids
+// of few ranks are tried concurrently.
 #include <gtest/gtest.h>
 
 #include "support/compared_run.hpp"
@@ -38,7 +38,7 @@ const Grid kWriters[] = {
     {{1, 8, "ulysses", "uniform"}, "full_shard", 1, {{4, 1}}, "full_shard", 8},
 };
 
-/// Of every nth grid, those with so many heads; any: all.
+/// Returns every nth grid, if it has that number of heads (or any).
 std::vector<Trial> trials_of(std::optional<int> heads, size_t stride) {
   std::vector<Trial> trials;
   for (size_t g = 0; g < grids().size(); g += stride)

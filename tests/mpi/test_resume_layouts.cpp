@@ -35,8 +35,8 @@ struct Layout {
 const Layout kWriters[] = {
     {4, "full_shard"}, {2, "no_shard"}, {6, "hybrid_shard", 3}, {3, "shard_grad_op", 1, 2}};
 
-// Vocabularies that tp pads, KV heads that several tp ranks hold, and vision encoders that are cut
-// in another way, over what the language model's ranks leave.
+// Vocabularies that tp pads, KV heads that several tp ranks replicate, and vision encoders with
+// another sharding, over the ranks that the language model leaves.
 const Layout kGridWriters[] = {
     {4, "full_shard", 1, 1, {.tp = 2}, {}},
     {8, "hybrid_shard", 2, 2, {.tp = 2, .cp = 2}, {.tp = 2}},
@@ -161,7 +161,7 @@ TEST_F(ResumeLayouts, GridsGoOnWhereOtherGridsStopped) {
   for (const Layout& writer : kGridWriters) expect_all_resume(writer, grid_readers());
 }
 
-/// Tensors that a family has beside others: fused, tied, merged.
+/// Special tensors of a family: fused, tied, merged.
 TEST_F(ResumeLayouts, FamiliesGoOnWhereOtherLayoutsStopped) {
   const TinyLlava gemma3{.tied = true, .image_size = 24, .siglip = true, .gemma3 = true};
   const TinyLlava mistral3{.image_size = 24, .pixtral = true, .merges = true};

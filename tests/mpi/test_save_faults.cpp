@@ -130,7 +130,7 @@ class SaveFaults : public ::testing::Test {
     return step;
   }
 
-  /// What a child says of its save of kStep: its status, and what it threw.
+  /// The result of a child's save of kStep: its status, and its exception.
   struct Outcome {
     int status = 0;
     std::string message;
@@ -139,7 +139,7 @@ class SaveFaults : public ::testing::Test {
     bool failed_as_storage() const {
       return WIFEXITED(status) && WEXITSTATUS(status) == static_cast<int>(ExitCode::Storage);
     }
-    /// Of one that went well, all in order.
+    /// Returns the calls of a successful save, in order.
     std::vector<std::string> calls() const {
       std::vector<std::string> lines;
       std::istringstream text(message);
@@ -201,7 +201,7 @@ class SaveFaults : public ::testing::Test {
     fill(kStep);
   }
 
-  /// The next save works, whatever was left behind.
+  /// The next save works, whatever the failed one left.
   void check_next_save(const std::string& what) {
     remove_unfinished(checkpoints_);
     save(kStep);
@@ -350,7 +350,7 @@ TEST_F(SaveFaults, FilesThatGoOneByOneAreNoHang) {
 }
 
 TEST_F(SaveFaults, AnElementThatNoRankWritesIsNoticed) {
-  // As if ranks disagreed about who writes what.
+  // As if ranks disagreed about the writer of a value.
   plan_.buffers.front().params.pop_back();
 
   const std::string error = error_of([&] { write_checkpoint(engine_, *control_, request(kStep)); });

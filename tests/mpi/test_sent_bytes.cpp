@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bytes that a mesh counts are those that MPI is given to send: its calls are watched from
-// outside, so that the formulas of the counters are not held against themselves. Of messages every
-// byte counts. Of the sums of a few numbers and the broadcasts, which are left to MPI, it is the
-// number of elements: what MPI sends for them is its own. In shared memory nothing is sent.
+// outside, so that the formulas of the counters are not compared with themselves. For messages
+// every byte counts. For sums of a few numbers and for broadcasts, which are left to MPI, the
+// number of elements counts: MPI decides what it sends. In shared memory nothing is sent.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -19,7 +19,7 @@ int64_t total(const Traffic& traffic) {
                          [](int64_t sum, const auto& group) { return sum + group.second; });
 }
 
-/// Two steps on all ranks of `ranks`: what is counted is what is given.
+/// Runs two steps on all ranks of `ranks`: the counted bytes are those given to MPI.
 void expect_counted_is_given(const Communicator& ranks, const TinyRunOptions& options) {
   const MemoryDataset dataset = axis_dataset();
   TinyRun run(ranks, make_watched_collectives, dataset, options);

@@ -43,14 +43,14 @@ Communicator alone() {
   return world.split(world.rank(), "alone");
 }
 
-/// Bytes of all that stands when a run begins.
+/// Bytes of all tensors at the start of a run.
 int64_t standing_bytes(const TinyRunOptions& run) {
   const MemoryDataset dataset = make_dataset();
   TinyRun made(testing::world().communicator(), make_mpi_collectives, dataset, run);
   return made.engine().ledger().now_bytes();
 }
 
-/// What a rank keeps beside its masters, as the plan says.
+/// Returns the bytes that a rank keeps in addition to its masters, by the plan.
 int64_t state_bytes(const TinyRunOptions& run) {
   Plan plan = make_plan(run.deck, run.config_json, testing::world().size());
   if (run.adjust) run.adjust(plan);
@@ -188,7 +188,7 @@ TEST(Sgd, AnotherOptimizersStateIsRefused) {
                        "go on with optim.kind = \"adamw\" or optim.kind = \"adam\""));
   EXPECT_EQ(refusal(*of_adam, adamws), "") << "the same states";
 
-  // What is not trained on has no use for state.
+  // A model that is not trained needs no states.
   TinyRunOptions evaluates = adamw;
   evaluates.deck.run.mode = "evaluate";
   evaluates.deck.data.eval = "eval.h5";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that the guard leaves out: the same on every layout, decided by what one rank has planted;
-// masters and states stay as they were; exact where a run goes on in the middle of them.
+// Steps that the guard skips: the same on every layout, decided by a loss that one rank has
+// planted; masters and states stay unchanged; exact after a resume in the middle of them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
 constexpr double kTolerance = 1e-10;
 constexpr int64_t kWindow = 3;
 
-/// What this rank's losses are multiplied by in the steps under way.
+/// The factor of this rank's losses in the current steps.
 double g_factor = 1;
 
 UnitOutput planted_unit(const ModelSpec& model, const UnitSpec& unit,

@@ -18,7 +18,7 @@ constexpr double kSeconds = 2 * SlowRanks::kJudgedSeconds;
 class SlowRanksTest : public ::testing::Test {
  protected:
   int last() const { return control_->size() - 1; }
-  /// What ranks took: the last one so many times as long as the others.
+  /// Returns the seconds of all ranks: the last rank takes `factor` times as long as the others.
   std::vector<double> slow_last(double factor, double seconds = kSeconds) const {
     std::vector<double> all(control_->size(), seconds);
     all.back() *= factor;
@@ -71,7 +71,7 @@ TEST_F(SlowRanksTest, OnlyRanksWithTheSameWorkAreCompared) {
   EXPECT_FALSE(slow.judge());
 }
 
-/// Every rank beside every other.
+/// Compares every rank with every other.
 SlowRank compare_all_pairs(const std::vector<double>& seconds, const std::vector<int>& works) {
   SlowRank slowest;
   for (size_t rank = 0; rank < seconds.size(); ++rank) {

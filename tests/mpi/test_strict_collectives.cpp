@@ -21,7 +21,7 @@ class StrictTest : public ::testing::Test {
   Collectives& strict() { return *strict_; }
   Counts ones() const { return Counts(size(), 1); }
 
-  /// What the CommError of `call` says.
+  /// Returns the message of `call`'s CommError.
   static std::string fault_of(const std::function<void()>& call) {
     try {
       call();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers shared by 1 to 4 tp ranks equal the plain ones on the whole parameters: outputs and every
-// gradient, in fp64, for rows dealt evenly, in slices, unevenly or to some ranks only.
+// gradient, in fp64, for rows distributed evenly, in slices, unevenly or over some ranks only.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,7 +20,7 @@ using at::Tensor;
 constexpr double kTolerance = 1e-12;
 constexpr int64_t kIn = 24, kOut = 36;  // 1 to 4 ranks divide them
 
-/// How the ranks meet, and whether rows are dealt to them.
+/// The collectives of the ranks, and whether rows are distributed over them.
 struct Setup {
   int tp;
   bool sequence_parallel;
@@ -56,7 +56,7 @@ std::unique_ptr<Parameter> make_parameter(const Tensor& value, bool trains) {
   return parameter;
 }
 
-/// What a linear made: its output and gradients.
+/// The results of a linear: its output and gradients.
 struct Result {
   Tensor y, dx, dweight, dbias;
 };
@@ -87,7 +87,7 @@ class TensorLayersTest : public ::testing::TestWithParam<Setup> {
   static int64_t total(const RowShares& shares) {
     return std::accumulate(shares.begin(), shares.end(), int64_t{0});
   }
-  /// What the layers are told of them.
+  /// Returns the rows per rank that the layers receive.
   RowShares told(const RowShares& shares) const {
     return is_sequence_parallel() ? shares : RowShares{};
   }
@@ -98,7 +98,7 @@ class TensorLayersTest : public ::testing::TestWithParam<Setup> {
   /// This rank's piece of a dim that tp divides.
   Piece piece_of(int64_t size) const { return {rank() * (size / tp()), size / tp()}; }
 
-  /// The sum over tp ranks of what each adds to a gradient that all hold.
+  /// Returns the sum over tp ranks of their contributions to a replicated gradient.
   Tensor summed_over_holders(const Tensor& gradient) {
     Tensor sum = gradient.clone();
     if (is_sequence_parallel())

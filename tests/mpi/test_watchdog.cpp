@@ -73,7 +73,8 @@ class WatchdogTest : public ::testing::TestWithParam<bool> {
     if (!says(message, kOtherHasTold)) write("message");
   }
 
-  /// What any rank was told in full, or rank `by`; empty after `seconds` of silence.
+  /// Returns the full message that any rank, or rank `by`, received; empty after `seconds` of
+  /// silence.
   std::string message_within(double seconds, std::optional<int> by = std::nullopt) const {
     const Stopwatch clock;
     while (clock.seconds() < seconds) {
@@ -85,7 +86,7 @@ class WatchdogTest : public ::testing::TestWithParam<bool> {
     return "";
   }
 
-  /// Of every rank, by its place, after none of them has gone on any more.
+  /// Returns the messages of all ranks, by rank, after every rank has stopped.
   std::vector<std::string> messages_of_a_hang() {
     {
       const ActionRecord::Action action(record_, "load");
@@ -242,7 +243,7 @@ TEST_P(WatchdogTest, BeforeThereIsADirectoryEveryNodeTellsWhatItKnows) {
   EXPECT_FALSE(std::filesystem::exists(directory_ / "not yet"));
 }
 
-// A FIFO that nobody opens at its other end, in place of what is read or written.
+// A FIFO that nobody opens at its other end, in place of a file that is read or written.
 TEST_P(WatchdogTest, FilesThatHangDoNotKeepTheRunFromEnding) {
   const std::string folder = directory_ / ("of rank " + std::to_string(ranks_.rank()));
   std::filesystem::create_directories(folder + "/watchdog");

@@ -159,7 +159,7 @@ class Adapters(FolderCase):
     def check_logits(self, expected, found, atol=1e-5):
         self.assertEqual(sorted(expected), sorted(found))
         for row, values in expected.items():
-            # Of the largest: small ones are what is left of such.
+            # The bound follows the largest value: small ones are differences of larger ones.
             least = atol * max(1, np.abs(values).max())
             np.testing.assert_allclose(found[row], values, rtol=1e-5, atol=least, err_msg=str(row))
 
@@ -184,7 +184,7 @@ class Adapters(FolderCase):
             keys += ["model.vision.train=false", "model.vision.train_projector=false"]
         keys += frozen
         run(ZEA, "-i", deck, "-d", run_directory, "schedule.steps=0", *keys)
-        # ... and computes what PEFT does.
+        # ... and computes as PEFT does.
         state = self.folder / "state.h5"
         run(CONSOLIDATE, "--optimizer", run_directory, state)
         frozen = [key for key in keys if "train" in key]
@@ -291,7 +291,7 @@ class Adapters(FolderCase):
             again = PeftModel.from_pretrained(kind.from_pretrained(self.folder / name), self.folder / "exported" / name)
             with torch.no_grad():
                 outputs = [each(**given, output_hidden_states=True) for each in (again.eval(), adapted[name])]
-            # Behind the layer whose features are read zea has no adapters.
+            # zea has no adapters after the layer whose features are read.
             found, expected = [each.hidden_states[-2] if name == "vision" else each.logits for each in outputs]
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -305,10 +305,10 @@ class Adapters(FolderCase):
             for key, value in found.items():
                 expected = weights[key] if name == "vision" else weights["model." + key]
                 if name == "vision" and ".2." in key:
-                    continue  # behind the layer whose features are read
+                    continue  # after the layer whose features are read
                 np.testing.assert_allclose(value.detach(), expected.detach(), rtol=1e-5, atol=1e-6, err_msg=key)
 
-    def test_models_put_together_with_whisper(self):
+    def test_models_composed_with_whisper(self):
         """A tower, an encoder of sound and a language model, each with PEFT's adapters of its own."""
         sizes = {"d_model": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24}
         rest = {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 24, "vocab_size": 20}
@@ -396,7 +396,7 @@ class Adapters(FolderCase):
         values = subprocess.run(command, capture_output=True, check=True).stdout
         return torch.tensor(np.frombuffer(values, np.float32).reshape(MELS, -1))
 
-    def test_models_put_together_with_vit(self):
+    def test_models_composed_with_vit(self):
         self.check_parts("vit", ["q_proj", "fc2"])
 
     def test_adapters_of_a_projector_between_models_cannot_be_written_alone(self):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoders and a language model of directories of their own are put together by a deck alone, train
-as transformers' parts do with the same projector, and come out again as models of transformers.
+"""A deck composes encoders and a language model from separate directories. They train as transformers' parts do with
+the same projector, and are exported as models of transformers.
 
 check_composed.py ZEA CONSOLIDATE JOBS MPIRUN_IN_ONE_ARGUMENT [unittest arguments]
 """
@@ -109,7 +109,7 @@ def make_samples(features, image_token, clips=0, audio_token=-1):
 
 
 def add_tokenizer(directory):
-    """Of five tokens, and behind them the placeholder "<picture>"."""
+    """Writes a tokenizer of five tokens, followed by the placeholder "<picture>"."""
     known = {f"t{number}": number for number in range(5)}
     tokenizer = {"added_tokens": [{"id": 5, "content": "<picture>"}], "model": {"vocab": known}}
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -287,7 +287,7 @@ class Composed(FolderCase):
         self.check_projector("pool", SIDE * SIDE // 4)
 
     def check_tower(self, tower, kind, states_of, keys="", last=None):
-        """Of `states_of` its output the patches are features."""
+        """The patches among the outputs of `states_of` are features."""
         text = make_text(Qwen2Config)
         sections = {
             "vision": f'weights = "{self.save("tower", tower)}"\nplaceholder = "7"\nprojector = "linear"\n{keys}',
@@ -323,7 +323,7 @@ class Composed(FolderCase):
         self.check_tower(dino, Dinov2WithRegistersModel, states, keys, dino)
 
     def test_vit_of_a_classifier(self):
-        """Which has no pooler, and whose class token is dropped."""
+        """This encoder has no pooler, and its class token is dropped."""
         vit = perturbed(ViTForImageClassification(ViTConfig(**SQUARES))).eval()
         states = lambda pixels: vit.vit(pixels, output_hidden_states=True).hidden_states[-2]  # noqa: E731
 
@@ -381,7 +381,7 @@ class Composed(FolderCase):
         clip, llama = self.save("clip", make_clip()), self.save("llama", make_text())
         two = {name: f'weights = "{clip}"' for name in ("left", "right")}
         sections = {**two, "llm": f'weights = "{llama}"'}
-        new = VOCABULARY  # the first row behind those that there are
+        new = VOCABULARY  # the first row after the existing ones
         self.assertTrue(0 < self.train(sections, make_samples(SIDE * SIDE, new), new))
 
     def test_three_encoders(self):

@@ -60,7 +60,7 @@ from dataset_writer import DatasetWriter  # noqa: E402
 from packing.put_together import Encoder  # noqa: E402
 
 PATCH, PLACEHOLDER = 4, 7
-# Of pictures: wide, high, a strip, one of few pixels.
+# Sizes of images: wide, high, a strip, one of few pixels.
 SIZES = [(17, 40), (31, 23), (9, 60), (24, 24), (3, 2)]
 # No weight changes.
 STILL = ["optim.lr=0.0", "optim.min_lr=0.0"]

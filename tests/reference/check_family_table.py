@@ -56,7 +56,7 @@ DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_tex
 
 
 def rows():
-    """What stands in the first cell, whether it loads and trains, of each axis whether it is claimed, and of files."""
+    """Returns rows: the first cell, whether it loads and trains, for each axis whether it is claimed, and export."""
     text = (PROJECT / "inputs/README.md").read_text().split("\n## Families")[1].split("\n## ")[0]
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -83,7 +83,7 @@ def of_sound(family):
     return [case for case in SPOKEN_CASES.values() if case.get("family") == family]
 
 
-# Of what a cell names, each with its cases; of several in a row each has all that the row claims.
+# The parts that a cell names, each with its cases; in a row of several parts, each has all that the row claims.
 OF = {
     **{name: of_decoder(name) for name in DECODERS},
     "gpt2": [case for case in CASES.values() if "gpt2" in case],

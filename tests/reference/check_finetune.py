@@ -153,7 +153,7 @@ class Finetune(FinetuneCase):
         (self.folder / "config.json").rename(config)
         self.assertIn("eval.top_p = 0.5", self.refused(directory, "What?", "--top-p", "0.5"))
 
-    def test_questions_about_sound(self):
+    def test_questions_about_audio(self):
         torch.manual_seed(3)
         (self.folder / "out").mkdir()
         model = tiny_qwen2_audio()
@@ -175,12 +175,12 @@ class Finetune(FinetuneCase):
         self.check(LlavaForConditionalGeneration, tiny_llava(), SPECIAL)
         self.assertIn("is there", self.finetune(self.folder / "model"))
 
-        # What goes on has the overrides that it began with; without them 98 steps would be left.
+        # A resumed run has the overrides that it began with; without them 98 steps would be left.
         shutil.rmtree(self.folder / "out/model")
         self.finetune(self.folder / "model", "schedule.global_batch=5")
         self.assertIn("steps = 2\n", (self.folder / "out/run/deck.used.toml").read_text())
 
-        # The same answer from all that holds the weights, beside the directory of the tokenizer.
+        # Every format of the weights gives the same answer, with the directory of the tokenizer.
         run, file = self.folder / "out/run", self.folder / "weights.h5"
         subprocess.run([f"{BUILD}/postprocess/zea-consolidate", run, file], check=True, capture_output=True)
         question = ("What is it?", "--image", self.folder / "pictures/0.png", "--max-tokens", "6")
@@ -389,7 +389,7 @@ class Finetune(FinetuneCase):
         with h5py.File(self.folder / "out/train.h5") as data:
             ids = data["tokens"][: data["token_offsets"][1]].tolist()
         tile = lambda number: [2, 4 + number, 4, 4, 4, 4]  # noqa: E731
-        # "User:" stands before 40 x 60 pixels, which become 2 x 2 tiles.
+        # "User:" comes before 40 x 60 pixels, which become 2 x 2 tiles.
         self.assertEqual(ids[0], 0)
         newline = ids[ids.index(6) + 5]
         grid = [*tile(1), *tile(2), newline, *tile(3), *tile(4), newline, newline, 2, 3, 4, 4, 4, 4, 2]

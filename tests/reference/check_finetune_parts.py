@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes out of jobs/finetune.sh beside weights: processors, chat templates, and tokenizers, which
-know the placeholders of encoders that a language model was put together with.
+"""Outputs of jobs/finetune.sh other than weights: processors, chat templates, and tokenizers, which know the
+placeholders of composed encoders.
 
 check_finetune_parts.py SOURCE_FOLDER BUILD_FOLDER MPIRUN_IN_ONE_ARGUMENT
 """
@@ -92,7 +92,7 @@ class FinetuneParts(FinetuneCase):
         CLIPImageProcessorPil(**sizes).save_pretrained(clip)
         return llama, clip
 
-    def test_put_together_becomes_a_llava(self):
+    def test_composed_becomes_a_llava(self):
         """Its new token has one of the rows that the vocabulary has to spare."""
         llama, clip = self.save_parts()
         alone = ("model.vision.train=false", "model.llm.train=false")  # but for the projector
@@ -133,7 +133,7 @@ class FinetuneParts(FinetuneCase):
         self.assertFalse((self.folder / "out/run").exists())
 
     def test_a_corrected_command(self):
-        """What a first try forgot does not stand in the way of the second, nor do odd characters in paths."""
+        """A faulty first try does not block the second, nor do odd characters in paths."""
         llama, clip = self.save_parts()
         odd = self.folder / 'it\'s "odd" \\ here'
         odd.mkdir()
@@ -162,7 +162,7 @@ class FinetuneParts(FinetuneCase):
         said = self.finetune("llava-hf/llava-1.5-7b-hf", fails=2, **where)
         self.assertIn("huggingface-cli download llava-hf/llava-1.5-7b-hf --local-dir llava-1.5-7b-hf", said)
 
-    def test_put_together_comes_out_in_parts(self):
+    def test_composed_is_exported_in_parts(self):
         """The vocabulary has no row to spare, and no model of transformers has such a projector."""
         llama, clip = self.save_parts(258)
         self.assertIn("5 samples, 0 entries skipped", self.finetune(llama, VISION=clip, PROJECTOR="pool"))
@@ -193,7 +193,7 @@ class FinetuneParts(FinetuneCase):
             self.assertEqual(done.returncode, 1, text)
             self.assertIn(sentence, done.stderr)
 
-    def test_put_together_sees_and_hears(self):
+    def test_composed_has_images_and_audio(self):
         """Both placeholders are new, and the vocabulary has room for one."""
         llama, clip = self.save_parts(259)
         sizes = {"d_model": 16, "encoder_ffn_dim": 24, "encoder_layers": 1, "encoder_attention_heads": 2}

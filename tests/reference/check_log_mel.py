@@ -89,7 +89,7 @@ def flac(samples, rate=RATE, block=4096):
 
 
 def speech(folder, text, voice):
-    """What espeak-ng says, as the bytes of its WAV file, and the samples in it."""
+    """Returns the speech of espeak-ng, as the bytes of its WAV file, and the samples in it."""
     path = folder / "speech.wav"
     subprocess.run(["espeak-ng", "-v", voice, "-w", str(path), text], check=True)
     with wave.open(str(path)) as file:

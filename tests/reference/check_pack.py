@@ -189,7 +189,7 @@ class Llava(FolderCase):
         return run(*command, "--model", model, "--video-max-pixels", 100352, "--out", self.folder / "out.h5", *more)
 
     def test_videos(self):
-        """Of 9 frames at 4 a second the first 2 seconds, and of these 5."""
+        """The packer takes the first 2 seconds of 9 frames at 4 a second, and 5 of these."""
         model = self.qwen2_vl()
         frames(self.folder / "videos/a", 9)
         talk = {**entry(["<video> what?", "b"]), "video": "a", "fps": 4}
@@ -273,7 +273,7 @@ class Llava(FolderCase):
         self.assertIn("a model of videos (--model) is not given", unable.stderr)
         self.assertIn("--videos names no folder", self.pack([shown]).stderr)
 
-    def test_pack_sound(self):
+    def test_pack_audio(self):
         both = {**entry(["<audio> of <image><audio>", "a b"], "a.jpg"), "audio": ["a.wav", "b.flac"]}
         alone = {**entry(["<audio>", "c"]), "audio": "b.flac"}
         result = self.pack([both, alone, entry(["hello", "a"])], *self.sound)
@@ -291,7 +291,7 @@ class Llava(FolderCase):
         self.assertEqual([bytes(item["bytes"]) for item in second["items"]], [FLAC])
         self.assertEqual(third["items"], [])
 
-    def test_faults_of_sound_are_named(self):
+    def test_faults_of_audio_are_named(self):
         for fault, part in [
             ({**entry(["<audio>", "x"]), "audio": "gone.wav"}, "audio gone.wav cannot be read"),
             ({**entry(["<audio>", "x"]), "audio": "c.mp3"}, "audio c.mp3 is MP3; convert it: ffmpeg -i c.mp3 c.wav"),
@@ -318,7 +318,7 @@ class Llava(FolderCase):
         notes = json.loads((self.folder / "out.h5.report.json").read_text())["notes"]
         self.assertIn("<video> is text, since the model takes no such items", notes)
 
-    def test_raw_sound(self):
+    def test_raw_audio(self):
         sys.path.insert(0, str(JOBS))
         from dataset_writer import Clip, DatasetWriter
 

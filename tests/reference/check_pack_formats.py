@@ -279,7 +279,7 @@ class Formats(FormatsCase):
         self.assertIn("2 images", opened.stdout)
 
     def test_a_folder_opens_without_its_files(self):
-        """Those behind the first are no data sets any more, of as many bytes: whoever opened one would say so."""
+        """The files after the first are no longer data sets, but have the same size: opening one would fail."""
         lines = self.lines(*[talk(uri(PNG), f"what {n}?") for n in range(40)])
         folder = self.folder / "set"
         result = self.pack(lines, "--part-entries", 1, "--out", folder)
@@ -339,7 +339,7 @@ class Formats(FormatsCase):
             end = r"\r\[#{30}\] 30 entries, 100 % of [0-9.]+ MiB read, [0-9,]+/s, 0 dropped\x1b\[K\r\n"
             self.assertRegex(said, end, name)
 
-    def test_bytes_read_are_told_of_every_entry(self):
+    def test_bytes_read_are_reported_for_every_entry(self):
         """They rise, by what an entry takes in files of many blocks, and are never more than there are."""
         files = [self.folder / "in" / name for name in self.many_of_unknown_number()]
         whole = files[0].read_bytes()
@@ -374,7 +374,7 @@ class Formats(FormatsCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         with Image.open(self.folder / "sheet.png") as sheet:
             self.assertEqual((sheet.width, sheet.height), (7 * 168 + 8, 160 + 10 + 16 + 8))
-            # Of 4 x 6 pixels: their shape is kept, white below them.
+            # The image has 4 x 6 pixels: its shape is kept, with white below it.
             pixels = np.asarray(sheet)
         self.assertEqual(pixels[8, 8].tolist(), PICTURE[0, 0].tolist())
         self.assertEqual(pixels[8 + 105, 8 + 159].tolist(), PICTURE[3, 5].tolist())

@@ -80,7 +80,7 @@ class ItemsCase(FormatsCase):
         return None
 
     def expect_faults(self, modality, cases, name):
-        """Of items inside, and of files, which messages name."""
+        """Expects faults for items in the entry, and for files, which messages name."""
         for data, part in cases:
             path = self.folder / "in" / name
             path.write_bytes(data)

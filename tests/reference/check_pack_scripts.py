@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pack scripts write must be what they were given, read by h5py and by zea's own reader.
+"""The files that the pack scripts write must contain their input, read by h5py and by zea's own reader.
 
 usage: check_pack_scripts.py JOBS_FOLDER DUMP_DATASET
 Fashion-MNIST's own files are not needed: the script is given small ones of the same kind.
@@ -190,7 +190,7 @@ class Text(FolderCase):
         self.assertEqual(self.texts(), ["ab cd " * 9, "ab cd " * 8])
         self.assertEqual(train[0], [*tokenizer.encode("ab cd " * 9).ids, 0])
         self.assertLess(len(train[0]), 40)
-        # Merges are learnt from what is trained on, not from the held-out document.
+        # Merges are learned from the training text, not from the held-out document.
         self.assertEqual(self.texts("test"), ["zy " * 30])
         self.assertEqual(len(test[0]), 90 + 1)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs/pack.py reads of files as others leave them: every entry that is whole, and a sentence for every other;
-and what it takes for that, where files claim more than they hold.
+"""jobs/pack.py reads files of any origin: every complete entry, with a message for every other; and its memory and time
+are bounded where files claim more than they hold.
 
 usage: check_pack_sources.py JOBS_FOLDER DUMP_DATASET
 """
@@ -243,7 +243,7 @@ class Tars(Sources):
                         tar.addfile(link)
             self.assertEqual(self.members(out.getvalue()), expected)
 
-    def test_a_tar_that_was_cut_is_told(self):
+    def test_a_truncated_tar_is_reported(self):
         """Wherever, and what stood before is kept."""
         data = PAIR + OTHER + END
         for end in range(0, len(data) - 512, 512):

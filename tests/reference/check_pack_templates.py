@@ -42,7 +42,7 @@ PARTS = """{% for message in messages %}<|im_start|>{{ message['role'] }}
 %}<|vision_start|><|image_pad|><|vision_end|>{% elif part.text %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>
 {% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-# Neither prompts for an answer nor takes a system's turn apart.
+# The template neither prompts for an answer nor separates a system's turn.
 INST = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] + '\\n\\n' %}"
     "{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}{% for message in messages %}"
@@ -70,7 +70,7 @@ IMAGES_FIRST = """{% for message in messages %}{{ message['role'] | upper }}: {%
 selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}{% for part in message['content'] |
 selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' ' }}{% endfor %}{% if message['role'] == 'assistant' %}{{
 eos_token }}{% endif %}{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"""
-# LLaVA-1.5's as it is, which ends no answer, and LLaVA-OneVision's, which ends them behind the mark.
+# LLaVA-1.5's template unchanged, which ends no answer, and LLaVA-OneVision's, which ends them after the mark.
 LLAVA = (
     "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': '}}{% endif %}"
     "{# Render all images first #}{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}"
@@ -195,7 +195,7 @@ class Templates(FolderCase):
         self.assertEqual(self.packed(LLAVA, modality=None), [text, learnt])
 
     def test_tokens_and_masks_are_those_of_transformers(self):
-        """What {% generation %} marks, transformers finds, too."""
+        """Transformers finds the same {% generation %} marks."""
         source = GENERATION.replace("A: ", "<|im_start|>").replace("Q: ", "\n ")
         messages = [{"role": role, "content": text} for role, text in TALK]
         whole = self.reference.apply_chat_template(
@@ -325,7 +325,7 @@ class Templates(FolderCase):
         return run("pack.py", "--no-decode", self.folder / "in.jsonl", "--out", self.folder / "out.h5", *more)
 
     def test_a_model_with_a_template(self):
-        """Of a picture of 56 x 84 pixels six squares stand where the template has its mark."""
+        """A picture of 56 x 84 pixels becomes six squares at the template's mark."""
         model = self.model(PARTS)
         head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (84).to_bytes(4, "big") + (56).to_bytes(4, "big")
         (self.folder / "a.png").write_bytes(head)
@@ -355,7 +355,7 @@ class Templates(FolderCase):
         self.assertEqual(report["notes"]["tools left out, which the chat template does not write"]["count"], 1)
 
     def test_a_template_of_a_file(self):
-        """Which takes texts alone, so that marks stand in them."""
+        """The template takes only texts, so they contain marks."""
         model = self.model(PARTS)
         (self.folder / "own.jinja").write_text(CHATML)
         turns = [{"from": "system", "value": "S"}, {"from": "human", "value": "hi"}, {"from": "gpt", "value": "Done."}]

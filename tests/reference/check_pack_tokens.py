@@ -85,7 +85,7 @@ class PackTokens(FolderCase):
         self.assertEqual(len(spans), sum(m["role"] == "assistant" for m in messages), text)
         for (begin, end), is_learned in zip(spans, learned or [True] * len(spans)):
             first, last = whole.char_to_token(begin), whole.char_to_token(end - 1)
-            while first is None:  # a space that the token behind it took
+            while first is None:  # a space that the next token took
                 begin += 1
                 first = whole.char_to_token(begin)
             mask[first : last + 1] = [int(is_learned)] * (last + 1 - first)
@@ -189,7 +189,7 @@ class PackTokens(FolderCase):
                  "the text of the assistant holds the special token </s>"]
         self.assertEqual(sorted(report["notes"]), sorted(notes))
 
-    def test_entries_that_cannot_be_packed_are_told_why(self):
+    def test_entries_that_cannot_be_packed_are_reported(self):
         answer = {"role": "assistant", "content": "no"}
         call = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]}
         said = {"from": "human", "value": "hi"}
@@ -277,7 +277,7 @@ class PackItems(FolderCase):
                     self.assertEqual(ids[:-1], self.ids(processor, messages[:-1], add_generation_prompt=True))
                     self.assertEqual(mask, [0] * (len(ids) - 1) + [1])
 
-    def test_sound(self):
+    def test_audio(self):
         """LLaVA's new line behind a mark gives way to Qwen2-Audio's own, which is not next to the placeholder."""
         folder = self.folder / "model"
         processor = write_model(folder, "Qwen2-Audio")

@@ -82,7 +82,7 @@ class Pictures(FolderCase):
         np.testing.assert_array_equal(self.plot(a)[0], self.plot(a / "metrics.jsonl")[0])
 
     def test_metrics_of_a_run_that_went_on_from_an_earlier_checkpoint(self):
-        """What the abandoned steps logged is no part of the run."""
+        """Log lines of the abandoned steps are not part of the run."""
         straight = self.plot(self.make_run("straight", [5, 4, 3, 2]))[0]
         branched = self.make_run("branched", [5, 4, 9, 9, 9, 9])
         abandoned = self.plot(branched)[0]
@@ -201,7 +201,7 @@ class Pictures(FolderCase):
         result = self.sheet(*same[:1], arguments=["--beside", self.folder / "last.jsonl"])
         self.assertIn("no sample in common", result.stderr)
 
-    def test_contact_sheet_of_encoded_images_behind_sound(self):
+    def test_contact_sheet_of_encoded_images_after_audio(self):
         blue = io.BytesIO()
         Image.new("RGB", (30, 20), (0, 0, 255)).save(blue, "PNG")
         clip = Clip(np.zeros(160, np.int16), 16000)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# check_required.sh REQUIRED: what becomes of exit codes under required.sh.
+# check_required.sh REQUIRED: exit codes under required.sh.
 set -u
 code_of() { "$@" >/dev/null 2>&1; echo $?; }
 failed=0

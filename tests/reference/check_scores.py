@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""score.py against cases that were worked out by hand.
+"""score.py against cases computed on paper.
 
 usage: check_scores.py POSTPROCESS_FOLDER
 """
@@ -24,7 +24,7 @@ class Scores(FolderCase):
         return forked_script.run(SCORE, self.path, *arguments)
 
     def score(self, *pairs, **keys):
-        """Of pairs of what is said and its answer, or list of answers."""
+        """Returns the score of pairs: a generated text and its answer, or list of answers."""
         lines = []
         for number, (said, answer) in enumerate(pairs):
             known = {"answers": answer} if isinstance(answer, list) else {"answer": answer}

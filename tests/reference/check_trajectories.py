@@ -105,7 +105,7 @@ def make_llava():
 
 
 def make_samples(with_images):
-    """Of 5 to 20 tokens, 1 to 10 of them targets, so that microbatches weigh unequally."""
+    """Makes samples of 5 to 20 tokens, 1 to 10 of them targets, so that microbatches weigh unequally."""
     random = np.random.default_rng(4)
     samples = []
     for number in range(STEPS * BATCH):

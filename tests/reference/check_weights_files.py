@@ -27,8 +27,8 @@ from tied_composites import COMPOSITES
 
 PROGRAMS = {}
 OF_HEADS = {}  # by composite: whether files have one
-TOWERS = ("siglip_vision_model", "vit", "dinov2", "dinov2_with_registers")  # of llava, beside CLIP
-DECODERS = ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3")  # beside Llama
+TOWERS = ("siglip_vision_model", "vit", "dinov2", "dinov2_with_registers")  # of llava, besides CLIP
+DECODERS = ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3")  # besides Llama
 
 
 def run(program, *arguments, code=0):
@@ -281,7 +281,7 @@ class WeightsFiles(FolderCase):
                     source = self.saved(make(text={"tie_word_embeddings": text}, **keys), f"{kind}-{text}-{outer}")
                     run("import", source, self.folder / "w.h5")
                     run("consolidate", "--force", self.folder / "w.h5", self.folder / "w.safetensors")
-                    # Transformers 5 saves the decoder of models of sound one "model." deeper than others.
+                    # Transformers 5 saves the decoder of audio models one "model." deeper than others.
                     expected = {name.replace(".model.model.", ".model."): tensor
                                 for name, tensor in load_file(source / "model.safetensors").items()}
                     self.assert_same_tensors(expected, load_file(self.folder / "w.safetensors"))
@@ -316,7 +316,7 @@ class WeightsFiles(FolderCase):
         self.assert_same_tensors(expected, load_file(self.folder / "w.safetensors"))
 
     def test_quantized_files(self):
-        """Of the config that says so, and where it does not of the tensors."""
+        """The config says that weights are quantized, or else the tensors do."""
         source = self.saved(LlamaForCausalLM(text_config()))
         config = json.loads((source / "config.json").read_text())
         tensors = load_file(source / "model.safetensors")

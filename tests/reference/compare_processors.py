@@ -90,7 +90,7 @@ MAKERS = {"image": image_sample, "video": video_sample, "audio": audio_sample}
 
 
 def expected_of(case, processor, sample, messages):
-    """Ids and values by transformers, which has ids of no model that is put together."""
+    """Returns ids and values by transformers, which has no ids of a composed model."""
     clip = sample.items[0]
     if processor is None and sample.kind == "audio":
         inputs = case.images(clip / 32768, sampling_rate=16000, return_tensors="np")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a data set as training does and writes all of it as JSON, for comparison with what was
-// packed: dump_dataset FILE TOKENS_PER_IMAGE TOKENS_PER_CLIP.
+// Reads a data set as training does and writes all of it as JSON, for comparison with the packed
+// data: dump_dataset FILE TOKENS_PER_IMAGE TOKENS_PER_CLIP.
 #include <cstdio>
 #include <iostream>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a sound file, prepares it for an encoder as training does, and writes the floats to
+// Reads an audio file, prepares it for an encoder as training does, and writes the floats to
 // standard output: extract_log_mel FILE MEL_BINS MAX_SOURCE_POSITIONS; with MEL_BINS 0 the samples
 // at 16 kHz instead. Exit code 3 with the fault on standard error when the file is refused.
 #include <cstdio>

@@ -74,7 +74,7 @@ class FinetuneCase(FolderCase):
         self.data.write_text(json.dumps(entries))
 
     def hear(self, number_of_images=0):
-        """Of the pictures so many stay; in place of the others are clips of several lengths."""
+        """Keeps that number of images, and replaces the others by clips of several lengths."""
         random = np.random.default_rng(4)
         entries = json.loads(self.data.read_text())
         (self.folder / "sounds").mkdir()
@@ -100,7 +100,7 @@ class FinetuneCase(FolderCase):
         return directory
 
     def finetune(self, directory, *keys, fails=0, **more):
-        """What it said, where it fails as it should on stderr."""
+        """Returns the output, or stderr if it should fail and does."""
         environment = {
             **os.environ,
             "BIN": BUILD,
@@ -116,7 +116,7 @@ class FinetuneCase(FolderCase):
         return done.stderr if fails else done.stdout
 
     def check(self, kind, model, special, processor=None, file="preprocessor_config.json", skipped=0):
-        """What `processor` says of images holds for packing and training, and goes out as it came."""
+        """Settings of `processor` for images apply to packing and training, and are exported unchanged."""
         directory = self.save(model, special)
         if processor:
             (directory / file).write_text(json.dumps(processor))
@@ -137,7 +137,7 @@ class FinetuneCase(FolderCase):
             self.ask("What is it?", "--image", self.folder / "pictures/0.png")
 
     def ask(self, *question):
-        """What zea-generate lets the trained model say."""
+        """Returns the trained model's answer by zea-generate."""
         done = self.generate(self.folder / "out/model", *question, "--max-tokens", "6", "--out", self.folder / "asked")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout

@@ -38,7 +38,7 @@ PARTS = (
     "{% for c in m.content %}{% if c.type == 'image' %}IMAGE{% elif c.type == 'video' %}VIDEO{% else %}{{ c.text }}"
     "{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}" + END
 )
-# Images first, each with a new line behind it, as LLaVA's.
+# Images come first, each followed by a new line, as in LLaVA's.
 IMAGES_FIRST = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for c in m.content if c.type == 'image' %}{{ 'IMAGE\n' }}"
     "{% endfor %}{% for c in m.content if c.type == 'text' %}{{ c.text }}{% endfor %}<|im_end|>\n{% endfor %}" + END
@@ -163,7 +163,7 @@ def qwen2_audio(family):
     return special, config, lambda t: Qwen2AudioProcessor(hearing, t)
 
 
-# By name: model_type, and what it is made of.
+# By name: model_type, and its parts.
 MODELS = {
     "LLaVA": ("llava", llava),
     "LLaVA that writes what begins a text": ("llava", lambda _: llava("begun")),

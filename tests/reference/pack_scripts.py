@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks of the pack scripts share: running one, and reading what it wrote by zea's own
-reader. Exit code 77 (skipped) where a Python package is missing.
+"""The common part of the checks of the pack scripts: running one, and reading its output by zea's own reader. Exit code
+77 (skipped) where a Python package is missing.
 """
 
 import json

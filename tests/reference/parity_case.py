@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comparisons of whole models with transformers share. Cases that differ only in their deck, ranks, or frozen
-modules have one model, one data set and one reference: only zea runs again."""
+"""The common part of comparisons of whole models with transformers. Cases that differ only in their deck, ranks, or
+frozen modules have one model, one data set and one reference: only zea runs again."""
 
 import json
 import tempfile
@@ -21,7 +21,8 @@ class ParityCase(FolderCase):
     prepared = {}
 
     def shared(self, case, make, *names):
-        """What `make(folder)` returns for the first of the cases that are alike, and the folder that it filled."""
+        """Returns the result of `make(folder)` for the first of the cases that are alike, and the folder that it
+        filled."""
         alike = {key: value for key, value in case.items() if key not in OF_A_RUN}
         key = json.dumps([*names, alike], sort_keys=True)
         if key not in self.prepared:
@@ -31,7 +32,7 @@ class ParityCase(FolderCase):
         return self.prepared[key]
 
     def run_model(self, case, deck, *keys):
-        """What zea gives for a case, whose keys follow `keys`."""
+        """Returns zea's results for a case, whose keys follow `keys`."""
         out = self.folder / "out.h5"
         self.model_runs.run(case.get("ranks", 1), deck, out, *keys, *case.get("deck", []))
         return read_outputs(out)

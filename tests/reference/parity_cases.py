@@ -5,7 +5,7 @@ import json
 
 VOCABULARY, PATCHES = 96, 9
 LINEAR_ROPE = {"rope_type": "linear", "factor": 2.5, "rope_theta": 10000.0}
-# Short enough a context that waves are kept, interpolated and stretched.
+# The context is so short that frequencies are kept, interpolated and scaled.
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -32,7 +32,7 @@ LONGROPE = {
     "original_max_position_embeddings": 16,
     "rope_theta": 500.0,
 }
-# Three of the four pairs of a head turn; the length from which positions are stretched is its config's.
+# Three of the four pairs of a head are rotated; the config has the length from which positions are scaled.
 PHI3_ROPE = {
     "rope_type": "longrope",
     "short_factor": [1.0, 1.2, 1.5],
@@ -75,10 +75,10 @@ def grid(module, **keys):
 MICROBATCHES = ["data.row_tokens=48", "data.rows_per_microbatch=1"]
 FULL = {"vision_feature_select_strategy": "full"}
 
-# What differs from the plain model, a CLIP tower and a Llama decoder: families ("tower", "decoder"),
-# their configs ("text", "vision", "llava"), transformers' attention (eager knows caps), whether config.json is
-# spelt as transformers 4 did, the deck, images per sample, modules that are frozen, ranks, whether
-# images see all of themselves, and by how many tokens one sample is longer.
+# Differences from the plain model, a CLIP tower and a Llama decoder: families ("tower", "decoder"), their configs
+# ("text", "vision", "llava"), transformers' attention (eager knows caps), whether config.json is spelled as in
+# transformers 4, the deck, images per sample, frozen modules, ranks, whether image attention is bidirectional, and by
+# how many tokens one sample is longer.
 CASES = {
     "plain": {},
     "tied": {"text": {"tie_word_embeddings": True}},
@@ -366,7 +366,7 @@ CASES = {
     "gpt2_tp2": {"ranks": 2, "gpt2": {}, "deck": grid("llm", tp=2)},
     "gpt2_cp4": {"ranks": 4, "gpt2": {}, "deck": grid("llm", cp=4, cp_mode="ring")},
 }
-# The first case of each family, of which what follows prompts is compared, too.
+# The first case of each family, for which the tokens after prompts are compared, too.
 PROMPTED = [
     *["plain", "siglip", "vit", "dinov2", "dinov2_with_registers"],
     *["llama", "mistral", "qwen2", "qwen2_windows", "qwen3"],

@@ -99,7 +99,7 @@ class Pixtral(Case):
         return {"model_type": "llava", "vision_feature_select_strategy": "full", "vision_feature_layer": -1}
 
     def pixels(self, inputs):
-        """Those of a sample are filled up to the largest."""
+        """Returns the pixels of a sample's images, which transformers pads to the largest."""
         cut = [image[:, :high, :wide].numpy().reshape(-1)
                for image, (high, wide) in zip(inputs["pixel_values"], inputs["image_sizes"].tolist())]
         return np.concatenate(cut)
@@ -144,7 +144,7 @@ class LlavaNext(Case):
                 "num_additional_image_tokens": learned}
 
     def pixels(self, inputs):
-        """Those of a sample are filled up to the most tiles, of which zea has none."""
+        """Returns the pixels of a sample's images, which transformers pads to the most tiles; zea does not."""
         counts = [self.tiles(size) for size in inputs["image_sizes"].tolist()]
         images = inputs["pixel_values"]
         return np.concatenate([image[:count].numpy().reshape(-1) for image, count in zip(images, counts)])
@@ -223,7 +223,7 @@ class Qwen2VL(Case):
         return {"embed_dim": 32, "hidden_size": 32, "num_heads": 4}
 
     def pixels(self, inputs):
-        """Those of its patches that the first of equal frames has, in rows of an image."""
+        """Returns the pixels of patches in the first of equal frames, in rows of an image."""
         return np.concatenate(list(self.rows_of(inputs["pixel_values"].numpy(), inputs["image_grid_thw"].tolist(), 1)))
 
     def pixels_of_videos(self, inputs):
@@ -254,7 +254,7 @@ class Qwen3VL(Qwen2VL):
     rope = {**Qwen2VL.rope, "mrope_interleaved": True, "mrope_section": [2, 1, 1]}
 
     def mark_of_videos(self):
-        return "<|video_pad|>"  # around each moment of which the marks stand
+        return "<|video_pad|>"  # with marks around each temporal patch
 
     def tower(self):
         return {"hidden_size": 32, "num_heads": 4, "intermediate_size": 48, "out_hidden_size": 32,
@@ -293,7 +293,7 @@ class Idefics3(Case):
                          {"image_seq_len": (side // patch // square) ** 2}, step=side)
 
     def pixels(self, inputs):
-        """Those of a sample are one list of tiles."""
+        """Returns the pixels of a sample, which are one list of tiles."""
         return inputs["pixel_values"].numpy().reshape(-1)
 
 

@@ -21,7 +21,7 @@ SPECIAL = ["<s>", "</s>", "<unk>", "<image>", "<video>", "<audio>", "[INST]", "[
            "<start_of_image>", "<end_of_image>", "<image_soft_token>", "<img>", "</img>", "<IMG_CONTEXT>",
            "<end_of_utterance>", "<fake_token_around_image>", "<global-img>",
            *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))]
-# Values that tokenizers of these families say beside their ids.
+# Named tokens of these families' tokenizers, in addition to their ids.
 NAMED = {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
 NAMED_BY_INTERNVL = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>",
                      "video_token": "<video>"}
@@ -39,7 +39,7 @@ PLAIN = ("{% for message in messages %}{{ message['role'] | upper }}: " + PARTS 
 
 @functools.cache
 def tokenizer_of(kind, special):
-    """Of bytes, or of words with a mark before them, which puts <s> before a text."""
+    """Returns a tokenizer of bytes, or of words with a mark before them that puts <s> before a text."""
     tokenizer = Tokenizer(models.BPE(unk_token=None if kind == "bytes" else "<unk>"))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     if kind == "bytes":
@@ -79,7 +79,7 @@ class Draw(random.Random):
         return said
 
     def size(self, step, most=400):
-        """Of an image: tiny, of one pixel a side, long, whole steps or one off, or any."""
+        """Returns the size of an image: tiny, of one pixel a side, long, whole steps or one off, or any."""
         kind = self.randrange(6)
         if kind == 0:
             return self.randint(1, 9), self.randint(1, 9)
@@ -110,9 +110,9 @@ class Draw(random.Random):
 
 
 class Case:
-    """`said`: what the directory says of images; `made`: keys of the processor of images and text, None: the family is
-    put together by a deck, and has none; `mark`, `placeholder`: in templates and in ids; `asked`: what
-    transformers takes of a call alone, and zea of the directory."""
+    """`said`: the directory's settings for images; `made`: keys of the processor of images and text, None: the family
+    is composed by a deck, and has none; `mark`, `placeholder`: in templates and in ids; `asked`: settings that
+    transformers takes only from a call, and zea from the directory."""
 
     samples, special = {"image": 5}, SPECIAL
     processor_of_videos = video_said = None
@@ -177,7 +177,7 @@ class Case:
         return self.draw.choice([1, 1, 2, 3])
 
     def pixels(self, inputs):
-        """Of a sample, as zea has them in its order."""
+        """Returns the pixels of a sample, in zea's order."""
         return inputs["pixel_values"].numpy().reshape(-1)
 
 

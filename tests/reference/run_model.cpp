@@ -146,7 +146,8 @@ class Growing {
 
   int64_t& longest() { return longest_; }
 
-  /// What the `token`-th walk reads: all prompts, then the token behind each that is so long.
+  /// Returns the inputs of pass `token`: all prompts, then the next token of each text that is long
+  /// enough.
   std::vector<Microbatch> microbatches(int64_t token) {
     std::vector<Microbatch> made;
     for (size_t m = 0; m < keys_.size(); ++m)

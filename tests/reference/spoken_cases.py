@@ -6,7 +6,7 @@ AUDIO_TP2 = ["mesh.llm.tp=2", "mesh.audio.tp=2"]
 PIPELINED = ["data.row_tokens=80", "mesh.llm.pp=2"]
 BESIDE = ["data.row_tokens=80", 'mesh.placement="disjoint"', "mesh.audio.encoder_dp=1"]
 AUDIO_CP2 = ["mesh.llm.cp=2", "mesh.llm.cp_block=8", "mesh.audio.cp=2", "mesh.audio.cp_block=4"]
-# What differs: the family, Whisper's config, LLaVA's, the deck, what is frozen, ranks.
+# Differences: the family, Whisper's config, LLaVA's, the deck, frozen modules, ranks.
 CASES = {
     "plain": {},
     "relu": {"audio": {"activation_function": "relu"}, "llava": {"projector_hidden_act": "relu"}},

@@ -44,12 +44,12 @@ sys.path.insert(0, JOBS)
 from dataset_writer import DatasetWriter, Video  # noqa: E402
 
 FIRST_WORD = 6  # smaller ids are the families' own
-# Of pictures: wide, high, smaller and larger than the limits that the families set.
+# Sizes of images: wide, high, smaller and larger than the limits that the families set.
 SIZES = [(17, 40), (31, 23), (9, 14), (60, 51), (24, 24), (33, 75), (8, 30)]
 
 
 def spelled(family, item, number):
-    """Of one of so many items in a sample."""
+    """Returns the tokens of item `number` of a sample."""
     if isinstance(item, Clip):
         return family.spelled_clip(item)
     height, width = item.shape[:2]
@@ -171,7 +171,7 @@ class FamilyParity(ParityCase):
         check_next_tokens(self, expected, found)
 
     def check_return(self, family, dtype=torch.float32, files=1):
-        """What is imported and not trained goes out as it was, and transformers takes all of it."""
+        """Imported and untrained weights are exported unchanged, and transformers loads all of them."""
         torch.manual_seed(2)
         model = perturbed(family.model()).to(dtype)
         model.save_pretrained(self.folder / "model")

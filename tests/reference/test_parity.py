@@ -53,7 +53,7 @@ from dataset_writer import DatasetWriter  # noqa: E402
 IMAGE_TOKEN, IMAGE_SIZE = 5, 24
 GENERATED = 6
 MEAN, STD = [0.48, 0.45, 0.4], [0.27, 0.26, 0.28]
-# As published models have it: what equals transformers' defaults is left out (llava-1.5-7b-hf).
+# As in published models: keys that equal transformers' defaults are left out (llava-1.5-7b-hf).
 SPARSE_CONFIG = {
     "architectures": ["LlavaForConditionalGeneration"],
     "image_token_index": 32000,
@@ -160,7 +160,7 @@ def make_samples(case, features, count=7):
 
 
 def mask_of(tokens, features):
-    """Of (1, 1, queries, keys): causal, but that an image's features see all of it."""
+    """Returns a mask (1, 1, queries, keys): causal, but an image's features see the whole image."""
     token = torch.arange(len(tokens))
     images = [place for place, token in enumerate(tokens) if token == IMAGE_TOKEN]
     image = torch.full((len(tokens),), -1)

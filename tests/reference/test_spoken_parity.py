@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny model that sees and hears gives the logits, the loss and the gradients of transformers'
-CLIP, WhisperEncoder and Llama put together by inputs_embeds, on one rank and on grids of several;
-and its parts go out as models of transformers. Qwen2-Audio and Voxtral are transformers' own, and
-load whole.
+"""A tiny model with images and audio gives the logits, the loss and the gradients of transformers' CLIP, WhisperEncoder
+and Llama, composed by inputs_embeds, on one rank and on grids of several; and its parts are exported as models of
+transformers. Qwen2-Audio and Voxtral are transformers' own, and load whole.
 
 test_spoken_parity.py RUN_MODEL IMPORT CONSOLIDATE EXTRACT_LOG_MEL JOBS MPIRUN_IN_ONE_ARGUMENT [unittest args]
 """
@@ -362,7 +361,7 @@ class SpokenParity(ParityCase):
         self.assertEqual(projector, {})
         return parts
 
-    def test_what_sees_and_hears_goes_out_in_parts(self):
+    def test_images_and_audio_are_exported_in_parts(self):
         model = Composition({})
         model.save(self.folder / "model")
         (self.folder / "model" / "tokenizer.json").write_text("{}")
@@ -371,7 +370,7 @@ class SpokenParity(ParityCase):
         self.assertTrue((parts / "llava" / "tokenizer.json").exists())
         self.assertEqual(sorted(path.name for path in parts.iterdir()), ["audio", "audio.projector", "llava"])
 
-    def test_what_hears_alone_goes_out_in_parts(self):
+    def test_audio_alone_is_exported_in_parts(self):
         model = Composition({})
         model.save(self.folder / "model")
         config = json.loads((self.folder / "model" / "config.json").read_text())

@@ -3,7 +3,7 @@
 
 from parity_cases import FULL, MICROBATCHES, grid
 
-# Of towers: class token and registers.
+# Class tokens and registers of the towers.
 EXTRA_TOKENS = {
     "clip_vision_model": 1,
     "siglip_vision_model": 0,
@@ -23,7 +23,7 @@ TOWER_CASES = {
         "vision": {"hidden_act": "relu", "layer_norm_eps": 1e-2},
         "llava": {**FULL, "vision_feature_layer": [0, -1]},
     },
-    # As published ones have it: behind the last whole patch are pixels that nothing sees.
+    # As in published ones: nothing sees the pixels after the last whole patch.
     "siglip_of_uneven_patches": {"tower": "siglip_vision_model", "vision": {"patch_size": 7}, "llava": FULL},
     "siglip_tp2_cp2_qwen2": {
         "ranks": 4,

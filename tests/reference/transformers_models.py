@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the comparisons with transformers share: the names and values of parameters, a run of a
-program, and what is to be equal of what it wrote."""
+"""The common part of comparisons with transformers: names and values of parameters, a run of a program, and the
+comparison of its outputs."""
 
 import os
 import subprocess
 import tempfile
 import unittest
 
-# Of the language models in tiny composites.
+# Sizes of the language models in tiny composites.
 VOCABULARY = 96
 TEXT = {
     "hidden_size": 32,
@@ -170,7 +170,7 @@ def datasets(group, prefix=""):
 
 
 def read_outputs(path):
-    """What run_model wrote: the loss, logits by (sample, position), gradients by parameter."""
+    """Returns the outputs of run_model: the loss, logits by (sample, position), gradients by parameter."""
     import h5py
 
     with h5py.File(path) as file:
@@ -201,7 +201,7 @@ def check_gradients(test, expected, found):
         test.assertLessEqual(difference, 1e-5 * np.linalg.norm(gradient) + 1e-6 * all_norm, name)
 
 
-# Of each comparison of what follows prompts; tests under the label `long` ask for more.
+# Prompts of each comparison of next tokens; tests under the label `long` set more.
 PROMPTS = int(os.environ.get("ZEA_PROMPTS", 20))
 
 
@@ -212,7 +212,7 @@ def check_next_tokens(test, expected, found):
     test.assertEqual(len(expected), PROMPTS)
     for row, values in expected.items():
         test.assertLess(divergence(values, found[row]), 3e-7, row)
-        # Of equals any may be the fifth.
+        # Among equal values any may be the fifth.
         fifth = np.sort(values)[-5]
         for token in np.argsort(found[row])[-5:]:
             test.assertGreaterEqual(values[token], fifth - 1e-5, row)

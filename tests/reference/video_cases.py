@@ -22,7 +22,7 @@ class Clip(NamedTuple):
 
 
 class OfVideos:
-    """What Qwen2-VL's descendants have in common, in pairs of frames."""
+    """The common part of Qwen2-VL's descendants, in pairs of frames."""
 
     least_frames = 1
     least_pixels, most_pixels = 9 * 9, 28 * 28
@@ -42,13 +42,13 @@ class OfVideos:
 
     @classmethod
     def patches(cls, clip):
-        """Of pairs of frames, those of a square of 2 x 2 side by side."""
+        """Returns patches of pairs of frames, with those of a square of 2 x 2 side by side."""
         height, width = cls.resized_to(clip)
         colours = cls.processor.image_mean, cls.processor.image_std
         frames = normalised(resized_frames(clip.frames, height, width), *colours)
         frames = torch.cat([frames, frames[-1:]]) if len(frames) % 2 else frames
         side = cls.patch
-        squares = frames.unfold(2, side, side).unfold(3, side, side)  # frame, colour, row, column, y, x
+        squares = frames.unfold(2, side, side).unfold(3, side, side)  # frame, color, row, column, y, x
         high, wide = squares.shape[2:4]
         shape = (len(frames) // 2, 2, 3, high // 2, 2, wide // 2, 2, side, side)
         ordered = squares.reshape(shape).permute(0, 3, 5, 4, 6, 2, 1, 7, 8)

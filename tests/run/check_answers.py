@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What zea answers without ranks."""
+"""Answers of zea without ranks."""
 
 import json
 import os

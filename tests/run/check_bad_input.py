@@ -108,7 +108,7 @@ class BadInput(zr.ZeaTest):
         for tries_left in (2, 1, 0):
             result = zr.run_zea(ranks, [*arguments, "-d", directory], directory)
             messages = [line for line in result.output.splitlines() if line.startswith("zea: ")]
-            # Ranks that come to a fault more than 2 s apart, as on a busy machine they may, each speak for themselves.
+            # Ranks that find a fault more than 2 s apart, as can happen on a busy machine, each report it.
             if alone or not tries_left or not any(OF_A_RANK.match(line) for line in messages):
                 break
             if not was_there:
@@ -211,10 +211,10 @@ class BadInput(zr.ZeaTest):
             with self.subTest(override):
                 words = [override.partition("=")[0] + " on a command line with -r", checkpoint]
                 self.assert_refused(2, [*words, "start a new run"], ["-r", written, override])
-        # What a script says at every start is what the run began with.
+        # The overrides that a script repeats at every start are those that the run began with.
         restart[restart.index("schedule.steps=2")] = "schedule.steps=3"
         self.assert_code(zr.run_zea(2, ["-r", written, *restart], written), 0)
-        # That is not what a deck names which a later start was given.
+        # The deck of a later start does not count as such.
         (self.folder / "other").mkdir()
         other = zr.write_deck(self.folder / "other", self.folder / "other.h5", self.train)
         more = ["-r", written, "-i", other, "-d", written, "schedule.steps=4"]
@@ -284,8 +284,8 @@ class BadInput(zr.ZeaTest):
         self.assertEqual([line["bad_items"] for line in zr.train_lines(masked)], [1, 1])
 
     def test_more_memory_than_there_is(self):
-        """Of addresses, 256 GiB: of memory some systems promise more than they have. Each rank has a copy of its own,
-        which does not lie in /dev/shm."""
+        """The limit is one of addresses, 256 GiB: some systems promise more memory than they have. Each rank has a copy
+        of its own, which is not in /dev/shm."""
         huge = {**zr.CONFIG["text_config"], "vocab_size": 1 << 30, "hidden_size": 768}
         config = self.folder / "huge.json"
         config.write_text(json.dumps(huge))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs/bundle.sh packs runs wherever it is unpacked, with the libtorch of a folder that is named at start, and
-with the machine's Open MPI or, where it has none, with the one that is packed.
+"""The archive of jobs/bundle.sh runs wherever it is unpacked, with the libtorch of a folder that is named at start, and
+with the machine's Open MPI or, if it has none, with the packed one.
 
 usage: check_bundle.py BUNDLE_SCRIPT PRESET PYTHON MPIRUN [OPTION ...]
 PYTHON runs the unpacked packer.

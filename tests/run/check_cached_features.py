@@ -47,7 +47,7 @@ class CachedFeatures(zr.ZeaTest):
             self.assertEqual(self.evaluations(name), self.evaluations("plain"))
             self.assert_same_arrays(self.last_arrays(name), self.last_arrays("plain"))
 
-        # A run that stands still in between goes on with the same features, and is whole.
+        # An interrupted run resumes with the same features, and is complete.
         self.train("halves", *self.cached, "checkpoint.every=5", "schedule.steps=5")
         self.resume("halves", "schedule.steps=12")
         self.train("whole", *self.cached, "checkpoint.every=5")

@@ -7,7 +7,7 @@ import signal
 import zea_run as zr
 
 STEPS = 20
-# Of about 150 KiB that each of two ranks writes: a save lasts for several steps, also on a machine that is busy.
+# Each of two ranks writes about 150 KiB: a save lasts for several steps, also on a busy machine.
 SLOW_MIB = 0.15
 SLOW = f"checkpoint.rate_limit_mib={SLOW_MIB}"
 
@@ -15,7 +15,7 @@ SLOW = f"checkpoint.rate_limit_mib={SLOW_MIB}"
 class Checkpoints(zr.ZeaTest):
     @classmethod
     def setUpClass(cls):
-        """What all tests compare with: every checkpoint of a run that waits for them."""
+        """Makes the reference of all tests: every checkpoint of a run that waits for them."""
         cls.shared = zr.make_folder(cls.addClassCleanup)
         cls.deck = zr.write_inputs(cls.shared, zr.mixed_samples(22))
         cls.waited = cls.shared / "waited"
@@ -68,7 +68,7 @@ class Checkpoints(zr.ZeaTest):
         self.assertIn("training stood still for", result.output)
         self.assertRegex(result.output, r"wrote .*: [0-9.]+ MiB at [0-9]+ MiB/s")
 
-        # The rate is that of both ranks together while they wrote: what the limit allows.
+        # The rate of both ranks together while they wrote: at most the limit.
         for save in self.saves():
             mib = save["bytes"] / 2**20
             self.assertLessEqual(save["mib_per_second"], 2 * SLOW_MIB * 1.05)

@@ -131,7 +131,7 @@ OUTSIDE = {
     name_outside: "plain name",
 }
 
-# What is done to the newest checkpoint, and the file that must be named.
+# Damages of the newest checkpoint, and the file that must be named.
 DAMAGES = {
     flip: "rank-00001.h5",
     truncate: "rank-00000.h5",
@@ -160,7 +160,7 @@ class Damage(zr.ZeaTest):
     def damaged_copy(self, name, damage):
         directory = self.folder / name
         shutil.copytree(self.whole, directory)
-        # So that what it logs is what it did after it was resumed.
+        # The log then has only the lines after the resume.
         (directory / "metrics.jsonl").unlink()
         oldest, older, newest = zr.checkpoints(directory)
         damage(newest, older)

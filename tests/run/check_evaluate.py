@@ -58,7 +58,7 @@ class Evaluate(zr.ZeaTest):
         (line,) = zr.predictions(directory)
         self.assertEqual((line["prompt"], line["answer"]), ("1 4 ", "5 6 "))
 
-    def test_masked_samples_are_told(self):
+    def test_masked_samples_are_reported(self):
         """Once, whether they are loaded for a loss, for generation or for both."""
         weights = zr.make_weights(self.folder / "weights.h5")
         tokens, mask, _ = zr.image_sample(1)
@@ -83,7 +83,7 @@ class Evaluate(zr.ZeaTest):
         self.assertEqual(zr.predictions(directory), [])
 
     def test_what_is_left_has_results(self):
-        """Of so many samples that the run would not come to their end in time."""
+        """The data set has so many samples that the run would not reach its end in time."""
         weights = zr.make_weights(self.folder / "weights.h5")
         data = zr.make_dataset(self.folder / "data.h5", zr.mixed_samples(20_000))
         deck = zr.write_deck(self.folder, weights, data)
@@ -141,7 +141,7 @@ class Evaluate(zr.ZeaTest):
         self.assertEqual(zr.last_step(self.folder / "continue"), 2)
 
     def generate(self, deck, name, *keys):
-        """What is generated behind each sample, and the run's directory."""
+        """Returns the text generated after each sample, and the run's directory."""
         directory = self.folder / name
         asked = ['run.mode="generate"', f'data.eval="{self.folder}/data.h5"', *keys]
         self.assert_code(zr.run_zea(1, ["-i", deck, "-d", directory, *asked], directory), 0)

@@ -9,7 +9,7 @@ import zea_run as zr
 
 INPUTS = Path(__file__).parents[2] / "inputs"
 IMAGE_TOKEN = 3
-# What is smaller than in the model's own config.json.
+# Sizes that are smaller than in the model's own config.json.
 SMALL_LLAVA = {
     "image_token_index": IMAGE_TOKEN,
     "vision_config": {

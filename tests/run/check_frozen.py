@@ -125,11 +125,11 @@ class Frozen(zr.ZeaTest):
         self.assertEqual([path.stat().st_nlink for path in frozen_files(newest)], [2, 2])
         self.assert_whole()
 
-        # Bit for bit what a run has that saved once.
+        # The files equal those of a run that saved once, bit for bit.
         linked, self.directory = self.directory, self.folder / "once"
         self.train(8, every=0)
         self.assert_same_arrays(zr.read_checkpoint(newest), zr.last_arrays(self.directory))
-        # The same directory goes on with the same files, and one that was copied by itself, too.
+        # The same directory resumes with the same files, and so does a copied one.
         shutil.copytree(newest, self.folder / "copied" / "checkpoints" / newest.name)
         before = inodes(newest)
         self.directory = linked

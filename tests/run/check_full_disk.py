@@ -16,7 +16,7 @@ DISK_BYTES = 4 << 20
 
 class FullDisk(DisturbedRun):
     def leave_with_a_checkpoint(self, run):
-        """That is newer than what is there."""
+        """Waits for a newer checkpoint than the existing ones, then leaves."""
         before = zr.checkpoints(self.directory)[-1:]
         run.wait_until(lambda: zr.checkpoints(self.directory)[-1:] > before, "a checkpoint")
         (self.directory / "STOP").touch()

@@ -11,7 +11,7 @@ import zea_run as zr
 INPUTS = Path(__file__).parents[2] / "inputs"
 FEATURES, IMAGE_SIZE, VOCABULARY, IMAGE_TOKEN = 16, 28, 384, 3
 BATCH, STEPS = 12, 6
-# What takes the deck's grids back to one rank.
+# Overrides that reduce the deck's grids to one rank.
 ONE_RANK = [
     "mesh.vision.tp=1",
     "mesh.llm.tp=1",

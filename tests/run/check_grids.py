@@ -9,7 +9,7 @@ import zea_run as zr
 
 STEPS = 6
 VOCABULARY = 41  # which two tp ranks pad
-TENSOR = ["mesh.llm.tp=2"]  # two ranks hold the one KV head; images are dealt to both
+TENSOR = ["mesh.llm.tp=2"]  # two ranks hold the one KV head; images are distributed over both
 BOTH = ["mesh.llm.tp=2", "mesh.llm.cp=2", "mesh.llm.cp_block=4", "mesh.vision.tp=2"]
 
 
@@ -43,7 +43,7 @@ class Grids(zr.ZeaTest):
         self.check_goes_on_as_another_grid(alone)
 
     def check_models(self, name):
-        """What the tools make of a grid's checkpoint, against one rank's."""
+        """The tools' outputs for a grid's checkpoint must equal one rank's."""
         written = zr.checkpoints(self.folder / name)[-1]
         self.assertEqual(len(list(written.glob("rank-*.h5"))), 4)
         model, again = self.folder / f"{name}.h5", self.folder / f"{name}-again"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cmake --install puts under a prefix works from there, and find_package finds it.
+"""The tree of cmake --install works from its prefix, and find_package finds it.
 
 usage: check_install.py CMAKE BUILD_FOLDER PYTHON
 PYTHON runs the installed scripts; without matplotlib there, the picture is left out.
@@ -27,7 +27,7 @@ SCRIPTS = [
     *["pack.py", "pack_fashion_mnist.py", "pack_spoken.py", "pack_text.py"],
 ]
 GENERATE = "zea-generate"  # a program that is a script, generate.py
-# Completes the words given, the last of them not yet whole; what is found, a line each.
+# Completes the given words, the last of them incomplete; prints the completions, a line each.
 COMPLETE = """
 source "$1"; shift
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))

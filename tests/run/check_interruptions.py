@@ -131,7 +131,7 @@ class Interruptions(zr.ZeaTest):
             self.assertNotEqual(run.wait(), 0)
             self.assertLess(time.monotonic() - killed, SOON)
 
-        # On one grid of both ranks it goes on where it was: within rounding what it would have been.
+        # On one grid of both ranks it resumes where it was: within rounding as without the interruption.
         self.go_on_to(zr.last_step(self.directory) + 20, "mesh.placement=shared")
 
     def test_killed_rank(self):
@@ -154,7 +154,7 @@ class Interruptions(zr.ZeaTest):
         self.assertEqual([path.name for path in left], [f"step-{s:08}" for s in (end - 40, end - 20, end)])
 
     def test_leave_in_the_middle_of_an_evaluation(self):
-        """Of so many samples that the run would not come to its next step in time."""
+        """The evaluation has so many samples that the run would not reach its next step in time."""
         held_out = zr.make_dataset(self.folder / "eval.h5", zr.mixed_samples(20_000))
         keys = [f"data.eval={held_out}", "eval.every=3", "checkpoint.every=1"]
         with zr.start(2, self.arguments(*keys), self.directory) as run:

@@ -111,7 +111,7 @@ class Loading(zr.ZeaTest):
                         values = bits.astype(zr.np.uint32).view(zr.np.float32)
                     if dtype == "float16":
                         values = values.astype(zr.np.float16).astype(zr.np.float32)
-                    # What is frozen is in the type of the file.
+                    # Frozen values are in the type of the file.
                     held = found[name].astype(zr.np.float32)
                     self.assertEqual(values.tobytes(), held.tobytes(), name)
 

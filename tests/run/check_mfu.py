@@ -17,7 +17,7 @@ class Mfu(zr.ZeaTest):
         return self.run_in(self.folder / f"ranks{ranks}", ranks, "-i", self.deck, *keys, *overrides)
 
     def tflop_of_a_step(self, result, ranks):
-        """Of each step, from its rate and its time."""
+        """Returns the FLOPs of each step, from its rate and its time."""
         return [
             ranks * line["model_tflops"] * 4 / line["samples_per_second"] for line in zr.train_lines(result.directory)
         ]
@@ -44,7 +44,7 @@ class Mfu(zr.ZeaTest):
         for step in steps:
             self.assertAlmostEqual(step, steps[0], delta=1e-9 * steps[0])
 
-    def test_gpu_memory_is_told_of_gpus_alone(self):
+    def test_gpu_memory_is_reported_only_for_gpus(self):
         self.assertNotIn("gpu_memory", zr.train_lines(self.train(1).directory)[0])
 
 

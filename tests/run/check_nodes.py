@@ -57,7 +57,7 @@ class Nodes(zr.ZeaTest):
 
     @unittest.skipIf(subprocess.run(nh.MOUNTING, capture_output=True).returncode, "nothing can be mounted here")
     def test_a_node_with_little_shared_memory(self):
-        """Which is not that of rank 0, who says so."""
+        """The node is not that of rank 0, which reports it."""
         one = self.train("one")
         with mock.patch.dict(os.environ, SMALL_HOST="nodeb"):
             even = self.train("even", "nodea:2,nodeb:2")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the offline tools write is as good as the checkpoint that it was made of: a run goes on from
-it bit for bit, at any number of ranks, and a new run starts from its weights."""
+"""The outputs of the offline tools equal the checkpoint that they come from: a run resumes from them bit for bit, on
+any number of ranks, and a new run starts from their weights."""
 
 import contextlib
 import itertools
@@ -30,7 +30,7 @@ def run_tool(*command, code=0):
 
 
 def run_on_a_terminal(*command):
-    """What a program shows whose output is one."""
+    """Returns the output of a program on a terminal."""
     try:
         terminal, inner = os.openpty()
     except OSError as error:
@@ -113,7 +113,7 @@ class Offline(zr.ZeaTest):
         cls.half = made / "whole" / "checkpoints" / "step-00000003"
 
     def resume(self, ranks, source, name, *keys):
-        """What a resumed run wrote at its end, and the numbers of its steps."""
+        """Returns the state of a resumed run at its end, and the numbers of its steps."""
         run = self.folder / name
         self.assert_code(zr.run_zea(ranks, ["-r", source, "-d", run, *keys], run), 0)
         return zr.last_arrays(run), zr.numbers_of_steps(run)
@@ -191,7 +191,7 @@ class Offline(zr.ZeaTest):
         self.assertEqual('"version": "2"', re.search('"version": "."', (converted / "manifest.json").read_text())[0])
         self.assertIn(" 0 differences", run_tool(COMPARE, "--optimizer", self.half, converted))
         self.assert_resumes_alike(2, converted)
-        # What tensors hold is still checked.
+        # The contents of tensors are still checked.
         shard = old / "rank-00001.h5"
         with zr.h5py.File(shard, "r") as file:
             places = []

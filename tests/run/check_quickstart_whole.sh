@@ -15,7 +15,7 @@ evaluation = json.loads(open(sys.argv[1]).read().splitlines()[-1])
 assert evaluation["labelled"] == 10000 and evaluation["accuracy"] >= 0.8, evaluation
 END
 
-# Others may use the machine: what counts is the processor's time.
+# Other programs may use the machine: only processor time counts.
 TIMEFORMAT='%U %S'
 lora() {
   OUT=$out/lora BASE=$out/quickstart BIN=build/$1 jobs/quickstart_lora.sh >"$out/lora.txt" 2>&1

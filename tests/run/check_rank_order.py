@@ -9,7 +9,7 @@ from pathlib import Path
 import zea_run as zr
 
 STEPS = 4
-# Ranks with the same part of two replicas become neighbours: only the first and the last stay.
+# Ranks with the same part of two replicas become neighbors: only the first and the last stay.
 DP_FIRST = 'mesh.order=["dp", "tp", "cp", "encoder_dp", "pp", "module"]'
 MAP_OF_22 = """
   node 0, MPI ranks 0-7, replica 0: llm.pp0 3-6, llm.pp1 7-10
@@ -45,7 +45,7 @@ class RankOrder(zr.ZeaTest):
         written = zr.checkpoints(self.folder / "moved")[-1]
         self.assertEqual(len(list(written.glob("rank-*.h5"))), 4)
 
-    def test_balance_deals_the_same_samples(self):
+    def test_balance_distributes_the_same_samples(self):
         alone = self.train("alone", 1).losses()
         balanced = self.train("balanced", 2)
         in_turn = self.train("in-turn", 2, "data.balance=false")

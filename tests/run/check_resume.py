@@ -65,7 +65,7 @@ class Resume(zr.ZeaTest):
         self.assertEqual(zr.numbers_of_steps(rest), after)
         self.assert_same_arrays(zr.last_arrays(whole), zr.last_arrays(rest))
 
-    def test_what_may_be_a_mistake_is_told(self):
+    def test_likely_mistakes_are_reported(self):
         """A longer data set, whose samples come in another order, and steps that are done already."""
         deck = zr.write_inputs(self.folder, zr.mixed_samples(10), schedule=["steps = 2"])
         run, longer = self.folder / "run", self.folder / "longer"
@@ -80,7 +80,7 @@ class Resume(zr.ZeaTest):
         self.assertIn("nothing is left to train: step 2 is done, and schedule.steps = 1", again.output)
         self.assertNotIn("where the run that is resumed had", again.output)
 
-    def test_more_steps_stretch_the_schedule_or_keep_it(self):
+    def test_more_steps_scale_the_schedule_or_keep_it(self):
         """Both are told, by the plan, too; no step has rate 0."""
         deck = zr.write_inputs(self.folder, zr.mixed_samples(10), optim=["decay = 'linear'"], schedule=["steps = 4"])
         run = self.folder / "run"

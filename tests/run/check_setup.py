@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs/setup.sh refuses, without that it installs anything.
+"""Refusals of jobs/setup.sh, which then installs nothing.
 
 usage: check_setup.py JOBS_FOLDER
 """

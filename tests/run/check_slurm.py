@@ -18,7 +18,7 @@ IS_LONG = bool(os.environ.get("ZEA_LONG"))
 RANKS_PER_NODE = 2 if IS_LONG else 1
 STEPS = 240
 SOON = 30  # seconds, of which a Slurm on a machine that is busy needs most
-# What hardly depends on the launcher is left to mpirun's tests.
+# Tests that hardly depend on the launcher run only under mpirun.
 IS_WHOLE = LAUNCHER == "mpirun" or IS_LONG
 with_every_launcher_if_long = unittest.skipUnless(IS_WHOLE, "ZEA_LONG")
 FOR_EVER = "schedule.steps=1000000"
@@ -32,7 +32,8 @@ if [ -n "${WRITES:-}" ]; then
 fi
 exit 75
 """
-# Ended by Slurm with the job that it queued again, before it heard so: what else happens now and then.
+# Slurm ends this command together with the job that it queued again, before the command knows: this happens now and
+# then.
 ENDED_SCONTROL = f"""\
 #!/usr/bin/env bash
 [ "$1" = requeue ] || exec {shutil.which("scontrol", path=sc.PATH)} "$@"
@@ -210,7 +211,7 @@ class Slurm(zr.ZeaTest):
         does not wait for it."""
         keys = [FOR_EVER, "run.watchdog_seconds=3", "log.every=10"]
         job = self.start(self.deck, *keys, SLURM_WAIT=60)
-        self.wait_for_step(job, 1000)  # some seconds: until the nodes have told of their steps
+        self.wait_for_step(job, 1000)  # some seconds: until the nodes have reported their steps
         begin = time.monotonic()
         os.kill(job.ranks()[1], signal.SIGSTOP)
 
@@ -242,7 +243,7 @@ class Slurm(zr.ZeaTest):
         self.assertEqual(job.log.count("the chain ends"), 1)
 
     @with_every_launcher_if_long
-    def test_faulty_data_is_told_before_any_rank_starts(self):
+    def test_faulty_data_is_reported_before_any_rank_starts(self):
         broken = self.folder / "broken.h5"
         broken.write_bytes(b"no HDF5")
         job = self.start(self.deck, f"data.train={broken}")

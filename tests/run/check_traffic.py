@@ -126,7 +126,7 @@ class Traffic(zr.ZeaTest):
         self.assertIn("vision.dp_shard", PREDICTED.search(plan).group(1))
         self.assert_agrees(deck, 2, size, "mesh.llm.pp=2")
 
-    def test_sound(self):
+    def test_audio(self):
         config = copy.deepcopy(zr.CONFIG)
         config.update(audio_config=AUDIO, audio_token_index=AUDIO_TOKEN)
         samples = [clip_sample(i) if i % 2 else zr.image_sample(i) for i in range(16)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a start of a Slurm job begins with, where Slurm queued the job again, and what the job does when zea has ended;
-without Slurm, whose programs and zea are stood in for.
+"""The start of a Slurm job after Slurm requeued it, and the job's actions after zea has ended; without Slurm: this test
+replaces Slurm's programs and zea.
 
 usage: check_train_chain.py JOBS_FOLDER
 """
@@ -18,9 +18,9 @@ SCONTROL = """\
 #!/usr/bin/env bash
 if [ "$1" = requeue ]; then touch requeued; else echo "JobId=7 Restarts=9 PreemptTime=${PREEMPTED:-None} x"; fi
 """
-# Tells where the run is; as ranks: that it was started, and perhaps sets a checkpoint aside, writes another, waits for
-# the STOP of a job whose time is over, takes it and logs that it found one, before it ends with a code, or the job is
-# killed that was just told to leave, or Slurm ends the job.
+# Prints the run's location; as ranks: prints that it was started, and perhaps sets a checkpoint aside, writes another,
+# waits for the STOP of a job whose time is over, takes it and logs that it found one, before it ends with a code, or
+# the job is killed that was just asked to leave, or Slurm ends the job.
 ZEA = """\
 #!/usr/bin/env bash
 if [ "$1" = -n ]; then printf '[run]\\ndirectory = "run"\\n[model]\\n'; exit; fi
@@ -75,7 +75,7 @@ class TrainChain(unittest.TestCase):
         )
 
     def start(self, restarts, *arguments, writes=""):
-        """What zea was started with, where Slurm ends the job."""
+        """Returns the arguments of zea's start, if Slurm ends the job."""
         done = self.run_job(restarts, *arguments, WRITES=writes)
         self.assertIn("queued again by Slurm", done.stdout, done.stderr)
         return self.starts()[-1]
@@ -84,7 +84,7 @@ class TrainChain(unittest.TestCase):
         return [line.strip() for line in (self.folder / "starts").read_text().splitlines()]
 
     def assert_ends(self, done, code, sentence, is_queued_again=False):
-        """Of a start: there is a record for the next one where the job was queued again."""
+        """Checks the end of a start: there is a record for the next one if the job was queued again."""
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         self.assertIn(sentence, done.stdout)
         for name in ("requeued", ".zea-job-7"):
@@ -111,7 +111,7 @@ class TrainChain(unittest.TestCase):
         self.assertEqual(self.start(3, *older), "-r run", "it has the number of the first newest, and is another")
 
     def test_a_damaged_checkpoint_is_set_aside(self):
-        """What is written then is new, though its step is lower; what was there before is not."""
+        """A checkpoint written afterwards is new, though its step is lower; earlier ones are not."""
         for name in ("step-00000400", "step-00000800"):
             self.write(name)
         leaves = {"ENDS": "75", "ASIDE": "step-00000800"}
@@ -139,7 +139,7 @@ class TrainChain(unittest.TestCase):
         self.assert_ends(self.run_job(6, "deck.toml", ENDS="0", **preempted), 0, "done")
 
     def test_a_stop_while_it_is_preempted(self):
-        """Which zea has taken. Of an earlier start it does not count."""
+        """zea has taken this STOP file. One of an earlier start does not count."""
         found = {"FINDS": "yes", "WRITES": "step-00000003"}
         preempted = {"PREEMPTED": "2026-01-02T03:04:05"}
         for code in ("75", "205"):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of disturbed runs share: a run of two ranks, and the run of as many steps that nothing disturbs."""
+"""The common part of tests of disturbed runs: a run of two ranks, and the undisturbed run with the same number of
+steps."""
 
 import zea_run as zr
 

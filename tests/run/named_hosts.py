@@ -7,7 +7,7 @@ import sys
 import zea_run as zr
 
 AGENT = """#!/bin/sh
-# What mpirun starts in place of ssh: HOST COMMAND... SMALL_HOST has a /dev/shm as containers have it.
+# mpirun starts this in place of ssh: HOST COMMAND... SMALL_HOST has a /dev/shm as containers have it.
 HOST=$1
 shift
 export HOST COMMAND="$*"

@@ -23,7 +23,7 @@ from pathlib import Path
 import zea_run as zr
 
 NODES = ("n1", "n2")
-CPUS_PER_NODE = 64  # on paper: jobs of these tests run beside each other
+CPUS_PER_NODE = 64  # on paper: jobs of these tests run concurrently
 CGROUPS = "/sys/fs/cgroup"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol")
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
@@ -68,8 +68,8 @@ PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP PreemptMode=O
 PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP GraceTime=120
 PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 """
-# Ranks of the two "nodes" would take each other for neighbours in shared memory. SLURM_WAIT: how
-# long srun lets ranks live after one that was killed.
+# Ranks of the two "nodes" would otherwise share memory as neighbors. SLURM_WAIT: how long srun lets ranks live after
+# one that was killed.
 JOB_ENVIRONMENT = {
     "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo", "SLURM_WAIT": "5",
 }  # fmt: skip
@@ -228,7 +228,7 @@ class Cluster:
             )  # fmt: skip
 
     def run(self, *command, **more):
-        """What a command of Slurm's says."""
+        """Returns the output of a Slurm command."""
         done = subprocess.run(
             [str(word) for word in command], env={**self.environment, **more.pop("env", {})},
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, **more,
@@ -238,7 +238,7 @@ class Cluster:
         return done.stdout
 
     def states(self):
-        """Of the nodes, as one of their partitions has them."""
+        """Returns the states of the nodes, as one of their partitions has them."""
         with contextlib.suppress(AssertionError):  # slurmctld does not answer yet
             return self.run("sinfo", "-h", "-N", "-p", "test", "-o", "%t").split()
         return []
@@ -256,7 +256,7 @@ class Job:
         self.cluster, self.folder, self.number = cluster, folder, number
 
     def show(self):
-        """What Slurm knows of the job, by name. It takes a process to ask, so not too often."""
+        """Returns Slurm's facts about the job, by name. It takes a process to ask, so not too often."""
         time.sleep(0.1)
         told = self.cluster.run("scontrol", "-o", "show", "job", self.number)
         return dict(entry.split("=", 1) for entry in told.split() if "=" in entry)
@@ -287,7 +287,7 @@ class Job:
         self.cluster.run("scancel", self.number)
 
     def wait(self, seconds=180):
-        """What Slurm knows of it when it has ended for good."""
+        """Returns Slurm's facts about the job when it has ended for good."""
         ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
         self.wait_until(lambda: self.show()["JobState"] in ended, "end", seconds)
         return self.show()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of the whole program share: tiny weights and data, running zea under mpirun, and
-reading what a run wrote.
+"""The common part of tests of the whole program: tiny weights and data, running zea under mpirun, and reading the files
+of a run.
 
 A script that imports this is started with the programs to use:
     check_x.py ZEA ZEA_IMPORT ZEA_CONSOLIDATE JOBS_FOLDER MPIRUN [MPIRUN_OPTION ...]
@@ -118,7 +118,7 @@ def children_of(process):
 
 
 def is_stopped(process):
-    """Of a process that was told to: every thread goes on to the end of its system call."""
+    """Returns whether all threads of a process have stopped: each first finishes its system call."""
     for thread in Path(f"/proc/{process}/task").glob("*/stat"):
         with contextlib.suppress(OSError):  # it has ended
             if thread.read_text().rpartition(")")[2].split()[0] not in "TZX":
@@ -166,7 +166,7 @@ class Run:
         self.output_file.close()
 
     def kill(self):
-        """mpirun takes its ranks along at SIGTERM; where it does not, they are killed by hand."""
+        """mpirun ends its ranks at SIGTERM; if it does not, this kills them."""
         if self.process.poll() is not None:
             return
         ranks = self.rank_processes()
@@ -258,7 +258,7 @@ def answer(*arguments):
 
 
 def whole_lines(directory):
-    """Of metrics.jsonl; the last line may be under way."""
+    """Returns the complete lines of metrics.jsonl; the last line may be in progress."""
     path = Path(directory) / "metrics.jsonl"
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
@@ -277,7 +277,7 @@ def last_step(directory):
 
 
 def numbers_of_steps(directory):
-    """Of every logged step, what must not depend on time; a step that was run twice must agree."""
+    """Returns for every logged step the values that must not depend on time; a step that was run twice must agree."""
     keys = ("loss", "grad_norm", "lr", "targets", "bad_items", "skipped_steps")
     numbers = {}
     for line in train_lines(directory):
@@ -295,7 +295,7 @@ def checkpoints(directory):
 
 
 def predictions(directory):
-    """Of a run's last evaluation, in the order of samples."""
+    """Returns the predictions of a run's last evaluation, in the order of samples."""
     lines = (Path(directory) / "predictions.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
@@ -308,7 +308,7 @@ def read_checkpoint(path):
 
 
 def last_arrays(directory):
-    """Of a run's newest checkpoint."""
+    """Returns the arrays of a run's newest checkpoint."""
     return read_checkpoint(checkpoints(directory)[-1])
 
 

@@ -64,7 +64,7 @@ ZEA_INSTANTIATE_LAUNCH(BesideFloat)
 
 
 def kernels_of(source, folder):
-    """What the kernels of a file do with memory, by their mangled names."""
+    """Returns the memory accesses of a file's kernels, by their mangled names."""
     ptx = Path(folder) / "kernels.ptx"
     includes = [f"-I{path}" for path in (ROOT / "include", ROOT / "src", KERNELS / "device" / "cuda")]
     command = [*NVCC, "-ptx", "-O3", "-std=c++20", "-arch=sm_80", "--expt-relaxed-constexpr", *includes]
@@ -80,13 +80,13 @@ def faults(name, code):
         of = rf"\b{what}\.global(?:\.wb|\.nc)?\."
         return len(re.findall(of + r"v(?:4\.\w32|2\.\w64)\s", code)), len(re.findall(of + r"\w(?:16|32|64)\s", code))
 
-    # As its mangled name has it, behind its length.
+    # The mangled name has the functor's name after its length.
     beside = next((counts for functor, counts in BESIDE.items() if f"{len(functor)}{functor}" in name), (0, 0))
     for what, others in zip(("ld", "st"), beside):
         packs, singles = accesses(what)
         if packs == 0 and not (what == "st" and any(sums in name for sums in SUMS)):
             yield f"{name}: no {what} of 16 bytes"
-        # One of a tail beside each; the logit of a row's target is read and written by itself.
+        # Each pack may have one tail element; the logit of a row's target is read and written separately.
         elif singles > packs + 1 + others:
             yield f"{name}: {singles} single {what} beside {packs} of 16 bytes and {others} that are no elements"
 

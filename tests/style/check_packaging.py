@@ -28,7 +28,7 @@ SPACK_REPOSITORY = ROOT / "jobs" / "spack" / "spack_repo" / "zea"
 RECIPE = SPACK_REPOSITORY / "packages" / "zea" / "package.py"
 DEFINITION = ROOT / "jobs" / "zea.def"
 
-# What CMakeLists.txt looks for, by its name in Spack; None: the compiler has it.
+# Packages that CMakeLists.txt looks for, by name in Spack; None: the compiler has it.
 SPACK_NAMES = {
     "CLI11": "cli11",
     "FLAC": "flac",
@@ -50,7 +50,7 @@ SECTIONS = {"labels", "files", "help", "arguments"} | SCRIPTS
 
 
 def said_by(command, text=""):
-    """What a linter says of a text, empty where it is content."""
+    """Returns a linter's output for a text, empty if it is content."""
     done = subprocess.run(
         command, check=False, input=text, capture_output=True, text=True, timeout=60
     )

@@ -29,7 +29,7 @@ MAY_INCLUDE = {
     "train": [*PLAN, *"files h5 io data comm model batch parallel optim checkpoint watch".split()],
     "app": [*PLAN, *"files io data library comm kernels parallel optim checkpoint watch preflight train".split()],
 }
-# Third-party headers that stay behind one folder's walls.
+# Third-party headers that only one folder may include.
 WALLS = {
     "mpi.h": ["comm"],
     "nccl.h": ["comm"],

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the English of comments: none begins with a fragment ("Of ...", "What ...", "Those ..."), and no retired word
-comes back. Checks the subjects of commits since this check exists: "area: verb ..." below 72 characters.
+"""Checks the English of comments, docstrings and pages: no comment and no sentence of a page begins with a fragment
+("Of ...", "What ...", "Those ..."), and no retired word comes back. Checks the subjects of commits since this check
+exists: "area: verb ..." below 72 characters.
 
 usage: check_words.py ROOT
 """
 
+import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-FOLDERS = ("src", "include", "postprocess", "jobs")
-SUFFIXES = (".cpp", ".hpp", ".cu", ".cuh", ".py", ".sh", ".cmake")
+FOLDERS = ("src", "include", "postprocess", "jobs", "inputs", "tests")
+SUFFIXES = (".cpp", ".hpp", ".cu", ".cuh", ".py", ".sh", ".sbatch", ".cmake", ".toml")
 FRAGMENT = re.compile(r"(Of|What|Those|That|Which)\b")
 # A private word -> the field's term.
 RETIRED = {
@@ -46,18 +48,46 @@ def comments(text):
         yield start, " ".join(block)
 
 
-def faults_of_comments(root):
+def docstrings(text):
+    """(line, text) of every docstring of a Python file."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (found := ast.get_docstring(node)):
+            yield node.body[0].lineno, " ".join(found.split())
+
+
+def sentences(text):
+    """(line, text) of every sentence and table cell of a page, outside of code; a heading is none."""
+    block, start, is_code = [], 0, False
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        is_fence = line.startswith("```")
+        ends = not line.strip() or is_fence or re.match(r"#|\||\s*(-|\d+\.) ", line)
+        if block and ends:
+            yield from ((start, part) for part in re.split(r"(?<=[.!?:;]) ", " ".join(block)))
+            block = []
+        is_code = is_code != is_fence
+        if line.startswith("|"):
+            yield from ((number, cell.strip()) for cell in re.sub("`[^`]*`", "`", line).split("|"))
+        elif line.strip() and not is_code and not is_fence and not line.startswith("#"):
+            start = start if block else number
+            block.append(re.sub(r"`[^`]*`|\*\*|^\s*(-|\d+\.) ", "", line).strip())
+
+
+def faults_of_texts(root):
     words = {re.compile(rf"\b{word}\b"): term for word, term in RETIRED.items()}
+    sources = [path for folder in FOLDERS for path in (root / folder).rglob("*") if path.suffix in SUFFIXES]
+    pages = [*root.glob("*.md"), *(path for folder in FOLDERS for path in (root / folder).rglob("*.md"))]
     count = 0
-    for path in sorted(path for folder in FOLDERS for path in (root / folder).rglob("*") if path.suffix in SUFFIXES):
-        for line, text in comments(path.read_text(encoding="utf-8")):
+    for path in sorted({*sources, *pages}):
+        text = path.read_text(encoding="utf-8", errors="replace")  # the corpus has files that are no text
+        found = sentences(text) if path.suffix == ".md" else comments(text)
+        for line, text in (*found, *(docstrings(text) if path.suffix == ".py" else ())):
             count += 1
-            if FRAGMENT.match(text):
+            if FRAGMENT.match(text) and not text.endswith("?"):
                 yield f"{path.relative_to(root)}:{line}: begins with a fragment: {text[:60]}"
             for word, term in words.items():
-                if found := word.search(text):
-                    yield f"{path.relative_to(root)}:{line}: '{found[0]}' is retired; write: {term}"
-    assert count > 3000, "the comments were not found"
+                if used := word.search(text):
+                    yield f"{path.relative_to(root)}:{line}: '{used[0]}' is retired; write: {term}"
+    assert count > 10000, "the comments were not found"
 
 
 def faults_of_subjects(root):
@@ -74,7 +104,7 @@ def faults_of_subjects(root):
 
 def main():
     root = Path(sys.argv[1]).resolve()
-    faults = [*faults_of_comments(root), *faults_of_subjects(root)]
+    faults = [*faults_of_texts(root), *faults_of_subjects(root)]
     print("\n".join(faults))
     sys.exit(bool(faults))
 

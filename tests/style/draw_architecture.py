@@ -22,7 +22,7 @@ def sources(root):
 
 
 def included_folders(root):
-    """Of every folder, those whose headers it includes."""
+    """Returns for every folder those whose headers it includes."""
     found = {folder: set() for folder in structure.MAY_INCLUDE}
     for path in sources(root):
         folder = structure.folder_of(path, root)

@@ -49,8 +49,8 @@ inline void expect_attention(at::Device device, const AttentionCase& of) {
   EXPECT_LT(difference(here.grad(), exact.grad()), bound);
 }
 
-/// All that kernels for devices tell apart: types, heads that fill 16 bytes or not, masks, keys for
-/// several queries' heads, lengths that are alike or not.
+/// All cases that device kernels distinguish: types, heads that fill 16 bytes or not, masks, keys
+/// for several queries' heads, lengths that are alike or not.
 inline void expect_attention_of_all_kinds(at::Device device) {
   const std::vector<int64_t> unlike = {3, 130, 77}, even = {512, 512}, odd = {577, 577};
   for (const bool is_causal : {true, false})

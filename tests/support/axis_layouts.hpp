@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layout of four ranks for each way to cut a model, and a run of the tiny one on it: for what is
-// shown of every axis rather than of every combination.
+// A layout of four ranks for each way to shard a model, and a run of the tiny one on it: for
+// properties of every axis rather than of every combination.
 #pragma once
 
 #include "support/stopped_run.hpp"
@@ -17,7 +17,7 @@ struct AxisLayout {
 };
 
 inline constexpr int kAxisRanks = 4;
-// What tp, cp and pp leave is full_shard's.
+// Ranks that tp, cp and pp leave are shards of full_shard.
 inline constexpr AxisLayout kAxisLayouts[] = {
     {"full_shard"},
     {.name = "tp", .tp = 2},

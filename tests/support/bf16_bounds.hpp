@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far bf16 on several ranks may be from fp64: a layout rounds what one rank rounds and, where
-// it cuts a sum, each part before they are added: at most three roundings for one, of independent
-// signs, so that errors grow by less than sqrt(3). Allowed is twice the error of one rank, and one
-// unit of the last place of bf16 for where that is small by chance.
+// Bounds for bf16 on several ranks against fp64: a layout rounds as one rank does and, where it
+// splits a sum, rounds each part before they are added: at most three roundings for one, of
+// independent signs, so that errors grow by less than sqrt(3). The bound is twice the error of one
+// rank, plus one unit of the last place of bf16 in case that error is small by chance.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ inline void expect_near_in_bf16(const std::vector<double>& got, const std::vecto
         << "step " << step;
 }
 
-/// Of all tensors together, relative to the exact ones, in the 2-norm.
+/// Returns the error of all tensors together, relative to the exact ones, in the 2-norm.
 template <class Tensors>
 double relative_error(const Tensors& got, const Tensors& exact) {
   double error = 0, size = 0;

@@ -12,7 +12,7 @@
 namespace zea::testing {
 namespace {
 
-/// Tests of the suite that stand in other files, as a filter names them: "Suite.*" where all do.
+/// Tests of the suite in other files, as a filter names them: "Suite.*" if all are.
 std::string others_of(const ::testing::TestSuite& suite, const std::string& file) {
   std::string others;
   bool is_all = true;

@@ -15,8 +15,8 @@ void choose_tests(int argc, char** argv);
 /// Runs them: 0, kFailed where one failed or none was left, kSkipped where all were skipped.
 int run_chosen_tests();
 
-/// Ends the program without destructors of what is static: libtorch's take a quarter of a short
-/// test's time. In order where a sanitizer has the last word, and in programs that are tested.
+/// Ends the program without destructors of static objects: libtorch's take a quarter of a short
+/// test's time. It runs them where a sanitizer checks at exit, and in programs that are tested.
 [[noreturn]] void leave(int code);
 
 }  // namespace zea::testing

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs of many layouts against what one rank gives: what is compared, and how layouts of few ranks
-// are tried side by side.
+// Runs of many layouts against the results of one rank: the compared values, and the concurrent
+// trial of layouts of few ranks.
 #pragma once
 
 #include <functional>
@@ -28,8 +28,8 @@ double difference(const ComparedResult& a, const ComparedResult& b);
 /// Loss and norm of each step, every gradient of the first, every weight after the last.
 void expect_equal(const ComparedResult& got, const ComparedResult& expected);
 
-/// What the untrained model says to the samples of `plain` (each token a text of its own), in lines
-/// of JSON, on rank 0. Collective over `ranks`.
+/// Returns the untrained model's answers to the samples of `plain` (each token a text of its own),
+/// in lines of JSON, on rank 0. Collective over `ranks`.
 std::string predictions_on(const Communicator& ranks, const MakeCollectives& make,
                            const MemoryDataset& plain, const TinyRunOptions& options,
                            const EvaluateOptions& evaluation = {.generate_tokens = 4});
@@ -53,7 +53,7 @@ struct Trial {
   int first_rank = 0;
 };
 
-/// "host collectives" or "strict collectives" behind `name`.
+/// Appends "host collectives" or "strict collectives" to `name`.
 Trial make_trial(const std::string& name, size_t layout, int ranks, bool is_strict);
 
 /// Gives each trial its ranks, several at a time. Collective over the world.

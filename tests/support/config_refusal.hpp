@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is said of a config.json that is not built.
+// The error message of an unsupported config.json.
 #pragma once
 
 #include <gtest/gtest.h>

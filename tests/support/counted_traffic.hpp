@@ -17,7 +17,7 @@ struct TrafficLayout {
   std::vector<int> images = {1, 0, 2};  ///< of each sample
 };
 
-/// Of vision and llm.
+/// Changes the options of vision and llm.
 void each(TinyRunOptions& run, void (*change)(ModuleMeshOptions&));
 void use_cp(TinyRunOptions& run, const char* mode, int64_t cp);
 

@@ -46,7 +46,7 @@ struct Arrays {
   std::vector<int32_t> item_frames;
 };
 
-/// The last sample has an encoded image, and of sound an empty clip.
+/// The last sample has an encoded image and an empty audio clip.
 inline void with_sound(Arrays& a) {
   a.version = "2";
   a.audio_token = "6";
@@ -106,7 +106,7 @@ class DatasetFile : public ::testing::Test {
     return path_;
   }
 
-  /// What opening says of the arrays after `damage`; empty when it opens.
+  /// Returns the error of opening the arrays after `damage`; empty: they open.
   std::string fault_after(const std::function<void(Arrays&)>& damage) const {
     Arrays arrays;
     damage(arrays);

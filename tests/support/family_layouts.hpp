@@ -10,12 +10,12 @@
 
 namespace zea::testing {
 
-/// What a layout asks of a family's modules.
+/// Features that a layout requires of a family's modules.
 enum class FamilyFeature { Tp, Cp, Pp, OwnRanks, FrozenEncoder };
 
 struct FamilyLayout {
   const MeasuredModel* model;
-  bool is_pipeline;  ///< beside encoders on ranks of their own, which are frozen; else a grid
+  bool is_pipeline;  ///< with frozen encoders on separate ranks; else a grid
 
   std::string name() const { return model->name + (is_pipeline ? " in stages" : " on a grid"); }
   /// Two steps in fp64.
@@ -26,9 +26,9 @@ struct FamilyLayout {
 
 inline constexpr int kFamilyRanks = 4;
 const std::vector<FamilyLayout>& family_layouts();
-/// What a plan on one of them has.
+/// Returns the features of a plan on one of them.
 std::vector<FamilyFeature> features_of(const Plan& plan);
-/// What a family can not have.
+/// Returns whether a family cannot have the feature.
 bool lacks(const ModelSpec& model, FamilyFeature feature);
 
 }  // namespace zea::testing

@@ -96,7 +96,7 @@ void note_link(const std::string& from, const std::string& to) {
   if (unsynced_files.contains(from)) unsynced_files.insert(to);
 }
 
-/// A new name must not stand for what a power cut would lose.
+/// A rename must not replace a file by one that a power cut would lose.
 void note_rename(const std::string& from, const std::string& to) {
   const std::lock_guard lock(mutex);
   if (!is_below(to)) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands between a program and the kernel: counts the file system calls that change something below
-// a directory, and lets one of them fail, or kills the process there, or notes what a power cut
-// would lose. Whatever test links this has its calls of libc replaced, those of HDF5 included.
+// Intercepts the file system calls of a program: counts those that change something below a
+// directory, and lets one of them fail, or kills the process there, or notes the losses of a power
+// cut. A test that links this has its calls of libc replaced, those of HDF5 included.
 #pragma once
 
 #include <string>
@@ -31,8 +31,8 @@ int num_calls();
 /// "pwrite /path" of each, in order.
 std::vector<std::string> calls();
 
-/// What was renamed to a name that does not end in .tmp, or left behind by disarm(), before it was
-/// synced: one line per loss.
+/// Returns the files that were renamed to a name not ending in .tmp, or left by disarm(), before
+/// they were synced: one line per loss.
 std::vector<std::string> power_cut_losses();
 
 }  // namespace zea::testing

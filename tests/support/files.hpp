@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files for tests: a directory that goes away, damage done on purpose, and what an error says.
+// Files for tests: a temporary directory, deliberate damage, and the message of an error.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a test of checkpoints on all ranks of the program begins with.
+// The common start of tests of checkpoints on all ranks of the program.
 #pragma once
 
 #include "support/tiny_checkpoint.hpp"

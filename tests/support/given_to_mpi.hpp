@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands between a program and MPI: adds up what MPI is given to send on the communicators of
-// collectives made by make_watched_collectives. Whatever test links this has these calls replaced,
-// by MPI's profiling interface: MPI_Isend, MPI_Issend, MPI_Iallreduce, MPI_Ibcast.
+// Intercepts a program's MPI calls: adds up the bytes that MPI is given to send on the
+// communicators of collectives made by make_watched_collectives. A test that links this has these
+// calls replaced, by MPI's profiling interface: MPI_Isend, MPI_Issend, MPI_Iallreduce, MPI_Ibcast.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@ namespace zea::testing {
 
 struct GivenToMpi {
   int64_t message_bytes = 0;  ///< of messages to other ranks
-  /// Of collectives of MPI's own, which sends what it likes for them: what the textbook makes of
-  /// the elements that MPI was given.
+  /// MPI implements these collectives and decides what it sends: this is the textbook volume of the
+  /// elements given to MPI.
   int64_t tree_bytes = 0;
 };
 

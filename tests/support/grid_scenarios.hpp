@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the grids are tried with: models, data and settings in which something can go wrong that
-// does not in others, each with the grids that it is a matter of.
+// Scenarios for the grids: models, data and settings in which something can fail that does not in
+// others, each with the grids that it concerns.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct GridScenario {
   bool (*concerns)(const Grid&) = nullptr;  ///< nothing: all grids
   bool gpt2 = false;
   uint64_t seed = 5;                   ///< of the samples
-  std::vector<int> clips = {1, 1, 0};  ///< of sound, of models that hear
+  std::vector<int> clips = {1, 1, 0};  ///< of audio, for models with audio
 
   void (*remake)(ModelSpec&) = nullptr;  ///< what differs from what config.json says
   /// config.json in place of that of `model`, for a model of its heads.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of grids that tests of tensor, sequence and context parallelism share: layouts of up to
-// 8 ranks that all give what one rank gives, and layouts that are refused, with the sentence.
+// 8 ranks that all give the results of one rank, and refused layouts, with the sentence.
 #pragma once
 
 #include <optional>
@@ -38,22 +38,22 @@ struct Grid {
   std::string name() const;
 };
 
-/// Tokens of a block that makespan_min deals in all of them.
+/// Tokens of a block that makespan_min distributes in all of them.
 inline constexpr int64_t kGridBlock = 8;
 
 /// The table. Any two settings that go together at all do so in one of them (test_grid_table).
 const std::vector<Grid>& grids();
 
-/// Sets the sections of the mesh, that of audio for models that hear.
+/// Sets the sections of the mesh, that of audio for models with audio.
 void apply(const Grid& grid, Options& deck);
 
 /// A tiny model with encoder heads enough for every grid, and the heads that `grid` wants.
 TinyLlava model_for(const Grid& grid, TinyLlava model = {});
 
-/// How `grid` lies on its ranks, for a model that sees and hears.
+/// Returns the mesh of `grid`, for a model with images and audio.
 MeshShape mesh_of(const Grid& grid);
 
-/// What does not go, and the sentence that says so.
+/// A refused grid, and the sentence that says so.
 struct RefusedGrid {
   const char* name;
   int ranks;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of kernels stand on: the kernels' runtime, one thread, and the same numbers each time.
+// The base of tests of kernels: the kernels' runtime, one thread, and the same numbers each time.
 #pragma once
 
 #include <ATen/ATen.h>

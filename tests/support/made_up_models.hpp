@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models that no config.json can ask for, made of those that one can: what the engine must not
-// notice.
+// Models that no config.json can describe, changed from those that one can: the engine must work
+// with them unchanged.
 #pragma once
 
 #include "spec/model_spec.hpp"
 
 namespace zea::testing {
 
-/// Of a tiny LLaVA with `siglip`: images of its last encoder of these have any size, and of each 2
-/// x 2 patches the projector makes one feature.
+/// Changes a tiny LLaVA with `siglip`: images of its last image encoder have any size, and the
+/// projector merges 2 x 2 patches into one feature.
 void merge_images_of_any_size(ModelSpec& model);
 
 /// Then they fill up to 30 patches of values by pixel, and its table of positions is laid over
 /// them.
 void fill_patches(ModelSpec& model);
 
-/// Of images of any size: every other block of that encoder, the first one, sees windows of 2 x 2
-/// features.
+/// Adds windows to a model with images of any size: every other block of that encoder, the first
+/// one, attends within windows of 2 x 2 features.
 void see_image_windows(ModelSpec& model);
 
-/// Of a tiny LLaVA: its images are cut into at most three tiles, whose class tokens stand behind
-/// their patches, and of each 2 x 2 patches the projector makes one feature.
+/// Changes a tiny LLaVA: its images are cut into at most three tiles, whose class tokens follow
+/// their patches, and the projector merges 2 x 2 patches into one feature.
 void cut_into_tiles(ModelSpec& model);
 
 inline constexpr const char* kSecondEncoder = "detail";

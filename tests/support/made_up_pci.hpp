@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tree like the system's of PCI devices, with one device behind a port.
+// A made-up tree of PCI devices like the system's, with one device under a port.
 #pragma once
 
 #include <string>

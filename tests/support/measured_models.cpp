@@ -66,8 +66,8 @@ std::string dinov2_config() {
   return config.dump();
 }
 
-/// A tower beside a language model for tiles; `family` has what its config holds beside both, and
-/// `tower` beside sizes.
+/// Returns a config with a tower and a language model for tiles; `family` has the other keys of the
+/// config, and `tower` those of the tower other than sizes.
 std::string tiled_config(nlohmann::json family, const nlohmann::json& tower) {
   nlohmann::json text = nlohmann::json::parse(tiny_llava_config({.layers = 1}))["text_config"];
   text.update({{"hidden_size", 116}, {"intermediate_size", 284}});
@@ -102,7 +102,7 @@ std::string vit_config() {
   return config.dump();
 }
 
-/// Images of up to four tiles beside the whole one, with learned ends of rows.
+/// Images have up to four tiles and the whole image, with learned ends of rows.
 std::string llava_next_config() {
   nlohmann::json config = nlohmann::json::parse(tiny_llava_config({.layers = 1}));
   config["model_type"] = "llava_next";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of every unit kind and option, small, but of widths at which tensors are told from what
-// the library takes beside them.
+// Models of every unit kind and option, small, but of widths at which tensors outweigh the
+// library's other memory.
 #pragma once
 
 #include <string>

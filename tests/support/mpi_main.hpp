@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests under mpirun get from their main: the world, started once.
+// The main program of tests under mpirun: it starts the world once.
 #pragma once
 
 #include "comm/world.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The run of a pipeline of the table, and what one rank gives of it.
+// The run of a pipeline of the table, and its results on one rank.
 #pragma once
 
 #include "support/compared_run.hpp"

@@ -20,8 +20,9 @@ using enum Twist;
 
 // clang-format off
 const PipelineLayout kLayouts[] = {
-    // placement, schedule, llm {pp, tp, cp, -, virtual stages, cp_mode}, vision {pp, tp, cp, encoder_dp},
-    // their strategies, dp_replicate, dp_shard, what is frozen, model, twist, audio as vision
+    // placement, schedule, llm {pp, tp, cp, -, virtual stages, cp_mode}, vision {pp, tp, cp,
+    // encoder_dp}, their strategies, dp_replicate, dp_shard, frozen parts, model, twist, audio as
+    // vision
     {kShared, kGPipe, {2}, {}, kFull, kFull, 1, 1},
     {kShared, kGPipe, {2, 1, 2, 1, 1, "ring"}, {}, kHybrid2, kFull, 1, 1, Llm, Llava, RareImages},
     {kShared, kGPipe, {2, 1, 2}, {}, kNo, kNo, 1, 1, Nothing, Gpt2, OneSampleEach},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of pipelines that tests share: placements of modules, schedules and grids of up to 8
-// ranks, each with what trains and with data in which something can go wrong, that all give what
-// one rank gives; and layouts that are refused, with the sentence.
+// ranks, each with its trainable parts and with data in which something can fail, that all give the
+// results of one rank; and refused layouts, with the sentence.
 #pragma once
 
 #include <string>
@@ -22,13 +22,13 @@ struct PipelineModule {
   int ranks() const { return pp * tp * cp * encoder_dp; }
 };
 
-/// What does not train.
+/// Frozen parts.
 enum class Frozen { Nothing, Encoders, EncodersAndLlm, EncodersAndProjectors, Projectors, Llm };
 inline constexpr int kNumFrozen = 6;
 
 enum class PipelineModel { Llava, TiedLlava, TwoEncoders, TiedLlama, Gpt2, Gemma3, Qwen3Vl };
 
-/// What is out of the ordinary in data and settings.
+/// Unusual data and settings.
 enum class Twist {
   None,
   RareImages,       ///< most microbatches have none
@@ -46,7 +46,7 @@ enum class Twist {
   OneKvHead,        ///< that several tp ranks hold
   Taps,             ///< the projector reads several layers, from all stages of the encoder
   BothWays,         ///< images see all of themselves
-  InOrder,          ///< samples are not dealt by cost; several rows per microbatch
+  InOrder,          ///< samples are not balanced by cost; several rows per microbatch
   Broadcast,        ///< weights are read by one copy; nothing is gathered ahead
   AnySize,          ///< images of any size, of which four patches become a feature
   TwoOfImages,      ///< two encoders of images, one of these of any size
@@ -90,17 +90,17 @@ std::string config_of(const PipelineLayout& layout);
 /// Makes of the model of its config.json that of the layout.
 void remake(const PipelineLayout& layout, ModelSpec& model);
 
-/// The deck of three steps in fp64, without its mesh: what one rank runs.
+/// The deck of three steps in fp64, without its mesh: the deck of one rank.
 Options deck_of_one_rank(const PipelineLayout& layout);
 /// With its mesh.
 Options deck_of(const PipelineLayout& layout);
 
 /// Images per sample, repeating.
 std::vector<int> images_of(const PipelineLayout& layout);
-/// Clips of sound per sample.
+/// Audio clips per sample.
 std::vector<int> clips_of(const PipelineLayout& layout);
 
-/// What does not go, and the sentence that says so.
+/// A refused pipeline, and the sentence that says so.
 struct RefusedPipeline {
   const char* name;
   int ranks;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives that write down what is asked of them and pass it on: what tests of schedules and
-// strategies look at.
+// Collectives that record each call and pass it on: tests of schedules and strategies read the
+// record.
 #pragma once
 
 #include <memory>

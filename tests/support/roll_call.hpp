@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before a strict collective all ranks tell each other what they are about to do; those that differ
-// are named on every rank, and a rank that nobody answers fails after a while instead of waiting
-// for ever.
+// Before a strict collective all ranks exchange their next call; calls that differ are named on
+// every rank, and a rank that nobody answers fails after a while instead of waiting for ever.
 #pragma once
 
 #include <chrono>
@@ -13,7 +12,7 @@
 
 namespace zea {
 
-/// What a rank calls, as it travels.
+/// A rank's call, in the form in which it is sent.
 struct CallHeader {
   uint64_t sequence = 0;
   uint64_t counts_hash = 0;

@@ -28,8 +28,8 @@ std::vector<SampledLayout> sampled_grids(size_t stride);
 /// Every `stride`-th pipeline.
 std::vector<SampledLayout> sampled_pipelines(size_t stride);
 
-/// Runs each on `device` over ranks of its own, with `options` as `prepare` leaves them, and hands
-/// what it gave to `compare` on the first of these, with a communicator of that rank alone.
+/// Runs each on `device` over ranks of its own, with `options` as `prepare` leaves them, and passes
+/// its results to `compare` on the first of these, with a communicator of that rank alone.
 /// Collective over the world.
 void sweep_on_device(const std::vector<SampledLayout>& layouts, at::Device device,
                      const MakeCollectives& make,

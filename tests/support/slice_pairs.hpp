@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a slice of attention holds, pair by pair.
+// The query-key pairs of a slice of attention.
 #pragma once
 
 #include "core/attention_slice.hpp"

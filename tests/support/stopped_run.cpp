@@ -13,7 +13,7 @@
 namespace zea::testing {
 namespace {
 
-/// What no parameter has in a shard, the rows that fill up a vocabulary among it, stays zero.
+/// Elements of a shard outside every parameter stay zero, including vocabulary padding.
 void expect_zero_padding(TinyRun& run) {
   const Plan& plan = run.engine().plan();
   for (size_t g = 0; g < plan.buffers.size(); ++g) {

@@ -12,13 +12,13 @@
 
 namespace zea::testing {
 
-/// Of the layouts that a table could try every nth is: all under the label long, which sets
-/// ZEA_RESUME_STRIDE to 1.
+/// Every nth layout of a table is tried: all under the label long, which sets ZEA_RESUME_STRIDE to
+/// 1.
 size_t resume_stride();
 
 inline constexpr int64_t kStepsBeforeStop = 3, kStepsAfterStop = 3;
 
-/// What the run that did not stop has at its checkpoint and at its end, on all of its ranks.
+/// State of the uninterrupted run at its checkpoint and at its end, on all of its ranks.
 struct StoppedRun {
   std::string checkpoint = {};
   Tensors weights = {};
@@ -36,9 +36,8 @@ StoppedRun run_through(const Communicator& ranks, const MakeCollectives& make,
                        const Dataset& dataset, const TinyRunOptions& options,
                        const std::string& directory);
 
-/// Goes on from the checkpoint of `expected`, which rank 0 of `ranks` compares with; the others
-/// need only its checkpoint. What comes afterwards may differ by `difference`. Collective over
-/// `ranks`.
+/// Resumes from the checkpoint of `expected`, which rank 0 of `ranks` compares with; the others
+/// need only its checkpoint. Later results may differ by `difference`. Collective over `ranks`.
 void expect_resumes(const Communicator& ranks, const MakeCollectives& make, const Dataset& dataset,
                     const TinyRunOptions& options, const StoppedRun& expected,
                     double difference = kSameTraining);

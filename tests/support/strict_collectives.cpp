@@ -39,7 +39,7 @@ bool has_root(CallKind kind) {
   return kind == CallKind::Broadcast || kind == CallKind::Gather;
 }
 
-/// What the ranks of a collective must agree on.
+/// Returns the fields that the ranks of a collective must agree on.
 CallHeader header_of(const CollectiveCall& call) {
   CallHeader header = make_header(call.kind, call.count, call.dtype);
   if (call.kind == CallKind::AllReduce) header.op = static_cast<int32_t>(call.op);

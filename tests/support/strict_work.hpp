@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A strict communication under way: what arrives stays hidden until it is waited for, what is sent
-// must not change before, and one that dies unwaited leaves a fault behind.
+// A strict communication in progress: received data stays hidden until it is waited for, sent data
+// must not change before, and one that is destroyed without a wait leaves a fault.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace zea {
 
-/// What all strict works of one Collectives share.
+/// State that all strict works of one Collectives share.
 struct StrictState {
   std::shared_ptr<Progress> progress;
   std::chrono::milliseconds patience;

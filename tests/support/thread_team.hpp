@@ -12,15 +12,15 @@
 
 namespace zea::testing {
 
-/// What the lanes of a team share.
+/// State that the lanes of a team share.
 struct SharedTeam {
   explicit SharedTeam(int lanes) : barrier(lanes), parts(lanes) {}
   std::barrier<> barrier;
   std::vector<double> parts;
 };
 
-/// The first lane comes late to an item, the last one late out of a sync: what relies on the order
-/// of lanes between syncs fails.
+/// The first lane comes late to an item, the last one late out of a sync: code that relies on the
+/// order of lanes between syncs fails.
 inline void linger() {
   std::this_thread::sleep_for(std::chrono::microseconds(200));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of checkpoints share: layouts of the tiny model on the ranks of the program, state
-// that is a function of its place, a directory that all ranks know, and a disk that is full for
-// one.
+// Common parts of tests of checkpoints: layouts of the tiny model on the ranks of the program,
+// states that are functions of their position, a directory that all ranks know, and a disk that is
+// full for one rank.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ inline const std::vector<Layout> kLayouts = {
     {"cp2tp2", 4, 1, "full_shard", "full_shard", {.tp = 1, .cp = 2}, {.tp = 2, .cp = 2}},
 };
 
-/// Of all ranks of this program. Collective.
+/// A directory for all ranks of this program. Collective.
 struct SharedDirectory : testing::SharedDirectory {
   SharedDirectory() : testing::SharedDirectory(testing::world().communicator()) {}
 };
@@ -63,10 +63,11 @@ struct Deck {
   bool train_llm = true;
   bool reads_once = false;  ///< one copy of a module is read, others are sent it
   bool phi3 = false;        ///< files have q, k, v in one tensor, and gate, up
-  bool adapts = false;      ///< adapters train in place of what they stand beside
+  bool adapts = false;      ///< adapters train in place of their linears
 };
 
-/// Of a vocabulary that tp pads, and fewer KV heads than tp ranks of the widest layout.
+/// Returns a config with a vocabulary that tp pads, and fewer KV heads than tp ranks of the widest
+/// layout.
 inline std::string config_of(const Deck& deck) {
   return tiny_llava_config(
       {.tied = deck.tied, .vocabulary = 41, .text = deck.phi3 ? "phi3" : "llama"});
@@ -145,7 +146,7 @@ void for_each_parameter(const Running& running, const FlatBuffer& buffer, uint64
   }
 }
 
-/// What a shard of a buffer should be: all of the buffer, padding zero, cut to the range.
+/// Returns the expected shard of a buffer: the whole buffer with zero padding, cut to the range.
 inline at::Tensor expected(const Running& running, const ShardedBuffer& buffer, uint64_t seed) {
   const at::Tensor flat = at::zeros({std::max(buffer.range().end, buffer.layout().elements)},
                                     buffer.master().options());

@@ -39,7 +39,7 @@ struct TinyLlava {
 };
 
 /// config.json of a LlavaForConditionalGeneration, or a Mistral 3: patches of 4x4, heads of 6,
-/// placeholder id 3; and of one that hears, whose clips' placeholder id is 4.
+/// placeholder id 3; or of one with audio, whose clips' placeholder id is 4.
 std::string tiny_llava_config(const TinyLlava& options = {});
 
 /// config.json of a GPT-2 with 4 heads of 6.

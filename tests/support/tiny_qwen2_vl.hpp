@@ -17,7 +17,8 @@ std::string tiny_qwen2_5_vl_config();
 /// Qwen3-VL, of four text layers, with features of two of its three blocks and 5 x 5 positions.
 std::string tiny_qwen3_vl_config();
 
-/// Of these, with so many heads of 12 in the text and of 8 in the encoder.
+/// Returns one of these configs with that number of heads, of 12 dimensions in the text and of 8 in
+/// the encoder.
 std::string with_heads(const std::string& config, int64_t heads, int64_t key_value_heads);
 
 /// Images of at most 24 x 24 pixels, nine features, and videos of fewer.

@@ -96,8 +96,7 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
   result.tensor_peak_bytes = standing + step_tensors.peak();
 }
 
-/// Put together from the boxes that are in the ranks' own cuts; what several tp ranks hold is the
-/// first one's.
+/// Assembled from the boxes in the ranks' own parts; of replicated parts, the first rank's counts.
 Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedBuffer&)>& values,
                          const StateSpec& state) {
   Tensors tensors;

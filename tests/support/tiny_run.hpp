@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole small training run in memory, on any communicator and layout: what the layout tests
-// compare.
+// A whole small training run in memory, on any communicator and layout: layout tests compare its
+// results.
 #pragma once
 
 #include <functional>
@@ -61,7 +61,7 @@ class TinyRun {
   /// The loss over the whole data set.
   double evaluate();
   Tensors weights();
-  /// Of the plan's optimizer, by name; zero where nothing is trained.
+  /// Returns a state of the plan's optimizer, by name; zero for parameters that are not trained.
   Tensors state(const std::string& name);
   /// All of them.
   std::map<std::string, Tensors> states();
@@ -90,7 +90,7 @@ class TinyRun {
 TinyResult run_tiny(const Communicator& world, const MakeCollectives& make, const Dataset& dataset,
                     const TinyRunOptions& options);
 
-/// Samples with `images` and, for models that hear, `clips` (repeating patterns of items per
+/// Samples with `images` and, for models with audio, `clips` (repeating patterns of items per
 /// sample) of random pixels and noise, random text of varied length and loss on its last part.
 MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
                                 const std::vector<int>& images, uint64_t seed,

@@ -16,8 +16,8 @@ from setting import Setting, TimeIsUp  # noqa: E402
 import checks  # noqa: E402
 import speed  # noqa: E402
 
-# In the order in which what is wrong is worth knowing, each with the minutes of 25 that it may take: what one leaves is
-# the others'. Some need Python's packages for data.
+# In order of importance, each with the minutes of 25 that it may take: unused minutes go to the others. Some need
+# Python's packages for data.
 PARTS = {
     "versions": (checks.versions, 0.5),
     "node": (checks.node, 1),

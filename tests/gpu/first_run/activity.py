@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU did while a program ran: launches (kernels, copies, fills) by kind, and how long it was busy with them."""
+"""Activity of a GPU while a program runs: launches (kernels, copies, fills) by kind, and their total time."""
 
 import functools
 import json
@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 OF_TRACE = {"kernel", "gpu_memcpy", "gpu_memset"}
-# Names in a kernel's template arguments that tell nothing of what it computes; of integers, too: they count.
+# Names in a kernel's template arguments that do not say what it computes; the same for integers: they count.
 PLUMBING = re.compile(
     r"const|(un)?signed|void|bool|char|u?int\w*|long|short|true|false|lambda|operator|std|array|Array|type|\w+_traits|"
     r"__nv_h?dl_\w+|gpu_kernel_impl\w*|Tensor(Iterator\w*|ListMetadata)?|Scalar|\w*OffsetCalculator|(Load|Store)With\w*"
@@ -17,7 +17,7 @@ MOST_WORDS, MOST_CHARACTERS = 5, 100
 
 @dataclass
 class Activity:
-    """Of a run or a step."""
+    """Activity of a run or a step."""
 
     busy: float  # seconds in which it did anything
     kinds: dict  # (launches, seconds) by name
@@ -41,7 +41,8 @@ def busy_of(spans):
 
 
 def activity_of(launches, unit, shared=1):
-    """Of (name, begin, end), the times in units of so many seconds; of each of the steps that share them."""
+    """Returns the activity of (name, begin, end), with times in units of so many seconds, for each of the steps that
+    share them."""
     kinds = {}
     for name, begin, end in launches:
         count, seconds = kinds.get(short(name), (0, 0))
@@ -50,7 +51,7 @@ def activity_of(launches, unit, shared=1):
 
 
 def of_trace(path):
-    """Of a Chrome trace of PyTorch's profiler, which counts in microseconds."""
+    """Returns the activity of a Chrome trace of PyTorch's profiler, which counts in microseconds."""
     events = [event for event in json.loads(path.read_text())["traceEvents"] if event.get("cat") in OF_TRACE]
     return activity_of([(event["name"], event["ts"], event["ts"] + event["dur"]) for event in events], 1e-6)
 
@@ -67,8 +68,8 @@ def of_recording(folder):
 
 
 def of_step(two, four):
-    """Of the launches that a run of four steps has more than one of two, the last ones: loading weights, which takes
-    longer now and then, is none of them."""
+    """Returns the activity of the last launches, those that a run of four steps has in addition to a run of two:
+    loading weights, which sometimes takes longer, is not among them."""
     return activity_of(four[len(two) :], 1e-9, shared=2)
 
 

@@ -12,10 +12,11 @@ from families import APART, apart, families, layouts, prepare, ranks_apart
 from machine import query_gpus, run
 from setting import TimeIsUp, train
 
-# Of fp32 relative to fp32 on the host. bf16: so many times what one rank of the host is away from its own fp32, and a
-# unit of its last place.
+# Bounds for losses and norms. fp32: relative to fp32 on the host. bf16: a multiple of the error of one host rank
+# against its own fp32, plus a unit of the last place.
 SAME_LOSS, SAME_NORM, TIMES_OF_HOST, BF16 = 1e-4, 1e-3, 2, 2**-8
-# Of gradients: relative to a tensor's largest, and to the largest of all where a tensor has none but what is rounded.
+# Bounds for gradients: relative to the tensor's largest element, and to the largest of all tensors if a tensor has only
+# rounding errors.
 SAME_GRADIENT, NO_GRADIENT = 1e-3, 1e-6
 # So that the first moments of the first step are there, which are gradients but for one factor.
 KEEP_STEPS = ("checkpoint.every=1", "checkpoint.keep=0")
@@ -167,7 +168,7 @@ def parity(setting, part):
 
 
 def different_tensors(setting, one, other):
-    """What zea-compare tells of two checkpoints but for their runs' names and decks; empty: the same bits."""
+    """Returns zea-compare's output for two checkpoints without their runs' names and decks; empty: the same bits."""
     said = setting.run([setting.tree.tool("zea-compare"), "--optimizer", one, other], 120).output.strip()
     lines = [line for line in said.splitlines() if not line.startswith(("run: ", "deck: "))]
     return "" if re.fullmatch(r"\d+ tensors and their states compared, \d differences?", lines[0]) else said
@@ -194,7 +195,7 @@ def resume(setting, part):
 
 
 def memory(setting, part):
-    """What zea predicted of its tensors, and what was counted."""
+    """Compares zea's prediction of its tensors with the counted peak."""
     for family in families(setting.quick):
         deck = prepare(setting, family)
         for precision in setting.precisions():

@@ -102,7 +102,7 @@ APART = "modules on ranks of their own"
 
 
 def ranks_apart(family):
-    """Of a replica whose modules stand apart."""
+    """Returns the ranks of a replica with every module on separate ranks."""
     return 1 + len(family.encoders)
 
 

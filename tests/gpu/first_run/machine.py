@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is there: zea's programs and GPUs, and how a program is run with a time limit."""
+"""The machine: zea's programs and GPUs, and running a program with a time limit."""
 
 import os
 import re

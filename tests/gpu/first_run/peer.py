@@ -46,7 +46,7 @@ def loss_of(model, batch):
 
 
 def watched(step):
-    """What the GPU does in a step, as JSON has it."""
+    """Returns the GPU's activity in a step, for JSON."""
     if DEVICE != "cuda":
         return None
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:

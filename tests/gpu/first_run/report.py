@@ -28,7 +28,7 @@ class Part:
             self.quote(details)
 
     def leave_out(self, what, why):
-        """What follows the first line of `why` is what programs said."""
+        """Reports a part that is left out. Lines of `why` after the first one are quoted output of programs."""
         self.left_out += 1
         first, _, said = why.partition("\n")
         self.say(f"- left out: {what}: {first}")

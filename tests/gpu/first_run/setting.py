@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every part is given, and how zea is run by one."""
+"""The setting of every part, and how a part runs zea."""
 
 import json
 import time
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from machine import Outcome, Tree, run
 
-# Small steps of a small model: what is compared is numbers, not time.
+# Small steps of a small model: the comparison is of numbers, not of time.
 STEPS, BATCH = 6, 16
 
 
@@ -29,7 +29,7 @@ class Setting:
 
     @contextmanager
     def within(self, share):
-        """What is done in it has so much of the time that is left."""
+        """Limits its body to that share of the remaining time."""
         end = self.end
         self.end = time.monotonic() + share * (end - time.monotonic())
         try:

@@ -47,7 +47,7 @@ def cases(quick):
     if quick:
         return [Case("the quickstart's model, 4 samples", quickstart, [29] * 4, 1, precisions=("fp32",))]
     decoder = {"architectures": ["LlamaForCausalLM"], **llama_1b(), "model_type": "llama"}
-    # What LLaVA's mix has: a picture of 576 features, questions and answers of unlike length.
+    # Sample lengths of LLaVA's mix: an image of 576 features, questions and answers of various lengths.
     mix = [640, 700, 812, 655, 1024, 730, 900, 688]
     return [
         Case("Llama of 1B, 8 samples of 2k tokens", decoder, [2048] * 8),
@@ -122,7 +122,7 @@ def activity_cells(step, seconds):
 
 @dataclass
 class Work:
-    """Of a step of the model, whoever trains it; as zea counts it."""
+    """FLOPs of a step of the model, whichever program trains it, as zea counts them."""
 
     tflop: float
     peak: float = 0  # TFLOP/s of the GPU; 0: not known
@@ -221,7 +221,7 @@ def speed(setting, part):
 
 
 def rows_of(setting, part, case, folder, steps):
-    """Of the table, and into `steps` what the GPU does in one of zea's."""
+    """Returns rows of the table, and adds the GPU's activity in one of zea's steps to `steps`."""
     peer = {"config": case.config, "batch": len(case.lengths), "longest": max(case.lengths)}
     (folder / "peer.json").write_text(json.dumps(peer))
     for precision in case.precisions:
@@ -242,7 +242,7 @@ def ways(setting, case):
 
 
 def determinism(setting, part):
-    """What run.deterministic costs."""
+    """Measures the cost of run.deterministic."""
     from families import families, prepare
 
     if setting.device != "cuda":

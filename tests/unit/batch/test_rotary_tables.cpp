@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The angles of rotary positions under each way to stretch them, against values worked out by hand.
+// Angles of rotary positions under each kind of scaling, against values computed on paper.
 #include "batch/microbatch_parts.hpp"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ void expect_angles(const std::vector<double>& found, const std::vector<double>& 
   for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(found[i], wanted[i], 1e-15) << i;
 }
 
-TEST(RotaryTables, AreStretchedAsTheTypeSays) {
+TEST(RotaryTables, AreScaledAsTheTypeSays) {
   expect_angles(angles({}), {1, 0.1, 0.01, 0.001});
   expect_angles(angles({.type = RopeType::Linear, .factor = 4}), {0.25, 0.025, 0.0025, 0.00025});
   expect_angles(angles({.type = RopeType::Dynamic, .factor = 4}), {1, 0.1, 0.01, 0.001});
@@ -44,7 +44,7 @@ TEST(RotaryTables, TurnAShareOfAHead) {
 }
 
 /// The pair that turns n times within 200 pi tokens is 2 - log10(n).
-TEST(RotaryTables, OfYarnAreKeptInterpolatedAndStretched) {
+TEST(RotaryTables, OfYarnAreKeptInterpolatedAndScaled) {
   RopeConfig yarn{.type = RopeType::Yarn, .factor = 5, .original_max_positions = 200 * M_PI};
   yarn.beta_fast = 5;  // between pairs 1 and 3, of whole ones
   yarn.beta_slow = 0.2;
@@ -65,8 +65,8 @@ TEST(RotaryTables, OfLongropeGoByTheLengthOfTheSample) {
   expect_angles(angles(rope, 17), {0.5, 0.025, 0.002, 0.0001});
 }
 
-/// Which position each pair turns by, of a token in time 1, row 2, column 3; frequencies are the
-/// pairs' own.
+/// Returns the position that each pair is turned by, for a token at time 1, row 2, column 3; each
+/// pair has its own frequency.
 std::vector<double> places(const std::vector<RotaryPair>& turns) {
   const auto pairs = std::ssize(turns);
   std::vector<double> found = angles({.theta = 2, .turns = turns}, 1, {1, 2, 3}, 2 * pairs);

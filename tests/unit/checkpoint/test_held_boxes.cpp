@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kWidth = 1000;
 
-/// Element (row, column) of a matrix is its place in it, and the sign tells the two boxes apart.
+/// Element (row, column) of a matrix is its position, and the sign distinguishes the two boxes.
 void write_places(const HeldBox& box, void* target) {
   auto* values = static_cast<double*>(target);
   for (int64_t i = 0; i < box.extent.elements(); ++i) {
@@ -26,7 +26,7 @@ void write_places(const HeldBox& box, void* target) {
   }
 }
 
-/// Two boxes of 60 and 20 MiB with room before, between and behind them.
+/// Two boxes of 60 and 20 MiB with room before, between and after them.
 const FlatRange kRange{100, 100 + 10'500'000};
 const std::vector<HeldBox> kBoxes = {{0, {{5, 10}, {8000, 983}}, 150},
                                      {1, {{0, 0}, {2600, kWidth}}, 150 + 8000 * 983 + 7}};

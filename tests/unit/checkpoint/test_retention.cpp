@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which directories count as checkpoints, which one is resumed from, and that deletion never
-// touches what is not ours.
+// Retention: the directories that count as checkpoints, the one that is resumed from, and that
+// deletion never touches files of others.
 #include "io/retention.hpp"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whoever copies a value first, the writer, the thread in the background or the one that is about
-// to change it, the writer gets what it was at the start; and nothing is copied twice.
+// A value may be copied first by the writer, by the background thread or by the thread that is
+// about to change it: the writer always gets the value from the start of the save; and nothing is
+// copied twice.
 #include "checkpoint/value_snapshot.hpp"
 
 #include <gtest/gtest.h>
@@ -56,7 +57,7 @@ struct Live {
   }
 };
 
-/// Of this process; the system may take them at any time.
+/// Returns the bytes of this process that the system may reclaim at any time.
 int64_t offered_bytes() {
   std::ifstream file("/proc/self/smaps_rollup");
   for (std::string word; file >> word;)
@@ -114,7 +115,7 @@ TEST(ValueSnapshot, CopiesEachChangingValueOnceWhenNothingIsTaken) {
   PageMemory memory;
   ValueSnapshot snapshot(live.pieces, 25 * kSize, memory);
 
-  EXPECT_TRUE(snapshot.stage());  // 14 elements behind two blocks
+  EXPECT_TRUE(snapshot.stage());  // 14 elements after two blocks
   EXPECT_TRUE(snapshot.stage());
   const int64_t staged = snapshot.staged_bytes();
   snapshot.keep();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which versions let the communicators of a GPU wait for each other.
+// Versions that let the communicators of a GPU wait for each other.
 #include "comm/launch_order.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the system tells of a device, of a tree that is made up.
+// Properties of a PCI device, read from a made-up tree of the system.
 #include "comm/visible_gpus.hpp"
 
 #include <gtest/gtest.h>

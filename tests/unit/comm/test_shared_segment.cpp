@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared memory is taken only where enough of /dev/shm stays free for others, at every moment:
-// what they touch there when it is full kills them. How full it is, is made up.
+// Shared memory is taken only if enough of /dev/shm stays free for others, at every moment: a full
+// /dev/shm kills processes that touch their memory. Its fill level is made up.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/statvfs.h>

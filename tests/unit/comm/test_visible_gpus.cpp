@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rank of a node takes which of the GPUs that it sees, however a launcher shows them.
+// The GPU that each rank of a node takes, however a launcher shows them.
 #include "comm/visible_gpus.hpp"
 
 #include <gtest/gtest.h>

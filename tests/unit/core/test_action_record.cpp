@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What somebody else reads of a rank's record, while it is written and when it is left in the
-// middle.
+// Reading the record of a rank from outside, while it is written and when it is left in the middle.
 #include "core/action_record.hpp"
 
 #include <gtest/gtest.h>

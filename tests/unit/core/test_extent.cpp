@@ -90,7 +90,8 @@ std::vector<Extent> random_tiling(Random& random, const Shape& shape) {
   return pieces;
 }
 
-/// Copies what they share from packed source pieces to packed target pieces; -1 where nothing came.
+/// Copies the shared elements from packed source pieces to packed target pieces; -1 where nothing
+/// was copied.
 std::vector<std::vector<int64_t>> transferred(const std::vector<Extent>& sources,
                                               const std::vector<Extent>& targets,
                                               const Shape& shape) {

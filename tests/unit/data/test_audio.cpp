@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoding of good sound files and, above all, of bad ones: any bytes either decode or throw
+// Decoding of good audio files and, above all, of bad ones: any bytes either decode or throw
 // DataError.
 #include "data/audio.hpp"
 
@@ -126,7 +126,7 @@ Audio decode(const Bytes& bytes, int64_t max_seconds = 60) {
   return decode_audio(bytes, max_seconds);
 }
 
-/// What decoding throws; empty when it does not.
+/// Returns the message that decoding throws; empty: none.
 std::string fault_of(const Bytes& bytes, int64_t max_seconds = 60) {
   try {
     decode(bytes, max_seconds);
@@ -160,7 +160,7 @@ TEST(Wav, FloatsAreTakenAsTheyAre) {
   EXPECT_EQ(decode(wav({.tag = 3, .bits = 64}, twice)).samples, values);
 }
 
-TEST(Wav, AFloatThatIsNoSoundIsRefused) {
+TEST(Wav, AFloatThatIsNoSampleIsRefused) {
   for (float value : {NAN, INFINITY, -INFINITY, 3e38f}) {
     const Bytes data = numbers({std::bit_cast<uint32_t>(value)}, 4);
     EXPECT_CONTAINS(fault_of(wav({.tag = 3, .bits = 32}, data)), "WAV: a sample of ");

@@ -73,7 +73,7 @@ TEST_F(DatasetFile, SamplesHaveTheNamesOfTheirEntries) {
   EXPECT_EQ(open_dataset(write(none))->words(1), "sample 1");
 }
 
-TEST_F(DatasetFile, KnowsImagesFromSound) {
+TEST_F(DatasetFile, KnowsImagesFromAudio) {
   Arrays arrays;
   with_sound(arrays);
   const auto data = open_dataset(write(arrays));
@@ -118,8 +118,7 @@ TEST_F(DatasetFile, ClipsHaveTheFeaturesOfTheirLengthWhereThatIsKnown) {
   EXPECT_TRUE(contains(error_of([&] { shape_of_clip(5, 0); }), "has an item_shape"));
 }
 
-/// Encoders of one modality are told apart by their placeholders, which stand in the order of
-/// items.
+/// Encoders of one modality are distinguished by their placeholders, in the order of items.
 TEST_F(DatasetFile, AnItemIsOfTheEncoderWhosePlaceholderStandsForIt) {
   Arrays arrays;
   arrays.tokens = {7, 7, 1, 2, 3, 4, 6, 7, 7};
@@ -181,7 +180,7 @@ TEST_F(DatasetFile, AnImageOfAnySizeMustHaveOne) {
   }
 }
 
-/// Weights of sets are dealt to folders, not to their files.
+/// Weights of sets apply to folders, not to their files.
 TEST_F(DatasetFile, AFolderOfFilesIsOneSet) {
   const TemporaryDirectory folder;
   const std::string file = write({});
@@ -386,7 +385,7 @@ TEST(CheckPlaceholders, BothCountsAreNamed) {
   }
 }
 
-TEST(CheckPlaceholders, OfSoundAreCountedApart) {
+TEST(CheckPlaceholders, OfAudioAreCountedSeparately) {
   constexpr int32_t kSound = 6;
   Sample sample{0, {kImage, kSound, kSound, 1}, {0, 0, 0, 1}, std::vector<Item>(2), -1};
   sample.items[1].modality = Modality::Audio;
@@ -406,7 +405,7 @@ TEST(CheckPlaceholders, OfSoundAreCountedApart) {
   }
 }
 
-/// Where an item stands behind a target, what is asked goes on behind it.
+/// If an item follows a target, the prompt extends beyond it.
 TEST(Prompt, EndsAtTheFirstTargetBehindTheLastItem) {
   const std::vector<ItemKind> kinds{{Modality::Image, kImage}, {Modality::Audio, 6}};
   const auto length = [&](std::vector<int32_t> tokens, std::vector<uint8_t> mask) {

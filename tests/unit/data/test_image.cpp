@@ -44,7 +44,7 @@ Image decode(const std::vector<uint8_t>& bytes, int64_t max_pixels = kMaxPixels)
   return decode_image(encoded_item(bytes), max_pixels);
 }
 
-/// What decoding throws; empty when it does not.
+/// Returns the message that decoding throws; empty: none.
 std::string fault_of(const std::vector<uint8_t>& bytes, int64_t max_pixels = kMaxPixels) {
   try {
     decode(bytes, max_pixels);
@@ -92,7 +92,8 @@ TEST(Image, ATruncatedFileIsRefused) {
     }
 }
 
-/// libjpeg makes a picture of what fills a file up that was cut, so only its end tells.
+/// libjpeg decodes the padding of a truncated file as an image, so only the file's end shows the
+/// fault.
 TEST(Image, ACutJpegThatIsFilledUpIsRefused) {
   const std::vector<uint8_t> bytes = encode_jpeg(make_picture(60, 80));
   for (size_t percent : {70, 80, 90, 99})

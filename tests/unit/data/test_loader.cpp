@@ -248,7 +248,7 @@ TEST(LoadMicrobatch, MaskedItemsAreToldInTheirOrderByAnyNumberOfThreads) {
   }
 }
 
-/// Of every four images the last.
+/// Takes the last of every four images.
 std::vector<int64_t> every_fourth(const ItemList& items) {
   std::vector<int64_t> taken;
   for (int64_t item = 3; item < items.of(0); item += 4) taken.push_back(item);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resampling, spectra and what features must do whatever their values. That values equal
-// transformers' is tested in tests/reference/check_log_mel.py.
+// Resampling, spectra and properties of features that hold for any values.
+// tests/reference/check_log_mel.py compares values with transformers'.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ std::vector<float> features_of(const Audio& audio, const AudioOptions& options) 
   return features;
 }
 
-/// The largest difference away from the ends, where the filter hears the silence outside.
+/// The largest difference away from the ends, where the filter includes the silence outside.
 double difference(const Audio& a, const Audio& b) {
   double largest = 0;
   const size_t count = std::min(a.samples.size(), b.samples.size()), end = count / 8;
@@ -130,7 +130,7 @@ TEST(LogMel, OnePositionIsTheShortestClip) {
   const std::vector<float> one = features_of(noise(16000, 5000), {80, 1});
 
   ASSERT_EQ(one.size(), 160u);
-  // The first column hears 200 samples and their mirror image, of a longer clip too.
+  // The first column covers 200 samples and their mirror image, also of a longer clip.
   const std::vector<float> three = features_of(noise(16000, 5000), {80, 3});
   const size_t loudest =
       static_cast<size_t>(std::max_element(three.begin(), three.end()) - three.begin()) / 6;

@@ -10,7 +10,7 @@ namespace {
 
 using SameTokensFile = testing::DatasetFile;
 
-/// As the letters of a byte-level BPE spell what the file's tokens 0 to 6 are: " a" and so on.
+/// The letters of a byte-level BPE for the file's tokens 0 to 6: " a" and so on.
 ModelTokens model_tokens() {
   return {.where = "tokenizer.json",
           .texts = {{0, "\u0120a"},

@@ -114,8 +114,8 @@ TEST_F(SharedOpeningFile, APlaceWhereNothingCanBeWrittenIsNoFault) {
   EXPECT_FALSE(std::filesystem::exists(kept_path()));
 }
 
-/// What each of so many ranks, threads here, says of a data set that they open together: its
-/// counts, or what is wrong with it.
+/// Opens a data set together with `ranks` threads as ranks. Returns the answer of each: its counts,
+/// or its error.
 std::vector<std::string> open_together(const std::string& path, int ranks) {
   std::barrier<> meeting(ranks);
   std::vector<std::vector<int64_t>> told(ranks);

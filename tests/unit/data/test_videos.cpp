@@ -115,8 +115,8 @@ TEST_F(VideoFile, AModelThatTakesNoneRefusesIt) {
             std::string::npos);
 }
 
-/// What qwen-vl-utils and transformers' Qwen2VLVideoProcessor and Qwen3VLVideoProcessor make of
-/// frames.
+/// The shapes are those of qwen-vl-utils and of transformers' Qwen2VLVideoProcessor and
+/// Qwen3VLVideoProcessor.
 TEST(VideoShapes, AreThoseOfTheProcessors) {
   const ModelSpec qwen2 = make_model_spec(testing::tiny_qwen2_5_vl_config());
   const ItemShape shape = qwen2.encoders[0].video_shape({480, 640}, 5, 1000);
@@ -137,7 +137,7 @@ TEST(VideoShapes, AreThoseOfTheProcessors) {
   EXPECT_EQ(qwen3.encoders[0].video_shape({2, 60}, 2, 0).tile_features(), 1 * 30);  // made 8 x 240
 }
 
-TEST(VideoShapes, FeaturesOfAMomentFollowThoseOfTheOneBefore) {
+TEST(VideoShapes, FeaturesOfATemporalPatchFollowThoseOfTheOneBefore) {
   ModelSpec model = make_model_spec(testing::tiny_qwen2_5_vl_config());
   std::get<PatchInput>(model.encoders[0].input).video->pixels = {64, 24 * 24};
   const ItemShape shape = model.encoders[0].video_shape({24, 24}, 4, 0);
@@ -150,8 +150,8 @@ TEST(VideoShapes, FeaturesOfAMomentFollowThoseOfTheOneBefore) {
   EXPECT_EQ(features, expected);
 }
 
-/// Those of transformers' get_rope_index.
-TEST(VideoPositions, AMomentIsAStepInTime) {
+/// The positions are those of transformers' get_rope_index.
+TEST(VideoPositions, ATemporalPatchIsAStepInTime) {
   ItemShape video{.tokens = 16, .features = 4, .merge = 4, .width = 4, .tiles = 2};
   video.frames = 4;
   video.time_step = 6;
@@ -191,7 +191,7 @@ LoaderOptions loading() {
   return {{{.image = {.size = 8, .mean = {0, 0, 0}, .std = {1, 1, 1}, .patch_size = 1}}}};
 }
 
-TEST(VideosAreDecoded, TheLastFrameFillsUpAMoment) {
+TEST(VideosAreDecoded, TheLastFrameFillsUpATemporalPatch) {
   const MemoryDataset data({sample_of_video(3)}, item_kinds([] {
                              ModelSpec model;
                              model.encoders = {encoder_of_videos()};

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decks: what is read, how it is echoed, and that every fault is named with its place, all of them
-// at once.
+// Decks: reading, the echo, and faults, each of which is named with its place, all of them at once.
 #include "deck/deck.hpp"
 
 #include <gtest/gtest.h>

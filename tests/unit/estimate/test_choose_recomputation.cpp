@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which units are recomputed for a limit of memory: within 3 % of the cheapest of all choices
-// that keep it.
+// Recomputed units for a limit of memory: within 3 % of the cheapest of all choices that keep it.
 #include "estimate/fitting_plan.hpp"
 
 #include <gtest/gtest.h>
@@ -56,7 +55,7 @@ double step_cost(const Plan& plan, size_t place) {
   return cost;
 }
 
-/// Every choice at a place: what it takes and what it computes.
+/// One choice for a stage group: its memory and its computation.
 struct Tried {
   int64_t bytes;
   double cost;
@@ -159,7 +158,8 @@ TEST(ChooseRecomputation, KeepsTheLimitWhereNothingTrains) {
   }
 }
 
-/// Where it evaluates while it trains, too: keys of all samples stand beside what an update needs.
+/// This includes evaluations in training: keys of all samples are in memory together with the
+/// update's needs.
 TEST(ChooseRecomputation, CountsTheKeysThatGenerationKeeps) {
   Options options = deck_of(1);
   options.model.activation_checkpointing = AutoOption::of_count(0);
@@ -186,7 +186,7 @@ TEST(ChooseRecomputation, CountsTheKeysThatGenerationKeeps) {
   EXPECT_NE(refusal(options).find("generate for fewer samples at once"), std::string::npos);
 }
 
-/// Four ranks, two of each stage: what sharding, and when it gathers, takes of the limit.
+/// Four ranks, two per stage: the part of the limit that sharding and gathering take.
 class ChooseGathering : public ::testing::Test {
  protected:
   Plan plan_of(AutoOption recomputes, AutoOption reshards, double limit_mib) {
@@ -202,7 +202,7 @@ class ChooseGathering : public ::testing::Test {
     return options;
   }
 
-  /// Of the place that has most.
+  /// Returns the need of the stage group with the most.
   static double needed_mib(const Plan& plan) {
     int64_t most = 0;
     for (size_t place = 0; place < plan.pipeline.stage_groups.size(); ++place)

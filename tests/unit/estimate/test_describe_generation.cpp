@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan says of generation: the memory of kept keys, and where texts end.
+// The plan's text on generation: the memory of the KV cache, and the ends of texts.
 #include "estimate/describe.hpp"
 
 #include <gtest/gtest.h>

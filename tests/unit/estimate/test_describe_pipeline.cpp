@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `zea -n` prints of a pipeline: all units in the stages of the plan, their costs, and the
+// The pipeline in the output of `zea -n`: all units in the stages of the plan, their costs, and the
 // times of the simulated step.
 #include "estimate/describe.hpp"
 
@@ -27,12 +27,12 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST(DescribePipeline, OnePlaceIsNone) {
+TEST(DescribePipeline, OneStageGroupIsNone) {
   EXPECT_EQ(describe_pipeline(plan_of("1f1b", 1, 2)), "");
   EXPECT_EQ(list_passes(plan_of("1f1b", 1, 2)), "");
 }
 
-TEST(DescribePipeline, NamesPlacesUnitsAndCosts) {
+TEST(DescribePipeline, NamesStageGroupsUnitsAndCosts) {
   const Plan plan = plan_of("1f1b", 2, 4);
   const std::string text = describe_pipeline(plan);
 

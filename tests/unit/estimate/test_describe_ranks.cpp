@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What people read about ranks on nodes: the map, the bytes between nodes, the warning.
+// The plan's text on ranks and nodes: the map, the bytes between nodes, the warning.
 #include "estimate/describe.hpp"
 #include "estimate/traffic.hpp"
 
@@ -141,7 +141,7 @@ TEST(NodeTraffic, CountsWhatARankSendsByItsPeersOnOtherNodes) {
                 0.1 * static_cast<double>(bytes))
         << group;
 
-  // Of the three other ranks of this one's shard group two are on the other node.
+  // Two of the three other ranks of this rank's shard group are on the other node.
   const Plan four = plan_of(text_only, 4);
   const int64_t bytes = sent_by(four, 0).at(shards);
   EXPECT_NEAR(static_cast<double>(between_nodes(four, 2).at(shards)),

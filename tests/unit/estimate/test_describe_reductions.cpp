@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is said of gradients that ranks sum in bf16.
+// The plan's text on gradients that ranks sum in bf16.
 #include "estimate/describe.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run that goes on begins to train, whose updates are counted from elsewhere.
+// Parameters that a resumed run begins to train, whose updates would be counted from elsewhere.
 #include "estimate/plan_notes.hpp"
 
 #include <gtest/gtest.h>

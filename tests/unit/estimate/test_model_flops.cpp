@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Model FLOPs of samples and steps against counts by hand, and the peak that MFU is a share of.
+// Model FLOPs of samples and steps against counts on paper, and the peak that MFU is a share of.
 #include <gtest/gtest.h>
 
 #include "estimate/describe.hpp"
@@ -14,17 +14,17 @@
 namespace zea::testing::test_model_flops {
 namespace {
 
-// Of the tiny decoder: hidden 24, 4 query heads and 2 of keys and values of 6, intermediate 40,
-// 2 layers, 40 words.
+// The tiny decoder: hidden 24, 4 query heads and 2 of keys and values of 6, intermediate 40, 2
+// layers, 40 words.
 constexpr double kQueriesKeysValues = 24 * 24 + 2 * 24 * 12;
 constexpr double kRest = 24 * 24 + 3 * 24 * 40;
 constexpr double kLayers = 2 * (kQueriesKeysValues + kRest);
 constexpr double kVocabulary = 24 * 40;
-/// Of a pair in both layers: two products of 24, forward and twice in backward.
+/// A pair in both layers: two products of 24, forward and twice in backward.
 constexpr double kPair = 2 * (2 + 4) * 2 * 24;
 
-// Of its tower in an image: 4 patches of 48 values, a class token, 2 of 3 layers with 2 heads of 8
-// and an intermediate of 24; then the projector's two matrices.
+// The tower, per image: 4 patches of 48 values, a class token, 2 of 3 layers with 2 heads of 8 and
+// an intermediate of 24; then the projector's two matrices.
 constexpr double kTowerForward =
     2 * (4 * 48 * 16 + 2 * 5 * (4 * 16 * 16 + 2 * 16 * 24)) + 2 * 2 * 2 * 5 * 5 * 16;
 constexpr double kProjectorOfFrozen = 4 * (4 * 16 * 24 + 6 * 24 * 24);

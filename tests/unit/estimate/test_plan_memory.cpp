@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan says of memory: what sharding, freezing and gathering take of a rank.
+// The memory estimate of a plan: the effect of sharding, freezing and gathering on a rank.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ TEST(PlanMemory, FullShardDividesTheOwnedBytes) {
   EXPECT_NEAR(static_cast<double>(four.states) / static_cast<double>(one.states), 0.25, 0.05);
 }
 
-/// Of what is gathered and of gradients not yet reduced, on the rank of a place that has most.
+/// Returns the bytes gathered and of gradients not yet reduced, for the stage group with the most.
 int64_t gathered_bytes(const Plan& plan) {
   int64_t most = 0;
   for (const MemoryEstimate& place : estimate_places(plan, 4))
@@ -94,7 +94,8 @@ TEST(PlanMemory, AGradientCountsWhileItIsSent) {
   EXPECT_EQ(further("train") - further("evaluate"), 64 * 24 * 4);
 }
 
-/// What a second microbatch adds at a place beside what a third one does, its inputs.
+/// Returns the bytes that a second microbatch adds to a stage group, without those of a third one,
+/// its inputs.
 int64_t beside_inputs(const Plan& plan, size_t place) {
   const auto told = [&](int64_t microbatches) {
     return estimate_places(plan, microbatches).at(place).activations;
@@ -116,8 +117,8 @@ TEST(PlanMemory, AnOutputCountsWhileItIsSent) {
   }
 }
 
-/// Of several depths, which are all read where the decoder begins with a microbatch, and whose
-/// gradients all go back where it ends with it.
+/// Features of several depths: the decoder's first stage reads them all at the start of a
+/// microbatch, and sends all their gradients back at its end.
 TEST(PlanMemory, FeaturesOfAllDepthsCountWhileTheyAreSent) {
   Options options;
   options.mesh.placement = "disjoint";
@@ -160,8 +161,9 @@ TEST(PlanMemory, OfAnEvaluationNothingTrains) {
               plan.buffers[g].units.empty() ? DType::Float32 : DType::BFloat16);
 }
 
-/// Ranks that make other matrices: a place takes what the one with the largest takes.
-TEST(PlanMemory, OfMuonThePlaceHasWhatItsFullestRankTakes) {
+/// Ranks that orthogonalize other matrices: a stage group takes as much as the rank with the
+/// largest.
+TEST(PlanMemory, OfMuonTheStageGroupHasWhatItsFullestRankTakes) {
   Options options;
   options.optim.kind = "muon";
   options.data.row_tokens = 8;
@@ -178,7 +180,7 @@ TEST(PlanMemory, OfMuonThePlaceHasWhatItsFullestRankTakes) {
   EXPECT_LT(static_cast<double>(told.activations), 1.01 * static_cast<double>(most));
 }
 
-/// Of a deck for GPUs whose modules lie in host memory, or do not.
+/// Returns a deck for GPUs whose modules are in host memory or not.
 Options offloading(bool offloads, bool pins) {
   Options options;
   options.run.device = DeviceKind::Cuda;
@@ -213,14 +215,14 @@ TEST(PlanMemory, WhatIsOffloadedLiesInHostMemory) {
   EXPECT_EQ(describe(here).find("in host memory"), std::string::npos);
 }
 
-/// Of one rank.
+/// Returns the elements of one rank's shard.
 int64_t shard_elements(const Plan& plan, const std::string& name) {
   const auto buffer = std::ranges::find(plan.buffers, name, &FlatBuffer::name);
   const int shards = plan.shardings[static_cast<size_t>(buffer - plan.buffers.begin())].shards;
   return buffer->padded(shards) / shards;
 }
 
-/// Beside the backward at the peak that of the block before, of all those in the step.
+/// At the peak, one block's backward runs while the shard of the block before is gathered.
 TEST(PlanMemory, OffloadedShardsCountWhileTheyAreGathered) {
   const Plan here = offloading_plan(false, false), there = offloading_plan(true, true);
   const auto told = [](const Plan& plan) { return estimate_places(plan, 2).front(); };
@@ -231,7 +233,7 @@ TEST(PlanMemory, OffloadedShardsCountWhileTheyAreGathered) {
   EXPECT_EQ(told(there).activations - told(here).activations, beside);
 }
 
-/// Of short rows little is computed in: two shards are the most.
+/// Short rows need little memory to compute: two shards are the most.
 TEST(PlanMemory, TwoOffloadedShardsAreGatheredAtATime) {
   Options options = offloading(true, true);
   options.precision.preset = "fp32";
@@ -240,7 +242,7 @@ TEST(PlanMemory, TwoOffloadedShardsAreGatheredAtATime) {
   EXPECT_EQ(estimate_places(there, 1).front().peak_at, "gathering llm.layers.0");
 }
 
-/// Of one token little is computed in: such a sum over replicas weighs most.
+/// One token needs little memory to compute: such a sum over replicas weighs most.
 TEST(PlanMemory, AnOffloadedSumIsMadeTheMastersTypeOnTheDevice) {
   Options options = offloading(true, true);
   options.mesh.dp_replicate = 4;
@@ -254,7 +256,7 @@ TEST(PlanMemory, AnOffloadedSumIsMadeTheMastersTypeOnTheDevice) {
   EXPECT_GE(told.activations, 4 * shard_elements(plan, "llm.layers.1"));
 }
 
-/// What a second microbatch adds to the peak: its inputs, and what arrives there to be added to the
+/// A second microbatch adds to the peak its inputs and the gradients that arrive to be added to the
 /// sums of the first: in fp32 nothing, at the first backward of all.
 TEST(PlanMemory, GradientsCountWhileTheyArrive) {
   Options options = offloading(false, false);
@@ -302,8 +304,8 @@ TEST(PlanMemory, LimitsAreOfTheDevice) {
   EXPECT_EQ(offloaded.find("cpu_offload"), std::string::npos) << offloaded;
 }
 
-/// LLaVA-1.5 7B of which the projector trains: what is frozen takes bf16 alone, 14 GB in place of
-/// the 42 that masters beside it would take.
+/// LLaVA-1.5 7B with only its projector trained: frozen parameters take only bf16, 14 GB in place
+/// of the 42 with masters.
 TEST(PlanMemory, AFrozen7BTakesFourteenGigabytes) {
   const std::string config =
       R"({"model_type": "llava", "image_token_index": 32000,

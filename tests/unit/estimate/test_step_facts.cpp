@@ -45,7 +45,7 @@ TEST(StepFacts, OfOneRankAreThoseOfTheModel) {
   EXPECT_EQ(images.items, 8);
 }
 
-TEST(StepFacts, CountWhatIsComputedAgain) {
+TEST(StepFacts, CountRecomputedUnits) {
   Options options = deck();
   options.model.activation_checkpointing = AutoOption::of_count(1);
   const StepFacts again = facts(options, 1);
@@ -79,7 +79,7 @@ TEST(StepFacts, TellDistributionsOfTokensApart) {
   EXPECT_LT(idle[1], 0.01);
 }
 
-TEST(StepFacts, KnowReplicasWithoutSamplesAndPlacesThatWait) {
+TEST(StepFacts, KnowReplicasWithoutSamplesAndStageGroupsThatWait) {
   Options options = deck();
   options.schedule.global_batch = 6;
   EXPECT_NEAR(facts(options, 8).idle_share, 0.25, 1e-9);

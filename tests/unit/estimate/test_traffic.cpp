@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Volumes by hand: the textbook's for each collective, and those of a layer under tensor and
-// context parallelism.
+// Volumes computed on paper: the textbook's for each collective, and those of a layer under tensor
+// and context parallelism.
 #include "estimate/traffic.hpp"
 
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ std::string llama_config(int64_t layers) {
          std::to_string(layers) + "}";
 }
 
-/// What one more layer sends in group `name` on rank 0.
+/// Returns the bytes that one more layer sends in group `name` on rank 0.
 int64_t sent_by_layer(const Options& options, int ranks, const std::string& name) {
   Traffic traffic[2];
   for (int more : {0, 1}) traffic[more] = of_full_rows(options, llama_config(1 + more), ranks);
@@ -80,7 +80,7 @@ int64_t sent_by_layer(const Options& options, int ranks, const std::string& name
 TEST(Traffic, OfALayerUnderTensorParallelism) {
   Options options = text_deck();
   options.meshes["llm"].tp = 2;
-  // What both hold besides, two norms, is summed over them.
+  // Both ranks replicate two norms, whose gradients are summed over them.
   const int64_t norms = 2 * kWidth * kBytes;
   // Half the rows, in both linear pairs: forward gathers and scatters, backward gathers dy and
   // scatters dx, and gathers the columns' input again.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that HDF5 writes in all the ways that zea reads, and what is refused of those that nobody
-// wrote: each fault stands in a file whose checksums hold.
+// Files that HDF5 writes in all the ways that zea reads, and refusals of files that HDF5 would not
+// write: each fault is in a file whose checksums hold.
 #include "h5/reader.hpp"
 
 #include <functional>
@@ -210,7 +210,7 @@ class Faults : public Chunks {
     return place;
   }
 
-  /// What is said of the file with `value` in `bytes` bytes at `place`.
+  /// Returns the error of reading the file with `value` in `bytes` bytes at `place`.
   std::string said(size_t place, uint64_t value, size_t bytes, bool mends = true) {
     fuzz::Bytes changed(good_.begin(), good_.end());
     fuzz::put_number(changed, place, value, bytes);
@@ -272,7 +272,7 @@ TEST_F(Faults, OfMessages) {
 
   const size_t space = find({"\x02\x01\x01\x01\x04", 5}, at);
   const size_t type = find({"\x20\x1f\x00\x04", 4}, at) - 1;
-  const size_t layout = find({"\x08\x12\x00", 3}, at) + 4;  // behind tag, size and flags
+  const size_t layout = find({"\x08\x12\x00", 3}, at) + 4;  // after tag, size and flags
 
   expect_said("has more than 32 dims", space + 1, 40, 1);
   expect_said("claims more elements than the file has bytes", space + 4, 1 << 30, 8);

@@ -120,7 +120,7 @@ class Checkpoint : public ::testing::Test {
   std::string shard(int number) const { return prefix_ + std::to_string(number) + ".h5"; }
   std::string shard_path(int number) const { return directory_ + "/" + shard(number); }
 
-  /// What reading all of it says; empty when all is well.
+  /// Returns the error of reading all of it; empty: none.
   std::string error_of_all() const {
     return error_of([&] { CheckpointSource(directory_).check_all(); });
   }

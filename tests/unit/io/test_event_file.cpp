@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes that TensorBoard's own writer gives for the same events, and files that grow, fail and
-// follow each other. tests/run/check_tensorboard.py reads what a run writes with TensorBoard.
+// The bytes of TensorBoard's own writer for the same events, and files that grow, fail and follow
+// each other. tests/run/check_tensorboard.py reads a run's files with TensorBoard.
 #include "files/event_file.hpp"
 
 #include <sys/resource.h>

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Sets a file's time of modification back to what it was.
+/// Restores a file's time of modification.
 void set_time(const std::string& path, const struct stat& before) {
   const struct timespec times[] = {before.st_atim, before.st_mtim};
   ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);

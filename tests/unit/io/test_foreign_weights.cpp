@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Places that hold something other than what zea reads: each is recognized, and the remedy named.
+// Paths with a format that zea does not read: each is recognized, and the remedy named.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -188,7 +188,7 @@ TEST(Manifest, CoverageIsExact) {
   EXPECT_TRUE(contains(error_of_cover([](Manifest& m) { m.tensors[1].trained = true; }), "empty"));
 }
 
-/// Of 8 bits: codes beside all elements, a scale for three of them.
+/// A manifest with 8-bit moments: codes for all elements, a scale for each three.
 Manifest example_of_blocks() {
   Manifest manifest = example();
   std::erase_if(manifest.pieces,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the files beside a config.json says how images are made ready.
+// The files next to a config.json that define the preprocessing of images.
 #include "io/model_files.hpp"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST_F(ModelConfig, TakesTheWholeProcessorsFirst) {
   EXPECT_EQ(processor(), Json({{"size", 2}}));
 }
 
-TEST_F(ModelConfig, LeavesWhatMakesSoundReady) {
+TEST_F(ModelConfig, LeavesTheAudioProcessor) {
   write("preprocessor_config.json", R"({"feature_size": 80, "sampling_rate": 16000})");
   EXPECT_TRUE(processor().is_null());
 }

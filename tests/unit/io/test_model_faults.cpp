@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever is wrong in a config or a file beside it, the sentence holds the path of that file.
+// For any fault in a config or a file next to it, the message holds the path of that file.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

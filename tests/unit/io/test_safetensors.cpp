@@ -195,7 +195,7 @@ TEST_F(SafetensorsIndex, JoinsFiles) {
   EXPECT_EQ(open_safetensors(directory_.path())->tensors().size(), 2u);
 }
 
-/// As transformers does: an index stays behind where a model is saved anew in one file.
+/// As in transformers: an index remains if a model is saved again in one file.
 TEST_F(SafetensorsIndex, IsNotAskedWhereThereIsOneFile) {
   write_tensor("model.safetensors", "c");
   EXPECT_EQ(error_of_index("{\"a\":\"gone.safetensors\"}"), "");

@@ -36,7 +36,7 @@ class StateFileTest : public ::testing::Test {
     add(writer, manifest, {"b", {4}, DType::Float32}, kStateParameter, 30);
     writer.add_companion("tokenizer.json", "{}");
     if (change) change(manifest);
-    // As add_state() does, but that it refuses what is wrong.
+    // As add_state() does, except that it refuses faults.
     const std::string text = manifest_text(manifest);
     writer.add({kStateManifest, {static_cast<int64_t>(text.size())}, DType::UInt8});
     writer.write(kStateManifest, 0, static_cast<int64_t>(text.size()), text.data());

@@ -53,7 +53,7 @@ class WeightsFileTest : public ::testing::Test {
     });
   }
 
-  /// A file that is well formed but for what `change` does to it through plain HDF5.
+  /// Writes a file that is well formed except for the changes of `change` through plain HDF5.
   void write_hostile(const std::function<void(hid_t)>& change) {
     write_good();
     const hid_t file = H5Fopen(path_.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);

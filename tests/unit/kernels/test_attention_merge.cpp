@@ -21,7 +21,7 @@ struct Shape {
 constexpr Shape kShapes[] = {{1, 5, 3, 1, 8}, {3, 4, 2, 2, 5}, {2, 1, 1, 3, 16}};
 constexpr int64_t kTokens = 20;
 
-/// Of scores (tokens, heads, keys) and values (heads, keys, dim), in fp64.
+/// Attention from scores (tokens, heads, keys) and values (heads, keys, dim), in fp64.
 AttentionSums attention(const Tensor& scores, const Tensor& values) {
   const Tensor lse = at::logsumexp(scores, 2);
   return {at::einsum("thk,hkd->thd", {at::exp(scores - lse.unsqueeze(2)), values}), lse};

@@ -124,7 +124,7 @@ TEST(BlockwiseAdamw, EqualsItsReference) {
       const auto different = [](const at::Tensor& a, const at::Tensor& b) {
         return (a.to(at::kInt) - b.to(at::kInt)).abs();
       };
-      // In fp32 what lies between two codes may become either.
+      // In fp32 a value between two codes may become either.
       const double tolerance = type == at::kDouble ? 1e-14 : 1e-3;
       EXPECT_LE((one.parameter - other.parameter).abs().max().item<double>(), tolerance);
       for (const auto& [a, b] : {std::pair{one.m, other.m}, {one.v, other.v}}) {
@@ -148,7 +148,7 @@ TEST(BlockwiseAdamw, NothingStaysNothing) {
   EXPECT_EQ(state.v.codes.max().item<int>(), 0);
 }
 
-/// A second moment that is small beside its neighbours' does not vanish: the next step would be
+/// A second moment that is small relative to its neighbors' does not vanish: the next step would be
 /// divided by eps alone.
 TEST(BlockwiseAdamw, SmallSecondMomentsAreKept) {
   State state(8, 8, at::kDouble);

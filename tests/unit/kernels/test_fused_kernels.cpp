@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that take in what stands beside them (residuals, biases, sums of another type) give what
-// plain formulas give in fp64, within the rounding of the result, on one thread and on several; and
-// several threads do run.
+// Fused kernels (with residuals, biases, sums of another type) equal plain formulas in fp64, within
+// the rounding of the result, on one thread and on several; and several threads do run.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +23,7 @@ at::Tensor exact(const at::Tensor& x) {
 
 class FusedKernels : public testing::ElementTypes {
  protected:
-  /// What the gradient of a parameter is summed in.
+  /// The type in which the gradient of a parameter is summed.
   static at::ScalarType sum_type() { return GetParam() == at::kDouble ? at::kDouble : at::kFloat; }
 };
 
@@ -119,7 +118,7 @@ TEST_P(FusedKernels, NormsOfHeads) {
   }
 }
 
-/// x far from 0 beside a small spread: a variance as a difference of means would lose it.
+/// x is far from 0 relative to its spread: a variance as a difference of means would lose it.
 TEST_P(FusedKernels, LayerNormOfShiftedRows) {
   if (GetParam() == at::kBFloat16) return;  // cannot hold such rows
   const at::Tensor x = random({9, 300}, 0.01).add_(100);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host tensors get memory that was freed before, if it is about as large; what lies idle is
-// bounded, and a tensor may outlive the allocator.
+// Host tensors get memory that was freed before, if it is about as large; idle memory is bounded,
+// and a tensor may outlive the allocator.
 #include "kernels/launch.hpp"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST(KeptMemory, KeepsOnlySoMuchAndNothingSmallOrHuge) {
   EXPECT_GE(memory.idle_bytes(), KeptMemory::kMostIdle - 12 * kMiB);
 }
 
-/// So much of one size that no other fits beside it.
+/// Fills the memory with blocks of one size, so that no other fits.
 void fill(KeptMemory& memory, size_t bytes) {
   std::vector<c10::DataPtr> blocks;
   for (size_t all = 0; all <= KeptMemory::kMostIdle; all += bytes)

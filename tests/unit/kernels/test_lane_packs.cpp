@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lanes of a device take packs where rows begin at one and single elements elsewhere: which element
-// is whose and what comes out are the same.
+// Lanes of a device take packs where rows begin at one and single elements elsewhere: the elements
+// of each lane and the results are the same.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ TEST_P(LanePacks, HaveOneLaneEach) {
       }
 }
 
-/// A copy that begins `offset` elements behind an address at which packs can.
+/// Returns a copy that begins `offset` elements after an address aligned for packs.
 at::Tensor placed(const at::Tensor& x, int64_t offset) {
   const at::Tensor there =
       at::empty({offset + x.numel()}, x.options()).narrow(0, offset, x.numel()).view(x.sizes());
@@ -59,7 +59,7 @@ at::Tensor placed(const at::Tensor& x, int64_t offset) {
   return there;
 }
 
-/// What functors read, each in all their ways, and what they write.
+/// Inputs of the functors, for all their variants.
 struct Rows {
   at::Tensor x, dy, weight, bias, twice, cosines, sines;
   int64_t width;
@@ -113,7 +113,7 @@ std::vector<at::Tensor> results(int lanes, const Rows& in, int64_t offset, at::S
           dgated, turned, dropped, logits.maxima, logits.sums};
 }
 
-/// Of rows of whole packs, and with a rest.
+/// Rows consist of whole packs, or have a rest.
 TEST_P(LanePacks, NoBitDependsOnWhereRowsBegin) {
   for (int lanes : {1, 4, 7})
     for (int64_t width : {64, 43}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row kernels and products give what libtorch's operations give, in fp64 to the last digits, in
-// fp32 and bf16 within the rounding of the result, on one thread and on several.
+// Row kernels and GEMMs equal libtorch's operations, in fp64 to the last digits, in fp32 and bf16
+// within the rounding of the result, on one thread and on several.
 #include "kernels/row_kernels.hpp"
 
 #include <ATen/Parallel.h>
@@ -96,8 +96,8 @@ TEST_P(RowKernels, DropoutDrawsByKeyAndColumn) {
   EXPECT_TRUE(at::equal(drop_elements(x, keys, {0}), x));
 }
 
-/// As many are dropped as the rate says, in every row and every column, and their mean over many
-/// masks is what there was: within five deviations.
+/// The share of dropped elements is the rate, in every row and every column, and the mean over many
+/// masks is the input: within five deviations.
 TEST_P(RowKernels, DropoutKeepsTheMean) {
   constexpr int64_t kRows = 40, kWidth = 30, kMasks = 1000;
   const at::Tensor x = at::ones({kRows, kWidth}, GetParam()), keys = at::arange(kRows, at::kLong);

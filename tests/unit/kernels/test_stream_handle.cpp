@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handle of a stream where libtorch is 2.10, beside devices that are not there.
+// The handle of a stream with libtorch 2.10, and devices that are not there.
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/FakeGuardImpl.h>
 #include <gtest/gtest.h>

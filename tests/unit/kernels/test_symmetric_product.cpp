@@ -8,7 +8,7 @@
 namespace zea::testing::test_symmetric_product {
 namespace {
 
-/// Of what is multiplied, and how wide the sums are.
+/// Types of the operands and of the sums.
 struct Types {
   at::ScalarType operands, sums;
   double tolerance;  ///< of the largest element
@@ -76,7 +76,7 @@ TEST_P(SymmetricProduct, RoundsOperandsAlone) {
   for (const int64_t size : kSizes)
     for (const bool is_turned : {false, true}) {
       SCOPED_TRACE(::testing::Message() << size << " turned " << is_turned);
-      // Of a few columns, and of whole vectors: what lies dense there is added within the product.
+      // A few columns, and columns of whole vectors: dense sums there are added within the product.
       for (const int64_t columns : {3, 32}) {
         const at::Tensor a = random(size, size + 4, is_turned),
                          b = random(size + 4, columns, is_turned),

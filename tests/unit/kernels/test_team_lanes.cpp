@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row functors as a device's teams of lanes run them, with a thread of the host for each lane,
-// against libtorch's operations: which lane has what, tails, sums over lanes, and that no lane
-// overwrites what another has not read. And as Kokkos runs them on the host, by the code that
-// launches them on a device of Kokkos.
+// against libtorch's operations: the elements of each lane, tails, sums over lanes, and that no
+// lane overwrites data that another has not read. The same as Kokkos runs them on the host, by the
+// code that launches them on a device of Kokkos.
 #include <gtest/gtest.h>
 
 #include <Kokkos_Core.hpp>
@@ -319,7 +319,7 @@ TEST_P(TeamLanes, FlatBuffers) {
   const at::Tensor p = random({count}), g = random({count}), m = random({count}, 0.1);
   const at::Tensor v = random({count}).square_(), sums = at::empty({3}, at::kDouble);
   const at::Tensor p2 = p.clone(), m2 = m.clone(), v2 = v.clone();
-  // What constants_of makes of an update of step 1 with these numbers.
+  // These are the results of constants_of for an update of step 1 with these numbers.
   const AdamwUpdate update{.lr = 1e-2, .beta1 = 0.5, .beta2 = 0.75, .weight_decay = 0.5};
   const auto step = [&]<class T>(T) {
     const AdamwConstants<T> constants{T(1 - 5e-3), 0, T(0.5), T(0.75), 1, T(2e-2), 2, T(1e-8)};
@@ -383,7 +383,7 @@ TEST_P(TeamLanes, MomentsInBlocks) {
   }
 }
 
-/// Of a part of a chunk, of several chunks, and of as many buffers as a launch takes.
+/// The buffers hold a part of a chunk or several chunks, and are as many as a launch takes.
 TEST_P(TeamLanes, SeveralFlatBuffers) {
   if (type() == at::kBFloat16) return;
   std::vector<at::Tensor> flats;

@@ -31,7 +31,7 @@ struct Results {
 
 using TiledAttention = testing::KernelTest<>;
 
-/// Of qkv (tokens, heads + 2 kv_heads, dim), as views.
+/// Splits qkv (tokens, heads + 2 kv_heads, dim) into views.
 AttentionInputs split(const Tensor& qkv, const Heads& heads, const ScoreSpec& scores = {}) {
   return {qkv.narrow(1, 0, heads.query), qkv.narrow(1, heads.query, heads.key_value),
           qkv.narrow(1, heads.query + heads.key_value, heads.key_value), scores};
@@ -41,7 +41,7 @@ Tensor random_qkv(int64_t tokens, const Heads& heads) {
   return at::randn({tokens, heads.query + 2 * heads.key_value, heads.dim}, at::kDouble);
 }
 
-/// Which keys (columns) the queries see.
+/// Returns a matrix of the keys (columns) that the queries (rows) see.
 Tensor seen_by(const Slices& slices, int64_t queries, int64_t keys) {
   const Tensor seen = at::zeros({queries, keys}, at::kBool);
   for (const AttentionSlice& slice : slices) {
@@ -116,7 +116,7 @@ double tolerance_of(at::ScalarType type) {
 void expect_formula(const Heads& heads, int64_t tokens, const Slices& slices, at::ScalarType type,
                     const ScoreSpec& scores = {}) {
   SCOPED_TRACE(at::toString(type));
-  // What the type holds exactly, so that only the kernel rounds.
+  // The type holds these values exactly, so that only the kernel rounds.
   const Tensor qkv = random_qkv(tokens, heads).to(type);
   const Tensor dout = at::randn({tokens, heads.query, heads.dim}, at::kDouble).to(type);
 
@@ -158,8 +158,8 @@ TEST_F(TiledAttention, TakesAnyHeads) {
     }
 }
 
-/// Slices whose queries and keys overlap, lie apart, and come in no order; of one token, too. Of
-/// 230 tokens; 7 are in none.
+/// Slices whose queries and keys overlap or are disjoint, in no order; one has a single token. They
+/// cover 230 tokens, except 7.
 Slices scattered_slices() {
   return {{100, 90, 100, 90, SliceMask::Causal}, {100, 90, 30, 21, SliceMask::None},
           {0, 20, 0, 20, SliceMask::Causal},     {30, 7, 1, 1, SliceMask::None},
@@ -188,7 +188,7 @@ TEST_F(TiledAttention, OfAntiCausalSquaresIsTheFormula) {
       SCOPED_TRACE(length);
       expect_formula({2, 1, 16}, length, {{0, length, 0, length, SliceMask::AntiCausal}}, type);
     }
-    // Beside others, so that tiles begin and end anywhere in them.
+    // Several slices together, so that tiles begin and end anywhere in them.
     expect_formula({4, 2, 24}, 230,
                    {{100, 90, 10, 90, SliceMask::AntiCausal},
                     {70, 60, 100, 60, SliceMask::None},
@@ -246,8 +246,8 @@ TEST_F(TiledAttention, GoesOnFromWhatStands) {
   }
 }
 
-/// Narrow inputs whose sums and gradients are wide, as attention over ranks has them.
-/// Only what is multiplied may be rounded: on some processors also exp(scores), and its gradient.
+/// Narrow inputs whose sums and gradients are wide, as attention over ranks has them. Only operands
+/// of GEMMs may be rounded: on some processors also exp(scores), and its gradient.
 TEST_F(TiledAttention, SumsNarrowInputsInWideOnes) {
   const Heads heads{4, 2, 16};
   const Tensor qkv = random_qkv(120, heads).to(at::kBFloat16);

@@ -101,7 +101,7 @@ TEST(AttentionSlices, OfCausalSamplesAreOneSquareEach) {
   EXPECT_EQ(slices, expected);
 }
 
-/// A window and the one before it: causal, and what the window begins with.
+/// Each window has its own causal square, and one of the window before it, which its start sees.
 TEST(AttentionSlices, OfWindowsAreTwoSquaresForEach) {
   const Visibility row = visible_text(testing::samples_of({24}), true, 8);
 
@@ -152,7 +152,7 @@ TEST(Visibility, ATokenOfAnImageSeesWhatFollowsInItAndOfWhatPrecedesItsWindow) {
   EXPECT_EQ(row.ends, (std::vector<int64_t>{1, 2, 3, 7, 7, 7, 7, 8}));
 }
 
-TEST(Visibility, SoundStaysCausalWhereImagesDoNot) {
+TEST(Visibility, AudioStaysCausalWhereImagesDoNot) {
   std::vector<MaskWord> words;
   for (int64_t modality : {kModalityImage, kModalityAudio})
     for (int token = 0; token < 2; ++token) words.push_back(make_mask_word(0, modality, 1));

@@ -108,7 +108,7 @@ TEST(ContextPlan, PlansOfAllRanksHoldEachVisiblePairOnce) {
         }
 }
 
-TEST(ContextPlan, TakesTokensDealtInAnyWay) {
+TEST(ContextPlan, TakesTokensInAnyDistribution) {
   const auto words = testing::random_row(40, 6, 5);
   const Visibility row = visible_text(words, true);
   const Owned owned{{{3, 7}, {20, 21}}, {}, {{0, 3}, {7, 20}, {25, 40}}, {{21, 25}}};

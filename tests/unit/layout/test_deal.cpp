@@ -21,7 +21,7 @@ int64_t largest_load(const std::vector<int64_t>& costs,
   return largest;
 }
 
-/// The least possible largest load, by trying every way to deal.
+/// The least possible largest load, by trying every distribution.
 int64_t best_load(const std::vector<int64_t>& costs, std::vector<int64_t> loads, size_t next = 0) {
   if (next == costs.size()) return *std::max_element(loads.begin(), loads.end());
   int64_t best = std::accumulate(costs.begin(), costs.end(), int64_t{0});

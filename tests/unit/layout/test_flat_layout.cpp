@@ -111,7 +111,8 @@ TEST(FlatLayout, BucketsCountThePiecesThatARankHolds) {
   EXPECT_GT(buckets(1), buckets(2));
 }
 
-/// Shards of all tp ranks put together hold every parameter, what several hold being the first's.
+/// The shards of all tp ranks together hold every parameter; of replicated parts, the first
+/// holder's count.
 TEST(FlatLayout, ShardsOfAllTpRanksCoverEveryParameterExactlyOnce) {
   const ModelSpec model = make_model_spec(tiny_llava_config({.vision_heads = 4, .vocabulary = 41}));
   for (int tp : {1, 2, 4})

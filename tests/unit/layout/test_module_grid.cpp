@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module's grid inside a replica: where each rank stands in both modules, what is left over for
-// images, and what the degrees may be.
+// A module's grid inside a replica: the position of each rank in both modules, the ranks that
+// remain for images, and the allowed degrees.
 #include <gtest/gtest.h>
 
 #include "core/error.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks send each other of Muon's matrices, played with numbers: whoever makes a matrix has
-// all of it, in its order.
+// Exchange of Muon's matrices between ranks, simulated with numbers: the rank that orthogonalizes a
+// matrix has all of it, in its order.
 #include "layout/muon_matrices.hpp"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ Numbers whole(const MuonMatrix& matrix) {
   return numbers;
 }
 
-/// What a rank has of its replica's runs, one after the other.
+/// Returns a rank's part of its replica's runs, one after the other.
 Numbers section_of(const Plan& plan, const MuonShare& share, int shards, int shard, int replica) {
   Numbers all;
   for (const MuonRun& run : share.runs) {
@@ -50,7 +50,7 @@ Numbers section_of(const Plan& plan, const MuonShare& share, int shards, int sha
   return {begin, begin + share.of_replicas[static_cast<size_t>(replica)]};
 }
 
-/// Packed behind each other by rank, as all_to_all sends and receives.
+/// Packed one after another by rank, as all_to_all sends and receives.
 Numbers part_for(const Numbers& section, const std::vector<int64_t>& counts, int rank) {
   const auto begin = section.begin() + std::reduce(counts.begin(), counts.begin() + rank);
   return {begin, begin + counts[static_cast<size_t>(rank)]};
@@ -116,7 +116,7 @@ TEST_P(MuonMatrices, AreMadeOnceAndWhole) {
     }
 }
 
-/// What an iteration holds of each of a rank's matrices, most first.
+/// Returns the elements that an iteration holds for each of a rank's matrices, most first.
 Numbers iterations_of(const MuonPart& part, const MuonShare& share) {
   Numbers all;
   for (const MuonMade& made : share.made) {
@@ -160,7 +160,7 @@ TEST_P(MuonMatrices, AreMadeOneByOneWhereTheyAreLarge) {
   EXPECT_GE(of(1), 4 * 600 * (700 + 600));
 }
 
-/// Blind dealing sends all but 1 / shards of them.
+/// A distribution without regard to shards would send all but 1 / shards of them.
 TEST_P(MuonMatrices, AreMadeWhereTheyLie) {
   int64_t sent = 0, all = 0;
   for (const MuonPart& part : parts()) {

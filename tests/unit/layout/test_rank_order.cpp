@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which MPI rank stands where: examples whose map is written out, and properties of many meshes.
+// The position of each MPI rank: examples whose map is written out, and properties of many meshes.
 #include "layout/rank_order.hpp"
 
 #include <gtest/gtest.h>
@@ -113,8 +113,7 @@ TEST(RankOrder, KeepsTheLanguageModelsTpInsideNodesForAnyNumberOfReplicas) {
 }
 
 TEST(RankOrder, KeepsTheEncodersOfAReplicaTogetherWhereNodesAllow) {
-  // 48 replicas fill 66 nodes: on 18 of them stand the encoders, of two replicas and two ranks
-  // more.
+  // 48 replicas fill 66 nodes: 18 of them hold the encoders, of two replicas and two ranks more.
   const MeshShape shape = three_and_eight(48);
   const RankOrder order = order_ranks(shape, even_nodes(528, 8), {});
 
@@ -128,7 +127,7 @@ TEST(RankOrder, LeavesRanksAloneWhereBlocksFitAsTheyCome) {
   EXPECT_TRUE(order_ranks(one_module(2, 3, 1, 4), even_nodes(24, 8), {}).is_identity());
 }
 
-TEST(RankOrder, GathersWhatALauncherDealtRoundRobin) {
+TEST(RankOrder, GathersRanksThatALauncherAssignedRoundRobin) {
   const Ranks nodes = {0, 1, 0, 1, 0, 1, 0, 1};
 
   const RankOrder order = order_ranks(one_module(2, 1, 1, 4), nodes, {});
@@ -147,7 +146,7 @@ TEST(RankOrder, PutsTpBeforeStages) {
 }
 
 TEST(RankOrder, FollowsMeshOrder) {
-  // Two replicas of tp 2: dp first makes the ranks with the same part neighbours.
+  // Two replicas of tp 2: dp first makes the ranks with the same part neighbors.
   const MeshShape shape = one_module(2, 1, 1, 2);
 
   const RankOrder order =

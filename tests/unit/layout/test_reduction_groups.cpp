@@ -20,7 +20,8 @@ namespace {
 /// heads.
 using Share = std::tuple<int, int, int, int, int>;
 using Gradient = std::map<Share, double>;
-/// What tensor a rank holds a part of: its stage and, where tp ranks hold different ones, which.
+/// The part of a tensor that a rank holds: its stage, and its index if tp ranks hold different
+/// parts.
 using Piece = std::pair<int, int>;
 
 /// A parameter of a module: which tp ranks hold it, and how their tokens lie.
@@ -33,7 +34,7 @@ struct Case {
 
 constexpr int kMostRanks = 32;
 
-/// Those of the table, and others that pipelines cut, too.
+/// The shapes of the table, and others with pipelines.
 std::vector<MeshShape> shapes() {
   std::vector<MeshShape> all;
   for (const testing::Grid& grid : testing::grids()) all.push_back(testing::mesh_of(grid));
@@ -83,12 +84,13 @@ Piece piece_of(const Case& c, const Coordinate& at) {
   return {at.pp, at.tp / c.cut.holders};
 }
 
-/// Whether the holders of a piece see different parts of what makes its gradient.
+/// Returns whether the holders of a piece have different parts of the inputs of its gradient.
 bool holders_differ(const Case& c) {
   return c.cut.dim >= 0 || c.cut.of_heads || c.sequence_parallel;
 }
 
-/// Which of several holders contributes; those that compute equal shares count as one.
+/// Returns the index of the holder that contributes; holders that compute equal shares count as
+/// one.
 int slice_of(const Case& c, const Coordinate& at) {
   return holders_differ(c) ? at.tp % c.cut.holders : 0;
 }
@@ -133,7 +135,7 @@ class Simulation {
     return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   }
 
-  /// What the rank's shard holds in the end.
+  /// Returns the final contents of the rank's shard.
   Gradient reduced(int rank) const {
     Gradient sum;
     for (int holder : holders(rank)) {
@@ -207,7 +209,7 @@ TEST(Reduction, SumsOnlyAmongHoldersOfTheSamePiece) {
   }
 }
 
-/// Norms and files count what several ranks hold on the first of them.
+/// Norms and files count replicated parts on the first rank that holds them.
 TEST(Reduction, FirstHoldersHoldEveryElementOnceInACopyOfTheModel) {
   for (const Case& c : cases()) {
     const Simulation simulation(c);
@@ -234,8 +236,8 @@ TEST(Reduction, ReplicasPartitionTheWorld) {
     }
 }
 
-/// Tokens are exchanged for heads between neighbours, so that they can be those of one node; keys
-/// travel between ranks of the same number.
+/// Tokens are exchanged for heads between neighbors, so that they can be on one node; keys travel
+/// between ranks of the same number.
 TEST(Reduction, ContextParallelGroupsAreRowsAndColumnsOfTheCpRanks) {
   for (int replicas : {1, 2})
     for (int tp : {1, 2, 3, 4})

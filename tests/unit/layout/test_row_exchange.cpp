@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchanges of rows between random layouts, against sets of rows: every rank gets what it needs
-// once, what one sends is what the other expects, and nothing that is at hand travels.
+// Exchanges of rows between random layouts, against sets of rows: every rank gets the rows that it
+// needs once, each message has the expected rows, and local rows are not sent.
 #include "layout/token_layout.hpp"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of the three ways to deal a row's tokens to ranks, over random packed rows; costs
-// against a mask that is written out as a matrix, what a run deals against all that could be dealt.
+// Properties of the three distributions of a row's tokens over ranks, on random packed rows; costs
+// against a mask that is written out as a matrix, and the distribution of a run against all
+// possible ones.
 #include "layout/token_distribution.hpp"
 
 #include <gtest/gtest.h>
@@ -55,8 +56,8 @@ double brute_force_tiles(const Words& words, TokenRange run, int64_t block, bool
   return static_cast<double>(pairs) / static_cast<double>(block * block);
 }
 
-/// Of a token's linear layers, in tiles: four tiles for a block, as a model of width 85 has under
-/// blocks of 128 (6 x width / block), so that attention weighs more than in most runs.
+/// Cost of a token's linear layers, in tiles: four tiles for a block, as a model of width 85 has
+/// under blocks of 128 (6 x width / block), so that attention weighs more than in most runs.
 constexpr double kLeastLinear = 0.5;
 
 ContextOptions small_blocks(int groups, int inner, KeyExchange exchange, double linear) {
@@ -70,7 +71,7 @@ double largest(const std::vector<double>& values) {
   return *std::max_element(values.begin(), values.end());
 }
 
-/// `runs`, ascending, neighbours joined.
+/// `runs`, ascending, with adjacent ones joined.
 std::vector<TokenRange> joined(std::vector<TokenRange> runs) {
   std::sort(runs.begin(), runs.end(),
             [](const TokenRange& a, const TokenRange& b) { return a.begin < b.begin; });
@@ -179,7 +180,7 @@ TEST(TokenDistribution, EveryTokenHasOneOwner) {
       }
 }
 
-TEST(TokenDistribution, DealsGatheredKeysWithinTheBoundOfTheBest) {
+TEST(TokenDistribution, DistributesGatheredKeysWithinTheBoundOfTheBest) {
   for (uint64_t seed = 0; seed < 40; ++seed)
     for (int groups : {2, 3})
       for (int inner : {1, 2})
@@ -190,7 +191,7 @@ TEST(TokenDistribution, DealsGatheredKeysWithinTheBoundOfTheBest) {
         }
 }
 
-TEST(TokenDistribution, DealsKeysThatArePassedAroundWithinTheBoundOfTheBest) {
+TEST(TokenDistribution, DistributesKeysThatArePassedAroundWithinTheBoundOfTheBest) {
   for (uint64_t seed = 0; seed < 60; ++seed)
     for (int groups : {2, 3})
       for (int inner : {1, 2}) {
@@ -252,7 +253,7 @@ TEST(TokenDistribution, ZigzagBalancesOneCausalSampleAndMakespanMinAnyRow) {
   EXPECT_LT(imbalance(mixed, TokenDistribution::MakespanMin), 1.05);
 }
 
-TEST(TokenDistribution, LongSamplesAreDealtFromBothEndsAndTheRestInBlocks) {
+TEST(TokenDistribution, LongSamplesAreDistributedFromBothEndsAndTheRestInBlocks) {
   const Visibility row = visible_text(testing::samples_of({64, 5, 11, 128, 16}), true);
 
   const auto owned = distribute_samples(row, 2, {.block = 8});
@@ -262,7 +263,7 @@ TEST(TokenDistribution, LongSamplesAreDealtFromBothEndsAndTheRestInBlocks) {
   EXPECT_EQ(owned[1], (std::vector<TokenRange>{{16, 48}, {72, 80}, {112, 176}, {208, 216}}));
 }
 
-TEST(TokenDistribution, WithoutAttentionTokensAreDealtEvenly) {
+TEST(TokenDistribution, WithoutAttentionTokensAreDistributedEvenly) {
   const Words words = one_sample(1024);
   const DistributionOptions options{
       .block = 8, .linear_tiles_per_token = 0.5, .counts_attention = false};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens of a row on a grid of cp and tp ranks: every cp rank's tokens are what the distribution
-// says, and its tp ranks hold all of them, or slices of which none is longer than it must be.
+// Tokens of a row on a grid of cp and tp ranks: every cp rank has the tokens of the distribution,
+// and its tp ranks hold all of them, or slices of which none is longer than it must be.
 #include "layout/token_layout.hpp"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ void sweep(Check check) {
 
 using Words = std::vector<MaskWord>;
 
-TEST(TokenLayout, DealsTheTokensAsTheDistributionSays) {
+TEST(TokenLayout, AssignsTheTokensAsTheDistributionSays) {
   sweep([](const Words& words, const Visibility& row, const TokenSharding& sharding,
            const TokenLayout& layout, int cp, int) {
     ASSERT_EQ(static_cast<int>(layout.owned().size()), cp);
@@ -106,7 +106,8 @@ TEST(TokenLayout, SlicesTravelAsManyRowsOfEach) {
   EXPECT_EQ(travelling_rows({260, 260, 252}), std::vector<int64_t>(3, 260)) << "four by four";
 }
 
-/// Of targets, say, which lie where their tokens do: filled up they could be several times as many.
+/// Shares of targets, for example, follow their tokens: filled up they could be several times as
+/// many.
 TEST(TokenLayout, OtherSharesTravelAsTheyAre) {
   for (const std::vector<int64_t>& shares :
        {std::vector<int64_t>{30, 12}, {6, 0}, {0, 6}, {2, 3, 3}, {3, 1, 3, 2}, {8, 8, 4}})

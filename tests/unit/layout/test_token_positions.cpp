@@ -54,7 +54,7 @@ TEST(TokenPositions, SamplesBeginAtZeroAndImagesMayFollowEachOther) {
       (Positions{{0, 0, 0}, {1, 1, 1}, {0, 0, 0}, {0, 0, 1}, {2, 2, 2}, {3, 3, 3}, {4, 4, 4}}));
 }
 
-TEST(TokenPositions, SoundIsCountedAsTextIs) {
+TEST(TokenPositions, AudioIsCountedAsTextIs) {
   std::vector<MaskWord> words;
   append(words, 1, make_mask_word(0, kModalityText, 0));
   append(words, 3, make_mask_word(0, kModalityAudio, 1, 1));

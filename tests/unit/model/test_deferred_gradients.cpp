@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight gradients that are put off: those of inputs are there before, and what is added afterwards
-// is bitwise what is added at once.
+// Deferred weight gradients: input gradients are computed before, and weight gradients that are
+// added afterwards are bitwise those that are added at once.
 #include "model/parameter.hpp"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class Stack {
     make("tied", {kIn, kIn}, trains);
   }
 
-  /// Gradients are added to what is there, and are wider than bf16.
+  /// Gradients are added to existing values, and are wider than bf16.
   void open_gradients() {
     const at::ScalarType type = type_ == at::kBFloat16 ? at::kFloat : type_;
     for (auto& parameter : parameters_)

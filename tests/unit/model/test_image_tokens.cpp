@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Image tokens whose rows are dealt to several ranks equal those of whole images: what each part
-// makes, and the sum of what the parts add to the gradients.
+// Image tokens whose rows are distributed over several ranks equal those of whole images: the
+// output of each part, and the sum of the parts' contributions to the gradients.
 #include <gtest/gtest.h>
 
 #include "model/functions.hpp"
@@ -50,7 +50,7 @@ struct Part {
     }
     return {ids(patches), ids(positions)};
   }
-  /// Which of all patches they are.
+  /// Returns the indices of these patches among all patches.
   Tensor patches(int64_t registers) const {
     std::vector<int64_t> found;
     for (int64_t token : tokens)
@@ -68,7 +68,7 @@ std::vector<std::vector<Part>> splits() {
           {{{1, 3, 11, 13, 14}}, {{0, 2, 4, 5, 10, 12}}, {{6, 7, 8, 9}}}};
 }
 
-/// Plain torch, and autograd's own gradients. Shapes of what is learned begin with a 1 where there
+/// Plain torch, and autograd's own gradients. Shapes of learned parameters begin with a 1 if there
 /// are registers.
 struct Reference {
   explicit Reference(int64_t registers)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libtorch's attention takes, which devices run, is what the plan declares for it. Counted on
-// the host, where it runs for halves, which our own kernels do not take and which are as long as
-// bf16.
+// Memory of libtorch's attention, which devices run: it equals the plan's declaration. The test
+// counts it on the host, where it runs for halves, which zea's kernels do not take and which have
+// the size of bf16.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -24,7 +24,7 @@ constexpr int64_t kBlocks = int64_t{256} << 10;
 const ElementBytes kHost({.param = DType::BFloat16});
 const ElementBytes kDevice({.param = DType::BFloat16, .on_device = true});
 
-/// `undeclared`: what the host takes beyond its blocks, and a device does not.
+/// `undeclared`: memory that the host takes beyond its blocks, and a device does not.
 void expect_near(int64_t declared, int64_t counted, const char* what, int64_t undeclared = 0) {
   const auto tolerance = static_cast<int64_t>(kTolerance * static_cast<double>(counted));
   EXPECT_LE(declared, counted + tolerance) << what;
@@ -34,7 +34,7 @@ void expect_near(int64_t declared, int64_t counted, const char* what, int64_t un
 class LibraryMemory : public testing::KernelTest<> {
  protected:
   static at::Tensor halves(at::IntArrayRef shape) { return at::full(shape, 0.01, at::kHalf); }
-  /// The most that `act` takes, beyond what there was.
+  /// The most that `act` takes, beyond the memory before it.
   template <class Act>
   int64_t peak_of(Act act) {
     const int64_t before = bytes_.now();
@@ -71,7 +71,7 @@ TEST_F(LibraryMemory, SlicesTakeWhatIsDeclared) {
   }
 }
 
-/// Beyond what our own kernels take of gathered keys.
+/// The memory beyond that of our own kernels for gathered keys.
 TEST_F(LibraryMemory, GatheredContextSumsInWideCopies) {
   const int64_t own = 160, all = 320, dim = 64;
   for (const int64_t key_values : {kHeads, kHeads / 4}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss of logits that are made tile by tile, and its gradients, are those of all logits at
-// once; the kernels of tiles give what libtorch's operations give.
+// The loss of logits that are computed tile by tile, and its gradients, are those of all logits at
+// once; the kernels of tiles equal libtorch's operations.
 #include "model/logit_tiles.hpp"
 
 #include <ATen/Parallel.h>

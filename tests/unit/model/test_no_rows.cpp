@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank may hold no row at all where rows are dealt to several: every function takes none, forward
-// and backward, and adds nothing to gradients.
+// A rank may hold no row if rows are distributed over several ranks: every function takes none,
+// forward and backward, and adds nothing to gradients.
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -105,7 +105,7 @@ class DroppedRows : public testing::KernelTest<> {
                            {.dtype = at::kDouble, .seed = 3, .trained_step = trained_step});
   }
 
-  /// The unit without what it reads: what it embeds, or adds.
+  /// Returns the unit's output without its inputs: the rows that it embeds, or adds.
   Made run(const std::string& name, std::optional<int64_t> step) const {
     const UnitSpec& unit = *std::ranges::find(model_.units, name, &UnitSpec::name);
     std::vector<std::unique_ptr<Parameter>> parameters;
@@ -155,7 +155,7 @@ double share(const at::Tensor& mask) {
   return mask.to(at::kDouble).mean().item<double>();
 }
 
-/// Each of them is kept at the rate, by itself.
+/// Each of them is kept at the rate, independently.
 void expect_independent(const std::vector<at::Tensor>& masks) {
   const double kept = 1 - kRate;
   for (size_t i = 0; i < masks.size(); ++i) {

@@ -99,7 +99,7 @@ TEST(SliceAttention, RoundsAsItsTypeDoes) {
   expect_as_dense(row, kShapes[1], at::kBFloat16, 1e-2);
 }
 
-/// Which takes the way of devices: the library's kernels on stacks of slices.
+/// Half precision takes the path of devices: the library's kernels on stacks of slices.
 TEST(SliceAttention, OfHalfPrecisionIsTheLibrarys) {
   for (const Shape& shape : kShapes)
     for (int64_t image : {9, 100})

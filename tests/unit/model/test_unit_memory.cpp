@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every unit kind's forward and backward takes the bytes that the plan declares for it: what its
-// tensors take is counted, at sizes to which nothing was fitted.
+// Every unit kind's forward and backward takes the bytes that the plan declares for it: the bytes
+// of its tensors are counted, at sizes to which nothing was fitted.
 #include "estimate/unit_memory.hpp"
 
 #include <ATen/Parallel.h>
@@ -36,7 +36,7 @@ void add_item(Sample& sample, const ModelSpec& model, const EncoderSpec& encoder
   sample.items.back().kind = model.encoder_index(encoder.name);
 }
 
-/// Of the i-th item of a sample: where they vary, each another.
+/// Returns the shape of the i-th item of a sample; each differs if they vary.
 ItemShape shape_of(const EncoderSpec& encoder, int64_t i) {
   if (!encoder.varies()) return encoder.item_shape();
   if (encoder.modality() == Modality::Audio)
@@ -117,7 +117,7 @@ UnitMemory count(const LoneUnit& unit, const UnitInputs& inputs, const Microbatc
   return counted;
 }
 
-/// Rows and width of what a unit gives.
+/// Returns rows and width of a unit's output.
 std::pair<int64_t, int64_t> output_shape(const ModelSpec& model, const UnitSpec& unit,
                                          const MicrobatchSizes& sizes) {
   if (unit.module == "llm") return {sizes.tokens, model.decoder.block.hidden};
@@ -128,7 +128,7 @@ std::pair<int64_t, int64_t> output_shape(const ModelSpec& model, const UnitSpec&
 
 using UnitMemoryTest = testing::KernelTest<>;
 
-/// `scratch`: the part of what is declared that a GEMM library need not take.
+/// `scratch`: the part of the declared bytes that a GEMM library need not take.
 void expect_near(int64_t declared, int64_t scratch, int64_t counted, const std::string& what) {
   const auto tolerance =
       static_cast<int64_t>(kTolerance * static_cast<double>(counted)) + kSmallTensors;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which plans need which versions of NCCL and CUDA, and what is said where they are older.
+// Versions of NCCL and CUDA that plans need, and the error if they are older.
 #include "parallel/device.hpp"
 
 #include <gtest/gtest.h>

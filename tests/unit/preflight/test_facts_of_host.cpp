@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is told of a host, before it is known whether a GPU is asked for.
+// Facts about a host, reported before it is known whether a GPU is requested.
 #include <ATen/Context.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>

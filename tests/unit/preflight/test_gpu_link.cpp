@@ -22,7 +22,7 @@ TEST(GpuLink, OneThatRestedIsSeenAtItsBest) {
   const std::string speed = device + "current_link_speed";
   std::filesystem::remove(speed);
   ASSERT_EQ(mkfifo(speed.c_str(), 0600), 0);
-  // The first look waits for what it is told: when it is, a file for the next is in its place.
+  // The first look waits for its answer: then a file for the next is in its place.
   std::thread use([&] {
     std::ofstream first(speed);
     pci.write("next", "32.0 GT/s PCIe");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The health check of made-up measurements: which nodes are sick, and what the report says.
+// The health check of made-up measurements: the sick nodes, and the report.
 #include "preflight/health_check.hpp"
 
 #include <gtest/gtest.h>

@@ -71,7 +71,7 @@ TEST(Graphs, AreOfStepsWithTheSameCountsAtTheSamePlaces) {
   EXPECT_TRUE(make_plan(without, tiny_llava_config(), 2).step_plan(0, {0, 2}, index).shape.empty());
 }
 
-/// Beside the peak of a step: a pool in which each of them computes, and the inputs of all.
+/// Graphs add to the peak of a step a pool in which each of them computes, and the inputs of all.
 TEST(Graphs, KeepMemoryThatTheEstimateTells) {
   const auto estimate = [](int64_t shapes) {
     Options options = graphed();

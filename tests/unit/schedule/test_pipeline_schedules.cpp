@@ -306,7 +306,7 @@ TEST(PipelineSchedules, SeveralMessagesOfAPassDoNotCross) {
     }
 }
 
-TEST(PipelineSchedules, OnePlaceTakesMicrobatchesInTurn) {
+TEST(PipelineSchedules, OneStageGroupTakesMicrobatchesInTurn) {
   for (PipelineSchedule schedule : kSchedules) {
     const Case c = make_case({{}, 1, 1}, schedule);
     const std::vector<Pass> expected{{PassKind::Forward, 0, 0},

@@ -146,7 +146,7 @@ TEST(Plan, OwnCutsOfAllRanksCoverEveryPieceOnceUnderEveryStrategy) {
   }
 }
 
-/// What files and norms rest on.
+/// Files and norms depend on this property.
 TEST(Plan, FirstHoldersOwnEveryElementOfEveryParameterOnce) {
   std::mt19937_64 random(6);
   for (int round = 0; round < 30; ++round) {
@@ -177,7 +177,7 @@ TEST(Plan, DescribesRanksUnitsAndBytes) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
-TEST(Plan, PredictsEveryPlaceAndAsManyMicrobatchesAsThereCanBe) {
+TEST(Plan, PredictsEveryStageGroupAndAsManyMicrobatchesAsThereCanBe) {
   Options options;
   options.schedule.global_batch = 4;
   EXPECT_EQ(predicted_microbatches(make_plan(options, tiny_llava_config(), 1)), 2);
@@ -340,7 +340,7 @@ TEST(Plan, OnlyEncodersHaveATypeOfWhatTheyGiveOut) {
   EXPECT_EQ(refusal(options, 1), "accepted");
 }
 
-/// What every rank does in a step of three microbatches.
+/// Returns the actions of every rank in a step of three microbatches.
 std::vector<std::vector<Action>> all_actions(const Plan& plan) {
   const std::vector<SampleIndex> index(3 * plan.mesh.replicas(),
                                        SampleIndex{10, plan.model.has("vision") ? 1 : 0, 3});
@@ -359,7 +359,7 @@ bool is_noted(const Plan& plan, const std::string& setting) {
   });
 }
 
-/// A setting of the language model, and what it would be without it.
+/// A setting of the language model, and the value without it.
 struct Setting {
   std::string text;
   void (*set)(ModuleMeshOptions&);
@@ -386,8 +386,8 @@ std::vector<Setting> prefetch_settings() {
   };
 }
 
-/// Decks that differ in what stays gathered, and in how much is gathered as one; all of two ranks
-/// per copy.
+/// Decks that differ in the buffers that stay gathered, and in how much is gathered as one; all of
+/// two ranks per copy.
 std::vector<Options> prefetching_decks(bool has_vision) {
   std::vector<Options> decks;
   for (const char* strategy : {"full_shard", "shard_grad_op"})

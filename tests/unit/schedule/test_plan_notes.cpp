@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan takes and says has no effect, or more than one might think.
+// Notes of a plan: accepted settings that have no effect, or a larger one than one might think.
 #include <gtest/gtest.h>
 
 #include "schedule/plan.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a sample costs: on the tiny model just what the units of a stage split cost.
+// Costs of samples: on the tiny model exactly the costs of the units of a stage split.
 #include "schedule/sample_cost.hpp"
 
 #include <gtest/gtest.h>

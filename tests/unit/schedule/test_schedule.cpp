@@ -194,7 +194,7 @@ std::vector<std::string> actions_with(void (*refine)(ModuleMeshOptions&), int mi
 
 using Lines = std::vector<std::string>;
 
-/// What stands from the line `first` on.
+/// Returns `count` lines from the line `first` on.
 Lines from(const Lines& all, const std::string& first, size_t count) {
   const auto begin = std::ranges::find(all, first);
   EXPECT_NE(begin, all.end()) << first;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random plans (grids of tp, cp and encoder_dp, pipelines of every placement and schedule among
-// them) and steps, every rank's list simulated side by side: communicators see the same calls in
-// the same order on all their ranks, what is sent is received in that order and nobody waits for
-// ever, no two buffers have a slot at a time, units run on gathered buffers, and every gradient is
-// reduced after its last addition.
+// them) and steps, with every rank's list simulated together: communicators see the same calls in
+// the same order on all their ranks, messages are received in the order in which they are sent and
+// nobody waits for ever, no two buffers have a slot at a time, units run on gathered buffers, and
+// every gradient is reduced after its last addition.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -238,7 +238,7 @@ bool is_send(const Action& action) {
   return action.kind == ActionKind::Send || action.kind == ActionKind::SendGradient;
 }
 
-/// What a send and its receives have in common: replica, both places, which way, unit, microbatch.
+/// A send and its receives have in common: replica, both stage groups, direction, unit, microbatch.
 using Delivery = std::tuple<int, int, int, bool, int, int>;
 
 Delivery delivery_of(const Plan& plan, const Action& action, int rank) {
@@ -253,7 +253,7 @@ Delivery delivery_of(const Plan& plan, const Action& action, int rank) {
           action.microbatch};
 }
 
-/// Every rank goes on until it receives what somebody has still to send; all come to their end.
+/// Every rank goes on until it receives a message that is not yet sent; all reach their end.
 void expect_delivery(const Plan& plan, const Lists& lists) {
   std::map<Delivery, int> to_come;
   for (int rank = 0; rank < plan.world_size(); ++rank)
@@ -307,8 +307,8 @@ void expect_same_order_of_messages(const Plan& plan, const Lists& lists) {
       }
 }
 
-/// What a rank holds while it walks its list, and the engine's rule that one reduction is under way
-/// at a time.
+/// Contents of a rank's slots while its list is traced, and the engine's rule that one reduction is
+/// in progress at a time.
 class Holdings {
  public:
   Holdings(const Plan& plan, int rank)

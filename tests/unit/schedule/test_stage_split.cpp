@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages: the automatic cut against every other cut there is, templates with every fault that a
-// user can make, and what units cost with parts of the model frozen.
+// Stages: the automatic cut against every other possible cut, templates with every fault that a
+// user can make, and costs of units with parts of the model frozen.
 #include "schedule/plan_parts.hpp"
 
 #include <gtest/gtest.h>
@@ -102,7 +102,7 @@ class StageTemplateTest : public ::testing::Test {
     faults_.clear();
     return stages_of_template(model_, "llm", stages, faults_);
   }
-  /// That these stages are refused with just this sentence.
+  /// Expects that these stages are refused with exactly this sentence.
   void expect_fault(const std::vector<std::vector<std::string>>& stages,
                     const std::string& sentence) {
     EXPECT_TRUE(read(stages).empty());

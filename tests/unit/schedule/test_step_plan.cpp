@@ -30,7 +30,7 @@ std::vector<int64_t> all_of(const std::vector<SampleIndex>& index) {
   return ids;
 }
 
-TEST(StepPlan, DealsEverySampleOnceAndFillsNoRowBeyondItsBudget) {
+TEST(StepPlan, DistributesEverySampleOnceAndFillsNoRowBeyondItsBudget) {
   for (int replicas = 1; replicas <= 7; ++replicas)
     for (int64_t per_microbatch = 1; per_microbatch <= 3; ++per_microbatch)
       for (const bool balance : {true, false}) {
@@ -83,7 +83,7 @@ TEST(StepPlan, FiveRowsOnThreeRanksLeaveEmptyMicrobatches) {
   EXPECT_TRUE(plan.replicas[2][1].empty());
 }
 
-/// What the samples of each replica cost together, in all microbatches or in one.
+/// Returns the total cost of the samples of each replica, in all microbatches or in one.
 std::vector<double> loads_of(const StepPlan& plan, const std::vector<SampleIndex>& index,
                              const SampleCosts& costs, int microbatch = -1) {
   std::vector<double> loads;
@@ -126,7 +126,7 @@ TEST(StepPlan, NoReplicaWaitsWhereImagesAreSkewed) {
   EXPECT_GT(imbalance(loads_of(in_turn, index, kImagesAreDear)), 1.5);
 }
 
-/// The samples of each replica, each dealt after asking all replicas.
+/// The samples of each replica, each assigned after checking all replicas.
 std::vector<std::vector<int64_t>> dealt_by_asking_all(const std::vector<SampleIndex>& index,
                                                       const StepPlanOptions& options) {
   const auto costs_of = [&](int64_t id) {
@@ -157,7 +157,7 @@ std::vector<std::vector<int64_t>> dealt_by_asking_all(const std::vector<SampleIn
 }
 
 // Few costs make many loads equal, tenths of them almost; some sets cost some samples nothing.
-TEST(StepPlan, DealsToManyReplicasAsIfAllWereAsked) {
+TEST(StepPlan, DistributesToManyReplicasAsIfAllWereChecked) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const int replicas = 2 + static_cast<int>(seed * seed % 300);
     auto index = make_index(5 * replicas, seed);
@@ -224,7 +224,7 @@ TEST(StepPlan, BalancesEverySetOfRanksThatWorksBesideTheOthers) {
   EXPECT_LT(imbalance(loads_of(plan, index, images)), 1.11);
 }
 
-TEST(StepPlan, WithoutBalanceSamplesAreDealtInTurn) {
+TEST(StepPlan, WithoutBalanceSamplesAreDistributedInOrder) {
   const auto index = make_index(23, 4);
   const StepPlan plan = make_step_plan(0, all_of(index), index,
                                        {.replicas = 3, .row_tokens = 100000, .balance = false});
@@ -236,8 +236,8 @@ TEST(StepPlan, WithoutBalanceSamplesAreDealtInTurn) {
 }
 
 TEST(StepPlan, RowsThatAreAlmostFullStayWithinTheirBudget) {
-  // Lengths that just fill rows of 64: whatever is tried, every row holds, and no microbatch is
-  // added to what first fit needs.
+  // Lengths that just fill rows of 64: in every trial every row holds, and there are no more
+  // microbatches than with first fit.
   const std::vector<int64_t> lengths = {40, 24, 33, 31, 50, 14, 20, 20, 24, 60, 4, 30, 34};
   std::vector<SampleIndex> index;
   for (size_t i = 0; i < lengths.size(); ++i)

@@ -38,7 +38,7 @@ TEST(ConfigKeys, OfEveryConfigOnlyWhatChangesNothingIsPassedOver) {
   EXPECT_EQ(refused("text_config", "chunk_size_feed_forward", 8), "accepted");  // same results
 }
 
-/// A config and each object in it, changed in turn; what is said of the change.
+/// Changes a config and each object in it in turn; returns the refusals.
 template <class Change>
 std::vector<std::string> said_of_each(const testing::TinyLlava& options, Change change) {
   std::vector<std::string> said;

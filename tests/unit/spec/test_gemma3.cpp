@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma 3 with images as a spec: names and shapes, what becomes of an image, and what is refused.
+// Gemma 3 with images as a spec: names and shapes, shapes of images, and refusals.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -17,7 +17,7 @@ std::string tiny_config() {
       {.tied = true, .image_size = 24, .siglip = true, .gemma3 = true});
 }
 
-/// What is left out of published configs is what transformers takes for it.
+/// Keys that published configs leave out have transformers' default values.
 const char* const kPublished4b = R"({
   "boi_token_index": 255999, "eoi_token_index": 256000, "eos_token_id": [1, 106],
   "image_token_index": 262144, "initializer_range": 0.02, "mm_tokens_per_image": 256,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SmolVLM's and Idefics 3's spec: names and shapes, which tiles an image becomes, what configs may
-// say and what is refused.
+// SmolVLM's and Idefics 3's spec: names and shapes, tiles of an image, allowed keys of configs and
+// refusals.
 #include <gtest/gtest.h>
 
 #include "support/config_refusal.hpp"
@@ -56,9 +56,9 @@ TEST(Idefics3, HasTheNamesAndShapesOfItsFiles) {
   EXPECT_EQ(shape("lm_head.weight"), (Shape{40, 24}));
 }
 
-TEST(Idefics3, StretchesAndCutsImagesAsItsProcessor) {
+TEST(Idefics3, ResizesAndCutsImagesAsItsProcessor) {
   const PatchInput input{.image_size = 364, .tiling = SplitTiles{16}};
-  // Of transformers' get_number_of_image_patches: height, width, rows, columns.
+  // Results of transformers' get_number_of_image_patches: height, width, rows, columns.
   const int64_t sizes[][4] = {{1, 1, 4, 4},      {364, 364, 4, 4},  {480, 640, 3, 4},
                               {640, 480, 4, 3},  {100, 5000, 1, 4}, {5000, 100, 4, 1},
                               {750, 1000, 3, 4}, {1000, 999, 4, 4}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the image processor of a directory says goes before what its family has, and is refused
-// where zea can not do it.
+// Settings of a directory's image processor override the family's defaults, and are refused if zea
+// does not support them.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Of CLIP with images of 8 x 8.
+/// A LLaVA of CLIP with images of 8 x 8.
 Json llava() {
   return Json::parse(testing::tiny_llava_config());
 }
@@ -64,7 +64,7 @@ std::string refusal(const Json& config, const Json& processor) {
   return "";
 }
 
-/// Of the encoder of `whole` alone, which is put together with a language model.
+/// Returns the encoder of `whole`, composed with a language model.
 ModelSpec of_part(const Json& whole, const Json& processor) {
   const bool has_class = whole["vision_config"]["model_type"] == "clip_vision_model";
   const Json eyes{{"vision_config", whole["vision_config"]},
@@ -81,7 +81,7 @@ PatchInput patches_of_part(const Json& whole, const Json& processor) {
   return of_part(whole, processor).encoders.at(0).patches();
 }
 
-/// Of SigLIP, whose usual processor takes no middle.
+/// A LLaVA of SigLIP, whose usual processor does not crop the center.
 Json of_siglip() {
   return Json::parse(testing::tiny_llava_config({.siglip = true}));
 }
@@ -150,7 +150,7 @@ TEST(ImageProcessor, OfAPartWhatMakesNoSquaresIsRefused) {
   }
 }
 
-/// Neither of colours nor of a crop.
+/// Neither colors nor a crop.
 void expect_no_step(const PatchInput& found) {
   EXPECT_EQ(found.colours.scale, 1);
   EXPECT_EQ(found.colours.mean, (std::vector<double>{0, 0, 0}));
@@ -393,7 +393,7 @@ TEST(VideoProcessor, SaysLimits) {
   config[kVideoProcessor]["weird"] = 1;
   EXPECT_THROW(make_model_spec(config.dump()), WeightsError);
   Json still = llava();
-  still[kVideoProcessor] = {{"weird", 1}};  // lies beside a model of images
+  still[kVideoProcessor] = {{"weird", 1}};  // lies next to a model of images
   EXPECT_NO_THROW(make_model_spec(still.dump()));
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// InternVL's spec: which tiles an image becomes, what its tokens and features are, and which
-// configs are refused.
+// InternVL's spec: tiles of an image, its tokens and features, and refused configs.
 #include <gtest/gtest.h>
 
 #include "support/config_refusal.hpp"
@@ -58,7 +57,7 @@ TEST(InternVl, IsTiedAsItsTextIsUnlessItSaysOtherwise) {
 
 TEST(InternVl, CutsImagesAsItsProcessor) {
   PatchInput input{.image_size = 448, .tiling = NearestTiles{{.least = 1, .most = 12}}};
-  // Of transformers' get_optimal_tiled_canvas: height, width, columns, rows.
+  // Results of transformers' get_optimal_tiled_canvas: height, width, columns, rows.
   const int64_t sizes[][4] = {{1, 1, 1, 1},       {448, 448, 1, 1},   {1000, 1000, 3, 3},
                               {2000, 2000, 3, 3}, {640, 480, 3, 4},   {480, 640, 4, 3},
                               {100, 5000, 12, 1}, {5000, 100, 1, 12}, {500, 1000, 2, 1},

@@ -38,7 +38,7 @@ std::string refusal(const char* key, const Json& value) {
 TEST(LlavaNext, FitsImagesAsItsProcessor) {
   PatchInput input;
   input.tiling = FittedTiles{{{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}}};
-  // Of transformers' select_best_resolution.
+  // Results of transformers' select_best_resolution.
   const int64_t sizes[][4] = {{1, 1, 336, 672},       {336, 336, 336, 672},
                               {480, 640, 672, 672},   {640, 480, 672, 672},
                               {300, 1200, 336, 1008}, {1200, 300, 1008, 336},
@@ -161,7 +161,7 @@ TEST(LlavaOneVision, OneOfSeveralImagesIsPadded) {
   EXPECT_EQ(features, (std::vector<int64_t>{0, 1, 2, 3, 4}));
 }
 
-/// Of a row of images, some of which are dealt to others.
+/// A row of images, some of which belong to other ranks.
 TEST(LlavaOneVision, EachRankMakesAPartOfTheFeaturesThatItHasRowsOf) {
   const EncoderSpec encoder = onevision_encoder();
   const ItemShape six = encoder.item_shape(ImageSize{16, 24}), two = encoder.padded_shape();

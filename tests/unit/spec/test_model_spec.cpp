@@ -59,14 +59,14 @@ TEST(ModelSpec, InputsComeBeforeTheirReaders) {
   EXPECT_EQ(model.params[projector->params[0]].shape, (Shape{24, 3 * 16}));
 }
 
-TEST(ModelSpec, FreezesModulesAndProjectorApart) {
+TEST(ModelSpec, FreezesModulesAndProjectorSeparately) {
   const ModelSpec model = make_model_spec(
       tiny_llava_config(), {.encoders = {{"vision", {.encoder = false}}}, .llm = false});
   for (const ParamSpec& param : model.params)
     EXPECT_EQ(param.trainable, param.name.starts_with("multi_modal_projector.")) << param.name;
 }
 
-TEST(ModelSpec, SoundComesAfterImagesAndBothAreMerged) {
+TEST(ModelSpec, AudioComesAfterImagesAndBothAreMerged) {
   const ModelSpec model = make_model_spec(
       tiny_llava_config({.layers = 1, .vision_layers = 2, .audio = true, .audio_layers = 2}));
   EXPECT_EQ(unit_names(model),
@@ -92,7 +92,7 @@ TEST(ModelSpec, AModelMayHearAndNotSee) {
   EXPECT_FALSE(model.is_placeholder(3));
 }
 
-TEST(ModelSpec, FreezesTheAudioEncoderAndItsProjectorApart) {
+TEST(ModelSpec, FreezesTheAudioEncoderAndItsProjectorSeparately) {
   const auto only = [](bool encoder, bool projector) {
     return make_model_spec(
         tiny_llava_config({.audio = true}),
@@ -314,7 +314,7 @@ TEST(ModelSpec, RefusesSlidingLayersWithoutAWindow) {
   EXPECT_THROW(windows_of(config), WeightsError);
 }
 
-/// The refusal of a GPT-2 config with only `key` beside the family.
+/// The refusal of a GPT-2 config with only `key` in addition to the family.
 std::string gpt2_refusal(const std::string& key, const nlohmann::json& value) {
   try {
     make_model_spec(nlohmann::json{{"model_type", "gpt2"}, {key, value}}.dump());
@@ -366,7 +366,7 @@ TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
   }
   EXPECT_EQ(vision, 87456000);
   EXPECT_EQ(llm, 1235814400);
-  // Of Voxtral, what transformers makes of its config.
+  // For Voxtral the number is that of the model that transformers builds from its config.
   const std::pair<const char*, int64_t> composites[] = {{"gemma3_12b.json", 12187325040},
                                                         {"qwen2_vl_7b.json", 8291375616},
                                                         {"voxtral_mini_3b.json", 4676271104}};

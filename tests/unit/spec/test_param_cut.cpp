@@ -119,7 +119,7 @@ std::vector<int64_t> piece_by_index(const ParamSpec& param, const ParamCut& cut,
   return elements;
 }
 
-/// The parameter as a part of a tensor that has more before and behind it, along any dim.
+/// The parameter as a part of a tensor that has more before and after it, along any dim.
 ParamSpec as_part(ParamSpec param, Random& random) {
   const int dim = static_cast<int>(random.between(0, static_cast<int>(param.shape.size()) - 1));
   const int64_t begin = random.between(0, 4);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pixtral's encoder, under LLaVA and in Mistral 3, as a spec: names and shapes, the sizes of its
-// images, what a config may say and what is refused.
+// images, allowed keys of a config and refusals.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -61,7 +61,7 @@ TEST(Pixtral, MakesAFeatureOfAPatchOrOfASquareOfThem) {
 
 TEST(Pixtral, ResizesAsItsProcessor) {
   const PatchInput input{.image_size = 1540, .patch_size = 14, .block = 2, .tiling = ImagesBelow{}};
-  // Of transformers' get_resize_output_image_size.
+  // Results of transformers' get_resize_output_image_size.
   const int64_t sizes[][4] = {{1, 1, 28, 28},           {28, 29, 28, 56},
                               {224, 224, 224, 224},     {640, 481, 644, 504},
                               {1540, 1541, 1540, 1540}, {3000, 2000, 1540, 1036},
@@ -73,7 +73,7 @@ TEST(Pixtral, ResizesAsItsProcessor) {
   }
 }
 
-/// Of Mistral-Small-3.1-24B and pixtral-12b, as far as they differ from the tiny ones.
+/// The configs of Mistral-Small-3.1-24B and pixtral-12b, as far as they differ from the tiny ones.
 TEST(Pixtral, TakesTheConfigsThatArePublished) {
   json config = tiny(true);
   config.erase("tie_word_embeddings");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What published configs say that others do not: patches that an image is no multiple of, and keys
-// that deny what is not built. Whole ones: test_corpus.
+// Special keys of published configs: patches that do not divide the image, and keys that disable
+// unsupported features. test_corpus reads whole configs.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

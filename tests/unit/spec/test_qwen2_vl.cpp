@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Qwen2-VL and Qwen2.5-VL as specs: both spellings of their configs, names and shapes, the sizes of
-// images, windows, and what is refused.
+// images, windows, and refusals.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -50,7 +50,7 @@ TEST(Qwen2Vl, OlderConfigsSayTheSame) {
 TEST(Qwen2Vl, ResizesAsItsProcessor) {
   PatchInput input{.patch_size = 14, .block = 2, .tiling = ImagesWithin{}};
   input.limit({.least = 56 * 56, .most = 28 * 28 * 1280});
-  // Of transformers' smart_resize.
+  // Results of transformers' smart_resize.
   const int64_t sizes[][4] = {{1, 1, 56, 56},          {14, 14, 56, 56},      {42, 70, 56, 56},
                               {10, 2000, 28, 812},     {37, 500, 28, 504},    {224, 224, 224, 224},
                               {640, 481, 644, 476},    {1001, 999, 980, 980}, {98, 126, 112, 112},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Qwen3-VL as a spec: names and shapes, positions between rows of a table, features of several
-// depths, the stage in which these stand, and what is refused.
+// depths, their stage, and refusals.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

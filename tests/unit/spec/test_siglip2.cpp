@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SigLIP 2's encoder of images of any size as a part of a composed model: names and shapes, the
-// sizes that images become, the table that is laid over them, and what is refused.
+// sizes that images become, the table that is resized to them, and refusals.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -60,7 +60,7 @@ TEST(Siglip2, HasTheNamesAndShapesOfItsFiles) {
 TEST(Siglip2, ResizesAsItsProcessor) {
   PatchInput input{.patch_size = 16, .tiling = ImagesFilling{}};
   input.limit({.most = 256 * 16 * 16});
-  // Of transformers' get_image_size_for_max_num_patches.
+  // Results of transformers' get_image_size_for_max_num_patches.
   const int64_t sizes[][4] = {{1, 1, 112, 112},     {480, 640, 224, 288}, {640, 480, 288, 224},
                               {256, 256, 256, 256}, {1000, 10, 2048, 32}, {3000, 2000, 304, 208}};
   for (const auto& [height, width, high, wide] : sizes) {
@@ -71,7 +71,8 @@ TEST(Siglip2, ResizesAsItsProcessor) {
   EXPECT_EQ(input.side(), 16);
 }
 
-/// Of torch.nn.functional.interpolate, bilinear with antialiasing: 5 rows onto 2, 5 columns onto 8.
+/// The shares are those of torch.nn.functional.interpolate, bilinear with antialiasing: 5 rows onto
+/// 2, 5 columns onto 8.
 TEST(Siglip2, PositionsAreThoseOfAResizedTable) {
   const PatchInput patches = tiny_patches();
   const ItemShape image{.tokens = 16, .features = 16, .width = 8};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the table of families claims: each is in it, and meets every axis that it can have.
+// Claims of the table of families: each family is in it, and has every axis that it can have.
 #include "support/family_layouts.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scenarios of the grids are what they say they are: on paper, every rank's part of every
+// The scenarios of the grids have the facts that they claim: on paper, every rank's part of every
 // microbatch of their three steps, on the very grids that they are tried on; the first one, which
 // differs by grids alone, on all that the long tests try.
 #include "batch/make_microbatch.hpp"
@@ -18,7 +18,7 @@
 namespace zea::testing::test_grid_scenarios {
 namespace {
 
-/// What happens in a scenario on one of its grids.
+/// Facts about a scenario on one of its grids.
 enum class Fact {
   ImageOnTwoRanks,      ///< the features of one image lie on several cp ranks
   ImageSeenOnTwoRanks,  ///< of an image whose features all see each other
@@ -97,7 +97,7 @@ class Facts {
     const bool has_tokens = made.token_ids.numel() > 0;
     note(!has_tokens, Fact::RankWithoutTokens);
     note(made.items.of(0) > 0 && images.items_here == 0, Fact::RankWithoutItems);
-    // Of a slice nothing can be told about the other tp ranks' rows.
+    // A slice does not show the other tp ranks' rows.
     const bool has_image = images.placeholder_rows.defined() && images.placeholder_rows.numel() > 0;
     note(made.text_shares.empty() && has_tokens && made.items.of(0) > 0 && !has_image,
          Fact::RankWithoutImage);

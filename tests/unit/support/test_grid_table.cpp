@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the table of grids claims: the plan takes every layout, any two settings that go together at
-// all do so in one of them, and what is refused is refused with its sentence.
+// Claims of the table of grids: the plan accepts every layout, any two compatible settings occur
+// together in one of them, and a refused grid is refused with its sentence.
 #include "support/grid_table.hpp"
 
 #include <gtest/gtest.h>
@@ -222,7 +222,7 @@ TEST(GridTable, ASearchFindsWhatCanExist) {
   EXPECT_EQ(search({"vision tp", "another"}, {"vision", "as llm"}), 0);
 }
 
-TEST(GridTable, SoundLiesOtherwiseThanImagesInSome) {
+TEST(GridTable, AudioLiesOtherwiseThanImagesInSome) {
   int other_tp = 0, other_cp = 0, fewer_cp = 0;
   for (const Grid& grid : grids()) {
     const MeshShape mesh = mesh_of(grid);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the table of pipelines claims: the plan takes every layout and gives it its number of ranks,
-// any two settings that go together do so in one of them, and what is refused is refused with its
-// sentence.
+// Claims of the table of pipelines: the plan accepts every layout and gives it its number of ranks,
+// any two compatible settings occur together in one of them, and a refused pipeline is refused with
+// its sentence.
 #include "support/pipeline_table.hpp"
 
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ std::vector<Factor> factors() {
 
 using Setting = std::pair<std::string, std::string>;
 
-/// What cannot be: without an encoder there is nothing to place on ranks of its own.
+/// Impossible pairs: without an encoder there is nothing to place on separate ranks.
 bool is_impossible(const Setting& a, const Setting& b) {
   const auto is_own = [](const Setting& s) {
     return s == Setting{"placement", "colocated"} || s == Setting{"placement", "disjoint"};

@@ -75,7 +75,8 @@ TinyRunOptions run_of(void (*set)(Options&)) {
   return run;
 }
 
-/// Of the microbatch of all samples the image `bad`, if it is none of -1, does not decode.
+/// Returns samples in which image `bad`, counted over all of them, cannot be decoded; -1: every
+/// image can.
 MemoryDataset samples_with(const ModelSpec& model, int64_t bad) {
   const MemoryDataset good = make_tiny_dataset(model, kSamples, {1, 3, 2}, 5);
   std::vector<Sample> samples;

@@ -20,7 +20,7 @@
 #include "core/system.hpp"
 #include "support/files.hpp"
 
-/// Takes its time with locks, so that starts that are not kept apart get into each other's way.
+/// Delays locks, so that unsynchronized starts interfere with each other.
 extern "C" int unlink(const char* path) noexcept {
   if (std::string_view(path).ends_with("/LOCK")) usleep(20000);
   return static_cast<int>(syscall(SYS_unlink, path));

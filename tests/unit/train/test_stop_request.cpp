@@ -24,7 +24,7 @@ TEST(StopRequest, SignalsAskOnce) {
   EXPECT_EQ(again.save + again.leave, 0);
 }
 
-/// Of a run that starts anew behind a damaged checkpoint.
+/// The run starts again after a damaged checkpoint.
 TEST(StopRequest, SignalsBetweenTwoStartsAreHeard) {
   const StopSignals signals;
   { const StopRequest first("", false, 0); }

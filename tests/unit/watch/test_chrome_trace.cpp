@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trace's rows: what nests lies in one, communications that overlap do not.
+// A trace's rows: nested actions are in one, communications that overlap are not.
 #include "watch/chrome_trace.hpp"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heartbeats of nodes: heads are read without the reports behind them, and nothing is taken that is
-// not whole. One node writes the report of a hang, and the others learn whether it is whole.
+// Heartbeats of nodes: heads are read without the reports after them, and incomplete data is
+// ignored. One node writes the report of a hang, and the others learn whether it is complete.
 #include "watch/heartbeat.hpp"
 
 #include <gtest/gtest.h>
