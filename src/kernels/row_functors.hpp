@@ -155,6 +155,72 @@ struct DropRow {
   }
 };
 
+// Rows of tokens for experts: `places` has the row of each of a token's copies, one per expert.
+
+/// Copies a token's row to one of its places. An item is a place.
+template <class T>
+struct SendRow {
+  const T* x;
+  const int64_t* places;
+  T* y;
+  int64_t chosen, width;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
+    copy_elements(lanes, width, x + item / chosen * width, y + places[item] * width);
+  }
+};
+
+/// A token's row is the sum of the rows at its places, each times its gate.
+template <class T>
+struct CombineRows {
+  struct Row {
+    int64_t begin;  ///< element
+    Wide<T> gate;
+  };
+
+  const T* y;
+  const int64_t* places;
+  const Wide<T>* gates;  ///< null: all 1
+  T* x;                  ///< zeros, but of bf16 anything
+  int64_t chosen, width;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t token) const {
+    const int64_t first = token * chosen;
+    const auto row_of = [=, this](int64_t r) ZEA_INLINE_LAMBDA {
+      return Row{places[first + r] * width, gates ? gates[first + r] : Wide<T>(1)};
+    };
+    const auto term = [](const Row& row, Wide<T> value)
+                          ZEA_INLINE_LAMBDA { return row.gate * value; };
+    lanes.sum_rows(width, chosen, width, StoreTo<T>{x + token * width}, row_of, term, y);
+  }
+};
+
+/// The gradients of a row at a place, and of its gate. An item is a place.
+template <class T>
+struct CombineRowBackward {
+  const T *dx, *y;
+  const int64_t* places;
+  const Wide<T>* gates;
+  T* dy;
+  Wide<T>* dgates;
+  int64_t chosen, width;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
+    const T* source = dx + item / chosen * width;
+    const int64_t begin = places[item] * width;
+    const Wide<T> gate = gates[item];
+    lanes.each(
+        width, StoreTo<T>{dy + begin}, [=](Wide<T> d) ZEA_INLINE_LAMBDA { return gate * d; },
+        source);
+    const auto product = [](Wide<T> d, Wide<T> value) ZEA_INLINE_LAMBDA { return d * value; };
+    const Wide<T> sum = lanes.template sum<Wide<T>>(width, product, source, y + begin);
+    if (lanes.is_first()) dgates[item] = sum;
+  }
+};
+
 // GELU and its approximations, with the bias of the linear in front of them. An item is a run of
 // elements: a row, where there is a bias.
 

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include "kernels/row_functors.hpp"
 #include "kernels/run_items.hpp"
@@ -43,6 +44,57 @@ at::Tensor drop_elements(const at::Tensor& x, const at::Tensor& keys, const Drop
     run_items(x, functor, x.size(0), width);
   });
   return y;
+}
+
+at::Tensor send_rows(const at::Tensor& x, const at::Tensor& places) {
+  if (!runs_kernels(x)) return send_rows_reference(x, places);
+  ZEA_ASSERT(x.is_contiguous() && places.is_contiguous() && places.size(0) == x.size(0));
+  const int64_t rows = places.numel(), width = x.size(1);
+  const at::Tensor y = at::empty({rows, width}, x.options());
+  with_element_type(x, [&]<class T>(T) {
+    const detail::SendRow<T> functor{elements<T>(x), elements<int64_t>(places), elements<T>(y),
+                                     places.size(1), width};
+    run_items(x, functor, rows, width);
+  });
+  return y;
+}
+
+at::Tensor combine_rows(const at::Tensor& y, const at::Tensor& places, const at::Tensor& gates) {
+  if (!runs_kernels(y)) return combine_rows_reference(y, places, gates);
+  ZEA_ASSERT(y.is_contiguous() && places.is_contiguous() && places.numel() == y.size(0));
+  const int64_t tokens = places.size(0), width = y.size(1);
+  const bool is_zeroed = y.is_cpu() && y.scalar_type() != at::kBFloat16;
+  const at::Tensor x =
+      is_zeroed ? at::zeros({tokens, width}, y.options()) : at::empty({tokens, width}, y.options());
+  with_element_type(y, [&]<class T>(T) {
+    const detail::CombineRows<T> functor{elements<T>(y),
+                                         elements<int64_t>(places),
+                                         gates.defined() ? elements<Wide<T>>(gates) : nullptr,
+                                         elements<T>(x),
+                                         places.size(1),
+                                         width};
+    run_items(y, functor, tokens, places.size(1) * width);
+  });
+  return x;
+}
+
+CombinedGradients combine_rows_backward(const at::Tensor& dx, const at::Tensor& y,
+                                        const at::Tensor& places, const at::Tensor& gates) {
+  if (!runs_kernels(y)) return combine_rows_backward_reference(dx, y, places, gates);
+  ZEA_ASSERT(dx.is_contiguous() && y.is_contiguous() && places.is_contiguous());
+  const CombinedGradients made{at::empty_like(y), at::empty_like(gates)};
+  with_element_type(y, [&]<class T>(T) {
+    const detail::CombineRowBackward<T> functor{elements<T>(dx),
+                                                elements<T>(y),
+                                                elements<int64_t>(places),
+                                                elements<Wide<T>>(gates),
+                                                elements<T>(made.dy),
+                                                elements<Wide<T>>(made.dgates),
+                                                places.size(1),
+                                                y.size(1)};
+    run_items(y, functor, places.numel(), 3 * y.size(1));
+  });
+  return made;
 }
 
 at::Tensor gated_forward(const at::Tensor& x, Gating gating) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels over rows of tokens, each in one pass over memory, forward and backward: gated
-// activations, GELU with a linear's bias, rotary positions, dropout, norms, sums of columns, and
-// tiles of logits. Tensors are contiguous, of fp64, fp32 or bf16, on the host or, in a build with
-// device kernels, on devices; bf16 is computed in fp32 and rounded once. Functions named
+// activations, GELU with a linear's bias, rotary positions, dropout, rows for experts, norms, sums
+// of columns, and tiles of logits. Tensors are contiguous, of fp64, fp32 or bf16, on the host or,
+// in a build with device kernels, on devices; bf16 is computed in fp32 and rounded once. Functions
+// named
 // `..._reference` compute the same by libtorch's operations: tests compare with them, and all other
 // tensors take them.
 #pragma once
@@ -38,6 +39,27 @@ struct Dropout {
 /// (rows) int64, of any bits. The same for a gradient.
 at::Tensor drop_elements(const at::Tensor& x, const at::Tensor& keys, const Dropout& dropout);
 
+/// Rows of tokens for their experts: x (tokens, width) -> (tokens * chosen, width), each row at the
+/// `places` (tokens, chosen) int64 of its token, which are all rows of the result.
+at::Tensor send_rows(const at::Tensor& x, const at::Tensor& places);
+
+/// y (tokens * chosen, width) -> (tokens, width): the sum of the rows at a token's places, each
+/// times its gate; `gates` (tokens, chosen) of y's wide type, undefined: all 1.
+at::Tensor combine_rows(const at::Tensor& y, const at::Tensor& places, const at::Tensor& gates);
+
+/// The gradients of combine_rows() for `dx` (tokens, width).
+struct CombinedGradients {
+  at::Tensor dy, dgates;
+};
+CombinedGradients combine_rows_backward(const at::Tensor& dx, const at::Tensor& y,
+                                        const at::Tensor& places, const at::Tensor& gates);
+
+at::Tensor send_rows_reference(const at::Tensor& x, const at::Tensor& places);
+at::Tensor combine_rows_reference(const at::Tensor& y, const at::Tensor& places,
+                                  const at::Tensor& gates);
+CombinedGradients combine_rows_backward_reference(const at::Tensor& dx, const at::Tensor& y,
+                                                  const at::Tensor& places,
+                                                  const at::Tensor& gates);
 at::Tensor drop_elements_reference(const at::Tensor& x, const at::Tensor& keys,
                                    const Dropout& dropout);
 at::Tensor gated_forward_reference(const at::Tensor& x, Gating gating);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row kernels by libtorch's operations.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
@@ -85,6 +86,28 @@ at::Tensor mixed_elements(const at::Tensor& of) {
 }
 
 }  // namespace
+
+at::Tensor send_rows_reference(const at::Tensor& x, const at::Tensor& places) {
+  const at::Tensor y = at::empty({places.numel(), x.size(1)}, x.options());
+  return y.index_copy(0, places.flatten(), x.repeat_interleave(places.size(1), 0));
+}
+
+at::Tensor combine_rows_reference(const at::Tensor& y, const at::Tensor& places,
+                                  const at::Tensor& gates) {
+  const at::Tensor rows = widened(y.index_select(0, places.flatten()))
+                              .view({places.size(0), places.size(1), y.size(1)});
+  return (gates.defined() ? rows * gates.unsqueeze(-1) : rows).sum(1).to(y.scalar_type());
+}
+
+CombinedGradients combine_rows_backward_reference(const at::Tensor& dx, const at::Tensor& y,
+                                                  const at::Tensor& places,
+                                                  const at::Tensor& gates) {
+  const at::Tensor at = places.flatten();
+  const at::Tensor copies = widened(dx.repeat_interleave(places.size(1), 0));
+  const at::Tensor dy = copies * gates.flatten().unsqueeze(-1);
+  return {at::empty_like(y).index_copy(0, at, dy.to(y.scalar_type())),
+          (copies * widened(y.index_select(0, at))).sum(1).view(gates.sizes())};
+}
 
 at::Tensor drop_elements_reference(const at::Tensor& x, const at::Tensor& keys,
                                    const Dropout& dropout) {

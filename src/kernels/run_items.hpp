@@ -71,6 +71,26 @@ struct HostLane {
       each(count, write, more, write.targets[0], sources + row.begin...);
     }
   }
+
+  /// The same in blocks of columns, whose sums are wide and rounded once.
+  template <class RowOf, class F, class... T>
+  ZEA_FUNCTION void sum_rows(int64_t count, int64_t rows, int64_t, const StoreTo<Bf16>& write,
+                             const RowOf& row_of, const F& f, const T*... sources) const {
+    constexpr int64_t kBlock = 512;
+    float sums[kBlock];
+    for (int64_t begin = 0; begin < count; begin += kBlock) {
+      const int64_t columns = std::min(kBlock, count - begin);
+      std::fill_n(sums, columns, 0.0f);
+      for (int64_t r = 0; r < rows; ++r) {
+        const auto row = row_of(r);
+        const auto more = [=](float sum, auto... values)
+                              ZEA_INLINE_LAMBDA { return sum + f(row, values...); };
+        each(columns, StoreTo<float>{sums}, more, &sums[0], sources + row.begin + begin...);
+      }
+      const auto as_it_is = [](float sum) ZEA_INLINE_LAMBDA { return sum; };
+      each(columns, StoreTo<Bf16>{write.targets[0] + begin}, as_it_is, &sums[0]);
+    }
+  }
 };
 
 /// Whether kernels take tensors like `x`, by their type and device; libtorch's operations take the

@@ -16,7 +16,8 @@
                       visit(GatedRowBackward<TanhGate, T>) visit(GeluRun<ErfGate, T>)              \
                           visit(GeluRunBackward<ErfGate, T>) visit(GeluRun<TanhGate, T>)           \
                               visit(GeluRunBackward<TanhGate, T>) visit(GeluRun<QuickGate, T>)     \
-                                  visit(GeluRunBackward<QuickGate, T>)
+                                  visit(GeluRunBackward<QuickGate, T>) visit(SendRow<T>)           \
+                                      visit(CombineRows<T>) visit(CombineRowBackward<T>)
 #define ZEA_FOR_ROW_FUNCTORS(visit)      \
   ZEA_FOR_ROW_FUNCTORS_OF(visit, double) \
   ZEA_FOR_ROW_FUNCTORS_OF(visit, float) ZEA_FOR_ROW_FUNCTORS_OF(visit, Bf16)
