@@ -206,12 +206,15 @@ std::string describe(const Plan& plan) {
   int64_t trained = 0;
   for (const ParamSpec& param : plan.model.params)
     if (param.trainable) trained += num_elements(param.shape);
-  std::string text = "plan: " + plan.model.family + ", " +
-                     std::to_string(plan.model.num_parameters()) + " parameters (" +
-                     std::to_string(trained) + " trained), " + std::to_string(plan.world_size()) +
-                     " ranks = dp_replicate " + std::to_string(plan.mesh.dp_replicate) +
-                     " x dp_shard " + std::to_string(plan.mesh.dp_shard) + ", precision " +
-                     plan.options.precision.preset + "\n";
+  std::string text =
+      "plan: " + plan.model.family + ", " + std::to_string(plan.model.num_parameters()) +
+      " parameters (" + std::to_string(trained) + " trained" +
+      (plan.model.has_experts()
+           ? ", " + std::to_string(plan.model.num_active_parameters()) + " active"
+           : "") +
+      "), " + std::to_string(plan.world_size()) + " ranks = dp_replicate " +
+      std::to_string(plan.mesh.dp_replicate) + " x dp_shard " + std::to_string(plan.mesh.dp_shard) +
+      ", precision " + plan.options.precision.preset + "\n";
   for (const std::string& note : plan.model.notes) text += "note: " + note + "\n";
   for (const std::string& note : plan.notes) text += "note: " + note + "\n";
   for (const std::string& note : idle_settings(plan)) text += "note: " + note + "\n";

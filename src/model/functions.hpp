@@ -125,6 +125,28 @@ at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tens
 /// x (tokens, 2 * width), gate first: activation(gate) * up, (tokens, width). Silu or a GELU.
 at::Tensor gated(const at::Tensor& x, Activation activation);
 
+/// The gates (tokens, chosen), in the wide type of `scores`, of each token's experts, and the
+/// experts' indices (tokens, chosen) int64, best first. scores (tokens, experts).
+struct Routing {
+  at::Tensor gates, chosen;
+};
+Routing route(const at::Tensor& scores, const RouterSpec& router);
+
+/// The rows of tokens for their experts, by expert, and for each expert in the order of the tokens.
+struct SentRows {
+  at::Tensor rows;    ///< (tokens * chosen, width)
+  at::Tensor places;  ///< (tokens, chosen) int64: the row of each token's copies
+  at::Tensor ends;    ///< (experts): the row after each expert's last; int64, on a device int32
+};
+SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen, int64_t experts);
+
+/// The linears of experts: x (rows, in), sorted by expert, `ends` as in SentRows; weight
+/// (experts * out, in), or (experts, in, out) -> (rows, out).
+at::Tensor expert_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& ends);
+
+/// x (rows of experts, width) -> (tokens, width): the sum of a token's rows, times their gates.
+at::Tensor combined(const at::Tensor& x, const at::Tensor& gates, const at::Tensor& places);
+
 /// activation(x + bias) for `bias` (width), which may be null; x may be changed, and is not to be
 /// used any more.
 at::Tensor activate_biased(const at::Tensor& x, Parameter* bias, Activation activation);

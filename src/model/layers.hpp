@@ -38,6 +38,12 @@ class Layers {
                                 const RowShares& shares,
                                 WeightOrder order = WeightOrder::OutIn) const;
 
+  /// x (rows here, width) -> (rows of all tp ranks, width). Its gradient is summed over tp ranks.
+  virtual at::Tensor gathered_rows(const at::Tensor& x, const RowShares& shares) const;
+
+  /// x (rows of all tp ranks, width), a part of a sum -> (rows here, width), summed over tp ranks.
+  virtual at::Tensor summed_rows(const at::Tensor& x, const RowShares& shares) const;
+
   /// Returns the index, among the columns of all tp ranks, of the first of `columns` columns that
   /// this rank has of a row linear's input.
   virtual int64_t first_column(int64_t columns) const;

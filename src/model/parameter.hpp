@@ -59,6 +59,9 @@ class DeferredGradients {
   /// (tokens, out) and inputs `x` (tokens, in). Neither may change before run().
   void defer_weight(Parameter& weight, WeightOrder order, const at::Tensor& x,
                     const at::Tensor& dy);
+  /// Likewise for the weights of experts: rows are sorted by expert, `ends` as in SentRows.
+  void defer_experts(Parameter& weight, const at::Tensor& x, const at::Tensor& dy,
+                     const at::Tensor& ends);
   /// `bias` gets the sum of `dy` (tokens, out) over tokens.
   void defer_bias(Parameter& bias, const at::Tensor& dy);
 
@@ -75,6 +78,7 @@ class DeferredGradients {
     WeightOrder order;
     at::Tensor x;  ///< undefined: of a bias
     at::Tensor dy;
+    at::Tensor ends = {};  ///< of experts; undefined: the weight is of one linear
   };
 
   std::vector<Product> deferred_;

@@ -63,6 +63,27 @@ class UnitRun {
         return activate_biased(x, optional(op, 0), op.activation);
       case Kind::Gate:
         return gated(x, op.activation);
+      case Kind::GatherRows:
+        return layers_.gathered_rows(x, shares(op.rows));
+      case Kind::SumRows:
+        return layers_.summed_rows(x, shares(op.rows));
+      case Kind::Route: {
+        const Routing made = route(x, *model_.mlp(unit_).router);
+        values_[op.others[0]] = made.chosen;
+        return made.gates;
+      }
+      case Kind::Dispatch: {
+        const SentRows sent = sent_to_experts(x, input(op, 1), model_.mlp(unit_).router->experts);
+        values_[op.others[0]] = sent.places;
+        values_[op.others[1]] = sent.ends;
+        return sent.rows;
+      }
+      case Kind::ExpertLinear:
+        return expert_linear(x, parameter(op, 0), input(op, 1));
+      case Kind::Combine:
+        return combined(x, input(op, 1), input(op, 2));
+      case Kind::SigmoidScale:
+        return x * input(op, 1).sigmoid();
       case Kind::Add:
         return x + input(op, 1);
       case Kind::AddAdapted:

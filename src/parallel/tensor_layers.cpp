@@ -38,6 +38,16 @@ at::Tensor TensorLayers::row_linear(const at::Tensor& x, Parameter& weight, Para
   return linear(x, weight, bias, order, LinearCut::Inputs, linear_rows(shares));
 }
 
+at::Tensor TensorLayers::gathered_rows(const at::Tensor& x, const RowShares& shares) const {
+  if (!is_shared(shares)) return x;
+  return detail::tensor_gathered_rows(TensorRows(*buffers_, shares), x);
+}
+
+at::Tensor TensorLayers::summed_rows(const at::Tensor& x, const RowShares& shares) const {
+  if (!is_shared(shares)) return x;
+  return detail::tensor_summed_rows(TensorRows(*buffers_, shares), x);
+}
+
 int64_t TensorLayers::first_column(int64_t columns) const {
   return buffers_ ? options_.tp->rank() * columns : 0;
 }

@@ -37,6 +37,8 @@ class TensorLayers : public Layers {
   at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                         const RowShares& shares,
                         WeightOrder order = WeightOrder::OutIn) const override;
+  at::Tensor gathered_rows(const at::Tensor& x, const RowShares& shares) const override;
+  at::Tensor summed_rows(const at::Tensor& x, const RowShares& shares) const override;
   int64_t first_column(int64_t columns) const override;
   at::Tensor joint_head_norms(const at::Tensor& qkv, Parameter& query, Parameter& key,
                               const NormSpec& spec) const override;

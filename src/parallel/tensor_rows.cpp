@@ -14,7 +14,47 @@ int64_t sum_of(const RowShares& shares) {
   return std::accumulate(shares.begin(), shares.end(), int64_t{0});
 }
 
+/// The rows of all ranks, in memory of their own.
+Tensor all_rows(const TensorRows& rows, const Tensor& x) {
+  Tensor all = rows.gather(x.contiguous()).take();
+  return rows.are_dealt() ? all.clone() : all;
+}
+
+Tensor summed(const TensorRows& rows, const Tensor& x) {
+  const Tensor partial = rows.partial(x.size(0), x.size(1), x.options());
+  partial.copy_(x);
+  return rows.sum(partial).take();
+}
+
+struct GatherRowsFunction : Function<GatherRowsFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const TensorRows* rows) {
+    remember_rows(ctx, *rows);
+    return all_rows(*rows, x);
+  }
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    return {summed(recall_rows(ctx), outputs[0]), {}};
+  }
+};
+
+struct SumRowsFunction : Function<SumRowsFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const TensorRows* rows) {
+    remember_rows(ctx, *rows);
+    return summed(*rows, x);
+  }
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    return {all_rows(recall_rows(ctx), outputs[0]), {}};
+  }
+};
+
 }  // namespace
+
+at::Tensor tensor_gathered_rows(const TensorRows& rows, const at::Tensor& x) {
+  return GatherRowsFunction::apply(x, &rows);
+}
+
+at::Tensor tensor_summed_rows(const TensorRows& rows, const at::Tensor& x) {
+  return SumRowsFunction::apply(x, &rows);
+}
 
 at::Tensor TravellingRows::take() {
   pending_.wait();

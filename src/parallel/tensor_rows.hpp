@@ -83,6 +83,9 @@ class TensorRows {
 // The autograd functions of layers that tp ranks share. They save the rows here of their input;
 // other ranks' rows are gathered again in backward.
 
+/// Layers::gathered_rows() and summed_rows(), each of which is the other's backward.
+at::Tensor tensor_gathered_rows(const TensorRows& rows, const at::Tensor& x);
+at::Tensor tensor_summed_rows(const TensorRows& rows, const at::Tensor& x);
 at::Tensor tensor_joint_head_norms(const TensorRows& rows, const at::Tensor& qkv, Parameter& query,
                                    Parameter& key, const NormSpec& spec);
 at::Tensor tensor_embedding(const TensorRows& rows, const at::Tensor& ids, Parameter& weight,

@@ -88,7 +88,8 @@ UnitWork unit_work(const ModelSpec& model, const UnitSpec& unit, const detail::U
        detail::operation_needs(model, unit, {.sizes = sizes})) {
     rows += static_cast<double>(needs.elements);
     for (const int param : needs.gemms)
-      rows += static_cast<double>(needs.gemm_rows * num_elements(model.params[param].shape));
+      rows += static_cast<double>(needs.gemm_rows * num_elements(model.params[param].shape)) /
+              static_cast<double>(needs.gemm_parts);
     pair += 2.0 * static_cast<double>(needs.per_pair);
   }
   const bool has_inputs = !unit.inputs.empty();
@@ -107,7 +108,8 @@ UnitWork unit_flops(const ModelSpec& model, int unit, const detail::UnitSizes& s
   for (const UnitInput& input : spec.inputs)
     part.inputs_need_gradient.push_back(gradients[static_cast<size_t>(input.unit)]);
   for (const detail::OperationNeeds& needs : detail::operation_needs(model, spec, part)) {
-    const auto rows = static_cast<double>(needs.gemm_rows);
+    const double rows =
+        static_cast<double>(needs.gemm_rows) / static_cast<double>(needs.gemm_parts);
     for (const int param : needs.gemms) {
       const ParamSpec& weight = model.params[param];
       const double once = 2 * rows * static_cast<double>(num_elements(weight.shape));

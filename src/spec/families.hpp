@@ -26,6 +26,16 @@ inline TpCut cut_vocabulary() {
   return {.dim = 0, .pads = true};
 }
 
+/// A family's names of the parameters of a routed MLP, as below: an expert's number is between
+/// `experts` and the names of its linears; stacked experts have no numbers, and gate and up are one
+/// tensor, `up`.
+struct ExpertNames {
+  std::string router, experts;
+  std::string gate, up, down;
+  std::string shared = {};       ///< precedes gate, up and down of the shared expert
+  std::string shared_gate = {};  ///< its sigmoid scales the shared expert's output; empty: none
+};
+
 /// A family's names of the parameters of a transformer block, after the layer's name and without
 /// ".weight" and ".bias"; empty: there is none.
 struct BlockNames {
@@ -39,6 +49,7 @@ struct BlockNames {
   std::string mlp_norm;
   std::string gate = {};  ///< of gated blocks
   std::string up, down;
+  ExpertNames experts = {};
   std::string mlp_post_norm = {};
   std::string mlp_scale = {};
 };
@@ -59,6 +70,7 @@ struct BlockFamily {
   BlockBiases biases;
   BlockInit init;
   std::vector<int> attention = {};  ///< UnitSpec::attention of each block; empty: all 0
+  std::vector<int> mlp = {};        ///< UnitSpec::mlp of each block; empty: all 0
 };
 
 class SpecBuilder {
@@ -106,11 +118,29 @@ class SpecBuilder {
                      bool trainable);
   void add_feed_forward(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
                         bool trainable);
+  void add_experts(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
+                   bool trainable);
   void add_linear(const std::string& role, const std::string& name, const BlockSpec& block,
                   int64_t out, int64_t in, const TpCut& cut, bool bias, bool trainable, double std);
 
   ModelSpec& model_;
 };
+
+struct Decoder;
+/// The defaults of a decoder with experts, and the key that says how wide they are.
+struct MixtureDefaults {
+  int64_t intermediate = 0;  ///< 0: that of the plain MLP
+  int64_t experts, chosen;
+  bool always_renormalizes = false;  ///< else "norm_topk_prob" says so
+  const char* intermediate_key = "moe_intermediate_size";
+};
+/// Reads the mixture of experts of a config and gives it to the layers that are true in `sparse`;
+/// the others keep the plain MLP.
+void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,
+                 const MixtureDefaults& defaults, const ExpertNames& names);
+/// Returns the sparse layers of Qwen's configs: every "decoder_sparse_step"-th one, but those of
+/// "mlp_only_layers".
+std::vector<bool> sparse_layers(const ConfigReader& config, int64_t layers);
 
 /// A language model, alone or in a composite.
 struct Decoder {

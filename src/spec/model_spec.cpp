@@ -149,6 +149,24 @@ int64_t ModelSpec::num_parameters() const {
   return total;
 }
 
+bool ModelSpec::has_experts() const {
+  return std::ranges::any_of(decoder.block.mlps,
+                             [](const MlpSpec& mlp) { return mlp.router.has_value(); });
+}
+
+int64_t ModelSpec::num_active_parameters() const {
+  int64_t idle = 0;
+  for (const UnitSpec& unit : units) {
+    if (unit.kind != UnitKind::Block || !mlp(unit).router) continue;
+    const RouterSpec& router = *mlp(unit).router;
+    int64_t elements = 0;
+    for (const char* role : {"experts.up.weight", "experts.down.weight"})
+      for (const int param : params_of(unit, role)) elements += num_elements(params[param].shape);
+    idle += elements / router.experts * (router.experts - router.chosen);
+  }
+  return num_parameters() - idle;
+}
+
 std::vector<std::string> ModelSpec::modules() const {
   std::vector<std::string> names;
   for (const EncoderSpec& encoder : encoders) names.push_back(encoder.name);

@@ -146,6 +146,10 @@ struct ModelSpec {
   const MlpSpec& mlp(const UnitSpec& unit) const { return block(unit.module).mlps.at(unit.mlp); }
   HeadShape heads(const std::string& module) const { return block(module).heads; }
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
+  /// Returns whether blocks of the language model have mixtures of experts.
+  bool has_experts() const;
+  /// Returns the parameters that a token is multiplied with: of experts those it chooses.
+  int64_t num_active_parameters() const;
   /// Returns whether training drops elements of a module's rows or of its adapters' inputs.
   bool has_dropout(const std::string& module) const;
   /// Returns whether one of these parameters trains.

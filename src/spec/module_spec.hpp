@@ -91,11 +91,26 @@ struct AttentionSpec {
   RopeConfig rope = {};  ///< of rotary blocks
 };
 
-/// A kind of MLP: each block of a module has one of the module's kinds.
+/// The choice of experts for each token (arXiv:1701.06538): the softmax of a linear's outputs
+/// scores all experts, and those with the best scores are chosen. Ties go to the lower index.
+struct RouterSpec {
+  int64_t experts = 0;
+  int64_t chosen = 0;         ///< experts of a token (top-k)
+  bool renormalizes = false;  ///< the gates of a token are divided by their sum
+};
+
+/// A kind of MLP: each block of a module has one of the module's kinds. With a router it is a
+/// mixture of experts: each expert is such an MLP, and a token gets the sum of the outputs of its
+/// chosen experts, each times its gate.
 struct MlpSpec {
   int64_t intermediate = 0;  ///< columns between its two linears
   bool gated = false;        ///< activation(gate) * up, not activation(up); SiLU or a GELU
   Activation activation = Activation::Gelu;
+  std::optional<RouterSpec> router = {};
+  /// A tensor holds the weights of all experts (experts, in, out); else each expert has its own,
+  /// (out, in).
+  bool stacks_experts = false;
+  int64_t shared_intermediate = 0;  ///< of an expert of all tokens beside the routed ones; 0: none
 };
 
 /// A transformer block: norm, attention, norm, MLP, with a residual path around each half. A linear

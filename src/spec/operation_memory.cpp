@@ -104,6 +104,43 @@ FunctionMemory joint_norms_memory(int64_t rows, int64_t width, bool trains,
           .gradient_working = std::max(2 * both, 3 * both - output) + copy};
 }
 
+FunctionMemory windows_memory(int64_t rows, int64_t width, const ElementBytes& bytes) {
+  const int64_t output = 3 * rows * width * bytes.param;
+  // One column of the windows: its elements, their rows, and which of these lie in the clip.
+  const int64_t column = rows * (width * bytes.param + static_cast<int64_t>(sizeof(int64_t)) + 1);
+  return {.output = output, .forward_peak = output + column, .backward_working = column};
+}
+
+/// The library adds up narrow elements in a wide copy, into wide sums.
+FunctionMemory mean_memory(int64_t x_bytes, int64_t count, const ElementBytes& bytes) {
+  const int64_t wide = x_bytes / bytes.param * bytes.wide, output = x_bytes / count;
+  return {.output = output, .forward_peak = bytes.is_narrow() ? output + wide + wide / count : 0};
+}
+
+/// Scores of all experts in the wide type are sorted with their indices.
+FunctionMemory route_memory(int64_t rows, const RouterSpec& router, const ElementBytes& bytes) {
+  constexpr auto kIndex = static_cast<int64_t>(sizeof(int64_t));
+  const int64_t scores = rows * router.experts * bytes.wide;
+  return {.output = rows * router.chosen * bytes.wide,
+          .saved = rows * router.chosen * kIndex,
+          .saves_input = true,
+          .forward_peak = 4 * scores + rows * router.experts * kIndex,
+          .backward_working = 4 * scores};
+}
+
+/// The host multiplies expert by expert: its scratch is that of one that every token chooses. A
+/// device makes the gradients of all experts at once, before it adds them.
+FunctionMemory expert_linear_memory(int64_t rows, const WeightSpec& expert,
+                                    const RouterSpec& router, const ElementBytes& bytes) {
+  FunctionMemory f = linear_memory(rows / router.chosen, expert, false, bytes);
+  const int64_t output = rows * expert.out * bytes.param;
+  f.forward_peak += output - f.output;
+  f.output = output;
+  if (bytes.on_device && expert.trains)
+    f.backward_working = router.experts * expert.out * expert.in * bytes.param;
+  return f;
+}
+
 FunctionMemory attention_memory(int64_t rows, const HeadShape& heads, const ElementBytes& bytes) {
   return {.output = rows * heads.query * heads.dim * bytes.param,
           .saved = rows * heads.query * bytes.wide,
@@ -206,8 +243,8 @@ FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, 
   f.scratch = std::max(gemm_scratch(tile_rows, vocabulary.in, tile.columns, bytes),
                        gemm_scratch(tile_rows, tile.columns, vocabulary.in, bytes));
   if (vocabulary.trains)
-    f.scratch = std::max(f.scratch,
-                         outer_product_working(tile_rows, tile.columns, vocabulary.in, bytes));
+    f.scratch =
+        std::max(f.scratch, outer_product_working(tile_rows, tile.columns, vocabulary.in, bytes));
   f.saves_input = true;
   const auto making_of = [&](int64_t of_rows) {
     return gemm_scratch(of_rows, vocabulary.in, tile.columns, bytes);

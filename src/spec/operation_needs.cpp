@@ -92,6 +92,22 @@ class Declarations {
       case Kind::Gate:
         memory = {.output = x.bytes / 2, .saves_input = true};
         return;
+      case Kind::GatherRows:
+      case Kind::SumRows:
+        return declare_rows_of_all(op.kind, x, needs);
+      case Kind::Route:
+      case Kind::Dispatch:
+      case Kind::Combine:
+        return declare_routing(op, x, needs);
+      case Kind::ExpertLinear:
+        return declare_expert_linear(op, x, needs);
+      case Kind::SigmoidScale:
+        needs.elements = x.rows * hidden_;
+        memory = {.output = x.bytes,
+                  .saved = x.rows * bytes_.param,
+                  .saves_input = true,
+                  .backward_working = x.bytes};
+        return;
       case Kind::Add:
         memory = {.output = x.bytes, .passes_gradient = true};
         return;
@@ -134,7 +150,7 @@ class Declarations {
         return;
       case Kind::Windows:
         needs.rows = x.rows / 2;
-        memory = windows(needs.rows);
+        memory = windows_memory(needs.rows, hidden_, bytes_);
         return;
       case Kind::ImageTokens:
         return declare_image_tokens(needs);
@@ -150,7 +166,7 @@ class Declarations {
         return;
       case Kind::Mean:
         needs.rows = x.rows / op.count;
-        memory = mean(x.bytes, op.count);
+        memory = mean_memory(x.bytes, op.count, bytes_);
         return;
       case Kind::Resample: {
         needs.rows = sizes_.features.here;
@@ -245,6 +261,54 @@ class Declarations {
                       {MessageKind::GatherRows, SentIn::Backward, out, op.rows}};
   }
 
+  /// Rows that tp ranks gather before a mixture of experts, and sum after it.
+  void declare_rows_of_all(Kind kind, const Value& x, OperationNeeds& needs) const {
+    const bool gathers = kind == Kind::GatherRows;
+    const RowCounts& rows = sizes_.tokens;
+    needs.messages = {
+        {gathers ? MessageKind::GatherRows : MessageKind::SumRows, SentIn::Forward, hidden_},
+        {gathers ? MessageKind::SumRows : MessageKind::GatherRows, SentIn::Backward, hidden_}};
+    needs.rows = gathers ? rows.all : rows.here;
+    needs.is_view = share_.tp == 1;
+    if (needs.is_view) return;
+    const int64_t row = hidden_ * bytes_.param,
+                  sent = rows.are_dealt() ? rows.travelling : rows.all;
+    needs.memory = {.output = needs.rows * row,
+                    .forward_peak = (needs.rows + sent) * row,
+                    .gradient_working = sent * row};
+    (void)x;
+  }
+
+  void declare_routing(const Operation& op, const Value& x, OperationNeeds& needs) const {
+    constexpr auto kIndex = static_cast<int64_t>(sizeof(int64_t));
+    const RouterSpec& router = *model_.mlp(unit_).router;
+    FunctionMemory& memory = needs.memory;
+    if (op.kind == Kind::Route) {
+      memory = route_memory(x.rows, router, bytes_);
+      return;
+    }
+    needs.elements = x.rows * hidden_;
+    if (op.kind == Kind::Dispatch) {
+      needs.rows = x.rows * router.chosen;
+      memory = {.output = router.chosen * x.bytes, .saved = (needs.rows + router.experts) * kIndex};
+      return;
+    }
+    needs.rows = x.rows / router.chosen;
+    memory = {
+        .output = x.bytes / router.chosen, .saved = x.rows * bytes_.wide, .saves_input = true};
+  }
+
+  void declare_expert_linear(const Operation& op, const Value& x, OperationNeeds& needs) const {
+    needs.gemms = model_.params_of(unit_, op.params[0]);
+    needs.gemm_rows = x.rows;
+    needs.gemm_parts = op.count;
+    WeightSpec expert{.in = width(x), .trains = needs.trains};
+    for (const int param : needs.gemms)
+      expert.out += num_elements(cut_of(model_.params[param], share_.tp).shape);
+    expert.out /= op.count * std::max<int64_t>(1, expert.in);
+    needs.memory = expert_linear_memory(x.rows, expert, *model_.mlp(unit_).router, bytes_);
+  }
+
   void declare_norm(const Operation& op, const Value& x, OperationNeeds& needs) {
     const int64_t kept = op.norm.kind == NormKind::Layer ? 2 : 1;  // elements of a row
     scale_by(op, x.rows, needs);
@@ -316,21 +380,6 @@ class Declarations {
     needs.memory.forward_peak += gathered;
     needs.memory.backward_working += 2 * gathered;
     needs.memory.gradient_working += 2 * gathered;
-  }
-
-  FunctionMemory windows(int64_t rows) const {
-    const int64_t output = 3 * rows * hidden_ * bytes_.param;
-    // One column of the windows: its elements, their rows, and which of these lie in the clip.
-    const int64_t column =
-        rows * (hidden_ * bytes_.param + static_cast<int64_t>(sizeof(int64_t)) + 1);
-    return {.output = output, .forward_peak = output + column, .backward_working = column};
-  }
-
-  /// The library adds up narrow elements in a wide copy, into wide sums.
-  FunctionMemory mean(int64_t bytes, int64_t count) const {
-    const int64_t wide = bytes / bytes_.param * bytes_.wide, output = bytes / count;
-    return {.output = output,
-            .forward_peak = bytes_.is_narrow() ? output + wide + wide / count : 0};
   }
 
   FunctionMemory attention() const {

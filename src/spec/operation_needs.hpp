@@ -107,6 +107,16 @@ int64_t sums_bytes(int64_t rows, int64_t columns, const ElementBytes& bytes);
 FunctionMemory joint_norms_memory(int64_t rows, int64_t width, bool trains,
                                   const ElementBytes& bytes);
 
+/// Windows of a convolution over `rows` rows; the mean of `count` neighboring rows of `x_bytes`.
+FunctionMemory windows_memory(int64_t rows, int64_t width, const ElementBytes& bytes);
+FunctionMemory mean_memory(int64_t x_bytes, int64_t count, const ElementBytes& bytes);
+
+/// The choice of experts for `rows` rows; the linears of experts, of which each has the weight
+/// `expert`, for `rows` rows of all of them.
+FunctionMemory route_memory(int64_t rows, const RouterSpec& router, const ElementBytes& bytes);
+FunctionMemory expert_linear_memory(int64_t rows, const WeightSpec& expert,
+                                    const RouterSpec& router, const ElementBytes& bytes);
+
 /// Attention of all tokens here by the host's kernels, which beside these tensors have tiles.
 FunctionMemory attention_memory(int64_t rows, const HeadShape& heads, const ElementBytes& bytes);
 /// Attention by a device's flash kernels, which take rows of segments.
@@ -179,8 +189,9 @@ struct OperationNeeds {
 
   std::vector<int> gemms = {};  ///< ModelSpec::params, each multiplied with `gemm_rows` rows
   int64_t gemm_rows = 0;
-  int64_t elements = 0;  ///< copied or scaled
-  int64_t per_pair = 0;  ///< elements of attention for a pair of a query and a key
+  int64_t gemm_parts = 1;  ///< of each parameter: a row is multiplied with one of them
+  int64_t elements = 0;    ///< copied or scaled
+  int64_t per_pair = 0;    ///< elements of attention for a pair of a query and a key
 
   FunctionMemory memory = {};
   std::vector<PlannedMessage> messages = {};

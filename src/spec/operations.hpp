@@ -25,6 +25,13 @@ enum class OperationKind {
   RowLinear,     ///< a linear whose inputs tp ranks share; params: weight, bias
   Activate,      ///< activation(x + bias), in place; params: bias
   Gate,          ///< activation(first half of the columns) times the second half
+  GatherRows,    ///< the rows of all tp ranks
+  SumRows,       ///< the sum over tp ranks of x, of which each has the rows of all
+  Route,         ///< gates of each token's experts, from scores; others: the experts' indices
+  Dispatch,      ///< each row for each of its experts, by expert; others: where they went, ends
+  ExpertLinear,  ///< a linear of each of `count` experts, for its rows; params: weight
+  Combine,       ///< of each token the sum of its experts' rows, each times its gate
+  SigmoidScale,  ///< x times the sigmoid of the first column of y
   Add,           ///< x + y
   AddAdapted,    ///< adds y times an adapter's scale to the adapter's columns of x, in place
   AddBiases,     ///< adds biases to queries and values, in place; params: query, value

@@ -94,6 +94,7 @@ void SpecBuilder::add_blocks(const std::string& module, int64_t count, const Blo
     const std::string number = std::to_string(i);
     start(module + ".layers." + number, module, UnitKind::Block, {{last_unit(), false}});
     if (!family.attention.empty()) model_.units.back().attention = family.attention.at(i);
+    if (!family.mlp.empty()) model_.units.back().mlp = family.mlp.at(i);
     add_block(block, family, layers + number, trainable);
   }
 }
@@ -166,11 +167,13 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
 
 void SpecBuilder::add_feed_forward(const BlockSpec& block, const BlockFamily& family,
                                    const std::string& layer, bool trainable) {
+  const MlpSpec& mlp = block.mlps.at(model_.units.back().mlp);
+  if (mlp.router) return add_experts(block, family, layer, trainable);
   const BlockNames& names = family.names;
   const bool bias = family.biases.mlp;
-  const int64_t inner = block.mlp().intermediate;
+  const int64_t inner = mlp.intermediate;
   const TpCut cut = cut_outputs(inner);
-  if (block.mlp().gated) {
+  if (mlp.gated) {
     const std::string gate = layer + names.gate, up = layer + names.up;
     const Shape shape{inner, block.hidden};
     add_fused("up.weight", {{gate + ".weight", shape, cut}, {up + ".weight", shape, cut}},
@@ -184,6 +187,47 @@ void SpecBuilder::add_feed_forward(const BlockSpec& block, const BlockFamily& fa
   }
   add_linear("down", layer + names.down, block, block.hidden, inner, cut_inputs(inner), bias,
              trainable, family.init.down);
+}
+
+/// The weights of all experts lie in one buffer, each whole.
+void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
+                              const std::string& layer, bool trainable) {
+  const MlpSpec& mlp = block.mlps.at(model_.units.back().mlp);
+  const ExpertNames& names = family.names.experts;
+  ZEA_ASSERT(mlp.gated);
+  const TpCut whole{.of_heads = true};  // tp ranks have parts of each expert's output
+  const auto add_mlps = [&](const std::string& role, const std::vector<std::string>& experts,
+                            int64_t inner) {
+    std::vector<Part> up, down;
+    for (const std::string& expert : experts) {
+      for (const std::string& name : {names.gate, names.up})
+        up.push_back({expert + name + ".weight", {inner, block.hidden}, cut_outputs(inner)});
+      down.push_back({expert + names.down + ".weight", {block.hidden, inner}, cut_inputs(inner)});
+    }
+    add_fused(role + ".up.weight", up, trainable, family.init.up);
+    add_fused(role + ".down.weight", down, trainable, family.init.down);
+  };
+  add("router.weight", layer + names.router + ".weight", {mlp.router->experts, block.hidden},
+      trainable, family.init.up, whole);
+  if (mlp.stacks_experts) {
+    const int64_t count = mlp.router->experts, inner = mlp.intermediate;
+    TpCut columns{.dim = 2, .blocks = inner};
+    columns.stretches = 2;
+    add("experts.up.weight", layer + names.experts + names.up, {count, block.hidden, 2 * inner},
+        trainable, family.init.up, columns);
+    add("experts.down.weight", layer + names.experts + names.down, {count, inner, block.hidden},
+        trainable, family.init.down, {.dim = 1, .blocks = inner});
+    return;
+  }
+  std::vector<std::string> experts;
+  for (int64_t e = 0; e < mlp.router->experts; ++e)
+    experts.push_back(layer + names.experts + std::to_string(e));
+  add_mlps("experts", experts, mlp.intermediate);
+  if (mlp.shared_intermediate == 0) return;
+  add_mlps("shared", {layer + names.shared}, mlp.shared_intermediate);
+  if (!names.shared_gate.empty())
+    add("shared_gate.weight", layer + names.shared_gate + ".weight", {1, block.hidden}, trainable,
+        family.init.up, whole);
 }
 
 /// `cut` shards a weight of (out, in).

@@ -277,6 +277,7 @@ class Forward {
   }
 
   Value mlp(const Value& x, const MlpSpec& spec) {
+    if (spec.router) return mixture(x, spec);
     constexpr UnitRows kRows = UnitRows::Tokens;
     const WeightOrder order = block_.order;
     const Value inner = spec.gated
@@ -286,6 +287,39 @@ class Forward {
   }
   Value gate(const Value& x, const MlpSpec& spec) {
     return ops_.record({.kind = Kind::Gate, .activation = spec.activation}, {x});
+  }
+
+  /// A mixture of experts: tp ranks route the rows of all, and each has a part of the columns of
+  /// every expert, so that all it computes is its part of a sum.
+  Value mixture(const Value& x, const MlpSpec& spec) {
+    const auto rows = ops_.record({.kind = Kind::GatherRows}, {x});
+    auto y = routed(rows, *spec.router, spec);
+    if (spec.shared_intermediate > 0) y = add(y, shared(rows, spec));
+    return ops_.record({.kind = Kind::SumRows}, {y});
+  }
+  Value routed(const Value& rows, const RouterSpec& router, const MlpSpec& spec) {
+    const auto gates = ops_.record({.kind = Kind::Route}, {linear(rows, "router")});
+    const auto chosen = ops_.record_other();
+    auto sent = ops_.record({.kind = Kind::Dispatch}, {rows, chosen});
+    const auto places = ops_.record_other(), ends = ops_.record_other();
+    const auto of_each = [&](const Value& inputs, const std::string& role) {
+      return ops_.record({.kind = Kind::ExpertLinear,
+                          .params = ops_.roles({role}),
+                          .order = spec.stacks_experts ? WeightOrder::InOut : kOrder,
+                          .count = router.experts},
+                         {inputs, ends});
+    };
+    auto inner = of_each(sent, "experts.up.weight");
+    sent.reset();
+    inner = gate(inner, spec);
+    const auto outputs = of_each(inner, "experts.down.weight");
+    inner.reset();
+    return ops_.record({.kind = Kind::Combine}, {outputs, gates, places});
+  }
+  Value shared(const Value& rows, const MlpSpec& spec) {
+    const auto y = linear(gate(linear(rows, "shared.up"), spec), "shared.down");
+    if (!has("shared_gate.weight")) return y;
+    return ops_.record({.kind = Kind::SigmoidScale}, {y, linear(rows, "shared_gate")});
   }
 
   Value features() {

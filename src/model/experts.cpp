@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixtures of experts: choosing experts, sending rows to them, their linears, and the sum of what
+// they return. No row is dropped, and each result depends on its own token alone.
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "core/error.hpp"
+#include "kernels/row_kernels.hpp"
+#include "model/functions.hpp"
+#include "model/parameter_function.hpp"
+
+namespace zea {
+namespace {
+
+using namespace detail;
+
+/// Whether the library multiplies the rows of all experts at once, which it does on devices for
+/// rows of whole packs of 16 bytes.
+bool is_grouped(const Tensor& x, const Tensor& matrices) {
+  if (x.is_cpu() || x.scalar_type() == at::kDouble || x.size(0) == 0) return false;
+  const int64_t pack = 16 / x.element_size();
+  return x.size(1) % pack == 0 && matrices.size(1) % pack == 0 && matrices.size(2) % pack == 0;
+}
+
+/// Calls visit(expert, first row, rows) for each expert that has rows.
+template <class Visit>
+void for_each_expert(const Tensor& ends, const Visit& visit) {
+  const Tensor on_host = ends.to(at::kCPU, at::kLong);
+  const int64_t* end = on_host.const_data_ptr<int64_t>();
+  for (int64_t e = 0, begin = 0; e < ends.numel(); begin = end[e++])
+    if (end[e] > begin) visit(e, begin, end[e] - begin);
+}
+
+struct RouteFunction : Function<RouteFunction> {
+  static Tensors forward(Context* ctx, const Tensor& scores, int64_t count, bool renormalizes) {
+    const Tensor shares = wide(scores).softmax(1);
+    // A stable sort: ties go to the lower index.
+    const Tensor chosen = std::get<1>(shares.sort(true, 1, true)).narrow(1, 0, count).contiguous();
+    Tensor gates = shares.gather(1, chosen);
+    if (renormalizes) gates = gates / gates.sum(1, true);
+    ctx->save_for_backward({scores, chosen});
+    ctx->saved_data["renormalizes"] = renormalizes;
+    ctx->mark_non_differentiable({chosen});
+    return {gates, chosen};
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensors saved = ctx->get_saved_variables();
+    const Tensor shares = wide(saved[0]).softmax(1), gates = shares.gather(1, saved[1]);
+    Tensor dgates = outputs[0];
+    if (ctx->saved_data.at("renormalizes").toBool()) {
+      const Tensor sum = gates.sum(1, true);
+      dgates = (dgates - (dgates * gates).sum(1, true) / sum) / sum;
+    }
+    const Tensor terms = dgates * gates;
+    const Tensor dscores = (shares * -terms.sum(1, true)).scatter_add_(1, saved[1], terms);
+    return {dscores.to(saved[0].scalar_type()), {}, {}};
+  }
+};
+
+/// The row of each token's copies, and the row after each expert's last, on the host.
+void place_rows(const Tensor& chosen, const Tensor& places, const Tensor& ends) {
+  const int64_t* expert = chosen.const_data_ptr<int64_t>();
+  int64_t* place = places.mutable_data_ptr<int64_t>();
+  int64_t* end = ends.mutable_data_ptr<int64_t>();
+  const int64_t rows = chosen.numel();
+  for (int64_t i = 0; i < rows; ++i) ++end[expert[i]];
+  for (int64_t e = 1; e < ends.numel(); ++e) end[e] += end[e - 1];
+  std::vector<int64_t> next(static_cast<size_t>(ends.numel()), 0);
+  for (size_t e = 1; e < next.size(); ++e) next[e] = end[e - 1];
+  for (int64_t i = 0; i < rows; ++i) place[i] = next[static_cast<size_t>(expert[i])]++;
+}
+
+/// The same on a device, for which the host does not wait.
+Tensor place_rows_on_device(const Tensor& chosen, const Tensor& places, int64_t experts) {
+  const Tensor all = chosen.flatten();
+  places.view(-1).scatter_(0, all.argsort(true), at::arange(all.numel(), all.options()));
+  const Tensor counts = at::zeros({experts}, all.options()).index_add_(0, all, at::ones_like(all));
+  return counts.cumsum(0).to(at::kInt);
+}
+
+struct SendFunction : Function<SendFunction> {
+  static Tensors forward(Context* ctx, const Tensor& x, const Tensor& chosen, int64_t experts) {
+    Tensor places = at::empty_like(chosen), ends;
+    if (chosen.is_cpu())
+      place_rows(chosen, places, ends = at::zeros({experts}, at::kLong));
+    else
+      ends = place_rows_on_device(chosen, places, experts);
+    ctx->save_for_backward({places});
+    ctx->mark_non_differentiable({places, ends});
+    return {send_rows(x.contiguous(), places), places, ends};
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    return {combine_rows(outputs[0].contiguous(), ctx->get_saved_variables()[0], {}), {}, {}};
+  }
+};
+
+struct ExpertLinearFunction : Function<ExpertLinearFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, const Tensor& ends,
+                        Parameter* weight) {
+    (void)anchor;
+    remember(ctx, {weight});
+    ctx->saved_data["ends"] = ends;
+    if (weight->trainable()) ctx->save_for_backward({x});
+    return expert_products(x, expert_matrices(weight->value(), ends).transpose(1, 2), ends);
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    Parameter* weight = recall(ctx, 0);
+    const Tensor ends = ctx->saved_data.at("ends").toTensor();
+    const Tensor dy = outputs[0].contiguous();
+    Tensor dx;
+    if (ctx->needs_input_grad(0))
+      dx = expert_products(dy, expert_matrices(weight->value(), ends), ends);
+    if (weight->trainable()) add_expert_gradients(*weight, ctx->get_saved_variables()[0], dy, ends);
+    return {dx, {}, {}, {}};
+  }
+};
+
+struct CombineFunction : Function<CombineFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& gates, const Tensor& places) {
+    ctx->save_for_backward({x, gates, places});
+    return combine_rows(x, places, gates);
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensors saved = ctx->get_saved_variables();
+    const CombinedGradients made =
+        combine_rows_backward(outputs[0].contiguous(), saved[0], saved[2], saved[1]);
+    return {made.dy, made.dgates, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor detail::expert_products(const at::Tensor& x, const at::Tensor& matrices,
+                                   const at::Tensor& ends) {
+  if (is_grouped(x, matrices)) return at::_grouped_mm(x, matrices, ends);
+  const Tensor y = at::empty({x.size(0), matrices.size(2)}, x.options());
+  for_each_expert(ends, [&](int64_t e, int64_t begin, int64_t rows) {
+    product_into(y.narrow(0, begin, rows), x.narrow(0, begin, rows), matrices[e]);
+  });
+  return y;
+}
+
+void detail::add_expert_gradients_now(Parameter& weight, const Tensor& x, const Tensor& dy,
+                                      const Tensor& ends) {
+  const Tensor gradients = expert_matrices(weight.gradient(), ends);
+  if (is_grouped(x, gradients)) {
+    gradients.add_(at::_grouped_mm(dy.t(), x, ends));
+    return;
+  }
+  for_each_expert(ends, [&](int64_t e, int64_t begin, int64_t rows) {
+    const Tensor left = dy.narrow(0, begin, rows), right = x.narrow(0, begin, rows);
+    if (weight.gradient().dim() == 3)
+      add_product(gradients[e].t(), right.t(), left);
+    else
+      add_product(gradients[e], left.t(), right);
+  });
+}
+
+Routing route(const at::Tensor& scores, const RouterSpec& router) {
+  const Tensors made = RouteFunction::apply(scores, router.chosen, router.renormalizes);
+  return {made[0], made[1]};
+}
+
+SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen, int64_t experts) {
+  const Tensors made = SendFunction::apply(x, chosen, experts);
+  return {made[0], made[1], made[2]};
+}
+
+at::Tensor expert_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& ends) {
+  return ExpertLinearFunction::apply(x, weight.anchor(), ends, &weight);
+}
+
+at::Tensor combined(const at::Tensor& x, const at::Tensor& gates, const at::Tensor& places) {
+  return CombineFunction::apply(x, gates, places);
+}
+
+}  // namespace zea

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixtures of experts, compared with their definition by libtorch's operations: gates, chosen
+// experts, outputs and all gradients, also where experts get no token or every token.
+#include <gtest/gtest.h>
+
+#include "kernels/row_kernels.hpp"
+#include "model/functions.hpp"
+
+namespace zea::test_experts {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kTokens = 23, kHidden = 12, kInner = 10;
+
+struct Case {
+  RouterSpec router;
+  double preference;  ///< is added to the score of the first expert
+};
+
+struct Results {
+  Tensor y, dx, drouter, dup, ddown;
+};
+
+struct Weights {
+  Tensor router, up,
+      down;  ///< (experts, hidden), (experts, inner, hidden), (experts, hidden, inner)
+};
+
+at::TensorOptions doubles() {
+  return at::TensorOptions(at::kDouble);
+}
+
+/// Every expert computes all tokens; what was not chosen has the gate 0.
+Results defined(const Tensor& x_values, const Weights& weights, const Case& one, const Tensor& dy) {
+  const Tensor x = x_values.detach().clone().requires_grad_(true);
+  const Tensor router = weights.router.detach().clone().requires_grad_(true);
+  const Tensor up = weights.up.detach().clone().requires_grad_(true);
+  const Tensor down = weights.down.detach().clone().requires_grad_(true);
+  const Tensor bias = at::zeros({one.router.experts}, doubles());
+  bias[0] = one.preference;
+  const Tensor shares = (at::matmul(x, router.t()) + bias).softmax(1);
+  const Tensor chosen = std::get<1>(shares.topk(one.router.chosen, 1));
+  const Tensor is_chosen = at::zeros_like(shares).scatter_(1, chosen, 1);
+  Tensor gates = shares * is_chosen;
+  if (one.router.renormalizes) gates = gates / gates.sum(1, true);
+  Tensor y = at::zeros_like(x_values);
+  for (int64_t e = 0; e < one.router.experts; ++e)
+    y = y + gates.narrow(1, e, 1) * at::matmul(at::matmul(x, up[e].t()).tanh(), down[e].t());
+  y.backward(dy);
+  return {y.detach(), x.grad(), router.grad(), up.grad(), down.grad()};
+}
+
+Parameter parameter_of(const std::string& name, const Tensor& value, bool trains = true) {
+  Parameter parameter(name, value.sizes().vec(), trains, at::kCPU);
+  parameter.set_value(value.clone());
+  parameter.set_gradient(at::zeros_like(value));
+  return parameter;
+}
+
+Results routed(const Tensor& x_values, const Weights& weights, const Case& one, const Tensor& dy,
+               bool defers) {
+  const Tensor x = x_values.detach().clone().requires_grad_(true);
+  Parameter router = parameter_of("router", weights.router);
+  Parameter up = parameter_of("up", weights.up.flatten(0, 1));
+  Parameter down = parameter_of("down", weights.down.flatten(0, 1));
+  const Tensor bias = at::zeros({one.router.experts}, doubles());
+  bias[0] = one.preference;
+  const Routing routing = route(linear(x, router, nullptr) + bias, one.router);
+  const SentRows sent = sent_to_experts(x, routing.chosen, one.router.experts);
+  const Tensor inner = expert_linear(sent.rows, up, sent.ends).tanh();
+  const Tensor y = combined(expert_linear(inner, down, sent.ends), routing.gates, sent.places);
+  DeferredGradients deferred;
+  {
+    const std::optional<DeferringGradients> deferring =
+        defers ? std::optional<DeferringGradients>(std::in_place, std::vector{&up, &down}, deferred)
+               : std::nullopt;
+    y.backward(dy);
+  }
+  if (defers) {
+    EXPECT_EQ(up.gradient().abs().max().item<double>(), 0);
+    deferred.run();
+  }
+  return {y.detach(), x.grad(), router.gradient(), up.gradient().view_as(weights.up),
+          down.gradient().view_as(weights.down)};
+}
+
+void expect_close(const Tensor& found, const Tensor& expected, const char* name) {
+  EXPECT_LE((found - expected).abs().max().item<double>(),
+            1e-12 * (1 + expected.abs().max().item<double>()))
+      << name;
+}
+
+class Mixtures : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Mixtures, AreTheirDefinition) {
+  at::manual_seed(7);
+  const Case& one = GetParam();
+  const int64_t experts = one.router.experts;
+  const Weights weights{at::randn({experts, kHidden}, doubles()),
+                        at::randn({experts, kInner, kHidden}, doubles()),
+                        at::randn({experts, kHidden, kInner}, doubles())};
+  const Tensor x = at::randn({kTokens, kHidden}, doubles()), dy = at::randn_like(x);
+  const Results expected = defined(x, weights, one, dy);
+  for (const bool defers : {false, true}) {
+    const Results found = routed(x, weights, one, dy, defers);
+    expect_close(found.y, expected.y, "y");
+    expect_close(found.dx, expected.dx, "dx");
+    expect_close(found.drouter, expected.drouter, "router");
+    expect_close(found.dup, expected.dup, "up");
+    expect_close(found.ddown, expected.ddown, "down");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Mixtures,
+                         ::testing::Values(Case{{6, 2, true}, 0}, Case{{6, 2, false}, 0},
+                                           Case{{5, 1, false}, 0}, Case{{4, 4, true}, 0},
+                                           Case{{40, 3, true}, 0},   // some without a token
+                                           Case{{6, 1, false}, 99},  // one has every token
+                                           Case{{6, 2, true}, 99}));
+
+TEST(Experts, TiesGoToTheLowerIndex) {
+  const Tensor scores = at::zeros({3, 7}, doubles());
+  scores[1][5] = scores[1][2] = 1;
+  const Tensor chosen = route(scores, {.experts = 7, .chosen = 3}).chosen;
+  const Tensor expected = at::tensor({0, 1, 2, 2, 5, 0, 0, 1, 2}, at::kLong).view({3, 3});
+  EXPECT_TRUE(chosen.equal(expected)) << chosen;
+}
+
+TEST(Experts, RowsLieByExpertInTheOrderOfTokens) {
+  const Tensor x = at::arange(4, doubles()).unsqueeze(1);
+  const Tensor chosen = at::tensor({2, 0, 0, 2, 2, 1, 0, 1}, at::kLong).view({4, 2});
+  const SentRows sent = sent_to_experts(x, chosen, 4);
+  EXPECT_TRUE(sent.ends.equal(at::tensor({3, 5, 8, 8}, at::kLong)));
+  EXPECT_TRUE(sent.rows.flatten().equal(at::tensor({0., 1., 3., 2., 3., 0., 1., 2.}, doubles())));
+}
+
+TEST(Experts, NoRowsAreNoRows) {
+  Parameter weight = parameter_of("up", at::randn({3 * kInner, kHidden}, doubles()));
+  const Tensor x = at::zeros({0, kHidden}, doubles()).requires_grad_(true);
+  const SentRows sent = sent_to_experts(x, at::zeros({0, 2}, at::kLong), 3);
+  const Tensor y = expert_linear(sent.rows, weight, sent.ends);
+  EXPECT_EQ(y.sizes(), (std::vector<int64_t>{0, kInner}));
+  y.sum().backward();
+  EXPECT_EQ(weight.gradient().abs().max().item<double>(), 0);
+}
+
+TEST(Experts, KernelsEqualTheirReferences) {
+  at::manual_seed(8);
+  for (const auto type : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    const double bound = type == at::kDouble ? 1e-12 : type == at::kFloat ? 1e-5 : 0.04;
+    const auto wide_type = type == at::kDouble ? at::kDouble : at::kFloat;
+    for (const int64_t width : {8, 600}) {
+      const Tensor x = at::randn({9, width}, doubles()).to(type);
+      const Tensor places = at::randperm(27, at::TensorOptions(at::kLong)).view({9, 3});
+      const Tensor gates = at::rand({9, 3}, at::TensorOptions(wide_type));
+      const Tensor y = send_rows(x, places);
+      EXPECT_TRUE(y.equal(send_rows_reference(x, places)));
+      const auto expect_near = [&](const Tensor& a, const Tensor& b) {
+        EXPECT_LE((a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>(),
+                  bound * std::sqrt(static_cast<double>(width)));
+      };
+      expect_near(combine_rows(y, places, gates), combine_rows_reference(y, places, gates));
+      expect_near(combine_rows(y, places, {}), combine_rows_reference(y, places, {}));
+      const CombinedGradients found = combine_rows_backward(x, y, places, gates);
+      const CombinedGradients expected = combine_rows_backward_reference(x, y, places, gates);
+      expect_near(found.dy, expected.dy);
+      expect_near(found.dgates, expected.dgates);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace zea::test_experts
