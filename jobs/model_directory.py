@@ -31,6 +31,7 @@ QWEN_VL = {
     "qwen2_vl": (14, 56 * 56, 28 * 28 * 1280),
     "qwen2_5_vl": (14, 56 * 56, 28 * 28 * 1280),
     "qwen3_vl": (16, 256 * 256, 4096 * 4096),
+    "qwen3_vl_moe": (16, 256 * 256, 4096 * 4096),
 }
 
 
@@ -58,6 +59,7 @@ QWEN_VL_VIDEOS = {
     "qwen2_vl": (128 * 28 * 28, 768 * 28 * 28),
     "qwen2_5_vl": (128 * 28 * 28, 768 * 28 * 28),
     "qwen3_vl": (4096, 24576 * 32 * 32),
+    "qwen3_vl_moe": (4096, 24576 * 32 * 32),
 }
 # Defaults of families whose configs leave them out.
 USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10}
@@ -191,7 +193,7 @@ class ModelDirectory:
         frames = len(video.frames)
         moments = math.ceil(frames / per_moment)
         count = self._video_features(video, frames, per_moment)
-        if self.family != "qwen3_vl":
+        if self.family not in ("qwen3_vl", "qwen3_vl_moe"):
             return [("", moments * count)]
         if not video.per_second:
             raise ValueError("its frames per second are not known, which Qwen3-VL writes before them")
@@ -205,7 +207,7 @@ class ModelDirectory:
         step = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
         processor = self.video_processor or self.processor
         limits = limits_of(processor, QWEN_VL_VIDEOS[self.family], self.video_max_pixels)
-        if self.family != "qwen3_vl":
+        if self.family not in ("qwen3_vl", "qwen3_vl_moe"):
             return squares_within(size, step, limits)
         stretch = max(1, step / min(size))
         made = round(frames / per_moment) * per_moment

@@ -16,10 +16,9 @@ NAMED = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", 
 PLAIN = "TokenizersBackend"  # tokenizer.json as it is
 # Classes that transformers takes for a family where the files name none, and those that it takes whatever they name.
 USUAL_CLASSES = dict.fromkeys(("gemma3", "gemma3_text"), "GemmaTokenizer") | {"gpt2": "GPT2Tokenizer"}
-USUAL_CLASSES |= dict.fromkeys(
-    ("qwen2", "qwen3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen2_audio", "internvl"), "Qwen2Tokenizer"
-)
-USUAL_CLASSES |= dict.fromkeys(("llava", "llava_next", "smolvlm", "mistral", "mistral3", "pixtral", "voxtral"), PLAIN)
+QWEN = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "qwen2_audio", "qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe")
+PLAIN_FAMILIES = ("llava", "llava_next", "smolvlm", "mistral", "mistral3", "mixtral", "pixtral", "voxtral")
+USUAL_CLASSES |= dict.fromkeys((*QWEN, "internvl"), "Qwen2Tokenizer") | dict.fromkeys(PLAIN_FAMILIES, PLAIN)
 FIXED_CLASSES = ("qwen2",)
 # Classes of transformers that build a tokenizer in a way of their own, which is not built here.
 OTHER_CLASSES = ("CodeLlamaTokenizer", "CohereTokenizer", "Qwen3_5Tokenizer", "XGLMTokenizer", "T5Tokenizer")

@@ -230,6 +230,11 @@ int64_t ConfigReader::checked_positive(const char* key, int64_t value) const {
   return value;
 }
 
+std::vector<int64_t> ConfigReader::integers(const char* key) const {
+  const bool is_empty = has(key) && object_.at(key) == nlohmann::json::array();
+  return has(key) && !is_empty ? integers(key, 0) : std::vector<int64_t>();
+}
+
 std::vector<int64_t> ConfigReader::integers(const char* key, int64_t fallback) const {
   if (!has(key)) return {fallback};
   const auto& value = object_.at(key);

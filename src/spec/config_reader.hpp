@@ -32,6 +32,7 @@ class ConfigReader {
   int64_t integer(const char* key, int64_t fallback) const;
   std::vector<int64_t> integers(const char* key,
                                 int64_t fallback) const;  ///< a number or a list of them
+  std::vector<int64_t> integers(const char* key) const;   ///< likewise; empty: there is none
   double number(const char* key, double fallback) const;
   /// Returns a dropout probability, 0 or more and below 1.
   double rate(const char* key, double fallback) const;

@@ -8,14 +8,18 @@ namespace zea::detail {
 Decoder read_gemma(const ConfigReader&), read_gemma2(const ConfigReader&),
     read_gemma3(const ConfigReader&), read_gpt2(const ConfigReader&),
     read_llama(const ConfigReader&), read_mistral(const ConfigReader&),
+    read_mixtral(const ConfigReader&), read_olmoe(const ConfigReader&),
     read_phi3(const ConfigReader&), read_qwen2(const ConfigReader&),
-    read_qwen3(const ConfigReader&);
+    read_qwen2_moe(const ConfigReader&), read_qwen3(const ConfigReader&),
+    read_qwen3_moe(const ConfigReader&);
 
 const std::map<std::string, ReadDecoder>& decoders() {
   static const std::map<std::string, ReadDecoder> families{
-      {"gemma", read_gemma}, {"gemma2", read_gemma2}, {"gemma3_text", read_gemma3},
-      {"gpt2", read_gpt2},   {"llama", read_llama},   {"mistral", read_mistral},
-      {"phi3", read_phi3},   {"qwen2", read_qwen2},   {"qwen3", read_qwen3}};
+      {"gemma", read_gemma},        {"gemma2", read_gemma2},       {"gemma3_text", read_gemma3},
+      {"gpt2", read_gpt2},          {"llama", read_llama},         {"mistral", read_mistral},
+      {"mixtral", read_mixtral},    {"olmoe", read_olmoe},         {"phi3", read_phi3},
+      {"qwen2", read_qwen2},        {"qwen2_moe", read_qwen2_moe}, {"qwen3", read_qwen3},
+      {"qwen3_moe", read_qwen3_moe}};
   return families;
 }
 
@@ -53,6 +57,7 @@ ModelSpec make_gemma3(const ConfigReader&, const Trainable&),
     make_qwen2_5_vl(const ConfigReader&, const Trainable&),
     make_qwen2_vl(const ConfigReader&, const Trainable&),
     make_qwen3_vl(const ConfigReader&, const Trainable&),
+    make_qwen3_vl_moe(const ConfigReader&, const Trainable&),
     make_voxtral(const ConfigReader&, const Trainable&);
 
 const std::map<std::string, MakeComposite>& composites() {
@@ -62,8 +67,8 @@ const std::map<std::string, MakeComposite>& composites() {
       {"llava_next", make_llava_next}, {"llava_onevision", make_llava_onevision},
       {"mistral3", make_mistral3},     {"qwen2_audio", make_qwen2_audio},
       {"qwen2_5_vl", make_qwen2_5_vl}, {"qwen2_vl", make_qwen2_vl},
-      {"qwen3_vl", make_qwen3_vl},     {"smolvlm", make_idefics3},
-      {"voxtral", make_voxtral},
+      {"qwen3_vl", make_qwen3_vl},     {"qwen3_vl_moe", make_qwen3_vl_moe},
+      {"smolvlm", make_idefics3},      {"voxtral", make_voxtral},
   };
   return families;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen3-VL (arXiv:2511.21631), the dense ones: the tower of Qwen2-VL with a table of positions that
-// is laid over every image, a Qwen3 decoder whose tokens have three positions, interleaved, and
-// features of several depths of the tower, added behind the decoder's first blocks.
+// Qwen3-VL (arXiv:2511.21631), dense and with mixtures of experts: the tower of Qwen2-VL with a
+// table of positions that is laid over every image, a Qwen3 decoder whose tokens have three
+// positions, interleaved, and features of several depths of the tower, added behind the decoder's
+// first blocks.
 #include <algorithm>
 #include <map>
 
@@ -51,17 +52,9 @@ std::vector<int64_t> read_depths(const ConfigReader& config, int64_t layers, int
   return depths;
 }
 
-Decoder read_interleaved_text(const ConfigReader& config) {
+Decoder read_interleaved_text(const ConfigReader& config, const LlamaDefaults& defaults) {
   const bool biases = config.boolean("attention_bias", false);
-  Decoder decoder = read_llama_like(config,
-                                    {.intermediate = 22016,
-                                     .head_dim = 128,
-                                     .vocabulary = 151936,
-                                     .positions = 128000,
-                                     .end_token = -1,
-                                     .theta = 500000,
-                                     .has_mrope = true},
-                                    {biases, biases, biases, biases});
+  Decoder decoder = read_llama_like(config, defaults, {biases, biases, biases, biases});
   add_head_norms(decoder);
   decoder.names.root = "model.language_model.";
   BlockSpec& block = decoder.spec.block;
@@ -85,13 +78,10 @@ int add_deep_merger(SpecBuilder& builder, const EncoderSpec& vision, size_t numb
   return builder.last_unit();
 }
 
-}  // namespace
-
-ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable) {
+ModelSpec make_deep(const ConfigReader& config, Decoder decoder, const Trainable& trainable) {
   // Tokens around images are text like any other.
   config.pass_over({"vision_start_token_id", "vision_end_token_id"});
   const ConfigReader of_vision = config.object("vision_config");
-  Decoder decoder = read_interleaved_text(config.object("text_config"));
   decoder.spec.tied_embeddings = ties_head(config, decoder, false);
   VisionEncoder encoder = read_deep_visual(of_vision);
   EncoderSpec& vision = encoder.spec;
@@ -112,6 +102,45 @@ ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable) 
     return features;
   };
   return make_with_tower(decoder, encoder, kTowerRoot, "", trainable, add_projectors);
+}
+
+}  // namespace
+
+ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable) {
+  const LlamaDefaults defaults{.intermediate = 22016,
+                               .head_dim = 128,
+                               .vocabulary = 151936,
+                               .positions = 128000,
+                               .end_token = -1,
+                               .theta = 500000,
+                               .has_mrope = true};
+  return make_deep(config, read_interleaved_text(config.object("text_config"), defaults),
+                   trainable);
+}
+
+/// Files hold the weights of all experts of a layer in two tensors.
+ModelSpec make_qwen3_vl_moe(const ConfigReader& config, const Trainable& trainable) {
+  const ConfigReader text = config.object("text_config");
+  Decoder decoder = read_interleaved_text(text, {.hidden = 2048,
+                                                 .intermediate = 5632,
+                                                 .layers = 24,
+                                                 .heads = 16,
+                                                 .key_value_heads = 16,
+                                                 .vocabulary = 151936,
+                                                 .positions = 128000,
+                                                 .end_token = -1,
+                                                 .theta = 500000,
+                                                 .has_mrope = true});
+  text.pass_over({"norm_topk_prob"});  // the model divides gates by their sum, whatever it says
+  add_mixture(text, decoder, sparse_layers(text, decoder.spec.layers),
+              {.intermediate = 1408, .experts = 60, .chosen = 4, .always_renormalizes = true},
+              {.router = ".mlp.gate",
+               .experts = ".mlp.experts.",
+               .gate = "",
+               .up = "gate_up_proj",
+               .down = "down_proj"});
+  decoder.spec.block.mlps.back().stacks_experts = true;
+  return make_deep(config, std::move(decoder), trainable);
 }
 
 }  // namespace zea::detail

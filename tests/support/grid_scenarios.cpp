@@ -40,6 +40,10 @@ std::string normed_internvl_config(const TinyLlava& model) {
       .dump();
 }
 
+std::string experts_config(const TinyLlava& model) {
+  return with_experts(tiny_llava_config(model));
+}
+
 void cut_into_two(ModelSpec& model) {
   model.encoders.at(0).patches().limit_tiles({.most = 2});
 }
@@ -282,6 +286,45 @@ const GridScenario kScenarios[] = {
      shrink_images,
      [](const TinyLlava& model) {
        return with_heads(tiny_qwen3_vl_config(), model.heads, model.kv_heads);
+     }},
+    {"mixtures of experts beside a shared one",
+     {.kv_heads = 1},
+     {1, 0, 2},
+     nullptr,
+     nullptr,
+     false,
+     5,
+     {},
+     nullptr,
+     experts_config},
+    {"mixtures of experts, adapters in attention, every unit recomputed",
+     {},
+     {1, 0, 2},
+     [](Options& deck) {
+       deck.llm.lora = {.targets = {"q_proj", "o_proj"}, .rank = 3, .dropout = 0.3};
+       deck.model.activation_checkpointing = AutoOption::of_count(1);
+       deck.data.row_tokens = 24;
+     },
+     nullptr,
+     false,
+     5,
+     {},
+     nullptr,
+     experts_config},
+    {"Qwen3-VL-MoE, stacked experts, frozen tower",
+     {},
+     {2, 1, 0},
+     [](Options& deck) {
+       deck.encoders["vision"].train = false;
+       deck.data.row_tokens = 80;
+     },
+     nullptr,
+     false,
+     5,
+     {1},
+     shrink_images,
+     [](const TinyLlava& model) {
+       return with_heads(tiny_qwen3_vl_moe_config(), model.heads, model.kv_heads);
      }},
     {"adapters in the language model, trained encoder",
      {.kv_heads = 2, .biases = true},

@@ -177,6 +177,14 @@ std::string qwen3_vl_config() {
   return config.dump();
 }
 
+std::string qwen3_vl_moe_config() {
+  nlohmann::json config = nlohmann::json::parse(qwen3_vl_config());
+  config["model_type"] = "qwen3_vl_moe";
+  config["text_config"].update(
+      {{"num_experts", 6}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 68}});
+  return config.dump();
+}
+
 std::string gemma3_config() {
   nlohmann::json config = nlohmann::json::parse(tiny_llava_config({.tied = true,
                                                                    .layers = 1,
@@ -283,6 +291,20 @@ std::string decoder_config(const std::string& family, bool is_tied) {
       .dump();
 }
 
+/// A mixture of few experts, of which some get no token of a short row.
+std::string moe_config(const std::string& family) {
+  nlohmann::json config = nlohmann::json::parse(decoder_config(family, false));
+  const bool is_qwen = family.starts_with("qwen"), is_olmoe = family == "olmoe";
+  config.update({{is_qwen || is_olmoe ? "num_experts" : "num_local_experts", 8},
+                 {"num_experts_per_tok", 3},
+                 {is_qwen ? "moe_intermediate_size" : "intermediate_size", 68}});
+  if (is_olmoe) config["num_key_value_heads"] = 4;
+  if (family == "qwen2_moe") config["shared_expert_intermediate_size"] = 92;
+  if (family == "qwen3_moe")
+    config.update({{"norm_topk_prob", true}, {"num_hidden_layers", 2}, {"mlp_only_layers", {0}}});
+  return config.dump();
+}
+
 }  // namespace
 
 const std::vector<MeasuredModel>& measured_models() {
@@ -303,6 +325,7 @@ const std::vector<MeasuredModel>& measured_models() {
       {"qwen2_vl", qwen2_vl_config(), shrink_images},
       {"qwen2_5_vl", qwen2_5_vl_config(), shrink_images},
       {"qwen3_vl", qwen3_vl_config(), shrink_images},
+      {"qwen3_vl_moe", qwen3_vl_moe_config(), shrink_images},
       {"gemma3", gemma3_config()},
       {"gemma3 with crops beside images", gemma3_config(), crop_images},
       {"mistral3", mistral3_config()},
@@ -318,7 +341,11 @@ const std::vector<MeasuredModel>& measured_models() {
       {"gemma", decoder_config("gemma", true)},
       {"gemma2", decoder_config("gemma2", true)},
       {"gemma3_text", decoder_config("gemma3_text", true)},
+      {"mixtral", moe_config("mixtral")},
+      {"olmoe", moe_config("olmoe")},
       {"phi3", phi3_config()},
+      {"qwen2_moe", moe_config("qwen2_moe")},
+      {"qwen3_moe", moe_config("qwen3_moe")},
       {"windows", decoder_config("mistral", false), see_windows}};
   return all;
 }

@@ -108,6 +108,12 @@ const PipelineLayout kLayouts[] = {
     {kShared, k1F1B, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Qwen3Vl},
     {kColocated, kGPipe, {2, 1, 2}, {1, 1, 1, 2}, kFull, kNo, 1, 1, Encoders, Qwen3Vl, Recomputing},
     {kDisjoint, kZeroBubble, {2, 1, 2, 1, 1, "ring"}, {2, 1, 2}, kFull, kFull, 1, 1, Nothing, Qwen3Vl, RareImages},
+    {kShared, k1F1B, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Experts},
+    {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring"}, {1, 1, 2}, kHybrid, kHybrid, 2, 1, Encoders, Experts, Recomputing},
+    {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Experts, OneSampleEach},
+    {kColocated, kZeroBubble, {2}, {2, 1, 1, 2}, kNo, kFull, 1, 1, Nothing, Qwen3VlMoe},
+    {kDisjoint, kGPipe, {2, 2}, {1, 1, 1, 2}, kFull, kFull, 1, 1, Encoders, Experts, EachUse},
+    {kDisjoint, k1F1B, {2}, {1, 1, 1, 2}, kGradOp, kFull, 1, 2, Nothing, Qwen3VlMoe, NoImages},
     {kShared, k1F1B, {2}, {}, kFull, kFull, 1, 2, Nothing, TiedLlava, EachUse},
     {kShared, kInterleaved, {2, 1, 1, 1, 2}, {}, kHybrid, kHybrid, 2, 2, Nothing, Llava, EachUse},
     {kShared, kZeroBubble, {2, 1, 2, 1, 1, "ring"}, {1, 1, 2}, kFull, kNo, 1, 2, Nothing, Gemma3, EachUse},
@@ -247,8 +253,8 @@ const char* frozen_name(Frozen frozen) {
 }
 
 const char* model_name(PipelineModel model) {
-  const char* const names[] = {"Llava", "tied Llava", "two encoders", "tied Llama",
-                               "GPT-2", "Gemma 3",    "Qwen3-VL"};
+  const char* const names[] = {"Llava",   "tied Llava", "two encoders", "tied Llama",  "GPT-2",
+                               "Gemma 3", "Qwen3-VL",   "experts",      "Qwen3-VL-MoE"};
   return names[static_cast<int>(model)];
 }
 
@@ -378,6 +384,7 @@ std::string config_of(const PipelineLayout& layout) {
   if (layout.model == Gpt2) return tiny_gpt2_config();
   if (layout.model == TiedLlama) return kTinyLlama;
   if (layout.model == Qwen3Vl) return tiny_qwen3_vl_config();
+  if (layout.model == Qwen3VlMoe) return tiny_qwen3_vl_moe_config();
   TinyLlava model{.tied = layout.model == TiedLlava, .layers = 4, .vocabulary = 41};
   model.audio = layout.model == TwoEncoders;
   if (layout.model == Gemma3) {
@@ -394,11 +401,12 @@ std::string config_of(const PipelineLayout& layout) {
     model.image_size = 24;
   }
   if (layout.twist == Taps) model.feature_layer = "[0, -1, 1]";
-  return tiny_llava_config(model);
+  const std::string config = tiny_llava_config(model);
+  return layout.model == Experts ? with_experts(config) : config;
 }
 
 void remake(const PipelineLayout& layout, ModelSpec& model) {
-  if (layout.model == Qwen3Vl) shrink_images(model);
+  if (layout.model == Qwen3Vl || layout.model == Qwen3VlMoe) shrink_images(model);
   if (layout.twist == AnySize) merge_images_of_any_size(model);
   if (layout.twist == TwoOfImages) add_second_image_encoder(model);
 }
@@ -424,7 +432,7 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
   if (layout.model == Gpt2) deck.llm.dropout = 0.2;
   if (layout.twist == BothWays) deck.llm.image_attention = "bidirectional";
   if (layout.has_audio()) deck.data.row_tokens = std::max<int64_t>(40, deck.data.row_tokens);
-  if (layout.model == Qwen3Vl) deck.data.row_tokens = 80;
+  if (layout.model == Qwen3Vl || layout.model == Qwen3VlMoe) deck.data.row_tokens = 80;
   if (layout.has_encoder()) freeze(layout.frozen, deck);
   if (!layout.has_audio()) deck.encoders["audio"] = {};
   return deck;

@@ -26,7 +26,17 @@ struct PipelineModule {
 enum class Frozen { Nothing, Encoders, EncodersAndLlm, EncodersAndProjectors, Projectors, Llm };
 inline constexpr int kNumFrozen = 6;
 
-enum class PipelineModel { Llava, TiedLlava, TwoEncoders, TiedLlama, Gpt2, Gemma3, Qwen3Vl };
+enum class PipelineModel {
+  Llava,
+  TiedLlava,
+  TwoEncoders,
+  TiedLlama,
+  Gpt2,
+  Gemma3,
+  Qwen3Vl,
+  Experts,
+  Qwen3VlMoe,
+};
 
 /// Unusual data and settings.
 enum class Twist {
@@ -75,7 +85,8 @@ struct PipelineLayout {
   bool has_audio() const { return model == PipelineModel::TwoEncoders; }
   bool is_tied() const {
     return model != PipelineModel::Llava && model != PipelineModel::TwoEncoders &&
-           model != PipelineModel::Qwen3Vl;
+           model != PipelineModel::Qwen3Vl && model != PipelineModel::Experts &&
+           model != PipelineModel::Qwen3VlMoe;
   }
   int replicas() const { return dp_replicate * dp_shard; }
   int ranks() const;

@@ -2,6 +2,7 @@
 #include "support/tiny_llava.hpp"
 
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "core/dtype.hpp"
 
@@ -73,6 +74,20 @@ std::string tiny_llava_config(const TinyLlava& o) {
          number(o.layers) + R"(, "num_attention_heads": )" + number(o.heads) +
          R"(, "num_key_value_heads": )" + number(o.kv_heads) + R"(, "attention_bias": )" + biases +
          R"(, "mlp_bias": )" + biases + R"(, "tie_word_embeddings": )" + tied + "}}";
+}
+
+std::string with_experts(const std::string& config) {
+  nlohmann::json changed = nlohmann::json::parse(config);
+  nlohmann::json& text = changed["text_config"];
+  text.erase("attention_bias");
+  text.erase("mlp_bias");
+  text.update({{"model_type", "qwen2_moe"},
+               {"num_experts", 5},
+               {"num_experts_per_tok", 2},
+               {"moe_intermediate_size", 12},
+               {"shared_expert_intermediate_size", 20},
+               {"mlp_only_layers", {1}}});
+  return changed.dump();
 }
 
 std::string tiny_gpt2_config(int64_t vocabulary) {

@@ -66,6 +66,14 @@ std::string tiny_qwen3_vl_config() {
   return config.dump();
 }
 
+std::string tiny_qwen3_vl_moe_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_qwen3_vl_config());
+  config["model_type"] = "qwen3_vl_moe";
+  config["text_config"].update(
+      {{"num_experts", 6}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 12}});
+  return config.dump();
+}
+
 std::string with_heads(const std::string& config, int64_t heads, int64_t key_value_heads) {
   nlohmann::json changed = nlohmann::json::parse(config);
   nlohmann::json &text = changed["text_config"], &vision = changed["vision_config"];

@@ -369,9 +369,14 @@ TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
   // For Voxtral the number is that of the model that transformers builds from its config.
   const std::pair<const char*, int64_t> composites[] = {{"gemma3_12b.json", 12187325040},
                                                         {"qwen2_vl_7b.json", 8291375616},
+                                                        {"qwen3_vl_30b_a3b.json", 31070754032},
                                                         {"voxtral_mini_3b.json", 4676271104}};
   for (const auto& [name, parameters] : composites)
     EXPECT_EQ(make_model_spec(read_input(name)).num_parameters(), parameters) << name;
+  // 120 of 128 experts of 48 layers, each of three matrices of 768 x 2048, do nothing for a token.
+  const int64_t idle = int64_t{48} * 120 * 3 * 768 * 2048;
+  EXPECT_EQ(make_model_spec(read_input("qwen3_vl_30b_a3b.json")).num_active_parameters(),
+            31070754032 - idle);
 }
 
 const TpCut& cut_in(const ModelSpec& model, const std::string& name) {

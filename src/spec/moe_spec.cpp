@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decoders with mixtures of experts in Llama's blocks: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE. Files
+// hold each expert's linears as tensors of their own.
+#include <algorithm>
+
+#include "spec/families.hpp"
+
+namespace zea::detail {
+namespace {
+
+ExpertNames qwen_names() {
+  return {.router = ".mlp.gate",
+          .experts = ".mlp.experts.",
+          .gate = ".gate_proj",
+          .up = ".up_proj",
+          .down = ".down_proj"};
+}
+
+/// Transformers 5 writes "num_local_experts" for every family, those before "num_experts" for most.
+int64_t read_experts(const ConfigReader& config, const MixtureDefaults& defaults) {
+  constexpr const char *kBefore = "num_experts", *kNow = "num_local_experts";
+  const int64_t experts = config.positive(config.has(kNow) ? kNow : kBefore, defaults.experts);
+  if (const int64_t other = config.positive(kBefore, experts); other != experts)
+    config.refuse(kBefore, std::to_string(other),
+                  std::string(kNow) + " = " + std::to_string(experts) + "; leave one of them out");
+  return experts;
+}
+
+}  // namespace
+
+void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,
+                 const MixtureDefaults& defaults, const ExpertNames& names) {
+  config.require_boolean("output_router_logits", false);
+  config.pass_over({"router_aux_loss_coef"});
+  BlockSpec& block = decoder.spec.block;
+  MlpSpec mixture = block.mlp();
+  RouterSpec router;
+  router.experts = read_experts(config, defaults);
+  router.chosen = config.positive("num_experts_per_tok", defaults.chosen);
+  router.renormalizes = defaults.always_renormalizes || config.boolean("norm_topk_prob", false);
+  if (router.chosen > router.experts)
+    config.refuse("num_experts_per_tok", std::to_string(router.chosen),
+                  "at most the number of experts, " + std::to_string(router.experts));
+  mixture.router = router;
+  mixture.intermediate =
+      config.positive(defaults.intermediate_key,
+                      defaults.intermediate > 0 ? defaults.intermediate : mixture.intermediate);
+  decoder.blocks.names.experts = names;
+  block.mlps.push_back(mixture);
+  for (const bool is_sparse : sparse) decoder.blocks.mlp.push_back(is_sparse ? 1 : 0);
+}
+
+std::vector<bool> sparse_layers(const ConfigReader& config, int64_t layers) {
+  const int64_t step = config.positive("decoder_sparse_step", 1);
+  const std::vector<int64_t> plain = config.integers("mlp_only_layers");
+  std::vector<bool> sparse;
+  for (int64_t layer = 0; layer < layers; ++layer)
+    sparse.push_back((layer + 1) % step == 0 && std::ranges::count(plain, layer) == 0);
+  return sparse;
+}
+
+/// Mixtral (arXiv:2401.04088): two of a few experts, whose gates are the softmax of their scores.
+Decoder read_mixtral(const ConfigReader& config) {
+  Decoder decoder = read_llama_like(config,
+                                    {.intermediate = 14336,
+                                     .key_value_heads = 8,
+                                     .vocabulary = 32000,
+                                     .positions = 131072,
+                                     .end_token = 2,
+                                     .eps = 1e-5,
+                                     .theta = 1e6},
+                                    {});
+  config.require_no_dropout({"router_jitter_noise"});
+  if (config.has("sliding_window"))
+    decoder.spec.block.attention.front().window = config.positive("sliding_window", 1);
+  add_mixture(config, decoder, std::vector<bool>(static_cast<size_t>(decoder.spec.layers), true),
+              {.experts = 8,
+               .chosen = 2,
+               .always_renormalizes = true,
+               .intermediate_key = "intermediate_size"},
+              {.router = ".block_sparse_moe.gate",
+               .experts = ".block_sparse_moe.experts.",
+               .gate = ".w1",
+               .up = ".w3",
+               .down = ".w2"});
+  return decoder;
+}
+
+/// Qwen2-MoE (Qwen1.5-MoE): many small experts, and one of all tokens with a gate of its own.
+Decoder read_qwen2_moe(const ConfigReader& config) {
+  const bool biases = config.boolean("qkv_bias", true);
+  Decoder decoder = read_llama_like(config,
+                                    {.hidden = 2048,
+                                     .intermediate = 5632,
+                                     .layers = 24,
+                                     .heads = 16,
+                                     .key_value_heads = 16,
+                                     .vocabulary = 151936,
+                                     .positions = 32768,
+                                     .end_token = -1},
+                                    {.q = biases, .k = biases, .v = biases});
+  const bool has_windows =
+      config.boolean("use_sliding_window", false) && !config.is_null("sliding_window");
+  config.pass_over({"sliding_window"});
+  const int64_t window = has_windows ? config.positive("sliding_window", 4096) : 0;
+  const int64_t last = config.integer("max_window_layers", 28);
+  std::vector<bool> narrow;
+  for (int64_t layer = 0; layer < decoder.spec.layers; ++layer)
+    narrow.push_back(layer % 2 == 0 && layer < last);
+  add_windows(decoder, narrow_layers(config, narrow, has_windows), window);
+  ExpertNames names = qwen_names();
+  names.shared = ".mlp.shared_expert";
+  names.shared_gate = ".mlp.shared_expert_gate";
+  add_mixture(config, decoder, sparse_layers(config, decoder.spec.layers),
+              {.intermediate = 1408, .experts = 60, .chosen = 4}, names);
+  decoder.spec.block.mlps.back().shared_intermediate =
+      config.positive("shared_expert_intermediate_size", 5632);
+  return decoder;
+}
+
+/// Qwen3-MoE (arXiv:2505.09388): the heads' norms of Qwen3, and no expert of all tokens.
+Decoder read_qwen3_moe(const ConfigReader& config) {
+  const bool biases = config.boolean("attention_bias", false);
+  Decoder decoder = read_llama_like(config,
+                                    {.hidden = 2048,
+                                     .intermediate = 6144,
+                                     .layers = 24,
+                                     .heads = 32,
+                                     .key_value_heads = 4,
+                                     .vocabulary = 151936,
+                                     .positions = 32768,
+                                     .end_token = -1},
+                                    {biases, biases, biases, biases});
+  add_head_norms(decoder);
+  config.pass_over({"max_window_layers"});
+  const int64_t window = config.positive("sliding_window", 4096);
+  if (config.boolean("use_sliding_window", false) && !config.is_null("sliding_window"))
+    decoder.spec.block.attention.front().window = window;
+  add_mixture(config, decoder, sparse_layers(config, decoder.spec.layers),
+              {.intermediate = 768, .experts = 128, .chosen = 8}, qwen_names());
+  return decoder;
+}
+
+/// OLMoE (arXiv:2409.02060): norms of all queries and of all keys of a token.
+Decoder read_olmoe(const ConfigReader& config) {
+  const bool biases = config.boolean("attention_bias", false);
+  Decoder decoder = read_llama_like(config,
+                                    {.hidden = 2048,
+                                     .intermediate = 2048,
+                                     .layers = 16,
+                                     .heads = 16,
+                                     .vocabulary = 50304,
+                                     .positions = 4096,
+                                     .end_token = 50279,
+                                     .eps = 1e-5},
+                                    {biases, biases, biases, biases});
+  if (config.has("clip_qkv"))
+    config.refuse("clip_qkv", config.dump("clip_qkv"), "null (clipping is not built yet)");
+  config.pass_over({"clip_qkv"});
+  BlockSpec& block = decoder.spec.block;
+  if (block.heads.key_value != block.heads.query)
+    config.refuse("num_key_value_heads", std::to_string(block.heads.key_value),
+                  "num_attention_heads = " + std::to_string(block.heads.query) +
+                      " (norms of fewer keys are not built yet)");
+  add_head_norms(decoder);
+  block.query_key_norm = block.norm;
+  add_mixture(config, decoder, std::vector<bool>(static_cast<size_t>(decoder.spec.layers), true),
+              {.experts = 64, .chosen = 8, .intermediate_key = "intermediate_size"}, qwen_names());
+  return decoder;
+}
+
+}  // namespace zea::detail

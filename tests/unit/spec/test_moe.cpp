@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Families with mixtures of experts: their parameters, the layers that have experts, tp shards, and
+// what is refused.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "spec/param_cut.hpp"
+#include "spec/param_rules.hpp"
+#include "support/config_refusal.hpp"
+#include "support/tiny_llava.hpp"
+#include "support/tiny_qwen2_vl.hpp"
+
+namespace zea::test_moe {
+namespace {
+
+nlohmann::json config_of(const std::string& family) {
+  nlohmann::json config{
+      {"model_type", family},   {"hidden_size", 32},        {"intermediate_size", 48},
+      {"num_hidden_layers", 4}, {"vocab_size", 64},         {"num_attention_heads", 4},
+      {"num_experts", 6},       {"num_experts_per_tok", 2}, {"num_key_value_heads", 4}};
+  if (family.starts_with("qwen")) config["moe_intermediate_size"] = 12;
+  if (family == "qwen2_moe") config["shared_expert_intermediate_size"] = 20;
+  return config;
+}
+
+std::string with(nlohmann::json config, const nlohmann::json& changes) {
+  config.update(changes);
+  return config.dump();
+}
+
+std::vector<bool> sparse_layers(const ModelSpec& model) {
+  std::vector<bool> are_sparse;
+  for (const UnitSpec& unit : model.units)
+    if (unit.kind == UnitKind::Block) are_sparse.push_back(unit.has("router.weight"));
+  return are_sparse;
+}
+
+TEST(Moe, FilesHoldEachExpertAlone) {
+  const ModelSpec qwen = make_model_spec(config_of("qwen3_moe").dump());
+  const int gate = qwen.param_index("model.layers.3.mlp.experts.5.gate_proj.weight");
+  ASSERT_GE(gate, 0);
+  EXPECT_EQ(qwen.params[gate].shape, (Shape{12, 32}));
+  EXPECT_EQ(qwen.params[gate + 1].name, "model.layers.3.mlp.experts.5.up_proj.weight");
+  EXPECT_GE(qwen.param_index("model.layers.3.mlp.gate.weight"), 0);
+  const ModelSpec mixtral = make_model_spec(config_of("mixtral").dump());
+  const int down = mixtral.param_index("model.layers.0.block_sparse_moe.experts.0.w2.weight");
+  ASSERT_GE(down, 0);
+  EXPECT_EQ(mixtral.params[down].shape, (Shape{32, 48}));
+  const ModelSpec shared = make_model_spec(config_of("qwen2_moe").dump());
+  EXPECT_EQ(shared.params[shared.param_index("model.layers.0.mlp.shared_expert_gate.weight")].shape,
+            (Shape{1, 32}));
+}
+
+TEST(Moe, ConfigsSayWhichLayersHaveExperts) {
+  const auto layers = [](const nlohmann::json& changes) {
+    return sparse_layers(make_model_spec(with(config_of("qwen3_moe"), changes)));
+  };
+  EXPECT_EQ(layers(nlohmann::json::object()), (std::vector{true, true, true, true}));
+  EXPECT_EQ(layers({{"decoder_sparse_step", 2}}), (std::vector{false, true, false, true}));
+  EXPECT_EQ(layers({{"mlp_only_layers", {0, 2}}}), (std::vector{false, true, false, true}));
+  EXPECT_EQ(layers({{"decoder_sparse_step", 2}, {"mlp_only_layers", {3}}}),
+            (std::vector{false, true, false, false}));
+}
+
+TEST(Moe, ATokenUsesItsExpertsAlone) {
+  const ModelSpec model = make_model_spec(config_of("qwen3_moe").dump());
+  EXPECT_EQ(model.num_parameters() - model.num_active_parameters(), 4 * 4 * 3 * 12 * 32);
+  const ModelSpec dense = make_model_spec(testing::tiny_llava_config());
+  EXPECT_EQ(dense.num_active_parameters(), dense.num_parameters());
+}
+
+TEST(Moe, TpRanksShareTheColumnsOfEachExpert) {
+  const ModelSpec model = make_model_spec(config_of("qwen3_moe").dump());
+  const auto cut = [&](const std::string& name) {
+    return cut_of(model.params[model.param_index("model.layers.0.mlp." + name)], 2);
+  };
+  EXPECT_EQ(cut("experts.1.up_proj.weight").shape, (Shape{6, 32}));
+  EXPECT_EQ(cut("experts.1.down_proj.weight").shape, (Shape{32, 6}));
+  EXPECT_TRUE(cut("gate.weight").of_heads);
+  const ModelSpec stacked = make_model_spec(testing::tiny_qwen3_vl_moe_config());
+  const int up = stacked.param_index("model.language_model.layers.0.mlp.experts.gate_up_proj");
+  ASSERT_GE(up, 0);
+  const ParamSpec& param = stacked.params[up];
+  const ParamCut half = cut_of(param, 2);
+  EXPECT_EQ(half.shape, (Shape{param.shape[0], param.shape[1], param.shape[2] / 2}));
+  // Rank 1 has the second half of the gates and of the ups of each row.
+  const int64_t columns = param.shape[2], quarter = columns / 4;
+  const std::vector<PieceBox> boxes = boxes_of_piece(param, half, 1, 0, 2 * quarter);
+  ASSERT_EQ(boxes.size(), 2U);
+  EXPECT_EQ(boxes[0].extent.offset[2], quarter);
+  EXPECT_EQ(boxes[1].extent.offset[2], 3 * quarter);
+}
+
+TEST(Moe, ConfigsThatMakeNoModelAreRefused) {
+  const auto expect = [](const char* family, const nlohmann::json& changes, const char* sentence) {
+    nlohmann::json config = config_of(family);
+    config.update(changes);
+    testing::expect_refusal(testing::refusal_of(config), sentence);
+  };
+  expect("qwen3_moe", {{"num_experts_per_tok", 7}},
+         "config.num_experts_per_tok = 7; allowed: at most");
+  expect("qwen3_moe", {{"num_local_experts", 5}},
+         "config.num_experts = 6; allowed: num_local_experts = 5");
+  expect("qwen3_moe", {{"output_router_logits", true}}, "config.output_router_logits = true");
+  expect("qwen3_moe", {{"mlp_only_layers", "all"}}, "config.mlp_only_layers");
+  expect("olmoe", {{"clip_qkv", 8.0}}, "clipping is not built yet");
+  expect("olmoe", {{"num_key_value_heads", 2}}, "norms of fewer keys are not built yet");
+  expect("mixtral", {{"router_jitter_noise", 0.1}}, "config.router_jitter_noise");
+}
+
+TEST(Moe, MuonRefusesStackedExperts) {
+  OptimOptions optim;
+  optim.kind = "muon";
+  std::vector<std::string> faults;
+  make_param_rules(make_model_spec(config_of("qwen3_moe").dump()), optim, faults);
+  EXPECT_TRUE(faults.empty()) << faults.front();
+  make_param_rules(make_model_spec(testing::tiny_qwen3_vl_moe_config()), optim, faults);
+  ASSERT_EQ(faults.size(), 1U);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "stacks the matrices of all experts", faults[0]);
+}
+
+}  // namespace
+}  // namespace zea::test_moe
