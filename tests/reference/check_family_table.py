@@ -47,12 +47,14 @@ FAMILIES = {
     "qwen2_vl": "Qwen2VL",
     "qwen2_5_vl": "Qwen25VL",
     "qwen3_vl": "Qwen3VL",
+    "qwen3_vl_moe": "Qwen3VLMoe",
     "qwen2_vl of videos": "Qwen2VLVideos",
     "qwen2_5_vl of videos": "Qwen25VLVideos",
     "qwen3_vl of videos": "Qwen3VLVideos",
     "gemma3": "Gemma3",
 }
-DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3")
+MOE = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
+DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", *MOE)
 
 
 def rows():

@@ -40,6 +40,8 @@ try:
         Qwen2VLForConditionalGeneration,
         Qwen3VLConfig,
         Qwen3VLForConditionalGeneration,
+        Qwen3VLMoeConfig,
+        Qwen3VLMoeForConditionalGeneration,
         SmolVLMConfig,
         SmolVLMForConditionalGeneration,
         VoxtralConfig,
@@ -266,19 +268,29 @@ class Finetune(FinetuneCase):
         # Two moments of 60 x 40 pixels, made 3 x 2 squares of 28 x 28, the fewest of so many.
         self.assertIn(f"{[2, *[5] * 12, 3]}"[1:-1], f"{ids}")
 
-    def test_qwen3_vl(self):
+    def check_qwen3_vl(self, config, kind, text):
+        """Trains on a video and images; `config` and `kind` are transformers' classes."""
         rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
         tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32}
-        config = Qwen3VLConfig(
-            text_config={**TEXT, "head_dim": 8, "rope_parameters": rope},
-            vision_config={**tower, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
-            image_token_id=4,
-            video_token_id=5,
-            vision_start_token_id=2,
-            vision_end_token_id=3,
+        model = kind(
+            config(
+                text_config={**TEXT, "head_dim": 8, "rope_parameters": rope, **text},
+                vision_config={**tower, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+                image_token_id=4,
+                video_token_id=5,
+                vision_start_token_id=2,
+                vision_end_token_id=3,
+            )
         )
         self.add_video()
-        self.check(Qwen3VLForConditionalGeneration, Qwen3VLForConditionalGeneration(config), VIDEO_CHATML)
+        self.check(kind, model, VIDEO_CHATML)
+
+    def test_qwen3_vl_moe(self):
+        experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
+        self.check_qwen3_vl(Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration, experts)
+
+    def test_qwen3_vl(self):
+        self.check_qwen3_vl(Qwen3VLConfig, Qwen3VLForConditionalGeneration, {})
         ids, _, _ = self.packed(3)
         tokenizer = Tokenizer.from_file(str(self.folder / "model/tokenizer.json"))
         first, second = (tokenizer.encode(f"<{time} seconds>").ids for time in (0.3, 1.3))

@@ -28,7 +28,8 @@ from tied_composites import COMPOSITES
 PROGRAMS = {}
 OF_HEADS = {}  # by composite: whether files have one
 TOWERS = ("siglip_vision_model", "vit", "dinov2", "dinov2_with_registers")  # of llava, besides CLIP
-DECODERS = ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3")  # besides Llama
+MOE = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+DECODERS = ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3", *MOE)  # besides Llama
 
 
 def run(program, *arguments, code=0):
@@ -47,9 +48,10 @@ def h5_tensor(dataset):
 
 
 def text_config(tied=False, family="llama"):
+    experts = {"num_experts": 4, "num_experts_per_tok": 2} if family in MOE else {}
     return AutoConfig.for_model(family, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
-                                num_attention_heads=4, num_key_value_heads=2, vocab_size=160, pad_token_id=0,
-                                tie_word_embeddings=tied)
+                                num_attention_heads=4, num_key_value_heads=4 if family == "olmoe" else 2,
+                                vocab_size=160, pad_token_id=0, tie_word_embeddings=tied, **experts)
 
 
 def make_llava(tied=False, dtype=torch.float32, tower="clip_vision_model"):

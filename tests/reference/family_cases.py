@@ -26,6 +26,8 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
 )
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
@@ -133,6 +135,15 @@ class Qwen3VL(Qwen2VL):
     @staticmethod
     def file_name(name):
         return name
+
+
+class Qwen3VLMoe(Qwen3VL):
+    made_of = (Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration)
+    experts = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 20}
+
+    @classmethod
+    def model(cls, text=None, vision=None, **changes):
+        return super().model({**cls.experts, **(text or {})}, vision, **changes)
 
 
 class Gemma3:

@@ -5,7 +5,7 @@ items per sample, frozen modules, ranks, whether config.json is as transformers 
 those of the model) or as the family was published, and by how many tokens one sample is longer."""
 
 from cropped_cases import Gemma3WithCrops, LlavaNextOfSiglip, LlavaOneVision, LlavaOneVisionOfUnevenPatches
-from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen25VL
+from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL
 from idefics3_cases import Idefics3, SmolVLM, SmolVLMOfOneTile, SmolVLMOfUnevenPatches
 from parity_cases import grid
 from pixtral_cases import Mistral3, PixtralLlava
@@ -154,6 +154,20 @@ OF_ONE = {
             }
         },
         "pp2_beside_vision_of_two_stages": {**TWO_STAGES_OF_VISION, "model": {"text": {"num_hidden_layers": 4}}},
+    },
+    Qwen3VLMoe: {
+        "tied": TIED,
+        "of_some_layers": {
+            "model": {
+                "text": {
+                    "num_hidden_layers": 3,
+                    "attention_bias": True,
+                    "mlp_only_layers": [1],
+                    "num_experts_per_tok": 1,
+                }
+            }
+        },
+        "tp4_no_slices": {"ranks": 4, "deck": grid("llm", tp=4, sequence_parallel=False)},
     },
     # Windows are shorter than images, but for one case.
     Gemma3: {

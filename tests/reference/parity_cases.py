@@ -62,6 +62,13 @@ GEMMA3 = {
     },
     "sliding_window_pattern": 2,
 }
+# The tokens are so few that some experts get none.
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3}
+QWEN2_MOE = {**EXPERTS, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 36}
+QWEN3_MOE = {**EXPERTS, "moe_intermediate_size": 20, "norm_topk_prob": True}
+OLMOE = {**EXPERTS, "intermediate_size": 20, "num_key_value_heads": 4}
+MIXTRAL = {"num_local_experts": 6, "num_experts_per_tok": 2}
+
 
 def grid(module, **keys):
     """Overrides of [mesh.<module>], with blocks so short that every rank has some."""
@@ -166,6 +173,96 @@ CASES = {
         "ranks": 4,
         "decoder": "qwen3",
         "deck": [*MICROBATCHES, *grid("llm", pp=2, cp=2, cp_mode="ulysses")],
+    },
+    "qwen3_moe": {"only_text": True, "decoder": "qwen3_moe", "text": QWEN3_MOE},
+    "qwen3_moe_under_llava": {
+        "decoder": "qwen3_moe",
+        "text": {**QWEN3_MOE, "norm_topk_prob": False, "head_dim": 12, "attention_bias": True},
+    },
+    "qwen3_moe_of_some_layers": {
+        "only_text": True,
+        "decoder": "qwen3_moe",
+        "text": {**QWEN3_MOE, "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
+    },
+    "qwen3_moe_of_one_expert": {
+        "only_text": True,
+        "decoder": "qwen3_moe",
+        "text": {**QWEN3_MOE, "num_experts_per_tok": 1, "norm_topk_prob": False},
+    },
+    "qwen3_moe_tp2_cp2": {
+        "ranks": 4,
+        "decoder": "qwen3_moe",
+        "text": QWEN3_MOE,
+        "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
+    },
+    "qwen3_moe_tp4_no_slices": {
+        "ranks": 4,
+        "only_text": True,
+        "decoder": "qwen3_moe",
+        "text": QWEN3_MOE,
+        "deck": grid("llm", tp=4, sequence_parallel=False),
+    },
+    "qwen3_moe_pp2_ulysses": {
+        "ranks": 4,
+        "decoder": "qwen3_moe",
+        "text": {**QWEN3_MOE, "mlp_only_layers": [0]},
+        "deck": [*MICROBATCHES, *grid("llm", pp=2, cp=2, cp_mode="ulysses")],
+    },
+    "qwen2_moe": {"only_text": True, "decoder": "qwen2_moe", "text": QWEN2_MOE},
+    "qwen2_moe_windows_without_biases": {
+        "only_text": True,
+        "decoder": "qwen2_moe",
+        "text": {
+            **QWEN2_MOE,
+            "qkv_bias": False,
+            "norm_topk_prob": True,
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "max_window_layers": 2,
+        },
+    },
+    "qwen2_moe_tp2_cp2": {
+        "ranks": 4,
+        "decoder": "qwen2_moe",
+        "text": QWEN2_MOE,
+        "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
+    },
+    "qwen2_moe_pp2_tp2": {
+        "ranks": 4,
+        "only_text": True,
+        "decoder": "qwen2_moe",
+        "text": {**QWEN2_MOE, "decoder_sparse_step": 2},
+        "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2)],
+    },
+    "mixtral": {"only_text": True, "decoder": "mixtral", "text": MIXTRAL},
+    "mixtral_windows_under_llava": {"decoder": "mixtral", "text": {**MIXTRAL, "sliding_window": 5}},
+    "mixtral_tp2_cp2": {
+        "ranks": 4,
+        "decoder": "mixtral",
+        "text": MIXTRAL,
+        "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
+    },
+    "mixtral_pp2_tp2": {
+        "ranks": 4,
+        "only_text": True,
+        "decoder": "mixtral",
+        "text": MIXTRAL,
+        "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2)],
+    },
+    "olmoe": {"only_text": True, "decoder": "olmoe", "text": OLMOE},
+    "olmoe_tp2_cp2": {
+        "ranks": 4,
+        "only_text": True,
+        "decoder": "olmoe",
+        "text": {**OLMOE, "norm_topk_prob": True},
+        "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
+    },
+    "olmoe_pp2_tp2": {
+        "ranks": 4,
+        "only_text": True,
+        "decoder": "olmoe",
+        "text": OLMOE,
+        "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2)],
     },
     "gemma": {"only_text": True, "decoder": "gemma", "text": {"head_dim": 12}},
     "gemma_untied_biases": {
@@ -371,6 +468,7 @@ PROMPTED = [
     *["plain", "siglip", "vit", "dinov2", "dinov2_with_registers"],
     *["llama", "mistral", "qwen2", "qwen2_windows", "qwen3"],
     *["gemma", "gemma2", "gemma3_text", "phi3", "phi3_windows", "gpt2"],
+    *["mixtral", "olmoe", "qwen2_moe", "qwen3_moe"],
 ]
 for case in CASES.values():
     if case.get("both_ways"):

@@ -37,6 +37,7 @@ from transformers_models import (
     perturbed,
     reference,
     run,
+    split_experts,
 )
 
 RUN_MODEL, IMPORT, CONSOLIDATE, JOBS, MPIRUN = sys.argv[1:6]
@@ -103,7 +104,8 @@ def reference_of(family, model, samples):
         return model(input_ids=ids, use_cache=False, **family.inputs(tokens, items)).logits[0]
 
     named = ((family.file_name(name), parameter) for name, parameter in model.named_parameters())
-    return reference(samples, logits_of, named)
+    loss, logits, gradients = reference(samples, logits_of, named)
+    return loss, logits, split_experts(gradients, model.config.get_text_config().model_type)
 
 
 def flatten_config(path):

@@ -30,7 +30,7 @@ except ImportError as error:
     sys.exit(77)
 
 from parity_case import ParityCase, trained_of
-from parity_cases import CASES, PATCHES, PROMPTED, VOCABULARY
+from parity_cases import CASES, PATCHES, PROMPTED, QWEN3_MOE, VOCABULARY
 from tower_cases import EXTRA_TOKENS, TOWER_CASES
 from transformers_models import (
     PROMPTS,
@@ -44,6 +44,7 @@ from transformers_models import (
     perturbed,
     reference,
     run,
+    split_experts,
 )
 
 RUN_MODEL, IMPORT, ZEA, JOBS, MPIRUN = sys.argv[1:6]
@@ -83,7 +84,7 @@ def make_text_config(case):
         "max_position_embeddings": 128,
     }
     family = case.get("decoder", "llama")
-    if family == "phi3":  # whose own end token is beyond this vocabulary
+    if family in ("olmoe", "phi3"):  # whose own end tokens are beyond this vocabulary
         options |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     return AutoConfig.for_model(family, **{**options, **case.get("text", {})})
 
@@ -180,7 +181,8 @@ def reference_of(model, samples, attention, both_ways=False):
         return model(input_ids=torch.tensor([tokens]), use_cache=False, **images).logits[0]
 
     named = ((file_name(name, multimodal), parameter) for name, parameter in model.named_parameters())
-    return reference(samples, logits_of, named)
+    loss, logits, gradients = reference(samples, logits_of, named)
+    return loss, logits, split_experts(gradients, model.config.get_text_config().model_type)
 
 
 def generate(model, prompt, pixels):
@@ -228,8 +230,9 @@ class Parity(ParityCase):
     def check_names(self, folder, model, multimodal):
         """The mapping of names that this file compares by is that of the files."""
         with safe_open(folder / "model" / "model.safetensors", "pt") as file:
-            names = {file_name(name, multimodal) for name, _ in model.named_parameters()}
-            self.assertEqual(names, set(file.keys()))
+            named = {file_name(name, multimodal): value for name, value in model.named_parameters()}
+            names = split_experts(named, model.config.get_text_config().model_type)
+            self.assertEqual(set(names), set(file.keys()))
 
     def prepare(self, case, count=7):
         tokens = PATCHES + EXTRA_TOKENS[case.get("tower", "clip_vision_model")]
@@ -309,6 +312,9 @@ class Parity(ParityCase):
 
     def test_generation_of_qwen3(self):
         self.check_generation({"only_text": True, "decoder": "qwen3"})
+
+    def test_generation_of_qwen3_moe(self):
+        self.check_generation({"only_text": True, "decoder": "qwen3_moe", "text": QWEN3_MOE})
 
     def test_generation_of_llava(self):
         self.check_generation({})

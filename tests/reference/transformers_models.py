@@ -54,6 +54,27 @@ def file_name(name, multimodal=True):
     return name
 
 
+def split_experts(tensors, family):
+    """Tensors by file_name(), those of all experts as files hold them: each linear of each expert alone."""
+    if family == "qwen3_vl_moe_text":  # whose files hold them together, as (experts, in, out)
+        return {name: value.swapaxes(1, 2) if ".experts." in name else value for name, value in tensors.items()}
+    is_mixtral = family == "mixtral"
+    gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
+    found = {}
+    for name, tensor in tensors.items():
+        if is_mixtral:
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        block, is_of_experts, part = name.partition(".experts.")
+        if not is_of_experts:
+            found[name] = tensor
+            continue
+        for expert, matrix in enumerate(tensor):
+            half = len(matrix) // 2
+            linears = {down: matrix} if part == "down_proj" else {gate: matrix[:half], up: matrix[half:]}
+            found |= {f"{block}.experts.{expert}.{linear}.weight": value for linear, value in linears.items()}
+    return found
+
+
 def resized(image, height, width, resample=None):
     from PIL import Image
 
@@ -129,10 +150,12 @@ def perturbed(model):
     import torch
 
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             if not parameter.requires_grad:
                 continue
-            if parameter.dim() > 1:
+            if ".experts." in name:
+                parameter.normal_(std=parameter.shape[-1] ** -0.5)
+            elif parameter.dim() > 1:
                 parameter.normal_(std=parameter.shape[1:].numel() ** -0.5)
             else:
                 parameter.add_(0.2 * torch.randn_like(parameter))
