@@ -14,6 +14,7 @@ CYCLE = 3
 MEAN, STD = [0.286] * 3, [0.353] * 3
 # hidden, inner, layers, heads, KV heads, vocabulary, positions: 40.4 and 20.2 million parameters
 DECODER, MIX = (512, 1408, 8, 8, 4, 16384, 512), (512, 1408, 4, 8, 4, 8192, 256)
+EXPERTS = (512, 1408, 4, 8, 4, 8192, 512)
 UNPACKED = "@data.packing=false"
 
 
@@ -90,7 +91,19 @@ def mix(random):
     return Case("Llama, 20M, 8 samples of 8 to 256 tokens, padding is half", config, samples, 5 * 256, 1, rows)
 
 
-CASES = {"quickstart": quickstart, "decoder": decoder, "mix": mix}
+def experts(random):
+    """A small Qwen3-MoE with 64 experts, of which 8 compute for a token, on samples of one length."""
+    config = llama_config(*EXPERTS)
+    config |= {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 64}
+    config |= {"num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 192, "norm_topk_prob": True}
+    rows = []
+    for precision in ("fp32", "bf16"):
+        rows += [(precision, f"{precision}/eager", "peer", 2), (precision, f"{precision}/grouped_mm", "peer", 1.5)]
+    samples = [text(random, config, 512) for _ in range(4 * CYCLE)]
+    return Case("Qwen3-MoE, 108M, 8 of 64 experts, 4 samples of 512 tokens", config, samples, 4 * 512, 1, rows)
+
+
+CASES = {"quickstart": quickstart, "decoder": decoder, "mix": mix, "experts": experts}
 
 
 def make_case(name):

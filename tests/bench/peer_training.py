@@ -4,8 +4,8 @@
 Llava by LlavaForConditionalGeneration, decoders by AutoModelForCausalLM; padded batches; fp32, or bf16 by autocast;
 eager, or torch.compile; PyTorch's DDP over gloo where there are several ranks; fused AdamW. Each rank reads lines
 "NUMBER-OF-THE-VARIANT STEPS" from its standard input; rank 0 answers each with a line of JSON (seconds, losses). A
-variant is fp32, bf16, fp32/compile or bf16/compile; its model is made at its first turn. The first steps of a compiled
-one compile: whoever gives the turns leaves them out.
+variant is fp32, bf16, fp32/compile or bf16/compile, with experts also fp32/eager or fp32/grouped_mm; its model is made
+at its first turn. The first steps of a compiled one compile: whoever gives the turns leaves them out.
 
 usage: RANK=r WORLD_SIZE=n MASTER_ADDR=127.0.0.1 MASTER_PORT=p peer_training.py DECK.json VARIANT...
 DECK.json: model, data, batch, threads, lr, betas, eps, weight_decay, clip_norm[, mean, std]
@@ -25,12 +25,16 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 from peer_data import Data, decayed
 
 
-def read_model(folder):
+EXPERTS = ("eager", "grouped_mm")  # transformers' ways to multiply with experts
+
+
+def read_model(folder, experts):
     if json.loads((Path(folder) / "config.json").read_text())["model_type"] == "llava":
         from transformers import LlavaForConditionalGeneration as Model
     else:
         from transformers import AutoModelForCausalLM as Model
-    model = Model.from_pretrained(folder, dtype=torch.float32).train()
+    how = {"experts_implementation": experts} if experts else {}
+    model = Model.from_pretrained(folder, dtype=torch.float32, **how).train()
     for name, parameter in model.named_parameters():
         if "post_layernorm" in name:  # of the class token, which no loss sees: DDP insists on knowing
             parameter.requires_grad_(False)
@@ -42,7 +46,7 @@ class Run:
         self.deck, self.data, self.done = deck, data, 0
         precision, *rest = variant.split("/")
         self.autocast = precision == "bf16"
-        model = read_model(deck["model"])
+        model = read_model(deck["model"], next((part for part in rest if part in EXPERTS), None))
         self.optimizer = torch.optim.AdamW(
             decayed(model, deck["weight_decay"]), lr=deck["lr"], betas=deck["betas"], eps=deck["eps"], fused=True
         )
