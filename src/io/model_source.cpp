@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "core/error.hpp"
 #include "io/model_files.hpp"
@@ -45,9 +46,38 @@ std::map<std::string, TensorInfo> by_model_name(const ModelSpec& model,
   return tensors;
 }
 
+/// The shape, offset or length of a tensor of experts in the other order of its matrices.
+Shape in_other_order(Shape lengths) {
+  std::swap(lengths.at(1), lengths.at(2));
+  return lengths;
+}
+
+/// Reads a box (experts, in, out) of a tensor (experts, out, in), an expert at a time.
+void read_swapped(const WeightsSource& source, const std::string& name, const Shape& shape,
+                  const Extent& extent, DType dtype, void* target) {
+  const size_t bytes = element_bytes(dtype);
+  const auto rows = static_cast<size_t>(extent.length[1]),
+             columns = static_cast<size_t>(extent.length[2]);
+  std::vector<char> matrix(rows * columns * bytes);
+  Extent expert{in_other_order(extent.offset), in_other_order(extent.length)};
+  expert.length[0] = 1;
+  char* to = static_cast<char*>(target);
+  for (int64_t e = 0; e < extent.length[0]; ++e, ++expert.offset[0]) {
+    source.read(name, in_other_order(shape), expert, dtype, matrix.data());
+    for (size_t row = 0; row < rows; ++row)
+      for (size_t column = 0; column < columns; ++column, to += bytes)
+        std::memcpy(to, matrix.data() + (column * rows + row) * bytes, bytes);
+  }
+}
+
+bool is_swapped(const ParamSpec& param, const TensorInfo& tensor) {
+  return param.stacks_experts && tensor.shape != param.shape && tensor.shape.size() == 3 &&
+         in_other_order(tensor.shape) == param.shape;
+}
+
 /// Why a tensor cannot be the parameter; empty when it can.
 std::string fault_of(const ParamSpec& param, const TensorInfo& tensor) {
-  if (tensor.shape != param.tensor_shape())
+  if (tensor.shape != param.tensor_shape() && !is_swapped(param, tensor))
     return "wrong shape: " + tensor.name + " is " + shape_text(tensor.shape) +
            "; the model wants " + shape_text(param.tensor_shape());
   if (!is_floating(tensor.dtype))
@@ -73,6 +103,7 @@ std::string load_module(const ModelSpec& model, int param) {
 TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
                           const std::optional<std::vector<std::string>>& parts) {
   TensorMatch match;
+  bool swaps = false;  // all of them, also square ones
   std::map<std::string, TensorInfo> tensors = by_model_name(model, source);
   for (size_t p = 0; p < model.params.size(); ++p) {
     const ParamSpec& param = model.params[p];
@@ -84,11 +115,15 @@ TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
       continue;
     }
     const std::string fault = fault_of(param, tensor.mapped());
+    swaps |= is_swapped(param, tensor.mapped());
     if (fault.empty())
       match.found.emplace(param.name, tensor.mapped());
     else
       match.wrong.push_back(fault);
   }
+  for (const ParamSpec& param : model.params)
+    if (swaps && param.stacks_experts && match.found.contains(param.name))
+      match.swapped.insert(param.name);
   for (const auto& [name, tensor] : tensors)
     match.unexpected.push_back(tensor.name + " " + shape_text(tensor.shape));
   return match;
@@ -156,6 +191,7 @@ void ModelSource::load_what_fits(const LoadOptions& options) {
     check_tied_head(*source_, embedding->second);
   note_ = match.faults();
   loaded_ = std::move(match.found);
+  swapped_ = std::move(match.swapped);
   if (loaded_.empty() && options.modules != std::vector<std::string>{})
     throw WeightsError(describe() + ": none of its tensors is one of this " + model_.family +
                        " model:" + note_);
@@ -221,6 +257,8 @@ std::string ModelSource::describe() const {
 void ModelSource::read(const std::string& name, const Shape& shape, const Extent& extent,
                        DType dtype, void* target) const {
   const auto loaded = loaded_.find(name);
+  if (swapped_.contains(name))
+    return read_swapped(*source_, loaded->second.name, shape, extent, dtype, target);
   if (loaded != loaded_.end())
     return source_->read(loaded->second.name, shape, extent, dtype, target);
   find_tensor(tensors_, name, describe());

@@ -216,10 +216,8 @@ std::vector<ParamRule> make_param_rules(const ModelSpec& model, const OptimOptio
   if (optim.kind != OptimizerKind::Muon) return rules;
   const std::vector<bool> inner = inner_matrices(model);
   for (size_t p = 0; p < rules.size(); ++p) rules[p].orthogonalises = inner[p];
-  const auto stacked = std::ranges::find_if(model.params, [](const ParamSpec& param) {
-    return param.shape.size() == 3 && matches("*.experts.*", param.name);
-  });
-  if (model.has_experts() && stacked != model.params.end())
+  const auto stacked = std::ranges::find(model.params, true, &ParamSpec::stacks_experts);
+  if (stacked != model.params.end())
     faults.push_back("optim.kind = \"muon\", but " + stacked->name +
                      " stacks the matrices of all experts, which Muon cannot update one by one "
                      "yet; use another optimizer");

@@ -213,10 +213,12 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
     const int64_t count = mlp.router->experts, inner = mlp.intermediate;
     TpCut columns{.dim = 2, .blocks = inner};
     columns.stretches = 2;
-    add("experts.up.weight", layer + names.experts + names.up, {count, block.hidden, 2 * inner},
-        trainable, family.init.up, columns);
-    add("experts.down.weight", layer + names.experts + names.down, {count, inner, block.hidden},
-        trainable, family.init.down, {.dim = 1, .blocks = inner});
+    const int up = add("experts.up.weight", layer + names.experts + names.up,
+                       {count, block.hidden, 2 * inner}, trainable, family.init.up, columns);
+    const int down =
+        add("experts.down.weight", layer + names.experts + names.down, {count, inner, block.hidden},
+            trainable, family.init.down, {.dim = 1, .blocks = inner});
+    model_.params[up].stacks_experts = model_.params[down].stacks_experts = true;
     return;
   }
   std::vector<std::string> experts;

@@ -40,6 +40,7 @@ FAMILIES = {
     "internvl of Qwen2": "InternVL",
     "internvl of Qwen3": "InternVLOfQwen3",
     "internvl of Llama": "InternVLOfLlama",
+    "internvl of experts": "InternVLOfExperts",
     "smolvlm": "SmolVLM",
     "idefics3": "Idefics3",
     "llava of Pixtral": "PixtralLlava",

@@ -12,6 +12,7 @@ from pixtral_cases import Mistral3, PixtralLlava
 from tiled_families import (
     InternVL,
     InternVLOfLargeSquares,
+    InternVLOfExperts,
     InternVLOfLlama,
     InternVLOfPatches,
     InternVLOfQwen3,
@@ -76,6 +77,7 @@ OF_ONE = {
         "cp4_of_vision": {**CP4_OF_BOTH, "model": {"vision": {"use_mean_pooling": False, "use_qk_norm": True}}},
     },
     InternVLOfQwen3: {},
+    InternVLOfExperts: {},
     InternVLOfLlama: {},
     LlavaNext: {
         "tied": TIED,

@@ -18,6 +18,7 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import (
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 
+from parity_cases import QWEN3_MOE
 from transformers_models import TEXT, resized
 from transformers_models import file_name as llava_file_name
 
@@ -98,6 +99,12 @@ class InternVLOfLargeSquares(InternVL):
 
 class InternVLOfQwen3(InternVL):
     decoder = {"model_type": "qwen3", "head_dim": 12}
+
+
+class InternVLOfExperts(InternVL):
+    """The shape of InternVL3.5-30B-A3B."""
+
+    decoder = {"model_type": "qwen3_moe", "head_dim": 12, **QWEN3_MOE}
 
 
 class InternVLOfLlama(InternVL):

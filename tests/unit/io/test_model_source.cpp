@@ -171,6 +171,56 @@ TEST(LoadModule, OfAProjectorIsSaidByItsUnits) {
   }
 }
 
+/// Stacked experts as transformers 5 writes them, (experts, out, in), element by element.
+class SwappedSource : public testing::FilledSource {
+ public:
+  SwappedSource(const ModelSpec& model, const std::string& config)
+      : FilledSource(model, config, 3), tensors_(FilledSource::tensors()) {
+    for (TensorInfo& tensor : tensors_)
+      if (is_stacked(tensor.name)) std::swap(tensor.shape[1], tensor.shape[2]);
+  }
+
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
+            void* target) const override {
+    if (!is_stacked(name)) return FilledSource::read(name, shape, extent, dtype, target);
+    const Shape published{shape[0], shape[2], shape[1]};
+    auto* value = static_cast<double*>(target);
+    for (int64_t i = 0; i < extent.length[0]; ++i)
+      for (int64_t j = 0; j < extent.length[1]; ++j)
+        for (int64_t k = 0; k < extent.length[2]; ++k, ++value)
+          FilledSource::read(
+              name, published,
+              {{extent.offset[0] + i, extent.offset[2] + k, extent.offset[1] + j}, {1, 1, 1}},
+              DType::Float64, value);
+  }
+
+ private:
+  static bool is_stacked(const std::string& name) { return contains(name, ".mlp.experts."); }
+
+  std::vector<TensorInfo> tensors_;
+};
+
+TEST(ModelSource, ReadsStackedExpertsInBothOrders) {
+  const std::string config = testing::tiny_qwen3_vl_moe_config();
+  const ModelSpec model = make_model_spec(config);
+  const testing::FilledSource published(model, config, 3);
+  const ModelSource found(std::make_unique<SwappedSource>(model, config), config);
+  int stacked = 0;
+  for (const ParamSpec& param : model.params) {
+    if (!param.stacks_experts) continue;
+    ++stacked;
+    const Shape& shape = param.shape;
+    for (const Extent& box : {whole(shape), Extent{{1, 2, 3}, {2, shape[1] - 2, 4}}}) {
+      std::vector<double> expected(static_cast<size_t>(box.elements())), values(expected);
+      published.read(param.name, shape, box, DType::Float64, expected.data());
+      found.read(param.name, shape, box, DType::Float64, values.data());
+      EXPECT_EQ(values, expected) << param.name;
+    }
+  }
+  EXPECT_EQ(stacked, 8);
+}
+
 TEST_F(ModelSourceTest, SaysWhatItCannotDo) {
   EXPECT_TRUE(contains(error_of([&] { ModelSource(std::make_unique<ListedSource>(tensors_), ""); }),
                        "list: has no config.json; name the model's in model.config"));
