@@ -193,12 +193,14 @@ struct Row {
   int64_t samples;
   int images = 0;
   bool windows = false;
+  bool experts = false;  ///< a mixture of experts beside a shared one
 };
 
 Launches launches_of(int64_t layers, const Row& row, bool trains) {
-  const auto [samples, images, windows] = row;
+  const auto [samples, images, windows, experts] = row;
   TinyRunOptions run = run_with({.layers = layers, .head_dim = 8}, "bf16");
   if (windows) run.remake = see_windows;
+  if (experts) run.config_json = with_experts(run.config_json);
   run.deck.schedule = {.steps = 1, .global_batch = samples};
   run.deck.data.row_tokens = 64;
   if (images > 0) run.deck.llm.image_attention = "bidirectional";
@@ -243,6 +245,7 @@ TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
   } rows[] = {{"a sample", {1}, 10, 30},
               {"samples", {3}, 10, 30},
               {"samples seen through windows", {3, 0, true}, 10, 30},
+              {"experts", {3, 0, false, true}, 33, 100},
               {"an image", {1, 1}, 26, 107}};
   for (const auto& [what, row, forward, step] : rows) {
     const Launches one = launches_of_a_layer(row, false), all = launches_of_a_layer(row, true);

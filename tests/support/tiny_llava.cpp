@@ -84,8 +84,8 @@ std::string with_experts(const std::string& config) {
   text.update({{"model_type", "qwen2_moe"},
                {"num_experts", 5},
                {"num_experts_per_tok", 2},
-               {"moe_intermediate_size", 12},
-               {"shared_expert_intermediate_size", 20},
+               {"moe_intermediate_size", 16},
+               {"shared_expert_intermediate_size", 24},
                {"mlp_only_layers", {1}}});
   return changed.dump();
 }
