@@ -20,6 +20,9 @@ ExpertNames qwen_names() {
 int64_t read_experts(const ConfigReader& config, const MixtureDefaults& defaults) {
   constexpr const char *kBefore = "num_experts", *kNow = "num_local_experts";
   const int64_t experts = config.positive(config.has(kNow) ? kNow : kBefore, defaults.experts);
+  constexpr int64_t kMost = 4096;  // each has parameters of its own
+  if (experts > kMost)
+    config.refuse(kBefore, std::to_string(experts), "1 to " + std::to_string(kMost));
   if (const int64_t other = config.positive(kBefore, experts); other != experts)
     config.refuse(kBefore, std::to_string(other),
                   std::string(kNow) + " = " + std::to_string(experts) + "; leave one of them out");

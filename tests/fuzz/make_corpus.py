@@ -169,6 +169,8 @@ QWEN3_TEXT = {**QWEN_VL["text_config"], "head_dim": 8}
 QWEN3_TEXT["rope_parameters"] = {**QWEN3_TEXT["rope_parameters"], "mrope_interleaved": True}
 QWEN3_VL = {**QWEN_VL, "model_type": "qwen3_vl", "text_config": QWEN3_TEXT,
             "vision_config": {**TOWER, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}}
+QWEN3_VL_MOE = {**QWEN3_VL, "model_type": "qwen3_vl_moe",
+                "text_config": {**QWEN3_TEXT, "num_experts": 4, "num_experts_per_tok": 2}}
 TILES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
 INTERNVL = {"model_type": "internvl", "image_token_id": 3, "tie_word_embeddings": False, "text_config": TEXT,
             "vision_config": {**TILES, "image_size": [16, 16], "patch_size": [4, 4], "use_qk_norm": True}}
@@ -195,8 +197,8 @@ def write_composites(config):
     """Writes accepted configs, one for each reader, and numbers that no model has."""
     config("good_qwen2_vl", QWEN_VL, model_type="qwen2_vl",
            vision_config={"depth": 2, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 4})
-    for name, base in (("qwen2_5_vl", QWEN25_VL), ("qwen3_vl", QWEN3_VL), ("internvl", INTERNVL), ("gemma3", GEMMA3),
-                       ("llava_next", LLAVA_NEXT), ("mistral3", MISTRAL3), ("qwen2_audio", QWEN2_AUDIO),
+    for name, base in (("qwen2_5_vl", QWEN25_VL), ("qwen3_vl", QWEN3_VL), ("qwen3_vl_moe", QWEN3_VL_MOE),
+                       ("internvl", INTERNVL), ("gemma3", GEMMA3), ("llava_next", LLAVA_NEXT), ("mistral3", MISTRAL3), ("qwen2_audio", QWEN2_AUDIO),
                        ("voxtral", VOXTRAL)):
         config("good_" + name, base)
     config("good_smolvlm", SMOLVLM)
