@@ -17,12 +17,12 @@ ExpertNames qwen_names() {
 }
 
 /// Transformers 5 writes "num_local_experts" for every family, those before "num_experts" for most.
-int64_t read_experts(const ConfigReader& config, const MixtureDefaults& defaults) {
+int64_t read_experts(const ConfigReader& config, int64_t usual, int64_t layers) {
   constexpr const char *kBefore = "num_experts", *kNow = "num_local_experts";
-  const int64_t experts = config.positive(config.has(kNow) ? kNow : kBefore, defaults.experts);
-  constexpr int64_t kMost = 4096;  // each has parameters of its own
-  if (experts > kMost)
-    config.refuse(kBefore, std::to_string(experts), "1 to " + std::to_string(kMost));
+  const int64_t experts = config.positive(config.has(kNow) ? kNow : kBefore, usual);
+  const int64_t most = (int64_t{1} << 17) / layers;  // each has parameters of its own
+  if (experts > most)
+    config.refuse(kBefore, std::to_string(experts), "1 to " + std::to_string(most));
   if (const int64_t other = config.positive(kBefore, experts); other != experts)
     config.refuse(kBefore, std::to_string(other),
                   std::string(kNow) + " = " + std::to_string(experts) + "; leave one of them out");
@@ -38,7 +38,7 @@ void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector
   BlockSpec& block = decoder.spec.block;
   MlpSpec mixture = block.mlp();
   RouterSpec router;
-  router.experts = read_experts(config, defaults);
+  router.experts = read_experts(config, defaults.experts, decoder.spec.layers);
   router.chosen = config.positive("num_experts_per_tok", defaults.chosen);
   router.renormalizes = defaults.always_renormalizes || config.boolean("norm_topk_prob", false);
   if (router.chosen > router.experts)
