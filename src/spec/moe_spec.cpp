@@ -20,7 +20,8 @@ ExpertNames qwen_names() {
 int64_t read_experts(const ConfigReader& config, int64_t usual, int64_t layers) {
   constexpr const char *kBefore = "num_experts", *kNow = "num_local_experts";
   const int64_t experts = config.positive(config.has(kNow) ? kNow : kBefore, usual);
-  const int64_t most = (int64_t{1} << 17) / layers;  // each has parameters of its own
+  // Each has parameters of its own.
+  const int64_t most = std::max<int64_t>(1, (int64_t{1} << 17) / layers);
   if (experts > most)
     config.refuse(kBefore, std::to_string(experts), "1 to " + std::to_string(most));
   if (const int64_t other = config.positive(kBefore, experts); other != experts)
