@@ -63,7 +63,8 @@ def split_experts(tensors, family):
     found = {}
     for name, tensor in tensors.items():
         if is_mixtral:
-            name = name.replace(".mlp.", ".block_sparse_moe.")
+            name = name.replace(".mlp.gate.", ".block_sparse_moe.gate.")
+            name = name.replace(".mlp.experts.", ".block_sparse_moe.experts.")
         block, is_of_experts, part = name.partition(".experts.")
         if not is_of_experts:
             found[name] = tensor
