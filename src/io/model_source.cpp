@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <mutex>
 
 #include "core/error.hpp"
 #include "io/model_files.hpp"
@@ -52,24 +53,6 @@ Shape in_other_order(Shape lengths) {
   return lengths;
 }
 
-/// Reads a box (experts, in, out) of a tensor (experts, out, in), an expert at a time.
-void read_swapped(const WeightsSource& source, const std::string& name, const Shape& shape,
-                  const Extent& extent, DType dtype, void* target) {
-  const size_t bytes = element_bytes(dtype);
-  const auto rows = static_cast<size_t>(extent.length[1]),
-             columns = static_cast<size_t>(extent.length[2]);
-  std::vector<char> matrix(rows * columns * bytes);
-  Extent expert{in_other_order(extent.offset), in_other_order(extent.length)};
-  expert.length[0] = 1;
-  char* to = static_cast<char*>(target);
-  for (int64_t e = 0; e < extent.length[0]; ++e, ++expert.offset[0]) {
-    source.read(name, in_other_order(shape), expert, dtype, matrix.data());
-    for (size_t row = 0; row < rows; ++row)
-      for (size_t column = 0; column < columns; ++column, to += bytes)
-        std::memcpy(to, matrix.data() + (column * rows + row) * bytes, bytes);
-  }
-}
-
 bool is_swapped(const ParamSpec& param, const TensorInfo& tensor) {
   return param.stacks_experts && tensor.shape != param.shape && tensor.shape.size() == 3 &&
          in_other_order(tensor.shape) == param.shape;
@@ -88,6 +71,45 @@ std::string fault_of(const ParamSpec& param, const TensorInfo& tensor) {
 
 }  // namespace
 
+/// Reads boxes (experts, in, out) of tensors (experts, out, in). It keeps the matrix that it read
+/// last, since shards are boxes of single rows, which are columns there.
+class SwappedExperts {
+ public:
+  explicit SwappedExperts(const WeightsSource& source) : source_(source) {}
+
+  void read(const std::string& name, const Shape& shape, const Extent& box, DType dtype,
+            void* target) {
+    const std::lock_guard lock(mutex_);
+    const auto bytes = static_cast<int64_t>(element_bytes(dtype));
+    char* to = static_cast<char*>(target);
+    for (int64_t e = box.offset[0]; e < box.offset[0] + box.length[0]; ++e) {
+      take(name, in_other_order(shape), e, dtype);
+      for (int64_t in = box.offset[1]; in < box.offset[1] + box.length[1]; ++in)
+        for (int64_t out = box.offset[2]; out < box.offset[2] + box.length[2]; ++out, to += bytes)
+          std::memcpy(to, matrix_.data() + (out * shape[1] + in) * bytes,
+                      static_cast<size_t>(bytes));
+    }
+  }
+
+ private:
+  void take(const std::string& name, const Shape& shape, int64_t expert, DType dtype) {
+    if (name == name_ && expert == expert_ && dtype == dtype_) return;
+    name_.clear();  // until it is read
+    matrix_.resize(static_cast<size_t>(shape[1] * shape[2]) * element_bytes(dtype));
+    source_.read(name, shape, {{expert, 0, 0}, {1, shape[1], shape[2]}}, dtype, matrix_.data());
+    name_ = name;
+    expert_ = expert;
+    dtype_ = dtype;
+  }
+
+  const WeightsSource& source_;
+  std::mutex mutex_;
+  std::string name_;
+  int64_t expert_ = 0;
+  DType dtype_ = DType::Float32;
+  std::vector<char> matrix_;
+};
+
 std::string TensorMatch::faults() const {
   return lines("missing: ", missing) + lines("", wrong) + lines("unexpected: ", unexpected);
 }
@@ -103,7 +125,7 @@ std::string load_module(const ModelSpec& model, int param) {
 TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
                           const std::optional<std::vector<std::string>>& parts) {
   TensorMatch match;
-  bool swaps = false;  // all of them, also square ones
+  bool swaps = false;  // files have one order, which square tensors do not tell
   std::map<std::string, TensorInfo> tensors = by_model_name(model, source);
   for (size_t p = 0; p < model.params.size(); ++p) {
     const ParamSpec& param = model.params[p];
@@ -192,6 +214,7 @@ void ModelSource::load_what_fits(const LoadOptions& options) {
   note_ = match.faults();
   loaded_ = std::move(match.found);
   swapped_ = std::move(match.swapped);
+  if (!swapped_.empty()) swapped_experts_ = std::make_shared<SwappedExperts>(*source_);
   if (loaded_.empty() && options.modules != std::vector<std::string>{})
     throw WeightsError(describe() + ": none of its tensors is one of this " + model_.family +
                        " model:" + note_);
@@ -258,7 +281,7 @@ void ModelSource::read(const std::string& name, const Shape& shape, const Extent
                        DType dtype, void* target) const {
   const auto loaded = loaded_.find(name);
   if (swapped_.contains(name))
-    return read_swapped(*source_, loaded->second.name, shape, extent, dtype, target);
+    return swapped_experts_->read(loaded->second.name, shape, extent, dtype, target);
   if (loaded != loaded_.end())
     return source_->read(loaded->second.name, shape, extent, dtype, target);
   find_tensor(tensors_, name, describe());

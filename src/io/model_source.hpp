@@ -66,6 +66,8 @@ struct LoadOptions {
   std::function<std::vector<NewAdapters>(const ModelSpec&)> adapters = {};
 };
 
+class SwappedExperts;
+
 class ModelSource : public WeightsSource {
  public:
   /// `source` may be null: then everything is drawn. An empty `config_json` means the source's own.
@@ -99,6 +101,7 @@ class ModelSource : public WeightsSource {
   ModelSpec model_;
   std::map<std::string, TensorInfo> loaded_;  ///< by parameter
   std::set<std::string> swapped_;             ///< see TensorMatch
+  std::shared_ptr<SwappedExperts> swapped_experts_;
   /// Parameters of adapters that are not drawn.
   std::map<std::string, std::shared_ptr<const WeightsSource>> adapters_;
   std::unique_ptr<WeightsSource> drawn_;  ///< null when all is loaded

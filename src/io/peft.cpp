@@ -205,10 +205,11 @@ class PeftAdapter : public WeightsSource {
   }
 
   [[noreturn]] void refuse(const TensorInfo& tensor, const std::string& running) const {
-    throw WeightsError(directory_ + ": " + tensor.name + " is of an adapter beside " + running +
-                       ", where none is built; allowed are linears of transformer blocks and of "
-                       "projectors: train it without " +
-                       running.substr(running.rfind('.') + 1) + " in target_modules");
+    throw WeightsError(
+        directory_ + ": " + tensor.name + " is of an adapter beside " + running +
+        ", where none is built; allowed are linears of transformer blocks (not of experts) and of "
+        "projectors: train it without " +
+        running.substr(running.rfind('.') + 1) + " in target_modules");
   }
 
   void take_scale(const std::string& running, const std::string& linear, const TensorInfo& tensor) {

@@ -3,9 +3,8 @@
 // activations, GELU with a linear's bias, rotary positions, dropout, rows for experts, norms, sums
 // of columns, and tiles of logits. Tensors are contiguous, of fp64, fp32 or bf16, on the host or,
 // in a build with device kernels, on devices; bf16 is computed in fp32 and rounded once. Functions
-// named
-// `..._reference` compute the same by libtorch's operations: tests compare with them, and all other
-// tensors take them.
+// named `..._reference` compute the same by libtorch's operations: tests compare with them, and all
+// other tensors take them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -130,7 +130,8 @@ int64_t state_block(const ParamSpec& param, const ParamCut& cut) {
   if (block < kLeastBlock) return 0;
   if (param.tp_cut.dim == last)
     block = std::max(block / kMostRanks, std::min(block, kBlockOfRanks));
-  return power_of_two_in(std::min(block, kMostStateBlock) | cut.shape.back());
+  const int64_t section = cut.shape.back() / (cut.dim == last ? cut.stretches : 1);
+  return power_of_two_in(std::min(block, kMostStateBlock) | section);
 }
 
 int64_t state_elements(const StateSpec& state, const FlatBuffer& buffer,

@@ -13,11 +13,11 @@ namespace {
 
 using namespace detail;
 
-/// Whether the library multiplies the rows of all experts at once, which it does on devices for
-/// rows of whole packs of 16 bytes.
+/// Whether the library multiplies the rows of all experts at once: in bf16 on devices, rows of
+/// whole packs of 16 bytes.
 bool is_grouped(const Tensor& x, const Tensor& matrices) {
-  if (x.is_cpu() || x.scalar_type() == at::kDouble || x.size(0) == 0) return false;
-  const int64_t pack = 16 / x.element_size();
+  if (x.is_cpu() || x.scalar_type() != at::kBFloat16 || x.size(0) == 0) return false;
+  constexpr int64_t pack = 8;
   return x.size(1) % pack == 0 && matrices.size(1) % pack == 0 && matrices.size(2) % pack == 0;
 }
 
@@ -145,14 +145,19 @@ at::Tensor detail::expert_products(const at::Tensor& x, const at::Tensor& matric
 
 void detail::add_expert_gradients_now(Parameter& weight, const Tensor& x, const Tensor& dy,
                                       const Tensor& ends) {
+  const bool are_stacked = weight.gradient().dim() == 3;
   const Tensor gradients = expert_matrices(weight.gradient(), ends);
   if (is_grouped(x, gradients)) {
-    gradients.add_(at::_grouped_mm(dy.t(), x, ends));
+    Tensor made = are_stacked ? at::_grouped_mm(x.t(), dy, ends) : at::_grouped_mm(dy.t(), x, ends);
+    // What the library leaves for an expert without rows depends on the device.
+    const Tensor is_idle = ends.diff(1, 0, at::zeros({1}, ends.options())) == 0;
+    made.masked_fill_(is_idle.view({-1, 1, 1}), 0);
+    (are_stacked ? weight.gradient() : gradients).add_(made);
     return;
   }
   for_each_expert(ends, [&](int64_t e, int64_t begin, int64_t rows) {
     const Tensor left = dy.narrow(0, begin, rows), right = x.narrow(0, begin, rows);
-    if (weight.gradient().dim() == 3)
+    if (are_stacked)
       add_product(gradients[e].t(), right.t(), left);
     else
       add_product(gradients[e], left.t(), right);

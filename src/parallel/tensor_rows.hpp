@@ -80,8 +80,8 @@ class TensorRows {
   RowShares shares_, travelling_;
 };
 
-// The autograd functions of layers that tp ranks share. They save the rows here of their input;
-// other ranks' rows are gathered again in backward.
+// The autograd functions of layers that tp ranks share. Those that save their input save the rows
+// here; other ranks' rows are gathered again in backward.
 
 /// Layers::gathered_rows() and summed_rows(), each of which is the other's backward.
 at::Tensor tensor_gathered_rows(const TensorRows& rows, const at::Tensor& x);

@@ -110,7 +110,7 @@ struct MlpSpec {
   /// A tensor holds the weights of all experts (experts, in, out); else each expert has its own,
   /// (out, in).
   bool stacks_experts = false;
-  int64_t shared_intermediate = 0;  ///< of an expert of all tokens beside the routed ones; 0: none
+  int64_t shared_intermediate = 0;  ///< width of the shared expert; 0: none
 };
 
 /// A transformer block: norm, attention, norm, MLP, with a residual path around each half. A linear

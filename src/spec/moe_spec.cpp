@@ -19,11 +19,11 @@ ExpertNames qwen_names() {
 /// Transformers 5 writes "num_local_experts" for every family, those before "num_experts" for most.
 int64_t read_experts(const ConfigReader& config, int64_t usual, int64_t layers) {
   constexpr const char *kBefore = "num_experts", *kNow = "num_local_experts";
-  const int64_t experts = config.positive(config.has(kNow) ? kNow : kBefore, usual);
+  const char* const key = config.has(kNow) ? kNow : kBefore;
+  const int64_t experts = config.positive(key, usual);
   // Each has parameters of its own.
   const int64_t most = std::max<int64_t>(1, (int64_t{1} << 17) / layers);
-  if (experts > most)
-    config.refuse(kBefore, std::to_string(experts), "1 to " + std::to_string(most));
+  if (experts > most) config.refuse(key, std::to_string(experts), "1 to " + std::to_string(most));
   if (const int64_t other = config.positive(kBefore, experts); other != experts)
     config.refuse(kBefore, std::to_string(other),
                   std::string(kNow) + " = " + std::to_string(experts) + "; leave one of them out");
@@ -90,7 +90,7 @@ Decoder read_mixtral(const ConfigReader& config) {
   return decoder;
 }
 
-/// Qwen2-MoE (Qwen1.5-MoE): many small experts, and one of all tokens with a gate of its own.
+/// Qwen2-MoE (Qwen1.5-MoE): many small experts, and a shared expert with a gate of its own.
 Decoder read_qwen2_moe(const ConfigReader& config) {
   const bool biases = config.boolean("qkv_bias", true);
   Decoder decoder = read_llama_like(config,
@@ -122,7 +122,7 @@ Decoder read_qwen2_moe(const ConfigReader& config) {
   return decoder;
 }
 
-/// Qwen3-MoE (arXiv:2505.09388): the heads' norms of Qwen3, and no expert of all tokens.
+/// Qwen3-MoE (arXiv:2505.09388): the heads' norms of Qwen3, and no shared expert.
 Decoder read_qwen3_moe(const ConfigReader& config) {
   const bool biases = config.boolean("attention_bias", false);
   Decoder decoder = read_llama_like(config,
@@ -136,6 +136,11 @@ Decoder read_qwen3_moe(const ConfigReader& config) {
                                      .end_token = -1},
                                     {biases, biases, biases, biases});
   add_head_norms(decoder);
+  // Published configs hold keys of families before it, with the values that change nothing.
+  config.require_boolean("qkv_bias", false);
+  config.require_boolean("use_qk_norm", true);
+  if (const int64_t shared = config.integer("shared_expert_intermediate_size", 0); shared != 0)
+    config.refuse("shared_expert_intermediate_size", std::to_string(shared), "0");
   config.pass_over({"max_window_layers"});
   const int64_t window = config.positive("sliding_window", 4096);
   if (config.boolean("use_sliding_window", false) && !config.is_null("sliding_window"))

@@ -94,7 +94,7 @@ class Declarations {
         return;
       case Kind::GatherRows:
       case Kind::SumRows:
-        return declare_rows_of_all(op.kind, x, needs);
+        return declare_rows_of_all(op.kind, needs);
       case Kind::Route:
       case Kind::Dispatch:
       case Kind::Combine:
@@ -262,21 +262,20 @@ class Declarations {
   }
 
   /// Rows that tp ranks gather before a mixture of experts, and sum after it.
-  void declare_rows_of_all(Kind kind, const Value& x, OperationNeeds& needs) const {
+  void declare_rows_of_all(Kind kind, OperationNeeds& needs) const {
     const bool gathers = kind == Kind::GatherRows;
     const RowCounts& rows = sizes_.tokens;
     needs.messages = {
         {gathers ? MessageKind::GatherRows : MessageKind::SumRows, SentIn::Forward, hidden_},
         {gathers ? MessageKind::SumRows : MessageKind::GatherRows, SentIn::Backward, hidden_}};
     needs.rows = gathers ? rows.all : rows.here;
-    needs.is_view = share_.tp == 1;
+    needs.is_view = share_.tp == 1 || (gathers && !rows.are_dealt());
     if (needs.is_view) return;
     const int64_t row = hidden_ * bytes_.param,
                   sent = rows.are_dealt() ? rows.travelling : rows.all;
     needs.memory = {.output = needs.rows * row,
                     .forward_peak = (needs.rows + sent) * row,
                     .gradient_working = sent * row};
-    (void)x;
   }
 
   void declare_routing(const Operation& op, const Value& x, OperationNeeds& needs) const {
@@ -287,13 +286,14 @@ class Declarations {
       memory = route_memory(x.rows, router, bytes_);
       return;
     }
-    needs.elements = x.rows * hidden_;
     if (op.kind == Kind::Dispatch) {
       needs.rows = x.rows * router.chosen;
+      needs.elements = needs.rows * hidden_;
       memory = {.output = router.chosen * x.bytes, .saved = (needs.rows + router.experts) * kIndex};
       return;
     }
     needs.rows = x.rows / router.chosen;
+    needs.elements = x.rows * hidden_;
     memory = {
         .output = x.bytes / router.chosen, .saved = x.rows * bytes_.wide, .saves_input = true};
   }

@@ -30,7 +30,7 @@ enum class OperationKind {
   Route,         ///< gates of each token's experts, from scores; others: the experts' indices
   Dispatch,      ///< each row for each of its experts, by expert; others: where they went, ends
   ExpertLinear,  ///< a linear of each of `count` experts, for its rows; params: weight
-  Combine,       ///< of each token the sum of its experts' rows, each times its gate
+  Combine,       ///< the sum of a token's expert rows, each times its gate
   SigmoidScale,  ///< x times the sigmoid of the first column of y
   Add,           ///< x + y
   AddAdapted,    ///< adds y times an adapter's scale to the adapter's columns of x, in place

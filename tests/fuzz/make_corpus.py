@@ -247,7 +247,7 @@ def write_config():
     for family in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe"):
         unread = {"num_experts" if family == "mixtral" else "num_local_experts": None}
         config("good_" + family, LLAMA, model_type=family, rope_scaling=None, **{**experts, **unread})
-    config("many_experts", LLAMA, model_type="qwen3_moe", rope_scaling=None, **{**experts, "num_experts": 1 << 30})
+    config("many_experts", LLAMA, model_type="qwen3_moe", rope_scaling=None, **{**experts, "num_experts": 1 << 30, "num_local_experts": None})
     config("good_gpt2", {"model_type": "gpt2", "n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 40})
     config("good_llava", LLAVA)
     config("good_siglip", SEEING, vision_config={**CLIP, "model_type": "siglip_vision_model"})

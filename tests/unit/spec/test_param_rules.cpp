@@ -38,10 +38,11 @@ TEST(ParamRules, VectorsDoNotDecayByDefault) {
   EXPECT_EQ(rules.of("multi_modal_projector.linear_1.bias"), (ParamRule{1, 0}));
 }
 
-int64_t block_of(const Shape& shape, int tp = 1, int cut_dim = 0) {
+int64_t block_of(const Shape& shape, int tp = 1, int cut_dim = 0, int64_t sections = 1) {
   ParamSpec param{};
   param.shape = shape;
-  param.tp_cut = {.dim = cut_dim, .blocks = shape[cut_dim]};
+  param.tp_cut = {.dim = cut_dim, .blocks = shape[cut_dim] / sections};
+  param.tp_cut.stretches = sections;
   return state_block(param, cut_of(param, tp));
 }
 
@@ -59,6 +60,8 @@ TEST(ParamRules, BlocksOfStatesAreOfRows) {
   }
   EXPECT_EQ(block_of({4096, 11008}, 16, 1), 16);
   EXPECT_EQ(block_of({64, 72}, 2, 1), 4);
+  // Of 1536 columns of gate and up, each of 8 ranks has two sections of 96.
+  EXPECT_EQ(block_of({4, 64, 1536}, 8, 2, 2), 32);
 }
 
 TEST(ParamRules, TheLastRuleThatMatchesCounts) {
