@@ -317,7 +317,7 @@ class Forward {
     return ops_.record({.kind = Kind::Combine}, {outputs, gates, places});
   }
   Value shared(const Value& rows, const MlpSpec& spec) {
-    const auto y = linear(gate(linear(rows, "shared.up"), spec), "shared.down");
+    auto y = linear(gate(linear(rows, "shared.up"), spec), "shared.down");
     if (!has("shared_gate.weight")) return y;
     return ops_.record({.kind = Kind::SigmoidScale}, {y, linear(rows, "shared_gate")});
   }

@@ -23,7 +23,8 @@ SUMS = ("AddLogitRow", "SquaresOfChunk")
 BESIDE = {
     "NormaliseRow": (0, 3), "NormaliseRowBackward": (2, 0), "SumNormGradients": (42, 3),
     "NormaliseHead": (0, 1), "NormaliseHeadBackward": (1, 0), "SumHeadNormGradients": (14, 1),
-    "MergeHead": (6, 2), "DropRow": (1, 0), "AddLogitRow": (3, 2), "LogitRowGradient": (3, 0),
+    "MergeHead": (6, 2), "DropRow": (1, 0), "CombineRows": (42, 1), "CombineRowBackward": (1, 1),
+    "AddLogitRow": (3, 2), "LogitRowGradient": (3, 0),
     "AdamwChunk": (2, 0), "SgdChunk": (2, 0), "BlockwiseAdamwBlock": (103, 2),
 }  # fmt: skip
 
