@@ -2,10 +2,7 @@
 #include "deck/hardware.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <set>
 
 #include "core/error.hpp"
@@ -16,8 +13,6 @@
 namespace zea {
 namespace {
 
-constexpr size_t kMaxBytes = 1 << 20;
-constexpr size_t kMaxDotsInLine = 1000;  // toml++ frees a table per dot by recursion
 constexpr double kGiga = 1e9, kTera = 1e12;
 
 std::vector<Key> keys_of(Hardware& hardware) {
@@ -39,7 +34,7 @@ class HardwareReader {
   explicit HardwareReader(std::string name) : name_(std::move(name)), keys_(keys_of(hardware_)) {}
 
   Hardware read(const std::string& text) {
-    check_text(text);
+    check_toml_text("hardware file", name_, text);
     try {
       read_tables(toml::parse(text, name_));
     } catch (const toml::parse_error& error) {
@@ -53,17 +48,6 @@ class HardwareReader {
   }
 
  private:
-  void check_text(const std::string& text) const {
-    size_t dots = 0;
-    for (const char c : text) {
-      dots = c == '\n' ? 0 : dots + (c == '.' ? 1 : 0);
-      if (dots > kMaxDotsInLine) break;
-    }
-    if (text.size() > kMaxBytes || dots > kMaxDotsInLine)
-      throw DeckError("hardware file " + name_ +
-                      " is larger than 1 MiB, or has a line with over 1000 dots; is it one?");
-  }
-
   void read_tables(const toml::table& table) {
     std::vector<std::string> sections;
     for (const Key& key : keys_)
@@ -171,13 +155,7 @@ Hardware parse_hardware(const std::string& text, const std::string& name) {
 }
 
 Hardware read_hardware(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMaxBytes + 1, '\0');
-  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file && !file.eof())
-    throw DeckError("cannot read hardware file " + path + ": " + std::strerror(errno));
-  text.resize(static_cast<size_t>(file.gcount()));
-  return parse_hardware(text, path);
+  return parse_hardware(read_toml_text("hardware file", path), path);
 }
 
 std::string hardware_reference() {

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "core/error.hpp"
+#include "deck/deck.hpp"
 
 namespace zea::test_hardware {
 namespace {
@@ -91,7 +92,7 @@ TEST(Hardware, RefusesWhatIsNoHardwareFile) {
       {replaced("\"measured\"", "\"guessed\""), "\"published\" or \"measured\""},
       {replaced("[between]", "[network]"),
        "network is no section; the sections of a hardware file"},
-      {"inside = 3\n" + std::string(kFile), "file.toml"},
+      {"inside = 3\n" + std::string(kFile), "inside"},
       {"name: two ranks", "not TOML"}};
   for (const auto& [text, sentence] : refused)
     EXPECT_NE(refusal_of(text).find(sentence), std::string::npos) << sentence << "\n"
@@ -118,7 +119,7 @@ TEST(Hardware, FilesOfTheProjectAreRead) {
 }
 
 TEST(Hardware, HasAReferenceOfItsKeys) {
-  const std::string reference = hardware_reference();
+  const std::string reference = key_help("hardware");
   for (const char* line : {"[hardware]\n", "\n[between]\n", "  memory_gib: memory of a rank in GiB",
                            "  source: where the figures come from"})
     EXPECT_NE(reference.find(line), std::string::npos) << line;
