@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The timeline of one replica in a step: passes of its units, and the action lists of its stage
+// groups side by side.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "estimate/step_time.hpp"
+#include "estimate/unit_time.hpp"
+
+namespace zea::detail {
+
+/// A unit in a microbatch, with the calls inside it, which its kernels wait for.
+struct UnitPass {
+  UnitSeconds kernels;
+  WaitSeconds forward = {}, backward = {};
+
+  double total() const;
+};
+
+/// The passes of all units of a replica: of each unit and microbatch those of the rank that takes
+/// longest. They do not depend on how parameters are sharded, nor on what is recomputed.
+class ReplicaPasses {
+ public:
+  ReplicaPasses(const Plan& plan, const StepSamples& samples, const StepPlan& step, int replica,
+                UnitTimes& units, CallTimes& calls, const Hardware& hardware);
+
+  const UnitPass& of(int unit, int microbatch) const {
+    return passes_[static_cast<size_t>(unit) * microbatches_ + static_cast<size_t>(microbatch)];
+  }
+  /// The rows of the first rank of a stage group.
+  const std::vector<MicrobatchRows>& rows(size_t place) const { return rows_[place]; }
+
+ private:
+  size_t microbatches_ = 0;
+  std::vector<UnitPass> passes_;                   ///< by unit and microbatch
+  std::vector<std::vector<MicrobatchRows>> rows_;  ///< of each stage group
+};
+
+/// Stage groups at the end of a step's actions, and when each is there.
+struct ReplicaTimes {
+  std::vector<StageTime> stages;
+  std::vector<double> clocks;
+};
+
+/// `as_bound`: without the calls of data-parallel ranks and without recomputation, so that no
+/// strategy and no choice of recomputed units is faster.
+ReplicaTimes replica_times(const Plan& plan, const StepPlan& step, int replica,
+                           const ReplicaPasses& passes, CallTimes& calls, const Hardware& hardware,
+                           bool as_bound);
+
+}  // namespace zea::detail
