@@ -106,6 +106,17 @@ class HardwareReader {
           "; give equally many of both, at least one (" + name_ + ")");
     else if (std::ranges::adjacent_find(dims, std::greater_equal()) != dims.end())
       add("device.gemm_dims must be ascending (" + name_ + ")");
+    else
+      check_growth(dims, hardware_.device.gemm_efficiency);
+  }
+
+  /// Larger GEMMs take longer, and not at a lower rate: searches rely on both.
+  void check_growth(const std::vector<double>& dims, const std::vector<double>& shares) {
+    for (size_t i = 1; i < dims.size(); ++i)
+      if (shares[i] < shares[i - 1] || shares[i] / dims[i] > shares[i - 1] / dims[i - 1])
+        add("device.gemm_efficiency goes from " + toml_text(shares[i - 1]) + " to " +
+            toml_text(shares[i]) + "; it must not fall, nor grow faster than gemm_dims (" + name_ +
+            ")");
   }
 
   void fault_at(const toml::source_region& where, const std::string& text) {

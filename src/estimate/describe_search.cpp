@@ -101,9 +101,10 @@ std::string describe_search(const SearchRequest& request, const SearchResult& re
     if (number > 1) text += "\n      " + loss_of(layout.time, result.best.front().time);
     text += "\n";
   }
-  if (!result.refused.empty() && !result.best.empty()) text += "  fast, but refused:\n";
+  if (!result.refused.empty() && !result.best.empty())
+    text += "  refused, though they may be faster than the last of these:\n";
   for (const RefusedLayout& layout : result.refused)
-    text += formatted("  -   %.4g s  ", layout.seconds) + layout_text(layout.overrides) +
+    text += formatted("  -   at least %.4g s  ", layout.seconds) + layout_text(layout.overrides) +
             "\n      " + layout.reason + "\n";
   if (!result.best.empty())
     for (const std::string& note : result.best.front().time.notes) text += "  note: " + note + "\n";

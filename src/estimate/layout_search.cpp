@@ -16,6 +16,7 @@
 #include "core/text.hpp"
 #include "deck/key_table.hpp"
 #include "estimate/fitting_plan.hpp"
+#include "estimate/kernel_floor.hpp"
 #include "estimate/memory_estimate.hpp"
 #include "estimate/traffic.hpp"
 
@@ -38,24 +39,45 @@ std::vector<std::string> overrides_of(const Options& from, const Options& to) {
   return changed;
 }
 
-/// "exceeds memory by 3.10 GiB at backward llm.layers.7".
-std::string excess_of(const MemoryEstimate& memory, int64_t limit) {
-  const auto excess = static_cast<double>(memory.with_graphs() - limit);
-  return formatted("exceeds memory by %.2f GiB", excess / (1 << 30)) +
-         (memory.peak_at.empty() ? "" : " at " + memory.peak_at);
+/// "exceeds memory by 3.10 GiB".
+std::string excess_of(int64_t bytes, int64_t limit) {
+  return formatted("exceeds memory by %.2f GiB",
+                   static_cast<double>(bytes - limit) / (int64_t{1} << 30));
 }
 
-/// One layout of the space.
+/// Parameters, gradients and optimizer states of the rank that owns most.
+int64_t owned_bytes_of(const Plan& plan) {
+  int64_t most = 0;
+  for (const StageGroup& place : plan.pipeline.stage_groups) {
+    int64_t bytes = 0;
+    for (const int g : plan.held_buffers(place.first_rank)) {
+      const FlatBuffer& buffer = plan.buffers[g];
+      const Sharding& sharding = plan.shardings[g];
+      if (sharding.offloads) continue;
+      const Precision& precision = plan.precision_of(buffer.module);
+      const FlatRange own =
+          shard_range(buffer, plan.shard_of(place.first_rank, g), sharding.shards);
+      bytes += (own.end - own.begin) *
+               owned_bytes(precision, buffer.trainable, !buffer.units.empty()).total();
+      if (buffer.trainable)
+        bytes += state_bytes(plan.optimizer, buffer, plan.param_rules, own, precision.master);
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+/// Grids, and a way to shard parameters, by their numbers.
 struct Place {
-  size_t grids = 0, sharding = 0, recomputation = 0;
+  size_t grids = 0, sharding = 0;
 
   auto operator<=>(const Place&) const = default;
 };
 
-enum class Stage { Listed, Planned, Timed };
+enum class Stage { Listed, Bounded, Timed };
 
-/// A part of the space: all layouts of a grid (Listed), all recomputations of a layout from one on
-/// (Planned), or one layout (Timed).
+/// A part of the space: all layouts with the same grids, with the same sharding (Bounded), or one
+/// layout, which recomputes the least that fits (Timed).
 struct Node {
   double seconds;  ///< no layout of it takes less
   Place place;     ///< of equals the first is taken
@@ -80,16 +102,17 @@ class LayoutSearch {
         timers_(grids_.size()) {}
 
   SearchResult run() {
-    for (size_t g = 0; g < grids_.size(); ++g) queue_.push({0, {g}, Stage::Listed});
+    for (size_t g = 0; g < grids_.size(); ++g)
+      queue_.push({least_seconds_of(g), {g}, Stage::Listed});
     while (!queue_.empty() && result_.best.size() < most_) {
       const Node node = queue_.top();
       queue_.pop();
       if (node.stage == Stage::Listed)
-        plan_grids(node.place.grids);
-      else if (node.stage == Stage::Planned)
+        bound_grids(node.place.grids);
+      else if (node.stage == Stage::Bounded)
         time_layout(node);
       else
-        check_memory(node);
+        result_.best.push_back(std::move(timed_.extract(node.place).mapped()));
     }
     result_.grids = std::ssize(grids_);
     if (result_.planned == 0) throw PlanError(no_layout());
@@ -99,64 +122,97 @@ class LayoutSearch {
   }
 
  private:
-  /// Bounds a grid by its first sharding that can be planned; the others have the same kernels.
-  void plan_grids(size_t grids) {
-    shardings_[grids] = detail::list_shardings(request_, model_, grids_[grids]);
+  /// Bounds a grid by its kernels, without a plan of its own: grids with the same tp, and with cp
+  /// or without, have the same; 0 where none of them can be planned.
+  double least_seconds_of(size_t grids) {
+    const detail::LayoutGrids& layout = grids_[grids];
+    std::vector<int64_t> key{layout.decoder.tp, layout.decoder.cp > 1};
+    for (const detail::GridChoice& encoder : layout.encoders) key.push_back(encoder.tp);
+    auto& known = kernels_[key];
+    if (!known) {
+      const std::optional<Plan> plan = first_plan(grids);
+      if (!plan) return 0;
+      known = detail::rank_seconds(*plan, *samples_, *rows_, request_.hardware);
+    }
+    return detail::least_seconds(layout, *known, model_, *rows_, request_);
+  }
+
+  /// The first sharding of the grids that can be planned.
+  std::optional<Plan> first_plan(size_t grids) {
+    if (shardings_[grids].empty())
+      shardings_[grids] = detail::list_shardings(request_, model_, grids_[grids]);
     std::optional<Plan> plan;
-    for (size_t s = 0; s < shardings_[grids].size() && !plan; ++s)
-      plan = planned_or_refused({grids, s, 0}, 0);
+    for (size_t s = 0; s < shardings_[grids].size() && !plan; ++s) plan = light_plan({grids, s}, 0);
+    if (plan && !samples_) {
+      samples_ = make_samples_(*plan);
+      rows_.emplace(*samples_, model_);
+    }
+    return plan;
+  }
+
+  /// Bounds a grid by its first sharding that can be planned; the others have the same kernels.
+  void bound_grids(size_t grids) {
+    const std::optional<Plan> plan = first_plan(grids);
     if (!plan) return;
     ++result_.planned;
-    if (!samples_) samples_ = make_samples_(*plan);
     try {
       timers_[grids] = std::make_unique<StepTimer>(*plan, *samples_, request_.hardware,
                                                    order_of(*plan).node_of_logical);
     } catch (const DataError& error) {  // a sample is longer than a row
-      return refuse({grids, 0, 0}, error.what(), 0);
+      return refuse({grids, 0}, error.what(), 0);
     }
-    const double bound = timers_[grids]->time(*plan, true).seconds;
     for (size_t s = 0; s < shardings_[grids].size(); ++s)
-      queue_.push({bound, {grids, s, 0}, Stage::Planned});
+      queue_.push({timers_[grids]->bound(), {grids, s}, Stage::Bounded});
   }
 
+  /// Times a layout with the first choice of recomputation that fits.
   void time_layout(Node node) {
-    const std::optional<Plan> plan = planned_or_refused(node.place, node.seconds);
+    const std::optional<Plan> light = light_plan(node.place, node.seconds);
+    if (!light) return;
+    if (const int64_t owned = owned_bytes_of(*light); owned > limit_)
+      return refuse(node.place, excess_of(owned, limit_) + " by what ranks own alone",
+                    node.seconds);
+    std::optional<Plan> plan = full_plan(node.place, node.seconds);
     if (!plan) return;
+    MemoryEstimate needed = memory_of(*plan);
+    for (size_t r = 1; r < recomputations_.size() && needed.with_graphs() > limit_; ++r) {
+      plan->options.model.activation_checkpointing = recomputations_[r];
+      plan->recomputed = recomputed_units(plan->options.model, plan->model);
+      needed = memory_of(*plan);
+    }
+    if (needed.with_graphs() > limit_)
+      return refuse(node.place,
+                    excess_of(needed.with_graphs(), limit_) +
+                        (needed.peak_at.empty() ? "" : " at " + needed.peak_at) +
+                        (recomputations_.size() > 1 ? ", with every unit recomputed" : ""),
+                    node.seconds);
     ++result_.timed;
     StepTime time = timers_[node.place.grids]->time(*plan);
     node.stage = Stage::Timed;
     node.seconds = time.seconds;
-    times_[node.place] = std::move(time);
     queue_.push(node);
+    timed_[node.place] = {.options = plan->options,
+                          .time = std::move(time),
+                          .memory = needed.with_graphs(),
+                          .memory_at = needed.peak_at};
   }
 
-  void check_memory(const Node& node) {
-    const Plan plan = made_plan(options_of(node.place));
+  /// That of the place that needs most, or of the first that is beyond the limit.
+  MemoryEstimate memory_of(const Plan& plan) const {
+    const std::vector<MicrobatchSizes> full(static_cast<size_t>(predicted_microbatches(plan)),
+                                            full_microbatch(plan));
     MemoryEstimate most;
-    for (MemoryEstimate& place : estimate_places(plan, predicted_microbatches(plan)))
-      if (place.with_graphs() > most.with_graphs()) most = std::move(place);
-    StepTime time = std::move(times_.extract(node.place).mapped());
-    if (most.with_graphs() > limit_) {
-      refuse(node.place, excess_of(most, limit_), node.seconds);
-      return recompute_more(node);
+    for (const StageGroup& place : plan.pipeline.stage_groups) {
+      MemoryEstimate own = estimate_run(plan, place.first_rank, full);
+      if (own.with_graphs() > most.with_graphs()) most = std::move(own);
+      if (most.with_graphs() > limit_) break;
     }
-    result_.best.push_back({.options = plan.options,
-                            .time = std::move(time),
-                            .memory = most.with_graphs(),
-                            .memory_at = most.peak_at});
-  }
-
-  /// The units that the next choice recomputes include those of this one, so it takes longer.
-  void recompute_more(Node node) {
-    if (++node.place.recomputation == recomputations_.size()) return;
-    node.stage = Stage::Planned;
-    queue_.push(node);
+    return most;
   }
 
   Options options_of(const Place& place) const {
     return detail::with_layout(request_, model_, grids_[place.grids],
-                               shardings_[place.grids][place.sharding],
-                               recomputations_[place.recomputation]);
+                               shardings_[place.grids][place.sharding], recomputations_.front());
   }
 
   Plan made_plan(const Options& options) const {
@@ -165,7 +221,17 @@ class LayoutSearch {
                : make_plan(options, model_, request_.config_json, request_.ranks, request_.profile);
   }
 
-  std::optional<Plan> planned_or_refused(const Place& place, double seconds) {
+  std::optional<Plan> light_plan(const Place& place, double seconds) {
+    try {
+      return make_plan_without_slots(options_of(place), model_, request_.config_json,
+                                     request_.ranks, request_.profile);
+    } catch (const PlanError& error) {
+      refuse(place, error.what(), seconds);
+      return {};
+    }
+  }
+
+  std::optional<Plan> full_plan(const Place& place, double seconds) {
     try {
       return made_plan(options_of(place));
     } catch (const PlanError& error) {
@@ -194,7 +260,7 @@ class LayoutSearch {
       layout.between_nodes += static_cast<double>(bytes);
   }
 
-  /// Of refused layouts those that were timed, so that hardware alone refuses them.
+  /// Keeps refused layouts that were timed, so that the hardware alone refuses them.
   void keep_fast_refusals() {
     const double last = result_.best.empty() ? HUGE_VAL : result_.best.back().time.seconds;
     std::ranges::sort(refused_);
@@ -220,8 +286,10 @@ class LayoutSearch {
   std::vector<std::vector<detail::ShardingChoice>> shardings_;  ///< of each of grids_
   std::vector<std::unique_ptr<StepTimer>> timers_;              ///< of each of grids_
   std::optional<StepSamples> samples_;
+  std::optional<detail::StepRows> rows_;  ///< of these
+  std::map<std::vector<int64_t>, std::optional<detail::RankSeconds>> kernels_;
   std::priority_queue<Node> queue_;
-  std::map<Place, StepTime> times_;
+  std::map<Place, FoundLayout> timed_;
   std::vector<std::tuple<double, Place, std::string>> refused_;
   std::string first_refusal_;
   SearchResult result_;

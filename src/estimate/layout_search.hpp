@@ -36,7 +36,7 @@ struct FoundLayout {
   double between_nodes = 0;  ///< bytes of a step between nodes, of all ranks
 };
 
-/// A layout that would have been among the best.
+/// A layout that is refused, and that may be faster than the last of the best.
 struct RefusedLayout {
   std::vector<std::string> overrides = {};
   std::string reason = {};
@@ -81,7 +81,7 @@ struct GridChoice {
   CpMode cp_mode = CpMode::AllGatherKv;
 };
 
-/// What decides which kernels a rank runs: the grids of all modules, and the schedule.
+/// Everything that decides which kernels a rank runs: the grids of all modules, and the schedule.
 struct LayoutGrids {
   ModulePlacement placement = ModulePlacement::Shared;
   PipelineSchedule schedule = PipelineSchedule::OneFOneB;

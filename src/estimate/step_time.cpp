@@ -104,15 +104,17 @@ StepTimer::StepTimer(const Plan& plan, const StepSamples& samples, const Hardwar
     balance_ += *most > 0 ? all / (*most * static_cast<double>(loads.size())) : 1;
     replicas_.push_back(replica);
     passes_.emplace_back(plan, samples, step, replica, units, calls, hardware);
+    bound_ += detail::least_seconds(plan, step, replica, passes_.back());
   }
   balance_ /= static_cast<double>(samples.steps());
+  bound_ /= static_cast<double>(samples.steps());
 }
 
 StepTimer::~StepTimer() = default;
 
-StepTime StepTimer::time(const Plan& plan, bool as_bound) const {
+StepTime StepTimer::time(const Plan& plan) const {
   CallTimes calls(plan, node_of_, hardware_);
-  const bool trains = plan.options.run.mode == RunMode::Train && !as_bound;
+  const bool trains = plan.options.run.mode == RunMode::Train;
   constexpr int64_t kNormBytes = 16;
   StepTime time;
   time.stages.resize(plan.pipeline.stage_groups.size());
@@ -122,7 +124,7 @@ StepTime StepTimer::time(const Plan& plan, bool as_bound) const {
   const std::vector<StepPlan> steps = plan_steps(plan, samples_);
   for (size_t s = 0; s < steps.size(); ++s) {
     detail::ReplicaTimes times =
-        detail::replica_times(plan, steps[s], replicas_[s], passes_[s], calls, hardware_, as_bound);
+        detail::replica_times(plan, steps[s], replicas_[s], passes_[s], calls, hardware_);
     double update = 0;
     for (size_t place = 0; place < times.stages.size(); ++place) {
       StageTime& stage = times.stages[place];

@@ -68,21 +68,21 @@ class ReplicaPasses;
 /// samples: what units take is worked out once.
 class StepTimer {
  public:
-  /// `node_of`: the node of each logical rank. `samples` and `hardware` outlive this. Throws
-  /// PlanError where the file has no peak for the type of a module.
+  /// `node_of`: the node of each logical rank. `plan` needs no slots. `samples` and `hardware`
+  /// outlive this. Throws PlanError where the file has no peak for the type of a module.
   StepTimer(const Plan& plan, const StepSamples& samples, const Hardware& hardware,
             std::vector<int> node_of);
   ~StepTimer();
 
-  /// `as_bound`: without data-parallel communication, recomputation and the optimizer, so that no
-  /// such plan takes less.
-  StepTime time(const Plan& plan, bool as_bound = false) const;
+  StepTime time(const Plan& plan) const;
+  /// Seconds that no such plan is faster than.
+  double bound() const { return bound_; }
 
  private:
   const StepSamples& samples_;
   const Hardware& hardware_;
   std::vector<int> node_of_;
-  double balance_ = 0;
+  double balance_ = 0, bound_ = 0;
   std::vector<int> replicas_;  ///< of each step: the most loaded one
   std::vector<detail::ReplicaPasses> passes_;
 };

@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #include "estimate/step_facts.hpp"
 #include "estimate/traffic.hpp"
+#include "schedule/simulate.hpp"
 
 namespace zea::detail {
 namespace {
@@ -82,12 +83,11 @@ struct BufferCall {
 class Timeline {
  public:
   Timeline(const Plan& plan, const StepPlan& step, int replica, const ReplicaPasses& passes,
-           CallTimes& calls, const Hardware& hardware, bool as_bound)
+           CallTimes& calls, const Hardware& hardware)
       : plan_(plan),
         passes_(passes),
         calls_(calls),
         overlaps_(hardware.device.overlaps),
-        as_bound_(as_bound),
         buffers_of_unit_(plan.model.units.size()) {
     const bool trains = plan.options.run.mode == RunMode::Train;
     for (const StageGroup& place : plan.pipeline.stage_groups) {
@@ -169,7 +169,6 @@ class Timeline {
   /// Starts a call on the stream of its group behind what has been computed so far. On devices
   /// calls start in the order in which they are launched, whatever their streams.
   double post(Lane& lane, const Action& action) {
-    if (as_bound_) return lane.clock;
     const BufferCall& call = call_of(lane, action);
     if (call.stream < 0) return lane.clock;
     double& stream = lane.streams[call.stream];
@@ -248,7 +247,7 @@ class Timeline {
     meet(lane);
     if (action.kind == ActionKind::BackwardWeight) return add(lane, pass.kernels.backward_weight);
     const bool is_forward = action.kind == ActionKind::Forward;
-    if (is_forward || (!as_bound_ && plan_.recomputes(action.unit))) {
+    if (is_forward || plan_.recomputes(action.unit)) {
       add_calls(lane, pass.forward);
       add(lane, pass.kernels.forward);
       if (!is_forward) lane.time.recomputed += pass.kernels.forward;
@@ -320,7 +319,7 @@ class Timeline {
   const Plan& plan_;
   const ReplicaPasses& passes_;
   CallTimes& calls_;
-  bool overlaps_, as_bound_;
+  bool overlaps_;
   std::vector<Lane> lanes_;
   std::vector<std::vector<int>> buffers_of_unit_;
   std::map<std::string, int> streams_;
@@ -363,9 +362,41 @@ ReplicaPasses::ReplicaPasses(const Plan& plan, const StepSamples& samples, const
 }
 
 ReplicaTimes replica_times(const Plan& plan, const StepPlan& step, int replica,
-                           const ReplicaPasses& passes, CallTimes& calls, const Hardware& hardware,
-                           bool as_bound) {
-  return Timeline(plan, step, replica, passes, calls, hardware, as_bound).run();
+                           const ReplicaPasses& passes, CallTimes& calls,
+                           const Hardware& hardware) {
+  return Timeline(plan, step, replica, passes, calls, hardware).run();
+}
+
+double least_seconds(const Plan& plan, const StepPlan& step, int replica,
+                     const ReplicaPasses& passes) {
+  const bool trains = plan.options.run.mode == RunMode::Train;
+  const std::vector<bool> gradients = plan.model.units_with_gradient();
+  std::vector<UnitCost> cheapest(plan.model.units.size());
+  std::vector<double> busy(plan.pipeline.stage_groups.size());
+  int microbatches = 0;
+  for (const MicrobatchPlan& part : step.replicas[static_cast<size_t>(replica)]) {
+    if (part.empty()) break;  // so are those behind it
+    for (size_t u = 0; u < cheapest.size(); ++u) {
+      const int unit = static_cast<int>(u);
+      if (trains && plan.model.is_cached(unit)) continue;
+      const UnitPass& pass = passes.of(unit, microbatches);
+      UnitCost cost{.forward = pass.kernels.forward + sum_of(pass.forward)};
+      if (trains && gradients[u]) {
+        cost.backward_input = pass.kernels.backward_input + sum_of(pass.backward);
+        cost.backward_weight = pass.kernels.backward_weight;
+      }
+      busy[static_cast<size_t>(plan.pipeline.group_of_unit(unit))] += cost.total();
+      if (microbatches == 0 || cost.total() < cheapest[u].total()) cheapest[u] = cost;
+    }
+    ++microbatches;
+  }
+  const double busiest = std::ranges::max(busy);
+  if (plan.pipeline.is_one_group() || microbatches == 0) return busiest;
+  std::vector<std::vector<Pass>> order;
+  for (size_t place = 0; place < busy.size(); ++place)
+    order.push_back(
+        passes_of_group(plan.pipeline, plan.model, static_cast<int>(place), microbatches, !trains));
+  return std::max(busiest, simulate(plan.pipeline, plan.model, cheapest, order, 0).makespan);
 }
 
 }  // namespace zea::detail

@@ -44,10 +44,12 @@ struct ReplicaTimes {
   std::vector<double> clocks;
 };
 
-/// `as_bound`: without the calls of data-parallel ranks and without recomputation, so that no
-/// strategy and no choice of recomputed units is faster.
 ReplicaTimes replica_times(const Plan& plan, const StepPlan& step, int replica,
-                           const ReplicaPasses& passes, CallTimes& calls, const Hardware& hardware,
-                           bool as_bound);
+                           const ReplicaPasses& passes, CallTimes& calls, const Hardware& hardware);
+
+/// A bound of the last clock, whatever is sharded and recomputed: the longer of all passes of the
+/// busiest stage group, and a pipeline all of whose microbatches are as cheap as the cheapest.
+double least_seconds(const Plan& plan, const StepPlan& step, int replica,
+                     const ReplicaPasses& passes);
 
 }  // namespace zea::detail

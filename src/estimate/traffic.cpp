@@ -27,7 +27,7 @@ void add_call(Calls& calls, const std::string& group, CollectiveKind kind, int64
     calls.push_back({group, kind, elements * static_cast<int64_t>(element_bytes(dtype)), messages});
 }
 
-/// What one unit's operations send in one microbatch, in forward or in backward.
+/// Lists the calls of one unit's operations in one microbatch, in forward or in backward.
 class UnitTraffic {
  public:
   UnitTraffic(const Plan& plan, const UnitSpec& unit, const ModuleRows& rows, int world_rank,

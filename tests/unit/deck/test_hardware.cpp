@@ -88,6 +88,8 @@ TEST(Hardware, RefusesWhatIsNoHardwareFile) {
       {replaced("0.1, 0.9", "0.1"), "device.gemm_dims has 2 entries and device.gemm_efficiency 1"},
       {replaced("16, 256", "256, 16"), "device.gemm_dims must be ascending"},
       {replaced("0.1, 0.9", "0.1, 1.9"), "out of range"},
+      {replaced("0.1, 0.9", "0.9, 0.1"), "it must not fall, nor grow faster than gemm_dims"},
+      {replaced("0.1, 0.9", "0.01, 0.9"), "goes from 0.01 to 0.9; it must not fall, nor grow"},
       {replaced("fp32_tflops = 2.0", ""), "[device] has no peak"},
       {replaced("\"measured\"", "\"guessed\""), "\"published\" or \"measured\""},
       {replaced("[between]", "[network]"),
