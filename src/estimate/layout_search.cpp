@@ -39,12 +39,6 @@ std::vector<std::string> overrides_of(const Options& from, const Options& to) {
   return changed;
 }
 
-/// "exceeds memory by 3.10 GiB".
-std::string excess_of(int64_t bytes, int64_t limit) {
-  return formatted("exceeds memory by %.2f GiB",
-                   static_cast<double>(bytes - limit) / (int64_t{1} << 30));
-}
-
 /// Parameters, gradients and optimizer states of the rank that owns most.
 int64_t owned_bytes_of(const Plan& plan) {
   int64_t most = 0;
@@ -155,12 +149,8 @@ class LayoutSearch {
     const std::optional<Plan> plan = first_plan(grids);
     if (!plan) return;
     ++result_.planned;
-    try {
-      timers_[grids] = std::make_unique<StepTimer>(*plan, *samples_, request_.hardware,
-                                                   order_of(*plan).node_of_logical);
-    } catch (const DataError& error) {  // a sample is longer than a row
-      return refuse({grids, 0}, error.what(), 0);
-    }
+    timers_[grids] = std::make_unique<StepTimer>(*plan, *samples_, request_.hardware,
+                                                 order_of(*plan).node_of_logical);
     for (size_t s = 0; s < shardings_[grids].size(); ++s)
       queue_.push({timers_[grids]->bound(), {grids, s}, Stage::Bounded});
   }
@@ -170,8 +160,7 @@ class LayoutSearch {
     const std::optional<Plan> light = light_plan(node.place, node.seconds);
     if (!light) return;
     if (const int64_t owned = owned_bytes_of(*light); owned > limit_)
-      return refuse(node.place, excess_of(owned, limit_) + " by what ranks own alone",
-                    node.seconds);
+      return refuse_memory(node.place, owned, " by what ranks own alone", node.seconds);
     std::optional<Plan> plan = full_plan(node.place, node.seconds);
     if (!plan) return;
     MemoryEstimate needed = memory_of(*plan);
@@ -181,11 +170,10 @@ class LayoutSearch {
       needed = memory_of(*plan);
     }
     if (needed.with_graphs() > limit_)
-      return refuse(node.place,
-                    excess_of(needed.with_graphs(), limit_) +
-                        (needed.peak_at.empty() ? "" : " at " + needed.peak_at) +
-                        (recomputations_.size() > 1 ? ", with every unit recomputed" : ""),
-                    node.seconds);
+      return refuse_memory(node.place, needed.with_graphs(),
+                           (needed.peak_at.empty() ? "" : " at " + needed.peak_at) +
+                               (recomputations_.size() > 1 ? ", with every unit recomputed" : ""),
+                           node.seconds);
     ++result_.timed;
     StepTime time = timers_[node.place.grids]->time(*plan);
     node.stage = Stage::Timed;
@@ -197,7 +185,7 @@ class LayoutSearch {
                           .memory_at = needed.peak_at};
   }
 
-  /// That of the place that needs most, or of the first that is beyond the limit.
+  /// Estimates the place that needs most, or the first that is beyond the limit.
   MemoryEstimate memory_of(const Plan& plan) const {
     const std::vector<MicrobatchSizes> full(static_cast<size_t>(predicted_microbatches(plan)),
                                             full_microbatch(plan));
@@ -242,7 +230,14 @@ class LayoutSearch {
 
   void refuse(const Place& place, const std::string& reason, double seconds) {
     if (first_refusal_.empty()) first_refusal_ = reason;
-    if (seconds > 0) refused_.emplace_back(seconds, place, reason);
+    if (seconds > 0) refused_.emplace_back(seconds, 0, place, reason);
+  }
+  void refuse_memory(const Place& place, int64_t bytes, const std::string& where, double seconds) {
+    const int64_t excess = bytes - limit_;
+    refused_.emplace_back(
+        seconds, excess, place,
+        formatted("exceeds memory by %.2f GiB", static_cast<double>(excess) / (int64_t{1} << 30)) +
+            where);
   }
 
   RankOrder order_of(const Plan& plan) const {
@@ -260,11 +255,11 @@ class LayoutSearch {
       layout.between_nodes += static_cast<double>(bytes);
   }
 
-  /// Keeps refused layouts that were timed, so that the hardware alone refuses them.
+  /// Keeps those that may be fastest; of equals those that need least memory.
   void keep_fast_refusals() {
     const double last = result_.best.empty() ? HUGE_VAL : result_.best.back().time.seconds;
     std::ranges::sort(refused_);
-    for (const auto& [seconds, place, reason] : refused_)
+    for (const auto& [seconds, excess, place, reason] : refused_)
       if (seconds <= last && result_.refused.size() < kMostRefused)
         result_.refused.push_back(
             {overrides_of(request_.options, options_of(place)), reason, seconds});
@@ -290,7 +285,8 @@ class LayoutSearch {
   std::map<std::vector<int64_t>, std::optional<detail::RankSeconds>> kernels_;
   std::priority_queue<Node> queue_;
   std::map<Place, FoundLayout> timed_;
-  std::vector<std::tuple<double, Place, std::string>> refused_;
+  /// Seconds at least, bytes beyond the limit, the layout, and the reason.
+  std::vector<std::tuple<double, int64_t, Place, std::string>> refused_;
   std::string first_refusal_;
   SearchResult result_;
 };

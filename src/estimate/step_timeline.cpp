@@ -2,6 +2,7 @@
 #include "estimate/step_timeline.hpp"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <tuple>
@@ -27,6 +28,23 @@ Wait wait_of(const std::string& group) {
 
 double sum_of(const WaitSeconds& seconds) {
   return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
+
+/// Ranks with the same key have the same rows: those that neither make nor take features, with the
+/// same part of the same modules, and both with a head or without.
+std::vector<int> rows_key(const Plan& plan, const ReplicaLayout& layout) {
+  std::vector<int> key{layout.has_head(layout.rank)};
+  for (const std::string& module : plan.model.modules()) {
+    if (!plan.model.encoders.empty() && layout.has_features(layout.rank, module))
+      return {-1, layout.rank};
+    if (!layout.has(layout.rank, module)) {
+      key.push_back(-1);
+      continue;
+    }
+    const Coordinate coordinate = layout.coordinate(layout.rank, module);
+    key.insert(key.end(), {coordinate.encoder_dp, coordinate.cp, coordinate.tp});
+  }
+  return key;
 }
 
 /// The passes of one rank after the other, by unit class.
@@ -152,13 +170,17 @@ class Timeline {
     wait(lane, lane.clock + seconds, cause);
   }
 
+  std::vector<SentCall> calls_of(const Lane& lane, Action action) const {
+    action.microbatch = static_cast<int>(passes_.kind_of(action.microbatch));
+    return calls_of_action(plan_, passes_.rows(lane.place), lane.rank, action);
+  }
+
   /// All calls of an action that have one group: most are one call.
   const BufferCall& call_of(Lane& lane, const Action& action) {
     const auto [found, is_new] =
         lane.calls.try_emplace({static_cast<int>(action.kind), action.buffer});
     if (!is_new) return found->second;
-    for (const SentCall& call :
-         calls_of_action(plan_, passes_.rows(lane.place), lane.rank, action)) {
+    for (const SentCall& call : calls_of(lane, action)) {
       found->second.stream =
           streams_.try_emplace(call.group, static_cast<int>(streams_.size())).first->second;
       found->second.seconds += calls_.seconds(lane.rank, call);
@@ -198,8 +220,7 @@ class Timeline {
       case ActionKind::Move:
       case ActionKind::MoveBack:
         meet(lane);
-        for (const SentCall& call :
-             calls_of_action(plan_, passes_.rows(lane.place), lane.rank, action))
+        for (const SentCall& call : calls_of(lane, action))
           spend(lane, calls_.seconds(lane.rank, call), Wait::Modules);
         break;
       case ActionKind::Send:
@@ -285,8 +306,7 @@ class Timeline {
   void send(Lane& lane, const Action& action) {
     const bool is_gradient = action.kind == ActionKind::SendGradient;
     double seconds = 0;
-    for (const SentCall& call : calls_of_action(plan_, passes_.rows(lane.place), lane.rank, action))
-      seconds += calls_.seconds(lane.rank, call);
+    for (const SentCall& call : calls_of(lane, action)) seconds += calls_.seconds(lane.rank, call);
     sent_[{action.unit, action.microbatch, is_gradient, action.place}] = {lane.clock, seconds};
     if (!overlaps_) spend(lane, seconds, Wait::Pp);
   }
@@ -336,28 +356,40 @@ double UnitPass::total() const {
 ReplicaPasses::ReplicaPasses(const Plan& plan, const StepSamples& samples, const StepPlan& step,
                              int replica, UnitTimes& units, CallTimes& calls,
                              const Hardware& hardware)
-    : microbatches_(static_cast<size_t>(step.num_microbatches())),
-      passes_(plan.model.units.size() * microbatches_),
-      rows_(plan.pipeline.stage_groups.size()) {
+    : rows_(plan.pipeline.stage_groups.size()) {
+  std::vector<MicrobatchTokens> tokens;
   const std::vector<MicrobatchPlan>& microbatches = step.replicas[static_cast<size_t>(replica)];
+  for (size_t m = 0; m < microbatches.size(); ++m) {
+    if (m == 0 || microbatches[m].samples != microbatches[m - 1].samples)
+      tokens.push_back(tokens_of(samples, microbatches[m]));
+    kind_of_.push_back(tokens.size() - 1);
+  }
+  kinds_ = tokens.size();
+  passes_.resize(plan.model.units.size() * kinds_);
+  std::map<std::vector<int>, Rows> known;
   const int ranks = plan.mesh.ranks_per_replica();
   for (int inside = 0; inside < ranks; ++inside) {
     const int rank = replica * ranks + inside, place = plan.group_of(rank);
     const bool is_first = plan.pipeline.stage_groups[place].first_rank == inside;
     if (!is_first && is_repeated(plan, rank)) continue;
-    std::vector<MicrobatchRows> rows = rows_of_step(plan, samples, step, rank);
-    RankPasses of_rank(plan, rank, units, calls, hardware.device.overlaps);
-    for (size_t m = 0; m < microbatches_; ++m) {
-      if (m > 0 && microbatches[m].samples != microbatches[m - 1].samples) of_rank.forget();
-      for (size_t u = 0; u < plan.model.units.size(); ++u) {
-        if (plan.pipeline.group_of_unit(static_cast<int>(u)) != place) continue;
-        UnitPass& most = passes_[u * microbatches_ + m];
-        const UnitPass& own =
-            of_rank.of(static_cast<int>(u), rows[m].of(plan.model.units[u].module));
-        if (own.total() > most.total()) most = own;
-      }
+    const ReplicaLayout layout = plan.replica_layout(rank);
+    Rows& rows = known[rows_key(plan, layout)];
+    if (!rows) {
+      std::vector<MicrobatchRows> made;
+      for (const MicrobatchTokens& of_kind : tokens)
+        made.push_back(rows_of_microbatch(of_kind, plan.model, layout, plan.images_both_ways));
+      rows = std::make_shared<const std::vector<MicrobatchRows>>(std::move(made));
     }
-    if (is_first) rows_[static_cast<size_t>(place)] = std::move(rows);
+    RankPasses of_rank(plan, rank, units, calls, hardware.device.overlaps);
+    for (size_t kind = 0; kind < kinds_; ++kind, of_rank.forget())
+      for (const int stage : plan.pipeline.stage_groups[place].stages)
+        for (const int unit : plan.pipeline.stages[stage].units) {
+          UnitPass& most = passes_[static_cast<size_t>(unit) * kinds_ + kind];
+          const std::string& module = plan.model.units[static_cast<size_t>(unit)].module;
+          const UnitPass& own = of_rank.of(unit, (*rows)[kind].of(module));
+          if (own.total() > most.total()) most = own;
+        }
+    if (is_first) rows_[static_cast<size_t>(place)] = rows;
   }
 }
 

@@ -3,7 +3,7 @@
 // groups side by side.
 #pragma once
 
-#include <map>
+#include <memory>
 #include <vector>
 
 #include "estimate/step_time.hpp"
@@ -27,15 +27,20 @@ class ReplicaPasses {
                 UnitTimes& units, CallTimes& calls, const Hardware& hardware);
 
   const UnitPass& of(int unit, int microbatch) const {
-    return passes_[static_cast<size_t>(unit) * microbatches_ + static_cast<size_t>(microbatch)];
+    return passes_[static_cast<size_t>(unit) * kinds_ + kind_of(microbatch)];
   }
-  /// The rows of the first rank of a stage group.
-  const std::vector<MicrobatchRows>& rows(size_t place) const { return rows_[place]; }
+  /// The rows of the first rank of a stage group in each kind of microbatch.
+  const std::vector<MicrobatchRows>& rows(size_t place) const { return *rows_[place]; }
+  /// Neighboring microbatches of the same samples are of one kind.
+  size_t kind_of(int microbatch) const { return kind_of_[static_cast<size_t>(microbatch)]; }
 
  private:
-  size_t microbatches_ = 0;
-  std::vector<UnitPass> passes_;                   ///< by unit and microbatch
-  std::vector<std::vector<MicrobatchRows>> rows_;  ///< of each stage group
+  using Rows = std::shared_ptr<const std::vector<MicrobatchRows>>;
+
+  std::vector<size_t> kind_of_;  ///< of each microbatch
+  size_t kinds_ = 0;
+  std::vector<UnitPass> passes_;  ///< by unit and kind
+  std::vector<Rows> rows_;        ///< of each stage group
 };
 
 /// Stage groups at the end of a step's actions, and when each is there.

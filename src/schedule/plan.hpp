@@ -117,7 +117,7 @@ inline Plan make_plan(const Options& options, const std::string& config_json, in
   return make_plan(options, model_of(options, config_json), config_json, world_size, profile);
 }
 
-/// Of each unit, whether model.activation_checkpointing recomputes it; none where it is "auto".
+/// Returns whether model.activation_checkpointing recomputes each unit; none where it is "auto".
 std::vector<bool> recomputed_units(const ModelOptions& options, const ModelSpec& model);
 
 /// The same without slots, for estimates of kernels and of what ranks own; faster where there are
