@@ -9,6 +9,7 @@
 #include "core/text.hpp"
 #include "deck/deck.hpp"
 #include "estimate/describe.hpp"
+#include "estimate/layout_search.hpp"
 #include "files/durable_file.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "library/plan_text.hpp"
@@ -71,13 +72,70 @@ void read_all(const StepSamples& samples) {
   for (int64_t number = 0; number < std::ssize(samples.index); ++number) samples.tokens(number);
 }
 
+/// The hardware of the command line; without --ranks-per-node its file says how many ranks share a
+/// node.
+PlannedHardware hardware_of(const CommandLine& line, int ranks) {
+  PlannedHardware on{.ranks_per_node = line.ranks_per_node};
+  if (line.hardware.empty()) return on;
+  on.hardware = read_hardware(line.hardware);
+  if (on.ranks_per_node == 0)
+    on.ranks_per_node = static_cast<int>(std::min<int64_t>(on.hardware->node.ranks, ranks));
+  return on;
+}
+
 std::string plan_text(const CommandLine& line, int ranks) {
+  const PlannedHardware on = hardware_of(line, ranks);
   const Start start = read_start(line, ranks);
   const Plan plan = plan_of(start, ranks);
   const PlannedData data = open_planned(start, plan);
   const StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
   read_all(samples);
-  return plan_text(start, plan, samples, facts_of(plan, samples), line.ranks_per_node, data.notes);
+  return plan_text(start, plan, samples, facts_of(plan, samples), on, data.notes);
+}
+
+/// Writes a deck of each layout: layout_01.toml and so on.
+std::string write_decks(const std::string& directory, const SearchRequest& request,
+                        const SearchResult& result) {
+  std::error_code fault;
+  std::filesystem::create_directories(directory, fault);
+  if (fault) throw StorageError("cannot make the folder " + directory + ": " + fault.message());
+  int number = 0;
+  for (const FoundLayout& layout : result.best)
+    write_text_durably(directory + formatted("/layout_%02d.toml", ++number),
+                       deck_of_layout(request, layout));
+  return formatted("%d decks written to ", number) + directory + "\n";
+}
+
+/// --plan: searches the fastest layouts of what the deck leaves open.
+std::string search(const CommandLine& line, int ranks) {
+  constexpr size_t kBest = 10;
+  const PlannedHardware on = hardware_of(line, ranks);
+  const Start start = read_start(line, ranks);
+  const double gib = line.memory_gib > 0 ? line.memory_gib : on.hardware->node.memory_gib;
+  const SearchRequest request{.options = start.options,
+                              .config_json = start.config_json,
+                              .profile = start.profile,
+                              .ranks = ranks,
+                              .ranks_per_node = on.ranks_per_node,
+                              .memory_bytes = static_cast<int64_t>(gib * (int64_t{1} << 30)),
+                              .hardware = *on.hardware};
+  PlannedData data;  // which the samples read
+  std::string source;
+  const SearchResult result = search_layouts(
+      request,
+      [&](const Plan& plan) {
+        data = open_planned(start, plan);
+        StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
+        read_all(samples);
+        source = "by " + samples.steps_text(plan) + (samples.is_real ? " of " : ": ") +
+                 samples.source + "\n";
+        return samples;
+      },
+      kBest);
+  const std::string written =
+      line.out_directory.empty() ? "" : write_decks(line.out_directory, request, result);
+  if (line.as_json) return search_json(request, result);
+  return data.notes + source + describe_search(request, result) + written;
 }
 
 /// Returns the settings that decide which samples are drawn: layouts are compared by the same
@@ -213,6 +271,8 @@ ExitCode answer(const CommandLine& line) {
     text = build_text();
   else if (!line.profile.empty())
     text = profile(line);
+  else if (line.search)
+    text = search(line, ranks);
   else if (!line.compare.empty())
     text = Comparison(line, ranks).text();
   else

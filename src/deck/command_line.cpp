@@ -19,6 +19,7 @@ namespace {
 
 constexpr const char* kUsage =
     "zea -i deck | -r run-or-checkpoint [-d run-directory] [-n] [--ranks N] [--ranks-per-node N] "
+    "[--hardware FILE] [--plan [--memory SIZE] [--out DIRECTORY] [--json]] "
     "[--profile FILE] [--check-node] [-t hh:mm:ss] [-c] [-h [KEY]] "
     "[section.key=value ...] [--compare DECK-OR-OVERRIDES ...]";
 
@@ -63,7 +64,7 @@ struct ZeaFormatter : CLI::Formatter {
 
 struct Declared {
   CommandLine values;
-  std::string wall_limit;
+  std::string wall_limit, memory;
 };
 
 void declare_options(CLI::App& app, Declared& given) {
@@ -80,11 +81,12 @@ void declare_options(CLI::App& app, Declared& given) {
   app.add_flag("-n", values.plan_only,
                "resolve, validate and plan, print the plan, and stop; data that is there is opened "
                "and checked");
-  app.add_option("--ranks", values.ranks, "with -n: plan for N ranks (default: 1)")
+  app.add_option("--ranks", values.ranks, "with -n, --plan: plan for N ranks (default: 1)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
-  app.add_option("--ranks-per-node", values.ranks_per_node,
-                 "with -n: N ranks share a node (default: all)")
+  app.add_option(
+         "--ranks-per-node", values.ranks_per_node,
+         "with -n, --plan: N ranks share a node (default: all; with --hardware as its file says)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
   app.add_option(
@@ -93,6 +95,21 @@ void declare_options(CLI::App& app, Declared& given) {
          "a deck, or overrides in one word: \"mesh.llm.tp=2 mesh.llm.cp=2\"")
       ->type_name("LAYOUT")
       ->expected(1, 1 << 10);
+  app.add_flag(
+      "--plan", values.search,
+      "search the ten fastest layouts of --ranks ranks that fit into memory, over what the "
+      "deck leaves open, print them with what the others lose, and stop; needs --hardware");
+  app.add_option("--hardware", values.hardware,
+                 "with -n, --plan: file of the rates of devices and links (inputs/hardware), by "
+                 "which a step takes seconds; -h hardware lists its keys")
+      ->type_name("FILE");
+  app.add_option("--memory", given.memory,
+                 "with --plan: memory of a rank, in GiB, MiB or GB (default: the hardware file's)")
+      ->type_name("80GiB");
+  app.add_option("--out", values.out_directory,
+                 "with --plan: folder to which a deck of each layout is written")
+      ->type_name("DIRECTORY");
+  app.add_flag("--json", values.as_json, "with --plan: print JSON");
   app.add_option("--profile", values.profile,
                  "measure the time of every unit of the model on this process with run.threads "
                  "threads, write it to FILE for mesh.profile, and stop")
@@ -140,6 +157,36 @@ double seconds_of(const std::string& limit) {
   return total;
 }
 
+/// Returns GiB of "80GiB", "8192MiB", "80GB".
+double gibibytes_of(const std::string& text) {
+  double number = 0;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string unit(end.ptr, text.data() + text.size());
+  const std::pair<const char*, double> units[] = {
+      {"GiB", 1}, {"MiB", 1.0 / 1024}, {"GB", 1e9 / (1 << 30)}};
+  for (const auto& [name, gib] : units)
+    if (end.ec == std::errc() && unit == name && number > 0 && number < 1e9) return number * gib;
+  refuse("--memory " + text + " is no size; write 80GiB, 8192MiB or 80GB");
+}
+
+void check_search(const CommandLine& values) {
+  if (!values.search) {
+    if (values.memory_gib > 0 || !values.out_directory.empty() || values.as_json)
+      refuse("--memory, --out and --json belong to --plan, which searches layouts; add --plan");
+    if (!values.hardware.empty() && !values.plan_only)
+      refuse("--hardware tells the seconds of a plan and needs -n or --plan");
+    return;
+  }
+  if (values.hardware.empty())
+    refuse("--plan compares seconds and needs --hardware FILE, as in inputs/hardware");
+  if (!values.restart.empty())
+    refuse(
+        "--plan searches what a deck leaves open, and the deck of a checkpoint has every key; "
+        "give a deck by -i");
+  if (!values.compare.empty())
+    refuse("--compare compares layouts that you name, --plan finds some; take one of them");
+}
+
 void check_command_line(const CommandLine& values) {
   for (const std::string& entry : values.overrides)
     if (entry.ends_with(".toml") && entry.find('=') == std::string::npos)
@@ -147,8 +194,11 @@ void check_command_line(const CommandLine& values) {
              "\" is neither an option nor section.key=value; a deck is given by -i: -i " + entry);
     else if (entry.find('=') == std::string::npos)
       refuse("\"" + entry + "\" is neither an option nor section.key=value");
+  check_search(values);
+  if (!values.compare.empty() && !values.hardware.empty())
+    refuse("--compare with --hardware is not built; take --plan, or -n for one layout at a time");
   if (values.ranks > 0 && !values.plan_only)
-    refuse("--ranks says how many ranks to plan for and needs -n; mpirun -n starts them");
+    refuse("--ranks says how many ranks to plan for and needs -n or --plan; mpirun -n starts them");
   if (values.ranks_per_node > 0 && !values.plan_only)
     refuse(
         "--ranks-per-node says how nodes are to be planned and needs -n; a run asks MPI which "
@@ -179,6 +229,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   }
   given.values.show_help = app.count("-h") > 0;
   if (app.count("-t") > 0) given.values.wall_seconds = seconds_of(given.wall_limit);
+  if (app.count("--memory") > 0) given.values.memory_gib = gibibytes_of(given.memory);
+  given.values.plan_only |= given.values.search;
   check_command_line(given.values);
   return given.values;
 }

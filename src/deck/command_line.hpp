@@ -17,9 +17,14 @@ struct CommandLine {
   int ranks_per_node = 0;  ///< --ranks-per-node of the plan; 0: all on one node
   /// --compare: what each further layout changes, a deck or overrides
   std::vector<std::string> compare;
-  std::string profile;      ///< --profile: file for the measured costs of the units
-  bool check_node = false;  ///< --check-node: only look at the nodes
-  double wall_seconds = 0;  ///< -t; 0: no limit
+  bool search = false;        ///< --plan: search the fastest layouts; plan_only is set, too
+  std::string hardware;       ///< --hardware: file of the rates of devices and links
+  double memory_gib = 0;      ///< --memory of a rank; 0: as the hardware file says
+  std::string out_directory;  ///< --out: folder for the decks that --plan finds
+  bool as_json = false;       ///< --json
+  std::string profile;        ///< --profile: file for the measured costs of the units
+  bool check_node = false;    ///< --check-node: only look at the nodes
+  double wall_seconds = 0;    ///< -t; 0: no limit
   bool show_build = false;
   bool show_help = false;
   std::string help_key;  ///< a deck key or section to explain; empty: everything

@@ -4,9 +4,6 @@
 #include "deck/deck.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
@@ -20,8 +17,6 @@
 namespace zea {
 namespace {
 
-constexpr size_t kMaxDeckBytes = 1 << 20;
-constexpr size_t kMaxDotsInLine = 1000;  // toml++ frees a table per dot by recursion
 constexpr size_t kMaxShownFaults = 100;
 
 struct Fault {
@@ -94,14 +89,7 @@ bool DeckReader::is_section(const std::string& path) const {
 }
 
 void DeckReader::read_text(const std::string& text) {
-  if (text.size() > kMaxDeckBytes)
-    throw DeckError("deck " + name_ + " is larger than 1 MiB; is it a deck?");
-  size_t dots = 0;
-  for (const char c : text) {
-    dots = c == '\n' ? 0 : dots + (c == '.' ? 1 : 0);
-    if (dots > kMaxDotsInLine)
-      throw DeckError("deck " + name_ + " has a line with over 1000 dots; is it a deck?");
-  }
+  check_toml_text("deck", name_, text);
   try {
     read_table(toml::parse(text, name_), "");
   } catch (const toml::parse_error& error) {
@@ -263,6 +251,7 @@ Options DeckReader::finish() {
   std::ranges::replace(options_.mesh.order, "dp_module", "encoder_dp");  // its former name
   if (is_toml_)
     for (const OptionFault& broken : check_options(options_)) fault_between_keys(broken);
+  for (const auto& [path, place] : places_) options_.given.insert(path);
   if (faults_.empty()) return options_;
   std::stable_sort(faults_.begin(), faults_.end(), [](const Fault& a, const Fault& b) {
     return std::tie(a.order, a.place.line, a.place.column) <
@@ -276,20 +265,10 @@ Options DeckReader::finish() {
   throw FaultyDeck(message, options_);
 }
 
-std::string read_at_most(const std::string& path, size_t bytes) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(bytes, '\0');
-  if (file) file.read(text.data(), static_cast<std::streamsize>(bytes));
-  if (!file && !file.eof())
-    throw DeckError("cannot read deck " + path + ": " + std::strerror(errno));
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
-}
-
 }  // namespace
 
 Options read_deck(const std::string& path, const std::vector<std::string>& overrides) {
-  return parse_deck(read_at_most(path, kMaxDeckBytes + 1), path, overrides);
+  return parse_deck(read_toml_text("deck", path), path, overrides);
 }
 
 Options parse_deck(const std::string& text, const std::string& name,

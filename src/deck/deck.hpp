@@ -50,7 +50,7 @@ std::vector<ChangedKey> changed_keys(const Options& options);
 std::string deck_reference();
 
 /// Returns the reference of one section ("mesh.llm"), or of one key ("mesh.llm.tp") with an
-/// example. Throws DeckError with the nearest names.
+/// example; of "hardware" that of hardware files. Throws DeckError with the nearest names.
 std::string key_help(const std::string& path);
 
 /// The description of a key in manuals.

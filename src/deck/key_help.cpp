@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "deck/deck.hpp"
+#include "deck/hardware.hpp"
 #include "deck/key_table.hpp"
 
 namespace zea {
@@ -124,6 +125,7 @@ std::string deck_reference() {
 }
 
 std::string key_help(const std::string& asked) {
+  if (asked == "hardware") return hardware_reference();
   Options defaults;
   const std::string path = current_path(asked);
   const std::vector<Key> keys = list_keys(defaults);

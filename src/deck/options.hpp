@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -321,6 +322,7 @@ struct Options {
   EvalOptions eval;
   LogOptions log;
   std::vector<std::string> notes = {};  ///< on former keys that the deck has
+  std::set<std::string> given = {};     ///< paths of the keys that the deck sets
 
   /// Calls `section(name, options)` for each section in the order of the documentation.
   template <class Visitor>

@@ -2,13 +2,20 @@
 #include "deck/store_value.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <fstream>
 
 #include "core/dtype.hpp"
+#include "core/error.hpp"
 #include "core/text.hpp"
 
 namespace zea {
 namespace {
+
+constexpr size_t kMaxTextBytes = 1 << 20;
+constexpr size_t kMaxDotsInLine = 1000;  // toml++ frees a table per dot by recursion
 
 constexpr const char* kSourcesNeeded =
     "a path, a list of paths, or a list of {path = \"...\", weight = 1.0}";
@@ -205,6 +212,27 @@ std::optional<ValueFault> store_value(const Key& key, const toml::node& node) {
   ValueReader reader(key);
   std::visit([&](auto* member) { reader.store(*member, node); }, key.member);
   return reader.fault();
+}
+
+std::string read_toml_text(const std::string& kind, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMaxTextBytes + 1, '\0');
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file && !file.eof())
+    throw DeckError("cannot read " + kind + " " + path + ": " + std::strerror(errno));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+void check_toml_text(const std::string& kind, const std::string& name, const std::string& text) {
+  if (text.size() > kMaxTextBytes)
+    throw DeckError(kind + " " + name + " is larger than 1 MiB; is it a " + kind + "?");
+  size_t dots = 0;
+  for (const char c : text) {
+    dots = c == '\n' ? 0 : dots + (c == '.' ? 1 : 0);
+    if (dots > kMaxDotsInLine)
+      throw DeckError(kind + " " + name + " has a line with over 1000 dots; is it a " + kind + "?");
+  }
 }
 
 std::string node_text(const toml::node& node) {

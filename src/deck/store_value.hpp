@@ -21,6 +21,12 @@ struct ValueFault {
 /// where the key does not take the value.
 std::optional<ValueFault> store_value(const Key& key, const toml::node& node);
 
+/// Reads a TOML file, of which a byte more than check_toml_text() takes is enough. `kind` names
+/// what it is in messages: "deck". Throws DeckError.
+std::string read_toml_text(const std::string& kind, const std::string& path);
+/// Throws DeckError where `text` is larger than 1 MiB or has a line that toml++ cannot take.
+void check_toml_text(const std::string& kind, const std::string& name, const std::string& text);
+
 /// Returns a scalar as TOML, for messages; empty for other values.
 std::string node_text(const toml::node& node);
 /// Returns the type of a value in words: "an integer".

@@ -8,6 +8,7 @@
 
 #include "core/text.hpp"
 #include "estimate/step_facts.hpp"
+#include "estimate/step_time.hpp"
 #include "layout/rank_order.hpp"
 #include "schedule/plan.hpp"
 
@@ -51,6 +52,11 @@ std::string describe_gathering(const Plan& plan, const StepSamples& samples);
 /// `samples`, of which `facts` are known.
 std::string describe_reductions(const Plan& plan, const StepSamples& samples,
                                 const StepFacts& facts);
+
+/// The seconds of a step on `hardware`: what takes them, of each stage group, and the slowest rank
+/// with the reason. `time` is that of `samples`.
+std::string describe_time(const Plan& plan, const StepSamples& samples, const StepTime& time,
+                          const Hardware& hardware);
 
 struct ComparedLayout {
   std::string name;                     ///< the deck, or what it changes

@@ -11,32 +11,6 @@
 namespace zea {
 namespace {
 
-/// The rows of a unit on a cp rank with its tp ranks.
-detail::UnitSizes rows_of_unit(const ModelSpec& model, const UnitSpec& unit,
-                               const ModuleRows& rows) {
-  const int64_t tokens = unit.kind == UnitKind::Head ? rows.read.all() : rows.held.all();
-  if (unit.encoder < 0) return detail::UnitSizes::whole(tokens, tokens, 0, 0);
-  const EncoderSpec& encoder = model.encoders[static_cast<size_t>(unit.encoder)];
-  const ItemShape usual = encoder.item_shape();
-  const auto in_proportion = [](int64_t rows, int64_t of, int64_t to) {
-    return to == 0 ? 0 : rows * of / to;
-  };
-  const int64_t projected = rows.read.all();
-  const int64_t patches =
-      encoder.modality() == Modality::Image
-          ? in_proportion(tokens, usual.tiles * encoder.patches().patches_of(usual), usual.tokens)
-          : 0;
-  return detail::UnitSizes::whole(tokens, projected / encoder.projector.merge,
-                                  in_proportion(projected, usual.features, usual.projected()),
-                                  patches);
-}
-
-double pairs_of_unit(const ModelSpec& model, const UnitSpec& unit, const ModuleRows& rows) {
-  const int64_t window = unit.kind == UnitKind::Block ? model.attention(unit).window : 0;
-  const auto found = rows.pairs.find(window);
-  return found == rows.pairs.end() ? 0 : found->second;
-}
-
 /// FLOPs of a rank in a step, of each unit.
 std::vector<UnitCost> rank_flops(const Plan& plan, const std::vector<MicrobatchRows>& microbatches,
                                  int world_rank) {
@@ -51,8 +25,9 @@ std::vector<UnitCost> rank_flops(const Plan& plan, const std::vector<MicrobatchR
     const double tp = plan.mesh.grid(unit.module).tp;
     for (const MicrobatchRows& microbatch : microbatches) {
       const ModuleRows& rows = microbatch.of(unit.module);
-      const UnitWork flops = unit_flops(model, number, rows_of_unit(model, unit, rows), gradients);
-      const double pairs = pairs_of_unit(model, unit, rows),
+      const UnitWork flops =
+          unit_flops(model, number, detail::rows_of_unit(model, unit, rows), gradients);
+      const double pairs = detail::pairs_of_unit(model, unit, rows),
                    forward = flops.rows.forward + pairs * flops.pair.forward;
       costs[u].forward += forward / tp;
       if (!trains) continue;
@@ -108,20 +83,9 @@ Work work_of(const Plan& plan, const StepSamples& samples, const StepPlan& step,
   return work;
 }
 
-double samples_flops(const Plan& plan, const StepSamples& samples, const StepPlan& step,
-                     size_t replica) {
-  double flops = 0;
-  for (const MicrobatchPlan& microbatch : step.replicas[replica])
-    for (const int64_t id : microbatch.samples)
-      flops += sample_cost(samples.index[static_cast<size_t>(id)], plan.flops_of_samples);
-  return flops;
-}
-
 void add_work(StepFacts& facts, const Plan& plan, const StepSamples& samples,
               const StepPlan& step) {
-  std::vector<double> replicas;
-  for (size_t r = 0; r < step.replicas.size(); ++r)
-    replicas.push_back(samples_flops(plan, samples, step, r));
+  const std::vector<double> replicas = detail::replica_flops(plan, samples, step);
   const auto slowest = std::ranges::max_element(replicas);
   const Work work = work_of(plan, samples, step, static_cast<int>(slowest - replicas.begin()));
   facts.slowest_flops += work.slowest;
@@ -187,6 +151,45 @@ void add_memory(StepFacts& facts, const Plan& plan, const StepSamples& samples,
 }
 
 }  // namespace
+
+namespace detail {
+
+UnitSizes rows_of_unit(const ModelSpec& model, const UnitSpec& unit, const ModuleRows& rows) {
+  const int64_t tokens = unit.kind == UnitKind::Head ? rows.read.all() : rows.held.all();
+  if (unit.encoder < 0) return UnitSizes::whole(tokens, tokens, 0, 0);
+  const EncoderSpec& encoder = model.encoders[static_cast<size_t>(unit.encoder)];
+  const ItemShape usual = encoder.item_shape();
+  const auto in_proportion = [](int64_t rows, int64_t of, int64_t to) {
+    return to == 0 ? 0 : rows * of / to;
+  };
+  const int64_t projected = rows.read.all();
+  const int64_t patches =
+      encoder.modality() == Modality::Image
+          ? in_proportion(tokens, usual.tiles * encoder.patches().patches_of(usual), usual.tokens)
+          : 0;
+  return UnitSizes::whole(tokens, projected / encoder.projector.merge,
+                          in_proportion(projected, usual.features, usual.projected()), patches);
+}
+
+double pairs_of_unit(const ModelSpec& model, const UnitSpec& unit, const ModuleRows& rows) {
+  const int64_t window = unit.kind == UnitKind::Block ? model.attention(unit).window : 0;
+  const auto found = rows.pairs.find(window);
+  return found == rows.pairs.end() ? 0 : found->second;
+}
+
+std::vector<double> replica_flops(const Plan& plan, const StepSamples& samples,
+                                  const StepPlan& step) {
+  std::vector<double> replicas;
+  for (const std::vector<MicrobatchPlan>& microbatches : step.replicas) {
+    double& flops = replicas.emplace_back(0);
+    for (const MicrobatchPlan& microbatch : microbatches)
+      for (const int64_t id : microbatch.samples)
+        flops += sample_cost(samples.index[static_cast<size_t>(id)], plan.flops_of_samples);
+  }
+  return replicas;
+}
+
+}  // namespace detail
 
 bool detail::is_repeated(const Plan& plan, int world_rank) {
   return std::ranges::all_of(plan.mesh.modules, [&](const ModuleGrid& grid) {

@@ -41,4 +41,16 @@ struct StepFacts {
 
 StepFacts facts_of(const Plan& plan, const StepSamples& samples);
 
+namespace detail {
+
+/// The rows of a unit on a cp rank with its tp ranks, and the pairs of a query and a key there.
+UnitSizes rows_of_unit(const ModelSpec& model, const UnitSpec& unit, const ModuleRows& rows);
+double pairs_of_unit(const ModelSpec& model, const UnitSpec& unit, const ModuleRows& rows);
+
+/// The model FLOPs of the samples of each replica.
+std::vector<double> replica_flops(const Plan& plan, const StepSamples& samples,
+                                  const StepPlan& step);
+
+}  // namespace detail
+
 }  // namespace zea

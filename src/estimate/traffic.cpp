@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "layout/reduction.hpp"
 #include "schedule/holder_ranges.hpp"
@@ -18,7 +19,15 @@ struct AttentionShape {
   int64_t heads, kv_heads, dim;
 };
 
-/// The bytes that one unit's operations send in one microbatch, in forward or in backward.
+using Calls = std::vector<SentCall>;
+
+void add_call(Calls& calls, const std::string& group, CollectiveKind kind, int64_t elements,
+              DType dtype, int messages = 1) {
+  if (elements > 0)
+    calls.push_back({group, kind, elements * static_cast<int64_t>(element_bytes(dtype)), messages});
+}
+
+/// Lists the calls of one unit's operations in one microbatch, in forward or in backward.
 class UnitTraffic {
  public:
   UnitTraffic(const Plan& plan, const UnitSpec& unit, const ModuleRows& rows, int world_rank,
@@ -31,7 +40,7 @@ class UnitTraffic {
         dtype_(plan.precision_of(unit.module).param),
         backward_(backward) {}
 
-  Traffic take() {
+  Calls take() {
     const std::vector<bool> has_gradient = plan_.model.units_with_gradient();
     detail::UnitPart part;
     for (const UnitInput& input : unit_.inputs)
@@ -39,7 +48,7 @@ class UnitTraffic {
     for (const detail::OperationNeeds& needs : detail::operation_needs(plan_.model, unit_, part))
       for (const PlannedMessage& message : needs.messages)
         if (is_sent(message.sent_in, needs)) add(message);
-    return std::move(traffic_);
+    return std::move(calls_);
   }
 
  private:
@@ -60,20 +69,21 @@ class UnitTraffic {
     switch (message.kind) {
       case MessageKind::GatherRows:
         if (rows.dealt)
-          send(Axis::Tp, sent_by_all_gather(travelling(rows, message.width), coordinate_.tp),
-               dtype_);
+          send(Axis::Tp, CollectiveKind::AllGather,
+               sent_by_all_gather(travelling(rows, message.width), coordinate_.tp), dtype_);
         return;
       case MessageKind::SumRows:
-        return send(Axis::Tp,
-                    rows.dealt
-                        ? sent_by_reduce_scatter(travelling(rows, message.width), coordinate_.tp)
-                        : sent_by_all_reduce(statistics, grid_.tp, coordinate_.tp),
-                    dtype_);
+        return send(
+            Axis::Tp, rows.dealt ? CollectiveKind::ReduceScatter : CollectiveKind::AllReduce,
+            rows.dealt ? sent_by_reduce_scatter(travelling(rows, message.width), coordinate_.tp)
+                       : sent_by_all_reduce(statistics, grid_.tp, coordinate_.tp),
+            dtype_);
       case MessageKind::SumStatistics:
-        return send(Axis::Tp, sent_by_all_reduce(statistics, grid_.tp, coordinate_.tp), wide());
+        return send(Axis::Tp, CollectiveKind::AllReduce,
+                    sent_by_all_reduce(statistics, grid_.tp, coordinate_.tp), wide());
       case MessageKind::GatherStatistics:
-        return send(Axis::Tp, sent_by_all_gather(Ids(grid_.tp, statistics), coordinate_.tp),
-                    wide());
+        return send(Axis::Tp, CollectiveKind::AllGather,
+                    sent_by_all_gather(Ids(grid_.tp, statistics), coordinate_.tp), wide());
       case MessageKind::Attention:
         if (rows_.context) add_attention(*rows_.context);
     }
@@ -97,10 +107,10 @@ class UnitTraffic {
     const Ids own(grid_.cp_inner, context.inner_tokens[member]);
     const int64_t in = (shape.heads + 2 * shape.kv_heads) * shape.dim;
     const int64_t out = shape.heads * shape.dim;
-    send(group_name(unit_.module, "cp_inner"),
+    send(group_name(unit_.module, "cp_inner"), CollectiveKind::AllToAll,
          sent_by_all_to_all(times(own, backward_ ? out : in), member) +
              sent_by_all_to_all(times(context.inner_tokens, backward_ ? in : out), member),
-         dtype_);
+         dtype_, 2);
   }
 
   /// Backward moves keys and values again, and their gradients back to their owners.
@@ -108,28 +118,29 @@ class UnitTraffic {
     if (grid_.cp == grid_.cp_inner) return;
     const int member = coordinate_.cp / grid_.cp_inner, members = grid_.cp / grid_.cp_inner;
     const Ids keys = times(context.outer_tokens, 2 * shape.kv_heads * shape.dim);
-    int64_t sent;
+    const std::string group = group_name(unit_.module, "cp_outer");
     if (context.exchange == KeyExchange::Gather) {
-      sent = sent_by_all_gather(keys, member);
-      if (backward_) sent += sent_by_reduce_scatter(keys, member);
+      send(group, CollectiveKind::AllGather, sent_by_all_gather(keys, member), dtype_);
+      if (backward_)
+        send(group, CollectiveKind::ReduceScatter, sent_by_reduce_scatter(keys, member), dtype_);
     } else {
       // A hop passes on what came with the hop before. What the next member owns ends here; its
       // gradient goes on to it. What a member does to the gradient of its own keys stays there.
       const int64_t all = std::accumulate(keys.begin(), keys.end(), int64_t{0});
-      sent = all - keys[(member + 1) % members];
+      send(group, CollectiveKind::Send, all - keys[(member + 1) % members], dtype_, members - 1);
       // Sums that travel are wide, or they would be rounded at every hop.
-      if (backward_) send(group_name(unit_.module, "cp_outer"), all - keys[member], wide());
+      if (backward_) send(group, CollectiveKind::Send, all - keys[member], wide(), members - 1);
     }
-    send(group_name(unit_.module, "cp_outer"), sent, dtype_);
   }
 
   DType wide() const { return dtype_ == DType::Float64 ? DType::Float64 : DType::Float32; }
 
-  void send(const std::string& group, int64_t elements, DType dtype) {
-    if (elements > 0) traffic_[group] += elements * static_cast<int64_t>(element_bytes(dtype));
+  void send(const std::string& group, CollectiveKind kind, int64_t elements, DType dtype,
+            int messages = 1) {
+    add_call(calls_, group, kind, elements, dtype, messages);
   }
-  void send(Axis axis, int64_t elements, DType dtype) {
-    send(group_name(unit_.module, {axis}), elements, dtype);
+  void send(Axis axis, CollectiveKind kind, int64_t elements, DType dtype) {
+    send(group_name(unit_.module, {axis}), kind, elements, dtype);
   }
 
   static Ids times(const Ids& rows, int64_t width) {
@@ -148,7 +159,7 @@ class UnitTraffic {
   const Coordinate coordinate_;
   const DType dtype_;
   const bool backward_;
-  Traffic traffic_;
+  Calls calls_;
 };
 
 class StepTraffic {
@@ -196,7 +207,8 @@ class StepTraffic {
       const Coordinate coordinate = plan_.mesh.coordinate(rank_, held.module);
       const auto add_sum = [&](const std::string& group, int size, int rank) {
         const int64_t elements = held.elements(buffers_with_gradient);
-        add(group, plan_.precision.master, sent_by_all_reduce(elements, size, rank));
+        add(group, CollectiveKind::AllReduce, plan_.precision.master,
+            sent_by_all_reduce(elements, size, rank));
       };
       const auto stage = std::ranges::find(grid.tied_stages, coordinate.pp);
       switch (held.group) {
@@ -222,7 +234,7 @@ class StepTraffic {
       if (std::ranges::any_of(work.part.buffers, has_gradient)) add_muon(work);
   }
 
-  Traffic take() { return std::move(traffic_); }
+  Calls take() { return std::exchange(calls_, {}); }
 
  private:
   void add_muon(const MuonWork& work) {
@@ -233,19 +245,20 @@ class StepTraffic {
     const DType type = plan_.precision.master;
     const int tp = plan_.mesh.grid(module).tp;
     if (sharding.shards > 1)
-      add(group_name(module, sharding.sharded_over), type,
-          sent_by_all_to_all(share.sent, shard) + sent_by_all_to_all(share.received, shard));
+      add(group_name(module, sharding.sharded_over), CollectiveKind::AllToAll, type,
+          sent_by_all_to_all(share.sent, shard) + sent_by_all_to_all(share.received, shard), 2);
     if (tp > 1)
-      add(group_name(module, sharding.cut_over), type,
+      add(group_name(module, sharding.cut_over), CollectiveKind::AllGather, type,
           sent_by_all_gather(Ids(tp, part.counts[static_cast<size_t>(share.rank)]),
                              plan_.piece_rank(rank_, buffer)));
     if (sharding.replicas > 1)
-      add(group_name(module, sharding.summed_over), type,
+      add(group_name(module, sharding.summed_over), CollectiveKind::AllGather, type,
           sent_by_all_gather(share.of_replicas, plan_.copy_of(rank_, buffer)));
   }
 
-  void add(const std::string& group, DType dtype, int64_t elements) {
-    if (elements > 0) traffic_[group] += elements * static_cast<int64_t>(element_bytes(dtype));
+  void add(const std::string& group, CollectiveKind kind, DType dtype, int64_t elements,
+           int messages = 1) {
+    add_call(calls_, group, kind, elements, dtype, messages);
   }
 
   const EncoderRows& rows_of_features(const Action& move) const {
@@ -268,7 +281,7 @@ class StepTraffic {
 
   void add_unshard(int buffer) {
     add(group_name(plan_.buffers[buffer].module, plan_.shardings[buffer].sharded_over),
-        precision(buffer).param,
+        CollectiveKind::AllGather, precision(buffer).param,
         sent_by_all_gather(equal_counts(buffer), plan_.shard_of(rank_, buffer)));
   }
 
@@ -276,13 +289,13 @@ class StepTraffic {
     const Sharding& sharding = plan_.shardings[buffer];
     const Ids counts(sharding.subgroup,
                      plan_.buffers[buffer].padded(sharding.shards) / sharding.subgroup);
-    add(group_name(plan_.buffers[buffer].module, "shard_subgroup"), precision(buffer).param,
-        sent_by_all_gather(counts, 0));
+    add(group_name(plan_.buffers[buffer].module, "shard_subgroup"), CollectiveKind::AllGather,
+        precision(buffer).param, sent_by_all_gather(counts, 0));
   }
 
   void add_shard_reduction(int buffer) {
     add(group_name(plan_.buffers[buffer].module, plan_.shardings[buffer].sharded_over),
-        precision(buffer).reduce,
+        CollectiveKind::ReduceScatter, precision(buffer).reduce,
         sent_by_reduce_scatter(equal_counts(buffer), plan_.shard_of(rank_, buffer)));
   }
 
@@ -290,7 +303,8 @@ class StepTraffic {
     const std::string& module = plan_.buffers[buffer].module;
     const Sharding& sharding = plan_.shardings[buffer];
     const FlatRange range = range_of(buffer);
-    add(group_name(module, sharding.summed_over), precision(buffer).reduce,
+    add(group_name(module, sharding.summed_over), CollectiveKind::AllReduce,
+        precision(buffer).reduce,
         sent_by_all_reduce(range.end - range.begin, sharding.replicas,
                            plan_.mesh.rank_along(rank_, module, sharding.summed_over)));
   }
@@ -298,7 +312,7 @@ class StepTraffic {
   void add_move(const Action& action, const Ids& rows) {
     const StageGroup& here = plan_.pipeline.stage_groups[plan_.group_of(rank_)];
     const Ids own(rows.begin() + here.first_rank, rows.begin() + here.first_rank + here.ranks);
-    add(group_name(kDecoder, stage_axes()),
+    add(group_name(kDecoder, stage_axes()), CollectiveKind::AllToAll,
         plan_.precision_of(plan_.model.units[action.unit].module).output,
         sent_by_all_to_all(own, plan_.rank_in_replica(rank_) - here.first_rank) *
             plan_.model.decoder.block.hidden);
@@ -324,9 +338,9 @@ class StepTraffic {
     const std::string& module = plan_.model.units[action.unit].module;
     const Precision& precision = plan_.precision_of(module);
     if (plan_.model.makes_features(action.unit))
-      add(link, precision.output, rows * plan_.model.decoder.block.hidden);
+      add(link, CollectiveKind::Send, precision.output, rows * plan_.model.decoder.block.hidden);
     else
-      add(link, precision.param, rows * plan_.model.hidden(module));
+      add(link, CollectiveKind::Send, precision.param, rows * plan_.model.hidden(module));
   }
 
   static int64_t sum(const Ids& rows) {
@@ -344,26 +358,55 @@ class StepTraffic {
   void add_unit(const Action& action, bool backward) {
     const UnitSpec& unit = plan_.model.units[action.unit];
     const ModuleRows& rows = rows_[action.microbatch].of(unit.module);
-    add_traffic(traffic_, UnitTraffic(plan_, unit, rows, rank_, backward).take());
+    const Calls calls = UnitTraffic(plan_, unit, rows, rank_, backward).take();
+    calls_.insert(calls_.end(), calls.begin(), calls.end());
   }
 
   const Plan& plan_;
   const std::vector<MicrobatchRows>& rows_;
   int rank_;
-  Traffic traffic_;
+  Calls calls_;
 };
 
+void add_calls(Traffic& traffic, const Calls& calls) {
+  for (const SentCall& call : calls) traffic[call.group] += call.bytes;
+}
+
 }  // namespace
+
+std::vector<SentCall> calls_of_action(const Plan& plan, const std::vector<MicrobatchRows>& rows,
+                                      int world_rank, const Action& action) {
+  StepTraffic traffic(plan, rows, world_rank);
+  traffic.add(action);
+  return traffic.take();
+}
+
+std::vector<SentCall> calls_of_unit(const Plan& plan, int unit, const ModuleRows& rows,
+                                    int world_rank, bool backward) {
+  return UnitTraffic(plan, plan.model.units[unit], rows, world_rank, backward).take();
+}
+
+std::vector<SentCall> calls_after_walk(const Plan& plan, int world_rank,
+                                       const std::vector<bool>& has_gradient) {
+  const std::vector<MicrobatchRows> none;
+  StepTraffic traffic(plan, none, world_rank);
+  traffic.add_holder_sums(has_gradient);
+  traffic.add_muon(has_gradient);
+  return traffic.take();
+}
 
 Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
                         const std::vector<MicrobatchRows>& rows, int world_rank) {
   const bool forward_only = plan.options.run.mode != RunMode::Train;
   const Schedule schedule = plan.rank_step(step, world_rank, forward_only).schedule;
-  StepTraffic traffic(plan, rows, world_rank);
-  for (const Action& action : schedule.actions) traffic.add(action);
-  traffic.add_holder_sums(schedule.has_gradient);
-  traffic.add_muon(schedule.has_gradient);
-  return traffic.take();
+  Traffic traffic;
+  StepTraffic step_traffic(plan, rows, world_rank);
+  for (const Action& action : schedule.actions) {
+    step_traffic.add(action);
+    add_calls(traffic, step_traffic.take());
+  }
+  add_calls(traffic, calls_after_walk(plan, world_rank, schedule.has_gradient));
+  return traffic;
 }
 
 Traffic traffic_of_samples(const Plan& plan, const StepSamples& samples, int world_rank) {

@@ -8,6 +8,7 @@
 // more, since only the rows here are kept; otherwise each direction has one all-reduce.
 #pragma once
 
+#include "deck/hardware.hpp"
 #include "estimate/step_samples.hpp"
 #include "layout/collective_volume.hpp"
 #include "layout/microbatch_rows.hpp"
@@ -15,6 +16,23 @@
 #include "schedule/plan.hpp"
 
 namespace zea {
+
+/// A call of a collective, or messages to one other rank: the bytes that this rank sends there.
+struct SentCall {
+  std::string group = {};  ///< the name of the group of ranks
+  CollectiveKind kind = CollectiveKind::AllGather;
+  int64_t bytes = 0;
+  int messages = 1;  ///< one after the other, each with its latency
+};
+
+/// The calls of one action of `world_rank`; of a unit's forward or backward in one microbatch; and
+/// those between the last action and the optimizer. Only calls that send anything.
+std::vector<SentCall> calls_of_action(const Plan& plan, const std::vector<MicrobatchRows>& rows,
+                                      int world_rank, const Action& action);
+std::vector<SentCall> calls_of_unit(const Plan& plan, int unit, const ModuleRows& rows,
+                                    int world_rank, bool backward);
+std::vector<SentCall> calls_after_walk(const Plan& plan, int world_rank,
+                                       const std::vector<bool>& has_gradient);
 
 /// Bytes that `world_rank` sends in `step`, forward alone where the run does not train; `rows`: of
 /// each of its microbatches.

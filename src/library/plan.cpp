@@ -45,12 +45,16 @@ Plan plan_of(const Start& start, int ranks) {
 }
 
 std::string plan_text(const Start& start, const Plan& plan, const StepSamples& samples,
-                      const StepFacts& facts, int ranks_per_node, const std::string& data_notes) {
-  const RankOrder order = order_ranks(plan.mesh, even_nodes(plan.world_size(), ranks_per_node),
+                      const StepFacts& facts, const PlannedHardware& on,
+                      const std::string& data_notes) {
+  const RankOrder order = order_ranks(plan.mesh, even_nodes(plan.world_size(), on.ranks_per_node),
                                       plan.options.mesh.order);
-  return describe(plan) + start.note + "\n" + describe_ranks(plan, order, samples) + data_notes +
-         describe_steps(plan, samples, facts) + list_passes(plan) +
-         "\n# the deck with every key\n\n" + echo_deck(start.options);
+  std::string text = describe(plan) + start.note + "\n" + describe_ranks(plan, order, samples) +
+                     data_notes + describe_steps(plan, samples, facts);
+  if (on.hardware)
+    text += describe_time(
+        plan, samples, step_time(plan, samples, *on.hardware, order.node_of_logical), *on.hardware);
+  return text + list_passes(plan) + "\n# the deck with every key\n\n" + echo_deck(start.options);
 }
 
 PlannedRun plan_run(const PlanRequest& request) {
@@ -63,7 +67,8 @@ PlannedRun plan_run(const PlanRequest& request) {
   const Plan plan = plan_of(start, request.ranks);
   const StepSamples samples = made_up_samples(plan);
   const StepFacts facts = facts_of(plan, samples);
-  return {.text = plan_text(start, plan, samples, facts, request.ranks_per_node, ""),
+  return {.text = plan_text(start, plan, samples, facts, {.ranks_per_node = request.ranks_per_node},
+                            ""),
           .ranks = plan.world_size(),
           .replicas = plan.mesh.replicas(),
           .groups = groups_of(plan, facts),

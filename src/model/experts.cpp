@@ -149,7 +149,7 @@ void detail::add_expert_gradients_now(Parameter& weight, const Tensor& x, const 
   const Tensor gradients = expert_matrices(weight.gradient(), ends);
   if (is_grouped(x, gradients)) {
     Tensor made = are_stacked ? at::_grouped_mm(x.t(), dy, ends) : at::_grouped_mm(dy.t(), x, ends);
-    // What the library leaves for an expert without rows depends on the device.
+    // The library leaves anything in the gradient of an expert without rows on some devices.
     const Tensor is_idle = ends.diff(1, 0, at::zeros({1}, ends.options())) == 0;
     made.masked_fill_(is_idle.view({-1, 1, 1}), 0);
     (are_stacked ? weight.gradient() : gradients).add_(made);

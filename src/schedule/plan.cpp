@@ -215,18 +215,6 @@ Wrappings make_wrappings(const Options& options, const MeshShape& mesh, DType ma
   return wrappings;
 }
 
-/// As the deck says; nothing where it leaves that to make_fitting_plan(). The head's backward
-/// follows its forward at once: keeping its graph costs nothing.
-std::vector<bool> recomputed_units(const ModelOptions& options, const ModelSpec& model) {
-  const AutoOption& asked = options.activation_checkpointing;
-  const int64_t every = asked.is_count() ? asked.count() : asked.is_yes();
-  std::vector<bool> recomputed;
-  for (size_t u = 0; u < model.units.size(); ++u)
-    recomputed.push_back(every > 0 && static_cast<int64_t>(u) % every == 0 &&
-                         model.units[u].kind != UnitKind::Head);
-  return recomputed;
-}
-
 std::vector<Sharding> make_shardings(const Options& options, const MeshShape& mesh,
                                      const std::vector<FlatBuffer>& buffers) {
   std::vector<Sharding> shardings;
@@ -354,6 +342,17 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, StepKind kind) co
           step.model_flops, microbatches, make_schedule(input), step.shape};
 }
 
+/// The head's backward follows its forward at once: keeping its graph costs nothing.
+std::vector<bool> recomputed_units(const ModelOptions& options, const ModelSpec& model) {
+  const AutoOption& asked = options.activation_checkpointing;
+  const int64_t every = asked.is_count() ? asked.count() : asked.is_yes();
+  std::vector<bool> recomputed;
+  for (size_t u = 0; u < model.units.size(); ++u)
+    recomputed.push_back(every > 0 && static_cast<int64_t>(u) % every == 0 &&
+                         model.units[u].kind != UnitKind::Head);
+  return recomputed;
+}
+
 ModelSpec model_of(const Options& options, const std::string& config_json) {
   ModelSpec model = make_model_spec(with_adapters(config_json, options), trainable_of(options));
   freeze_params(options.optim, model);
@@ -362,8 +361,9 @@ ModelSpec model_of(const Options& options, const std::string& config_json) {
   return model;
 }
 
-Plan make_plan(const Options& options, const ModelSpec& model, const std::string& config_json,
-               int world_size, const std::string& profile) {
+Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
+                             const std::string& config_json, int world_size,
+                             const std::string& profile) {
   Faults faults;
   const MeshShape unlinked = detail::make_mesh_shape(faults, options, model, world_size);
   check_device(faults, options);
@@ -387,29 +387,34 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
   const bool images_both_ways = sees_images_both_ways(options, model);
   detail::check_graphs(faults, {options, model, mesh, shardings, images_both_ways});
   faults.throw_if_any();
-  const Plan plan{
-      .options = options,
-      .config_json = with_adapters(config_json, options),
-      .mesh = mesh,
-      .precision = precision,
-      .precisions = precisions,
-      .model = model,
-      .optimizer = optimizer,
-      .param_rules = optimizer.has_blocks() ? with_state_blocks(rules, model, cuts) : rules,
-      .cuts = cuts,
-      .token_shardings = make_token_shardings(options, model, mesh),
-      .fsdp_units = fsdp_units,
-      .buffers = buffers,
-      .shardings = shardings,
-      .recomputed = recomputed_units(options.model, model),
-      .pipeline = pipeline,
-      .unit_costs = unit_costs,
-      .has_measured_costs = !profile.empty(),
-      .images_both_ways = images_both_ways,
-      .dealing = make_dealing(options.data, model, mesh, unit_costs),
-      .flops_of_samples = model_flops(model, images_both_ways),
-      .slots = make_slots({model, buffers, fsdp_units, shardings, pipeline}, precisions),
-      .notes = faults.notes()};
+  return {.options = options,
+          .config_json = with_adapters(config_json, options),
+          .mesh = mesh,
+          .precision = precision,
+          .precisions = precisions,
+          .model = model,
+          .optimizer = optimizer,
+          .param_rules = optimizer.has_blocks() ? with_state_blocks(rules, model, cuts) : rules,
+          .cuts = cuts,
+          .token_shardings = make_token_shardings(options, model, mesh),
+          .fsdp_units = fsdp_units,
+          .buffers = buffers,
+          .shardings = shardings,
+          .recomputed = recomputed_units(options.model, model),
+          .pipeline = pipeline,
+          .unit_costs = unit_costs,
+          .has_measured_costs = !profile.empty(),
+          .images_both_ways = images_both_ways,
+          .dealing = make_dealing(options.data, model, mesh, unit_costs),
+          .flops_of_samples = model_flops(model, images_both_ways),
+          .slots = {},
+          .notes = faults.notes()};
+}
+
+Plan make_plan(const Options& options, const ModelSpec& model, const std::string& config_json,
+               int world_size, const std::string& profile) {
+  Plan plan = make_plan_without_slots(options, model, config_json, world_size, profile);
+  plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
   return detail::gathered_within(
       plan, [&](size_t place) { return detail::is_beyond_memory(plan, place); });
 }

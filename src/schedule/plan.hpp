@@ -117,6 +117,15 @@ inline Plan make_plan(const Options& options, const std::string& config_json, in
   return make_plan(options, model_of(options, config_json), config_json, world_size, profile);
 }
 
+/// Returns whether model.activation_checkpointing recomputes each unit; none where it is "auto".
+std::vector<bool> recomputed_units(const ModelOptions& options, const ModelSpec& model);
+
+/// The same without slots, for estimates of kernels and of what ranks own; faster where there are
+/// many stages. No rank can run it.
+Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
+                             const std::string& config_json, int world_size,
+                             const std::string& profile = {});
+
 /// The same plan, but that sharded buffers of `modules`, which stand in a pipeline, are gathered
 /// once a step, or for each use.
 Plan gathered_otherwise(Plan plan, const std::set<std::string>& modules, bool once_a_step);

@@ -37,11 +37,17 @@ ScheduleTrace::ScheduleTrace(const ScheduleInput& input)
       computes_of_unit_(input.model.units.size()),
       readers_(input.model.units.size()),
       received_(input.model.units.size()) {
-  for (size_t m = 0; m < input.microbatches.size(); ++m) {
-    work_[0].push_back(work_of({input.microbatches[m].kind()}));
-    work_[1].push_back(work_of(input.in_shard_group[m]));
-    work_[2].push_back(work_of(input.in_job[m]));
-  }
+  std::vector<MicrobatchKinds> of_replica;
+  for (const MicrobatchPlan& microbatch : input.microbatches)
+    of_replica.push_back({microbatch.kind()});
+  const std::vector<MicrobatchKinds>* kinds[] = {&of_replica, &input.in_shard_group, &input.in_job};
+  // Most microbatches are of the kinds of the one before.
+  for (size_t peers = 0; peers < work_.size(); ++peers)
+    for (size_t m = 0; m < of_replica.size(); ++m) {
+      const std::vector<MicrobatchKinds>& all = *kinds[peers];
+      const bool is_alike = m > 0 && all[m] == all[m - 1];
+      work_[peers].push_back(is_alike ? Work(work_[peers].back()) : work_of(all[m]));
+    }
   for (size_t u = 0; u < readers_.size(); ++u)
     for (const UnitInput& source : input.model.units[u].inputs)
       readers_[source.unit].push_back(static_cast<int>(u));

@@ -114,6 +114,9 @@ TABLE = {
     "zea -n --ranks 22 -i inputs/clip_b32_whisper_tiny_llama_1b_disjoint.toml |"
     f" {PYTHON} postprocess/plot_schedule.py - --out schedule.png": runs(),
     f'zea -n --ranks 4 -i {DECK} --compare mesh.llm.tp=2 "mesh.llm.tp=2 mesh.vision.tp=2"': runs(),
+    "zea -n --ranks 16 --hardware inputs/hardware/h100_nvlink_infiniband.toml -i inputs/qwen3_8b_fsdp.toml": runs(),
+    "zea --plan --ranks 16 --hardware inputs/hardware/h100_nvlink_infiniband.toml --out layouts"
+    " -i inputs/llava_15_7b_plan.toml": runs(("--ranks 16", "--ranks 4")),
     f"zea -n --ranks 8 -i {DECK} mesh.dp_replicate=2 mesh.llm.strategy=hybrid_shard": runs(),
     f"zea -n --ranks 512 -i {DECK} model.weights='\"\"' model.config=inputs/fashion_captions_2m.json": runs(),
     "zea -n --ranks 8 -i inputs/clip_b32_llama_1b_ddp.toml": runs(),

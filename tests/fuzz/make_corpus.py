@@ -198,8 +198,8 @@ def write_composites(config):
     config("good_qwen2_vl", QWEN_VL, model_type="qwen2_vl",
            vision_config={"depth": 2, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 4})
     for name, base in (("qwen2_5_vl", QWEN25_VL), ("qwen3_vl", QWEN3_VL), ("qwen3_vl_moe", QWEN3_VL_MOE),
-                       ("internvl", INTERNVL), ("gemma3", GEMMA3), ("llava_next", LLAVA_NEXT), ("mistral3", MISTRAL3), ("qwen2_audio", QWEN2_AUDIO),
-                       ("voxtral", VOXTRAL)):
+                       ("internvl", INTERNVL), ("gemma3", GEMMA3), ("llava_next", LLAVA_NEXT), ("mistral3", MISTRAL3),
+                       ("qwen2_audio", QWEN2_AUDIO), ("voxtral", VOXTRAL)):
         config("good_" + name, base)
     config("good_smolvlm", SMOLVLM)
     config("good_idefics3", SMOLVLM, model_type="idefics3")
@@ -247,7 +247,8 @@ def write_config():
     for family in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe"):
         unread = {"num_experts" if family == "mixtral" else "num_local_experts": None}
         config("good_" + family, LLAMA, model_type=family, rope_scaling=None, **{**experts, **unread})
-    config("many_experts", LLAMA, model_type="qwen3_moe", rope_scaling=None, **{**experts, "num_experts": 1 << 30, "num_local_experts": None})
+    many = {**experts, "num_experts": 1 << 30, "num_local_experts": None}
+    config("many_experts", LLAMA, model_type="qwen3_moe", rope_scaling=None, **many)
     config("good_gpt2", {"model_type": "gpt2", "n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 40})
     config("good_llava", LLAVA)
     config("good_siglip", SEEING, vision_config={**CLIP, "model_type": "siglip_vision_model"})

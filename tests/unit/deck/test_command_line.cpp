@@ -79,6 +79,40 @@ TEST(CommandLine, ProfilesIntoAFile) {
   EXPECT_EQ(parsed({"-i", "a.toml"}).profile, "");
 }
 
+TEST(CommandLine, SearchesLayouts) {
+  const CommandLine line =
+      parsed({"--plan", "--ranks", "64", "--ranks-per-node", "8", "--hardware", "h.toml",
+              "--memory", "512MiB", "--out", "decks", "--json", "-i", "a.toml", "mesh.llm.tp=2"});
+  EXPECT_TRUE(line.search);
+  EXPECT_TRUE(line.plan_only);
+  EXPECT_EQ(line.hardware, "h.toml");
+  EXPECT_EQ(line.memory_gib, 0.5);
+  EXPECT_EQ(line.out_directory, "decks");
+  EXPECT_TRUE(line.as_json);
+  const CommandLine plan = parsed({"-n", "--hardware", "h.toml", "-i", "a.toml"});
+  EXPECT_FALSE(plan.search);
+  EXPECT_EQ(plan.hardware, "h.toml");
+  const auto memory = [](const char* size) {
+    return parsed({"--plan", "--hardware", "h", "-i", "a", "--memory", size}).memory_gib;
+  };
+  EXPECT_EQ(memory("80GiB"), 80);
+  EXPECT_NEAR(memory("80GB"), 74.506, 1e-3);
+}
+
+TEST(CommandLine, RefusesSearchesThatCannotBe) {
+  const std::pair<std::vector<const char*>, const char*> refused[] = {
+      {{"--plan", "-i", "a"}, "--plan compares seconds and needs --hardware FILE"},
+      {{"--plan", "--hardware", "h", "-r", "run"}, "give a deck by -i"},
+      {{"--plan", "--hardware", "h", "-i", "a", "--compare", "b=1"}, "take one of them"},
+      {{"--plan", "--hardware", "h", "-i", "a", "--memory", "80"}, "--memory 80 is no size"},
+      {{"--plan", "--hardware", "h", "-i", "a", "--memory", "-1GiB"}, "--memory -1GiB is no size"},
+      {{"-n", "-i", "a", "--json"}, "--memory, --out and --json belong to --plan"},
+      {{"-i", "a", "--hardware", "h"}, "--hardware tells the seconds of a plan and needs -n"},
+      {{"-n", "-i", "a", "--hardware", "h", "--compare", "b=1"}, "--compare with --hardware"}};
+  for (const auto& [arguments, sentence] : refused)
+    EXPECT_TRUE(contains(refusal_of(arguments), sentence)) << refusal_of(arguments);
+}
+
 TEST(CommandLine, PrintingNeedsNoDeck) {
   EXPECT_TRUE(parsed({"-h"}).show_help);
   EXPECT_TRUE(parsed({"--help"}).show_help);

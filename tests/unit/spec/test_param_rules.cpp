@@ -60,7 +60,7 @@ TEST(ParamRules, BlocksOfStatesAreOfRows) {
   }
   EXPECT_EQ(block_of({4096, 11008}, 16, 1), 16);
   EXPECT_EQ(block_of({64, 72}, 2, 1), 4);
-  // Of 1536 columns of gate and up, each of 8 ranks has two sections of 96.
+  // Each of 8 ranks has two sections of 96 of the 1536 columns of gate and up.
   EXPECT_EQ(block_of({4, 64, 1536}, 8, 2, 2), 32);
 }
 

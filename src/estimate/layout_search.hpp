@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Searches the fastest layouts of a deck that fit into memory: over everything that the deck leaves
+// open, by the time model of step_time.hpp. What the deck sets is kept. A layout that is refused is
+// a value with its reason.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "deck/hardware.hpp"
+#include "deck/options.hpp"
+#include "estimate/step_time.hpp"
+#include "schedule/plan.hpp"
+
+namespace zea {
+
+struct SearchRequest {
+  Options options;  ///< the deck; keys in `given` are kept
+  std::string config_json;
+  std::string profile;  ///< content of the file of mesh.profile
+  int ranks = 1;
+  int ranks_per_node = 1;
+  int64_t memory_bytes = 0;  ///< of a rank, at most; mesh.rank_memory_mib limits it, too
+  Hardware hardware = {};
+};
+
+struct FoundLayout {
+  Options options;
+  std::vector<std::string> overrides = {};  ///< "mesh.llm.tp=2": what the deck does not say
+  StepTime time = {};
+  int64_t memory = 0;  ///< bytes of the rank that needs most, in a step of full rows
+  std::string memory_at = {};
+  double between_nodes = 0;  ///< bytes of a step between nodes, of all ranks
+};
+
+/// A layout that is refused, and that may be faster than the last of the best.
+struct RefusedLayout {
+  std::vector<std::string> overrides = {};
+  std::string reason = {};
+  double seconds = 0;  ///< at least
+};
+
+struct SearchResult {
+  std::vector<FoundLayout> best;       ///< the fastest first
+  std::vector<RefusedLayout> refused;  ///< faster than the last of these, the fastest first
+  /// How many grids there are, how many were planned, and how many layouts of them were timed.
+  int64_t grids = 0, planned = 0, timed = 0;
+};
+
+/// Bytes that a rank may need.
+int64_t memory_limit(const SearchRequest& request);
+
+/// Samples by which layouts are timed, for any plan of the request's model.
+using MakeSamples = std::function<StepSamples(const Plan&)>;
+
+/// Returns the `most` fastest layouts. Searched are the grids of all modules, the placement of
+/// encoders, the schedule, strategies with dp_shard and dp_replicate, and recomputation: of 0, 4, 2
+/// and 1 for model.activation_checkpointing the least that fits. The result is exact for this space
+/// and time model: branch and bound, in which a grid is bounded by its time without data-parallel
+/// communication, recomputation and optimizer. Throws PlanError where no layout can be planned at
+/// all.
+SearchResult search_layouts(const SearchRequest& request, const MakeSamples& samples, size_t most);
+
+/// Returns the deck of a found layout: keys that the deck gives or that the search changed.
+std::string deck_of_layout(const SearchRequest& request, const FoundLayout& layout);
+
+/// Returns the text of `zea --plan`, and the same as JSON.
+std::string describe_search(const SearchRequest& request, const SearchResult& result);
+std::string search_json(const SearchRequest& request, const SearchResult& result);
+
+}  // namespace zea
+
+namespace zea::detail {
+
+/// The grid of a module in a layout.
+struct GridChoice {
+  int64_t pp = 1, virtual_stages = 1, encoder_dp = 0, cp = 1, tp = 1;
+  CpMode cp_mode = CpMode::AllGatherKv;
+};
+
+/// Everything that decides which kernels a rank runs: the grids of all modules, and the schedule.
+struct LayoutGrids {
+  ModulePlacement placement = ModulePlacement::Shared;
+  PipelineSchedule schedule = PipelineSchedule::OneFOneB;
+  GridChoice decoder = {};
+  std::vector<GridChoice> encoders = {};  ///< in the order of the model's
+  int64_t replicas = 1;
+};
+
+/// How parameters lie on data-parallel ranks.
+struct ShardingChoice {
+  int64_t dp_replicate = 1;
+  ShardingStrategy decoder = ShardingStrategy::FullShard, encoders = ShardingStrategy::FullShard;
+  bool gathers_each_use = false;  ///< in pipelines: ZeRO-3, not once a step
+};
+
+/// All grids for so many ranks that keep what the deck sets, whether or not they can be planned.
+std::vector<LayoutGrids> list_grids(const SearchRequest& request, const ModelSpec& model);
+/// All ways to lay their parameters over the ranks.
+std::vector<ShardingChoice> list_shardings(const SearchRequest& request, const ModelSpec& model,
+                                           const LayoutGrids& grids);
+/// Values of model.activation_checkpointing, those that recompute least first.
+std::vector<AutoOption> list_recomputations(const SearchRequest& request);
+
+/// The deck with a layout. Keys that the deck sets stay as they are.
+Options with_layout(const SearchRequest& request, const ModelSpec& model, const LayoutGrids& grids,
+                    const ShardingChoice& sharding, const AutoOption& recomputation);
+
+}  // namespace zea::detail

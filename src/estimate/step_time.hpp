@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seconds of a step: each stage group of a replica goes through its action list on its compute
+// stream, with a stream for each group of ranks, by the rates of a hardware file. A pure function
+// of plan, samples and hardware.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "deck/hardware.hpp"
+#include "estimate/step_samples.hpp"
+#include "schedule/plan.hpp"
+
+namespace zea {
+
+/// The communication that computation waits for.
+enum class Wait {
+  Tp,
+  Cp,
+  Dp,       ///< parameters and gradients of data-parallel ranks
+  Pp,       ///< messages between stage groups, on their way
+  Modules,  ///< features between modules on the same ranks
+};
+inline constexpr int kWaits = 5;
+/// "tp", "cp", "dp", "pp", "features".
+const char* wait_name(Wait wait);
+using WaitSeconds = std::array<double, kWaits>;
+
+/// Seconds of a step on the rank of a stage group that has most to do.
+struct StageTime {
+  std::string name;
+  int first_rank = 0, ranks = 1;  ///< of the simulated replica, in the world
+  double compute = 0;             ///< kernels, recomputed ones included
+  double recomputed = 0;          ///< the part of these
+  double optimizer = 0;
+  WaitSeconds exposed = {};  ///< communication that nothing hides
+
+  double exposed_sum() const;
+  /// Without the time in which it waits for other stage groups.
+  double busy() const { return compute + optimizer + exposed_sum(); }
+};
+
+/// Means over the steps of the samples. They belong to the replica with the most FLOPs, which the
+/// others wait for.
+struct StepTime {
+  double seconds = 0;
+  double tokens_per_second = 0;
+  double mfu = 0;  ///< model FLOPs of the step over those of all ranks at their peak
+  std::vector<StageTime> stages;
+  double balance = 1;  ///< FLOPs of all replicas over those of the most loaded, times replicas
+  double norm = 0;     ///< seconds of the gradient norm's sum over all ranks
+  std::vector<std::string> notes;  ///< parts of a step that are not in `seconds`
+
+  /// The stage group that is busy longest.
+  const StageTime& slowest() const;
+  /// Share of all stage groups' time in which they wait for others.
+  double idle_share() const;
+  /// Seconds that the stage groups wait for communication, their mean.
+  WaitSeconds exposed() const;
+};
+
+namespace detail {
+class ReplicaPasses;
+}
+
+/// Times plans that differ in strategies and in what they recompute, but not in grids, stages and
+/// samples: what units take is worked out once.
+class StepTimer {
+ public:
+  /// `node_of`: the node of each logical rank. `plan` needs no slots. `samples` and `hardware`
+  /// outlive this. Throws PlanError where the file has no peak for the type of a module.
+  StepTimer(const Plan& plan, const StepSamples& samples, const Hardware& hardware,
+            std::vector<int> node_of);
+  ~StepTimer();
+
+  StepTime time(const Plan& plan) const;
+  /// Seconds that no such plan is faster than.
+  double bound() const { return bound_; }
+
+ private:
+  const StepSamples& samples_;
+  const Hardware& hardware_;
+  std::vector<int> node_of_;
+  double balance_ = 0, bound_ = 0;
+  std::vector<int> replicas_;  ///< of each step: the most loaded one
+  std::vector<detail::ReplicaPasses> passes_;
+};
+
+StepTime step_time(const Plan& plan, const StepSamples& samples, const Hardware& hardware,
+                   const std::vector<int>& node_of);
+
+}  // namespace zea

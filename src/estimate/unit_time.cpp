@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "estimate/unit_time.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.hpp"
+#include "estimate/memory_estimate.hpp"
+#include "estimate/step_facts.hpp"
+
+namespace zea {
+namespace {
+
+using detail::OperationNeeds;
+using detail::RowCounts;
+
+constexpr double kMicro = 1e-6;
+
+/// A unit's kernels with their rows, as text: units with the same text take equally long.
+std::string signature(const ModelSpec& model, int unit, const std::vector<bool>& gradients) {
+  const UnitSpec& spec = model.units[static_cast<size_t>(unit)];
+  std::string text = spec.module + " " + std::to_string(static_cast<int>(spec.kind)) + " " +
+                     std::to_string(spec.attention) + " " +
+                     std::to_string(spec.graph.operations.size());
+  for (const int param : spec.params) {
+    text += model.params[param].trainable ? " t" : " f";
+    for (const int64_t size : model.params[param].shape) text += "," + std::to_string(size);
+  }
+  for (const UnitInput& input : spec.inputs)
+    text += gradients[static_cast<size_t>(input.unit)] ? " g" : " -";
+  return text;
+}
+
+/// The rows on one rank: under sequence parallel a slice of them.
+RowCounts counts_of(const TpRows& rows) {
+  const int64_t all = rows.all();
+  if (!rows.dealt) return RowCounts::whole(all);
+  const auto ranks = std::max<int64_t>(1, std::ssize(rows.shares));
+  const int64_t here = (all + ranks - 1) / ranks;
+  return {all, here, here * ranks};
+}
+
+/// Bytes that an elementwise operation reads and writes in forward.
+double moved_bytes(const Operation& op, const OperationNeeds& needs) {
+  auto tensors = static_cast<double>(
+      1 + std::ranges::count_if(op.inputs, [](int value) { return value >= 0; }));
+  if (op.sum >= 0) ++tensors;                        // the sum that a norm also writes
+  if (op.kind == OperationKind::Gate) ++tensors;     // reads twice the columns that it writes
+  if (op.kind == OperationKind::Merge) tensors = 3;  // few rows of the other inputs
+  if (op.kind == OperationKind::Dropout) tensors = 2;
+  return tensors * static_cast<double>(needs.memory.output);
+}
+
+constexpr double kBackwardBytes = 1.5;  ///< of elementwise operations, for a byte of forward
+constexpr double kBackwardPairs = 2;    ///< of attention, for a FLOP of forward
+constexpr double kLossBytes = 3;        ///< of each logit: written, read for the sum, for the loss
+
+}  // namespace
+
+UnitTimes::UnitTimes(const Plan& plan, const DeviceRates& rates)
+    : plan_(plan), rates_(rates), gradients_(plan.model.units_with_gradient()) {
+  for (const std::string& module : plan.model.modules()) {
+    const DType type = plan.precision_of(module).param;
+    if (rates.peak(type) <= 0)
+      throw PlanError("the hardware file has no peak for " + std::string(dtype_name(type)) +
+                      ", in which module " + module + " computes; give device." +
+                      std::string(dtype_name(type)) + "_tflops, or choose another precision");
+  }
+  std::map<std::string, int> numbers;
+  for (size_t u = 0; u < plan.model.units.size(); ++u)
+    classes_.push_back(numbers
+                           .emplace(signature(plan.model, static_cast<int>(u), gradients_),
+                                    static_cast<int>(numbers.size()))
+                           .first->second);
+}
+
+const UnitSeconds& UnitTimes::of(int unit, const ModuleRows& rows) {
+  const auto key = std::tuple(class_of(unit), rows.held.all(), rows.read.all(), rows.held.dealt,
+                              detail::pairs_of_unit(plan_.model, plan_.model.units[unit], rows));
+  const auto found = known_.find(key);
+  return found != known_.end() ? found->second : known_[key] = computed(unit, rows);
+}
+
+UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
+  const ModelSpec& model = plan_.model;
+  const UnitSpec& spec = model.units[static_cast<size_t>(unit)];
+  const ModuleGrid& grid = plan_.mesh.grid(spec.module);
+  const UnitTypes types = detail::unit_types(plan_, spec.module);
+  detail::UnitPart part{.sizes = detail::rows_of_unit(model, spec, rows),
+                        .share = {.tp = grid.tp, .sequence_parallel = rows.held.dealt}};
+  part.types = types;
+  if (spec.kind != UnitKind::Head) part.sizes.tokens = counts_of(rows.held);
+  for (const UnitInput& input : spec.inputs)
+    part.inputs_need_gradient.push_back(gradients_[static_cast<size_t>(input.unit)]);
+  const double peak = rates_.peak(types.param);
+  const double sliced = rates_.sliced_attention_efficiency;
+  const double attention_rate =
+      peak * (grid.cp > 1 && sliced > 0 ? sliced : rates_.attention_efficiency);
+  const double bandwidth = 1e9 * rates_.memory_gb_per_s;
+  const double pairs = detail::pairs_of_unit(model, spec, rows);
+  UnitSeconds seconds;
+  double launches_forward = 0, launches_backward = 0;
+  const std::vector<OperationNeeds> all = detail::operation_needs(model, spec, part);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const OperationNeeds& needs = all[i];
+    const Operation& op = spec.graph.operations[i];
+    const bool has_kernel = op.kind != OperationKind::Input && op.kind != OperationKind::Patches &&
+                            op.kind != OperationKind::Columns && !needs.is_view && !needs.is_absent;
+    if (!has_kernel) continue;
+    ++launches_forward;
+    if (needs.has_gradient) launches_backward += needs.gemms.empty() ? 1 : 2;
+    double elements = 0, trained = 0, out = 0, in = 0;
+    for (const int param : needs.gemms) {
+      const Shape& shape = plan_.cuts[static_cast<size_t>(param)].shape;
+      const auto here = static_cast<double>(num_elements(shape));
+      elements += here;
+      out += static_cast<double>(shape[0]);
+      in = here / static_cast<double>(shape[0]);
+      if (model.params[static_cast<size_t>(param)].trainable) trained += here;
+    }
+    if (elements > 0 && needs.gemm_rows > 0) {
+      const auto count = static_cast<double>(needs.gemm_rows);
+      const double rate = peak * rates_.gemm_share(std::min({count, out, in}));
+      seconds.forward += 2 * count * elements / rate;
+      if (needs.input_has_gradient) seconds.backward_input += 2 * count * elements / rate;
+      seconds.backward_weight += 2 * count * trained / rate;
+    }
+    if (needs.per_pair > 0) {
+      const double flops = 4.0 * static_cast<double>(needs.per_pair) * pairs / grid.tp;
+      seconds.attention_forward += flops / attention_rate;
+      if (needs.input_has_gradient)
+        seconds.attention_backward += kBackwardPairs * flops / attention_rate;
+      continue;
+    }
+    double bytes = 0;
+    if (op.kind == OperationKind::Loss)
+      bytes = kLossBytes * static_cast<double>(needs.gemm_rows) * out *
+              static_cast<double>(element_bytes(types.param));
+    else if (needs.gemms.empty())
+      bytes = moved_bytes(op, needs);
+    seconds.forward += bytes / bandwidth;
+    if (needs.has_gradient) seconds.backward_input += kBackwardBytes * bytes / bandwidth;
+  }
+  seconds.forward += seconds.attention_forward;
+  seconds.backward_input += seconds.attention_backward;
+  const double launch = kMicro * rates_.launch_us;
+  seconds.forward = std::max(seconds.forward, launches_forward * launch);
+  const double least = launches_backward * launch;
+  if (seconds.backward() < least) seconds.backward_input = least - seconds.backward_weight;
+  return seconds;
+}
+
+double call_seconds(const SentCall& call, const GroupPlaces& places, const Hardware& hardware) {
+  if (places.ranks <= 1) return 0;
+  const bool crosses = places.nodes > 1;
+  const LinkRates& slow = crosses ? hardware.between : hardware.inside;
+  const auto bytes = static_cast<double>(call.bytes);
+  const double latency = kMicro * slow.latency_us * call.messages;
+  const double inside = hardware.inside.rate(call.kind);
+  const double between = hardware.between.rate(call.kind);
+  if (call.kind == CollectiveKind::AllToAll || call.kind == CollectiveKind::Send)
+    return latency +
+           std::max(bytes * (1 - places.elsewhere) / inside, bytes * places.elsewhere / between);
+  const double hops = call.kind == CollectiveKind::AllReduce
+                          ? 2 * std::ceil(std::log2(places.ranks))
+                          : places.ranks - 1;
+  const double rate = crosses ? std::min(inside, places.per_node * between) : inside;
+  return latency + kMicro * slow.hop_us * hops + bytes / rate;
+}
+
+CallTimes::CallTimes(const Plan& plan, const std::vector<int>& node_of, const Hardware& hardware)
+    : plan_(plan), node_of_(node_of), hardware_(hardware), groups_(rank_groups(plan.mesh)) {}
+
+double CallTimes::seconds(int world_rank, const SentCall& call) {
+  const auto [found, is_new] = known_.try_emplace({world_rank, call.group});
+  if (is_new) found->second = places_of(world_rank, call.group);
+  return call_seconds(call, found->second, hardware_);
+}
+
+double CallTimes::of_all_ranks(int64_t bytes) const {
+  std::vector<int> all(node_of_.size());
+  for (size_t rank = 0; rank < all.size(); ++rank) all[rank] = static_cast<int>(rank);
+  return call_seconds({"", CollectiveKind::AllReduce, bytes}, places_of(0, all), hardware_);
+}
+
+GroupPlaces CallTimes::places_of(int world_rank, const std::string& group) const {
+  for (const RankLink& link : plan_.mesh.links)
+    if (group.starts_with(link.name + " ")) return places_of(world_rank, link);
+  const auto found = std::ranges::find(groups_, group, &RankGroups::name);
+  if (found == groups_.end()) throw InternalError("no group of ranks " + group);
+  return places_of(world_rank, found->of(world_rank));
+}
+
+GroupPlaces CallTimes::places_of(int world_rank, const RankLink& link) const {
+  const int inside = plan_.rank_in_replica(world_rank), first = world_rank - inside;
+  const bool sends = link.from.has(inside);
+  const RankRange &own = sends ? link.from : link.to, &other = sends ? link.to : link.from;
+  std::vector<int> members{world_rank};
+  for (int i = 0; i < other.count; ++i)
+    if (link.carries_features || i == inside - own.first)
+      members.push_back(first + other.first + i);
+  return places_of(world_rank, members);
+}
+
+GroupPlaces CallTimes::places_of(int world_rank, const std::vector<int>& members) const {
+  std::map<int, int> on_node;
+  for (const int member : members) ++on_node[node_of_[static_cast<size_t>(member)]];
+  GroupPlaces places{.ranks = static_cast<int>(members.size()),
+                     .nodes = static_cast<int>(on_node.size())};
+  if (members.size() < 2) return places;
+  places.per_node =
+      std::ranges::min_element(on_node, {}, [](const auto& node) { return node.second; })->second;
+  const int here = on_node[node_of_[static_cast<size_t>(world_rank)]];
+  places.elsewhere = static_cast<double>(places.ranks - here) / (places.ranks - 1);
+  return places;
+}
+
+}  // namespace zea

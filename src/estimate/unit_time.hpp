@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seconds of a unit's kernels and of the calls between ranks, by the rates of a hardware file.
+#pragma once
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "deck/hardware.hpp"
+#include "estimate/traffic.hpp"
+#include "layout/microbatch_rows.hpp"
+#include "layout/reduction.hpp"
+#include "schedule/plan.hpp"
+
+namespace zea {
+
+/// Seconds of a unit in one microbatch on one rank, without communication.
+struct UnitSeconds {
+  double forward = 0, backward_input = 0, backward_weight = 0;
+  /// The parts of forward and of backward_input that are attention.
+  double attention_forward = 0, attention_backward = 0;
+
+  double backward() const { return backward_input + backward_weight; }
+};
+
+/// Kernels follow each other: GEMMs by FLOPs and their smallest dimension, attention by its visible
+/// pairs, elementwise operations by the bytes that they read and write. A unit takes at least as
+/// long as the host takes to launch its operations.
+class UnitTimes {
+ public:
+  /// Throws PlanError where the file has no peak for the type of a module. Both arguments outlive
+  /// this.
+  UnitTimes(const Plan& plan, const DeviceRates& rates);
+
+  /// The number of a unit's class: units of a class take equally long for equal rows.
+  int class_of(int unit) const { return classes_[static_cast<size_t>(unit)]; }
+  const UnitSeconds& of(int unit, const ModuleRows& rows);
+
+ private:
+  UnitSeconds computed(int unit, const ModuleRows& rows) const;
+
+  const Plan& plan_;
+  const DeviceRates& rates_;
+  std::vector<bool> gradients_;
+  std::vector<int> classes_;
+  std::map<std::tuple<int, int64_t, int64_t, bool, double>, UnitSeconds> known_;
+};
+
+/// Where the ranks of a group are, as one of them sees it.
+struct GroupPlaces {
+  int ranks = 1, nodes = 1;
+  int per_node = 1;      ///< ranks of the group on the node that has the fewest
+  double elsewhere = 0;  ///< share of the others that are on other nodes
+};
+
+/// Seconds of a call in a group that lies so. Rings and trees (all-gather, reduce-scatter,
+/// all-reduce) leave a node by the links of all members there: bytes travel at the lower of the
+/// rate inside a node and per_node times that between nodes; a ring adds ranks - 1 hops, a tree
+/// 2 log2(ranks). Other messages go to each peer over the link to its node, over both kinds of
+/// links at the same time.
+double call_seconds(const SentCall& call, const GroupPlaces& places, const Hardware& hardware);
+
+class CallTimes {
+ public:
+  /// `node_of`: of each logical rank. All arguments outlive this.
+  CallTimes(const Plan& plan, const std::vector<int>& node_of, const Hardware& hardware);
+
+  double seconds(int world_rank, const SentCall& call);
+  /// An all-reduce of so many bytes over all ranks.
+  double of_all_ranks(int64_t bytes) const;
+
+ private:
+  GroupPlaces places_of(int world_rank, const std::string& group) const;
+  GroupPlaces places_of(int world_rank, const RankLink& link) const;
+  GroupPlaces places_of(int world_rank, const std::vector<int>& members) const;
+
+  const Plan& plan_;
+  const std::vector<int>& node_of_;
+  const Hardware& hardware_;
+  const std::vector<RankGroups> groups_;
+  std::map<std::pair<int, std::string>, GroupPlaces> known_;
+};
+
+}  // namespace zea

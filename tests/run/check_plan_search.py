@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""zea --plan on a data set: what it finds can be planned, takes the seconds that zea -n says, and trains; what the deck
+sets is kept; what cannot be is refused with a sentence."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import zea_run as zr
+
+INPUTS = Path(__file__).parents[2] / "inputs"
+HARDWARE = INPUTS / "hardware/epyc_core.toml"
+CONFIG = {
+    "model_type": "llava",
+    "image_token_index": zr.IMAGE_TOKEN,
+    "vision_feature_layer": -2,
+    "vision_feature_select_strategy": "default",
+    "projector_hidden_act": "gelu",
+    "vision_config": {
+        "model_type": "clip_vision_model",
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": zr.IMAGE_SIZE,
+        "patch_size": 4,
+    },
+    "text_config": {
+        "model_type": "llama",
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 6,
+        "vocab_size": zr.VOCABULARY,
+        "eos_token_id": 2,
+    },
+}
+
+
+class PlanSearch(zr.ZeaTest):
+    def setUp(self):
+        super().setUp()
+        config = self.folder / "config.json"
+        config.write_text(json.dumps(CONFIG))
+        weights = self.folder / "weights.h5"
+        subprocess.run([zr.ZEA_IMPORT, "--random", config, weights], check=True, timeout=60, capture_output=True)
+        data = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(40))
+        self.deck = self.folder / "deck.toml"
+        self.deck.write_text(
+            f'[model]\nweights = "{weights}"\n[data]\ntrain = "{data}"\nrow_tokens = 64\n'
+            "[schedule]\nsteps = 2\nglobal_batch = 12\n[mesh.llm]\npp = 1\n"
+        )
+
+    def search(self, *arguments):
+        return zr.answer("--plan", "--hardware", HARDWARE, "-i", self.deck, *arguments)
+
+    def test_layouts_that_are_found_take_these_seconds_and_train(self):
+        decks = self.folder / "decks"
+        result = self.search("--ranks", "4", "--out", decks, "--json")
+        self.assert_code(result, 0)
+        found = json.loads(result.output)
+        self.assertEqual(len(found["layouts"]), 10)
+        self.assertEqual((found["ranks"], found["ranks_per_node"], found["figures"]), (4, 2, "published"))
+        seconds = [layout["seconds"] for layout in found["layouts"]]
+        self.assertEqual(seconds, sorted(seconds))
+        for number, layout in enumerate(found["layouts"], 1):
+            self.assertFalse([key for key in layout["overrides"] if key.startswith("mesh.llm.pp")])
+            deck = decks / f"layout_{number:02}.toml"
+            self.assertIn("pp = 1", deck.read_text())
+            plan = zr.answer("-n", "--ranks", "4", "--hardware", HARDWARE, "-i", deck)
+            self.assert_code(plan, 0)
+            self.assertIn("time of a step (mean of steps 1 to 2) on one core", plan.output)
+            told = plan.output.split("by published figures: ")[1].split(",")[0].split()
+            self.assertAlmostEqual(float(told[0]) * {"s": 1, "ms": 1e-3}[told[1]] / layout["seconds"], 1, delta=0.01)
+        directory = self.folder / "run"
+        run = zr.run_zea(4, ["-i", decks / "layout_01.toml", "-d", directory], directory)
+        self.assert_code(run, 0)
+        self.assertEqual(list(run.losses()), [1, 2])
+
+    def test_text_names_samples_and_reasons(self):
+        result = self.search("--ranks", "2", "--memory", "1GiB")
+        self.assert_code(result, 0)
+        self.assertIn("by steps 1 to 2 of data.train", result.output)
+        self.assertIn("within 1 GiB a rank: ", result.output)
+        self.assertIn("  10  mesh.", result.output)
+
+    def test_what_cannot_be_is_refused(self):
+        nothing = self.search("--ranks", "2", "--memory", "0.01MiB")
+        self.assert_code(nothing, 0)
+        self.assertIn("none fits", nothing.output)
+        impossible = self.search("--ranks", "2", "mesh.llm.tp=4")
+        self.assert_code(impossible, 2)
+        self.assertIn("no layout of 2 ranks can be planned with what the deck sets", impossible.output)
+        (self.folder / "hardware.toml").write_text("[node]\nrank = 2\n")
+        wrong = zr.answer("-n", "--hardware", self.folder / "hardware.toml", "-i", self.deck)
+        self.assert_code(wrong, 2)
+        self.assertIn("node.rank is not a key; did you mean node.ranks?", wrong.output)
+
+
+zr.main()
