@@ -44,7 +44,7 @@ RowCounts counts_of(const TpRows& rows) {
 double moved_bytes(const Operation& op, const OperationNeeds& needs) {
   auto tensors = static_cast<double>(
       1 + std::ranges::count_if(op.inputs, [](int value) { return value >= 0; }));
-  if (op.sum >= 0) ++tensors;                        // the sum that a norm also writes
+  if (op.kind == OperationKind::NormSum) ++tensors;  // the sum that a norm also writes
   if (op.kind == OperationKind::Gate) ++tensors;     // reads twice the columns that it writes
   if (op.kind == OperationKind::Merge) tensors = 3;  // few rows of the other inputs
   if (op.kind == OperationKind::Dropout) tensors = 2;
@@ -109,18 +109,23 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
     if (!has_kernel) continue;
     ++launches_forward;
     if (needs.has_gradient) launches_backward += needs.gemms.empty() ? 1 : 2;
+    // A row of an expert is multiplied with one part of the parameters.
+    const auto parts = static_cast<double>(needs.gemm_parts);
     double elements = 0, trained = 0, out = 0, in = 0;
     for (const int param : needs.gemms) {
       const Shape& shape = plan_.cuts[static_cast<size_t>(param)].shape;
       const auto here = static_cast<double>(num_elements(shape));
-      elements += here;
-      out += static_cast<double>(shape[0]);
-      in = here / static_cast<double>(shape[0]);
-      if (model.params[static_cast<size_t>(param)].trainable) trained += here;
+      elements += here / parts;
+      const bool is_stacked = model.params[static_cast<size_t>(param)].stacks_experts;
+      const auto of_part =
+          static_cast<double>(is_stacked ? shape[2] : shape[0]) / (is_stacked ? 1 : parts);
+      out += of_part;
+      in = here / (is_stacked ? parts * of_part : static_cast<double>(shape[0]));
+      if (model.params[static_cast<size_t>(param)].trainable) trained += here / parts;
     }
     if (elements > 0 && needs.gemm_rows > 0) {
       const auto count = static_cast<double>(needs.gemm_rows);
-      const double rate = peak * rates_.gemm_share(std::min({count, out, in}));
+      const double rate = peak * rates_.gemm_share(std::min({count / parts, out, in}));
       seconds.forward += 2 * count * elements / rate;
       if (needs.input_has_gradient) seconds.backward_input += 2 * count * elements / rate;
       seconds.backward_weight += 2 * count * trained / rate;

@@ -22,6 +22,11 @@ constexpr const char* kText = R"({"model_type": "llama", "hidden_size": 24,
     "intermediate_size": 40, "head_dim": 6, "vocab_size": 40, "num_attention_heads": 4,
     "num_key_value_heads": 4, "num_hidden_layers": 4})";
 
+constexpr const char* kExperts = R"({"model_type": "qwen3_moe", "hidden_size": 24,
+    "intermediate_size": 40, "head_dim": 6, "vocab_size": 40, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "num_hidden_layers": 4, "num_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16, "mlp_only_layers": [0]})";
+
 constexpr double kPeak = 1e9;
 
 /// GEMMs and attention at their peak, everything else free.
@@ -68,6 +73,8 @@ double of(const WaitSeconds& waits, Wait wait) {
 }
 
 TEST(StepTime, OfOneRankIsThatOfItsFlops) {
+  const Plan experts = planned(deck(), 1, kExperts);
+  EXPECT_NEAR(timed(experts, made_up()).mfu, 1, 1e-3);
   const Plan plan = planned(deck(), 1);
   const StepTime time = timed(plan, made_up());
   EXPECT_NEAR(time.seconds, model_flops_of(plan) / kPeak, 1e-3 * time.seconds);
