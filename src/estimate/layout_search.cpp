@@ -234,10 +234,10 @@ class LayoutSearch {
   }
   void refuse_memory(const Place& place, int64_t bytes, const std::string& where, double seconds) {
     const int64_t excess = bytes - limit_;
-    refused_.emplace_back(
-        seconds, excess, place,
-        formatted("exceeds memory by %.2f GiB", static_cast<double>(excess) / (int64_t{1} << 30)) +
-            where);
+    const double mib = static_cast<double>(excess) / (1 << 20);
+    const std::string size =
+        mib < 1024 ? formatted("%.2f MiB", mib) : formatted("%.2f GiB", mib / 1024);
+    refused_.emplace_back(seconds, excess, place, "exceeds memory by " + size + where);
   }
 
   RankOrder order_of(const Plan& plan) const {

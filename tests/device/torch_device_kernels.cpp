@@ -250,6 +250,26 @@ at::Tensor& add_product(const at::Tensor& sum, const at::Tensor& a, const at::Te
   return out;
 }
 
+/// Products of the rows of each expert: a (rows, k) with b (experts, k, n), or a (m, rows) with
+/// b (rows, n). The library takes bf16 whose rows are whole packs.
+at::Tensor grouped_product(const at::Tensor& a, const at::Tensor& b,
+                           const std::optional<at::Tensor>& ends, const std::optional<at::Tensor>&,
+                           std::optional<at::ScalarType>) {
+  const OneLaunch one("_grouped_mm");
+  TORCH_CHECK(a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16);
+  for (const at::Tensor& x : {a, b})
+    TORCH_CHECK(std::max(x.stride(-1), x.stride(-2)) % 8 == 0, "strides must be whole packs");
+  const at::Tensor on_host = ends->cpu();
+  std::vector<at::Tensor> parts;
+  for (int64_t e = 0, begin = 0; e < on_host.numel(); ++e) {
+    const int64_t rows = on_host[e].item<int64_t>() - begin;
+    parts.push_back(b.dim() == 3 ? at::mm(a.narrow(0, begin, rows), b[e])
+                                 : at::mm(a.narrow(1, begin, rows), b.narrow(0, begin, rows)));
+    begin += rows;
+  }
+  return b.dim() == 3 ? at::cat(parts) : at::stack(parts);
+}
+
 // Many tensors in one launch.
 
 void zero_each(at::TensorList tensors) {
@@ -272,6 +292,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_foreach_copy_", &copy_each);
   m.impl("addmm.dtype_out", &add_product);
   m.impl("_cudnn_attention_backward", &even_backward);
+  m.impl("_grouped_mm", &grouped_product);
   m.impl("_cudnn_attention_forward", &even_forward);
   m.impl("_fused_sdp_choice", &chosen);
   m.impl("_scaled_dot_product_efficient_attention", &forward);

@@ -66,7 +66,7 @@ def help_texts():
     tools = [BUILD / "postprocess" / name for name in OWN_PROGRAMS[1:]]
     scripts = [path for pattern in SCRIPTS for path in ROOT.glob(pattern)]
     return {
-        "zea": answer(BUILD / "src/zea", "-h"),
+        "zea": answer(BUILD / "src/zea", "-h") + answer(BUILD / "src/zea", "-h", "hardware"),
         **{tool.name: answer(tool, "--help") for tool in tools},
         # argparse's own, of scripts that need packages: read, not run.
         **{script.name: script.read_text() for script in scripts},
@@ -78,12 +78,12 @@ def help_texts():
 
 @cache
 def deck_keys():
-    """Every key with its section, and the line of the help that says what is allowed."""
+    """Every key of decks and hardware files with its section, and the line of the help that says what is allowed."""
     keys, section = {}, None
     for line in help_texts()["zea"].splitlines():
         if re.fullmatch(r"\[[\w.]+\]", line):
             section = line[1:-1]
-        elif section and (found := re.match(r"  (\w+) = (.*)", line)):
+        elif section and (found := re.match(r"  (\w+)(?: =|:) (.*)", line)):
             keys[f"{section}.{found[1]}"] = found[2]
     assert len(keys) > 100, "the help of zea lists no keys"
     return keys

@@ -243,7 +243,7 @@ def write_config():
     config("original_llava", LLAVA, model_type="llava_llama", mm_vision_tower="org/clip")
     for family in ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3"):
         config("good_" + family, LLAMA, model_type=family, rope_scaling=None)
-    experts = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": None}
+    experts = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 4}
     for family in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe"):
         unread = {"num_experts" if family == "mixtral" else "num_local_experts": None}
         config("good_" + family, LLAMA, model_type=family, rope_scaling=None, **{**experts, **unread})

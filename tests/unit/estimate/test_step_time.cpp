@@ -179,6 +179,26 @@ TEST(StepTime, HidesGatheringUnderComputation) {
   EXPECT_GT(of(slow.exposed(), Wait::Dp), 0.99 * slow.seconds);
 }
 
+TEST(StepTime, StartsCallsInTheOrderOfTheirLaunch) {
+  // A unit's first tp call in backward starts behind the gather of the unit before it, which waits
+  // for the reduction that is under way on the same stream. Without tp both are hidden.
+  std::string config = kText;
+  config.replace(config.find("\"num_hidden_layers\": 4"), 22, "\"num_hidden_layers\": 12");
+  Hardware hardware = made_up();
+  hardware.between.gb_per_s = 0.03;
+  double shares[2];
+  for (const int tp : {1, 2}) {
+    Options options = deck();
+    options.schedule.global_batch = 4;
+    options.meshes["llm"].strategy = "full_shard";
+    options.meshes["llm"].tp = tp;
+    const StepTime time = timed(planned(options, 4 * tp, config), hardware, tp);
+    shares[tp - 1] = of(time.exposed(), Wait::Dp) / time.seconds;
+  }
+  EXPECT_LT(shares[0], 0.15);
+  EXPECT_GT(shares[1], 2 * shares[0]);
+}
+
 TEST(StepTime, ExposesTensorAndContextParallelCalls) {
   Hardware hardware = made_up();
   hardware.inside.gb_per_s = 0.05;
