@@ -174,7 +174,7 @@ class FamilyParity(ParityCase):
         check_next_tokens(self, expected, found)
 
     def check_return(self, family, dtype=torch.float32, files=1):
-        """Imported and untrained weights are exported unchanged, and transformers loads all of them. Stacked experts come
+        """Imported, untrained weights are exported unchanged, and transformers loads all of them. Stacked experts come
         back in the order of published files, (experts, in, out)."""
         torch.manual_seed(2)
         model = perturbed(family.model()).to(dtype)
