@@ -43,9 +43,10 @@ std::string loss_of(const StepTime& time, const StepTime& best) {
   };
   std::vector<std::pair<double, std::string>> losses{
       {own.idle - other.idle,
-       formatted("places wait for each other %.1f %% of the step (the best: %.1f %%), most of them "
-                 "for ",
-                 share(own.idle, time), share(other.idle, best)) +
+       formatted(
+           "stage groups wait for each other %.1f %% of the step (the best: %.1f %%), most of them "
+           "for ",
+           share(own.idle, time), share(other.idle, best)) +
            time.slowest().name},
       {own.kernels - other.kernels,
        formatted("kernels take %.1f %% longer: GEMMs are smaller, or ranks have unequal shares",

@@ -26,10 +26,10 @@ std::string waits_text(const WaitSeconds& waits, double seconds) {
 }
 
 std::string stage_table(const StepTime& time) {
-  size_t name = 5;
+  size_t name = std::string_view("stage group").size();
   for (const StageTime& stage : time.stages) name = std::max(name, stage.name.size());
   const int width = static_cast<int>(name);
-  std::string text = formatted("  %-*s  %6s  %9s  %10s  %9s  %6s\n", width, "place", "rank",
+  std::string text = formatted("  %-*s  %6s  %9s  %10s  %9s  %6s\n", width, "stage group", "rank",
                                "kernels", "exposed", "optimizer", "idle");
   for (const StageTime& stage : time.stages)
     text += formatted("  %-*s  %6d  %7.1f %%  %8.1f %%  %7.1f %%  %4.1f %%\n", width,
@@ -53,7 +53,7 @@ std::string excess(const StepTime& time, const StageTime& slowest) {
   if (slowest.exposed_sum() - exposed > slowest.compute - compute)
     return "it waits longest for communication (" + waits_text(slowest.exposed, time.seconds) +
            " of the step)";
-  return formatted("its kernels take %.2f times the mean of all places",
+  return formatted("its kernels take %.2f times the mean of all stage groups",
                    compute > 0 ? slowest.compute / compute : 1);
 }
 
