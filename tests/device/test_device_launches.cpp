@@ -245,7 +245,7 @@ TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
   } rows[] = {{"a sample", {1}, 10, 30},
               {"samples", {3}, 10, 30},
               {"samples seen through windows", {3, 0, true}, 10, 30},
-              {"experts", {3, 0, false, true}, 33, 100},
+              {"experts", {3, 0, false, true}, 33, 97},
               {"an image", {1, 1}, 26, 107}};
   for (const auto& [what, row, forward, step] : rows) {
     const Launches one = launches_of_a_layer(row, false), all = launches_of_a_layer(row, true);
