@@ -102,7 +102,8 @@ class Answers(zr.ZeaTest):
                 link.write_text(json.dumps(zr.CONFIG["vision_config"]))
 
     def test_too_little_memory_is_no_bug(self):
-        """Limits of address space in steps: where zea itself says what is missing, the code is that of memory."""
+        """Limits of address space in steps: where zea says what is missing, the code is that of memory. Where the
+        memory ends inside the HDF5 library, that says what it could not create."""
         deck = zr.write_inputs(self.folder, zr.mixed_samples(4), schedule=["steps = 2"])
         told = 0
         for mib in range(660, 960, 60):
@@ -116,7 +117,7 @@ class Answers(zr.ZeaTest):
                 break
             if said:
                 self.assertEqual((done.returncode, len(said)), (7, 1), done.stderr)
-                self.assertIn("out of memory", said[0])
+                self.assertRegex(said[0], "out of memory|cannot (create|write)")
                 told += 1
         self.assertGreater(told, 0)
 
