@@ -10,33 +10,7 @@ import zea_run as zr
 
 INPUTS = Path(__file__).parents[2] / "inputs"
 HARDWARE = INPUTS / "hardware/epyc_core.toml"
-CONFIG = {
-    "model_type": "llava",
-    "image_token_index": zr.IMAGE_TOKEN,
-    "vision_feature_layer": -2,
-    "vision_feature_select_strategy": "default",
-    "projector_hidden_act": "gelu",
-    "vision_config": {
-        "model_type": "clip_vision_model",
-        "hidden_size": 16,
-        "intermediate_size": 24,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "image_size": zr.IMAGE_SIZE,
-        "patch_size": 4,
-    },
-    "text_config": {
-        "model_type": "llama",
-        "hidden_size": 24,
-        "intermediate_size": 40,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 6,
-        "vocab_size": zr.VOCABULARY,
-        "eos_token_id": 2,
-    },
-}
+CONFIG = {**zr.CONFIG, "text_config": {**zr.CONFIG["text_config"], "num_hidden_layers": 4}}
 
 
 class PlanSearch(zr.ZeaTest):
