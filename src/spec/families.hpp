@@ -134,8 +134,8 @@ struct MixtureDefaults {
   bool always_renormalizes = false;  ///< else "norm_topk_prob" says so
   const char* intermediate_key = "moe_intermediate_size";
 };
-/// Reads the mixture of experts of a config and gives it to the layers that are true in `sparse`;
-/// the others keep the plain MLP.
+/// Reads the mixture of experts of a config and gives it to the layers that are true in `sparse`,
+/// to all if it is empty; the others keep the plain MLP.
 void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,
                  const MixtureDefaults& defaults, const ExpertNames& names);
 /// Returns the sparse layers of Qwen's configs: every "decoder_sparse_step"-th one, but those of

@@ -52,6 +52,7 @@ void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector
   decoder.blocks.names.experts = names;
   block.mlps.push_back(mixture);
   for (const bool is_sparse : sparse) decoder.blocks.mlp.push_back(is_sparse ? 1 : 0);
+  if (sparse.empty()) decoder.blocks.mlp.assign(static_cast<size_t>(decoder.spec.layers), 1);
 }
 
 std::vector<bool> sparse_layers(const ConfigReader& config, int64_t layers) {
@@ -77,7 +78,7 @@ Decoder read_mixtral(const ConfigReader& config) {
   config.require_no_dropout({"router_jitter_noise"});
   if (config.has("sliding_window"))
     decoder.spec.block.attention.front().window = config.positive("sliding_window", 1);
-  add_mixture(config, decoder, std::vector<bool>(static_cast<size_t>(decoder.spec.layers), true),
+  add_mixture(config, decoder, {},
               {.experts = 8,
                .chosen = 2,
                .always_renormalizes = true,
@@ -173,7 +174,7 @@ Decoder read_olmoe(const ConfigReader& config) {
                       " (norms of fewer keys are not built yet)");
   add_head_norms(decoder);
   block.query_key_norm = block.norm;
-  add_mixture(config, decoder, std::vector<bool>(static_cast<size_t>(decoder.spec.layers), true),
+  add_mixture(config, decoder, {},
               {.experts = 64, .chosen = 8, .intermediate_key = "intermediate_size"}, qwen_names());
   return decoder;
 }
