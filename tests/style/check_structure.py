@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what a reader relies on: who includes whom, file sizes, the first line, and names that say nothing.
+"""Checks who includes whom, where functions are defined, file sizes, the first line, and empty names.
 
 usage: check_structure.py ROOT
 """
@@ -47,6 +47,11 @@ MAY_NAME_MODULES = re.compile(r"_spec\.cpp$|/deck/|/core/decoder\.hpp$|/spec/mod
 NAMES_MODULE = re.compile(r'"(?:vision|audio|llm)"|"(?:[^"\n]|\\")*\b(?:model|mesh|precision)\.(?:vision|audio|llm)\b')
 MAX_LINES = 500
 MAX_COLUMNS = 120
+# A function at namespace scope: its declaration in a header, its definition in a source.
+FUNCTION = r"^(?!\s|using|return|typedef|#|static)[\w:<>,&*\s]+?[\s&*](?:\w+::)?(\w+)\([^;{}]*?\)(?: noexcept)?"
+DECLARES = re.compile(FUNCTION + ";", re.MULTILINE)
+DEFINES = re.compile(FUNCTION + r" \{", re.MULTILINE)
+UNNAMED_NAMESPACE = re.compile(r"^namespace \{\n.*?^\}  ?$", re.MULTILINE | re.DOTALL)
 EMPTY_NAMES = re.compile(r"(^|_)(utils?|helpers?|misc|common)(_|\.|$)")
 
 
@@ -101,6 +106,27 @@ def faults_of(path, root):
             yield f"includes {header}, which only {', '.join(WALLS[header])} may"
 
 
+def functions_by_folder(paths, pattern, root):
+    found = {}
+    for path in paths:
+        text = UNNAMED_NAMESPACE.sub("", re.sub("//.*", "", path.read_text(encoding="utf-8")))
+        for name in pattern.findall(text):
+            found.setdefault(name, {}).setdefault(folder_of(path, root), path)
+    return found
+
+
+def definition_faults(sources, root):
+    """A function that a low folder declares and a higher one defines would be an include backwards, unseen."""
+    sources = [path for path in sources if folder_of(path, root)]
+    defined = functions_by_folder([path for path in sources if path.suffix != ".hpp"], DEFINES, root)
+    declared = functions_by_folder([path for path in sources if path.suffix == ".hpp"], DECLARES, root)
+    assert len(declared.keys() & defined.keys()) > 500, "the functions were not found"
+    for name, headers in declared.items():
+        for folder, header in headers.items():
+            if folder not in defined.get(name, {folder: None}):
+                yield f"{header.relative_to(root)}: declares {name}, which {', '.join(defined[name])} defines"
+
+
 def main():
     root = Path(sys.argv[1])
     sources = [
@@ -111,6 +137,7 @@ def main():
     ]
     assert len(sources) > 100, "the sources were not found"
     faults = [f"{path.relative_to(root)}: {fault}" for path in sources for fault in faults_of(path, root)]
+    faults += definition_faults(sources, root)
     print("\n".join(faults))
     sys.exit(bool(faults))
 
