@@ -82,7 +82,8 @@ std::string describe_time(const Plan& plan, const StepSamples& samples, const St
                      " figures: " + seconds_text(time.seconds) +
                      formatted(", %.4g tokens/s, %.4g a rank", time.tokens_per_second,
                                time.tokens_per_second / plan.world_size());
-  if (time.mfu > 0) text += formatted(", MFU %.1f %%", 100 * time.mfu);
+  if (time.mfu > 0)
+    text += formatted(", MFU %.1f %% (%.1f %% unmasked)", 100 * time.mfu, 100 * time.mfu_unmasked);
   text += "\n  communication that nothing hides: " + waits_text(time.exposed(), time.seconds) +
           formatted(" of the step; stages wait for others %.1f %%", 100 * time.idle_share());
   double recomputed = 0;

@@ -120,7 +120,7 @@ StepTime StepTimer::time(const Plan& plan) const {
   time.stages.resize(plan.pipeline.stage_groups.size());
   time.balance = balance_;
   time.norm = trains ? calls.of_all_ranks(kNormBytes) : 0;
-  double flops = 0, tokens = 0;
+  double flops = 0, unmasked = 0, tokens = 0;
   const std::vector<StepPlan> steps = plan_steps(plan, samples_);
   for (size_t s = 0; s < steps.size(); ++s) {
     detail::ReplicaTimes times =
@@ -134,6 +134,7 @@ StepTime StepTimer::time(const Plan& plan) const {
     }
     time.seconds += std::ranges::max(times.clocks) + time.norm + update;
     flops += steps[s].model_flops;
+    unmasked += steps[s].unmasked_flops;
     tokens += static_cast<double>(steps[s].tokens);
   }
   const auto count = static_cast<double>(steps.size());
@@ -143,6 +144,7 @@ StepTime StepTimer::time(const Plan& plan) const {
   if (time.seconds > 0) {
     time.tokens_per_second = tokens / count / time.seconds;
     time.mfu = trains ? flops / count / (time.seconds * plan.world_size() * peak) : 0;
+    time.mfu_unmasked = trains ? time.mfu * unmasked / flops : 0;
   }
   time.notes = notes_of(plan);
   return time;

@@ -46,7 +46,8 @@ struct StageTime {
 struct StepTime {
   double seconds = 0;
   double tokens_per_second = 0;
-  double mfu = 0;  ///< model FLOPs of the step over those of all ranks at their peak
+  double mfu = 0;           ///< model FLOPs of the step over those of all ranks at their peak
+  double mfu_unmasked = 0;  ///< likewise, with attention over all pairs of a sample's tokens
   std::vector<StageTime> stages;
   double balance = 1;  ///< FLOPs of all replicas over those of the most loaded, times replicas
   double norm = 0;     ///< seconds of the gradient norm's sum over all ranks

@@ -276,7 +276,10 @@ FlatRange Plan::own_cut(int world_rank, int buffer) const {
 StepPlan Plan::step_plan(int64_t step, const std::vector<int64_t>& samples,
                          const std::vector<SampleIndex>& index) const {
   StepPlan planned = make_step_plan(step, samples, index, dealing);
-  for (const int64_t id : samples) planned.model_flops += sample_cost(index[id], flops_of_samples);
+  for (const int64_t id : samples) {
+    planned.model_flops += sample_cost(index[id], flops_of_samples);
+    planned.unmasked_flops += unmasked_cost(index[id], flops_of_samples);
+  }
   if (options.run.cuda_graphs > 0) planned.shape = shape_of(planned, index);
   return planned;
 }
@@ -338,8 +341,8 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, StepKind kind) co
     if (grid.module != kDecoder && mesh.has(world_rank, grid.module))
       input.item_shares[grid.module] = {grid.encoder_dp,
                                         mesh.coordinate(world_rank, grid.module).encoder_dp};
-  return {step.step,        step.samples, step.tokens,          step.targets,
-          step.model_flops, microbatches, make_schedule(input), step.shape};
+  return {step.step,           step.samples, step.tokens,          step.targets, step.model_flops,
+          step.unmasked_flops, microbatches, make_schedule(input), step.shape};
 }
 
 /// The head's backward follows its forward at once: keeping its graph costs nothing.

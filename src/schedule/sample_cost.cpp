@@ -144,6 +144,14 @@ double sample_cost(const SampleIndex& sample, const SampleCosts& costs) {
   return cost;
 }
 
+double unmasked_cost(const SampleIndex& sample, const SampleCosts& costs) {
+  const auto tokens = static_cast<double>(sample.tokens);
+  double cost = sample_cost(sample, costs) + costs.pair * tokens * (tokens - 1) / 2;
+  for (const WindowCost& of : costs.windows)
+    cost += of.pair * (tokens * tokens - visible_pairs(sample.tokens, of.window));
+  return cost;
+}
+
 void SampleCosts::add_pair(int64_t window, double cost) {
   if (window == 0) {
     pair += cost;

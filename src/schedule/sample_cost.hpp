@@ -62,5 +62,9 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
 SampleCosts model_flops(const ModelSpec& model, bool images_both_ways);
 
 double sample_cost(const SampleIndex& sample, const SampleCosts& costs);
+/// Returns the same where each token of the language model attends to all of its sample, as
+/// torchtitan counts: causal masks and windows hide half of the pairs, or more. Where the features
+/// of an image see all of it, the pairs with later features count twice.
+double unmasked_cost(const SampleIndex& sample, const SampleCosts& costs);
 
 }  // namespace zea

@@ -111,7 +111,7 @@ struct RankStep {
   int64_t samples = 0;  ///< of the global batch, as are the following
   int64_t tokens = 0;
   int64_t targets = 0;
-  double model_flops = 0;
+  double model_flops = 0, unmasked_flops = 0;
   std::vector<MicrobatchPlan> microbatches = {};  ///< of this rank's replica
   Schedule schedule = {};
   StepShape shape = {};  ///< where the run keeps graphs of steps (run.cuda_graphs)

@@ -46,8 +46,9 @@ struct StepPlan {
   int64_t step = 0;
   int64_t samples = 0;
   int64_t tokens = 0;
-  int64_t targets = 0;     ///< of the global batch: the N of the loss
-  double model_flops = 0;  ///< of all samples, where the step trains (unit_cost.hpp)
+  int64_t targets = 0;        ///< of the global batch: the N of the loss
+  double model_flops = 0;     ///< of all samples, where the step trains (unit_cost.hpp)
+  double unmasked_flops = 0;  ///< likewise, with attention over all pairs (unmasked_cost)
   /// [replica][microbatch]; every replica has the same number of microbatches, the last ones
   /// possibly empty.
   std::vector<std::vector<MicrobatchPlan>> replicas;

@@ -47,10 +47,12 @@ std::vector<EventScalar> scalars_of(const nlohmann::ordered_json& line) {
   return scalars;
 }
 
-/// "  12.3 TFLOP/s a rank, MFU 1.2 %"
+/// "  12.3 TFLOP/s a rank, MFU 1.2 % (1.3 % unmasked)"
 std::string speed_of(const StepMetrics& m) {
-  return formatted(m.mfu > 0 ? "  %.3g TFLOP/s a rank, MFU %.1f %%" : "  %.3g TFLOP/s a rank",
-                   m.model_tflops, 100 * m.mfu);
+  std::string text = formatted("  %.3g TFLOP/s a rank", m.model_tflops);
+  if (m.mfu > 0)
+    text += formatted(", MFU %.1f %% (%.1f %% unmasked)", 100 * m.mfu, 100 * m.mfu_unmasked);
+  return text;
 }
 
 /// Describes memory besides the host's resident memory.
@@ -115,7 +117,10 @@ void MetricsFile::append(const StepMetrics& m) const {
                                 {"slowest", m.own_seconds.slowest},
                                 {"slowest_rank", m.own_seconds.slowest_rank}}},
                               {"memory_bytes", m.memory_bytes}};
-  if (m.mfu > 0) line["mfu"] = m.mfu;
+  if (m.mfu > 0) {
+    line["mfu"] = m.mfu;
+    line["mfu_unmasked"] = m.mfu_unmasked;
+  }
   if (m.gpu_memory)
     line["gpu_memory"] = {{"allocated_bytes", m.gpu_memory->allocated},
                           {"reserved_bytes", m.gpu_memory->reserved},

@@ -27,6 +27,7 @@ struct StepMetrics {
   double tokens_per_second = 0, samples_per_second = 0, seconds_per_step = 0;
   double model_tflops = 0;        ///< model FLOPs (unit_cost.hpp) per second and rank, / 1e12
   double mfu = 0;                 ///< share of the ranks' peak FLOP/s; 0: the peak is not known
+  double mfu_unmasked = 0;        ///< likewise, with attention over all pairs of a sample's tokens
   double wait_seconds = 0;        ///< per step, waiting for the loader
   OwnSeconds own_seconds;         ///< per step
   Traffic sent_bytes;             ///< by this rank per step, by group of ranks

@@ -155,6 +155,7 @@ void TrainReport::count_step(const RankStep& step, bool logs) {
   interval_.tokens += step.tokens;
   interval_.samples += step.samples;
   interval_.model_flops += step.model_flops;
+  interval_.unmasked_flops += step.unmasked_flops;
   interval_.wait_seconds += load_seconds_;
   interval_.own_seconds += step_clock_.seconds() - (record().wait_seconds() - waited_before_);
   if (logs) begin_facts();
@@ -244,7 +245,10 @@ void TrainReport::log(const StepReport& report, bool last) {
   metrics.seconds_per_step = interval_.seconds / static_cast<double>(interval_.steps);
   const double tflops = interval_.model_flops / interval_.seconds / 1e12;
   metrics.model_tflops = tflops / parts_.engine.plan().world_size();
-  if (parts_.peak_tflops > 0) metrics.mfu = tflops / parts_.peak_tflops;
+  if (parts_.peak_tflops > 0) {
+    metrics.mfu = tflops / parts_.peak_tflops;
+    metrics.mfu_unmasked = metrics.mfu * interval_.unmasked_flops / interval_.model_flops;
+  }
   metrics.wait_seconds = interval_.wait_seconds / static_cast<double>(interval_.steps);
   for (const auto& [name, bytes] : interval_.sent)
     metrics.sent_bytes[name] = bytes / interval_.steps;

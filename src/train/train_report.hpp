@@ -152,7 +152,7 @@ class TrainReport {
   struct Interval {
     double seconds = 0, wait_seconds = 0, own_seconds = 0;
     int64_t steps = 0, tokens = 0, samples = 0;
-    double model_flops = 0;
+    double model_flops = 0, unmasked_flops = 0;
     int64_t bad_items = 0, skipped = 0;
     Traffic sent;
   };

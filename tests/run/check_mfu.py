@@ -30,8 +30,9 @@ class Mfu(zr.ZeaTest):
         for line in lines:
             self.assertGreater(line["mfu"], 0)
             self.assertAlmostEqual(line["mfu"], line["model_tflops"] / PEAK, delta=1e-9 * line["mfu"])
+            self.assertGreater(line["mfu_unmasked"], line["mfu"])
         self.assertIn("MFU is of 0.5 TFLOP/s of 2 ranks (run.peak_tflops)", result.output)
-        self.assertRegex(result.output, r"step 3/3 .* TFLOP/s a rank, MFU \d+\.\d %")
+        self.assertRegex(result.output, r"step 3/3 .* TFLOP/s a rank, MFU \d+\.\d % \(\d+\.\d % unmasked\)")
 
     def test_without_a_peak_there_are_model_flops_alone(self):
         one, two = self.train(1), self.train(2)

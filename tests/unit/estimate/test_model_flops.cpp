@@ -52,6 +52,8 @@ TEST(ModelFlops, HeedTheWindow) {
   ModelSpec model = make_model_spec(llama_config());
   model.decoder.block.attention.at(0).window = 3;
   EXPECT_DOUBLE_EQ(flops(model, {10, {}, 0}), 6 * 10 * kLayers + (1 + 2 + 8 * 3) * kPair);
+  EXPECT_DOUBLE_EQ(unmasked_cost({10, {}, 0}, model_flops(model, false)),
+                   6 * 10 * kLayers + 10 * 10 * kPair);
 }
 
 TEST(ModelFlops, OfAFrozenTowerAreItsForward) {
@@ -133,8 +135,12 @@ TEST(ModelFlops, OfAStepAreThoseOfItsSamplesOnEveryRank) {
   const StepPlan step = plan.step_plan(0, {0, 1, 3, 3}, index);
   const auto of = [&](size_t id) { return flops(plan.model, index[id]); };
   EXPECT_DOUBLE_EQ(step.model_flops, of(0) + of(1) + of(3) + of(3));
-  for (const int rank : {0, 1})
+  for (const int rank : {0, 1}) {
     EXPECT_EQ(plan.rank_step(step, rank).model_flops, step.model_flops) << rank;
+    EXPECT_EQ(plan.rank_step(step, rank).unmasked_flops, step.unmasked_flops) << rank;
+  }
+  // Of 10, 4, 5 and 5 tokens the mask hides 45 + 6 + 10 + 10 pairs.
+  EXPECT_DOUBLE_EQ(step.unmasked_flops - step.model_flops, 71 * plan.flops_of_samples.pair);
 }
 
 /// Rows in which every token is a target.
