@@ -138,9 +138,14 @@ void check_cuda(cudaError_t code, const char* call) {
   throw CommError(std::string(call) + " failed: " + cudaGetErrorString(code));
 }
 
+// Communication goes first: a kernel of NCCL gets the next free SMs, where otherwise it would wait
+// for thread blocks of GEMMs that were launched before it, and its peers with it.
 CudaStream::CudaStream() {
-  check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking),
-             "cudaStreamCreateWithFlags");
+  int lowest = 0, highest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest),
+             "cudaDeviceGetStreamPriorityRange");
+  check_cuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, highest),
+             "cudaStreamCreateWithPriority");
 }
 
 CudaStream::~CudaStream() {
