@@ -95,6 +95,9 @@ class Collectives {
   virtual int size() const = 0;
   /// "mpi", "node", "two-level" or "nccl"; tests have others.
   virtual const char* name() const = 0;
+  /// Whether calls run one after the other on a stream of a device, so that a call waits for all
+  /// that were started before it, although they may have nothing to do with it.
+  virtual bool is_streamed() const { return false; }
   /// One sentence for the log where ranks share a node but could not meet in shared memory, equal
   /// on all ranks; empty where there is nothing to say.
   virtual std::string note() const { return {}; }
@@ -150,6 +153,7 @@ class WrappedCollectives : public Collectives {
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
   const char* name() const override { return inner_.name(); }
+  bool is_streamed() const override { return inner_.is_streamed(); }
   std::string note() const override { return inner_.note(); }
   void connect(const std::vector<int>& receivers, const std::vector<int>& senders) override {
     inner_.connect(receivers, senders);

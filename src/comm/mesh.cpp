@@ -69,30 +69,46 @@ void Mesh::build_link(const RankLink& link) {
 // splits in the same order, also those in which they get nothing. A group's color is its lowest
 // rank.
 void Mesh::build(const RankGroups& groups) {
-  const std::string& name = groups.name;
   const Ranks own = groups.of(rank());
+  std::set<Ranks> all;
   std::vector<bool> covered(shape_.world_size(), false);
-  int color = Communicator::kNoColor;
-  bool any_is_new = false;
   for (int r = 0; r < shape_.world_size(); ++r) {
     const Ranks ranks = covered[r] ? Ranks{} : groups.of(r);
-    if (ranks.empty()) continue;
     for (int member : ranks) covered[member] = true;
-    if (!every_.emplace(ranks, name).second) continue;
+    if (!ranks.empty()) all.insert(ranks);
+  }
+  build_new(groups.name, all, own, groups_);
+  if (groups.shards_buffers && owned_.all.front()->is_streamed())
+    build_new(groups.name + " reductions", all, own, reductions_);
+  if (!own.empty()) add_name(groups.name, *groups_.of_rank.at(own), own);
+}
+
+void Mesh::build_new(const std::string& name, const std::set<Ranks>& all, const Ranks& own,
+                     Groups& groups) {
+  int color = Communicator::kNoColor;
+  bool any_is_new = false;
+  for (const Ranks& ranks : all) {
+    if (!groups.every.insert(ranks).second) continue;
     any_is_new = true;
     if (ranks == own) color = ranks.front();
   }
-  if (any_is_new) {
-    const Communicator communicator = world_communicator_.split(color, name);
-    if (color != Communicator::kNoColor) groups_.emplace(own, owned_.add(make_(communicator)));
-  }
-  if (!own.empty()) add_name(name, *groups_.at(own), own);
+  if (!any_is_new) return;
+  const Communicator communicator = world_communicator_.split(color, name);
+  if (color != Communicator::kNoColor) groups.of_rank.emplace(own, owned_.add(make_(communicator)));
 }
 
 void Mesh::add_name(const std::string& name, Collectives& group, const Ranks& members) {
   Named& named = by_name_[name];
-  named.counted = make_counted_collectives(group, named.sent_bytes);
-  named.recorded = make_recorded_collectives(*named.counted, *record_, name, members);
+  named.all = watched(group, named, name, members);
+  if (const auto found = reductions_.of_rank.find(members); found != reductions_.of_rank.end())
+    named.reductions = watched(*found->second, named, name, members);
+}
+
+Mesh::Watched Mesh::watched(Collectives& group, Named& named, const std::string& name,
+                            const Ranks& members) {
+  Watched made{.counted = make_counted_collectives(group, named.sent_bytes), .recorded = {}};
+  made.recorded = make_recorded_collectives(*made.counted, *record_, name, members);
+  return made;
 }
 
 std::string Mesh::note() const {
@@ -101,12 +117,12 @@ std::string Mesh::note() const {
   return "";
 }
 
-Collectives& Mesh::named(const std::string& name) {
+const Mesh::Named& Mesh::of_name(const std::string& name) const {
   const auto found = by_name_.find(name);
   if (found == by_name_.end())
     throw InternalError("rank " + std::to_string(rank()) + " has no group " + name +
                         ": not a part of the module, or a group that is not built");
-  return *found->second.recorded;
+  return found->second;
 }
 
 Traffic Mesh::traffic() const {
@@ -126,6 +142,11 @@ Collectives& Mesh::replica() {
 
 Collectives& Mesh::along(const std::string& module, const std::vector<Axis>& axes) {
   return named(group_name(module, axes));
+}
+
+Collectives& Mesh::reducing_along(const std::string& module, const std::vector<Axis>& axes) {
+  const Named& group = of_name(group_name(module, axes));
+  return group.reductions.recorded ? *group.reductions.recorded : *group.all.recorded;
 }
 
 Collectives& Mesh::shard_subgroup(const std::string& module) {

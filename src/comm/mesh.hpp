@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,10 @@ class Mesh {
   /// constructor for the axes of rank_groups(); any other combination, and a module that this rank
   /// has no part of, is refused by InternalError.
   Collectives& along(const std::string& module, const std::vector<Axis>& axes);
+  /// The same ranks for reductions of gradients. On devices these have a communicator of their own:
+  /// on that of along() the next gathering of parameters, and with it all that NCCL launches after
+  /// it, would wait until the reduction before it has ended.
+  Collectives& reducing_along(const std::string& module, const std::vector<Axis>& axes);
 
   /// The tp ranks with the same KV head (ModuleGrid::kv_holders).
   Collectives& kv_holders(const std::string& module);
@@ -68,15 +73,24 @@ class Mesh {
   void count(const Traffic& sent);
 
   /// Communicators that this rank has a part of, the world apart.
-  int num_groups() const { return static_cast<int>(groups_.size()); }
+  int num_groups() const { return static_cast<int>(groups_.of_rank.size()); }
 
  private:
   using Ranks = std::vector<int>;
+  /// Collectives that count what they send and are recorded.
+  struct Watched {
+    std::unique_ptr<Collectives> counted;
+    std::unique_ptr<Collectives> recorded;
+  };
   /// A group under one of its names.
   struct Named {
     int64_t sent_bytes = 0;
-    std::unique_ptr<Collectives> counted;
-    std::unique_ptr<Collectives> recorded;
+    Watched all, reductions;
+  };
+
+  struct Groups {
+    std::map<Ranks, Collectives*> of_rank;  ///< of this rank
+    std::set<Ranks> every;                  ///< built by any rank
   };
 
   /// Given up together while an exception unwinds, also that of a constructor.
@@ -89,17 +103,21 @@ class Mesh {
 
   void build_link(const RankLink& link);
   void build(const RankGroups& groups);
+  void build_new(const std::string& name, const std::set<Ranks>& all, const Ranks& own,
+                 Groups& groups);
   void add_name(const std::string& name, Collectives& group, const Ranks& members);
-  Collectives& named(const std::string& name);
+  Watched watched(Collectives& group, Named& named, const std::string& name, const Ranks& members);
+  const Named& of_name(const std::string& name) const;
+  Collectives& named(const std::string& name) const { return *of_name(name).all.recorded; }
 
   MeshShape shape_;
   std::unique_ptr<ActionRecord> own_record_;
   ActionRecord* record_;
   MakeCollectives make_;
   Communicator world_communicator_;
-  Owned owned_;                           ///< of the world, groups and links
-  std::map<Ranks, Collectives*> groups_;  ///< of this rank
-  std::map<Ranks, std::string> every_;    ///< groups built by any rank, with their names
+  Owned owned_;  ///< of the world, groups and links
+  Groups groups_;
+  Groups reductions_;                     ///< where reductions have communicators of their own
   std::map<std::string, Named> by_name_;  ///< this rank's group of each name
 };
 

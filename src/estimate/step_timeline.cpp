@@ -180,9 +180,12 @@ class Timeline {
     const auto [found, is_new] =
         lane.calls.try_emplace({static_cast<int>(action.kind), action.buffer});
     if (!is_new) return found->second;
+    // Reductions to shards have a communicator of their own.
+    const std::string suffix = action.kind == ActionKind::ReduceShard ? " reductions" : "";
     for (const SentCall& call : calls_of(lane, action)) {
       found->second.stream =
-          streams_.try_emplace(call.group, static_cast<int>(streams_.size())).first->second;
+          streams_.try_emplace(call.group + suffix, static_cast<int>(streams_.size()))
+              .first->second;
       found->second.seconds += calls_.seconds(lane.rank, call);
     }
     return found->second;

@@ -95,10 +95,13 @@ std::vector<RankGroups> rank_groups(const MeshShape& shape) {
   std::vector<RankGroups> all{{"replica", [&](int rank) { return replica(shape, rank); }}};
   for (const ModuleGrid& grid : shape.modules) {
     const std::string& module = grid.module;
-    const auto add = [&](const std::string& name, const auto& group_of) {
-      all.push_back({name, [&, group_of](int rank) {
+    const auto add = [&](const std::string& name, const auto& group_of,
+                         bool shards_buffers = false) {
+      all.push_back({name,
+                     [&, group_of](int rank) {
                        return shape.has(rank, module) ? group_of(rank) : std::vector<int>{};
-                     }});
+                     },
+                     shards_buffers});
     };
     const auto add_special = [&](bool exists, const char* name, const auto& group_of) {
       if (exists) add(group_name(module, name), group_of);
@@ -107,8 +110,9 @@ std::vector<RankGroups> rank_groups(const MeshShape& shape) {
         {Axis::Tp}, {Axis::DpReplicate}, shard_axes(), token_axes(), stage_axes()};
     sets.insert(sets.end(), grid.buffer_axes.begin(), grid.buffer_axes.end());
     for (const std::vector<Axis>& axes : sets)
-      add(group_name(module, axes),
-          [&, axes](int rank) { return shape.group(rank, module, axes); });
+      add(
+          group_name(module, axes), [&, axes](int rank) { return shape.group(rank, module, axes); },
+          axes == shard_axes() || std::ranges::count(grid.buffer_axes, axes) > 0);
     add_special(grid.shard_subgroup > 0, "shard_subgroup",
                 [&](int rank) { return shard_subgroup(shape, rank, module, grid.shard_subgroup); });
     add_special(grid.kv_holders > 1, "kv_holders",

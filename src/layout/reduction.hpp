@@ -63,6 +63,7 @@ struct RankGroups {
   std::string name;  ///< under which it is counted what they send
   /// Returns the group of a rank; none where it has no part of the module.
   std::function<std::vector<int>(int world_rank)> of;
+  bool shards_buffers = false;  ///< parameters may be sharded over these ranks
 };
 
 /// All groups that a mesh of this shape, which outlives them, is built of, but for links.

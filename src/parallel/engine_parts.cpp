@@ -59,7 +59,10 @@ void Engine::build_buffers() {
                                  .ledger = ledger_,
                                  .device = device_};
     if (sharding.pins_memory && host_copies_) context.copies = &*host_copies_;
-    if (sharding.shards > 1) context.shard_group = &mesh_.along(module, sharding.sharded_over);
+    if (sharding.shards > 1) {
+      context.shard_group = &mesh_.along(module, sharding.sharded_over);
+      context.reducing_group = &mesh_.reducing_along(module, sharding.sharded_over);
+    }
     if (sharding.subgroup > 0) context.shard_subgroup = &mesh_.shard_subgroup(module);
     if (sharding.replicas > 1) context.replicas = &mesh_.along(module, sharding.summed_over);
     buffers_.push_back(

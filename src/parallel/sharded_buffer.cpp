@@ -234,7 +234,7 @@ void ShardedBuffer::start_reduce_shard() {
   if (!straight) received_ = on_device(counts_[0], sent.scalar_type(), nullptr);
   void* target = straight ? gradient_.tensor().data_ptr() : received_.tensor().data_ptr();
   reducing_ =
-      context_.shard_group->reduce_scatter(sent.data_ptr(), target, counts_, precision_.reduce);
+      context_.reducing_group->reduce_scatter(sent.data_ptr(), target, counts_, precision_.reduce);
 }
 
 void ShardedBuffer::finish_reduce_shard() {

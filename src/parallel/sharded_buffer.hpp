@@ -19,6 +19,7 @@ namespace zea {
 /// Memory and communicators that the buffers of a module share. Null collectives: a group of one.
 struct ShardedBufferContext {
   Collectives* shard_group = nullptr;     ///< the ranks that share one copy
+  Collectives* reducing_group = nullptr;  ///< the same, for gradients
   Collectives* shard_subgroup = nullptr;  ///< the ranks that share it between forward and backward
   Collectives* replicas = nullptr;        ///< the ranks that own the same shard in other copies
   Slots& gathered;

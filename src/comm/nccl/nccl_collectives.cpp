@@ -112,6 +112,7 @@ class NcclCollectives : public Collectives {
   int rank() const override { return communicator_.rank(); }
   int size() const override { return communicator_.size(); }
   const char* name() const override { return "nccl"; }
+  bool is_streamed() const override { return true; }
 
   void connect(const std::vector<int>& receivers, const std::vector<int>& senders) override;
   void give_up() override { nccl_->abort(); }
