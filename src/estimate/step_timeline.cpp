@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "core/error.hpp"
 #include "estimate/step_facts.hpp"
@@ -144,6 +145,7 @@ class Timeline {
   struct Reduction {
     int buffer;
     double end;
+    std::optional<Action> of_replicas = {};  ///< that follows it
   };
   struct Lane {
     int rank = 0;
@@ -239,17 +241,21 @@ class Timeline {
         lane.reducing = Reduction{action.buffer, post(lane, action)};
         break;
       case ActionKind::ReduceReplicas:
-        if (lane.reducing && lane.reducing->buffer == action.buffer) finish_reduction(lane);
-        lane.replicas.push_back(post(lane, action));
+        if (lane.reducing && lane.reducing->buffer == action.buffer)
+          lane.reducing->of_replicas = action;
+        else
+          lane.replicas.push_back(post(lane, action));
         break;
     }
     ++lane.next;
     return true;
   }
 
-  static void finish_reduction(Lane& lane) {
-    if (lane.reducing) wait(lane, lane.reducing->end, Wait::Dp);
-    lane.reducing.reset();
+  void finish_reduction(Lane& lane) {
+    if (!lane.reducing) return;
+    const Reduction done = *std::exchange(lane.reducing, std::nullopt);
+    wait(lane, done.end, Wait::Dp);
+    if (done.of_replicas) lane.replicas.push_back(post(lane, *done.of_replicas));
   }
 
   /// Waits for what was received for the next computation; only the way of the last message counts

@@ -134,6 +134,7 @@ class Engine {
   std::map<std::pair<int, int>, Received> received_;
   std::map<std::pair<int, int>, DeferredGradients> deferred_;
   std::optional<int> reducing_shard_;
+  bool then_reduces_replicas_ = false;  ///< when that is finished
   std::vector<int> reducing_replicas_;
   WalkResult result_;
 };

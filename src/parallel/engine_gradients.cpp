@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradients of parameters: opened before a backward, reduced after it.
-#include "parallel/engine.hpp"
+#include <utility>
 
 #include "core/error.hpp"
+#include "parallel/engine.hpp"
 
 namespace zea {
 
@@ -37,12 +38,19 @@ void Engine::reduce_shard(int buffer) {
 }
 
 void Engine::finish_reduce_shard() {
-  if (reducing_shard_) buffers_[*reducing_shard_]->finish_reduce_shard();
-  reducing_shard_.reset();
+  if (!reducing_shard_) return;
+  const int buffer = *std::exchange(reducing_shard_, std::nullopt);
+  buffers_[buffer]->finish_reduce_shard();
+  if (std::exchange(then_reduces_replicas_, false)) reduce_replicas(buffer);
 }
 
+/// Where the gradient is still on its way to its shards, the sum over replicas starts when that is
+/// finished: behind the next backward, not in front of it.
 void Engine::reduce_replicas(int buffer) {
-  if (reducing_shard_ == buffer) finish_reduce_shard();
+  if (reducing_shard_ == buffer) {
+    then_reduces_replicas_ = true;
+    return;
+  }
   buffers_[buffer]->start_reduce_replicas();
   reducing_replicas_.push_back(buffer);
 }
