@@ -62,15 +62,16 @@ class RankPasses {
     if (!is_new) return pass;
     pass.kernels = units_.of(unit, rows);
     if (rows.held.all() == 0 && rows.read.all() == 0) return pass;
-    add_calls(pass.forward, unit, rows, false, pass.kernels.attention_forward);
-    add_calls(pass.backward, unit, rows, true, pass.kernels.attention_backward);
+    add_calls(pass.forward, unit, rows, false, pass.kernels);
+    add_calls(pass.backward, unit, rows, true, pass.kernels);
     return pass;
   }
 
  private:
   /// Keys that are passed around travel under attention.
   void add_calls(WaitSeconds& waits, int unit, const ModuleRows& rows, bool backward,
-                 double attention) {
+                 const UnitSeconds& kernels) {
+    const double attention = backward ? kernels.attention_backward : kernels.attention_forward;
     double passed_around = 0;
     for (const SentCall& call : calls_of_unit(plan_, unit, rows, rank_, backward)) {
       const double seconds = calls_.seconds(rank_, call);
@@ -78,9 +79,18 @@ class RankPasses {
       if (wait == Wait::Cp && call.kind == CollectiveKind::Send && overlaps_)
         passed_around += seconds;
       else
-        waits[static_cast<size_t>(wait)] += seconds;
+        waits[static_cast<size_t>(wait)] += std::max(0.0, seconds - hidden(call, kernels));
     }
     waits[static_cast<size_t>(Wait::Cp)] += std::max(0.0, passed_around - attention);
+  }
+
+  /// What a linear's weight gradient needs travels under the GEMM of its input's gradient, and that
+  /// gradient's sum under the GEMM of the weight's.
+  double hidden(const SentCall& call, const UnitSeconds& kernels) const {
+    if (!overlaps_ || call.operation < 0) return 0;
+    const UnitSeconds::Gemms& gemms = kernels.gradients[static_cast<size_t>(call.operation)];
+    if (call.sent_in == SentIn::WeightGradient) return gemms.input;
+    return call.sent_in == SentIn::InputGradient ? gemms.weight : 0;
   }
 
   const Plan& plan_;

@@ -45,9 +45,12 @@ class UnitTraffic {
     detail::UnitPart part;
     for (const UnitInput& input : unit_.inputs)
       part.inputs_need_gradient.push_back(has_gradient[input.unit]);
-    for (const detail::OperationNeeds& needs : detail::operation_needs(plan_.model, unit_, part))
+    int operation = 0;
+    for (const detail::OperationNeeds& needs : detail::operation_needs(plan_.model, unit_, part)) {
       for (const PlannedMessage& message : needs.messages)
-        if (is_sent(message.sent_in, needs)) add(message);
+        if (is_sent(message.sent_in, needs)) add(message, operation);
+      ++operation;
+    }
     return std::move(calls_);
   }
 
@@ -63,6 +66,14 @@ class UnitTraffic {
             (sent_in == SentIn::InputGradient ? needs.input_has_gradient : needs.trains));
   }
 
+  void add(const PlannedMessage& message, int operation) {
+    const size_t before = calls_.size();
+    add(message);
+    for (size_t i = before; i < calls_.size(); ++i) {
+      calls_[i].operation = operation;
+      calls_[i].sent_in = message.sent_in;
+    }
+  }
   void add(const PlannedMessage& message) {
     const TpRows& rows = message.rows == UnitRows::Tokens ? rows_.held : rows_.read;
     const int64_t statistics = message.width * rows.all();

@@ -22,7 +22,9 @@ struct SentCall {
   std::string group = {};  ///< the name of the group of ranks
   CollectiveKind kind = CollectiveKind::AllGather;
   int64_t bytes = 0;
-  int messages = 1;  ///< one after the other, each with its latency
+  int messages = 1;    ///< one after the other, each with its latency
+  int operation = -1;  ///< of its unit's graph
+  detail::SentIn sent_in = detail::SentIn::Forward;
 };
 
 /// The calls of one action of `world_rank`; of a unit's forward or backward in one microbatch; and

@@ -101,6 +101,7 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
   UnitSeconds seconds;
   double launches_forward = 0, launches_backward = 0;
   const std::vector<OperationNeeds> all = detail::operation_needs(model, spec, part);
+  seconds.gradients.resize(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
     const OperationNeeds& needs = all[i];
     const Operation& op = spec.graph.operations[i];
@@ -127,8 +128,11 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
       const auto count = static_cast<double>(needs.gemm_rows);
       const double rate = peak * rates_.gemm_share(std::min({count / parts, out, in}));
       seconds.forward += 2 * count * elements / rate;
-      if (needs.input_has_gradient) seconds.backward_input += 2 * count * elements / rate;
-      seconds.backward_weight += 2 * count * trained / rate;
+      UnitSeconds::Gemms& gradients = seconds.gradients[i];
+      if (needs.input_has_gradient) gradients.input = 2 * count * elements / rate;
+      gradients.weight = 2 * count * trained / rate;
+      seconds.backward_input += gradients.input;
+      seconds.backward_weight += gradients.weight;
     }
     if (needs.per_pair > 0) {
       const double flops = 4.0 * static_cast<double>(needs.per_pair) * pairs / grid.tp;

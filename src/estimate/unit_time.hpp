@@ -20,6 +20,11 @@ struct UnitSeconds {
   double forward = 0, backward_input = 0, backward_weight = 0;
   /// The parts of forward and of backward_input that are attention.
   double attention_forward = 0, attention_backward = 0;
+  struct Gemms {
+    double input = 0, weight = 0;
+  };
+  /// The parts of backward that are GEMMs of an operation's gradients, by operations of the unit.
+  std::vector<Gemms> gradients = {};
 
   double backward() const { return backward_input + backward_weight; }
 };
