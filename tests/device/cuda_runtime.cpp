@@ -71,9 +71,19 @@ cudaError_t cudaFree(void* data) {
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* handle, unsigned int) {
-  *handle = reinterpret_cast<cudaStream_t>(device().make_stream().release());
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  *lowest = 0;
+  *highest = -5;
   return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* handle, unsigned int, int priority) {
+  std::unique_ptr<Stream> made = device().make_stream();
+  made->priority = priority;
+  *handle = reinterpret_cast<cudaStream_t>(made.release());
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* handle, unsigned int flags) {
+  return cudaStreamCreateWithPriority(handle, flags, 0);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   delete &stream_of(handle);  // what is in it still runs

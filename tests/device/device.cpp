@@ -71,7 +71,34 @@ Device& device() {
 
 std::unique_ptr<Stream> Device::make_stream() {
   const std::lock_guard lock(mutex_);
-  return std::make_unique<Stream>(streams_++, takes_turns_ ? &turns_ : nullptr);
+  auto made = std::make_unique<Stream>(streams_++, takes_turns_ ? &turns_ : nullptr);
+  all_streams_.insert(made.get());
+  return made;
+}
+
+void Device::forget(const Stream* stream) {
+  const std::lock_guard lock(mutex_);
+  all_streams_.erase(const_cast<Stream*>(stream));
+}
+
+void Device::start_time(std::optional<CostTable> costs) {
+  const std::lock_guard lock(mutex_);
+  costs_ = std::move(costs);
+  for (Stream* stream : all_streams_) stream->time() = 0;
+  launch_order_.restart_time();
+}
+
+void Device::spend(Stream& stream, TimedWork work) {
+  if (!costs_) return;
+  stream.time() = work.end;
+  work.stream = stream.number();
+  const std::lock_guard lock(time_mutex_);
+  timeline_.push_back(std::move(work));
+}
+
+std::vector<TimedWork> Device::take_timeline() {
+  const std::lock_guard lock(time_mutex_);
+  return std::exchange(timeline_, {});
 }
 
 void* Device::allocate(size_t bytes, int pool) {
@@ -220,7 +247,7 @@ std::shared_ptr<Mark> Device::record(Stream& stream) {
   if (stream.capture) return stream.capture->record(stream);
   const auto mark = std::make_shared<Mark>();
   mark->seen = begin(stream);
-  stream.push_aside([mark] { mark->reach(); });
+  stream.push_aside([mark, &stream] { mark->reach(stream.time()); });
   return mark;
 }
 
@@ -237,7 +264,7 @@ void Device::wait(Stream& stream, const std::shared_ptr<Mark>& mark) {
   if (stream.capture) return stream.capture->wait(stream, *mark);
   begin(stream);
   stream.clock().merge(mark->seen);
-  stream.push([mark] { mark->wait(); });
+  stream.push([mark, &stream] { stream.time() = std::max(stream.time(), mark->wait()); });
 }
 
 void Device::host_sees(const Clock& clock) {

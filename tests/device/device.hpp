@@ -14,13 +14,16 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <queue>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "device/accesses.hpp"
+#include "device/virtual_time.hpp"
 
 namespace zea::testing {
 
@@ -35,9 +38,11 @@ struct Mark {
   std::condition_variable changed;
   bool is_reached = false;
   std::chrono::steady_clock::time_point reached_at = {};  ///< by the stream's thread
+  double time = 0;                                        ///< virtual
 
-  void reach();
-  void wait();
+  void reach(double at_time = 0);
+  /// Returns the virtual time at which it was reached.
+  double wait();
 };
 
 /// The order in which things were put into streams other than the computing one, for a device that
@@ -82,6 +87,10 @@ class Stream {
   /// The device may be behind it.
   void settle();
 
+  /// The stream's virtual time: for its thread, or while nothing is in it.
+  double& time() { return time_; }
+
+  int priority = 0;  ///< less goes first
   /// The capture that keeps this stream's work, if any, and the stream's number in it.
   std::shared_ptr<Capture> capture = nullptr;
   size_t in_capture = 0;
@@ -100,6 +109,7 @@ class Stream {
   int number_;
   Turns* turns_;
   Clock clock_;
+  double time_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::queue<Work> work_;
@@ -164,6 +174,8 @@ class Device {
 
   Stream& compute() { return *compute_; }
   std::unique_ptr<Stream> make_stream();
+  /// Forgets a stream that make_stream() made.
+  void forget(const Stream* stream);
   /// Whether streams made from now on take turns.
   void take_turns(bool do_so) { takes_turns_ = do_so; }
   /// `work` puts something into `stream`, now; or whenever a graph is launched, into a stream of
@@ -181,6 +193,15 @@ class Device {
   /// It has, having waited for it.
   void host_awaits(const Clock& clock);
   int64_t times_awaited() const { return awaited_; }
+
+  /// Starts virtual time at 0 on all streams, which must be drained; null: time stands still.
+  void start_time(std::optional<CostTable> costs);
+  const std::optional<CostTable>& costs() const { return costs_; }
+  /// Adds work to the timeline, on the stream's thread, and moves the stream's time to its end.
+  void spend(Stream& stream, TimedWork work);
+  /// Returns the work since the start of time.
+  std::vector<TimedWork> take_timeline();
+  LaunchOrder& launch_order() { return launch_order_; }
 
   /// As the device tells them, and a test may change them.
   Versions& versions() { return versions_; }
@@ -224,6 +245,11 @@ class Device {
   int streams_ = 0;
   bool takes_turns_ = false;
   Turns turns_;
+  LaunchOrder launch_order_;
+  std::set<Stream*> all_streams_;
+  std::optional<CostTable> costs_;
+  std::mutex time_mutex_;
+  std::vector<TimedWork> timeline_;
   int64_t held_ = 0, awaited_ = 0;
   Launches launches_;
   Versions versions_;

@@ -17,7 +17,8 @@ namespace {
 constexpr size_t kPiece = 16 << 10;  // smaller than what tests send: pieces are tried, too
 constexpr size_t kText = 120;
 std::atomic<std::chrono::milliseconds> patience_of_all = kUsualPatience;
-constexpr int kPause = 20;  // microseconds
+constexpr int kPause = 20;             // microseconds
+constexpr size_t kTimedMessages = 64;  // of a pair that one end may be ahead of the other
 
 void write_text(char (&to)[kText], const std::string& text) {
   std::snprintf(to, kText, "%s", text.c_str());
@@ -32,6 +33,7 @@ struct Meeting::File {
 /// Data that a rank shows to all.
 struct Meeting::Board {
   std::atomic<size_t> meetings;
+  double begin;  ///< virtual time of the rank's part of a call
   char call[kText];
   char data[kPiece];
 };
@@ -39,6 +41,8 @@ struct Meeting::Board {
 /// Data from one rank for another.
 struct Meeting::Letter {
   std::atomic<int> is_full, sender_came, receiver_came;
+  std::atomic<size_t> begun[2];      ///< messages that the sender, the receiver has begun
+  double begins[2][kTimedMessages];  ///< and when, of the last ones, in virtual time
   char call[kText];
   char data[kPiece];
 };
@@ -105,8 +109,11 @@ void Meeting::meet(const std::string& call) {
       });
 }
 
-void Meeting::show(const std::string& call, const char* mine, size_t bytes, const Take& take) {
+double Meeting::show(const std::string& call, const char* mine, size_t bytes, const Take& take,
+                     double begin) {
   size_t offset = 0;
+  double latest = begin;
+  board(rank_).begin = begin;
   do {
     const size_t piece = std::min(kPiece, bytes - offset);
     write_text(board(rank_).call, call);
@@ -120,9 +127,11 @@ void Meeting::show(const std::string& call, const char* mine, size_t bytes, cons
       shown.push_back(board(r).data);
     }
     take(shown, offset, piece);
+    for (int r = 0; r < size_; ++r) latest = std::max(latest, board(r).begin);
     meet(call);  // all have seen it
     offset += piece;
   } while (offset < bytes);
+  return latest;
 }
 
 bool Meeting::step(Transfer& transfer) {
@@ -163,7 +172,29 @@ void Meeting::connect(const std::vector<Transfer>& messages) {
         });
 }
 
-void Meeting::move(std::vector<Transfer>& transfers) {
+void Meeting::meet_peers(std::vector<Transfer>& transfers, double begin) {
+  std::vector<size_t> numbers;
+  for (const Transfer& one : transfers) {
+    Letter& at = one.sends ? letter(rank_, one.peer) : letter(one.peer, rank_);
+    numbers.push_back(messages_[{one.peer, one.sends}]++);
+    at.begins[one.sends ? 0 : 1][numbers.back() % kTimedMessages] = begin;
+    at.begun[one.sends ? 0 : 1] = numbers.back() + 1;
+  }
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    Transfer& one = transfers[i];
+    Letter& at = one.sends ? letter(rank_, one.peer) : letter(one.peer, rank_);
+    const int there = one.sends ? 1 : 0;
+    await([&] { return at.begun[there] > numbers[i]; },
+          [&] {
+            return "rank " + std::to_string(rank_) + " waits for rank " + std::to_string(one.peer) +
+                   " to begin a message";
+          });
+    one.met = std::max(begin, at.begins[there][numbers[i] % kTimedMessages]);
+  }
+}
+
+void Meeting::move(std::vector<Transfer>& transfers, double begin, bool is_timed) {
+  if (is_timed) meet_peers(transfers, begin);
   await(
       [&] {
         bool all = true;

@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace zea::testing {
@@ -22,6 +24,7 @@ struct Transfer {
   size_t bytes;
   bool sends;
   size_t moved = 0;
+  double met = 0;  ///< virtual time at which both ends had begun
 };
 
 class Meeting {
@@ -37,14 +40,17 @@ class Meeting {
   /// nothing). `take` sees them in pieces: all ranks' bytes from `offset` on, `piece` of them.
   using Take =
       std::function<void(const std::vector<const char*>& shown, size_t offset, size_t piece)>;
-  void show(const std::string& call, const char* mine, size_t bytes, const Take& take);
+  /// Returns the latest of the virtual times `begin` of all ranks.
+  double show(const std::string& call, const char* mine, size_t bytes, const Take& take,
+              double begin);
 
   /// Returns when the peers of all of these have come here, too, or have come before: as NCCL's
   /// host does, which connects a pair at the first message of each way.
   void connect(const std::vector<Transfer>& messages);
 
-  /// Brings all of them to their ends, in whatever order their peers come.
-  void move(std::vector<Transfer>& transfers);
+  /// Brings all of them to their ends, in whatever order their peers come. They begin at virtual
+  /// time `begin`; where it `is_timed`, each waits for its peer to begin.
+  void move(std::vector<Transfer>& transfers, double begin, bool is_timed);
 
   /// Whoever waits here fails.
   void abort();
@@ -59,11 +65,13 @@ class Meeting {
   Board& board(int rank) const;
   Letter& letter(int from, int to) const;
   bool step(Transfer& transfer);
+  void meet_peers(std::vector<Transfer>& transfers, double begin);
 
   int rank_, size_;
   size_t bytes_ = 0;
   File* file_ = nullptr;
   size_t meetings_ = 0;
+  std::map<std::pair<int, bool>, size_t> messages_;  ///< with each peer, each way, so far
 };
 
 }  // namespace zea::testing

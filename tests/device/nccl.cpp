@@ -18,6 +18,7 @@ using zea::DType;
 using zea::testing::device;
 using zea::testing::Meeting;
 using zea::testing::Stream;
+using zea::testing::TimedWork;
 using zea::testing::Transfer;
 
 struct ncclComm {
@@ -147,7 +148,23 @@ void take_sum(const Call& call, const std::vector<const char*>& shown, size_t of
   std::memcpy(to + from - begin, sum.data(), sum.size());
 }
 
-void run_collective(const Call& call) {
+/// Bytes that each rank sends in the usual algorithms.
+double sent_bytes(const Call& call) {
+  const auto bytes = static_cast<double>(bytes_of(call));
+  const double peers = call.comm->size - 1;
+  if (is_message(call)) return bytes;
+  if (is(call, "ncclAllReduce")) return 2 * bytes * peers / call.comm->size;
+  return is(call, "ncclAllGather") || is(call, "ncclReduceScatter") ? bytes * peers : bytes;
+}
+
+double seconds_of(const Call& call) {
+  const auto& costs = device().costs();
+  if (!costs) return 0;
+  return costs->call_seconds(call.name, sent_bytes(call), is_message(call) ? 2 : call.comm->size);
+}
+
+/// Returns the latest virtual time at which a rank began, where this one began at `begin`.
+double run_collective(const Call& call, double begun) {
   const size_t bytes = bytes_of(call);
   const auto rank = static_cast<size_t>(call.comm->rank),
              size = static_cast<size_t>(call.comm->size);
@@ -156,23 +173,29 @@ void run_collective(const Call& call) {
   Meeting& meeting = call.comm->meeting;
   const bool is_root = call.peer == call.comm->rank;
   if (is(call, "ncclAllGather"))
-    return meeting.show(text_of(call), send, bytes,
-                        [&](const auto& shown, size_t offset, size_t piece) {
-                          for (size_t r = 0; r < size; ++r)
-                            std::memcpy(receive + r * bytes + offset, shown[r], piece);
-                        });
+    return meeting.show(
+        text_of(call), send, bytes,
+        [&](const auto& shown, size_t offset, size_t piece) {
+          for (size_t r = 0; r < size; ++r)
+            std::memcpy(receive + r * bytes + offset, shown[r], piece);
+        },
+        begun);
   if (is(call, "ncclBroadcast"))
-    return meeting.show(text_of(call), is_root ? send : nullptr, bytes,
-                        [&](const auto& shown, size_t offset, size_t piece) {
-                          std::memcpy(receive + offset, shown[call.peer], piece);
-                        });
+    return meeting.show(
+        text_of(call), is_root ? send : nullptr, bytes,
+        [&](const auto& shown, size_t offset, size_t piece) {
+          std::memcpy(receive + offset, shown[call.peer], piece);
+        },
+        begun);
   const bool scatters = is(call, "ncclReduceScatter");
   const size_t begin = scatters ? rank * bytes : 0;
   const bool keeps = !is(call, "ncclReduce") || is_root;
-  meeting.show(text_of(call), send, scatters ? size * bytes : bytes,
-               [&](const auto& shown, size_t offset, size_t piece) {
-                 if (keeps) take_sum(call, shown, offset, piece, begin, begin + bytes, receive);
-               });
+  return meeting.show(
+      text_of(call), send, scatters ? size * bytes : bytes,
+      [&](const auto& shown, size_t offset, size_t piece) {
+        if (keeps) take_sum(call, shown, offset, piece, begin, begin + bytes, receive);
+      },
+      begun);
 }
 
 std::vector<Transfer> messages_of(const std::vector<Call>& calls) {
@@ -199,13 +222,29 @@ void run_or_give_up(ncclComm& comm, const std::function<void()>& call) {
   }
 }
 
-/// On the stream's thread.
-void run_all(const std::vector<Call>& calls) {
-  run_or_give_up(*calls[0].comm, [&calls] {
-    for (const Call& call : calls)
-      if (!is_message(call)) run_collective(call);
+/// On the stream's thread: one kernel.
+void run_all(const std::vector<Call>& calls, Stream& stream, int64_t turn) {
+  const double begin = device().launch_order().begin(turn, stream.time());
+  run_or_give_up(*calls[0].comm, [&] {
+    TimedWork kernel{.name = calls[0].name, .begin = begin, .met = begin};
+    double seconds = 0;
+    for (const Call& call : calls) {
+      if (is_message(call)) continue;
+      kernel.met = run_collective(call, begin);
+      seconds += seconds_of(call);
+    }
+    kernel.end = kernel.met + seconds;
     std::vector<Transfer> messages = messages_of(calls);
-    if (!messages.empty()) calls[0].comm->meeting.move(messages);
+    if (!messages.empty())
+      calls[0].comm->meeting.move(messages, begin, device().costs().has_value());
+    size_t number = 0;
+    for (const Call& call : calls) {
+      if (!is_message(call)) continue;
+      const double met = messages[number++].met;
+      kernel.met = std::max(kernel.met, met);
+      kernel.end = std::max(kernel.end, met + seconds_of(call));
+    }
+    device().spend(stream, std::move(kernel));
   });
 }
 
@@ -236,10 +275,13 @@ ncclResult_t launch(std::vector<Call> calls) {
     run_or_give_up(comm, [&] { comm.meeting.connect(messages_of(together)); });
     if (comm.error != ncclSuccess) return comm.error;
     comm.streams.insert(&stream_of(first));
+    if (first.stream != nullptr && stream_of(first).priority >= device().compute().priority)
+      device().fail(std::string(first.name) + " in a stream that does not go before computation");
     for (const Call& call : together) device().count_launch(call.name);
     device().submit(stream_of(first), [together](Stream& stream) {
       for (const Call& call : together) note_uses(call, stream);
-      stream.push([together] { run_all(together); });
+      const int64_t turn = device().launch_order().take();
+      stream.push([together, &stream, turn] { run_all(together, stream, turn); });
     });
     calls = std::move(others);
   }

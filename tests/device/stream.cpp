@@ -25,16 +25,18 @@ uint32_t delay_seed() {
                : static_cast<uint32_t>(getppid());  // mpirun, which the ranks of a job share
 }
 
-void Mark::reach() {
+void Mark::reach(double at_time) {
   const std::lock_guard lock(mutex);
   is_reached = true;
+  time = at_time;
   reached_at = std::chrono::steady_clock::now();
   changed.notify_all();
 }
 
-void Mark::wait() {
+double Mark::wait() {
   std::unique_lock lock(mutex);
   changed.wait(lock, [this] { return is_reached; });
+  return time;
 }
 
 void Turns::await(int64_t turn) {
@@ -52,6 +54,7 @@ Stream::Stream(int number, Turns* turns)
     : number_(number), turns_(turns), delays_(seed_of(number)), thread_([this] { run(); }) {}
 
 Stream::~Stream() {
+  if (number_ > 0) device().forget(this);
   {
     const std::lock_guard lock(mutex_);
     is_ending_ = true;

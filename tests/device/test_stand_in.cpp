@@ -311,6 +311,28 @@ TEST(StandIn, NamesCallsOfAGroupInAnotherOrder) {
   ncclCommAbort(comm);
 }
 
+TEST(StandIn, NamesACallThatDoesNotGoBeforeComputation) {
+  if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
+  const std::unique_ptr<Collectives> all =
+      make_nccl_collectives(world().communicator(), compute_stream);
+  const Buffer buffer(64);
+  write(buffer, 64, nullptr);
+  all->all_reduce(buffer.data(), 8, DType::Float64, ReduceOp::Sum).wait();
+  EXPECT_EQ(faults(), "");
+  ncclUniqueId id = {};
+  if (world().rank() == 0) ncclGetUniqueId(&id);
+  MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, world().communicator().handle());
+  ncclComm_t comm = nullptr;
+  ncclCommInitRankConfig(&comm, world().size(), id, world().rank(), nullptr);
+  cudaStream_t slow = new_stream();
+  device().compute().drain();
+  ncclAllReduce(buffer.data(), buffer.data(), 8, ncclFloat64, ncclSum, comm, slow);
+  cudaStreamSynchronize(slow);
+  expect_fault("ncclAllReduce in a stream that does not go before computation");
+  cudaStreamDestroy(slow);
+  ncclCommDestroy(comm);
+}
+
 /// On a device that runs communicators one at a time: each rank waits in that which it came to
 /// first, until one gives up.
 TEST(StandIn, NamesCommunicatorsInAnotherOrder) {

@@ -18,7 +18,8 @@ void allocate_from_pool(at::StreamId stream, int pool);
 /// While it lasts operations of this thread count as one.
 class OneLaunch {
  public:
-  explicit OneLaunch(const char* operation);
+  /// `flops` are those of GEMMs, for virtual time.
+  explicit OneLaunch(const char* operation, double flops = 0);
   OneLaunch(const OneLaunch&) = delete;
   OneLaunch& operator=(const OneLaunch&) = delete;
   ~OneLaunch();

@@ -59,6 +59,13 @@ at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k,
   return scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
+/// FLOPs of the two GEMMs of attention.
+double attention_flops(const at::Tensor& q, const at::Tensor& k, bool is_causal) {
+  const auto queries = static_cast<double>(q.size(2)), keys = static_cast<double>(k.size(2));
+  const double pairs = is_causal ? queries * (queries + 1) / 2 : queries * keys;
+  return 4.0 * pairs * static_cast<double>(q.size(0) * q.size(1) * q.size(3));
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const std::optional<at::Tensor>& bias, bool, double dropout, bool is_causal,
@@ -66,7 +73,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
   TORCH_CHECK(dropout == 0);
   for (const at::Tensor& x : {q, k, v}) expect_aligned(x);
   if (bias && bias->defined()) expect_aligned(*bias);
-  const OneLaunch one("attention");
+  const OneLaunch one("attention", attention_flops(q, k, is_causal));
   const at::Tensor scores =
       scores_of(widened(q), widened(k), bias, Seen(is_causal), scale_of(q, scale));
   const at::Tensor lse = at::logsumexp(scores, {-1});
@@ -84,7 +91,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
     const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& bias, const at::Tensor& out, const at::Tensor& lse, const at::Tensor&,
     const at::Tensor&, double, std::array<bool, 4>, bool is_causal, std::optional<double> scale) {
-  const OneLaunch one("attention backward");
+  const OneLaunch one("attention backward", 2 * attention_flops(q, k, is_causal));
   for (const at::Tensor& x : {q, k, v, dout, out}) expect_aligned(x);
   if (bias.defined()) expect_aligned(bias);
   TORCH_CHECK(lse.size(2) % kRows == 0, "logarithms of sums in rows of ", lse.size(2));

@@ -29,6 +29,18 @@ void count_launch(const std::string& operation) {
   if (!operations_of_one) device().count_launch(operation);
 }
 
+/// Adds the seconds of an operation to the virtual time of its thread's stream.
+void spend(const std::string& operation, double flops) {
+  Stream& stream = current_torch_stream();
+  if (!device().costs() || flops == 0 || stream.capture) return;
+  const double seconds = flops / device().costs()->flops_per_second;
+  stream.push_aside([&stream, seconds, operation] {
+    const double begin = stream.time();
+    device().spend(stream,
+                   {.name = operation, .begin = begin, .met = begin, .end = begin + seconds});
+  });
+}
+
 /// Bytes that an operation reads or writes.
 struct Use {
   const void* data;
@@ -201,6 +213,16 @@ std::function<void()> again(const c10::OperatorHandle& operation, const Stack& v
   };
 }
 
+/// FLOPs of an operation that is a GEMM, or a batch of them; 0 for all others, and for those that
+/// are a part of one operation of the device.
+double gemm_flops(const std::string& name, const Stack& arguments) {
+  const bool adds = name == "aten::addmm" || name == "aten::addmm_" || name == "aten::baddbmm" ||
+                    name == "aten::baddbmm_";
+  if (operations_of_one || (!adds && name != "aten::mm" && name != "aten::bmm")) return 0;
+  const at::Tensor &a = arguments[adds].toTensor(), b = arguments[adds + 1].toTensor();
+  return 2.0 * static_cast<double>(a.numel()) * static_cast<double>(b.size(-1));
+}
+
 void run_on_cpu(const c10::OperatorHandle& operation, Stack* stack) {
   const c10::FunctionSchema& schema = operation.schema();
   if (!gives_views(schema)) count_launch(schema.name());
@@ -218,6 +240,7 @@ void run_on_cpu(const c10::OperatorHandle& operation, Stack* stack) {
       stack->push_back(given.at(argument_of(schema, returned.alias_info())));
     return open.keep(again(operation, arguments, are_closed, {}));
   }
+  spend(schema.name(), gemm_flops(schema.name(), arguments));
   operation.callBoxed(&values);
   for (size_t i = 0; i < values.size(); ++i) {
     const int same = argument_of(schema, schema.returns()[i].alias_info());
@@ -324,8 +347,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 }  // namespace
 
-OneLaunch::OneLaunch(const char* operation) {
+OneLaunch::OneLaunch(const char* operation, double flops) {
   device().count_launch(operation);
+  spend(operation, flops);
   operations_of_one = true;
 }
 
