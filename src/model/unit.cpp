@@ -73,7 +73,8 @@ class UnitRun {
         return made.gates;
       }
       case Kind::Dispatch: {
-        const SentRows sent = sent_to_experts(x, input(op, 1), model_.mlp(unit_).router->experts);
+        const int64_t experts = model_.mlp(unit_).router->experts;
+        const SentRows sent = sent_to_experts(x, input(op, 1), {0, experts, experts});
         values_[op.others[0]] = sent.places;
         values_[op.others[1]] = sent.ends;
         return sent.rows;
