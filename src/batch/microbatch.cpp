@@ -151,6 +151,7 @@ Microbatch detail::make_on_host(const LoadedMicrobatch& loaded, const ModelSpec&
   Microbatch out;
   out.tokens = static_cast<int64_t>(host.ids.size());
   out.items = loaded.items;
+  out.expert_rows.replicas = loaded.expert_tokens;
   const ReplicaLayout& replica = options.replica;
   out.encoders.resize(host.placeholders.size());
   if (replica.has(replica.rank, kDecoder)) fill_text(out, host, model, options);

@@ -162,6 +162,7 @@ void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& pl
   out.counts = coordinate.tp == 0 && options.replica.has_head(options.replica.rank);
   out.token_ids = index_tensor(pick(host.ids, cp_tokens));
   out.text_shares = layout.shares(coordinate.cp);
+  out.expert_rows.cp = layout.expert_rows(coordinate.cp, options.replica.grid(kDecoder).ep_cp);
   out.text_rows = count_tokens(here);
   for (size_t encoder = 0; encoder < out.encoders.size(); ++encoder) {
     const Ids& tokens = host.placeholders[encoder];

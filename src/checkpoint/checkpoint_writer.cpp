@@ -48,6 +48,7 @@ std::string describe_module(const Plan& plan, const ModuleGrid& grid) {
   if (grid.pp > 1) text += " pp " + std::to_string(grid.pp);
   if (grid.tp > 1) text += " tp " + std::to_string(grid.tp);
   if (grid.cp > 1) text += " cp " + std::to_string(grid.cp);
+  if (grid.ep() > 1) text += " ep " + std::to_string(grid.ep());
   return text;
 }
 
@@ -77,7 +78,9 @@ Manifest join_parts(const Plan& plan, const std::vector<std::string>& parts) {
   manifest.world_size = static_cast<int>(parts.size());
   std::vector<bool> trained(plan.model.params.size(), false);
   for (const FlatBuffer& buffer : plan.buffers)
-    for (const FlatParam& member : buffer.params) trained[member.param] = buffer.trainable;
+    for (const FlatParam& member : buffer.params)
+      for (const int param : plan.cuts[member.param].params_of_ranks(member.param))
+        trained[param] = buffer.trainable;
   for (size_t rank = 0; rank < parts.size(); ++rank) {
     const Manifest part = parse_manifest(parts[rank], "pieces of rank " + std::to_string(rank));
     manifest.files.insert(manifest.files.end(), part.files.begin(), part.files.end());

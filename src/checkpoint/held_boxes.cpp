@@ -34,12 +34,14 @@ std::vector<State> states_of(const Engine& engine, const ShardedBuffer& buffer) 
 std::vector<HeldBox> held_boxes(const Plan& plan, int buffer, int world_rank, FlatRange range) {
   const int piece_rank = plan.piece_rank(world_rank, buffer);
   std::vector<HeldBox> boxes;
-  for (const FlatPart& part : parts_in_range(plan.buffers[buffer], range))
-    for (PieceBox& box :
-         boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], piece_rank,
-                        part.param_begin, part.param_begin + part.elements))
+  for (const FlatPart& part : parts_in_range(plan.buffers[buffer], range)) {
+    const ParamCut& cut = plan.cuts[part.param];
+    const int param = cut.param_of(part.param, piece_rank);
+    for (PieceBox& box : boxes_of_piece(plan.model.params[param], cut, piece_rank, part.param_begin,
+                                        part.param_begin + part.elements))
       boxes.push_back(
-          {part.param, std::move(box.extent), part.flat_begin + box.begin - part.param_begin});
+          {param, std::move(box.extent), part.flat_begin + box.begin - part.param_begin});
+  }
   return boxes;
 }
 

@@ -187,6 +187,7 @@ std::vector<LoadedMicrobatch> load_until(const Dataset& dataset, const LoaderOpt
       all[m].samples.push_back(dataset.read(id));
       all[m].items += list_items(all[m].samples.back().items);
     }
+    all[m].expert_tokens = plans[m].expert_tokens;
     check_encoders(dataset, options, all[m].samples);
     list_work(all[m], options, works);
   }

@@ -43,6 +43,7 @@ struct LoadedMicrobatch {
   std::map<int, std::vector<uint8_t>> states = {};
   ItemList items;  ///< of all samples
   std::vector<BadItem> bad;
+  std::vector<int64_t> expert_tokens = {};  ///< as in MicrobatchPlan
 };
 
 /// A step of one rank, planned and loaded.

@@ -87,6 +87,7 @@ struct ModuleMeshOptions {
   int64_t cp_block = 128;
   int64_t tp = 1;
   AutoOption sequence_parallel;
+  int64_t ep = 1;
 
   bool operator==(const ModuleMeshOptions&) const = default;
 
@@ -181,6 +182,12 @@ struct ModuleMeshOptions {
         {"sequence_parallel",
          "sequence parallelism: between layers, each tp rank holds a slice of the tokens, not "
          "all; auto: with tp > 1"});
+    key(ep,
+        {"ep",
+         "expert parallelism of the language model: so many neighboring ranks along cp, or along "
+         "cp and then dp_shard, each hold a part of the experts of every layer and compute it for "
+         "the tokens of all of them",
+         {1, 65536}});
   }
 };
 

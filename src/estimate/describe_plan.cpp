@@ -8,6 +8,7 @@
 #include "estimate/describe.hpp"
 #include "estimate/fitting_plan.hpp"
 #include "estimate/plan_notes.hpp"
+#include "layout/reduction.hpp"
 
 namespace zea {
 namespace {
@@ -30,6 +31,8 @@ std::string rank_line(const Plan& plan, int rank) {
       line += std::string(a ? " " : "") + axis_name(axis) + "=" +
               std::to_string(coordinate.along(axis));
     }
+    if (grid.ep() > 1)
+      line += " ep=" + std::to_string(plan.mesh.rank_along(rank, grid.module, ep_axes()));
     line += ")";
   }
   return line + "\n";
@@ -49,11 +52,18 @@ std::string rank_map(const Plan& plan) {
          detail::draw_ranks(plan.mesh, replica) + rank_line(plan, plan.world_size() - 1);
 }
 
+/// Says which ranks share experts, where some do.
+std::string ep_text(const ModuleGrid& grid) {
+  if (grid.ep() == 1) return "";
+  return ", ep " + std::to_string(grid.ep()) + " (" + std::to_string(grid.ep_cp) + " cp ranks of " +
+         std::to_string(grid.ep_dp_shard) + " replicas share experts)";
+}
+
 /// How each module lies on the ranks of a replica, where there are several.
 std::string module_lines(const Plan& plan) {
   std::string text;
   for (const ModuleGrid& grid : plan.mesh.modules) {
-    if (grid.ranks() == 1) continue;
+    if (grid.ranks() == 1 && grid.ep() == 1) continue;
     const ModuleMeshOptions& mesh = plan.options.meshes[grid.module];
     text += "  " + grid.module + ": tp " + std::to_string(grid.tp);
     if (grid.tp > 1)
@@ -66,7 +76,7 @@ std::string module_lines(const Plan& plan) {
     if (grid.cp > 1)
       text += " (" + mesh.cp_mode + ", " +
               (deals_evenly ? "equal runs" : mesh.cp_distribution.name()) + ")";
-    text += " x encoder_dp " + std::to_string(grid.encoder_dp) + "\n";
+    text += " x encoder_dp " + std::to_string(grid.encoder_dp) + ep_text(grid) + "\n";
   }
   return text.empty() ? text : "modules, on the ranks of a replica\n" + text;
 }
@@ -105,6 +115,8 @@ std::string memory_lines(const Plan& plan) {
   std::string text =
       "bytes per rank, of all tensors, at most: with " + std::to_string(microbatches) +
       (microbatches == 1 ? " microbatch" : " microbatches") + " of full rows in a step" +
+      (plan.mesh.grid(kDecoder).ep() > 1 ? " whose tokens all choose the experts of one rank"
+                                         : "") +
       further_bytes(plan, predicted, microbatches) + "\n";
   for (size_t p = 0; p < predicted.size(); ++p)
     text +=

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "layout/flat_layout.hpp"
@@ -214,6 +215,8 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
     std::vector<SampleIndex> samples;
     for (int64_t id : part.samples) samples.push_back(index[id]);
     microbatches.push_back(microbatch_sizes(plan.model, samples));
+    microbatches.back().expert_tokens =
+        std::accumulate(part.expert_tokens.begin(), part.expert_tokens.end(), int64_t{0});
   }
   return estimate_memory(plan, world_rank, microbatches);
 }

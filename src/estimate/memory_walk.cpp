@@ -15,7 +15,8 @@ UnitShare unit_share(const Plan& plan, const std::string& module) {
           .sequence_parallel = tokens.sequence_parallel,
           .cp = grid.cp,
           .cp_inner = grid.cp_inner,
-          .gathers_keys = tokens.context.exchange == KeyExchange::Gather};
+          .gathers_keys = tokens.context.exchange == KeyExchange::Gather,
+          .ep = grid.ep()};
 }
 
 class MemoryWalk {
@@ -122,7 +123,8 @@ std::vector<Action> MemoryWalk::actions() const {
     planned.push_back({.samples = std::vector<int64_t>(static_cast<size_t>(sizes.samples)),
                        .tokens = sizes.tokens,
                        .targets = sizes.targets,
-                       .items = sizes.items});
+                       .items = sizes.items,
+                       .expert_tokens = {sizes.expert_tokens}});
   const int rank = plan_.pipeline.stage_groups[static_cast<size_t>(place_)].first_rank;
   return plan_.rank_step(count_step({planned}, 1), rank, forward_only_).schedule.actions;
 }

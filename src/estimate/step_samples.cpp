@@ -90,6 +90,7 @@ std::vector<MicrobatchRows> rows_of_step(const Plan& plan, const StepSamples& sa
     else
       rows.push_back(rows_of_microbatch(tokens_of(samples, microbatches[m]), plan.model, layout,
                                         plan.images_both_ways));
+    rows.back().text.experts.replicas = microbatches[m].expert_tokens;
   }
   return rows;
 }

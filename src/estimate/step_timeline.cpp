@@ -426,7 +426,7 @@ double least_seconds(const Plan& plan, const StepPlan& step, int replica,
   std::vector<double> busy(plan.pipeline.stage_groups.size());
   int microbatches = 0;
   for (const MicrobatchPlan& part : step.replicas[static_cast<size_t>(replica)]) {
-    if (part.empty()) break;  // so are those behind it
+    if (!part.kind().has_samples) break;  // so are those behind it
     for (size_t u = 0; u < cheapest.size(); ++u) {
       const int unit = static_cast<int>(u);
       if (trains && plan.model.is_cached(unit)) continue;

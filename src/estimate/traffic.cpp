@@ -95,9 +95,37 @@ class UnitTraffic {
       case MessageKind::GatherStatistics:
         return send(Axis::Tp, CollectiveKind::AllGather,
                     sent_by_all_gather(Ids(grid_.tp, statistics), coordinate_.tp), wide());
+      case MessageKind::GatherExpertRows:
+        return gather_experts(message.width, dtype_);
+      case MessageKind::SumExpertRows:
+        return sum_experts(message.width, dtype_);
+      case MessageKind::GatherRouting:
+        gather_experts(message.width, wide());
+        return gather_experts(message.width, DType::Int64);
+      case MessageKind::SumGates:
+        return sum_experts(message.width, wide());
       case MessageKind::Attention:
         if (rows_.context) add_attention(*rows_.context);
     }
+  }
+
+  /// Calls visit(axis, rows of each rank along it, this one's place) where ranks share experts.
+  void each_ep_axis(const auto& visit) const {
+    if (grid_.ep_cp > 1) visit(Axis::EpCp, rows_.experts.cp, coordinate_.cp % grid_.ep_cp);
+    if (grid_.ep_dp_shard > 1)
+      visit(Axis::EpDpShard, rows_.experts.replicas, coordinate_.dp_shard % grid_.ep_dp_shard);
+  }
+  void gather_experts(int64_t width, DType dtype) {
+    each_ep_axis([&](Axis axis, const Ids& rows, int rank) {
+      send(axis, CollectiveKind::AllGather,
+           sent_by_all_gather(times(travelling_rows(rows), width), rank), dtype);
+    });
+  }
+  void sum_experts(int64_t width, DType dtype) {
+    each_ep_axis([&](Axis axis, const Ids& rows, int rank) {
+      send(axis, CollectiveKind::ReduceScatter,
+           sent_by_reduce_scatter(times(travelling_rows(rows), width), rank), dtype);
+    });
   }
 
   void add_attention(const ContextPlan& context) {
@@ -259,9 +287,9 @@ class StepTraffic {
       add(group_name(module, sharding.sharded_over), CollectiveKind::AllToAll, type,
           sent_by_all_to_all(share.sent, shard) + sent_by_all_to_all(share.received, shard), 2);
     if (tp > 1)
-      add(group_name(module, sharding.cut_over), CollectiveKind::AllGather, type,
+      add(group_name(module, {Axis::Tp}), CollectiveKind::AllGather, type,
           sent_by_all_gather(Ids(tp, part.counts[static_cast<size_t>(share.rank)]),
-                             plan_.piece_rank(rank_, buffer)));
+                             plan_.mesh.coordinate(rank_, module).tp));
     if (sharding.replicas > 1)
       add(group_name(module, sharding.summed_over), CollectiveKind::AllGather, type,
           sent_by_all_gather(share.of_replicas, plan_.copy_of(rank_, buffer)));

@@ -24,7 +24,11 @@ class Tape {
     for (const int value : op.dropped) drop(value);
     const bool is_read = op.inputs.empty() && needs.memory.output == 0;  // of the microbatch
     if (is_read || op.kind == OperationKind::Input) return add_input(op, needs);
-    if (needs.is_view) return hold(op.output, values_[op.inputs[0]]);
+    if (needs.is_view) {
+      for (size_t i = 0; i < op.others.size(); ++i)
+        if (values_[op.inputs[i + 1]] != kNone) hold(op.others[i], values_[op.inputs[i + 1]]);
+      return hold(op.output, values_[op.inputs[0]]);
+    }
     if (op.kind != OperationKind::NormSum) {
       hold(op.output, call(needs.memory, tensors_of(op), needs.has_gradient));
       return;
@@ -236,6 +240,7 @@ class Shares {
     rows.all_tokens = all_tokens(unit);
     rows.tokens = share_of(rows.all_tokens);
     rows.targets = share_of(sizes_.targets);
+    rows.expert_tokens = sizes_.expert_tokens;
     for (const UnitInput& input : unit.inputs) {
       const UnitSpec& source = model_.units[input.unit];
       rows.inputs.push_back(model_.makes_features(input.unit)

@@ -31,6 +31,8 @@ struct MicrobatchSizes {
   ItemList items;
   std::vector<AttentionSizes> text;
   std::vector<EncoderSizes> encoders;
+  /// Tokens of all replicas that share experts with this one; 0: each has as many.
+  int64_t expert_tokens = 0;
 
   bool operator==(const MicrobatchSizes&) const = default;
 };

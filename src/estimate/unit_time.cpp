@@ -76,6 +76,7 @@ UnitTimes::UnitTimes(const Plan& plan, const DeviceRates& rates)
 
 const UnitSeconds& UnitTimes::of(int unit, const ModuleRows& rows) {
   const auto key = std::tuple(class_of(unit), rows.held.all(), rows.read.all(), rows.held.dealt,
+                              rows.experts.all(rows.held.all()),
                               detail::pairs_of_unit(plan_.model, plan_.model.units[unit], rows));
   const auto found = known_.find(key);
   return found != known_.end() ? found->second : known_[key] = computed(unit, rows);
@@ -86,8 +87,10 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
   const UnitSpec& spec = model.units[static_cast<size_t>(unit)];
   const ModuleGrid& grid = plan_.mesh.grid(spec.module);
   const UnitTypes types = detail::unit_types(plan_, spec.module);
-  detail::UnitPart part{.sizes = detail::rows_of_unit(model, spec, rows),
-                        .share = {.tp = grid.tp, .sequence_parallel = rows.held.dealt}};
+  detail::UnitPart part{
+      .sizes = detail::rows_of_unit(model, spec, rows),
+      .share = {.tp = grid.tp, .sequence_parallel = rows.held.dealt, .ep = grid.ep()}};
+  part.sizes.expert_tokens = rows.experts.all(rows.held.all());
   part.types = types;
   if (spec.kind != UnitKind::Head) part.sizes.tokens = counts_of(rows.held);
   for (const UnitInput& input : spec.inputs)

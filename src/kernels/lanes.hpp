@@ -167,6 +167,15 @@ ZEA_FUNCTION void write_pack(const StoreTo<T, kTargets>& write, int64_t i,
   for (int n = 0; n < kTargets; ++n) store_pack(write.targets[n] + i, rounded[n]);
 }
 
+/// Whether a row of sum_rows() is left out, where rows of its kind may be.
+template <class Row>
+ZEA_FUNCTION bool is_absent_row([[maybe_unused]] const Row& row) {
+  if constexpr (requires { row.is_absent(); })
+    return row.is_absent();
+  else
+    return false;
+}
+
 /// A lane of a team, which has lane(), lanes(), all(value, join): the join of all lanes' values,
 /// the same for each, and sync(). All lanes make the same calls.
 template <class Team>
@@ -220,7 +229,8 @@ class TeamLane {
   }
 
   /// write(i, sum) for all i < count, of the sums over r < rows of f(row, elements i of the row),
-  /// row = row_of(r). A row begins at element row.begin of the sources, a multiple of `stride`.
+  /// row = row_of(r). A row begins at element row.begin of the sources, a multiple of `stride`; an
+  /// absent one (is_absent_row) is left out.
   template <class Write, class RowOf, class F, class... T>
   ZEA_FUNCTION void sum_rows(int64_t count, int64_t rows, int64_t stride, const Write& write,
                              const RowOf& row_of, const F& f, const T*... sources) const {
@@ -230,6 +240,7 @@ class TeamLane {
       ZEA_UNROLL(4)
       for (int64_t r = 0; r < rows; ++r) {
         const auto row = row_of(r);
+        if (is_absent_row(row)) continue;
         sums += terms_of_packs(f, row, pack_at<kPack>(sources + row.begin + i)...);
       }
       write_pack(write, i, sums);
@@ -238,6 +249,7 @@ class TeamLane {
       decltype(f(row_of(0), load(sources[i])...)) sum{};
       for (int64_t r = 0; r < rows; ++r) {
         const auto row = row_of(r);
+        if (is_absent_row(row)) continue;
         sum += f(row, load(sources[row.begin + i])...);
       }
       write(i, sum);

@@ -155,7 +155,8 @@ struct DropRow {
   }
 };
 
-// Rows of tokens for experts: `places` has the row of each of a token's copies, one per expert.
+// Rows of tokens for experts: `places` has the row of each of a token's copies, one per expert; -1:
+// the expert is on another rank.
 
 /// Copies a token's row to one of its places. An item is a place.
 template <class T>
@@ -167,6 +168,7 @@ struct SendRow {
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
+    if (places[item] < 0) return;
     copy_elements(lanes, width, x + item / chosen * width, y + places[item] * width);
   }
 };
@@ -177,6 +179,8 @@ struct CombineRows {
   struct Row {
     int64_t begin;  ///< element
     Wide<T> gate;
+
+    ZEA_FUNCTION bool is_absent() const { return begin < 0; }
   };
 
   const T* y;
@@ -211,6 +215,10 @@ struct CombineRowBackward {
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
     const T* source = dx + item / chosen * width;
     const int64_t begin = places[item] * width;
+    if (begin < 0) {
+      if (lanes.is_first()) dgates[item] = 0;
+      return;
+    }
     const Wide<T> gate = gates[item];
     lanes.each(
         width, StoreTo<T>{dy + begin}, [=](Wide<T> d) ZEA_INLINE_LAMBDA { return gate * d; },

@@ -46,22 +46,22 @@ at::Tensor drop_elements(const at::Tensor& x, const at::Tensor& keys, const Drop
   return y;
 }
 
-at::Tensor send_rows(const at::Tensor& x, const at::Tensor& places) {
-  if (!runs_kernels(x)) return send_rows_reference(x, places);
+at::Tensor send_rows(const at::Tensor& x, const at::Tensor& places, int64_t rows) {
+  if (!runs_kernels(x)) return send_rows_reference(x, places, rows);
   ZEA_ASSERT(x.is_contiguous() && places.is_contiguous() && places.size(0) == x.size(0));
-  const int64_t rows = places.numel(), width = x.size(1);
+  const int64_t width = x.size(1);
   const at::Tensor y = at::empty({rows, width}, x.options());
   with_element_type(x, [&]<class T>(T) {
     const detail::SendRow<T> functor{elements<T>(x), elements<int64_t>(places), elements<T>(y),
                                      places.size(1), width};
-    run_items(x, functor, rows, width);
+    run_items(x, functor, places.numel(), width);
   });
   return y;
 }
 
 at::Tensor combine_rows(const at::Tensor& y, const at::Tensor& places, const at::Tensor& gates) {
   if (!runs_kernels(y)) return combine_rows_reference(y, places, gates);
-  ZEA_ASSERT(y.is_contiguous() && places.is_contiguous() && places.numel() == y.size(0));
+  ZEA_ASSERT(y.is_contiguous() && places.is_contiguous() && places.numel() >= y.size(0));
   const int64_t tokens = places.size(0), width = y.size(1);
   const bool is_zeroed = y.is_cpu() && y.scalar_type() != at::kBFloat16;
   const at::Tensor x =

@@ -38,22 +38,23 @@ struct Dropout {
 /// (rows) int64, of any bits. The same for a gradient.
 at::Tensor drop_elements(const at::Tensor& x, const at::Tensor& keys, const Dropout& dropout);
 
-/// Rows of tokens for their experts: x (tokens, width) -> (tokens * chosen, width), each row at the
-/// `places` (tokens, chosen) int64 of its token, which are all rows of the result.
-at::Tensor send_rows(const at::Tensor& x, const at::Tensor& places);
+/// Rows of tokens for their experts: x (tokens, width) -> (rows, width), each row at the `places`
+/// (tokens, chosen) int64 of its token, -1 where an expert is on another rank. Rows of the result
+/// at which none is have any content.
+at::Tensor send_rows(const at::Tensor& x, const at::Tensor& places, int64_t rows);
 
-/// y (tokens * chosen, width) -> (tokens, width): the sum of the rows at a token's places, each
+/// y (rows, width) -> (tokens, width): the sum of the rows at a token's places, without -1, each
 /// times its gate; `gates` (tokens, chosen) of y's wide type, undefined: all 1.
 at::Tensor combine_rows(const at::Tensor& y, const at::Tensor& places, const at::Tensor& gates);
 
-/// The gradients of combine_rows() for `dx` (tokens, width).
+/// The gradients of combine_rows() for `dx` (tokens, width); `dy` as the rows of send_rows().
 struct CombinedGradients {
   at::Tensor dy, dgates;
 };
 CombinedGradients combine_rows_backward(const at::Tensor& dx, const at::Tensor& y,
                                         const at::Tensor& places, const at::Tensor& gates);
 
-at::Tensor send_rows_reference(const at::Tensor& x, const at::Tensor& places);
+at::Tensor send_rows_reference(const at::Tensor& x, const at::Tensor& places, int64_t rows);
 at::Tensor combine_rows_reference(const at::Tensor& y, const at::Tensor& places,
                                   const at::Tensor& gates);
 CombinedGradients combine_rows_backward_reference(const at::Tensor& dx, const at::Tensor& y,

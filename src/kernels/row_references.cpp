@@ -9,6 +9,7 @@
 #include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/silu_backward.h>
+#include <ATen/ops/zeros.h>
 
 #include <tuple>
 
@@ -87,26 +88,42 @@ at::Tensor mixed_elements(const at::Tensor& of) {
 
 }  // namespace
 
-at::Tensor send_rows_reference(const at::Tensor& x, const at::Tensor& places) {
-  const at::Tensor y = at::empty({places.numel(), x.size(1)}, x.options());
-  return y.index_copy(0, places.flatten(), x.repeat_interleave(places.size(1), 0));
+namespace {
+
+/// The rows of a table at `places`; zeros for -1.
+at::Tensor rows_at(const at::Tensor& table, const at::Tensor& places) {
+  const at::Tensor flat = places.flatten(), here = flat.ge(0).nonzero().squeeze(1);
+  return at::zeros({flat.numel(), table.size(1)}, table.options())
+      .index_copy(0, here, table.index_select(0, flat.index_select(0, here)));
+}
+
+/// `table` with `rows` at their places, but for those at -1.
+at::Tensor with_rows_at(const at::Tensor& table, const at::Tensor& places, const at::Tensor& rows) {
+  const at::Tensor flat = places.flatten(), here = flat.ge(0).nonzero().squeeze(1);
+  return table.index_copy(0, flat.index_select(0, here), rows.index_select(0, here));
+}
+
+}  // namespace
+
+at::Tensor send_rows_reference(const at::Tensor& x, const at::Tensor& places, int64_t rows) {
+  return with_rows_at(at::empty({rows, x.size(1)}, x.options()), places,
+                      x.repeat_interleave(places.size(1), 0));
 }
 
 at::Tensor combine_rows_reference(const at::Tensor& y, const at::Tensor& places,
                                   const at::Tensor& gates) {
-  const at::Tensor rows = widened(y.index_select(0, places.flatten()))
-                              .view({places.size(0), places.size(1), y.size(1)});
+  const at::Tensor rows =
+      widened(rows_at(y, places)).view({places.size(0), places.size(1), y.size(1)});
   return (gates.defined() ? rows * gates.unsqueeze(-1) : rows).sum(1).to(y.scalar_type());
 }
 
 CombinedGradients combine_rows_backward_reference(const at::Tensor& dx, const at::Tensor& y,
                                                   const at::Tensor& places,
                                                   const at::Tensor& gates) {
-  const at::Tensor at = places.flatten();
   const at::Tensor copies = widened(dx.repeat_interleave(places.size(1), 0));
   const at::Tensor dy = copies * gates.flatten().unsqueeze(-1);
-  return {at::empty_like(y).index_copy(0, at, dy.to(y.scalar_type())),
-          (copies * widened(y.index_select(0, at))).sum(1).view(gates.sizes())};
+  return {with_rows_at(at::empty_like(y), places, dy.to(y.scalar_type())),
+          (copies * widened(rows_at(y, places))).sum(1).view(gates.sizes())};
 }
 
 at::Tensor drop_elements_reference(const at::Tensor& x, const at::Tensor& keys,

@@ -66,6 +66,7 @@ struct HostLane {
                              const RowOf& row_of, const F& f, const T*... sources) const {
     for (int64_t r = 0; r < rows; ++r) {
       const auto row = row_of(r);
+      if (is_absent_row(row)) continue;
       const auto more = [=](W sum, auto... values)
                             ZEA_INLINE_LAMBDA { return sum + f(row, values...); };
       each(count, write, more, write.targets[0], sources + row.begin...);
@@ -83,6 +84,7 @@ struct HostLane {
       std::fill_n(sums, columns, 0.0f);
       for (int64_t r = 0; r < rows; ++r) {
         const auto row = row_of(r);
+        if (is_absent_row(row)) continue;
         const auto more = [=](float sum, auto... values)
                               ZEA_INLINE_LAMBDA { return sum + f(row, values...); };
         each(columns, StoreTo<float>{sums}, more, &sums[0], sources + row.begin + begin...);

@@ -29,17 +29,72 @@ int degree_of(const MeshShape& shape, const ModuleGrid& grid, const AxisRow& axi
   return axis.degree ? grid.*axis.degree : shape.*axis.replicas;
 }
 
-bool has_axis(const std::vector<Axis>& axes, int axis) {
-  return std::ranges::count(axes, static_cast<Axis>(axis)) > 0;
+/// Names of the parts of axes, from Axis::ExpertDpShard on.
+constexpr const char* kPartNames[] = {"expert_dp_shard", "ep_dp_shard", "expert_cp", "ep_cp"};
+
+/// The digits of a rank's number, of which groups are made: the axes in their order, some of which
+/// have two parts.
+struct DigitRow {
+  Axis axis, part;
+  int ModuleGrid::*neighbors = nullptr;  ///< how many ranks along the axis the inner part has
+  bool is_inner = false;
+};
+
+constexpr DigitRow kDigits[] = {
+    {Axis::DpReplicate, Axis::DpReplicate},
+    {Axis::DpShard, Axis::ExpertDpShard, &ModuleGrid::ep_dp_shard},
+    {Axis::DpShard, Axis::EpDpShard, &ModuleGrid::ep_dp_shard, true},
+    {Axis::Pp, Axis::Pp},
+    {Axis::DpModule, Axis::DpModule},
+    {Axis::Cp, Axis::ExpertCp, &ModuleGrid::ep_cp},
+    {Axis::Cp, Axis::EpCp, &ModuleGrid::ep_cp, true},
+    {Axis::Tp, Axis::Tp},
+};
+
+/// A digit of the ranks of a module.
+class Digit {
+ public:
+  Digit(const MeshShape& shape, const ModuleGrid& grid, const DigitRow& row)
+      : axis_(kAxes[static_cast<int>(row.axis)]),
+        inner_(row.neighbors ? grid.*row.neighbors : 1),
+        is_inner_(row.is_inner),
+        degree_(is_inner_ ? inner_ : degree_of(shape, grid, axis_) / inner_) {}
+
+  int degree() const { return degree_; }
+  int of(const Coordinate& coordinate) const {
+    const int along = coordinate.*axis_.member;
+    return is_inner_ ? along % inner_ : along / inner_;
+  }
+  void set(Coordinate& coordinate, int value) const {
+    coordinate.*axis_.member += (value - of(coordinate)) * (is_inner_ ? 1 : inner_);
+  }
+
+ private:
+  const AxisRow& axis_;
+  int inner_;
+  bool is_inner_;
+  int degree_;
+};
+
+/// The digits of `axes`, in order.
+std::vector<Digit> digits_of(const MeshShape& shape, const ModuleGrid& grid,
+                             const std::vector<Axis>& axes) {
+  std::vector<Digit> digits;
+  for (const DigitRow& row : kDigits)
+    if (std::ranges::count(axes, row.axis) + std::ranges::count(axes, row.part) > 0)
+      digits.emplace_back(shape, grid, row);
+  return digits;
 }
 
 }  // namespace
 
 const char* axis_name(Axis axis) {
-  return kAxes[static_cast<int>(axis)].name;
+  const int number = static_cast<int>(axis);
+  return number < kNumAxes ? kAxes[number].name : kPartNames[number - kNumAxes];
 }
 
 int Coordinate::along(Axis axis) const {
+  ZEA_ASSERT(static_cast<int>(axis) < kNumAxes);
   return this->*kAxes[static_cast<int>(axis)].member;
 }
 
@@ -109,8 +164,7 @@ int MeshShape::rank_at(const Coordinate& coordinate, const std::string& module) 
 
 int MeshShape::size_along(const std::string& module, const std::vector<Axis>& axes) const {
   int size = 1;
-  for (int a = 0; a < kNumAxes; ++a)
-    if (has_axis(axes, a)) size *= degree_of(*this, grid(module), kAxes[a]);
+  for (const Digit& digit : digits_of(*this, grid(module), axes)) size *= digit.degree();
   return size;
 }
 
@@ -118,26 +172,23 @@ int MeshShape::rank_along(int world_rank, const std::string& module,
                           const std::vector<Axis>& axes) const {
   const Coordinate here = coordinate(world_rank, module);
   int rank = 0;
-  for (int a = 0; a < kNumAxes; ++a)
-    if (has_axis(axes, a))
-      rank = rank * degree_of(*this, grid(module), kAxes[a]) + here.*kAxes[a].member;
+  for (const Digit& digit : digits_of(*this, grid(module), axes))
+    rank = rank * digit.degree() + digit.of(here);
   return rank;
 }
 
 std::vector<int> MeshShape::group(int world_rank, const std::string& module,
                                   const std::vector<Axis>& axes) const {
-  const ModuleGrid& own = grid(module);
+  const std::vector<Digit> digits = digits_of(*this, grid(module), axes);
   Coordinate there = coordinate(world_rank, module);
-  std::vector<int> ranks(size_along(module, axes));
+  std::vector<int> ranks(static_cast<size_t>(size_along(module, axes)));
   for (int i = 0; i < static_cast<int>(ranks.size()); ++i) {
     int left = i;
-    for (int a = kNumAxes - 1; a >= 0; --a) {
-      if (!has_axis(axes, a)) continue;
-      const int degree = degree_of(*this, own, kAxes[a]);
-      there.*kAxes[a].member = left % degree;
-      left /= degree;
+    for (auto digit = digits.rbegin(); digit != digits.rend(); ++digit) {
+      digit->set(there, left % digit->degree());
+      left /= digit->degree();
     }
-    ranks[i] = rank_at(there, module);
+    ranks[static_cast<size_t>(i)] = rank_at(there, module);
   }
   return ranks;
 }

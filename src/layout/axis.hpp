@@ -8,11 +8,25 @@
 
 namespace zea {
 
-enum class Axis { DpReplicate, DpShard, Pp, DpModule, Cp, Tp };
-inline constexpr int kNumAxes = 6;
+/// The last four are parts of dp_shard and cp: expert parallelism is folded over both. The ep parts
+/// are neighboring ranks, each of which has experts of its own; the expert parts are the ranks with
+/// the same experts.
+enum class Axis {
+  DpReplicate,
+  DpShard,
+  Pp,
+  DpModule,
+  Cp,
+  Tp,
+  ExpertDpShard,
+  EpDpShard,
+  ExpertCp,
+  EpCp
+};
+inline constexpr int kNumAxes = 6;  ///< those that a Coordinate has; the others are parts of them
 
-/// "dp_replicate", "dp_shard", "pp", "encoder_dp", "cp", "tp". A new axis is a row of a table in
-/// axis.cpp, a degree of ModuleGrid and a member of Coordinate.
+/// "dp_replicate", "dp_shard", "pp", "encoder_dp", "cp", "tp", "ep_cp" and so on. A new axis is a
+/// row of a table in axis.cpp, a degree of ModuleGrid and a member of Coordinate.
 const char* axis_name(Axis axis);
 
 /// Degrees inside one replica of one module.
@@ -32,7 +46,11 @@ struct ModuleGrid {
   std::vector<int> tied_stages = {};
   /// Sets of axes that single buffers are sharded or summed over, beside those of strategies.
   std::vector<std::vector<Axis>> buffer_axes = {};
+  /// Neighboring ranks along dp_shard and along cp that share the experts of a mixture.
+  int ep_dp_shard = 1;
+  int ep_cp = 1;
 
+  int ep() const { return ep_dp_shard * ep_cp; }
   int ranks() const { return pp * encoder_dp * cp * tp; }
   /// The ranks of each stage, and the stage at a place of the replica that is one of the module's.
   int stage_ranks() const { return encoder_dp * cp * tp; }

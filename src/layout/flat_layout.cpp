@@ -21,7 +21,13 @@ std::vector<std::vector<int>> readers_of_params(const ModelSpec& model) {
   return readers;
 }
 
+/// Whether another parameter is listed in its place: that of the first ep rank.
+bool is_listed(const ParamCuts& cuts, int param) {
+  return cuts.empty() || cuts[param].home == 0;
+}
+
 int64_t piece_elements(const ModelSpec& model, const ParamCuts& cuts, int param) {
+  if (!is_listed(cuts, param)) return 0;
   return num_elements(cuts.empty() ? model.params[param].shape : cuts[param].shape);
 }
 
@@ -36,6 +42,8 @@ int64_t trained_elements(const ModelSpec& model, const ParamCuts& cuts, const Un
     if (model.params[param].trainable) elements += piece_elements(model, cuts, param);
   return elements;
 }
+
+constexpr const char* kExperts = ".experts";  ///< follows the names of units
 
 /// Opens a buffer when its first parameter comes.
 class LayoutBuilder {
@@ -56,10 +64,11 @@ class LayoutBuilder {
     for (int param : spec.params) {
       if (!joined) run = param;
       joined = model_.params[param].fused_with_next;
+      if (!is_listed(cuts_, param)) continue;
       const bool shared = readers_[param].size() > 1;
       if (shared && readers_[param].front() != unit) continue;
       const int own = shared ? param : each ? run : -1;
-      FlatBuffer& buffer = buffer_at(fsdp_units_[unit], model_.params[param].trainable, own);
+      FlatBuffer& buffer = buffer_at(param, fsdp_units_[unit], own);
       if (buffer.params.empty()) open(buffer, unit, param, own, shared);
       if (!shared && buffer.units.back() != unit) extend(buffer, unit, own);
       append(buffer, param);
@@ -83,16 +92,18 @@ class LayoutBuilder {
   std::vector<FlatBuffer> finish() { return std::move(buffers_); }
 
  private:
-  FlatBuffer& buffer_at(int fsdp_unit, bool trainable, int own) {
-    const auto [place, is_new] =
-        position_.emplace(std::make_tuple(fsdp_unit, trainable, own), buffers_.size());
+  bool is_over_ep(int param) const { return !cuts_.empty() && cuts_[param].ep > 1; }
+  FlatBuffer& buffer_at(int param, int fsdp_unit, int own) {
+    const auto [place, is_new] = position_.emplace(
+        std::make_tuple(fsdp_unit, model_.params[param].trainable, is_over_ep(param), own),
+        buffers_.size());
     if (is_new) buffers_.emplace_back();
     return buffers_[place->second];
   }
 
   void append(FlatBuffer& buffer, int param) const {
     const bool fused =
-        !buffer.params.empty() && model_.params[buffer.params.back().param].fused_with_next;
+        !buffer.params.empty() && is_fused_with(model_, buffer.params.back().param, param);
     const int64_t offset = fused ? buffer.elements : round_up(buffer.elements, kFlatAlignment);
     const int64_t elements = piece_elements(model_, cuts_, param);
     buffer.params.push_back({param, offset, elements});
@@ -100,7 +111,9 @@ class LayoutBuilder {
   }
 
   void open(FlatBuffer& buffer, int unit, int param, int own, bool shared) {
-    buffer.name = own >= 0 ? model_.params[param].name : model_.units[unit].name;
+    buffer.is_over_ep = is_over_ep(param);
+    buffer.name = own >= 0 ? model_.params[param].name
+                           : model_.units[unit].name + (buffer.is_over_ep ? kExperts : "");
     buffer.module = model_.units[unit].module;
     buffer.trainable = model_.params[param].trainable;
     buffer.fsdp_unit = shared ? -1 : fsdp_units_[unit];
@@ -110,7 +123,8 @@ class LayoutBuilder {
   void extend(FlatBuffer& buffer, int unit, int own) {
     buffer.units.push_back(unit);
     if (own < 0)
-      buffer.name = model_.units[buffer.units.front()].name + ".." + model_.units[unit].name;
+      buffer.name = model_.units[buffer.units.front()].name + ".." + model_.units[unit].name +
+                    (buffer.is_over_ep ? kExperts : "");
   }
 
   const ModelSpec& model_;
@@ -119,10 +133,14 @@ class LayoutBuilder {
   std::vector<int> fsdp_units_;
   std::vector<std::vector<int>> readers_;
   std::vector<FlatBuffer> buffers_;
-  std::map<std::tuple<int, bool, int>, size_t> position_;
+  std::map<std::tuple<int, bool, bool, int>, size_t> position_;
 };
 
 }  // namespace
+
+bool is_fused_with(const ModelSpec& model, int param, int next) {
+  return model.params[param].fused_with_next && next == param + 1;
+}
 
 int64_t FlatBuffer::padded(int shards) const {
   return round_up(elements, kFlatAlignment * shards);

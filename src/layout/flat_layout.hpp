@@ -17,8 +17,8 @@ namespace zea {
 
 // How a flat buffer lies on the ranks of its module, and when it is gathered: a deck's strategy and
 // its refinements as plain values (ZeRO, arXiv:1910.02054; FSDP, arXiv:2304.11277). Over which
-// ranks it is cut, sharded and summed is said of each buffer, so that experts can lie on ranks of
-// their own.
+// ranks it is cut, sharded and summed is said of each buffer: experts lie otherwise under expert
+// parallelism.
 
 struct Sharding {
   std::vector<Axis> cut_over = {Axis::Tp};  ///< to whose ranks pieces of parameters are dealt
@@ -60,15 +60,15 @@ struct Wrapping {
 };
 
 // The plan of flat buffers: which parameters lie where in which buffer, and which part of it each
-// rank owns. A buffer is keyed by (FSDP unit, trainable or frozen); a parameter that two
-// units use has a buffer of its own. Parameters start at multiples of kFlatAlignment elements,
-// fused ones lie adjacent so that the fused weight is a view.
+// rank owns. A buffer is keyed by (FSDP unit, trainable or frozen, of experts that ep ranks share
+// or not); a parameter that two units use has a buffer of its own. Parameters start at multiples of
+// kFlatAlignment elements, fused ones lie adjacent so that the fused weight is a view.
 
 /// 256 bytes in the narrowest type (bf16).
 inline constexpr int64_t kFlatAlignment = 128;
 
 struct FlatParam {
-  int param;         ///< index in ModelSpec::params
+  int param;         ///< index in ModelSpec::params; of experts see ParamCut::param_of
   int64_t offset;    ///< first element in the buffer
   int64_t elements;  ///< of the piece that a tp rank holds
 };
@@ -78,7 +78,8 @@ struct FlatBuffer {
                        ///< that has a buffer of its own
   std::string module;  ///< whose strategy and mesh it follows
   bool trainable = true;
-  int fsdp_unit = -1;  ///< of the units that read it; -1: of no single one (shared, carried)
+  bool is_over_ep = false;  ///< of experts, of which each ep rank has its own
+  int fsdp_unit = -1;       ///< of the units that read it; -1: of no single one (shared, carried)
   std::vector<FlatParam> params;
   std::vector<int> units;  ///< that read it, in walking order; empty for carried parameters
   int64_t elements = 0;    ///< end of the last parameter, before padding
@@ -86,6 +87,9 @@ struct FlatBuffer {
   /// Elements after padding to equal shards of whole alignments.
   int64_t padded(int shards) const;
 };
+
+/// Whether `next` lies directly behind `param` in a buffer, as one weight with it.
+bool is_fused_with(const ModelSpec& model, int param, int next);
 
 /// The element range [begin, end) of a flat buffer that rank `shard` of `shards` owns.
 struct FlatRange {

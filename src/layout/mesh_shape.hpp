@@ -51,6 +51,10 @@ ModuleGrid make_module_grid(const std::string& module, const ModuleMeshOptions& 
                             const ModelSpec& model, int64_t stage_ranks, const std::string& whose,
                             Faults& faults);
 
+/// Lays the experts of the language model, the last module, over its cp ranks and over dp_shard.
+void set_ep(MeshShape& shape, const ModuleMeshOptions& options, const ModelSpec& model,
+            Faults& faults);
+
 bool is_sequence_parallel(const ModuleMeshOptions& options);
 
 /// Neighbouring cp ranks that exchange tokens for heads.

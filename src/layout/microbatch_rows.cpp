@@ -134,9 +134,12 @@ MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpe
   const auto targets = [&](const TokenRuns& held) {
     return numbered(held, [&](int64_t token) { return tokens.is_target[token] ? token : -1; });
   };
-  if (replica.has(replica.rank, kDecoder))
-    rows.text = module_rows(block, visible, text, replica.sharding(kDecoder).context,
-                            replica.coordinate(replica.rank, kDecoder).cp, targets);
+  if (replica.has(replica.rank, kDecoder)) {
+    const int cp_rank = replica.coordinate(replica.rank, kDecoder).cp;
+    rows.text =
+        module_rows(block, visible, text, replica.sharding(kDecoder).context, cp_rank, targets);
+    rows.text.experts.cp = text.expert_rows(cp_rank, replica.grid(kDecoder).ep_cp);
+  }
   for (const EncoderSpec& encoder : model.encoders)
     if (tokens.items.of(model.encoder_index(encoder.name)) > 0)
       rows.encoders[encoder.name] = encoder_rows(encoder, tokens, text, model, replica);

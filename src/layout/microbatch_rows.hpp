@@ -27,6 +27,7 @@ struct ModuleRows {
   TpRows held;
   TpRows read;  ///< of these, what the module's last unit reads: targets, or features before they
                 ///< are resampled
+  ExpertRows experts;                  ///< those of replicas are for the caller to fill in
   std::optional<ContextPlan> context;  ///< of the widest windows: all exchange the same rows
   /// By window (AttentionSpec): pairs of a query and a key that it sees, on this cp rank with its
   /// tp ranks. Cp ranks that exchange heads have equal shares of the pairs of their inner group.

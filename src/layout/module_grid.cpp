@@ -163,6 +163,50 @@ void check_degrees(const std::string& module, const ModuleMeshOptions& options,
     check_cp(key, module, options, model, faults);
   }
   check_stages(module, options, model, faults);
+  if (options.ep > 1 && module != kDecoder)
+    faults.add(key + "ep = " + std::to_string(options.ep) +
+               ": only the language model has experts; leave it out");
+}
+
+namespace {
+
+bool divides_experts(const ModelSpec& model, int64_t ep) {
+  return std::ranges::all_of(model.decoder.block.mlps, [&](const MlpSpec& mlp) {
+    return !mlp.router || mlp.router->experts % ep == 0;
+  });
+}
+
+/// Whether ep ranks are neighbors along cp, or all of cp and neighbors along dp_shard.
+bool divides_ranks(const MeshShape& shape, const ModuleGrid& grid, int64_t ep) {
+  if (grid.cp % ep == 0) return true;
+  return ep % grid.cp == 0 && shape.dp_shard % (ep / grid.cp) == 0;
+}
+
+}  // namespace
+
+void set_ep(MeshShape& shape, const ModuleMeshOptions& options, const ModelSpec& model,
+            Faults& faults) {
+  ModuleGrid& grid = shape.modules.back();
+  const int64_t ep = options.ep;
+  if (ep == 1) return;
+  const std::string found = "mesh." + grid.module + ".ep = " + std::to_string(ep);
+  if (!model.has_experts())
+    return faults.add(found + ", but the model (" + model.family +
+                      ") has no mixtures of experts; leave it out");
+  const auto fits = [&](int64_t value) {
+    return divides_experts(model, value) && divides_ranks(shape, grid, value);
+  };
+  if (!fits(ep))
+    return faults.add(found + " must divide the experts of each layer, and the ranks of cp (" +
+                      std::to_string(grid.cp) + ") or cp x a part of dp_shard (" +
+                      std::to_string(shape.dp_shard) +
+                      "); allowed: " + allowed_values(int64_t{grid.cp} * shape.dp_shard, fits));
+  if (options.reshard_after_forward.is_count())
+    return faults.add(found + " with reshard_after_forward = " +
+                      std::to_string(options.reshard_after_forward.count()) +
+                      ": groups of a shard group would have other experts; allowed: true, false");
+  grid.ep_cp = static_cast<int>(std::min<int64_t>(ep, grid.cp));
+  grid.ep_dp_shard = static_cast<int>(ep / grid.ep_cp);
 }
 
 ModuleGrid make_module_grid(const std::string& module, const ModuleMeshOptions& options,

@@ -142,12 +142,14 @@ void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, con
 }
 
 Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
-                       const ModuleGrid& grid, bool is_pipelined) {
+                       const ModuleGrid& grid, bool is_pipelined, bool is_over_ep) {
   Sharding sharding;
-  set_placement(sharding, mesh, grid.module, {}, token_axes());
+  if (is_over_ep) sharding.cut_over = {Axis::EpDpShard, Axis::EpCp, Axis::Tp};
+  const std::vector<Axis> shards = is_over_ep ? expert_shard_axes() : shard_axes();
+  set_placement(sharding, mesh, grid.module, {}, is_over_ep ? expert_token_axes() : token_axes());
   if (!strategy_of(options.strategy).shards) return sharding;
-  if (mesh.size_along(grid.module, shard_axes()) > 1 || options.cpu_offload)
-    set_placement(sharding, mesh, grid.module, shard_axes(), {Axis::DpReplicate});
+  if (mesh.size_along(grid.module, shards) > 1 || options.cpu_offload)
+    set_placement(sharding, mesh, grid.module, shards, {Axis::DpReplicate});
   const AutoOption& reshard = options.reshard_after_forward;
   sharding.subgroup = static_cast<int>(reshard.count());
   sharding.keeps_until_backward =

@@ -25,8 +25,9 @@ struct RunKind {
 void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, const ModuleGrid& grid,
                     const RunKind& run, Faults& faults);
 
+/// Returns the sharding of the module's buffers; `is_over_ep`: of experts that ep ranks share.
 Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
-                       const ModuleGrid& grid, bool is_pipelined);
+                       const ModuleGrid& grid, bool is_pipelined, bool is_over_ep = false);
 
 /// Says when a sharded buffer of a pipeline is gathered and reduced: once for all microbatches of a
 /// step, or each time that a unit needs it.

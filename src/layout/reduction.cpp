@@ -30,6 +30,18 @@ std::vector<Axis> shard_axes() {
   return {Axis::DpShard, Axis::DpModule, Axis::Cp};
 }
 
+std::vector<Axis> ep_axes() {
+  return {Axis::EpDpShard, Axis::EpCp};
+}
+
+std::vector<Axis> expert_shard_axes() {
+  return {Axis::ExpertDpShard, Axis::ExpertCp};
+}
+
+std::vector<Axis> expert_token_axes() {
+  return {Axis::DpReplicate, Axis::ExpertDpShard, Axis::ExpertCp};
+}
+
 std::vector<Axis> stage_axes() {
   return {Axis::DpModule, Axis::Cp, Axis::Tp};
 }
@@ -108,6 +120,9 @@ std::vector<RankGroups> rank_groups(const MeshShape& shape) {
     };
     std::vector<std::vector<Axis>> sets{
         {Axis::Tp}, {Axis::DpReplicate}, shard_axes(), token_axes(), stage_axes()};
+    if (grid.ep_dp_shard > 1) sets.push_back({Axis::EpDpShard});
+    if (grid.ep_cp > 1) sets.push_back({Axis::EpCp});
+    if (grid.ep() > 1) sets.insert(sets.end(), {expert_shard_axes(), expert_token_axes()});
     sets.insert(sets.end(), grid.buffer_axes.begin(), grid.buffer_axes.end());
     for (const std::vector<Axis>& axes : sets)
       add(

@@ -68,6 +68,11 @@ std::vector<int64_t> travelling_rows(const std::vector<int64_t>& shares) {
   return is_little ? std::vector<int64_t>(shares.size(), full) : shares;
 }
 
+int64_t ExpertRows::all(int64_t own) const {
+  const std::vector<int64_t>& rows = replicas.empty() ? cp : replicas;
+  return rows.empty() ? own : std::accumulate(rows.begin(), rows.end(), int64_t{0});
+}
+
 TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count) {
   TokenRuns found;
   int64_t before = 0;
@@ -114,6 +119,14 @@ TokenLayout::TokenLayout(const Visibility& row, const TokenSharding& sharding, i
   else
     owned_ = merge == 1 ? shard_tokens(row, sharding.context)
                         : deal_merged(row, sharding.context, merge);
+}
+
+std::vector<int64_t> TokenLayout::expert_rows(int cp_rank, int neighbors) const {
+  std::vector<int64_t> rows;
+  const int first = cp_rank / neighbors * neighbors;
+  for (int rank = first; neighbors > 1 && rank < first + neighbors; ++rank)
+    rows.push_back(count_tokens(owned_[rank]));
+  return rows;
 }
 
 std::vector<int64_t> TokenLayout::shares(int cp_rank) const {

@@ -86,6 +86,15 @@ std::vector<int64_t> slice_rows(int64_t rows, int parts);
 /// rows, since devices' collectives are of equal counts; otherwise the shares.
 std::vector<int64_t> travelling_rows(const std::vector<int64_t>& shares);
 
+/// Rows of the language model's tokens on the ranks that share experts, in order of rank.
+struct ExpertRows {
+  std::vector<int64_t> cp;        ///< of each neighbor along cp; empty: there is one rank
+  std::vector<int64_t> replicas;  ///< of each replica; empty: there is one
+
+  /// Returns the rows of all of them, where this rank has `own`.
+  int64_t all(int64_t own) const;
+};
+
 /// The tokens [begin, begin + count) of what `runs` hold.
 TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count);
 
@@ -97,6 +106,9 @@ class TokenLayout {
 
   /// The tokens of each cp rank.
   const std::vector<TokenRuns>& owned() const { return owned_; }
+  /// Tokens of the `neighbors` cp ranks, of which one is `cp_rank`, that share experts; empty for
+  /// one.
+  std::vector<int64_t> expert_rows(int cp_rank, int neighbors) const;
   /// Rows of each tp rank of a cp rank's tokens; empty where each holds all of them.
   std::vector<int64_t> shares(int cp_rank) const;
   /// Returns the tokens that a rank holds between layers.

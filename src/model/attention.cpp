@@ -193,6 +193,7 @@ bool is_librarys_choice(const AttentionInputs& in, const AttentionMask& mask) {
 
 AttentionKernel choose_attention_kernel(const Tensor& qkv, const AttentionMask& mask,
                                         int64_t kv_heads, const ScoreSpec& scores) {
+  if (qkv.size(0) == 0) return AttentionKernel::Dense;  // libraries take no empty tensors
   if (takes_tiled_attention(qkv)) return AttentionKernel::Tiled;
   const at::ScalarType type = qkv.scalar_type();
   const bool takes_bounds = !qkv.is_cpu() && (type == at::kBFloat16 || type == at::kHalf) &&

@@ -3,6 +3,8 @@
 // they return. No row is dropped, and each result depends on its own token alone.
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+
 #include "core/error.hpp"
 #include "kernels/row_kernels.hpp"
 #include "model/functions.hpp"
@@ -57,37 +59,61 @@ struct RouteFunction : Function<RouteFunction> {
   }
 };
 
-/// The row of each token's copies, and the row after each expert's last, on the host.
-void place_rows(const Tensor& chosen, const Tensor& places, const Tensor& ends) {
+/// Where the rows of tokens go.
+struct Places {
+  Tensor of_copies, ends;  ///< as in SentRows
+  int64_t rows = 0;        ///< of these experts; on a device as many as there can be
+};
+
+Places places_on_host(const Tensor& chosen, const ExpertRange& experts) {
+  Places places{at::empty_like(chosen), at::zeros({experts.count}, at::kLong)};
   const int64_t* expert = chosen.const_data_ptr<int64_t>();
-  int64_t* place = places.mutable_data_ptr<int64_t>();
-  int64_t* end = ends.mutable_data_ptr<int64_t>();
-  const int64_t rows = chosen.numel();
-  for (int64_t i = 0; i < rows; ++i) ++end[expert[i]];
-  for (int64_t e = 1; e < ends.numel(); ++e) end[e] += end[e - 1];
-  std::vector<int64_t> next(static_cast<size_t>(ends.numel()), 0);
+  int64_t* place = places.of_copies.mutable_data_ptr<int64_t>();
+  int64_t* end = places.ends.mutable_data_ptr<int64_t>();
+  const int64_t copies = chosen.numel();
+  const auto is_here = [&](int64_t i) {
+    return expert[i] >= experts.first && expert[i] < experts.first + experts.count;
+  };
+  for (int64_t i = 0; i < copies; ++i)
+    if (is_here(i)) ++end[expert[i] - experts.first];
+  for (int64_t e = 1; e < experts.count; ++e) end[e] += end[e - 1];
+  std::vector<int64_t> next(static_cast<size_t>(experts.count), 0);
   for (size_t e = 1; e < next.size(); ++e) next[e] = end[e - 1];
-  for (int64_t i = 0; i < rows; ++i) place[i] = next[static_cast<size_t>(expert[i])]++;
+  for (int64_t i = 0; i < copies; ++i)
+    place[i] = is_here(i) ? next[static_cast<size_t>(expert[i] - experts.first)]++ : -1;
+  places.rows = end[experts.count - 1];
+  return places;
 }
 
-/// The same on a device, for which the host does not wait.
-Tensor place_rows_on_device(const Tensor& chosen, const Tensor& places, int64_t experts) {
-  const Tensor all = chosen.flatten();
-  places.view(-1).scatter_(0, all.argsort(true), at::arange(all.numel(), all.options()));
-  const Tensor counts = at::zeros({experts}, all.options()).index_add_(0, all, at::ones_like(all));
-  return counts.cumsum(0).to(at::kInt);
+/// The host does not wait for the device. Copies for experts of other ranks come last.
+Places places_on_device(const Tensor& chosen, const ExpertRange& experts) {
+  const bool are_all = experts.count == experts.all;
+  Places places{
+      at::empty_like(chosen), {}, chosen.size(0) * std::min(chosen.size(1), experts.count)};
+  Tensor all = chosen.flatten(), is_elsewhere;
+  if (!are_all) {
+    all = all - experts.first;
+    is_elsewhere = all.lt(0).logical_or_(all.ge(experts.count));
+    all.masked_fill_(is_elsewhere, experts.count);
+  }
+  const Tensor of_copies = places.of_copies.view(-1);
+  of_copies.scatter_(0, all.argsort(true), at::arange(all.numel(), all.options()));
+  if (!are_all) of_copies.masked_fill_(is_elsewhere, -1);
+  const Tensor counts = at::zeros({experts.count + (are_all ? 0 : 1)}, all.options())
+                            .index_add_(0, all, at::ones_like(all));
+  places.ends = counts.narrow(0, 0, experts.count).cumsum(0).to(at::kInt);
+  return places;
 }
 
 struct SendFunction : Function<SendFunction> {
-  static Tensors forward(Context* ctx, const Tensor& x, const Tensor& chosen, int64_t experts) {
-    Tensor places = at::empty_like(chosen), ends;
-    if (chosen.is_cpu())
-      place_rows(chosen, places, ends = at::zeros({experts}, at::kLong));
-    else
-      ends = place_rows_on_device(chosen, places, experts);
-    ctx->save_for_backward({places});
-    ctx->mark_non_differentiable({places, ends});
-    return {send_rows(x.contiguous(), places), places, ends};
+  static Tensors forward(Context* ctx, const Tensor& x, const Tensor& chosen,
+                         const ExpertRange* experts) {
+    const Places places =
+        chosen.is_cpu() ? places_on_host(chosen, *experts) : places_on_device(chosen, *experts);
+    ctx->save_for_backward({places.of_copies});
+    ctx->mark_non_differentiable({places.of_copies, places.ends});
+    return {send_rows(x.contiguous(), places.of_copies, places.rows), places.of_copies,
+            places.ends};
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
@@ -169,8 +195,9 @@ Routing route(const at::Tensor& scores, const RouterSpec& router) {
   return {made[0], made[1]};
 }
 
-SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen, int64_t experts) {
-  const Tensors made = SendFunction::apply(x, chosen, experts);
+SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen,
+                         const ExpertRange& experts) {
+  const Tensors made = SendFunction::apply(x, chosen, &experts);
   return {made[0], made[1], made[2]};
 }
 

@@ -132,13 +132,20 @@ struct Routing {
 };
 Routing route(const at::Tensor& scores, const RouterSpec& router);
 
+/// The experts [first, first + count) of a mixture of `all`.
+struct ExpertRange {
+  int64_t first, count, all;
+};
+
 /// The rows of tokens for their experts, by expert, and for each expert in the order of the tokens.
 struct SentRows {
-  at::Tensor rows;    ///< (tokens * chosen, width)
-  at::Tensor places;  ///< (tokens, chosen) int64: the row of each token's copies
+  /// (rows of these experts, width). On a device, whose host does not know how many these are, as
+  /// many rows as there can be, the last ones of any content.
+  at::Tensor rows;
+  at::Tensor places;  ///< (tokens, chosen) int64: the row of each token's copies; -1: not here
   at::Tensor ends;    ///< (experts): the row after each expert's last; int64, on a device int32
 };
-SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen, int64_t experts);
+SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen, const ExpertRange& experts);
 
 /// The linears of experts: x (rows, in), sorted by expert, `ends` as in SentRows; weight
 /// (experts * out, in), or (experts, in, out) -> (rows, out).

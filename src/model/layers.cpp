@@ -19,6 +19,20 @@ at::Tensor Layers::gathered_rows(const at::Tensor& x, const RowShares&) const {
   return x;
 }
 
+at::Tensor Layers::gathered_expert_rows(const at::Tensor& x, const ExpertRows& rows) const {
+  (void)rows;
+  return x;
+}
+
+at::Tensor Layers::summed_expert_rows(const at::Tensor& x, const ExpertRows& rows) const {
+  (void)rows;
+  return x;
+}
+
+ExpertRange Layers::experts_here(int64_t experts) const {
+  return {0, experts, experts};
+}
+
 at::Tensor Layers::summed_rows(const at::Tensor& x, const RowShares&) const {
   return x;
 }

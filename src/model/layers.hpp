@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "layout/token_layout.hpp"
 #include "model/functions.hpp"
 
 namespace zea {
@@ -43,6 +44,17 @@ class Layers {
 
   /// x (rows of all tp ranks, width), a part of a sum -> (rows here, width), summed over tp ranks.
   virtual at::Tensor summed_rows(const at::Tensor& x, const RowShares& shares) const;
+
+  /// x (rows of all tp ranks, width) -> (rows of all ranks that share experts, width). Its gradient
+  /// is summed over these.
+  virtual at::Tensor gathered_expert_rows(const at::Tensor& x, const ExpertRows& rows) const;
+
+  /// x (rows of all ranks that share experts, width), the part of this rank's experts -> (rows of
+  /// all tp ranks, width), summed over these ranks.
+  virtual at::Tensor summed_expert_rows(const at::Tensor& x, const ExpertRows& rows) const;
+
+  /// Returns the experts that this rank has of `experts`.
+  virtual ExpertRange experts_here(int64_t experts) const;
 
   /// Returns the index, among the columns of all tp ranks, of the first of `columns` columns that
   /// this rank has of a row linear's input.

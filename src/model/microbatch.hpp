@@ -113,6 +113,7 @@ struct Microbatch {
   at::Tensor positions;         ///< (rows here) int64: of models that learn positions
   std::vector<TokenAttention> text_attention;  ///< for each of BlockSpec::attention
   RowShares text_shares;                       ///< of the cp tokens
+  ExpertRows expert_rows;                      ///< of the ranks that share experts with this one
   RowKeys text_keys;
   at::Tensor target_rows;        ///< int64: rows here whose next token is predicted
   at::Tensor target_ids;         ///< (targets) int64: that next token, of all cp tokens

@@ -67,13 +67,22 @@ class UnitRun {
         return layers_.gathered_rows(x, shares(op.rows));
       case Kind::SumRows:
         return layers_.summed_rows(x, shares(op.rows));
+      case Kind::GatherExpertRows: {
+        const ExpertRows& rows = microbatch_.expert_rows;
+        values_[op.others[0]] = layers_.gathered_expert_rows(input(op, 1), rows);
+        values_[op.others[1]] = layers_.gathered_expert_rows(input(op, 2), rows);
+        return layers_.gathered_expert_rows(x, rows);
+      }
+      case Kind::SumExpertRows:
+        return layers_.summed_expert_rows(x, microbatch_.expert_rows);
       case Kind::Route: {
         const Routing made = route(x, *model_.mlp(unit_).router);
         values_[op.others[0]] = made.chosen;
         return made.gates;
       }
       case Kind::Dispatch: {
-        const SentRows sent = sent_to_experts(x, input(op, 1), model_.mlp(unit_).router->experts);
+        const SentRows sent = sent_to_experts(
+            x, input(op, 1), layers_.experts_here(model_.mlp(unit_).router->experts));
         values_[op.others[0]] = sent.places;
         values_[op.others[1]] = sent.ends;
         return sent.rows;

@@ -123,6 +123,8 @@ class Engine {
   std::vector<int> readers_;         ///< units at this place that read each unit's output
   std::vector<int> reading_places_;  ///< other places that do
   std::vector<bool> trains_unit_;    ///< whether a unit has a trainable parameter
+  /// Whether a unit has its backward wherever it runs (has_joint_backward).
+  std::vector<bool> joins_backward_;
   std::map<std::string, std::unique_ptr<Layers>> layers_;  ///< by module
   PlaceTransfers transfers_;
 

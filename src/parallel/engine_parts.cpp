@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "layout/reduction.hpp"
 #include "parallel/device.hpp"
 #include "parallel/tensor_layers.hpp"
 
@@ -95,8 +96,11 @@ void Engine::build_units() {
   reading_places_.resize(units.size());
   for (const PipelineEdge& edge : edges_of(plan_.pipeline, plan_.model))
     if (edge.from == here) ++reading_places_[edge.unit];
+  const std::vector<bool> has_gradient = plan_.model.units_with_gradient();
   for (size_t u = 0; u < units.size(); ++u) {
     trains_unit_.push_back(plan_.model.trains(units[u].params));
+    joins_backward_.push_back(plan_.dealing.expert_group > 1 && has_gradient[u] &&
+                              has_joint_backward(units[u]));
     unit_parameters_.emplace_back();
     if (plan_.pipeline.group_of_unit(static_cast<int>(u)) != here) {
       unit_buffers_[u].clear();
@@ -113,7 +117,7 @@ void Engine::build_units() {
 void Engine::build_layers() {
   for (const ModuleGrid& grid : plan_.mesh.modules) {
     if (!plan_.mesh.has(world_rank_, grid.module)) continue;
-    if (grid.tp == 1 && grid.cp == 1) {
+    if (grid.tp == 1 && grid.cp == 1 && grid.ep() == 1) {
       layers_[grid.module] = std::make_unique<Layers>();
       continue;
     }
@@ -121,7 +125,12 @@ void Engine::build_layers() {
         .tp = grid.tp > 1 ? &mesh_.along(grid.module, {Axis::Tp}) : nullptr,
         .sequence_parallel = plan_.token_shardings.at(grid.module).sequence_parallel,
         .cp_inner = grid.cp_inner > 1 ? &mesh_.cp_inner(grid.module) : nullptr,
-        .cp_outer = grid.cp > grid.cp_inner ? &mesh_.cp_outer(grid.module) : nullptr});
+        .cp_outer = grid.cp > grid.cp_inner ? &mesh_.cp_outer(grid.module) : nullptr,
+        .ep_cp = grid.ep_cp > 1 ? &mesh_.along(grid.module, {Axis::EpCp}) : nullptr,
+        .ep_dp_shard =
+            grid.ep_dp_shard > 1 ? &mesh_.along(grid.module, {Axis::EpDpShard}) : nullptr,
+        .ep_rank = plan_.mesh.rank_along(world_rank_, grid.module, ep_axes()),
+        .ep = grid.ep()});
   }
 }
 

@@ -22,6 +22,7 @@ void Engine::forward(int unit, int microbatch) {
   Saved saved;
   saved.inputs = take_inputs(unit, microbatch);
   saved.consumers = readers_[unit] + reading_places_[unit];
+  if (trains_ && joins_backward_[unit]) saved.inputs.front()->set_requires_grad(true);
   saved.needs_gradient =
       trains_ && (trains_unit_[unit] ||
                   std::any_of(saved.inputs.begin(), saved.inputs.end(),

@@ -80,6 +80,7 @@ void Engine::add_gradient(int source, int target, int microbatch, const at::Tens
 bool Engine::trains_upstream(int unit, int microbatch) const {
   const UnitSpec& spec = plan_.model.units[unit];
   const Microbatch& of = (*microbatches_)[microbatch];
+  if (joins_backward_[unit]) return true;
   if (spec.encoder >= 0 && of.items.of(spec.encoder) == 0) return false;
   return trains_unit_[unit] ||
          std::any_of(spec.inputs.begin(), spec.inputs.end(),

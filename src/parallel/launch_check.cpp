@@ -21,6 +21,8 @@ std::map<std::vector<int>, std::string> groups_of_walk(const Plan& plan) {
   for (const ModuleGrid& grid : plan.mesh.modules) {
     const std::string& module = grid.module;
     add(module + ".tp", plan.mesh.group(kRank, module, {Axis::Tp}));
+    add(module + ".ep_cp", plan.mesh.group(kRank, module, {Axis::EpCp}));
+    add(module + ".ep_dp_shard", plan.mesh.group(kRank, module, {Axis::EpDpShard}));
     add(module + ".kv_holders", piece_holders(plan.mesh, kRank, module, grid.kv_holders));
     add(module + ".cp_inner", cp_inner_group(plan.mesh, kRank, module));
     add(module + ".cp_outer", cp_outer_group(plan.mesh, kRank, module));

@@ -71,11 +71,11 @@ Buffer ShardedBuffer::on_device(int64_t elements, at::ScalarType type, Collectiv
 }
 
 void ShardedBuffer::build_runs(const Plan& plan) {
-  bool joined = false;
+  int before = -1;
   for (const FlatParam& member : layout_.params) {
     const ParamSpec& spec = plan.model.params[member.param];
     const Shape& piece = plan.cuts[member.param].shape;
-    if (joined) {
+    if (before >= 0 && is_fused_with(plan.model, before, member.param)) {
       FusedRun& run = runs_.back();
       std::vector<int64_t> shape = run.parameter->shape();
       shape[0] += piece[0];
@@ -89,7 +89,7 @@ void ShardedBuffer::build_runs(const Plan& plan) {
           {member.offset, member.elements,
            std::make_unique<Parameter>(spec.name, piece, layout_.trainable, context_.device)});
     }
-    joined = spec.fused_with_next;
+    before = member.param;
   }
 }
 

@@ -12,6 +12,9 @@ using detail::TensorRows;
 TensorLayers::TensorLayers(const TensorLayersOptions& options) : options_(options) {
   if (options_.tp && options_.tp->size() > 1)
     buffers_ = std::make_unique<detail::TensorBuffers>(*options_.tp);
+  if (options_.ep_cp) ep_cp_ = std::make_unique<detail::TensorBuffers>(*options_.ep_cp);
+  if (options_.ep_dp_shard)
+    ep_dp_shard_ = std::make_unique<detail::TensorBuffers>(*options_.ep_dp_shard);
 }
 
 TensorLayers::~TensorLayers() = default;
@@ -46,6 +49,30 @@ at::Tensor TensorLayers::gathered_rows(const at::Tensor& x, const RowShares& sha
 at::Tensor TensorLayers::summed_rows(const at::Tensor& x, const RowShares& shares) const {
   if (!is_shared(shares)) return x;
   return detail::tensor_summed_rows(TensorRows(*buffers_, shares), x);
+}
+
+/// The cp ranks of a replica gather first, then the replicas: each knows how its own replica's rows
+/// lie on cp ranks, and of the others only how many they are.
+at::Tensor TensorLayers::gathered_expert_rows(const at::Tensor& x, const ExpertRows& rows) const {
+  ZEA_ASSERT(!rows.cp.empty() || !ep_cp_);
+  ZEA_ASSERT(!rows.replicas.empty() || !ep_dp_shard_);
+  at::Tensor all = x;
+  if (ep_cp_) all = detail::tensor_gathered_rows(TensorRows(*ep_cp_, rows.cp), all);
+  if (ep_dp_shard_)
+    all = detail::tensor_gathered_rows(TensorRows(*ep_dp_shard_, rows.replicas), all);
+  return all;
+}
+
+at::Tensor TensorLayers::summed_expert_rows(const at::Tensor& x, const ExpertRows& rows) const {
+  at::Tensor sum = x;
+  if (ep_dp_shard_) sum = detail::tensor_summed_rows(TensorRows(*ep_dp_shard_, rows.replicas), sum);
+  if (ep_cp_) sum = detail::tensor_summed_rows(TensorRows(*ep_cp_, rows.cp), sum);
+  return sum;
+}
+
+ExpertRange TensorLayers::experts_here(int64_t experts) const {
+  const int64_t each = experts / options_.ep;
+  return {options_.ep_rank * each, each, experts};
 }
 
 int64_t TensorLayers::first_column(int64_t columns) const {

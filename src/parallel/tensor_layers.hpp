@@ -23,6 +23,12 @@ struct TensorLayersOptions {
   bool sequence_parallel = true;
   Collectives* cp_inner = nullptr;  ///< attention's groups; null: groups of one
   Collectives* cp_outer = nullptr;
+  /// The ranks that share experts, along cp and along dp_shard, which rank of all of them this one
+  /// is, and how many they are; null: groups of one.
+  Collectives* ep_cp = nullptr;
+  Collectives* ep_dp_shard = nullptr;
+  int ep_rank = 0;
+  int ep = 1;
 };
 
 /// The collectives outlive it, and it outlives the graphs of its layers.
@@ -39,6 +45,9 @@ class TensorLayers : public Layers {
                         WeightOrder order = WeightOrder::OutIn) const override;
   at::Tensor gathered_rows(const at::Tensor& x, const RowShares& shares) const override;
   at::Tensor summed_rows(const at::Tensor& x, const RowShares& shares) const override;
+  at::Tensor gathered_expert_rows(const at::Tensor& x, const ExpertRows& rows) const override;
+  at::Tensor summed_expert_rows(const at::Tensor& x, const ExpertRows& rows) const override;
+  ExpertRange experts_here(int64_t experts) const override;
   int64_t first_column(int64_t columns) const override;
   at::Tensor joint_head_norms(const at::Tensor& qkv, Parameter& query, Parameter& key,
                               const NormSpec& spec) const override;
@@ -65,6 +74,8 @@ class TensorLayers : public Layers {
 
   TensorLayersOptions options_;
   std::unique_ptr<detail::TensorBuffers> buffers_;  ///< null: one tp rank
+  /// For ranks that share experts; null: there is one.
+  std::unique_ptr<detail::TensorBuffers> ep_cp_, ep_dp_shard_;
 };
 
 }  // namespace zea

@@ -16,15 +16,17 @@
 namespace zea::detail {
 namespace {
 
-/// Returns the bytes that a rank owns of a parameter where it computes.
-int64_t bytes_of(const PipelineParts& parts, const ParamSpec& spec) {
+/// Returns the bytes that a rank owns of a parameter where it computes; of a parameter of experts,
+/// which `ep` ranks share, its share.
+int64_t bytes_of(const PipelineParts& parts, const ParamSpec& spec, int ep) {
   const ModuleGrid& grid = parts.mesh.grid(spec.module);
+  const bool is_over_ep = ep > 1;
   const Sharding sharding =
-      make_sharding(parts.options.meshes[spec.module], parts.mesh, grid, true);
+      make_sharding(parts.options.meshes[spec.module], parts.mesh, grid, true, is_over_ep);
   if (sharding.offloads) return 0;
   const Precision& precision = parts.precisions.at(spec.module);
   const ParamCut cut = cut_of(spec, grid.tp);
-  const int64_t elements = num_elements(cut.shape);
+  const int64_t elements = num_elements(cut.shape) / ep;
   int64_t bytes = elements * owned_bytes(precision, spec.trainable, spec.used).total();
   if (spec.trainable)
     bytes += parts.optimizer.state_bytes(precision.master, elements,
@@ -37,8 +39,14 @@ int64_t bytes_of(const PipelineParts& parts, const std::vector<int>& units) {
   std::set<int> params;
   for (int unit : units)
     params.insert(parts.model.units[unit].params.begin(), parts.model.units[unit].params.end());
+  std::set<int> experts;
+  for (int unit : units)
+    for (const std::vector<int>& of_linear : parts.model.expert_params(parts.model.units[unit]))
+      experts.insert(of_linear.begin(), of_linear.end());
+  const int ep = parts.mesh.grid(kDecoder).ep();
   int64_t bytes = 0;
-  for (int param : params) bytes += bytes_of(parts, parts.model.params[param]);
+  for (int param : params)
+    bytes += bytes_of(parts, parts.model.params[param], experts.contains(param) ? ep : 1);
   return bytes;
 }
 

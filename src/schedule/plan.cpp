@@ -106,6 +106,35 @@ void check_device(Faults& faults, const Options& options) {
         "no fp64; use fp32 or bf16, or the CPU");
 }
 
+/// Buffers list the experts of the first ep rank for all of them, so what is set for one expert is
+/// set for all.
+void check_experts_alike(Faults& faults, const Options& options, const ModelSpec& model,
+                         const MeshShape& mesh, const std::vector<ParamRule>& rules) {
+  const int ep = mesh.grid(kDecoder).ep();
+  if (ep == 1) return;
+  for (const UnitSpec& unit : model.units)
+    for (const std::vector<int>& experts : model.expert_params(unit))
+      for (const int param : experts) {
+        const int first = experts.front();
+        if (model.params[param].trainable == model.params[first].trainable &&
+            rules[param] == rules[first])
+          continue;
+        faults.add("mesh." + kDecoder + ".ep = " + std::to_string(ep) +
+                   ", but the patterns of optim give " + model.params[param].name +
+                   " other rules than " + model.params[first].name +
+                   "; with expert parallelism all experts of a layer have the same: name "
+                   "experts.*, or use ep = 1");
+        return;
+      }
+  if (options.eval.generate_tokens > 0 &&
+      (options.run.mode != RunMode::Train || options.eval.every > 0) &&
+      mesh.grid(kDecoder).ep_dp_shard > 1)
+    faults.add("mesh." + kDecoder + ".ep = " + std::to_string(ep) +
+               " with eval.generate_tokens = " + std::to_string(options.eval.generate_tokens) +
+               ": how many texts go on is not known to other replicas, so generation is built for "
+               "ep that divides cp; allowed: eval.generate_tokens = 0, or ep = 1");
+}
+
 /// Graphs replay launches, and where the library has no grouped products the host asks how many
 /// rows each expert has.
 void check_experts(Faults& faults, const Options& options, const ModelSpec& model) {
@@ -187,6 +216,7 @@ ParamCuts make_cuts(const ModelSpec& model, const MeshShape& mesh) {
   ParamCuts cuts;
   for (const ParamSpec& param : model.params)
     cuts.push_back(cut_of(param, mesh.grid(param.module).tp));
+  cut_experts(model, mesh.grid(kDecoder).ep(), mesh.grid(kDecoder).tp, cuts);
   return cuts;
 }
 
@@ -221,7 +251,7 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
   for (const FlatBuffer& buffer : buffers)
     shardings.push_back(detail::make_sharding(options.meshes[buffer.module], mesh,
                                               mesh.grid(buffer.module),
-                                              detail::is_pipelined(options)));
+                                              detail::is_pipelined(options), buffer.is_over_ep));
   return shardings;
 }
 
@@ -236,6 +266,7 @@ StepPlanOptions make_dealing(const DataOptions& data, const ModelSpec& model, co
   StepPlanOptions dealing;
   dealing.replicas = mesh.replicas();
   dealing.shard_group = mesh.dp_shard;
+  dealing.expert_group = mesh.grid(kDecoder).ep_dp_shard;
   dealing.row_tokens = data.row_tokens;
   dealing.rows_per_microbatch = data.rows_per_microbatch;
   dealing.packing = data.packing;
@@ -374,6 +405,7 @@ Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
   const std::vector<ParamRule> rules = rules_of(faults, options, model);
   check_model_options(faults, options, model);
   detail::check_cached_encoders(faults, options, model, rules);
+  check_experts_alike(faults, options, model, unlinked, rules);
   faults.throw_if_any();
   const Precisions precisions = detail::make_precisions(options, model);
   const auto [unit_costs, pipeline, mesh] =

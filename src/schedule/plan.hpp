@@ -91,11 +91,14 @@ struct Plan {
                      const std::vector<SampleIndex>& index) const;
   /// How this rank and those that it shares microbatches with hold their tokens.
   ReplicaLayout replica_layout(int world_rank) const;
-  ScheduleParts schedule_parts() const { return {model, buffers, fsdp_units, shardings, pipeline}; }
+  ScheduleParts schedule_parts() const {
+    return {model, buffers, fsdp_units, shardings, pipeline, dealing.expert_group > 1};
+  }
   /// A step for estimates: of one microbatch, so many times, the same on every replica.
   StepPlan same_on_all_replicas(const MicrobatchPlan& microbatch, size_t microbatches = 1) const {
     const std::vector<MicrobatchPlan> all(microbatches, microbatch);
-    return count_step(std::vector(static_cast<size_t>(mesh.replicas()), all), mesh.dp_shard);
+    return count_step(std::vector(static_cast<size_t>(mesh.replicas()), all), mesh.dp_shard,
+                      dealing.expert_group);
   }
   /// Returns the actions of `world_rank` in a step that is distributed so.
   RankStep rank_step(const StepPlan& step, int world_rank, StepKind kind) const;

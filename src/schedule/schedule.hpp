@@ -66,7 +66,13 @@ struct ScheduleParts {
   const std::vector<int>& fsdp_units;      ///< of each unit
   const std::vector<Sharding>& shardings;  ///< of each buffer
   const Pipeline& pipeline;
+  /// Ranks of several replicas share experts: their backwards of mixtures run together.
+  bool shares_experts = false;
 };
+
+/// Whether a unit has its backward in every microbatch in which it runs, where replicas share
+/// experts: one whose features have a gradient would wait for another that has text alone.
+bool has_joint_backward(const UnitSpec& unit);
 
 /// The purpose of a step.
 enum class StepKind {

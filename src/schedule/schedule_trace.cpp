@@ -30,10 +30,20 @@ bool is_backward(ActionKind kind) {
   return kind != ActionKind::Forward;
 }
 
+/// The units that have their backward in every microbatch in which they run.
+std::vector<bool> joint_backwards(const ScheduleInput& input) {
+  if (!input.shares_experts) return std::vector<bool>(input.model.units.size(), false);
+  std::vector<bool> joint = input.model.units_with_gradient();
+  for (size_t u = 0; u < joint.size(); ++u)
+    joint[u] = joint[u] && has_joint_backward(input.model.units[u]);
+  return joint;
+}
+
 }  // namespace
 
 ScheduleTrace::ScheduleTrace(const ScheduleInput& input)
     : input_(input),
+      joint_(joint_backwards(input)),
       computes_of_unit_(input.model.units.size()),
       readers_(input.model.units.size()),
       received_(input.model.units.size()) {
@@ -65,7 +75,7 @@ Peers ScheduleTrace::peers_along(std::initializer_list<const std::vector<Axis>*>
         sets, [&](const std::vector<Axis>* axes) { return std::ranges::count(*axes, axis) > 0; });
   };
   if (have(Axis::DpReplicate)) return Peers::Job;
-  return have(Axis::DpShard) ? Peers::ShardGroup : Peers::Replica;
+  return have(Axis::DpShard) || have(Axis::ExpertDpShard) ? Peers::ShardGroup : Peers::Replica;
 }
 
 /// Returns the work of any of them.
@@ -76,8 +86,9 @@ ScheduleTrace::Work ScheduleTrace::work_of(const MicrobatchKinds& kinds) const {
     const auto runs = [&](const UnitSpec& unit) { return unit_runs(unit, kind); };
     const std::vector<bool> backward = input_.model.units_with_gradient(runs);
     for (size_t u = 0; u < units.size(); ++u) {
+      const bool joins = joint_[u] && runs(units[u]);
       work.forward[u] = work.forward[u] || (takes_part(static_cast<int>(u)) && runs(units[u]));
-      work.backward[u] = work.backward[u] || backward[u];
+      work.backward[u] = work.backward[u] || backward[u] || joins;
     }
   }
   return work;
@@ -298,6 +309,10 @@ std::optional<size_t> ScheduleTrace::units_before(size_t index, int units) const
 }
 
 }  // namespace detail
+
+bool has_joint_backward(const UnitSpec& unit) {
+  return unit.encoder < 0 && (unit.kind == UnitKind::Block || unit.kind == UnitKind::Head);
+}
 
 bool unit_runs(const UnitSpec& unit, const MicrobatchKind& microbatch) {
   return unit.encoder < 0 ? microbatch.has_samples : microbatch.items.of(unit.encoder) > 0;

@@ -97,6 +97,7 @@ class ScheduleTrace {
   bool is_between_forward_and_backward(size_t a, size_t b) const;
 
   const ScheduleInput& input_;
+  std::vector<bool> joint_;                ///< units with has_joint_backward(), where that applies
   std::array<std::vector<Work>, 3> work_;  ///< [Peers][microbatch]
   std::vector<Compute> computes_;
   std::vector<std::vector<size_t>> computes_of_unit_;

@@ -121,12 +121,26 @@ void add_kinds(MicrobatchKinds& kinds, const MicrobatchKinds& more) {
     if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
 }
 
+/// Tells each microbatch how many tokens those have that run with it on the replicas of its group.
+void count_expert_tokens(StepPlan& plan) {
+  const auto group = static_cast<size_t>(plan.expert_group);
+  for (size_t first = 0; first < plan.replicas.size(); first += group)
+    for (size_t m = 0; m < static_cast<size_t>(plan.num_microbatches()); ++m) {
+      std::vector<int64_t> tokens;
+      for (size_t r = first; r < first + group; ++r) tokens.push_back(plan.replicas[r][m].tokens);
+      for (size_t r = first; r < first + group; ++r) plan.replicas[r][m].expert_tokens = tokens;
+    }
+}
+
 }  // namespace
 
-StepPlan count_step(std::vector<std::vector<MicrobatchPlan>> replicas, int shard_group) {
+StepPlan count_step(std::vector<std::vector<MicrobatchPlan>> replicas, int shard_group,
+                    int expert_group) {
   StepPlan plan;
   plan.replicas = std::move(replicas);
   plan.shard_group = shard_group;
+  plan.expert_group = expert_group;
+  if (expert_group > 1) count_expert_tokens(plan);
   const std::vector<MicrobatchKinds> none(static_cast<size_t>(plan.num_microbatches()));
   plan.group_kinds.assign(plan.replicas.size() / static_cast<size_t>(shard_group), none);
   plan.kinds = none;
@@ -164,7 +178,7 @@ StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples,
     for (const Rows& rows : microbatches)
       replicas.back().push_back(count_microbatch(rows, samples, index));
   }
-  StepPlan plan = count_step(std::move(replicas), options.shard_group);
+  StepPlan plan = count_step(std::move(replicas), options.shard_group, options.expert_group);
   plan.step = step;
   return plan;
 }
@@ -176,7 +190,7 @@ StepPlan plan_of_next_tokens(StepPlan prompts) {
       part.tokens = std::ssize(part.samples);
       part.targets = 0;
     }
-  return count_step(std::move(prompts.replicas), prompts.shard_group);
+  return count_step(std::move(prompts.replicas), prompts.shard_group, prompts.expert_group);
 }
 
 }  // namespace zea

@@ -4,6 +4,7 @@
 // alike from the data set's index alone, so no collective ever depends on what one rank saw.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -17,8 +18,8 @@ namespace zea {
 
 /// The modules that have work in a microbatch.
 struct MicrobatchKind {
-  bool has_samples = false;
-  ItemList items = {};  ///< 1 of each encoder that it has items of
+  bool has_samples = false;  ///< here, or on a replica with which this one shares experts
+  ItemList items = {};       ///< 1 of each encoder that it has items of
 
   bool operator==(const MicrobatchKind&) const = default;
 };
@@ -33,9 +34,17 @@ struct MicrobatchPlan {
   int64_t tokens = 0;
   int64_t targets = 0;
   ItemList items;
+  /// Tokens on each of the replicas whose ranks share experts with those of this one
+  /// (StepPlanOptions::expert_group), in their order; empty: none do.
+  std::vector<int64_t> expert_tokens = {};
 
   bool empty() const { return samples.empty(); }
-  MicrobatchKind kind() const { return {!empty(), items.kinds()}; }
+  /// A replica without samples joins those with which it shares experts.
+  MicrobatchKind kind() const {
+    const bool joins =
+        std::any_of(expert_tokens.begin(), expert_tokens.end(), [](int64_t n) { return n > 0; });
+    return {!empty() || joins, items.kinds()};
+  }
 };
 
 /// The counts of each sample of a step: [replica][microbatch][sample], in row order. Steps of equal
@@ -52,7 +61,8 @@ struct StepPlan {
   /// [replica][microbatch]; every replica has the same number of microbatches, the last ones
   /// possibly empty.
   std::vector<std::vector<MicrobatchPlan>> replicas;
-  int shard_group = 1;  ///< neighbouring replicas that hold one copy of the parameters
+  int shard_group = 1;   ///< neighbouring replicas that hold one copy of the parameters
+  int expert_group = 1;  ///< neighbouring replicas whose ranks share experts
   std::vector<std::vector<MicrobatchKinds>> group_kinds;  ///< [shard group][microbatch]
   std::vector<MicrobatchKinds> kinds;                     ///< [microbatch], of all replicas
   StepShape shape = {};                                   ///< where it is asked for
@@ -63,13 +73,15 @@ struct StepPlan {
 };
 
 /// A step whose samples are dealt so: its sums, and the kinds of its microbatches.
-StepPlan count_step(std::vector<std::vector<MicrobatchPlan>> replicas, int shard_group);
+StepPlan count_step(std::vector<std::vector<MicrobatchPlan>> replicas, int shard_group,
+                    int expert_group = 1);
 
 StepShape shape_of(const StepPlan& step, const std::vector<SampleIndex>& index);
 
 struct StepPlanOptions {
   int replicas = 1;
-  int shard_group = 1;  ///< neighbouring replicas that hold one copy of the parameters
+  int shard_group = 1;   ///< neighbouring replicas that hold one copy of the parameters
+  int expert_group = 1;  ///< of these, neighbouring ones whose ranks share experts
   int64_t row_tokens = 2048;
   int64_t rows_per_microbatch = 1;
   bool packing = true;

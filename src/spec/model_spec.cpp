@@ -149,6 +149,11 @@ int64_t ModelSpec::num_parameters() const {
   return total;
 }
 
+std::vector<std::vector<int>> ModelSpec::expert_params(const UnitSpec& unit) const {
+  if (unit.kind != UnitKind::Block || !mlp(unit).router) return {};
+  return {params_of(unit, "experts.up.weight"), params_of(unit, "experts.down.weight")};
+}
+
 bool ModelSpec::has_experts() const {
   return std::ranges::any_of(decoder.block.mlps,
                              [](const MlpSpec& mlp) { return mlp.router.has_value(); });
@@ -160,8 +165,8 @@ int64_t ModelSpec::num_active_parameters() const {
     if (unit.kind != UnitKind::Block || !mlp(unit).router) continue;
     const RouterSpec& router = *mlp(unit).router;
     int64_t elements = 0;
-    for (const char* role : {"experts.up.weight", "experts.down.weight"})
-      for (const int param : params_of(unit, role)) elements += num_elements(params[param].shape);
+    for (const std::vector<int>& experts : expert_params(unit))
+      for (const int param : experts) elements += num_elements(params[param].shape);
     idle += elements / router.experts * (router.experts - router.chosen);
   }
   return num_parameters() - idle;

@@ -147,6 +147,9 @@ struct ModelSpec {
   const MlpSpec& mlp(const UnitSpec& unit) const { return block(unit.module).mlps.at(unit.mlp); }
   HeadShape heads(const std::string& module) const { return block(module).heads; }
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
+  /// Returns for each linear of the unit's experts its parameters, expert by expert, or the one
+  /// that stacks them; none where it is no mixture.
+  std::vector<std::vector<int>> expert_params(const UnitSpec& unit) const;
   /// Returns whether blocks of the language model have mixtures of experts.
   bool has_experts() const;
   /// Returns the parameters that a token is multiplied with: of experts those it chooses.

@@ -131,13 +131,13 @@ FunctionMemory route_memory(int64_t rows, const RouterSpec& router, const Elemen
 /// The host multiplies expert by expert: its scratch is that of one that every token chooses. A
 /// device makes the gradients of all experts at once, before it adds them.
 FunctionMemory expert_linear_memory(int64_t rows, const WeightSpec& expert,
-                                    const RouterSpec& router, const ElementBytes& bytes) {
-  FunctionMemory f = linear_memory(rows / router.chosen, expert, false, bytes);
+                                    const ExpertsHere& experts, const ElementBytes& bytes) {
+  FunctionMemory f = linear_memory(rows / experts.copies, expert, false, bytes);
   const int64_t output = rows * expert.out * bytes.param;
   f.forward_peak += output - f.output;
   f.output = output;
   if (bytes.on_device && expert.trains)
-    f.backward_working = router.experts * expert.out * expert.in * bytes.param;
+    f.backward_working = experts.count * expert.out * expert.in * bytes.param;
   return f;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/kernel_sizes.hpp"
+#include "spec/expert_needs.hpp"
 #include "spec/param_cut.hpp"
 
 namespace zea::detail {
@@ -49,6 +50,9 @@ class Declarations {
     if (!op.inputs.empty()) needs.rows = input(op).rows;
     declare(op, needs);
     if (needs.is_view) needs.memory.output = input(op).bytes;
+    if (op.kind == Kind::GatherExpertRows)
+      for (size_t i = 0; i < op.others.size(); ++i)
+        values_[op.others[i]] = values_[op.inputs[i + 1]];
     values_[op.output] = {needs.rows, needs.memory.output, needs.has_gradient, !needs.is_absent};
     if (op.kind == Kind::NormSum)
       values_[op.others[0]] = {needs.rows, input(op).bytes, needs.input_has_gradient};
@@ -96,9 +100,11 @@ class Declarations {
       case Kind::SumRows:
         return declare_rows_of_all(op.kind, needs);
       case Kind::Route:
+      case Kind::GatherExpertRows:
+      case Kind::SumExpertRows:
       case Kind::Dispatch:
       case Kind::Combine:
-        return declare_routing(op, x, needs);
+        return declare_mixture(op.kind, mixture(), x.rows, x.bytes, needs);
       case Kind::ExpertLinear:
         return declare_expert_linear(op, x, needs);
       case Kind::SigmoidScale:
@@ -278,35 +284,23 @@ class Declarations {
                     .gradient_working = sent * row};
   }
 
-  void declare_routing(const Operation& op, const Value& x, OperationNeeds& needs) const {
-    constexpr auto kIndex = static_cast<int64_t>(sizeof(int64_t));
-    const RouterSpec& router = *model_.mlp(unit_).router;
-    FunctionMemory& memory = needs.memory;
-    if (op.kind == Kind::Route) {
-      memory = route_memory(x.rows, router, bytes_);
-      return;
-    }
-    if (op.kind == Kind::Dispatch) {
-      needs.rows = x.rows * router.chosen;
-      needs.elements = needs.rows * hidden_;
-      memory = {.output = router.chosen * x.bytes, .saved = (needs.rows + router.experts) * kIndex};
-      return;
-    }
-    needs.rows = x.rows / router.chosen;
-    needs.elements = x.rows * hidden_;
-    memory = {
-        .output = x.bytes / router.chosen, .saved = x.rows * bytes_.wide, .saves_input = true};
+  MixturePart mixture() const {
+    return {*model_.mlp(unit_).router, sizes_, hidden_, share_.ep, bytes_};
   }
 
   void declare_expert_linear(const Operation& op, const Value& x, OperationNeeds& needs) const {
+    const MixturePart part = mixture();
+    const ExpertsHere here = part.experts_here();
     needs.gemms = model_.params_of(unit_, op.params[0]);
-    needs.gemm_rows = x.rows;
-    needs.gemm_parts = op.count;
+    const bool is_stacked = model_.params[needs.gemms.front()].stacks_experts;
+    if (!is_stacked) needs.gemms.resize(needs.gemms.size() / static_cast<size_t>(share_.ep));
+    needs.gemm_rows = part.usual_rows(x.rows);
+    needs.gemm_parts = op.count / share_.ep;
     WeightSpec expert{.in = width(x), .trains = needs.trains};
     for (const int param : needs.gemms)
       expert.out += num_elements(cut_of(model_.params[param], share_.tp).shape);
-    expert.out /= op.count * std::max<int64_t>(1, expert.in);
-    needs.memory = expert_linear_memory(x.rows, expert, *model_.mlp(unit_).router, bytes_);
+    expert.out /= (is_stacked ? op.count : here.count) * std::max<int64_t>(1, expert.in);
+    needs.memory = expert_linear_memory(x.rows, expert, here, bytes_);
   }
 
   void declare_norm(const Operation& op, const Value& x, OperationNeeds& needs) {

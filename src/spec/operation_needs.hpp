@@ -38,6 +38,7 @@ struct UnitShare {
   int cp = 1;
   int cp_inner = 1;          ///< ranks that exchange tokens for heads in attention
   bool gathers_keys = true;  ///< of all of them at once; false: one group's after the other's
+  int ep = 1;                ///< ranks that share experts
 };
 
 namespace detail {
@@ -111,11 +112,16 @@ FunctionMemory joint_norms_memory(int64_t rows, int64_t width, bool trains,
 FunctionMemory windows_memory(int64_t rows, int64_t width, const ElementBytes& bytes);
 FunctionMemory mean_memory(int64_t x_bytes, int64_t count, const ElementBytes& bytes);
 
+/// The experts that a rank has, and of how many of them a token can have rows.
+struct ExpertsHere {
+  int64_t count, copies;
+};
+
 /// The choice of experts for `rows` rows; the linears of experts, of which each has the weight
 /// `expert`, for `rows` rows of all of them.
 FunctionMemory route_memory(int64_t rows, const RouterSpec& router, const ElementBytes& bytes);
 FunctionMemory expert_linear_memory(int64_t rows, const WeightSpec& expert,
-                                    const RouterSpec& router, const ElementBytes& bytes);
+                                    const ExpertsHere& experts, const ElementBytes& bytes);
 
 /// Attention of all tokens here by the host's kernels, which beside these tensors have tiles.
 FunctionMemory attention_memory(int64_t rows, const HeadShape& heads, const ElementBytes& bytes);
@@ -146,6 +152,7 @@ struct UnitSizes {
   RowCounts targets;
   int64_t patches = 0;
   int64_t all_tokens = 0;         ///< on all cp ranks together
+  int64_t expert_tokens = 0;      ///< on all ranks that share experts; 0: as many on each as here
   std::vector<int64_t> inputs{};  ///< of each input; empty: as many as tokens
   bool resamples = false;         ///< projected rows are more than features
   std::vector<AttentionSizes> attention{};
@@ -164,10 +171,14 @@ struct UnitPart {
   std::vector<bool> inputs_present = {};        ///< of each input; empty: all
 };
 
-/// Messages between tp or cp ranks.
+/// Messages between tp or cp ranks, or ranks that share experts.
 enum class MessageKind {
   GatherRows,        ///< rows of `width` elements, where they are dealt to tp ranks
   SumRows,           ///< the same, summed: a reduce-scatter, or an all-reduce where they are not
+  GatherExpertRows,  ///< rows of `width` elements, to all ranks that share experts
+  SumExpertRows,     ///< the same, summed
+  GatherRouting,     ///< `width` gates, which are wide, and as many indices of each row, likewise
+  SumGates,          ///< gradients of these gates, summed
   SumStatistics,     ///< `width` wide elements of each row, summed over tp
   GatherStatistics,  ///< the same of every tp rank
   Attention,         ///< heads, keys and values between cp ranks

@@ -28,6 +28,10 @@ enum class OperationKind {
   GatherRows,    ///< the rows of all tp ranks
   SumRows,       ///< the sum over tp ranks of x, of which each has the rows of all
   Route,         ///< gates of each token's experts, from scores; others: the experts' indices
+  /// Rows, gates and experts' indices of all ranks that share experts; others: these gates, indices
+  GatherExpertRows,
+  /// The sum over these ranks of x, of which each has the rows of all
+  SumExpertRows,
   Dispatch,      ///< each row for each of its experts, by expert; others: where they went, ends
   ExpertLinear,  ///< a linear of each of `count` experts, for its rows; params: weight
   Combine,       ///< the sum of a token's expert rows, each times its gate

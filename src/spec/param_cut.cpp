@@ -59,8 +59,29 @@ ParamCut cut_of(const ParamSpec& param, int tp) {
   return piece;
 }
 
-std::vector<PieceBox> boxes_of_piece(const ParamSpec& param, const ParamCut& cut, int tp_rank,
+void cut_experts(const ModelSpec& model, int ep, int tp, std::vector<ParamCut>& cuts) {
+  if (ep == 1) return;
+  for (const UnitSpec& unit : model.units)
+    for (const std::vector<int>& experts : model.expert_params(unit)) {
+      const auto each = static_cast<int>(std::ssize(experts)) / ep;
+      for (size_t e = 0; e < experts.size(); ++e) {
+        ParamCut& cut = cuts[experts[e]];
+        cut.ep = ep;
+        cut.tp = tp;
+        if (model.params[experts[e]].stacks_experts) {
+          cut.shape[0] /= ep;
+          continue;
+        }
+        ZEA_ASSERT(experts[e] == experts[0] + static_cast<int>(e));
+        cut.home = static_cast<int>(e) / each;
+        cut.step = each;
+      }
+    }
+}
+
+std::vector<PieceBox> boxes_of_piece(const ParamSpec& param, const ParamCut& cut, int piece_rank,
                                      int64_t begin, int64_t end) {
+  const int tp_rank = cut.ep > 1 ? piece_rank % cut.tp : piece_rank;
   int64_t stretch = 0, share = 0, offset = 0, real = num_elements(cut.shape);
   if (cut.dim >= 0) {
     stretch = param.shape[cut.dim] / cut.stretches;
@@ -78,6 +99,7 @@ std::vector<PieceBox> boxes_of_piece(const ParamSpec& param, const ParamCut& cut
       const int64_t elements = box.elements();
       if (cut.dim >= 0)
         box.offset[cut.dim] += offset + box.offset[cut.dim] / share * (stretch - share);
+      if (cut.ep > 1 && cut.step == 0) box.offset[0] += piece_rank / cut.tp * cut.shape[0];
       if (param.part.begin > 0) box.offset[param.part.dim] += param.part.begin;
       boxes.push_back({std::move(box), begin});
       begin += elements;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor parallelism: the tp shard of a parameter on each tp rank of its module, and its place in
-// the tensor of weights files. All shards have the same shape, so the flat buffers of all tp ranks
-// have the same layout.
+// Tensor and expert parallelism: the part of a parameter that each rank of its module has, and its
+// place in the tensor of weights files. All parts have the same shape, so the flat buffers of all
+// ranks have the same layout.
 #pragma once
 
 #include <vector>
@@ -18,8 +18,25 @@ struct ParamCut {
   bool of_heads = false;  ///< each holder has the gradient of its own heads
   int64_t stretches = 1;  ///< fused sections of dim: the shard has a share of each
 
+  // Expert parallelism. Buffers list the parameters of the first ep rank; at their places each of
+  // the others has those of its own experts.
+  int ep = 1;    ///< ranks that share the experts that this parameter belongs to
+  int tp = 1;    ///< tp ranks of each: rank r of all has the shard r % tp of ep rank r / tp
+  int home = 0;  ///< the ep rank whose parameter it is, where experts have parameters of their own
+  /// From a parameter to that of the next ep rank, in ModelSpec::params; 0: the parameter stacks
+  /// all experts, and each ep rank has a range of its first dim.
+  int step = 0;
+
   /// Returns whether `tp_rank` is the holder that counts the shard in norms and writes it.
   bool is_first_holder(int tp_rank) const { return tp_rank % holders == 0; }
+  /// Returns the parameter that a rank has where buffers list `param`.
+  int param_of(int param, int piece_rank) const { return param + piece_rank / tp * step; }
+  /// Returns all that ranks have there.
+  std::vector<int> params_of_ranks(int param) const {
+    std::vector<int> all{param};
+    for (int rank = 1; step > 0 && rank < ep; ++rank) all.push_back(param + rank * step);
+    return all;
+  }
 };
 
 /// Returns whether `param` can be sharded over `tp` ranks.
@@ -28,6 +45,10 @@ bool can_cut(const ParamSpec& param, int tp);
 /// Returns the shard of each of `tp` ranks; requires can_cut().
 ParamCut cut_of(const ParamSpec& param, int tp);
 
+/// Gives whole experts of the model's mixtures to each of `ep` ranks: changes their cuts, which are
+/// those over `tp`. Requires that `ep` divides the experts.
+void cut_experts(const ModelSpec& model, int ep, int tp, std::vector<ParamCut>& cuts);
+
 /// A box of a parameter's tensor (ParamSpec::tensor_shape()), and the first of its packed elements
 /// in the row-major shard.
 struct PieceBox {
@@ -35,9 +56,9 @@ struct PieceBox {
   int64_t begin;
 };
 
-/// Returns the boxes of elements [begin, end) of the shard of `tp_rank`, ascending, without
-/// padding.
-std::vector<PieceBox> boxes_of_piece(const ParamSpec& param, const ParamCut& cut, int tp_rank,
+/// Returns the boxes of elements [begin, end) of the part of `piece_rank` among the ep and tp
+/// ranks, ascending, without padding. `param` is the one that it has (ParamCut::param_of).
+std::vector<PieceBox> boxes_of_piece(const ParamSpec& param, const ParamCut& cut, int piece_rank,
                                      int64_t begin, int64_t end);
 
 }  // namespace zea

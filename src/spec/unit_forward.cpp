@@ -290,7 +290,8 @@ class Forward {
   }
 
   /// A mixture of experts: tp ranks route the rows of all, and each has a part of the columns of
-  /// every expert, so that all it computes is its part of a sum.
+  /// every expert; ranks that share experts compute theirs for the rows of all. So all that a rank
+  /// computes is its part of a sum.
   Value mixture(const Value& x, const MlpSpec& spec) {
     const auto rows = ops_.record({.kind = Kind::GatherRows}, {x});
     auto y = routed(rows, *spec.router, spec);
@@ -298,10 +299,15 @@ class Forward {
     return ops_.record({.kind = Kind::SumRows}, {y});
   }
   Value routed(const Value& rows, const RouterSpec& router, const MlpSpec& spec) {
-    const auto gates = ops_.record({.kind = Kind::Route}, {linear(rows, "router")});
-    const auto chosen = ops_.record_other();
-    auto sent = ops_.record({.kind = Kind::Dispatch}, {rows, chosen});
+    auto own_gates = ops_.record({.kind = Kind::Route}, {linear(rows, "router")});
+    auto own_chosen = ops_.record_other();
+    auto all = ops_.record({.kind = Kind::GatherExpertRows}, {rows, own_gates, own_chosen});
+    const auto gates = ops_.record_other(), chosen = ops_.record_other();
+    own_gates.reset();
+    own_chosen.reset();
+    auto sent = ops_.record({.kind = Kind::Dispatch}, {all, chosen});
     const auto places = ops_.record_other(), ends = ops_.record_other();
+    all.reset();
     const auto of_each = [&](const Value& inputs, const std::string& role) {
       return ops_.record({.kind = Kind::ExpertLinear,
                           .params = ops_.roles({role}),
@@ -312,9 +318,10 @@ class Forward {
     auto inner = of_each(sent, "experts.up.weight");
     sent.reset();
     inner = gate(inner, spec);
-    const auto outputs = of_each(inner, "experts.down.weight");
+    auto outputs = of_each(inner, "experts.down.weight");
     inner.reset();
-    return ops_.record({.kind = Kind::Combine}, {outputs, gates, places});
+    outputs = ops_.record({.kind = Kind::Combine}, {outputs, gates, places});
+    return ops_.record({.kind = Kind::SumExpertRows}, {outputs});
   }
   Value shared(const Value& rows, const MlpSpec& spec) {
     auto y = linear(gate(linear(rows, "shared.up"), spec), "shared.down");

@@ -91,8 +91,10 @@ class Evaluator {
   std::vector<LoadedMicrobatch> load(const RankStep& step) const {
     const ActionRecord::Action action(engine_.mesh().record(), "load");
     std::vector<LoadedMicrobatch> loaded;
-    for (const MicrobatchPlan& part : step.microbatches)
+    for (const MicrobatchPlan& part : step.microbatches) {
       loaded.push_back(load_microbatch(dataset_, loading_, part.samples));
+      loaded.back().expert_tokens = part.expert_tokens;
+    }
     return loaded;
   }
 

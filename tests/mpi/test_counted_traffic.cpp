@@ -118,6 +118,34 @@ const TrafficLayout kLayouts[] = {
      2,
      {"llm.cp_outer", "vision.cp_outer"},
      [](TinyRunOptions& run) { use_cp(run, "ring", 2); }},
+    {"ep 2 of four replicas, experts sharded over two",
+     4,
+     {"llm.ep_dp_shard", "llm.expert_dp_shard+expert_cp", "llm.dp_shard+encoder_dp+cp"},
+     [](TinyRunOptions& run) {
+       run.config_json = with_experts(tiny_llava_config(), 4);
+       run.deck.meshes["llm"].strategy = "full_shard";
+       run.deck.meshes["llm"].ep = 2;
+       run.deck.data.packing = false;
+     }},
+    {"ep 4 over cp 2 and two replicas, recomputed",
+     4,
+     {"llm.ep_dp_shard", "llm.ep_cp"},
+     [](TinyRunOptions& run) {
+       use_cp(run, "ring", 2);
+       run.config_json = with_experts(tiny_llava_config(), 4);
+       run.deck.meshes["llm"].ep = 4;
+       run.deck.model.activation_checkpointing = AutoOption::of_count(1);
+     }},
+    {"ep 2 beside tp 2, Muon",
+     4,
+     {"llm.ep_dp_shard", "llm.tp"},
+     [](TinyRunOptions& run) {
+       run.config_json = with_experts(tiny_llava_config(), 4);
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+       run.deck.meshes["llm"].ep = 2;
+       run.deck.optim.kind = "muon";
+       run.deck.optim.momentum = 0.95;
+     }},
     {"tied, one KV head, tp 2 of two replicas",
      4,
      {"llm.tp", "llm.kv_holders", "llm.dp_replicate+dp_shard+encoder_dp+cp"},

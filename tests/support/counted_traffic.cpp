@@ -30,10 +30,12 @@ Traffic expected_traffic(const Plan& plan, const Dataset& dataset, int64_t step,
   const LoaderOptions loading = loading_of(plan);
   const StepPlan step_plan = plan.step_plan(step, sampler.global_batch(step), dataset.index());
   std::vector<MicrobatchRows> rows;
-  for (const MicrobatchPlan& part : step_plan.replicas[plan.replica_of(rank)])
+  for (const MicrobatchPlan& part : step_plan.replicas[plan.replica_of(rank)]) {
     rows.push_back(rows_of_microbatch(
         tokens_of(load_microbatch(dataset, loading, part.samples).samples, plan.model), plan.model,
         plan.replica_layout(rank), plan.images_both_ways));
+    rows.back().text.experts.replicas = part.expert_tokens;
+  }
   return traffic_of_step(plan, step_plan, rows, rank);
 }
 

@@ -120,6 +120,13 @@ const PipelineLayout kLayouts[] = {
     {kColocated, kGPipe, {2, 1, 2}, {1, 1, 2}, kFull, kFull, 1, 1, Encoders, Llava, EachUseSumOnce},
     {kDisjoint, kZeroBubble, {2}, {2}, kFull, kFull, 1, 2, Nothing, TiedLlava, EachUse},
     {kDisjoint, kInterleaved, {2, 1, 1, 1, 2}, {1, 1, 1, 2}, kFull, kFull, 1, 2, Llm, TiedLlava, OnceSumEach},
+    {kShared, k1F1B, {2, 1, 1, 1, 1, "", 2}, {}, kFull, kFull, 1, 2, Nothing, Experts, OneSampleEach},
+    {kShared, kGPipe, {2, 1, 1, 1, 1, "", 2}, {}, kFull, kFull, 1, 4, Nothing, Experts, Recomputing},
+    {kShared, k1F1B, {2, 2, 1, 1, 1, "", 2}, {1, 2}, kGradOp, kFull, 1, 2, EncodersAndLlm, Experts, OneSampleEach},
+    {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring", 2}, {1, 1, 2}, kHybrid, kHybrid, 2, 1, Encoders, Experts, EachUse},
+    {kShared, kZeroBubble, {2, 1, 1, 1, 1, "", 2}, {}, kNo, kFull, 1, 2, Llm, Qwen3VlMoe, RareImages},
+    {kDisjoint, k1F1B, {2, 1, 1, 1, 1, "", 2}, {1, 1, 1, 2}, kFull, kFull, 1, 2, Nothing, Qwen3VlMoe, FewSamples},
+    {kColocated, kZeroBubble, {1, 1, 1, 1, 1, "", 2}, {1}, kHybrid2, kHybrid, 2, 2, Nothing, Experts, Recomputing},
 };
 // clang-format on
 
@@ -296,6 +303,7 @@ std::string degrees(const PipelineModule& module) {
   add("cp", module.cp);
   add("encoder_dp", module.encoder_dp);
   add("virtual", module.virtual_stages);
+  add("ep", module.ep);
   return text;
 }
 
@@ -305,6 +313,7 @@ void apply(const PipelineModule& module, const char* strategy, ModuleMeshOptions
   mesh.tp = module.tp;
   mesh.cp = module.cp;
   mesh.virtual_stages = module.virtual_stages;
+  mesh.ep = module.ep;
   if (module.cp > 1) {
     mesh.cp_mode = module.cp_mode;
     if (module.cp_mode != std::string("ulysses")) mesh.cp_block = 4;
@@ -402,7 +411,7 @@ std::string config_of(const PipelineLayout& layout) {
   }
   if (layout.twist == Taps) model.feature_layer = "[0, -1, 1]";
   const std::string config = tiny_llava_config(model);
-  return layout.model == Experts ? with_experts(config) : config;
+  return layout.model == Experts ? with_experts(config, layout.llm.ep > 1 ? 4 : 5) : config;
 }
 
 void remake(const PipelineLayout& layout, ModelSpec& model) {

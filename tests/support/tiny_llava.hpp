@@ -45,7 +45,7 @@ std::string tiny_llava_config(const TinyLlava& options = {});
 /// config.json of a GPT-2 with 4 heads of 6.
 std::string tiny_gpt2_config(int64_t vocabulary = 40);
 /// The config with mixtures of few experts in its language model, and a shared expert with a gate.
-std::string with_experts(const std::string& config);
+std::string with_experts(const std::string& config, int64_t experts = 5);
 
 /// Small values around the initial ones: 1 for norms, 0 for the rest.
 class FilledSource : public WeightsSource {

@@ -112,7 +112,8 @@ Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedBuffer&)>& 
     const FlatRange cut = plan_.own_cut(mesh_.rank(), static_cast<int>(g));
     for (const FlatPart& part : parts_in_range(plan_.buffers[g], cut)) {
       if (!plan_.cuts[part.param].is_first_holder(piece_rank)) continue;
-      const ParamSpec& param = plan_.model.params[part.param];
+      const ParamSpec& param =
+          plan_.model.params[plan_.cuts[part.param].param_of(part.param, piece_rank)];
       const int64_t each = state.elements_of_each(plan_.param_rules[part.param].state_block);
       if (each == 0) continue;
       const double* source =

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "core/error.hpp"
+#include "layout/reduction.hpp"
 #include "support/grid_table.hpp"
 
 namespace zea::test_axis {
@@ -176,6 +177,50 @@ TEST(Axis, ReplicaMajorWithTensorParallelFastest) {
   EXPECT_EQ(shape.coordinate(4, "llm"), (Coordinate{0, 0, 1, 0, 0, 0}));
   EXPECT_EQ(shape.coordinate(8, "llm"), (Coordinate{0, 1, 0, 0, 0, 0}));
   EXPECT_EQ(shape.coordinate(16, "llm"), (Coordinate{1, 0, 0, 0, 0, 0}));
+}
+
+/// The parts of dp_shard and cp: ranks that share experts follow each other along cp, then along
+/// dp_shard, and those with the same experts are in the other direction.
+TEST(Axis, RanksThatShareExpertsAreNeighbors) {
+  MeshShape shape{2, 4, {{"llm", 0, 1, 1, 2, 2}}};
+  ModuleGrid& grid = shape.modules[0];
+  grid.ep_dp_shard = grid.ep_cp = 2;
+
+  EXPECT_EQ(grid.ep(), 4);
+  EXPECT_EQ(shape.group(5, "llm", ep_axes()), (std::vector<int>{1, 3, 5, 7}));
+  EXPECT_EQ(shape.rank_along(5, "llm", ep_axes()), 2);
+  EXPECT_EQ(shape.group(5, "llm", expert_shard_axes()), (std::vector<int>{5, 13}));
+  EXPECT_EQ(shape.group(5, "llm", expert_token_axes()), (std::vector<int>{5, 13, 21, 29}));
+  EXPECT_EQ(shape.group(5, "llm", {Axis::EpDpShard}), (std::vector<int>{1, 5}));
+
+  grid.ep_dp_shard = 1;
+  EXPECT_EQ(shape.group(5, "llm", ep_axes()), (std::vector<int>{5, 7}));
+  EXPECT_EQ(shape.group(5, "llm", expert_shard_axes()), (std::vector<int>{1, 5, 9, 13}));
+
+  shape.modules[0].cp = 4;
+  EXPECT_EQ(shape.group(4, "llm", ep_axes()), (std::vector<int>{4, 6}));
+  EXPECT_EQ(shape.group(4, "llm", {Axis::DpReplicate, Axis::ExpertCp}),
+            (std::vector<int>{0, 4, 32, 36}));
+  EXPECT_STREQ(axis_name(Axis::EpCp), "ep_cp");
+  EXPECT_STREQ(axis_name(Axis::ExpertDpShard), "expert_dp_shard");
+}
+
+/// Both parts together are the axis.
+TEST(Axis, GroupsOfBothPartsAreThoseOfTheAxis) {
+  MeshShape shape{2, 4, {{"llm", 0, 2, 1, 4, 2}}};
+  for (const auto& [dp_shard, cp] : {std::pair{1, 2}, {1, 4}, {2, 4}, {4, 4}}) {
+    shape.modules[0].ep_dp_shard = dp_shard;
+    shape.modules[0].ep_cp = cp;
+    for (int rank = 0; rank < shape.world_size(); ++rank) {
+      std::vector<Axis> parts = ep_axes();
+      for (const Axis axis : expert_shard_axes()) parts.push_back(axis);
+      EXPECT_EQ(shape.group(rank, "llm", parts), shape.group(rank, "llm", shard_axes()));
+      EXPECT_EQ(shape.rank_along(rank, "llm", parts), shape.rank_along(rank, "llm", shard_axes()));
+      EXPECT_EQ(shape.size_along("llm", ep_axes()), dp_shard * cp);
+      const std::vector<int> group = shape.group(rank, "llm", ep_axes());
+      EXPECT_EQ(group[static_cast<size_t>(shape.rank_along(rank, "llm", ep_axes()))], rank);
+    }
+  }
 }
 
 TEST(Axis, AskingForWhatIsNotThereIsOurBug) {

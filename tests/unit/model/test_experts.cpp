@@ -3,6 +3,8 @@
 // experts, outputs and all gradients, also where experts get no token or every token.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "kernels/row_kernels.hpp"
 #include "model/functions.hpp"
 
@@ -67,7 +69,8 @@ Results routed(const Tensor& x_values, const Weights& weights, const Case& one, 
   const Tensor bias = at::zeros({one.router.experts}, doubles());
   bias[0] = one.preference;
   const Routing routing = route(linear(x, router, nullptr) + bias, one.router);
-  const SentRows sent = sent_to_experts(x, routing.chosen, one.router.experts);
+  const SentRows sent =
+      sent_to_experts(x, routing.chosen, {0, one.router.experts, one.router.experts});
   const Tensor inner = expert_linear(sent.rows, up, sent.ends).tanh();
   const Tensor y = combined(expert_linear(inner, down, sent.ends), routing.gates, sent.places);
   DeferredGradients deferred;
@@ -130,15 +133,56 @@ TEST(Experts, TiesGoToTheLowerIndex) {
 TEST(Experts, RowsLieByExpertInTheOrderOfTokens) {
   const Tensor x = at::arange(4, doubles()).unsqueeze(1);
   const Tensor chosen = at::tensor({2, 0, 0, 2, 2, 1, 0, 1}, at::kLong).view({4, 2});
-  const SentRows sent = sent_to_experts(x, chosen, 4);
+  const SentRows sent = sent_to_experts(x, chosen, {0, 4, 4});
   EXPECT_TRUE(sent.ends.equal(at::tensor({3, 5, 8, 8}, at::kLong)));
   EXPECT_TRUE(sent.rows.flatten().equal(at::tensor({0., 1., 3., 2., 3., 0., 1., 2.}, doubles())));
+}
+
+TEST(Experts, ARankHasTheRowsOfItsExperts) {
+  const Tensor x = at::arange(4, doubles()).unsqueeze(1);
+  const Tensor chosen = at::tensor({2, 0, 0, 2, 2, 1, 0, 1}, at::kLong).view({4, 2});
+  const SentRows sent = sent_to_experts(x, chosen, {1, 2, 4});
+  EXPECT_TRUE(sent.ends.equal(at::tensor({2, 5}, at::kLong)));
+  EXPECT_TRUE(sent.rows.flatten().equal(at::tensor({2., 3., 0., 1., 2.}, doubles())));
+  EXPECT_TRUE(sent.places.flatten().equal(at::tensor({2, -1, -1, 3, 4, 0, -1, 1}, at::kLong)));
+  const SentRows none = sent_to_experts(x, chosen, {3, 1, 4});
+  EXPECT_EQ(none.rows.size(0), 0);
+  EXPECT_EQ(
+      combined(none.rows, at::ones({4, 2}, doubles()), none.places).abs().max().item<double>(), 0);
+}
+
+/// The sum of what ranks make of their experts, and of the gradients of x and gates, is that of one
+/// rank.
+TEST(Experts, PartsOfExpertsAddUp) {
+  at::manual_seed(9);
+  const Tensor order = std::get<1>(at::rand({11, 6}, doubles()).sort(1));
+  const Tensor chosen = order.narrow(1, 0, 3).contiguous();
+  const Tensor x_values = at::randn({11, kHidden}, doubles()), dy = at::randn_like(x_values);
+  const Tensor gate_values = at::rand({11, 3}, doubles());
+  const auto made = [&](const ExpertRange& range) {
+    const Tensor x = x_values.clone().requires_grad_(true);
+    const Tensor gates = gate_values.clone().requires_grad_(true);
+    const SentRows sent = sent_to_experts(x, chosen, range);
+    const Tensor y = combined(sent.rows.tanh(), gates, sent.places);
+    y.backward(dy);
+    return std::array{y.detach(), x.grad(), gates.grad()};
+  };
+  const auto all = made({0, 6, 6});
+  for (const int64_t count : {1, 2, 3}) {
+    auto sum = made({0, count, 6});
+    for (int64_t first = count; first < 6; first += count) {
+      const auto part = made({first, count, 6});
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+    }
+    for (size_t i = 0; i < sum.size(); ++i)
+      EXPECT_LE((sum[i] - all[i]).abs().max().item<double>(), 1e-12) << count << ", " << i;
+  }
 }
 
 TEST(Experts, NoRowsAreNoRows) {
   Parameter weight = parameter_of("up", at::randn({3 * kInner, kHidden}, doubles()));
   const Tensor x = at::zeros({0, kHidden}, doubles()).requires_grad_(true);
-  const SentRows sent = sent_to_experts(x, at::zeros({0, 2}, at::kLong), 3);
+  const SentRows sent = sent_to_experts(x, at::zeros({0, 2}, at::kLong), {0, 3, 3});
   const Tensor y = expert_linear(sent.rows, weight, sent.ends);
   EXPECT_EQ(y.sizes(), (std::vector<int64_t>{0, kInner}));
   y.sum().backward();
@@ -154,8 +198,8 @@ TEST(Experts, KernelsEqualTheirReferences) {
       const Tensor x = at::randn({9, width}, doubles()).to(type);
       const Tensor places = at::randperm(27, at::TensorOptions(at::kLong)).view({9, 3});
       const Tensor gates = at::rand({9, 3}, at::TensorOptions(wide_type));
-      const Tensor y = send_rows(x, places);
-      EXPECT_TRUE(y.equal(send_rows_reference(x, places)));
+      const Tensor y = send_rows(x, places, 27);
+      EXPECT_TRUE(y.equal(send_rows_reference(x, places, 27)));
       const auto expect_near = [&](const Tensor& a, const Tensor& b) {
         EXPECT_LE((a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>(),
                   bound * std::sqrt(static_cast<double>(width)));
@@ -166,6 +210,14 @@ TEST(Experts, KernelsEqualTheirReferences) {
       const CombinedGradients expected = combine_rows_backward_reference(x, y, places, gates);
       expect_near(found.dy, expected.dy);
       expect_near(found.dgates, expected.dgates);
+      // The last rows are of experts on another rank.
+      const Tensor here = places.masked_fill(places >= 16, -1), few = y.narrow(0, 0, 16);
+      EXPECT_TRUE(send_rows(x, here, 16).equal(send_rows_reference(x, here, 16)));
+      expect_near(combine_rows(few, here, gates), combine_rows_reference(few, here, gates));
+      const CombinedGradients part = combine_rows_backward(x, few, here, gates);
+      const CombinedGradients wanted = combine_rows_backward_reference(x, few, here, gates);
+      expect_near(part.dy, wanted.dy);
+      expect_near(part.dgates, wanted.dgates);
     }
   }
 }

@@ -3,6 +3,7 @@
 // what is refused.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "spec/param_cut.hpp"
@@ -90,6 +91,49 @@ TEST(Moe, TpRanksShareTheColumnsOfEachExpert) {
   ASSERT_EQ(boxes.size(), 2U);
   EXPECT_EQ(boxes[0].extent.offset[2], quarter);
   EXPECT_EQ(boxes[1].extent.offset[2], 3 * quarter);
+}
+
+/// Every element of every expert is in one place of one rank.
+TEST(Moe, EpRanksHaveExpertsOfTheirOwn) {
+  for (const std::string& config :
+       {config_of("qwen3_moe").dump(), testing::tiny_qwen3_vl_moe_config()})
+    for (const int ep : {2, 3})
+      for (const int tp : {1, 2}) {
+        const ModelSpec model = make_model_spec(config);
+        std::vector<ParamCut> cuts;
+        for (const ParamSpec& param : model.params) cuts.push_back(cut_of(param, tp));
+        cut_experts(model, ep, tp, cuts);
+        std::map<std::string, int64_t> held;
+        int64_t listed = 0;
+        for (const UnitSpec& unit : model.units)
+          for (const std::vector<int>& experts : model.expert_params(unit))
+            for (const int param : experts) {
+              EXPECT_EQ(cuts[param].ep, ep);
+              if (cuts[param].home > 0) continue;
+              for (int piece = 0; piece < ep * tp; ++piece) {
+                const int own = cuts[param].param_of(param, piece);
+                const int64_t elements = num_elements(cuts[param].shape);
+                for (const PieceBox& box :
+                     boxes_of_piece(model.params[own], cuts[param], piece, 0, elements))
+                  held[model.params[own].name] += box.extent.elements();
+                listed += elements;
+              }
+            }
+        int64_t all = 0;
+        for (const auto& [name, elements] : held) {
+          EXPECT_EQ(elements, num_elements(model.params[model.param_index(name)].shape)) << name;
+          all += elements;
+        }
+        EXPECT_EQ(all, listed);
+        EXPECT_GT(all, 0);
+      }
+  const ModelSpec stacked = make_model_spec(testing::tiny_qwen3_vl_moe_config());
+  const int up = stacked.param_index("model.language_model.layers.0.mlp.experts.gate_up_proj");
+  std::vector<ParamCut> cuts;
+  for (const ParamSpec& param : stacked.params) cuts.push_back(cut_of(param, 1));
+  cut_experts(stacked, 3, 1, cuts);
+  const std::vector<PieceBox> boxes = boxes_of_piece(stacked.params[up], cuts[up], 2, 0, 1);
+  EXPECT_EQ(boxes.at(0).extent.offset, (Shape{4, 0, 0}));
 }
 
 TEST(Moe, ConfigsThatMakeNoModelAreRefused) {

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/expert_needs.hpp"
+
+#include <algorithm>
+
+#include "core/error.hpp"
+
+namespace zea::detail {
+namespace {
+
+constexpr auto kIndex = static_cast<int64_t>(sizeof(int64_t));
+
+void declare_gathered(const MixturePart& part, int64_t rows, OperationNeeds& needs) {
+  const int64_t chosen = part.router.chosen;
+  needs.is_view = part.ep == 1;
+  needs.messages = {{MessageKind::GatherRouting, SentIn::Forward, chosen},
+                    {MessageKind::GatherExpertRows, SentIn::Forward, part.hidden},
+                    {MessageKind::SumGates, SentIn::Backward, chosen},
+                    {MessageKind::SumExpertRows, SentIn::Backward, part.hidden}};
+  if (needs.is_view) return;
+  needs.rows = part.sizes.expert_tokens > 0 ? part.sizes.expert_tokens : rows * part.ep;
+  const int64_t row = part.hidden * part.bytes.param, routing = chosen * (part.bytes.wide + kIndex);
+  needs.memory = {.output = needs.rows * row,
+                  .saved = needs.rows * routing,
+                  .forward_peak = needs.rows * (2 * row + routing),
+                  .gradient_working = needs.rows * row};
+}
+
+void declare_summed(const MixturePart& part, int64_t rows, OperationNeeds& needs) {
+  needs.is_view = part.ep == 1;
+  needs.messages = {{MessageKind::SumExpertRows, SentIn::Forward, part.hidden},
+                    {MessageKind::GatherExpertRows, SentIn::Backward, part.hidden}};
+  if (needs.is_view) return;
+  needs.rows = part.sizes.tokens.all;
+  const int64_t row = part.hidden * part.bytes.param;
+  needs.memory = {.output = needs.rows * row,
+                  .forward_peak = (needs.rows + rows) * row,
+                  .gradient_working = rows * row};
+}
+
+}  // namespace
+
+ExpertsHere MixturePart::experts_here() const {
+  const int64_t count = router.experts / ep;
+  return {count, std::min(router.chosen, count)};
+}
+
+int64_t MixturePart::usual_rows(int64_t most) const {
+  return most * router.chosen / (experts_here().copies * ep);
+}
+
+void declare_mixture(OperationKind kind, const MixturePart& part, int64_t rows, int64_t bytes,
+                     OperationNeeds& needs) {
+  const ExpertsHere here = part.experts_here();
+  const int64_t chosen = part.router.chosen;
+  switch (kind) {
+    case OperationKind::Route:
+      needs.memory = route_memory(rows, part.router, part.bytes);
+      return;
+    case OperationKind::GatherExpertRows:
+      return declare_gathered(part, rows, needs);
+    case OperationKind::SumExpertRows:
+      return declare_summed(part, rows, needs);
+    case OperationKind::Dispatch:
+      needs.rows = rows * here.copies;
+      needs.elements = part.usual_rows(needs.rows) * part.hidden;
+      needs.memory = {.output = here.copies * bytes,
+                      .saved = (rows * chosen + here.count) * kIndex};
+      return;
+    case OperationKind::Combine:
+      needs.rows = rows / here.copies;
+      needs.elements = part.usual_rows(rows) * part.hidden;
+      needs.memory = {.output = bytes / here.copies,
+                      .saved = needs.rows * chosen * part.bytes.wide,
+                      .saves_input = true};
+      return;
+    default:
+      throw InternalError("an operation that is none of a mixture");
+  }
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The declarations of a mixture's operations: routing, sending rows to experts and summing what
+// these return, on ranks that share experts.
+#pragma once
+
+#include "spec/operation_needs.hpp"
+
+namespace zea::detail {
+
+/// A mixture on one rank.
+struct MixturePart {
+  const RouterSpec& router;
+  const UnitSizes& sizes;
+  int64_t hidden;
+  int ep;  ///< ranks that share experts
+  ElementBytes bytes;
+
+  /// Returns the experts of this rank. Its rows are at most those of which all are chosen by every
+  /// token.
+  ExpertsHere experts_here() const;
+  /// Returns how many of so many rows at most there are where tokens choose all experts equally
+  /// often.
+  int64_t usual_rows(int64_t most) const;
+};
+
+/// Declares an operation whose first input has `rows` rows of `bytes` together.
+void declare_mixture(OperationKind kind, const MixturePart& part, int64_t rows, int64_t bytes,
+                     OperationNeeds& needs);
+
+}  // namespace zea::detail

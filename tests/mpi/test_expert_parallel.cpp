@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that share the experts of mixtures train as one rank does: in fp64, on grids that pair ep
+// with every strategy and axis; with optimizers of whole matrices and of blocks, adapters, text
+// alone, replicas without samples, and tokens that all choose the experts of one rank. Pipelines:
+// test_pipelines.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "estimate/memory_estimate.hpp"
+#include "estimate/traffic.hpp"
+#include "support/compared_run.hpp"
+#include "support/mpi_main.hpp"
+#include "support/shared_directory.hpp"
+#include "support/stopped_run.hpp"
+#include "support/tiny_llava.hpp"
+#include "support/tiny_qwen2_vl.hpp"
+
+namespace zea::testing::test_expert_parallel {
+namespace {
+
+/// A layout of the language model; the encoder has tp x cp ranks without experts.
+struct Layout {
+  const char* name;
+  int ranks;
+  int64_t ep;
+  const char* strategy = "full_shard";
+  int64_t tp = 1, cp = 1;
+  int64_t dp_replicate = 1;
+  const char* cp_mode = "ring";
+  bool sequence_parallel = true;
+};
+
+constexpr Layout kLayouts[] = {
+    {"all of dp_shard", 4, 4},
+    {"half of dp_shard", 4, 2},
+    {"half of dp_shard, no shards", 4, 2, "no_shard"},
+    {"half of dp_shard, ZeRO-2", 4, 2, "shard_grad_op"},
+    {"hybrid", 4, 2, "hybrid_shard", 1, 1, 2},
+    {"hybrid with shards", 8, 2, "hybrid_shard_zero2", 1, 1, 2},
+    {"replicas with shares of experts", 8, 2, "no_shard", 1, 1, 2},
+    {"cp", 2, 2, "full_shard", 1, 2},
+    {"half of cp", 8, 2, "full_shard", 1, 4, 1, "allgather_kv"},
+    {"cp and dp_shard", 8, 4, "full_shard", 1, 2, 1, "ulysses"},
+    {"cp and half of dp_shard, no shards", 8, 4, "no_shard", 1, 2},
+    {"tp", 4, 2, "full_shard", 2},
+    {"tp, every rank all tokens", 4, 2, "no_shard", 2, 1, 1, "ring", false},
+    {"tp and cp", 8, 4, "full_shard", 2, 2},
+    {"tp and hybrid", 8, 2, "hybrid_shard", 2, 1, 2},
+};
+
+std::string experts_config() {
+  return with_experts(tiny_llava_config({.kv_heads = 2}), 4);
+}
+
+TinyRunOptions base_run(const std::string& config) {
+  TinyRunOptions run;
+  run.config_json = config;
+  run.steps = 3;
+  run.deck.precision.preset = "fp64";
+  run.deck.data.row_tokens = 24;
+  run.deck.optim.lr = 1e-2;
+  run.deck.optim.warmup_steps = 2;
+  run.deck.optim.weight_decay = 0.1;
+  run.deck.optim.clip_norm = 0.5;
+  run.deck.schedule = {.steps = run.steps, .global_batch = 7};
+  return run;
+}
+
+TinyRunOptions on_layout(TinyRunOptions run, const Layout& layout) {
+  run.deck.mesh.dp_replicate = layout.dp_replicate;
+  for (const char* module : {"vision", "llm"}) {
+    ModuleMeshOptions& mesh = run.deck.meshes[module];
+    mesh.strategy = layout.strategy;
+    mesh.tp = layout.tp;
+    mesh.cp = layout.cp;
+    if (layout.tp > 1) mesh.sequence_parallel = AutoOption::of(layout.sequence_parallel);
+    if (layout.cp > 1) mesh.cp_mode = layout.cp_mode;
+    if (layout.cp > 1 && mesh.cp_mode != CpMode::Ulysses) mesh.cp_block = 4;
+  }
+  run.deck.meshes["llm"].ep = layout.ep;
+  return run;
+}
+
+MemoryDataset dataset_of(const TinyRunOptions& run, const std::vector<int>& images = {1, 0, 2}) {
+  ModelSpec model = make_model_spec(run.config_json);
+  if (run.remake) run.remake(model);
+  return make_tiny_dataset(model, 16, images, 5);
+}
+
+class ExpertParallel : public ::testing::Test {
+ protected:
+  /// Compares `run` on layouts with one rank.
+  void expect_equal_one_rank(const TinyRunOptions& run, const std::vector<Layout>& layouts,
+                             const std::vector<int>& images = {1, 0, 2}) {
+    const MemoryDataset dataset = dataset_of(run, images);
+    const ComparedResult expected = run_compared(alone_, make_mpi_collectives, dataset, run);
+    std::vector<Trial> trials;
+    for (size_t l = 0; l < layouts.size(); ++l)
+      trials.push_back(make_trial(layouts[l].name, l, layouts[l].ranks, l % 2 == 1));
+    sweep(trials, [&](const Communicator& part, const Trial& trial) {
+      const ComparedResult got =
+          run_compared(part, trial.make, dataset, on_layout(run, layouts[trial.layout]));
+      if (part.rank() == 0) expect_equal(got, expected);
+    });
+  }
+
+  const Communicator alone_ = world().communicator().split(world().rank(), "alone");
+};
+
+TEST_F(ExpertParallel, EveryLayoutTrainsAsOneRank) {
+  expect_equal_one_rank(base_run(experts_config()), {std::begin(kLayouts), std::end(kLayouts)});
+}
+
+TEST_F(ExpertParallel, StackedExpertsDo) {
+  TinyRunOptions run = base_run(tiny_qwen3_vl_moe_config());
+  run.remake = shrink_images;
+  run.deck.data.row_tokens = 80;
+  expect_equal_one_rank(run,
+                        {{"three ranks", 3, 3},
+                         {"half of dp_shard", 4, 2},
+                         {"cp and dp_shard", 6, 6, "full_shard", 1, 2},
+                         {"tp", 4, 2, "no_shard", 2},
+                         {"hybrid", 4, 2, "hybrid_shard", 1, 1, 2}},
+                        {2, 1, 0});
+}
+
+/// Some replicas have no samples in some microbatches: they compute experts for the others.
+TEST_F(ExpertParallel, ReplicasWithoutSamplesJoin) {
+  TinyRunOptions run = base_run(experts_config());
+  run.deck.data.packing = false;
+  run.deck.schedule.global_batch = 3;
+  expect_equal_one_rank(run, {{"all of dp_shard", 4, 4},
+                              {"half of it", 4, 2, "no_shard"},
+                              {"cp and dp_shard", 8, 4, "full_shard", 1, 2},
+                              {"half of cp", 8, 2, "full_shard", 1, 4},
+                              {"tp", 8, 4, "full_shard", 2}});
+}
+
+/// The language model is frozen: microbatches of text alone have no gradient of their own.
+TEST_F(ExpertParallel, MicrobatchesOfTextJoinTheBackwardOfImages) {
+  TinyRunOptions run = base_run(experts_config());
+  run.deck.llm.train = false;
+  run.deck.data.packing = run.deck.data.shuffle = false;  // every step has an image
+  run.deck.schedule.global_batch = 5;
+  const std::vector<Layout> layouts{{"all of dp_shard", 4, 4},
+                                    {"half of it", 4, 2, "no_shard"},
+                                    {"tp and cp", 8, 4, "full_shard", 2, 2}};
+  expect_equal_one_rank(run, layouts, {0, 1, 0});
+  run.deck.model.activation_checkpointing = AutoOption::of_count(1);
+  expect_equal_one_rank(run, layouts, {0, 1, 0});
+}
+
+TEST_F(ExpertParallel, AdaptersBesideExpertsDo) {
+  TinyRunOptions run = base_run(experts_config());
+  run.deck.llm.lora = {.targets = {"q_proj", "o_proj"}, .rank = 3, .dropout = 0.3};
+  run.deck.model.activation_checkpointing = AutoOption::of_count(2);
+  expect_equal_one_rank(run, {{"all of dp_shard", 4, 4}, {"tp and cp", 8, 2, "no_shard", 2, 2}});
+}
+
+TEST_F(ExpertParallel, SeveralUnitsAndBuffersOfEachParameterDo) {
+  TinyRunOptions run = base_run(experts_config());
+  run.deck.meshes["llm"].wrap_units = 2;
+  expect_equal_one_rank(run, {{"half of dp_shard", 4, 2}});
+  run.deck.meshes["llm"].flatten_parameters = false;
+  expect_equal_one_rank(run, {{"half of dp_shard", 4, 2}, {"tp", 4, 2, "full_shard", 2}});
+}
+
+void expect_same_training(const TinyResult& got, const TinyResult& expected) {
+  EXPECT_LE(max_difference(got.weights, expected.weights), kSameTraining);
+  EXPECT_NEAR(got.eval_loss, expected.eval_loss, kSameTraining);
+  for (size_t step = 0; step < expected.losses.size(); ++step) {
+    EXPECT_NEAR(got.losses[step], expected.losses[step], kSameTraining);
+    EXPECT_NEAR(got.grad_norms[step], expected.grad_norms[step], kSameTraining);
+  }
+}
+
+TEST_F(ExpertParallel, MuonUpdatesEachExpertsMatrices) {
+  TinyRunOptions run = base_run(experts_config());
+  run.evaluates = true;
+  run.deck.optim.kind = "muon";
+  run.deck.optim.momentum = 0.95;
+  const MemoryDataset dataset = dataset_of(run);
+  const TinyResult expected = run_tiny(alone_, make_mpi_collectives, dataset, run);
+  const std::vector<Layout> layouts{{"all of dp_shard", 4, 4},
+                                    {"half of it", 4, 2},
+                                    {"hybrid", 8, 2, "hybrid_shard", 1, 1, 2},
+                                    {"tp", 4, 2, "full_shard", 2},
+                                    {"cp and dp_shard", 8, 4, "no_shard", 1, 2}};
+  std::vector<Trial> trials;
+  for (size_t l = 0; l < layouts.size(); ++l)
+    trials.push_back(make_trial(layouts[l].name, l, layouts[l].ranks, l % 2 == 1));
+  sweep(trials, [&](const Communicator& part, const Trial& trial) {
+    const TinyResult got =
+        run_tiny(part, trial.make, dataset, on_layout(run, layouts[trial.layout]));
+    if (part.rank() == 0) expect_same_training(got, expected);
+  });
+}
+
+TEST_F(ExpertParallel, BlocksOfStatesAreEachExperts) {
+  nlohmann::json config = nlohmann::json::parse(experts_config());
+  config["text_config"].update(
+      {{"hidden_size", 64}, {"head_dim", 16}, {"moe_intermediate_size", 64}});
+  TinyRunOptions run = base_run(config.dump());
+  run.deck.optim.kind = "adamw_8bit";
+  expect_equal_one_rank(run, {{"all of dp_shard", 4, 4},
+                              {"half of it", 4, 2, "no_shard"},
+                              {"tp and half of dp_shard", 8, 2, "full_shard", 2}});
+}
+
+/// Routers of zeros score all experts alike, and ties go to the lower index: all tokens of the
+/// first step choose the same two.
+void zero_routers(Engine& engine) {
+  const Plan& plan = engine.plan();
+  for (const auto& buffer : engine.buffers()) {
+    if (!buffer) continue;
+    for (const FlatPart& part : parts_in_range(buffer->layout(), buffer->range()))
+      if (plan.model.params[part.param].name.ends_with(".mlp.gate.weight"))
+        buffer->master().narrow(0, part.flat_begin - buffer->range().begin, part.elements).zero_();
+  }
+  engine.broadcast_weights();
+}
+
+TinyResult run_with_zero_routers(const Communicator& ranks, const MakeCollectives& make,
+                                 const Dataset& dataset, const TinyRunOptions& options) {
+  TinyRun run(ranks, make, dataset, options);
+  zero_routers(run.engine());
+  TinyResult result;
+  run.train(options.steps, result);
+  result.weights = run.weights();
+  result.eval_loss = run.evaluate();
+  return result;
+}
+
+TEST_F(ExpertParallel, AllTokensMayChooseTheExpertsOfOneRank) {
+  const TinyRunOptions run = base_run(experts_config());
+  const MemoryDataset dataset = dataset_of(run);
+  const TinyResult expected = run_with_zero_routers(alone_, make_mpi_collectives, dataset, run);
+  const std::vector<Layout> layouts{{"one of two ranks", 2, 2},
+                                    {"two of four ranks", 4, 4, "no_shard"},
+                                    {"cp", 4, 4, "full_shard", 1, 4},
+                                    {"tp and dp_shard", 8, 4, "full_shard", 2}};
+  std::vector<Trial> trials;
+  for (size_t l = 0; l < layouts.size(); ++l)
+    trials.push_back(make_trial(layouts[l].name, l, layouts[l].ranks, l % 2 == 1));
+  sweep(trials, [&](const Communicator& part, const Trial& trial) {
+    const TinyResult got =
+        run_with_zero_routers(part, trial.make, dataset, on_layout(run, layouts[trial.layout]));
+    if (part.rank() == 0) expect_same_training(got, expected);
+  });
+}
+
+/// The plan says how much a rank holds where all tokens choose its experts; one that has the rows
+/// of all comes near it, the other stays below.
+TEST_F(ExpertParallel, MemoryIsWithinItsBound) {
+  const Communicator ranks = first_ranks(2);
+  if (ranks.size() == 0) return;
+  nlohmann::json config = nlohmann::json::parse(experts_config());
+  config["text_config"].update(
+      {{"hidden_size", 64}, {"head_dim", 16}, {"moe_intermediate_size", 256}});
+  for (const auto& [strategy, cp] :
+       {std::pair{"no_shard", 1}, {"full_shard", 1}, {"no_shard", 2}}) {
+    TinyRunOptions run = on_layout(base_run(config.dump()), {"", 2, 2, strategy, 1, cp});
+    run.deck.precision.preset = "fp32";
+    run.deck.data.row_tokens = 256;
+    run.deck.schedule.global_batch = 16;
+    run.steps = 1;
+    const MemoryDataset dataset = dataset_of(run, {0});
+    const TinyResult got = run_with_zero_routers(ranks, make_host_collectives, dataset, run);
+    const Plan plan = plan_of(run, 2);
+    const StepPlan step = plan.step_plan(
+        0, Sampler(16, 16, run.deck.run.seed, true).global_batch(0), dataset.index());
+    const MemoryEstimate told = estimate_memory(
+        plan, ranks.rank(), step.replicas[plan.replica_of(ranks.rank())], dataset.index());
+    const double share =
+        static_cast<double>(got.tensor_peak_bytes) / static_cast<double>(told.total());
+    EXPECT_LE(share, 1.05) << strategy << " cp " << cp << " rank " << ranks.rank();
+    if (ranks.rank() == 0) {
+      EXPECT_GE(share, 0.8) << strategy << " cp " << cp;
+    }
+  }
+}
+
+/// Texts go on to be as long as on one rank where cp ranks share experts.
+TEST_F(ExpertParallel, CpRanksGenerateAsOneRank) {
+  const TinyRunOptions run = base_run(experts_config());
+  const MemoryDataset dataset = dataset_of(run);
+  const std::vector<Layout> layouts{{"cp", 2, 2, "full_shard", 1, 2},
+                                    {"half of cp", 4, 2, "no_shard", 1, 4},
+                                    {"cp beside tp", 8, 2, "full_shard", 2, 2}};
+  const std::string expected =
+      predictions_on(alone_, make_mpi_collectives, dataset, run, kWithoutCache);
+  std::vector<Trial> trials;
+  for (size_t l = 0; l < layouts.size(); ++l)
+    trials.push_back(make_trial(layouts[l].name, l, layouts[l].ranks, l % 2 == 1));
+  sweep(trials, [&](const Communicator& part, const Trial& trial) {
+    const std::string got =
+        predictions_on(part, trial.make, dataset, on_layout(run, layouts[trial.layout]));
+    EXPECT_EQ(part.rank() == 0 ? got : expected, expected);
+  });
+}
+
+/// A checkpoint of one ep is read at another, with every bit of weights and states.
+TEST_F(ExpertParallel, RunsGoOnAtAnotherEp) {
+  const SharedDirectory shared(world().communicator());
+  const TinyRunOptions run = stopped_run_options(experts_config());
+  const MemoryDataset dataset = dataset_of(run);
+  const Layout layouts[] = {{"one rank", 1, 1},
+                            {"ep 2", 4, 2},
+                            {"ep 4, no shards", 4, 4, "no_shard"},
+                            {"ep 4 over cp", 8, 4, "full_shard", 1, 2},
+                            {"ep 2 beside tp", 4, 2, "full_shard", 2},
+                            {"no ep", 4, 1}};
+  for (const size_t writer : {1, 3, 4, 5}) {
+    const Layout& from = layouts[writer];
+    const Communicator ranks = first_ranks(from.ranks);
+    const std::string directory = shared / std::to_string(writer);
+    const StoppedRun stopped =
+        ranks.size() == 0
+            ? StoppedRun{.checkpoint = directory + "/step-00000003"}
+            : run_through(ranks, make_mpi_collectives, dataset, on_layout(run, from), directory);
+    shared.barrier();
+    for (const Layout& to : layouts) {
+      SCOPED_TRACE(std::string(from.name) + " read by " + to.name);
+      const Communicator readers = first_ranks(to.ranks);
+      if (readers.size() > 0)
+        expect_resumes(readers, make_mpi_collectives, dataset, on_layout(run, to), stopped);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace zea::testing::test_expert_parallel
