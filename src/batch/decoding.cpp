@@ -142,16 +142,18 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
       }
     out.cached->rows = index_tensor(rows);
     for (const TokenRuns& runs : owned) out.cached->cp_tokens.push_back(count_tokens(runs));
-    for (size_t way = 0; way < out.text_attention.size(); ++way)
-      out.text_attention[way].mask =
-          AttentionMask(seen_keys(next, owned, keys, model.decoder.block.attention[way].window));
+    const std::vector<MixerSpec>& mixers = model.decoder.block.mixers;
+    for (size_t way = 0; way < mixers.size(); ++way)
+      if (const auto* attention = std::get_if<AttentionSpec>(&mixers[way]))
+        out.text_attention[way].mask =
+            AttentionMask(seen_keys(next, owned, keys, attention->window));
   }
   out.words = std::move(host.words);
   return move_to(options.device, pack(std::move(out), options.device));
 }
 
 bool turns_anew(const ModelSpec& model, int64_t before, int64_t after) {
-  return std::ranges::any_of(model.decoder.block.attention, [&](const AttentionSpec& each) {
+  return std::ranges::any_of(model.decoder.block.attentions(), [&](const AttentionSpec& each) {
     const double original = each.rope.original_max_positions;
     return each.rope.type == RopeType::LongRope && static_cast<double>(before) <= original &&
            static_cast<double>(after) > original;

@@ -68,10 +68,17 @@ TokenAttention text_attention(const HostTokens& host, int64_t window, const Toke
 void fill_attention(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                     const TokenLayout& layout, int cp_rank, const MicrobatchOptions& options) {
   int64_t longest = 0;
+  if (model.decoder.block.carries_state()) out.text_scan.samples = segments_of(host.words);
   for (const Segment& sample : segments_of(host.words)) longest = std::max(longest, sample.length);
   Ids windows;
-  for (const AttentionSpec& spec : model.decoder.block.attention) {
-    const int64_t window = spec.window < longest ? spec.window : 0;
+  for (const MixerSpec& mixer : model.decoder.block.mixers) {
+    const auto* spec = std::get_if<AttentionSpec>(&mixer);
+    if (!spec) {
+      windows.push_back(-1);
+      out.text_attention.emplace_back();
+      continue;
+    }
+    const int64_t window = spec->window < longest ? spec->window : 0;
     const auto same = std::ranges::find(windows, window) - windows.begin();
     const bool is_made = same < std::ssize(windows);
     windows.push_back(window);
@@ -142,7 +149,7 @@ TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
     for (int64_t place = 0; place < sample.length; ++place) of.places.push_back(place);
   of.lengths = lengths_of(of.places);
   const auto has_grid = [](const AttentionSpec& each) { return !each.rope.turns.empty(); };
-  if (std::ranges::any_of(model.decoder.block.attention, has_grid)) {
+  if (std::ranges::any_of(model.decoder.block.attentions(), has_grid)) {
     std::vector<std::vector<ItemShape>> shapes;
     for (size_t e = 0; e < model.encoders.size(); ++e)
       shapes.push_back(items.shapes(static_cast<int>(e), model.encoders[e]));
@@ -171,7 +178,7 @@ void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& pl
     };
     out.encoders[encoder].placeholder_rows = index_tensor(indices_where(here, takes_feature));
   }
-  out.text_attention.resize(model.decoder.block.attention.size());
+  out.text_attention.resize(model.decoder.block.mixers.size());
   fill_positions(out, places, cp_tokens, here, model, options);
   fill_text_keys(out, host, places, layout, model, coordinate);
   fill_targets(out, host, layout, coordinate);

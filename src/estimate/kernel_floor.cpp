@@ -144,7 +144,7 @@ RankSeconds rank_seconds(const Plan& plan, const StepSamples& samples, const Ste
     }
     ModuleRows here = long_rows(plan, unit.module, count, count);
     if (unit.kind == UnitKind::Block) {
-      const int64_t window = model.attention(unit).window;
+      const int64_t window = model.window(unit);
       here.pairs[window] = static_cast<double>(count) * pairs_per_token(samples, rows, window);
     }
     sum.decoder += (unit.kind == UnitKind::Head ? rows.targets : rows.tokens) *

@@ -251,7 +251,7 @@ class Shares {
     rows.projected = share_of(items.features + items.beyond);
     rows.resamples = items.beyond > 0;
     if (items.tokens > 0) rows.patches = rows.tokens.here * items.patches / items.tokens;
-    if (unit.kind == UnitKind::Block) rows.attention = items.attention.at(unit.attention);
+    if (unit.kind == UnitKind::Block) rows.attention = items.attention.at(unit.mixer);
     return rows;
   }
 
@@ -291,7 +291,7 @@ EncoderSizes encoder_sizes(const EncoderSpec& encoder, const std::vector<ItemSha
     const bool are_all = input.learned_tokens() == 0;  // ends of rows, too
     sizes.patches += are_all ? item.tokens : item.tiles * input.patches_of(item);
   }
-  for (const AttentionSpec& way : encoder.block.attention)
+  for (const AttentionSpec& way : encoder.block.attentions())
     sizes.attention.push_back(attention_sizes(segments_of_items(items, way.window > 0), false));
   return sizes;
 }
@@ -335,10 +335,10 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
   if (types_of_modules.contains(kDecoder)) {
     const BlockSpec& block = model.decoder.block;
     int64_t tables = 0;  // elements of a token
-    for (const AttentionSpec& kind : block.attention)
+    for (const AttentionSpec& kind : block.attentions())
       tables += 2 * kind.rope.pairs(block.heads.dim);
     const bool are_batched = std::ranges::any_of(
-        block.attention, [&](const AttentionSpec& spec) { return sees_all(spec, sizes.text); });
+        block.attentions(), [&](const AttentionSpec& spec) { return sees_all(spec, sizes.text); });
     bytes += kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples);
     if (are_batched) bytes += kIndex * rows_of(sizes.text);
     if (model.has_dropout(kDecoder)) bytes += kIndex * sizes.tokens;
@@ -359,7 +359,7 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
     } else if (encoder.modality() == Modality::Image) {
       const PatchInput& input = encoder.patches();
       const BlockSpec& block = encoder.block;
-      const auto tables = block.rotary ? static_cast<int64_t>(block.attention.size()) : 0;
+      const auto tables = block.rotary ? std::ssize(block.attentions()) : 0;
       bytes += kIndex * (items.features + rows) + items.patches * input.values() * element +
                items.tokens * tables * block.heads.dim * element;
       if (input.table_side > 0)

@@ -20,7 +20,7 @@ constexpr double kMicro = 1e-6;
 std::string signature(const ModelSpec& model, int unit, const std::vector<bool>& gradients) {
   const UnitSpec& spec = model.units[static_cast<size_t>(unit)];
   std::string text = spec.module + " " + std::to_string(static_cast<int>(spec.kind)) + " " +
-                     std::to_string(spec.attention) + " " +
+                     std::to_string(spec.mixer) + " " +
                      std::to_string(spec.graph.operations.size());
   for (const int param : spec.params) {
     text += model.params[param].trainable ? " t" : " f";
@@ -129,6 +129,12 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
       seconds.forward += 2 * count * elements / rate;
       if (needs.input_has_gradient) seconds.backward_input += 2 * count * elements / rate;
       seconds.backward_weight += 2 * count * trained / rate;
+    }
+    if (needs.row_products > 0) {
+      const double flops =
+          2.0 * static_cast<double>(needs.row_products * needs.rows) / grid.tp;
+      seconds.forward += flops / attention_rate;
+      if (needs.input_has_gradient) seconds.backward_input += 2 * flops / attention_rate;
     }
     if (needs.per_pair > 0) {
       const double flops = 4.0 * static_cast<double>(needs.per_pair) * pairs / grid.tp;

@@ -26,7 +26,7 @@ struct ContextPart {
   IndexList inner_order;             ///< ContextPlan::inner_order
 };
 
-/// How the tokens of a module attend in one of the ways of its blocks (BlockSpec::attention).
+/// How the tokens of a module attend in one of the ways of its blocks (BlockSpec::mixers).
 struct TokenAttention {
   at::Tensor rotary_cosines, rotary_sines;  ///< (cp tokens, pairs), compute type; undefined: none
   AttentionMask mask;                       ///< if there is one cp rank

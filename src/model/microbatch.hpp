@@ -72,7 +72,7 @@ struct EncoderPart {
   /// For interpolated tables of positions: (rows here, n) the table's rows that a row lies between,
   /// int64, and their weights, compute type.
   at::Tensor corners, corner_shares;
-  std::vector<TokenAttention> attention;  ///< for each of BlockSpec::attention
+  std::vector<TokenAttention> attention;  ///< for each of BlockSpec::mixers
   RowShares shares;                       ///< shares of the cp tokens
   at::Tensor feature_rows;  ///< int64: rows here that become features, in order of these; none:
                             ///< all, as they stand
@@ -111,7 +111,8 @@ struct Microbatch {
   std::vector<MaskWord> words;  ///< (tokens), of the whole microbatch
   at::Tensor token_ids;         ///< (cp tokens) int64
   at::Tensor positions;         ///< (rows here) int64: of models that learn positions
-  std::vector<TokenAttention> text_attention;  ///< for each of BlockSpec::attention
+  std::vector<TokenAttention> text_attention;  ///< for each of BlockSpec::mixers
+  TokenScan text_scan;                         ///< of mixers that carry a state
   RowShares text_shares;                       ///< of the cp tokens
   RowKeys text_keys;
   at::Tensor target_rows;        ///< int64: rows here whose next token is predicted
@@ -133,7 +134,7 @@ struct Microbatch {
   const EncoderPart& encoder(const UnitSpec& unit) const { return encoders.at(unit.encoder); }
   /// How the tokens of a block's module attend in its way.
   const TokenAttention& attention(const UnitSpec& block) const {
-    return (block.encoder < 0 ? text_attention : encoder(block).attention).at(block.attention);
+    return (block.encoder < 0 ? text_attention : encoder(block).attention).at(block.mixer);
   }
   /// Rows that this rank holds between the layers of a unit's module.
   int64_t rows_here(const UnitSpec& unit) const {

@@ -104,6 +104,11 @@ class UnitRun {
         return rotated(x, heads_here(x, op));
       case Kind::Attention:
         return attended(x, heads_here(x, op));
+      case Kind::DeltaRule:
+        return layers_.delta_rule(
+            x, microbatch_.text_scan,
+            {parameter(op, 0), parameter(op, 1), parameter(op, 2), parameter(op, 3)},
+            delta_rule_here(op));
       case Kind::LayerScale:
         return layer_scale(x, parameter(op, 0));
       case Kind::Scale:  // by a factor of the rows' type, as transformers has it
@@ -161,11 +166,10 @@ class UnitRun {
       return interpolated_rows(part_->corners, part_->corner_shares, table);
     return embedding(part_ ? part_->positions : microbatch_.positions, table);
   }
-  /// The parts of a linear after its first are equally wide.
+  /// Ranks have equal shares of the parts of a linear, but perhaps of its first.
   static at::Tensor add_adapted(const at::Tensor& y, const at::Tensor& z, const Adapter& adapter) {
-    const int64_t parts_left = adapter.parts - adapter.part;
-    return add_to_columns(y, z, adapter.part == 0 ? 0 : y.size(1) - parts_left * z.size(1),
-                          adapter.scale);
+    const int64_t left = z.size(1) * adapter.outputs_left / adapter.outputs;
+    return add_to_columns(y, z, adapter.part == 0 ? 0 : y.size(1) - left, adapter.scale);
   }
   at::Tensor normed_heads(const at::Tensor& qkv, const HeadShape& heads, Parameter& query,
                           Parameter& key) const {
@@ -251,6 +255,11 @@ class UnitRun {
     const int64_t query = attended / block_.heads.dim;
     const int64_t all = qkv.flatten(1).size(1) / block_.heads.dim;
     return {query, (all - query) / 2, block_.heads.dim};
+  }
+  /// The gated delta rule of the heads whose A_log is at hand.
+  DeltaRuleSpec delta_rule_here(const Operation& op) const {
+    const DeltaRuleSpec& rule = *model_.delta_rule(unit_);
+    return rule.share(rule.value_heads / parameter(op, 1).shape()[0]);
   }
   /// Views rows as (tokens, heads, head_dim).
   static at::Tensor by_head(const at::Tensor& x, const HeadShape& heads) {

@@ -36,6 +36,16 @@ struct ExpertNames {
   std::string shared_gate = {};  ///< its sigmoid scales the shared expert's output; empty: none
 };
 
+/// A family's names of the parameters of a gated delta rule, as below. In-projections: `qkv`, gates
+/// `z`, strengths `b` and decays `a`, each of all heads; with DeltaRuleSpec::by_key_head `qkv` has
+/// the gates, too, `b` has the decays, and the other names are empty.
+struct DeltaNames {
+  std::string qkv, z, b, a;
+  std::string conv;
+  std::string decay, step;  ///< whole names: A_log and dt_bias
+  std::string norm, out;
+};
+
 /// A family's names of the parameters of a transformer block, after the layer's name and without
 /// ".weight" and ".bias"; empty: there is none.
 struct BlockNames {
@@ -49,6 +59,7 @@ struct BlockNames {
   std::string mlp_norm;
   std::string gate = {};  ///< of gated blocks
   std::string up, down;
+  DeltaNames delta = {};
   ExpertNames experts = {};
   std::string mlp_post_norm = {};
   std::string mlp_scale = {};
@@ -64,13 +75,13 @@ struct BlockInit {
   double qkv, out, up, down, scale = 1;
 };
 
-/// The names, biases and initialization of a module's blocks, and the attention of each.
+/// The names, biases and initialization of a module's blocks, and the kinds of each.
 struct BlockFamily {
   BlockNames names;
   BlockBiases biases;
   BlockInit init;
-  std::vector<int> attention = {};  ///< UnitSpec::attention of each block; empty: all 0
-  std::vector<int> mlp = {};        ///< UnitSpec::mlp of each block; empty: all 0
+  std::vector<int> mixer = {};  ///< UnitSpec::mixer of each block; empty: all 0
+  std::vector<int> mlp = {};    ///< UnitSpec::mlp of each block; empty: all 0
 };
 
 class SpecBuilder {
@@ -116,6 +127,8 @@ class SpecBuilder {
  private:
   void add_attention(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
                      bool trainable);
+  void add_delta_rule(const BlockSpec& block, const DeltaRuleSpec& rule, const BlockFamily& family,
+                      const std::string& layer, bool trainable);
   void add_feed_forward(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
                         bool trainable);
   void add_experts(const BlockSpec& block, const BlockFamily& family, const std::string& layer,

@@ -149,6 +149,12 @@ int64_t ModelSpec::num_parameters() const {
   return total;
 }
 
+int64_t ModelSpec::window(const UnitSpec& unit) const {
+  if (unit.kind != UnitKind::Block) return 0;
+  const auto* attention = std::get_if<AttentionSpec>(&mixer(unit));
+  return attention ? attention->window : 0;
+}
+
 bool ModelSpec::has_experts() const {
   return std::ranges::any_of(decoder.block.mlps,
                              [](const MlpSpec& mlp) { return mlp.router.has_value(); });

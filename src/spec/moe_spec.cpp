@@ -77,7 +77,7 @@ Decoder read_mixtral(const ConfigReader& config) {
                                     {});
   config.require_no_dropout({"router_jitter_noise"});
   if (config.has("sliding_window"))
-    decoder.spec.block.attention.front().window = config.positive("sliding_window", 1);
+    decoder.spec.block.attention().window = config.positive("sliding_window", 1);
   add_mixture(config, decoder, {},
               {.experts = 8,
                .chosen = 2,
@@ -145,7 +145,7 @@ Decoder read_qwen3_moe(const ConfigReader& config) {
   config.pass_over({"max_window_layers"});
   const int64_t window = config.positive("sliding_window", 4096);
   if (config.boolean("use_sliding_window", false) && !config.is_null("sliding_window"))
-    decoder.spec.block.attention.front().window = window;
+    decoder.spec.block.attention().window = window;
   add_mixture(config, decoder, sparse_layers(config, decoder.spec.layers),
               {.intermediate = 768, .experts = 128, .chosen = 8}, qwen_names());
   return decoder;

@@ -191,7 +191,9 @@ struct OperationNeeds {
   int64_t gemm_rows = 0;
   int64_t gemm_parts = 1;  ///< of each parameter: a row is multiplied with one of them
   int64_t elements = 0;    ///< copied or scaled
-  int64_t per_pair = 0;    ///< elements of attention for a pair of a query and a key
+  /// Multiplications of a row with a state, on all tp ranks together; twice as many in backward.
+  int64_t row_products = 0;
+  int64_t per_pair = 0;  ///< elements of attention for a pair of a query and a key
 
   FunctionMemory memory = {};
   std::vector<PlannedMessage> messages = {};

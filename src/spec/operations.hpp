@@ -40,6 +40,9 @@ enum class OperationKind {
   HeadNorms,     ///< norms of queries and keys; params: query, key
   Rotary,        ///< rotary positions of queries and keys, in place
   Attention,
+  /// The gated delta rule of the in-projection's outputs: convolution, recurrence, norm and gate;
+  /// params: convolution, A_log, dt_bias, norm
+  DeltaRule,
   LayerScale,   ///< each column times an element; params: scale
   Scale,        ///< x times `factor`
   Dropout,      ///< x without a share `factor` of its elements, while training

@@ -93,7 +93,7 @@ void SpecBuilder::add_blocks(const std::string& module, int64_t count, const Blo
   for (int64_t i = 0; i < count; ++i) {
     const std::string number = std::to_string(i);
     start(module + ".layers." + number, module, UnitKind::Block, {{last_unit(), false}});
-    if (!family.attention.empty()) model_.units.back().attention = family.attention.at(i);
+    if (!family.mixer.empty()) model_.units.back().mixer = family.mixer.at(i);
     if (!family.mlp.empty()) model_.units.back().mlp = family.mlp.at(i);
     add_block(block, family, layers + number, trainable);
   }
@@ -111,15 +111,10 @@ void SpecBuilder::add_block(const BlockSpec& block, const BlockFamily& family,
     model_.params[add(role, layer + name, {block.hidden}, trainable, value)].init = Init::Constant;
   };
   add_norm_if("attention_norm", names.attention_norm, block.hidden);
-  add_attention(block, family, layer, trainable);
-  const int64_t norm_width = block.heads.dim * (block.query_key_norm ? block.heads.query : 1);
-  const TpCut norm_cut =
-      block.query_key_norm ? cut_outputs(block.heads.query) : TpCut{.of_heads = true};
-  for (const auto& [role, name] :
-       {std::pair("q_norm", names.q_norm), std::pair("k_norm", names.k_norm)})
-    if (!name.empty())
-      add_norm(role, layer + name, block.query_key_norm.value_or(block.norm), norm_width, trainable,
-               norm_cut);
+  if (const auto* rule = std::get_if<DeltaRuleSpec>(&block.mixers.at(model_.units.back().mixer)))
+    add_delta_rule(block, *rule, family, layer, trainable);
+  else
+    add_attention(block, family, layer, trainable);
   add_norm_if("attention_post_norm", names.attention_post_norm, block.hidden);
   add_scale_if("attention_scale", names.attention_scale);
   add_norm_if("mlp_norm", names.mlp_norm, block.hidden);
@@ -163,6 +158,52 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
   }
   add_linear("out", layer + names.out, block, block.hidden, q, cut_inputs(block.heads.query),
              biases.out, trainable, family.init.out);
+  const int64_t norm_width = block.heads.dim * (block.query_key_norm ? block.heads.query : 1);
+  const TpCut norm_cut =
+      block.query_key_norm ? cut_outputs(block.heads.query) : TpCut{.of_heads = true};
+  for (const auto& [role, name] :
+       {std::pair("q_norm", names.q_norm), std::pair("k_norm", names.k_norm)})
+    if (!name.empty())
+      add_norm(role, layer + name, block.query_key_norm.value_or(block.norm), norm_width, trainable,
+               norm_cut);
+}
+
+/// The linears' rows are the columns of one product, so that tp ranks gather their inputs once.
+void SpecBuilder::add_delta_rule(const BlockSpec& block, const DeltaRuleSpec& rule,
+                                 const BlockFamily& family, const std::string& layer,
+                                 bool trainable) {
+  const DeltaNames& names = family.names.delta;
+  const TpCut by_key = cut_outputs(rule.key_heads), by_value = cut_outputs(rule.value_heads);
+  const int64_t keys = rule.keys(), values = rule.values(), heads = rule.value_heads;
+  const auto rows = [&](const std::string& name, int64_t count, const TpCut& cut) {
+    return Part{layer + name + ".weight", {count, block.hidden}, cut};
+  };
+  const auto channels = [&](int64_t count, const TpCut& cut) {
+    return Part{layer + names.conv + ".weight", {count, 1, rule.taps}, cut};
+  };
+  if (rule.by_key_head)
+    add_fused("delta.weight",
+              {rows(names.qkv, 2 * (keys + values), by_key), rows(names.b, 2 * heads, by_key)},
+              trainable, family.init.qkv);
+  else
+    add_fused("delta.weight",
+              {rows(names.qkv, keys, by_key), rows(names.qkv, keys, by_key),
+               rows(names.qkv, values, by_value), rows(names.z, values, by_value),
+               rows(names.b, heads, by_value), rows(names.a, heads, by_value)},
+              trainable, family.init.qkv);
+  add_fused("conv.weight",
+            {channels(keys, by_key), channels(keys, by_key), channels(values, by_value)}, trainable,
+            family.init.qkv);
+  constexpr double kLargestDecay = 16;
+  const int decay =
+      add("decay", layer + names.decay, {heads}, trainable, kLargestDecay, by_value);
+  model_.params[decay].init = Init::LogUniform;
+  const int step = add("step", layer + names.step, {heads}, trainable, 0, by_value);
+  model_.params[step].init = Init::Ones;
+  add_norm("delta_norm", layer + names.norm, {NormKind::Rms, rule.eps}, rule.value_dim, trainable,
+           {.of_heads = true});
+  add_linear("out", layer + names.out, block, block.hidden, values, cut_inputs(rule.value_heads),
+             false, trainable, family.init.out);
 }
 
 void SpecBuilder::add_feed_forward(const BlockSpec& block, const BlockFamily& family,

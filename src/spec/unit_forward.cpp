@@ -254,10 +254,23 @@ class Forward {
   /// Features of further depths of an encoder are added after the block (DeepStack,
   /// arXiv:2406.04334).
   Value transformer_block() {
-    constexpr UnitRows kRows = UnitRows::Tokens;
-    const WeightOrder order = block_.order;
     const auto [x, normed] = norm_sum(input(0), {}, "attention_norm");
-    auto qkv = adapted_column_linear(normed, "qkv", kRows, order);
+    const auto mixed = model_.delta_rule(unit_) ? delta_rule(normed) : attended(normed);
+    const auto change = block_change(
+        adapted_row_linear(mixed, "out", UnitRows::Tokens, block_.order), "attention");
+    const auto [y, normed_again] = norm_sum(x, change, "mlp_norm");
+    const auto z = add(y, block_change(mlp(normed_again, model_.mlp(unit_)), "mlp"));
+    return unit_.inputs.size() > 1 ? with_other_inputs(Kind::AddFeatures, z) : z;
+  }
+
+  Value delta_rule(const Value& x) {
+    return ops_.record({.kind = Kind::DeltaRule,
+                        .params = ops_.roles({"conv.weight", "decay", "step", "delta_norm.weight"})},
+                       {adapted_column_linear(x, "delta", UnitRows::Tokens, block_.order)});
+  }
+
+  Value attended(const Value& x) {
+    auto qkv = adapted_column_linear(x, "qkv", UnitRows::Tokens, block_.order);
     if (has("q.bias"))
       qkv =
           ops_.record({.kind = Kind::AddBiases, .params = ops_.roles({"q.bias", "v.bias"})}, {qkv});
@@ -268,12 +281,7 @@ class Forward {
                          .known_by = out},
                         {qkv});
     if (block_.rotary) qkv = ops_.record({.kind = Kind::Rotary, .known_by = out}, {qkv});
-    const auto attended = ops_.record({.kind = Kind::Attention, .known_by = out}, {qkv});
-    const auto change =
-        block_change(adapted_row_linear(attended, "out", kRows, order), "attention");
-    const auto [y, normed_again] = norm_sum(x, change, "mlp_norm");
-    const auto z = add(y, block_change(mlp(normed_again, model_.mlp(unit_)), "mlp"));
-    return unit_.inputs.size() > 1 ? with_other_inputs(Kind::AddFeatures, z) : z;
+    return ops_.record({.kind = Kind::Attention, .known_by = out}, {qkv});
   }
 
   Value mlp(const Value& x, const MlpSpec& spec) {

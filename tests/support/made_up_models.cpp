@@ -40,10 +40,10 @@ void fill_patches(ModelSpec& model) {
 
 void see_image_windows(ModelSpec& model) {
   merge_images_of_any_size(model);
-  model.encoders.at(0).block.attention = {{.window = 2}, {}};
+  model.encoders.at(0).block.mixers = {AttentionSpec{.window = 2}, AttentionSpec{}};
   int block = 0;
   for (UnitSpec& unit : model.units)
-    if (unit.encoder == 0 && unit.kind == UnitKind::Block) unit.attention = block++ % 2;
+    if (unit.encoder == 0 && unit.kind == UnitKind::Block) unit.mixer = block++ % 2;
 }
 
 void cut_into_tiles(ModelSpec& model) {
@@ -93,15 +93,17 @@ void add_second_image_encoder(ModelSpec& model) {
 }
 
 void mix_windows(ModelSpec& model) {
-  model.decoder.block.attention = {
-      {}, {.window = 5, .scores = {.scale = 0.3, .softcap = 2}, .rope = {.theta = 50}}};
+  model.decoder.block.mixers = {
+      AttentionSpec{},
+      AttentionSpec{
+          .window = 5, .scores = {.scale = 0.3, .softcap = 2}, .rope = {.theta = 50}}};
   int block = 0;
   for (UnitSpec& unit : model.units)
-    if (unit.module == kDecoder && unit.kind == UnitKind::Block) unit.attention = block++ % 2;
+    if (unit.module == kDecoder && unit.kind == UnitKind::Block) unit.mixer = block++ % 2;
 }
 
 void see_windows(ModelSpec& model) {
-  model.decoder.block.attention.front().window = 7;
+  model.decoder.block.attention().window = 7;
 }
 
 }  // namespace zea::testing

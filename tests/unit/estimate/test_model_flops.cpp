@@ -50,7 +50,7 @@ TEST(ModelFlops, OfALlamaAreSixTimesItsWeightsAndItsVisiblePairs) {
 
 TEST(ModelFlops, HeedTheWindow) {
   ModelSpec model = make_model_spec(llama_config());
-  model.decoder.block.attention.at(0).window = 3;
+  model.decoder.block.attention().window = 3;
   EXPECT_DOUBLE_EQ(flops(model, {10, {}, 0}), 6 * 10 * kLayers + (1 + 2 + 8 * 3) * kPair);
 }
 

@@ -62,7 +62,7 @@ TEST(Plan, RefusesCappedScoresOnADevice) {
   options.run.device = "cuda";
   ModelSpec model = make_model_spec(tiny_llava_config());
   EXPECT_EQ(refusal(options, 1, model), "accepted");
-  model.decoder.block.attention.front().scores.softcap = 30;
+  model.decoder.block.attention().scores.softcap = 30;
   EXPECT_NE(refusal(options, 1, model).find("of attention of llm capped"), std::string::npos);
 }
 
