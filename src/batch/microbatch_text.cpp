@@ -68,7 +68,7 @@ TokenAttention text_attention(const HostTokens& host, int64_t window, const Toke
 void fill_attention(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                     const TokenLayout& layout, int cp_rank, const MicrobatchOptions& options) {
   int64_t longest = 0;
-  if (model.decoder.block.carries_state()) out.text_scan.samples = segments_of(host.words);
+  if (model.decoder.block.carries_state()) out.text_scan = TokenScan(segments_of(host.words));
   for (const Segment& sample : segments_of(host.words)) longest = std::max(longest, sample.length);
   Ids windows;
   for (const MixerSpec& mixer : model.decoder.block.mixers) {

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "kernels/delta_rule.hpp"
 #include "layout/visibility.hpp"
 #include "model/parameter.hpp"
 #include "spec/module_spec.hpp"
@@ -16,8 +17,11 @@ namespace zea {
 
 /// The order of the tokens of a microbatch for mixers that carry a state along them.
 struct TokenScan {
-  /// The samples of the tokens here: they follow each other and hold all tokens.
-  std::vector<Segment> samples;
+  TokenScan() = default;
+  /// Samples that follow each other and hold all tokens.
+  explicit TokenScan(const std::vector<Segment>& samples);
+
+  DeltaTokens tokens;
 };
 
 /// The parameters of the gated delta rule for the heads that this rank has.
@@ -29,13 +33,13 @@ struct DeltaParameters {
 };
 
 /// x (tokens, rule.columns()), the in-projection's outputs -> (tokens, rule.values()). Computes in
-/// fp32 where x is bf16. `tokens` and parameters outlive the graph; `rule` has the heads here.
+/// fp32 where x is bf16. `scan` and parameters outlive the graph; `rule` has the heads here.
 ///
 ///   q, k, v = silu(conv(x))        q = q / (|q| sqrt(key_dim)), k = k / |k|, |.|^2 with 1e-6 added
 ///   g = -exp(A_log) softplus(a + dt_bias), b = sigmoid(x's strength)
 ///   S' = exp(g) S, S = S' + k (b (v - S'^T k))^T, o = S^T q
 ///   y = o / sqrt(mean(o^2) + eps) norm silu(z)
-at::Tensor delta_rule(const at::Tensor& x, const TokenScan& tokens,
-                      const DeltaParameters& parameters, const DeltaRuleSpec& rule);
+at::Tensor delta_rule(const at::Tensor& x, const TokenScan& scan, const DeltaParameters& parameters,
+                      const DeltaRuleSpec& rule);
 
 }  // namespace zea

@@ -57,9 +57,9 @@ at::Tensor Layers::attention(const at::Tensor& qkv, const TokenAttention& tokens
   return zea::attention(qkv, tokens.mask, heads, kv_heads, scores);
 }
 
-at::Tensor Layers::delta_rule(const at::Tensor& x, const TokenScan& tokens,
+at::Tensor Layers::delta_rule(const at::Tensor& x, const TokenScan& scan,
                               const DeltaParameters& parameters, const DeltaRuleSpec& rule) const {
-  return zea::delta_rule(x, tokens, parameters, rule);
+  return zea::delta_rule(x, scan, parameters, rule);
 }
 
 at::Tensor Layers::cached_attention(const at::Tensor& q, const at::Tensor& kv,

@@ -77,7 +77,7 @@ class Layers {
 
   /// The gated delta rule of the heads that this rank has. x (tokens of all tp ranks, rule.columns())
   /// -> (tokens, rule.values()); `rule` has the heads here.
-  virtual at::Tensor delta_rule(const at::Tensor& x, const TokenScan& tokens,
+  virtual at::Tensor delta_rule(const at::Tensor& x, const TokenScan& scan,
                                 const DeltaParameters& parameters, const DeltaRuleSpec& rule) const;
 
   /// Attention of tokens that go on from a cache, without backward. q (tokens, heads, head_dim); kv
