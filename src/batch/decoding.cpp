@@ -141,6 +141,9 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
         sample.places.push_back(next[token].place);
       }
     out.cached->rows = index_tensor(rows);
+    Ids samples;
+    for (const NextToken& token : next) samples.push_back(token.sample);
+    out.cached->samples = index_tensor(samples);
     for (const TokenRuns& runs : owned) out.cached->cp_tokens.push_back(count_tokens(runs));
     const std::vector<MixerSpec>& mixers = model.decoder.block.mixers;
     for (size_t way = 0; way < mixers.size(); ++way)

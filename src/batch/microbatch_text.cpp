@@ -68,7 +68,6 @@ TokenAttention text_attention(const HostTokens& host, int64_t window, const Toke
 void fill_attention(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                     const TokenLayout& layout, int cp_rank, const MicrobatchOptions& options) {
   int64_t longest = 0;
-  if (model.decoder.block.carries_state()) out.text_scan = TokenScan(segments_of(host.words));
   for (const Segment& sample : segments_of(host.words)) longest = std::max(longest, sample.length);
   Ids windows;
   for (const MixerSpec& mixer : model.decoder.block.mixers) {
@@ -85,6 +84,14 @@ void fill_attention(Microbatch& out, const HostTokens& host, const ModelSpec& mo
     out.text_attention.push_back(is_made ? out.text_attention[same]
                                          : text_attention(host, window, layout, cp_rank, options));
   }
+}
+
+/// Fills the order of tokens for mixers that carry a state.
+void fill_scan(Microbatch& out, const HostTokens& host, const ModelSpec& model,
+               const TokenLayout& layout) {
+  if (!model.decoder.block.carries_state()) return;
+  out.text_scan = TokenScan(segments_of(host.words));
+  if (layout.owned().size() > 1) out.text_scan.cp.emplace(group_tokens(layout.owned()));
 }
 
 /// Returns the length of each token's sample.
@@ -179,6 +186,7 @@ void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& pl
     out.encoders[encoder].placeholder_rows = index_tensor(indices_where(here, takes_feature));
   }
   out.text_attention.resize(model.decoder.block.mixers.size());
+  fill_scan(out, host, model, layout);
   fill_positions(out, places, cp_tokens, here, model, options);
   fill_text_keys(out, host, places, layout, model, coordinate);
   fill_targets(out, host, layout, coordinate);

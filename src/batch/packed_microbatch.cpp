@@ -21,7 +21,10 @@ class PackedTensors {
     for (TokenAttention& attention : made.text_attention) add(attention);
     add(made.text_scan.tokens.starts);
     add(made.text_keys);
-    if (made.cached) add(made.cached->rows);
+    if (made.cached) {
+      add(made.cached->rows);
+      add(made.cached->samples);
+    }
     for (EncoderPart& part : made.encoders) add(part);
   }
 

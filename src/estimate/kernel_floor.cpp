@@ -92,7 +92,7 @@ double gather_seconds(const LayoutGrids& grids, const ModelSpec& model, const St
   double seconds = 0;
   for (size_t u = 0; u < model.units.size(); ++u) {
     const UnitSpec& unit = model.units[u];
-    if (unit.module != kDecoder || unit.kind != UnitKind::Block) continue;
+    if (unit.module != kDecoder || unit.kind != UnitKind::Block || model.delta_rule(unit)) continue;
     const double gathers = trains && gradients[u] ? 2 : 1;
     seconds += gathers * once / rate(CollectiveKind::AllGather);
     if (trains && gradients[u]) seconds += once / rate(CollectiveKind::ReduceScatter);

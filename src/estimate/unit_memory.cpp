@@ -342,6 +342,7 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
     bytes += kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples);
     if (are_batched) bytes += kIndex * rows_of(sizes.text);
     if (model.has_dropout(kDecoder)) bytes += kIndex * sizes.tokens;
+    if (block.carries_state()) bytes += kIndex * sizes.tokens;
     bytes += model.decoder.learned_positions ? kIndex * sizes.tokens
                                              : tables * sizes.tokens * element_bytes(kDecoder);
   }

@@ -21,10 +21,15 @@ struct DeltaRows {
 /// Returns how many states forward keeps of these samples.
 int64_t kept_states(const std::vector<int64_t>& bounds);
 
-/// Writes outputs o (tokens, values), the kept states and, where it is defined, those after each
-/// sample, `last`.
+/// States (samples, value heads, key_dim, value_dim) before and after each sample; undefined: zeros,
+/// and not asked for. Both may be one tensor.
+struct SampleStates {
+  at::Tensor first, last;
+};
+
+/// Writes outputs o (tokens, values), the kept states, and those after samples.
 void scan_chunks(const DeltaRows& rows, const at::Tensor& o, const at::Tensor& states,
-                 const at::Tensor& last);
+                 const SampleStates& of_samples);
 
 /// Writes to `dmixed` (as mixed) the gradients of q, k, v, g, and of the strengths' logits, given
 /// those of the outputs, d_o (tokens, values) of mixed's type.

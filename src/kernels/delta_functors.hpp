@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a gated delta rule does token by token: the causal convolution with SiLU, norms of queries
+// The parts of a gated delta rule that go token by token: the causal convolution with SiLU, norms of queries
 // and keys, decays and strengths, and the gated norm of outputs; forward and backward. Rows of wide
 // elements lie like those of the in-projection's outputs: its channels' columns hold q, k and v,
 // and those of strengths and decays b and g; gradients lie likewise.
@@ -65,6 +65,7 @@ struct MixDeltaToken {
     const DeltaShape::Head head = shape.head(index);
     Wide<T>* target = row + head.column;
     convolve(lanes, token, head, target);
+    lanes.sync();  // from here on elements may be those of other lanes
     const StoreTo<Wide<T>> write{target};
     const auto silu = [](Wide<T> c) ZEA_INLINE_LAMBDA { return c * sigmoid(c); };
     lanes.each(head.dim, write, silu, target);
@@ -120,6 +121,7 @@ struct MixDeltaTokenBackward {
     const DeltaShape::Head head = shape.head(index);
     Wide<T>*d = dmixed + row + head.column, *c = convolved + row + head.column;
     convolve(lanes, token, head, c);
+    lanes.sync();
     const StoreTo<Wide<T>> write{d};
     if (head.is_query || head.is_key) {
       const auto square = [](Wide<T> c) ZEA_INLINE_LAMBDA {
@@ -220,9 +222,11 @@ struct ConvolveBackward {
       weight -= shape.channels();
       lanes.each(head.dim, write, more, sum, d, weight);
     }
+    lanes.sync();
     lanes.each(
         head.dim, StoreTo<T>{dx + token * shape.columns() + head.column},
         [](Wide<T> sum) ZEA_INLINE_LAMBDA { return sum; }, sum);
+    lanes.sync();
   }
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/delta_rule.hpp"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
@@ -22,9 +24,9 @@ at::TensorOptions wide_options_of(const at::Tensor& x) {
 }
 
 template <class T>
-detail::ConvolveHead<T> convolution(const at::Tensor& x, const DeltaTokens& tokens,
+detail::ConvolveHead<T> convolution(const at::Tensor& x, const at::Tensor& starts,
                                     const at::Tensor& conv, const DeltaShape& shape) {
-  return {elements<T>(x), elements<T>(conv), elements<int64_t>(tokens.starts), shape};
+  return {elements<T>(x), elements<T>(conv), elements<int64_t>(starts), shape};
 }
 
 /// The convolution's weight as (taps, channels).
@@ -32,16 +34,27 @@ at::Tensor by_tap(const at::Tensor& conv) {
   return conv.flatten(1).t().contiguous();
 }
 
-at::Tensor mixed_rows(const at::Tensor& x, const DeltaTokens& tokens, const DeltaWeights& weights,
+at::Tensor mixed_rows(const at::Tensor& x, const at::Tensor& starts, const DeltaWeights& weights,
                       const at::Tensor& conv, const DeltaShape& shape) {
   const at::Tensor mixed = at::empty(x.sizes(), wide_options_of(x));
   with_element_type(x, [&]<class T>(T) {
-    const detail::MixDeltaToken<T> functor{convolution<T>(x, tokens, conv, shape),
+    const detail::MixDeltaToken<T> functor{convolution<T>(x, starts, conv, shape),
                                            elements<T>(weights.decay), elements<T>(weights.step),
                                            elements<Wide<T>>(mixed)};
     run_items(x, functor, x.size(0) * (shape.heads() + 1), shape.value_dim);
   });
   return mixed;
+}
+
+at::Tensor gated_norms(const at::Tensor& o, const at::Tensor& x, const DeltaWeights& weights,
+                       const DeltaShape& shape) {
+  const at::Tensor y = at::empty_like(o);
+  with_element_type(x, [&]<class T>(T) {
+    const detail::GatedNormHead<T> functor{elements<T>(o), elements<T>(x),
+                                           elements<T>(weights.norm), elements<T>(y), shape};
+    run_items(x, functor, x.size(0) * shape.value_heads, shape.value_dim);
+  });
+  return y;
 }
 
 /// Items of which one sum is made: on a device in as many parts as keep all of it busy.
@@ -83,7 +96,7 @@ at::Tensor norm_gradients(const at::Tensor& dy, const at::Tensor& x, const Delta
 
 /// From the gradients of what mixed_rows() makes to those of x and the parameters.
 void mix_gradients(const at::Tensor& dmixed, const at::Tensor& spare, const at::Tensor& x,
-                   const DeltaTokens& tokens, const DeltaWeights& weights, const at::Tensor& conv,
+                   const at::Tensor& starts, const DeltaWeights& weights, const at::Tensor& conv,
                    const DeltaShape& shape, const DeltaGradients& gradients,
                    const at::Tensor& dx) {
   const int64_t step = items_per_sum(x, x.size(0) * shape.heads(), shape.value_dim);
@@ -92,13 +105,13 @@ void mix_gradients(const at::Tensor& dmixed, const at::Tensor& spare, const at::
   const at::Tensor scratch = at::empty({parts, shape.channels()}, dmixed.options());
   with_element_type(x, [&]<class T>(T) {
     const detail::MixDeltaTokenBackward<T> to_convolution{
-        convolution<T>(x, tokens, conv, shape), elements<T>(weights.decay),
+        convolution<T>(x, starts, conv, shape), elements<T>(weights.decay),
         elements<T>(weights.step), elements<Wide<T>>(dmixed), elements<Wide<T>>(spare),
         elements<T>(dx)};
     run_items(x, to_convolution, x.size(0) * (shape.heads() + 1), 2 * shape.value_dim);
     const detail::ConvolveBackward<T> to_inputs{elements<T>(x),
                                                 elements<T>(conv),
-                                                elements<int64_t>(tokens.starts),
+                                                elements<int64_t>(starts),
                                                 elements<Wide<T>>(dmixed),
                                                 elements<T>(dx),
                                                 elements<Wide<T>>(sums),
@@ -123,27 +136,38 @@ void mix_gradients(const at::Tensor& dmixed, const at::Tensor& spare, const at::
 
 DeltaOutputs delta_rule_forward(const at::Tensor& x, const DeltaTokens& tokens,
                                 const DeltaWeights& weights, const DeltaShape& shape,
-                                bool wants_last) {
+                                const at::Tensor& last) {
   ZEA_ASSERT(x.is_contiguous() && x.size(1) == shape.columns());
   ZEA_ASSERT(!tokens.bounds.empty() && tokens.bounds.back() == x.size(0));
-  const at::TensorOptions wide = wide_options_of(x);
-  const std::vector<int64_t> state{shape.value_heads, shape.key_dim, shape.value_dim};
-  const auto states = [&](int64_t count) {
-    return at::empty({count, state[0], state[1], state[2]}, wide);
-  };
-  DeltaOutputs out;
-  out.mixed = at::empty({x.size(0), shape.values()}, x.options());
-  out.states = states(detail::kept_states(tokens.bounds));
-  if (wants_last) out.last = states(std::ssize(tokens.bounds) - 1);
-  const at::Tensor mixed = mixed_rows(x, tokens, weights, by_tap(weights.conv), shape);
-  detail::scan_chunks({mixed, tokens.bounds, shape}, out.mixed, out.states, out.last);
-  out.y = at::empty_like(out.mixed);
-  with_element_type(x, [&]<class T>(T) {
-    const detail::GatedNormHead<T> functor{elements<T>(out.mixed), elements<T>(x),
-                                           elements<T>(weights.norm), elements<T>(out.y), shape};
-    run_items(x, functor, x.size(0) * shape.value_heads, shape.value_dim);
-  });
+  const int64_t states = detail::kept_states(tokens.bounds);
+  DeltaOutputs out{
+      .y = {},
+      .mixed = at::empty({x.size(0), shape.values()}, x.options()),
+      .states = at::empty({states, shape.value_heads, shape.key_dim, shape.value_dim},
+                          wide_options_of(x))};
+  {
+    const at::Tensor mixed = mixed_rows(x, tokens.starts, weights, by_tap(weights.conv), shape);
+    detail::scan_chunks({mixed, tokens.bounds, shape}, out.mixed, out.states, {{}, last});
+  }
+  out.y = gated_norms(out.mixed, x, weights, shape);
   return out;
+}
+
+at::Tensor delta_rule_step(const at::Tensor& x, const at::Tensor& inputs, const at::Tensor& states,
+                           const DeltaWeights& weights, const DeltaShape& shape) {
+  const int64_t samples = x.size(0), taps = shape.taps;
+  const at::Tensor rows = at::cat({inputs, x.unsqueeze(1)}, 1).flatten(0, 1);
+  const at::Tensor starts =
+      at::arange(samples, x.options().dtype(at::kLong)).mul_(taps).repeat_interleave(taps);
+  const at::Tensor mixed = mixed_rows(rows, starts, weights, by_tap(weights.conv), shape)
+                               .view({samples, taps, -1})
+                               .select(1, taps - 1)
+                               .contiguous();
+  std::vector<int64_t> bounds;
+  for (int64_t sample = 0; sample <= samples; ++sample) bounds.push_back(sample);
+  const at::Tensor o = at::empty({samples, shape.values()}, x.options());
+  detail::scan_chunks({mixed, bounds, shape}, o, {}, {states, states});
+  return gated_norms(o, x, weights, shape);
 }
 
 at::Tensor delta_rule_backward(const at::Tensor& dy, const at::Tensor& x, const DeltaTokens& tokens,
@@ -151,11 +175,12 @@ at::Tensor delta_rule_backward(const at::Tensor& dy, const at::Tensor& x, const 
                                const DeltaShape& shape, const DeltaGradients& gradients) {
   ZEA_ASSERT(dy.is_contiguous());
   const at::Tensor dx = at::empty_like(x), conv = by_tap(weights.conv);
-  const at::Tensor d_o = norm_gradients(dy, x, outputs, weights, shape, gradients.norm, dx);
-  const at::Tensor mixed = mixed_rows(x, tokens, weights, conv, shape);
+  at::Tensor d_o = norm_gradients(dy, x, outputs, weights, shape, gradients.norm, dx);
+  const at::Tensor mixed = mixed_rows(x, tokens.starts, weights, conv, shape);
   const at::Tensor dmixed = at::empty_like(mixed);
   detail::scan_chunks_backward({mixed, tokens.bounds, shape}, d_o, outputs.states, dmixed);
-  mix_gradients(dmixed, mixed, x, tokens, weights, conv, shape, gradients, dx);
+  d_o.reset();
+  mix_gradients(dmixed, mixed, x, tokens.starts, weights, conv, shape, gradients, dx);
   return dx;
 }
 

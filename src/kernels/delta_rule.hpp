@@ -44,13 +44,19 @@ struct DeltaOutputs {
   at::Tensor mixed;   ///< (tokens, values): outputs before the norm, of x's type
   at::Tensor states;  ///< (states, value heads, key_dim, value_dim), fp32 or wider: of the samples
                       ///< in turn, before every kDeltaStateTokens-th token but the first
-  at::Tensor last;    ///< (samples, ...): states after each sample, if they are asked for
 };
 
-/// x (tokens, shape.columns()).
+/// x (tokens, shape.columns()). Where it is defined, `last` (samples, value heads, key_dim,
+/// value_dim), fp32 or wider, takes the states after the samples.
 DeltaOutputs delta_rule_forward(const at::Tensor& x, const DeltaTokens& tokens,
                                 const DeltaWeights& weights, const DeltaShape& shape,
-                                bool wants_last = false);
+                                const at::Tensor& last = {});
+
+/// One more token of each sample: x (samples, columns) -> (samples, values). `inputs` (samples,
+/// taps - 1, columns) are the rows of x before it, with zeros before a sample's first; `states` are
+/// those before it, which become those after it.
+at::Tensor delta_rule_step(const at::Tensor& x, const at::Tensor& inputs, const at::Tensor& states,
+                           const DeltaWeights& weights, const DeltaShape& shape);
 
 /// The gradient of x, for that of `outputs.y`, which is not read.
 at::Tensor delta_rule_backward(const at::Tensor& dy, const at::Tensor& x, const DeltaTokens& tokens,

@@ -105,6 +105,7 @@ std::vector<RankGroups> rank_groups(const MeshShape& shape) {
     };
     std::vector<std::vector<Axis>> sets{
         {Axis::Tp}, {Axis::DpReplicate}, shard_axes(), token_axes(), stage_axes()};
+    if (grid.cp > 1) sets.push_back({Axis::Cp});
     sets.insert(sets.end(), grid.buffer_axes.begin(), grid.buffer_axes.end());
     for (const std::vector<Axis>& axes : sets)
       add(group_name(module, axes),

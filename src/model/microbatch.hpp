@@ -20,9 +20,11 @@
 
 namespace zea {
 
-// Keys and values that decoding goes on from, so that each token goes through the decoder once.
+// Keys, values and states that decoding goes on from, so that each token goes through the decoder
+// once.
 
-/// The keys and values of each decoder block, for the tokens and heads that this rank has.
+/// The keys and values of each decoder block, for the tokens and heads that this rank has; the
+/// inputs and states of one without attention.
 class KeyCache {
  public:
   explicit KeyCache(int64_t rows) : rows_(rows) {}
@@ -30,11 +32,15 @@ class KeyCache {
   /// Writes kv (tokens, 2 kv_heads, head_dim), keys first, into `rows` (int64); returns all that
   /// the block has: (rows of the cache, 2 kv_heads, head_dim), zero where nothing was written.
   const at::Tensor& write(const std::string& block, const at::Tensor& rows, const at::Tensor& kv);
-  int64_t bytes() const;
+  /// Returns what a block whose mixer carries a state has of the samples.
+  DeltaMemory& memory(const std::string& block) { return memories_[block]; }
+  int64_t bytes() const;  ///< of keys and values
+  int64_t state_bytes() const;
 
  private:
   int64_t rows_;
   std::map<std::string, at::Tensor> blocks_;
+  std::map<std::string, DeltaMemory> memories_;
 };
 
 /// The cache into which the decoder blocks of a microbatch write.
@@ -46,6 +52,7 @@ struct CachedTokens {
   /// rank's cache.
   bool is_prompt = true;
   std::vector<int64_t> cp_tokens;  ///< tokens of each cp rank, after the prompt
+  at::Tensor samples;              ///< int64, of the tokens of all cp ranks, after the prompt
 };
 
 /// Rows that ranks of a replica exchange, as this rank's indices (all_to_all).

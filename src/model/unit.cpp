@@ -105,10 +105,7 @@ class UnitRun {
       case Kind::Attention:
         return attended(x, heads_here(x, op));
       case Kind::DeltaRule:
-        return layers_.delta_rule(
-            x, microbatch_.text_scan,
-            {parameter(op, 0), parameter(op, 1), parameter(op, 2), parameter(op, 3)},
-            delta_rule_here(op));
+        return scanned(x, op);
       case Kind::LayerScale:
         return layer_scale(x, parameter(op, 0));
       case Kind::Scale:  // by a factor of the rows' type, as transformers has it
@@ -196,6 +193,16 @@ class UnitRun {
                                         cached.cp_tokens, scores);
     }
     return layers_.attention(all, tokens, heads.query, heads.key_value, scores);
+  }
+  at::Tensor scanned(const at::Tensor& x, const Operation& op) const {
+    const DeltaParameters parameters{parameter(op, 0), parameter(op, 1), parameter(op, 2),
+                                     parameter(op, 3)};
+    const DeltaRuleSpec rule = delta_rule_here(op);
+    if (!microbatch_.cached)
+      return layers_.delta_rule(x, microbatch_.text_scan, parameters, rule, nullptr);
+    const DeltaDecoding decoding{microbatch_.cached->cache->memory(unit_.name),
+                                 microbatch_.cached->samples};
+    return layers_.delta_rule(x, microbatch_.text_scan, parameters, rule, &decoding);
   }
   /// Without keys nothing is dropped: the model is not trained.
   at::Tensor with_dropout(const at::Tensor& x, const Operation& op) const {

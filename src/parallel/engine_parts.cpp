@@ -118,7 +118,8 @@ void Engine::build_layers() {
         .tp = grid.tp > 1 ? &mesh_.along(grid.module, {Axis::Tp}) : nullptr,
         .sequence_parallel = plan_.token_shardings.at(grid.module).sequence_parallel,
         .cp_inner = grid.cp_inner > 1 ? &mesh_.cp_inner(grid.module) : nullptr,
-        .cp_outer = grid.cp > grid.cp_inner ? &mesh_.cp_outer(grid.module) : nullptr});
+        .cp_outer = grid.cp > grid.cp_inner ? &mesh_.cp_outer(grid.module) : nullptr,
+        .cp = grid.cp > 1 ? &mesh_.along(grid.module, {Axis::Cp}) : nullptr});
   }
 }
 

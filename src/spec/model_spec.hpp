@@ -51,8 +51,8 @@ struct ParamSpec {
   std::string module;  ///< one of ModelSpec::modules()
   Shape shape;
   Init init = Init::Normal;
-  /// Of Normal; the maximum of Uniform; the value of Constant; the maximum of the numbers from 0.01
-  /// on whose logarithms LogUniform takes.
+  /// The deviation of Normal, the maximum of Uniform, the value of Constant; LogUniform takes
+  /// logarithms of numbers between 0.01 and this.
   double std = 0.02;
   TpCut tp_cut = {};
   bool fused_with_next =

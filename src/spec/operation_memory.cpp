@@ -141,6 +141,76 @@ FunctionMemory expert_linear_memory(int64_t rows, const WeightSpec& expert,
   return f;
 }
 
+namespace {
+
+/// A gated delta rule of `tokens` tokens, of which forward keeps `states` states.
+struct ScanSizes {
+  int64_t tokens, states;
+};
+
+FunctionMemory delta_rule_memory(const ScanSizes& sizes, const DeltaRuleSpec& rule,
+                                 const ElementBytes& bytes) {
+  const int64_t outputs = sizes.tokens * rule.values();
+  const int64_t mixed = sizes.tokens * rule.columns() * bytes.wide;
+  const int64_t convolution = rule.channels() * rule.taps * bytes.param;
+  const auto parts = [&](int64_t items) {
+    const int64_t step = rows_per_sum(rule.value_dim);
+    return (items + step - 1) / step;
+  };
+  FunctionMemory f;
+  f.output = outputs * bytes.param;
+  f.saved = outputs * bytes.param +
+            sizes.states * rule.value_heads * rule.key_dim * rule.value_dim * bytes.wide;
+  f.saves_input = true;
+  f.forward_peak = f.saved + std::max(mixed + convolution, f.output);
+  // Gradients of outputs before the norm, then with mixed rows and their gradients; then the latter
+  // with sums for the convolution's weight.
+  const int64_t of_norm = parts(sizes.tokens * rule.value_heads) * rule.value_dim * bytes.wide;
+  const int64_t of_weight =
+      parts(sizes.tokens) * rule.channels() * (rule.taps + 1) * bytes.wide;
+  f.backward_working =
+      convolution +
+      std::max(outputs * bytes.wide + std::max(of_norm, 2 * mixed), 2 * mixed + of_weight);
+  return f;
+}
+
+/// Bytes of the inputs of the heads here, of the output of the tokens here, and of the inputs that
+/// are sent, where cp ranks exchange tokens for heads.
+struct ExchangedSizes {
+  int64_t inputs, output, sent_inputs;
+};
+
+FunctionMemory exchanged_memory(const FunctionMemory& scan, const ExchangedSizes& sizes) {
+  FunctionMemory f = scan;
+  f.output = sizes.output;
+  f.saved = scan.saved + sizes.inputs;
+  f.saves_input = false;
+  // Inputs as they travel, and in order; outputs in order, and as they travel.
+  f.forward_peak = std::max({sizes.sent_inputs + 2 * sizes.inputs,
+                             sizes.inputs + scan.forward_peak,
+                             f.saved + 2 * scan.output + 2 * sizes.output});
+  // Gradients of outputs and inputs of the heads here exist beside what the scan takes.
+  f.backward_working = std::max({2 * scan.output + sizes.output,
+                                 scan.output + sizes.inputs + scan.backward_working,
+                                 2 * sizes.inputs + sizes.sent_inputs});
+  return f;
+}
+
+}  // namespace
+
+FunctionMemory scan_memory(const DeltaRuleSpec& rule, const UnitSizes& sizes,
+                           const UnitShare& share, int64_t rows, const ElementBytes& bytes) {
+  int64_t states = 0;
+  for (const AttentionSizes& batch : sizes.attention)
+    states += batch.segments * ((std::max<int64_t>(1, batch.length) - 1) / kDeltaStateTokens);
+  const DeltaRuleSpec of_rank = rule.share(share.tp), here = of_rank.share(share.cp);
+  if (share.cp == 1) return delta_rule_memory({rows, states}, here, bytes);
+  return exchanged_memory(delta_rule_memory({sizes.all_tokens, states}, here, bytes),
+                          {.inputs = sizes.all_tokens * here.columns() * bytes.param,
+                           .output = rows * of_rank.values() * bytes.param,
+                           .sent_inputs = rows * of_rank.columns() * bytes.param});
+}
+
 FunctionMemory attention_memory(int64_t rows, const HeadShape& heads, const ElementBytes& bytes) {
   return {.output = rows * heads.query * heads.dim * bytes.param,
           .saved = rows * heads.query * bytes.wide,

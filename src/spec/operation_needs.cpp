@@ -134,7 +134,11 @@ class Declarations {
         memory = attention();
         return;
       case Kind::DeltaRule:
-        return declare_delta_rule(op, x, needs);
+        needs.row_products = model_.delta_rule(unit_)->multiplications();
+        needs.messages = {{MessageKind::Scan, SentIn::Forward},
+                          {MessageKind::Scan, SentIn::Backward}};
+        memory = scan_memory(*model_.delta_rule(unit_), sizes_, share_, x.rows, bytes_);
+        return;
       case Kind::LayerScale:
         scale_by(op, x.rows, needs);
         memory = {.output = x.bytes, .saves_input = needs.trains};
@@ -335,13 +339,6 @@ class Declarations {
         .saved = x.rows * (width(x) / norm.out) * bytes_.wide,
         .saves_input = true,
         .backward_working = needs.trains ? 2 * (parts + 1) * norm.out * bytes_.wide : 0};
-  }
-
-  void declare_delta_rule(const Operation& op, const Value& x, OperationNeeds& needs) const {
-    const DeltaRuleSpec rule = model_.delta_rule(unit_)->share(share_.tp);
-    needs.row_products = model_.delta_rule(unit_)->multiplications();
-    scale_by(op, x.rows, needs);
-    needs.memory = {.output = x.rows * rule.values() * bytes_.param, .saves_input = true};
   }
 
   void declare_image_tokens(OperationNeeds& needs) {

@@ -154,6 +154,11 @@ struct UnitSizes {
   static UnitSizes whole(int64_t tokens, int64_t projected, int64_t features, int64_t patches);
 };
 
+/// A gated delta rule of `rows` rows on this tp rank. Under cp each rank scans all tokens of the row
+/// with a part of the heads.
+FunctionMemory scan_memory(const DeltaRuleSpec& rule, const UnitSizes& sizes,
+                           const UnitShare& share, int64_t rows, const ElementBytes& bytes);
+
 /// How a rank runs a unit.
 struct UnitPart {
   UnitSizes sizes;
@@ -171,6 +176,7 @@ enum class MessageKind {
   SumStatistics,     ///< `width` wide elements of each row, summed over tp
   GatherStatistics,  ///< the same of every tp rank
   Attention,         ///< heads, keys and values between cp ranks
+  Scan,              ///< heads of a gated delta rule between cp ranks
 };
 enum class SentIn { Forward, Backward, InputGradient, WeightGradient };
 struct PlannedMessage {

@@ -75,7 +75,7 @@ void mix_delta_rules(ModelSpec& model, bool by_key_head) {
                 .norm = "norm",
                 .head = "lm_head"}};
   decoder.blocks.mixer.assign(static_cast<size_t>(model.decoder.layers), 1);
-  decoder.blocks.mixer.back() = 0;
+  if (model.decoder.layers > 1) decoder.blocks.mixer.back() = 0;
   const std::string prefix = embed.substr(0, embed.size() - name.size() - decoder.names.root.size());
   detail::SpecBuilder builder(model);
   detail::add_decoder(builder, decoder, prefix, features, trains);
@@ -90,6 +90,15 @@ void mix_delta_rules(ModelSpec& model) {
 
 void mix_delta_rules_by_key_head(ModelSpec& model) {
   mix_delta_rules(model, true);
+}
+
+void adapt_delta_rules(ModelSpec& model) {
+  mix_delta_rules(model);
+  const nlohmann::json adapters{
+      {kDecoder,
+       {{"targets", {"in_proj_qkv", "in_proj_z", "in_proj_a", "out_proj"}}, {"rank", 3}}}};
+  detail::add_adapters(model, detail::ConfigReader(adapters, "adapters"), {});
+  record_graphs(model);
 }
 
 void merge_images_of_any_size(ModelSpec& model) {

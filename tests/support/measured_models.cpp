@@ -346,7 +346,8 @@ const std::vector<MeasuredModel>& measured_models() {
       {"phi3", phi3_config()},
       {"qwen2_moe", moe_config("qwen2_moe")},
       {"qwen3_moe", moe_config("qwen3_moe")},
-      {"windows", decoder_config("mistral", false), see_windows}};
+      {"windows", decoder_config("mistral", false), see_windows},
+      {"delta rules", decoder_config("llama", false), mix_delta_rules}};
   return all;
 }
 
