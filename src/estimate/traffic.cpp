@@ -94,8 +94,7 @@ class UnitTraffic {
 
   /// All cp ranks exchange tokens for heads.
   void add_scan(const ContextPlan& context) {
-    const DeltaRuleSpec rule =
-        plan_.model.delta_rule(unit_)->share(int64_t{grid_.tp} * grid_.cp);
+    const DeltaRuleSpec rule = plan_.model.delta_rule(unit_)->share(int64_t{grid_.tp} * grid_.cp);
     add_exchange(group_name(unit_.module, {Axis::Cp}), context.rank_tokens, coordinate_.cp,
                  rule.columns(), rule.values());
   }

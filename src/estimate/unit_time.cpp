@@ -131,8 +131,7 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
       seconds.backward_weight += 2 * count * trained / rate;
     }
     if (needs.row_products > 0) {
-      const double flops =
-          2.0 * static_cast<double>(needs.row_products * needs.rows) / grid.tp;
+      const double flops = 2.0 * static_cast<double>(needs.row_products * needs.rows) / grid.tp;
       seconds.forward += flops / attention_rate;
       if (needs.input_has_gradient) seconds.backward_input += 2 * flops / attention_rate;
     }

@@ -69,8 +69,8 @@ void draw(const ParamSpec& param, uint64_t key, int64_t first, std::span<double>
     case Init::LogUniform: {
       constexpr double kLeast = 0.01;
       for (double& value : values)
-        value = std::log(kLeast +
-                         (param.std - kLeast) * uniform(key, static_cast<uint64_t>(first++)));
+        value =
+            std::log(kLeast + (param.std - kLeast) * uniform(key, static_cast<uint64_t>(first++)));
       return;
     }
     case Init::Sinusoids:

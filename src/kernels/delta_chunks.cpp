@@ -12,7 +12,8 @@ template <class W>
 class ForwardChunks {
  public:
   ForwardChunks(const DeltaRows& rows, const at::Tensor& o)
-      : shape_(rows.shape), o_(o.view({o.size(0), shape_.value_heads, shape_.value_dim})),
+      : shape_(rows.shape),
+        o_(o.view({o.size(0), shape_.value_heads, shape_.value_dim})),
         tiles_(rows, 0) {}
 
   /// `first` and `last`: states before and after the sample; null: zeros, and not asked for.
@@ -21,8 +22,7 @@ class ForwardChunks {
     if (first) tiles_.load_state(first);
     for (int64_t c = 0; c < sample.chunks(); ++c) {
       if (c > 0 && c % kGroupChunks == 0)
-        tiles_.store_state(
-            state_at<W>(states, sample.first_state + c / kGroupChunks - 1, head));
+        tiles_.store_state(state_at<W>(states, sample.first_state + c / kGroupChunks - 1, head));
       const int64_t token = sample.begin + c * kChunk;
       const bool is_last = token + kChunk >= sample.end;
       run_chunk({token, std::min(kChunk, sample.end - token), head}, first || c > 0,

@@ -21,8 +21,8 @@ struct DeltaRows {
 /// Returns how many states forward keeps of these samples.
 int64_t kept_states(const std::vector<int64_t>& bounds);
 
-/// States (samples, value heads, key_dim, value_dim) before and after each sample; undefined: zeros,
-/// and not asked for. Both may be one tensor.
+/// States (samples, value heads, key_dim, value_dim) before and after each sample; undefined:
+/// zeros, and not asked for. Both may be one tensor.
 struct SampleStates {
   at::Tensor first, last;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a gated delta rule that go token by token: the causal convolution with SiLU, norms of queries
-// and keys, decays and strengths, and the gated norm of outputs; forward and backward. Rows of wide
-// elements lie like those of the in-projection's outputs: its channels' columns hold q, k and v,
-// and those of strengths and decays b and g; gradients lie likewise.
+// The parts of a gated delta rule that go token by token: the causal convolution with SiLU, norms
+// of queries and keys, decays and strengths, and the gated norm of outputs; forward and backward.
+// Rows of wide elements lie like those of the in-projection's outputs: its channels' columns hold
+// q, k and v, and those of strengths and decays b and g; gradients lie likewise.
 #pragma once
 
 #include "kernels/delta_shape.hpp"
@@ -37,8 +37,8 @@ struct ConvolveHead {
     const T* row = x + token * shape.columns() + head.column;
     const T* weight = conv + (shape.taps - 1) * shape.channels() + head.channel;
     const auto first = [](Wide<T> x, Wide<T> w) ZEA_INLINE_LAMBDA { return x * w; };
-    const auto more =
-        [](Wide<T> sum, Wide<T> x, Wide<T> w) ZEA_INLINE_LAMBDA { return sum + x * w; };
+    const auto more = [](Wide<T> sum, Wide<T> x, Wide<T> w)
+                          ZEA_INLINE_LAMBDA { return sum + x * w; };
     const StoreTo<Wide<T>> write{target};
     lanes.each(head.dim, write, first, row, weight);
     for (int64_t back = 1; back < shape.taps && token - back >= starts[token]; ++back) {
@@ -101,8 +101,8 @@ struct MixDeltaToken {
   }
 };
 
-/// Turns gradients of q, k and v into those of the convolution's outputs, in place. Of strengths and
-/// decays the gradients come as those of the strengths' logits and of g: both go to dx, and in
+/// Turns gradients of q, k and v into those of the convolution's outputs, in place. Of strengths
+/// and decays the gradients come as those of the strengths' logits and of g: both go to dx, and in
 /// their places stay the terms of the gradients of A_log and dt_bias.
 template <class T>
 struct MixDeltaTokenBackward {
@@ -140,8 +140,8 @@ struct MixDeltaTokenBackward {
       lanes.each(head.dim, write, gradient, d, c);
       return;
     }
-    const auto gradient =
-        [](Wide<T> d, Wide<T> c) ZEA_INLINE_LAMBDA { return d * SiluGate::at(c).slope; };
+    const auto gradient = [](Wide<T> d, Wide<T> c)
+                              ZEA_INLINE_LAMBDA { return d * SiluGate::at(c).slope; };
     lanes.each(head.dim, write, gradient, d, c);
   }
 
@@ -195,8 +195,8 @@ struct ConvolveBackward {
   template <class Lanes>
   ZEA_FUNCTION void add_to_weight(const Lanes& lanes, int64_t part, int64_t token,
                                   const DeltaShape::Head& head) const {
-    const auto more =
-        [](Wide<T> sum, Wide<T> d, Wide<T> x) ZEA_INLINE_LAMBDA { return sum + d * x; };
+    const auto more = [](Wide<T> sum, Wide<T> d, Wide<T> x)
+                          ZEA_INLINE_LAMBDA { return sum + d * x; };
     const Wide<T>* d = dmixed + token * shape.columns() + head.column;
     for (int64_t back = 0; back < shape.taps && token - back >= starts[token]; ++back) {
       const int64_t tap = shape.taps - 1 - back;
@@ -209,8 +209,8 @@ struct ConvolveBackward {
   ZEA_FUNCTION void add_to_input(const Lanes& lanes, int64_t part, int64_t token,
                                  const DeltaShape::Head& head) const {
     const auto first = [](Wide<T> d, Wide<T> w) ZEA_INLINE_LAMBDA { return d * w; };
-    const auto more =
-        [](Wide<T> sum, Wide<T> d, Wide<T> w) ZEA_INLINE_LAMBDA { return sum + d * w; };
+    const auto more = [](Wide<T> sum, Wide<T> d, Wide<T> w)
+                          ZEA_INLINE_LAMBDA { return sum + d * w; };
     Wide<T>* sum = scratch + part * shape.channels() + head.channel;
     const StoreTo<Wide<T>> write{sum};
     const Wide<T>* d = dmixed + token * shape.columns() + head.column;
@@ -254,8 +254,8 @@ struct GatedNormHead {
                                        const DeltaShape& shape) {
     const auto square = [](Wide<T> o) ZEA_INLINE_LAMBDA { return o * o; };
     const Wide<T> sum = lanes.template sum<Wide<T>>(shape.value_dim, square, source);
-    return 1 / std::sqrt(sum / static_cast<Wide<T>>(shape.value_dim) +
-                         static_cast<Wide<T>>(shape.eps));
+    return 1 /
+           std::sqrt(sum / static_cast<Wide<T>>(shape.value_dim) + static_cast<Wide<T>>(shape.eps));
   }
 };
 
@@ -273,7 +273,8 @@ struct GatedNormBackward {
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t part) const {
     const int64_t first = part * part_heads;
     const int64_t end = first + part_heads < heads ? first + part_heads : heads;
-    for (int64_t item = first; item < end; ++item) of_head(lanes, item, sums + part * shape.value_dim);
+    for (int64_t item = first; item < end; ++item)
+      of_head(lanes, item, sums + part * shape.value_dim);
   }
 
  private:
@@ -291,13 +292,13 @@ struct GatedNormBackward {
     const auto terms = [=](Wide<T> sum, Wide<T> d, Wide<T> o, Wide<T> z)
                            ZEA_INLINE_LAMBDA { return sum + d * o * scale * z * sigmoid(z); };
     lanes.each(dim, StoreTo<Wide<T>>{sum}, terms, sum, d, source, z);
-    const auto of_gate = [=](Wide<T> d, Wide<T> o, Wide<T> w, Wide<T> z)
-                             ZEA_INLINE_LAMBDA { return d * o * scale * w * SiluGate::at(z).slope; };
+    const auto of_gate = [=](Wide<T> d, Wide<T> o, Wide<T> w, Wide<T> z) ZEA_INLINE_LAMBDA {
+      return d * o * scale * w * SiluGate::at(z).slope;
+    };
     lanes.each(dim, StoreTo<T>{dx + gates}, of_gate, d, source, weight, z);
-    const auto of_output = [=](Wide<T> d, Wide<T> o, Wide<T> w, Wide<T> z)
-                               ZEA_INLINE_LAMBDA {
-                                 return scale * (d * w * z * sigmoid(z) - o * slope);
-                               };
+    const auto of_output = [=](Wide<T> d, Wide<T> o, Wide<T> w, Wide<T> z) ZEA_INLINE_LAMBDA {
+      return scale * (d * w * z * sigmoid(z) - o * slope);
+    };
     lanes.each(dim, StoreTo<Wide<T>>{d_o + begin}, of_output, d, source, weight, z);
   }
 };

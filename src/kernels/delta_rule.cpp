@@ -97,17 +97,18 @@ at::Tensor norm_gradients(const at::Tensor& dy, const at::Tensor& x, const Delta
 /// From the gradients of what mixed_rows() makes to those of x and the parameters.
 void mix_gradients(const at::Tensor& dmixed, const at::Tensor& spare, const at::Tensor& x,
                    const at::Tensor& starts, const DeltaWeights& weights, const at::Tensor& conv,
-                   const DeltaShape& shape, const DeltaGradients& gradients,
-                   const at::Tensor& dx) {
+                   const DeltaShape& shape, const DeltaGradients& gradients, const at::Tensor& dx) {
   const int64_t step = items_per_sum(x, x.size(0) * shape.heads(), shape.value_dim);
   const int64_t parts = parts_of_items(x.size(0), step);
   const at::Tensor sums = at::zeros({parts, shape.taps, shape.channels()}, dmixed.options());
   const at::Tensor scratch = at::empty({parts, shape.channels()}, dmixed.options());
   with_element_type(x, [&]<class T>(T) {
-    const detail::MixDeltaTokenBackward<T> to_convolution{
-        convolution<T>(x, starts, conv, shape), elements<T>(weights.decay),
-        elements<T>(weights.step), elements<Wide<T>>(dmixed), elements<Wide<T>>(spare),
-        elements<T>(dx)};
+    const detail::MixDeltaTokenBackward<T> to_convolution{convolution<T>(x, starts, conv, shape),
+                                                          elements<T>(weights.decay),
+                                                          elements<T>(weights.step),
+                                                          elements<Wide<T>>(dmixed),
+                                                          elements<Wide<T>>(spare),
+                                                          elements<T>(dx)};
     run_items(x, to_convolution, x.size(0) * (shape.heads() + 1), 2 * shape.value_dim);
     const detail::ConvolveBackward<T> to_inputs{elements<T>(x),
                                                 elements<T>(conv),
@@ -121,8 +122,7 @@ void mix_gradients(const at::Tensor& dmixed, const at::Tensor& spare, const at::
                                                 step};
     run_items(x, to_inputs, parts * shape.heads(), (x.is_cpu() ? step : 1) * shape.value_dim);
   });
-  if (at::Tensor sum = gradients.conv; sum.defined())
-    sum.add_(sums.sum(0).t().view_as(sum));
+  if (at::Tensor sum = gradients.conv; sum.defined()) sum.add_(sums.sum(0).t().view_as(sum));
   at::Tensor decay = gradients.decay, step_sum = gradients.step;
   if (!decay.defined() && !step_sum.defined()) return;
   const int64_t heads = shape.value_heads, groups = shape.by_key_head ? shape.key_heads : 1;
@@ -140,11 +140,10 @@ DeltaOutputs delta_rule_forward(const at::Tensor& x, const DeltaTokens& tokens,
   ZEA_ASSERT(x.is_contiguous() && x.size(1) == shape.columns());
   ZEA_ASSERT(!tokens.bounds.empty() && tokens.bounds.back() == x.size(0));
   const int64_t states = detail::kept_states(tokens.bounds);
-  DeltaOutputs out{
-      .y = {},
-      .mixed = at::empty({x.size(0), shape.values()}, x.options()),
-      .states = at::empty({states, shape.value_heads, shape.key_dim, shape.value_dim},
-                          wide_options_of(x))};
+  DeltaOutputs out{.y = {},
+                   .mixed = at::empty({x.size(0), shape.values()}, x.options()),
+                   .states = at::empty({states, shape.value_heads, shape.key_dim, shape.value_dim},
+                                       wide_options_of(x))};
   {
     const at::Tensor mixed = mixed_rows(x, tokens.starts, weights, by_tap(weights.conv), shape);
     detail::scan_chunks({mixed, tokens.bounds, shape}, out.mixed, out.states, {{}, last});

@@ -21,7 +21,7 @@ namespace zea {
 
 /// Values of the parameters, of x's type.
 struct DeltaWeights {
-  at::Tensor conv;  ///< (channels, 1, taps)
+  at::Tensor conv;         ///< (channels, 1, taps)
   at::Tensor decay, step;  ///< (value heads)
   at::Tensor norm;         ///< (value_dim)
 };

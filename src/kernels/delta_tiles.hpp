@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chunks of the gated delta rule in a thread's memory: the operands that forward and backward share,
-// and products, triangles and rows of tiles.
+// Chunks of the gated delta rule in a thread's memory: the operands that forward and backward
+// share, and products, triangles and rows of tiles.
 #pragma once
 
 #include <algorithm>
@@ -173,8 +173,7 @@ ZEA_WIDE_CLONES void solve_side(const Tile<W>& triangle, const Tile<W>& rows, in
 template <class W>
 void solve_lower(const Tile<W>& triangle, const Tile<W>& rhs, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; i += kSide) {
-    if (i > 0)
-      multiply(plain(triangle.from(i)), rhs, rhs.from(i), {kSide, columns, i}, true);
+    if (i > 0) multiply(plain(triangle.from(i)), rhs, rhs.from(i), {kSide, columns, i}, true);
     solve_side<false>(Tile<W>{triangle.row(i) + i, triangle.stride}, rhs.from(i), columns);
   }
 }
@@ -254,8 +253,8 @@ class ChunkTiles {
   void start(const ChunkPlace& at) {
     rows_ = round_to(at.rows, kSide);
     const W* row = row_of(at.token);
-    load_tile(row + shape_.key(at.head / shape_.group()), shape_.columns(), at.rows,
-              shape_.key_dim, rows_, k);
+    load_tile(row + shape_.key(at.head / shape_.group()), shape_.columns(), at.rows, shape_.key_dim,
+              rows_, k);
     W sum = 0;
     for (int64_t i = 0; i < rows_; ++i, row += shape_.columns()) {
       const bool is_token = i < at.rows;
@@ -278,8 +277,8 @@ class ChunkTiles {
   }
   /// Makes the changes N of the state, from which there is nothing to subtract if it is zero.
   void make_changes(const ChunkPlace& at, bool has_state) {
-    load_tile(row_of(at.token) + shape_.value(at.head), shape_.columns(), at.rows,
-              shape_.value_dim, rows_, values);
+    load_tile(row_of(at.token) + shape_.value(at.head), shape_.columns(), at.rows, shape_.value_dim,
+              rows_, values);
     if (has_state)
       multiply(plain(k), state, changes, {rows_, value_columns_, shape_.key_dim}, false);
     else

@@ -82,13 +82,13 @@ void check_scans(const std::string& key, const std::string& module,
     const auto* rule = std::get_if<DeltaRuleSpec>(&mixer);
     if (!rule) continue;
     const int64_t here = rule->key_heads / options.tp;
-    if (here > 0 && here % options.cp == 0) continue;
-    faults.add(key + "cp = " + std::to_string(options.cp) + ": in blocks with a gated delta rule " +
-               "each cp rank takes an equal part of the " + std::to_string(rule->key_heads) +
-               " key heads of " + std::to_string(options.tp) + " tp ranks; allowed: " +
-               allowed_values(std::max<int64_t>(1, here),
-                              [&](int64_t n) { return here % n == 0; }) +
-               " (states are not passed between cp ranks yet)");
+    if (here == 0 || here % options.cp == 0) continue;  // check_tp() refuses 0
+    faults.add(
+        key + "cp = " + std::to_string(options.cp) + ": in blocks with a gated delta rule " +
+        "each cp rank takes an equal part of the " + std::to_string(rule->key_heads) +
+        " key heads of " + std::to_string(options.tp) + " tp ranks; allowed: " +
+        allowed_values(std::max<int64_t>(1, here), [&](int64_t n) { return here % n == 0; }) +
+        " (states are not passed between cp ranks yet)");
     return;
   }
 }

@@ -188,8 +188,8 @@ namespace {
 
 /// Returns the cost of a token without attention with the widest window, by which tokens are dealt,
 /// in tiles of it: multiplications of a block over those of a tile. Blocks with narrower windows
-/// count as if every token had all of its window; they and blocks without attention are shared among
-/// those with the widest one.
+/// count as if every token had all of its window; they and blocks without attention are shared
+/// among those with the widest one.
 double linear_tiles_per_token(const std::string& module, const ModelSpec& model, int64_t block) {
   const HeadShape heads = model.heads(module);
   const double tile = 2.0 * static_cast<double>(heads.query * heads.dim * block * block);

@@ -159,9 +159,8 @@ Tensor decoded(const Tensor& x, const DeltaWeights& weights, const DeltaCall& ca
   const Tensor states = memory.states.index_select(0, decoding.samples);
   const Tensor y = delta_rule_step(x, inputs, states, weights, shape);
   memory.states.index_copy_(0, decoding.samples, states);
-  memory.inputs.index_copy_(
-      0, decoding.samples,
-      at::cat({inputs, x.unsqueeze(1)}, 1).narrow(1, 1, shape.taps - 1));
+  memory.inputs.index_copy_(0, decoding.samples,
+                            at::cat({inputs, x.unsqueeze(1)}, 1).narrow(1, 1, shape.taps - 1));
   return y;
 }
 

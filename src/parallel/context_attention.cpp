@@ -76,12 +76,12 @@ std::array<HeadExchange::HeadRun, 3> HeadExchange::runs_of(int64_t member) const
 
 Tensor HeadExchange::inputs_to_heads(const Tensor& qkv) const {
   if (!inner_) return qkv;
-  return exchange_->to_group({heads_ + 2 * kv_heads_, qkv.size(2)}, qkv.options(),
-                             [&](int64_t member, const Tensor& part) {
-                               for (const HeadRun& run : runs_of(member))
-                                 part.narrow(1, run.place, run.count)
-                                     .copy_(qkv.narrow(1, run.first, run.count));
-                             });
+  return exchange_->to_group(
+      {heads_ + 2 * kv_heads_, qkv.size(2)}, qkv.options(),
+      [&](int64_t member, const Tensor& part) {
+        for (const HeadRun& run : runs_of(member))
+          part.narrow(1, run.place, run.count).copy_(qkv.narrow(1, run.first, run.count));
+      });
 }
 
 Tensor HeadExchange::inputs_to_tokens(const Tensor& dqkv) const {
@@ -89,9 +89,9 @@ Tensor HeadExchange::inputs_to_tokens(const Tensor& dqkv) const {
   // A KV head that several members used has a gradient from each.
   const bool is_shared = kv_heads_ * inner_->size() > all_kv_heads_;
   const auto type = is_shared ? at::toOpMathType(dqkv.scalar_type()) : dqkv.scalar_type();
-  const Tensor all = at::empty(
-      {exchange_->own_tokens(), all_heads_ + 2 * all_kv_heads_, dqkv.size(2)},
-      dqkv.options().dtype(type));
+  const Tensor all =
+      at::empty({exchange_->own_tokens(), all_heads_ + 2 * all_kv_heads_, dqkv.size(2)},
+                dqkv.options().dtype(type));
   if (is_shared) all.narrow(1, all_heads_, 2 * all_kv_heads_).zero_();
   exchange_->to_tokens(dqkv, [&](int64_t member, const Tensor& part) {
     for (const HeadRun& run : runs_of(member)) {
@@ -108,8 +108,7 @@ Tensor HeadExchange::inputs_to_tokens(const Tensor& dqkv) const {
 
 Tensor HeadExchange::outputs_to_tokens(const Tensor& out) const {
   if (!inner_) return out;
-  const Tensor all =
-      at::empty({exchange_->own_tokens(), all_heads_, out.size(2)}, out.options());
+  const Tensor all = at::empty({exchange_->own_tokens(), all_heads_, out.size(2)}, out.options());
   exchange_->to_tokens(out, [&](int64_t member, const Tensor& part) {
     all.narrow(1, member * heads_, heads_).copy_(part);
   });

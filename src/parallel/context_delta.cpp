@@ -30,15 +30,14 @@ struct DealtColumns {
   /// x (own tokens, all columns) -> (all tokens, own columns).
   Tensor to_group(const Tensor& x) const {
     const TokenExchange exchange(*tokens, *cp);
-    return exchange.to_group({width_of(of_member[cp->rank()])}, x.options(),
-                             [&](int64_t member, const Tensor& part) {
-                               int64_t place = 0;
-                               for (const ColumnRun& run : of_member[member]) {
-                                 part.narrow(1, place, run.count)
-                                     .copy_(x.narrow(1, run.first, run.count));
-                                 place += run.count;
-                               }
-                             });
+    return exchange.to_group(
+        {width_of(of_member[cp->rank()])}, x.options(), [&](int64_t member, const Tensor& part) {
+          int64_t place = 0;
+          for (const ColumnRun& run : of_member[member]) {
+            part.narrow(1, place, run.count).copy_(x.narrow(1, run.first, run.count));
+            place += run.count;
+          }
+        });
   }
   /// The inverse.
   Tensor to_tokens(const Tensor& x) const {
@@ -71,8 +70,8 @@ struct ExchangeColumnsFunction : Function<ExchangeColumnsFunction<kToGroup>> {
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
-    const auto saved = c10::static_intrusive_pointer_cast<SavedColumns>(
-        ctx->saved_data.at("columns").toCapsule());
+    const auto saved =
+        c10::static_intrusive_pointer_cast<SavedColumns>(ctx->saved_data.at("columns").toCapsule());
     const Tensor dy = outputs[0].contiguous();
     return {kToGroup ? saved->columns.to_tokens(dy) : saved->columns.to_group(dy), {}};
   }
@@ -84,7 +83,8 @@ at::Tensor context_delta_rule(const at::Tensor& x, const TokenScan& scan,
                               const DeltaParameters& parameters, const DeltaRuleSpec& rule,
                               Collectives& cp, const DeltaDecoding* decoding) {
   ZEA_ASSERT(scan.cp && rule.key_heads % cp.size() == 0);
-  DealtColumns inputs{&*scan.cp, &cp, rule.columns(), {}}, outputs{&*scan.cp, &cp, rule.values(), {}};
+  DealtColumns inputs{&*scan.cp, &cp, rule.columns(), {}},
+      outputs{&*scan.cp, &cp, rule.values(), {}};
   const int64_t values = rule.values() / cp.size();
   for (int member = 0; member < cp.size(); ++member) {
     inputs.of_member.push_back(columns_of(rule, {member, cp.size()}));

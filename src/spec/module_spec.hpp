@@ -97,11 +97,11 @@ struct AttentionSpec {
 /// q and k have norm 1, and q is scaled by key_dim^-1/2) changes S to exp(g) S and then adds
 /// k (b (v - S^T k))^T. Its output is S^T q, normed by RMSNorm and gated by SiLU.
 struct DeltaRuleSpec {
-  int64_t key_heads = 0;    ///< of queries and keys
-  int64_t value_heads = 0;  ///< a multiple of key_heads; neighbors share a key head
+  int64_t key_heads = 0;               ///< of queries and keys
+  int64_t value_heads = 0;             ///< a multiple of key_heads; neighbors share a key head
   int64_t key_dim = 0, value_dim = 0;  ///< of a head
-  int64_t taps = 4;         ///< tokens that the convolution reads, the last is the token itself
-  double eps = 1e-6;        ///< of the norm of outputs
+  int64_t taps = 4;   ///< tokens that the convolution reads, the last is the token itself
+  double eps = 1e-6;  ///< of the norm of outputs
   /// The order of the in-projection's rows. True: the queries, keys, values and gates of each key
   /// head, then its strengths and decays, as in Qwen3-Next; false: those of all heads.
   bool by_key_head = false;
@@ -143,8 +143,8 @@ struct MlpSpec {
   int64_t shared_intermediate = 0;  ///< width of the shared expert; 0: none
 };
 
-/// A transformer block: norm, token mixer, norm, MLP, with a residual path around each half. A linear
-/// has a bias where the unit has a parameter for it.
+/// A transformer block: norm, token mixer, norm, MLP, with a residual path around each half. A
+/// linear has a bias where the unit has a parameter for it.
 struct BlockSpec {
   int64_t hidden = 0;
   HeadShape heads;  ///< of attention

@@ -166,11 +166,9 @@ FunctionMemory delta_rule_memory(const ScanSizes& sizes, const DeltaRuleSpec& ru
   // Gradients of outputs before the norm, then with mixed rows and their gradients; then the latter
   // with sums for the convolution's weight.
   const int64_t of_norm = parts(sizes.tokens * rule.value_heads) * rule.value_dim * bytes.wide;
-  const int64_t of_weight =
-      parts(sizes.tokens) * rule.channels() * (rule.taps + 1) * bytes.wide;
-  f.backward_working =
-      convolution +
-      std::max(outputs * bytes.wide + std::max(of_norm, 2 * mixed), 2 * mixed + of_weight);
+  const int64_t of_weight = parts(sizes.tokens) * rule.channels() * (rule.taps + 1) * bytes.wide;
+  f.backward_working = convolution + std::max(outputs * bytes.wide + std::max(of_norm, 2 * mixed),
+                                              2 * mixed + of_weight);
   return f;
 }
 
@@ -186,13 +184,12 @@ FunctionMemory exchanged_memory(const FunctionMemory& scan, const ExchangedSizes
   f.saved = scan.saved + sizes.inputs;
   f.saves_input = false;
   // Inputs as they travel, and in order; outputs in order, and as they travel.
-  f.forward_peak = std::max({sizes.sent_inputs + 2 * sizes.inputs,
-                             sizes.inputs + scan.forward_peak,
+  f.forward_peak = std::max({sizes.sent_inputs + 2 * sizes.inputs, sizes.inputs + scan.forward_peak,
                              f.saved + 2 * scan.output + 2 * sizes.output});
   // Gradients of outputs and inputs of the heads here exist beside what the scan takes.
-  f.backward_working = std::max({2 * scan.output + sizes.output,
-                                 scan.output + sizes.inputs + scan.backward_working,
-                                 2 * sizes.inputs + sizes.sent_inputs});
+  f.backward_working =
+      std::max({2 * scan.output + sizes.output, scan.output + sizes.inputs + scan.backward_working,
+                2 * sizes.inputs + sizes.sent_inputs});
   return f;
 }
 

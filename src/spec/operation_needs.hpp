@@ -154,8 +154,8 @@ struct UnitSizes {
   static UnitSizes whole(int64_t tokens, int64_t projected, int64_t features, int64_t patches);
 };
 
-/// A gated delta rule of `rows` rows on this tp rank. Under cp each rank scans all tokens of the row
-/// with a part of the heads.
+/// A gated delta rule of `rows` rows on this tp rank. Under cp each rank scans all tokens of the
+/// row with a part of the heads.
 FunctionMemory scan_memory(const DeltaRuleSpec& rule, const UnitSizes& sizes,
                            const UnitShare& share, int64_t rows, const ElementBytes& bytes);
 

@@ -195,8 +195,7 @@ void SpecBuilder::add_delta_rule(const BlockSpec& block, const DeltaRuleSpec& ru
             {channels(keys, by_key), channels(keys, by_key), channels(values, by_value)}, trainable,
             family.init.qkv);
   constexpr double kLargestDecay = 16;
-  const int decay =
-      add("decay", layer + names.decay, {heads}, trainable, kLargestDecay, by_value);
+  const int decay = add("decay", layer + names.decay, {heads}, trainable, kLargestDecay, by_value);
   model_.params[decay].init = Init::LogUniform;
   const int step = add("step", layer + names.step, {heads}, trainable, 0, by_value);
   model_.params[step].init = Init::Ones;

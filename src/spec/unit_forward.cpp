@@ -256,17 +256,18 @@ class Forward {
   Value transformer_block() {
     const auto [x, normed] = norm_sum(input(0), {}, "attention_norm");
     const auto mixed = model_.delta_rule(unit_) ? delta_rule(normed) : attended(normed);
-    const auto change = block_change(
-        adapted_row_linear(mixed, "out", UnitRows::Tokens, block_.order), "attention");
+    const auto change =
+        block_change(adapted_row_linear(mixed, "out", UnitRows::Tokens, block_.order), "attention");
     const auto [y, normed_again] = norm_sum(x, change, "mlp_norm");
     const auto z = add(y, block_change(mlp(normed_again, model_.mlp(unit_)), "mlp"));
     return unit_.inputs.size() > 1 ? with_other_inputs(Kind::AddFeatures, z) : z;
   }
 
   Value delta_rule(const Value& x) {
-    return ops_.record({.kind = Kind::DeltaRule,
-                        .params = ops_.roles({"conv.weight", "decay", "step", "delta_norm.weight"})},
-                       {adapted_column_linear(x, "delta", UnitRows::Tokens, block_.order)});
+    return ops_.record(
+        {.kind = Kind::DeltaRule,
+         .params = ops_.roles({"conv.weight", "decay", "step", "delta_norm.weight"})},
+        {adapted_column_linear(x, "delta", UnitRows::Tokens, block_.order)});
   }
 
   Value attended(const Value& x) {

@@ -25,8 +25,7 @@ using namespace zea;
 using at::Tensor;
 
 constexpr int64_t kHidden = 1024, kRow = 2048;
-constexpr DeltaRuleSpec kRule{
-    .key_heads = 16, .value_heads = 16, .key_dim = 128, .value_dim = 128};
+constexpr DeltaRuleSpec kRule{.key_heads = 16, .value_heads = 16, .key_dim = 128, .value_dim = 128};
 constexpr int64_t kQueries = 8, kKeys = 2, kHeadDim = 256;
 
 double seconds_of(const std::function<void()>& call) {
@@ -100,8 +99,8 @@ class AttentionMixer : public Mixer {
   Tensor output(const Tensor& x) override {
     const Tensor qkv = linear(x, in_, nullptr);
     const Tensor turned = rotary(qkv, cosines_, sines_, kQueries + kKeys, kHeadDim);
-    const Tensor y = attention(turned.view({x.size(0), kQueries + 2 * kKeys, kHeadDim}), mask_,
-                               kQueries, kKeys);
+    const Tensor y =
+        attention(turned.view({x.size(0), kQueries + 2 * kKeys, kHeadDim}), mask_, kQueries, kKeys);
     return linear(y * linear(x, gate_, nullptr).sigmoid(), out_, nullptr);
   }
 
@@ -110,7 +109,7 @@ class AttentionMixer : public Mixer {
   Tensor cosines_, sines_;
   Parameter& in_ = parameter({(kQueries + 2 * kKeys) * kHeadDim, kHidden});
   Parameter& gate_ = parameter({kQueries * kHeadDim, kHidden});
-  Parameter& out_ = parameter({kHidden, kQueries * kHeadDim});
+  Parameter& out_ = parameter({kHidden, kQueries* kHeadDim});
 };
 
 double run_rule(DeltaMixer& mixer, int64_t tokens) {

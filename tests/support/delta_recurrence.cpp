@@ -10,9 +10,9 @@ using at::Tensor;
 
 /// The parts of rows of the in-projection.
 struct Parts {
-  Tensor channels;        ///< (tokens, channels): queries, keys, values
-  Tensor gate;            ///< (tokens, value heads, value_dim)
-  Tensor strength, decay; ///< (tokens, value heads)
+  Tensor channels;         ///< (tokens, channels): queries, keys, values
+  Tensor gate;             ///< (tokens, value heads, value_dim)
+  Tensor strength, decay;  ///< (tokens, value heads)
 };
 
 Parts parts_of(const Tensor& x, const DeltaRuleSpec& rule) {
@@ -39,12 +39,11 @@ Tensor unit_rows(const Tensor& x) {
 Tensor sample_outputs(const DeltaLeaves& leaves, const Tensor& x, const DeltaRuleSpec& rule) {
   const Parts in = parts_of(x, rule);
   const int64_t rows = x.size(0), group = rule.value_heads / rule.key_heads;
-  const Tensor mixed =
-      at::silu(at::conv1d(in.channels.t().unsqueeze(0), leaves.conv, {}, 1, rule.taps - 1, 1,
-                          leaves.conv.size(0)))
-          .squeeze(0)
-          .narrow(1, 0, rows)
-          .t();
+  const Tensor mixed = at::silu(at::conv1d(in.channels.t().unsqueeze(0), leaves.conv, {}, 1,
+                                           rule.taps - 1, 1, leaves.conv.size(0)))
+                           .squeeze(0)
+                           .narrow(1, 0, rows)
+                           .t();
   const auto parts = mixed.split_with_sizes({rule.keys(), rule.keys(), rule.values()}, 1);
   const auto by_value = [&](const Tensor& heads) {
     return unit_rows(heads.reshape({rows, rule.key_heads, rule.key_dim}))

@@ -39,11 +39,8 @@ void mix_delta_rules(ModelSpec& model, bool by_key_head) {
   model.params.erase(param, model.params.end());
 
   BlockSpec& block = model.decoder.block;
-  block.mixers.emplace_back(DeltaRuleSpec{.key_heads = 8,
-                                          .value_heads = 16,
-                                          .key_dim = 4,
-                                          .value_dim = 3,
-                                          .by_key_head = by_key_head});
+  block.mixers.emplace_back(DeltaRuleSpec{
+      .key_heads = 8, .value_heads = 16, .key_dim = 4, .value_dim = 3, .by_key_head = by_key_head});
   const std::string linear = ".linear_attn.";
   const bool own = !by_key_head;
   detail::Decoder decoder{
@@ -76,7 +73,8 @@ void mix_delta_rules(ModelSpec& model, bool by_key_head) {
                 .head = "lm_head"}};
   decoder.blocks.mixer.assign(static_cast<size_t>(model.decoder.layers), 1);
   if (model.decoder.layers > 1) decoder.blocks.mixer.back() = 0;
-  const std::string prefix = embed.substr(0, embed.size() - name.size() - decoder.names.root.size());
+  const std::string prefix =
+      embed.substr(0, embed.size() - name.size() - decoder.names.root.size());
   detail::SpecBuilder builder(model);
   detail::add_decoder(builder, decoder, prefix, features, trains);
   record_graphs(model);
@@ -172,8 +170,7 @@ void add_second_image_encoder(ModelSpec& model) {
 void mix_windows(ModelSpec& model) {
   model.decoder.block.mixers = {
       AttentionSpec{},
-      AttentionSpec{
-          .window = 5, .scores = {.scale = 0.3, .softcap = 2}, .rope = {.theta = 50}}};
+      AttentionSpec{.window = 5, .scores = {.scale = 0.3, .softcap = 2}, .rope = {.theta = 50}}};
   int block = 0;
   for (UnitSpec& unit : model.units)
     if (unit.module == kDecoder && unit.kind == UnitKind::Block) unit.mixer = block++ % 2;

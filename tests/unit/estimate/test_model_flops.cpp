@@ -54,6 +54,16 @@ TEST(ModelFlops, HeedTheWindow) {
   EXPECT_DOUBLE_EQ(flops(model, {10, {}, 0}), 6 * 10 * kLayers + (1 + 2 + 8 * 3) * kPair);
 }
 
+TEST(ModelFlops, OfAGatedDeltaRuleAreThreeProductsWithItsStates) {
+  ModelSpec model = make_model_spec(llama_config());
+  mix_delta_rules(model);  // in one of the two layers: 8 key heads of 4, 16 value heads of 3
+  constexpr double kLinears = 24 * (2 * 8 * 4 + 2 * 16 * 3 + 2 * 16) + 24 * 16 * 3;
+  constexpr double kStates = 16 * 4 * 3;
+  constexpr double kBoth = kLinears + kQueriesKeysValues + 24 * 24 + 2 * 3 * 24 * 40;
+  EXPECT_DOUBLE_EQ(flops(model, {10, {}, 0}),
+                   6 * 10 * kBoth + (1 + 2) * 2 * 3 * 10 * kStates + 55 * kPair / 2);
+}
+
 TEST(ModelFlops, OfAFrozenTowerAreItsForward) {
   EXPECT_DOUBLE_EQ(
       flops(frozen_tower(), {10, {1}, 3}),

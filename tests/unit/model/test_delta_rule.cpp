@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "core/kernel_sizes.hpp"
-#include "support/delta_recurrence.hpp"
 #include "model/delta_rule.hpp"
+#include "support/delta_recurrence.hpp"
 
 namespace zea::test_delta_rule {
 namespace {
@@ -48,7 +48,8 @@ Results computed(const DeltaLeaves& values, const Lengths& lengths, const DeltaR
   const auto parameter_of = [&](const Tensor& value) {
     Parameter parameter("p", value.sizes().vec(), true, at::kCPU);
     parameter.set_value(value.to(type));
-    parameter.set_gradient(at::zeros(value.sizes(), type == at::kDouble ? at::kDouble : at::kFloat));
+    parameter.set_gradient(
+        at::zeros(value.sizes(), type == at::kDouble ? at::kDouble : at::kFloat));
     return parameter;
   };
   Parameter conv = parameter_of(values.conv), decay = parameter_of(values.decay);
