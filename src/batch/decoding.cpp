@@ -107,7 +107,7 @@ void keep_prompts(Microbatch& out, const ModelSpec& model, const MicrobatchOptio
     next_row += more;
   }
   keys.cache = std::make_shared<KeyCache>(next_row);
-  out.cached = {.cache = keys.cache, .rows = index_tensor(rows), .cp_tokens = {}};
+  out.cached = {.cache = keys.cache, .rows = index_tensor(rows), .cp_tokens = {}, .samples = {}};
 }
 
 }  // namespace
@@ -132,7 +132,7 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
     const std::vector<TokenRuns>& owned = layout.owned();
     fill_text_at(out, host, places_of_next(next, keys), layout, model, options);
     for (int64_t& sample : out.samples) sample = next[sample].sample;
-    out.cached = {.cache = keys.cache, .rows = {}, .is_prompt = false, .cp_tokens = {}};
+    out.cached = {.cache = keys.cache, .rows = {}, .is_prompt = false, .cp_tokens = {}, .samples = {}};
     Ids rows;
     for (const TokenRange& run : owned[cp_rank(options)])
       for (int64_t token = run.begin; token < run.end; ++token) {

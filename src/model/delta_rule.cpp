@@ -34,7 +34,7 @@ void save(Context* ctx, const DeltaCall& call) {
   ctx->saved_data["eps"] = call.rule.eps;
 }
 
-DeltaCall saved_call(Context* ctx) {
+DeltaCall saved_delta_call(Context* ctx) {
   const std::vector<int64_t> sizes = ctx->saved_data.at("sizes").toIntVector();
   return {reinterpret_cast<const TokenScan*>(ctx->saved_data.at("scan").toInt()),
           {.key_heads = sizes[0],
@@ -121,7 +121,7 @@ struct DeltaRuleFunction : Function<DeltaRuleFunction> {
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
     const Tensors saved = ctx->get_saved_variables();
-    const DeltaCall call = saved_call(ctx);
+    const DeltaCall call = saved_delta_call(ctx);
     const DeltaParameters parameters{*recall(ctx, 0), *recall(ctx, 1), *recall(ctx, 2),
                                      *recall(ctx, 3)};
     const ShareGradients gradients(ctx, call);
