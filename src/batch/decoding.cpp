@@ -132,7 +132,8 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
     const std::vector<TokenRuns>& owned = layout.owned();
     fill_text_at(out, host, places_of_next(next, keys), layout, model, options);
     for (int64_t& sample : out.samples) sample = next[sample].sample;
-    out.cached = {.cache = keys.cache, .rows = {}, .is_prompt = false, .cp_tokens = {}, .samples = {}};
+    out.cached = {
+        .cache = keys.cache, .rows = {}, .is_prompt = false, .cp_tokens = {}, .samples = {}};
     Ids rows;
     for (const TokenRange& run : owned[cp_rank(options)])
       for (int64_t token = run.begin; token < run.end; ++token) {
