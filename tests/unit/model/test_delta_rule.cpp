@@ -88,7 +88,7 @@ void compare(const Lengths& lengths, const DeltaRuleSpec& rule, double bound = 1
                bound);
 }
 
-class DeltaRule : public testing::Test {
+class DeltaRule : public ::testing::Test {
  protected:
   void SetUp() override { at::manual_seed(7); }
 };
