@@ -77,6 +77,8 @@ void mix_delta_rules(ModelSpec& model, bool by_key_head) {
       embed.substr(0, embed.size() - name.size() - decoder.names.root.size());
   detail::SpecBuilder builder(model);
   detail::add_decoder(builder, decoder, prefix, features, trains);
+  for (ParamSpec& each : model.params)  // norms of small queries and keys would multiply rounding
+    if (each.name.ends_with("conv1d.weight")) each.init = Init::Ones;
   record_graphs(model);
 }
 
