@@ -293,7 +293,6 @@ const GridScenario kScenarios[] = {
        return with_heads(tiny_qwen3_vl_config(), model.heads, model.kv_heads);
      }},
     {.name = "gated delta rules beside attention",
-     .model = {.layers = 3},
      .concerns = shares_key_heads,
      .remake = mix_delta_rules},
     {"gated delta rules by key head, several microbatches, every unit recomputed",
