@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -153,6 +154,11 @@ void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector
                  const MixtureDefaults& defaults, const ExpertNames& names);
 /// Returns the sparse layers of Qwen's configs: every "decoder_sparse_step"-th one, but those of
 /// "mlp_only_layers".
+/// Returns the order in which files of a family stack experts, or none where those of a model split
+/// them; `config` is the model's.
+std::optional<WeightOrder> read_stack(const ConfigReader& config, WeightOrder order);
+/// Returns Qwen's names of experts; `is_shared`: and of the shared expert and its gate.
+ExpertNames qwen_expert_names(bool is_shared);
 std::vector<bool> sparse_layers(const ConfigReader& config, int64_t layers);
 
 /// A language model, alone or in a composite.

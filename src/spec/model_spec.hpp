@@ -214,6 +214,10 @@ struct Trainable {
 inline constexpr const char* kImageProcessor = "image_processor";
 inline constexpr const char* kVideoProcessor = "video_processor";
 inline constexpr const char* kGenerationConfig = "generation_config";
+/// And what the weights files show: {"carried": {name: shape}, "splits_experts": true}. Carried
+/// tensors are those of a head of multi-token prediction ("mtp."), which no unit reads and which
+/// some files have. Files of one family may stack the experts of a layer or split them.
+inline constexpr const char* kWeightsFiles = "weights_files";
 
 /// A config.json that makes no model. The plan knows its text only; its reader knows the file.
 struct ConfigError : WeightsError {

@@ -24,6 +24,24 @@ int64_t read_experts(const ConfigReader& config, int64_t usual, int64_t layers) 
   // Each has parameters of its own.
   const int64_t most = std::max<int64_t>(1, (int64_t{1} << 17) / layers);
   if (experts > most) config.refuse(key, std::to_string(experts), "1 to " + std::to_string(most));
+ExpertNames qwen_expert_names(bool is_shared) {
+  ExpertNames names{.router = ".mlp.gate",
+                    .experts = ".mlp.experts.",
+                    .gate = ".gate_proj",
+                    .up = ".up_proj",
+                    .down = ".down_proj"};
+  if (!is_shared) return names;
+  names.shared = ".mlp.shared_expert";
+  names.shared_gate = ".mlp.shared_expert_gate";
+  return names;
+}
+
+std::optional<WeightOrder> read_stack(const ConfigReader& config, WeightOrder order) {
+  if (!config.has(kWeightsFiles)) return order;
+  const bool are_split = config.object(kWeightsFiles).boolean("splits_experts", false);
+  return are_split ? std::nullopt : std::optional(order);
+}
+
   if (const int64_t other = config.positive(kBefore, experts); other != experts)
     config.refuse(kBefore, std::to_string(other),
                   std::string(kNow) + " = " + std::to_string(experts) + "; leave one of them out");
