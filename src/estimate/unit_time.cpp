@@ -117,8 +117,8 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
       const auto here = static_cast<double>(num_elements(shape));
       elements += here / parts;
       const bool is_stacked = model.params[static_cast<size_t>(param)].stacks_experts;
-      const auto of_part =
-          static_cast<double>(is_stacked ? shape[2] : shape[0]) / (is_stacked ? 1 : parts);
+      const size_t out_dim = !is_stacked ? 0 : op.order == WeightOrder::InOut ? 2 : 1;
+      const double of_part = static_cast<double>(shape[out_dim]) / (is_stacked ? 1 : parts);
       out += of_part;
       in = here / (is_stacked ? parts * of_part : static_cast<double>(shape[0]));
       if (model.params[static_cast<size_t>(param)].trainable) trained += here / parts;

@@ -142,7 +142,8 @@ SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen, int64_t 
 
 /// The linears of experts: x (rows, in), sorted by expert, `ends` as in SentRows; weight
 /// (experts * out, in), or (experts, in, out) -> (rows, out).
-at::Tensor expert_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& ends);
+at::Tensor expert_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& ends,
+                         WeightOrder order = WeightOrder::OutIn);
 
 /// x (rows of experts, width) -> (tokens, width): the sum of a token's rows, times their gates.
 at::Tensor combined(const at::Tensor& x, const at::Tensor& gates, const at::Tensor& places);

@@ -79,7 +79,7 @@ class UnitRun {
         return sent.rows;
       }
       case Kind::ExpertLinear:
-        return expert_linear(x, parameter(op, 0), input(op, 1));
+        return expert_linear(x, parameter(op, 0), input(op, 1), op.order);
       case Kind::Combine:
         return combined(x, input(op, 1), input(op, 2));
       case Kind::SigmoidScale:

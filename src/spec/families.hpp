@@ -28,11 +28,11 @@ inline TpCut cut_vocabulary() {
 }
 
 /// A family's names of the parameters of a routed MLP, as below: an expert's number is between
-/// `experts` and the names of its linears; stacked experts have no numbers, and gate and up are one
-/// tensor, `up`.
+/// `experts` and the names of its linears.
 struct ExpertNames {
   std::string router, experts;
   std::string gate, up, down;
+  std::string stacked_up = "gate_up_proj", stacked_down = "down_proj";  ///< without numbers
   std::string shared = {};       ///< precedes gate, up and down of the shared expert
   std::string shared_gate = {};  ///< its sigmoid scales the shared expert's output; empty: none
 };

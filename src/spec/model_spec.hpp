@@ -60,7 +60,7 @@ struct ParamSpec {
   bool trainable = true;
   bool used = true;  ///< false: no unit reads it (carried, never trained)
   TensorPart part = {};
-  bool stacks_experts = false;  ///< the matrices of all experts: (experts, in, out)
+  bool stacks_experts = false;  ///< the matrices of all experts, as MlpSpec::stack says
 
   Shape tensor_shape() const;
   /// Returns whether this is the first part of its tensor, which stands for the tensor in loops.

@@ -137,9 +137,9 @@ struct MlpSpec {
   bool gated = false;        ///< activation(gate) * up, not activation(up); SiLU or a GELU
   Activation activation = Activation::Gelu;
   std::optional<RouterSpec> router = {};
-  /// A tensor holds the weights of all experts (experts, in, out); else each expert has its own,
-  /// (out, in).
-  bool stacks_experts = false;
+  /// The order of the matrices in a tensor that stacks those of all experts: (experts, out, in) or
+  /// (experts, in, out); none: each expert has tensors of its own, (out, in).
+  std::optional<WeightOrder> stack = {};
   int64_t shared_intermediate = 0;  ///< width of the shared expert; 0: none
 };
 

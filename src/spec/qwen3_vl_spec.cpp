@@ -134,13 +134,9 @@ ModelSpec make_qwen3_vl_moe(const ConfigReader& config, const Trainable& trainab
   text.pass_over({"norm_topk_prob"});  // the model divides gates by their sum, whatever it says
   add_mixture(text, decoder, sparse_layers(text, decoder.spec.layers),
               {.intermediate = 1408, .experts = 60, .chosen = 4, .always_renormalizes = true},
-              {.router = ".mlp.gate",
-               .experts = ".mlp.experts.",
-               .gate = "",
-               .up = "gate_up_proj",
-               .down = "down_proj"});
-  decoder.spec.block.mlps.back().stacks_experts = true;
-  return make_deep(config, std::move(decoder), trainable);
+              qwen_expert_names(false));
+  decoder.spec.block.mlps.back().stack = read_stack(config, WeightOrder::InOut);
+  return make_with_deep_tower(config, std::move(decoder), trainable, kOfQwen3Vl);
 }
 
 }  // namespace zea::detail

@@ -249,22 +249,28 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
   };
   add("router.weight", layer + names.router + ".weight", {mlp.router->experts, block.hidden},
       trainable, family.init.up, whole);
-  if (mlp.stacks_experts) {
+  if (mlp.stack) {
     const int64_t count = mlp.router->experts, inner = mlp.intermediate;
-    TpCut columns{.dim = 2, .blocks = inner};
-    columns.stretches = 2;
-    const int up = add("experts.up.weight", layer + names.experts + names.up,
-                       {count, block.hidden, 2 * inner}, trainable, family.init.up, columns);
-    const int down =
-        add("experts.down.weight", layer + names.experts + names.down, {count, inner, block.hidden},
-            trainable, family.init.down, {.dim = 1, .blocks = inner});
-    model_.params[up].stacks_experts = model_.params[down].stacks_experts = true;
-    return;
+    // Gate and up are sections of the outputs.
+    const auto add_stack = [&](const std::string& role, const std::string& name, int64_t out,
+                               int64_t in, bool cuts_outputs, double std) {
+      const bool is_out_in = *mlp.stack == WeightOrder::OutIn;
+      TpCut cut{.dim = is_out_in == cuts_outputs ? 1 : 2, .blocks = inner};
+      if (cuts_outputs) cut.stretches = 2;
+      const int param =
+          add(role, layer + names.experts + name,
+              is_out_in ? Shape{count, out, in} : Shape{count, in, out}, trainable, std, cut);
+      model_.params[param].stacks_experts = true;
+    };
+    add_stack("experts.up.weight", names.stacked_up, 2 * inner, block.hidden, true, family.init.up);
+    add_stack("experts.down.weight", names.stacked_down, block.hidden, inner, false,
+              family.init.down);
+  } else {
+    std::vector<std::string> experts;
+    for (int64_t e = 0; e < mlp.router->experts; ++e)
+      experts.push_back(layer + names.experts + std::to_string(e));
+    add_mlps("experts", experts, mlp.intermediate);
   }
-  std::vector<std::string> experts;
-  for (int64_t e = 0; e < mlp.router->experts; ++e)
-    experts.push_back(layer + names.experts + std::to_string(e));
-  add_mlps("experts", experts, mlp.intermediate);
   if (mlp.shared_intermediate == 0) return;
   add_mlps("shared", {layer + names.shared}, mlp.shared_intermediate);
   if (!names.shared_gate.empty())

@@ -314,7 +314,7 @@ class Forward {
     const auto of_each = [&](const Value& inputs, const std::string& role) {
       return ops_.record({.kind = Kind::ExpertLinear,
                           .params = ops_.roles({role}),
-                          .order = spec.stacks_experts ? WeightOrder::InOut : kOrder,
+                          .order = spec.stack.value_or(kOrder),
                           .count = router.experts},
                          {inputs, ends});
     };
