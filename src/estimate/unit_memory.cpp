@@ -25,6 +25,11 @@ class Tape {
     const bool is_read = op.inputs.empty() && needs.memory.output == 0;  // of the microbatch
     if (is_read || op.kind == OperationKind::Input) return add_input(op, needs);
     if (needs.is_view) return hold(op.output, values_[op.inputs[0]]);
+    if (op.kind == OperationKind::SplitGates) {
+      // Their gradient is freed after that of the input is made of both.
+      const int64_t bytes = tensors_[values_[op.inputs[0]]].bytes - needs.memory.output;
+      hold(op.others[0], call({.output = bytes}, {}, needs.has_gradient));
+    }
     if (op.kind != OperationKind::NormSum) {
       hold(op.output, call(needs.memory, tensors_of(op), needs.has_gradient));
       return;

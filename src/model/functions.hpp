@@ -60,6 +60,16 @@ NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, Parameter& weig
 at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key, int64_t query_heads,
                       int64_t key_heads, const NormSpec& spec);
 
+/// The rows of attention, and the gate of each query.
+struct GatedHeads {
+  at::Tensor qkv, gates;
+};
+
+/// x (tokens, (2 heads + 2 key_value_heads) * dim), in which each of `heads` query heads is
+/// followed by its gate -> qkv (tokens, (heads + 2 key_value_heads) * dim) and gates (tokens, heads
+/// * dim).
+GatedHeads split_gates(const at::Tensor& x, int64_t heads, int64_t dim);
+
 /// x (tokens, hidden), each column times its number of `scale` (hidden).
 at::Tensor layer_scale(const at::Tensor& x, Parameter& scale);
 

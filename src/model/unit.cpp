@@ -98,6 +98,11 @@ class UnitRun {
         values_[op.others[0]] = made.sum;
         return made.normed;
       }
+      case Kind::SplitGates: {
+        const GatedHeads made = split_gates(x, heads_here(x, op).query, block_.heads.dim);
+        values_[op.others[0]] = made.gates;
+        return made.qkv;
+      }
       case Kind::HeadNorms:
         return normed_heads(x, heads_here(x, op), parameter(op, 0), parameter(op, 1));
       case Kind::Rotary:

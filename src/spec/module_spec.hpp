@@ -89,6 +89,9 @@ struct AttentionSpec {
   int64_t window = 0;
   ScoreSpec scores = {};
   RopeConfig rope = {};  ///< of rotary blocks
+  /// Gated attention (arXiv:2505.06708): the linear of queries makes a gate behind each query head,
+  /// whose sigmoid scales the head's output.
+  bool gates_output = false;
 };
 
 /// The gated delta rule (arXiv:2412.06464), a kind of token mixer. Each value head carries a state

@@ -295,6 +295,25 @@ FunctionMemory window_attention_memory(int64_t rows, int64_t window, const HeadS
   return f;
 }
 
+FunctionMemory attention_here_memory(const ModelSpec& model, const UnitSpec& unit,
+                                     const std::vector<AttentionSizes>& batches, int64_t rows,
+                                     const HeadShape& heads, const ElementBytes& bytes) {
+  if (!bytes.on_device) return attention_memory(rows, heads, bytes);
+  const AttentionSpec& spec = model.attention(unit);
+  int64_t longest = 0, segments = 0;
+  for (const AttentionSizes& batch : batches) {
+    longest = std::max(longest, batch.length);
+    segments += batch.segments;
+  }
+  const int64_t window = unit.encoder < 0 && spec.window < longest ? spec.window : 0;
+  const bool takes_segments =
+      bytes.is_narrow() && takes_ragged_heads(heads.dim) && spec.scores.softcap == 0;
+  if (takes_segments && (window == 0 || !model.decoder.images_both_ways))
+    return ragged_attention_memory(rows, segments, heads, bytes);
+  return window > 0 ? window_attention_memory(rows, window, heads, bytes)
+                    : context_attention_memory({rows, rows, 0, false}, heads, bytes);
+}
+
 FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, bool keeps,
                                     bool caps, const ElementBytes& bytes) {
   const LogitBounds& bounds = logit_bounds(bytes.on_device);
@@ -339,6 +358,16 @@ FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, 
     f.backward_working = standing + std::max(made, outer_product_working(tile_rows, tile.columns,
                                                                          vocabulary.in, bytes));
   return f;
+}
+
+UnitSizes UnitSizes::whole(int64_t tokens, int64_t projected, int64_t features, int64_t patches) {
+  const RowCounts all = RowCounts::whole(tokens);
+  return {.tokens = all,
+          .projected = RowCounts::whole(projected),
+          .features = RowCounts::whole(features),
+          .targets = all,
+          .patches = patches,
+          .all_tokens = tokens};
 }
 
 }  // namespace zea::detail

@@ -134,6 +134,10 @@ FunctionMemory context_attention_memory(const ContextSizes& context, const HeadS
 /// Attention of all tokens here, each of which sees a window, by the library slice by slice.
 FunctionMemory window_attention_memory(int64_t rows, int64_t window, const HeadShape& heads,
                                        const ElementBytes& bytes);
+/// Attention of a unit's tokens, all of which are here, by the kernel that takes them.
+FunctionMemory attention_here_memory(const ModelSpec& model, const UnitSpec& unit,
+                                     const std::vector<AttentionSizes>& batches, int64_t rows,
+                                     const HeadShape& heads, const ElementBytes& bytes);
 /// `keeps`: forward keeps the logits for backward, if they are few. `caps`: logits are capped.
 FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, bool keeps,
                                     bool caps, const ElementBytes& bytes);

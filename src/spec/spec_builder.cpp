@@ -129,24 +129,26 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
   const BlockBiases& biases = family.biases;
   const int64_t q = block.heads.query * block.heads.dim,
                 kv = block.heads.key_value * block.heads.dim;
+  const auto& attention = std::get<AttentionSpec>(block.mixers.at(model_.units.back().mixer));
+  const int64_t made = attention.gates_output ? 2 * q : q;
   if (names.qkv.empty()) {
     const TpCut heads = cut_outputs(block.heads.query);
     TpCut kv_heads = cut_outputs(block.heads.key_value);
     kv_heads.repeats = block.heads.key_value < block.heads.query;
     const std::string query = layer + names.q, key = layer + names.k, value = layer + names.v;
     add_fused("qkv.weight",
-              {{query + ".weight", {q, block.hidden}, heads},
+              {{query + ".weight", {made, block.hidden}, heads},
                {key + ".weight", {kv, block.hidden}, kv_heads},
                {value + ".weight", {kv, block.hidden}, kv_heads}},
               trainable, family.init.qkv);
     if (biases.k) {
       add_fused("qkv.bias",
-                {{query + ".bias", {q}, heads},
+                {{query + ".bias", {made}, heads},
                  {key + ".bias", {kv}, kv_heads},
                  {value + ".bias", {kv}, kv_heads}},
                 trainable, 0);
     } else {
-      if (biases.q) add("q.bias", query + ".bias", {q}, trainable, 0, heads);
+      if (biases.q) add("q.bias", query + ".bias", {made}, trainable, 0, heads);
       if (biases.v) add("v.bias", value + ".bias", {kv}, trainable, 0, kv_heads);
     }
   } else {

@@ -276,13 +276,19 @@ class Forward {
       qkv =
           ops_.record({.kind = Kind::AddBiases, .params = ops_.roles({"q.bias", "v.bias"})}, {qkv});
     const int out = ops_.optional("out.weight");
+    Value gates;
+    if (model_.attention(unit_).gates_output) {
+      qkv = ops_.record({.kind = Kind::SplitGates, .known_by = out}, {qkv});
+      gates = ops_.record_other();
+    }
     if (has("q_norm.weight"))
       qkv = ops_.record({.kind = Kind::HeadNorms,
                          .params = ops_.roles({"q_norm.weight", "k_norm.weight"}),
                          .known_by = out},
                         {qkv});
     if (block_.rotary) qkv = ops_.record({.kind = Kind::Rotary, .known_by = out}, {qkv});
-    return ops_.record({.kind = Kind::Attention, .known_by = out}, {qkv});
+    const auto attended = ops_.record({.kind = Kind::Attention, .known_by = out}, {qkv});
+    return gates ? ops_.record({.kind = Kind::SigmoidScale}, {attended, gates}) : attended;
   }
 
   Value mlp(const Value& x, const MlpSpec& spec) {
