@@ -146,19 +146,21 @@ struct MixtureDefaults {
   int64_t intermediate = 0;  ///< 0: that of the plain MLP
   int64_t experts, chosen;
   bool always_renormalizes = false;  ///< else "norm_topk_prob" says so
+  bool renormalizes = false;         ///< its default
   const char* intermediate_key = "moe_intermediate_size";
+  int64_t shared_intermediate = 0;  ///< width of the shared expert; 0: none
 };
 /// Reads the mixture of experts of a config and gives it to the layers that are true in `sparse`,
 /// to all if it is empty; the others keep the plain MLP.
 void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,
                  const MixtureDefaults& defaults, const ExpertNames& names);
-/// Returns the sparse layers of Qwen's configs: every "decoder_sparse_step"-th one, but those of
-/// "mlp_only_layers".
 /// Returns the order in which files of a family stack experts, or none where those of a model split
 /// them; `config` is the model's.
 std::optional<WeightOrder> read_stack(const ConfigReader& config, WeightOrder order);
 /// Returns Qwen's names of experts; `is_shared`: and of the shared expert and its gate.
 ExpertNames qwen_expert_names(bool is_shared);
+/// Returns the sparse layers of Qwen's configs: every "decoder_sparse_step"-th one, but those of
+/// "mlp_only_layers".
 std::vector<bool> sparse_layers(const ConfigReader& config, int64_t layers);
 
 /// A language model, alone or in a composite.
@@ -197,6 +199,7 @@ struct LlamaDefaults {
   const char* activation = "silu";  ///< the only one
   bool tied = false;
   double eps = 1e-6, theta = 10000;
+  double rotary_share = 1;           ///< "partial_rotary_factor"
   bool has_mrope = false;            ///< its configs may name M-RoPE
   bool turns_all = true;             ///< RoPE rotates the whole head
   int64_t original_positions = 0;    ///< before RoPE scaling; 0: from the config
@@ -205,6 +208,14 @@ struct LlamaDefaults {
 };
 Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& defaults,
                         const BlockBiases& biases);
+/// Makes a composite of a decoder and Qwen3-VL's tower of images and videos, whose config is
+/// "vision_config". With `is_deep` features of several depths are added after blocks.
+struct DeepDefaults {
+  int64_t image_token, video_token;
+  bool is_deep;
+};
+ModelSpec make_with_deep_tower(const ConfigReader& config, Decoder decoder,
+                               const Trainable& trainable, const DeepDefaults& defaults);
 /// Gives the layers that are true in `narrow` a sliding window.
 void add_windows(Decoder& decoder, const std::vector<bool>& narrow, int64_t window);
 

@@ -78,7 +78,7 @@ RopeConfig read_rope(const ConfigReader& config, const DecoderSpec& text,
                      const LlamaDefaults& defaults) {
   RopeConfig rope;
   rope.theta = config.number("rope_theta", defaults.theta);
-  rope.share = config.number("partial_rotary_factor", rope.share);
+  rope.share = config.number("partial_rotary_factor", defaults.rotary_share);
   config.pass_over({"original_max_position_embeddings"});
   const RopeConfig bare = rope;
   bool is_read = false;

@@ -8,14 +8,6 @@
 namespace zea::detail {
 namespace {
 
-ExpertNames qwen_names() {
-  return {.router = ".mlp.gate",
-          .experts = ".mlp.experts.",
-          .gate = ".gate_proj",
-          .up = ".up_proj",
-          .down = ".down_proj"};
-}
-
 /// Transformers 5 writes "num_local_experts" for every family, those before "num_experts" for most.
 int64_t read_experts(const ConfigReader& config, int64_t usual, int64_t layers) {
   constexpr const char *kBefore = "num_experts", *kNow = "num_local_experts";
@@ -24,6 +16,14 @@ int64_t read_experts(const ConfigReader& config, int64_t usual, int64_t layers) 
   // Each has parameters of its own.
   const int64_t most = std::max<int64_t>(1, (int64_t{1} << 17) / layers);
   if (experts > most) config.refuse(key, std::to_string(experts), "1 to " + std::to_string(most));
+  if (const int64_t other = config.positive(kBefore, experts); other != experts)
+    config.refuse(kBefore, std::to_string(other),
+                  std::string(kNow) + " = " + std::to_string(experts) + "; leave one of them out");
+  return experts;
+}
+
+}  // namespace
+
 ExpertNames qwen_expert_names(bool is_shared) {
   ExpertNames names{.router = ".mlp.gate",
                     .experts = ".mlp.experts.",
@@ -42,14 +42,6 @@ std::optional<WeightOrder> read_stack(const ConfigReader& config, WeightOrder or
   return are_split ? std::nullopt : std::optional(order);
 }
 
-  if (const int64_t other = config.positive(kBefore, experts); other != experts)
-    config.refuse(kBefore, std::to_string(other),
-                  std::string(kNow) + " = " + std::to_string(experts) + "; leave one of them out");
-  return experts;
-}
-
-}  // namespace
-
 void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,
                  const MixtureDefaults& defaults, const ExpertNames& names) {
   config.require_boolean("output_router_logits", false);
@@ -59,7 +51,8 @@ void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector
   RouterSpec router;
   router.experts = read_experts(config, defaults.experts, decoder.spec.layers);
   router.chosen = config.positive("num_experts_per_tok", defaults.chosen);
-  router.renormalizes = defaults.always_renormalizes || config.boolean("norm_topk_prob", false);
+  router.renormalizes =
+      defaults.always_renormalizes || config.boolean("norm_topk_prob", defaults.renormalizes);
   if (router.chosen > router.experts)
     config.refuse("num_experts_per_tok", std::to_string(router.chosen),
                   "at most the number of experts, " + std::to_string(router.experts));
@@ -67,6 +60,9 @@ void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector
   mixture.intermediate =
       config.positive(defaults.intermediate_key,
                       defaults.intermediate > 0 ? defaults.intermediate : mixture.intermediate);
+  if (defaults.shared_intermediate > 0)
+    mixture.shared_intermediate =
+        config.positive("shared_expert_intermediate_size", defaults.shared_intermediate);
   decoder.blocks.names.experts = names;
   block.mlps.push_back(mixture);
   for (const bool is_sparse : sparse) decoder.blocks.mlp.push_back(is_sparse ? 1 : 0);
@@ -131,13 +127,9 @@ Decoder read_qwen2_moe(const ConfigReader& config) {
   for (int64_t layer = 0; layer < decoder.spec.layers; ++layer)
     narrow.push_back(layer % 2 == 0 && layer < last);
   add_windows(decoder, narrow_layers(config, narrow, has_windows), window);
-  ExpertNames names = qwen_names();
-  names.shared = ".mlp.shared_expert";
-  names.shared_gate = ".mlp.shared_expert_gate";
   add_mixture(config, decoder, sparse_layers(config, decoder.spec.layers),
-              {.intermediate = 1408, .experts = 60, .chosen = 4}, names);
-  decoder.spec.block.mlps.back().shared_intermediate =
-      config.positive("shared_expert_intermediate_size", 5632);
+              {.intermediate = 1408, .experts = 60, .chosen = 4, .shared_intermediate = 5632},
+              qwen_expert_names(true));
   return decoder;
 }
 
@@ -165,7 +157,7 @@ Decoder read_qwen3_moe(const ConfigReader& config) {
   if (config.boolean("use_sliding_window", false) && !config.is_null("sliding_window"))
     decoder.spec.block.attention().window = window;
   add_mixture(config, decoder, sparse_layers(config, decoder.spec.layers),
-              {.intermediate = 768, .experts = 128, .chosen = 8}, qwen_names());
+              {.intermediate = 768, .experts = 128, .chosen = 8}, qwen_expert_names(false));
   return decoder;
 }
 
@@ -193,7 +185,8 @@ Decoder read_olmoe(const ConfigReader& config) {
   add_head_norms(decoder);
   block.query_key_norm = block.norm;
   add_mixture(config, decoder, {},
-              {.experts = 64, .chosen = 8, .intermediate_key = "intermediate_size"}, qwen_names());
+              {.experts = 64, .chosen = 8, .intermediate_key = "intermediate_size"},
+              qwen_expert_names(false));
   return decoder;
 }
 
