@@ -26,13 +26,11 @@ def vicuna_turns(bos="<s>", eos="</s>"):
     return Turns(bos, "USER: ", " ASSISTANT:", " ", eos, "")
 
 
+# Families that write the second of each moment of a video into the text.
+TIMED = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 # The side of a patch, and the least and the most pixels of an image, where nobody says.
-QWEN_VL = {
-    "qwen2_vl": (14, 56 * 56, 28 * 28 * 1280),
-    "qwen2_5_vl": (14, 56 * 56, 28 * 28 * 1280),
-    "qwen3_vl": (16, 256 * 256, 4096 * 4096),
-    "qwen3_vl_moe": (16, 256 * 256, 4096 * 4096),
-}
+QWEN_VL = dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (14, 56 * 56, 28 * 28 * 1280))
+QWEN_VL |= dict.fromkeys(TIMED, (16, 256 * 256, 4096 * 4096))
 
 
 def mistral_turns(bos, eos):
@@ -54,16 +52,13 @@ def gemma_turns():
     return Turns("<bos>", user, model, "", "<end_of_turn>", "\n")
 
 
-# Likewise of a video's frame; of Qwen3-VL's, of all its frames together.
-QWEN_VL_VIDEOS = {
-    "qwen2_vl": (128 * 28 * 28, 768 * 28 * 28),
-    "qwen2_5_vl": (128 * 28 * 28, 768 * 28 * 28),
-    "qwen3_vl": (4096, 24576 * 32 * 32),
-    "qwen3_vl_moe": (4096, 24576 * 32 * 32),
-}
+# Likewise of a video's frame; in timed videos of all frames together.
+QWEN_VL_VIDEOS = dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (128 * 28 * 28, 768 * 28 * 28))
+QWEN_VL_VIDEOS |= dict.fromkeys(TIMED, (4096, 24576 * 32 * 32))
 # Defaults of families whose configs leave them out.
 USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10}
 USUAL_IMAGE_TOKENS |= dict.fromkeys(QWEN_VL, 151655) | {"idefics3": 128257, "smolvlm": 128257}
+USUAL_IMAGE_TOKENS |= {"qwen3_5": 248056, "qwen3_5_moe": 248056}
 # Families that mark where an image begins and ends.
 AROUND_IMAGES = {"internvl": ("<img>", "</img>"), "gemma3": ("<start_of_image>", "<end_of_image>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
@@ -109,7 +104,7 @@ class ModelDirectory:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
             self.placeholders["image"] = self._either("image_token_id", "image_token_index", usual)
             if self.family in QWEN_VL:
-                self.placeholders["video"] = self.config.get("video_token_id", 151656)
+                self.placeholders["video"] = self.config.get("video_token_id", usual + 1)
         if "audio_config" in self.config:
             self.placeholders["audio"] = self._either("audio_token_id", "audio_token_index", -1)
 
@@ -193,10 +188,10 @@ class ModelDirectory:
         frames = len(video.frames)
         moments = math.ceil(frames / per_moment)
         count = self._video_features(video, frames, per_moment)
-        if self.family not in ("qwen3_vl", "qwen3_vl_moe"):
+        if self.family not in TIMED:
             return [("", moments * count)]
         if not video.per_second:
-            raise ValueError("its frames per second are not known, which Qwen3-VL writes before them")
+            raise ValueError("its frames per second are not known, which the family writes before them")
         times = [min(n, frames - 1) / video.per_second for n in range(moments * per_moment)]
         ends = zip(times[::per_moment], times[per_moment - 1 :: per_moment])
         return [(f"<{(first + last) / 2:.1f} seconds>", count) for first, last in ends]
@@ -207,7 +202,7 @@ class ModelDirectory:
         step = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
         processor = self.video_processor or self.processor
         limits = limits_of(processor, QWEN_VL_VIDEOS[self.family], self.video_max_pixels)
-        if self.family not in ("qwen3_vl", "qwen3_vl_moe"):
+        if self.family not in TIMED:
             return squares_within(size, step, limits)
         stretch = max(1, step / min(size))
         made = round(frames / per_moment) * per_moment

@@ -16,15 +16,19 @@ NAMED = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", 
 PLAIN = "TokenizersBackend"  # tokenizer.json as it is
 # Classes that transformers takes for a family where the files name none, and those that it takes whatever they name.
 USUAL_CLASSES = dict.fromkeys(("gemma3", "gemma3_text"), "GemmaTokenizer") | {"gpt2": "GPT2Tokenizer"}
-QWEN = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "qwen2_audio", "qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe")
+QWEN = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "qwen2_audio", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl")
+QWEN35 = ("qwen3_5", "qwen3_5_moe", "qwen3_5_text")
 PLAIN_FAMILIES = ("llava", "llava_next", "smolvlm", "mistral", "mistral3", "mixtral", "pixtral", "voxtral")
-USUAL_CLASSES |= dict.fromkeys((*QWEN, "internvl"), "Qwen2Tokenizer") | dict.fromkeys(PLAIN_FAMILIES, PLAIN)
+USUAL_CLASSES |= dict.fromkeys((*QWEN, "qwen3_vl_moe", "internvl"), "Qwen2Tokenizer")
+USUAL_CLASSES |= dict.fromkeys(QWEN35, "Qwen3_5Tokenizer") | dict.fromkeys(PLAIN_FAMILIES, PLAIN)
 FIXED_CLASSES = ("qwen2",)
 # Classes of transformers that build a tokenizer in a way of their own, which is not built here.
-OTHER_CLASSES = ("CodeLlamaTokenizer", "CohereTokenizer", "Qwen3_5Tokenizer", "XGLMTokenizer", "T5Tokenizer")
+OTHER_CLASSES = ("CodeLlamaTokenizer", "CohereTokenizer", "XGLMTokenizer", "T5Tokenizer")
 QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# Marks belong to words, as letters do.
+QWEN35_WORDS = QWEN2_WORDS.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}", r"[^\s\p{L}\p{M}")
 END_OF_TEXT = "<|endoftext|>"
 
 
@@ -90,20 +94,25 @@ def gpt_neox(model, settings):
     return tokenizer
 
 
-def qwen2(model, settings):
+def qwen2(model, settings, pattern=QWEN2_WORDS):
     tokenizer = byte_level(model)
     tokenizer.normalizer = normalizers.NFC()
     prefix = bool(settings.get("add_prefix_space"))
-    words = pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated", invert=False)
+    words = pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False)
     letters = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, letters])
     return tokenizer
+
+
+def qwen35(model, settings):
+    return qwen2(model, settings, QWEN35_WORDS)
 
 
 # How a class builds its tokenizer, and the tokens that it names where the files name none.
 CLASSES = {
     "LlamaTokenizer": (llama, {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}),
     "Qwen2Tokenizer": (qwen2, dict.fromkeys(("unk_token", "eos_token", "pad_token"), END_OF_TEXT)),
+    "Qwen3_5Tokenizer": (qwen35, dict.fromkeys(("unk_token", "eos_token", "pad_token"), END_OF_TEXT)),
     "GPT2Tokenizer": (gpt2, dict.fromkeys(("unk_token", "bos_token", "eos_token"), END_OF_TEXT)),
     "GPTNeoXTokenizer": (
         gpt_neox,

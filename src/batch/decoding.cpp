@@ -107,7 +107,7 @@ void keep_prompts(Microbatch& out, const ModelSpec& model, const MicrobatchOptio
     next_row += more;
   }
   keys.cache = std::make_shared<KeyCache>(next_row);
-  out.cached = {.cache = keys.cache, .rows = index_tensor(rows), .cp_tokens = {}};
+  out.cached = {.cache = keys.cache, .rows = index_tensor(rows), .cp_tokens = {}, .samples = {}};
 }
 
 }  // namespace
@@ -132,7 +132,8 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
     const std::vector<TokenRuns>& owned = layout.owned();
     fill_text_at(out, host, places_of_next(next, keys), layout, model, options);
     for (int64_t& sample : out.samples) sample = next[sample].sample;
-    out.cached = {.cache = keys.cache, .rows = {}, .is_prompt = false, .cp_tokens = {}};
+    out.cached = {
+        .cache = keys.cache, .rows = {}, .is_prompt = false, .cp_tokens = {}, .samples = {}};
     Ids rows;
     for (const TokenRange& run : owned[cp_rank(options)])
       for (int64_t token = run.begin; token < run.end; ++token) {
@@ -141,17 +142,22 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
         sample.places.push_back(next[token].place);
       }
     out.cached->rows = index_tensor(rows);
+    Ids samples;
+    for (const NextToken& token : next) samples.push_back(token.sample);
+    out.cached->samples = index_tensor(samples);
     for (const TokenRuns& runs : owned) out.cached->cp_tokens.push_back(count_tokens(runs));
-    for (size_t way = 0; way < out.text_attention.size(); ++way)
-      out.text_attention[way].mask =
-          AttentionMask(seen_keys(next, owned, keys, model.decoder.block.attention[way].window));
+    const std::vector<MixerSpec>& mixers = model.decoder.block.mixers;
+    for (size_t way = 0; way < mixers.size(); ++way)
+      if (const auto* attention = std::get_if<AttentionSpec>(&mixers[way]))
+        out.text_attention[way].mask =
+            AttentionMask(seen_keys(next, owned, keys, attention->window));
   }
   out.words = std::move(host.words);
   return move_to(options.device, pack(std::move(out), options.device));
 }
 
 bool turns_anew(const ModelSpec& model, int64_t before, int64_t after) {
-  return std::ranges::any_of(model.decoder.block.attention, [&](const AttentionSpec& each) {
+  return std::ranges::any_of(model.decoder.block.attentions(), [&](const AttentionSpec& each) {
     const double original = each.rope.original_max_positions;
     return each.rope.type == RopeType::LongRope && static_cast<double>(before) <= original &&
            static_cast<double>(after) > original;

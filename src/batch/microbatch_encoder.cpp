@@ -160,7 +160,7 @@ void fill_attention(EncoderPart& part, const ItemRow& row, const TokenRuns& here
   if (spec.modality() == Modality::Image && spec.patches().table_side > 0)
     fill_corners(part, spec.patches(), here, row, dtype);
   const ContextOptions context = replica.sharding(spec.name).context;
-  for (const AttentionSpec& way : spec.block.attention) {
+  for (const AttentionSpec& way : spec.block.attentions()) {
     TokenAttention& attention = part.attention.emplace_back();
     const bool in_windows = way.window > 0;
     if (context.ranks > 1)

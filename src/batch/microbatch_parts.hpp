@@ -105,7 +105,7 @@ struct RotaryTables {
 RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim,
                            const std::vector<TokenPosition>& positions,
                            const std::vector<int64_t>& lengths);
-/// Fills the tables of each kind of block, in `dtype`.
+/// Fills the tables of each kind of attention, in `dtype`.
 void fill_rotary_tables(std::vector<TokenAttention>& attention, const BlockSpec& block,
                         const std::vector<TokenPosition>& positions,
                         const std::vector<int64_t>& lengths, at::ScalarType dtype);

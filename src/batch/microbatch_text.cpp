@@ -70,14 +70,28 @@ void fill_attention(Microbatch& out, const HostTokens& host, const ModelSpec& mo
   int64_t longest = 0;
   for (const Segment& sample : segments_of(host.words)) longest = std::max(longest, sample.length);
   Ids windows;
-  for (const AttentionSpec& spec : model.decoder.block.attention) {
-    const int64_t window = spec.window < longest ? spec.window : 0;
+  for (const MixerSpec& mixer : model.decoder.block.mixers) {
+    const auto* spec = std::get_if<AttentionSpec>(&mixer);
+    if (!spec) {
+      windows.push_back(-1);
+      out.text_attention.emplace_back();
+      continue;
+    }
+    const int64_t window = spec->window < longest ? spec->window : 0;
     const auto same = std::ranges::find(windows, window) - windows.begin();
     const bool is_made = same < std::ssize(windows);
     windows.push_back(window);
     out.text_attention.push_back(is_made ? out.text_attention[same]
                                          : text_attention(host, window, layout, cp_rank, options));
   }
+}
+
+/// Fills the order of tokens for mixers that carry a state.
+void fill_scan(Microbatch& out, const HostTokens& host, const ModelSpec& model,
+               const TokenLayout& layout) {
+  if (!model.decoder.block.carries_state()) return;
+  out.text_scan = TokenScan(segments_of(host.words));
+  if (layout.owned().size() > 1) out.text_scan.cp.emplace(group_tokens(layout.owned()));
 }
 
 /// Returns the length of each token's sample.
@@ -142,7 +156,7 @@ TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
     for (int64_t place = 0; place < sample.length; ++place) of.places.push_back(place);
   of.lengths = lengths_of(of.places);
   const auto has_grid = [](const AttentionSpec& each) { return !each.rope.turns.empty(); };
-  if (std::ranges::any_of(model.decoder.block.attention, has_grid)) {
+  if (std::ranges::any_of(model.decoder.block.attentions(), has_grid)) {
     std::vector<std::vector<ItemShape>> shapes;
     for (size_t e = 0; e < model.encoders.size(); ++e)
       shapes.push_back(items.shapes(static_cast<int>(e), model.encoders[e]));
@@ -172,7 +186,8 @@ void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& pl
     };
     out.encoders[encoder].placeholder_rows = index_tensor(indices_where(here, takes_feature));
   }
-  out.text_attention.resize(model.decoder.block.attention.size());
+  out.text_attention.resize(model.decoder.block.mixers.size());
+  fill_scan(out, host, model, layout);
   fill_positions(out, places, cp_tokens, here, model, options);
   fill_text_keys(out, host, places, layout, model, coordinate);
   fill_targets(out, host, layout, coordinate);

@@ -19,8 +19,12 @@ class PackedTensors {
          {&made.token_ids, &made.positions, &made.target_rows, &made.target_ids, &made.last_rows})
       add(*tensor);
     for (TokenAttention& attention : made.text_attention) add(attention);
+    add(made.text_scan.tokens.starts);
     add(made.text_keys);
-    if (made.cached) add(made.cached->rows);
+    if (made.cached) {
+      add(made.cached->rows);
+      add(made.cached->samples);
+    }
     for (EncoderPart& part : made.encoders) add(part);
   }
 
@@ -149,6 +153,7 @@ bool is_laid_out_alike(Microbatch a, Microbatch b) {
   };
   return a.tokens == b.tokens && a.items == b.items && a.targets == b.targets &&
          a.text_rows == b.text_rows && attend_alike(a.text_attention, b.text_attention) &&
+         a.text_scan.tokens.bounds == b.text_scan.tokens.bounds &&
          std::ranges::equal(a.encoders, b.encoders, encodes_alike) &&
          std::ranges::equal(ours.list(), theirs.list(), is_alike);
 }

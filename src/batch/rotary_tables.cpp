@@ -79,9 +79,10 @@ RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim,
 void fill_rotary_tables(std::vector<TokenAttention>& attention, const BlockSpec& block,
                         const std::vector<TokenPosition>& positions,
                         const std::vector<int64_t>& lengths, at::ScalarType dtype) {
-  for (size_t k = 0; k < block.attention.size(); ++k) {
-    const auto [cosines, sines] =
-        rotary_tables(block.attention[k].rope, block.heads.dim, positions, lengths);
+  for (size_t k = 0; k < block.mixers.size(); ++k) {
+    const auto* kind = std::get_if<AttentionSpec>(&block.mixers[k]);
+    if (!kind) continue;
+    const auto [cosines, sines] = rotary_tables(kind->rope, block.heads.dim, positions, lengths);
     attention[k].rotary_cosines = cosines.to(dtype);
     attention[k].rotary_sines = sines.to(dtype);
   }

@@ -83,6 +83,10 @@ constexpr int64_t converted_product_elements(int64_t rows, int64_t inner, int64_
   return m * k + k * n + (holds_sums ? m * n : 0);
 }
 
+/// Tokens of a chunk of the gated delta rule; and those between the states that forward keeps for
+/// backward, which makes the others again.
+inline constexpr int64_t kDeltaChunk = 64, kDeltaStateTokens = 8 * kDeltaChunk;
+
 /// Heads that the library's attention over rows of segments takes, of bf16 and on devices.
 constexpr bool takes_ragged_heads(int64_t dim) {
   return dim % 8 == 0 && dim <= 256;

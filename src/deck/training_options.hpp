@@ -80,12 +80,12 @@ struct DataOptions {
          {0, 1e10}});
     key(video_min_pixels,
         {"video_min_pixels",
-         "least pixels of a resized video frame (in Qwen3-VL: of all frames together); 0: the "
+         "least pixels of a resized video frame (from Qwen3-VL on: of all frames); 0: the "
          "encoder family's",
          {0, 1e12}});
     key(video_max_pixels,
         {"video_max_pixels",
-         "most pixels of a resized video frame (in Qwen3-VL: of all frames together); 0: the "
+         "most pixels of a resized video frame (from Qwen3-VL on: of all frames); 0: the "
          "encoder family's",
          {0, 1e12}});
     key(max_frames, {"max_frames",

@@ -186,17 +186,23 @@ std::string describe_ends(const Plan& plan) {
 
 std::string describe_generation(const Plan& plan) {
   if (!plan.generates()) return "";
-  int64_t bytes = 0;
-  for (int rank = 0; rank < plan.mesh.ranks_per_replica(); ++rank)
+  int64_t bytes = 0, of_sample = 0;
+  for (int rank = 0; rank < plan.mesh.ranks_per_replica(); ++rank) {
     bytes = std::max(bytes, key_bytes_per_token(plan, rank));
+    of_sample = std::max(of_sample, state_bytes_per_sample(plan, rank));
+  }
   const int64_t samples = kept_samples(plan), tokens = kept_tokens(plan);
+  const std::string states =
+      of_sample == 0 ? ""
+                     : formatted("states that generation keeps: %.1f KiB a sample and rank\n",
+                                 static_cast<double>(of_sample) / 1024);
   return formatted(
              "keys that generation keeps: %.1f KiB a token and rank, so at most %.1f MiB for %ld "
              "samples of %ld tokens\n",
              static_cast<double>(bytes) / 1024,
              static_cast<double>(bytes * samples * tokens) / (1 << 20), static_cast<long>(samples),
              static_cast<long>(tokens)) +
-         describe_ends(plan) +
+         states + describe_ends(plan) +
          (plan.world_size() > 1
               ? "what generation sends is not predicted; a training step's bytes are\n"
               : "");

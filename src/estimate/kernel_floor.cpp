@@ -92,7 +92,7 @@ double gather_seconds(const LayoutGrids& grids, const ModelSpec& model, const St
   double seconds = 0;
   for (size_t u = 0; u < model.units.size(); ++u) {
     const UnitSpec& unit = model.units[u];
-    if (unit.module != kDecoder || unit.kind != UnitKind::Block) continue;
+    if (unit.module != kDecoder || unit.kind != UnitKind::Block || model.delta_rule(unit)) continue;
     const double gathers = trains && gradients[u] ? 2 : 1;
     seconds += gathers * once / rate(CollectiveKind::AllGather);
     if (trains && gradients[u]) seconds += once / rate(CollectiveKind::ReduceScatter);
@@ -144,7 +144,7 @@ RankSeconds rank_seconds(const Plan& plan, const StepSamples& samples, const Ste
     }
     ModuleRows here = long_rows(plan, unit.module, count, count);
     if (unit.kind == UnitKind::Block) {
-      const int64_t window = model.attention(unit).window;
+      const int64_t window = model.window(unit);
       here.pairs[window] = static_cast<double>(count) * pairs_per_token(samples, rows, window);
     }
     sum.decoder += (unit.kind == UnitKind::Head ? rows.targets : rows.tokens) *

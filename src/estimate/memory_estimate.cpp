@@ -151,6 +151,13 @@ int64_t even_microbatches(const Plan& plan) {
   return microbatches_of(plan, (plan.options.schedule.global_batch + replicas - 1) / replicas);
 }
 
+/// Returns whether a unit is a block of the decoder at the place of `world_rank`.
+bool has_block(const Plan& plan, size_t unit, int world_rank) {
+  const UnitSpec& spec = plan.model.units[unit];
+  return spec.module == kDecoder && spec.kind == UnitKind::Block &&
+         plan.pipeline.group_of_unit(static_cast<int>(unit)) == plan.group_of(world_rank);
+}
+
 }  // namespace
 
 int64_t kept_samples(const Plan& plan) {
@@ -170,15 +177,29 @@ int64_t key_bytes_per_token(const Plan& plan, int world_rank) {
   const int64_t here = std::max<int64_t>(1, heads.key_value / plan.mesh.grid(kDecoder).tp);
   int64_t blocks = 0;
   for (size_t u = 0; u < plan.model.units.size(); ++u)
-    blocks += plan.model.units[u].module == kDecoder &&
-              plan.model.units[u].kind == UnitKind::Block &&
-              plan.pipeline.group_of_unit(static_cast<int>(u)) == plan.group_of(world_rank);
+    blocks += has_block(plan, u, world_rank) && !plan.model.delta_rule(plan.model.units[u]);
   const auto element = static_cast<int64_t>(element_bytes(plan.precision.param));
   return blocks * 2 * here * heads.dim * element;
 }
 
+int64_t state_bytes_per_sample(const Plan& plan, int world_rank) {
+  if (!plan.mesh.has(world_rank, kDecoder)) return 0;
+  const ModuleGrid& grid = plan.mesh.grid(kDecoder);
+  const detail::ElementBytes bytes({.param = plan.precision.param});
+  int64_t sum = 0;
+  for (size_t u = 0; u < plan.model.units.size(); ++u) {
+    const DeltaRuleSpec* rule = plan.model.delta_rule(plan.model.units[u]);
+    if (!rule || !has_block(plan, u, world_rank)) continue;
+    const DeltaRuleSpec here = rule->share(int64_t{grid.tp} * grid.cp);
+    sum += (here.taps - 1) * here.columns() * bytes.param +
+           here.value_heads * here.key_dim * here.value_dim * bytes.wide;
+  }
+  return sum;
+}
+
 int64_t kept_key_bytes(const Plan& plan, int world_rank) {
-  return key_bytes_per_token(plan, world_rank) * kept_samples(plan) * kept_tokens(plan);
+  return kept_samples(plan) * (key_bytes_per_token(plan, world_rank) * kept_tokens(plan) +
+                               state_bytes_per_sample(plan, world_rank));
 }
 
 SampleIndex full_row(const Plan& plan) {

@@ -74,6 +74,8 @@ int64_t kept_tokens(const Plan& plan);
 /// Bytes of the keys and values of a token that `world_rank` keeps: of its heads in the blocks of
 /// its stage.
 int64_t key_bytes_per_token(const Plan& plan, int world_rank);
+/// Bytes of the states and last inputs of a sample that it keeps of blocks without attention.
+int64_t state_bytes_per_sample(const Plan& plan, int world_rank);
 /// The bytes of all samples of a replica, of full rows, whether the run generates or not.
 int64_t kept_key_bytes(const Plan& plan, int world_rank);
 

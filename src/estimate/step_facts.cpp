@@ -172,8 +172,7 @@ UnitSizes rows_of_unit(const ModelSpec& model, const UnitSpec& unit, const Modul
 }
 
 double pairs_of_unit(const ModelSpec& model, const UnitSpec& unit, const ModuleRows& rows) {
-  const int64_t window = unit.kind == UnitKind::Block ? model.attention(unit).window : 0;
-  const auto found = rows.pairs.find(window);
+  const auto found = rows.pairs.find(model.window(unit));
   return found == rows.pairs.end() ? 0 : found->second;
 }
 

@@ -106,6 +106,9 @@ class UnitTraffic {
         return sum_experts(message.width, wide());
       case MessageKind::Attention:
         if (rows_.context) add_attention(*rows_.context);
+        return;
+      case MessageKind::Scan:
+        if (rows_.context) add_scan(*rows_.context);
     }
   }
 
@@ -128,6 +131,13 @@ class UnitTraffic {
     });
   }
 
+  /// All cp ranks exchange tokens for heads.
+  void add_scan(const ContextPlan& context) {
+    const DeltaRuleSpec rule = plan_.model.delta_rule(unit_)->share(int64_t{grid_.tp} * grid_.cp);
+    add_exchange(group_name(unit_.module, {Axis::Cp}), context.rank_tokens, coordinate_.cp,
+                 rule.columns(), rule.values());
+  }
+
   void add_attention(const ContextPlan& context) {
     const HeadShape& heads = plan_.model.heads(unit_.module);
     // Heads after tp, and after an exchange of tokens for heads.
@@ -142,13 +152,19 @@ class UnitTraffic {
   /// sends the gradients of both the other way.
   void add_head_exchange(const ContextPlan& context, const AttentionShape& shape) {
     if (grid_.cp_inner == 1) return;
-    const int member = coordinate_.cp % grid_.cp_inner;
-    const Ids own(grid_.cp_inner, context.inner_tokens[member]);
-    const int64_t in = (shape.heads + 2 * shape.kv_heads) * shape.dim;
-    const int64_t out = shape.heads * shape.dim;
-    send(group_name(unit_.module, "cp_inner"), CollectiveKind::AllToAll,
+    add_exchange(group_name(unit_.module, "cp_inner"), context.inner.tokens,
+                 coordinate_.cp % grid_.cp_inner, (shape.heads + 2 * shape.kv_heads) * shape.dim,
+                 shape.heads * shape.dim);
+  }
+
+  /// Sends `in` elements of a row to each member of a group, whose tokens are `tokens`, and `out`
+  /// back.
+  void add_exchange(const std::string& group, const Ids& tokens, int member, int64_t in,
+                    int64_t out) {
+    const Ids own(tokens.size(), tokens[member]);
+    send(group, CollectiveKind::AllToAll,
          sent_by_all_to_all(times(own, backward_ ? out : in), member) +
-             sent_by_all_to_all(times(context.inner_tokens, backward_ ? in : out), member),
+             sent_by_all_to_all(times(tokens, backward_ ? in : out), member),
          dtype_, 2);
   }
 

@@ -29,6 +29,11 @@ class Tape {
         if (values_[op.inputs[i + 1]] != kNone) hold(op.others[i], values_[op.inputs[i + 1]]);
       return hold(op.output, values_[op.inputs[0]]);
     }
+    if (op.kind == OperationKind::SplitGates) {
+      // Their gradient is freed after that of the input is made of both.
+      const int64_t bytes = tensors_[values_[op.inputs[0]]].bytes - needs.memory.output;
+      hold(op.others[0], call({.output = bytes}, {}, needs.has_gradient));
+    }
     if (op.kind != OperationKind::NormSum) {
       hold(op.output, call(needs.memory, tensors_of(op), needs.has_gradient));
       return;
@@ -256,7 +261,7 @@ class Shares {
     rows.projected = share_of(items.features + items.beyond);
     rows.resamples = items.beyond > 0;
     if (items.tokens > 0) rows.patches = rows.tokens.here * items.patches / items.tokens;
-    if (unit.kind == UnitKind::Block) rows.attention = items.attention.at(unit.attention);
+    if (unit.kind == UnitKind::Block) rows.attention = items.attention.at(unit.mixer);
     return rows;
   }
 
@@ -296,7 +301,7 @@ EncoderSizes encoder_sizes(const EncoderSpec& encoder, const std::vector<ItemSha
     const bool are_all = input.learned_tokens() == 0;  // ends of rows, too
     sizes.patches += are_all ? item.tokens : item.tiles * input.patches_of(item);
   }
-  for (const AttentionSpec& way : encoder.block.attention)
+  for (const AttentionSpec& way : encoder.block.attentions())
     sizes.attention.push_back(attention_sizes(segments_of_items(items, way.window > 0), false));
   return sizes;
 }
@@ -340,13 +345,14 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
   if (types_of_modules.contains(kDecoder)) {
     const BlockSpec& block = model.decoder.block;
     int64_t tables = 0;  // elements of a token
-    for (const AttentionSpec& kind : block.attention)
+    for (const AttentionSpec& kind : block.attentions())
       tables += 2 * kind.rope.pairs(block.heads.dim);
     const bool are_batched = std::ranges::any_of(
-        block.attention, [&](const AttentionSpec& spec) { return sees_all(spec, sizes.text); });
+        block.attentions(), [&](const AttentionSpec& spec) { return sees_all(spec, sizes.text); });
     bytes += kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples);
     if (are_batched) bytes += kIndex * rows_of(sizes.text);
     if (model.has_dropout(kDecoder)) bytes += kIndex * sizes.tokens;
+    if (block.carries_state()) bytes += kIndex * sizes.tokens;
     bytes += model.decoder.learned_positions ? kIndex * sizes.tokens
                                              : tables * sizes.tokens * element_bytes(kDecoder);
   }
@@ -364,7 +370,7 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
     } else if (encoder.modality() == Modality::Image) {
       const PatchInput& input = encoder.patches();
       const BlockSpec& block = encoder.block;
-      const auto tables = block.rotary ? static_cast<int64_t>(block.attention.size()) : 0;
+      const auto tables = block.rotary ? std::ssize(block.attentions()) : 0;
       bytes += kIndex * (items.features + rows) + items.patches * input.values() * element +
                items.tokens * tables * block.heads.dim * element;
       if (input.table_side > 0)

@@ -19,7 +19,7 @@ struct EncoderSizes {
   int64_t items = 0, tokens = 0, features = 0;
   int64_t patches = 0;  ///< of images
   int64_t beyond = 0;   ///< rows of the projector beyond features, of images that are resampled
-  /// For each of BlockSpec::attention.
+  /// For each of BlockSpec::mixers.
   std::vector<std::vector<AttentionSizes>> attention = {};
 
   bool operator==(const EncoderSizes&) const = default;

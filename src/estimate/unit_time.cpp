@@ -20,7 +20,7 @@ constexpr double kMicro = 1e-6;
 std::string signature(const ModelSpec& model, int unit, const std::vector<bool>& gradients) {
   const UnitSpec& spec = model.units[static_cast<size_t>(unit)];
   std::string text = spec.module + " " + std::to_string(static_cast<int>(spec.kind)) + " " +
-                     std::to_string(spec.attention) + " " +
+                     std::to_string(spec.mixer) + " " +
                      std::to_string(spec.graph.operations.size());
   for (const int param : spec.params) {
     text += model.params[param].trainable ? " t" : " f";
@@ -121,8 +121,8 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
       const auto here = static_cast<double>(num_elements(shape));
       elements += here / parts;
       const bool is_stacked = model.params[static_cast<size_t>(param)].stacks_experts;
-      const auto of_part =
-          static_cast<double>(is_stacked ? shape[2] : shape[0]) / (is_stacked ? 1 : parts);
+      const size_t out_dim = !is_stacked ? 0 : op.order == WeightOrder::InOut ? 2 : 1;
+      const double of_part = static_cast<double>(shape[out_dim]) / (is_stacked ? 1 : parts);
       out += of_part;
       in = here / (is_stacked ? parts * of_part : static_cast<double>(shape[0]));
       if (model.params[static_cast<size_t>(param)].trainable) trained += here / parts;
@@ -136,6 +136,11 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
       gradients.weight = 2 * count * trained / rate;
       seconds.backward_input += gradients.input;
       seconds.backward_weight += gradients.weight;
+    }
+    if (needs.row_products > 0) {
+      const double flops = 2.0 * static_cast<double>(needs.row_products * needs.rows) / grid.tp;
+      seconds.forward += flops / attention_rate;
+      if (needs.input_has_gradient) seconds.backward_input += 2 * flops / attention_rate;
     }
     if (needs.per_pair > 0) {
       const double flops = 4.0 * static_cast<double>(needs.per_pair) * pairs / grid.tp;

@@ -116,6 +116,7 @@ OrderedJson encoder_config(const ComposedPart& part, int64_t placeholder) {
   config.erase(kImageProcessor);
   config.erase(kVideoProcessor);
   config.erase(kGenerationConfig);
+  config.erase(kWeightsFiles);
   const bool of_sound = is_audio_family(family_of(config));
   if (config.contains("vision_config")) config = config["vision_config"];  // next to a text's
   OrderedJson encoder;
@@ -272,6 +273,7 @@ class ComposedSource : public WeightsSource {
     texts_ = placeholders.texts();
     const OrderedJson ends = text.value(kGenerationConfig, OrderedJson());
     text.erase(kGenerationConfig);
+    text.erase(kWeightsFiles);
     OrderedJson config{{"model_type", "composed"}, {"text_config", text}, {"encoders", encoders}};
     if (!ends.is_null()) config[kGenerationConfig] = ends;
     config_ = config.dump();

@@ -66,6 +66,13 @@ void draw(const ParamSpec& param, uint64_t key, int64_t first, std::span<double>
       for (double& value : values)
         value = param.std * (2 * uniform(key, static_cast<uint64_t>(first++)) - 1);
       return;
+    case Init::LogUniform: {
+      constexpr double kLeast = 0.01;
+      for (double& value : values)
+        value =
+            std::log(kLeast + (param.std - kLeast) * uniform(key, static_cast<uint64_t>(first++)));
+      return;
+    }
     case Init::Sinusoids:
       for (double& value : values) value = sinusoid(param.shape, first++);
       return;

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <mutex>
 
+#include <nlohmann/json.hpp>
+
 #include "core/error.hpp"
 #include "io/model_files.hpp"
 #include "io/tensor_request.hpp"
@@ -15,6 +17,7 @@ namespace zea {
 namespace {
 
 constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kCarriedPrefix = "mtp.";
 
 /// The last words of names in quantized files: of GPTQ and AWQ, bitsandbytes, FP8.
 constexpr std::array kOfQuantized{"qweight", "qzeros",       "absmax",           "SCB",
@@ -56,6 +59,29 @@ Shape in_other_order(Shape lengths) {
 bool is_swapped(const ParamSpec& param, const TensorInfo& tensor) {
   return param.stacks_experts && tensor.shape != param.shape && tensor.shape.size() == 3 &&
          in_other_order(tensor.shape) == param.shape;
+}
+
+/// Whether files hold the matrices of each expert alone that `model` stacks.
+bool splits_experts(const ModelSpec& model, const WeightsSource& source) {
+  const auto stacked = std::ranges::find(model.params, true, &ParamSpec::stacks_experts);
+  if (stacked == model.params.end()) return false;
+  const std::string first = stacked->name.substr(0, stacked->name.rfind('.')) + ".0.";
+  return std::ranges::any_of(source.tensors(), [&](const TensorInfo& tensor) {
+    return canonical_parameter_name(model.family, tensor.name).starts_with(first);
+  });
+}
+
+/// Adds to the config of `model` what the files of `source` show.
+std::string with_weights_files(const std::string& config_json, const ModelSpec& model,
+                               const WeightsSource& source) {
+  nlohmann::ordered_json found = nlohmann::ordered_json::object();
+  for (const TensorInfo& tensor : source.tensors())
+    if (tensor.name.starts_with(kCarriedPrefix)) found["carried"][tensor.name] = tensor.shape;
+  if (splits_experts(model, source)) found["splits_experts"] = true;
+  if (found.empty()) return config_json;
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(config_json);
+  config[kWeightsFiles].update(found);
+  return config.dump();
 }
 
 /// Why a tensor cannot be the parameter; empty when it can.
@@ -200,7 +226,13 @@ ModelSource::ModelSource(std::unique_ptr<WeightsSource> source, const std::strin
   if (config_.empty())
     throw WeightsError(describe() + ": has no config.json; name the model's in model.config");
   model_ = model_spec_of(*this);
-  if (source_ && source_->has_weights()) load_what_fits(options);
+  if (source_ && source_->has_weights()) {
+    if (std::string known = with_weights_files(config_, model_, *source_); known != config_) {
+      config_ = std::move(known);
+      model_ = model_spec_of(*this);
+    }
+    load_what_fits(options);
+  }
   if (options.adapters) add_adapters(options.adapters(model_));
   draw_rest(options.seed);
 }

@@ -18,11 +18,11 @@ struct PlacedRun {
 };
 
 /// The runs of all members, ascending in the row.
-std::vector<PlacedRun> place_runs(const Runs* members, size_t count) {
+std::vector<PlacedRun> place_runs(std::span<const Runs> members) {
   std::vector<PlacedRun> placed;
   int64_t place = 0;
-  for (size_t m = 0; m < count; ++m)
-    for (const TokenRange& run : members[m]) {
+  for (const Runs& runs : members)
+    for (const TokenRange& run : runs) {
       placed.push_back({run, place});
       place += run.length();
     }
@@ -69,6 +69,12 @@ std::vector<AttentionSlice> joined(const std::vector<std::vector<AttentionSlice>
 
 }  // namespace
 
+GroupTokens group_tokens(std::span<const Runs> owned) {
+  GroupTokens group{.tokens = {}, .order = order_of(place_runs(owned))};
+  for (const Runs& runs : owned) group.tokens.push_back(count_tokens(runs));
+  return group;
+}
+
 ContextPlan make_context_plan(const Visibility& row,
                               const std::vector<std::vector<TokenRange>>& owned,
                               const ContextOptions& options, int rank) {
@@ -77,15 +83,13 @@ ContextPlan make_context_plan(const Visibility& row,
   ContextPlan plan;
   plan.exchange = options.exchange;
   std::vector<Runs> groups;
+  const std::span<const Runs> all = owned;
   for (int first = 0; first < options.ranks; first += inner) {
-    const std::vector<PlacedRun> placed = place_runs(&owned[first], inner);
-    if (first == group * inner) plan.inner_order = order_of(placed);
-    groups.push_back(joined(placed));
+    groups.push_back(joined(place_runs(all.subspan(first, inner))));
     plan.outer_tokens.push_back(count_tokens(groups.back()));
   }
-  for (int member = 0; member < inner; ++member)
-    plan.inner_tokens.push_back(count_tokens(owned[group * inner + member]));
-
+  plan.inner = group_tokens(all.subspan(group * inner, inner));
+  for (const Runs& runs : owned) plan.rank_tokens.push_back(count_tokens(runs));
   for (const Runs& keys : groups) plan.slices.push_back(attention_slices(row, groups[group], keys));
   if (options.exchange == KeyExchange::Gather)
     plan.slices = {joined(plan.slices, plan.outer_tokens)};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/attention_slice.hpp"
@@ -39,14 +40,24 @@ struct ContextOptions {
   DistributionOptions distribution;
 };
 
+/// The tokens of a group of ranks that exchange tokens for heads.
+struct GroupTokens {
+  /// Tokens of each member, and their order after an exchange: the i-th token of the group
+  /// (ascending in the row) is the order[i]-th in order of member. Empty: in order.
+  std::vector<int64_t> tokens;
+  std::vector<int64_t> order;
+};
+
+/// `owned`: of each member.
+GroupTokens group_tokens(std::span<const std::vector<TokenRange>> owned);
+
 /// cp rank r is member r % inner of inner group r / inner; its outer group is the members of the
 /// same number of all inner groups, in order.
 struct ContextPlan {
   KeyExchange exchange = KeyExchange::Gather;
-  /// Tokens of each member of the inner group, and their order after an exchange: the i-th token of
-  /// the group (ascending in the row) is the inner_order[i]-th in order of member. Empty: in order.
-  std::vector<int64_t> inner_tokens;
-  std::vector<int64_t> inner_order;
+  GroupTokens inner;
+  /// Tokens of each cp rank.
+  std::vector<int64_t> rank_tokens;
   /// Tokens of each inner group, in order of the outer group.
   std::vector<int64_t> outer_tokens;
   /// Gather: one entry, the slices between the group's tokens and all tokens of the row, these in

@@ -193,9 +193,10 @@ std::vector<std::vector<int64_t>> distribute_items(const std::vector<ItemShape>&
                                                    const ModelSpec& model, int encoder,
                                                    int takers) {
   const BlockSpec& block = model.encoders[static_cast<size_t>(encoder)].block;
-  std::vector<int64_t> layers(block.attention.size(), 0);  // of each way to attend
+  const std::vector<AttentionSpec> ways = block.attentions();
+  std::vector<int64_t> layers(ways.size(), 0);  // of each way to attend
   for (const UnitSpec& unit : model.units)
-    if (unit.encoder == encoder && unit.kind == UnitKind::Block) ++layers.at(unit.attention);
+    if (unit.encoder == encoder && unit.kind == UnitKind::Block) ++layers.at(unit.mixer);
   const int64_t heads = (2 * block.heads.query + 2 * block.heads.key_value) * block.heads.dim;
   const MlpSpec& mlp = block.mlp();
   const int64_t weights = block.hidden * (heads + (mlp.gated ? 3 : 2) * mlp.intermediate);
@@ -204,7 +205,7 @@ std::vector<std::vector<int64_t>> distribute_items(const std::vector<ItemShape>&
   for (const ItemShape& item : items) {
     int64_t of_token = 1;  // nothing is free, not even where no block is read
     for (size_t way = 0; way < layers.size(); ++way)
-      of_token += layers[way] * (weights + pair * item.most_seen(block.attention[way].window));
+      of_token += layers[way] * (weights + pair * item.most_seen(ways[way].window));
     costs.push_back(item.tokens * of_token);
   }
   return distribute_by_cost(costs, takers);

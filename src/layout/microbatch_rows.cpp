@@ -41,7 +41,7 @@ ModuleRows module_rows(const BlockSpec& block, VisibleIn visible_in, const Token
   if (context.ranks > 1)
     rows.context =
         make_context_plan(visible_in(block.widest_window()), layout.owned(), context, cp_rank);
-  for (const AttentionSpec& way : block.attention)
+  for (const AttentionSpec& way : block.attentions())
     if (!rows.pairs.contains(way.window))
       rows.pairs[way.window] = pairs_on(visible_in(way.window), layout, context.inner, cp_rank);
   return rows;

@@ -74,6 +74,25 @@ void check_block(const std::string& key, const ModuleMeshOptions& options, Fault
                "\", which deals no blocks; leave it out, or use \"makespan_min\"");
 }
 
+/// Whatever cp_mode says of attention, cp ranks exchange tokens for heads where a mixer carries a
+/// state.
+void check_scans(const std::string& key, const std::string& module,
+                 const ModuleMeshOptions& options, const ModelSpec& model, Faults& faults) {
+  for (const MixerSpec& mixer : model.block(module).mixers) {
+    const auto* rule = std::get_if<DeltaRuleSpec>(&mixer);
+    if (!rule) continue;
+    const int64_t here = rule->key_heads / options.tp;
+    if (here == 0 || here % options.cp == 0) continue;  // check_tp() refuses 0
+    faults.add(
+        key + "cp = " + std::to_string(options.cp) + ": in blocks with a gated delta rule " +
+        "each cp rank takes an equal part of the " + std::to_string(rule->key_heads) +
+        " key heads of " + std::to_string(options.tp) + " tp ranks; allowed: " +
+        allowed_values(std::max<int64_t>(1, here), [&](int64_t n) { return here % n == 0; }) +
+        " (states are not passed between cp ranks yet)");
+    return;
+  }
+}
+
 void check_cp(const std::string& key, const std::string& module, const ModuleMeshOptions& options,
               const ModelSpec& model, Faults& faults) {
   const bool two_level = options.cp_mode == CpMode::UlyssesRing;
@@ -88,6 +107,7 @@ void check_cp(const std::string& key, const std::string& module, const ModuleMes
         ": groups of 2 or more must divide cp and be smaller; for one group use \"ulysses\"");
     return;
   }
+  check_scans(key, module, options, model, faults);
   const bool exchanges = two_level || options.cp_mode == CpMode::Ulysses;
   const HeadShape heads = model.heads(module);
   const int64_t ranks = two_level ? inner : options.cp;

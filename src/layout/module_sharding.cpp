@@ -190,7 +190,8 @@ namespace {
 
 /// Returns the cost of a token without attention with the widest window, by which tokens are dealt,
 /// in tiles of it: multiplications of a block over those of a tile. Blocks with narrower windows
-/// count as if every token had all of its window; they are shared among those with the widest one.
+/// count as if every token had all of its window; they and blocks without attention are shared
+/// among those with the widest one.
 double linear_tiles_per_token(const std::string& module, const ModelSpec& model, int64_t block) {
   const HeadShape heads = model.heads(module);
   const double tile = 2.0 * static_cast<double>(heads.query * heads.dim * block * block);
@@ -202,7 +203,12 @@ double linear_tiles_per_token(const std::string& module, const ModelSpec& model,
     for (int param : unit.params)
       if (model.params[param].decays())
         weights += static_cast<double>(num_elements(model.params[param].shape));
-    const int64_t window = model.attention(unit).window;
+    const DeltaRuleSpec* rule = model.delta_rule(unit);
+    if (rule) {
+      of_narrower += (weights + static_cast<double>(rule->multiplications())) / tile;
+      continue;
+    }
+    const int64_t window = model.window(unit);
     const int64_t seen =
         unit.encoder < 0 ? window : model.encoders[unit.encoder].item_shape().most_seen(window);
     if (window == widest)

@@ -123,11 +123,13 @@ std::vector<RankGroups> rank_groups(const MeshShape& shape) {
     if (grid.ep_dp_shard > 1) sets.push_back({Axis::EpDpShard});
     if (grid.ep_cp > 1) sets.push_back({Axis::EpCp});
     if (grid.ep() > 1) sets.insert(sets.end(), {expert_shard_axes(), expert_token_axes()});
+    if (grid.cp > 1) sets.push_back({Axis::Cp});
     sets.insert(sets.end(), grid.buffer_axes.begin(), grid.buffer_axes.end());
     for (const std::vector<Axis>& axes : sets)
       add(
           group_name(module, axes), [&, axes](int rank) { return shape.group(rank, module, axes); },
-          axes == shard_axes() || std::ranges::count(grid.buffer_axes, axes) > 0);
+          axes == shard_axes() || axes == expert_shard_axes() ||
+              std::ranges::count(grid.buffer_axes, axes) > 0);
     add_special(grid.shard_subgroup > 0, "shard_subgroup",
                 [&](int rank) { return shard_subgroup(shape, rank, module, grid.shard_subgroup); });
     add_special(grid.kv_holders > 1, "kv_holders",

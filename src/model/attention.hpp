@@ -14,19 +14,27 @@
 
 namespace zea {
 
+/// The tokens of a group of ranks that exchange tokens for heads.
+struct ExchangedTokens {
+  explicit ExchangedTokens(const GroupTokens& group) : tokens(group.tokens), order(group.order) {}
+
+  std::vector<int64_t> tokens;  ///< of each member
+  IndexList order;              ///< GroupTokens::order
+};
+
 /// This rank's part of attention over tokens that are dealt to cp ranks.
 struct ContextPart {
   explicit ContextPart(ContextPlan of_rank)
       : plan(std::move(of_rank)),
         masks(plan.slices.begin(), plan.slices.end()),
-        inner_order(plan.inner_order) {}
+        inner(plan.inner) {}
 
   ContextPlan plan;
   std::vector<AttentionMask> masks;  ///< one for each of ContextPlan::slices
-  IndexList inner_order;             ///< ContextPlan::inner_order
+  ExchangedTokens inner;
 };
 
-/// How the tokens of a module attend in one of the ways of its blocks (BlockSpec::attention).
+/// How the tokens of a module attend in one of the ways of its blocks (BlockSpec::mixers).
 struct TokenAttention {
   at::Tensor rotary_cosines, rotary_sines;  ///< (cp tokens, pairs), compute type; undefined: none
   AttentionMask mask;                       ///< if there is one cp rank

@@ -123,23 +123,27 @@ struct SendFunction : Function<SendFunction> {
 
 struct ExpertLinearFunction : Function<ExpertLinearFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, const Tensor& ends,
-                        Parameter* weight) {
+                        Parameter* weight, WeightOrder order) {
     (void)anchor;
     remember(ctx, {weight});
+    ctx->saved_data["is_in_out"] = order == WeightOrder::InOut;
     ctx->saved_data["ends"] = ends;
     if (weight->trainable()) ctx->save_for_backward({x});
-    return expert_products(x, expert_matrices(weight->value(), ends).transpose(1, 2), ends);
+    return expert_products(x, expert_matrices(weight->value(), order, ends).transpose(1, 2), ends);
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
     Parameter* weight = recall(ctx, 0);
     const Tensor ends = ctx->saved_data.at("ends").toTensor();
+    const WeightOrder order =
+        ctx->saved_data.at("is_in_out").toBool() ? WeightOrder::InOut : WeightOrder::OutIn;
     const Tensor dy = outputs[0].contiguous();
     Tensor dx;
     if (ctx->needs_input_grad(0))
-      dx = expert_products(dy, expert_matrices(weight->value(), ends), ends);
-    if (weight->trainable()) add_expert_gradients(*weight, ctx->get_saved_variables()[0], dy, ends);
-    return {dx, {}, {}, {}};
+      dx = expert_products(dy, expert_matrices(weight->value(), order, ends), ends);
+    if (weight->trainable())
+      add_expert_gradients(*weight, order, ctx->get_saved_variables()[0], dy, ends);
+    return {dx, {}, {}, {}, {}};
   }
 };
 
@@ -169,21 +173,21 @@ at::Tensor detail::expert_products(const at::Tensor& x, const at::Tensor& matric
   return y;
 }
 
-void detail::add_expert_gradients_now(Parameter& weight, const Tensor& x, const Tensor& dy,
-                                      const Tensor& ends) {
-  const bool are_stacked = weight.gradient().dim() == 3;
-  const Tensor gradients = expert_matrices(weight.gradient(), ends);
+void detail::add_expert_gradients_now(Parameter& weight, WeightOrder order, const Tensor& x,
+                                      const Tensor& dy, const Tensor& ends) {
+  const bool are_in_out = order == WeightOrder::InOut;
+  const Tensor gradients = expert_matrices(weight.gradient(), order, ends);
   if (is_grouped(x, gradients)) {
-    Tensor made = are_stacked ? at::_grouped_mm(x.t(), dy, ends) : at::_grouped_mm(dy.t(), x, ends);
+    Tensor made = are_in_out ? at::_grouped_mm(x.t(), dy, ends) : at::_grouped_mm(dy.t(), x, ends);
     // The library leaves anything in the gradient of an expert without rows on some devices.
     const Tensor is_idle = ends.diff(1, 0, at::zeros({1}, ends.options())) == 0;
     made.masked_fill_(is_idle.view({-1, 1, 1}), 0);
-    (are_stacked ? weight.gradient() : gradients).add_(made);
+    (are_in_out ? weight.gradient() : gradients).add_(made);
     return;
   }
   for_each_expert(ends, [&](int64_t e, int64_t begin, int64_t rows) {
     const Tensor left = dy.narrow(0, begin, rows), right = x.narrow(0, begin, rows);
-    if (are_stacked)
+    if (are_in_out)
       add_product(gradients[e].t(), right.t(), left);
     else
       add_product(gradients[e], left.t(), right);
@@ -201,8 +205,9 @@ SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen,
   return {made[0], made[1], made[2]};
 }
 
-at::Tensor expert_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& ends) {
-  return ExpertLinearFunction::apply(x, weight.anchor(), ends, &weight);
+at::Tensor expert_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& ends,
+                         WeightOrder order) {
+  return ExpertLinearFunction::apply(x, weight.anchor(), ends, &weight, order);
 }
 
 at::Tensor combined(const at::Tensor& x, const at::Tensor& gates, const at::Tensor& places) {

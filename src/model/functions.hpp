@@ -60,6 +60,16 @@ NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, Parameter& weig
 at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key, int64_t query_heads,
                       int64_t key_heads, const NormSpec& spec);
 
+/// The rows of attention, and the gate of each query.
+struct GatedHeads {
+  at::Tensor qkv, gates;
+};
+
+/// x (tokens, (2 heads + 2 key_value_heads) * dim), in which each of `heads` query heads is
+/// followed by its gate -> qkv (tokens, (heads + 2 key_value_heads) * dim) and gates (tokens, heads
+/// * dim).
+GatedHeads split_gates(const at::Tensor& x, int64_t heads, int64_t dim);
+
 /// x (tokens, hidden), each column times its number of `scale` (hidden).
 at::Tensor layer_scale(const at::Tensor& x, Parameter& scale);
 
@@ -149,7 +159,8 @@ SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen, const Ex
 
 /// The linears of experts: x (rows, in), sorted by expert, `ends` as in SentRows; weight
 /// (experts * out, in), or (experts, in, out) -> (rows, out).
-at::Tensor expert_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& ends);
+at::Tensor expert_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& ends,
+                         WeightOrder order = WeightOrder::OutIn);
 
 /// x (rows of experts, width) -> (tokens, width): the sum of a token's rows, times their gates.
 at::Tensor combined(const at::Tensor& x, const at::Tensor& gates, const at::Tensor& places);

@@ -17,4 +17,11 @@ int64_t KeyCache::bytes() const {
   return bytes;
 }
 
+int64_t KeyCache::state_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [block, memory] : memories_)
+    bytes += static_cast<int64_t>(memory.inputs.nbytes() + memory.states.nbytes());
+  return bytes;
+}
+
 }  // namespace zea

@@ -71,6 +71,13 @@ at::Tensor Layers::attention(const at::Tensor& qkv, const TokenAttention& tokens
   return zea::attention(qkv, tokens.mask, heads, kv_heads, scores);
 }
 
+at::Tensor Layers::delta_rule(const at::Tensor& x, const TokenScan& scan,
+                              const DeltaParameters& parameters, const DeltaRuleSpec& rule,
+                              const DeltaDecoding* decoding) const {
+  if (scan.cp) throw InternalError("tokens of several cp ranks came to the layers of one rank");
+  return zea::delta_rule(x, scan, parameters, rule, {}, decoding);
+}
+
 at::Tensor Layers::cached_attention(const at::Tensor& q, const at::Tensor& kv,
                                     const std::vector<AttentionSlice>& slices,
                                     const std::vector<int64_t>&, const ScoreSpec& scores) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "layout/token_layout.hpp"
+#include "model/delta_rule.hpp"
 #include "model/functions.hpp"
 
 namespace zea {
@@ -85,6 +86,12 @@ class Layers {
   /// head_dim) -> (tokens, heads * head_dim).
   virtual at::Tensor attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
                                int64_t kv_heads, const ScoreSpec& scores) const;
+
+  /// The gated delta rule of the heads that this rank has, which `rule` says. x (tokens of all tp
+  /// ranks, rule.columns()) -> (tokens, rule.values()). `decoding` may be null.
+  virtual at::Tensor delta_rule(const at::Tensor& x, const TokenScan& scan,
+                                const DeltaParameters& parameters, const DeltaRuleSpec& rule,
+                                const DeltaDecoding* decoding) const;
 
   /// Attention of tokens that go on from a cache, without backward. q (tokens, heads, head_dim); kv
   /// (rows of the cache, 2 kv_heads, head_dim), keys first -> (tokens, heads * head_dim). `slices`:

@@ -20,9 +20,11 @@
 
 namespace zea {
 
-// Keys and values that decoding goes on from, so that each token goes through the decoder once.
+// Keys, values and states that decoding goes on from, so that each token goes through the decoder
+// once.
 
-/// The keys and values of each decoder block, for the tokens and heads that this rank has.
+/// The keys and values of each decoder block, for the tokens and heads that this rank has; the
+/// inputs and states of one without attention.
 class KeyCache {
  public:
   explicit KeyCache(int64_t rows) : rows_(rows) {}
@@ -30,11 +32,15 @@ class KeyCache {
   /// Writes kv (tokens, 2 kv_heads, head_dim), keys first, into `rows` (int64); returns all that
   /// the block has: (rows of the cache, 2 kv_heads, head_dim), zero where nothing was written.
   const at::Tensor& write(const std::string& block, const at::Tensor& rows, const at::Tensor& kv);
-  int64_t bytes() const;
+  /// Returns what a block whose mixer carries a state has of the samples.
+  DeltaMemory& memory(const std::string& block) { return memories_[block]; }
+  int64_t bytes() const;  ///< of keys and values
+  int64_t state_bytes() const;
 
  private:
   int64_t rows_;
   std::map<std::string, at::Tensor> blocks_;
+  std::map<std::string, DeltaMemory> memories_;
 };
 
 /// The cache into which the decoder blocks of a microbatch write.
@@ -46,6 +52,7 @@ struct CachedTokens {
   /// rank's cache.
   bool is_prompt = true;
   std::vector<int64_t> cp_tokens;  ///< tokens of each cp rank, after the prompt
+  at::Tensor samples;              ///< int64, of the tokens of all cp ranks, after the prompt
 };
 
 /// Rows that ranks of a replica exchange, as this rank's indices (all_to_all).
@@ -72,7 +79,7 @@ struct EncoderPart {
   /// For interpolated tables of positions: (rows here, n) the table's rows that a row lies between,
   /// int64, and their weights, compute type.
   at::Tensor corners, corner_shares;
-  std::vector<TokenAttention> attention;  ///< for each of BlockSpec::attention
+  std::vector<TokenAttention> attention;  ///< for each of BlockSpec::mixers
   RowShares shares;                       ///< shares of the cp tokens
   at::Tensor feature_rows;  ///< int64: rows here that become features, in order of these; none:
                             ///< all, as they stand
@@ -111,7 +118,8 @@ struct Microbatch {
   std::vector<MaskWord> words;  ///< (tokens), of the whole microbatch
   at::Tensor token_ids;         ///< (cp tokens) int64
   at::Tensor positions;         ///< (rows here) int64: of models that learn positions
-  std::vector<TokenAttention> text_attention;  ///< for each of BlockSpec::attention
+  std::vector<TokenAttention> text_attention;  ///< for each of BlockSpec::mixers
+  TokenScan text_scan;                         ///< of mixers that carry a state
   RowShares text_shares;                       ///< of the cp tokens
   ExpertRows expert_rows;                      ///< of the ranks that share experts with this one
   RowKeys text_keys;
@@ -134,7 +142,7 @@ struct Microbatch {
   const EncoderPart& encoder(const UnitSpec& unit) const { return encoders.at(unit.encoder); }
   /// How the tokens of a block's module attend in its way.
   const TokenAttention& attention(const UnitSpec& block) const {
-    return (block.encoder < 0 ? text_attention : encoder(block).attention).at(block.attention);
+    return (block.encoder < 0 ? text_attention : encoder(block).attention).at(block.mixer);
   }
   /// Rows that this rank holds between the layers of a unit's module.
   int64_t rows_here(const UnitSpec& unit) const {

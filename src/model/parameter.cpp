@@ -30,9 +30,9 @@ void DeferredGradients::defer_weight(Parameter& weight, WeightOrder order, const
   deferred_.push_back({&weight, order, x.detach(), dy.detach()});  // not their graphs
 }
 
-void DeferredGradients::defer_experts(Parameter& weight, const at::Tensor& x, const at::Tensor& dy,
-                                      const at::Tensor& ends) {
-  deferred_.push_back({&weight, WeightOrder::OutIn, x.detach(), dy.detach(), ends});
+void DeferredGradients::defer_experts(Parameter& weight, WeightOrder order, const at::Tensor& x,
+                                      const at::Tensor& dy, const at::Tensor& ends) {
+  deferred_.push_back({&weight, order, x.detach(), dy.detach(), ends});
 }
 
 void DeferredGradients::defer_bias(Parameter& bias, const at::Tensor& dy) {
@@ -43,7 +43,7 @@ void DeferredGradients::run() {
   const at::AutoGradMode mode(false);
   for (Product& one : deferred_) {
     if (one.ends.defined())
-      detail::add_expert_gradients_now(*one.parameter, one.x, one.dy, one.ends);
+      detail::add_expert_gradients_now(*one.parameter, one.order, one.x, one.dy, one.ends);
     else if (one.x.defined())
       detail::add_weight_gradient_now(*one.parameter, one.order, one.x, one.dy);
     else

@@ -60,8 +60,8 @@ class DeferredGradients {
   void defer_weight(Parameter& weight, WeightOrder order, const at::Tensor& x,
                     const at::Tensor& dy);
   /// Likewise for the weights of experts: rows are sorted by expert, `ends` as in SentRows.
-  void defer_experts(Parameter& weight, const at::Tensor& x, const at::Tensor& dy,
-                     const at::Tensor& ends);
+  void defer_experts(Parameter& weight, WeightOrder order, const at::Tensor& x,
+                     const at::Tensor& dy, const at::Tensor& ends);
   /// `bias` gets the sum of `dy` (tokens, out) over tokens.
   void defer_bias(Parameter& bias, const at::Tensor& dy);
 

@@ -71,17 +71,17 @@ inline void add_bias_gradient_now(Parameter& bias, const Tensor& dy) {
 }
 
 /// A weight of experts, of which `ends` has an element each, as (experts, out, in).
-inline Tensor expert_matrices(const Tensor& weight, const Tensor& ends) {
-  if (weight.dim() == 3) return weight.transpose(1, 2);
-  return weight.view({ends.size(0), weight.size(0) / ends.size(0), weight.size(1)});
+inline Tensor expert_matrices(const Tensor& weight, WeightOrder order, const Tensor& ends) {
+  if (order == WeightOrder::InOut) return weight.transpose(1, 2);
+  return weight.view({ends.size(0), -1, weight.size(-1)});
 }
 
 /// The rows of each expert times its matrix: x (rows, k), matrices (experts, k, n) -> (rows, n).
 Tensor expert_products(const Tensor& x, const Tensor& matrices, const Tensor& ends);
 
 /// The gradient of the weights of experts: rows of `x` and `dy` are sorted by expert.
-void add_expert_gradients_now(Parameter& weight, const Tensor& x, const Tensor& dy,
-                              const Tensor& ends);
+void add_expert_gradients_now(Parameter& weight, WeightOrder order, const Tensor& x,
+                              const Tensor& dy, const Tensor& ends);
 
 /// Adds the gradient now, or notes it if the weight's gradients are deferred: then `x` and `dy` are
 /// kept.
@@ -93,12 +93,12 @@ inline void add_weight_gradient(Parameter& weight, WeightOrder order, const Tens
     add_weight_gradient_now(weight, order, x, dy);
 }
 
-inline void add_expert_gradients(Parameter& weight, const Tensor& x, const Tensor& dy,
-                                 const Tensor& ends) {
+inline void add_expert_gradients(Parameter& weight, WeightOrder order, const Tensor& x,
+                                 const Tensor& dy, const Tensor& ends) {
   if (weight.deferred())
-    weight.deferred()->defer_experts(weight, x, dy, ends);
+    weight.deferred()->defer_experts(weight, order, x, dy, ends);
   else
-    add_expert_gradients_now(weight, x, dy, ends);
+    add_expert_gradients_now(weight, order, x, dy, ends);
 }
 
 inline void add_bias_gradient(Parameter& bias, const Tensor& dy) {

@@ -88,7 +88,7 @@ class UnitRun {
         return sent.rows;
       }
       case Kind::ExpertLinear:
-        return expert_linear(x, parameter(op, 0), input(op, 1));
+        return expert_linear(x, parameter(op, 0), input(op, 1), op.order);
       case Kind::Combine:
         return combined(x, input(op, 1), input(op, 2));
       case Kind::SigmoidScale:
@@ -107,12 +107,19 @@ class UnitRun {
         values_[op.others[0]] = made.sum;
         return made.normed;
       }
+      case Kind::SplitGates: {
+        const GatedHeads made = split_gates(x, heads_here(x, op).query, block_.heads.dim);
+        values_[op.others[0]] = made.gates;
+        return made.qkv;
+      }
       case Kind::HeadNorms:
         return normed_heads(x, heads_here(x, op), parameter(op, 0), parameter(op, 1));
       case Kind::Rotary:
         return rotated(x, heads_here(x, op));
       case Kind::Attention:
         return attended(x, heads_here(x, op));
+      case Kind::DeltaRule:
+        return scanned(x, op);
       case Kind::LayerScale:
         return layer_scale(x, parameter(op, 0));
       case Kind::Scale:  // by a factor of the rows' type, as transformers has it
@@ -170,11 +177,10 @@ class UnitRun {
       return interpolated_rows(part_->corners, part_->corner_shares, table);
     return embedding(part_ ? part_->positions : microbatch_.positions, table);
   }
-  /// The parts of a linear after its first are equally wide.
+  /// Ranks have equal shares of the parts of a linear, but perhaps of its first.
   static at::Tensor add_adapted(const at::Tensor& y, const at::Tensor& z, const Adapter& adapter) {
-    const int64_t parts_left = adapter.parts - adapter.part;
-    return add_to_columns(y, z, adapter.part == 0 ? 0 : y.size(1) - parts_left * z.size(1),
-                          adapter.scale);
+    const int64_t left = z.size(1) * adapter.outputs_left / adapter.outputs;
+    return add_to_columns(y, z, adapter.part == 0 ? 0 : y.size(1) - left, adapter.scale);
   }
   at::Tensor normed_heads(const at::Tensor& qkv, const HeadShape& heads, Parameter& query,
                           Parameter& key) const {
@@ -201,6 +207,16 @@ class UnitRun {
                                         cached.cp_tokens, scores);
     }
     return layers_.attention(all, tokens, heads.query, heads.key_value, scores);
+  }
+  at::Tensor scanned(const at::Tensor& x, const Operation& op) const {
+    const DeltaParameters parameters{parameter(op, 0), parameter(op, 1), parameter(op, 2),
+                                     parameter(op, 3)};
+    const DeltaRuleSpec rule = delta_rule_here(op);
+    if (!microbatch_.cached)
+      return layers_.delta_rule(x, microbatch_.text_scan, parameters, rule, nullptr);
+    const DeltaDecoding decoding{microbatch_.cached->cache->memory(unit_.name),
+                                 microbatch_.cached->samples};
+    return layers_.delta_rule(x, microbatch_.text_scan, parameters, rule, &decoding);
   }
   /// Without keys nothing is dropped: the model is not trained.
   at::Tensor with_dropout(const at::Tensor& x, const Operation& op) const {
@@ -260,6 +276,11 @@ class UnitRun {
     const int64_t query = attended / block_.heads.dim;
     const int64_t all = qkv.flatten(1).size(1) / block_.heads.dim;
     return {query, (all - query) / 2, block_.heads.dim};
+  }
+  /// The gated delta rule of the heads whose A_log is at hand.
+  DeltaRuleSpec delta_rule_here(const Operation& op) const {
+    const DeltaRuleSpec& rule = *model_.delta_rule(unit_);
+    return rule.share(rule.value_heads / parameter(op, 1).shape()[0]);
   }
   /// Views rows as (tokens, heads, head_dim).
   static at::Tensor by_head(const at::Tensor& x, const HeadShape& heads) {

@@ -130,7 +130,8 @@ void Engine::build_layers() {
         .ep_dp_shard =
             grid.ep_dp_shard > 1 ? &mesh_.along(grid.module, {Axis::EpDpShard}) : nullptr,
         .ep_rank = plan_.mesh.rank_along(world_rank_, grid.module, ep_axes()),
-        .ep = grid.ep()});
+        .ep = grid.ep(),
+        .cp = grid.cp > 1 ? &mesh_.along(grid.module, {Axis::Cp}) : nullptr});
   }
 }
 

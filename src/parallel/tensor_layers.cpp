@@ -3,6 +3,7 @@
 
 #include "core/error.hpp"
 #include "parallel/context_attention.hpp"
+#include "parallel/context_delta.hpp"
 #include "parallel/tensor_rows.hpp"
 
 namespace zea {
@@ -109,6 +110,13 @@ at::Tensor TensorLayers::attention(const at::Tensor& qkv, const TokenAttention& 
   if (!tokens.context) return Layers::attention(qkv, tokens, heads, kv_heads, scores);
   return context_attention(qkv, *tokens.context, heads, kv_heads, options_.cp_inner,
                            options_.cp_outer, scores);
+}
+
+at::Tensor TensorLayers::delta_rule(const at::Tensor& x, const TokenScan& scan,
+                                    const DeltaParameters& parameters, const DeltaRuleSpec& rule,
+                                    const DeltaDecoding* decoding) const {
+  if (!scan.cp) return Layers::delta_rule(x, scan, parameters, rule, decoding);
+  return context_delta_rule(x, scan, parameters, rule, *options_.cp, decoding);
 }
 
 at::Tensor TensorLayers::cached_attention(const at::Tensor& q, const at::Tensor& kv,

@@ -29,6 +29,7 @@ struct TensorLayersOptions {
   Collectives* ep_dp_shard = nullptr;
   int ep_rank = 0;
   int ep = 1;
+  Collectives* cp = nullptr;  ///< all cp ranks; null: one
 };
 
 /// The collectives outlive it, and it outlives the graphs of its layers.
@@ -60,6 +61,9 @@ class TensorLayers : public Layers {
                     const RowShares& shares) const override;
   at::Tensor attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
                        int64_t kv_heads, const ScoreSpec& scores) const override;
+  at::Tensor delta_rule(const at::Tensor& x, const TokenScan& scan,
+                        const DeltaParameters& parameters, const DeltaRuleSpec& rule,
+                        const DeltaDecoding* decoding) const override;
   /// Gathers the queries of all cp ranks on each, and merges the results of all ranks' keys by
   /// log-sum-exp: keys stay where they are.
   at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& kv,

@@ -147,12 +147,18 @@ void check_experts(Faults& faults, const Options& options, const ModelSpec& mode
 void check_scores(Faults& faults, const Options& options, const ModelSpec& model) {
   if (options.run.device != DeviceKind::Cuda) return;
   for (const std::string& module : model.modules())
-    for (const AttentionSpec& attention : model.block(module).attention)
+    for (const AttentionSpec& attention : model.block(module).attentions())
       if (attention.scores.softcap != 0) {
         faults.add("run.device = \"cuda\" with the scores of attention of " + module +
                    " capped: the attention kernels of GPUs have no cap; use the CPU");
         break;
       }
+}
+
+void check_scans(Faults& faults, const Options& options, const ModelSpec& model) {
+  if (options.run.device == DeviceKind::Cuda && model.decoder.block.carries_state())
+    faults.add("run.device = \"cuda\", but blocks of the model (" + model.family +
+               ") have a gated delta rule, for which GPUs have no kernel yet; use the CPU");
 }
 
 /// Optimizers run where the masters lie.
@@ -173,6 +179,7 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
   detail::check_item_limits(faults, options.data, model);
   check_decoding(faults, options.data, model);
   check_scores(faults, options, model);
+  check_scans(faults, options, model);
   check_experts(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   const auto train_keys = [](const std::string& module) {

@@ -53,7 +53,7 @@ void add_unit(SampleCosts& costs, const ModelSpec& model, const UnitSpec& unit,
   } else if (unit.kind == UnitKind::Head) {
     costs.target += rows;  // it reads the tokens before targets, and no others
   } else {
-    if (unit.kind == UnitKind::Block) costs.add_pair(model.attention(unit).window, pair);
+    if (unit.kind == UnitKind::Block) costs.add_pair(model.window(unit), pair);
     costs.token += rows;
   }
 }

@@ -11,10 +11,6 @@ namespace {
 constexpr int64_t kTrainedBytes = 16;  ///< parameter, gradient and two moments, in fp32
 constexpr int64_t kFrozenBytes = 4;
 
-int64_t window_of(const ModelSpec& model, const UnitSpec& unit) {
-  return unit.kind == UnitKind::Block ? model.attention(unit).window : 0;
-}
-
 int64_t parameter_bytes(const ModelSpec& model, const UnitSpec& unit) {
   int64_t bytes = 0;
   for (const int param : unit.params) {
@@ -30,7 +26,7 @@ UnitCost estimated_cost(const ModelSpec& model, const UnitSpec& unit, int64_t ro
   double pairs = 0;
   if (unit.encoder < 0) {
     work = unit_work(model, unit, detail::UnitSizes::whole(row_tokens, row_tokens, 0, 0));
-    pairs = visible_pairs(row_tokens, window_of(model, unit));
+    pairs = visible_pairs(row_tokens, model.window(unit));
   } else {
     const EncoderSpec& encoder = model.encoders[unit.encoder];
     const ItemShape item = encoder.item_shape();
@@ -79,22 +75,23 @@ detail::UnitSizes sizes_of_items(const EncoderSpec& encoder, const ItemShape& it
 
 double pairs_of_items(const ModelSpec& model, const UnitSpec& unit, const ItemShape& item,
                       int64_t count) {
-  return static_cast<double>(count * item.tokens * item.most_seen(window_of(model, unit)));
+  return static_cast<double>(count * item.tokens * item.most_seen(model.window(unit)));
 }
 
 UnitWork unit_work(const ModelSpec& model, const UnitSpec& unit, const detail::UnitSizes& sizes) {
-  double rows = 0, pair = 0;
+  double rows = 0, states = 0, pair = 0;
   for (const detail::OperationNeeds& needs :
        detail::operation_needs(model, unit, {.sizes = sizes})) {
     rows += static_cast<double>(needs.elements);
     for (const int param : needs.gemms)
       rows += static_cast<double>(needs.gemm_rows * num_elements(model.params[param].shape)) /
               static_cast<double>(needs.gemm_parts);
+    states += static_cast<double>(needs.rows * needs.row_products);
     pair += 2.0 * static_cast<double>(needs.per_pair);
   }
   const bool has_inputs = !unit.inputs.empty();
-  return {.rows = {.forward = rows,
-                   .backward_input = has_inputs ? rows : 0,
+  return {.rows = {.forward = rows + states,
+                   .backward_input = has_inputs ? rows + 2 * states : 0,
                    .backward_weight = unit.params.empty() ? 0 : rows},
           .pair = {.forward = pair, .backward_input = has_inputs ? 2 * pair : 0}};
 }
@@ -117,6 +114,9 @@ UnitWork unit_flops(const ModelSpec& model, int unit, const detail::UnitSizes& s
       if (needs.input_has_gradient) flops.rows.backward_input += once;
       if (weight.trainable) flops.rows.backward_weight += once;
     }
+    const double states = 2.0 * static_cast<double>(needs.rows * needs.row_products);
+    flops.rows.forward += states;
+    if (needs.input_has_gradient) flops.rows.backward_input += 2 * states;
     const double attention = 4.0 * static_cast<double>(needs.per_pair);
     flops.pair.forward += attention;
     if (needs.input_has_gradient) flops.pair.backward_input += 2 * attention;

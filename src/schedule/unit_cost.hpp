@@ -51,13 +51,15 @@ struct UnitWork {
 
 /// Multiplications of a unit as if all of it trained. Each element of a weight is multiplied once
 /// per row, in forward and for the gradients of input and weight; attention multiplies twice for
-/// each pair and element of the queries, and twice as much in backward. An element that is only
-/// copied or scaled counts once.
+/// each pair and element of the queries, a gated delta rule three times for each row and element of
+/// its states, and both twice as much in backward. An element that is only copied or scaled counts
+/// once.
 UnitWork unit_work(const ModelSpec& model, const UnitSpec& unit, const detail::UnitSizes& sizes);
 
 /// Model FLOPs of a unit, by which MFU is defined (PaLM, arXiv:2204.02311, appendix B): GEMMs with
-/// weights, and attention's two over the pairs that its mask shows, in forward and, where something
-/// that trains needs them, for the gradients of inputs and weights. A multiplication with an
+/// weights, attention's two over the pairs that its mask shows, and the three of each row with the
+/// states of a gated delta rule, in forward and, where something that trains needs them, for the
+/// gradients of inputs and weights. A multiplication with an
 /// addition is two. Norms, activations, biases, look-ups, dropout, the optimizer and recomputation
 /// do not count, nor do units whose outputs are read with the samples (ModelSpec::is_cached).
 /// `gradients`: of each unit of the model, whether its output has one.

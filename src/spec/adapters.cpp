@@ -62,7 +62,7 @@ bool is_target(const std::string& pattern, const std::string& name) {
 
 /// Roles of linears that may have adapters.
 bool takes_adapter(UnitKind kind, const std::string& role) {
-  static const std::set<std::string> of_block{"qkv", "out", "up", "down"};
+  static const std::set<std::string> of_block{"qkv", "delta", "out", "up", "down"};
   static const std::set<std::string> of_projector{"merger", "linear", "linear_1", "linear_2"};
   if (kind == UnitKind::Block) return of_block.contains(role);
   return kind == UnitKind::Projector && of_projector.contains(role);
@@ -76,7 +76,7 @@ bool is_row_linear(const std::string& role) {
 struct Target {
   int unit;
   std::string role;  ///< of the linear, without ".weight"
-  int part, parts;   ///< which of its tensors it is, of so many
+  int part;          ///< which of its tensors it is
   std::vector<int> params;
 };
 
@@ -164,13 +164,10 @@ class Adapting {
       const ParamSpec& param = model_.params[p];
       if (linear_name(param).empty()) return;
       if (parts.empty() || model_.params[parts.back().params.back()].name != param.name)
-        parts.push_back({unit, role, static_cast<int>(parts.size()), 0, {}});
+        parts.push_back({unit, role, static_cast<int>(parts.size()), {}});
       parts.back().params.push_back(p);
     }
-    for (Target& part : parts) {
-      part.parts = static_cast<int>(parts.size());
-      targets_.push_back(part);
-    }
+    targets_.insert(targets_.end(), parts.begin(), parts.end());
   }
 
   [[noreturn]] void refuse(const std::string& pattern) const {
@@ -211,7 +208,6 @@ class Adapting {
                     .down = target.role + ".adapter_" + number + ".down",
                     .up = target.role + ".adapter_" + number + ".up",
                     .part = target.part,
-                    .parts = target.parts,
                     .scale = adapter_scale(lora),
                     .alpha = lora.alpha,
                     .dropout = lora.dropout.value_or(0),
@@ -228,8 +224,12 @@ class Adapting {
     if (is_row_linear(target.role)) down.tp_cut = cut(first);
     adapter.a = add_param(target.unit, std::move(down));
     unit.roles.push_back(adapter.down + kWeightSuffix);
+    for (const int p : model_.params_of(unit, target.role + kWeightSuffix))
+      if (p >= target.params.front())
+        adapter.outputs_left += model_.params[p].shape[is_out_in ? 0 : 1];
     for (const int p : target.params) {
       const ParamSpec base = model_.params[p];
+      adapter.outputs += base.shape[is_out_in ? 0 : 1];
       const int64_t out = base.shape[is_out_in ? 0 : 1];
       ParamSpec up{.name = name + ".lora_B.weight",
                    .module = module_,

@@ -7,16 +7,16 @@
 namespace zea::detail {
 
 void add_windows(Decoder& decoder, const std::vector<bool>& narrow, int64_t window) {
-  std::vector<AttentionSpec>& attention = decoder.spec.block.attention;
+  BlockSpec& block = decoder.spec.block;
   if (std::ranges::count(narrow, true) == 0) return;
-  AttentionSpec of_window = attention.front();
-  of_window.window = window;
   if (std::ranges::count(narrow, false) == 0) {
-    attention = {of_window};
+    block.attention().window = window;
     return;
   }
-  attention.push_back(of_window);
-  decoder.blocks.attention.assign(narrow.begin(), narrow.end());
+  AttentionSpec of_window = block.attention();
+  of_window.window = window;
+  block.mixers.emplace_back(of_window);
+  decoder.blocks.mixer.assign(narrow.begin(), narrow.end());
 }
 
 void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string& prefix,

@@ -11,15 +11,27 @@ Decoder read_gemma(const ConfigReader&), read_gemma2(const ConfigReader&),
     read_mixtral(const ConfigReader&), read_olmoe(const ConfigReader&),
     read_phi3(const ConfigReader&), read_qwen2(const ConfigReader&),
     read_qwen2_moe(const ConfigReader&), read_qwen3(const ConfigReader&),
-    read_qwen3_moe(const ConfigReader&);
+    read_qwen3_5_moe_text(const ConfigReader&), read_qwen3_5_text(const ConfigReader&),
+    read_qwen3_moe(const ConfigReader&), read_qwen3_next(const ConfigReader&);
 
 const std::map<std::string, ReadDecoder>& decoders() {
   static const std::map<std::string, ReadDecoder> families{
-      {"gemma", read_gemma},        {"gemma2", read_gemma2},       {"gemma3_text", read_gemma3},
-      {"gpt2", read_gpt2},          {"llama", read_llama},         {"mistral", read_mistral},
-      {"mixtral", read_mixtral},    {"olmoe", read_olmoe},         {"phi3", read_phi3},
-      {"qwen2", read_qwen2},        {"qwen2_moe", read_qwen2_moe}, {"qwen3", read_qwen3},
-      {"qwen3_moe", read_qwen3_moe}};
+      {"gemma", read_gemma},
+      {"gemma2", read_gemma2},
+      {"gemma3_text", read_gemma3},
+      {"gpt2", read_gpt2},
+      {"llama", read_llama},
+      {"mistral", read_mistral},
+      {"mixtral", read_mixtral},
+      {"olmoe", read_olmoe},
+      {"phi3", read_phi3},
+      {"qwen2", read_qwen2},
+      {"qwen2_moe", read_qwen2_moe},
+      {"qwen3", read_qwen3},
+      {"qwen3_5_moe_text", read_qwen3_5_moe_text},
+      {"qwen3_5_text", read_qwen3_5_text},
+      {"qwen3_moe", read_qwen3_moe},
+      {"qwen3_next", read_qwen3_next}};
   return families;
 }
 
@@ -56,6 +68,8 @@ ModelSpec make_gemma3(const ConfigReader&, const Trainable&),
     make_qwen2_audio(const ConfigReader&, const Trainable&),
     make_qwen2_5_vl(const ConfigReader&, const Trainable&),
     make_qwen2_vl(const ConfigReader&, const Trainable&),
+    make_qwen3_5(const ConfigReader&, const Trainable&),
+    make_qwen3_5_moe(const ConfigReader&, const Trainable&),
     make_qwen3_vl(const ConfigReader&, const Trainable&),
     make_qwen3_vl_moe(const ConfigReader&, const Trainable&),
     make_voxtral(const ConfigReader&, const Trainable&);
@@ -67,6 +81,7 @@ const std::map<std::string, MakeComposite>& composites() {
       {"llava_next", make_llava_next}, {"llava_onevision", make_llava_onevision},
       {"mistral3", make_mistral3},     {"qwen2_audio", make_qwen2_audio},
       {"qwen2_5_vl", make_qwen2_5_vl}, {"qwen2_vl", make_qwen2_vl},
+      {"qwen3_5", make_qwen3_5},       {"qwen3_5_moe", make_qwen3_5_moe},
       {"qwen3_vl", make_qwen3_vl},     {"qwen3_vl_moe", make_qwen3_vl_moe},
       {"smolvlm", make_idefics3},      {"voxtral", make_voxtral},
   };

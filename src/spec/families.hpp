@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -27,13 +28,23 @@ inline TpCut cut_vocabulary() {
 }
 
 /// A family's names of the parameters of a routed MLP, as below: an expert's number is between
-/// `experts` and the names of its linears; stacked experts have no numbers, and gate and up are one
-/// tensor, `up`.
+/// `experts` and the names of its linears.
 struct ExpertNames {
   std::string router, experts;
   std::string gate, up, down;
+  std::string stacked_up = "gate_up_proj", stacked_down = "down_proj";  ///< without numbers
   std::string shared = {};       ///< precedes gate, up and down of the shared expert
   std::string shared_gate = {};  ///< its sigmoid scales the shared expert's output; empty: none
+};
+
+/// A family's names of the parameters of a gated delta rule, as below. In-projections: `qkv`, gates
+/// `z`, strengths `b` and decays `a`, each of all heads; with DeltaRuleSpec::by_key_head `qkv` has
+/// the gates, too, `b` has the decays, and the other names are empty.
+struct DeltaNames {
+  std::string qkv, z, b, a;
+  std::string conv;
+  std::string decay, step;  ///< whole names: A_log and dt_bias
+  std::string norm, out;
 };
 
 /// A family's names of the parameters of a transformer block, after the layer's name and without
@@ -49,6 +60,7 @@ struct BlockNames {
   std::string mlp_norm;
   std::string gate = {};  ///< of gated blocks
   std::string up, down;
+  DeltaNames delta = {};
   ExpertNames experts = {};
   std::string mlp_post_norm = {};
   std::string mlp_scale = {};
@@ -64,13 +76,13 @@ struct BlockInit {
   double qkv, out, up, down, scale = 1;
 };
 
-/// The names, biases and initialization of a module's blocks, and the attention of each.
+/// The names, biases and initialization of a module's blocks, and the kinds of each.
 struct BlockFamily {
   BlockNames names;
   BlockBiases biases;
   BlockInit init;
-  std::vector<int> attention = {};  ///< UnitSpec::attention of each block; empty: all 0
-  std::vector<int> mlp = {};        ///< UnitSpec::mlp of each block; empty: all 0
+  std::vector<int> mixer = {};  ///< UnitSpec::mixer of each block; empty: all 0
+  std::vector<int> mlp = {};    ///< UnitSpec::mlp of each block; empty: all 0
 };
 
 class SpecBuilder {
@@ -116,6 +128,8 @@ class SpecBuilder {
  private:
   void add_attention(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
                      bool trainable);
+  void add_delta_rule(const BlockSpec& block, const DeltaRuleSpec& rule, const BlockFamily& family,
+                      const std::string& layer, bool trainable);
   void add_feed_forward(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
                         bool trainable);
   void add_experts(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
@@ -132,12 +146,19 @@ struct MixtureDefaults {
   int64_t intermediate = 0;  ///< 0: that of the plain MLP
   int64_t experts, chosen;
   bool always_renormalizes = false;  ///< else "norm_topk_prob" says so
+  bool renormalizes = false;         ///< its default
   const char* intermediate_key = "moe_intermediate_size";
+  int64_t shared_intermediate = 0;  ///< width of the shared expert; 0: none
 };
 /// Reads the mixture of experts of a config and gives it to the layers that are true in `sparse`,
 /// to all if it is empty; the others keep the plain MLP.
 void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,
                  const MixtureDefaults& defaults, const ExpertNames& names);
+/// Returns the order in which files of a family stack experts, or none where those of a model split
+/// them; `config` is the model's.
+std::optional<WeightOrder> read_stack(const ConfigReader& config, WeightOrder order);
+/// Returns Qwen's names of experts; `is_shared`: and of the shared expert and its gate.
+ExpertNames qwen_expert_names(bool is_shared);
 /// Returns the sparse layers of Qwen's configs: every "decoder_sparse_step"-th one, but those of
 /// "mlp_only_layers".
 std::vector<bool> sparse_layers(const ConfigReader& config, int64_t layers);
@@ -178,6 +199,7 @@ struct LlamaDefaults {
   const char* activation = "silu";  ///< the only one
   bool tied = false;
   double eps = 1e-6, theta = 10000;
+  double rotary_share = 1;           ///< "partial_rotary_factor"
   bool has_mrope = false;            ///< its configs may name M-RoPE
   bool turns_all = true;             ///< RoPE rotates the whole head
   int64_t original_positions = 0;    ///< before RoPE scaling; 0: from the config
@@ -186,6 +208,14 @@ struct LlamaDefaults {
 };
 Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& defaults,
                         const BlockBiases& biases);
+/// Makes a composite of a decoder and Qwen3-VL's tower of images and videos, whose config is
+/// "vision_config". With `is_deep` features of several depths are added after blocks.
+struct DeepDefaults {
+  int64_t image_token, video_token;
+  bool is_deep;
+};
+ModelSpec make_with_deep_tower(const ConfigReader& config, Decoder decoder,
+                               const Trainable& trainable, const DeepDefaults& defaults);
 /// Gives the layers that are true in `narrow` a sliding window.
 void add_windows(Decoder& decoder, const std::vector<bool>& narrow, int64_t window);
 

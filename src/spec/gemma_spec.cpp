@@ -55,7 +55,7 @@ void read_later_ways(const ConfigReader& config, Decoder& decoder, int64_t perio
   names.mlp_post_norm = ".post_feedforward_layernorm";
   decoder.spec.logit_softcap = read_cap(config, "final_logit_softcapping", logit_softcap);
   const int64_t scalar = config.positive("query_pre_attn_scalar", 256);
-  decoder.spec.block.attention.front().scores = {
+  decoder.spec.block.attention().scores = {
       .scale = 1 / std::sqrt(static_cast<double>(scalar)),
       .softcap = read_cap(config, "attn_logit_softcapping", usual.softcap)};
   std::vector<bool> narrow;
@@ -107,8 +107,8 @@ Decoder read_gemma3(const ConfigReader& config) {
     found.require_text("rope_type", "default");
     local.theta = found.number("rope_theta", local.theta);
   }
-  for (AttentionSpec& kind : decoder.spec.block.attention)
-    if (kind.window > 0) kind.rope = local;
+  for (MixerSpec& mixer : decoder.spec.block.mixers)
+    if (auto& kind = std::get<AttentionSpec>(mixer); kind.window > 0) kind.rope = local;
   return decoder;
 }
 

@@ -150,7 +150,7 @@ ItemShape EncoderSpec::resized_shape(const ImageSize& image) const {
           .merge = merge,
           .width = image.width / patch,
           .apart = apart,
-          .window = std::ranges::max(block.attention, {}, &AttentionSpec::window).window};
+          .window = std::ranges::max(block.attentions(), {}, &AttentionSpec::window).window};
 }
 
 ItemShape EncoderSpec::video_shape(const ImageSize& frame, int64_t frames, int64_t rate) const {

@@ -78,7 +78,7 @@ RopeConfig read_rope(const ConfigReader& config, const DecoderSpec& text,
                      const LlamaDefaults& defaults) {
   RopeConfig rope;
   rope.theta = config.number("rope_theta", defaults.theta);
-  rope.share = config.number("partial_rotary_factor", rope.share);
+  rope.share = config.number("partial_rotary_factor", defaults.rotary_share);
   config.pass_over({"original_max_position_embeddings"});
   const RopeConfig bare = rope;
   bool is_read = false;
@@ -139,7 +139,7 @@ Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& default
   text.max_positions = config.positive("max_position_embeddings", defaults.positions);
   text.init_std = config.number("initializer_range", text.init_std);
   text.tied_embeddings = config.boolean("tie_word_embeddings", defaults.tied);
-  block.attention = {{.rope = read_rope(config, text, defaults)}};
+  block.attention().rope = read_rope(config, text, defaults);
   text.end_tokens = config.integers("eos_token_id", defaults.end_token);
   const BlockFamily blocks{.names = {.attention_norm = ".input_layernorm",
                                      .q = ".self_attn.q_proj",
@@ -181,7 +181,7 @@ Decoder read_mistral(const ConfigReader& config) {
                                      .end_token = 2},
                                     {});
   if (!config.is_null("sliding_window"))
-    decoder.spec.block.attention.front().window = config.positive("sliding_window", 4096);
+    decoder.spec.block.attention().window = config.positive("sliding_window", 4096);
   return decoder;
 }
 
@@ -263,7 +263,7 @@ Decoder read_phi3(const ConfigReader& config) {
                                     {});
   decoder.spec.block.dropout = config.rate("resid_pdrop", 0);
   if (config.has("sliding_window"))
-    decoder.spec.block.attention.front().window = config.positive("sliding_window", 1);
+    decoder.spec.block.attention().window = config.positive("sliding_window", 1);
   BlockNames& names = decoder.blocks.names;
   names.q = names.k = names.v = ".self_attn.qkv_proj";
   names.gate = names.up = ".mlp.gate_up_proj";

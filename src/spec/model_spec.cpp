@@ -114,6 +114,25 @@ void set_dropout(ModelSpec& model, const Trainable& trainable) {
   if (trainable.dropout) residual = embedding = *trainable.dropout;
 }
 
+/// Adds the tensors that files have and no unit reads.
+void add_carried_tensors(const ConfigReader& config, ModelSpec& model) {
+  if (!config.has(kWeightsFiles)) return;
+  const ConfigReader files = config.object(kWeightsFiles);
+  if (!files.has("carried")) return;
+  const ConfigReader carried = files.object("carried");
+  detail::SpecBuilder builder(model);
+  builder.start(kDecoder + ".carried", kDecoder, UnitKind::Block, {});
+  for (const std::string& name : carried.keys()) {
+    const Shape shape = carried.integers(name.c_str(), 1);
+    for (const int64_t length : shape)
+      if (length < 1) carried.refuse(name, carried.dump(name.c_str()), "lengths of 1 or more");
+    if (model.param_index(name) >= 0)
+      carried.refuse(name, "a parameter of the model", "tensors that no unit reads");
+    model.params[builder.add(name, name, shape, false, 0)].used = false;
+  }
+  model.units.pop_back();
+}
+
 /// Chat models name the token that ends a turn there, and in config.json the one that ends a text.
 void read_end_tokens(const ConfigReader& config, ModelSpec& model) {
   if (!config.has(kGenerationConfig)) return;
@@ -154,6 +173,12 @@ std::vector<std::vector<int>> ModelSpec::expert_params(const UnitSpec& unit) con
   return {params_of(unit, "experts.up.weight"), params_of(unit, "experts.down.weight")};
 }
 
+int64_t ModelSpec::window(const UnitSpec& unit) const {
+  if (unit.kind != UnitKind::Block) return 0;
+  const auto* attention = std::get_if<AttentionSpec>(&mixer(unit));
+  return attention ? attention->window : 0;
+}
+
 bool ModelSpec::has_experts() const {
   return std::ranges::any_of(decoder.block.mlps,
                              [](const MlpSpec& mlp) { return mlp.router.has_value(); });
@@ -161,6 +186,8 @@ bool ModelSpec::has_experts() const {
 
 int64_t ModelSpec::num_active_parameters() const {
   int64_t idle = 0;
+  for (const ParamSpec& param : params)
+    if (!param.used) idle += num_elements(param.shape);
   for (const UnitSpec& unit : units) {
     if (unit.kind != UnitKind::Block || !mlp(unit).router) continue;
     const RouterSpec& router = *mlp(unit).router;
@@ -279,6 +306,7 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   read_processor(config, model);
   read_end_tokens(config, model);
   set_dropout(model, trainable);
+  add_carried_tensors(config, model);
   model.family = family;
   for (UnitSpec& unit : model.units) unit.encoder = model.encoder_index(unit.module);
   if (config.has(kAdapters)) detail::add_adapters(model, config.object(kAdapters), trainable);

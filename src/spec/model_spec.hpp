@@ -19,7 +19,7 @@
 namespace zea {
 
 /// The random initialization of a parameter.
-enum class Init { Zeros, Ones, Normal, Uniform, Sinusoids, Constant };
+enum class Init { Zeros, Ones, Normal, Uniform, Sinusoids, Constant, LogUniform };
 
 /// The tensor parallelism of a parameter: it is sharded along one dim, between blocks that stay
 /// whole.
@@ -51,14 +51,16 @@ struct ParamSpec {
   std::string module;  ///< one of ModelSpec::modules()
   Shape shape;
   Init init = Init::Normal;
-  double std = 0.02;  ///< of Normal; the maximum of Uniform; the value of Constant
+  /// The deviation of Normal, the maximum of Uniform, the value of Constant; LogUniform takes
+  /// logarithms of numbers between 0.01 and this.
+  double std = 0.02;
   TpCut tp_cut = {};
   bool fused_with_next =
       false;  ///< adjacent to the next one in a flat buffer: q, k, v and gate, up
   bool trainable = true;
   bool used = true;  ///< false: no unit reads it (carried, never trained)
   TensorPart part = {};
-  bool stacks_experts = false;  ///< the matrices of all experts: (experts, in, out)
+  bool stacks_experts = false;  ///< the matrices of all experts, as MlpSpec::stack says
 
   Shape tensor_shape() const;
   /// Returns whether this is the first part of its tensor, which stands for the tensor in loops.
@@ -89,7 +91,9 @@ struct UnitInput {
 /// rank) and up to outputs that are added to the linear's, times `scale`.
 struct Adapter {
   std::string role, down, up;  ///< of linears, without ".weight"
-  int part = 0, parts = 1;     ///< index and number of the tensors that form the linear's weight
+  int part = 0;                ///< index among the tensors that form the linear's weight
+  /// Outputs of that tensor, and the linear's outputs from its first one on.
+  int64_t outputs = 0, outputs_left = 0;
   double scale = 1;
   double alpha = 1;                        ///< scale is alpha / rank, or alpha / sqrt(rank)
   double dropout = 0;                      ///< probability of dropping an element of x in training
@@ -107,8 +111,8 @@ struct UnitSpec {
   /// The roles of its parameters in the unit's forward (unit_forward.cpp), in their order; fused
   /// parameters share one: "qkv.weight", "qkv.bias".
   std::vector<std::string> roles = {};
-  int attention = 0;  ///< of a block: index in BlockSpec::attention
-  int mlp = 0;        ///< of a block: index in BlockSpec::mlps
+  int mixer = 0;  ///< of a block: index in BlockSpec::mixers
+  int mlp = 0;    ///< of a block: index in BlockSpec::mlps
   std::vector<Adapter> adapters = {};
   UnitGraph graph = {};  ///< the operations of the forward
 
@@ -139,10 +143,20 @@ struct ModelSpec {
   /// Returns the index in `encoders`; -1: the module is none.
   int encoder_index(const std::string& module) const;
   const BlockSpec& block(const std::string& module) const;
-  /// Returns the kind of attention of a block.
-  const AttentionSpec& attention(const UnitSpec& unit) const {
-    return block(unit.module).attention.at(unit.attention);
+  /// Returns the kind of token mixer of a block.
+  const MixerSpec& mixer(const UnitSpec& unit) const {
+    return block(unit.module).mixers.at(unit.mixer);
   }
+  /// Returns the attention of a block that has it.
+  const AttentionSpec& attention(const UnitSpec& unit) const {
+    return std::get<AttentionSpec>(mixer(unit));
+  }
+  /// Returns the gated delta rule of a unit; null: it has none.
+  const DeltaRuleSpec* delta_rule(const UnitSpec& unit) const {
+    return unit.kind == UnitKind::Block ? std::get_if<DeltaRuleSpec>(&mixer(unit)) : nullptr;
+  }
+  /// Returns the window of a block's attention; 0: it has none, or the unit has no attention.
+  int64_t window(const UnitSpec& unit) const;
   /// Returns the kind of MLP of a block.
   const MlpSpec& mlp(const UnitSpec& unit) const { return block(unit.module).mlps.at(unit.mlp); }
   HeadShape heads(const std::string& module) const { return block(module).heads; }
@@ -203,6 +217,10 @@ struct Trainable {
 inline constexpr const char* kImageProcessor = "image_processor";
 inline constexpr const char* kVideoProcessor = "video_processor";
 inline constexpr const char* kGenerationConfig = "generation_config";
+/// And what the weights files show: {"carried": {name: shape}, "splits_experts": true}. Carried
+/// tensors are those of a head of multi-token prediction ("mtp."), which no unit reads and which
+/// some files have. Files of one family may stack the experts of a layer or split them.
+inline constexpr const char* kWeightsFiles = "weights_files";
 
 /// A config.json that makes no model. The plan knows its text only; its reader knows the file.
 struct ConfigError : WeightsError {

@@ -34,7 +34,7 @@ bool DecoderSpec::limits_positions() const {
   const auto is_dynamic = [](const AttentionSpec& kind) {
     return kind.rope.type == RopeType::Dynamic;
   };
-  return learned_positions || (block.rotary && std::ranges::any_of(block.attention, is_dynamic));
+  return learned_positions || (block.rotary && std::ranges::any_of(block.attentions(), is_dynamic));
 }
 
 std::string DecoderSpec::limit_name() const {
@@ -43,11 +43,32 @@ std::string DecoderSpec::limit_name() const {
                              "scaling depends on the longest sample";
 }
 
+DeltaRuleSpec DeltaRuleSpec::share(int64_t parts) const {
+  DeltaRuleSpec part = *this;
+  part.key_heads /= parts;
+  part.value_heads /= parts;
+  return part;
+}
+
+std::vector<AttentionSpec> BlockSpec::attentions() const {
+  std::vector<AttentionSpec> kinds;
+  for (const MixerSpec& mixer : mixers)
+    if (const auto* attention = std::get_if<AttentionSpec>(&mixer)) kinds.push_back(*attention);
+  return kinds;
+}
+
+bool BlockSpec::carries_state() const {
+  return std::ranges::any_of(
+      mixers, [](const MixerSpec& mixer) { return std::holds_alternative<DeltaRuleSpec>(mixer); });
+}
+
 int64_t BlockSpec::widest_window() const {
+  const std::vector<AttentionSpec> kinds = attentions();
+  if (kinds.empty()) return 0;
   const auto width = [](const AttentionSpec& spec) {
     return spec.window == 0 ? std::numeric_limits<int64_t>::max() : spec.window;
   };
-  return std::ranges::max(attention, {}, width).window;
+  return std::ranges::max(kinds, {}, width).window;
 }
 
 }  // namespace zea

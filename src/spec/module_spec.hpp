@@ -82,14 +82,47 @@ struct RopeConfig {
   }
 };
 
-/// A kind of attention: each block of a module has one of the module's kinds.
+/// Softmax attention, a kind of token mixer.
 struct AttentionSpec {
   /// Sliding window: the tokens of text that a token attends to, with itself; in images the side,
   /// in features, of the squares whose patches attend to each other. 0: no window.
   int64_t window = 0;
   ScoreSpec scores = {};
   RopeConfig rope = {};  ///< of rotary blocks
+  /// Gated attention (arXiv:2505.06708): the linear of queries makes a gate behind each query head,
+  /// whose sigmoid scales the head's output.
+  bool gates_output = false;
 };
+
+/// The gated delta rule (arXiv:2412.06464), a kind of token mixer. Each value head carries a state
+/// S (key_dim, value_dim) along the tokens of a sample, which begins with zeros. A token with decay
+/// g, strength b, query q, key k and value v (of its head, after a causal convolution with SiLU;
+/// q and k have norm 1, and q is scaled by key_dim^-1/2) changes S to exp(g) S and then adds
+/// k (b (v - S^T k))^T. Its output is S^T q, normed by RMSNorm and gated by SiLU.
+struct DeltaRuleSpec {
+  int64_t key_heads = 0;               ///< of queries and keys
+  int64_t value_heads = 0;             ///< a multiple of key_heads; neighbors share a key head
+  int64_t key_dim = 0, value_dim = 0;  ///< of a head
+  int64_t taps = 4;   ///< tokens that the convolution reads, the last is the token itself
+  double eps = 1e-6;  ///< of the norm of outputs
+  /// The order of the in-projection's rows. True: the queries, keys, values and gates of each key
+  /// head, then its strengths and decays, as in Qwen3-Next; false: those of all heads.
+  bool by_key_head = false;
+
+  int64_t keys() const { return key_heads * key_dim; }
+  int64_t values() const { return value_heads * value_dim; }
+  /// Returns the channels of the convolution: queries, keys, values.
+  int64_t channels() const { return 2 * keys() + values(); }
+  /// Returns the columns of the in-projection: channels, gates of outputs, strengths, decays.
+  int64_t columns() const { return channels() + values() + 2 * value_heads; }
+  /// Returns the multiplications of a token with states: S^T k, the change of S, and S^T q.
+  int64_t multiplications() const { return 3 * value_heads * key_dim * value_dim; }
+  /// Returns the part of one of `parts` ranks that share the heads evenly.
+  DeltaRuleSpec share(int64_t parts) const;
+};
+
+/// A kind of token mixer: each block of a module has one of the module's kinds.
+using MixerSpec = std::variant<AttentionSpec, DeltaRuleSpec>;
 
 /// The choice of experts for each token (arXiv:1701.06538): the softmax of a linear's outputs
 /// scores all experts, and those with the best scores are chosen. Ties go to the lower index.
@@ -107,19 +140,19 @@ struct MlpSpec {
   bool gated = false;        ///< activation(gate) * up, not activation(up); SiLU or a GELU
   Activation activation = Activation::Gelu;
   std::optional<RouterSpec> router = {};
-  /// A tensor holds the weights of all experts (experts, in, out); else each expert has its own,
-  /// (out, in).
-  bool stacks_experts = false;
+  /// The order of the matrices in a tensor that stacks those of all experts: (experts, out, in) or
+  /// (experts, in, out); none: each expert has tensors of its own, (out, in).
+  std::optional<WeightOrder> stack = {};
   int64_t shared_intermediate = 0;  ///< width of the shared expert; 0: none
 };
 
-/// A transformer block: norm, attention, norm, MLP, with a residual path around each half. A linear
-/// has a bias where the unit has a parameter for it.
+/// A transformer block: norm, token mixer, norm, MLP, with a residual path around each half. A
+/// linear has a bias where the unit has a parameter for it.
 struct BlockSpec {
   int64_t hidden = 0;
-  HeadShape heads;
-  /// The kinds of attention in the module; UnitSpec::attention is the index of a block's.
-  std::vector<AttentionSpec> attention = std::vector<AttentionSpec>(1);
+  HeadShape heads;  ///< of attention
+  /// The kinds of token mixer in the module; UnitSpec::mixer is the index of a block's.
+  std::vector<MixerSpec> mixers = std::vector<MixerSpec>(1);
   /// The kinds of MLP in the module; UnitSpec::mlp is the index of a block's.
   std::vector<MlpSpec> mlps = std::vector<MlpSpec>(1);
   NormSpec norm;
@@ -129,10 +162,17 @@ struct BlockSpec {
   WeightOrder order = WeightOrder::OutIn;
   double dropout = 0;  ///< probability of dropping a residual branch's output while training
 
+  /// The first kind of attention, which families with one kind have.
+  AttentionSpec& attention() { return std::get<AttentionSpec>(mixers.front()); }
+  const AttentionSpec& attention() const { return std::get<AttentionSpec>(mixers.front()); }
+  /// Returns the kinds of attention among the mixers.
+  std::vector<AttentionSpec> attentions() const;
+  /// Returns whether a kind of mixer carries a state along the tokens of a sample.
+  bool carries_state() const;
   /// The first kind of MLP, which families with one kind have.
   MlpSpec& mlp() { return mlps.front(); }
   const MlpSpec& mlp() const { return mlps.front(); }
-  /// Returns the widest window of the kinds of attention; 0: one has no window.
+  /// Returns the widest window of the kinds of attention; 0: one has no window, or there is none.
   int64_t widest_window() const;
 };
 

@@ -8,14 +8,6 @@
 namespace zea::detail {
 namespace {
 
-ExpertNames qwen_names() {
-  return {.router = ".mlp.gate",
-          .experts = ".mlp.experts.",
-          .gate = ".gate_proj",
-          .up = ".up_proj",
-          .down = ".down_proj"};
-}
-
 /// Transformers 5 writes "num_local_experts" for every family, those before "num_experts" for most.
 int64_t read_experts(const ConfigReader& config, int64_t usual, int64_t layers) {
   constexpr const char *kBefore = "num_experts", *kNow = "num_local_experts";
@@ -32,6 +24,24 @@ int64_t read_experts(const ConfigReader& config, int64_t usual, int64_t layers) 
 
 }  // namespace
 
+ExpertNames qwen_expert_names(bool is_shared) {
+  ExpertNames names{.router = ".mlp.gate",
+                    .experts = ".mlp.experts.",
+                    .gate = ".gate_proj",
+                    .up = ".up_proj",
+                    .down = ".down_proj"};
+  if (!is_shared) return names;
+  names.shared = ".mlp.shared_expert";
+  names.shared_gate = ".mlp.shared_expert_gate";
+  return names;
+}
+
+std::optional<WeightOrder> read_stack(const ConfigReader& config, WeightOrder order) {
+  if (!config.has(kWeightsFiles)) return order;
+  const bool are_split = config.object(kWeightsFiles).boolean("splits_experts", false);
+  return are_split ? std::nullopt : std::optional(order);
+}
+
 void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,
                  const MixtureDefaults& defaults, const ExpertNames& names) {
   config.require_boolean("output_router_logits", false);
@@ -41,7 +51,8 @@ void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector
   RouterSpec router;
   router.experts = read_experts(config, defaults.experts, decoder.spec.layers);
   router.chosen = config.positive("num_experts_per_tok", defaults.chosen);
-  router.renormalizes = defaults.always_renormalizes || config.boolean("norm_topk_prob", false);
+  router.renormalizes =
+      defaults.always_renormalizes || config.boolean("norm_topk_prob", defaults.renormalizes);
   if (router.chosen > router.experts)
     config.refuse("num_experts_per_tok", std::to_string(router.chosen),
                   "at most the number of experts, " + std::to_string(router.experts));
@@ -49,6 +60,9 @@ void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector
   mixture.intermediate =
       config.positive(defaults.intermediate_key,
                       defaults.intermediate > 0 ? defaults.intermediate : mixture.intermediate);
+  if (defaults.shared_intermediate > 0)
+    mixture.shared_intermediate =
+        config.positive("shared_expert_intermediate_size", defaults.shared_intermediate);
   decoder.blocks.names.experts = names;
   block.mlps.push_back(mixture);
   for (const bool is_sparse : sparse) decoder.blocks.mlp.push_back(is_sparse ? 1 : 0);
@@ -77,7 +91,7 @@ Decoder read_mixtral(const ConfigReader& config) {
                                     {});
   config.require_no_dropout({"router_jitter_noise"});
   if (config.has("sliding_window"))
-    decoder.spec.block.attention.front().window = config.positive("sliding_window", 1);
+    decoder.spec.block.attention().window = config.positive("sliding_window", 1);
   add_mixture(config, decoder, {},
               {.experts = 8,
                .chosen = 2,
@@ -113,13 +127,9 @@ Decoder read_qwen2_moe(const ConfigReader& config) {
   for (int64_t layer = 0; layer < decoder.spec.layers; ++layer)
     narrow.push_back(layer % 2 == 0 && layer < last);
   add_windows(decoder, narrow_layers(config, narrow, has_windows), window);
-  ExpertNames names = qwen_names();
-  names.shared = ".mlp.shared_expert";
-  names.shared_gate = ".mlp.shared_expert_gate";
   add_mixture(config, decoder, sparse_layers(config, decoder.spec.layers),
-              {.intermediate = 1408, .experts = 60, .chosen = 4}, names);
-  decoder.spec.block.mlps.back().shared_intermediate =
-      config.positive("shared_expert_intermediate_size", 5632);
+              {.intermediate = 1408, .experts = 60, .chosen = 4, .shared_intermediate = 5632},
+              qwen_expert_names(true));
   return decoder;
 }
 
@@ -145,9 +155,9 @@ Decoder read_qwen3_moe(const ConfigReader& config) {
   config.pass_over({"max_window_layers"});
   const int64_t window = config.positive("sliding_window", 4096);
   if (config.boolean("use_sliding_window", false) && !config.is_null("sliding_window"))
-    decoder.spec.block.attention.front().window = window;
+    decoder.spec.block.attention().window = window;
   add_mixture(config, decoder, sparse_layers(config, decoder.spec.layers),
-              {.intermediate = 768, .experts = 128, .chosen = 8}, qwen_names());
+              {.intermediate = 768, .experts = 128, .chosen = 8}, qwen_expert_names(false));
   return decoder;
 }
 
@@ -175,7 +185,8 @@ Decoder read_olmoe(const ConfigReader& config) {
   add_head_norms(decoder);
   block.query_key_norm = block.norm;
   add_mixture(config, decoder, {},
-              {.experts = 64, .chosen = 8, .intermediate_key = "intermediate_size"}, qwen_names());
+              {.experts = 64, .chosen = 8, .intermediate_key = "intermediate_size"},
+              qwen_expert_names(false));
   return decoder;
 }
 

@@ -141,6 +141,73 @@ FunctionMemory expert_linear_memory(int64_t rows, const WeightSpec& expert,
   return f;
 }
 
+namespace {
+
+/// A gated delta rule of `tokens` tokens, of which forward keeps `states` states.
+struct ScanSizes {
+  int64_t tokens, states;
+};
+
+FunctionMemory delta_rule_memory(const ScanSizes& sizes, const DeltaRuleSpec& rule,
+                                 const ElementBytes& bytes) {
+  const int64_t outputs = sizes.tokens * rule.values();
+  const int64_t mixed = sizes.tokens * rule.columns() * bytes.wide;
+  const int64_t convolution = rule.channels() * rule.taps * bytes.param;
+  const auto parts = [&](int64_t items) {
+    const int64_t step = rows_per_sum(rule.value_dim);
+    return (items + step - 1) / step;
+  };
+  FunctionMemory f;
+  f.output = outputs * bytes.param;
+  f.saved = outputs * bytes.param +
+            sizes.states * rule.value_heads * rule.key_dim * rule.value_dim * bytes.wide;
+  f.saves_input = true;
+  f.forward_peak = f.saved + std::max(mixed + convolution, f.output);
+  // Gradients of outputs before the norm, then with mixed rows and their gradients; then the latter
+  // with sums for the convolution's weight.
+  const int64_t of_norm = parts(sizes.tokens * rule.value_heads) * rule.value_dim * bytes.wide;
+  const int64_t of_weight = parts(sizes.tokens) * rule.channels() * (rule.taps + 1) * bytes.wide;
+  f.backward_working = convolution + std::max(outputs * bytes.wide + std::max(of_norm, 2 * mixed),
+                                              2 * mixed + of_weight);
+  return f;
+}
+
+/// Bytes of the inputs of the heads here, of the output of the tokens here, and of the inputs that
+/// are sent, where cp ranks exchange tokens for heads.
+struct ExchangedSizes {
+  int64_t inputs, output, sent_inputs;
+};
+
+FunctionMemory exchanged_memory(const FunctionMemory& scan, const ExchangedSizes& sizes) {
+  FunctionMemory f = scan;
+  f.output = sizes.output;
+  f.saved = scan.saved + sizes.inputs;
+  f.saves_input = false;
+  // Inputs as they travel, and in order; outputs in order, and as they travel.
+  f.forward_peak = std::max({sizes.sent_inputs + 2 * sizes.inputs, sizes.inputs + scan.forward_peak,
+                             f.saved + 2 * scan.output + 2 * sizes.output});
+  // Gradients of outputs and inputs of the heads here exist beside what the scan takes.
+  f.backward_working =
+      std::max({2 * scan.output + sizes.output, scan.output + sizes.inputs + scan.backward_working,
+                2 * sizes.inputs + sizes.sent_inputs});
+  return f;
+}
+
+}  // namespace
+
+FunctionMemory scan_memory(const DeltaRuleSpec& rule, const UnitSizes& sizes,
+                           const UnitShare& share, int64_t rows, const ElementBytes& bytes) {
+  int64_t states = 0;
+  for (const AttentionSizes& batch : sizes.attention)
+    states += batch.segments * ((std::max<int64_t>(1, batch.length) - 1) / kDeltaStateTokens);
+  const DeltaRuleSpec of_rank = rule.share(share.tp), here = of_rank.share(share.cp);
+  if (share.cp == 1) return delta_rule_memory({rows, states}, here, bytes);
+  return exchanged_memory(delta_rule_memory({sizes.all_tokens, states}, here, bytes),
+                          {.inputs = sizes.all_tokens * here.columns() * bytes.param,
+                           .output = rows * of_rank.values() * bytes.param,
+                           .sent_inputs = rows * of_rank.columns() * bytes.param});
+}
+
 FunctionMemory attention_memory(int64_t rows, const HeadShape& heads, const ElementBytes& bytes) {
   return {.output = rows * heads.query * heads.dim * bytes.param,
           .saved = rows * heads.query * bytes.wide,
@@ -228,6 +295,25 @@ FunctionMemory window_attention_memory(int64_t rows, int64_t window, const HeadS
   return f;
 }
 
+FunctionMemory attention_here_memory(const ModelSpec& model, const UnitSpec& unit,
+                                     const std::vector<AttentionSizes>& batches, int64_t rows,
+                                     const HeadShape& heads, const ElementBytes& bytes) {
+  if (!bytes.on_device) return attention_memory(rows, heads, bytes);
+  const AttentionSpec& spec = model.attention(unit);
+  int64_t longest = 0, segments = 0;
+  for (const AttentionSizes& batch : batches) {
+    longest = std::max(longest, batch.length);
+    segments += batch.segments;
+  }
+  const int64_t window = unit.encoder < 0 && spec.window < longest ? spec.window : 0;
+  const bool takes_segments =
+      bytes.is_narrow() && takes_ragged_heads(heads.dim) && spec.scores.softcap == 0;
+  if (takes_segments && (window == 0 || !model.decoder.images_both_ways))
+    return ragged_attention_memory(rows, segments, heads, bytes);
+  return window > 0 ? window_attention_memory(rows, window, heads, bytes)
+                    : context_attention_memory({rows, rows, 0, false}, heads, bytes);
+}
+
 FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, bool keeps,
                                     bool caps, const ElementBytes& bytes) {
   const LogitBounds& bounds = logit_bounds(bytes.on_device);
@@ -272,6 +358,16 @@ FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, 
     f.backward_working = standing + std::max(made, outer_product_working(tile_rows, tile.columns,
                                                                          vocabulary.in, bytes));
   return f;
+}
+
+UnitSizes UnitSizes::whole(int64_t tokens, int64_t projected, int64_t features, int64_t patches) {
+  const RowCounts all = RowCounts::whole(tokens);
+  return {.tokens = all,
+          .projected = RowCounts::whole(projected),
+          .features = RowCounts::whole(features),
+          .targets = all,
+          .patches = patches,
+          .all_tokens = tokens};
 }
 
 }  // namespace zea::detail

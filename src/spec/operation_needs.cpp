@@ -56,6 +56,9 @@ class Declarations {
     values_[op.output] = {needs.rows, needs.memory.output, needs.has_gradient, !needs.is_absent};
     if (op.kind == Kind::NormSum)
       values_[op.others[0]] = {needs.rows, input(op).bytes, needs.input_has_gradient};
+    if (op.kind == Kind::SplitGates)
+      values_[op.others[0]] = {needs.rows, input(op).bytes - needs.memory.output,
+                               needs.has_gradient};
     return needs;
   }
 
@@ -108,11 +111,11 @@ class Declarations {
       case Kind::ExpertLinear:
         return declare_expert_linear(op, x, needs);
       case Kind::SigmoidScale:
-        needs.elements = x.rows * hidden_;
+        needs.elements = x.rows * width(x);
         memory = {.output = x.bytes,
-                  .saved = x.rows * bytes_.param,
+                  .saved = values_[op.inputs[1]].bytes,
                   .saves_input = true,
-                  .backward_working = x.bytes};
+                  .backward_working = x.bytes - values_[op.inputs[1]].bytes};
         return;
       case Kind::Add:
         memory = {.output = x.bytes, .passes_gradient = true};
@@ -128,6 +131,10 @@ class Declarations {
       case Kind::Norm:
       case Kind::NormSum:
         return declare_norm(op, x, needs);
+      case Kind::SplitGates:
+        needs.elements = x.rows * width(x);
+        memory.output = x.bytes - x.rows * query_width() * bytes_.param;
+        return;
       case Kind::HeadNorms:
         return declare_head_norms(op, x, needs);
       case Kind::Rotary:
@@ -138,6 +145,12 @@ class Declarations {
         needs.messages = {{MessageKind::Attention, SentIn::Forward},
                           {MessageKind::Attention, SentIn::Backward}};
         memory = attention();
+        return;
+      case Kind::DeltaRule:
+        needs.row_products = model_.delta_rule(unit_)->multiplications();
+        needs.messages = {{MessageKind::Scan, SentIn::Forward},
+                          {MessageKind::Scan, SentIn::Backward}};
+        memory = scan_memory(*model_.delta_rule(unit_), sizes_, share_, x.rows, bytes_);
         return;
       case Kind::LayerScale:
         scale_by(op, x.rows, needs);
@@ -380,7 +393,8 @@ class Declarations {
     HeadShape heads{block_.heads.query / share_.tp,
                     std::max<int64_t>(1, block_.heads.key_value / share_.tp), block_.heads.dim};
     const int64_t rows = sizes_.all_tokens;
-    if (share_.cp == 1) return attention_here(rows, heads);
+    if (share_.cp == 1)
+      return attention_here_memory(model_, unit_, sizes_.attention, rows, heads, bytes_);
     const int64_t own = part_of(rows, share_.cp), group = own * share_.cp_inner;
     const bool is_all = share_.cp == share_.cp_inner;
     heads.query /= share_.cp_inner;
@@ -390,23 +404,8 @@ class Declarations {
                                     bytes_);
   }
 
-  FunctionMemory attention_here(int64_t rows, const HeadShape& heads) const {
-    if (!bytes_.on_device) return attention_memory(rows, heads, bytes_);
-    const AttentionSpec& spec = model_.attention(unit_);
-    int64_t longest = 0, segments = 0;
-    for (const AttentionSizes& batch : sizes_.attention) {
-      longest = std::max(longest, batch.length);
-      segments += batch.segments;
-    }
-    const int64_t window = unit_.encoder < 0 && spec.window < longest ? spec.window : 0;
-    const bool takes_segments =
-        bytes_.is_narrow() && takes_ragged_heads(heads.dim) && spec.scores.softcap == 0;
-    if (takes_segments && (window == 0 || !model_.decoder.images_both_ways))
-      return ragged_attention_memory(rows, segments, heads, bytes_);
-    return window > 0 ? window_attention_memory(rows, window, heads, bytes_)
-                      : context_attention_memory({rows, rows, 0, false}, heads, bytes_);
-  }
-
+  /// Columns of this tp rank's queries.
+  int64_t query_width() const { return block_.heads.query / share_.tp * block_.heads.dim; }
   const Value& input(const Operation& op) const { return values_[op.inputs[0]]; }
   /// How many inputs beyond the first one this microbatch has.
   int others(const Operation& op) const {
@@ -467,16 +466,6 @@ class Declarations {
 };
 
 }  // namespace
-
-UnitSizes UnitSizes::whole(int64_t tokens, int64_t projected, int64_t features, int64_t patches) {
-  const RowCounts all = RowCounts::whole(tokens);
-  return {.tokens = all,
-          .projected = RowCounts::whole(projected),
-          .features = RowCounts::whole(features),
-          .targets = all,
-          .patches = patches,
-          .all_tokens = tokens};
-}
 
 std::vector<OperationNeeds> operation_needs(const ModelSpec& model, const UnitSpec& unit,
                                             const UnitPart& part) {

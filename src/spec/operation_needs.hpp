@@ -140,6 +140,10 @@ FunctionMemory context_attention_memory(const ContextSizes& context, const HeadS
 /// Attention of all tokens here, each of which sees a window, by the library slice by slice.
 FunctionMemory window_attention_memory(int64_t rows, int64_t window, const HeadShape& heads,
                                        const ElementBytes& bytes);
+/// Attention of a unit's tokens, all of which are here, by the kernel that takes them.
+FunctionMemory attention_here_memory(const ModelSpec& model, const UnitSpec& unit,
+                                     const std::vector<AttentionSizes>& batches, int64_t rows,
+                                     const HeadShape& heads, const ElementBytes& bytes);
 /// `keeps`: forward keeps the logits for backward, if they are few. `caps`: logits are capped.
 FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, bool keeps,
                                     bool caps, const ElementBytes& bytes);
@@ -160,6 +164,11 @@ struct UnitSizes {
   /// Rows that are all here; as many of them are targets.
   static UnitSizes whole(int64_t tokens, int64_t projected, int64_t features, int64_t patches);
 };
+
+/// A gated delta rule of `rows` rows on this tp rank. Under cp each rank scans all tokens of the
+/// row with a part of the heads.
+FunctionMemory scan_memory(const DeltaRuleSpec& rule, const UnitSizes& sizes,
+                           const UnitShare& share, int64_t rows, const ElementBytes& bytes);
 
 /// How a rank runs a unit.
 struct UnitPart {
@@ -182,6 +191,7 @@ enum class MessageKind {
   SumStatistics,     ///< `width` wide elements of each row, summed over tp
   GatherStatistics,  ///< the same of every tp rank
   Attention,         ///< heads, keys and values between cp ranks
+  Scan,              ///< heads of a gated delta rule between cp ranks
 };
 enum class SentIn { Forward, Backward, InputGradient, WeightGradient };
 struct PlannedMessage {
@@ -202,7 +212,9 @@ struct OperationNeeds {
   int64_t gemm_rows = 0;
   int64_t gemm_parts = 1;  ///< of each parameter: a row is multiplied with one of them
   int64_t elements = 0;    ///< copied or scaled
-  int64_t per_pair = 0;    ///< elements of attention for a pair of a query and a key
+  /// Multiplications of a row with a state, on all tp ranks together; twice as many in backward.
+  int64_t row_products = 0;
+  int64_t per_pair = 0;  ///< elements of attention for a pair of a query and a key
 
   FunctionMemory memory = {};
   std::vector<PlannedMessage> messages = {};

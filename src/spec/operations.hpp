@@ -35,15 +35,19 @@ enum class OperationKind {
   Dispatch,      ///< each row for each of its experts, by expert; others: where they went, ends
   ExpertLinear,  ///< a linear of each of `count` experts, for its rows; params: weight
   Combine,       ///< the sum of a token's expert rows, each times its gate
-  SigmoidScale,  ///< x times the sigmoid of the first column of y
+  SigmoidScale,  ///< x times the sigmoid of y, which has one column or as many as x
   Add,           ///< x + y
   AddAdapted,    ///< adds y times an adapter's scale to the adapter's columns of x, in place
   AddBiases,     ///< adds biases to queries and values, in place; params: query, value
   Norm,          ///< params: weight, bias
   NormSum,       ///< the norm of x + y (x where y is absent); others: the sum; params: weight, bias
+  SplitGates,    ///< queries, keys and values without gates behind queries; others: the gates
   HeadNorms,     ///< norms of queries and keys; params: query, key
   Rotary,        ///< rotary positions of queries and keys, in place
   Attention,
+  /// The gated delta rule of the in-projection's outputs: convolution, recurrence, norm and gate;
+  /// params: convolution, A_log, dt_bias, norm
+  DeltaRule,
   LayerScale,   ///< each column times an element; params: scale
   Scale,        ///< x times `factor`
   Dropout,      ///< x without a share `factor` of its elements, while training

@@ -69,6 +69,12 @@ std::string canonical_qwen_vl_name(const std::string& name) {
   return name;
 }
 
+/// The language model of a composite's files.
+std::string canonical_qwen3_5_text_name(const std::string& name) {
+  const std::string root = "model.language_model.";
+  return name.starts_with(root) ? "model." + name.substr(root.size()) : name;
+}
+
 /// The first files, and those of the model without its head, leave "transformer." out.
 std::string canonical_gpt2_name(const std::string& name) {
   for (const char* bare : {"h.", "wte.", "wpe.", "ln_f."})
@@ -99,6 +105,8 @@ std::string with_prefix(const std::string& name, const std::array<Prefix, kCount
 std::string canonical_parameter_name(const std::string& family, const std::string& name) {
   if (has_llava_names(family)) return canonical_llava_name(name);
   if (family == "gpt2") return canonical_gpt2_name(name);
+  if (family == "qwen3_5_text" || family == "qwen3_5_moe_text")
+    return canonical_qwen3_5_text_name(name);
   return has_qwen_vl_names(family) ? canonical_qwen_vl_name(name) : name;
 }
 

@@ -56,15 +56,15 @@ void read_image_windows(const ConfigReader& config, VisionEncoder& encoder) {
     config.refuse("window_size", std::to_string(pixels),
                   std::to_string(patches.block * patches.patch_size) +
                       " (the pixels of a feature's side) or more");
-  std::vector<AttentionSpec>& attention = encoder.spec.block.attention;
-  attention.resize(2, attention.front());
-  attention[1].window = side;
+  AttentionSpec of_window = encoder.spec.block.attention();
+  of_window.window = side;
+  encoder.spec.block.mixers.emplace_back(of_window);
   std::vector<int64_t> full{7, 15, 23, 31};
   const char* key = "fullatt_block_indexes";
   if (config.has(key))  // an empty list: none sees all of an image
     full = config.dump(key) == "[]" ? std::vector<int64_t>{} : config.integers(key, 0);
   for (int64_t layer = 0; layer < encoder.spec.layers; ++layer)
-    encoder.blocks.attention.push_back(std::ranges::count(full, layer) > 0 ? 0 : 1);
+    encoder.blocks.mixer.push_back(std::ranges::count(full, layer) > 0 ? 0 : 1);
 }
 
 VisionEncoder read_windowed_visual(const ConfigReader& config) {
@@ -100,7 +100,7 @@ Decoder read_turned_text(const ConfigReader& config) {
                                      .has_mrope = true},
                                     {.q = true, .k = true, .v = true});
   BlockSpec& block = decoder.spec.block;
-  block.attention[0].rope.turns = read_mrope(config, block.heads.dim / 2, {16, 24, 24}, false);
+  block.attention().rope.turns = read_mrope(config, block.heads.dim / 2, {16, 24, 24}, false);
   read_windows(config, decoder, 80);
   return decoder;
 }
@@ -161,7 +161,7 @@ VisionEncoder read_turned_tower(const ConfigReader& config, const BlockSpec& of_
   if (block.heads.dim % 4 != 0)
     config.refuse("num_heads", std::to_string(heads),
                   "heads of a multiple of 4 numbers, half of whose pairs turn by rows");
-  block.attention = {{.rope = read_axial_rope(config, axial_pairs(block.heads.dim / 2, 0), 10000)}};
+  block.attention().rope = read_axial_rope(config, axial_pairs(block.heads.dim / 2, 0), 10000);
   const PatchInput patches = read_visual_patches(config, defaults);
   vision.name = "vision";
   vision.layers = config.positive("depth", defaults.layers);

@@ -17,6 +17,7 @@ constexpr TurnedDefaults kTower{
     .patch = 16,
     .pixels = {.least = int64_t{256} * 256, .most = int64_t{4096} * 4096},
     .frame_pixels = {.least = 4096, .most = int64_t{24576} * 32 * 32}};
+constexpr DeepDefaults kOfQwen3Vl{.image_token = 151655, .video_token = 151656, .is_deep = true};
 constexpr MergerNames kMergerNames{"norm", "linear_fc1", "linear_fc2"};
 
 VisionEncoder read_deep_visual(const ConfigReader& config) {
@@ -39,8 +40,14 @@ VisionEncoder read_deep_visual(const ConfigReader& config) {
 }
 
 /// Blocks behind which features are taken for the decoder.
-std::vector<int64_t> read_depths(const ConfigReader& config, int64_t layers, int64_t takers) {
+std::vector<int64_t> read_depths(const ConfigReader& config, int64_t layers, int64_t takers,
+                                 bool is_deep) {
   constexpr const char* kKey = "deepstack_visual_indexes";
+  if (!is_deep) {
+    if (!config.integers(kKey).empty())
+      config.refuse(kKey, config.dump(kKey), "[] in this family, or nothing");
+    return {};
+  }
   std::vector<int64_t> depths{8, 16, 24};
   if (config.has(kKey)) depths = config.integers(kKey, 0);
   for (int64_t depth : depths)
@@ -58,7 +65,7 @@ Decoder read_interleaved_text(const ConfigReader& config, const LlamaDefaults& d
   add_head_norms(decoder);
   decoder.names.root = "model.language_model.";
   BlockSpec& block = decoder.spec.block;
-  block.attention[0].rope.turns = read_mrope(config, block.heads.dim / 2, {24, 20, 20}, true);
+  block.attention().rope.turns = read_mrope(config, block.heads.dim / 2, {24, 20, 20}, true);
   return decoder;
 }
 
@@ -78,18 +85,22 @@ int add_deep_merger(SpecBuilder& builder, const EncoderSpec& vision, size_t numb
   return builder.last_unit();
 }
 
-ModelSpec make_deep(const ConfigReader& config, Decoder decoder, const Trainable& trainable) {
+}  // namespace
+
+ModelSpec make_with_deep_tower(const ConfigReader& config, Decoder decoder,
+                               const Trainable& trainable, const DeepDefaults& defaults) {
   // Tokens around images are text like any other.
   config.pass_over({"vision_start_token_id", "vision_end_token_id"});
   const ConfigReader of_vision = config.object("vision_config");
   decoder.spec.tied_embeddings = ties_head(config, decoder, false);
   VisionEncoder encoder = read_deep_visual(of_vision);
   EncoderSpec& vision = encoder.spec;
-  vision.placeholder = config.integer("image_token_id", 151655);
-  vision.video_placeholder = config.integer("video_token_id", 151656);
+  vision.placeholder = config.integer("image_token_id", defaults.image_token);
+  vision.video_placeholder = config.integer("video_token_id", defaults.video_token);
   const int64_t hidden = decoder.spec.block.hidden;
   require_width(of_vision, "out_hidden_size", hidden);
-  const std::vector<int64_t> depths = read_depths(of_vision, vision.layers, decoder.spec.layers);
+  const std::vector<int64_t> depths =
+      read_depths(of_vision, vision.layers, decoder.spec.layers, defaults.is_deep);
   const bool trains = trainable.of(vision.name).projector;
   const auto add_projectors = [&](SpecBuilder& builder, const std::vector<int>& states) {
     std::map<int64_t, int> deep;  // by depth, the order in which the decoder's blocks take them
@@ -104,8 +115,6 @@ ModelSpec make_deep(const ConfigReader& config, Decoder decoder, const Trainable
   return make_with_tower(decoder, encoder, kTowerRoot, "", trainable, add_projectors);
 }
 
-}  // namespace
-
 ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable) {
   const LlamaDefaults defaults{.intermediate = 22016,
                                .head_dim = 128,
@@ -114,8 +123,8 @@ ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable) 
                                .end_token = -1,
                                .theta = 500000,
                                .has_mrope = true};
-  return make_deep(config, read_interleaved_text(config.object("text_config"), defaults),
-                   trainable);
+  return make_with_deep_tower(config, read_interleaved_text(config.object("text_config"), defaults),
+                              trainable, kOfQwen3Vl);
 }
 
 /// Files hold the weights of all experts of a layer in two tensors.
@@ -134,13 +143,9 @@ ModelSpec make_qwen3_vl_moe(const ConfigReader& config, const Trainable& trainab
   text.pass_over({"norm_topk_prob"});  // the model divides gates by their sum, whatever it says
   add_mixture(text, decoder, sparse_layers(text, decoder.spec.layers),
               {.intermediate = 1408, .experts = 60, .chosen = 4, .always_renormalizes = true},
-              {.router = ".mlp.gate",
-               .experts = ".mlp.experts.",
-               .gate = "",
-               .up = "gate_up_proj",
-               .down = "down_proj"});
-  decoder.spec.block.mlps.back().stacks_experts = true;
-  return make_deep(config, std::move(decoder), trainable);
+              qwen_expert_names(false));
+  decoder.spec.block.mlps.back().stack = read_stack(config, WeightOrder::InOut);
+  return make_with_deep_tower(config, std::move(decoder), trainable, kOfQwen3Vl);
 }
 
 }  // namespace zea::detail

@@ -93,7 +93,7 @@ void SpecBuilder::add_blocks(const std::string& module, int64_t count, const Blo
   for (int64_t i = 0; i < count; ++i) {
     const std::string number = std::to_string(i);
     start(module + ".layers." + number, module, UnitKind::Block, {{last_unit(), false}});
-    if (!family.attention.empty()) model_.units.back().attention = family.attention.at(i);
+    if (!family.mixer.empty()) model_.units.back().mixer = family.mixer.at(i);
     if (!family.mlp.empty()) model_.units.back().mlp = family.mlp.at(i);
     add_block(block, family, layers + number, trainable);
   }
@@ -111,15 +111,10 @@ void SpecBuilder::add_block(const BlockSpec& block, const BlockFamily& family,
     model_.params[add(role, layer + name, {block.hidden}, trainable, value)].init = Init::Constant;
   };
   add_norm_if("attention_norm", names.attention_norm, block.hidden);
-  add_attention(block, family, layer, trainable);
-  const int64_t norm_width = block.heads.dim * (block.query_key_norm ? block.heads.query : 1);
-  const TpCut norm_cut =
-      block.query_key_norm ? cut_outputs(block.heads.query) : TpCut{.of_heads = true};
-  for (const auto& [role, name] :
-       {std::pair("q_norm", names.q_norm), std::pair("k_norm", names.k_norm)})
-    if (!name.empty())
-      add_norm(role, layer + name, block.query_key_norm.value_or(block.norm), norm_width, trainable,
-               norm_cut);
+  if (const auto* rule = std::get_if<DeltaRuleSpec>(&block.mixers.at(model_.units.back().mixer)))
+    add_delta_rule(block, *rule, family, layer, trainable);
+  else
+    add_attention(block, family, layer, trainable);
   add_norm_if("attention_post_norm", names.attention_post_norm, block.hidden);
   add_scale_if("attention_scale", names.attention_scale);
   add_norm_if("mlp_norm", names.mlp_norm, block.hidden);
@@ -134,24 +129,26 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
   const BlockBiases& biases = family.biases;
   const int64_t q = block.heads.query * block.heads.dim,
                 kv = block.heads.key_value * block.heads.dim;
+  const auto& attention = std::get<AttentionSpec>(block.mixers.at(model_.units.back().mixer));
+  const int64_t made = attention.gates_output ? 2 * q : q;
   if (names.qkv.empty()) {
     const TpCut heads = cut_outputs(block.heads.query);
     TpCut kv_heads = cut_outputs(block.heads.key_value);
     kv_heads.repeats = block.heads.key_value < block.heads.query;
     const std::string query = layer + names.q, key = layer + names.k, value = layer + names.v;
     add_fused("qkv.weight",
-              {{query + ".weight", {q, block.hidden}, heads},
+              {{query + ".weight", {made, block.hidden}, heads},
                {key + ".weight", {kv, block.hidden}, kv_heads},
                {value + ".weight", {kv, block.hidden}, kv_heads}},
               trainable, family.init.qkv);
     if (biases.k) {
       add_fused("qkv.bias",
-                {{query + ".bias", {q}, heads},
+                {{query + ".bias", {made}, heads},
                  {key + ".bias", {kv}, kv_heads},
                  {value + ".bias", {kv}, kv_heads}},
                 trainable, 0);
     } else {
-      if (biases.q) add("q.bias", query + ".bias", {q}, trainable, 0, heads);
+      if (biases.q) add("q.bias", query + ".bias", {made}, trainable, 0, heads);
       if (biases.v) add("v.bias", value + ".bias", {kv}, trainable, 0, kv_heads);
     }
   } else {
@@ -163,6 +160,51 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
   }
   add_linear("out", layer + names.out, block, block.hidden, q, cut_inputs(block.heads.query),
              biases.out, trainable, family.init.out);
+  const int64_t norm_width = block.heads.dim * (block.query_key_norm ? block.heads.query : 1);
+  const TpCut norm_cut =
+      block.query_key_norm ? cut_outputs(block.heads.query) : TpCut{.of_heads = true};
+  for (const auto& [role, name] :
+       {std::pair("q_norm", names.q_norm), std::pair("k_norm", names.k_norm)})
+    if (!name.empty())
+      add_norm(role, layer + name, block.query_key_norm.value_or(block.norm), norm_width, trainable,
+               norm_cut);
+}
+
+/// The linears' rows are the columns of one product, so that tp ranks gather their inputs once.
+void SpecBuilder::add_delta_rule(const BlockSpec& block, const DeltaRuleSpec& rule,
+                                 const BlockFamily& family, const std::string& layer,
+                                 bool trainable) {
+  const DeltaNames& names = family.names.delta;
+  const TpCut by_key = cut_outputs(rule.key_heads), by_value = cut_outputs(rule.value_heads);
+  const int64_t keys = rule.keys(), values = rule.values(), heads = rule.value_heads;
+  const auto rows = [&](const std::string& name, int64_t count, const TpCut& cut) {
+    return Part{layer + name + ".weight", {count, block.hidden}, cut};
+  };
+  const auto channels = [&](int64_t count, const TpCut& cut) {
+    return Part{layer + names.conv + ".weight", {count, 1, rule.taps}, cut};
+  };
+  if (rule.by_key_head)
+    add_fused("delta.weight",
+              {rows(names.qkv, 2 * (keys + values), by_key), rows(names.b, 2 * heads, by_key)},
+              trainable, family.init.qkv);
+  else
+    add_fused("delta.weight",
+              {rows(names.qkv, keys, by_key), rows(names.qkv, keys, by_key),
+               rows(names.qkv, values, by_value), rows(names.z, values, by_value),
+               rows(names.b, heads, by_value), rows(names.a, heads, by_value)},
+              trainable, family.init.qkv);
+  add_fused("conv.weight",
+            {channels(keys, by_key), channels(keys, by_key), channels(values, by_value)}, trainable,
+            family.init.qkv);
+  constexpr double kLargestDecay = 16;
+  const int decay = add("decay", layer + names.decay, {heads}, trainable, kLargestDecay, by_value);
+  model_.params[decay].init = Init::LogUniform;
+  const int step = add("step", layer + names.step, {heads}, trainable, 0, by_value);
+  model_.params[step].init = Init::Ones;
+  add_norm("delta_norm", layer + names.norm, {NormKind::Rms, rule.eps}, rule.value_dim, trainable,
+           {.of_heads = true});
+  add_linear("out", layer + names.out, block, block.hidden, values, cut_inputs(rule.value_heads),
+             false, trainable, family.init.out);
 }
 
 void SpecBuilder::add_feed_forward(const BlockSpec& block, const BlockFamily& family,
@@ -209,22 +251,28 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
   };
   add("router.weight", layer + names.router + ".weight", {mlp.router->experts, block.hidden},
       trainable, family.init.up, whole);
-  if (mlp.stacks_experts) {
+  if (mlp.stack) {
     const int64_t count = mlp.router->experts, inner = mlp.intermediate;
-    TpCut columns{.dim = 2, .blocks = inner};
-    columns.stretches = 2;
-    const int up = add("experts.up.weight", layer + names.experts + names.up,
-                       {count, block.hidden, 2 * inner}, trainable, family.init.up, columns);
-    const int down =
-        add("experts.down.weight", layer + names.experts + names.down, {count, inner, block.hidden},
-            trainable, family.init.down, {.dim = 1, .blocks = inner});
-    model_.params[up].stacks_experts = model_.params[down].stacks_experts = true;
-    return;
+    // Gate and up are sections of the outputs.
+    const auto add_stack = [&](const std::string& role, const std::string& name, int64_t out,
+                               int64_t in, bool cuts_outputs, double std) {
+      const bool is_out_in = *mlp.stack == WeightOrder::OutIn;
+      TpCut cut{.dim = is_out_in == cuts_outputs ? 1 : 2, .blocks = inner};
+      if (cuts_outputs) cut.stretches = 2;
+      const int param =
+          add(role, layer + names.experts + name,
+              is_out_in ? Shape{count, out, in} : Shape{count, in, out}, trainable, std, cut);
+      model_.params[param].stacks_experts = true;
+    };
+    add_stack("experts.up.weight", names.stacked_up, 2 * inner, block.hidden, true, family.init.up);
+    add_stack("experts.down.weight", names.stacked_down, block.hidden, inner, false,
+              family.init.down);
+  } else {
+    std::vector<std::string> experts;
+    for (int64_t e = 0; e < mlp.router->experts; ++e)
+      experts.push_back(layer + names.experts + std::to_string(e));
+    add_mlps("experts", experts, mlp.intermediate);
   }
-  std::vector<std::string> experts;
-  for (int64_t e = 0; e < mlp.router->experts; ++e)
-    experts.push_back(layer + names.experts + std::to_string(e));
-  add_mlps("experts", experts, mlp.intermediate);
   if (mlp.shared_intermediate == 0) return;
   add_mlps("shared", {layer + names.shared}, mlp.shared_intermediate);
   if (!names.shared_gate.empty())

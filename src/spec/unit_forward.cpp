@@ -254,14 +254,33 @@ class Forward {
   /// Features of further depths of an encoder are added after the block (DeepStack,
   /// arXiv:2406.04334).
   Value transformer_block() {
-    constexpr UnitRows kRows = UnitRows::Tokens;
-    const WeightOrder order = block_.order;
     const auto [x, normed] = norm_sum(input(0), {}, "attention_norm");
-    auto qkv = adapted_column_linear(normed, "qkv", kRows, order);
+    const auto mixed = model_.delta_rule(unit_) ? delta_rule(normed) : attended(normed);
+    const auto change =
+        block_change(adapted_row_linear(mixed, "out", UnitRows::Tokens, block_.order), "attention");
+    const auto [y, normed_again] = norm_sum(x, change, "mlp_norm");
+    const auto z = add(y, block_change(mlp(normed_again, model_.mlp(unit_)), "mlp"));
+    return unit_.inputs.size() > 1 ? with_other_inputs(Kind::AddFeatures, z) : z;
+  }
+
+  Value delta_rule(const Value& x) {
+    return ops_.record(
+        {.kind = Kind::DeltaRule,
+         .params = ops_.roles({"conv.weight", "decay", "step", "delta_norm.weight"})},
+        {adapted_column_linear(x, "delta", UnitRows::Tokens, block_.order)});
+  }
+
+  Value attended(const Value& x) {
+    auto qkv = adapted_column_linear(x, "qkv", UnitRows::Tokens, block_.order);
     if (has("q.bias"))
       qkv =
           ops_.record({.kind = Kind::AddBiases, .params = ops_.roles({"q.bias", "v.bias"})}, {qkv});
     const int out = ops_.optional("out.weight");
+    Value gates;
+    if (model_.attention(unit_).gates_output) {
+      qkv = ops_.record({.kind = Kind::SplitGates, .known_by = out}, {qkv});
+      gates = ops_.record_other();
+    }
     if (has("q_norm.weight"))
       qkv = ops_.record({.kind = Kind::HeadNorms,
                          .params = ops_.roles({"q_norm.weight", "k_norm.weight"}),
@@ -269,11 +288,7 @@ class Forward {
                         {qkv});
     if (block_.rotary) qkv = ops_.record({.kind = Kind::Rotary, .known_by = out}, {qkv});
     const auto attended = ops_.record({.kind = Kind::Attention, .known_by = out}, {qkv});
-    const auto change =
-        block_change(adapted_row_linear(attended, "out", kRows, order), "attention");
-    const auto [y, normed_again] = norm_sum(x, change, "mlp_norm");
-    const auto z = add(y, block_change(mlp(normed_again, model_.mlp(unit_)), "mlp"));
-    return unit_.inputs.size() > 1 ? with_other_inputs(Kind::AddFeatures, z) : z;
+    return gates ? ops_.record({.kind = Kind::SigmoidScale}, {attended, gates}) : attended;
   }
 
   Value mlp(const Value& x, const MlpSpec& spec) {
@@ -311,7 +326,7 @@ class Forward {
     const auto of_each = [&](const Value& inputs, const std::string& role) {
       return ops_.record({.kind = Kind::ExpertLinear,
                           .params = ops_.roles({role}),
-                          .order = spec.stacks_experts ? WeightOrder::InOut : kOrder,
+                          .order = spec.stack.value_or(kOrder),
                           .count = router.experts},
                          {inputs, ends});
     };

@@ -171,6 +171,12 @@ QWEN3_VL = {**QWEN_VL, "model_type": "qwen3_vl", "text_config": QWEN3_TEXT,
             "vision_config": {**TOWER, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}}
 QWEN3_VL_MOE = {**QWEN3_VL, "model_type": "qwen3_vl_moe",
                 "text_config": {**QWEN3_TEXT, "num_experts": 4, "num_experts_per_tok": 2}}
+HYBRID = {**TEXT, "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 4,
+          "linear_value_head_dim": 6, "full_attention_interval": 2}
+QWEN35 = {**QWEN3_VL, "model_type": "qwen3_5",
+          "text_config": {**HYBRID, "rope_parameters": {"mrope_section": [2, 1, 1], "partial_rotary_factor": 1.0}},
+          "vision_config": {**TOWER, "num_position_embeddings": 16}}
+CARRIED = {"mtp.norm.weight": [16], "mtp.fc.weight": [16, 32]}
 TILES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
 INTERNVL = {"model_type": "internvl", "image_token_id": 3, "tie_word_embeddings": False, "text_config": TEXT,
             "vision_config": {**TILES, "image_size": [16, 16], "patch_size": [4, 4], "use_qk_norm": True}}
@@ -198,9 +204,17 @@ def write_composites(config):
     config("good_qwen2_vl", QWEN_VL, model_type="qwen2_vl",
            vision_config={"depth": 2, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 4})
     for name, base in (("qwen2_5_vl", QWEN25_VL), ("qwen3_vl", QWEN3_VL), ("qwen3_vl_moe", QWEN3_VL_MOE),
-                       ("internvl", INTERNVL), ("gemma3", GEMMA3), ("llava_next", LLAVA_NEXT), ("mistral3", MISTRAL3),
-                       ("qwen2_audio", QWEN2_AUDIO), ("voxtral", VOXTRAL)):
+                       ("qwen3_5", QWEN35), ("internvl", INTERNVL), ("gemma3", GEMMA3), ("llava_next", LLAVA_NEXT),
+                       ("mistral3", MISTRAL3), ("qwen2_audio", QWEN2_AUDIO), ("voxtral", VOXTRAL)):
         config("good_" + name, base)
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
+    config("good_qwen3_5_moe", QWEN35, model_type="qwen3_5_moe", text_config={**QWEN35["text_config"], **experts},
+           weights_files={"splits_experts": True, "carried": CARRIED})
+    for family in ("qwen3_next", "qwen3_5_moe_text", "qwen3_5_text"):
+        config("good_" + family, HYBRID, model_type=family, **(experts if family != "qwen3_5_text" else {}))
+    config("many_carried", QWEN35, weights_files={"carried": {f"mtp.{n}": [1 << 62] * 9 for n in range(99)}})
+    config("many_taps", HYBRID, model_type="qwen3_5_text", linear_conv_kernel_dim=1 << 40)
+    config("many_value_heads", HYBRID, model_type="qwen3_5_text", linear_num_value_heads=1 << 28)
     config("good_smolvlm", SMOLVLM)
     config("good_idefics3", SMOLVLM, model_type="idefics3")
     config("good_llava_onevision", LLAVA_NEXT, model_type="llava_onevision", vision_aspect_ratio="anyres_max_9",

@@ -89,6 +89,14 @@ const TrafficLayout kLayouts[] = {
        take_qwen_vl(run, tiny_qwen3_vl_config());
        run.deck.meshes["llm"].tp = run.deck.meshes["llm"].pp = 2;
      }},
+    {"tp 2, qwen3_5",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) { take_measured(run, "qwen3_5", 2); }},
+    {"tp 2, qwen3_5_moe",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) { take_measured(run, "qwen3_5_moe", 2); }},
     {"cp 2, ring, qwen2_5_vl",
      2,
      {"llm.cp_outer", "vision.cp_outer"},

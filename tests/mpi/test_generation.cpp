@@ -90,7 +90,7 @@ TEST(KeptKeysOfLongRope, AreMadeAnewWhereASampleBecomesLong) {
   const Grid one = one_rank_like({});
   TinyRunOptions options = run_of(scenario, one);
   options.remake = [](ModelSpec& model) {
-    RopeConfig& rope = model.decoder.block.attention.front().rope;
+    RopeConfig& rope = model.decoder.block.attention().rope;
     rope.type = RopeType::LongRope;
     rope.original_max_positions = 10;
     rope.short_factors = {1, 1.5, 2};

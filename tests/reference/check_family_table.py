@@ -18,6 +18,7 @@ try:
     import test_family_parity
     import test_spoken_parity
     from family_table import cases
+    from hybrid_cases import HYBRID_CASES, HYBRIDS
     from parity_cases import CASES
     from spoken_cases import CASES as SPOKEN_CASES
     from tower_cases import TOWER_CASES
@@ -49,13 +50,16 @@ FAMILIES = {
     "qwen2_5_vl": "Qwen25VL",
     "qwen3_vl": "Qwen3VL",
     "qwen3_vl_moe": "Qwen3VLMoe",
+    "qwen3_5": "Qwen35",
+    "qwen3_5_moe": "Qwen35Moe",
+    "qwen3_5 of videos": "Qwen35Videos",
     "qwen2_vl of videos": "Qwen2VLVideos",
     "qwen2_5_vl of videos": "Qwen25VLVideos",
     "qwen3_vl of videos": "Qwen3VLVideos",
     "gemma3": "Gemma3",
 }
 MOE = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
-DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", *MOE)
+DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", *MOE, *HYBRIDS)
 
 
 def rows():
@@ -73,7 +77,8 @@ def of_family(name):
 
 
 def of_decoder(name):
-    return [case for case in CASES.values() if case.get("decoder", "llama") == name and "gpt2" not in case]
+    alone = {**CASES, **HYBRID_CASES}
+    return [case for case in alone.values() if case.get("decoder", "llama") == name and "gpt2" not in case]
 
 
 def of_tower(name):

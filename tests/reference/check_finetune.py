@@ -38,6 +38,10 @@ try:
         Qwen2AudioForConditionalGeneration,
         Qwen2VLConfig,
         Qwen2VLForConditionalGeneration,
+        Qwen3_5Config,
+        Qwen3_5ForConditionalGeneration,
+        Qwen3_5MoeConfig,
+        Qwen3_5MoeForConditionalGeneration,
         Qwen3VLConfig,
         Qwen3VLForConditionalGeneration,
         Qwen3VLMoeConfig,
@@ -63,6 +67,17 @@ from packing.report import printable  # noqa: E402
 MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 CHATML = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 VIDEO_CHATML = [*CHATML, "<|video_pad|>"]
+DEEP = {"deepstack_visual_indexes": [0]}
+HYBRID = {
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+SHARED_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
+SHARED_MOE["shared_expert_intermediate_size"] = 20
 GEMMA = ["<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 
 
@@ -268,14 +283,15 @@ class Finetune(FinetuneCase):
         # Two moments of 60 x 40 pixels, made 3 x 2 squares of 28 x 28, the fewest of so many.
         self.assertIn(f"{[2, *[5] * 12, 3]}"[1:-1], f"{ids}")
 
-    def check_qwen3_vl(self, config, kind, text):
+    def check_qwen3_vl(self, config, kind, text, vision):
         """Trains on a video and images; `config` and `kind` are transformers' classes."""
         rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
         tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32}
+        rope["partial_rotary_factor"] = 8 / text.get("head_dim", 8)
         model = kind(
             config(
                 text_config={**TEXT, "head_dim": 8, "rope_parameters": rope, **text},
-                vision_config={**tower, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+                vision_config={**tower, "num_position_embeddings": 16, **vision},
                 image_token_id=4,
                 video_token_id=5,
                 vision_start_token_id=2,
@@ -287,10 +303,16 @@ class Finetune(FinetuneCase):
 
     def test_qwen3_vl_moe(self):
         experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
-        self.check_qwen3_vl(Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration, experts)
+        self.check_qwen3_vl(Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration, experts, DEEP)
+
+    def test_qwen3_5(self):
+        self.check_qwen3_vl(Qwen3_5Config, Qwen3_5ForConditionalGeneration, HYBRID, {})
+
+    def test_qwen3_5_moe(self):
+        self.check_qwen3_vl(Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration, {**HYBRID, **SHARED_MOE}, {})
 
     def test_qwen3_vl(self):
-        self.check_qwen3_vl(Qwen3VLConfig, Qwen3VLForConditionalGeneration, {})
+        self.check_qwen3_vl(Qwen3VLConfig, Qwen3VLForConditionalGeneration, {}, DEEP)
         ids, _, _ = self.packed(3)
         tokenizer = Tokenizer.from_file(str(self.folder / "model/tokenizer.json"))
         first, second = (tokenizer.encode(f"<{time} seconds>").ids for time in (0.3, 1.3))
@@ -439,12 +461,17 @@ class Finetune(FinetuneCase):
         self.assertEqual(ids[:2], [0, 2])
         self.assertEqual(ids[2:17], [*row, *row, *row[:4], 6])
 
-    def test_text_alone(self):
+    def check_text(self, config):
         entries = [entry for entry in json.loads(self.data.read_text()) if "image" not in entry] * 5
         too_long = [{"from": "human", "value": "Hi!"}, {"from": "gpt", "value": "Hi. " * 200}]
         self.data.write_text(json.dumps([*entries, {"conversations": too_long}]))
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen3", **TEXT))
-        self.check(AutoModelForCausalLM, model, CHATML, skipped=1)
+        self.check(AutoModelForCausalLM, AutoModelForCausalLM.from_config(config), CHATML, skipped=1)
+
+    def test_text_alone(self):
+        self.check_text(AutoConfig.for_model("qwen3", **TEXT))
+
+    def test_qwen3_next(self):
+        self.check_text(AutoConfig.for_model("qwen3_next", **TEXT, **HYBRID, **SHARED_MOE))
 
     def test_names_of_no_directory(self):
         hub = "llava-hf/llava-1.5-7b-hf"

@@ -10,6 +10,9 @@ A family is a class with
     inputs(tokens, images)       what the model is given of a sample, beside its tokens
     file_name(name)              of a parameter that a running model calls `name`
     spell_as_published(folder)   a directory that transformers 5 wrote, as the family was published
+    is_published                 its directories are always spelled so
+    bound                        of logits and gradients, where it is not 1e-5
+    file_experts(tensors)        those of experts as such files hold them
 """
 
 import json
@@ -24,6 +27,10 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeConfig,
+    Qwen3_5MoeForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeConfig,
@@ -35,7 +42,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
     smart_resize,
 )
 
-from parity_cases import GEMMA3
+from hybrid_cases import BOUND_OF_HYBRIDS, HYBRID
+from parity_cases import GEMMA3, QWEN2_MOE
 from transformers_models import TEXT, resized
 from transformers_models import file_name as llava_file_name
 
@@ -144,6 +152,70 @@ class Qwen3VLMoe(Qwen3VL):
     @classmethod
     def model(cls, text=None, vision=None, **changes):
         return super().model({**cls.experts, **(text or {})}, vision, **changes)
+
+
+class Qwen35(Qwen3VL):
+    """No features of several depths; the gated delta rule around a layer with gated attention. Files have a head of
+    multi-token prediction, which transformers leaves out."""
+
+    made_of = (Qwen3_5Config, Qwen3_5ForConditionalGeneration)
+    rope = {**Qwen3VL.rope, "partial_rotary_factor": 0.5}
+    tower = {name: value for name, value in Qwen3VL.tower.items() if name != "deepstack_visual_indexes"}
+    text = {name: value for name, value in HYBRID.items() if name != "rope_parameters"}
+    is_published = True
+    bound = BOUND_OF_HYBRIDS
+
+    @classmethod
+    def model(cls, text=None, vision=None, **changes):
+        return super().model({**cls.text, **(text or {})}, vision, **changes)
+
+    @classmethod
+    def spell_as_published(cls, folder):
+        path = folder / "model.safetensors"
+        tensors = load_file(path)
+        dtype = tensors["model.language_model.norm.weight"].dtype
+        head = {"mtp.fc.weight": (32, 64), "mtp.norm.weight": (32,), "mtp.layers.0.mlp.experts.down_proj": (3, 32, 5)}
+        for seed, (name, shape) in enumerate(head.items()):
+            tensors[name] = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+        save_file(cls.published_experts(tensors), path, {"format": "pt"})
+
+    @staticmethod
+    def published_experts(tensors):
+        return tensors
+
+
+class Qwen35Moe(Qwen35):
+    """Files as transformers writes them, with the linears of each expert."""
+
+    made_of = (Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration)
+    text = {**Qwen35.text, **QWEN2_MOE}
+
+
+class Qwen35MoeStacked(Qwen35Moe):
+    """Files as published: a tensor holds the linears of all experts of a layer, (experts, out, in)."""
+
+    @staticmethod
+    def file_experts(tensors):
+        return tensors
+
+    @staticmethod
+    def published_experts(named):
+        tensors, linears = {}, {}
+        for name, tensor in named.items():
+            block, is_of_experts, part = name.partition(".experts.")
+            if is_of_experts and not name.startswith("mtp."):
+                expert, linear, _ = part.split(".")
+                linears.setdefault(block, {}).setdefault(linear, {})[int(expert)] = tensor
+            else:
+                tensors[name] = tensor
+        for block, parts in linears.items():
+            gate, up, down = (
+                torch.stack([parts[name][e] for e in sorted(parts[name])])
+                for name in ("gate_proj", "up_proj", "down_proj")
+            )
+            tensors[f"{block}.experts.gate_up_proj"] = torch.cat([gate, up], 1)
+            tensors[f"{block}.experts.down_proj"] = down
+        return tensors
 
 
 class Gemma3:

@@ -5,7 +5,7 @@ items per sample, frozen modules, ranks, whether config.json is as transformers 
 those of the model) or as the family was published, and by how many tokens one sample is longer."""
 
 from cropped_cases import Gemma3WithCrops, LlavaNextOfSiglip, LlavaOneVision, LlavaOneVisionOfUnevenPatches
-from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL
+from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL, Qwen35, Qwen35Moe, Qwen35MoeStacked
 from idefics3_cases import Idefics3, SmolVLM, SmolVLMOfOneTile, SmolVLMOfUnevenPatches
 from parity_cases import grid
 from pixtral_cases import Mistral3, PixtralLlava
@@ -18,7 +18,7 @@ from tiled_families import (
     InternVLOfQwen3,
     LlavaNext,
 )
-from video_cases import Qwen2VLVideos, Qwen3VLVideos, Qwen25VLVideos
+from video_cases import Qwen2VLVideos, Qwen3VLVideos, Qwen25VLVideos, Qwen35Videos
 
 ONE_ROW = ["data.rows_per_microbatch=1"]
 OWN_RANKS = ['mesh.placement="disjoint"', *ONE_ROW]
@@ -171,6 +171,34 @@ OF_ONE = {
         },
         "tp4_no_slices": {"ranks": 4, "deck": grid("llm", tp=4, sequence_parallel=False)},
     },
+    Qwen35: {
+        "tied": TIED,
+        "options": {
+            "model": {
+                "text": {
+                    "attention_bias": True,
+                    "linear_num_key_heads": 1,
+                    "linear_num_value_heads": 3,
+                    "linear_conv_kernel_dim": 2,
+                    "rms_norm_eps": 1e-2,
+                },
+                "vision": {"hidden_act": "gelu"},
+            }
+        },
+        "of_attention_alone": {"model": {"text": {"layer_types": ["full_attention"] * 3}}},
+    },
+    Qwen35Moe: {
+        "options": {
+            "model": {
+                "text": {
+                    "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+                    "num_experts_per_tok": 1,
+                    "linear_num_value_heads": 4,
+                }
+            }
+        },
+    },
+    Qwen35MoeStacked: {},
     # Windows are shorter than images, but for one case.
     Gemma3: {
         "untied": UNTIED,
@@ -242,6 +270,7 @@ OF_ONE = {
     Qwen2VLVideos: {},
     Qwen25VLVideos: {"cp3_ring": {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3)]}},
     Qwen3VLVideos: {},
+    Qwen35Videos: {},
 }
 # Cases of other images, by the plain model of each family.
 VARIANTS = {

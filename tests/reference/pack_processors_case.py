@@ -66,9 +66,10 @@ def make_tokenizer(special, is_begun=False):
 def qwen_vl(family):
     vision = {"patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
     limits = {"min_pixels": 256, "max_pixels": 4096}
-    sizes = {"size": {"shortest_edge": 256, "longest_edge": 1 << 20 if family == "qwen3_vl" else 4096}}
-    video = (Qwen3VLVideoProcessor if family == "qwen3_vl" else Qwen2VLVideoProcessor)(**QWEN, **sizes)
-    make = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor, "qwen3_vl": Qwen3VLProcessor}[family]
+    is_timed = family.startswith("qwen3")
+    sizes = {"size": {"shortest_edge": 256, "longest_edge": 1 << 20 if is_timed else 4096}}
+    video = (Qwen3VLVideoProcessor if is_timed else Qwen2VLVideoProcessor)(**QWEN, **sizes)
+    make = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor}.get(family, Qwen3VLProcessor)
     around = lambda token: VISION[0] + token + VISION[1]  # noqa: E731
     source = PARTS.replace("IMAGE", around(VISION[2])).replace("VIDEO", around(VISION[3]))
     special = SPECIAL + VISION
@@ -169,6 +170,8 @@ MODELS = {
     "LLaVA that writes what begins a text": ("llava", lambda _: llava("begun")),
     "Qwen2-VL": ("qwen2_vl", qwen_vl),
     "Qwen3-VL": ("qwen3_vl", qwen_vl),
+    "Qwen3.5": ("qwen3_5", qwen_vl),
+    "Qwen3.5-MoE": ("qwen3_5_moe", qwen_vl),
     "Pixtral": ("llava", pixtral),
     "Mistral 3": ("mistral3", pixtral),
     "Gemma 3": ("gemma3", gemma3),

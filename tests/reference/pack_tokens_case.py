@@ -125,6 +125,9 @@ TOKENIZERS = {
     "Gemma's": (lambda: byte_fallback(prepend=False), {**NAMES, "tokenizer_class": "GemmaTokenizer"}, "gemma3", {}),
     "Qwen2's": (byte_level, {**NAMES, "tokenizer_class": "Qwen2Tokenizer"}, "qwen3", {}),
     "Qwen2's, named otherwise": (byte_level, {**AS_IT_IS}, "qwen2", {}),
+    "Qwen3.5's": (byte_level, {**NAMES, "tokenizer_class": "Qwen3_5Tokenizer"}, "qwen3_5_text", {}),
+    "Qwen3.5's, by its family": (byte_level, NAMES, "qwen3_5", {}),
+    "Qwen3.5's, called Qwen2's": (byte_level, {**NAMES, "tokenizer_class": "Qwen2Tokenizer"}, "qwen3_5_moe", {}),
     "GPT-2's, by its family": (byte_level, {**NAMES, "add_prefix_space": True}, "gpt2", {}),
     "tokens in added_tokens_decoder": (
         lambda: byte_level(SPECIAL[:2]), {**AS_IT_IS, "added_tokens_decoder": LISTED}, "llama", {}),

@@ -196,7 +196,7 @@ class Qwen2VL(Case):
         vision = {"patch_size": patch, "spatial_merge_size": merge, "depth": 2, **self.tower()}
         config = {"model_type": self.family, "vision_config": vision,
                   "text_config": {**TEXT, "head_dim": 8, "rope_parameters": self.rope}}
-        if self.family != "qwen3_vl":
+        if not self.family.startswith("qwen3"):
             del config["text_config"]["head_dim"]
         super().__init__(draw, config, "Qwen2VL", said, self.kind_of, {},
                          "<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>", step=patch * merge)
@@ -214,7 +214,7 @@ class Qwen2VL(Case):
         same = ("image_mean", "image_std", "do_normalize", "do_rescale", "rescale_factor", "resample")
         said = {key: getattr(self.images, key) for key in same}
         said |= {"do_sample_frames": False, "cap_pixels_per_frame": False}
-        name = "Qwen3VL" if self.family == "qwen3_vl" else "Qwen2VL"
+        name = "Qwen3VL" if self.family.startswith("qwen3") else "Qwen2VL"
         make = getattr(transformers, f"{name}VideoProcessor")
         self.processor_of_videos = make(**said, size=size, patch_size=patch, merge_size=merge)
         self.video_said = json.loads(self.processor_of_videos.to_json_string())
@@ -259,6 +259,14 @@ class Qwen3VL(Qwen2VL):
     def tower(self):
         return {"hidden_size": 32, "num_heads": 4, "intermediate_size": 48, "out_hidden_size": 32,
                 "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
+
+
+class Qwen35(Qwen3VL):
+    family = "qwen3_5"
+    rope = {**Qwen3VL.rope, "partial_rotary_factor": 1.0}
+
+    def tower(self):
+        return {name: value for name, value in super().tower().items() if name != "deepstack_visual_indexes"}
 
 
 class InternVL(Case):
@@ -397,5 +405,5 @@ class Whisper(Qwen2Audio):
         return {**super().tower(), "model_type": "whisper"}
 
 
-FAMILIES = [Llava, Composed, Pixtral, Mistral3, LlavaNext, LlavaOnevision, Qwen2VL, Qwen25VL, Qwen3VL, InternVL,
+FAMILIES = [Llava, Composed, Pixtral, Mistral3, LlavaNext, LlavaOnevision, Qwen2VL, Qwen25VL, Qwen3VL, Qwen35, InternVL,
             Idefics3, SmolVLM, Gemma3, Qwen2Audio, Voxtral, Whisper]

@@ -29,6 +29,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+from hybrid_cases import BOUND_OF_HYBRIDS, HYBRID, HYBRID_CASES, HYBRIDS
 from parity_case import ParityCase, trained_of
 from parity_cases import CASES, PATCHES, PROMPTED, QWEN3_MOE, VOCABULARY
 from tower_cases import EXTRA_TOKENS, TOWER_CASES
@@ -254,10 +255,11 @@ class Parity(ParityCase):
 
     def check_case(self, case, attention="sdpa"):
         expected, found = self.run_case(case, attention)
-        check_outputs(self, expected, found)
+        bound = BOUND_OF_HYBRIDS if case.get("decoder") in HYBRIDS else 1e-5
+        check_outputs(self, expected, found, bound)
         for row, values in expected[1].items():
             self.assertLess(divergence(values, found[1][row]), 3e-7)
-        check_gradients(self, expected[2], found[2])
+        check_gradients(self, expected[2], found[2], bound)
 
     def check_prompts(self, case):
         model, samples = self.prepare(case, PROMPTS)
@@ -316,6 +318,9 @@ class Parity(ParityCase):
     def test_generation_of_qwen3_moe(self):
         self.check_generation({"only_text": True, "decoder": "qwen3_moe", "text": QWEN3_MOE})
 
+    def test_generation_of_qwen3_5_text(self):
+        self.check_generation({"only_text": True, "decoder": "qwen3_5_text", "text": HYBRID})
+
     def test_generation_of_llava(self):
         self.check_generation({})
 
@@ -338,7 +343,7 @@ def add_prompts(name, case):
     setattr(Parity, f"test_{name}_prompts", lambda self: self.check_prompts(case))
 
 
-ALL = {**CASES, **TOWER_CASES}
+ALL = {**CASES, **TOWER_CASES, **HYBRID_CASES}
 for case_name, one_case in ALL.items():
     add_case(case_name, one_case)
 for family in PROMPTED:

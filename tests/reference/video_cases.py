@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-from family_cases import Qwen2VL, Qwen3VL, Qwen25VL
+from family_cases import Qwen2VL, Qwen3VL, Qwen25VL, Qwen35
 from transformers_models import normalised, resized_frames
 
 
@@ -122,3 +122,7 @@ class Qwen3VLVideos(OfVideos, Qwen3VL):
     def spelled_clip(cls, clip):
         moment = [cls.vision_start] + [cls.video] * cls.moment(clip) + [cls.vision_end]
         return sum(([7 + number, *moment] for number in range(math.ceil(len(clip.frames) / 2))), [])
+
+
+class Qwen35Videos(Qwen3VLVideos, Qwen35):
+    deck = Qwen3VLVideos.deck

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "spec/families.hpp"
+
 namespace zea::testing {
 namespace {
 
@@ -22,7 +24,82 @@ void merge_images_of_any_size(ModelSpec& model, const std::string& projector) {
   record_graphs(model);
 }
 
+/// The decoder's parameters are the last ones, as are its units.
+void mix_delta_rules(ModelSpec& model, bool by_key_head) {
+  const auto is_of_text = [](const auto& of) { return of.module == kDecoder; };
+  const auto unit = std::ranges::find_if(model.units, is_of_text);
+  const auto param = std::ranges::find_if(model.params, is_of_text);
+  const bool trains = param->trainable;
+  const std::string embed = param->name, name = "embed_tokens.weight";
+  std::vector<int> features;
+  for (const UnitSpec& each : model.units)
+    if (each.kind == UnitKind::Merge)
+      for (size_t i = 1; i < each.inputs.size(); ++i) features.push_back(each.inputs[i].unit);
+  model.units.erase(unit, model.units.end());
+  model.params.erase(param, model.params.end());
+
+  BlockSpec& block = model.decoder.block;
+  block.mixers.emplace_back(DeltaRuleSpec{
+      .key_heads = 8, .value_heads = 16, .key_dim = 4, .value_dim = 3, .by_key_head = by_key_head});
+  const std::string linear = ".linear_attn.";
+  const bool own = !by_key_head;
+  detail::Decoder decoder{
+      .spec = model.decoder,
+      .blocks = {.names = {.attention_norm = ".input_layernorm",
+                           .q = ".self_attn.q_proj",
+                           .k = ".self_attn.k_proj",
+                           .v = ".self_attn.v_proj",
+                           .out = ".self_attn.o_proj",
+                           .mlp_norm = ".post_attention_layernorm",
+                           .gate = ".mlp.gate_proj",
+                           .up = ".mlp.up_proj",
+                           .down = ".mlp.down_proj",
+                           .delta = {.qkv = linear + (own ? "in_proj_qkv" : "in_proj_qkvz"),
+                                     .z = own ? linear + "in_proj_z" : "",
+                                     .b = linear + (own ? "in_proj_b" : "in_proj_ba"),
+                                     .a = own ? linear + "in_proj_a" : "",
+                                     .conv = linear + "conv1d",
+                                     .decay = linear + "A_log",
+                                     .step = linear + "dt_bias",
+                                     .norm = linear + "norm",
+                                     .out = linear + "out_proj"}},
+                 .biases = {},
+                 .init = {0.02, 0.02, 0.02, 0.02}},
+      .names = {.root = "model.",
+                .embed = "embed_tokens",
+                .positions = "",
+                .layers = "layers.",
+                .norm = "norm",
+                .head = "lm_head"}};
+  decoder.blocks.mixer.assign(static_cast<size_t>(model.decoder.layers), 1);
+  if (model.decoder.layers > 1) decoder.blocks.mixer.back() = 0;
+  const std::string prefix =
+      embed.substr(0, embed.size() - name.size() - decoder.names.root.size());
+  detail::SpecBuilder builder(model);
+  detail::add_decoder(builder, decoder, prefix, features, trains);
+  for (ParamSpec& each : model.params)  // norms of small queries and keys would multiply rounding
+    if (each.name.ends_with("conv1d.weight")) each.init = Init::Ones;
+  record_graphs(model);
+}
+
 }  // namespace
+
+void mix_delta_rules(ModelSpec& model) {
+  mix_delta_rules(model, false);
+}
+
+void mix_delta_rules_by_key_head(ModelSpec& model) {
+  mix_delta_rules(model, true);
+}
+
+void adapt_delta_rules(ModelSpec& model) {
+  mix_delta_rules(model);
+  const nlohmann::json adapters{
+      {kDecoder,
+       {{"targets", {"in_proj_qkv", "in_proj_z", "in_proj_a", "out_proj"}}, {"rank", 3}}}};
+  detail::add_adapters(model, detail::ConfigReader(adapters, "adapters"), {});
+  record_graphs(model);
+}
 
 void merge_images_of_any_size(ModelSpec& model) {
   merge_images_of_any_size(model, kProjector);
@@ -40,10 +117,10 @@ void fill_patches(ModelSpec& model) {
 
 void see_image_windows(ModelSpec& model) {
   merge_images_of_any_size(model);
-  model.encoders.at(0).block.attention = {{.window = 2}, {}};
+  model.encoders.at(0).block.mixers = {AttentionSpec{.window = 2}, AttentionSpec{}};
   int block = 0;
   for (UnitSpec& unit : model.units)
-    if (unit.encoder == 0 && unit.kind == UnitKind::Block) unit.attention = block++ % 2;
+    if (unit.encoder == 0 && unit.kind == UnitKind::Block) unit.mixer = block++ % 2;
 }
 
 void cut_into_tiles(ModelSpec& model) {
@@ -93,15 +170,16 @@ void add_second_image_encoder(ModelSpec& model) {
 }
 
 void mix_windows(ModelSpec& model) {
-  model.decoder.block.attention = {
-      {}, {.window = 5, .scores = {.scale = 0.3, .softcap = 2}, .rope = {.theta = 50}}};
+  model.decoder.block.mixers = {
+      AttentionSpec{},
+      AttentionSpec{.window = 5, .scores = {.scale = 0.3, .softcap = 2}, .rope = {.theta = 50}}};
   int block = 0;
   for (UnitSpec& unit : model.units)
-    if (unit.module == kDecoder && unit.kind == UnitKind::Block) unit.attention = block++ % 2;
+    if (unit.module == kDecoder && unit.kind == UnitKind::Block) unit.mixer = block++ % 2;
 }
 
 void see_windows(ModelSpec& model) {
-  model.decoder.block.attention.front().window = 7;
+  model.decoder.block.attention().window = 7;
 }
 
 }  // namespace zea::testing

@@ -35,4 +35,12 @@ void mix_windows(ModelSpec& model);
 /// All of them see one.
 void see_windows(ModelSpec& model);
 
+/// Changes a decoder with the names of Llama: every block but the last of several has a gated delta
+/// rule in place of attention, of 8 key heads and 16 value heads.
+void mix_delta_rules(ModelSpec& model);
+/// The same with in-projections by key head.
+void mix_delta_rules_by_key_head(ModelSpec& model);
+/// The same with adapters in the linears of the delta rules, but one, which train in their place.
+void adapt_delta_rules(ModelSpec& model);
+
 }  // namespace zea::testing

@@ -9,6 +9,7 @@
 #include "support/made_up_models.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
+#include "support/tiny_qwen3_next.hpp"
 
 namespace zea::testing {
 namespace {
@@ -305,6 +306,34 @@ std::string moe_config(const std::string& family) {
   return config.dump();
 }
 
+/// A layer with the gated delta rule and one with gated attention.
+nlohmann::json wide_hybrid(const std::string& family) {
+  nlohmann::json config = nlohmann::json::parse(tiny_hybrid_config(family, 2));
+  config.update({{"hidden_size", 120},
+                 {"head_dim", 32},
+                 {"vocab_size", 1307},
+                 {"linear_key_head_dim", 18},
+                 {"linear_value_head_dim", 26}});
+  if (config.contains("intermediate_size")) config["intermediate_size"] = 284;
+  if (config.contains("num_experts"))
+    config.update({{"moe_intermediate_size", 68}, {"shared_expert_intermediate_size", 92}});
+  return config;
+}
+
+std::string hybrid_config(const std::string& family) {
+  return wide_hybrid(family).dump();
+}
+
+std::string qwen3_5_config(const std::string& family) {
+  nlohmann::json config = nlohmann::json::parse(qwen3_vl_config());
+  config["model_type"] = family;
+  config["text_config"] = wide_hybrid(family + "_text");
+  config["text_config"]["rope_parameters"] = {{"rope_type", "default"},
+                                              {"mrope_section", {3, 3, 2}}};
+  config["vision_config"].erase("deepstack_visual_indexes");
+  return config.dump();
+}
+
 }  // namespace
 
 const std::vector<MeasuredModel>& measured_models() {
@@ -326,6 +355,8 @@ const std::vector<MeasuredModel>& measured_models() {
       {"qwen2_5_vl", qwen2_5_vl_config(), shrink_images},
       {"qwen3_vl", qwen3_vl_config(), shrink_images},
       {"qwen3_vl_moe", qwen3_vl_moe_config(), shrink_images},
+      {"qwen3_5", qwen3_5_config("qwen3_5"), shrink_images},
+      {"qwen3_5_moe", qwen3_5_config("qwen3_5_moe"), shrink_images},
       {"gemma3", gemma3_config()},
       {"gemma3 with crops beside images", gemma3_config(), crop_images},
       {"mistral3", mistral3_config()},
@@ -346,7 +377,11 @@ const std::vector<MeasuredModel>& measured_models() {
       {"phi3", phi3_config()},
       {"qwen2_moe", moe_config("qwen2_moe")},
       {"qwen3_moe", moe_config("qwen3_moe")},
-      {"windows", decoder_config("mistral", false), see_windows}};
+      {"qwen3_next", hybrid_config("qwen3_next")},
+      {"qwen3_5_text", hybrid_config("qwen3_5_text")},
+      {"qwen3_5_moe_text", hybrid_config("qwen3_5_moe_text")},
+      {"windows", decoder_config("mistral", false), see_windows},
+      {"delta rules", decoder_config("llama", false), mix_delta_rules}};
   return all;
 }
 

@@ -114,6 +114,9 @@ const PipelineLayout kLayouts[] = {
     {kColocated, kZeroBubble, {2}, {2, 1, 1, 2}, kNo, kFull, 1, 1, Nothing, Qwen3VlMoe},
     {kDisjoint, kGPipe, {2, 2}, {1, 1, 1, 2}, kFull, kFull, 1, 1, Encoders, Experts, EachUse},
     {kDisjoint, k1F1B, {2}, {1, 1, 1, 2}, kGradOp, kFull, 1, 2, Nothing, Qwen3VlMoe, NoImages},
+    {kShared, k1F1B, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, DeltaRules},
+    {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring"}, {1, 1, 2}, kNo, kNo, 2, 1, Encoders, DeltaRules, Recomputing},
+    {kDisjoint, kZeroBubble, {2, 1, 2}, {1, 1, 2}, kFull, kFull, 1, 1, Nothing, DeltaRules, OneSampleEach},
     {kShared, k1F1B, {2}, {}, kFull, kFull, 1, 2, Nothing, TiedLlava, EachUse},
     {kShared, kInterleaved, {2, 1, 1, 1, 2}, {}, kHybrid, kHybrid, 2, 2, Nothing, Llava, EachUse},
     {kShared, kZeroBubble, {2, 1, 2, 1, 1, "ring"}, {1, 1, 2}, kFull, kNo, 1, 2, Nothing, Gemma3, EachUse},
@@ -261,7 +264,7 @@ const char* frozen_name(Frozen frozen) {
 
 const char* model_name(PipelineModel model) {
   const char* const names[] = {"Llava",   "tied Llava", "two encoders", "tied Llama",  "GPT-2",
-                               "Gemma 3", "Qwen3-VL",   "experts",      "Qwen3-VL-MoE"};
+                               "Gemma 3", "Qwen3-VL",   "experts",      "Qwen3-VL-MoE", "delta rules"};
   return names[static_cast<int>(model)];
 }
 
@@ -416,6 +419,7 @@ std::string config_of(const PipelineLayout& layout) {
 
 void remake(const PipelineLayout& layout, ModelSpec& model) {
   if (layout.model == Qwen3Vl || layout.model == Qwen3VlMoe) shrink_images(model);
+  if (layout.model == DeltaRules) mix_delta_rules(model);
   if (layout.twist == AnySize) merge_images_of_any_size(model);
   if (layout.twist == TwoOfImages) add_second_image_encoder(model);
 }

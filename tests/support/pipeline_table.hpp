@@ -37,6 +37,7 @@ enum class PipelineModel {
   Qwen3Vl,
   Experts,
   Qwen3VlMoe,
+  DeltaRules,
 };
 
 /// Unusual data and settings.
@@ -87,7 +88,7 @@ struct PipelineLayout {
   bool is_tied() const {
     return model != PipelineModel::Llava && model != PipelineModel::TwoEncoders &&
            model != PipelineModel::Qwen3Vl && model != PipelineModel::Experts &&
-           model != PipelineModel::Qwen3VlMoe;
+           model != PipelineModel::Qwen3VlMoe && model != PipelineModel::DeltaRules;
   }
   int replicas() const { return dp_replicate * dp_shard; }
   int ranks() const;

@@ -14,7 +14,7 @@ bool caps_scores(const GridScenario& scenario, const Grid& grid) {
   const TinyRunOptions run = run_of(scenario, grid);
   ModelSpec model = make_model_spec(run.config_json);
   if (run.remake) run.remake(model);
-  return std::ranges::any_of(model.decoder.block.attention,
+  return std::ranges::any_of(model.decoder.block.attentions(),
                              [](const AttentionSpec& way) { return way.scores.softcap > 0; });
 }
 

@@ -3,6 +3,7 @@
 // instantiated.
 #pragma once
 
+#include "kernels/delta_functors.hpp"
 #include "kernels/flat_functors.hpp"
 #include "kernels/norm_functors.hpp"
 #include "kernels/row_functors.hpp"
@@ -17,7 +18,10 @@
                           visit(GeluRunBackward<ErfGate, T>) visit(GeluRun<TanhGate, T>)           \
                               visit(GeluRunBackward<TanhGate, T>) visit(GeluRun<QuickGate, T>)     \
                                   visit(GeluRunBackward<QuickGate, T>) visit(SendRow<T>)           \
-                                      visit(CombineRows<T>) visit(CombineRowBackward<T>)
+                                      visit(CombineRows<T>) visit(CombineRowBackward<T>)           \
+                                          visit(MixDeltaToken<T>) visit(MixDeltaTokenBackward<T>)  \
+                                              visit(ConvolveBackward<T>) visit(GatedNormHead<T>)   \
+                                                  visit(GatedNormBackward<T>)
 #define ZEA_FOR_ROW_FUNCTORS(visit)      \
   ZEA_FOR_ROW_FUNCTORS_OF(visit, double) \
   ZEA_FOR_ROW_FUNCTORS_OF(visit, float) ZEA_FOR_ROW_FUNCTORS_OF(visit, Bf16)

@@ -50,10 +50,20 @@ TEST(ModelFlops, OfALlamaAreSixTimesItsWeightsAndItsVisiblePairs) {
 
 TEST(ModelFlops, HeedTheWindow) {
   ModelSpec model = make_model_spec(llama_config());
-  model.decoder.block.attention.at(0).window = 3;
+  model.decoder.block.attention().window = 3;
   EXPECT_DOUBLE_EQ(flops(model, {10, {}, 0}), 6 * 10 * kLayers + (1 + 2 + 8 * 3) * kPair);
   EXPECT_DOUBLE_EQ(unmasked_cost({10, {}, 0}, model_flops(model, false)),
                    6 * 10 * kLayers + 10 * 10 * kPair);
+}
+
+TEST(ModelFlops, OfAGatedDeltaRuleAreThreeProductsWithItsStates) {
+  ModelSpec model = make_model_spec(llama_config());
+  mix_delta_rules(model);  // in one of the two layers: 8 key heads of 4, 16 value heads of 3
+  constexpr double kLinears = 24 * (2 * 8 * 4 + 2 * 16 * 3 + 2 * 16) + 24 * 16 * 3;
+  constexpr double kStates = 16 * 4 * 3;
+  constexpr double kBoth = kLinears + kQueriesKeysValues + 24 * 24 + 2 * 3 * 24 * 40;
+  EXPECT_DOUBLE_EQ(flops(model, {10, {}, 0}),
+                   6 * 10 * kBoth + (1 + 2) * 2 * 3 * 10 * kStates + 55 * kPair / 2);
 }
 
 TEST(ModelFlops, OfAFrozenTowerAreItsForward) {

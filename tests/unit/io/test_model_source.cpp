@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "core/dtype.hpp"
 #include "support/files.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
+#include "support/tiny_qwen3_next.hpp"
 
 namespace zea::test_model_source {
 namespace {
@@ -219,6 +222,40 @@ TEST(ModelSource, ReadsStackedExpertsInBothOrders) {
     }
   }
   EXPECT_EQ(stacked, 8);
+}
+
+TEST(ModelSource, CarriesTheHeadOfMoreTokens) {
+  const std::string config = testing::tiny_qwen3_5_config();
+  std::vector<TensorInfo> tensors;
+  for (const ParamSpec& param : make_model_spec(config).params)
+    if (param.begins_tensor())
+      tensors.push_back({param.name, param.tensor_shape(), DType::BFloat16});
+  tensors.push_back({"mtp.fc.weight", {24, 48}, DType::BFloat16});
+  const ModelSource source(std::make_unique<ListedSource>(tensors), config);
+  const int carried = source.model().param_index("mtp.fc.weight");
+  ASSERT_GE(carried, 0);
+  EXPECT_FALSE(source.model().params[carried].used);
+  EXPECT_EQ(source.tensors().size(), tensors.size());
+  EXPECT_EQ(source.note(), "");
+  // The config that goes into weights files has it, and is read again.
+  EXPECT_EQ(make_model_spec(source.config_json()).params.size(), source.model().params.size());
+}
+
+TEST(ModelSource, ReadsExpertsAsItsFilesHoldThem) {
+  const std::string config = testing::tiny_qwen3_5_config("qwen3_5_moe");
+  const std::string experts = "model.language_model.layers.0.mlp.experts.";
+  for (const bool are_split : {false, true}) {
+    nlohmann::json known = nlohmann::json::parse(config);
+    if (are_split) known[kWeightsFiles]["splits_experts"] = true;
+    std::vector<TensorInfo> tensors;
+    for (const ParamSpec& param : make_model_spec(known.dump()).params)
+      if (param.begins_tensor())
+        tensors.push_back({param.name, param.tensor_shape(), DType::Float32});
+    const ModelSource source(std::make_unique<ListedSource>(tensors), config);
+    EXPECT_EQ(source.model().param_index(experts + "gate_up_proj") < 0, are_split);
+    EXPECT_EQ(source.model().param_index(experts + "5.up_proj.weight") < 0, !are_split);
+    EXPECT_EQ(source.note(), "");
+  }
 }
 
 TEST_F(ModelSourceTest, SaysWhatItCannotDo) {

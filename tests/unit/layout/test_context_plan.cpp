@@ -67,7 +67,7 @@ void expect_plans_cover(const Visibility& row, const Owned& owned, const Context
   for (int rank = 0; rank < options.ranks; rank += options.inner) {
     const ContextPlan plan = make_context_plan(row, owned, options, rank);
     const size_t group = rank / options.inner;
-    EXPECT_EQ(ordered(owned, rank, options.inner, plan.inner_order), groups[group]);
+    EXPECT_EQ(ordered(owned, rank, options.inner, plan.inner.order), groups[group]);
     ASSERT_EQ(plan.outer_tokens.size(), groups.size());
     for (size_t g = 0; g < groups.size(); ++g)
       EXPECT_EQ(plan.outer_tokens[g], static_cast<int64_t>(groups[g].size()));

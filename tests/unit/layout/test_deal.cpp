@@ -95,7 +95,7 @@ TEST(Deal, CountsWhatBlocksSeeInWindows) {
                                      {.tokens = 5, .merge = 1}};
   // 8 tokens that see 8 cost more than two times 5 that see 5, but less where each sees itself.
   EXPECT_EQ(distribute_items(items, model, 0, 2)[0], std::vector<int64_t>{0});
-  model.encoders[0].block.attention[0].window = 1;
+  model.encoders[0].block.attention().window = 1;
   EXPECT_EQ(distribute_items(items, model, 0, 2)[0], (std::vector<int64_t>{0, 3}));
 }
 

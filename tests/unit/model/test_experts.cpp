@@ -179,6 +179,27 @@ TEST(Experts, PartsOfExpertsAddUp) {
   }
 }
 
+TEST(Experts, StacksLieInEitherOrder) {
+  at::manual_seed(4);
+  const Tensor matrices = at::randn({3, kInner, kHidden}, doubles());
+  const Tensor x = at::randn({5, kHidden}, doubles()), dy = at::randn({5, kInner}, doubles());
+  const Tensor ends = at::tensor({2, 2, 5}, at::kLong);
+  std::vector<Tensor> outputs, gradients;
+  for (const auto order : {WeightOrder::OutIn, WeightOrder::InOut}) {
+    const bool is_out_in = order == WeightOrder::OutIn;
+    Parameter weight =
+        parameter_of("up", is_out_in ? matrices : matrices.transpose(1, 2).contiguous());
+    const Tensor input = x.clone().requires_grad_(true);
+    const Tensor y = expert_linear(input, weight, ends, order);
+    y.backward(dy);
+    outputs.push_back(at::cat({y.detach(), input.grad()}, 1));
+    gradients.push_back(is_out_in ? weight.gradient() : weight.gradient().transpose(1, 2));
+  }
+  EXPECT_TRUE(at::allclose(outputs[0], outputs[1], 1e-12, 1e-12));
+  EXPECT_TRUE(at::allclose(gradients[0], gradients[1], 1e-12, 1e-12));
+  EXPECT_GT(gradients[0].abs().max().item<double>(), 0);
+}
+
 TEST(Experts, NoRowsAreNoRows) {
   Parameter weight = parameter_of("up", at::randn({3 * kInner, kHidden}, doubles()));
   const Tensor x = at::zeros({0, kHidden}, doubles()).requires_grad_(true);

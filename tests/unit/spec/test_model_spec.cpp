@@ -366,11 +366,12 @@ TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
   }
   EXPECT_EQ(vision, 87456000);
   EXPECT_EQ(llm, 1235814400);
-  // For Voxtral the number is that of the model that transformers builds from its config.
-  const std::pair<const char*, int64_t> composites[] = {{"gemma3_12b.json", 12187325040},
-                                                        {"qwen2_vl_7b.json", 8291375616},
-                                                        {"qwen3_vl_30b_a3b.json", 31070754032},
-                                                        {"voxtral_mini_3b.json", 4676271104}};
+  // For Voxtral and Qwen3.5 the numbers are those of the models that transformers builds from their
+  // configs.
+  const std::pair<const char*, int64_t> composites[] = {
+      {"gemma3_12b.json", 12187325040},       {"qwen2_vl_7b.json", 8291375616},
+      {"qwen3_5_9b.json", 9409813744},        {"qwen3_5_35b_a3b.json", 35107181936},
+      {"qwen3_vl_30b_a3b.json", 31070754032}, {"voxtral_mini_3b.json", 4676271104}};
   for (const auto& [name, parameters] : composites)
     EXPECT_EQ(make_model_spec(read_input(name)).num_parameters(), parameters) << name;
   // 120 of 128 experts of 48 layers, each of three matrices of 768 x 2048, do nothing for a token.

@@ -67,7 +67,7 @@ TEST(Moe, ConfigsSayWhichLayersHaveExperts) {
 TEST(Moe, ATokenUsesItsExpertsAlone) {
   const ModelSpec model = make_model_spec(config_of("qwen3_moe").dump());
   EXPECT_EQ(model.num_parameters() - model.num_active_parameters(), 4 * 4 * 3 * 12 * 32);
-  const ModelSpec dense = make_model_spec(testing::tiny_llava_config());
+  const ModelSpec dense = make_model_spec(testing::tiny_qwen2_vl_config());
   EXPECT_EQ(dense.num_active_parameters(), dense.num_parameters());
 }
 

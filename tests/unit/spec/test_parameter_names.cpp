@@ -96,6 +96,14 @@ TEST(ParameterNames, GoBackToThoseOfTheRunningModel) {
     EXPECT_EQ(running_parameter_name(family, canonical_parameter_name(family, name)), name);
 }
 
+TEST(ParameterNames, ATextAloneHasThoseOfItsComposite) {
+  for (const char* family : {"qwen3_5_text", "qwen3_5_moe_text"}) {
+    EXPECT_EQ(canonical_parameter_name(family, "model.language_model.layers.0.linear_attn.A_log"),
+              "model.layers.0.linear_attn.A_log");
+    EXPECT_EQ(canonical_parameter_name(family, "model.norm.weight"), "model.norm.weight");
+  }
+}
+
 TEST(ParameterNames, OtherFamiliesKeepTheirs) {
   EXPECT_EQ(canonical_parameter_name("llama", "lm_head.weight"), "lm_head.weight");
 }

@@ -82,7 +82,7 @@ TEST(Pixtral, TakesTheConfigsThatArePublished) {
   config["spatial_merge_size"] = 3;
   ModelSpec model = spec_of(config);
   EXPECT_FALSE(model.decoder.tied_embeddings);
-  EXPECT_EQ(model.encoders[0].block.attention[0].rope.theta, 500);
+  EXPECT_EQ(model.encoders[0].block.attention().rope.theta, 500);
   EXPECT_EQ(model.encoders[0].projector.merge, 9);
 
   config = tiny(false);

@@ -36,10 +36,10 @@ TEST(Qwen2Vl, HasTheNamesAndShapesOfItsFiles) {
 TEST(Qwen2Vl, OlderConfigsSayTheSame) {
   const ModelSpec now = make_model_spec(tiny_qwen2_vl_config());
   const ModelSpec then = make_model_spec(tiny_qwen2_vl_config(true));
-  EXPECT_EQ(then.decoder.block.attention[0].rope.turns, chunked_pairs({2, 3, 1}));
-  EXPECT_EQ(then.decoder.block.attention[0].rope.turns, now.decoder.block.attention[0].rope.turns);
-  EXPECT_EQ(then.decoder.block.attention[0].rope.type, now.decoder.block.attention[0].rope.type);
-  EXPECT_EQ(then.decoder.block.attention[0].rope.theta, now.decoder.block.attention[0].rope.theta);
+  EXPECT_EQ(then.decoder.block.attention().rope.turns, chunked_pairs({2, 3, 1}));
+  EXPECT_EQ(then.decoder.block.attention().rope.turns, now.decoder.block.attention().rope.turns);
+  EXPECT_EQ(then.decoder.block.attention().rope.type, now.decoder.block.attention().rope.type);
+  EXPECT_EQ(then.decoder.block.attention().rope.theta, now.decoder.block.attention().rope.theta);
   ASSERT_EQ(then.params.size(), now.params.size());
   for (size_t p = 0; p < now.params.size(); ++p) {
     EXPECT_EQ(then.params[p].name, now.params[p].name);

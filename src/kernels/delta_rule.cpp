@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/delta_rule.hpp"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include "kernels/delta_chunks.hpp"
+#include "kernels/delta_functors.hpp"
+#include "kernels/run_items.hpp"
+
+namespace zea {
+namespace {
+
+using detail::elements;
+using detail::run_items;
+using detail::Wide;
+using detail::with_element_type;
+
+at::TensorOptions wide_options_of(const at::Tensor& x) {
+  return x.options().dtype(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+}
+
+template <class T>
+detail::ConvolveHead<T> convolution(const at::Tensor& x, const at::Tensor& starts,
+                                    const at::Tensor& conv, const DeltaShape& shape) {
+  return {elements<T>(x), elements<T>(conv), elements<int64_t>(starts), shape};
+}
+
+/// The convolution's weight as (taps, channels).
+at::Tensor by_tap(const at::Tensor& conv) {
+  return conv.flatten(1).t().contiguous();
+}
+
+at::Tensor mixed_rows(const at::Tensor& x, const at::Tensor& starts, const DeltaWeights& weights,
+                      const at::Tensor& conv, const DeltaShape& shape) {
+  const at::Tensor mixed = at::empty(x.sizes(), wide_options_of(x));
+  with_element_type(x, [&]<class T>(T) {
+    const detail::MixDeltaToken<T> functor{convolution<T>(x, starts, conv, shape),
+                                           elements<T>(weights.decay), elements<T>(weights.step),
+                                           elements<Wide<T>>(mixed)};
+    run_items(x, functor, x.size(0) * (shape.heads() + 1), shape.value_dim);
+  });
+  return mixed;
+}
+
+at::Tensor gated_norms(const at::Tensor& o, const at::Tensor& x, const DeltaWeights& weights,
+                       const DeltaShape& shape) {
+  const at::Tensor y = at::empty_like(o);
+  with_element_type(x, [&]<class T>(T) {
+    const detail::GatedNormHead<T> functor{elements<T>(o), elements<T>(x),
+                                           elements<T>(weights.norm), elements<T>(y), shape};
+    run_items(x, functor, x.size(0) * shape.value_heads, shape.value_dim);
+  });
+  return y;
+}
+
+/// Items of which one sum is made: on a device in as many parts as keep all of it busy.
+int64_t items_per_sum(const at::Tensor& x, int64_t items, int64_t width) {
+  constexpr int64_t kMostParts = 2048, kLeastItems = 4;
+  if (x.is_cpu()) return rows_per_sum(width);
+  return std::max(kLeastItems, (items + kMostParts - 1) / kMostParts);
+}
+
+int64_t parts_of_items(int64_t items, int64_t each) {
+  return (items + each - 1) / each;
+}
+
+/// The gradients of outputs before the norm; those of gates go to dx.
+at::Tensor norm_gradients(const at::Tensor& dy, const at::Tensor& x, const DeltaOutputs& outputs,
+                          const DeltaWeights& weights, const DeltaShape& shape,
+                          const at::Tensor& gradient, const at::Tensor& dx) {
+  const at::Tensor d_o = at::empty(dy.sizes(), wide_options_of(x));
+  const int64_t heads = x.size(0) * shape.value_heads;
+  const int64_t step = items_per_sum(x, heads, shape.value_dim);
+  const at::Tensor sums =
+      at::zeros({parts_of_items(heads, step), shape.value_dim}, wide_options_of(x));
+  with_element_type(x, [&]<class T>(T) {
+    const detail::GatedNormBackward<T> functor{elements<T>(dy),
+                                               elements<T>(outputs.mixed),
+                                               elements<T>(x),
+                                               elements<T>(weights.norm),
+                                               elements<Wide<T>>(d_o),
+                                               elements<T>(dx),
+                                               elements<Wide<T>>(sums),
+                                               shape,
+                                               heads,
+                                               step};
+    run_items(x, functor, sums.size(0), (x.is_cpu() ? step : 1) * shape.value_dim);
+  });
+  if (at::Tensor sum = gradient; sum.defined()) sum.add_(sums.sum(0));
+  return d_o;
+}
+
+/// From the gradients of what mixed_rows() makes to those of x and the parameters.
+void mix_gradients(const at::Tensor& dmixed, const at::Tensor& spare, const at::Tensor& x,
+                   const at::Tensor& starts, const DeltaWeights& weights, const at::Tensor& conv,
+                   const DeltaShape& shape, const DeltaGradients& gradients, const at::Tensor& dx) {
+  const int64_t step = items_per_sum(x, x.size(0) * shape.heads(), shape.value_dim);
+  const int64_t parts = parts_of_items(x.size(0), step);
+  const at::Tensor sums = at::zeros({parts, shape.taps, shape.channels()}, dmixed.options());
+  const at::Tensor scratch = at::empty({parts, shape.channels()}, dmixed.options());
+  with_element_type(x, [&]<class T>(T) {
+    const detail::MixDeltaTokenBackward<T> to_convolution{convolution<T>(x, starts, conv, shape),
+                                                          elements<T>(weights.decay),
+                                                          elements<T>(weights.step),
+                                                          elements<Wide<T>>(dmixed),
+                                                          elements<Wide<T>>(spare),
+                                                          elements<T>(dx)};
+    run_items(x, to_convolution, x.size(0) * (shape.heads() + 1), 2 * shape.value_dim);
+    const detail::ConvolveBackward<T> to_inputs{elements<T>(x),
+                                                elements<T>(conv),
+                                                elements<int64_t>(starts),
+                                                elements<Wide<T>>(dmixed),
+                                                elements<T>(dx),
+                                                elements<Wide<T>>(sums),
+                                                elements<Wide<T>>(scratch),
+                                                shape,
+                                                x.size(0),
+                                                step};
+    run_items(x, to_inputs, parts * shape.heads(), (x.is_cpu() ? step : 1) * shape.value_dim);
+  });
+  if (at::Tensor sum = gradients.conv; sum.defined()) sum.add_(sums.sum(0).t().view_as(sum));
+  at::Tensor decay = gradients.decay, step_sum = gradients.step;
+  if (!decay.defined() && !step_sum.defined()) return;
+  const int64_t heads = shape.value_heads, groups = shape.by_key_head ? shape.key_heads : 1;
+  const at::Tensor both =
+      dmixed.narrow(1, dmixed.size(1) - 2 * heads, 2 * heads).sum(0).view({groups, 2, -1});
+  if (decay.defined()) decay.add_(both.select(1, 0).reshape({heads}));
+  if (step_sum.defined()) step_sum.add_(both.select(1, 1).reshape({heads}));
+}
+
+}  // namespace
+
+DeltaOutputs delta_rule_forward(const at::Tensor& x, const DeltaTokens& tokens,
+                                const DeltaWeights& weights, const DeltaShape& shape,
+                                const at::Tensor& last) {
+  ZEA_ASSERT(x.is_contiguous() && x.size(1) == shape.columns());
+  ZEA_ASSERT(!tokens.bounds.empty() && tokens.bounds.back() == x.size(0));
+  const int64_t states = detail::kept_states(tokens.bounds);
+  DeltaOutputs out{.y = {},
+                   .mixed = at::empty({x.size(0), shape.values()}, x.options()),
+                   .states = at::empty({states, shape.value_heads, shape.key_dim, shape.value_dim},
+                                       wide_options_of(x))};
+  {
+    const at::Tensor mixed = mixed_rows(x, tokens.starts, weights, by_tap(weights.conv), shape);
+    detail::scan_chunks({mixed, tokens.bounds, shape}, out.mixed, out.states, {{}, last});
+  }
+  out.y = gated_norms(out.mixed, x, weights, shape);
+  return out;
+}
+
+at::Tensor delta_rule_step(const at::Tensor& x, const at::Tensor& inputs, const at::Tensor& states,
+                           const DeltaWeights& weights, const DeltaShape& shape) {
+  const int64_t samples = x.size(0), taps = shape.taps;
+  const at::Tensor rows = at::cat({inputs, x.unsqueeze(1)}, 1).flatten(0, 1);
+  const at::Tensor starts =
+      at::arange(samples, x.options().dtype(at::kLong)).mul_(taps).repeat_interleave(taps);
+  const at::Tensor mixed = mixed_rows(rows, starts, weights, by_tap(weights.conv), shape)
+                               .view({samples, taps, -1})
+                               .select(1, taps - 1)
+                               .contiguous();
+  std::vector<int64_t> bounds;
+  for (int64_t sample = 0; sample <= samples; ++sample) bounds.push_back(sample);
+  const at::Tensor o = at::empty({samples, shape.values()}, x.options());
+  detail::scan_chunks({mixed, bounds, shape}, o, {}, {states, states});
+  return gated_norms(o, x, weights, shape);
+}
+
+at::Tensor delta_rule_backward(const at::Tensor& dy, const at::Tensor& x, const DeltaTokens& tokens,
+                               const DeltaOutputs& outputs, const DeltaWeights& weights,
+                               const DeltaShape& shape, const DeltaGradients& gradients) {
+  ZEA_ASSERT(dy.is_contiguous());
+  const at::Tensor dx = at::empty_like(x), conv = by_tap(weights.conv);
+  at::Tensor d_o = norm_gradients(dy, x, outputs, weights, shape, gradients.norm, dx);
+  const at::Tensor mixed = mixed_rows(x, tokens.starts, weights, conv, shape);
+  const at::Tensor dmixed = at::empty_like(mixed);
+  detail::scan_chunks_backward({mixed, tokens.bounds, shape}, d_o, outputs.states, dmixed);
+  d_o.reset();
+  mix_gradients(dmixed, mixed, x, tokens.starts, weights, conv, shape, gradients, dx);
+  return dx;
+}
+
+}  // namespace zea
