@@ -26,7 +26,7 @@
 namespace zea {
 
 inline constexpr double kExactBound = 1e-10;
-inline constexpr double kErrors = 8;
+inline constexpr double kErrors = 12;
 
 /// The values that are compared.
 enum class Compared { Outputs, Losses, OutputGradients, ParameterGradients, Updates };
