@@ -19,6 +19,7 @@ enum class ExitCode : int {
   Communication = 6,  ///< MPI or NCCL
   Storage = 7,        ///< disk, permissions, lock
   SickNode = 8,       ///< zea --check-node found a node that should not be used
+  LayoutDiffers = 9,  ///< zea --verify-layout found values beyond their bounds
   Requeue = 75,       ///< stopped on purpose after a checkpoint: start the run again
 };
 

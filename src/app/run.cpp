@@ -84,24 +84,6 @@ TrainPosition resume(Engine& engine, Collectives& control, const StateSource& ch
   }
 }
 
-struct OpenedDevice {
-  at::Device device = at::kCPU;
-  std::string gpu;  ///< name of the maker; empty: none
-};
-
-OpenedDevice open_device_of(const Start& start, WatchedRanks& ranks, const World& world) {
-  const ActionRecord::Action action(ranks.record, "open the device");
-  const RunOptions& run = start.options.run;
-  OpenedDevice opened;
-  if (run.device == DeviceKind::Cpu) return opened;
-  std::vector<VisibleGpu> own;
-  agree(*ranks.control, [&] { own = find_gpus(run.device); });
-  const std::vector<std::vector<VisibleGpu>> seen = gpus_on_node(world, own);
-  agree(*ranks.control, [&] { opened.device = open_device(run, seen, world.local_rank()); });
-  opened.gpu = own[static_cast<size_t>(opened.device.index())].name;
-  return opened;
-}
-
 /// Returns the peak TFLOP/s of all ranks together; 0: that of one is not known. Collective.
 double peak_of_ranks(const Plan& plan, const std::string& gpu, WatchedRanks& ranks, Log& log) {
   const double own = peak_tflops(plan, gpu);
@@ -208,12 +190,6 @@ std::string describe_samples(const Start& start, const Plan& plan, const RankOrd
   return text;
 }
 
-/// Returns the cores per rank of this node. Collective.
-double count_cores(WatchedRanks& ranks, const World& world) {
-  const ActionRecord::Action action(ranks.record, "count the cores");
-  return cores_per_rank(world);
-}
-
 /// Loads the values that the run begins with. Nothing else uses `cores` yet, so run.threads,
 /// which is 1 where a GPU computes, does not limit it.
 TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, int cores, Log& log) {
@@ -241,14 +217,6 @@ void clear_later_steps(const Start& start, const TrainPosition& position, Watche
                 [&] { aside = set_aside_later(start.directory + "/checkpoints", position.step); });
   for (const std::string& path : aside)
     log.warn("a later checkpoint is set aside, since the run goes on before it: " + path);
-}
-
-/// Returns how this rank, with so many cores, loads samples.
-LoaderOptions loading_here(const Plan& plan, int rank, double cores) {
-  LoaderOptions loading = loading_on(plan, rank);
-  if (plan.options.data.decoding_threads == 0 && !plan.model.encoders.empty())
-    loading.threads = threads_on(cores, plan.options);
-  return loading;
 }
 
 /// Reads or computes cached features.
@@ -385,6 +353,31 @@ WatchedRanks::WatchedRanks(Communicator of_plan, const Job& job, const Start& st
   if (deadline > 0)
     watchdog.emplace(records, record,
                      WatchdogOptions{deadline, start.directory, ranks.size(), job.give_up});
+}
+
+OpenedDevice open_device_of(const Start& start, WatchedRanks& ranks, const World& world) {
+  const ActionRecord::Action action(ranks.record, "open the device");
+  const RunOptions& run = start.options.run;
+  OpenedDevice opened;
+  if (run.device == DeviceKind::Cpu) return opened;
+  std::vector<VisibleGpu> own;
+  agree(*ranks.control, [&] { own = find_gpus(run.device); });
+  const std::vector<std::vector<VisibleGpu>> seen = gpus_on_node(world, own);
+  agree(*ranks.control, [&] { opened.device = open_device(run, seen, world.local_rank()); });
+  opened.gpu = own[static_cast<size_t>(opened.device.index())].name;
+  return opened;
+}
+
+double count_cores(WatchedRanks& ranks, const World& world) {
+  const ActionRecord::Action action(ranks.record, "count the cores");
+  return cores_per_rank(world);
+}
+
+LoaderOptions loading_here(const Plan& plan, int rank, double cores) {
+  LoaderOptions loading = loading_on(plan, rank);
+  if (plan.options.data.decoding_threads == 0 && !plan.model.encoders.empty())
+    loading.threads = threads_on(cores, plan.options);
+  return loading;
 }
 
 /// Damaged data of a checkpoint shows when it is read: the run then resumes from the newest

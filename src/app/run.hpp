@@ -2,6 +2,8 @@
 // Executions that need ranks: a run, and the check of a job's nodes.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -10,7 +12,9 @@
 #include "comm/node_memory.hpp"
 #include "comm/world.hpp"
 #include "core/error.hpp"
+#include "data/loader.hpp"
 #include "library/start.hpp"
+#include "schedule/plan.hpp"
 #include "watch/watchdog.hpp"
 
 namespace zea {
@@ -31,6 +35,10 @@ ExitCode run(const CommandLine& line, Job& job);
 /// same. Collective.
 ExitCode check_nodes(const CommandLine& line, Job& job);
 
+/// --verify-layout: runs the first steps on the deck's layout and on a reference, and rank 0 prints
+/// how they compare; all ranks return the same. Collective.
+ExitCode verify_layout(const CommandLine& line, Job& job);
+
 /// The ranks of a job under the plan's numbers, with a watchdog. The record of each rank's actions
 /// lies in memory of its node, which the watchdogs of all ranks there read.
 struct WatchedRanks {
@@ -44,5 +52,20 @@ struct WatchedRanks {
   std::unique_ptr<Collectives> real_control, control;
   std::optional<Watchdog> watchdog;
 };
+
+// Parts of a run that --verify-layout shares.
+
+struct OpenedDevice {
+  at::Device device = at::kCPU;
+  std::string gpu;  ///< name of the maker; empty: none
+};
+/// Collective.
+OpenedDevice open_device_of(const Start& start, WatchedRanks& ranks, const World& world);
+
+/// Returns the cores per rank of this node. Collective.
+double count_cores(WatchedRanks& ranks, const World& world);
+
+/// Returns how this rank, with so many cores, loads samples.
+LoaderOptions loading_here(const Plan& plan, int rank, double cores);
 
 }  // namespace zea

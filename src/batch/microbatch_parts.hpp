@@ -4,7 +4,9 @@
 
 #include <ATen/ATen.h>
 
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "batch/make_microbatch.hpp"
@@ -44,6 +46,11 @@ Microbatch make_on_host(const LoadedMicrobatch& loaded, const ModelSpec& model,
 /// Returns the layout of the language model's tokens.
 TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& model,
                         const MicrobatchOptions& options);
+
+/// The rows that a projector makes of the tokens `here`, in its order: the item's index in `row`
+/// and the row's place in the item (ItemShape::source_of).
+using ProjectedPlaces = std::set<std::pair<size_t, int64_t>>;
+ProjectedPlaces projected_places(const TokenRuns& here, const ItemRow& row);
 
 /// Draws the keys of samples and items for dropout; the functions below make keys of rows from
 /// them.

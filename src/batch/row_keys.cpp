@@ -3,9 +3,6 @@
 // (and item) and the token's place in it. However tokens are packed and dealt, a row has the same.
 #include "batch/microbatch_parts.hpp"
 
-#include <set>
-#include <utility>
-
 #include "core/mixed_bits.hpp"
 #include "model/index_tensor.hpp"
 
@@ -36,34 +33,38 @@ RowKeys keys_of_tokens(const TokenLayout& layout, const Coordinate& coordinate, 
   return keys;
 }
 
-/// Appends the keys of the rows that a projector makes of the tokens `here`, in its order; `merge`
-/// tokens are one row.
-void append_feature_keys(Ids& keys, const TokenRuns& here, const ItemRow& row, int64_t merge,
+/// Appends the keys of the rows that a projector makes of the tokens `here`.
+void append_feature_keys(Ids& keys, const TokenRuns& here, const ItemRow& row,
                          const std::vector<uint64_t>& item_keys) {
-  std::set<std::pair<size_t, int64_t>> rows;
-  for (const TokenRange& run : here)
-    for (int64_t token = run.begin; token < run.end; ++token) {
-      const size_t item = row.item_of(token);
-      const int64_t source = row.shape(item).source_of(row.position(token));
-      if (source >= 0) rows.insert({item, source / merge});
-    }
-  for (const auto& [item, place] : rows) keys.push_back(key_at(item_keys[item], place));
+  for (const auto& [item, place] : projected_places(here, row))
+    keys.push_back(key_at(item_keys[item], place));
 }
 
-RowKeys keys_of_features(const ItemRow& row, int64_t merge, const Coordinate& coordinate,
+RowKeys keys_of_features(const ItemRow& row, const Coordinate& coordinate,
                          const std::vector<uint64_t>& item_keys) {
   const TokenLayout& layout = row.layout();
   Ids here, of_cp;
-  append_feature_keys(here, layout.held(coordinate.cp, coordinate.tp), row, merge, item_keys);
+  append_feature_keys(here, layout.held(coordinate.cp, coordinate.tp), row, item_keys);
   const auto tp = static_cast<int>(layout.shares(coordinate.cp).size());
   for (int t = 0; t < tp; ++t)
-    append_feature_keys(of_cp, layout.held(coordinate.cp, t), row, merge, item_keys);
+    append_feature_keys(of_cp, layout.held(coordinate.cp, t), row, item_keys);
   RowKeys keys{.here = index_tensor(here), .of_cp = {}};
   keys.of_cp = tp > 0 ? index_tensor(of_cp) : keys.here;
   return keys;
 }
 
 }  // namespace
+
+ProjectedPlaces projected_places(const TokenRuns& here, const ItemRow& row) {
+  ProjectedPlaces places;
+  for (const TokenRange& run : here)
+    for (int64_t token = run.begin; token < run.end; ++token) {
+      const size_t item = row.item_of(token);
+      const int64_t source = row.shape(item).source_of(row.position(token));
+      if (source >= 0) places.insert({item, source});
+    }
+  return places;
+}
 
 void draw_keys(HostTokens& host, const LoadedMicrobatch& loaded, const MicrobatchOptions& options) {
   if (!options.trained_step) return;
@@ -97,7 +98,7 @@ void fill_item_keys(EncoderPart& part, const HostTokens& host, const ItemRow& ro
   part.keys = keys_of_tokens(row.layout(), coordinate, [&](int64_t token) {
     return key_at(own[row.item_of(token)], row.position(token));
   });
-  part.feature_keys = keys_of_features(row, spec.projector.merge, coordinate, own);
+  part.feature_keys = keys_of_features(row, coordinate, own);
 }
 
 }  // namespace zea::detail

@@ -20,7 +20,8 @@ namespace {
 constexpr const char* kUsage =
     "zea -i deck | -r run-or-checkpoint [-d run-directory] [-n] [--ranks N] [--ranks-per-node N] "
     "[--hardware FILE] [--plan [--memory SIZE] [--out DIRECTORY] [--json]] "
-    "[--profile FILE] [--check-node] [-t hh:mm:ss] [-c] [-h [KEY]] "
+    "[--profile FILE] [--check-node] [--verify-layout [--steps K] [--against LAYOUT]] "
+    "[-t hh:mm:ss] [-c] [-h [KEY]] "
     "[section.key=value ...] [--compare DECK-OR-OVERRIDES ...]";
 
 constexpr const char* kPurpose = "zea trains multimodal language models sharded over many ranks.";
@@ -43,6 +44,7 @@ constexpr std::pair<ExitCode, const char*> kExitCodes[] = {
     {ExitCode::Communication, "communication (MPI or NCCL)"},
     {ExitCode::Storage, "storage: disk, permissions, lock; or out of memory"},
     {ExitCode::SickNode, "zea --check-node found a sick node"},
+    {ExitCode::LayoutDiffers, "zea --verify-layout found values beyond their bounds"},
     {ExitCode::Requeue, "stopped on purpose, training runs after a checkpoint: requeue me"},
 };
 
@@ -81,7 +83,9 @@ void declare_options(CLI::App& app, Declared& given) {
   app.add_flag("-n", values.plan_only,
                "resolve, validate and plan, print the plan, and stop; data that is there is opened "
                "and checked");
-  app.add_option("--ranks", values.ranks, "with -n, --plan: plan for N ranks (default: 1)")
+  app.add_option("--ranks", values.ranks,
+                 "with -n, --plan: plan for N ranks (default: 1); with --verify-layout: ranks of "
+                 "the reference (default: 1, with --against all)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
   app.add_option(
@@ -109,7 +113,7 @@ void declare_options(CLI::App& app, Declared& given) {
   app.add_option("--out", values.out_directory,
                  "with --plan: folder to which a deck of each layout is written")
       ->type_name("DIRECTORY");
-  app.add_flag("--json", values.as_json, "with --plan: print JSON");
+  app.add_flag("--json", values.as_json, "with --plan, --verify-layout: print JSON");
   app.add_option("--profile", values.profile,
                  "measure the time of every unit of the model on this process with run.threads "
                  "threads, write it to FILE for mesh.profile, and stop")
@@ -118,6 +122,19 @@ void declare_options(CLI::App& app, Declared& given) {
       "--check-node", values.check_node,
       "check the health of the ranks' nodes (GPUs, links, memory, disk of the run directory, "
       "clocks, builds), name sick ones, and stop; needs no deck");
+  app.add_flag(
+      "--verify-layout", values.verify_layout,
+      "run the first steps of the deck on its layout, then on one rank, compare every unit's "
+      "outputs and gradients and every parameter's gradient and update, name what differs first, "
+      "and stop; writes no files");
+  app.add_option("--steps", values.verified_steps,
+                 "with --verify-layout: number of steps (default: 2)")
+      ->type_name("K")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--against", values.against,
+                 "with --verify-layout: compare with this layout; a deck, or overrides in one "
+                 "word: \"mesh.llm.tp=1\" (default: all keys of [mesh] at their defaults)")
+      ->type_name("LAYOUT");
   app.add_option("-t", given.wall_limit,
                  "wall time limit: write a checkpoint and stop before it ends")
       ->type_name("HH:MM:SS");
@@ -171,8 +188,10 @@ double gibibytes_of(const std::string& text) {
 
 void check_search(const CommandLine& values) {
   if (!values.search) {
-    if (values.memory_gib > 0 || !values.out_directory.empty() || values.as_json)
-      refuse("--memory, --out and --json belong to --plan, which searches layouts; add --plan");
+    if (values.memory_gib > 0 || !values.out_directory.empty())
+      refuse("--memory and --out belong to --plan, which searches layouts; add --plan");
+    if (values.as_json && !values.verify_layout)
+      refuse("--json belongs to --plan and --verify-layout; add one of them");
     if (!values.hardware.empty() && !values.plan_only)
       refuse("--hardware tells the seconds of a plan and needs -n or --plan");
     return;
@@ -187,6 +206,26 @@ void check_search(const CommandLine& values) {
     refuse("--compare compares layouts that you name, --plan finds some; take one of them");
 }
 
+void check_verification(const CommandLine& values, bool has_steps, bool has_limit) {
+  if (!values.verify_layout) {
+    if (has_steps || !values.against.empty())
+      refuse("--steps and --against belong to --verify-layout; add it");
+    return;
+  }
+  if (values.plan_only || values.check_node || !values.profile.empty())
+    refuse(
+        "--verify-layout runs steps; -n, --plan, --profile and --check-node run none; take one "
+        "of them");
+  if (!values.restart.empty())
+    refuse(
+        "--verify-layout begins with step 1 and does not resume; give the deck by -i, and the "
+        "checkpoint of -r as its model.weights");
+  if (!values.directory.empty() || has_limit)
+    refuse(
+        "--verify-layout writes no run directory and no checkpoint, so -d and -t have no effect; "
+        "leave them out");
+}
+
 void check_command_line(const CommandLine& values) {
   for (const std::string& entry : values.overrides)
     if (entry.ends_with(".toml") && entry.find('=') == std::string::npos)
@@ -197,8 +236,10 @@ void check_command_line(const CommandLine& values) {
   check_search(values);
   if (!values.compare.empty() && !values.hardware.empty())
     refuse("--compare with --hardware is not built; take --plan, or -n for one layout at a time");
-  if (values.ranks > 0 && !values.plan_only)
-    refuse("--ranks says how many ranks to plan for and needs -n or --plan; mpirun -n starts them");
+  if (values.ranks > 0 && !values.plan_only && !values.verify_layout)
+    refuse(
+        "--ranks says how many ranks to plan for and needs -n or --plan, or of the reference and "
+        "needs --verify-layout; mpirun -n starts them");
   if (values.ranks_per_node > 0 && !values.plan_only)
     refuse(
         "--ranks-per-node says how nodes are to be planned and needs -n; a run asks MPI which "
@@ -231,6 +272,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   if (app.count("-t") > 0) given.values.wall_seconds = seconds_of(given.wall_limit);
   if (app.count("--memory") > 0) given.values.memory_gib = gibibytes_of(given.memory);
   given.values.plan_only |= given.values.search;
+  check_verification(given.values, app.count("--steps") > 0, app.count("-t") > 0);
   check_command_line(given.values);
   return given.values;
 }

@@ -3,6 +3,7 @@
 // declared once: the help is made from the same declarations.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,18 +14,23 @@ struct CommandLine {
   std::string restart;    ///< -r: a run directory or a checkpoint
   std::string directory;  ///< -d
   bool plan_only = false;
-  int ranks = 0;           ///< --ranks of the plan; 0: not given
+  int ranks = 0;           ///< --ranks of the plan, or of the reference; 0: not given
   int ranks_per_node = 0;  ///< --ranks-per-node of the plan; 0: all on one node
   /// --compare: what each further layout changes, a deck or overrides
   std::vector<std::string> compare;
-  bool search = false;        ///< --plan: search the fastest layouts; plan_only is set, too
-  std::string hardware;       ///< --hardware: file of the rates of devices and links
-  double memory_gib = 0;      ///< --memory of a rank; 0: as the hardware file says
-  std::string out_directory;  ///< --out: folder for the decks that --plan finds
-  bool as_json = false;       ///< --json
-  std::string profile;        ///< --profile: file for the measured costs of the units
-  bool check_node = false;    ///< --check-node: only look at the nodes
-  double wall_seconds = 0;    ///< -t; 0: no limit
+  bool search = false;         ///< --plan: search the fastest layouts; plan_only is set, too
+  std::string hardware;        ///< --hardware: file of the rates of devices and links
+  double memory_gib = 0;       ///< --memory of a rank; 0: as the hardware file says
+  std::string out_directory;   ///< --out: folder for the decks that --plan finds
+  bool as_json = false;        ///< --json
+  std::string profile;         ///< --profile: file for the measured costs of the units
+  bool check_node = false;     ///< --check-node: only look at the nodes
+  bool verify_layout = false;  ///< --verify-layout: compare the layout with a reference
+  int64_t verified_steps = 2;  ///< --steps of --verify-layout
+  /// --against of --verify-layout: what the reference layout changes, as --compare has it; empty:
+  /// every key of [mesh] as it is by default
+  std::string against;
+  double wall_seconds = 0;  ///< -t; 0: no limit
   bool show_build = false;
   bool show_help = false;
   std::string help_key;  ///< a deck key or section to explain; empty: everything

@@ -102,6 +102,7 @@ TABLE = {
     f"zea -n --ranks 2 -i {DECK}": runs(),
     "zea -h optim.lr": runs(always=[("optim.lr", "optim.lr | grep '^optim.lr$'")]),
     "zea -h data.resized_max_pixels": runs(),
+    f"mpirun -n 4 zea --verify-layout -i {DECK} mesh.llm.tp=2": runs((DECK, f"{DECK} --steps 1")),
     "zea -h data.cache_features": runs(),
     f"mpirun -n 2 zea -i {DECK} -d runs/first schedule.steps=200 optim.lr=1e-3": planned,
     f"mpirun -n 2 zea -i {DECK} -d runs/lora model.llm.lora.targets='[\"q_proj\", \"v_proj\"]'": runs(FEW),

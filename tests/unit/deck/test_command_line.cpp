@@ -106,9 +106,42 @@ TEST(CommandLine, RefusesSearchesThatCannotBe) {
       {{"--plan", "--hardware", "h", "-i", "a", "--compare", "b=1"}, "take one of them"},
       {{"--plan", "--hardware", "h", "-i", "a", "--memory", "80"}, "--memory 80 is no size"},
       {{"--plan", "--hardware", "h", "-i", "a", "--memory", "-1GiB"}, "--memory -1GiB is no size"},
-      {{"-n", "-i", "a", "--json"}, "--memory, --out and --json belong to --plan"},
+      {{"-n", "-i", "a", "--json"}, "--json belongs to --plan and --verify-layout"},
+      {{"-n", "-i", "a", "--out", "b"}, "--memory and --out belong to --plan"},
       {{"-i", "a", "--hardware", "h"}, "--hardware tells the seconds of a plan and needs -n"},
       {{"-n", "-i", "a", "--hardware", "h", "--compare", "b=1"}, "--compare with --hardware"}};
+  for (const auto& [arguments, sentence] : refused)
+    EXPECT_TRUE(contains(refusal_of(arguments), sentence)) << refusal_of(arguments);
+}
+
+TEST(CommandLine, VerifiesALayout) {
+  const CommandLine line = parsed({"--verify-layout", "-i", "a"});
+  EXPECT_TRUE(line.verify_layout);
+  EXPECT_EQ(line.verified_steps, 2);
+  EXPECT_EQ(line.ranks, 0);
+  const CommandLine other = parsed({"--verify-layout", "-i", "a", "--steps", "5", "--against",
+                                    "b.toml", "--ranks", "3", "--json", "optim.lr=1"});
+  EXPECT_EQ(other.verified_steps, 5);
+  EXPECT_EQ(other.against, "b.toml");
+  EXPECT_EQ(other.ranks, 3);
+  EXPECT_TRUE(other.as_json);
+  EXPECT_EQ(other.overrides, std::vector<std::string>{"optim.lr=1"});
+}
+
+TEST(CommandLine, RefusesVerificationsThatCannotBe) {
+  const std::pair<std::vector<const char*>, const char*> refused[] = {
+      {{"-i", "a", "--steps", "3"}, "--steps and --against belong to --verify-layout"},
+      {{"-i", "a", "--against", "b"}, "--steps and --against belong to --verify-layout"},
+      {{"-i", "a", "--ranks", "3"}, "of the reference and needs --verify-layout"},
+      {{"--verify-layout", "-i", "a", "-n"}, "take one of them"},
+      {{"--verify-layout", "-i", "a", "--profile", "b"}, "take one of them"},
+      {{"--verify-layout", "--check-node"}, "take one of them"},
+      {{"--verify-layout", "-r", "a"}, "does not resume"},
+      {{"--verify-layout", "-i", "a", "-d", "b"}, "-d and -t have no effect"},
+      {{"--verify-layout", "-i", "a", "-t", "1:00:00"}, "-d and -t have no effect"},
+      {{"--verify-layout", "-i", "a", "--steps", "0"}, "--steps"},
+      {{"--verify-layout", "-i", "a", "--hardware", "h"}, "--hardware tells the seconds"},
+      {{"--verify-layout"}, "nothing to run"}};
   for (const auto& [arguments, sentence] : refused)
     EXPECT_TRUE(contains(refusal_of(arguments), sentence)) << refusal_of(arguments);
 }
