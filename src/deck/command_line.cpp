@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kUsage =
     "zea -i deck | -r run-or-checkpoint [-d run-directory] [-n] [--ranks N] [--ranks-per-node N] "
-    "[--hardware FILE] [--plan [--memory SIZE] [--out DIRECTORY] [--json]] "
+    "[--hardware FILE] [--plan [--memory SIZE] [--out DIRECTORY] [--mtbf HOURS]] [--json] "
     "[--profile FILE] [--check-node] [-t hh:mm:ss] [-c] [-h [KEY]] "
     "[section.key=value ...] [--compare DECK-OR-OVERRIDES ...]";
 
@@ -109,7 +109,12 @@ void declare_options(CLI::App& app, Declared& given) {
   app.add_option("--out", values.out_directory,
                  "with --plan: folder to which a deck of each layout is written")
       ->type_name("DIRECTORY");
-  app.add_flag("--json", values.as_json, "with --plan: print JSON");
+  app.add_option("--mtbf", values.mtbf_hours,
+                 "with --plan: mean time between failures of the whole job in hours, for the best "
+                 "checkpoint.every of each layout and the goodput to expect")
+      ->type_name("HOURS")
+      ->check(CLI::Range(1e-3, 1e6));
+  app.add_flag("--json", values.as_json, "with -n, --plan: print JSON");
   app.add_option("--profile", values.profile,
                  "measure the time of every unit of the model on this process with run.threads "
                  "threads, write it to FILE for mesh.profile, and stop")
@@ -171,8 +176,12 @@ double gibibytes_of(const std::string& text) {
 
 void check_search(const CommandLine& values) {
   if (!values.search) {
-    if (values.memory_gib > 0 || !values.out_directory.empty() || values.as_json)
-      refuse("--memory, --out and --json belong to --plan, which searches layouts; add --plan");
+    if (values.memory_gib > 0 || !values.out_directory.empty() || values.mtbf_hours > 0)
+      refuse("--memory, --out and --mtbf belong to --plan, which searches layouts; add --plan");
+    if (values.as_json && (!values.plan_only || values.hardware.empty() || !values.compare.empty()))
+      refuse(
+          "--json prints the seconds of a plan as JSON; it needs --plan, or -n with --hardware and "
+          "without --compare");
     if (!values.hardware.empty() && !values.plan_only)
       refuse("--hardware tells the seconds of a plan and needs -n or --plan");
     return;
@@ -195,8 +204,6 @@ void check_command_line(const CommandLine& values) {
     else if (entry.find('=') == std::string::npos)
       refuse("\"" + entry + "\" is neither an option nor section.key=value");
   check_search(values);
-  if (!values.compare.empty() && !values.hardware.empty())
-    refuse("--compare with --hardware is not built; take --plan, or -n for one layout at a time");
   if (values.ranks > 0 && !values.plan_only)
     refuse("--ranks says how many ranks to plan for and needs -n or --plan; mpirun -n starts them");
   if (values.ranks_per_node > 0 && !values.plan_only)

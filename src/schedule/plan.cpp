@@ -365,6 +365,10 @@ Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
                              const std::string& config_json, int world_size,
                              const std::string& profile) {
   Faults faults;
+  if (options.mesh.layout == LayoutSource::Auto && options.mesh.searched_ranks != world_size)
+    faults.add("mesh.layout = \"auto\" has no layout for " + std::to_string(world_size) +
+               " ranks yet (mesh.searched_ranks = " + std::to_string(options.mesh.searched_ranks) +
+               "); a run and zea -n search one, zea --plan finds several");
   const MeshShape unlinked = detail::make_mesh_shape(faults, options, model, world_size);
   check_device(faults, options);
   const OptimizerSpec optimizer = optimizer_of(faults, options.optim);
