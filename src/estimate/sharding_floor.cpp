@@ -20,6 +20,7 @@ ShardingFloor::ShardingFloor(const Plan& plan, int64_t microbatches, const Hardw
       may_regather_(plan.options.mesh.memory_mib > 0 ||
                     plan.options.model.activation_checkpointing.is_auto()),
       microbatches_(static_cast<double>(microbatches)) {
+  double most = 0;
   // Blocks of states, and states that some parameters have alone, are not spread evenly.
   const OptimizerKind kind = plan.options.optim.kind;
   const bool is_even = kind != OptimizerKind::Muon && kind != OptimizerKind::Adamw8Bit;
@@ -42,6 +43,11 @@ ShardingFloor::ShardingFloor(const Plan& plan, int64_t microbatches, const Hardw
                                                         {0, buffer.elements},
                                                         plan.precision_of(buffer.module).master));
     }
+    for (const Part& part : parts)
+      if (part.grid->module == kDecoder && part.trained + part.frozen > most) {
+        most = part.trained + part.frozen;
+        largest_ = parts_.size() - 1;
+      }
   }
 }
 
@@ -109,7 +115,7 @@ ShardingFloor::Least ShardingFloor::of(const Options& options) const {
           gathered += part.trained * master;
       }
       updated += (part.trained * (4 * master + copy) + 2 * part.states) / sharding.shards;
-      if (part.grid->module == kDecoder)
+      if (part.grid->module == kDecoder && place == largest_)
         least.streams =
             std::max(least.streams, stream_seconds(part, sharding, mesh, ranks_[place]));
     }

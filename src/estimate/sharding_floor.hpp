@@ -50,6 +50,7 @@ class ShardingFloor {
   double microbatches_;
   std::vector<int> ranks_;                ///< the first of each stage group
   std::vector<std::vector<Part>> parts_;  ///< of each stage group
+  size_t largest_ = 0;                    ///< the stage group with most of the decoder
 };
 
 }  // namespace zea::detail
