@@ -19,6 +19,7 @@ from pathlib import Path
 try:
     import matplotlib
     import matplotlib.pyplot as plt
+    import matplotlib.ticker
     from matplotlib.patches import Patch
 except ImportError as missing:
     sys.exit(f"{missing}: jobs/requirements.txt lists what pictures need")
@@ -107,6 +108,7 @@ def draw_ranks(axes, drawing):
             axes.axvline(rank, color=INK, lw=0.8, ls="--")
     axes.set_yticks(range(len(drawing["modules"])), [module["name"] for module in drawing["modules"]])
     axes.set_ylim(len(drawing["modules"]) - 0.4, -0.6)
+    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
     axes.set_xlim(0, len(nodes))
     count = len(set(nodes))
     axes.set_xlabel(
