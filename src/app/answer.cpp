@@ -2,13 +2,17 @@
 #include "app/answer.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <utility>
 
+#include "app/auto_layout.hpp"
+#include "app/measured_times.hpp"
 #include "core/text.hpp"
 #include "deck/deck.hpp"
 #include "estimate/describe.hpp"
+#include "estimate/goodput.hpp"
 #include "estimate/layout_search.hpp"
 #include "files/durable_file.hpp"
 #include "kernels/flat_kernels.hpp"
@@ -83,14 +87,36 @@ PlannedHardware hardware_of(const CommandLine& line, int ranks) {
   return on;
 }
 
+/// The samples of a start, of data that it opens into `data`.
+StepSamples open_samples(const Start& start, const Plan& plan, PlannedData& data) {
+  data = open_planned(start, plan);
+  StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
+  read_all(samples);
+  return samples;
+}
+
+/// Searches the layout of mesh.layout = "auto".
+std::string choose_planned(Start& start, int ranks, const PlannedHardware& on) {
+  PlannedData data;  // which the samples read
+  const int per_node = on.ranks_per_node > 0 ? on.ranks_per_node : ranks;
+  return choose_layout(start, {.ranks = ranks, .per_node = per_node, .hardware = on.hardware},
+                       [&](const Plan& plan) { return open_samples(start, plan, data); });
+}
+
 std::string plan_text(const CommandLine& line, int ranks) {
   const PlannedHardware on = hardware_of(line, ranks);
-  const Start start = read_start(line, ranks);
+  Start start = read_start(line, ranks);
+  const std::string chosen = choose_planned(start, ranks, on);
   const Plan plan = plan_of(start, ranks);
-  const PlannedData data = open_planned(start, plan);
-  const StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
-  read_all(samples);
-  return plan_text(start, plan, samples, facts_of(plan, samples), on, data.notes);
+  PlannedData data;
+  const StepSamples samples = open_samples(start, plan, data);
+  if (!line.as_json)
+    return chosen + plan_text(start, plan, samples, facts_of(plan, samples), on, data.notes);
+  const RankOrder order =
+      order_ranks(plan.mesh, even_nodes(ranks, on.ranks_per_node), plan.options.mesh.order);
+  std::vector<TimelineSpan> spans;
+  const StepTime time = step_time(plan, samples, *on.hardware, order.node_of_logical, &spans);
+  return plan_json(plan, time, draw_layout(plan, order, std::move(spans)), *on.hardware);
 }
 
 /// Writes a deck of each layout: layout_01.toml and so on.
@@ -106,11 +132,58 @@ std::string write_decks(const std::string& directory, const SearchRequest& reque
   return formatted("%d decks written to ", number) + directory + "\n";
 }
 
+/// A search by --plan finds what mesh.layout = "auto" would.
+void give_layout(Options& options) {
+  const MeshOptions usual;
+  options.mesh.layout = usual.layout;
+  options.mesh.hardware = usual.hardware;
+  options.mesh.searched_ranks = usual.searched_ranks;
+  options.mesh.searched_keys = usual.searched_keys;
+  for (const char* key : {"layout", "hardware", "searched_ranks", "searched_keys"})
+    options.given.erase(std::string("mesh.") + key);
+}
+
+/// --mtbf: the best checkpoint.every of each layout, and its goodput.
+std::string describe_goodput(const CommandLine& line, const Start& start,
+                             const SearchRequest& request, const SearchResult& result) {
+  const MeasuredTimes measured = read_measured_times(start.directory);
+  const NodeFacts& node = request.hardware.node;
+  if (!measured.save && node.storage_gb_per_s == 0)
+    throw DeckError("--mtbf needs the time of a checkpoint: there is no earlier run with one in " +
+                    start.directory +
+                    " (metrics.jsonl), and the hardware file has no node.storage_gb_per_s; give "
+                    "that, or the directory of a run by -d");
+  std::string text =
+      formatted("checkpoints, with a failure every %.4g hours: ", line.mtbf_hours) +
+      (measured.save
+           ? formatted("a checkpoint stops training for %.3g s, as measured", *measured.save)
+           : formatted("training waits while ranks write at %.4g GB/s", node.storage_gb_per_s)) +
+      formatted("; a restart takes %.4g s", measured.start.value_or(node.start_seconds)) +
+      (measured.start ? ", as measured" : " and the time to read") +
+      "\n      save s  checkpoint.every  goodput %  tokens/s kept\n";
+  int number = 0;
+  for (const FoundLayout& layout : result.best) {
+    const double written =
+        node.storage_gb_per_s > 0 ? layout.checkpoint_bytes / (1e9 * node.storage_gb_per_s) : 0;
+    const FailureTimes times{
+        .between_failures = 3600 * line.mtbf_hours,
+        .save = measured.save.value_or(written),
+        .restart = measured.start ? *measured.start : node.start_seconds + written};
+    const auto steps = std::max<int64_t>(
+        1, static_cast<int64_t>(std::llround(best_interval(times) / layout.time.seconds)));
+    const double share = goodput(times, static_cast<double>(steps) * layout.time.seconds);
+    text += formatted("  %2d  %6.3g  %16ld  %9.2f  %13.4g\n", ++number, times.save,
+                      static_cast<long>(steps), 100 * share, share * layout.time.tokens_per_second);
+  }
+  return text;
+}
+
 /// --plan: searches the fastest layouts of what the deck leaves open.
 std::string search(const CommandLine& line, int ranks) {
   constexpr size_t kBest = 10;
   const PlannedHardware on = hardware_of(line, ranks);
-  const Start start = read_start(line, ranks);
+  Start start = read_start(line, ranks);
+  give_layout(start.options);
   const double gib = line.memory_gib > 0 ? line.memory_gib : on.hardware->node.memory_gib;
   const SearchRequest request{.options = start.options,
                               .config_json = start.config_json,
@@ -124,9 +197,7 @@ std::string search(const CommandLine& line, int ranks) {
   const SearchResult result = search_layouts(
       request,
       [&](const Plan& plan) {
-        data = open_planned(start, plan);
-        StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
-        read_all(samples);
+        StepSamples samples = open_samples(start, plan, data);
         source = "by " + samples.steps_text(plan) + (samples.is_real ? " of " : ": ") +
                  samples.source + "\n";
         return samples;
@@ -135,7 +206,8 @@ std::string search(const CommandLine& line, int ranks) {
   const std::string written =
       line.out_directory.empty() ? "" : write_decks(line.out_directory, request, result);
   if (line.as_json) return search_json(request, result);
-  return data.notes + source + describe_search(request, result) + written;
+  return data.notes + source + describe_search(request, result) +
+         (line.mtbf_hours > 0 ? describe_goodput(line, start, request, result) : "") + written;
 }
 
 /// Returns the settings that decide which samples are drawn: layouts are compared by the same
@@ -193,14 +265,16 @@ class Comparison {
 
  private:
   ComparedLayout compared(const std::string& name, const CommandLine& line) {
-    const Start start = read_start(line, ranks_);
+    Start start = read_start(line, ranks_);
     if (first_) check_same_samples(*first_, start.options);
+    const PlannedHardware on = hardware_of(line, ranks_);
+    notes_ += choose_planned(start, ranks_, on);
     const Plan plan = plan_of(start, ranks_);
     const PlannedData data = open_planned(start, plan);
     StepSamples samples = first_samples(start, plan, data.train.get(), data.eval.get());
     if (!first_) {
       first_ = start.options;
-      notes_ = data.notes;
+      notes_ += data.notes;
       items_ = items_of(plan.model);
       heading_ = samples.steps_text(plan) + (samples.is_real ? " of " : ": ") + samples.source;
       if (!samples.is_real) made_up_ = samples;
@@ -213,6 +287,11 @@ class Comparison {
     }
     ComparedLayout layout{.name = name, .facts = facts_of(plan, samples)};
     layout.world_size = plan.world_size();
+    if (on.hardware) {
+      const RankOrder order =
+          order_ranks(plan.mesh, even_nodes(ranks_, on.ranks_per_node), plan.options.mesh.order);
+      layout.time = step_time(plan, samples, *on.hardware, order.node_of_logical);
+    }
     layout.replicas = plan.mesh.replicas();
     const auto places = estimate_places(plan, predicted_microbatches(plan));
     for (const MemoryEstimate& place : places)

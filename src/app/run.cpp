@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "app/answer.hpp"
+#include "app/auto_layout.hpp"
 #include "checkpoint/load_weights.hpp"
 #include "comm/agree.hpp"
 #include "comm/node_cores.hpp"
@@ -260,6 +261,27 @@ std::function<bool()> leaves_between_batches(StopRequest& stop, Log& log) {
   };
 }
 
+/// Makes the choice of mesh.layout = "auto" on the root rank, whose data decides it, for all ranks.
+/// Returns the text about it there. Collective.
+std::string choose_layout(Start& start, const World& world, Collectives& control) {
+  if (start.options.mesh.layout != LayoutSource::Auto) return "";
+  std::string text, chosen;
+  agree_on_root(control, [&] {
+    RunData data;  // which the samples read
+    text = choose_layout(start, {.ranks = world.size(), .per_node = world.local_size()},
+                         [&](const Plan& plan) {
+                           if (plan.options.run.mode == RunMode::Train)
+                             data.train = open_checked(plan.options.data.train, plan);
+                           data.eval = open_checked_eval(plan);
+                           return first_samples(start, plan, data.train.get(), data.eval.get());
+                         });
+    chosen = echo_deck(start.options);
+  });
+  chosen = all_gather_texts(control, chosen)[0];
+  if (world.rank() != 0) start.options = parse_deck(chosen, "the chosen layout", {});
+  return text;
+}
+
 /// Makes everything in order and hands it to the loop.
 ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, Starts& starts) {
   const World& world = job.world;
@@ -272,6 +294,7 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
   const std::unique_ptr<Collectives> of_all = make_mpi_collectives(all);
   const std::optional<ResolvedCheckpoint> restart = find_restart(line, starts, *of_all);
   agree(*of_all, [&] { start = read_start(line, world.size(), restart, heed_options); });
+  const std::string chosen = choose_layout(start, world, *of_all);
   const Plan plan =
       make_fitting_plan(start.options, start.config_json, world.size(), start.profile);
   const RankOrder order = order_ranks(plan.mesh, world.node_of_rank(), plan.options.mesh.order);
@@ -291,6 +314,7 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
   Log log = open_log(start, ranks);
   MetricsFile metrics(ranks.is_root() ? start.directory + "/metrics.jsonl" : "");
   warn_of_start(start, ranks, directory, log);
+  if (!chosen.empty()) log.info(chosen);
   log.info(describe(plan));
 
   const RunData data = open_data(start, plan, ranks, log);

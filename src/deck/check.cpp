@@ -113,6 +113,21 @@ void check_mesh(const MeshOptions& mesh, Faults& faults) {
          "mesh.dp_replicate = -1 and mesh.dp_shard = -1; only one of them can be the rest"});
 }
 
+/// Keys of layout = "auto" without it, and what it records of its choice.
+void check_layout(const MeshOptions& mesh, Faults& faults) {
+  const auto refuse_if = [&](bool wrong, const char* key, const std::string& found) {
+    if (wrong)
+      faults.push_back({{key, "mesh.layout"},
+                        key + (" = " + found) +
+                            " belongs to mesh.layout = \"auto\", which searches the layout; set "
+                            "that, or leave it out"});
+  };
+  if (mesh.layout == LayoutSource::Auto) return;
+  refuse_if(!mesh.hardware.empty(), "mesh.hardware", toml_text(mesh.hardware));
+  refuse_if(mesh.searched_ranks > 0, "mesh.searched_ranks", toml_text(mesh.searched_ranks));
+  refuse_if(!mesh.searched_keys.empty(), "mesh.searched_keys", toml_text(mesh.searched_keys));
+}
+
 /// mesh.order names every axis once, or is left out.
 void check_order(const std::vector<std::string>& order, Faults& faults) {
   const std::vector<std::string> axes = {"tp", "cp", "encoder_dp", "pp", "module", "dp"};
@@ -241,6 +256,19 @@ void check_generation(const Options& options, Faults& faults) {
                           "; an empty text stands in every text, so none would be generated"});
 }
 
+void check_interval(const CheckpointOptions& checkpoint, Faults& faults) {
+  const AutoOption& every = checkpoint.every;
+  if (!every.is_auto() && !every.is_count())
+    faults.push_back({{"checkpoint.every"},
+                      "checkpoint.every = " + toml_text(every) +
+                          "; write a number of steps, \"auto\", or 0 for none"});
+  if (!every.is_auto() && checkpoint.mtbf_hours != CheckpointOptions{}.mtbf_hours)
+    faults.push_back({{"checkpoint.mtbf_hours", "checkpoint.every"},
+                      "checkpoint.mtbf_hours = " + toml_text(checkpoint.mtbf_hours) +
+                          " has no effect on a fixed checkpoint.every; set that to \"auto\", or "
+                          "leave it out"});
+}
+
 void check_stage(const CheckpointOptions& checkpoint, Faults& faults) {
   if (checkpoint.stage && !checkpoint.async)
     faults.push_back({{"checkpoint.stage", "checkpoint.async"},
@@ -281,6 +309,7 @@ std::vector<OptionFault> check_options(const Options& options) {
   check_files(options, faults);
   check_load_modules(options, faults);
   check_mesh(options.mesh, faults);
+  check_layout(options.mesh, faults);
   check_order(options.mesh.order, faults);
   check_channels("data.image_mean", options.data.image_mean, faults);
   check_channels("data.image_std", options.data.image_std, faults);
@@ -289,6 +318,7 @@ std::vector<OptionFault> check_options(const Options& options) {
   check_guard(options.optim, faults);
   check_trace(options, faults);
   check_generation(options, faults);
+  check_interval(options.checkpoint, faults);
   check_stage(options.checkpoint, faults);
   return faults;
 }

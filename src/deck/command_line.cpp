@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kUsage =
     "zea -i deck | -r run-or-checkpoint [-d run-directory] [-n] [--ranks N] [--ranks-per-node N] "
-    "[--hardware FILE] [--plan [--memory SIZE] [--out DIRECTORY] [--json]] "
+    "[--hardware FILE] [--plan [--memory SIZE] [--out DIRECTORY] [--mtbf HOURS]] [--json] "
     "[--profile FILE] [--check-node] [--verify-layout [--steps K] [--against LAYOUT]] "
     "[-t hh:mm:ss] [-c] [-h [KEY]] "
     "[section.key=value ...] [--compare DECK-OR-OVERRIDES ...]";
@@ -113,7 +113,12 @@ void declare_options(CLI::App& app, Declared& given) {
   app.add_option("--out", values.out_directory,
                  "with --plan: folder to which a deck of each layout is written")
       ->type_name("DIRECTORY");
-  app.add_flag("--json", values.as_json, "with --plan, --verify-layout: print JSON");
+  app.add_option("--mtbf", values.mtbf_hours,
+                 "with --plan: mean time between failures of the whole job in hours, for the best "
+                 "checkpoint.every of each layout and the goodput to expect")
+      ->type_name("HOURS")
+      ->check(CLI::Range(1e-3, 1e6));
+  app.add_flag("--json", values.as_json, "with -n, --plan, --verify-layout: print JSON");
   app.add_option("--profile", values.profile,
                  "measure the time of every unit of the model on this process with run.threads "
                  "threads, write it to FILE for mesh.profile, and stop")
@@ -188,10 +193,15 @@ double gibibytes_of(const std::string& text) {
 
 void check_search(const CommandLine& values) {
   if (!values.search) {
-    if (values.memory_gib > 0 || !values.out_directory.empty())
-      refuse("--memory and --out belong to --plan, which searches layouts; add --plan");
-    if (values.as_json && !values.verify_layout)
-      refuse("--json belongs to --plan and --verify-layout; add one of them");
+    if (values.memory_gib > 0 || !values.out_directory.empty() || values.mtbf_hours > 0)
+      refuse("--memory, --out and --mtbf belong to --plan, which searches layouts; add --plan");
+    const bool is_timed_plan =
+        values.plan_only && !values.hardware.empty() && values.compare.empty();
+    if (values.as_json && !values.verify_layout && !is_timed_plan)
+      refuse(
+          "--json needs --plan, --verify-layout, or -n with --hardware and without --compare, "
+          "whose "
+          "results it prints");
     if (!values.hardware.empty() && !values.plan_only)
       refuse("--hardware tells the seconds of a plan and needs -n or --plan");
     return;
@@ -234,8 +244,6 @@ void check_command_line(const CommandLine& values) {
     else if (entry.find('=') == std::string::npos)
       refuse("\"" + entry + "\" is neither an option nor section.key=value");
   check_search(values);
-  if (!values.compare.empty() && !values.hardware.empty())
-    refuse("--compare with --hardware is not built; take --plan, or -n for one layout at a time");
   if (values.ranks > 0 && !values.plan_only && !values.verify_layout)
     refuse(
         "--ranks says how many ranks to plan for and needs -n or --plan, or of the reference and "

@@ -23,6 +23,7 @@ struct CommandLine {
   double memory_gib = 0;       ///< --memory of a rank; 0: as the hardware file says
   std::string out_directory;   ///< --out: folder for the decks that --plan finds
   bool as_json = false;        ///< --json
+  double mtbf_hours = 0;       ///< --mtbf; 0: not given
   std::string profile;         ///< --profile: file for the measured costs of the units
   bool check_node = false;     ///< --check-node: only look at the nodes
   bool verify_layout = false;  ///< --verify-layout: compare the layout with a reference

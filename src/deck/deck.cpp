@@ -94,7 +94,14 @@ void DeckReader::read_text(const std::string& text) {
     read_table(toml::parse(text, name_), "");
   } catch (const toml::parse_error& error) {
     is_toml_ = false;
-    fault_at(error.source(), "not TOML: " + shown(std::string(error.description()), 320));
+    const std::string fault(error.description());
+    const bool is_mesh =
+        fault.find("redefine") != std::string::npos && fault.find("'mesh") != std::string::npos;
+    fault_at(error.source(),
+             "not TOML: " + shown(fault, 320) +
+                 (is_mesh ? "; beside mesh = \"auto\" other mesh keys are not TOML: "
+                            "write [mesh] layout = \"auto\" and these keys below"
+                          : ""));
   }
 }
 
@@ -135,6 +142,8 @@ void DeckReader::read_override(const std::string& text) {
 /// Reads an override of a section, whose keys are a table: model.llm.lora={rank=8}.
 void DeckReader::read_section_override(const std::string& path, const toml::key& name,
                                        const std::string& value) {
+  if (path == "mesh" && value == "auto")
+    return read_value(*find_key("mesh.layout"), toml::value<std::string>(value));
   if (value.starts_with('{') || is_section(path)) try {
       const toml::table table = toml::parse("value = " + value);
       if (table.size() == 1) return read_entry(path, name, *table.get("value"));
@@ -166,6 +175,9 @@ void DeckReader::read_entry(const std::string& path, const toml::key& name,
     find_module(path, keys);
   }
   if (is_section(path) && node.is_table()) return read_table(*node.as_table(), path);
+  // mesh = "auto" is short for [mesh] layout = "auto".
+  if (path == "mesh" && node.value_or(std::string()) == "auto")
+    return read_value(*find_key("mesh.layout"), node);
   if (is_section(path))
     return fault_at(name.source(), path + " is a section, not " + type_words(node) + "; write [" +
                                        path + "] and its keys below");

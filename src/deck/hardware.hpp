@@ -35,11 +35,20 @@ struct HardwareIdentity {
 struct NodeFacts {
   int64_t ranks = 0;
   double memory_gib = 0;
+  double storage_gb_per_s = 0, start_seconds = 120;
 
   template <class Visitor>
   void visit(Visitor&& key) {
     key(ranks, {"ranks", "ranks of a full node", {1, 1e6}});
     key(memory_gib, {"memory_gib", "memory of a rank in GiB", {1e-3, 1e6}});
+    key(storage_gb_per_s, {"storage_gb_per_s",
+                           "GB/s at which a rank writes checkpoints while all ranks do, for "
+                           "--mtbf; 0: not known",
+                           {0, 1e6}});
+    key(start_seconds, {"start_seconds",
+                        "seconds from a failure until the restarted run trains again, without "
+                        "reading the checkpoint, for --mtbf",
+                        {0, 1e6}});
   }
 };
 

@@ -39,6 +39,8 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"model.llm.lora.weights", R"("adapter-directory")"},
     {"weights", R"("clip-directory")"},
     {"placeholder", R"("<image>")"},
+    {"mesh.hardware", R"("inputs/hardware/h100_nvlink_infiniband.toml")"},
+    {"mesh.searched_keys", R"(["mesh.llm.tp", "mesh.llm.pp"])"},
     {"mesh.profile", R"("costs.json")"},
     {"mesh.memory_mib", "40000.0"},
     {"mesh.rank_memory_mib", "80000.0"},

@@ -120,6 +120,10 @@ enum class RunMode { Train, Evaluate, Generate };
 template <>
 inline constexpr std::array kDeckNames<RunMode>{"train", "evaluate", "generate"};
 
+enum class LayoutSource { Deck, Auto };
+template <>
+inline constexpr std::array kDeckNames<LayoutSource>{"deck", "auto"};
+
 enum class DeviceKind { Cpu, Cuda };
 template <>
 inline constexpr std::array kDeckNames<DeviceKind>{"cpu", "cuda"};

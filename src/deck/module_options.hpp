@@ -13,6 +13,10 @@ namespace zea {
 
 /// Degrees of the whole mesh; -1 means all ranks that are left.
 struct MeshOptions {
+  Choice<LayoutSource> layout = LayoutSource::Deck;
+  std::string hardware;
+  int64_t searched_ranks = 0;
+  std::vector<std::string> searched_keys;
   Choice<ModulePlacement> placement = ModulePlacement::Shared;
   Choice<PipelineSchedule> schedule = PipelineSchedule::OneFOneB;
   std::string profile;
@@ -24,6 +28,23 @@ struct MeshOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
+    key(layout,
+        {"layout",
+         "layout of the modules on the ranks: as this deck says (deck), or the fastest that zea "
+         "--plan finds at the start for the ranks of the run (auto), which keeps the mesh keys "
+         "that the deck sets; mesh = \"auto\" is short for the latter"});
+    key(hardware,
+        {"hardware",
+         "hardware file (inputs/hardware) by which layout = \"auto\" searches; empty: "
+         "made-up figures of processor cores; with run.device = \"cuda\" a file is needed"});
+    key(searched_ranks,
+        {"searched_ranks",
+         "number of ranks for which layout = \"auto\" has chosen the keys of searched_keys, as the "
+         "decks of run directories and checkpoints say; a run with as many ranks keeps them; 0: "
+         "none yet",
+         {0, 1 << 24}});
+    key(searched_keys,
+        {"searched_keys", "keys that layout = \"auto\" has chosen (see searched_ranks)"});
     key(placement,
         {"placement",
          "ranks of encoders and language model in a replica: encoders share the ranks of the "

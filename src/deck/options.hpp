@@ -222,7 +222,8 @@ struct LlmOptions {
 };
 
 struct CheckpointOptions {
-  int64_t every = 0;
+  AutoOption every = AutoOption::of_count(0);
+  double mtbf_hours = 24;
   int64_t keep = 2;
   bool at_end = true;
   bool async = true;
@@ -233,7 +234,13 @@ struct CheckpointOptions {
   template <class Visitor>
   void visit(Visitor&& key) {
     key(every,
-        {"every", "steps between checkpoints; 0: only on request and at the end", {0, 1e12}});
+        {"every",
+         "steps between checkpoints; 0: only on request and at the end; auto: the interval that "
+         "loses least time (Young/Daly), from the measured time of a checkpoint and mtbf_hours",
+         {0, 1e12}});
+    key(mtbf_hours, {"mtbf_hours",
+                     "mean time between failures of the whole job in hours, for every = \"auto\"",
+                     {1e-3, 1e6}});
     key(keep, {"keep", "number of complete checkpoints to keep; 0: all", {0, 1e9}});
     key(at_end, {"at_end", "write a checkpoint after the last step"});
     key(async, {"async",

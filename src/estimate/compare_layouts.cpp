@@ -110,6 +110,25 @@ std::string compare_layouts(const std::string& heading,
       [](const StepFacts& facts) { return mib(facts.memory.with_graphs()); });
   table.add("  in a step of full rows",
             [](const ComparedLayout& layout) { return mib(layout.full_bytes); });
+  const auto has_time = [](const ComparedLayout* layout) { return layout->time.has_value(); };
+  if (!planned.empty() && std::ranges::all_of(planned, has_time)) {
+    const auto add_time = [&](const std::string& name, const auto& of_time) {
+      table.add(name, [&](const ComparedLayout& layout) { return of_time(*layout.time); });
+    };
+    add_time("seconds", [](const StepTime& time) { return formatted("%.4g", time.seconds); });
+    add_time("tokens/s",
+             [](const StepTime& time) { return formatted("%.4g", time.tokens_per_second); });
+    add_time("MFU %", [](const StepTime& time) { return formatted("%.1f", 100 * time.mfu); });
+    for (int i = 0; i < kWaits; ++i)
+      add_time(std::string("% of it that waits for ") + wait_name(static_cast<Wait>(i)),
+               [i](const StepTime& time) {
+                 return formatted("%.1f",
+                                  100 * time.exposed()[static_cast<size_t>(i)] / time.seconds);
+               });
+    add_time("% of it in which stages wait for others",
+             [](const StepTime& time) { return formatted("%.1f", 100 * time.idle_share()); });
+    return text + table.text();
+  }
   return text + table.text() +
          "  FLOPs and bytes are no seconds: what a FLOP or a byte takes differs from machine to "
          "machine, and communication hides behind computation\n";

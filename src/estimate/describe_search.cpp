@@ -124,30 +124,16 @@ std::string search_json(const SearchRequest& request, const SearchResult& result
                               {"layouts", nlohmann::ordered_json::array()},
                               {"refused", nlohmann::ordered_json::array()}};
   for (const FoundLayout& layout : result.best) {
-    nlohmann::ordered_json exposed, stages = nlohmann::ordered_json::array();
-    const WaitSeconds waits = layout.time.exposed();
-    for (size_t i = 0; i < waits.size(); ++i) exposed[wait_name(static_cast<Wait>(i))] = waits[i];
-    for (const StageTime& stage : layout.time.stages)
-      stages.push_back({{"name", stage.name},
-                        {"ranks", stage.ranks},
-                        {"kernels", stage.compute},
-                        {"recomputed", stage.recomputed},
-                        {"exposed", stage.exposed_sum()},
-                        {"optimizer", stage.optimizer}});
-    json["layouts"].push_back(
-        {{"overrides", layout.overrides},
-         {"seconds", layout.time.seconds},
-         {"tokens_per_second", layout.time.tokens_per_second},
-         {"mfu", layout.time.mfu},
-         {"slower_percent", distance(layout, result)},
-         {"idle_share", layout.time.idle_share()},
-         {"memory_bytes", layout.memory},
-         {"memory_at", layout.memory_at},
-         {"bytes_between_nodes", layout.between_nodes},
-         {"exposed_seconds", exposed},
-         {"stages", stages},
-         {"why",
-          &layout == &result.best.front() ? "" : loss_of(layout.time, result.best.front().time)}});
+    nlohmann::ordered_json own{{"overrides", layout.overrides}};
+    own.update(json_of(layout.time));
+    const bool is_best = &layout == &result.best.front();
+    own["slower_percent"] = distance(layout, result);
+    own["memory_bytes"] = layout.memory;
+    own["memory_at"] = layout.memory_at;
+    own["bytes_between_nodes"] = layout.between_nodes;
+    own["why"] = is_best ? "" : loss_of(layout.time, result.best.front().time);
+    if (is_best) own["drawing"] = json_of(result.drawing);
+    json["layouts"].push_back(std::move(own));
   }
   for (const RefusedLayout& layout : result.refused)
     json["refused"].push_back({{"overrides", layout.overrides},

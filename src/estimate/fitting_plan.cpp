@@ -184,8 +184,8 @@ Plan make_fitting_plan(const Options& options, const std::string& config_json, i
   for (size_t place = 0; place < plan.pipeline.stage_groups.size(); ++place)
     beyond.push_back(needed(plan, place).with_graphs() > limit);
   if (std::ranges::count(beyond, 1) == 0) return plan;
-  plan =
-      recomputed(detail::gathered_within(made, [&](size_t place) { return beyond[place] != 0; }));
+  plan = recomputed(
+      detail::gathered_within(made, [&](const Plan&, size_t place) { return beyond[place] != 0; }));
   for (size_t place = 0; place < plan.pipeline.stage_groups.size(); ++place)
     if (const MemoryEstimate most = needed(plan, place); most.with_graphs() > limit)
       refuse(plan, place, most, may_choose);

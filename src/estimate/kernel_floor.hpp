@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A bound of a step's seconds that needs no plan of its own: the kernels of all samples at the
-// rates of long rows, and the tp and cp calls inside them, spread evenly over all ranks.
+// rates of full rows, and the tp and cp calls inside them, spread evenly over the ranks of each
+// stage group, and the way of the first and the last microbatch through a pipeline.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "estimate/layout_search.hpp"
@@ -14,25 +16,31 @@ namespace zea::detail {
 struct StepRows {
   double tokens = 0, targets = 0;
   std::vector<double> items;  ///< tokens of each encoder
+  /// The share of a step's tokens, targets and pairs of tokens that every sample has at least.
+  double least_share = 1;
+  bool is_even = true;  ///< all samples are alike, so that replicas differ in their number alone
 
   StepRows(const StepSamples& samples, const ModelSpec& model);
 };
 
-/// Seconds of a step, of all ranks together: of the decoder, and of each encoder.
+/// Seconds of each unit in a step, of all ranks together.
 struct RankSeconds {
-  double decoder = 0;
-  std::vector<double> encoders = {};
+  std::vector<UnitCost> units;
   double element_bytes = 0;  ///< of the decoder's activations
 };
 
-/// `plan` (without slots) has the tp of all modules and the cp of the decoder; neither its stages
-/// nor its replicas matter. Keys between cp ranks are not counted.
-RankSeconds rank_seconds(const Plan& plan, const StepSamples& samples, const StepRows& rows,
-                         const Hardware& hardware);
+/// `plan` (without slots) has the tp of all modules; of cp it matters whether the decoder has any,
+/// its degree is `cp`. Neither stages nor replicas matter. Keys between cp ranks are not counted.
+RankSeconds rank_seconds(const Plan& plan, int64_t cp, const StepSamples& samples,
+                         const StepRows& rows, const Hardware& hardware);
 
-/// No layout with these grids takes less. `seconds`: of a plan with the same tp of all modules, and
-/// with cp where these have it.
-double least_seconds(const LayoutGrids& grids, const RankSeconds& seconds, const ModelSpec& model,
-                     const StepRows& rows, const SearchRequest& request);
+/// The units of the decoder's stages, in order. Stage s is at its stage group s mod pp.
+using StageUnits = std::vector<std::vector<int>>;
+StageUnits decoder_stages(const Plan& plan);
+
+/// No layout with these grids takes less. `seconds`: of a plan with the same tp and cp; `stages`:
+/// of one with the same placement, pp and virtual stages, or null where that is not known.
+double least_seconds(const LayoutGrids& grids, const RankSeconds& seconds, const StageUnits* stages,
+                     const ModelSpec& model, const StepRows& rows, const SearchRequest& request);
 
 }  // namespace zea::detail

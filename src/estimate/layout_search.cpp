@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,12 +19,14 @@
 #include "estimate/fitting_plan.hpp"
 #include "estimate/kernel_floor.hpp"
 #include "estimate/memory_estimate.hpp"
+#include "estimate/sharding_floor.hpp"
 #include "estimate/traffic.hpp"
 
 namespace zea {
 namespace {
 
 constexpr size_t kMostRefused = 5;
+constexpr double kRounding = 1 - 1e-9;  ///< of sums of the same terms in another order
 
 /// Keys whose values differ from those of the deck, as overrides.
 std::vector<std::string> overrides_of(const Options& from, const Options& to) {
@@ -61,6 +64,26 @@ int64_t owned_bytes_of(const Plan& plan) {
   return most;
 }
 
+/// Masters and optimizer states that the rank with most of them writes into a checkpoint.
+double written_bytes_of(const Plan& plan) {
+  double most = 0;
+  for (const StageGroup& place : plan.pipeline.stage_groups) {
+    double bytes = 0;
+    for (const int g : plan.held_buffers(place.first_rank)) {
+      const FlatBuffer& buffer = plan.buffers[g];
+      const FlatRange own = plan.own_cut(place.first_rank, g);
+      const DType master = plan.precision_of(buffer.module).master;
+      bytes += static_cast<double>(own.end - own.begin) *
+               static_cast<double>(element_bytes(plan.owned_type(g)));
+      if (buffer.trainable)
+        bytes +=
+            static_cast<double>(state_bytes(plan.optimizer, buffer, plan.param_rules, own, master));
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
 /// Grids, and a way to shard parameters, by their numbers.
 struct Place {
   size_t grids = 0, sharding = 0;
@@ -76,10 +99,86 @@ struct Node {
   double seconds;  ///< no layout of it takes less
   Place place;     ///< of equals the first is taken
   Stage stage;
+  size_t recomputation = 0;  ///< the first of the choices that may fit
 
   bool operator<(const Node& other) const {  // a queue gives the greatest
     return std::tie(seconds, place) > std::tie(other.seconds, other.place);
   }
+};
+
+/// The least microbatches of the timed replica in a step.
+int64_t least_microbatches(const std::vector<DealtStep>& steps) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const DealtStep& step : steps)
+    least = std::min<int64_t>(
+        least, std::ranges::count_if(step.plan.replicas.front(),
+                                     [](const MicrobatchPlan& part) { return !part.empty(); }));
+  return least;
+}
+
+/// Knowledge of grids from the plan of one of their layouts.
+struct Planned {
+  std::vector<int> node_of;  ///< of each logical rank
+  StepTimer timer;
+  detail::ShardingFloor floor;
+
+  Planned(const Plan& plan, const StepSamples& samples, DealtSteps& steps, const Hardware& hardware,
+          std::vector<int> nodes)
+      : node_of(std::move(nodes)),
+        timer(plan, samples, steps, hardware, node_of),
+        floor(plan, least_microbatches(steps.of(plan)), hardware, node_of) {}
+};
+
+/// Bounds of grids by what is recomputed, made where they are asked for.
+class Recomputing {
+ public:
+  struct Least {
+    double seconds = 0;
+    std::vector<int64_t> activations;  ///< bytes of each stage group
+  };
+
+  /// `plan` needs no slots.
+  Recomputing(Plan plan, const StepTimer& timer, const std::vector<AutoOption>& choices,
+              KnownMemory& memory)
+      : plan_(std::move(plan)),
+        timer_(timer),
+        memory_(memory),
+        choices_(choices),
+        known_(choices.size()),
+        microbatches_(static_cast<size_t>(predicted_microbatches(plan_)), full_microbatch(plan_)) {
+    for (Sharding& sharding : plan_.shardings) {  // nothing of shards is on its way
+      sharding.shards = 1;
+      sharding.offloads = false;
+    }
+  }
+
+  const Least& of(size_t choice) {
+    std::optional<Least>& known = known_[choice];
+    if (known) return *known;
+    known.emplace();
+    ModelOptions& options = plan_.options.model;
+    const bool is_auto = choices_[choice].is_auto();
+    options.activation_checkpointing = is_auto ? AutoOption::of_count(0) : choices_[choice];
+    plan_.recomputed = recomputed_units(options, plan_.model);
+    known->seconds = timer_.bound(plan_);
+    if (is_auto) {  // the least memory that any choice has
+      options.activation_checkpointing = AutoOption::of_count(1);
+      plan_.recomputed = recomputed_units(options, plan_.model);
+    }
+    const bool trains = plan_.options.run.mode == RunMode::Train;
+    for (int place = 0; place < std::ssize(plan_.pipeline.stage_groups); ++place)
+      known->activations.push_back(
+          detail::peak_of_step(plan_, place, microbatches_, 0, !trains, &memory_).bytes);
+    return *known;
+  }
+
+ private:
+  Plan plan_;
+  const StepTimer& timer_;
+  KnownMemory& memory_;
+  const std::vector<AutoOption>& choices_;
+  std::vector<std::optional<Least>> known_;
+  std::vector<MicrobatchSizes> microbatches_;
 };
 
 class LayoutSearch {
@@ -93,7 +192,7 @@ class LayoutSearch {
         grids_(detail::list_grids(request, model_)),
         recomputations_(detail::list_recomputations(request)),
         shardings_(grids_.size()),
-        timers_(grids_.size()) {}
+        planned_(grids_.size()) {}
 
   SearchResult run() {
     for (size_t g = 0; g < grids_.size(); ++g)
@@ -116,19 +215,33 @@ class LayoutSearch {
   }
 
  private:
-  /// Bounds a grid by its kernels, without a plan of its own: grids with the same tp, and with cp
-  /// or without, have the same; 0 where none of them can be planned.
+  /// Bounds a grid by its kernels, without a plan of its own: grids with the same tp and cp have
+  /// the same kernels, those with the same placement, pp and virtual stages the same stages; 0
+  /// where none of them can be planned.
   double least_seconds_of(size_t grids) {
     const detail::LayoutGrids& layout = grids_[grids];
-    std::vector<int64_t> key{layout.decoder.tp, layout.decoder.cp > 1};
+    const detail::GridChoice& decoder = layout.decoder;
+    std::vector<int64_t> key{decoder.tp, decoder.cp > 1};
     for (const detail::GridChoice& encoder : layout.encoders) key.push_back(encoder.tp);
+    std::optional<Plan>& plan = plans_[key];
+    if (!plan) plan = first_plan(grids);
+    if (!plan) return 0;
+    key.push_back(decoder.cp);
     auto& known = kernels_[key];
-    if (!known) {
-      const std::optional<Plan> plan = first_plan(grids);
-      if (!plan) return 0;
-      known = detail::rank_seconds(*plan, *samples_, *rows_, request_.hardware);
-    }
-    return detail::least_seconds(layout, *known, model_, *rows_, request_);
+    if (!known)
+      known = detail::rank_seconds(*plan, decoder.cp, *samples_, *rows_, request_.hardware);
+    return detail::least_seconds(layout, *known, stages_of(grids), model_, *rows_, request_);
+  }
+
+  /// The decoder's stages; null where they are not known, or depend on more than their number.
+  const detail::StageUnits* stages_of(size_t grids) {
+    const detail::LayoutGrids& layout = grids_[grids];
+    if (layout.decoder.pp == 1 || request_.options.mesh.memory_mib > 0) return nullptr;
+    detail::StageUnits& known = stages_[{layout.placement == ModulePlacement::Shared,
+                                         layout.decoder.pp, layout.decoder.virtual_stages}];
+    if (known.empty())
+      if (const std::optional<Plan> plan = first_plan(grids)) known = detail::decoder_stages(*plan);
+    return known.empty() ? nullptr : &known;
   }
 
   /// The first sharding of the grids that can be planned.
@@ -140,6 +253,8 @@ class LayoutSearch {
     if (plan && !samples_) {
       samples_ = make_samples_(*plan);
       rows_.emplace(*samples_, model_);
+      steps_.emplace(*samples_);
+      memory_.emplace(*plan, full_microbatch(*plan));
     }
     return plan;
   }
@@ -149,25 +264,52 @@ class LayoutSearch {
     const std::optional<Plan> plan = first_plan(grids);
     if (!plan) return;
     ++result_.planned;
-    timers_[grids] = std::make_unique<StepTimer>(*plan, *samples_, request_.hardware,
-                                                 order_of(*plan).node_of_logical);
-    for (size_t s = 0; s < shardings_[grids].size(); ++s)
-      queue_.push({timers_[grids]->bound(), {grids, s}, Stage::Bounded});
+    planned_[grids] = std::make_unique<Planned>(*plan, *samples_, *steps_, request_.hardware,
+                                                order_of(*plan).node_of_logical);
+    Recomputing recomputing(*plan, planned_[grids]->timer, recomputations_, *memory_);
+    for (size_t s = 0; s < shardings_[grids].size(); ++s) bound_sharding({grids, s}, recomputing);
+  }
+
+  void bound_sharding(const Place& place, Recomputing& recomputing) {
+    const detail::ShardingFloor::Least least = planned_[place.grids]->floor.of(options_of(place));
+    const auto seconds = [&](size_t choice) {
+      const double bound = recomputing.of(choice).seconds;
+      return kRounding * (request_.hardware.device.overlaps ? std::max(bound, least.streams)
+                                                            : bound + least.streams) +
+             least.update;
+    };
+    if (const int64_t owned = std::ranges::max(least.owned); owned > limit_)
+      return refuse_memory(place, owned, " by what ranks own alone", seconds(0));
+    int64_t most = 0;
+    for (size_t choice = 0; choice < recomputations_.size(); ++choice) {
+      const std::vector<int64_t>& activations = recomputing.of(choice).activations;
+      most = 0;
+      for (size_t p = 0; p < activations.size(); ++p)
+        most = std::max(most, least.held[p] + activations[p]);
+      if (most <= limit_) return queue_.push({seconds(choice), place, Stage::Bounded, choice});
+    }
+    refuse_memory(place, most,
+                  std::string(" or more") +
+                      (recomputations_.size() > 1 ? ", with every unit recomputed" : ""),
+                  seconds(recomputations_.size() - 1));
   }
 
   /// Times a layout with the first choice of recomputation that fits.
   void time_layout(Node node) {
-    const std::optional<Plan> light = light_plan(node.place, node.seconds);
+    std::optional<Plan> light = light_plan(node.place, node.seconds);
     if (!light) return;
     if (const int64_t owned = owned_bytes_of(*light); owned > limit_)
       return refuse_memory(node.place, owned, " by what ranks own alone", node.seconds);
-    std::optional<Plan> plan = full_plan(node.place, node.seconds);
+    std::optional<Plan> plan = full_plan(std::move(*light), node.place, node.seconds);
     if (!plan) return;
-    MemoryEstimate needed = memory_of(*plan);
-    for (size_t r = 1; r < recomputations_.size() && needed.with_graphs() > limit_; ++r) {
-      plan->options.model.activation_checkpointing = recomputations_[r];
-      plan->recomputed = recomputed_units(plan->options.model, plan->model);
+    MemoryEstimate needed;
+    for (size_t r = node.recomputation; r < recomputations_.size(); ++r) {
+      if (r > 0) {
+        plan->options.model.activation_checkpointing = recomputations_[r];
+        plan->recomputed = recomputed_units(plan->options.model, plan->model);
+      }
       needed = memory_of(*plan);
+      if (needed.with_graphs() <= limit_) break;
     }
     if (needed.with_graphs() > limit_)
       return refuse_memory(node.place, needed.with_graphs(),
@@ -175,7 +317,7 @@ class LayoutSearch {
                                (recomputations_.size() > 1 ? ", with every unit recomputed" : ""),
                            node.seconds);
     ++result_.timed;
-    StepTime time = timers_[node.place.grids]->time(*plan);
+    StepTime time = planned_[node.place.grids]->timer.time(*plan);
     node.stage = Stage::Timed;
     node.seconds = time.seconds;
     queue_.push(node);
@@ -186,12 +328,12 @@ class LayoutSearch {
   }
 
   /// Estimates the place that needs most, or the first that is beyond the limit.
-  MemoryEstimate memory_of(const Plan& plan) const {
+  MemoryEstimate memory_of(const Plan& plan) {
     const std::vector<MicrobatchSizes> full(static_cast<size_t>(predicted_microbatches(plan)),
                                             full_microbatch(plan));
     MemoryEstimate most;
     for (const StageGroup& place : plan.pipeline.stage_groups) {
-      MemoryEstimate own = estimate_run(plan, place.first_rank, full);
+      MemoryEstimate own = estimate_run(plan, place.first_rank, full, &*memory_);
       if (own.with_graphs() > most.with_graphs()) most = std::move(own);
       if (most.with_graphs() > limit_) break;
     }
@@ -219,9 +361,10 @@ class LayoutSearch {
     }
   }
 
-  std::optional<Plan> full_plan(const Place& place, double seconds) {
+  std::optional<Plan> full_plan(Plan light, const Place& place, double seconds) {
     try {
-      return made_plan(options_of(place));
+      return light.options.model.activation_checkpointing.is_auto() ? made_plan(light.options)
+                                                                    : with_slots(std::move(light));
     } catch (const PlanError& error) {
       refuse(place, error.what(), seconds);
       return {};
@@ -246,10 +389,16 @@ class LayoutSearch {
   }
 
   /// Adds what only layouts that are shown need.
-  void complete(FoundLayout& layout) const {
+  void complete(FoundLayout& layout) {
     layout.overrides = overrides_of(request_.options, layout.options);
     const Plan plan = made_plan(layout.options);
     const RankOrder order = order_of(plan);
+    layout.checkpoint_bytes = written_bytes_of(plan);
+    if (&layout == &result_.best.front()) {
+      std::vector<TimelineSpan> spans;
+      step_time(plan, *samples_, request_.hardware, order.node_of_logical, &spans);
+      result_.drawing = draw_layout(plan, order, std::move(spans));
+    }
     if (order.nodes() == 1) return;
     for (const auto& [group, bytes] : traffic_between_nodes(plan, order, *samples_))
       layout.between_nodes += static_cast<double>(bytes);
@@ -279,10 +428,14 @@ class LayoutSearch {
   const std::vector<detail::LayoutGrids> grids_;
   const std::vector<AutoOption> recomputations_;
   std::vector<std::vector<detail::ShardingChoice>> shardings_;  ///< of each of grids_
-  std::vector<std::unique_ptr<StepTimer>> timers_;              ///< of each of grids_
+  std::vector<std::unique_ptr<Planned>> planned_;               ///< of each of grids_
   std::optional<StepSamples> samples_;
+  std::optional<DealtSteps> steps_;  ///< of these
+  std::optional<KnownMemory> memory_;
   std::optional<detail::StepRows> rows_;  ///< of these
+  std::map<std::vector<int64_t>, std::optional<Plan>> plans_;
   std::map<std::vector<int64_t>, std::optional<detail::RankSeconds>> kernels_;
+  std::map<std::tuple<bool, int64_t, int64_t>, detail::StageUnits> stages_;
   std::priority_queue<Node> queue_;
   std::map<Place, FoundLayout> timed_;
   /// Seconds at least, bytes beyond the limit, the layout, and the reason.

@@ -12,6 +12,7 @@
 
 #include "deck/hardware.hpp"
 #include "deck/options.hpp"
+#include "estimate/plan_json.hpp"
 #include "estimate/step_time.hpp"
 #include "schedule/plan.hpp"
 
@@ -33,7 +34,8 @@ struct FoundLayout {
   StepTime time = {};
   int64_t memory = 0;  ///< bytes of the rank that needs most, in a step of full rows
   std::string memory_at = {};
-  double between_nodes = 0;  ///< bytes of a step between nodes, of all ranks
+  double between_nodes = 0;     ///< bytes of a step between nodes, of all ranks
+  double checkpoint_bytes = 0;  ///< that the rank which owns most writes
 };
 
 /// A layout that is refused, and that may be faster than the last of the best.
@@ -46,6 +48,7 @@ struct RefusedLayout {
 struct SearchResult {
   std::vector<FoundLayout> best;       ///< the fastest first
   std::vector<RefusedLayout> refused;  ///< faster than the last of these, the fastest first
+  LayoutDrawing drawing = {};          ///< of the best
   /// How many grids there are, how many were planned, and how many layouts of them were timed.
   int64_t grids = 0, planned = 0, timed = 0;
 };

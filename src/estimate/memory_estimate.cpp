@@ -113,7 +113,7 @@ void add_behind(MemoryEstimate& estimate, int64_t inputs, int64_t bytes, const c
 /// `updating`: what the optimizer's step takes beside the inputs of microbatches; 0: there is none.
 MemoryEstimate estimate(const Plan& plan, int world_rank,
                         const std::vector<MicrobatchSizes>& microbatches, bool forward_only,
-                        int64_t updating) {
+                        int64_t updating, KnownMemory* known = nullptr) {
   MemoryEstimate estimate;
   for (const int g : plan.held_buffers(world_rank)) add_owned(estimate, plan, g, world_rank);
   const int place = plan.group_of(world_rank);
@@ -127,7 +127,8 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
   for (const MicrobatchSizes& sizes : microbatches)
     inputs += microbatch_bytes(
         plan.model, with_items(plan.model, sizes, own_items(plan, sizes.items, world_rank)), types);
-  detail::StepPeak peak = detail::peak_of_step(plan, place, microbatches, inputs, forward_only);
+  detail::StepPeak peak =
+      detail::peak_of_step(plan, place, microbatches, inputs, forward_only, known);
   estimate.activations = peak.bytes;
   estimate.scratch = peak.scratch;
   estimate.peak_at = std::move(peak.at);
@@ -243,10 +244,10 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
 }
 
 MemoryEstimate estimate_run(const Plan& plan, int world_rank,
-                            const std::vector<MicrobatchSizes>& microbatches) {
+                            const std::vector<MicrobatchSizes>& microbatches, KnownMemory* known) {
   const bool trains = plan.options.run.mode == RunMode::Train;
   MemoryEstimate step =
-      estimate(plan, world_rank, microbatches, !trains, muon_bytes(plan, world_rank, true));
+      estimate(plan, world_rank, microbatches, !trains, muon_bytes(plan, world_rank, true), known);
   if (!plan.generates()) return step;
   MemoryEstimate said = trains ? estimate(plan, world_rank, microbatches, true, 0) : step;
   said.keys = kept_key_bytes(plan, world_rank);

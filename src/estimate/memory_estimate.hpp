@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "estimate/known_memory.hpp"
 #include "estimate/unit_memory.hpp"
 #include "schedule/plan.hpp"
 
@@ -53,7 +54,8 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
 /// microbatches: of a step of its mode, or of an evaluation that generates while it trains, which
 /// keeps keys of all samples, where that needs more.
 MemoryEstimate estimate_run(const Plan& plan, int world_rank,
-                            const std::vector<MicrobatchSizes>& microbatches);
+                            const std::vector<MicrobatchSizes>& microbatches,
+                            KnownMemory* known = nullptr);
 /// As many as samples of the global batch can make of a replica's step. Where they are dealt by
 /// cost (data.balance), each other replica may have a dear one, and this one all that are cheap.
 int64_t most_microbatches(const Plan& plan);
@@ -94,8 +96,9 @@ struct StepPeak {
 };
 
 /// `standing` bytes are there all the time: the inputs of all microbatches.
+/// `known`: of the sizes that all microbatches have, or null.
 StepPeak peak_of_step(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
-                      int64_t standing, bool forward_only);
+                      int64_t standing, bool forward_only, KnownMemory* known = nullptr);
 
 }  // namespace detail
 }  // namespace zea

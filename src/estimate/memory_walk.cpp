@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The estimate of what a step holds when, beside what lies there all the time: the engine's walk
 // over what units declare and what of shards is on its way.
+#include <algorithm>
+#include <array>
+#include <optional>
 #include <utility>
 
 #include "estimate/memory_estimate.hpp"
@@ -23,7 +26,7 @@ class MemoryWalk {
  public:
   /// `standing` bytes are there all the time: the inputs of all microbatches.
   MemoryWalk(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
-             int64_t standing, bool forward_only);
+             int64_t standing, bool forward_only, KnownMemory* known);
 
   StepPeak run();
 
@@ -44,7 +47,8 @@ class MemoryWalk {
   bool has_items(size_t u) const;
   /// Cached units do not in steps: what they would have made stands there from the start.
   bool runs(size_t u) const;
-  UnitMemory declared(size_t u, bool keeps_graph);
+  const UnitMemory& declared(size_t u, bool keeps_graph);
+  UnitMemory declare(size_t u, bool keeps_graph);
   MicrobatchSizes module_sizes(size_t u) const;
   void prepare();
   std::vector<Action> actions() const;
@@ -66,12 +70,16 @@ class MemoryWalk {
   void add_gradient(size_t u, int source, int64_t bytes);
 
   const Plan& plan_;
+  KnownMemory* known_;  ///< may be null
   const int place_;
   const std::vector<MicrobatchSizes>& microbatches_;
   const bool forward_only_;
   std::vector<std::vector<Unit>> units_;  ///< [microbatch][unit]
-  std::vector<int> readers_;              ///< of each unit's output, at this place
-  std::vector<Unit*> last_sent_;          ///< of each unit, whose output or gradient left last
+  std::vector<size_t> kind_of_;           ///< of each microbatch
+  /// [kind of microbatch and unit][whether it keeps its graph]
+  std::vector<std::array<std::optional<UnitMemory>, 2>> declared_;
+  std::vector<int> readers_;      ///< of each unit's output, at this place
+  std::vector<Unit*> last_sent_;  ///< of each unit, whose output or gradient left last
   std::vector<std::vector<int>> buffers_of_unit_;
   std::vector<int64_t> sent_;    ///< of each buffer: what is on the device while it is gathered
   std::vector<bool> is_summed_;  ///< of each buffer: it was reduced in this step
@@ -83,8 +91,9 @@ class MemoryWalk {
 
 MemoryWalk::MemoryWalk(const Plan& plan, int place,
                        const std::vector<MicrobatchSizes>& microbatches, int64_t standing,
-                       bool forward_only)
+                       bool forward_only, KnownMemory* known)
     : plan_(plan),
+      known_(known),
       place_(place),
       microbatches_(microbatches),
       forward_only_(forward_only),
@@ -98,7 +107,13 @@ MemoryWalk::MemoryWalk(const Plan& plan, int place,
   for (size_t u = 0; u < readers_.size(); ++u)
     if (is_here(u))
       for (const UnitInput& input : spec(u).inputs) ++readers_[input.unit];
-  for (microbatch_ = 0; microbatch_ < units_.size(); ++microbatch_) prepare();
+  for (microbatch_ = 0; microbatch_ < units_.size(); ++microbatch_) {
+    const bool is_alike =
+        microbatch_ > 0 && microbatches_[microbatch_] == microbatches_[microbatch_ - 1];
+    kind_of_.push_back(microbatch_ == 0 ? 0 : kind_of_.back() + (is_alike ? 0 : 1));
+    prepare();
+  }
+  if (!kind_of_.empty()) declared_.resize((kind_of_.back() + 1) * plan.model.units.size());
 }
 
 void MemoryWalk::prepare() {
@@ -166,14 +181,27 @@ bool MemoryWalk::has_items(size_t u) const {
   return spec(u).encoder < 0 || sizes.items.of(spec(u).encoder) > 0;
 }
 
-UnitMemory MemoryWalk::declared(size_t u, bool keeps_graph) {
+/// Neighboring microbatches of equal sizes share what was declared for the first of them.
+const UnitMemory& MemoryWalk::declared(size_t u, bool keeps_graph) {
+  std::optional<UnitMemory>& known =
+      declared_[kind_of_[microbatch_] * units_[0].size() + u][keeps_graph ? 1 : 0];
+  if (!known) known = declare(u, keeps_graph);
+  return *known;
+}
+
+UnitMemory MemoryWalk::declare(size_t u, bool keeps_graph) {
   UnitCall call{.keeps_graph = keeps_graph, .inputs_need_gradient = {}, .inputs_present = {}};
   for (const UnitInput& input : spec(u).inputs) {
     call.inputs_need_gradient.push_back(at(input.unit).needs_gradient);
     call.inputs_present.push_back(has_items(input.unit));
   }
-  return unit_memory(plan_.model, spec(u), module_sizes(u), unit_types(plan_, spec(u).module), call,
-                     unit_share(plan_, spec(u).module));
+  const UnitShare share = unit_share(plan_, spec(u).module);
+  const auto compute = [&] {
+    return unit_memory(plan_.model, spec(u), module_sizes(u), unit_types(plan_, spec(u).module),
+                       call, share);
+  };
+  if (known_ == nullptr) return compute();
+  return known_->of(u, share, plan_.mesh.grid(spec(u).module).encoder_dp, call, compute);
 }
 
 /// The sizes for the ranks that share the unit's tokens: an encoder's items are dealt to encoder_dp
@@ -247,7 +275,7 @@ void MemoryWalk::forward(size_t u) {
   wait_for(u);
   Unit& unit = at(u);
   unit.keeps_graph = unit.needs_gradient && !plan_.recomputes(static_cast<int>(u));
-  const UnitMemory memory = declared(u, unit.keeps_graph);
+  const UnitMemory& memory = declared(u, unit.keeps_graph);
   touch(memory.forward_peak_bytes, "forward", spec(u).name, memory.forward_scratch_bytes);
   unit.output = memory.output_bytes;
   unit.saved = unit.keeps_graph ? memory.saved_bytes : 0;
@@ -286,7 +314,7 @@ void MemoryWalk::backward(size_t u, bool puts_off_weights) {
   wait_for(u);
   Unit& unit = at(u);
   live_ -= std::exchange(unit.leaving, 0);  // it was read
-  const UnitMemory memory = declared(u, true);
+  const UnitMemory& memory = declared(u, true);
   // Read at other places alone: its gradient comes from there.
   if (unit.gradient == 0 && readers_[u] == 0 && spec(u).kind != UnitKind::Head) {
     unit.gradient = unit.output;
@@ -334,8 +362,12 @@ UnitTypes unit_types(const Plan& plan, const std::string& module) {
 }
 
 StepPeak peak_of_step(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
-                      int64_t standing, bool forward_only) {
-  return MemoryWalk(plan, place, microbatches, standing, forward_only).run();
+                      int64_t standing, bool forward_only, KnownMemory* known) {
+  const bool knows = known != nullptr && std::ranges::all_of(microbatches, [&](const auto& sizes) {
+                       return sizes == known->microbatch();
+                     });
+  return MemoryWalk(plan, place, microbatches, standing, forward_only, knows ? known : nullptr)
+      .run();
 }
 
 }  // namespace zea::detail

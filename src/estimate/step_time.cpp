@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "estimate/step_facts.hpp"
 #include "estimate/step_timeline.hpp"
 
 namespace zea {
@@ -91,28 +90,29 @@ WaitSeconds StepTime::exposed() const {
   return sum;
 }
 
-StepTimer::StepTimer(const Plan& plan, const StepSamples& samples, const Hardware& hardware,
-                     std::vector<int> node_of)
-    : samples_(samples), hardware_(hardware), node_of_(std::move(node_of)) {
+StepTimer::StepTimer(const Plan& plan, const StepSamples& samples, DealtSteps& steps,
+                     const Hardware& hardware, std::vector<int> node_of)
+    : samples_(samples), steps_(steps), hardware_(hardware), node_of_(std::move(node_of)) {
   UnitTimes units(plan, hardware.device);
   CallTimes calls(plan, node_of_, hardware);
-  for (const StepPlan& step : plan_steps(plan, samples)) {
-    const std::vector<double> loads = detail::replica_flops(plan, samples, step);
-    const auto most = std::ranges::max_element(loads);
-    const int replica = static_cast<int>(most - loads.begin());
-    const double all = std::accumulate(loads.begin(), loads.end(), 0.0);
-    balance_ += *most > 0 ? all / (*most * static_cast<double>(loads.size())) : 1;
-    replicas_.push_back(replica);
-    passes_.emplace_back(plan, samples, step, replica, units, calls, hardware);
-    bound_ += detail::least_seconds(plan, step, replica, passes_.back());
+  for (const DealtStep& step : steps_.of(plan)) {
+    balance_ += step.balance;
+    passes_.emplace_back(plan, samples, step, units, calls, hardware);
   }
   balance_ /= static_cast<double>(samples.steps());
-  bound_ /= static_cast<double>(samples.steps());
+}
+
+double StepTimer::bound(const Plan& plan) const {
+  const std::vector<DealtStep> steps = steps_.of(plan);
+  double sum = 0;
+  for (size_t s = 0; s < steps.size(); ++s)
+    sum += detail::least_seconds(plan, steps[s], passes_[s]);
+  return sum / static_cast<double>(steps.size());
 }
 
 StepTimer::~StepTimer() = default;
 
-StepTime StepTimer::time(const Plan& plan) const {
+StepTime StepTimer::time(const Plan& plan, std::vector<TimelineSpan>* spans) const {
   CallTimes calls(plan, node_of_, hardware_);
   const bool trains = plan.options.run.mode == RunMode::Train;
   constexpr int64_t kNormBytes = 16;
@@ -121,21 +121,28 @@ StepTime StepTimer::time(const Plan& plan) const {
   time.balance = balance_;
   time.norm = trains ? calls.of_all_ranks(kNormBytes) : 0;
   double flops = 0, unmasked = 0, tokens = 0;
-  const std::vector<StepPlan> steps = plan_steps(plan, samples_);
+  const std::vector<DealtStep> steps = steps_.of(plan);
   for (size_t s = 0; s < steps.size(); ++s) {
+    std::vector<TimelineSpan>* const drawn = s == 0 ? spans : nullptr;
     detail::ReplicaTimes times =
-        detail::replica_times(plan, steps[s], replicas_[s], passes_[s], calls, hardware_);
+        detail::replica_times(plan, steps[s], passes_[s], calls, hardware_, drawn);
+    const double end = std::ranges::max(times.clocks) + time.norm;
     double update = 0;
     for (size_t place = 0; place < times.stages.size(); ++place) {
       StageTime& stage = times.stages[place];
       if (trains) stage.optimizer = optimizer_seconds(plan, stage.first_rank, hardware_.device);
+      if (drawn && stage.optimizer > 0)
+        drawn->push_back({.place = static_cast<int>(place),
+                          .what = "optimizer",
+                          .begin = end,
+                          .end = end + stage.optimizer});
       update = std::max(update, stage.optimizer);
       add_stage(time.stages[place], stage);
     }
-    time.seconds += std::ranges::max(times.clocks) + time.norm + update;
-    flops += steps[s].model_flops;
-    unmasked += steps[s].unmasked_flops;
-    tokens += static_cast<double>(steps[s].tokens);
+    time.seconds += end + update;
+    flops += steps[s].plan.model_flops;
+    unmasked += steps[s].plan.unmasked_flops;
+    tokens += static_cast<double>(steps[s].plan.tokens);
   }
   const auto count = static_cast<double>(steps.size());
   time.seconds /= count;
@@ -151,8 +158,9 @@ StepTime StepTimer::time(const Plan& plan) const {
 }
 
 StepTime step_time(const Plan& plan, const StepSamples& samples, const Hardware& hardware,
-                   const std::vector<int>& node_of) {
-  return StepTimer(plan, samples, hardware, node_of).time(plan);
+                   const std::vector<int>& node_of, std::vector<TimelineSpan>* spans) {
+  DealtSteps steps(samples);
+  return StepTimer(plan, samples, steps, hardware, node_of).time(plan, spans);
 }
 
 }  // namespace zea

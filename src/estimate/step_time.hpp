@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "deck/hardware.hpp"
+#include "estimate/dealt_steps.hpp"
 #include "estimate/step_samples.hpp"
 #include "schedule/plan.hpp"
 
@@ -61,6 +62,14 @@ struct StepTime {
   WaitSeconds exposed() const;
 };
 
+/// An activity of a stage group from `begin` to `end`, in seconds from the start of a step.
+struct TimelineSpan {
+  int place = 0;     ///< the stage group
+  std::string what;  ///< "forward", "backward", "weights", a wait_name(), "optimizer"
+  int stage = -1, microbatch = -1;
+  double begin = 0, end = 0;
+};
+
 namespace detail {
 class ReplicaPasses;
 }
@@ -69,26 +78,28 @@ class ReplicaPasses;
 /// samples: what units take is worked out once.
 class StepTimer {
  public:
-  /// `node_of`: the node of each logical rank. `plan` needs no slots. `samples` and `hardware`
-  /// outlive this. Throws PlanError where the file has no peak for the type of a module.
-  StepTimer(const Plan& plan, const StepSamples& samples, const Hardware& hardware,
-            std::vector<int> node_of);
+  /// `node_of`: the node of each logical rank. `plan` needs no slots. `samples`, their `steps` and
+  /// `hardware` outlive this. Throws PlanError where the file has no peak for the type of a module.
+  StepTimer(const Plan& plan, const StepSamples& samples, DealtSteps& steps,
+            const Hardware& hardware, std::vector<int> node_of);
   ~StepTimer();
 
-  StepTime time(const Plan& plan) const;
-  /// Seconds that no such plan is faster than.
-  double bound() const { return bound_; }
+  /// Adds the spans of the first step to `spans`, if that is not null.
+  StepTime time(const Plan& plan, std::vector<TimelineSpan>* spans = nullptr) const;
+  /// Seconds than which no such plan is faster that recomputes as `plan` does, which needs no
+  /// slots.
+  double bound(const Plan& plan) const;
 
  private:
   const StepSamples& samples_;
+  DealtSteps& steps_;
   const Hardware& hardware_;
   std::vector<int> node_of_;
-  double balance_ = 0, bound_ = 0;
-  std::vector<int> replicas_;  ///< of each step: the most loaded one
+  double balance_ = 0;
   std::vector<detail::ReplicaPasses> passes_;
 };
 
 StepTime step_time(const Plan& plan, const StepSamples& samples, const Hardware& hardware,
-                   const std::vector<int>& node_of);
+                   const std::vector<int>& node_of, std::vector<TimelineSpan>* spans = nullptr);
 
 }  // namespace zea

@@ -2,6 +2,7 @@
 #include "estimate/step_timeline.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -84,8 +85,8 @@ class RankPasses {
     waits[static_cast<size_t>(Wait::Cp)] += std::max(0.0, passed_around - attention);
   }
 
-  /// What a linear's weight gradient needs travels under the GEMM of its input's gradient, and that
-  /// gradient's sum under the GEMM of the weight's.
+  /// The rows for a linear's weight gradient travel under the GEMM of its input's gradient, and the
+  /// sum of that gradient under the GEMM of the weight's.
   double hidden(const SentCall& call, const UnitSeconds& kernels) const {
     if (!overlaps_ || call.operation < 0) return 0;
     const UnitSeconds::Gemms& gemms = kernels.gradients[static_cast<size_t>(call.operation)];
@@ -111,19 +112,20 @@ struct BufferCall {
 /// another stage group sends.
 class Timeline {
  public:
-  Timeline(const Plan& plan, const StepPlan& step, int replica, const ReplicaPasses& passes,
-           CallTimes& calls, const Hardware& hardware)
+  Timeline(const Plan& plan, const DealtStep& step, const ReplicaPasses& passes, CallTimes& calls,
+           const Hardware& hardware, std::vector<TimelineSpan>* spans)
       : plan_(plan),
         passes_(passes),
         calls_(calls),
+        spans_(spans),
         overlaps_(hardware.device.overlaps),
         buffers_of_unit_(plan.model.units.size()) {
     const bool trains = plan.options.run.mode == RunMode::Train;
     for (const StageGroup& place : plan.pipeline.stage_groups) {
       Lane& lane = lanes_.emplace_back();
-      lane.rank = replica * plan.mesh.ranks_per_replica() + place.first_rank;
+      lane.rank = step.replica * plan.mesh.ranks_per_replica() + place.first_rank;
       lane.place = lanes_.size() - 1;
-      lane.schedule = plan.rank_step(step, lane.rank, !trains).schedule;
+      lane.schedule = plan.rank_step(step.plan, place.first_rank, !trains).schedule;
       lane.ready.resize(plan.buffers.size());
       lane.time.name = place.name;
       lane.time.first_rank = lane.rank;
@@ -170,17 +172,32 @@ class Timeline {
     std::vector<double> replicas;
     double arrival = 0, on_its_way = 0;  ///< of what the next computation reads
     StageTime time;
+    size_t span = std::numeric_limits<size_t>::max();  ///< the last one
   };
 
-  static void wait(Lane& lane, double until, Wait cause) {
+  /// Adds a span from the lane's clock on; one that goes on with the last one of the lane is one.
+  void draw(Lane& lane, double end, const char* what, int stage, int microbatch) {
+    if (spans_ == nullptr || end <= lane.clock) return;
+    if (lane.span < spans_->size()) {
+      TimelineSpan& last = (*spans_)[lane.span];
+      if (last.end == lane.clock && last.what == what && last.stage == stage &&
+          last.microbatch == microbatch) {
+        last.end = end;
+        return;
+      }
+    }
+    lane.span = spans_->size();
+    spans_->push_back({static_cast<int>(lane.place), what, stage, microbatch, lane.clock, end});
+  }
+
+  void wait(Lane& lane, double until, Wait cause) {
     if (until <= lane.clock) return;
+    draw(lane, until, wait_name(cause), -1, -1);
     lane.time.exposed[static_cast<size_t>(cause)] += until - lane.clock;
     lane.clock = until;
   }
 
-  static void spend(Lane& lane, double seconds, Wait cause) {
-    wait(lane, lane.clock + seconds, cause);
-  }
+  void spend(Lane& lane, double seconds, Wait cause) { wait(lane, lane.clock + seconds, cause); }
 
   std::vector<SentCall> calls_of(const Lane& lane, Action action) const {
     action.microbatch = static_cast<int>(passes_.kind_of(action.microbatch));
@@ -270,7 +287,7 @@ class Timeline {
 
   /// Waits for what was received for the next computation; only the way of the last message counts
   /// as communication, the rest as idle time.
-  static void meet(Lane& lane) {
+  void meet(Lane& lane) {
     if (lane.arrival > lane.clock) {
       lane.clock = std::max(lane.clock, lane.arrival - lane.on_its_way);
       wait(lane, lane.arrival, Wait::Pp);
@@ -285,27 +302,31 @@ class Timeline {
       if (action.kind != ActionKind::Forward) open_gradient(lane, buffer);
     }
     meet(lane);
-    if (action.kind == ActionKind::BackwardWeight) return add(lane, pass.kernels.backward_weight);
+    if (action.kind == ActionKind::BackwardWeight)
+      return add(lane, pass.kernels.backward_weight, "weights", action);
     const bool is_forward = action.kind == ActionKind::Forward;
     if (is_forward || plan_.recomputes(action.unit)) {
       add_calls(lane, pass.forward);
-      add(lane, pass.kernels.forward);
+      add(lane, pass.kernels.forward, is_forward ? "forward" : "backward", action);
       if (!is_forward) lane.time.recomputed += pass.kernels.forward;
     }
     if (is_forward) return;
     add_calls(lane, pass.backward);
-    add(lane, action.kind == ActionKind::Backward ? pass.kernels.backward()
-                                                  : pass.kernels.backward_input);
+    add(lane,
+        action.kind == ActionKind::Backward ? pass.kernels.backward() : pass.kernels.backward_input,
+        "backward", action);
   }
 
   /// The calls inside a unit start behind those that were launched before them.
-  static void add_calls(Lane& lane, const WaitSeconds& calls) {
+  void add_calls(Lane& lane, const WaitSeconds& calls) {
     if (sum_of(calls) <= 0) return;
     wait(lane, lane.last_start, Wait::Dp);
     for (size_t i = 0; i < calls.size(); ++i) spend(lane, calls[i], static_cast<Wait>(i));
   }
 
-  static void add(Lane& lane, double seconds) {
+  void add(Lane& lane, double seconds, const char* what, const Action& action) {
+    draw(lane, lane.clock + seconds, what,
+         plan_.pipeline.stage_of_unit[static_cast<size_t>(action.unit)], action.microbatch);
     lane.clock += seconds;
     lane.time.compute += seconds;
   }
@@ -358,6 +379,7 @@ class Timeline {
   const Plan& plan_;
   const ReplicaPasses& passes_;
   CallTimes& calls_;
+  std::vector<TimelineSpan>* spans_;
   bool overlaps_;
   std::vector<Lane> lanes_;
   std::vector<std::vector<int>> buffers_of_unit_;
@@ -372,12 +394,11 @@ double UnitPass::total() const {
   return kernels.forward + kernels.backward() + sum_of(forward) + sum_of(backward);
 }
 
-ReplicaPasses::ReplicaPasses(const Plan& plan, const StepSamples& samples, const StepPlan& step,
-                             int replica, UnitTimes& units, CallTimes& calls,
-                             const Hardware& hardware)
+ReplicaPasses::ReplicaPasses(const Plan& plan, const StepSamples& samples, const DealtStep& step,
+                             UnitTimes& units, CallTimes& calls, const Hardware& hardware)
     : rows_(plan.pipeline.stage_groups.size()) {
   std::vector<MicrobatchTokens> tokens;
-  const std::vector<MicrobatchPlan>& microbatches = step.replicas[static_cast<size_t>(replica)];
+  const std::vector<MicrobatchPlan>& microbatches = step.plan.replicas.front();
   for (size_t m = 0; m < microbatches.size(); ++m) {
     if (m == 0 || microbatches[m].samples != microbatches[m - 1].samples)
       tokens.push_back(tokens_of(samples, microbatches[m]));
@@ -388,7 +409,7 @@ ReplicaPasses::ReplicaPasses(const Plan& plan, const StepSamples& samples, const
   std::map<std::vector<int>, Rows> known;
   const int ranks = plan.mesh.ranks_per_replica();
   for (int inside = 0; inside < ranks; ++inside) {
-    const int rank = replica * ranks + inside, place = plan.group_of(rank);
+    const int rank = step.replica * ranks + inside, place = plan.group_of(rank);
     const bool is_first = plan.pipeline.stage_groups[place].first_rank == inside;
     if (!is_first && is_repeated(plan, rank)) continue;
     const ReplicaLayout layout = plan.replica_layout(rank);
@@ -412,20 +433,19 @@ ReplicaPasses::ReplicaPasses(const Plan& plan, const StepSamples& samples, const
   }
 }
 
-ReplicaTimes replica_times(const Plan& plan, const StepPlan& step, int replica,
-                           const ReplicaPasses& passes, CallTimes& calls,
-                           const Hardware& hardware) {
-  return Timeline(plan, step, replica, passes, calls, hardware).run();
+ReplicaTimes replica_times(const Plan& plan, const DealtStep& step, const ReplicaPasses& passes,
+                           CallTimes& calls, const Hardware& hardware,
+                           std::vector<TimelineSpan>* spans) {
+  return Timeline(plan, step, passes, calls, hardware, spans).run();
 }
 
-double least_seconds(const Plan& plan, const StepPlan& step, int replica,
-                     const ReplicaPasses& passes) {
+double least_seconds(const Plan& plan, const DealtStep& step, const ReplicaPasses& passes) {
   const bool trains = plan.options.run.mode == RunMode::Train;
   const std::vector<bool> gradients = plan.model.units_with_gradient();
   std::vector<UnitCost> cheapest(plan.model.units.size());
   std::vector<double> busy(plan.pipeline.stage_groups.size());
   int microbatches = 0;
-  for (const MicrobatchPlan& part : step.replicas[static_cast<size_t>(replica)]) {
+  for (const MicrobatchPlan& part : step.plan.replicas.front()) {
     if (!part.kind().has_samples) break;  // so are those behind it
     for (size_t u = 0; u < cheapest.size(); ++u) {
       const int unit = static_cast<int>(u);
@@ -435,6 +455,7 @@ double least_seconds(const Plan& plan, const StepPlan& step, int replica,
       if (trains && gradients[u]) {
         cost.backward_input = pass.kernels.backward_input + sum_of(pass.backward);
         cost.backward_weight = pass.kernels.backward_weight;
+        if (plan.recomputes(unit)) cost.backward_input += cost.forward;
       }
       busy[static_cast<size_t>(plan.pipeline.group_of_unit(unit))] += cost.total();
       if (microbatches == 0 || cost.total() < cheapest[u].total()) cheapest[u] = cost;
@@ -443,10 +464,8 @@ double least_seconds(const Plan& plan, const StepPlan& step, int replica,
   }
   const double busiest = std::ranges::max(busy);
   if (plan.pipeline.is_one_group() || microbatches == 0) return busiest;
-  std::vector<std::vector<Pass>> order;
-  for (size_t place = 0; place < busy.size(); ++place)
-    order.push_back(
-        passes_of_group(plan.pipeline, plan.model, static_cast<int>(place), microbatches, !trains));
+  const std::vector<std::vector<Pass>> order =
+      passes_of_groups(plan.pipeline, plan.model, microbatches, !trains);
   return std::max(busiest, simulate(plan.pipeline, plan.model, cheapest, order, 0).makespan);
 }
 

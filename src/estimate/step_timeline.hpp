@@ -23,7 +23,7 @@ struct UnitPass {
 /// longest. They do not depend on how parameters are sharded, nor on what is recomputed.
 class ReplicaPasses {
  public:
-  ReplicaPasses(const Plan& plan, const StepSamples& samples, const StepPlan& step, int replica,
+  ReplicaPasses(const Plan& plan, const StepSamples& samples, const DealtStep& step,
                 UnitTimes& units, CallTimes& calls, const Hardware& hardware);
 
   const UnitPass& of(int unit, int microbatch) const {
@@ -49,12 +49,13 @@ struct ReplicaTimes {
   std::vector<double> clocks;
 };
 
-ReplicaTimes replica_times(const Plan& plan, const StepPlan& step, int replica,
-                           const ReplicaPasses& passes, CallTimes& calls, const Hardware& hardware);
+/// Adds what stage groups do to `spans`, if that is not null.
+ReplicaTimes replica_times(const Plan& plan, const DealtStep& step, const ReplicaPasses& passes,
+                           CallTimes& calls, const Hardware& hardware,
+                           std::vector<TimelineSpan>* spans = nullptr);
 
-/// A bound of the last clock, whatever is sharded and recomputed: the longer of all passes of the
+/// A bound of the last clock, whatever is sharded: the longer of all passes of the
 /// busiest stage group, and a pipeline all of whose microbatches are as cheap as the cheapest.
-double least_seconds(const Plan& plan, const StepPlan& step, int replica,
-                     const ReplicaPasses& passes);
+double least_seconds(const Plan& plan, const DealtStep& step, const ReplicaPasses& passes);
 
 }  // namespace zea::detail

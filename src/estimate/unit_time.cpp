@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
+#include "estimate/known_memory.hpp"
 #include "estimate/memory_estimate.hpp"
 #include "estimate/step_facts.hpp"
 
@@ -15,21 +16,6 @@ using detail::OperationNeeds;
 using detail::RowCounts;
 
 constexpr double kMicro = 1e-6;
-
-/// A unit's kernels with their rows, as text: units with the same text take equally long.
-std::string signature(const ModelSpec& model, int unit, const std::vector<bool>& gradients) {
-  const UnitSpec& spec = model.units[static_cast<size_t>(unit)];
-  std::string text = spec.module + " " + std::to_string(static_cast<int>(spec.kind)) + " " +
-                     std::to_string(spec.mixer) + " " +
-                     std::to_string(spec.graph.operations.size());
-  for (const int param : spec.params) {
-    text += model.params[param].trainable ? " t" : " f";
-    for (const int64_t size : model.params[param].shape) text += "," + std::to_string(size);
-  }
-  for (const UnitInput& input : spec.inputs)
-    text += gradients[static_cast<size_t>(input.unit)] ? " g" : " -";
-  return text;
-}
 
 /// The rows on one rank: under sequence parallel a slice of them.
 RowCounts counts_of(const TpRows& rows) {
@@ -58,7 +44,10 @@ constexpr double kLossBytes = 3;        ///< of each logit: written, read for th
 }  // namespace
 
 UnitTimes::UnitTimes(const Plan& plan, const DeviceRates& rates)
-    : plan_(plan), rates_(rates), gradients_(plan.model.units_with_gradient()) {
+    : plan_(plan),
+      rates_(rates),
+      gradients_(plan.model.units_with_gradient()),
+      classes_(unit_classes(plan.model)) {
   for (const std::string& module : plan.model.modules()) {
     const DType type = plan.precision_of(module).param;
     if (rates.peak(type) <= 0)
@@ -66,12 +55,6 @@ UnitTimes::UnitTimes(const Plan& plan, const DeviceRates& rates)
                       ", in which module " + module + " computes; give device." +
                       std::string(dtype_name(type)) + "_tflops, or choose another precision");
   }
-  std::map<std::string, int> numbers;
-  for (size_t u = 0; u < plan.model.units.size(); ++u)
-    classes_.push_back(numbers
-                           .emplace(signature(plan.model, static_cast<int>(u), gradients_),
-                                    static_cast<int>(numbers.size()))
-                           .first->second);
 }
 
 const UnitSeconds& UnitTimes::of(int unit, const ModuleRows& rows) {
@@ -167,6 +150,20 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
   return seconds;
 }
 
+GroupPlaces places_of_group(int world_rank, const std::vector<int>& members,
+                            const std::vector<int>& node_of) {
+  std::map<int, int> on_node;
+  for (const int member : members) ++on_node[node_of[static_cast<size_t>(member)]];
+  GroupPlaces places{.ranks = static_cast<int>(members.size()),
+                     .nodes = static_cast<int>(on_node.size())};
+  if (members.size() < 2) return places;
+  places.per_node =
+      std::ranges::min_element(on_node, {}, [](const auto& node) { return node.second; })->second;
+  const int here = on_node[node_of[static_cast<size_t>(world_rank)]];
+  places.elsewhere = static_cast<double>(places.ranks - here) / (places.ranks - 1);
+  return places;
+}
+
 double call_seconds(const SentCall& call, const GroupPlaces& places, const Hardware& hardware) {
   if (places.ranks <= 1) return 0;
   const bool crosses = places.nodes > 1;
@@ -197,7 +194,8 @@ double CallTimes::seconds(int world_rank, const SentCall& call) {
 double CallTimes::of_all_ranks(int64_t bytes) const {
   std::vector<int> all(node_of_.size());
   for (size_t rank = 0; rank < all.size(); ++rank) all[rank] = static_cast<int>(rank);
-  return call_seconds({"", CollectiveKind::AllReduce, bytes}, places_of(0, all), hardware_);
+  return call_seconds({"", CollectiveKind::AllReduce, bytes}, places_of_group(0, all, node_of_),
+                      hardware_);
 }
 
 GroupPlaces CallTimes::places_of(int world_rank, const std::string& group) const {
@@ -205,7 +203,7 @@ GroupPlaces CallTimes::places_of(int world_rank, const std::string& group) const
     if (group.starts_with(link.name + " ")) return places_of(world_rank, link);
   const auto found = std::ranges::find(groups_, group, &RankGroups::name);
   if (found == groups_.end()) throw InternalError("no group of ranks " + group);
-  return places_of(world_rank, found->of(world_rank));
+  return places_of_group(world_rank, found->of(world_rank), node_of_);
 }
 
 GroupPlaces CallTimes::places_of(int world_rank, const RankLink& link) const {
@@ -216,20 +214,7 @@ GroupPlaces CallTimes::places_of(int world_rank, const RankLink& link) const {
   for (int i = 0; i < other.count; ++i)
     if (link.carries_features || i == inside - own.first)
       members.push_back(first + other.first + i);
-  return places_of(world_rank, members);
-}
-
-GroupPlaces CallTimes::places_of(int world_rank, const std::vector<int>& members) const {
-  std::map<int, int> on_node;
-  for (const int member : members) ++on_node[node_of_[static_cast<size_t>(member)]];
-  GroupPlaces places{.ranks = static_cast<int>(members.size()),
-                     .nodes = static_cast<int>(on_node.size())};
-  if (members.size() < 2) return places;
-  places.per_node =
-      std::ranges::min_element(on_node, {}, [](const auto& node) { return node.second; })->second;
-  const int here = on_node[node_of_[static_cast<size_t>(world_rank)]];
-  places.elsewhere = static_cast<double>(places.ranks - here) / (places.ranks - 1);
-  return places;
+  return places_of_group(world_rank, members, node_of_);
 }
 
 }  // namespace zea

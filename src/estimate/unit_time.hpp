@@ -59,6 +59,10 @@ struct GroupPlaces {
   double elsewhere = 0;  ///< share of the others that are on other nodes
 };
 
+/// Where `members` are, as `world_rank` sees it, which is one of them.
+GroupPlaces places_of_group(int world_rank, const std::vector<int>& members,
+                            const std::vector<int>& node_of);
+
 /// Seconds of a call in a group that lies so. Rings and trees (all-gather, reduce-scatter,
 /// all-reduce) leave a node by the links of all members there: bytes travel at the lower of the
 /// rate inside a node and per_node times that between nodes; a ring adds ranks - 1 hops, a tree
@@ -78,7 +82,6 @@ class CallTimes {
  private:
   GroupPlaces places_of(int world_rank, const std::string& group) const;
   GroupPlaces places_of(int world_rank, const RankLink& link) const;
-  GroupPlaces places_of(int world_rank, const std::vector<int>& members) const;
 
   const Plan& plan_;
   const std::vector<int>& node_of_;

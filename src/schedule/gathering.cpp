@@ -37,17 +37,17 @@ bool is_beyond_memory(const Plan& plan, size_t place) {
   return limit > 0 && held_bytes(plan, place) > limit;
 }
 
-Plan gathered_within(const Plan& plan, const std::function<bool(size_t place)>& is_beyond) {
+Plan gathered_within(Plan plan, const std::function<bool(const Plan&, size_t)>& is_beyond) {
   if (plan.pipeline.is_one_group()) return plan;
   std::set<std::string> modules;
   for (size_t place = 0; place < plan.slots.size(); ++place)
-    if (is_beyond(place))
+    if (is_beyond(plan, place))
       for (int stage : plan.pipeline.stage_groups[place].stages)
         for (int unit : plan.pipeline.stages[stage].units)
           if (const std::string& module = plan.model.units[unit].module;
               may_gather_for_each_use(plan.options.meshes[module]))
             modules.insert(module);
-  return modules.empty() ? plan : gathered_otherwise(plan, modules, false);
+  return modules.empty() ? plan : gathered_otherwise(std::move(plan), modules, false);
 }
 
 }  // namespace detail

@@ -16,37 +16,47 @@
 namespace zea::detail {
 namespace {
 
-/// Returns the bytes that a rank owns of a parameter where it computes; of a parameter of experts,
-/// which `ep` ranks share, its share.
-int64_t bytes_of(const PipelineParts& parts, const ParamSpec& spec, int ep) {
-  const ModuleGrid& grid = parts.mesh.grid(spec.module);
-  const bool is_over_ep = ep > 1;
-  const Sharding sharding =
-      make_sharding(parts.options.meshes[spec.module], parts.mesh, grid, true, is_over_ep);
-  if (sharding.offloads) return 0;
-  const Precision& precision = parts.precisions.at(spec.module);
-  const ParamCut cut = cut_of(spec, grid.tp);
-  const int64_t elements = num_elements(cut.shape) / ep;
-  int64_t bytes = elements * owned_bytes(precision, spec.trainable, spec.used).total();
-  if (spec.trainable)
-    bytes += parts.optimizer.state_bytes(precision.master, elements,
-                                         parts.optimizer.has_blocks() ? state_block(spec, cut) : 0);
-  return bytes / sharding.shards;
+/// The bytes that a rank owns of each parameter where it computes; of experts that ranks share, its
+/// share.
+std::vector<int64_t> bytes_of_params(const PipelineParts& parts) {
+  std::set<int> experts;
+  const int ep = parts.mesh.grid(kDecoder).ep();
+  for (const UnitSpec& unit : parts.model.units)
+    for (const std::vector<int>& of_linear : parts.model.expert_params(unit))
+      if (ep > 1) experts.insert(of_linear.begin(), of_linear.end());
+  std::map<std::pair<std::string, bool>, Sharding> shardings;
+  for (const ModuleGrid& grid : parts.mesh.modules)
+    for (const bool is_over_ep : {false, true})
+      if (!is_over_ep || (ep > 1 && grid.module == kDecoder))
+        shardings[{grid.module, is_over_ep}] =
+            make_sharding(parts.options.meshes[grid.module], parts.mesh, grid, true, is_over_ep);
+  std::vector<int64_t> all;
+  for (size_t param = 0; param < parts.model.params.size(); ++param) {
+    const ParamSpec& spec = parts.model.params[param];
+    const bool is_over_ep = experts.contains(static_cast<int>(param));
+    const Sharding& sharding = shardings.at({spec.module, is_over_ep});
+    int64_t& bytes = all.emplace_back(0);
+    if (sharding.offloads) continue;
+    const Precision& precision = parts.precisions.at(spec.module);
+    const ParamCut cut = cut_of(spec, parts.mesh.grid(spec.module).tp);
+    const int64_t elements = num_elements(cut.shape) / (is_over_ep ? ep : 1);
+    bytes = elements * owned_bytes(precision, spec.trainable, spec.used).total();
+    if (spec.trainable)
+      bytes += parts.optimizer.state_bytes(
+          precision.master, elements, parts.optimizer.has_blocks() ? state_block(spec, cut) : 0);
+    bytes /= sharding.shards;
+  }
+  return all;
 }
 
 /// Returns the bytes of units; a parameter that several of them read is there once.
-int64_t bytes_of(const PipelineParts& parts, const std::vector<int>& units) {
+int64_t bytes_of(const ModelSpec& model, const std::vector<int64_t>& bytes_of_params,
+                 const std::vector<int>& units) {
   std::set<int> params;
   for (int unit : units)
-    params.insert(parts.model.units[unit].params.begin(), parts.model.units[unit].params.end());
-  std::set<int> experts;
-  for (int unit : units)
-    for (const std::vector<int>& of_linear : parts.model.expert_params(parts.model.units[unit]))
-      experts.insert(of_linear.begin(), of_linear.end());
-  const int ep = parts.mesh.grid(kDecoder).ep();
+    params.insert(model.units[unit].params.begin(), model.units[unit].params.end());
   int64_t bytes = 0;
-  for (int param : params)
-    bytes += bytes_of(parts, parts.model.params[param], experts.contains(param) ? ep : 1);
+  for (int param : params) bytes += bytes_of_params[param];
   return bytes;
 }
 
@@ -65,14 +75,15 @@ std::vector<UnitCost> plain_costs(Faults& faults, const PipelineParts& parts) {
 }
 
 /// Returns the costs of a full microbatch, on the ranks that share each unit.
-std::vector<UnitCost> unit_costs(Faults& faults, const PipelineParts& parts) {
+std::vector<UnitCost> unit_costs(Faults& faults, const PipelineParts& parts,
+                                 const std::vector<int64_t>& param_bytes) {
   std::vector<UnitCost> costs = frozen_aware(parts.model, plain_costs(faults, parts));
   for (size_t u = 0; u < costs.size(); ++u) {
     const int ranks = parts.mesh.grid(parts.model.units[u].module).stage_ranks();
     costs[u].forward /= ranks;
     costs[u].backward_input /= ranks;
     costs[u].backward_weight /= ranks;
-    costs[u].bytes = bytes_of(parts, std::vector<int>{static_cast<int>(u)});
+    costs[u].bytes = bytes_of(parts.model, param_bytes, {static_cast<int>(u)});
   }
   return costs;
 }
@@ -297,14 +308,16 @@ std::vector<int> tied_stages_of(const Pipeline& pipeline, const ModelSpec& model
 
 /// A template, several modules on the same ranks, or no stages at all: whatever stands on a rank
 /// must keep the limit.
-void check_memory(Faults& faults, const PipelineParts& parts, const Pipeline& pipeline) {
+void check_memory(Faults& faults, const PipelineParts& parts, const Pipeline& pipeline,
+                  const std::vector<int64_t>& param_bytes) {
   const double limit_mib = parts.options.mesh.memory_mib;
+  if (limit_mib == 0) return;
   for (const StageGroup& place : pipeline.stage_groups) {
     std::vector<int> units;
     for (int stage : place.stages)
       std::ranges::copy(pipeline.stages[stage].units, std::back_inserter(units));
-    const double mib = static_cast<double>(bytes_of(parts, units)) / (1 << 20);
-    if (limit_mib == 0 || mib <= limit_mib) continue;
+    const double mib = static_cast<double>(bytes_of(parts.model, param_bytes, units)) / (1 << 20);
+    if (mib <= limit_mib) continue;
     const std::string where = pipeline.stage_groups.size() > 1 ? " of " + place.name : "";
     faults.add("mesh.memory_mib = " + formatted("%g", limit_mib) +
                ", but the parameters, gradients and optimizer state of a rank" + where + " are " +
@@ -315,13 +328,15 @@ void check_memory(Faults& faults, const PipelineParts& parts, const Pipeline& pi
 }  // namespace
 
 PlacedPipeline make_pipeline(Faults& faults, const PipelineParts& parts) {
-  const std::vector<UnitCost> costs = unit_costs(faults, parts);
+  const std::vector<int64_t> param_bytes = bytes_of_params(parts);
+  const std::vector<UnitCost> costs = unit_costs(faults, parts, param_bytes);
   const bool is_pipelined_run = is_pipelined(parts.options);
   Pipeline pipeline = is_pipelined_run ? PipelineBuilder(faults, parts, costs).build()
                                        : one_group(parts.model, parts.mesh.ranks_per_replica());
   faults.throw_if_any();
-  for (PipelineStage& stage : pipeline.stages) stage.bytes = bytes_of(parts, stage.units);
-  check_memory(faults, parts, pipeline);
+  for (PipelineStage& stage : pipeline.stages)
+    stage.bytes = bytes_of(parts.model, param_bytes, stage.units);
+  check_memory(faults, parts, pipeline, param_bytes);
   faults.throw_if_any();
   MeshShape mesh = parts.mesh;
   if (is_pipelined_run) {

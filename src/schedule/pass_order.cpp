@@ -175,4 +175,13 @@ std::vector<Pass> passes_of_group(const Pipeline& pipeline, const ModelSpec& mod
   return forward_only ? order.forwards(place) : order.training(place);
 }
 
+std::vector<std::vector<Pass>> passes_of_groups(const Pipeline& pipeline, const ModelSpec& model,
+                                                int microbatches, bool forward_only) {
+  const PassOrder order(pipeline, model, microbatches);
+  std::vector<std::vector<Pass>> passes;
+  for (int place = 0; place < std::ssize(pipeline.stage_groups); ++place)
+    passes.push_back(forward_only ? order.forwards(place) : order.training(place));
+  return passes;
+}
+
 }  // namespace zea

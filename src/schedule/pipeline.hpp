@@ -72,6 +72,9 @@ struct Pass {
 /// they have work in each.
 std::vector<Pass> passes_of_group(const Pipeline& pipeline, const ModelSpec& model, int place,
                                   int microbatches, bool forward_only);
+/// The same of every stage group.
+std::vector<std::vector<Pass>> passes_of_groups(const Pipeline& pipeline, const ModelSpec& model,
+                                                int microbatches, bool forward_only);
 
 /// Outputs that another stage group reads: `unit`'s, made at stage group `from`, read at `to`.
 struct PipelineEdge {

@@ -406,6 +406,10 @@ Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
                              const std::string& config_json, int world_size,
                              const std::string& profile) {
   Faults faults;
+  if (options.mesh.layout == LayoutSource::Auto && options.mesh.searched_ranks != world_size)
+    faults.add("mesh.layout = \"auto\" has no layout for " + std::to_string(world_size) +
+               " ranks yet (mesh.searched_ranks = " + std::to_string(options.mesh.searched_ranks) +
+               "); a run and zea -n search one, zea --plan finds several");
   const MeshShape unlinked = detail::make_mesh_shape(faults, options, model, world_size);
   check_device(faults, options);
   const OptimizerSpec optimizer = optimizer_of(faults, options.optim);
@@ -453,12 +457,14 @@ Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
           .notes = faults.notes()};
 }
 
+Plan with_slots(Plan plan) {
+  plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
+  return detail::gathered_within(std::move(plan), detail::is_beyond_memory);
+}
+
 Plan make_plan(const Options& options, const ModelSpec& model, const std::string& config_json,
                int world_size, const std::string& profile) {
-  Plan plan = make_plan_without_slots(options, model, config_json, world_size, profile);
-  plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
-  return detail::gathered_within(
-      plan, [&](size_t place) { return detail::is_beyond_memory(plan, place); });
+  return with_slots(make_plan_without_slots(options, model, config_json, world_size, profile));
 }
 
 }  // namespace zea

@@ -129,6 +129,9 @@ Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
                              const std::string& config_json, int world_size,
                              const std::string& profile = {});
 
+/// Completes a plan without slots.
+Plan with_slots(Plan plan);
+
 /// The same plan, but that sharded buffers of `modules`, which stand in a pipeline, are gathered
 /// once a step, or for each use.
 Plan gathered_otherwise(Plan plan, const std::set<std::string>& modules, bool once_a_step);
@@ -142,6 +145,6 @@ bool is_beyond_memory(const Plan& plan, size_t place);
 
 /// In a pipeline modules that leave it open are gathered for each use where they stand at a place
 /// that is beyond a limit.
-Plan gathered_within(const Plan& plan, const std::function<bool(size_t place)>& is_beyond);
+Plan gathered_within(Plan plan, const std::function<bool(const Plan&, size_t place)>& is_beyond);
 
 }  // namespace zea::detail

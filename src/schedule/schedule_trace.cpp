@@ -66,6 +66,12 @@ ScheduleTrace::ScheduleTrace(const ScheduleInput& input)
        passes_of_group(input.pipeline, input.model, input.place,
                        static_cast<int>(input.microbatches.size()), input.kind != StepKind::Train))
     add_pass(pass);
+  for (const FlatBuffer& buffer : input.buffers) {
+    std::vector<size_t>& uses = uses_of_buffer_.emplace_back();
+    for (int unit : buffer.units)
+      uses.insert(uses.end(), computes_of_unit_[unit].begin(), computes_of_unit_[unit].end());
+    std::sort(uses.begin(), uses.end());
+  }
 }
 
 /// The smallest set that has all ranks along these axes.
@@ -208,14 +214,6 @@ std::vector<int> ScheduleTrace::reading_places(const Compute& compute) const {
   return {places.begin(), places.end()};
 }
 
-std::vector<size_t> ScheduleTrace::all_uses(int buffer) const {
-  std::vector<size_t> found;
-  for (int unit : input_.buffers[buffer].units)
-    found.insert(found.end(), computes_of_unit_[unit].begin(), computes_of_unit_[unit].end());
-  std::sort(found.begin(), found.end());
-  return found;
-}
-
 std::vector<size_t> ScheduleTrace::uses(int buffer) const {
   std::vector<size_t> found = all_uses(buffer);
   const Peers peers = peers_along({&input_.shardings[buffer].sharded_over});
@@ -274,7 +272,7 @@ std::vector<Accumulation> ScheduleTrace::accumulations(int buffer) const {
 }
 
 std::optional<size_t> ScheduleTrace::last_backward(int buffer) const {
-  const std::vector<size_t> all = all_uses(buffer);
+  const std::vector<size_t>& all = all_uses(buffer);
   const Sharding& sharding = input_.shardings[buffer];
   const Peers peers = peers_along({&sharding.sharded_over, &sharding.summed_over});
   for (auto use = all.rbegin(); use != all.rend(); ++use)
@@ -290,7 +288,7 @@ ScheduleTrace::Point ScheduleTrace::unshard_point(const LiveRange& range) const 
   if (prefetch == Prefetch::None) return {range.first, false};
   // Not before the buffer was dropped after its use before this one. Whether that use has work does
   // not count, so that a buffer never lives where a walk with work for every unit does not have it.
-  const std::vector<size_t> all = all_uses(range.buffer);
+  const std::vector<size_t>& all = all_uses(range.buffer);
   const auto own = std::lower_bound(all.begin(), all.end(), range.first);
   const bool is_first = own == all.begin();
   const size_t before = is_first ? 0 : *(own - 1);

@@ -88,7 +88,7 @@ class ScheduleTrace {
   /// The other stage groups that read its output.
   std::vector<int> reading_places(const Compute& compute) const;
   /// The computations of the units that read `buffer`, whether or not they have work; in order.
-  std::vector<size_t> all_uses(int buffer) const;
+  const std::vector<size_t>& all_uses(int buffer) const { return uses_of_buffer_[buffer]; }
   /// Returns the uses that some rank of its shard group makes.
   std::vector<size_t> uses(int buffer) const;
   /// The computation so many units with parameters before `index`, if there are so many.
@@ -100,7 +100,7 @@ class ScheduleTrace {
   std::vector<bool> joint_;                ///< units with has_joint_backward(), where that applies
   std::array<std::vector<Work>, 3> work_;  ///< [Peers][microbatch]
   std::vector<Compute> computes_;
-  std::vector<std::vector<size_t>> computes_of_unit_;
+  std::vector<std::vector<size_t>> computes_of_unit_, uses_of_buffer_;
   std::vector<std::vector<int>> readers_;  ///< of each unit's output, ascending
   /// For each unit here those of other stage groups whose outputs are received before it,
   /// ascending.

@@ -7,8 +7,8 @@
 #include "schedule/simulate.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
-#include <numeric>
 #include <vector>
 
 #include "core/error.hpp"
@@ -91,15 +91,34 @@ bool is_backward(const Pass& pass) {
   return pass.kind == PassKind::Backward || pass.kind == PassKind::BackwardInput;
 }
 
+constexpr size_t kPassKinds = 4;
+using StageDurations = std::array<double, kPassKinds>;  ///< of each PassKind
+
+std::vector<StageDurations> durations_of(const Pipeline& pipeline,
+                                         const std::vector<UnitCost>& costs) {
+  std::vector<StageDurations> durations;
+  for (const PipelineStage& stage : pipeline.stages) {
+    StageDurations& of_stage = durations.emplace_back();
+    for (const int unit : stage.units) {
+      const UnitCost& cost = costs[unit];
+      of_stage[static_cast<size_t>(PassKind::Forward)] += cost.forward;
+      of_stage[static_cast<size_t>(PassKind::Backward)] += cost.backward();
+      of_stage[static_cast<size_t>(PassKind::BackwardInput)] += cost.backward_input;
+      of_stage[static_cast<size_t>(PassKind::BackwardWeight)] += cost.backward_weight;
+    }
+  }
+  return durations;
+}
+
 class Simulator {
  public:
   Simulator(const Pipeline& pipeline, const ModelSpec& model, const std::vector<UnitCost>& costs,
             const std::vector<std::vector<Pass>>& passes, double transfer)
       : pipeline_(pipeline),
         model_(model),
-        costs_(costs),
         passes_(passes),
         transfer_(transfer),
+        durations_(durations_of(pipeline, costs)),
         traffic_(make_stage_traffic(pipeline, model)),
         has_asked_(passes.size(), false),
         clocks_(passes.size(), 0) {
@@ -107,8 +126,7 @@ class Simulator {
     for (const auto& place : passes)
       for (const Pass& pass : place)
         microbatches_ = std::max(microbatches_, static_cast<size_t>(pass.microbatch) + 1);
-    constexpr size_t kKinds = 4;
-    done_.resize(kKinds * pipeline.stages.size() * microbatches_);
+    done_.resize(kPassKinds * pipeline.stages.size() * microbatches_);
   }
 
   Simulation run() {
@@ -190,9 +208,11 @@ class Simulator {
       const double free = from.arrivals.empty() ? 0 : from.arrivals.back();
       from.arrivals.push_back(std::max({offer.time, question.time, free}) + transfer_);
     }
+    // A pass asked for its inputs last.
     const Message wanted = message_of(pass, read);
-    for (size_t i = from.arrivals.size(); i-- > 0;)
-      if (from.questions[i].message == wanted) return from.arrivals[i];
+    for (size_t i = from.questions.size(); i-- > 0;)
+      if (from.questions[i].message == wanted)
+        return i < from.arrivals.size() ? from.arrivals[i] : -1;
     return -1;
   }
 
@@ -233,15 +253,7 @@ class Simulator {
   }
 
   double duration(const Pass& pass) const {
-    const auto cost_of = [&](double sum, int unit) {
-      const UnitCost& cost = costs_[unit];
-      if (pass.kind == PassKind::Forward) return sum + cost.forward;
-      if (pass.kind == PassKind::BackwardInput) return sum + cost.backward_input;
-      if (pass.kind == PassKind::BackwardWeight) return sum + cost.backward_weight;
-      return sum + cost.backward();
-    };
-    const std::vector<int>& units = pipeline_.stages[pass.stage].units;
-    return std::accumulate(units.begin(), units.end(), 0.0, cost_of);
+    return durations_[pass.stage][static_cast<size_t>(pass.kind)];
   }
 
   std::string describe(const Message& message) const {
@@ -282,12 +294,12 @@ class Simulator {
 
   const Pipeline& pipeline_;
   const ModelSpec& model_;
-  const std::vector<UnitCost>& costs_;
   const std::vector<std::vector<Pass>>& passes_;
   double transfer_;
-  std::vector<StageTraffic> traffic_;  ///< of each stage
-  std::vector<bool> has_asked_;        ///< each stage group, for what its next pass reads
-  std::vector<double> clocks_;         ///< of each stage group: when it came to its next pass
+  const std::vector<StageDurations> durations_;  ///< of each stage
+  std::vector<StageTraffic> traffic_;            ///< of each stage
+  std::vector<bool> has_asked_;                  ///< each stage group, for what its next pass reads
+  std::vector<double> clocks_;  ///< of each stage group: when it came to its next pass
   std::map<std::pair<int, int>, Channel> channels_;
   size_t microbatches_ = 0;
   std::vector<bool> done_;  ///< by kind, stage and microbatch
@@ -312,10 +324,8 @@ Simulation simulate(const Pipeline& pipeline, const ModelSpec& model,
 
 Simulation simulate(const Pipeline& pipeline, const ModelSpec& model,
                     const std::vector<UnitCost>& costs, int microbatches, double transfer) {
-  std::vector<std::vector<Pass>> passes;
-  for (size_t p = 0; p < pipeline.stage_groups.size(); ++p)
-    passes.push_back(passes_of_group(pipeline, model, static_cast<int>(p), microbatches, false));
-  return simulate(pipeline, model, costs, passes, transfer);
+  return simulate(pipeline, model, costs, passes_of_groups(pipeline, model, microbatches, false),
+                  transfer);
 }
 
 }  // namespace zea

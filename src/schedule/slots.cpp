@@ -2,7 +2,9 @@
 // Slots by greedy colouring: buffers are vertices, and an edge joins two that may exist at the same
 // time.
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "schedule/schedule.hpp"
@@ -30,35 +32,51 @@ struct LiveInterval {
 };
 using LiveIntervals = std::vector<std::vector<LiveInterval>>;  ///< of each buffer
 
-bool meet(const std::vector<LiveInterval>& a, const std::vector<LiveInterval>& b) {
-  for (const LiveInterval& x : a)
-    for (const LiveInterval& y : b)
-      if (x.begin < y.end && y.begin < x.end) return true;
-  return false;
-}
+/// When a slot holds a buffer: intervals that do not overlap.
+class Occupied {
+ public:
+  bool meets(const std::vector<LiveInterval>& intervals) const {
+    return std::ranges::any_of(intervals, [&](const LiveInterval& interval) {
+      const auto next = end_of_.lower_bound(interval.end);  // begins behind it
+      return next != end_of_.begin() && std::prev(next)->second > interval.begin;
+    });
+  }
+
+  void add(const std::vector<LiveInterval>& intervals) {
+    for (auto [begin, end] : intervals) {
+      auto next = end_of_.lower_bound(end);
+      while (next != end_of_.begin() && std::prev(next)->second > begin) {
+        --next;
+        begin = std::min(begin, next->first);
+        end = std::max(end, next->second);
+        next = end_of_.erase(next);
+      }
+      end_of_[begin] = end;
+    }
+  }
+
+ private:
+  std::map<int64_t, int64_t> end_of_;  ///< of each interval, by its begin
+};
 
 /// Each buffer in turn takes the first slot in which nobody meets it.
 SlotPlan assign_in_order(const LiveIntervals& intervals, const std::vector<int64_t>& bytes,
                          const std::vector<int>& order) {
   SlotPlan plan;
   plan.slot_of_buffer.assign(intervals.size(), -1);
-  std::vector<std::vector<int>> members;
+  std::vector<Occupied> slots;
   for (int buffer : order) {
     if (intervals[buffer].empty()) continue;
-    const auto fits = [&](const std::vector<int>& slot) {
-      return std::none_of(slot.begin(), slot.end(),
-                          [&](int other) { return meet(intervals[buffer], intervals[other]); });
-    };
-    const auto slot = std::find_if(members.begin(), members.end(), fits);
-    plan.slot_of_buffer[buffer] = static_cast<int>(slot - members.begin());
-    if (slot == members.end()) {
-      members.push_back({buffer});
-      plan.bytes.push_back(bytes[buffer]);
-    } else {
-      slot->push_back(buffer);
-      plan.bytes[slot - members.begin()] =
-          std::max(plan.bytes[slot - members.begin()], bytes[buffer]);
+    const auto found = std::ranges::find_if(
+        slots, [&](const Occupied& slot) { return !slot.meets(intervals[buffer]); });
+    const auto slot = static_cast<size_t>(found - slots.begin());
+    if (found == slots.end()) {
+      slots.emplace_back();
+      plan.bytes.push_back(0);
     }
+    slots[slot].add(intervals[buffer]);
+    plan.slot_of_buffer[buffer] = static_cast<int>(slot);
+    plan.bytes[slot] = std::max(plan.bytes[slot], bytes[buffer]);
   }
   return plan;
 }

@@ -48,7 +48,7 @@ bool is_judged_on_device(const Plan& plan, bool has_kernels) {
 
 bool is_asked_for_at_once(const Options& options, int64_t step) {
   const auto is_due = [&](int64_t every) { return every > 0 && step % every == 0; };
-  return is_due(options.checkpoint.every) || is_due(options.eval.every) ||
+  return is_due(options.checkpoint.every.count()) || is_due(options.eval.every) ||
          step == options.schedule.steps;
 }
 

@@ -1,7 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/train_saves.hpp"
 
+#include <algorithm>
+
+#include "core/text.hpp"
+#include "estimate/goodput.hpp"
+
 namespace zea {
+namespace {
+
+constexpr double kFirstStall = 10;  ///< seconds, assumed until a checkpoint was written
+constexpr double kLeastStall = 0.01;
+
+}  // namespace
 
 TrainSaves::TrainSaves(const TrainerParts& parts, TrainReport& report)
     : parts_(parts),
@@ -25,8 +36,25 @@ void TrainSaves::try_to(bool must, const std::function<void()>& part) {
   }
 }
 
+double TrainSaves::seconds_between_saves() const {
+  const double stall =
+      seconds_.value > 0 ? std::max(stall_seconds_.value, kLeastStall) : kFirstStall;
+  return best_interval(
+      {.between_failures = 3600 * options_.checkpoint.mtbf_hours, .save = stall, .restart = 0});
+}
+
+bool TrainSaves::asks_for_save() {
+  if (!options_.checkpoint.every.is_auto() || parts_.engine.world_rank() != 0 || has_asked_ ||
+      writer_.is_under_way() || since_save_.seconds() < seconds_between_saves())
+    return false;
+  has_asked_ = true;
+  return true;
+}
+
 void TrainSaves::start(const TrainPosition& position, bool must) {
   finish(false);
+  since_save_ = {};
+  has_asked_ = false;
   if (saved_step_ != position.step) {
     saved_step_ = position.step;
     report_.check_data();
@@ -59,7 +87,13 @@ void TrainSaves::finish(bool must) {
   try_to(must, [&] {
     const SaveReport report = writer_.finish();
     seconds_.add(report.seconds);
+    stall_seconds_.add(std::max(report.stall_seconds, kLeastStall));
     report_.saved(report);
+    if (options_.checkpoint.every.is_auto())
+      parts_.log.info(
+          formatted("checkpoint.every = \"auto\": training waits %.3g s for a checkpoint, "
+                    "so the next is due after %.4g s",
+                    stall_seconds_.value, seconds_between_saves()));
     if (options_.checkpoint.keep > 0)
       writer_.keep_newest(parts_.run_directory + "/checkpoints", options_.checkpoint.keep);
     warn_of_removal();

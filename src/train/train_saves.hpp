@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "checkpoint/checkpoint_writer.hpp"
+#include "core/system.hpp"
 #include "train/train_report.hpp"
 
 namespace zea {
@@ -25,6 +26,10 @@ class TrainSaves {
   /// Returns the seconds that a save takes; 0: not known. Not collective.
   double seconds() const { return seconds_.value; }
 
+  /// Returns whether this rank asks for a checkpoint, once: the root rank does with
+  /// checkpoint.every = "auto" when the interval that loses least time is over. Not collective.
+  bool asks_for_save();
+
   /// Begins a checkpoint of this position, unless there is one. If it `must` be there, it is
   /// complete on return.
   void start(const TrainPosition& position, bool must);
@@ -37,13 +42,16 @@ class TrainSaves {
 
  private:
   void try_to(bool must, const std::function<void()>& part);
+  double seconds_between_saves() const;
   void warn_of_removal();
 
   const TrainerParts& parts_;
   const Options& options_;
   TrainReport& report_;
   CheckpointWriter writer_;
-  MovingAverage seconds_;
+  MovingAverage seconds_, stall_seconds_;
+  Stopwatch since_save_;
+  bool has_asked_ = false;   ///< since the last save
   int64_t saved_step_ = -1;  ///< of the last save, which may still be under way
   /// The last step before that save went on: older reports say nothing of its files.
   int64_t advanced_step_ = -1;

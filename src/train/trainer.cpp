@@ -63,7 +63,7 @@ ExitCode Trainer::train(MadeSteps& source) {
     // Before the checkpoint, which a batch system may cut short.
     if (leaves && !parts_.stop.note().empty()) parts_.log.info(parts_.stop.note());
     // Saved first: a fault of the held-out data must not cost the training.
-    if (is_due(options_.checkpoint.every) || saves || leaves ||
+    if (is_due(options_.checkpoint.every.count()) || saves || leaves ||
         (last && options_.checkpoint.at_end))
       saves_.start(position_, leaves || last);
     if (evaluation_is_due(last) && (last || !leaves)) {
@@ -118,6 +118,7 @@ Trainer::Known Trainer::run_step(const MadeSteps& source, MadeStep& made) {
   }
   StepFlags asked =
       parts_.stop.poll(seconds_to_leave() + seconds_per_evaluation_.value, saves_.has_saved());
+  if (saves_.asks_for_save()) asked.save += 1;
   asked.writing = saves_.is_writing();
   Known known{.before = step_.run(made.loaded.plan, microbatches, bad_items, asked, position_)};
   if (!step_.is_judged_on_device() || known.is_asked(&StepFlags::save) ||

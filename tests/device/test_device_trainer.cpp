@@ -114,7 +114,7 @@ class DeviceTrainer : public ::testing::Test {
     deck.optim.on_nonfinite = "skip";
     if (by_host) deck.optim.spike_deviations = 1e6;
     deck.log.every = log_every;
-    deck.checkpoint.every = saves ? kEvery : 0;
+    deck.checkpoint.every = AutoOption::of_count(saves ? kEvery : 0);
     deck.checkpoint.at_end = saves;
     deck.checkpoint.keep = 0;
     run.device = stand_in_device();

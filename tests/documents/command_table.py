@@ -118,6 +118,11 @@ TABLE = {
     "zea -n --ranks 16 --hardware inputs/hardware/h100_nvlink_infiniband.toml -i inputs/qwen3_8b_fsdp.toml": runs(),
     "zea --plan --ranks 16 --hardware inputs/hardware/h100_nvlink_infiniband.toml --out layouts"
     " -i inputs/llava_15_7b_plan.toml": runs(("--ranks 16", "--ranks 4")),
+    "zea --plan --ranks 16 --hardware inputs/hardware/h100_nvlink_infiniband.toml --mtbf 8 -d quickstart/run"
+    " -i inputs/llava_15_7b_plan.toml": runs(("--ranks 16", "--ranks 4")),
+    "zea --plan --json --ranks 16 --hardware inputs/hardware/h100_nvlink_infiniband.toml"
+    " -i inputs/llava_15_7b_plan.toml |"
+    f" {PYTHON} postprocess/plot_plan.py - --out plan.png": runs(("--ranks 16", "--ranks 4")),
     f"zea -n --ranks 8 -i {DECK} mesh.dp_replicate=2 mesh.llm.strategy=hybrid_shard": runs(),
     f"zea -n --ranks 512 -i {DECK} model.weights='\"\"' model.config=inputs/fashion_captions_2m.json": runs(),
     "zea -n --ranks 8 -i inputs/clip_b32_llama_1b_ddp.toml": runs(),

@@ -153,6 +153,48 @@ class Pictures(FolderCase):
                 self.assertIn(fault, result.stderr)
         self.assertIn("cannot read", run("plot_schedule.py", self.folder / "none").stderr)
 
+    PLAN = {
+        "ranks": 8, "hardware": "made up", "figures": "published",
+        "seconds": 2.0, "mfu": 0.4, "idle_share": 0.1,
+        "drawing": {
+            "replicas": 2, "node_of_rank": [0, 0, 1, 1],
+            "modules": [{"name": "llm", "first_rank": 0, "pp": 2, "encoder_dp": 1, "cp": 1, "tp": 2}],
+            "stage_groups": [{"name": "llm.pp0", "first_rank": 0, "ranks": 2}],
+            "timeline": [
+                {"stage_group": 0, "what": "forward", "begin": 0.0, "end": 0.6},
+                {"stage_group": 0, "what": "backward", "begin": 0.8, "end": 2.0},
+            ],
+        },
+    }  # fmt: skip
+
+    def plan(self, plan):
+        path = self.folder / "plan.json"
+        path.write_text(plan if isinstance(plan, str) else json.dumps(plan))
+        return run("plot_plan.py", path, "--out", self.folder / "plan.png")
+
+    def test_plan(self):
+        """The timeline's boxes are as wide as their seconds; of a search the best layout is drawn."""
+        picture = self.expect_picture(self.plan(self.PLAN), "plan.png")
+        forward = np.abs(picture[..., :3] - np.array([0x7F, 0xA8, 0xD9]) / 255).max(axis=2) < 0.02
+        backward = np.abs(picture[..., :3] - np.array([0xE5, 0x9A, 0x6A]) / 255).max(axis=2) < 0.02
+        row = np.flatnonzero(forward.sum(axis=1) > 100)[5]
+        self.assertLess(abs(backward[row].sum() / forward[row].sum() - 2), 0.05)
+        search = {key: self.PLAN[key] for key in ("ranks", "hardware", "figures")}
+        best = {key: value for key, value in self.PLAN.items() if key not in search}
+        found = self.expect_picture(self.plan({**search, "layouts": [best, {}]}), "plan.png")
+        self.assertTrue(np.array_equal(picture, found))
+
+    def test_plan_at_fault(self):
+        for plan, fault in [
+            ("ranks", "plan.json is not JSON"),
+            ({"ranks": 2}, "plan.json has no drawing (KeyError: 'drawing'); give what zea -n --json"),
+            ({**self.PLAN, "layouts": []}, "no layout fits"),
+        ]:
+            with self.subTest(fault=fault):
+                result = self.plan(plan)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(fault, result.stderr)
+
     def sheet(self, *predictions, arguments=(), items=None):
         data, path = self.folder / "test.h5", self.folder / "predictions.jsonl"
         with DatasetWriter(data, 0) as writer:

@@ -22,7 +22,8 @@ from search_paths import search_paths, unsafe_search_paths  # noqa: E402
 CMAKE, BUILD, PYTHON = sys.argv[1:4]
 PROGRAMS = ["zea", "zea-import", "zea-inspect", "zea-consolidate", "zea-compare"]
 SCRIPTS = [
-    *["contact_sheet.py", "merge_traces.py", "plot_metrics.py", "plot_schedule.py", "read_checkpoint.py", "score.py"],
+    *["contact_sheet.py", "merge_traces.py", "plot_metrics.py", "plot_plan.py", "plot_schedule.py"],
+    *["read_checkpoint.py", "score.py"],
     "spoken_sheet.py",
     *["pack.py", "pack_fashion_mnist.py", "pack_spoken.py", "pack_text.py"],
 ]

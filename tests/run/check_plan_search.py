@@ -53,6 +53,40 @@ class PlanSearch(zr.ZeaTest):
         self.assert_code(run, 0)
         self.assertEqual(list(run.losses()), [1, 2])
 
+    def test_plans_as_json_and_side_by_side(self):
+        plan = zr.answer("-n", "--json", "--ranks", "2", "--hardware", HARDWARE, "-i", self.deck)
+        self.assert_code(plan, 0)
+        told = json.loads(plan.output)
+        drawing = told["drawing"]
+        self.assertEqual(drawing["node_of_rank"][0], 0)
+        self.assertEqual({module["name"] for module in drawing["modules"]}, {"llm", "vision"})
+        end = max(span["end"] for span in drawing["timeline"])
+        self.assertGreater(end, 0)
+        busy = sum(span["end"] - span["begin"] for span in drawing["timeline"] if span["stage_group"] == 0)
+        self.assertLessEqual(busy, 1.0001 * end)
+        both = ["-i", self.deck, "--compare", "mesh.llm.tp=2"]
+        compared = zr.answer("-n", "--ranks", "2", "--hardware", HARDWARE, *both)
+        self.assert_code(compared, 0)
+        row = next(line for line in compared.output.splitlines() if line.startswith("  seconds"))
+        self.assertAlmostEqual(float(row.split()[1]) / told["seconds"], 1, delta=0.5)
+        self.assertEqual(len(row.split()), 3)
+
+    def test_goodput(self):
+        result = self.search("--ranks", "2", "--mtbf", "8")
+        self.assert_code(result, 2)
+        self.assertIn("--mtbf needs the time of a checkpoint", result.output)
+        hardware = self.folder / "hardware.toml"
+        hardware.write_text(HARDWARE.read_text().replace("memory_gib", "storage_gb_per_s = 0.5\nmemory_gib"))
+        told = zr.answer("--plan", "--hardware", hardware, "-i", self.deck, "--ranks", "2", "--mtbf", "8")
+        self.assert_code(told, 0)
+        self.assertIn("with a failure every 8 hours: training waits while ranks write at 0.5 GB/s", told.output)
+        directory = self.folder / "measured"
+        run = zr.run_zea(2, ["-i", self.deck, "-d", directory, "checkpoint.every=1"], directory)
+        self.assert_code(run, 0)
+        measured = self.search("--ranks", "2", "--mtbf", "8", "-d", directory)
+        self.assert_code(measured, 0)
+        self.assertIn("s, as measured; a restart takes", measured.output)
+
     def test_text_names_samples_and_reasons(self):
         result = self.search("--ranks", "2", "--memory", "1GiB")
         self.assert_code(result, 0)

@@ -106,10 +106,11 @@ TEST(CommandLine, RefusesSearchesThatCannotBe) {
       {{"--plan", "--hardware", "h", "-i", "a", "--compare", "b=1"}, "take one of them"},
       {{"--plan", "--hardware", "h", "-i", "a", "--memory", "80"}, "--memory 80 is no size"},
       {{"--plan", "--hardware", "h", "-i", "a", "--memory", "-1GiB"}, "--memory -1GiB is no size"},
-      {{"-n", "-i", "a", "--json"}, "--json belongs to --plan and --verify-layout"},
-      {{"-n", "-i", "a", "--out", "b"}, "--memory and --out belong to --plan"},
-      {{"-i", "a", "--hardware", "h"}, "--hardware tells the seconds of a plan and needs -n"},
-      {{"-n", "-i", "a", "--hardware", "h", "--compare", "b=1"}, "--compare with --hardware"}};
+      {{"-n", "-i", "a", "--out", "d"}, "--memory, --out and --mtbf belong to --plan"},
+      {{"-n", "-i", "a", "--mtbf", "8"}, "--memory, --out and --mtbf belong to --plan"},
+      {{"-n", "-i", "a", "--json"}, "--json needs --plan, --verify-layout"},
+      {{"-n", "-i", "a", "--hardware", "h", "--json", "--compare", "b=1"}, "without --compare"},
+      {{"-i", "a", "--hardware", "h"}, "--hardware tells the seconds of a plan and needs -n"}};
   for (const auto& [arguments, sentence] : refused)
     EXPECT_TRUE(contains(refusal_of(arguments), sentence)) << refusal_of(arguments);
 }

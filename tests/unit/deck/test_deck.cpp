@@ -161,7 +161,7 @@ TEST(Deck, AKeyIsExplainedAndASectionListed) {
             "mesh.llm.tp\n  tensor-parallel ranks of the module\n\n  integer: 1 to 4096\n"
             "  default: 1\n\nIn a deck:\n\n  [mesh.llm]\n  tp = 2\n");
   const std::string section = key_help("mesh");
-  EXPECT_TRUE(section.starts_with("[mesh]\n  placement = \"shared\"   (string: \"shared\", "))
+  EXPECT_TRUE(section.starts_with("[mesh]\n  layout = \"deck\"   (string: \"deck\" or \"auto\")"))
       << section;
   EXPECT_TRUE(section.ends_with("\nSections below it: mesh.vision, mesh.audio, mesh.llm\n"))
       << section;

@@ -132,7 +132,7 @@ TEST(IdleSettings, OfTrainingAreOneNoteWhereNothingTrains) {
   options.model.activation_checkpointing = AutoOption::of_count(1);
   options.meshes["llm"].sync_grad_accum = AutoOption::of(true);
   options.data.shuffle = false;
-  options.checkpoint.every = 5;
+  options.checkpoint.every = AutoOption::of_count(5);
   options.schedule.global_batch = 4;
   EXPECT_EQ(notes_of(options, 2), Notes{});
   options.run.mode = RunMode::Evaluate;

@@ -33,6 +33,7 @@ Hardware made_up() {
   hardware.node = {.ranks = 4, .memory_gib = 1};
   DeviceRates& device = hardware.device;
   device.fp32_tflops = 0.001;
+  device.bf16_tflops = 0.002;
   device.gemm_dims = {4, 64};
   device.gemm_efficiency = {0.4, 0.9};
   device.attention_efficiency = 0.5;
@@ -125,19 +126,31 @@ bool has(const FoundLayout& layout, const std::string& override) {
 
 TEST(LayoutSearch, FindsWhatTryingEveryLayoutFinds) {
   const std::string images = tiny_llava_config(), both = tiny_llava_config({.audio = true});
-  const std::string frozen = "[model.vision]\ntrain = false\n";
-  for (const int ranks : {1, 2, 4, 6, 8}) {
-    const std::string number = std::to_string(ranks);
-    expect_exact(asked("", ranks), "text on " + number);
-    expect_exact(asked("", ranks, images), "images on " + number);
-    expect_exact(asked(frozen, ranks, images), "frozen on " + number);
-  }
-  expect_exact(asked("", 16), "text on 16");
-  expect_exact(asked("[mesh.llm]\ntp = 2\n", 16, images), "images on 16");
-  expect_exact(asked("", 4, both), "images and sound");
-  expect_exact(asked("[mesh]\nplacement = \"colocated\"\n", 6, both), "colocated");
-  expect_exact(asked("[mesh.llm]\nstrategy = \"full_shard\"\n", 8), "sharded");
-  expect_exact(asked("[optim]\nkind = \"muon\"\n[mesh.llm]\npp = 2\n", 4), "muon");
+  struct Deck {
+    const char* name;
+    std::string keys, config;
+    std::vector<int> ranks;
+  };
+  const std::vector<int> few{1, 2, 3, 4, 6, 8};
+  const Deck decks[] = {
+      {"text", "", kText, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}},
+      {"images", "", images, few},
+      {"frozen encoder", "[model.vision]\ntrain = false\n", images, few},
+      {"images, tp 2", "[mesh.llm]\ntp = 2\n", images, {10, 12, 14, 16}},
+      {"images and sound", "[mesh.llm]\ncp = 1\n", both, {1, 2, 3, 4, 5}},
+      {"colocated", "[mesh]\nplacement = \"colocated\"\n[mesh.llm]\ncp = 1\n", both, {2, 3, 6, 8}},
+      {"sharded", "[mesh.llm]\nstrategy = \"full_shard\"\n", kText, {8, 12, 16}},
+      {"muon", "[optim]\nkind = \"muon\"\n[mesh.llm]\npp = 2\n", kText, {2, 4, 6, 8}},
+      {"bf16", "[precision]\npreset = \"bf16\"\n", kText, {4, 8, 16}},
+      {"zero bubble",
+       "[mesh]\nschedule = \"zero_bubble\"\n[mesh.llm]\npp = 4\n",
+       kText,
+       {4, 8, 12, 16}},
+  };
+  for (const Deck& deck : decks)
+    for (const int ranks : deck.ranks)
+      expect_exact(asked(deck.keys, ranks, deck.config),
+                   std::string(deck.name) + " on " + std::to_string(ranks));
 }
 
 TEST(LayoutSearch, BoundsGridsByTheirKernels) {
@@ -153,11 +166,13 @@ TEST(LayoutSearch, BoundsGridsByTheirKernels) {
             request.config_json, request.ranks);
         const StepSamples samples = made_up_samples(plan);
         const detail::StepRows rows(samples, model);
+        const detail::StageUnits stages = detail::decoder_stages(plan);
         const double least = detail::least_seconds(
-            grids, detail::rank_seconds(plan, samples, rows, request.hardware), model, rows,
-            request);
-        const StepTimer timer(plan, samples, request.hardware, even_nodes(request.ranks, 4));
-        EXPECT_LT(least, timer.bound());
+            grids, detail::rank_seconds(plan, grids.decoder.cp, samples, rows, request.hardware),
+            &stages, model, rows, request);
+        DealtSteps steps(samples);
+        const StepTimer timer(plan, samples, steps, request.hardware, even_nodes(request.ranks, 4));
+        EXPECT_LT(least, timer.bound(plan));
         EXPECT_GT(least, 0);
         ++bounded;
       } catch (const PlanError&) {

@@ -284,15 +284,16 @@ TEST(StepTime, BoundsEveryStrategyAndRecomputation) {
     options.meshes["llm"].pp = pp;
     const Plan base = planned(options, 4);
     const StepSamples samples = made_up_samples(base);
-    const StepTimer timer(base, samples, hardware, even_nodes(4, 0));
+    DealtSteps steps(samples);
+    const StepTimer timer(base, samples, steps, hardware, even_nodes(4, 0));
     for (const char* strategy : {"no_shard", "shard_grad_op", "full_shard"})
       for (const int every : {0, 1, 2}) {
         options.meshes["llm"].strategy = strategy;
         options.model.activation_checkpointing = AutoOption::of_count(every);
         const Plan plan = planned(options, 4);
         const double seconds = timer.time(plan).seconds;
-        EXPECT_GT(seconds, timer.bound()) << strategy << every;
-        EXPECT_LT(timer.bound(), 0.999 * seconds);
+        EXPECT_GT(seconds, timer.bound(plan)) << strategy << every;
+        EXPECT_LT(timer.bound(plan), 0.999 * seconds);
         EXPECT_DOUBLE_EQ(seconds, timed(plan, hardware).seconds);
       }
   }

@@ -47,7 +47,7 @@ TEST(StepGuard, LeavesToTheDeviceWhatItCanJudge) {
 TEST(StepGuard, KnowsWhatIsAskedForAtOnce) {
   Options options;
   options.schedule.steps = 11;
-  options.checkpoint.every = 4;
+  options.checkpoint.every = AutoOption::of_count(4);
   options.eval.every = 6;
   std::vector<int64_t> asked;
   for (int64_t step = 1; step <= 11; ++step)

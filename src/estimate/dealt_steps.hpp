@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The steps of samples as layouts distribute them, reduced to the replica with the most FLOPs,
+// which the others wait for. Layouts with as many replicas and the same costs of samples share
+// them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "estimate/step_samples.hpp"
+#include "schedule/plan.hpp"
+
+namespace zea {
+
+/// A step, of which `plan` has the most loaded replica alone, as replica 0.
+struct DealtStep {
+  StepPlan plan;
+  int replica = 0;     ///< the number of that replica among all
+  double balance = 1;  ///< FLOPs of all replicas over those of the most loaded, times replicas
+};
+
+/// Knows the steps of some samples by the ways in which they were distributed. All plans have the
+/// same model and data options.
+class DealtSteps {
+ public:
+  /// `samples` outlive this.
+  explicit DealtSteps(const StepSamples& samples);
+  ~DealtSteps();
+
+  std::vector<DealtStep> of(const Plan& plan);
+
+ private:
+  struct Dealing;
+
+  const StepSamples& samples_;
+  std::vector<std::unique_ptr<const Dealing>> known_;
+};
+
+}  // namespace zea
