@@ -69,7 +69,7 @@ std::vector<MicrobatchKinds> kinds_of(const SharedStep& step, size_t first, size
 }  // namespace
 
 struct DealtSteps::Dealing {
-  int replicas;
+  int replicas, expert_group;
   std::vector<SampleCosts> costs;
   std::vector<SharedStep> steps = {};
 };
@@ -78,13 +78,14 @@ DealtSteps::DealtSteps(const StepSamples& samples) : samples_(samples) {}
 DealtSteps::~DealtSteps() = default;
 
 std::vector<DealtStep> DealtSteps::of(const Plan& plan) {
-  const int replicas = plan.dealing.replicas;
+  const int replicas = plan.dealing.replicas, expert_group = plan.dealing.expert_group;
   const std::vector<SampleCosts> costs = normalized(plan.dealing.costs);
   auto found = std::ranges::find_if(known_, [&](const auto& dealing) {
-    return dealing->replicas == replicas && dealing->costs == costs;
+    return dealing->replicas == replicas && dealing->expert_group == expert_group &&
+           dealing->costs == costs;
   });
   if (found == known_.end()) {
-    auto dealing = std::make_unique<Dealing>(Dealing{replicas, costs});
+    auto dealing = std::make_unique<Dealing>(Dealing{replicas, expert_group, costs});
     for (StepPlan& step : plan_steps(plan, samples_))
       dealing->steps.push_back(shared_step(plan, samples_, std::move(step)));
     known_.push_back(std::move(dealing));
