@@ -10,7 +10,7 @@ namespace {
 std::string signature(const ModelSpec& model, int unit, const std::vector<bool>& gradients) {
   const UnitSpec& spec = model.units[static_cast<size_t>(unit)];
   std::string text = spec.module + " " + std::to_string(static_cast<int>(spec.kind)) + " " +
-                     std::to_string(spec.attention) + " " + std::to_string(spec.mlp) + " " +
+                     std::to_string(spec.mixer) + " " + std::to_string(spec.mlp) + " " +
                      std::to_string(spec.graph.operations.size());
   for (const int param : spec.params) {
     text += model.params[param].trainable ? " t" : " f";
