@@ -4,7 +4,7 @@
 from parity_cases import MICROBATCHES, QWEN2_MOE, grid
 
 # The bound of logits and gradients: transformers solves a triangular system in fp32 for each chunk of tokens, and the
-# norms of small outputs enlarge what it rounds.
+# norms of small outputs enlarge its rounding.
 BOUND_OF_HYBRIDS = 2e-5
 # Layers with the gated delta rule around one with attention, of whose heads a half rotates.
 HYBRID = {

@@ -149,7 +149,7 @@ TEST(ModelFlops, OfAStepAreThoseOfItsSamplesOnEveryRank) {
     EXPECT_EQ(plan.rank_step(step, rank).model_flops, step.model_flops) << rank;
     EXPECT_EQ(plan.rank_step(step, rank).unmasked_flops, step.unmasked_flops) << rank;
   }
-  // Of 10, 4, 5 and 5 tokens the mask hides 45 + 6 + 10 + 10 pairs.
+  // The mask hides 45 + 6 + 10 + 10 pairs of 10, 4, 5 and 5 tokens.
   EXPECT_DOUBLE_EQ(step.unmasked_flops - step.model_flops, 71 * plan.flops_of_samples.pair);
 }
 

@@ -10,7 +10,6 @@
 #include "estimate/describe.hpp"
 #include "estimate/plan_notes.hpp"
 #include "support/coverage.hpp"
-#include "support/made_up_models.hpp"
 #include "support/tiny_llava.hpp"
 
 namespace zea::test_plan {
@@ -65,23 +64,6 @@ TEST(Plan, RefusesCappedScoresOnADevice) {
   EXPECT_EQ(refusal(options, 1, model), "accepted");
   model.decoder.block.attention().scores.softcap = 30;
   EXPECT_NE(refusal(options, 1, model).find("of attention of llm capped"), std::string::npos);
-}
-
-TEST(Plan, RefusesToShareTheHeadsOfGatedDeltaRulesUnevenly) {
-  ModelSpec model = make_model_spec(tiny_llava_config());
-  testing::mix_delta_rules(model);
-  const auto refused = [&](void (*set)(Options&), int ranks, const char* sentence) {
-    Options options;
-    set(options);
-    const std::string text = refusal(options, ranks, model);
-    EXPECT_NE(text.find(sentence), std::string::npos) << text;
-  };
-  refused([](Options& o) { o.meshes["llm"].cp = 3; }, 3,
-          "mesh.llm.cp = 3: in blocks with a gated delta rule each cp rank takes an equal part of "
-          "the 8 key heads of 1 tp ranks; allowed: 1, 2, 4, 8");
-  refused([](Options& o) { o.meshes["llm"].tp = 3; }, 3,
-          "mesh.llm.tp = 3 does not divide the 8 heads or rows of");
-  refused([](Options& o) { o.run.device = "cuda"; }, 1, "have a gated delta rule");
 }
 
 /// A layout of all axes that fits the tiny model with 4 heads, 2 of them KV heads, in the vision
