@@ -61,7 +61,7 @@ std::vector<std::string> notes_of(const Plan& plan) {
 }  // namespace
 
 const char* wait_name(Wait wait) {
-  constexpr const char* kNames[] = {"tp", "cp", "dp", "pp", "features"};
+  constexpr const char* kNames[] = {"tp", "cp", "dp", "ep", "pp", "features"};
   return kNames[static_cast<int>(wait)];
 }
 

@@ -20,11 +20,12 @@ enum class Wait {
   Tp,
   Cp,
   Dp,       ///< parameters and gradients of data-parallel ranks
+  Ep,       ///< rows between ranks that share experts
   Pp,       ///< messages between stage groups, on their way
   Modules,  ///< features between modules on the same ranks
 };
-inline constexpr int kWaits = 5;
-/// "tp", "cp", "dp", "pp", "features".
+inline constexpr int kWaits = 6;
+/// "tp", "cp", "dp", "ep", "pp", "features".
 const char* wait_name(Wait wait);
 using WaitSeconds = std::array<double, kWaits>;
 

@@ -23,6 +23,7 @@ Wait wait_of(const std::string& group) {
   if (name == "tp" || name == "kv_holders") return Wait::Tp;
   if (name == "cp" || name == "cp_inner" || name == "cp_outer") return Wait::Cp;
   if (name == "tied") return Wait::Pp;
+  if (name == "ep_cp" || name == "ep_dp_shard") return Wait::Ep;
   const bool is_dp = name.find("dp_shard") != std::string::npos ||
                      name.find("dp_replicate") != std::string::npos || name == "shard_subgroup";
   return is_dp ? Wait::Dp : Wait::Modules;
@@ -398,10 +399,14 @@ ReplicaPasses::ReplicaPasses(const Plan& plan, const StepSamples& samples, const
                              UnitTimes& units, CallTimes& calls, const Hardware& hardware)
     : rows_(plan.pipeline.stage_groups.size()) {
   std::vector<MicrobatchTokens> tokens;
+  std::vector<std::vector<int64_t>> expert_tokens;
   const std::vector<MicrobatchPlan>& microbatches = step.plan.replicas.front();
   for (size_t m = 0; m < microbatches.size(); ++m) {
-    if (m == 0 || microbatches[m].samples != microbatches[m - 1].samples)
+    if (m == 0 || microbatches[m].samples != microbatches[m - 1].samples ||
+        microbatches[m].expert_tokens != microbatches[m - 1].expert_tokens) {
       tokens.push_back(tokens_of(samples, microbatches[m]));
+      expert_tokens.push_back(microbatches[m].expert_tokens);
+    }
     kind_of_.push_back(tokens.size() - 1);
   }
   kinds_ = tokens.size();
@@ -416,8 +421,10 @@ ReplicaPasses::ReplicaPasses(const Plan& plan, const StepSamples& samples, const
     Rows& rows = known[rows_key(plan, layout)];
     if (!rows) {
       std::vector<MicrobatchRows> made;
-      for (const MicrobatchTokens& of_kind : tokens)
-        made.push_back(rows_of_microbatch(of_kind, plan.model, layout, plan.images_both_ways));
+      for (size_t kind = 0; kind < kinds_; ++kind) {
+        made.push_back(rows_of_microbatch(tokens[kind], plan.model, layout, plan.images_both_ways));
+        made.back().text.experts.replicas = expert_tokens[kind];
+      }
       rows = std::make_shared<const std::vector<MicrobatchRows>>(std::move(made));
     }
     RankPasses of_rank(plan, rank, units, calls, hardware.device.overlaps);

@@ -275,6 +275,23 @@ TEST(StepTime, KnowsNodesAndReplicasWithoutSamples) {
   EXPECT_LT(node.mfu, 0.76);
 }
 
+TEST(StepTime, KnowsTheRowsThatSharedExpertsGet) {
+  Options options = deck();
+  options.meshes["llm"].strategy = "full_shard";
+  options.mesh.dp_shard = 2;
+  Hardware hardware = made_up();
+  EXPECT_EQ(of(timed(planned(options, 2, kExperts), hardware).exposed(), Wait::Ep), 0);
+  options.meshes["llm"].ep = 2;
+  hardware.inside.gb_per_s = 1e-3;
+  const Plan plan = planned(options, 2, kExperts);
+  const StepSamples samples = made_up_samples(plan);
+  const StepPlan step = plan_steps(plan, samples).front();
+  const Traffic sent = traffic_of_step(plan, step, rows_of_step(plan, samples, step, 0), 0);
+  const double bytes = static_cast<double>(sent.at("llm.ep_dp_shard"));
+  EXPECT_GT(bytes, 0);
+  EXPECT_NEAR(of(timed(plan, hardware).exposed(), Wait::Ep), bytes / 1e6, 1e-6 * bytes / 1e6);
+}
+
 TEST(StepTime, BoundsEveryStrategyAndRecomputation) {
   Hardware hardware = made_up();
   hardware.inside.gb_per_s = 0.05;
