@@ -60,7 +60,7 @@ double ShardingFloor::stream_seconds(const Part& part, const Sharding& sharding,
     return call_seconds({.kind = kind, .bytes = static_cast<int64_t>(bytes)}, places, hardware_);
   };
   const auto reduced = static_cast<double>(element_bytes(precision.reduce));
-  double gathers = 0, sums = 0;
+  double gathers = 0, scatters = 0, sums = 0;
   if (sharding.shards > 1) {
     // Where a pass ends and the next begins the same unit is gathered once for both.
     const double sent = (sharding.shards - 1.0) / sharding.shards;
@@ -74,14 +74,14 @@ double ShardingFloor::stream_seconds(const Part& part, const Sharding& sharding,
                                  ? microbatches_ * std::max(0.0, part.trained - part.largest)
                                  : part.trained;
     if (trains_)
-      gathers +=
+      scatters =
           seconds(sharding.sharded_over, CollectiveKind::ReduceScatter, sent * scattered * reduced);
   }
   if (sharding.replicas > 1 && trains_)
     sums = seconds(sharding.summed_over, CollectiveKind::AllReduce,
                    2 * (sharding.replicas - 1.0) / sharding.replicas * part.trained /
                        sharding.shards * reduced);
-  return std::max(gathers, sums);
+  return std::max({gathers, scatters, sums});
 }
 
 ShardingFloor::Least ShardingFloor::of(const Options& options) const {

@@ -110,6 +110,7 @@ void check_device(Faults& faults, const Options& options) {
 /// set for all.
 void check_experts_alike(Faults& faults, const Options& options, const ModelSpec& model,
                          const MeshShape& mesh, const std::vector<ParamRule>& rules) {
+  if (mesh.modules.empty()) return;  // a mesh that does not fit is refused already
   const int ep = mesh.grid(kDecoder).ep();
   if (ep == 1) return;
   for (const UnitSpec& unit : model.units)

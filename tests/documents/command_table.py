@@ -323,6 +323,7 @@ TABLE = {
 QUICKSTART = ("data.train=quickstart/train.h5", "model.weights=quickstart/weights.h5")
 # Ranks and overrides; or the test that runs its like.
 DECKS = {
+    'mesh = "auto"': "run_auto_layout_ranks4",
     "[model]": (2, ()),
     "[model.vision]": "reference_composed",
     "[model.llm]": (2, QUICKSTART),

@@ -120,7 +120,8 @@ const std::vector<Target>& targets() {
   constexpr int64_t kPacked = 64 << 10;
   static const std::vector<Target> all{
       {.name = "adapter", .take = read_adapter},
-      {.name = "config", .take = read_config},
+      // A config of a kilobyte may describe 70,000 tensors of experts.
+      {.name = "config", .take = read_config, .memory_factor = 1 << 16},
       {.name = "dataset", .take = read_dataset, .reads_file = true, .mend = mend_h5},
       {.name = "deck", .take = read_deck_text},
       {.name = "flac", .take = read_clip, .memory_factor = kPacked},

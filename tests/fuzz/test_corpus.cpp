@@ -166,12 +166,20 @@ TEST(Configs, OfEveryFamilyAreAccepted) {
     EXPECT_TRUE(families.contains(family)) << family << " has no good_*.json in the corpus";
 }
 
-/// Objects with keys of other programs; zea ignores them as a whole.
+/// Objects with keys of other programs, which zea ignores as a whole, and names of tensors.
 bool is_of_others(const std::string& key) {
-  const std::set<std::string> keys{
-      "auto_map",      "crop_size",      "id2label",         "label2id",     "patch_size",
-      "size",          "max_image_size", "perceiver_config", "pruned_heads", "task_specific_params",
-      "video_sampling"};
+  const std::set<std::string> keys{"auto_map",
+                                   "carried",
+                                   "crop_size",
+                                   "id2label",
+                                   "label2id",
+                                   "patch_size",
+                                   "size",
+                                   "max_image_size",
+                                   "perceiver_config",
+                                   "pruned_heads",
+                                   "task_specific_params",
+                                   "video_sampling"};
   return keys.contains(key);
 }
 

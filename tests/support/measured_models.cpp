@@ -312,6 +312,8 @@ nlohmann::json wide_hybrid(const std::string& family) {
   config.update({{"hidden_size", 120},
                  {"head_dim", 32},
                  {"vocab_size", 1307},
+                 {"linear_num_key_heads", 4},  // one for each of tp 2 x cp 2 ranks
+                 {"linear_num_value_heads", 8},
                  {"linear_key_head_dim", 18},
                  {"linear_value_head_dim", 26}});
   if (config.contains("intermediate_size")) config["intermediate_size"] = 284;

@@ -20,6 +20,7 @@ StepMetrics on_a_gpu() {
   metrics.report.targets = 5;
   metrics.model_tflops = 400;
   metrics.mfu = 0.4;
+  metrics.mfu_unmasked = 0.45;
   metrics.memory_bytes = 3 * kMebibyte;
   metrics.tensor_peak_bytes = 7 * kMebibyte;
   metrics.gpu_memory = DeviceMemory{.allocated = 1 * kMebibyte,
@@ -40,12 +41,14 @@ TEST(Metrics, TellSpeedAndMemoryOfGpus) {
   const nlohmann::json line = line_of(on_a_gpu());
   EXPECT_EQ(line.at("model_tflops"), 400);
   EXPECT_EQ(line.at("mfu"), 0.4);
+  EXPECT_EQ(line.at("mfu_unmasked"), 0.45);
   EXPECT_EQ(line.at("gpu_memory"), (nlohmann::json{{"allocated_bytes", 1 * kMebibyte},
                                                    {"reserved_bytes", 6 * kMebibyte},
                                                    {"peak_allocated_bytes", 5 * kMebibyte},
                                                    {"peak_reserved_bytes", 8 * kMebibyte}}));
   EXPECT_NE(progress_line(on_a_gpu())
-                .find("  400 TFLOP/s a rank, MFU 40.0 %  3 MiB, GPU 5 of 8 MiB reserved  "),
+                .find("  400 TFLOP/s a rank, MFU 40.0 % (45.0 % unmasked)  3 MiB, GPU 5 of 8 MiB "
+                      "reserved  "),
             std::string::npos)
       << progress_line(on_a_gpu());
 }
