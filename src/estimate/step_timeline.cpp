@@ -269,6 +269,7 @@ class Timeline {
         lane.reducing = Reduction{action.buffer, post(lane, action)};
         break;
       case ActionKind::ReduceReplicas:
+        if (lane.reducing && lane.reducing->of_replicas) finish_reduction(lane);
         if (lane.reducing && lane.reducing->buffer == action.buffer)
           lane.reducing->of_replicas = action;
         else

@@ -88,7 +88,7 @@ ContextPlan make_context_plan(const Visibility& row,
     groups.push_back(joined(place_runs(all.subspan(first, inner))));
     plan.outer_tokens.push_back(count_tokens(groups.back()));
   }
-  plan.inner = group_tokens(all.subspan(group * inner, inner));
+  plan.inner = group_tokens(all.subspan(static_cast<size_t>(group) * inner, inner));
   for (const Runs& runs : owned) plan.rank_tokens.push_back(count_tokens(runs));
   for (const Runs& keys : groups) plan.slices.push_back(attention_slices(row, groups[group], keys));
   if (options.exchange == KeyExchange::Gather)

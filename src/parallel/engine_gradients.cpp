@@ -45,8 +45,10 @@ void Engine::finish_reduce_shard() {
 }
 
 /// Where the gradient is still on its way to its shards, the sum over replicas starts when that is
-/// finished: behind the next backward, not in front of it.
+/// finished: behind the next backward, not in front of it. These sums start in the order of their
+/// actions, which is the same on all replicas; what else there is between them is not.
 void Engine::reduce_replicas(int buffer) {
+  if (then_reduces_replicas_) finish_reduce_shard();
   if (reducing_shard_ == buffer) {
     then_reduces_replicas_ = true;
     return;
