@@ -208,7 +208,7 @@ TEST(DeviceTimeline, TakesAsLongAsThePlannerSays) {
     if (part.rank() == 0)
       std::printf("%-24s stand-in %.6f planner %.6f ratio %.4f\n", layout.name.c_str(),
                   timed.seconds, expected, expected / timed.seconds);
-    EXPECT_NEAR(expected, timed.seconds, 0.03 * timed.seconds);
+    EXPECT_NEAR(expected, timed.seconds, 0.05 * timed.seconds);
     EXPECT_TRUE(device().take_faults().empty());
   }
 }
