@@ -93,6 +93,7 @@ class RowSeconds {
         node_of_(static_cast<size_t>(plan.world_size()), 0),
         units_(plan, hardware.device),
         calls_(plan, node_of_, hardware),
+        overlaps_(hardware.device.overlaps),
         gradients_(plan.model.units_with_gradient()) {}
 
   UnitCost of(int unit, const ModuleRows& rows, int64_t count) {
@@ -101,20 +102,22 @@ class RowSeconds {
     const ModuleGrid& grid = plan_.mesh.grid(plan_.model.units[static_cast<size_t>(unit)].module);
     const UnitSeconds& kernels = units_.of(unit, rows);
     const double ranks = grid.tp / static_cast<double>(count);
-    UnitCost cost{.forward = ranks * (kernels.forward + calls(unit, rows, grid, false))};
+    UnitCost cost{.forward = ranks * (kernels.forward + calls(unit, rows, grid, kernels, false))};
     if (trains && gradients_[static_cast<size_t>(unit)]) {
-      cost.backward_input = ranks * (kernels.backward_input + calls(unit, rows, grid, true));
+      cost.backward_input =
+          ranks * (kernels.backward_input + calls(unit, rows, grid, kernels, true));
       cost.backward_weight = ranks * kernels.backward_weight;
     }
     return cost;
   }
 
  private:
-  double calls(int unit, const ModuleRows& rows, const ModuleGrid& grid, bool backward) {
+  double calls(int unit, const ModuleRows& rows, const ModuleGrid& grid, const UnitSeconds& kernels,
+               bool backward) {
     if (grid.tp == 1) return 0;
     double seconds = 0;
     for (const SentCall& call : calls_of_unit(plan_, unit, rows, grid.first_rank, backward))
-      seconds += calls_.seconds(grid.first_rank, call);
+      seconds += exposed_seconds(call, calls_.seconds(grid.first_rank, call), kernels, overlaps_);
     return seconds;
   }
 
@@ -122,6 +125,7 @@ class RowSeconds {
   const std::vector<int> node_of_;  ///< all on one, whose links are the fastest
   UnitTimes units_;
   CallTimes calls_;
+  const bool overlaps_;
   const std::vector<bool> gradients_;
 };
 

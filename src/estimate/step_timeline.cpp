@@ -81,18 +81,9 @@ class RankPasses {
       if (wait == Wait::Cp && call.kind == CollectiveKind::Send && overlaps_)
         passed_around += seconds;
       else
-        waits[static_cast<size_t>(wait)] += std::max(0.0, seconds - hidden(call, kernels));
+        waits[static_cast<size_t>(wait)] += exposed_seconds(call, seconds, kernels, overlaps_);
     }
     waits[static_cast<size_t>(Wait::Cp)] += std::max(0.0, passed_around - attention);
-  }
-
-  /// The rows for a linear's weight gradient travel under the GEMM of its input's gradient, and the
-  /// sum of that gradient under the GEMM of the weight's.
-  double hidden(const SentCall& call, const UnitSeconds& kernels) const {
-    if (!overlaps_ || call.operation < 0) return 0;
-    const UnitSeconds::Gemms& gemms = kernels.gradients[static_cast<size_t>(call.operation)];
-    if (call.sent_in == SentIn::WeightGradient) return gemms.input;
-    return call.sent_in == SentIn::InputGradient ? gemms.weight : 0;
   }
 
   const Plan& plan_;

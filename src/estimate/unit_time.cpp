@@ -182,6 +182,15 @@ double call_seconds(const SentCall& call, const GroupPlaces& places, const Hardw
   return latency + kMicro * slow.hop_us * hops + bytes / rate;
 }
 
+double exposed_seconds(const SentCall& call, double seconds, const UnitSeconds& kernels,
+                       bool overlaps) {
+  if (!overlaps || call.operation < 0) return seconds;
+  const UnitSeconds::Gemms& gemms = kernels.gradients[static_cast<size_t>(call.operation)];
+  if (call.sent_in == detail::SentIn::WeightGradient) return std::max(0.0, seconds - gemms.input);
+  if (call.sent_in == detail::SentIn::InputGradient) return std::max(0.0, seconds - gemms.weight);
+  return seconds;
+}
+
 CallTimes::CallTimes(const Plan& plan, const std::vector<int>& node_of, const Hardware& hardware)
     : plan_(plan), node_of_(node_of), hardware_(hardware), groups_(rank_groups(plan.mesh)) {}
 

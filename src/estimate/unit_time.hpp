@@ -70,6 +70,12 @@ GroupPlaces places_of_group(int world_rank, const std::vector<int>& members,
 /// links at the same time.
 double call_seconds(const SentCall& call, const GroupPlaces& places, const Hardware& hardware);
 
+/// Returns the seconds of a call inside a unit that its backward's GEMMs do not hide, of the
+/// seconds that it takes: the rows for a linear's weight gradient travel under the GEMM of its
+/// input's gradient, and the sum of that gradient under the GEMM of the weight's.
+double exposed_seconds(const SentCall& call, double seconds, const UnitSeconds& kernels,
+                       bool overlaps);
+
 class CallTimes {
  public:
   /// `node_of`: of each logical rank. All arguments outlive this.
