@@ -222,9 +222,11 @@ void run_or_give_up(ncclComm& comm, const std::function<void()>& call) {
   }
 }
 
-/// On the stream's thread: one kernel.
+/// On the stream's thread: one kernel. `turn`: in the order of launches, which holds in virtual
+/// time; -1: none.
 void run_all(const std::vector<Call>& calls, Stream& stream, int64_t turn) {
-  const double begin = device().launch_order().begin(turn, stream.time());
+  const double begin =
+      turn < 0 ? stream.time() : device().launch_order().begin(turn, stream.time());
   run_or_give_up(*calls[0].comm, [&] {
     TimedWork kernel{.name = calls[0].name, .begin = begin, .met = begin};
     double seconds = 0;
@@ -280,7 +282,7 @@ ncclResult_t launch(std::vector<Call> calls) {
     for (const Call& call : together) device().count_launch(call.name);
     device().submit(stream_of(first), [together](Stream& stream) {
       for (const Call& call : together) note_uses(call, stream);
-      const int64_t turn = device().launch_order().take();
+      const int64_t turn = device().costs() ? device().launch_order().take() : -1;
       stream.push([together, &stream, turn] { run_all(together, stream, turn); });
     });
     calls = std::move(others);

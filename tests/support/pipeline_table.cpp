@@ -438,7 +438,7 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
   if (layout.model == Gpt2) deck.llm.dropout = 0.2;
   // Its gradients are large, so that Adam would turn rounding errors of small elements into
   // updates.
-  if (layout.model == DeltaRules) deck.optim.eps = 1;
+  if (layout.model == DeltaRules) deck.optim.eps = 1, deck.optim.lr = 1e-3;
   if (layout.twist == BothWays) deck.llm.image_attention = "bidirectional";
   if (layout.has_audio()) deck.data.row_tokens = std::max<int64_t>(40, deck.data.row_tokens);
   if (layout.model == Qwen3Vl || layout.model == Qwen3VlMoe) deck.data.row_tokens = 80;
