@@ -76,9 +76,9 @@ std::unique_ptr<Stream> Device::make_stream() {
   return made;
 }
 
-void Device::forget(const Stream* stream) {
+void Device::forget(Stream* stream) {
   const std::lock_guard lock(mutex_);
-  all_streams_.erase(const_cast<Stream*>(stream));
+  all_streams_.erase(stream);
 }
 
 void Device::start_time(std::optional<CostTable> costs) {

@@ -175,7 +175,7 @@ class Device {
   Stream& compute() { return *compute_; }
   std::unique_ptr<Stream> make_stream();
   /// Forgets a stream that make_stream() made.
-  void forget(const Stream* stream);
+  void forget(Stream* stream);
   /// Whether streams made from now on take turns.
   void take_turns(bool do_so) { takes_turns_ = do_so; }
   /// `work` puts something into `stream`, now; or whenever a graph is launched, into a stream of
