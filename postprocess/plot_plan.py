@@ -25,6 +25,8 @@ except ImportError as missing:
     sys.exit(f"{missing}: jobs/requirements.txt lists what pictures need")
 matplotlib.use("Agg")  # no window
 
+from plot_schedule import IDLE, INK, save  # noqa: E402
+
 KINDS = {
     "forward": "#7fa8d9",
     "backward": "#e59a6a",
@@ -33,11 +35,11 @@ KINDS = {
     "tp": "#b8486f",
     "cp": "#d67a97",
     "dp": "#c9a227",
+    "ep": "#4f9a94",
     "pp": "#7a6a58",
     "features": "#a8937c",
 }
 STAGES = ["#cfe0f3", "#f7dcca", "#d3ead9", "#e4d6ee", "#f3e6bf", "#f0cfdb"]
-INK, IDLE = "#26282b", "#eef0f2"
 AXES = ("encoder_dp", "cp", "tp")
 MOST_LABELS = 64  # ranks of a replica whose places are written
 
@@ -148,12 +150,7 @@ def draw(title, subtitle, drawing, out):
     upper.set_title(title + ("\n" + subtitle if subtitle else ""), loc="left", fontsize=9, color=INK)
     used = {span["what"] for span in drawing["timeline"]}
     handles = [Patch(color=colour, label=kind) for kind, colour in KINDS.items() if kind in used]
-    handles.append(Patch(color=IDLE, label="waiting for other stage groups"))
-    figure.legend(handles=handles, loc="outside lower right", ncols=len(handles), frameon=False, fontsize=8)
-    try:
-        figure.savefig(out, dpi=130)
-    except (OSError, ValueError) as fault:
-        sys.exit(f"cannot write {out}: {fault}")
+    save(figure, handles, "waiting for other stage groups", out)
 
 
 def main():

@@ -90,6 +90,16 @@ def draw_place(axes, row, passes, inches_per_percent):
             axes.text(middle, row, label, ha="center", va="center", fontsize=7, color=ink)
 
 
+def save(figure, handles, idle, out):
+    """Adds the legend of `handles` and of idle time, and writes the picture."""
+    handles.append(Patch(color=IDLE, label=idle))
+    figure.legend(handles=handles, loc="outside lower right", ncols=len(handles), frameon=False, fontsize=8)
+    try:
+        figure.savefig(out, dpi=130)
+    except (OSError, ValueError) as fault:
+        sys.exit(f"cannot write {out}: {fault}")
+
+
 def draw(title, places, out):
     most = max(len(passes) for passes in places.values())
     width, height = min(max(7.0, 0.24 * most), 40.0), 1.3 + 0.36 * len(places)
@@ -104,12 +114,7 @@ def draw(title, places, out):
     axes.spines[["top", "right", "left"]].set_visible(False)
     used = {each.kind for passes in places.values() for each in passes}
     handles = [Patch(color=colour, label=label) for kind, (label, colour) in KINDS.items() if kind in used]
-    handles.append(Patch(color=IDLE, label="waiting"))
-    figure.legend(handles=handles, loc="outside lower right", ncols=len(handles), frameon=False, fontsize=8)
-    try:
-        figure.savefig(out, dpi=130)
-    except (OSError, ValueError) as fault:
-        sys.exit(f"cannot write {out}: {fault}")
+    save(figure, handles, "waiting", out)
 
 
 def main():
