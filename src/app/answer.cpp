@@ -112,8 +112,7 @@ std::string plan_text(const CommandLine& line, int ranks) {
   const StepSamples samples = open_samples(start, plan, data);
   if (!line.as_json)
     return chosen + plan_text(start, plan, samples, facts_of(plan, samples), on, data.notes);
-  const RankOrder order =
-      order_ranks(plan.mesh, even_nodes(ranks, on.ranks_per_node), plan.options.mesh.order);
+  const RankOrder order = planned_order(plan, on.ranks_per_node);
   std::vector<TimelineSpan> spans;
   const StepTime time = step_time(plan, samples, *on.hardware, order.node_of_logical, &spans);
   return plan_json(plan, time, draw_layout(plan, order, std::move(spans)), *on.hardware);
@@ -287,11 +286,9 @@ class Comparison {
     }
     ComparedLayout layout{.name = name, .facts = facts_of(plan, samples)};
     layout.world_size = plan.world_size();
-    if (on.hardware) {
-      const RankOrder order =
-          order_ranks(plan.mesh, even_nodes(ranks_, on.ranks_per_node), plan.options.mesh.order);
-      layout.time = step_time(plan, samples, *on.hardware, order.node_of_logical);
-    }
+    if (on.hardware)
+      layout.time = step_time(plan, samples, *on.hardware,
+                              planned_order(plan, on.ranks_per_node).node_of_logical);
     layout.replicas = plan.mesh.replicas();
     const auto places = estimate_places(plan, predicted_microbatches(plan));
     for (const MemoryEstimate& place : places)

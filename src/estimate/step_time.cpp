@@ -157,6 +157,11 @@ StepTime StepTimer::time(const Plan& plan, std::vector<TimelineSpan>* spans) con
   return time;
 }
 
+RankOrder planned_order(const Plan& plan, int ranks_per_node) {
+  return order_ranks(plan.mesh, even_nodes(plan.world_size(), ranks_per_node),
+                     plan.options.mesh.order);
+}
+
 StepTime step_time(const Plan& plan, const StepSamples& samples, const Hardware& hardware,
                    const std::vector<int>& node_of, std::vector<TimelineSpan>* spans) {
   DealtSteps steps(samples);

@@ -11,6 +11,7 @@
 #include "deck/hardware.hpp"
 #include "estimate/dealt_steps.hpp"
 #include "estimate/step_samples.hpp"
+#include "layout/rank_order.hpp"
 #include "schedule/plan.hpp"
 
 namespace zea {
@@ -99,6 +100,10 @@ class StepTimer {
   double balance_ = 0;
   std::vector<detail::ReplicaPasses> passes_;
 };
+
+/// Returns how the plan's ranks lie on nodes of so many ranks each (0: on one), as its deck orders
+/// them.
+RankOrder planned_order(const Plan& plan, int ranks_per_node);
 
 StepTime step_time(const Plan& plan, const StepSamples& samples, const Hardware& hardware,
                    const std::vector<int>& node_of, std::vector<TimelineSpan>* spans = nullptr);

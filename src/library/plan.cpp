@@ -47,8 +47,7 @@ Plan plan_of(const Start& start, int ranks) {
 std::string plan_text(const Start& start, const Plan& plan, const StepSamples& samples,
                       const StepFacts& facts, const PlannedHardware& on,
                       const std::string& data_notes) {
-  const RankOrder order = order_ranks(plan.mesh, even_nodes(plan.world_size(), on.ranks_per_node),
-                                      plan.options.mesh.order);
+  const RankOrder order = planned_order(plan, on.ranks_per_node);
   std::string text = describe(plan) + start.note + "\n" + describe_ranks(plan, order, samples) +
                      data_notes + describe_steps(plan, samples, facts);
   if (on.hardware)
