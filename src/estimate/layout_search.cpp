@@ -42,46 +42,47 @@ std::vector<std::string> overrides_of(const Options& from, const Options& to) {
   return changed;
 }
 
-/// Parameters, gradients and optimizer states of the rank that owns most.
-int64_t owned_bytes_of(const Plan& plan) {
+/// Returns the most that a stage group's first rank has of bytes_of(rank, buffer), summed over the
+/// buffers that it holds.
+template <class BytesOf>
+int64_t most_bytes(const Plan& plan, const BytesOf& bytes_of) {
   int64_t most = 0;
   for (const StageGroup& place : plan.pipeline.stage_groups) {
     int64_t bytes = 0;
-    for (const int g : plan.held_buffers(place.first_rank)) {
-      const FlatBuffer& buffer = plan.buffers[g];
-      const Sharding& sharding = plan.shardings[g];
-      if (sharding.offloads) continue;
-      const Precision& precision = plan.precision_of(buffer.module);
-      const FlatRange own =
-          shard_range(buffer, plan.shard_of(place.first_rank, g), sharding.shards);
-      bytes += (own.end - own.begin) *
-               owned_bytes(precision, buffer.trainable, !buffer.units.empty()).total();
-      if (buffer.trainable)
-        bytes += state_bytes(plan.optimizer, buffer, plan.param_rules, own, precision.master);
-    }
+    for (const int g : plan.held_buffers(place.first_rank)) bytes += bytes_of(place.first_rank, g);
     most = std::max(most, bytes);
   }
   return most;
 }
 
+/// The bytes of optimizer states in a range of a buffer.
+int64_t states_in(const Plan& plan, int g, const FlatRange& range) {
+  const FlatBuffer& buffer = plan.buffers[g];
+  if (!buffer.trainable) return 0;
+  return state_bytes(plan.optimizer, buffer, plan.param_rules, range,
+                     plan.precision_of(buffer.module).master);
+}
+
+/// Parameters, gradients and optimizer states of the rank that owns most.
+int64_t owned_bytes_of(const Plan& plan) {
+  return most_bytes(plan, [&](int rank, int g) -> int64_t {
+    const FlatBuffer& buffer = plan.buffers[g];
+    const Sharding& sharding = plan.shardings[g];
+    if (sharding.offloads) return 0;
+    const FlatRange own = shard_range(buffer, plan.shard_of(rank, g), sharding.shards);
+    const OwnedBytes each =
+        owned_bytes(plan.precision_of(buffer.module), buffer.trainable, !buffer.units.empty());
+    return (own.end - own.begin) * each.total() + states_in(plan, g, own);
+  });
+}
+
 /// Masters and optimizer states that the rank with most of them writes into a checkpoint.
-double written_bytes_of(const Plan& plan) {
-  double most = 0;
-  for (const StageGroup& place : plan.pipeline.stage_groups) {
-    double bytes = 0;
-    for (const int g : plan.held_buffers(place.first_rank)) {
-      const FlatBuffer& buffer = plan.buffers[g];
-      const FlatRange own = plan.own_cut(place.first_rank, g);
-      const DType master = plan.precision_of(buffer.module).master;
-      bytes += static_cast<double>(own.end - own.begin) *
-               static_cast<double>(element_bytes(plan.owned_type(g)));
-      if (buffer.trainable)
-        bytes +=
-            static_cast<double>(state_bytes(plan.optimizer, buffer, plan.param_rules, own, master));
-    }
-    most = std::max(most, bytes);
-  }
-  return most;
+int64_t written_bytes_of(const Plan& plan) {
+  return most_bytes(plan, [&](int rank, int g) {
+    const FlatRange own = plan.own_cut(rank, g);
+    return (own.end - own.begin) * static_cast<int64_t>(element_bytes(plan.owned_type(g))) +
+           states_in(plan, g, own);
+  });
 }
 
 /// Grids, and a way to shard parameters, by their numbers.
@@ -384,8 +385,7 @@ class LayoutSearch {
   }
 
   RankOrder order_of(const Plan& plan) const {
-    return order_ranks(plan.mesh, even_nodes(plan.world_size(), request_.ranks_per_node),
-                       plan.options.mesh.order);
+    return planned_order(plan, request_.ranks_per_node);
   }
 
   /// Adds what only layouts that are shown need.
@@ -393,7 +393,7 @@ class LayoutSearch {
     layout.overrides = overrides_of(request_.options, layout.options);
     const Plan plan = made_plan(layout.options);
     const RankOrder order = order_of(plan);
-    layout.checkpoint_bytes = written_bytes_of(plan);
+    layout.checkpoint_bytes = static_cast<double>(written_bytes_of(plan));
     if (&layout == &result_.best.front()) {
       std::vector<TimelineSpan> spans;
       step_time(plan, *samples_, request_.hardware, order.node_of_logical, &spans);
