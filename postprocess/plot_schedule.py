@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the schedule of a pipeline, as a PNG: a row for each place, a box for each pass.
+"""Draws the schedule of a pipeline, as a PNG: a row for each stage group, a box for each pass.
 
 usage: zea -n --ranks N -i deck.toml | plot_schedule.py - [--out schedule.png]
        plot_schedule.py PLAN [--out schedule.png]
 
 PLAN is what `zea -n` printed. The lines "passes PLACE WHAT:STAGE:MICROBATCH:BEGIN:END ..." are read,
 times in percent of the step, and the line "pipeline ..." is the title. WHAT is F (forward), B
-(backward), I (backward, but for the gradients of weights) or W (these). Of several stages at a place
+(backward), I (backward, but for the gradients of weights) or W (these). Of several stages at a group
 later ones are darker.
 """
 
@@ -31,7 +31,7 @@ KINDS = {
     "W": ("backward, weights", "#7fbf95"),
 }
 INK, IDLE = "#26282b", "#eef0f2"
-DARKER = 0.72  # from a stage to the next one of its place
+DARKER = 0.72  # from a stage to the next one of its group
 DARK = 1.4  # sum of red, green and blue
 NARROWEST_LABEL = 0.09  # inches for each figure of a label
 PASS = re.compile(r"([FBIW]):(\d+):(\d+):([0-9.e+-]+):([0-9.e+-]+)")
@@ -47,25 +47,25 @@ def parse_pass(text, where):
 
 
 def read_plan(name):
-    """The title, and the passes of each place."""
+    """The title, and the passes of each stage group."""
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         sys.exit(f"cannot read {name}: {fault}")
-    title, places = "", {}
+    title, groups = "", {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if line.startswith("pipeline "):
             title = line.split(";")[0]
         elif line.startswith("  passes ") and len(words) > 2:
             where = f"{name}:{number}"
-            places[words[1]] = [parse_pass(word, where) for word in words[2:]]
-    if not places:
+            groups[words[1]] = [parse_pass(word, where) for word in words[2:]]
+    if not groups:
         sys.exit(
             f"{name}: holds no lines of passes; give what zea -n prints of a deck whose modules or "
             "stages have ranks of their own (mesh.placement, mesh.llm.pp)"
         )
-    return title, places
+    return title, groups
 
 
 def shade(colour, steps):
@@ -73,7 +73,7 @@ def shade(colour, steps):
     return tuple(channel * DARKER**steps for channel in rgb)
 
 
-def draw_place(axes, row, passes, inches_per_percent):
+def draw_group(axes, row, passes, inches_per_percent):
     stages = sorted({each.stage for each in passes})
     axes.broken_barh([(0, 100)], (row - 0.4, 0.8), facecolors=IDLE)
     for each in passes:
@@ -100,19 +100,19 @@ def save(figure, handles, idle, out):
         sys.exit(f"cannot write {out}: {fault}")
 
 
-def draw(title, places, out):
-    most = max(len(passes) for passes in places.values())
-    width, height = min(max(7.0, 0.24 * most), 40.0), 1.3 + 0.36 * len(places)
+def draw(title, groups, out):
+    most = max(len(passes) for passes in groups.values())
+    width, height = min(max(7.0, 0.24 * most), 40.0), 1.3 + 0.36 * len(groups)
     figure, axes = plt.subplots(figsize=(width, max(height, 2.4)), layout="constrained")
-    for row, passes in enumerate(places.values()):
-        draw_place(axes, row, passes, 0.85 * width / 100)
-    axes.set_yticks(range(len(places)), places)
+    for row, passes in enumerate(groups.values()):
+        draw_group(axes, row, passes, 0.85 * width / 100)
+    axes.set_yticks(range(len(groups)), groups)
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.set_xlabel("time, in percent of the step; numbers are microbatches")
     axes.set_title(title, loc="left", fontsize=10, color=INK)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    used = {each.kind for passes in places.values() for each in passes}
+    used = {each.kind for passes in groups.values() for each in passes}
     handles = [Patch(color=colour, label=label) for kind, (label, colour) in KINDS.items() if kind in used]
     save(figure, handles, "waiting", out)
 

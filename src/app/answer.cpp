@@ -290,9 +290,9 @@ class Comparison {
       layout.time = step_time(plan, samples, *on.hardware,
                               planned_order(plan, on.ranks_per_node).node_of_logical);
     layout.replicas = plan.mesh.replicas();
-    const auto places = estimate_places(plan, predicted_microbatches(plan));
-    for (const MemoryEstimate& place : places)
-      layout.full_bytes = std::max(layout.full_bytes, place.total());
+    const auto groups = estimate_groups(plan, predicted_microbatches(plan));
+    for (const MemoryEstimate& group : groups)
+      layout.full_bytes = std::max(layout.full_bytes, group.total());
     return layout;
   }
 

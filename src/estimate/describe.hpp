@@ -18,11 +18,11 @@ namespace zea {
 /// the bytes of a rank.
 std::string describe(const Plan& plan);
 
-/// Places with their stages, units and costs, the bubble, and a step as a picture. Empty where a
-/// replica is one place.
+/// Stage groups with their stages, units and costs, the bubble, and a step as a picture. Empty
+/// where a replica is one stage group.
 std::string describe_pipeline(const Plan& plan);
 
-/// When each pass of the pictured step begins and ends, a line for each place.
+/// When each pass of the pictured step begins and ends, a line for each stage group.
 std::string list_passes(const Plan& plan);
 
 /// The bytes of the keys and values that generation keeps, and the tokens and texts that end a

@@ -102,7 +102,7 @@ std::string unit_table(const Plan& plan) {
 std::string further_bytes(const Plan& plan, const std::vector<MemoryEstimate>& predicted,
                           int64_t microbatches) {
   if (microbatches >= most_microbatches(plan)) return "";
-  const auto with_another = estimate_places(plan, microbatches + 1);
+  const auto with_another = estimate_groups(plan, microbatches + 1);
   int64_t further = 0;
   for (size_t p = 0; p < predicted.size(); ++p)
     further = std::max(further, with_another[p].total() - predicted[p].total());
@@ -111,7 +111,7 @@ std::string further_bytes(const Plan& plan, const std::vector<MemoryEstimate>& p
 
 std::string memory_lines(const Plan& plan) {
   const int64_t microbatches = predicted_microbatches(plan);
-  const auto predicted = estimate_places(plan, microbatches);
+  const auto predicted = estimate_groups(plan, microbatches);
   std::string text =
       "bytes per rank, of all tensors, at most: with " + std::to_string(microbatches) +
       (microbatches == 1 ? " microbatch" : " microbatches") + " of full rows in a step" +

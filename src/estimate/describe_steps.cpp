@@ -21,8 +21,8 @@ const Sharding* gathered_sharding(const Plan& plan, const std::string& module) {
   return nullptr;
 }
 
-/// On the ranks of the module's place that has most, and the bytes that its ranks send to each
-/// other for it.
+/// On the ranks of the module's stage group that has most, and the bytes that its ranks send to
+/// each other for it.
 std::string cost_of(const Plan& plan, const std::string& module, const StepSamples& samples) {
   const std::string group = group_name(module, gathered_sharding(plan, module)->sharded_over);
   int64_t held = 0, sent = 0;
@@ -160,7 +160,7 @@ std::string describe_reductions(const Plan& plan, const StepSamples& samples,
       return mebibytes(rank.total() / samples.steps());
     };
     text += "  " + module + ": in bf16 (precision." + module + ".reduce_dtype): rank " +
-            std::to_string(now.rank) + " sends " + per_step(now) + " a step in place of " +
+            std::to_string(now.rank) + " sends " + per_step(now) + " a step in group of " +
             per_step(otherwise) + ", " + mebibytes(spared) +
             " less than in fp32; every gradient, and every sum on its way, is rounded to 8 bits, "
             "by up to 0.4 %\n";

@@ -17,27 +17,27 @@ namespace {
 
 constexpr int64_t kMebibyte = 1 << 20;
 
-/// Units of a place that may be recomputed, in walking order.
-std::vector<int> candidates(const Plan& plan, size_t place) {
+/// Units of a stage group that may be recomputed, in walking order.
+std::vector<int> candidates(const Plan& plan, size_t group) {
   std::vector<int> found;
-  for (int stage : plan.pipeline.stage_groups[place].stages)
+  for (int stage : plan.pipeline.stage_groups[group].stages)
     for (int unit : plan.pipeline.stages[stage].units)
       if (plan.model.units[unit].kind != UnitKind::Head) found.push_back(unit);
   return found;
 }
 
-/// The choice at one place; what others recompute does not matter here.
+/// The choice at one stage group; what others recompute does not matter here.
 class Recomputation {
  public:
-  Recomputation(const Plan& plan, size_t place)
+  Recomputation(const Plan& plan, size_t group)
       : plan_(plan),
-        rank_(plan.pipeline.stage_groups[place].first_rank),
-        units_(candidates(plan, place)),
+        rank_(plan.pipeline.stage_groups[group].first_rank),
+        units_(candidates(plan, group)),
         microbatches_(static_cast<size_t>(predicted_microbatches(plan)), full_microbatch(plan)),
         limit_(static_cast<int64_t>(plan.options.mesh.rank_memory_mib * kMebibyte)) {}
 
-  /// Plan::recomputed with those of this place: the cheaper of two ways to choose; all, where no
-  /// choice fits.
+  /// Plan::recomputed with those of this stage group: the cheaper of two ways to choose; all, where
+  /// no choice fits.
   std::vector<bool> chosen() {
     std::vector<bool> none = plan_.recomputed;
     if (fits()) return none;
@@ -105,12 +105,12 @@ std::string whole_mebibytes(int64_t bytes) {
   return std::to_string((bytes + kMebibyte - 1) / kMebibyte) + " MiB";
 }
 
-/// Returns the settings with which modules at a place that stay gathered after a use would be
+/// Returns the settings with which modules at a stage group that stay gathered after a use would be
 /// dropped.
-std::string dropping(const Plan& plan, size_t place) {
+std::string dropping(const Plan& plan, size_t group) {
   std::string text;
   for (const std::string& module : plan.model.modules())
-    for (const int g : plan.held_buffers(plan.pipeline.stage_groups[place].first_rank)) {
+    for (const int g : plan.held_buffers(plan.pipeline.stage_groups[group].first_rank)) {
       const Sharding& sharding = plan.shardings[g];
       if (plan.buffers[g].module != module || !sharding.gathered() || sharding.shards == 1 ||
           !(sharding.keeps_for_step || sharding.keeps_until_backward))
@@ -122,10 +122,10 @@ std::string dropping(const Plan& plan, size_t place) {
   return text;
 }
 
-/// The modules at a place whose shards could lie in host memory.
-std::string offloading(const Plan& plan, size_t place) {
+/// The modules at a stage group whose shards could lie in host memory.
+std::string offloading(const Plan& plan, size_t group) {
   std::set<std::string> modules;
-  for (const int g : plan.held_buffers(plan.pipeline.stage_groups[place].first_rank)) {
+  for (const int g : plan.held_buffers(plan.pipeline.stage_groups[group].first_rank)) {
     const std::string& module = plan.buffers[g].module;
     if (plan.options.meshes[module].strategy != ShardingStrategy::NoShard &&
         !plan.shardings[g].offloads)
@@ -149,14 +149,14 @@ std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_
   return recomputes ? "" : ", set model.activation_checkpointing = \"auto\"";
 }
 
-[[noreturn]] void refuse(const Plan& plan, size_t place, const MemoryEstimate& needed,
+[[noreturn]] void refuse(const Plan& plan, size_t group, const MemoryEstimate& needed,
                          bool may_choose) {
   throw PlanError(
-      formatted("mesh.rank_memory_mib = %g: a rank of place ", plan.options.mesh.rank_memory_mib) +
-      plan.pipeline.stage_groups[place].name + " needs " + whole_mebibytes(needed.with_graphs()) +
+      formatted("mesh.rank_memory_mib = %g: a rank of group ", plan.options.mesh.rank_memory_mib) +
+      plan.pipeline.stage_groups[group].name + " needs " + whole_mebibytes(needed.with_graphs()) +
       " by the estimate" + (may_choose ? ", with every unit recomputed in backward" : "") +
       "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
-      dropping(plan, place) + offloading(plan, place) + other_ways(plan, needed, may_choose) +
+      dropping(plan, group) + offloading(plan, group) + other_ways(plan, needed, may_choose) +
       ", or raise the limit");
 }
 
@@ -171,24 +171,24 @@ Plan make_fitting_plan(const Options& options, const std::string& config_json, i
       options.run.mode == RunMode::Train && options.model.activation_checkpointing.is_auto();
   const std::vector<MicrobatchSizes> full(static_cast<size_t>(predicted_microbatches(made)),
                                           full_microbatch(made));
-  const auto needed = [&full](const Plan& tried, size_t place) {
-    return estimate_run(tried, tried.pipeline.stage_groups[place].first_rank, full);
+  const auto needed = [&full](const Plan& tried, size_t group) {
+    return estimate_run(tried, tried.pipeline.stage_groups[group].first_rank, full);
   };
   const auto recomputed = [may_choose](Plan tried) {
-    for (size_t place = 0; may_choose && place < tried.pipeline.stage_groups.size(); ++place)
-      tried.recomputed = Recomputation(tried, place).chosen();
+    for (size_t group = 0; may_choose && group < tried.pipeline.stage_groups.size(); ++group)
+      tried.recomputed = Recomputation(tried, group).chosen();
     return tried;
   };
   Plan plan = recomputed(made);
   std::vector<char> beyond;
-  for (size_t place = 0; place < plan.pipeline.stage_groups.size(); ++place)
-    beyond.push_back(needed(plan, place).with_graphs() > limit);
+  for (size_t group = 0; group < plan.pipeline.stage_groups.size(); ++group)
+    beyond.push_back(needed(plan, group).with_graphs() > limit);
   if (std::ranges::count(beyond, 1) == 0) return plan;
   plan = recomputed(
-      detail::gathered_within(made, [&](const Plan&, size_t place) { return beyond[place] != 0; }));
-  for (size_t place = 0; place < plan.pipeline.stage_groups.size(); ++place)
-    if (const MemoryEstimate most = needed(plan, place); most.with_graphs() > limit)
-      refuse(plan, place, most, may_choose);
+      detail::gathered_within(made, [&](const Plan&, size_t group) { return beyond[group] != 0; }));
+  for (size_t group = 0; group < plan.pipeline.stage_groups.size(); ++group)
+    if (const MemoryEstimate most = needed(plan, group); most.with_graphs() > limit)
+      refuse(plan, group, most, may_choose);
   return plan;
 }
 

@@ -8,7 +8,7 @@
 namespace zea {
 
 /// make_plan() for a run: with model.activation_checkpointing = "auto" it recomputes as few
-/// multiplications (seconds, where they were measured) as keep every place within
+/// multiplications (seconds, where they were measured) as keep every stage group within
 /// mesh.rank_memory_mib, by the estimate of full microbatches. What that costs is bounded, unlike
 /// what is sent to gather for each use: so modules of a pipeline that leave it open do that where
 /// recomputing is not enough. All ranks choose alike, whatever their processors. Throws PlanError

@@ -47,9 +47,9 @@ std::vector<std::string> overrides_of(const Options& from, const Options& to) {
 template <class BytesOf>
 int64_t most_bytes(const Plan& plan, const BytesOf& bytes_of) {
   int64_t most = 0;
-  for (const StageGroup& place : plan.pipeline.stage_groups) {
+  for (const StageGroup& group : plan.pipeline.stage_groups) {
     int64_t bytes = 0;
-    for (const int g : plan.held_buffers(place.first_rank)) bytes += bytes_of(place.first_rank, g);
+    for (const int g : plan.held_buffers(group.first_rank)) bytes += bytes_of(group.first_rank, g);
     most = std::max(most, bytes);
   }
   return most;
@@ -86,10 +86,10 @@ int64_t written_bytes_of(const Plan& plan) {
 }
 
 /// Grids, and a way to shard parameters, by their numbers.
-struct Place {
+struct LayoutKey {
   size_t grids = 0, sharding = 0;
 
-  auto operator<=>(const Place&) const = default;
+  auto operator<=>(const LayoutKey&) const = default;
 };
 
 enum class Stage { Listed, Bounded, Timed };
@@ -98,12 +98,12 @@ enum class Stage { Listed, Bounded, Timed };
 /// layout, which recomputes the least that fits (Timed).
 struct Node {
   double seconds;  ///< no layout of it takes less
-  Place place;     ///< of equals the first is taken
+  LayoutKey key;   ///< of equals the first is taken
   Stage stage;
   size_t recomputation = 0;  ///< the first of the choices that may fit
 
   bool operator<(const Node& other) const {  // a queue gives the greatest
-    return std::tie(seconds, place) > std::tie(other.seconds, other.place);
+    return std::tie(seconds, key) > std::tie(other.seconds, other.key);
   }
 };
 
@@ -167,9 +167,9 @@ class Recomputing {
       plan_.recomputed = recomputed_units(options, plan_.model);
     }
     const bool trains = plan_.options.run.mode == RunMode::Train;
-    for (int place = 0; place < std::ssize(plan_.pipeline.stage_groups); ++place)
+    for (int group = 0; group < std::ssize(plan_.pipeline.stage_groups); ++group)
       known->activations.push_back(
-          detail::peak_of_step(plan_, place, microbatches_, 0, !trains, &memory_).bytes);
+          detail::peak_of_step(plan_, group, microbatches_, 0, !trains, &memory_).bytes);
     return *known;
   }
 
@@ -202,11 +202,11 @@ class LayoutSearch {
       const Node node = queue_.top();
       queue_.pop();
       if (node.stage == Stage::Listed)
-        bound_grids(node.place.grids);
+        bound_grids(node.key.grids);
       else if (node.stage == Stage::Bounded)
         time_layout(node);
       else
-        result_.best.push_back(std::move(timed_.extract(node.place).mapped()));
+        result_.best.push_back(std::move(timed_.extract(node.key).mapped()));
     }
     result_.grids = std::ssize(grids_);
     if (result_.planned == 0) throw PlanError(no_layout());
@@ -271,8 +271,8 @@ class LayoutSearch {
     for (size_t s = 0; s < shardings_[grids].size(); ++s) bound_sharding({grids, s}, recomputing);
   }
 
-  void bound_sharding(const Place& place, Recomputing& recomputing) {
-    const detail::ShardingFloor::Least least = planned_[place.grids]->floor.of(options_of(place));
+  void bound_sharding(const LayoutKey& key, Recomputing& recomputing) {
+    const detail::ShardingFloor::Least least = planned_[key.grids]->floor.of(options_of(key));
     const auto seconds = [&](size_t choice) {
       const double bound = recomputing.of(choice).seconds;
       return kRounding * (request_.hardware.device.overlaps ? std::max(bound, least.streams)
@@ -280,16 +280,16 @@ class LayoutSearch {
              least.update;
     };
     if (const int64_t owned = std::ranges::max(least.owned); owned > limit_)
-      return refuse_memory(place, owned, " by what ranks own alone", seconds(0));
+      return refuse_memory(key, owned, " by what ranks own alone", seconds(0));
     int64_t most = 0;
     for (size_t choice = 0; choice < recomputations_.size(); ++choice) {
       const std::vector<int64_t>& activations = recomputing.of(choice).activations;
       most = 0;
       for (size_t p = 0; p < activations.size(); ++p)
         most = std::max(most, least.held[p] + activations[p]);
-      if (most <= limit_) return queue_.push({seconds(choice), place, Stage::Bounded, choice});
+      if (most <= limit_) return queue_.push({seconds(choice), key, Stage::Bounded, choice});
     }
-    refuse_memory(place, most,
+    refuse_memory(key, most,
                   std::string(" or more") +
                       (recomputations_.size() > 1 ? ", with every unit recomputed" : ""),
                   seconds(recomputations_.size() - 1));
@@ -297,11 +297,11 @@ class LayoutSearch {
 
   /// Times a layout with the first choice of recomputation that fits.
   void time_layout(Node node) {
-    std::optional<Plan> light = light_plan(node.place, node.seconds);
+    std::optional<Plan> light = light_plan(node.key, node.seconds);
     if (!light) return;
     if (const int64_t owned = owned_bytes_of(*light); owned > limit_)
-      return refuse_memory(node.place, owned, " by what ranks own alone", node.seconds);
-    std::optional<Plan> plan = full_plan(std::move(*light), node.place, node.seconds);
+      return refuse_memory(node.key, owned, " by what ranks own alone", node.seconds);
+    std::optional<Plan> plan = full_plan(std::move(*light), node.key, node.seconds);
     if (!plan) return;
     MemoryEstimate needed;
     for (size_t r = node.recomputation; r < recomputations_.size(); ++r) {
@@ -313,37 +313,37 @@ class LayoutSearch {
       if (needed.with_graphs() <= limit_) break;
     }
     if (needed.with_graphs() > limit_)
-      return refuse_memory(node.place, needed.with_graphs(),
+      return refuse_memory(node.key, needed.with_graphs(),
                            (needed.peak_at.empty() ? "" : " at " + needed.peak_at) +
                                (recomputations_.size() > 1 ? ", with every unit recomputed" : ""),
                            node.seconds);
     ++result_.timed;
-    StepTime time = planned_[node.place.grids]->timer.time(*plan);
+    StepTime time = planned_[node.key.grids]->timer.time(*plan);
     node.stage = Stage::Timed;
     node.seconds = time.seconds;
     queue_.push(node);
-    timed_[node.place] = {.options = plan->options,
-                          .time = std::move(time),
-                          .memory = needed.with_graphs(),
-                          .memory_at = needed.peak_at};
+    timed_[node.key] = {.options = plan->options,
+                        .time = std::move(time),
+                        .memory = needed.with_graphs(),
+                        .memory_at = needed.peak_at};
   }
 
-  /// Estimates the place that needs most, or the first that is beyond the limit.
+  /// Estimates the stage group that needs most, or the first that is beyond the limit.
   MemoryEstimate memory_of(const Plan& plan) {
     const std::vector<MicrobatchSizes> full(static_cast<size_t>(predicted_microbatches(plan)),
                                             full_microbatch(plan));
     MemoryEstimate most;
-    for (const StageGroup& place : plan.pipeline.stage_groups) {
-      MemoryEstimate own = estimate_run(plan, place.first_rank, full, &*memory_);
+    for (const StageGroup& group : plan.pipeline.stage_groups) {
+      MemoryEstimate own = estimate_run(plan, group.first_rank, full, &*memory_);
       if (own.with_graphs() > most.with_graphs()) most = std::move(own);
       if (most.with_graphs() > limit_) break;
     }
     return most;
   }
 
-  Options options_of(const Place& place) const {
-    return detail::with_layout(request_, model_, grids_[place.grids],
-                               shardings_[place.grids][place.sharding], recomputations_.front());
+  Options options_of(const LayoutKey& key) const {
+    return detail::with_layout(request_, model_, grids_[key.grids],
+                               shardings_[key.grids][key.sharding], recomputations_.front());
   }
 
   Plan made_plan(const Options& options) const {
@@ -352,36 +352,37 @@ class LayoutSearch {
                : make_plan(options, model_, request_.config_json, request_.ranks, request_.profile);
   }
 
-  std::optional<Plan> light_plan(const Place& place, double seconds) {
+  std::optional<Plan> light_plan(const LayoutKey& key, double seconds) {
     try {
-      return make_plan_without_slots(options_of(place), model_, request_.config_json,
-                                     request_.ranks, request_.profile);
+      return make_plan_without_slots(options_of(key), model_, request_.config_json, request_.ranks,
+                                     request_.profile);
     } catch (const PlanError& error) {
-      refuse(place, error.what(), seconds);
+      refuse(key, error.what(), seconds);
       return {};
     }
   }
 
-  std::optional<Plan> full_plan(Plan light, const Place& place, double seconds) {
+  std::optional<Plan> full_plan(Plan light, const LayoutKey& key, double seconds) {
     try {
       return light.options.model.activation_checkpointing.is_auto() ? made_plan(light.options)
                                                                     : with_slots(std::move(light));
     } catch (const PlanError& error) {
-      refuse(place, error.what(), seconds);
+      refuse(key, error.what(), seconds);
       return {};
     }
   }
 
-  void refuse(const Place& place, const std::string& reason, double seconds) {
+  void refuse(const LayoutKey& key, const std::string& reason, double seconds) {
     if (first_refusal_.empty()) first_refusal_ = reason;
-    if (seconds > 0) refused_.emplace_back(seconds, 0, place, reason);
+    if (seconds > 0) refused_.emplace_back(seconds, 0, key, reason);
   }
-  void refuse_memory(const Place& place, int64_t bytes, const std::string& where, double seconds) {
+  void refuse_memory(const LayoutKey& key, int64_t bytes, const std::string& where,
+                     double seconds) {
     const int64_t excess = bytes - limit_;
     const double mib = static_cast<double>(excess) / (1 << 20);
     const std::string size =
         mib < 1024 ? formatted("%.2f MiB", mib) : formatted("%.2f GiB", mib / 1024);
-    refused_.emplace_back(seconds, excess, place, "exceeds memory by " + size + where);
+    refused_.emplace_back(seconds, excess, key, "exceeds memory by " + size + where);
   }
 
   RankOrder order_of(const Plan& plan) const {
@@ -408,10 +409,10 @@ class LayoutSearch {
   void keep_fast_refusals() {
     const double last = result_.best.empty() ? HUGE_VAL : result_.best.back().time.seconds;
     std::ranges::sort(refused_);
-    for (const auto& [seconds, excess, place, reason] : refused_)
+    for (const auto& [seconds, excess, key, reason] : refused_)
       if (seconds <= last && result_.refused.size() < kMostRefused)
         result_.refused.push_back(
-            {overrides_of(request_.options, options_of(place)), reason, seconds});
+            {overrides_of(request_.options, options_of(key)), reason, seconds});
   }
 
   std::string no_layout() const {
@@ -437,9 +438,9 @@ class LayoutSearch {
   std::map<std::vector<int64_t>, std::optional<detail::RankSeconds>> kernels_;
   std::map<std::tuple<bool, int64_t, int64_t>, detail::StageUnits> stages_;
   std::priority_queue<Node> queue_;
-  std::map<Place, FoundLayout> timed_;
+  std::map<LayoutKey, FoundLayout> timed_;
   /// Seconds at least, bytes beyond the limit, the layout, and the reason.
-  std::vector<std::tuple<double, int64_t, Place, std::string>> refused_;
+  std::vector<std::tuple<double, int64_t, LayoutKey, std::string>> refused_;
   std::string first_refusal_;
   SearchResult result_;
 };

@@ -116,8 +116,8 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
                         int64_t updating, KnownMemory* known = nullptr) {
   MemoryEstimate estimate;
   for (const int g : plan.held_buffers(world_rank)) add_owned(estimate, plan, g, world_rank);
-  const int place = plan.group_of(world_rank);
-  const SlotPlans& slots = plan.slots[place];
+  const int group = plan.group_of(world_rank);
+  const SlotPlans& slots = plan.slots[group];
   estimate.gathered +=
       slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
   std::map<std::string, UnitTypes> types;
@@ -128,7 +128,7 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
     inputs += microbatch_bytes(
         plan.model, with_items(plan.model, sizes, own_items(plan, sizes.items, world_rank)), types);
   detail::StepPeak peak =
-      detail::peak_of_step(plan, place, microbatches, inputs, forward_only, known);
+      detail::peak_of_step(plan, group, microbatches, inputs, forward_only, known);
   estimate.activations = peak.bytes;
   estimate.scratch = peak.scratch;
   estimate.peak_at = std::move(peak.at);
@@ -152,7 +152,7 @@ int64_t even_microbatches(const Plan& plan) {
   return microbatches_of(plan, (plan.options.schedule.global_batch + replicas - 1) / replicas);
 }
 
-/// Returns whether a unit is a block of the decoder at the place of `world_rank`.
+/// Returns whether a unit is a block of the decoder at the stage group of `world_rank`.
 bool has_block(const Plan& plan, size_t unit, int world_rank) {
   const UnitSpec& spec = plan.model.units[unit];
   return spec.module == kDecoder && spec.kind == UnitKind::Block &&
@@ -263,15 +263,15 @@ int64_t most_microbatches(const Plan& plan) {
 }
 
 int64_t predicted_microbatches(const Plan& plan) {
-  const auto places = static_cast<int64_t>(plan.pipeline.stage_groups.size());
-  return std::min(even_microbatches(plan), std::max<int64_t>(places, 2));
+  const auto groups = static_cast<int64_t>(plan.pipeline.stage_groups.size());
+  return std::min(even_microbatches(plan), std::max<int64_t>(groups, 2));
 }
 
-std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches) {
+std::vector<MemoryEstimate> estimate_groups(const Plan& plan, int64_t microbatches) {
   const std::vector<MicrobatchSizes> full(static_cast<size_t>(microbatches), full_microbatch(plan));
   std::vector<MemoryEstimate> estimates;
-  for (const StageGroup& place : plan.pipeline.stage_groups)
-    estimates.push_back(estimate_run(plan, place.first_rank, full));
+  for (const StageGroup& group : plan.pipeline.stage_groups)
+    estimates.push_back(estimate_run(plan, group.first_rank, full));
   return estimates;
 }
 

@@ -42,15 +42,15 @@ SampleIndex full_row(const Plan& plan);
 /// The largest microbatch that the deck allows: of such rows.
 MicrobatchSizes full_microbatch(const Plan& plan);
 
-/// Estimates a rank's memory in a step with these microbatches. Ranks at one place need as much,
-/// but for the matrices that Muon updates there.
+/// Estimates a rank's memory in a step with these microbatches. Ranks at one stage group need as
+/// much, but for the matrices that Muon updates there.
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchSizes>& microbatches);
 /// The same for the microbatches that the rank's replica has in a step.
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchPlan>& step,
                                const std::vector<SampleIndex>& index);
-/// The most of the ranks at the place of `world_rank`, in a run whose steps have these
+/// The most of the ranks at the stage group of `world_rank`, in a run whose steps have these
 /// microbatches: of a step of its mode, or of an evaluation that generates while it trains, which
 /// keeps keys of all samples, where that needs more.
 MemoryEstimate estimate_run(const Plan& plan, int world_rank,
@@ -61,13 +61,13 @@ MemoryEstimate estimate_run(const Plan& plan, int world_rank,
 int64_t most_microbatches(const Plan& plan);
 
 /// How many microbatches of a replica's step are predicted where the samples are not known: as many
-/// as there are places, so that all of these have work, and two at least, since gradients of the
-/// second are added to what the first left; but no more than there are where replicas have equally
-/// many samples.
+/// as there are stage groups, so that all of these have work, and two at least, since gradients of
+/// the second are added to what the first left; but no more than there are where replicas have
+/// equally many samples.
 int64_t predicted_microbatches(const Plan& plan);
 
-/// estimate_run() of the ranks at each place, with so many full microbatches in a step.
-std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches);
+/// estimate_run() of the ranks at each stage group, with so many full microbatches in a step.
+std::vector<MemoryEstimate> estimate_groups(const Plan& plan, int64_t microbatches);
 
 /// The samples of a replica whose keys generation keeps at once, and the tokens of a sample that a
 /// cp rank keeps, at most.
@@ -97,7 +97,7 @@ struct StepPeak {
 
 /// `standing` bytes are there all the time: the inputs of all microbatches.
 /// `known`: of the sizes that all microbatches have, or null.
-StepPeak peak_of_step(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
+StepPeak peak_of_step(const Plan& plan, int group, const std::vector<MicrobatchSizes>& microbatches,
                       int64_t standing, bool forward_only, KnownMemory* known = nullptr);
 
 }  // namespace detail

@@ -25,7 +25,7 @@ UnitShare unit_share(const Plan& plan, const std::string& module) {
 class MemoryWalk {
  public:
   /// `standing` bytes are there all the time: the inputs of all microbatches.
-  MemoryWalk(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
+  MemoryWalk(const Plan& plan, int group, const std::vector<MicrobatchSizes>& microbatches,
              int64_t standing, bool forward_only, KnownMemory* known);
 
   StepPeak run();
@@ -35,13 +35,13 @@ class MemoryWalk {
   struct Unit {
     int holders = 0;  ///< of the output: consumers to come, the graph, inputs kept for backward
     int64_t output = 0, saved = 0, gradient = 0;
-    int64_t leaving = 0;  ///< on its way to another place, beside what is counted above
+    int64_t leaving = 0;  ///< on its way to another stage group, beside what is counted above
     bool needs_gradient = false, keeps_graph = false;
   };
 
   const UnitSpec& spec(size_t u) const { return plan_.model.units[u]; }
   bool is_here(size_t u) const {
-    return plan_.pipeline.group_of_unit(static_cast<int>(u)) == place_;
+    return plan_.pipeline.group_of_unit(static_cast<int>(u)) == group_;
   }
   Unit& at(size_t u) { return units_[microbatch_][u]; }
   bool has_items(size_t u) const;
@@ -71,14 +71,14 @@ class MemoryWalk {
 
   const Plan& plan_;
   KnownMemory* known_;  ///< may be null
-  const int place_;
+  const int group_;
   const std::vector<MicrobatchSizes>& microbatches_;
   const bool forward_only_;
   std::vector<std::vector<Unit>> units_;  ///< [microbatch][unit]
   std::vector<size_t> kind_of_;           ///< of each microbatch
   /// [kind of microbatch and unit][whether it keeps its graph]
   std::vector<std::array<std::optional<UnitMemory>, 2>> declared_;
-  std::vector<int> readers_;      ///< of each unit's output, at this place
+  std::vector<int> readers_;      ///< of each unit's output, at this stage group
   std::vector<Unit*> last_sent_;  ///< of each unit, whose output or gradient left last
   std::vector<std::vector<int>> buffers_of_unit_;
   std::vector<int64_t> sent_;    ///< of each buffer: what is on the device while it is gathered
@@ -89,12 +89,12 @@ class MemoryWalk {
   StepPeak peak_;
 };
 
-MemoryWalk::MemoryWalk(const Plan& plan, int place,
+MemoryWalk::MemoryWalk(const Plan& plan, int group,
                        const std::vector<MicrobatchSizes>& microbatches, int64_t standing,
                        bool forward_only, KnownMemory* known)
     : plan_(plan),
       known_(known),
-      place_(place),
+      group_(group),
       microbatches_(microbatches),
       forward_only_(forward_only),
       units_(microbatches.size(), std::vector<Unit>(plan.model.units.size())),
@@ -130,8 +130,8 @@ StepPeak MemoryWalk::run() {
   return peak_;
 }
 
-/// The actions of the first rank at the place, which has items wherever any rank has, where all
-/// replicas have these microbatches.
+/// The actions of the first rank at the stage group, which has items wherever any rank has, where
+/// all replicas have these microbatches.
 std::vector<Action> MemoryWalk::actions() const {
   std::vector<MicrobatchPlan> planned;
   for (const MicrobatchSizes& sizes : microbatches_)
@@ -140,7 +140,7 @@ std::vector<Action> MemoryWalk::actions() const {
                        .targets = sizes.targets,
                        .items = sizes.items,
                        .expert_tokens = {sizes.expert_tokens}});
-  const int rank = plan_.pipeline.stage_groups[static_cast<size_t>(place_)].first_rank;
+  const int rank = plan_.pipeline.stage_groups[static_cast<size_t>(group_)].first_rank;
   return plan_.rank_step(count_step({planned}, 1), rank, forward_only_).schedule.actions;
 }
 
@@ -315,7 +315,7 @@ void MemoryWalk::backward(size_t u, bool puts_off_weights) {
   Unit& unit = at(u);
   live_ -= std::exchange(unit.leaving, 0);  // it was read
   const UnitMemory& memory = declared(u, true);
-  // Read at other places alone: its gradient comes from there.
+  // Read at other stage groups alone: its gradient comes from there.
   if (unit.gradient == 0 && readers_[u] == 0 && spec(u).kind != UnitKind::Head) {
     unit.gradient = unit.output;
     live_ += unit.gradient;
@@ -361,12 +361,12 @@ UnitTypes unit_types(const Plan& plan, const std::string& module) {
           plan.options.run.threads};
 }
 
-StepPeak peak_of_step(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
+StepPeak peak_of_step(const Plan& plan, int group, const std::vector<MicrobatchSizes>& microbatches,
                       int64_t standing, bool forward_only, KnownMemory* known) {
   const bool knows = known != nullptr && std::ranges::all_of(microbatches, [&](const auto& sizes) {
                        return sizes == known->microbatch();
                      });
-  return MemoryWalk(plan, place, microbatches, standing, forward_only, knows ? known : nullptr)
+  return MemoryWalk(plan, group, microbatches, standing, forward_only, knows ? known : nullptr)
       .run();
 }
 

@@ -34,7 +34,7 @@ Json json_of(const LayoutDrawing& drawing) {
     json["stage_groups"].push_back(
         {{"name", group.name}, {"first_rank", group.first_rank}, {"ranks", group.ranks}});
   for (const TimelineSpan& span : drawing.spans)
-    json["timeline"].push_back({{"stage_group", span.place},
+    json["timeline"].push_back({{"stage_group", span.group},
                                 {"what", span.what},
                                 {"stage", span.stage},
                                 {"microbatch", span.microbatch},

@@ -53,17 +53,17 @@ std::string why_not_in_backward(const Plan& plan, const std::string& module) {
   return "";
 }
 
-/// Tells whether one all-gather brings all that is needed at each place of the module.
+/// Tells whether one all-gather brings all that is needed at each stage group of the module.
 bool is_gathered_at_once(const Plan& plan, const std::string& module) {
   std::vector<std::set<int>> fsdp_units(plan.pipeline.stage_groups.size());
-  std::set<int> places;
+  std::set<int> groups;
   for (size_t u = 0; u < plan.model.units.size(); ++u) {
-    const int place = plan.pipeline.group_of_unit(static_cast<int>(u));
-    if (plan.model.units[u].module == module) places.insert(place);
-    if (!plan.model.units[u].params.empty()) fsdp_units[place].insert(plan.fsdp_units[u]);
+    const int group = plan.pipeline.group_of_unit(static_cast<int>(u));
+    if (plan.model.units[u].module == module) groups.insert(group);
+    if (!plan.model.units[u].params.empty()) fsdp_units[group].insert(plan.fsdp_units[u]);
   }
   return !has_shared(plan, module) &&
-         std::ranges::all_of(places, [&](int place) { return fsdp_units[place].size() == 1; });
+         std::ranges::all_of(groups, [&](int group) { return fsdp_units[group].size() == 1; });
 }
 
 void note_prefetch(const Plan& plan, const std::string& module, std::vector<std::string>& notes) {

@@ -24,10 +24,10 @@ ShardingFloor::ShardingFloor(const Plan& plan, int64_t microbatches, const Hardw
   // Blocks of states, and states that some parameters have alone, are not spread evenly.
   const OptimizerKind kind = plan.options.optim.kind;
   const bool is_even = kind != OptimizerKind::Muon && kind != OptimizerKind::Adamw8Bit;
-  for (const StageGroup& place : plan.pipeline.stage_groups) {
-    ranks_.push_back(place.first_rank);
+  for (const StageGroup& group : plan.pipeline.stage_groups) {
+    ranks_.push_back(group.first_rank);
     std::vector<Part>& parts = parts_.emplace_back();
-    for (const int g : plan.held_buffers(place.first_rank)) {
+    for (const int g : plan.held_buffers(group.first_rank)) {
       const FlatBuffer& buffer = plan.buffers[static_cast<size_t>(g)];
       if (buffer.units.empty()) continue;  // nothing reads it
       const ModuleGrid* grid = &mesh_.grid(buffer.module);
@@ -55,9 +55,9 @@ double ShardingFloor::stream_seconds(const Part& part, const Sharding& sharding,
                                      const MeshShape& mesh, int rank) const {
   const Precision& precision = precisions_.at(part.grid->module);
   const auto seconds = [&](const std::vector<Axis>& axes, CollectiveKind kind, double bytes) {
-    const GroupPlaces places =
-        places_of_group(rank, mesh.group(rank, part.grid->module, axes), node_of_);
-    return call_seconds({.kind = kind, .bytes = static_cast<int64_t>(bytes)}, places, hardware_);
+    const GroupNodes nodes =
+        nodes_of_group(rank, mesh.group(rank, part.grid->module, axes), node_of_);
+    return call_seconds({.kind = kind, .bytes = static_cast<int64_t>(bytes)}, nodes, hardware_);
   };
   const auto reduced = static_cast<double>(element_bytes(precision.reduce));
   double gathers = 0, scatters = 0, sums = 0;
@@ -91,9 +91,9 @@ ShardingFloor::Least ShardingFloor::of(const Options& options) const {
   mesh.dp_replicate = asked > 0 ? asked : replicas / static_cast<int>(options.mesh.dp_shard);
   mesh.dp_shard = replicas / mesh.dp_replicate;
   Least least;
-  for (size_t place = 0; place < parts_.size(); ++place) {
+  for (size_t group = 0; group < parts_.size(); ++group) {
     double owned = 0, gathered = 0, updated = 0;
-    for (const Part& part : parts_[place]) {
+    for (const Part& part : parts_[group]) {
       const Sharding sharding =
           make_sharding(options.meshes[part.grid->module], mesh, *part.grid, is_pipelined_);
       if (sharding.offloads) continue;
@@ -115,9 +115,9 @@ ShardingFloor::Least ShardingFloor::of(const Options& options) const {
           gathered += part.trained * master;
       }
       updated += (part.trained * (4 * master + copy) + 2 * part.states) / sharding.shards;
-      if (part.grid->module == kDecoder && place == largest_)
+      if (part.grid->module == kDecoder && group == largest_)
         least.streams =
-            std::max(least.streams, stream_seconds(part, sharding, mesh, ranks_[place]));
+            std::max(least.streams, stream_seconds(part, sharding, mesh, ranks_[group]));
     }
     least.owned.push_back(static_cast<int64_t>(owned));
     least.held.push_back(static_cast<int64_t>(owned + gathered));

@@ -141,8 +141,8 @@ std::set<size_t> fullest_replicas(const StepPlan& step) {
 void add_memory(StepFacts& facts, const Plan& plan, const StepSamples& samples,
                 const StepPlan& step) {
   for (const size_t replica : fullest_replicas(step))
-    for (const StageGroup& place : plan.pipeline.stage_groups) {
-      const int rank = static_cast<int>(replica) * plan.mesh.ranks_per_replica() + place.first_rank;
+    for (const StageGroup& group : plan.pipeline.stage_groups) {
+      const int rank = static_cast<int>(replica) * plan.mesh.ranks_per_replica() + group.first_rank;
       MemoryEstimate memory = estimate_memory(plan, rank, step.replicas[replica], samples.index);
       if (memory.total() <= facts.memory.total()) continue;
       facts.memory = std::move(memory);
@@ -218,9 +218,9 @@ StepFacts facts_of(const Plan& plan, const StepSamples& samples) {
        {&facts.samples, &facts.tokens, &facts.targets, &facts.items, &facts.microbatches,
         &facts.fill, &facts.model_flops, &facts.slowest_flops, &facts.idle_share})
     *sum /= static_cast<double>(facts.steps);
-  for (const StageGroup& place : plan.pipeline.stage_groups)
+  for (const StageGroup& group : plan.pipeline.stage_groups)
     facts.traffic.push_back(
-        {place.first_rank, traffic_of_samples(plan, samples, place.first_rank)});
+        {group.first_rank, traffic_of_samples(plan, samples, group.first_rank)});
   return facts;
 }
 

@@ -30,9 +30,10 @@ struct StepFacts {
   /// FLOPs of the rank that computes most, recomputed units included.
   double slowest_flops = 0;
   /// Share of the ranks' time, if FLOPs took equally long everywhere and messages none, that ranks
-  /// wait for the slowest replica, for ranks with dearer tokens or items, and for other places.
+  /// wait for the slowest replica, for ranks with dearer tokens or items, and for other stage
+  /// groups.
   double idle_share = 0;
-  std::vector<RankTraffic> traffic;  ///< of the first rank of each place
+  std::vector<RankTraffic> traffic;  ///< of the first rank of each stage group
   MemoryEstimate memory;             ///< of the rank that needs most, in the step that needs most
   int64_t memory_step = 0;
 

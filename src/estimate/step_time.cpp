@@ -128,16 +128,16 @@ StepTime StepTimer::time(const Plan& plan, std::vector<TimelineSpan>* spans) con
         detail::replica_times(plan, steps[s], passes_[s], calls, hardware_, drawn);
     const double end = std::ranges::max(times.clocks) + time.norm;
     double update = 0;
-    for (size_t place = 0; place < times.stages.size(); ++place) {
-      StageTime& stage = times.stages[place];
+    for (size_t group = 0; group < times.stages.size(); ++group) {
+      StageTime& stage = times.stages[group];
       if (trains) stage.optimizer = optimizer_seconds(plan, stage.first_rank, hardware_.device);
       if (drawn && stage.optimizer > 0)
-        drawn->push_back({.place = static_cast<int>(place),
+        drawn->push_back({.group = static_cast<int>(group),
                           .what = "optimizer",
                           .begin = end,
                           .end = end + stage.optimizer});
       update = std::max(update, stage.optimizer);
-      add_stage(time.stages[place], stage);
+      add_stage(time.stages[group], stage);
     }
     time.seconds += end + update;
     flops += steps[s].plan.model_flops;

@@ -66,7 +66,7 @@ struct StepTime {
 
 /// An activity of a stage group from `begin` to `end`, in seconds from the start of a step.
 struct TimelineSpan {
-  int place = 0;     ///< the stage group
+  int group = 0;     ///< the stage group
   std::string what;  ///< "forward", "backward", "weights", a wait_name(), "optimizer"
   int stage = -1, microbatch = -1;
   double begin = 0, end = 0;

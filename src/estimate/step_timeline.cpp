@@ -113,15 +113,15 @@ class Timeline {
         overlaps_(hardware.device.overlaps),
         buffers_of_unit_(plan.model.units.size()) {
     const bool trains = plan.options.run.mode == RunMode::Train;
-    for (const StageGroup& place : plan.pipeline.stage_groups) {
+    for (const StageGroup& group : plan.pipeline.stage_groups) {
       Lane& lane = lanes_.emplace_back();
-      lane.rank = step.replica * plan.mesh.ranks_per_replica() + place.first_rank;
-      lane.place = lanes_.size() - 1;
-      lane.schedule = plan.rank_step(step.plan, place.first_rank, !trains).schedule;
+      lane.rank = step.replica * plan.mesh.ranks_per_replica() + group.first_rank;
+      lane.group = lanes_.size() - 1;
+      lane.schedule = plan.rank_step(step.plan, group.first_rank, !trains).schedule;
       lane.ready.resize(plan.buffers.size());
-      lane.time.name = place.name;
+      lane.time.name = group.name;
       lane.time.first_rank = lane.rank;
-      lane.time.ranks = place.ranks;
+      lane.time.ranks = group.ranks;
     }
     for (size_t g = 0; g < plan.buffers.size(); ++g)
       for (const int unit : plan.buffers[g].units)
@@ -153,7 +153,7 @@ class Timeline {
   };
   struct Lane {
     int rank = 0;
-    size_t place = 0, next = 0;
+    size_t group = 0, next = 0;
     Schedule schedule;
     double clock = 0;
     double last_start = 0;      ///< of the calls beside the compute stream
@@ -179,7 +179,7 @@ class Timeline {
       }
     }
     lane.span = spans_->size();
-    spans_->push_back({static_cast<int>(lane.place), what, stage, microbatch, lane.clock, end});
+    spans_->push_back({static_cast<int>(lane.group), what, stage, microbatch, lane.clock, end});
   }
 
   void wait(Lane& lane, double until, Wait cause) {
@@ -193,7 +193,7 @@ class Timeline {
 
   std::vector<SentCall> calls_of(const Lane& lane, Action action) const {
     action.microbatch = static_cast<int>(passes_.kind_of(action.microbatch));
-    return calls_of_action(plan_, passes_.rows(lane.place), lane.rank, action);
+    return calls_of_action(plan_, passes_.rows(lane.group), lane.rank, action);
   }
 
   /// All calls of an action that have one group: most are one call.
@@ -327,7 +327,7 @@ class Timeline {
   /// The slot of a gradient may still hold one that is being reduced.
   void open_gradient(Lane& lane, int buffer) {
     if (!lane.reducing) return;
-    const std::vector<int>& slots = plan_.slots[lane.place].gradients.slot_of_buffer;
+    const std::vector<int>& slots = plan_.slots[lane.group].gradients.slot_of_buffer;
     const int own = slots[static_cast<size_t>(buffer)];
     const int held = slots[static_cast<size_t>(lane.reducing->buffer)];
     if (lane.reducing->buffer == buffer || (own >= 0 && own == held)) finish_reduction(lane);
@@ -340,18 +340,18 @@ class Timeline {
     const bool is_gradient = action.kind == ActionKind::SendGradient;
     double seconds = 0;
     for (const SentCall& call : calls_of(lane, action)) seconds += calls_.seconds(lane.rank, call);
-    sent_[{action.unit, action.microbatch, is_gradient, action.place}] = {lane.clock, seconds};
+    sent_[{action.unit, action.microbatch, is_gradient, action.group}] = {lane.clock, seconds};
     if (!overlaps_) spend(lane, seconds, Wait::Pp);
   }
 
   /// A message travels when both ends have come to it, and behind those before it.
   bool receive(Lane& lane, const Action& action) {
     const bool is_gradient = action.kind == ActionKind::ReceiveGradient;
-    const auto place = static_cast<int>(lane.place);
-    const auto found = sent_.find({action.unit, action.microbatch, is_gradient, place});
+    const auto group = static_cast<int>(lane.group);
+    const auto found = sent_.find({action.unit, action.microbatch, is_gradient, group});
     if (found == sent_.end()) return false;
     const auto [time, seconds] = found->second;
-    double& link = links_[{action.place, place, is_gradient}];
+    double& link = links_[{action.group, group, is_gradient}];
     link = std::max({link, time, lane.clock}) + seconds;
     if (link > lane.arrival) {
       lane.arrival = link;
@@ -406,8 +406,8 @@ ReplicaPasses::ReplicaPasses(const Plan& plan, const StepSamples& samples, const
   std::map<std::vector<int>, Rows> known;
   const int ranks = plan.mesh.ranks_per_replica();
   for (int inside = 0; inside < ranks; ++inside) {
-    const int rank = step.replica * ranks + inside, place = plan.group_of(rank);
-    const bool is_first = plan.pipeline.stage_groups[place].first_rank == inside;
+    const int rank = step.replica * ranks + inside, group = plan.group_of(rank);
+    const bool is_first = plan.pipeline.stage_groups[group].first_rank == inside;
     if (!is_first && is_repeated(plan, rank)) continue;
     const ReplicaLayout layout = plan.replica_layout(rank);
     Rows& rows = known[rows_key(plan, layout)];
@@ -421,14 +421,14 @@ ReplicaPasses::ReplicaPasses(const Plan& plan, const StepSamples& samples, const
     }
     RankPasses of_rank(plan, rank, units, calls, hardware.device.overlaps);
     for (size_t kind = 0; kind < kinds_; ++kind, of_rank.forget())
-      for (const int stage : plan.pipeline.stage_groups[place].stages)
+      for (const int stage : plan.pipeline.stage_groups[group].stages)
         for (const int unit : plan.pipeline.stages[stage].units) {
           UnitPass& most = passes_[static_cast<size_t>(unit) * kinds_ + kind];
           const std::string& module = plan.model.units[static_cast<size_t>(unit)].module;
           const UnitPass& own = of_rank.of(unit, (*rows)[kind].of(module));
           if (own.total() > most.total()) most = own;
         }
-    if (is_first) rows_[static_cast<size_t>(place)] = rows;
+    if (is_first) rows_[static_cast<size_t>(group)] = rows;
   }
 }
 

@@ -30,7 +30,7 @@ class ReplicaPasses {
     return passes_[static_cast<size_t>(unit) * kinds_ + kind_of(microbatch)];
   }
   /// The rows of the first rank of a stage group in each kind of microbatch.
-  const std::vector<MicrobatchRows>& rows(size_t place) const { return *rows_[place]; }
+  const std::vector<MicrobatchRows>& rows(size_t group) const { return *rows_[group]; }
   /// Neighboring microbatches of the same samples are of one kind.
   size_t kind_of(int microbatch) const { return kind_of_[static_cast<size_t>(microbatch)]; }
 

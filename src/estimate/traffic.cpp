@@ -374,21 +374,21 @@ class StepTraffic {
   }
 
   void add_send(const Action& action) {
-    const auto& places = plan_.pipeline.stage_groups;
-    add_rows(link_name(places[plan_.group_of(rank_)], places[action.place]) + " outputs", action,
+    const auto& groups = plan_.pipeline.stage_groups;
+    add_rows(link_name(groups[plan_.group_of(rank_)], groups[action.group]) + " outputs", action,
              plan_.model.makes_features(action.unit) ? sum(rows_of_features(action).features)
                                                      : rows_here(action));
   }
 
   void add_send_gradient(const Action& action) {
-    const auto& places = plan_.pipeline.stage_groups;
-    add_rows(link_name(places[action.place], places[plan_.group_of(rank_)]) + " gradients", action,
+    const auto& groups = plan_.pipeline.stage_groups;
+    add_rows(link_name(groups[action.group], groups[plan_.group_of(rank_)]) + " gradients", action,
              plan_.model.makes_features(action.unit)
                  ? sum(rows_of_features(action).feature_gradients)
                  : rows_here(action));
   }
 
-  /// Between places.
+  /// Between stage groups.
   void add_rows(const std::string& link, const Action& action, int64_t rows) {
     const std::string& module = plan_.model.units[action.unit].module;
     const Precision& precision = plan_.precision_of(module);

@@ -150,23 +150,23 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
   return seconds;
 }
 
-GroupPlaces places_of_group(int world_rank, const std::vector<int>& members,
-                            const std::vector<int>& node_of) {
+GroupNodes nodes_of_group(int world_rank, const std::vector<int>& members,
+                          const std::vector<int>& node_of) {
   std::map<int, int> on_node;
   for (const int member : members) ++on_node[node_of[static_cast<size_t>(member)]];
-  GroupPlaces places{.ranks = static_cast<int>(members.size()),
-                     .nodes = static_cast<int>(on_node.size())};
-  if (members.size() < 2) return places;
-  places.per_node =
+  GroupNodes nodes{.ranks = static_cast<int>(members.size()),
+                   .nodes = static_cast<int>(on_node.size())};
+  if (members.size() < 2) return nodes;
+  nodes.per_node =
       std::ranges::min_element(on_node, {}, [](const auto& node) { return node.second; })->second;
   const int here = on_node[node_of[static_cast<size_t>(world_rank)]];
-  places.elsewhere = static_cast<double>(places.ranks - here) / (places.ranks - 1);
-  return places;
+  nodes.elsewhere = static_cast<double>(nodes.ranks - here) / (nodes.ranks - 1);
+  return nodes;
 }
 
-double call_seconds(const SentCall& call, const GroupPlaces& places, const Hardware& hardware) {
-  if (places.ranks <= 1) return 0;
-  const bool crosses = places.nodes > 1;
+double call_seconds(const SentCall& call, const GroupNodes& nodes, const Hardware& hardware) {
+  if (nodes.ranks <= 1) return 0;
+  const bool crosses = nodes.nodes > 1;
   const LinkRates& slow = crosses ? hardware.between : hardware.inside;
   const auto bytes = static_cast<double>(call.bytes);
   const double latency = kMicro * slow.latency_us * call.messages;
@@ -174,11 +174,10 @@ double call_seconds(const SentCall& call, const GroupPlaces& places, const Hardw
   const double between = hardware.between.rate(call.kind);
   if (call.kind == CollectiveKind::AllToAll || call.kind == CollectiveKind::Send)
     return latency +
-           std::max(bytes * (1 - places.elsewhere) / inside, bytes * places.elsewhere / between);
-  const double hops = call.kind == CollectiveKind::AllReduce
-                          ? 2 * std::ceil(std::log2(places.ranks))
-                          : places.ranks - 1;
-  const double rate = crosses ? std::min(inside, places.per_node * between) : inside;
+           std::max(bytes * (1 - nodes.elsewhere) / inside, bytes * nodes.elsewhere / between);
+  const double hops = call.kind == CollectiveKind::AllReduce ? 2 * std::ceil(std::log2(nodes.ranks))
+                                                             : nodes.ranks - 1;
+  const double rate = crosses ? std::min(inside, nodes.per_node * between) : inside;
   return latency + kMicro * slow.hop_us * hops + bytes / rate;
 }
 
@@ -196,26 +195,26 @@ CallTimes::CallTimes(const Plan& plan, const std::vector<int>& node_of, const Ha
 
 double CallTimes::seconds(int world_rank, const SentCall& call) {
   const auto [found, is_new] = known_.try_emplace({world_rank, call.group});
-  if (is_new) found->second = places_of(world_rank, call.group);
+  if (is_new) found->second = nodes_of(world_rank, call.group);
   return call_seconds(call, found->second, hardware_);
 }
 
 double CallTimes::of_all_ranks(int64_t bytes) const {
   std::vector<int> all(node_of_.size());
   for (size_t rank = 0; rank < all.size(); ++rank) all[rank] = static_cast<int>(rank);
-  return call_seconds({"", CollectiveKind::AllReduce, bytes}, places_of_group(0, all, node_of_),
+  return call_seconds({"", CollectiveKind::AllReduce, bytes}, nodes_of_group(0, all, node_of_),
                       hardware_);
 }
 
-GroupPlaces CallTimes::places_of(int world_rank, const std::string& group) const {
+GroupNodes CallTimes::nodes_of(int world_rank, const std::string& group) const {
   for (const RankLink& link : plan_.mesh.links)
-    if (group.starts_with(link.name + " ")) return places_of(world_rank, link);
+    if (group.starts_with(link.name + " ")) return nodes_of(world_rank, link);
   const auto found = std::ranges::find(groups_, group, &RankGroups::name);
   if (found == groups_.end()) throw InternalError("no group of ranks " + group);
-  return places_of_group(world_rank, found->of(world_rank), node_of_);
+  return nodes_of_group(world_rank, found->of(world_rank), node_of_);
 }
 
-GroupPlaces CallTimes::places_of(int world_rank, const RankLink& link) const {
+GroupNodes CallTimes::nodes_of(int world_rank, const RankLink& link) const {
   const int inside = plan_.rank_in_replica(world_rank), first = world_rank - inside;
   const bool sends = link.from.has(inside);
   const RankRange &own = sends ? link.from : link.to, &other = sends ? link.to : link.from;
@@ -223,7 +222,7 @@ GroupPlaces CallTimes::places_of(int world_rank, const RankLink& link) const {
   for (int i = 0; i < other.count; ++i)
     if (link.carries_features || i == inside - own.first)
       members.push_back(first + other.first + i);
-  return places_of_group(world_rank, members, node_of_);
+  return nodes_of_group(world_rank, members, node_of_);
 }
 
 }  // namespace zea

@@ -53,22 +53,22 @@ class UnitTimes {
 };
 
 /// Where the ranks of a group are, as one of them sees it.
-struct GroupPlaces {
+struct GroupNodes {
   int ranks = 1, nodes = 1;
   int per_node = 1;      ///< ranks of the group on the node that has the fewest
   double elsewhere = 0;  ///< share of the others that are on other nodes
 };
 
 /// Where `members` are, as `world_rank` sees it, which is one of them.
-GroupPlaces places_of_group(int world_rank, const std::vector<int>& members,
-                            const std::vector<int>& node_of);
+GroupNodes nodes_of_group(int world_rank, const std::vector<int>& members,
+                          const std::vector<int>& node_of);
 
 /// Seconds of a call in a group that lies so. Rings and trees (all-gather, reduce-scatter,
 /// all-reduce) leave a node by the links of all members there: bytes travel at the lower of the
 /// rate inside a node and per_node times that between nodes; a ring adds ranks - 1 hops, a tree
 /// 2 log2(ranks). Other messages go to each peer over the link to its node, over both kinds of
 /// links at the same time.
-double call_seconds(const SentCall& call, const GroupPlaces& places, const Hardware& hardware);
+double call_seconds(const SentCall& call, const GroupNodes& nodes, const Hardware& hardware);
 
 /// Returns the seconds of a call inside a unit that its backward's GEMMs do not hide, of the
 /// seconds that it takes: the rows for a linear's weight gradient travel under the GEMM of its
@@ -86,14 +86,14 @@ class CallTimes {
   double of_all_ranks(int64_t bytes) const;
 
  private:
-  GroupPlaces places_of(int world_rank, const std::string& group) const;
-  GroupPlaces places_of(int world_rank, const RankLink& link) const;
+  GroupNodes nodes_of(int world_rank, const std::string& group) const;
+  GroupNodes nodes_of(int world_rank, const RankLink& link) const;
 
   const Plan& plan_;
   const std::vector<int>& node_of_;
   const Hardware& hardware_;
   const std::vector<RankGroups> groups_;
-  std::map<std::pair<int, std::string>, GroupPlaces> known_;
+  std::map<std::pair<int, std::string>, GroupNodes> known_;
 };
 
 }  // namespace zea

@@ -13,7 +13,7 @@
 #include "comm/mesh.hpp"
 #include "model/parameter.hpp"
 #include "model/unit.hpp"
-#include "parallel/place_transfers.hpp"
+#include "parallel/group_transfers.hpp"
 #include "parallel/sharded_buffer.hpp"
 #include "schedule/plan.hpp"
 
@@ -120,13 +120,13 @@ class Engine {
   std::vector<std::vector<Buffer>> states_;  ///< each buffer's, as OptimizerSpec lists them
   std::vector<std::vector<int>> unit_buffers_;
   std::vector<std::vector<Parameter*>> unit_parameters_;
-  std::vector<int> readers_;         ///< units at this place that read each unit's output
-  std::vector<int> reading_places_;  ///< other places that do
+  std::vector<int> readers_;         ///< units at this stage group that read each unit's output
+  std::vector<int> reading_groups_;  ///< other stage groups that do
   std::vector<bool> trains_unit_;    ///< whether a unit has a trainable parameter
   /// Whether a unit has its backward wherever it runs (has_joint_backward).
   std::vector<bool> joins_backward_;
   std::map<std::string, std::unique_ptr<Layers>> layers_;  ///< by module
-  PlaceTransfers transfers_;
+  GroupTransfers transfers_;
 
   // State of the walk in progress.
   const std::vector<Microbatch>* microbatches_ = nullptr;

@@ -93,9 +93,9 @@ void Engine::build_units() {
   const int here = plan_.group_of(world_rank_);
   const std::vector<UnitSpec>& units = plan_.model.units;
   readers_.resize(units.size());
-  reading_places_.resize(units.size());
+  reading_groups_.resize(units.size());
   for (const PipelineEdge& edge : edges_of(plan_.pipeline, plan_.model))
-    if (edge.from == here) ++reading_places_[edge.unit];
+    if (edge.from == here) ++reading_groups_[edge.unit];
   const std::vector<bool> has_gradient = plan_.model.units_with_gradient();
   for (size_t u = 0; u < units.size(); ++u) {
     trains_unit_.push_back(plan_.model.trains(units[u].params));

@@ -21,7 +21,7 @@ void Engine::forward(int unit, int microbatch) {
   for (int buffer : unit_buffers_[unit]) buffers_[buffer]->wait_unshard();
   Saved saved;
   saved.inputs = take_inputs(unit, microbatch);
-  saved.consumers = readers_[unit] + reading_places_[unit];
+  saved.consumers = readers_[unit] + reading_groups_[unit];
   if (trains_ && joins_backward_[unit]) saved.inputs.front()->set_requires_grad(true);
   saved.needs_gradient =
       trains_ && (trains_unit_[unit] ||

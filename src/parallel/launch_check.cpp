@@ -47,7 +47,7 @@ std::string launch_order_fault(const Plan& plan, const LaunchVersions& versions)
     const std::string fault = launch_order_fault(versions, CallOrder::OfEachRank);
     if (fault.empty()) return {};
     return "run.device = \"cuda\" with " + std::to_string(plan.pipeline.stage_groups.size()) +
-           " places of modules and stages: " + fault +
+           " stage groups: " + fault +
            ", or train without a pipeline (pp = 1, mesh.placement = \"shared\")";
   }
   const std::map<std::vector<int>, std::string> groups = groups_of_walk(plan);

@@ -27,8 +27,8 @@ std::string row_of(const std::vector<TimedPass>& passes, const std::vector<int>&
                    double makespan, int columns) {
   std::string row(columns, '.');
   const auto column = [&](double time) {
-    const double place = makespan > 0 ? time / makespan * columns : 0;
-    return std::clamp(static_cast<int>(std::lround(place)), 0, columns);
+    const double column = makespan > 0 ? time / makespan * columns : 0;
+    return std::clamp(static_cast<int>(std::lround(column)), 0, columns);
   };
   for (const TimedPass& timed : passes) {
     const int begin = column(timed.begin), width = column(timed.end) - begin;
@@ -46,18 +46,18 @@ std::string row_of(const std::vector<TimedPass>& passes, const std::vector<int>&
 
 std::string draw(const Simulation& simulation, const Pipeline& pipeline, int columns) {
   size_t widest = 0;
-  const auto name_of = [&](size_t place) {
-    const std::string& name = pipeline.stage_groups[place].name;
-    return name.empty() ? "place " + std::to_string(place) : name;
+  const auto name_of = [&](size_t group) {
+    const std::string& name = pipeline.stage_groups[group].name;
+    return name.empty() ? "group " + std::to_string(group) : name;
   };
-  for (size_t p = 0; p < simulation.places.size(); ++p)
+  for (size_t p = 0; p < simulation.groups.size(); ++p)
     widest = std::max(widest, name_of(p).size());
   std::string text;
-  for (size_t p = 0; p < simulation.places.size(); ++p) {
+  for (size_t p = 0; p < simulation.groups.size(); ++p) {
     std::string name = name_of(p);
     name.resize(widest, ' ');
     text += name + " |" +
-            row_of(simulation.places[p], pipeline.stage_groups[p].stages, simulation.makespan,
+            row_of(simulation.groups[p], pipeline.stage_groups[p].stages, simulation.makespan,
                    columns) +
             "|\n";
   }

@@ -11,12 +11,12 @@ namespace detail {
 namespace {
 
 /// Bytes of parameters, gathered ones among them, gradients and the optimizer's state on a rank of
-/// a place, but for what lies in host memory.
-int64_t held_bytes(const Plan& plan, size_t place) {
-  const SlotPlans& slots = plan.slots[place];
+/// a stage group, but for what lies in host memory.
+int64_t held_bytes(const Plan& plan, size_t group) {
+  const SlotPlans& slots = plan.slots[group];
   int64_t bytes =
       slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
-  for (const int g : plan.held_buffers(plan.pipeline.stage_groups[place].first_rank)) {
+  for (const int g : plan.held_buffers(plan.pipeline.stage_groups[group].first_rank)) {
     if (plan.shardings[g].offloads) continue;
     const FlatBuffer& buffer = plan.buffers[g];
     const int shards = plan.shardings[g].shards;
@@ -32,17 +32,17 @@ int64_t held_bytes(const Plan& plan, size_t place) {
 
 }  // namespace
 
-bool is_beyond_memory(const Plan& plan, size_t place) {
+bool is_beyond_memory(const Plan& plan, size_t group) {
   const auto limit = static_cast<int64_t>(plan.options.mesh.memory_mib * (1 << 20));
-  return limit > 0 && held_bytes(plan, place) > limit;
+  return limit > 0 && held_bytes(plan, group) > limit;
 }
 
 Plan gathered_within(Plan plan, const std::function<bool(const Plan&, size_t)>& is_beyond) {
   if (plan.pipeline.is_one_group()) return plan;
   std::set<std::string> modules;
-  for (size_t place = 0; place < plan.slots.size(); ++place)
-    if (is_beyond(plan, place))
-      for (int stage : plan.pipeline.stage_groups[place].stages)
+  for (size_t group = 0; group < plan.slots.size(); ++group)
+    if (is_beyond(plan, group))
+      for (int stage : plan.pipeline.stage_groups[group].stages)
         for (int unit : plan.pipeline.stages[stage].units)
           if (const std::string& module = plan.model.units[unit].module;
               may_gather_for_each_use(plan.options.meshes[module]))

@@ -105,20 +105,20 @@ class PipelineBuilder {
 
   Pipeline build() {
     pipeline_.schedule = parts_.options.mesh.schedule;
-    for (const ModuleGrid& grid : parts_.mesh.modules) add_stages(grid, add_places(grid));
+    for (const ModuleGrid& grid : parts_.mesh.modules) add_stages(grid, add_groups(grid));
     return finish();
   }
 
  private:
   struct Stage {
-    int place;
+    int group;
     int number;  ///< in the order of its module
     std::vector<int> units;
   };
 
   /// The first of the module's stage groups; those that are not there yet are added. Grids that
   /// begin at one rank share stage groups.
-  int add_places(const ModuleGrid& grid) {
+  int add_groups(const ModuleGrid& grid) {
     int first = static_cast<int>(pipeline_.stage_groups.size());
     for (int p = 0; p < first; ++p)
       if (pipeline_.stage_groups[p].first_rank == grid.first_rank) first = p;
@@ -136,12 +136,12 @@ class PipelineBuilder {
     return first;
   }
 
-  void add_stages(const ModuleGrid& grid, int first_place) {
+  void add_stages(const ModuleGrid& grid, int first_group) {
     const std::vector<int> units = units_of(grid.module);
     auto unit = units.begin();
     int number = 0;
     for (int count : counts(grid, units)) {
-      add_units({first_place + number % grid.pp, number, {unit, unit + count}});
+      add_units({first_group + number % grid.pp, number, {unit, unit + count}});
       unit += count;
       ++number;
     }
@@ -150,7 +150,7 @@ class PipelineBuilder {
   /// Stages of several modules with one number at one stage group are one.
   void add_units(Stage stage) {
     for (Stage& there : stages_)
-      if (there.place == stage.place && there.number == stage.number) {
+      if (there.group == stage.group && there.number == stage.number) {
         there.units.insert(there.units.end(), stage.units.begin(), stage.units.end());
         return;
       }
@@ -262,8 +262,8 @@ class PipelineBuilder {
     for (Stage& stage : stages_) {
       const auto number = static_cast<int>(pipeline_.stages.size());
       for (int unit : stage.units) pipeline_.stage_of_unit[unit] = number;
-      pipeline_.stage_groups[stage.place].stages.push_back(number);
-      pipeline_.stages.push_back({stage.place, std::move(stage.units)});
+      pipeline_.stage_groups[stage.group].stages.push_back(number);
+      pipeline_.stages.push_back({stage.group, std::move(stage.units)});
     }
     return std::move(pipeline_);
   }
@@ -312,13 +312,13 @@ void check_memory(Faults& faults, const PipelineParts& parts, const Pipeline& pi
                   const std::vector<int64_t>& param_bytes) {
   const double limit_mib = parts.options.mesh.memory_mib;
   if (limit_mib == 0) return;
-  for (const StageGroup& place : pipeline.stage_groups) {
+  for (const StageGroup& group : pipeline.stage_groups) {
     std::vector<int> units;
-    for (int stage : place.stages)
+    for (int stage : group.stages)
       std::ranges::copy(pipeline.stages[stage].units, std::back_inserter(units));
     const double mib = static_cast<double>(bytes_of(parts.model, param_bytes, units)) / (1 << 20);
     if (mib <= limit_mib) continue;
-    const std::string where = pipeline.stage_groups.size() > 1 ? " of " + place.name : "";
+    const std::string where = pipeline.stage_groups.size() > 1 ? " of " + group.name : "";
     faults.add("mesh.memory_mib = " + formatted("%g", limit_mib) +
                ", but the parameters, gradients and optimizer state of a rank" + where + " are " +
                formatted("%g", mib) + " MiB; raise it, pp, tp, or the ranks that share a copy");

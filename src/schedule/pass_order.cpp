@@ -34,20 +34,20 @@ class PassOrder {
     for (size_t s = ahead_.size(); s-- > 0;) find_ahead(static_cast<int>(s));
   }
 
-  std::vector<Pass> forwards(int place) const {
+  std::vector<Pass> forwards(int group) const {
     std::vector<Pass> passes;
-    for (const RoundPass& pass : passes_in_rounds(place, false))
+    for (const RoundPass& pass : passes_in_rounds(group, false))
       emit(passes, PassKind::Forward, pass);
     return passes;
   }
 
-  std::vector<Pass> training(int place) const {
-    return pipeline_.is_one_group() ? one_by_one(place) : overlapped(place);
+  std::vector<Pass> training(int group) const {
+    return pipeline_.is_one_group() ? one_by_one(group) : overlapped(group);
   }
 
  private:
-  std::vector<Pass> one_by_one(int place) const {
-    const std::vector<int>& stages = stages_at(place);
+  std::vector<Pass> one_by_one(int group) const {
+    const std::vector<int>& stages = stages_at(group);
     std::vector<Pass> passes;
     for (int m = 0; m < microbatches_; ++m) {
       for (int stage : stages) passes.push_back({PassKind::Forward, stage, m});
@@ -57,13 +57,13 @@ class PassOrder {
     return passes;
   }
 
-  std::vector<Pass> overlapped(int place) const {
-    const std::vector<RoundPass> forward = passes_in_rounds(place, false),
-                                 backward = passes_in_rounds(place, true);
+  std::vector<Pass> overlapped(int group) const {
+    const std::vector<RoundPass> forward = passes_in_rounds(group, false),
+                                 backward = passes_in_rounds(group, true);
     const bool splits = pipeline_.schedule == PipelineSchedule::ZeroBubble;
     const size_t total = forward.size();
-    const size_t warm_up = std::min<size_t>(total, warm_up_of(place));
-    const size_t lag = splits ? lag_of(place) : 0;
+    const size_t warm_up = std::min<size_t>(total, warm_up_of(group));
+    const size_t lag = splits ? lag_of(group) : 0;
     std::vector<Pass> passes;
     for (size_t i = 0; i < warm_up; ++i) emit(passes, PassKind::Forward, forward[i]);
     for (size_t i = 0; i < total; ++i) {
@@ -76,10 +76,10 @@ class PassOrder {
     return passes;
   }
 
-  const std::vector<int>& stages_at(int place) const {
-    return pipeline_.stage_groups[place].stages;
+  const std::vector<int>& stages_at(int group) const {
+    return pipeline_.stage_groups[group].stages;
   }
-  bool has_several(int place) const { return stages_at(place).size() > 1; }
+  bool has_several(int group) const { return stages_at(group).size() > 1; }
 
   /// For each stage that is alone at its stage group, those of other stage groups that read its
   /// outputs.
@@ -90,8 +90,8 @@ class PassOrder {
       const int to = pipeline_.stage_of_unit[u];
       for (const UnitInput& input : model.units[u].inputs) {
         const int from = pipeline_.stage_of_unit[input.unit];
-        if (pipeline_.stages[from].place == pipeline_.stages[to].place) continue;
-        if (has_several(pipeline_.stages[from].place)) continue;
+        if (pipeline_.stages[from].group == pipeline_.stages[to].group) continue;
+        if (has_several(pipeline_.stages[from].group)) continue;
         readers_[from].push_back(to);
         is_reader_[to] = true;
       }
@@ -101,8 +101,8 @@ class PassOrder {
   /// The forwards of `stage` that are ahead of its backwards: of m + 1 + ahead microbatches, at
   /// most, before the backward of microbatch m. One more than with any reader.
   void find_ahead(int stage) {
-    const int place = pipeline_.stages[stage].place;
-    if (has_several(place)) {
+    const int group = pipeline_.stages[stage].group;
+    if (has_several(group)) {
       if (is_reader_[stage]) ahead_[stage] = ahead_among_several(stage);
       return;
     }
@@ -111,7 +111,7 @@ class PassOrder {
 
   int ahead_among_several(int stage) const {
     int made = 0, ahead = 0;
-    for (const Pass& pass : overlapped(pipeline_.stages[stage].place)) {
+    for (const Pass& pass : overlapped(pipeline_.stages[stage].group)) {
       if (pass.stage != stage) continue;
       if (pass.kind == PassKind::Forward) ++made;
       if (pass.kind == PassKind::Backward || pass.kind == PassKind::BackwardInput)
@@ -121,28 +121,28 @@ class PassOrder {
   }
 
   /// Among the stage groups with several stages (arXiv:2104.04473).
-  int rank_of(int place) const {
-    return static_cast<int>(std::find(chunked_.begin(), chunked_.end(), place) - chunked_.begin());
+  int rank_of(int group) const {
+    return static_cast<int>(std::find(chunked_.begin(), chunked_.end(), group) - chunked_.begin());
   }
 
-  size_t warm_up_of(int place) const {
+  size_t warm_up_of(int group) const {
     if (pipeline_.schedule == PipelineSchedule::GPipe) return static_cast<size_t>(-1);
-    if (!has_several(place)) return static_cast<size_t>(ahead_[stages_at(place).front()]);
-    const size_t after = chunked_.size() - 1 - rank_of(place);
-    return 2 * after + (stages_at(place).size() - 1) * chunked_.size();
+    if (!has_several(group)) return static_cast<size_t>(ahead_[stages_at(group).front()]);
+    const size_t after = chunked_.size() - 1 - rank_of(group);
+    return 2 * after + (stages_at(group).size() - 1) * chunked_.size();
   }
 
   /// How many weight gradients wait: none at the first stage group, one more at each that follows.
   /// So what is kept for them where few forwards are ahead is no more than the forwards ahead at
   /// the first stage group.
-  size_t lag_of(int place) const {
-    if (has_several(place)) return static_cast<size_t>(rank_of(place));
+  size_t lag_of(int group) const {
+    if (has_several(group)) return static_cast<size_t>(rank_of(group));
     const int deepest = *std::max_element(ahead_.begin(), ahead_.end());
-    return static_cast<size_t>(deepest - ahead_[stages_at(place).front()]);
+    return static_cast<size_t>(deepest - ahead_[stages_at(group).front()]);
   }
 
-  std::vector<RoundPass> passes_in_rounds(int place, bool backward) const {
-    const std::vector<int>& stages = stages_at(place);
+  std::vector<RoundPass> passes_in_rounds(int group, bool backward) const {
+    const std::vector<int>& stages = stages_at(group);
     const int several = static_cast<int>(stages.size());
     // One stage, or one stage group: a round is a microbatch.
     const int round = several > 1 ? static_cast<int>(chunked_.size()) : 1;
@@ -168,19 +168,19 @@ class PassOrder {
 
 }  // namespace
 
-std::vector<Pass> passes_of_group(const Pipeline& pipeline, const ModelSpec& model, int place,
+std::vector<Pass> passes_of_group(const Pipeline& pipeline, const ModelSpec& model, int group,
                                   int microbatches, bool forward_only) {
-  ZEA_ASSERT(place >= 0 && place < static_cast<int>(pipeline.stage_groups.size()));
+  ZEA_ASSERT(group >= 0 && group < static_cast<int>(pipeline.stage_groups.size()));
   const PassOrder order(pipeline, model, microbatches);
-  return forward_only ? order.forwards(place) : order.training(place);
+  return forward_only ? order.forwards(group) : order.training(group);
 }
 
 std::vector<std::vector<Pass>> passes_of_groups(const Pipeline& pipeline, const ModelSpec& model,
                                                 int microbatches, bool forward_only) {
   const PassOrder order(pipeline, model, microbatches);
   std::vector<std::vector<Pass>> passes;
-  for (int place = 0; place < std::ssize(pipeline.stage_groups); ++place)
-    passes.push_back(forward_only ? order.forwards(place) : order.training(place));
+  for (int group = 0; group < std::ssize(pipeline.stage_groups); ++group)
+    passes.push_back(forward_only ? order.forwards(group) : order.training(group));
   return passes;
 }
 

@@ -13,7 +13,7 @@ int Pipeline::group_of_rank(int rank) const {
     if (rank >= stage_groups[p].first_rank &&
         rank < stage_groups[p].first_rank + stage_groups[p].ranks)
       return static_cast<int>(p);
-  throw InternalError("no place of the pipeline has rank " + std::to_string(rank) +
+  throw InternalError("no group of the pipeline has rank " + std::to_string(rank) +
                       " of the replica");
 }
 
@@ -27,7 +27,7 @@ Pipeline one_group(const ModelSpec& model, int ranks) {
   Pipeline pipeline;
   pipeline.stage_groups = {
       {.name = kDecoder + ".pp0", .first_rank = 0, .ranks = ranks, .stages = {0}}};
-  pipeline.stages = {{.place = 0, .units = units}};
+  pipeline.stages = {{.group = 0, .units = units}};
   pipeline.stage_of_unit.assign(units.size(), 0);
   return pipeline;
 }

@@ -15,7 +15,7 @@
 namespace zea {
 
 struct PipelineStage {
-  int place = 0;           ///< index in Pipeline::stage_groups
+  int group = 0;           ///< index in Pipeline::stage_groups
   std::vector<int> units;  ///< indices in ModelSpec::units, ascending
   /// Parameters, gradients and optimizer state of one rank; what several units share is there once.
   int64_t bytes = 0;
@@ -36,7 +36,7 @@ struct Pipeline {
   std::vector<int> stage_of_unit;
 
   bool is_one_group() const { return stage_groups.size() == 1; }
-  int group_of_unit(int unit) const { return stages[stage_of_unit[unit]].place; }
+  int group_of_unit(int unit) const { return stages[stage_of_unit[unit]].group; }
   /// Where a unit runs along pp of its module, whose grid is `grid`.
   int stage_in_module(int unit, const ModuleGrid& grid) const {
     return grid.stage_at(stage_groups[group_of_unit(unit)].first_rank);
@@ -67,10 +67,10 @@ struct Pass {
   bool operator==(const Pass&) const = default;
 };
 
-/// The passes of a training step at `place`, in order; of a forward-only walk with
+/// The passes of a training step at `group`, in order; of a forward-only walk with
 /// `forward_only`. The same on all ranks of the stage group and in all replicas, whether or not
 /// they have work in each.
-std::vector<Pass> passes_of_group(const Pipeline& pipeline, const ModelSpec& model, int place,
+std::vector<Pass> passes_of_group(const Pipeline& pipeline, const ModelSpec& model, int group,
                                   int microbatches, bool forward_only);
 /// The same of every stage group.
 std::vector<std::vector<Pass>> passes_of_groups(const Pipeline& pipeline, const ModelSpec& model,

@@ -373,9 +373,9 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, StepKind kind) co
   const std::vector<MicrobatchPlan>& microbatches = step.replicas[replica];
   ScheduleInput input{schedule_parts(), microbatches, step.group_kinds[replica / step.shard_group],
                       step.kinds};
-  input.place = group_of(world_rank);
+  input.group = group_of(world_rank);
   input.kind = kind;
-  input.moves_features = pipeline.stage_groups[input.place].ranks > 1;
+  input.moves_features = pipeline.stage_groups[input.group].ranks > 1;
   for (const ModuleGrid& grid : mesh.modules)
     if (grid.module != kDecoder && mesh.has(world_rank, grid.module))
       input.item_shares[grid.module] = {grid.encoder_dp,

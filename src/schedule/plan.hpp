@@ -46,7 +46,7 @@ struct Plan {
   bool images_both_ways = false;     ///< in the language model features see all of their image
   StepPlanOptions dealing;           ///< how this run deals and packs samples
   SampleCosts flops_of_samples;      ///< of a training step, by sample_cost()
-  std::vector<SlotPlans> slots;      ///< of each place
+  std::vector<SlotPlans> slots;      ///< of each stage group
   std::vector<std::string> notes;    ///< on what the deck says and the plan does not use
 
   int world_size() const { return mesh.world_size(); }
@@ -140,11 +140,11 @@ Plan gathered_otherwise(Plan plan, const std::set<std::string>& modules, bool on
 
 namespace zea::detail {
 
-/// Whether what a place holds, activations left out, is beyond mesh.memory_mib.
-bool is_beyond_memory(const Plan& plan, size_t place);
+/// Whether what a stage group holds, activations left out, is beyond mesh.memory_mib.
+bool is_beyond_memory(const Plan& plan, size_t group);
 
-/// In a pipeline modules that leave it open are gathered for each use where they stand at a place
-/// that is beyond a limit.
-Plan gathered_within(Plan plan, const std::function<bool(const Plan&, size_t place)>& is_beyond);
+/// In a pipeline modules that leave it open are gathered for each use where they stand at a stage
+/// group that is beyond a limit.
+Plan gathered_within(Plan plan, const std::function<bool(const Plan&, size_t group)>& is_beyond);
 
 }  // namespace zea::detail

@@ -31,7 +31,7 @@ enum class ActionKind {
   Move,             ///< hand a unit's output from the ranks of its module to those of its consumer,
                     ///< where these are the same ranks
   MoveBack,         ///< hand the output's gradient back
-  Send,             ///< start to send a unit's output to the place that reads it
+  Send,             ///< start to send a unit's output to the stage group that reads it
   Receive,          ///< start to receive it there
   SendGradient,     ///< start to send that output's gradient back
   ReceiveGradient,  ///< start to receive it
@@ -47,7 +47,7 @@ struct Action {
   int unit = -1;
   int buffer = -1;
   int microbatch = -1;
-  int place = -1;  ///< of the pipeline: the other end of a send or receive
+  int group = -1;  ///< of the pipeline: the other end of a send or receive
 
   bool operator==(const Action&) const = default;
 };
@@ -55,9 +55,10 @@ struct Action {
 std::string describe(const Action& action, const ModelSpec& model,
                      const std::vector<FlatBuffer>& buffers);
 
-// The schedule of a step: the units of a place in the order of its passes, and the communication
-// placed between these computations as early as the data and the deck's prefetching allow. A buffer
-// is unsharded or reduced if and only if some rank of its shard group has work there.
+// The schedule of a step: the units of a stage group in the order of its passes, and the
+// communication placed between these computations as early as the data and the deck's prefetching
+// allow. A buffer is unsharded or reduced if and only if some rank of its shard group has work
+// there.
 
 /// The parts of a plan from which schedules of all ranks and steps are made.
 struct ScheduleParts {
@@ -87,7 +88,7 @@ struct ScheduleInput : ScheduleParts {
   /// all.
   const std::vector<MicrobatchKinds>& in_shard_group;
   const std::vector<MicrobatchKinds>& in_job;
-  int place = 0;  ///< this rank's in the pipeline
+  int group = 0;  ///< this rank's in the pipeline
   StepKind kind = StepKind::Train;
   /// For each encoder: the ranks of the replica that its items are dealt to, and which of them this
   /// one is.
@@ -96,7 +97,7 @@ struct ScheduleInput : ScheduleParts {
     int rank = 0;
   };
   std::map<std::string, ItemShare> item_shares = {};
-  bool moves_features = false;  ///< the ranks of this place exchange them between modules
+  bool moves_features = false;  ///< the ranks of this stage group exchange them between modules
 };
 
 /// Whether `unit` has work in a microbatch: those of an encoder only where there are items of it.

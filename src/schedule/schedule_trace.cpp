@@ -63,7 +63,7 @@ ScheduleTrace::ScheduleTrace(const ScheduleInput& input)
       readers_[source.unit].push_back(static_cast<int>(u));
   find_received_units();
   for (const Pass& pass :
-       passes_of_group(input.pipeline, input.model, input.place,
+       passes_of_group(input.pipeline, input.model, input.group,
                        static_cast<int>(input.microbatches.size()), input.kind != StepKind::Train))
     add_pass(pass);
   for (const FlatBuffer& buffer : input.buffers) {
@@ -137,7 +137,7 @@ std::vector<int> ScheduleTrace::moved_units(size_t i) const {
     return moved;
   for (const UnitInput& input : unit.inputs) {
     const UnitSpec& source = input_.model.units[input.unit];
-    if (source.module == unit.module || input_.pipeline.group_of_unit(input.unit) != input_.place)
+    if (source.module == unit.module || input_.pipeline.group_of_unit(input.unit) != input_.group)
       continue;
     const Work& work = work_here(compute.microbatch);
     if (is_backward(compute.kind) ? work.backward[input.unit] : work.forward[input.unit])
@@ -152,7 +152,7 @@ std::vector<int> ScheduleTrace::moved_units(size_t i) const {
 int ScheduleTrace::receiving_unit(int source) const {
   const auto first_reader = [&](int unit) {
     for (int reader : readers_[unit])
-      if (input_.pipeline.group_of_unit(reader) == input_.place) return reader;
+      if (input_.pipeline.group_of_unit(reader) == input_.group) return reader;
     return -1;
   };
   int receiving = first_reader(source);
@@ -171,7 +171,7 @@ int ScheduleTrace::receiving_unit(int source) const {
 void ScheduleTrace::find_received_units() {
   for (size_t u = 0; u < readers_.size(); ++u) {
     const auto source = static_cast<int>(u);
-    if (input_.pipeline.group_of_unit(source) == input_.place) continue;
+    if (input_.pipeline.group_of_unit(source) == input_.group) continue;
     if (const int unit = receiving_unit(source); unit >= 0) received_[unit].push_back(source);
   }
 }
@@ -193,8 +193,8 @@ std::vector<Action> ScheduleTrace::transfers(size_t i, bool before) const {
   const bool backward = is_backward(compute.kind);
   if (before == backward) {  // of the unit itself
     const ActionKind kind = backward ? ActionKind::ReceiveGradient : ActionKind::Send;
-    for (int place : reading_places(compute))
-      actions.push_back({kind, compute.unit, -1, compute.microbatch, place});
+    for (int group : reading_groups(compute))
+      actions.push_back({kind, compute.unit, -1, compute.microbatch, group});
     return actions;
   }
   const ActionKind kind = backward ? ActionKind::SendGradient : ActionKind::Receive;
@@ -205,13 +205,13 @@ std::vector<Action> ScheduleTrace::transfers(size_t i, bool before) const {
   return actions;
 }
 
-std::vector<int> ScheduleTrace::reading_places(const Compute& compute) const {
-  std::set<int> places;
+std::vector<int> ScheduleTrace::reading_groups(const Compute& compute) const {
+  std::set<int> groups;
   for (int reader : readers_[compute.unit])
     if (work_here(compute.microbatch).forward[reader])
-      places.insert(input_.pipeline.group_of_unit(reader));
-  places.erase(input_.place);
-  return {places.begin(), places.end()};
+      groups.insert(input_.pipeline.group_of_unit(reader));
+  groups.erase(input_.group);
+  return {groups.begin(), groups.end()};
 }
 
 std::vector<size_t> ScheduleTrace::uses(int buffer) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The computations of a step at one place of the pipeline, in order, as all its ranks in all
+// The computations of a step at one stage group of the pipeline, in order, as all its ranks in all
 // replicas make them: which have work here and which on any of the others, when each buffer has to
 // be gathered for it, and when its gradient is whole. Of other replicas it knows the kinds of their
 // microbatches alone, so it takes no longer where there are more of them.
@@ -86,7 +86,7 @@ class ScheduleTrace {
   void find_received_units();
   std::vector<int> received_units(const Compute& compute) const;
   /// The other stage groups that read its output.
-  std::vector<int> reading_places(const Compute& compute) const;
+  std::vector<int> reading_groups(const Compute& compute) const;
   /// The computations of the units that read `buffer`, whether or not they have work; in order.
   const std::vector<size_t>& all_uses(int buffer) const { return uses_of_buffer_[buffer]; }
   /// Returns the uses that some rank of its shard group makes.

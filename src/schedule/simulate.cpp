@@ -20,7 +20,7 @@ namespace {
 /// A message of some stage, whatever the microbatch: with which stage group.
 struct Exchange {
   int unit;
-  int place;
+  int group;
 };
 
 /// The messages of a stage to other stage groups, and its readers in its own.
@@ -40,10 +40,10 @@ std::vector<StageTraffic> make_stage_traffic(const Pipeline& pipeline, const Mod
     for (const UnitInput& input : model.units[u].inputs) {
       const int source = pipeline.stage_of_unit[input.unit];
       if (source == stage) continue;
-      if (pipeline.stages[source].place == pipeline.stages[stage].place)
+      if (pipeline.stages[source].group == pipeline.stages[stage].group)
         traffic[source].readers.push_back(stage);
       else
-        readers.try_emplace({input.unit, pipeline.stages[stage].place}, stage);
+        readers.try_emplace({input.unit, pipeline.stages[stage].group}, stage);
     }
   }
   const std::vector<bool> has_gradient = model.units_with_gradient();
@@ -122,9 +122,9 @@ class Simulator {
         traffic_(make_stage_traffic(pipeline, model)),
         has_asked_(passes.size(), false),
         clocks_(passes.size(), 0) {
-    result_.places.resize(passes.size());
-    for (const auto& place : passes)
-      for (const Pass& pass : place)
+    result_.groups.resize(passes.size());
+    for (const auto& group : passes)
+      for (const Pass& pass : group)
         microbatches_ = std::max(microbatches_, static_cast<size_t>(pass.microbatch) + 1);
     done_.resize(kPassKinds * pipeline.stages.size() * microbatches_);
   }
@@ -135,8 +135,8 @@ class Simulator {
       for (size_t p = 0; p < passes_.size(); ++p)
         while (advance(static_cast<int>(p))) moved = true;
     }
-    for (const auto& place : result_.places)
-      if (!place.empty()) result_.makespan = std::max(result_.makespan, place.back().end);
+    for (const auto& group : result_.groups)
+      if (!group.empty()) result_.makespan = std::max(result_.makespan, group.back().end);
     result_.deadlock = describe_deadlock();
     return std::move(result_);
   }
@@ -144,10 +144,10 @@ class Simulator {
  private:
   using Exchanges = std::vector<Exchange>;
 
-  /// The pass that `place` has come to; null: it is done.
-  const Pass* next(int place) const {
-    const size_t done = result_.places[place].size();
-    return done < passes_[place].size() ? &passes_[place][done] : nullptr;
+  /// The pass that `group` has come to; null: it is done.
+  const Pass* next(int group) const {
+    const size_t done = result_.groups[group].size();
+    return done < passes_[group].size() ? &passes_[group][done] : nullptr;
   }
   Channel& channel(int from, int to) { return channels_[{from, to}]; }
 
@@ -162,35 +162,35 @@ class Simulator {
     return is_backward(pass) ? traffic_[pass.stage].gradients_out : kNone;
   }
 
-  bool advance(int place) {
-    const Pass* pass = next(place);
+  bool advance(int group) {
+    const Pass* pass = next(group);
     if (pass == nullptr) return false;
-    if (!has_asked_[place]) ask(place, *pass);
-    has_asked_[place] = true;
-    if (!missing_here(place, *pass).empty()) return false;
-    double begin = clocks_[place];
+    if (!has_asked_[group]) ask(group, *pass);
+    has_asked_[group] = true;
+    if (!missing_here(group, *pass).empty()) return false;
+    double begin = clocks_[group];
     for (const Exchange& read : reads(*pass)) {
-      const double arrival = arrival_of(place, *pass, read);
+      const double arrival = arrival_of(group, *pass, read);
       if (arrival < 0) return false;
       begin = std::max(begin, arrival);
     }
-    finish(place, *pass, begin);
+    finish(group, *pass, begin);
     return true;
   }
 
-  void ask(int place, const Pass& pass) {
+  void ask(int group, const Pass& pass) {
     for (const Exchange& read : reads(pass))
-      channel(read.place, place).questions.push_back({message_of(pass, read), clocks_[place]});
+      channel(read.group, group).questions.push_back({message_of(pass, read), clocks_[group]});
   }
 
-  void finish(int place, const Pass& pass, double begin) {
+  void finish(int group, const Pass& pass, double begin) {
     const double end = begin + duration(pass);
-    result_.places[place].push_back({pass, begin, end});
-    clocks_[place] = end;
-    has_asked_[place] = false;
+    result_.groups[group].push_back({pass, begin, end});
+    clocks_[group] = end;
+    has_asked_[group] = false;
     done_[index_of(pass)] = true;
     for (const Exchange& made : makes(pass))
-      channel(place, made.place).offers.push_back({message_of(pass, made), end});
+      channel(group, made.group).offers.push_back({message_of(pass, made), end});
   }
 
   static Message message_of(const Pass& pass, const Exchange& exchange) {
@@ -199,8 +199,8 @@ class Simulator {
 
   /// When what a pass reads has come; -1: it has not. What comes before it in its channel has to
   /// travel first.
-  double arrival_of(int place, const Pass& pass, const Exchange& read) {
-    Channel& from = channel(read.place, place);
+  double arrival_of(int group, const Pass& pass, const Exchange& read) {
+    Channel& from = channel(read.group, group);
     while (from.arrivals.size() < std::min(from.offers.size(), from.questions.size())) {
       const Posted& offer = from.offers[from.arrivals.size()];
       const Posted& question = from.questions[from.arrivals.size()];
@@ -230,7 +230,7 @@ class Simulator {
 
   /// The work that the stage group itself has to do before this pass, and has not done; empty:
   /// nothing.
-  std::string missing_here(int place, const Pass& pass) const {
+  std::string missing_here(int group, const Pass& pass) const {
     const auto forward = [&](int stage) {
       return is_done(PassKind::Forward, stage, pass.microbatch);
     };
@@ -244,7 +244,7 @@ class Simulator {
           return "the backward of stage " + std::to_string(reader);
       return "";
     }
-    for (int stage : pipeline_.stage_groups[place].stages) {
+    for (int stage : pipeline_.stage_groups[group].stages) {
       const std::vector<int>& readers = traffic_[stage].readers;
       if (std::find(readers.begin(), readers.end(), pass.stage) != readers.end() && !forward(stage))
         return "the forward of stage " + std::to_string(stage);
@@ -264,32 +264,32 @@ class Simulator {
   std::string describe_deadlock() {
     std::string text;
     for (size_t p = 0; p < passes_.size(); ++p) {
-      const int place = static_cast<int>(p);
-      const Pass* pass = next(place);
+      const int group = static_cast<int>(p);
+      const Pass* pass = next(group);
       if (pass == nullptr) continue;
-      text += std::string(text.empty() ? "" : "\n") + "place " + std::to_string(place) +
+      text += std::string(text.empty() ? "" : "\n") + "group " + std::to_string(group) +
               " has come to the " + kind_name(pass->kind) + " of stage " +
               std::to_string(pass->stage) + " in microbatch " + std::to_string(pass->microbatch) +
-              " and waits for " + awaited(place, *pass);
+              " and waits for " + awaited(group, *pass);
     }
     return text;
   }
 
-  std::string awaited(int place, const Pass& pass) {
-    const std::string own = missing_here(place, pass);
+  std::string awaited(int group, const Pass& pass) {
+    const std::string own = missing_here(group, pass);
     if (!own.empty()) return own + ", which comes later in its own order";
     for (const Exchange& read : reads(pass)) {
-      if (arrival_of(place, pass, read) >= 0) continue;
-      const Channel& from = channel(read.place, place);
+      if (arrival_of(group, pass, read) >= 0) continue;
+      const Channel& from = channel(read.group, group);
       std::string text =
-          describe(message_of(pass, read)) + " from place " + std::to_string(read.place);
+          describe(message_of(pass, read)) + " from group " + std::to_string(read.group);
       const size_t head = from.arrivals.size();
       if (head < from.offers.size() && head < from.questions.size())
-        text += ", but the next that place " + std::to_string(read.place) + " sends it is " +
+        text += ", but the next that group " + std::to_string(read.group) + " sends it is " +
                 describe(from.offers[head].message);
       return text;
     }
-    throw InternalError("a place of the pipeline waits for nothing");
+    throw InternalError("a group of the pipeline waits for nothing");
   }
 
   const Pipeline& pipeline_;
@@ -311,9 +311,9 @@ class Simulator {
 double Simulation::bubble() const {
   if (makespan <= 0) return 0;
   double busy = 0;
-  for (const auto& place : places)
-    for (const TimedPass& timed : place) busy += timed.end - timed.begin;
-  return 1 - busy / (makespan * static_cast<double>(places.size()));
+  for (const auto& group : groups)
+    for (const TimedPass& timed : group) busy += timed.end - timed.begin;
+  return 1 - busy / (makespan * static_cast<double>(groups.size()));
 }
 
 Simulation simulate(const Pipeline& pipeline, const ModelSpec& model,

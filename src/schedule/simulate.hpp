@@ -19,7 +19,7 @@ struct TimedPass {
 };
 
 struct Simulation {
-  std::vector<std::vector<TimedPass>> places;
+  std::vector<std::vector<TimedPass>> groups;
   double makespan = 0;
   /// Why no pass can go on; empty where the schedule ends. Names stage group, pass and what it
   /// waits for.

@@ -153,7 +153,7 @@ BufferBytes bytes_of(const ScheduleParts& parts, const Precisions& precisions) {
   return bytes;
 }
 
-SlotPlans slots_of_place(const ScheduleInput& input, const BufferBytes& bytes) {
+SlotPlans slots_of_group(const ScheduleInput& input, const BufferBytes& bytes) {
   const ScheduleTrace trace(input);
   const LiveIntervals reduced = gradient_intervals(trace);
   // An evaluation meets others than training: in the plan it comes after it.
@@ -183,9 +183,9 @@ std::vector<SlotPlans> make_slots(const ScheduleParts& parts, const Precisions& 
   const std::vector<MicrobatchKinds> kinds(busy.size(), {busy[0].kind()});
   ScheduleInput input{parts, busy, kinds, kinds};
   std::vector<SlotPlans> slots;
-  for (size_t place = 0; place < parts.pipeline.stage_groups.size(); ++place) {
-    input.place = static_cast<int>(place);
-    slots.push_back(slots_of_place(input, bytes));
+  for (size_t group = 0; group < parts.pipeline.stage_groups.size(); ++group) {
+    input.group = static_cast<int>(group);
+    slots.push_back(slots_of_group(input, bytes));
   }
   return slots;
 }

@@ -21,16 +21,16 @@ double mebibytes(int64_t bytes) {
 MemoryWatch::MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index)
     : bytes_(bytes), engine_(engine), index_(index) {}
 
-// Every rank estimates its own part; the first rank of a place reports, as all ranks there are
-// alike.
+// Every rank estimates its own part; the first rank of a stage group reports, as all ranks there
+// are alike.
 std::optional<std::string> MemoryWatch::predict(const RankStep& step, Collectives& control) {
   if (has_predicted_) return std::nullopt;
   has_predicted_ = true;
   const Plan& plan = engine_.plan();
   const int64_t rank = engine_.world_rank();
-  const StageGroup& place = plan.pipeline.stage_groups[plan.group_of(engine_.world_rank())];
+  const StageGroup& group = plan.pipeline.stage_groups[plan.group_of(engine_.world_rank())];
   MemoryEstimate own;
-  if (plan.rank_in_replica(engine_.world_rank()) == place.first_rank)
+  if (plan.rank_in_replica(engine_.world_rank()) == group.first_rank)
     own = estimate_memory(plan, engine_.world_rank(), step.microbatches, index_);
   int64_t most = own.total();
   control.all_reduce(&most, 1, DType::Int64, ReduceOp::Max).wait();

@@ -279,7 +279,7 @@ void limit_memory(TinyRunOptions& run) {
     Options tried = deck;
     tried.model.activation_checkpointing = AutoOption::of_count(every);
     const Plan plan = make_plan(tried, run.config_json, 4);
-    return static_cast<double>(estimate_places(plan, predicted_microbatches(plan))[0].total());
+    return static_cast<double>(estimate_groups(plan, predicted_microbatches(plan))[0].total());
   };
   deck.mesh.rank_memory_mib = (needed(0) + needed(1)) / 2 / (1 << 20);
   const std::vector<bool> chosen = make_fitting_plan(deck, run.config_json, 4).recomputed;
@@ -307,8 +307,8 @@ int64_t predicted_without_samples(const Plan& plan, const MemoryDataset& dataset
       microbatches = std::max(microbatches, replica.size());
   const auto told = [&](int64_t count) {
     int64_t most = 0;
-    for (const MemoryEstimate& place : estimate_places(plan, count))
-      most = std::max(most, place.total());
+    for (const MemoryEstimate& group : estimate_groups(plan, count))
+      most = std::max(most, group.total());
     return most;
   };
   const int64_t first = predicted_microbatches(plan),

@@ -127,7 +127,7 @@ class Pictures(FolderCase):
     def test_schedule(self):
         """Boxes lie where their times are, in the colour of what they are."""
         plan = (
-            "[mesh]\npipeline 1f1b: 2 places in a replica; costs\n"
+            "[mesh]\npipeline 1f1b: 2 groups in a replica; costs\n"
             "  passes llm.pp0 F:0:0:0:30 B:0:0:70:100\n  passes llm.pp1 F:1:0:30:50 B:1:0:50:70\n"
         )
         picture = self.expect_picture(self.schedule(plan), "schedule.png")

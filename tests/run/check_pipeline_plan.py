@@ -40,7 +40,7 @@ class PipelinePlan(zr.ZeaTest):
 
     def test_plan_and_picture(self):
         text = self.plan("mesh.llm.pp=2", "mesh.schedule=zero_bubble")
-        self.assertIn("pipeline zero_bubble: 2 places in a replica", text)
+        self.assertIn("pipeline zero_bubble: 2 groups in a replica", text)
         self.assertIn("% with 4,", text)
         self.assertRegex(text, r"llm\.pp0 +\|F0")
         units = [unit for stage in sorted(self.stages(text).items()) for unit in stage[1]]
@@ -55,7 +55,7 @@ class PipelinePlan(zr.ZeaTest):
         self.assertEqual((drawn.returncode, drawn.stderr), (0, ""))
         self.assertEqual(picture.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
 
-    def test_one_place_has_no_pipeline(self):
+    def test_one_group_has_no_pipeline(self):
         self.assertNotRegex(self.plan(), "(?m)^pipeline |passes")
 
     def test_templates(self):

@@ -31,24 +31,24 @@ std::string config() {
   return testing::tiny_llava_config({.layers = 3, .vocabulary = 300, .image_size = 16});
 }
 
-int64_t bytes_of(const Plan& plan, size_t place) {
+int64_t bytes_of(const Plan& plan, size_t group) {
   const std::vector<MicrobatchSizes> full(static_cast<size_t>(predicted_microbatches(plan)),
                                           full_microbatch(plan));
-  return estimate_memory(plan, plan.pipeline.stage_groups[place].first_rank, full).total();
+  return estimate_memory(plan, plan.pipeline.stage_groups[group].first_rank, full).total();
 }
 
-std::vector<int> units_of(const Plan& plan, size_t place) {
+std::vector<int> units_of(const Plan& plan, size_t group) {
   std::vector<int> units;
-  for (int stage : plan.pipeline.stage_groups[place].stages)
+  for (int stage : plan.pipeline.stage_groups[group].stages)
     for (int unit : plan.pipeline.stages[stage].units)
       if (plan.model.units[unit].kind != UnitKind::Head) units.push_back(unit);
   return units;
 }
 
-/// Forward, backward and again, of the ranks at a place.
-double step_cost(const Plan& plan, size_t place) {
+/// Forward, backward and again, of the ranks at a group.
+double step_cost(const Plan& plan, size_t group) {
   double cost = 0;
-  for (int stage : plan.pipeline.stage_groups[place].stages)
+  for (int stage : plan.pipeline.stage_groups[group].stages)
     for (int unit : plan.pipeline.stages[stage].units)
       cost += plan.unit_costs[unit].total() +
               (plan.recomputes(unit) ? plan.unit_costs[unit].forward : 0);
@@ -61,12 +61,12 @@ struct Tried {
   double cost;
 };
 
-std::vector<Tried> try_all(Plan plan, size_t place) {
-  const std::vector<int> units = units_of(plan, place);
+std::vector<Tried> try_all(Plan plan, size_t group) {
+  const std::vector<int> units = units_of(plan, group);
   std::vector<Tried> all;
   for (size_t choice = 0; choice < size_t{1} << units.size(); ++choice) {
     for (size_t i = 0; i < units.size(); ++i) plan.recomputed[units[i]] = choice >> i & 1;
-    all.push_back({bytes_of(plan, place), step_cost(plan, place)});
+    all.push_back({bytes_of(plan, group), step_cost(plan, group)});
   }
   return all;
 }
@@ -77,8 +77,8 @@ TEST(ChooseRecomputation, IsWithinThreePercentOfTheBestOfAll) {
     Options options = deck_of(pp);
     options.mesh.rank_memory_mib = 1e6;
     const Plan free = make_fitting_plan(options, config(), pp);
-    for (size_t place = 0; place < free.pipeline.stage_groups.size(); ++place) {
-      const std::vector<Tried> all = try_all(free, place);
+    for (size_t group = 0; group < free.pipeline.stage_groups.size(); ++group) {
+      const std::vector<Tried> all = try_all(free, group);
       const auto [least, most] = std::ranges::minmax(all, {}, &Tried::bytes);
       ASSERT_LT(least.bytes, most.bytes);
       for (const double share : {0.02, 0.2, 0.4, 0.6, 0.8, 0.95}) {
@@ -90,12 +90,12 @@ TEST(ChooseRecomputation, IsWithinThreePercentOfTheBestOfAll) {
         options.mesh.rank_memory_mib = static_cast<double>(limit) / kMebibyte;
         try {
           const Plan plan = make_fitting_plan(options, config(), pp);
-          EXPECT_LE(bytes_of(plan, place), limit);
-          EXPECT_LE(step_cost(plan, place), 1.03 * best)
-              << pp << " stages, place " << place << ", " << share;
+          EXPECT_LE(bytes_of(plan, group), limit);
+          EXPECT_LE(step_cost(plan, group), 1.03 * best)
+              << pp << " stages, group " << group << ", " << share;
           ++chosen;
         } catch (const PlanError&) {
-          EXPECT_EQ(pp, 2) << "the limit of one place may be too little for the other";
+          EXPECT_EQ(pp, 2) << "the limit of one group may be too little for the other";
         }
       }
     }
@@ -127,7 +127,7 @@ TEST(ChooseRecomputation, RefusesALimitThatCannotBeMet) {
             std::string::npos);
   options.mesh.rank_memory_mib = 0.01;
   EXPECT_NE(refusal(options).find("with every unit recomputed in backward"), std::string::npos);
-  EXPECT_TRUE(refusal(options).starts_with("mesh.rank_memory_mib = 0.01: a rank of place"));
+  EXPECT_TRUE(refusal(options).starts_with("mesh.rank_memory_mib = 0.01: a rank of group"));
   options.model.activation_checkpointing = AutoOption::of_count(0);
   EXPECT_NE(refusal(options).find("set model.activation_checkpointing = \"auto\""),
             std::string::npos);
@@ -141,7 +141,7 @@ TEST(ChooseRecomputation, KeepsTheLimitWhereNothingTrains) {
     options.mesh.rank_memory_mib = 1e6;
     const Plan free = make_fitting_plan(options, config(), 1);
     EXPECT_EQ(describe_recomputation(free), "");
-    const MemoryEstimate needed = estimate_places(free, predicted_microbatches(free)).front();
+    const MemoryEstimate needed = estimate_groups(free, predicted_microbatches(free)).front();
     options.mesh.rank_memory_mib = static_cast<double>(needed.total()) / kMebibyte;
     EXPECT_EQ(refusal(options), "accepted");
     options.mesh.rank_memory_mib -= 0.01;
@@ -168,7 +168,7 @@ TEST(ChooseRecomputation, CountsTheKeysThatGenerationKeeps) {
     options.eval.generate_tokens = tokens;
     options.eval.every = every;
     const Plan plan = make_plan(options, config(), 1);
-    return estimate_places(plan, predicted_microbatches(plan)).front();
+    return estimate_groups(plan, predicted_microbatches(plan)).front();
   };
   const MemoryEstimate step = told(0, 5), alone = told(32, 0);
   EXPECT_EQ(step.keys + alone.keys, 0);
@@ -205,8 +205,8 @@ class ChooseGathering : public ::testing::Test {
   /// Returns the need of the stage group with the most.
   static double needed_mib(const Plan& plan) {
     int64_t most = 0;
-    for (size_t place = 0; place < plan.pipeline.stage_groups.size(); ++place)
-      most = std::max(most, bytes_of(plan, place));
+    for (size_t group = 0; group < plan.pipeline.stage_groups.size(); ++group)
+      most = std::max(most, bytes_of(plan, group));
     return static_cast<double>(most) / kMebibyte;
   }
 

@@ -36,10 +36,10 @@ TEST(DescribePipeline, NamesStageGroupsUnitsAndCosts) {
   const Plan plan = plan_of("1f1b", 2, 4);
   const std::string text = describe_pipeline(plan);
 
-  EXPECT_TRUE(has(text, "pipeline 1f1b: 2 places in a replica")) << text;
-  for (const StageGroup& place : plan.pipeline.stage_groups) {
-    const std::vector<int>& units = plan.pipeline.stages[place.stages.front()].units;
-    EXPECT_TRUE(has(text, "\n  " + place.name + " ")) << text;
+  EXPECT_TRUE(has(text, "pipeline 1f1b: 2 groups in a replica")) << text;
+  for (const StageGroup& group : plan.pipeline.stage_groups) {
+    const std::vector<int>& units = plan.pipeline.stages[group.stages.front()].units;
+    EXPECT_TRUE(has(text, "\n  " + group.name + " ")) << text;
     EXPECT_TRUE(has(text, unit_names(plan.model, units) + "\n")) << text;
   }
   EXPECT_TRUE(has(text, "estimated from shapes")) << text;
@@ -76,13 +76,13 @@ TEST(DescribePipeline, PassesAreThoseOfTheSimulation) {
   std::string line;
   std::getline(lines, line);
 
-  for (size_t p = 0; p < simulation.places.size(); ++p) {
+  for (size_t p = 0; p < simulation.groups.size(); ++p) {
     ASSERT_TRUE(std::getline(lines, line));
     std::istringstream words(line);
     std::string word;
     words >> word >> word;
     EXPECT_EQ(word, plan.pipeline.stage_groups[p].name);
-    for (const TimedPass& timed : simulation.places[p]) {
+    for (const TimedPass& timed : simulation.groups[p]) {
       ASSERT_TRUE(words >> word) << line;
       char kind = 0;
       int stage = 0, microbatch = 0;

@@ -70,8 +70,8 @@ struct Tried {
 
 int64_t memory_of(const Plan& plan) {
   int64_t most = 0;
-  for (const MemoryEstimate& place : estimate_places(plan, predicted_microbatches(plan)))
-    most = std::max(most, place.with_graphs());
+  for (const MemoryEstimate& group : estimate_groups(plan, predicted_microbatches(plan)))
+    most = std::max(most, group.with_graphs());
   return most;
 }
 

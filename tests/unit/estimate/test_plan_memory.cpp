@@ -22,7 +22,7 @@ using testing::tiny_llava_config;
 TEST(PlanMemory, FullShardDividesTheOwnedBytes) {
   Options options;
   const auto estimate = [&](int ranks) {
-    return estimate_places(make_plan(options, tiny_llava_config(), ranks), 1).front();
+    return estimate_groups(make_plan(options, tiny_llava_config(), ranks), 1).front();
   };
   const MemoryEstimate one = estimate(1), four = estimate(4);
   EXPECT_EQ(one.gathered, 0);
@@ -33,8 +33,8 @@ TEST(PlanMemory, FullShardDividesTheOwnedBytes) {
 /// Returns the bytes gathered and of gradients not yet reduced, for the stage group with the most.
 int64_t gathered_bytes(const Plan& plan) {
   int64_t most = 0;
-  for (const MemoryEstimate& place : estimate_places(plan, 4))
-    most = std::max(most, place.gathered);
+  for (const MemoryEstimate& group : estimate_groups(plan, 4))
+    most = std::max(most, group.gathered);
   return most;
 }
 
@@ -52,8 +52,8 @@ TEST(PlanMemory, APipelineGathersForEachUseWhereMemoryIsShort) {
   const Plan once = plan_of(0, AutoOption()), each = plan_of(0, AutoOption::of(true));
   double held_once = 0, held_each = 0;
   for (const auto& [plan, held] : {std::pair(&once, &held_once), std::pair(&each, &held_each)})
-    for (const MemoryEstimate& place : estimate_places(*plan, 4))
-      *held = std::max(*held, static_cast<double>(place.total() - place.activations) / (1 << 20));
+    for (const MemoryEstimate& group : estimate_groups(*plan, 4))
+      *held = std::max(*held, static_cast<double>(group.total() - group.activations) / (1 << 20));
 
   EXPECT_LT(gathered_bytes(each), gathered_bytes(once) / 2);
   const StepSamples samples = made_up_samples(once);
@@ -88,17 +88,17 @@ TEST(PlanMemory, AGradientCountsWhileItIsSent) {
   const auto further = [&](const char* mode) {
     options.run.mode = mode;
     const Plan plan = make_plan(options, tiny_llava_config(), 2);
-    return estimate_places(plan, 2).back().activations -
-           estimate_places(plan, 1).back().activations;
+    return estimate_groups(plan, 2).back().activations -
+           estimate_groups(plan, 1).back().activations;
   };
   EXPECT_EQ(further("train") - further("evaluate"), 64 * 24 * 4);
 }
 
 /// Returns the bytes that a second microbatch adds to a stage group, without those of a third one,
 /// its inputs.
-int64_t beside_inputs(const Plan& plan, size_t place) {
+int64_t beside_inputs(const Plan& plan, size_t group) {
   const auto told = [&](int64_t microbatches) {
-    return estimate_places(plan, microbatches).at(place).activations;
+    return estimate_groups(plan, microbatches).at(group).activations;
   };
   return 2 * told(2) - told(1) - told(3);
 }
@@ -124,11 +124,11 @@ TEST(PlanMemory, FeaturesOfAllDepthsCountWhileTheyAreSent) {
   options.mesh.placement = "disjoint";
   options.meshes["vision"].encoder_dp = 1;
   options.data.row_tokens = 64;
-  for (const auto& [mode, place] : {std::pair("evaluate", 0), std::pair("train", 1)}) {
+  for (const auto& [mode, group] : {std::pair("evaluate", 0), std::pair("train", 1)}) {
     options.run.mode = mode;
     const Plan plan = make_plan(options, testing::tiny_qwen3_vl_config(), 2);
     const int64_t features = full_microbatch(plan).encoders[0].features;
-    EXPECT_EQ(beside_inputs(plan, place), 3 * features * 24 * 4) << mode;
+    EXPECT_EQ(beside_inputs(plan, group), 3 * features * 24 * 4) << mode;
   }
 }
 
@@ -153,7 +153,7 @@ TEST(PlanMemory, OfAnEvaluationNothingTrains) {
   options.run.mode = "evaluate";
   options.precision.preset = "bf16";
   const Plan plan = make_plan(options, tiny_llava_config(), 2);
-  const MemoryEstimate told = estimate_places(plan, 1).front();
+  const MemoryEstimate told = estimate_groups(plan, 1).front();
   EXPECT_TRUE(std::ranges::none_of(plan.buffers, &FlatBuffer::trainable));
   EXPECT_EQ(told.states + told.gradients, 0);
   for (size_t g = 0; g < plan.buffers.size(); ++g)
@@ -173,7 +173,7 @@ TEST(PlanMemory, OfMuonTheStageGroupHasWhatItsFullestRankTakes) {
   for (int rank = 0; rank < 4; ++rank)
     of_ranks.push_back(estimate_memory(plan, rank, {full_microbatch(plan)}).activations);
   const int64_t most = std::ranges::max(of_ranks);
-  const MemoryEstimate told = estimate_places(plan, 1).front();
+  const MemoryEstimate told = estimate_groups(plan, 1).front();
   EXPECT_EQ(told.peak_at, "optimizer");
   EXPECT_LT(of_ranks.front(), most);
   EXPECT_GE(told.activations, most);
@@ -200,7 +200,7 @@ Plan offloading_plan(bool offloads, bool pins, double rank_memory_mib = 0) {
 
 TEST(PlanMemory, WhatIsOffloadedLiesInHostMemory) {
   const auto estimate = [](bool offloads, bool pins) {
-    return estimate_places(offloading_plan(offloads, pins), 2).front();
+    return estimate_groups(offloading_plan(offloads, pins), 2).front();
   };
   const MemoryEstimate here = estimate(false, false), there = estimate(true, false),
                        pinned = estimate(true, true);
@@ -225,7 +225,7 @@ int64_t shard_elements(const Plan& plan, const std::string& name) {
 /// At the peak, one block's backward runs while the shard of the block before is gathered.
 TEST(PlanMemory, OffloadedShardsCountWhileTheyAreGathered) {
   const Plan here = offloading_plan(false, false), there = offloading_plan(true, true);
-  const auto told = [](const Plan& plan) { return estimate_places(plan, 2).front(); };
+  const auto told = [](const Plan& plan) { return estimate_groups(plan, 2).front(); };
   ASSERT_EQ(told(here).peak_at, "backward vision.layers.1");
   ASSERT_EQ(told(there).peak_at, "backward vision.layers.1");
   const int64_t beside = shard_elements(there, "vision.layers.0") * 2;
@@ -239,7 +239,7 @@ TEST(PlanMemory, TwoOffloadedShardsAreGatheredAtATime) {
   options.precision.preset = "fp32";
   options.data.row_tokens = 8;
   const Plan there = make_plan(options, tiny_llava_config(), 4);
-  EXPECT_EQ(estimate_places(there, 1).front().peak_at, "gathering llm.layers.0");
+  EXPECT_EQ(estimate_groups(there, 1).front().peak_at, "gathering llm.layers.0");
 }
 
 /// One token needs little memory to compute: such a sum over replicas weighs most.
@@ -251,7 +251,7 @@ TEST(PlanMemory, AnOffloadedSumIsMadeTheMastersTypeOnTheDevice) {
   options.precisions["llm"].reduce_dtype = "bf16";
   options.data.row_tokens = 1;
   const Plan plan = make_plan(options, tiny_llava_config(), 4);
-  const MemoryEstimate told = estimate_places(plan, 1).front();
+  const MemoryEstimate told = estimate_groups(plan, 1).front();
   EXPECT_EQ(told.peak_at, "reducing llm.layers.1");
   EXPECT_GE(told.activations, 4 * shard_elements(plan, "llm.layers.1"));
 }
@@ -262,7 +262,7 @@ TEST(PlanMemory, GradientsCountWhileTheyArrive) {
   Options options = offloading(false, false);
   options.data.row_tokens = 64;
   const auto told = [&](int64_t microbatches) {
-    return estimate_places(make_plan(options, tiny_llava_config(), 4), microbatches).front();
+    return estimate_groups(make_plan(options, tiny_llava_config(), 4), microbatches).front();
   };
   for (const auto& [preset, peak_at, buffer] :
        {std::tuple("fp32", "backward llm.head", ""),
@@ -283,7 +283,7 @@ TEST(PlanMemory, GradientsCountWhileTheyArrive) {
 TEST(PlanMemory, LimitsAreOfTheDevice) {
   const auto needed = [](bool offloads) {
     const Plan plan = offloading_plan(offloads, true);
-    const int64_t bytes = estimate_places(plan, predicted_microbatches(plan)).front().total();
+    const int64_t bytes = estimate_groups(plan, predicted_microbatches(plan)).front().total();
     return static_cast<double>(bytes) / (1 << 20);
   };
   const double limit = needed(true) * 1.001;
@@ -325,7 +325,7 @@ TEST(PlanMemory, AFrozen7BTakesFourteenGigabytes) {
     (param.trainable ? trained : frozen) += static_cast<double>(num_elements(param.shape));
   ASSERT_NEAR(frozen, 7.04e9, 0.01e9);
 
-  const MemoryEstimate told = estimate_places(plan, 1).front();
+  const MemoryEstimate told = estimate_groups(plan, 1).front();
 
   EXPECT_NEAR(static_cast<double>(told.parameters), 14.2e9, 0.1e9);
   EXPECT_NEAR(static_cast<double>(told.states), 8 * trained, 0.01 * trained);

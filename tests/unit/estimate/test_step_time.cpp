@@ -125,15 +125,15 @@ TEST(StepTime, CountsCallsByHand) {
   hardware.inside = {.latency_us = 10, .hop_us = 1, .gb_per_s = 2, .all_reduce_gb_per_s = 4};
   hardware.between = {.latency_us = 100, .hop_us = 5, .gb_per_s = 0.5, .all_to_all_gb_per_s = 0.25};
   const int64_t bytes = 4000000;
-  const auto seconds = [&](CollectiveKind kind, const GroupPlaces& places, int messages = 1) {
-    return call_seconds({"", kind, bytes, messages}, places, hardware);
+  const auto seconds = [&](CollectiveKind kind, const GroupNodes& groups, int messages = 1) {
+    return call_seconds({"", kind, bytes, messages}, groups, hardware);
   };
-  const GroupPlaces node{.ranks = 8, .nodes = 1, .per_node = 8, .elsewhere = 0};
+  const GroupNodes node{.ranks = 8, .nodes = 1, .per_node = 8, .elsewhere = 0};
   EXPECT_DOUBLE_EQ(seconds(CollectiveKind::AllGather, node), 17e-6 + 2e-3);
   EXPECT_DOUBLE_EQ(seconds(CollectiveKind::AllReduce, node), 16e-6 + 1e-3);
   EXPECT_DOUBLE_EQ(seconds(CollectiveKind::Send, node, 3), 30e-6 + 2e-3);
   // Two ranks of each of four nodes: 1 GB/s leave a node, less than the 2 GB/s inside.
-  const GroupPlaces nodes{.ranks = 8, .nodes = 4, .per_node = 2, .elsewhere = 6.0 / 7};
+  const GroupNodes nodes{.ranks = 8, .nodes = 4, .per_node = 2, .elsewhere = 6.0 / 7};
   EXPECT_DOUBLE_EQ(seconds(CollectiveKind::ReduceScatter, nodes), 135e-6 + 4e-3);
   EXPECT_DOUBLE_EQ(seconds(CollectiveKind::AllReduce, nodes), 130e-6 + 4e-3);
   EXPECT_DOUBLE_EQ(seconds(CollectiveKind::AllToAll, nodes), 100e-6 + 4e-3 * 6 / 7 * 4);

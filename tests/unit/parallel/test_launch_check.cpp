@@ -74,7 +74,7 @@ TEST(LaunchCheck, AHybridNeedsItToo) {
 TEST(LaunchCheck, APipelineNeedsCommunicatorsSideBySide) {
   const Plan plan = in_stages();
   EXPECT_EQ(launch_order_fault(plan, kNew), "");
-  expect_fault(plan, kOldCuda, {"2 places", "driver's 12.1", "take 12.3", "pp = 1"});
+  expect_fault(plan, kOldCuda, {"2 stage groups", "driver's 12.1", "take 12.3", "pp = 1"});
   expect_fault(plan, kOldNccl, {"NCCL 2.25 "});
   expect_fault(plan, kUnordered, {"unset it"});
 }

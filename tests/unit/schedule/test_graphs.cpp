@@ -76,7 +76,7 @@ TEST(Graphs, KeepMemoryThatTheEstimateTells) {
   const auto estimate = [](int64_t shapes) {
     Options options = graphed();
     options.run.cuda_graphs = shapes;
-    return estimate_places(make_plan(options, tiny_llava_config(), 2), 1).at(0);
+    return estimate_groups(make_plan(options, tiny_llava_config(), 2), 1).at(0);
   };
   const MemoryEstimate none = estimate(0), one = estimate(1), three = estimate(3);
   EXPECT_EQ(none.graphs, 0);
@@ -94,7 +94,7 @@ TEST(Graphs, KeepTheirMemoryWhileAnEvaluationTakesMost) {
   Options options = graphed();
   options.schedule.global_batch = 4096;
   const auto estimate = [&] {
-    return estimate_places(make_plan(options, tiny_llava_config(), 2), 1).at(0);
+    return estimate_groups(make_plan(options, tiny_llava_config(), 2), 1).at(0);
   };
   const MemoryEstimate step = estimate();
   options.eval.every = 1;

@@ -20,11 +20,11 @@ constexpr PipelineSchedule kSchedules[] = {PipelineSchedule::GPipe, PipelineSche
                                            PipelineSchedule::Interleaved,
                                            PipelineSchedule::ZeroBubble};
 
-/// Encoders of so many units, each a place of its own, before a language model of `places` places
+/// Encoders of so many units, each a group of its own, before a language model of `groups` groups
 /// with `chunks` stages each, one unit per stage.
 struct Shape {
   std::vector<int> encoders;
-  int places = 1;
+  int groups = 1;
   int chunks = 1;
   bool trains_encoders = true;
 };
@@ -33,7 +33,7 @@ struct Case {
   ModelSpec model;
   Pipeline pipeline;
   std::vector<UnitCost> costs;
-  int first_llm_place = 0;
+  int first_llm_group = 0;
 };
 
 class CaseBuilder {
@@ -43,16 +43,16 @@ class CaseBuilder {
     std::vector<int> features;
     for (size_t e = 0; e < shape.encoders.size(); ++e) {
       for (int i = 0; i < shape.encoders[e]; ++i) {
-        add_place();
-        add_unit("encoder" + std::to_string(e), shape.trains_encoders, last_place(),
+        add_group();
+        add_unit("encoder" + std::to_string(e), shape.trains_encoders, last_group(),
                  i == 0 ? std::vector<int>{} : std::vector<int>{last_unit()});
       }
       features.push_back(last_unit());
     }
-    case_.first_llm_place = last_place() + 1;
-    for (int i = 0; i < shape.places; ++i) add_place();
-    for (int i = 0; i < shape.places * shape.chunks; ++i)
-      add_unit("llm", true, case_.first_llm_place + i % shape.places,
+    case_.first_llm_group = last_group() + 1;
+    for (int i = 0; i < shape.groups; ++i) add_group();
+    for (int i = 0; i < shape.groups * shape.chunks; ++i)
+      add_unit("llm", true, case_.first_llm_group + i % shape.groups,
                i == 0 ? features : std::vector<int>{last_unit()});
     case_.costs.assign(case_.model.units.size(), {1, 1, 1, 0});
   }
@@ -60,9 +60,9 @@ class CaseBuilder {
 
  private:
   int last_unit() const { return static_cast<int>(case_.model.units.size()) - 1; }
-  int last_place() const { return static_cast<int>(case_.pipeline.stage_groups.size()) - 1; }
-  void add_place() { case_.pipeline.stage_groups.push_back({"", last_place() + 1, 1, {}}); }
-  void add_unit(const std::string& module, bool trains, int place, const std::vector<int>& inputs) {
+  int last_group() const { return static_cast<int>(case_.pipeline.stage_groups.size()) - 1; }
+  void add_group() { case_.pipeline.stage_groups.push_back({"", last_group() + 1, 1, {}}); }
+  void add_unit(const std::string& module, bool trains, int group, const std::vector<int>& inputs) {
     ParamSpec param;
     param.trainable = trains;
     UnitSpec unit{module + "." + std::to_string(last_unit() + 1),
@@ -74,8 +74,8 @@ class CaseBuilder {
     case_.model.params.push_back(param);
     case_.model.units.push_back(unit);
     case_.pipeline.stage_of_unit.push_back(last_unit());
-    case_.pipeline.stage_groups[place].stages.push_back(last_unit());
-    case_.pipeline.stages.push_back({place, {last_unit()}});
+    case_.pipeline.stage_groups[group].stages.push_back(last_unit());
+    case_.pipeline.stages.push_back({group, {last_unit()}});
   }
 
   Case case_;
@@ -104,11 +104,11 @@ std::vector<int> up_to(int first, int last) {
 std::vector<Shape> shapes_for(PipelineSchedule schedule) {
   const int chunks = schedule == PipelineSchedule::Interleaved ? 2 : 1;
   std::vector<Shape> shapes;
-  for (int places = 2; places <= 16; ++places) shapes.push_back({{}, places, chunks});
-  for (int places : is_whole() ? up_to(1, 16) : std::vector<int>{1, 2, 3, 5, 8})
+  for (int groups = 2; groups <= 16; ++groups) shapes.push_back({{}, groups, chunks});
+  for (int groups : is_whole() ? up_to(1, 16) : std::vector<int>{1, 2, 3, 5, 8})
     for (const std::vector<int>& encoders :
          {std::vector<int>{1}, {4}, {1, 1}, {3, 2}, {1, 4, 2}, {2, 7, 1}})
-      for (bool trains : {true, false}) shapes.push_back({encoders, places, chunks, trains});
+      for (bool trains : {true, false}) shapes.push_back({encoders, groups, chunks, trains});
   shapes.push_back({{2, 1}, 4, 3 * chunks});
   shapes.push_back({{}, 4, 5 * chunks});
   return shapes;
@@ -117,7 +117,7 @@ std::vector<Shape> shapes_for(PipelineSchedule schedule) {
 std::string name_of(const Shape& shape, PipelineSchedule schedule, int microbatches) {
   std::string text = Choice(schedule).name() + ", encoders";
   for (int encoder : shape.encoders) text += " " + std::to_string(encoder);
-  return text + ", llm " + std::to_string(shape.places) + " x " + std::to_string(shape.chunks) +
+  return text + ", llm " + std::to_string(shape.groups) + " x " + std::to_string(shape.chunks) +
          ", microbatches " + std::to_string(microbatches);
 }
 
@@ -164,10 +164,10 @@ TEST(PipelineSchedules, ForwardOnlyIsTheForwardsInTheSameOrder) {
     const Case c = make_case(shape, schedule);
     std::vector<std::vector<Pass>> forwards;
     for (size_t p = 0; p < c.pipeline.stage_groups.size(); ++p) {
-      const int place = static_cast<int>(p);
-      auto training = passes_of_group(c.pipeline, c.model, place, microbatches, false);
+      const int group = static_cast<int>(p);
+      auto training = passes_of_group(c.pipeline, c.model, group, microbatches, false);
       std::erase_if(training, [](const Pass& pass) { return pass.kind != PassKind::Forward; });
-      forwards.push_back(passes_of_group(c.pipeline, c.model, place, microbatches, true));
+      forwards.push_back(passes_of_group(c.pipeline, c.model, group, microbatches, true));
 
       EXPECT_EQ(forwards.back(), training) << name_of(shape, schedule, microbatches);
     }
@@ -182,11 +182,11 @@ TEST(PipelineSchedules, InFlightIsBounded) {
     const int deepest = shape.encoders.empty()
                             ? 0
                             : *std::max_element(shape.encoders.begin(), shape.encoders.end());
-    size_t place = 0;
+    size_t group = 0;
     const auto check = [&](int places_after) {
       int forwards = 0, most = 0, waiting = 0, most_waiting = 0;
       for (const Pass& pass :
-           passes_of_group(c.pipeline, c.model, static_cast<int>(place), microbatches, false)) {
+           passes_of_group(c.pipeline, c.model, static_cast<int>(group), microbatches, false)) {
         const bool weight = pass.kind == PassKind::BackwardWeight;
         const bool forward = pass.kind == PassKind::Forward;
         if (!weight) forwards += forward ? 1 : -1;
@@ -197,52 +197,52 @@ TEST(PipelineSchedules, InFlightIsBounded) {
       const int all = c.pipeline.is_one_group() ? 1 : microbatches;
       const int limit = schedule == PipelineSchedule::GPipe ? all : places_after + 1;
       EXPECT_EQ(most, std::min(all, limit)) << name_of(shape, schedule, microbatches);
-      EXPECT_LE(most_waiting, std::min(all, std::max(limit, deepest + shape.places)));
-      ++place;
+      EXPECT_LE(most_waiting, std::min(all, std::max(limit, deepest + shape.groups)));
+      ++group;
     };
 
     for (int encoder : shape.encoders)
-      for (int i = 0; i < encoder; ++i) check(encoder - 1 - i + shape.places);
-    for (int i = 0; i < shape.places; ++i) check(shape.places - 1 - i);
+      for (int i = 0; i < encoder; ++i) check(encoder - 1 - i + shape.groups);
+    for (int i = 0; i < shape.groups; ++i) check(shape.groups - 1 - i);
   });
 }
 
 TEST(PipelineSchedules, OneFOneBTakesWhatItsFormulaSays) {
-  for (int places = 1; places <= 16; ++places)
+  for (int groups = 1; groups <= 16; ++groups)
     for (int microbatches = 1; microbatches <= 64; ++microbatches)
       for (PipelineSchedule schedule : {PipelineSchedule::GPipe, PipelineSchedule::OneFOneB}) {
-        const Simulation simulation = simulate(make_case({{}, places, 1}, schedule), microbatches);
-        const double slots = microbatches + places - 1;
+        const Simulation simulation = simulate(make_case({{}, groups, 1}, schedule), microbatches);
+        const double slots = microbatches + groups - 1;
         EXPECT_DOUBLE_EQ(simulation.makespan, slots * 3);
-        EXPECT_NEAR(simulation.bubble(), (places - 1) / slots, 1e-12);
+        EXPECT_NEAR(simulation.bubble(), (groups - 1) / slots, 1e-12);
       }
 }
 
 TEST(PipelineSchedules, ZeroBubbleAndInterleavedTakeWhatTheirPapersSay) {
   const double forward = 2, input = 3, weight = 1.5;
-  for (int places = 2; places <= 9; ++places)
+  for (int groups = 2; groups <= 9; ++groups)
     for (int rounds = 1; rounds <= 4; ++rounds) {
-      const int microbatches = rounds * places;
+      const int microbatches = rounds * groups;
       const auto makespan = [&](PipelineSchedule schedule, int chunks) {
-        Case c = make_case({{}, places, chunks}, schedule);
+        Case c = make_case({{}, groups, chunks}, schedule);
         for (UnitCost& cost : c.costs) cost = {forward, input, weight, 0};
         return simulate(c, microbatches).makespan;
       };
       const double work = forward + input + weight;
 
       EXPECT_NEAR(makespan(PipelineSchedule::ZeroBubble, 1),
-                  microbatches * work + (places - 1) * (forward + input - weight), 1e-9);
+                  microbatches * work + (groups - 1) * (forward + input - weight), 1e-9);
       for (int chunks : {2, 3})
         EXPECT_NEAR(makespan(PipelineSchedule::Interleaved, chunks),
-                    microbatches * chunks * work + (places - 1) * work, 1e-9);
+                    microbatches * chunks * work + (groups - 1) * work, 1e-9);
     }
 }
 
 TEST(PipelineSchedules, ZeroBubbleAndInterleavedAreShorter) {
-  for (int places = 2; places <= 16; ++places)
+  for (int groups = 2; groups <= 16; ++groups)
     for (int microbatches = 1; microbatches <= 64; ++microbatches) {
       const auto makespan = [&](PipelineSchedule schedule, int chunks) {
-        Case c = make_case({{}, places, chunks}, schedule);
+        Case c = make_case({{}, groups, chunks}, schedule);
         for (UnitCost& cost : c.costs) cost = {1.0 / chunks, 1.0 / chunks, 1.0 / chunks, 0};
         const Simulation simulation = simulate(c, microbatches);
         EXPECT_EQ(simulation.deadlock, "");
@@ -250,7 +250,7 @@ TEST(PipelineSchedules, ZeroBubbleAndInterleavedAreShorter) {
       };
       const double plain = makespan(PipelineSchedule::OneFOneB, 1);
       const std::string name =
-          std::to_string(places) + " places, " + std::to_string(microbatches) + " microbatches";
+          std::to_string(groups) + " groups, " + std::to_string(microbatches) + " microbatches";
 
       EXPECT_LT(makespan(PipelineSchedule::ZeroBubble, 1), plain) << name;
       EXPECT_GE(makespan(PipelineSchedule::GPipe, 1), plain) << name;
@@ -265,10 +265,10 @@ TEST(Draw, IsALineForEachPlace) {
   chunked.pipeline.stage_groups[1].name = "llm.pp1";
 
   EXPECT_EQ(draw(simulate(c, 2), c.pipeline, 21),
-            "place 0 |F0-F1-...B0-W0-B1-W1-|\n"
-            "place 1 |...F0-B0-F1-B1-W0-W1-|\n");
+            "group 0 |F0-F1-...B0-W0-B1-W1-|\n"
+            "group 1 |...F0-B0-F1-B1-W0-W1-|\n");
   EXPECT_EQ(draw(simulate(chunked, 2), chunked.pipeline, 60),
-            "place 0 |F0a-F1a-F0b-F1b-........B0b-----....B1b-----B0a-----B1a-----|\n"
+            "group 0 |F0a-F1a-F0b-F1b-........B0b-----....B1b-----B0a-----B1a-----|\n"
             "llm.pp1 |....F0a-F1a-F0b-B0b-----F1b-B1b-----B0a-----B1a-----........|\n");
 }
 
@@ -300,8 +300,8 @@ TEST(PipelineSchedules, SeveralMessagesOfAPassDoNotCross) {
     for (int microbatches : {1, 2, 5, 9}) {
       const Simulation simulation = simulate(colocated_encoders(schedule), microbatches, 0.2);
       EXPECT_EQ(simulation.deadlock, "") << Choice(schedule).name();
-      for (const auto& place : simulation.places)
-        EXPECT_EQ(place.size(),
+      for (const auto& group : simulation.groups)
+        EXPECT_EQ(group.size(),
                   microbatches * (schedule == PipelineSchedule::ZeroBubble ? 3u : 2u));
     }
 }
@@ -336,13 +336,13 @@ class WrongOrder : public ::testing::Test {
 
 TEST_F(WrongOrder, BackwardBeforeTheReaderHasItsInput) {
   auto all = passes(2);
-  std::swap(all[1][0], all[1][2]);  // place 1 begins with microbatch 1
+  std::swap(all[1][0], all[1][2]);  // group 1 begins with microbatch 1
 
   EXPECT_EQ(deadlock(all),
-            "place 0 has come to the backward of stage 0 in microbatch 0 and waits for the "
-            "gradient of llm.0 in microbatch 0 from place 1\n"
-            "place 1 has come to the forward of stage 1 in microbatch 1 and waits for the output "
-            "of llm.0 in microbatch 1 from place 0, but the next that place 0 sends it is the "
+            "group 0 has come to the backward of stage 0 in microbatch 0 and waits for the "
+            "gradient of llm.0 in microbatch 0 from group 1\n"
+            "group 1 has come to the forward of stage 1 in microbatch 1 and waits for the output "
+            "of llm.0 in microbatch 1 from group 0, but the next that group 0 sends it is the "
             "output of llm.0 in microbatch 0");
 }
 
@@ -358,17 +358,17 @@ TEST_F(WrongOrder, TooFewForwardsAhead) {
             {PassKind::Backward, 1, 1}};
 
   EXPECT_EQ(deadlock(all),
-            "place 0 has come to the backward of stage 0 in microbatch 0 and waits for the "
-            "gradient of llm.0 in microbatch 0 from place 1\n"
-            "place 1 has come to the forward of stage 1 in microbatch 1 and waits for the output "
-            "of llm.0 in microbatch 1 from place 0");
+            "group 0 has come to the backward of stage 0 in microbatch 0 and waits for the "
+            "gradient of llm.0 in microbatch 0 from group 1\n"
+            "group 1 has come to the forward of stage 1 in microbatch 1 and waits for the output "
+            "of llm.0 in microbatch 1 from group 0");
 }
 
 TEST_F(WrongOrder, BackwardBeforeItsOwnForward) {
   auto all = passes(1);
   std::swap(all[0][0], all[0][1]);
 
-  EXPECT_NE(deadlock(all).find("place 0 has come to the backward of stage 0 in microbatch 0 and "
+  EXPECT_NE(deadlock(all).find("group 0 has come to the backward of stage 0 in microbatch 0 and "
                                "waits for the forward of stage 0, which comes later"),
             std::string::npos);
 }

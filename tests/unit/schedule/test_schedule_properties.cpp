@@ -197,7 +197,7 @@ StepPlan random_step(Random& random, const Plan& plan) {
 std::vector<int> ranks_of(const Plan& plan, const Action& action, int rank) {
   if (action.kind == ActionKind::Move || action.kind == ActionKind::MoveBack)
     return plan.mesh.group(rank, "llm", stage_axes());
-  if (action.place >= 0) return {};  // see expect_delivery
+  if (action.group >= 0) return {};  // see expect_delivery
   if (action.unit >= 0)              // the layers of a unit communicate inside
     return plan.mesh.group(rank, plan.model.units[action.unit].module, {Axis::Cp, Axis::Tp});
   const std::string& module = plan.buffers[action.buffer].module;
@@ -246,8 +246,8 @@ Delivery delivery_of(const Plan& plan, const Action& action, int rank) {
   const bool back =
       action.kind == ActionKind::SendGradient || action.kind == ActionKind::ReceiveGradient;
   return {plan.replica_of(rank),
-          is_send(action) ? here : action.place,
-          is_send(action) ? action.place : here,
+          is_send(action) ? here : action.group,
+          is_send(action) ? action.group : here,
           back,
           action.unit,
           action.microbatch};
@@ -265,7 +265,7 @@ void expect_delivery(const Plan& plan, const Lists& lists) {
     for (int rank = 0; rank < plan.world_size(); ++rank)
       for (; next[rank] < lists[rank].size(); ++next[rank]) {
         const Action& action = lists[rank][next[rank]];
-        if (action.place < 0) continue;
+        if (action.group < 0) continue;
         const Delivery delivery = delivery_of(plan, action, rank);
         if (is_receive(action)) {
           ASSERT_TRUE(to_come.contains(delivery)) << "nobody sends this";
@@ -288,7 +288,7 @@ void expect_same_order_of_messages(const Plan& plan, const Lists& lists) {
   std::map<std::tuple<int, int, int, bool>, std::map<int, std::vector<Message>>> sent, received;
   for (int rank = 0; rank < plan.world_size(); ++rank)
     for (const Action& action : lists[rank]) {
-      if (action.place < 0) continue;
+      if (action.group < 0) continue;
       const auto [replica, from, to, back, unit, microbatch] = delivery_of(plan, action, rank);
       (is_send(action) ? sent : received)[{replica, from, to, back}][rank].push_back(
           {unit, microbatch});

@@ -33,10 +33,10 @@ class Arrival {
   Pending pending_;
 };
 
-class PlaceTransfers {
+class GroupTransfers {
  public:
   /// Both must outlive it.
-  PlaceTransfers(const Plan& plan, Mesh& mesh, at::Device device);
+  GroupTransfers(const Plan& plan, Mesh& mesh, at::Device device);
 
   /// Starts what `action` (Send or SendGradient) says; `rows` are the unit's output as this rank
   /// holds it, or the gradient of the output as this rank received it.
@@ -73,7 +73,7 @@ class PlaceTransfers {
   const Plan& plan_;
   Mesh& mesh_;
   at::Device device_;
-  int place_;
+  int group_;
   std::list<Sent> sent_;
 };
 

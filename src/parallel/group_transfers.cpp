@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/place_transfers.hpp"
+#include "parallel/group_transfers.hpp"
 
 #include "core/error.hpp"
 #include "parallel/exchange_rows.hpp"
@@ -35,12 +35,12 @@ at::Tensor Arrival::take() {
   return placed_rows(received_, indices_, rows_);
 }
 
-PlaceTransfers::PlaceTransfers(const Plan& plan, Mesh& mesh, at::Device device)
-    : plan_(plan), mesh_(mesh), device_(device), place_(plan.group_of(mesh.rank())) {}
+GroupTransfers::GroupTransfers(const Plan& plan, Mesh& mesh, at::Device device)
+    : plan_(plan), mesh_(mesh), device_(device), group_(plan.group_of(mesh.rank())) {}
 
-PlaceTransfers::Route PlaceTransfers::route_of(const Action& action) const {
-  const StageGroup& here = plan_.pipeline.stage_groups[place_];
-  const StageGroup& there = plan_.pipeline.stage_groups[action.place];
+GroupTransfers::Route GroupTransfers::route_of(const Action& action) const {
+  const StageGroup& here = plan_.pipeline.stage_groups[group_];
+  const StageGroup& there = plan_.pipeline.stage_groups[action.group];
   const std::string name = is_own_unit(action) ? link_name(here, there) : link_name(there, here);
   const UnitSpec& unit = plan_.model.units[action.unit];
   const Precision& precision = plan_.precision_of(unit.module);
@@ -54,19 +54,19 @@ PlaceTransfers::Route PlaceTransfers::route_of(const Action& action) const {
   return route;
 }
 
-int PlaceTransfers::peer_of(const Action& action) const {
+int GroupTransfers::peer_of(const Action& action) const {
   const std::string& module = plan_.model.units[action.unit].module;
   Coordinate there = plan_.mesh.coordinate(mesh_.rank(), module);
-  there.pp = plan_.mesh.grid(module).stage_at(plan_.pipeline.stage_groups[action.place].first_rank);
+  there.pp = plan_.mesh.grid(module).stage_at(plan_.pipeline.stage_groups[action.group].first_rank);
   return plan_.rank_in_replica(plan_.mesh.rank_at(there, module));
 }
 
-at::TensorOptions PlaceTransfers::format(const Route& route) const {
+at::TensorOptions GroupTransfers::format(const Route& route) const {
   return at::TensorOptions().dtype(to_torch(route.dtype)).device(device_);
 }
 
 /// One for each rank of the replica that has rows in it, packed in order of rank.
-std::vector<Message> PlaceTransfers::messages(const Route& route, void* data,
+std::vector<Message> GroupTransfers::messages(const Route& route, void* data,
                                               const std::vector<int64_t>& rows_of_rank) const {
   std::vector<Message> messages;
   auto* next = static_cast<char*>(data);
@@ -79,7 +79,7 @@ std::vector<Message> PlaceTransfers::messages(const Route& route, void* data,
   return messages;
 }
 
-void PlaceTransfers::send(const Action& action, const at::Tensor& rows,
+void GroupTransfers::send(const Action& action, const at::Tensor& rows,
                           const Microbatch& microbatch) {
   const Route route = route_of(action);
   std::vector<int64_t> counts(plan_.mesh.ranks_per_replica(), 0);
@@ -97,7 +97,7 @@ void PlaceTransfers::send(const Action& action, const at::Tensor& rows,
   if (!all.empty()) sent_.push_back({sent, route.ranks->exchange(all, {})});
 }
 
-Arrival PlaceTransfers::receive(const Action& action, const Microbatch& microbatch) {
+Arrival GroupTransfers::receive(const Action& action, const Microbatch& microbatch) {
   const Route route = route_of(action);
   const UnitSpec& unit = plan_.model.units[action.unit];
   std::vector<int64_t> counts(plan_.mesh.ranks_per_replica(), 0);
@@ -118,11 +118,11 @@ Arrival PlaceTransfers::receive(const Action& action, const Microbatch& microbat
   return {received, indices, rows, all.empty() ? Pending() : route.ranks->exchange({}, all)};
 }
 
-void PlaceTransfers::progress() {
+void GroupTransfers::progress() {
   sent_.remove_if([](Sent& sent) { return sent.pending.test(); });
 }
 
-void PlaceTransfers::finish() {
+void GroupTransfers::finish() {
   for (Sent& sent : sent_) sent.pending.wait();
   sent_.clear();
 }
