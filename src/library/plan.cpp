@@ -23,12 +23,12 @@ RankMemory memory_of(const MemoryEstimate& estimate) {
 }
 
 std::vector<RankGroup> groups_of(const Plan& plan, const StepFacts& facts) {
-  const std::vector<MemoryEstimate> memory = estimate_places(plan, predicted_microbatches(plan));
+  const std::vector<MemoryEstimate> memory = estimate_groups(plan, predicted_microbatches(plan));
   std::vector<RankGroup> groups;
-  for (size_t place = 0; place < memory.size(); ++place)
-    groups.push_back({.name = plan.pipeline.stage_groups[place].name,
-                      .first_rank = plan.pipeline.stage_groups[place].first_rank,
-                      .memory = memory_of(memory[place])});
+  for (size_t group = 0; group < memory.size(); ++group)
+    groups.push_back({.name = plan.pipeline.stage_groups[group].name,
+                      .first_rank = plan.pipeline.stage_groups[group].first_rank,
+                      .memory = memory_of(memory[group])});
   for (const RankTraffic& traffic : facts.traffic) {
     RankGroup& group = groups.at(static_cast<size_t>(plan.group_of(traffic.rank)));
     for (const auto& [name, bytes] : traffic.sent) group.sent[name] = bytes / facts.steps;
