@@ -20,6 +20,7 @@ class PackedTensors {
       add(*tensor);
     for (TokenAttention& attention : made.text_attention) add(attention);
     add(made.text_scan.tokens.starts);
+    add(made.text_scan.tokens.chunks);
     add(made.text_keys);
     if (made.cached) {
       add(made.cached->rows);

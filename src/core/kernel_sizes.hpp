@@ -87,6 +87,9 @@ constexpr int64_t converted_product_elements(int64_t rows, int64_t inner, int64_
 /// backward, which makes the others again.
 inline constexpr int64_t kDeltaChunk = 64, kDeltaStateTokens = 8 * kDeltaChunk;
 
+/// Tokens whose chunks a device computes at once, where no sample takes more.
+inline constexpr int64_t kDeltaBatchTokens = 4 * kDeltaStateTokens;
+
 /// Heads that the library's attention over rows of segments takes, of bf16 and on devices.
 constexpr bool takes_ragged_heads(int64_t dim) {
   return dim % 8 == 0 && dim <= 256;

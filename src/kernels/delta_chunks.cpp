@@ -67,7 +67,8 @@ int64_t kept_states(const std::vector<int64_t>& bounds) {
 
 void scan_chunks(const DeltaRows& rows, const at::Tensor& o, const at::Tensor& states,
                  const SampleStates& of_samples) {
-  const std::vector<ScannedSample> samples = samples_of(rows.bounds);
+  if (!rows.mixed.is_cpu()) return scan_batches(rows, o, states, of_samples);
+  const std::vector<ScannedSample> samples = samples_of(rows.tokens.bounds);
   const int64_t heads = rows.shape.value_heads;
   with_wide_type(rows.mixed, [&]<class W>(W) {
     for_each_item(

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recurrence of the gated delta rule on the host, chunk by chunk. Rows of `mixed` are those
-// that MixDeltaToken makes.
+// The recurrence of the gated delta rule, chunk by chunk: on the host head by head in a thread's
+// memory, on a device those of many chunks by batched GEMMs. Rows of `mixed` are those that
+// MixDeltaToken makes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <vector>
 
-#include "kernels/delta_shape.hpp"
+#include "kernels/delta_rule.hpp"
 
 namespace zea::detail {
 
 /// mixed (tokens, columns) of fp32 or fp64.
 struct DeltaRows {
   const at::Tensor& mixed;
-  const std::vector<int64_t>& bounds;  ///< of samples
+  const DeltaTokens& tokens;
   const DeltaShape& shape;
 };
 
@@ -35,5 +36,26 @@ void scan_chunks(const DeltaRows& rows, const at::Tensor& o, const at::Tensor& s
 /// those of the outputs, d_o (tokens, values) of mixed's type.
 void scan_chunks_backward(const DeltaRows& rows, const at::Tensor& d_o, const at::Tensor& states,
                           const at::Tensor& dmixed);
+
+/// The same by batched GEMMs, on any device. They keep the states in an order of their own.
+void scan_batches(const DeltaRows& rows, const at::Tensor& o, const at::Tensor& states,
+                  const SampleStates& of_samples);
+void scan_batches_backward(const DeltaRows& rows, const at::Tensor& d_o, const at::Tensor& states,
+                           const at::Tensor& dmixed);
+
+/// Chunks that are computed at once: the step-th ones of some samples, for neighboring steps.
+struct ChunkSpan {
+  std::vector<int64_t> samples;  ///< those with most chunks first
+  int64_t first_step;            ///< a multiple of those between kept states
+  std::vector<int64_t> counts;   ///< (steps + 1): samples that have the chunk, and one behind it
+  int64_t first_chunk;           ///< in the order of all spans, steps and samples
+  int64_t first_state;           ///< of those kept before the span, or in it if it is the first
+
+  int64_t steps() const { return std::ssize(counts) - 1; }
+  int64_t chunks() const;
+};
+
+/// Returns the spans of samples, those of the same ones in order.
+std::vector<ChunkSpan> chunk_spans(const std::vector<int64_t>& bounds);
 
 }  // namespace zea::detail

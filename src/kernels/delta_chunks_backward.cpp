@@ -208,7 +208,8 @@ class BackwardChunks {
 
 void scan_chunks_backward(const DeltaRows& rows, const at::Tensor& d_o, const at::Tensor& states,
                           const at::Tensor& dmixed) {
-  const std::vector<ScannedSample> samples = samples_of(rows.bounds);
+  if (!rows.mixed.is_cpu()) return scan_batches_backward(rows, d_o, states, dmixed);
+  const std::vector<ScannedSample> samples = samples_of(rows.tokens.bounds);
   const int64_t key_heads = rows.shape.key_heads, group = rows.shape.group();
   with_wide_type(rows.mixed, [&]<class W>(W) {
     for_each_item(

@@ -146,7 +146,7 @@ DeltaOutputs delta_rule_forward(const at::Tensor& x, const DeltaTokens& tokens,
                                        wide_options_of(x))};
   {
     const at::Tensor mixed = mixed_rows(x, tokens.starts, weights, by_tap(weights.conv), shape);
-    detail::scan_chunks({mixed, tokens.bounds, shape}, out.mixed, out.states, {{}, last});
+    detail::scan_chunks({mixed, tokens, shape}, out.mixed, out.states, {{}, last});
   }
   out.y = gated_norms(out.mixed, x, weights, shape);
   return out;
@@ -162,10 +162,11 @@ at::Tensor delta_rule_step(const at::Tensor& x, const at::Tensor& inputs, const 
                                .view({samples, taps, -1})
                                .select(1, taps - 1)
                                .contiguous();
-  std::vector<int64_t> bounds;
-  for (int64_t sample = 0; sample <= samples; ++sample) bounds.push_back(sample);
+  DeltaTokens tokens;
+  for (int64_t sample = 0; sample <= samples; ++sample) tokens.bounds.push_back(sample);
+  tokens.chunks = chunk_table(tokens.bounds).to(x.device());
   const at::Tensor o = at::empty({samples, shape.values()}, x.options());
-  detail::scan_chunks({mixed, bounds, shape}, o, {}, {states, states});
+  detail::scan_chunks({mixed, tokens, shape}, o, {}, {states, states});
   return gated_norms(o, x, weights, shape);
 }
 
@@ -177,7 +178,7 @@ at::Tensor delta_rule_backward(const at::Tensor& dy, const at::Tensor& x, const 
   at::Tensor d_o = norm_gradients(dy, x, outputs, weights, shape, gradients.norm, dx);
   const at::Tensor mixed = mixed_rows(x, tokens.starts, weights, conv, shape);
   const at::Tensor dmixed = at::empty_like(mixed);
-  detail::scan_chunks_backward({mixed, tokens.bounds, shape}, d_o, outputs.states, dmixed);
+  detail::scan_chunks_backward({mixed, tokens, shape}, d_o, outputs.states, dmixed);
   d_o.reset();
   mix_gradients(dmixed, mixed, x, tokens.starts, weights, conv, shape, gradients, dx);
   return dx;

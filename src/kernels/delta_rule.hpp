@@ -36,7 +36,12 @@ struct DeltaGradients {
 struct DeltaTokens {
   std::vector<int64_t> bounds;  ///< (samples + 1): where each begins, and where the last ends
   at::Tensor starts;            ///< (tokens) int64: the first token of each token's sample
+  at::Tensor chunks;            ///< chunk_table(bounds)
 };
+
+/// Returns (chunks, 2) int64: the first token of each chunk and the number of its tokens, in the
+/// order in which a device computes them.
+at::Tensor chunk_table(const std::vector<int64_t>& bounds);
 
 /// The outputs of forward that backward reads.
 struct DeltaOutputs {

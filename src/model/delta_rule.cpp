@@ -166,7 +166,7 @@ Tensor decoded(const Tensor& x, const DeltaWeights& weights, const DeltaCall& ca
 
 }  // namespace
 
-TokenScan::TokenScan(const std::vector<Segment>& samples) : tokens{{0}, {}} {
+TokenScan::TokenScan(const std::vector<Segment>& samples) : tokens{{0}, {}, {}} {
   std::vector<int64_t> starts;
   for (const Segment& sample : samples) {
     ZEA_ASSERT(sample.start == tokens.bounds.back());
@@ -174,6 +174,7 @@ TokenScan::TokenScan(const std::vector<Segment>& samples) : tokens{{0}, {}} {
     tokens.bounds.push_back(sample.start + sample.length);
   }
   tokens.starts = index_tensor(starts);
+  tokens.chunks = chunk_table(tokens.bounds);
 }
 
 std::vector<ColumnRun> columns_of(const DeltaRuleSpec& rule, const HeadShare& share) {

@@ -156,12 +156,6 @@ void check_scores(Faults& faults, const Options& options, const ModelSpec& model
       }
 }
 
-void check_scans(Faults& faults, const Options& options, const ModelSpec& model) {
-  if (options.run.device == DeviceKind::Cuda && model.decoder.block.carries_state())
-    faults.add("run.device = \"cuda\", but blocks of the model (" + model.family +
-               ") have a gated delta rule, for which GPUs have no kernel yet; use the CPU");
-}
-
 /// Optimizers run where the masters lie.
 void note_offloaded_optimizers(Faults& faults, const Options& options, const ModelSpec& model) {
   const RunOptions& run = options.run;
@@ -180,7 +174,6 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
   detail::check_item_limits(faults, options.data, model);
   check_decoding(faults, options.data, model);
   check_scores(faults, options, model);
-  check_scans(faults, options, model);
   check_experts(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   const auto train_keys = [](const std::string& module) {

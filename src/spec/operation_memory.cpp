@@ -143,9 +143,25 @@ FunctionMemory expert_linear_memory(int64_t rows, const WeightSpec& expert,
 
 namespace {
 
-/// A gated delta rule of `tokens` tokens, of which forward keeps `states` states.
+/// A gated delta rule of `tokens` tokens in `chunks` chunks, of which forward keeps `states`
+/// states.
 struct ScanSizes {
-  int64_t tokens, states;
+  int64_t tokens = 0, chunks = 0, states = 0;
+};
+
+/// Elements that a device holds for each head of the chunks that it computes at once: operands,
+/// pairs of tokens, states; and what backward adds (see kernels/delta_batches.cpp).
+struct ChunkElements {
+  explicit ChunkElements(const DeltaRuleSpec& rule) {
+    const int64_t keys = kDeltaChunk * rule.key_dim, values = kDeltaChunk * rule.value_dim;
+    const int64_t pairs = kDeltaChunk * kDeltaChunk, state = rule.key_dim * rule.value_dim;
+    const int64_t both = 5 * kDeltaChunk + 5 * keys + values + 3 * pairs +
+                         rule.key_dim * rule.key_dim + state + values;
+    forward = both + std::max(state, values);
+    backward = both + 3 * values + state + 6 * keys + 2 * pairs;
+  }
+
+  int64_t forward = 0, backward = 0;
 };
 
 FunctionMemory delta_rule_memory(const ScanSizes& sizes, const DeltaRuleSpec& rule,
@@ -157,17 +173,22 @@ FunctionMemory delta_rule_memory(const ScanSizes& sizes, const DeltaRuleSpec& ru
     const int64_t step = rows_per_sum(rule.value_dim);
     return (items + step - 1) / step;
   };
+  const ChunkElements of_item(rule);
+  const int64_t items = bytes.on_device ? std::min(sizes.chunks, kDeltaBatchTokens / kDeltaChunk) *
+                                              rule.value_heads * bytes.wide
+                                        : 0;
   FunctionMemory f;
   f.output = outputs * bytes.param;
   f.saved = outputs * bytes.param +
             sizes.states * rule.value_heads * rule.key_dim * rule.value_dim * bytes.wide;
   f.saves_input = true;
-  f.forward_peak = f.saved + std::max(mixed + convolution, f.output);
+  f.forward_peak = f.saved + std::max(mixed + convolution + items * of_item.forward, f.output);
   // Gradients of outputs before the norm, then with mixed rows and their gradients; then the latter
   // with sums for the convolution's weight.
   const int64_t of_norm = parts(sizes.tokens * rule.value_heads) * rule.value_dim * bytes.wide;
   const int64_t of_weight = parts(sizes.tokens) * rule.channels() * (rule.taps + 1) * bytes.wide;
-  f.backward_working = convolution + std::max(outputs * bytes.wide + std::max(of_norm, 2 * mixed),
+  const int64_t of_scan = 2 * mixed + items * of_item.backward;
+  f.backward_working = convolution + std::max(outputs * bytes.wide + std::max(of_norm, of_scan),
                                               2 * mixed + of_weight);
   return f;
 }
@@ -197,12 +218,16 @@ FunctionMemory exchanged_memory(const FunctionMemory& scan, const ExchangedSizes
 
 FunctionMemory scan_memory(const DeltaRuleSpec& rule, const UnitSizes& sizes,
                            const UnitShare& share, int64_t rows, const ElementBytes& bytes) {
-  int64_t states = 0;
-  for (const AttentionSizes& batch : sizes.attention)
-    states += batch.segments * ((std::max<int64_t>(1, batch.length) - 1) / kDeltaStateTokens);
+  ScanSizes scan;
+  for (const AttentionSizes& batch : sizes.attention) {
+    const auto parts_of = [&](int64_t tokens) { return (batch.length + tokens - 1) / tokens; };
+    scan.states += batch.segments * (std::max<int64_t>(1, parts_of(kDeltaStateTokens)) - 1);
+    scan.chunks += batch.segments * parts_of(kDeltaChunk);
+  }
   const DeltaRuleSpec of_rank = rule.share(share.tp), here = of_rank.share(share.cp);
-  if (share.cp == 1) return delta_rule_memory({rows, states}, here, bytes);
-  return exchanged_memory(delta_rule_memory({sizes.all_tokens, states}, here, bytes),
+  scan.tokens = share.cp == 1 ? rows : sizes.all_tokens;
+  if (share.cp == 1) return delta_rule_memory(scan, here, bytes);
+  return exchanged_memory(delta_rule_memory(scan, here, bytes),
                           {.inputs = sizes.all_tokens * here.columns() * bytes.param,
                            .output = rows * of_rank.values() * bytes.param,
                            .sent_inputs = rows * of_rank.columns() * bytes.param});

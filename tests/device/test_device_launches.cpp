@@ -194,12 +194,14 @@ struct Row {
   int images = 0;
   bool windows = false;
   bool experts = false;  ///< a mixture of experts beside a shared one
+  bool scans = false;    ///< gated delta rules in all layers but the last
 };
 
 Launches launches_of(int64_t layers, const Row& row, bool trains) {
-  const auto [samples, images, windows, experts] = row;
+  const auto [samples, images, windows, experts, scans] = row;
   TinyRunOptions run = run_with({.layers = layers, .head_dim = 8}, "bf16");
   if (windows) run.remake = see_windows;
+  if (scans) run.remake = mix_delta_rules;
   if (experts) run.config_json = with_experts(run.config_json);
   run.deck.schedule = {.steps = 1, .global_batch = samples};
   run.deck.data.row_tokens = 64;
@@ -246,6 +248,7 @@ TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
               {"samples", {3}, 10, 30},
               {"samples seen through windows", {3, 0, true}, 10, 30},
               {"experts", {3, 0, false, true}, 33, 97},
+              {"gated delta rules", {.samples = 3, .scans = true}, 0, 0},
               {"an image", {1, 1}, 26, 107}};
   for (const auto& [what, row, forward, step] : rows) {
     const Launches one = launches_of_a_layer(row, false), all = launches_of_a_layer(row, true);

@@ -50,6 +50,16 @@ TEST(DeviceLayouts, PipelinesEqualOneRankOfTheHost) {
   expect_same(sampled_pipelines(stride(12)));
 }
 
+/// Scans by batched GEMMs, alone and where cp ranks exchange tokens for heads.
+TEST(DeviceLayouts, GatedDeltaRulesEqualOneRankOfTheHost) {
+  const auto scenario = std::ranges::find_if(grid_scenarios(), [](const GridScenario& one) {
+    return std::string_view(one.name) == "gated delta rules beside attention";
+  });
+  ASSERT_NE(scenario, grid_scenarios().end());
+  expect_same({grid_layout(*scenario, {{1, 1}, "full_shard", 1}),
+               grid_layout(*scenario, {{2, 2, "ring"}, "full_shard", 2})});
+}
+
 /// Five rows of three ranks: two, two and one.
 TEST(DeviceLayouts, SlicesOfRowsTravelInOneCall) {
   const Communicator part = first_ranks(3);

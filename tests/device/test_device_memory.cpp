@@ -115,6 +115,20 @@ TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfWindows) {
   EXPECT_NEAR(told(summary, "counted") / told(summary, "predicted"), 1, 0.1) << summary;
 }
 
+/// Samples that are shorter than a chunk, and rows of more chunks than are computed at once.
+TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfDeltaRules) {
+  for (const char* preset : {"fp32", "bf16"}) {
+    TinyRunOptions options = run_of(preset, "full_shard");
+    options.remake = mix_delta_rules;
+    options.deck.data.row_tokens = 1024;
+    WatchedRun run(options);
+    for (int step = 0; step < 3; ++step) run.train();
+    const std::string summary = run.watch.summary();
+    EXPECT_NEAR(told(summary, "counted") / told(summary, "predicted"), 1, 0.1)
+        << preset << ": " << summary;
+  }
+}
+
 TEST_F(DeviceMemoryOfTraining, LeavesOutWhatTheFirstStepLeft) {
   WatchedRun run(run_of("fp32", "no_shard"));
   run.train();

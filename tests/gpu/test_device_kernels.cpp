@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "kernels/delta_rule.hpp"
 #include "kernels/device/launch_items.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "kernels/row_kernels.hpp"
@@ -161,6 +162,45 @@ TEST_P(DeviceKernels, Rotary) {
         expect_close(found, expected, 4);
       }
   }
+}
+
+/// By batched GEMMs, against the host's scan: samples shorter and longer than a chunk, and longer
+/// than what is computed at once.
+TEST_P(DeviceKernels, GatedDeltaRules) {
+  const DeltaShape shape{2, 4, 16, 24, 4, false, 1e-6};
+  DeltaTokens tokens{{0}, {}, {}};
+  std::vector<at::Tensor> starts;
+  for (const int64_t length : {70, 1, 130, 2200}) {
+    starts.push_back(at::full({length}, tokens.bounds.back(), at::kLong));
+    tokens.bounds.push_back(tokens.bounds.back() + length);
+  }
+  tokens.starts = at::cat(starts);
+  tokens.chunks = chunk_table(tokens.bounds);
+  DeltaTokens there = tokens;
+  there.starts = tokens.starts.to(device_);
+  there.chunks = tokens.chunks.to(device_);
+  const int64_t rows = tokens.bounds.back();
+  const at::Tensor x = random({rows, shape.columns()}), dy = random({rows, shape.values()});
+  const DeltaWeights weights{random({shape.channels(), 1, shape.taps}), random({4}), random({4}),
+                             random({24})};
+  const DeltaWeights wide{exact(weights.conv), exact(weights.decay), exact(weights.step),
+                          exact(weights.norm)};
+  const auto zeros = [](const DeltaWeights& like, at::TensorOptions options) {
+    return DeltaGradients{at::zeros(like.conv.sizes(), options), at::zeros({4}, options),
+                          at::zeros({4}, options), at::zeros({24}, options)};
+  };
+  const DeltaGradients found = zeros(weights, at::TensorOptions(wide_type()).device(device_));
+  const DeltaGradients expected = zeros(weights, at::kDouble);
+  const DeltaOutputs out = delta_rule_forward(x, there, weights, shape);
+  const DeltaOutputs of_host = delta_rule_forward(exact(x), tokens, wide, shape);
+  expect_close(out.y, of_host.y, 64);
+  const at::Tensor dx = delta_rule_backward(dy, x, there, out, weights, shape, found);
+  expect_close(dx, delta_rule_backward(exact(dy), exact(x), tokens, of_host, wide, shape, expected),
+               64);
+  expect_close(found.conv / rows, expected.conv / rows, 64);
+  expect_close(found.decay / rows, expected.decay / rows, 64);
+  expect_close(found.step / rows, expected.step / rows, 64);
+  expect_close(found.norm / rows, expected.norm / rows, 64);
 }
 
 TEST_P(DeviceKernels, Logits) {

@@ -3,6 +3,7 @@
 // instantiated.
 #pragma once
 
+#include "kernels/delta_chunk_functors.hpp"
 #include "kernels/delta_functors.hpp"
 #include "kernels/flat_functors.hpp"
 #include "kernels/norm_functors.hpp"
@@ -21,10 +22,16 @@
                                       visit(CombineRows<T>) visit(CombineRowBackward<T>)           \
                                           visit(MixDeltaToken<T>) visit(MixDeltaTokenBackward<T>)  \
                                               visit(ConvolveBackward<T>) visit(GatedNormHead<T>)   \
-                                                  visit(GatedNormBackward<T>)
-#define ZEA_FOR_ROW_FUNCTORS(visit)      \
-  ZEA_FOR_ROW_FUNCTORS_OF(visit, double) \
-  ZEA_FOR_ROW_FUNCTORS_OF(visit, float) ZEA_FOR_ROW_FUNCTORS_OF(visit, Bf16)
+                                                  visit(GatedNormBackward<T>)                      \
+                                                      visit(StoreOutputs<T>)
+#define ZEA_FOR_CHUNK_FUNCTORS_OF(visit, W)                                                   \
+  visit(LoadChunk<W>) visit(SolveChunk<W>) visit(LoadOutputGradients<W>) visit(WeighPairs<W>) \
+      visit(StoreChunkGradients<W>)
+#define ZEA_FOR_ROW_FUNCTORS(visit)                                             \
+  ZEA_FOR_ROW_FUNCTORS_OF(visit, double)                                        \
+  ZEA_FOR_ROW_FUNCTORS_OF(visit, float)                                         \
+  ZEA_FOR_ROW_FUNCTORS_OF(visit, Bf16) ZEA_FOR_CHUNK_FUNCTORS_OF(visit, double) \
+      ZEA_FOR_CHUNK_FUNCTORS_OF(visit, float)
 
 #define ZEA_FOR_LOGIT_FUNCTORS(visit)                                           \
   visit(AddLogitRow<double>) visit(AddLogitRow<float>) visit(AddLogitRow<Bf16>) \

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scans chunks of the gated delta rule by batched GEMMs. With N = U - W S (W and U solve
+// (I + A) [W U] = [b exp(G) k, b v]) and K the rows exp(G_n - G_i) k_i, the state after a chunk is
+//   S' = (exp(G_n) I - K^T W) S + K^T U,
+// so one GEMM a step passes states on, whose factors come from GEMMs over all chunks; its gradient
+// passes back by the transposed factor:
+//   dS = (exp(G_n) I - K^T W)^T dS' + (exp(G) q)^T dO - W^T Y,  Y = scores^T dO,
+//   dR = (I + A)^-T (Y + K dS').
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/delta_chunk_functors.hpp"
+#include "kernels/delta_chunks.hpp"
+#include "kernels/run_items.hpp"
+
+namespace zea {
+namespace detail {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kChunk = kDeltaChunk, kGroupChunks = kDeltaStateTokens / kDeltaChunk;
+
+int64_t chunks_of(const std::vector<int64_t>& bounds, int64_t sample) {
+  return (bounds[sample + 1] - bounds[sample] + kChunk - 1) / kChunk;
+}
+
+/// How many of `samples`, those with most chunks first, have a chunk at `step`.
+int64_t count_at(const std::vector<int64_t>& bounds, const std::vector<int64_t>& samples,
+                 int64_t step) {
+  return std::ranges::find_if(samples, [&](int64_t s) { return chunks_of(bounds, s) <= step; }) -
+         samples.begin();
+}
+
+Tensor across(const Tensor& matrices) {
+  return matrices.transpose(1, 2);
+}
+
+/// A span's chunks, whose heads are the items of all tensors.
+class SpanScan {
+ public:
+  SpanScan(const DeltaRows& rows, const ChunkSpan& span)
+      : rows_(rows),
+        shape_(rows.shape),
+        span_(span),
+        heads_(shape_.value_heads),
+        items_(span.chunks() * heads_),
+        chunks_(rows.tokens.chunks.narrow(0, span.first_chunk, span.chunks())),
+        numbers_(made({5, kChunk})) {
+    keys_ = made({2 * kChunk, shape_.key_dim});
+    scaled_ = made({2 * kChunk, shape_.key_dim});
+    Tensor right = made({kChunk, shape_.key_dim + shape_.value_dim});
+    moves_ = at::zeros({items_, shape_.key_dim, shape_.key_dim}, options());
+    with_type([&]<class W>(W) {
+      const LoadChunk<W> load{chunk_rows(),       elements<W>(rows_.mixed), numbers<W>(),
+                              elements<W>(keys_), elements<W>(scaled_),     elements<W>(right),
+                              elements<W>(moves_)};
+      run_items(rows_.mixed, load, items_, shape_.value_dim);
+    });
+    pairs_ = at::bmm(keys_, across(keys_.narrow(1, 0, kChunk)));
+    inverse_ = made({kChunk, kChunk});
+    with_type([&]<class W>(W) {
+      const SolveChunk<W> solve{{numbers<W>(), elements<W>(pairs_)}, elements<W>(inverse_)};
+      run_items(rows_.mixed, solve, items_, shape_.value_dim);
+    });
+    const Tensor solved = at::bmm(inverse_, right);
+    w_ = solved.narrow(2, 0, shape_.key_dim);
+    u_ = solved.narrow(2, shape_.key_dim, shape_.value_dim);
+    moves_.baddbmm_(across(ends()), w_, 1, -1);
+  }
+
+  /// Computes the states before all chunks, `first` (samples that the first step has, ...) before
+  /// the first step's (undefined: zeros). Writes those after the last step of samples that go on
+  /// to `next`, and to `last` (see SampleStates) those after samples that do not. `kept` takes
+  /// states at the groups' bounds within the span.
+  void pass_states(const Tensor& first, const Tensor& next, const Tensor& last,
+                   const Tensor& kept) {
+    Tensor adds = at::bmm(across(ends()), u_);
+    states_ = made_states(!first.defined());
+    if (first.defined()) of_step(states_, 0).copy_(first);
+    int64_t kept_states = 0, chunk = 0;
+    for (int64_t step = 0; step < span_.steps(); ++step) {
+      const int64_t here = span_.counts[step], on = span_.counts[step + 1];
+      const auto after = [&](int64_t from, int64_t count, Tensor out) {
+        const auto part = [&](const Tensor& of) {
+          return of.narrow(0, (chunk + from) * heads_, count * heads_);
+        };
+        if (out.defined())
+          at::baddbmm_out(out, part(adds), part(moves_), part(states_));
+        else
+          out = at::baddbmm(part(adds), part(moves_), part(states_));
+        return out;
+      };
+      const bool is_end = step + 1 == span_.steps();
+      if (on > 0 && (!is_end || next.defined())) {
+        Tensor to = is_end ? next : states_.narrow(0, (chunk + here) * heads_, on * heads_);
+        after(0, on, to);
+        if (!is_end && (span_.first_step + step + 1) % kGroupChunks == 0 && kept.defined()) {
+          kept.narrow(0, kept_states * heads_, on * heads_).copy_(to);
+          kept_states += on;
+        }
+      }
+      if (last.defined() && here > on) {
+        const std::vector<int64_t> ended(span_.samples.begin() + on, span_.samples.begin() + here);
+        last.index_copy_(
+            0, at::tensor(ended, at::kLong).to(last.device()),
+            after(on, here - on, {}).view({here - on, heads_, shape_.key_dim, shape_.value_dim}));
+      }
+      chunk += here;
+    }
+    changes_ = at::baddbmm(u_, w_, states_, 1, -1);
+  }
+
+  void store_outputs(const Tensor& o) const {
+    Tensor out = at::bmm(scaled_queries(), states_);
+    out.baddbmm_(scores(), changes_);
+    with_element_type(o, [&]<class T>(T) {
+      const StoreOutputs<T> store{chunk_rows(), elements<Wide<T>>(out), elements<T>(o)};
+      run_items(o, store, items_, shape_.value_dim);
+    });
+  }
+
+  /// `next`: the gradients of the states after the last step, of samples that go on; to `first` go
+  /// those of the states before the first step, where it is defined.
+  void store_gradients(const Tensor& d_o, const Tensor& next, const Tensor& first,
+                       const Tensor& dmixed) {
+    const Tensor outer = made({2 * kChunk, shape_.value_dim});  // dR, dO
+    with_type([&]<class W>(W) {
+      const LoadOutputGradients<W> load{chunk_rows(), elements<W>(d_o), elements<W>(outer)};
+      run_items(d_o, load, items_, shape_.value_dim);
+    });
+    Tensor d_r = outer.narrow(1, 0, kChunk);
+    const Tensor d_out = outer.narrow(1, kChunk, kChunk);
+    Tensor d_changes = at::bmm(across(scores()), d_out);
+    const Tensor d_ends = passed_back(d_out, d_changes, next, first);
+    d_changes.baddbmm_(ends(), d_ends);
+    at::bmm_out(d_r, across(inverse_), d_changes);
+    const Tensor d_pairs = at::bmm(outer, across(changes_));
+    const Tensor with_state = at::bmm(outer, across(states_));
+    const Tensor from_end = at::bmm(changes_, across(d_ends));
+    with_type([&]<class W>(W) {
+      const WeighPairs<W> weigh{numbers<W>(), elements<W>(d_pairs)};
+      run_items(d_o, weigh, items_, shape_.value_dim);
+    });
+    const Tensor with_pairs = at::bmm(d_pairs, keys_.narrow(1, 0, kChunk));
+    const Tensor from_pairs = at::bmm(across(d_pairs), keys_);
+    with_type([&]<class W>(W) {
+      const StoreChunkGradients<W> store{chunk_rows(),
+                                         numbers<W>(),
+                                         elements<W>(keys_),
+                                         elements<W>(changes_),
+                                         elements<W>(outer),
+                                         elements<W>(with_state),
+                                         elements<W>(with_pairs),
+                                         elements<W>(from_pairs),
+                                         elements<W>(from_end),
+                                         elements<W>(states_),
+                                         elements<W>(d_ends),
+                                         elements<W>(dmixed)};
+      run_items(d_o, store, span_.chunks() * shape_.key_heads, shape_.value_dim);
+    });
+  }
+
+ private:
+  at::TensorOptions options() const { return rows_.mixed.options(); }
+  Tensor made(std::vector<int64_t> shape) const {
+    shape.insert(shape.begin(), items_);
+    return at::empty(shape, options());
+  }
+  Tensor made_states(bool zeros) const {
+    const Tensor states = made({shape_.key_dim, shape_.value_dim});
+    return zeros ? states.zero_() : states;
+  }
+  template <class Visit>
+  void with_type(Visit visit) const {
+    if (rows_.mixed.scalar_type() == at::kDouble) return visit(double{});
+    visit(float{});
+  }
+  ChunkRows chunk_rows() const { return {elements<int64_t>(chunks_), shape_}; }
+  template <class W>
+  ChunkNumbers<W> numbers() const {
+    return {elements<W>(numbers_)};
+  }
+  /// The part of a tensor that belongs to the chunks of a step.
+  Tensor of_step(const Tensor& all, int64_t step) const {
+    const int64_t before =
+        std::accumulate(span_.counts.begin(), span_.counts.begin() + step, int64_t{0});
+    return all.narrow(0, before * heads_, span_.counts[step] * heads_);
+  }
+  Tensor ends() const { return scaled_.narrow(1, 0, kChunk); }
+  Tensor scaled_queries() const { return scaled_.narrow(1, kChunk, kChunk); }
+  Tensor scores() const { return pairs_.narrow(1, kChunk, kChunk); }
+
+  /// Returns the gradients of the states at the ends of all chunks.
+  Tensor passed_back(const Tensor& d_out, const Tensor& d_changes, const Tensor& next,
+                     const Tensor& first) const {
+    Tensor adds = at::bmm(across(scaled_queries()), d_out);
+    adds.baddbmm_(across(w_), d_changes, 1, -1);
+    const Tensor d_ends = made_states(true);
+    const int64_t steps = span_.steps();
+    if (next.defined()) of_step(d_ends, steps - 1).narrow(0, 0, next.size(0)).copy_(next);
+    for (int64_t step = steps - 1; step >= 0; --step) {
+      Tensor to =
+          step == 0 ? first : of_step(d_ends, step - 1).narrow(0, 0, span_.counts[step] * heads_);
+      if (to.defined())
+        at::baddbmm_out(to, of_step(adds, step), across(of_step(moves_, step)),
+                        of_step(d_ends, step));
+    }
+    return d_ends;
+  }
+
+  const DeltaRows& rows_;
+  const DeltaShape& shape_;
+  const ChunkSpan& span_;
+  const int64_t heads_, items_;
+  const Tensor chunks_, numbers_;
+  Tensor keys_, scaled_, pairs_, inverse_;
+  Tensor w_, u_, moves_;
+  Tensor states_, changes_;
+};
+
+/// (items, key_dim, value_dim) of kept states.
+Tensor items_of(const Tensor& states, int64_t first, int64_t count) {
+  return states.narrow(0, first, count).flatten(0, 1);
+}
+
+}  // namespace
+
+int64_t ChunkSpan::chunks() const {
+  return std::accumulate(counts.begin(), counts.end() - 1, int64_t{0});
+}
+
+std::vector<ChunkSpan> chunk_spans(const std::vector<int64_t>& bounds) {
+  constexpr int64_t kMost = kDeltaBatchTokens / kChunk;
+  std::vector<int64_t> order(bounds.size() - 1);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(
+      order, [&](int64_t a, int64_t b) { return chunks_of(bounds, a) > chunks_of(bounds, b); });
+  while (!order.empty() && chunks_of(bounds, order.back()) == 0) order.pop_back();
+  std::vector<ChunkSpan> spans;
+  int64_t chunk = 0, state = 0;
+  for (size_t begin = 0; begin < order.size();) {
+    size_t end = begin;
+    int64_t chunks_of_group = 0;
+    while (end < order.size()) {
+      const int64_t more = std::min(chunks_of(bounds, order[end]), kGroupChunks);
+      if (end > begin && chunks_of_group + more > kMost) break;
+      chunks_of_group += more;
+      ++end;
+    }
+    const std::vector<int64_t> samples(order.begin() + begin, order.begin() + end);
+    const int64_t steps = chunks_of(bounds, samples.front());
+    for (int64_t step = 0; step < steps;) {
+      ChunkSpan span{.samples = samples,
+                     .first_step = step,
+                     .counts = {},
+                     .first_chunk = chunk,
+                     .first_state = state};
+      int64_t chunks = 0;
+      do {
+        int64_t of_group = 0;
+        for (int64_t s = step; s < std::min(step + kGroupChunks, steps); ++s)
+          of_group += count_at(bounds, samples, s);
+        if (chunks > 0 && chunks + of_group > kMost) break;
+        chunks += of_group;
+        for (int64_t s = step; s < std::min(step + kGroupChunks, steps); ++s)
+          span.counts.push_back(count_at(bounds, samples, s));
+        if (step > 0) state += count_at(bounds, samples, step);
+        step = std::min(step + kGroupChunks, steps);
+      } while (step < steps);
+      span.counts.push_back(count_at(bounds, samples, step));
+      chunk += chunks;
+      spans.push_back(std::move(span));
+    }
+    begin = end;
+  }
+  return spans;
+}
+
+void scan_batches(const DeltaRows& rows, const Tensor& o, const Tensor& states,
+                  const SampleStates& of_samples) {
+  const std::vector<ChunkSpan> spans = chunk_spans(rows.tokens.bounds);
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const ChunkSpan& span = spans[i];
+    SpanScan scan(rows, span);
+    Tensor first, next, kept;
+    if (span.first_step > 0) {
+      first = items_of(states, span.first_state, span.counts.front());
+    } else if (of_samples.first.defined()) {
+      const std::vector<int64_t> order(span.samples.begin(),
+                                       span.samples.begin() + span.counts.front());
+      first = of_samples.first
+                  .index_select(0, at::tensor(order, at::kLong).to(of_samples.first.device()))
+                  .flatten(0, 1);
+    }
+    // States within the span follow the one before it.
+    const int64_t within = span.first_state + (span.first_step > 0 ? span.counts.front() : 0);
+    const int64_t behind = i + 1 < spans.size() ? spans[i + 1].first_state
+                           : states.defined()   ? states.size(0)
+                                                : within;
+    if (span.counts.back() > 0) next = items_of(states, behind, span.counts.back());
+    if (states.defined()) kept = items_of(states, within, behind - within);
+    scan.pass_states(first, next, of_samples.last, kept);
+    scan.store_outputs(o);
+  }
+}
+
+void scan_batches_backward(const DeltaRows& rows, const Tensor& d_o, const Tensor& states,
+                           const Tensor& dmixed) {
+  const std::vector<ChunkSpan> spans = chunk_spans(rows.tokens.bounds);
+  Tensor d_next;
+  for (auto span = spans.rbegin(); span != spans.rend(); ++span) {
+    SpanScan scan(rows, *span);
+    Tensor first, d_first;
+    if (span->first_step > 0) {
+      first = items_of(states, span->first_state, span->counts.front());
+      d_first = at::empty_like(first);
+    }
+    const Tensor next = span->counts.back() > 0 ? d_next : Tensor();
+    scan.pass_states(first, {}, {}, {});
+    scan.store_gradients(d_o, next, d_first, dmixed);
+    d_next = d_first;
+  }
+}
+
+}  // namespace detail
+
+at::Tensor chunk_table(const std::vector<int64_t>& bounds) {
+  std::vector<int64_t> rows;
+  for (const detail::ChunkSpan& span : detail::chunk_spans(bounds))
+    for (int64_t step = 0; step < span.steps(); ++step)
+      for (int64_t s = 0; s < span.counts[step]; ++s) {
+        const int64_t sample = span.samples[s];
+        const int64_t token = bounds[sample] + (span.first_step + step) * kDeltaChunk;
+        rows.insert(rows.end(), {token, std::min(kDeltaChunk, bounds[sample + 1] - token)});
+      }
+  return at::tensor(rows, at::kLong).view({std::ssize(rows) / 2, 2});
+}
+
+}  // namespace zea
