@@ -248,8 +248,7 @@ void CheckpointWriter::start_shard(std::vector<detail::OwnPiece> pieces) {
                                .frozen_file = save.frozen_file,
                                .run_id = save.request.run_id,
                                .step = save.request.position.step,
-                               .bytes_per_second = save.request.rate_limit_mib * kMiB,
-                               .stages = save.request.stages},
+                               .bytes_per_second = save.request.rate_limit_mib * kMiB},
       std::move(pieces), memory_);
 }
 
@@ -376,8 +375,7 @@ SaveReport CheckpointWriter::report() {
                       static_cast<double>(save.link_error)};
   control_.all_reduce(longest, std::size(longest), DType::Float64, ReduceOp::Max).wait();
   int64_t bytes[] = {shard ? shard->bytes() : 0, shard ? shard->kept_bytes() : 0,
-                     shard ? shard->staged_bytes() : 0, save.is_linked ? save.frozen->bytes() : 0,
-                     shard ? shard->rounded_bytes() : 0};
+                     save.is_linked ? save.frozen->bytes() : 0, shard ? shard->rounded_bytes() : 0};
   control_.all_reduce(bytes, std::size(bytes), DType::Int64, ReduceOp::Sum).wait();
   return {.path = save.final_path,
           .step = save.request.position.step,
@@ -385,11 +383,10 @@ SaveReport CheckpointWriter::report() {
           .seconds = std::max(longest[0] + longest[1], longest[2]),
           .stall_seconds = longest[2],
           .copy_seconds = longest[3],
-          .copied_bytes = bytes[1] + bytes[2],
-          .staged_bytes = bytes[2],
+          .copied_bytes = bytes[1],
           .bytes = bytes[0],
-          .linked_bytes = bytes[3],
-          .rounded_bytes = bytes[4],
+          .linked_bytes = bytes[2],
+          .rounded_bytes = bytes[3],
           .why_not_linked = describe_link_error(static_cast<int>(longest[5])),
           .mib_per_second = longest[4] > 0 ? static_cast<double>(bytes[0]) / kMiB / longest[4] : 0};
 }

@@ -29,7 +29,6 @@ struct CheckpointRequest {
   TrainPosition position;
   std::string deck;           ///< resolved TOML
   double rate_limit_mib = 0;  ///< MiB/s per rank; 0: none
-  bool stages = true;         ///< copies values in the background before an update needs it
 };
 
 /// Sums over all ranks, and seconds of the slowest one.
@@ -41,7 +40,6 @@ struct SaveReport {
   double stall_seconds = 0;    ///< part of `seconds` during which training waited
   double copy_seconds = 0;     ///< part of `stall_seconds` spent in snapshot_before_update()
   int64_t copied_bytes = 0;    ///< copied into memory before they were written
-  int64_t staged_bytes = 0;    ///< part of `copied_bytes` that the background copied
   int64_t bytes = 0;           ///< values written
   int64_t linked_bytes = 0;    ///< frozen values whose files were linked
   int64_t rounded_bytes = 0;   ///< frozen values whose source has changed since it was read

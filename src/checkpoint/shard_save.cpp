@@ -2,7 +2,6 @@
 #include "checkpoint/shard_save.hpp"
 
 #include <algorithm>
-#include <new>
 
 #include <unistd.h>
 
@@ -69,7 +68,6 @@ ShardSave::ShardSave(ShardSaveRequest request, std::vector<OwnPiece> pieces, Sav
       snapshot_(std::move(pieces), kHashBlockBytes, memory.copies,
                 memory.origin ? &*memory.origin : nullptr) {
   memory_.parts.resize(kLanes + 1);
-  if (request_.stages) stager_ = std::thread([this] { stage(); });
   thread_ = std::thread([this] { run(); });
 }
 
@@ -85,22 +83,10 @@ void ShardSave::run() {
   } catch (...) {
     stop(std::current_exception());
   }
-  if (stager_.joinable()) stager_.join();
   snapshot_.release();
   for (const PageMemory& part : memory_.parts) part.offer(0, part.bytes());
   seconds_ = elapsed_seconds();
   done_ = true;
-}
-
-void ShardSave::stage() {
-  step_back(kWaitingNice + further_back());
-  try {
-    while (!is_stopped() && snapshot_.stage()) std::this_thread::yield();
-  } catch (const std::bad_alloc&) {
-    // No room to copy ahead: the writer may be done before anything has to be copied at all.
-  } catch (...) {
-    stop(std::current_exception());
-  }
 }
 
 int ShardSave::further_back() const {

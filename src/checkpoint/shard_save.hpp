@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank's part of a save, written by threads of its own straight from the live shards while
-// training goes on with forward and backward. Another thread copies from the far end, so that
-// snapshot_before_update(), before training changes the shards, finds little left to copy. They
-// take what training leaves of the processor; who waits for them helps. None of them communicates.
+// training goes on with forward and backward; what is left before training changes the shards,
+// snapshot_before_update() copies. The threads take what training leaves of the processor; who
+// waits for them helps. None of them communicates.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,6 @@ struct ShardSaveRequest {
   std::string run_id;
   int64_t step = 0;
   double bytes_per_second = 0;  ///< at most; 0: as fast as it goes
-  bool stages = true;           ///< copies in the background
 };
 
 /// State that a save leaves for the next one: memory for values on their way to the disk, the file
@@ -73,7 +72,6 @@ class ShardSave {
 
   int64_t bytes() const { return snapshot_.bytes(); }  ///< of all values
   int64_t kept_bytes() const { return snapshot_.kept_bytes(); }
-  int64_t staged_bytes() const { return snapshot_.staged_bytes(); }
   int64_t rounded_bytes() const { return snapshot_.rounded_bytes(); }
   double seconds() const { return seconds_; }  ///< that writing took; once it is done
 
@@ -90,7 +88,6 @@ class ShardSave {
   double book(int64_t bytes);
   bool wait_until(double seconds);
   double elapsed_seconds() const;
-  void stage();
   bool is_stopped();
   void stop(std::exception_ptr why = nullptr);
 
@@ -112,7 +109,7 @@ class ShardSave {
 
   std::atomic<int64_t> written_bytes_ = 0;
   std::atomic<bool> done_ = false;
-  std::thread stager_, thread_;
+  std::thread thread_;
 };
 
 }  // namespace zea::detail

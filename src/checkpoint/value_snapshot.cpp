@@ -184,22 +184,6 @@ void ValueSnapshot::give_back(const Part& part) {
   offered_bytes_ += bytes;
 }
 
-bool ValueSnapshot::stage() {
-  std::unique_lock lock(mutex_);
-  pass_what_never_changes();
-  if (is_keeping_ || claimed_ <= taken_) return false;
-  reserve();
-  staging_ = last_block();
-  claimed_ = staging_.begin;
-  int64_t copied = 0;
-  {
-    const Busy busy(*this, lock, [this] { staging_ = {}; });
-    copied = copy_to_memory(staging_);
-  }
-  staged_bytes_ += copied;
-  return true;
-}
-
 /// Training waits for the caller, so nobody else touches the live values meanwhile: other
 /// threads have a low priority and share the memory's bandwidth.
 void ValueSnapshot::keep() {
@@ -207,20 +191,16 @@ void ValueSnapshot::keep() {
   pass_what_never_changes();
   if (claimed_ > taken_) {
     reserve();
-    is_keeping_ = true;
     keeping_ = {taken_, claimed_};
     claimed_ = taken_;
     int64_t copied = 0;
     {
-      const Busy busy(*this, lock, [this] {
-        keeping_ = {};
-        is_keeping_ = false;
-      });
+      const Busy busy(*this, lock, [this] { keeping_ = {}; });
       copied = copy_by_threads(keeping_);
     }
     kept_bytes_ += copied;
   }
-  changed_.wait(lock, [this] { return reading_live_ == 0 && staging_.empty(); });
+  changed_.wait(lock, [this] { return reading_live_ == 0; });
 }
 
 void ValueSnapshot::release() {
@@ -233,11 +213,6 @@ void ValueSnapshot::release() {
 int64_t ValueSnapshot::kept_bytes() const {
   const std::lock_guard lock(mutex_);
   return kept_bytes_;
-}
-
-int64_t ValueSnapshot::staged_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return staged_bytes_;
 }
 
 /// Returns the piece that holds a byte; empty pieces hold none.
@@ -268,15 +243,7 @@ bool ValueSnapshot::is_live(Range part) const {
 
 bool ValueSnapshot::may_take(Range part) const {
   if (part.empty() || is_live(part)) return true;
-  const auto meets = [&](Range other) { return part.begin < other.end && other.begin < part.end; };
-  return !meets(staging_) && !meets(keeping_);
-}
-
-/// Returns the last block that is not claimed; the last of a piece may be shorter than others.
-ValueSnapshot::Range ValueSnapshot::last_block() const {
-  const int64_t piece_begin = offsets_[piece_at(claimed_ - 1)];
-  const int64_t before = (claimed_ - 1 - piece_begin) / block_bytes_ * block_bytes_;
-  return {std::max(taken_, piece_begin + before), claimed_};
+  return part.begin >= keeping_.end || keeping_.begin >= part.end;
 }
 
 /// Copies bytes of one piece; whole elements, if files have it in another type than it is held

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A snapshot of one rank's values at the start of a save, while training goes on. A writer takes
-// them from the front, straight from the live shards. One thread may copy blocks from the far
-// end that the writer has not reached. Before the shards change, the rest between the two is
-// copied. Nothing is copied into memory twice. The owner keeps the memory for the next save:
-// touching it for the first time costs more than copying.
+// them from the front, straight from the live shards. Before the shards change, the rest is copied.
+// The owner keeps the memory for the next save: touching it for the first time costs more than
+// copying.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -69,9 +68,6 @@ class ValueSnapshot {
   bool take(Part& part, int64_t most_bytes, char* buffer);
   /// Ends the use of a part; the system may have the memory of its copy.
   void give_back(const Part& part);
-  /// Copies the last block that is neither copied nor taken. Returns false when none is left
-  /// or keep() copies. One thread may call it.
-  bool stage();
   /// Copies all that is neither copied nor taken. On return nothing reads changing values of
   /// the live shards any more.
   void keep();
@@ -80,8 +76,7 @@ class ValueSnapshot {
 
   const std::vector<OwnPiece>& pieces() const { return pieces_; }
   int64_t bytes() const { return offsets_.back(); }
-  int64_t kept_bytes() const;    ///< copied by keep()
-  int64_t staged_bytes() const;  ///< copied by stage()
+  int64_t kept_bytes() const;  ///< copied by keep()
   /// Returns the bytes that are rounded, as their origin has changed.
   int64_t rounded_bytes() const { return rounded_bytes_; }
 
@@ -99,7 +94,6 @@ class ValueSnapshot {
   Range next_part(int64_t most_bytes) const;
   bool is_live(Range part) const;
   bool may_take(Range part) const;
-  Range last_block() const;
   void pass_what_never_changes();
   void reserve();
   void copy_live(size_t piece, Range range, char* target);
@@ -117,13 +111,12 @@ class ValueSnapshot {
 
   mutable std::mutex mutex_;  ///< guards the following
   std::condition_variable changed_;
-  bool is_keeping_ = false;
   int64_t taken_ = 0;    ///< bytes before this are taken
   int64_t claimed_ = 0;  ///< changing values from here on are in memory or on their way there
   int reading_live_ = 0;
-  Range staging_, keeping_;       ///< on their way into memory
+  Range keeping_;                 ///< on its way into memory
   std::multiset<int64_t> given_;  ///< first bytes of the parts that are not given back
-  int64_t kept_bytes_ = 0, staged_bytes_ = 0;
+  int64_t kept_bytes_ = 0;
   PageMemory& memory_;
   int64_t offered_bytes_ = 0;  ///< of the memory, from its start
 };

@@ -269,13 +269,6 @@ void check_interval(const CheckpointOptions& checkpoint, Faults& faults) {
                           "leave it out"});
 }
 
-void check_stage(const CheckpointOptions& checkpoint, Faults& faults) {
-  if (checkpoint.stage && !checkpoint.async)
-    faults.push_back({{"checkpoint.stage", "checkpoint.async"},
-                      "checkpoint.stage = true with checkpoint.async = false: training waits for "
-                      "the whole checkpoint, so nothing is copied ahead; leave one of them out"});
-}
-
 void check_adam(const Options& options, Faults& faults) {
   const OptimOptions& optim = options.optim;
   if (optim.betas.size() != 2)
@@ -319,7 +312,6 @@ std::vector<OptionFault> check_options(const Options& options) {
   check_trace(options, faults);
   check_generation(options, faults);
   check_interval(options.checkpoint, faults);
-  check_stage(options.checkpoint, faults);
   return faults;
 }
 

@@ -15,6 +15,8 @@ constexpr double kOtherPrefixCost = 1.5;
 constexpr RetiredKey kRetired[] = {
     {"mesh.", "dp_module", "0", "encoder_dp", ""},
     {"data", "prefetch", "2", "", "the loader prepares 2 steps ahead; leave it out"},
+    {"checkpoint", "stage", "false", "",
+     "an update copies what is not yet written, at the speed of memory; leave it out"},
 };
 
 struct DottedPath {

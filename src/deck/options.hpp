@@ -227,7 +227,6 @@ struct CheckpointOptions {
   int64_t keep = 2;
   bool at_end = true;
   bool async = true;
-  bool stage = false;
   double rate_limit_mib = 0;
   Choice<SaveFailure> on_failure = SaveFailure::Stop;
 
@@ -246,10 +245,6 @@ struct CheckpointOptions {
     key(async, {"async",
                 "asynchronous checkpoints, written while training continues; false: training waits "
                 "for them"});
-    key(stage,
-        {"stage",
-         "copy to host memory what is not yet written, so that the next update does not wait "
-         "for the disk; helps if disks are slow and cores are idle"});
     key(rate_limit_mib,
         {"rate_limit_mib", "limit of MiB/s at which a rank writes checkpoints; 0: none", {0, 1e9}});
     key(on_failure,

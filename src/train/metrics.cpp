@@ -170,7 +170,6 @@ void MetricsFile::append(const SaveReport& save) const {
                                      {"bytes", save.bytes},
                                      {"linked_bytes", save.linked_bytes},
                                      {"copied_bytes", save.copied_bytes},
-                                     {"staged_bytes", save.staged_bytes},
                                      {"mib_per_second", save.mib_per_second}});
 }
 

@@ -2,7 +2,7 @@
 // Under mpirun:
 //   bench_checkpoint save DIRECTORY MIB    writes a checkpoint of a Llama of random weights and
 //                                          moments, so many MiB altogether, and waits for it
-//   bench_checkpoint async DIRECTORY MIB [SECONDS [nostage]]
+//   bench_checkpoint async DIRECTORY MIB [SECONDS]
 //                                          the same, with so many seconds of work between the save
 //                                          and the next update (0: it comes at once); tells how
 //                                          long training stood still, and the work that was done
@@ -87,7 +87,7 @@ class Work {
 };
 
 struct Saving {
-  bool is_async = false, stages = true;
+  bool is_async = false;
   double work_seconds = 0;  ///< from the save to the next update
 };
 
@@ -98,8 +98,7 @@ SaveReport save_once(Running& running, CheckpointWriter& writer, const std::stri
   writer.start({.directory = directory,
                 .run_id = "bench",
                 .position = {.step = step, .optimizer_step = step},
-                .deck = "[run]\n",
-                .stages = saving.is_async && saving.stages});
+                .deck = "[run]\n"});
   if (saving.is_async) {
     worked = work.run();
     writer.snapshot_before_update();
@@ -123,12 +122,11 @@ void save(const World& world, const std::string& directory, int64_t mib, const S
     std::printf(
         "{\"seconds\": %.4f, \"mib\": %.1f, \"write_mib_per_second\": %.1f, "
         "\"blocked_seconds\": %.4f, \"copy_seconds\": %.4f, \"copied_mib\": %.1f, "
-        "\"staged_mib\": %.1f, \"worked\": %ld, \"worked_alone\": %ld, "
+        "\"worked\": %ld, \"worked_alone\": %ld, "
         "\"path\": \"%s\"}\n",
         report.seconds, static_cast<double>(report.bytes) / (1 << 20), report.mib_per_second,
         report.stall_seconds, report.copy_seconds,
-        static_cast<double>(report.copied_bytes) / (1 << 20),
-        static_cast<double>(report.staged_bytes) / (1 << 20), static_cast<long>(worked),
+        static_cast<double>(report.copied_bytes) / (1 << 20), static_cast<long>(worked),
         static_cast<long>(alone), report.path.c_str());
     keep_newest(directory, 1);
   }
@@ -149,10 +147,9 @@ int run(const World& world, int argc, char** argv) {
   at::set_num_threads(1);
   const std::string command = argc > 2 ? argv[1] : "";
   const bool is_async = command == "async";
-  if ((command == "save" && argc == 4) || (is_async && argc >= 4 && argc <= 6))
-    save(
-        world, argv[2], std::atoll(argv[3]),
-        {.is_async = is_async, .stages = argc<6, .work_seconds = argc> 4 ? std::atof(argv[4]) : 0});
+  if ((command == "save" && argc == 4) || (is_async && argc >= 4 && argc <= 5))
+    save(world, argv[2], std::atoll(argv[3]),
+         {.is_async = is_async, .work_seconds = argc > 4 ? std::atof(argv[4]) : 0});
   else if (command == "load" && argc == 3)
     load(world, argv[2]);
   else

@@ -164,13 +164,10 @@ def measure(asked, folder, seconds, dcp_first):
 def measure_async(zea, shapes, folder, mib, seconds):
     """The worst case, an update at once, and a step of work before it."""
     for pause in PAUSES:
-        for who, how in (("zea", ()), ("unstaged", ("nostage",))):
-            ours = zea(2, "async", folder / "zea", mib, pause, *how)
-            seconds[f"{who} blocked {pause}"] += [save["blocked_seconds"] for save in ours]
-            seconds[f"{who} worked {pause}"] += [
-                save["worked"] / max(1, save["worked_alone"]) for save in ours
-            ]
-            shutil.rmtree(folder)
+        ours = zea(2, "async", folder / "zea", mib, pause)
+        seconds[f"zea blocked {pause}"] += [save["blocked_seconds"] for save in ours]
+        seconds[f"zea worked {pause}"] += [save["worked"] / max(1, save["worked_alone"]) for save in ours]
+        shutil.rmtree(folder)
         theirs = run_dcp(2, f"async {pause}", shapes, folder / "dcp")
         seconds[f"dcp blocked {pause}"] += [blocked for blocked, _ in theirs]
         seconds[f"dcp worked {pause}"] += [worked for _, worked in theirs]
@@ -181,7 +178,7 @@ def main():
     asked = options()
     blocked = [f"{what} {pause}" for pause in PAUSES for what in ("blocked", "worked")]
     loads = [f"{how} {ranks}" for ranks in ("2 -> 1", "1 -> 2") for how in ("load", "again")]
-    things, programs = ["save", *blocked, *loads], ["zea", "unstaged", "dcp", "dd"]
+    things, programs = ["save", *blocked, *loads], ["zea", "dcp", "dd"]
     seconds = {f"{who} {thing}": [] for thing in things for who in programs}
     with tempfile.TemporaryDirectory(dir=asked.directory, prefix="zea-bench-") as name:
         for number in range(asked.rounds):

@@ -76,7 +76,7 @@ bool take(ValueSnapshot& snapshot, const Live& live, int64_t most_bytes, std::ve
 }
 
 TEST(ValueSnapshot, GivesTheValuesOfTheStartInEveryOrderOfItsCallers) {
-  int64_t num_live = 0, num_staged = 0, num_kept = 0;
+  int64_t num_live = 0, num_kept = 0;
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 draw(seed);
     std::vector<int64_t> sizes(1 + draw() % 12);
@@ -93,21 +93,18 @@ TEST(ValueSnapshot, GivesTheValuesOfTheStartInEveryOrderOfItsCallers) {
       if (turn == until_change) {
         snapshot.keep();
         live.change();
-      } else if (draw() % 2) {
-        snapshot.stage();
       } else if (!take(snapshot, live, most, found)) {
         break;
       }
     }
 
     EXPECT_EQ(found, live.start) << seed;
-    const int64_t copied = snapshot.staged_bytes() + snapshot.kept_bytes();
+    const int64_t copied = snapshot.kept_bytes();
     EXPECT_LE(copied, live.changing_bytes) << seed;
     num_live += live.changing_bytes > copied;
-    num_staged += snapshot.staged_bytes() > 0;
-    num_kept += snapshot.kept_bytes() > 0;
+    num_kept += copied > 0;
   }
-  EXPECT_GT(std::min({num_live, num_staged, num_kept}), 50);
+  EXPECT_GT(std::min(num_live, num_kept), 50);
 }
 
 TEST(ValueSnapshot, CopiesEachChangingValueOnceWhenNothingIsTaken) {
@@ -115,29 +112,19 @@ TEST(ValueSnapshot, CopiesEachChangingValueOnceWhenNothingIsTaken) {
   PageMemory memory;
   ValueSnapshot snapshot(live.pieces, 25 * kSize, memory);
 
-  EXPECT_TRUE(snapshot.stage());  // 14 elements after two blocks
-  EXPECT_TRUE(snapshot.stage());
-  const int64_t staged = snapshot.staged_bytes();
   snapshot.keep();
-  EXPECT_FALSE(snapshot.stage());
   snapshot.keep();
 
-  EXPECT_EQ(staged, 39 * kSize);
-  EXPECT_EQ(snapshot.staged_bytes(), staged);
-  EXPECT_EQ(snapshot.kept_bytes(), live.changing_bytes - staged);
+  EXPECT_EQ(snapshot.kept_bytes(), live.changing_bytes);
 }
 
 TEST(ValueSnapshot, GivesTheValuesOfTheStartToThreads) {
-  int64_t num_staged = 0, num_kept = 0;
+  int64_t num_kept = 0;
   PageMemory memory;  // as from save to save
   for (unsigned seed = 0; seed < 200; ++seed) {
     const Live live({3000, 500, 2000, 1, 700, 4000});
     ValueSnapshot snapshot(live.pieces, 256, memory);
     std::vector<char> found(live.start.size());
-    std::thread stager([&] {
-      while (snapshot.stage()) {
-      }
-    });
     std::vector<std::thread> writers;
     for (int number = 0; number < 2; ++number)
       writers.emplace_back([&] {
@@ -147,15 +134,12 @@ TEST(ValueSnapshot, GivesTheValuesOfTheStartToThreads) {
     snapshot.keep();
     live.change();
 
-    stager.join();
     for (std::thread& writer : writers) writer.join();
 
     ASSERT_EQ(found, live.start) << seed;
-    ASSERT_LE(snapshot.staged_bytes() + snapshot.kept_bytes(), live.changing_bytes);
-    num_staged += snapshot.staged_bytes() > 0;
+    ASSERT_LE(snapshot.kept_bytes(), live.changing_bytes);
     num_kept += snapshot.kept_bytes() > 0;
   }
-  EXPECT_GT(num_staged, 0);
   EXPECT_GT(num_kept, 0);
 }
 
@@ -185,8 +169,7 @@ TEST(ValueSnapshot, OffersMemoryToTheSystemAsItIsWritten) {
   std::vector<char> found(live.start.size());
   ValueSnapshot::Part last;
 
-  while (snapshot.stage()) {
-  }
+  snapshot.keep();
   EXPECT_EQ(offered_bytes(), 0);
   for (int part = 0; part < 6; ++part) take(snapshot, live, 8 * kMiB, found);
   EXPECT_GE(offered_bytes(), kBytes / 2);
@@ -197,7 +180,7 @@ TEST(ValueSnapshot, OffersMemoryToTheSystemAsItIsWritten) {
   live.put(last, found);
   snapshot.release();
 
-  EXPECT_EQ(snapshot.staged_bytes(), kBytes);
+  EXPECT_EQ(snapshot.kept_bytes(), kBytes);
   EXPECT_EQ(found, live.start);
   EXPECT_GE(offered_bytes(), kBytes * 3 / 4);
 }
