@@ -142,40 +142,58 @@ void give_layout(Options& options) {
     options.given.erase(std::string("mesh.") + key);
 }
 
-/// --mtbf: the best checkpoint.every of each layout, and its goodput.
-std::string describe_goodput(const CommandLine& line, const Start& start,
-                             const SearchRequest& request, const SearchResult& result) {
-  const MeasuredTimes measured = read_measured_times(start.directory);
-  const NodeFacts& node = request.hardware.node;
-  if (!measured.save && node.storage_gb_per_s == 0)
-    throw DeckError("--mtbf needs the time of a checkpoint: there is no earlier run with one in " +
-                    start.directory +
-                    " (metrics.jsonl), and the hardware file has no node.storage_gb_per_s; give "
-                    "that, or the directory of a run by -d");
-  std::string text =
-      formatted("checkpoints, with a failure every %.4g hours: ", line.mtbf_hours) +
-      (measured.save
-           ? formatted("a checkpoint stops training for %.3g s, as measured", *measured.save)
-           : formatted("training waits while ranks write at %.4g GB/s", node.storage_gb_per_s)) +
-      formatted("; a restart takes %.4g s", measured.start.value_or(node.start_seconds)) +
-      (measured.start ? ", as measured" : " and the time to read") +
-      "\n      save s  checkpoint.every  goodput %  tokens/s kept\n";
-  int number = 0;
-  for (const FoundLayout& layout : result.best) {
+/// --mtbf: plans the checkpoints of layouts by the times of an earlier run, else by the rate at
+/// which ranks write.
+class CheckpointPlanner {
+ public:
+  CheckpointPlanner(const CommandLine& line, const Start& start, const NodeFacts& node)
+      : hours_(line.mtbf_hours), node_(node), measured_(read_measured_times(start.directory)) {
+    if (!measured_.save && node.storage_gb_per_s == 0)
+      throw DeckError(
+          "--mtbf needs the time of a checkpoint: there is no earlier run with one in " +
+          start.directory +
+          " (metrics.jsonl), and the hardware file has no node.storage_gb_per_s; give "
+          "that, or the directory of a run by -d");
+  }
+
+  CheckpointPlan plan(const FoundLayout& layout) const {
     const double written =
-        node.storage_gb_per_s > 0 ? layout.checkpoint_bytes / (1e9 * node.storage_gb_per_s) : 0;
+        node_.storage_gb_per_s > 0 ? layout.checkpoint_bytes / (1e9 * node_.storage_gb_per_s) : 0;
     const FailureTimes times{
-        .between_failures = 3600 * line.mtbf_hours,
-        .save = measured.save.value_or(written),
-        .restart = measured.start ? *measured.start : node.start_seconds + written};
+        .between_failures = 3600 * hours_,
+        .save = measured_.save.value_or(written),
+        .restart = measured_.start ? *measured_.start : node_.start_seconds + written};
     const auto steps = std::max<int64_t>(
         1, static_cast<int64_t>(std::llround(best_interval(times) / layout.time.seconds)));
-    const double share = goodput(times, static_cast<double>(steps) * layout.time.seconds);
-    text += formatted("  %2d  %6.3g  %16ld  %9.2f  %13.4g\n", ++number, times.save,
-                      static_cast<long>(steps), 100 * share, share * layout.time.tokens_per_second);
+    return {.save_seconds = times.save,
+            .every = steps,
+            .goodput = goodput(times, static_cast<double>(steps) * layout.time.seconds)};
   }
-  return text;
-}
+
+  std::string text(const std::vector<FoundLayout>& layouts) const {
+    std::string text =
+        formatted("checkpoints, with a failure every %.4g hours: ", hours_) +
+        (measured_.save
+             ? formatted("a checkpoint stops training for %.3g s, as measured", *measured_.save)
+             : formatted("training waits while ranks write at %.4g GB/s", node_.storage_gb_per_s)) +
+        formatted("; a restart takes %.4g s", measured_.start.value_or(node_.start_seconds)) +
+        (measured_.start ? ", as measured" : " and the time to read") +
+        "\n      save s  checkpoint.every  goodput %  tokens/s kept\n";
+    int number = 0;
+    for (const FoundLayout& layout : layouts) {
+      const CheckpointPlan& plan = *layout.checkpoints;
+      text += formatted("  %2d  %6.3g  %16ld  %9.2f  %13.4g\n", ++number, plan.save_seconds,
+                        static_cast<long>(plan.every), 100 * plan.goodput,
+                        plan.goodput * layout.time.tokens_per_second);
+    }
+    return text;
+  }
+
+ private:
+  const double hours_;
+  const NodeFacts& node_;
+  const MeasuredTimes measured_;
+};
 
 /// --plan: searches the fastest layouts of what the deck leaves open.
 std::string search(const CommandLine& line, int ranks) {
@@ -191,9 +209,11 @@ std::string search(const CommandLine& line, int ranks) {
                               .ranks_per_node = on.ranks_per_node,
                               .memory_bytes = static_cast<int64_t>(gib * (int64_t{1} << 30)),
                               .hardware = *on.hardware};
+  std::optional<CheckpointPlanner> checkpoints;
+  if (line.mtbf_hours > 0) checkpoints.emplace(line, start, request.hardware.node);
   PlannedData data;  // which the samples read
   std::string source;
-  const SearchResult result = search_layouts(
+  SearchResult result = search_layouts(
       request,
       [&](const Plan& plan) {
         StepSamples samples = open_samples(start, plan, data);
@@ -202,11 +222,13 @@ std::string search(const CommandLine& line, int ranks) {
         return samples;
       },
       kBest);
+  if (checkpoints)
+    for (FoundLayout& layout : result.best) layout.checkpoints = checkpoints->plan(layout);
   const std::string written =
       line.out_directory.empty() ? "" : write_decks(line.out_directory, request, result);
   if (line.as_json) return search_json(request, result);
   return data.notes + source + describe_search(request, result) +
-         (line.mtbf_hours > 0 ? describe_goodput(line, start, request, result) : "") + written;
+         (checkpoints ? checkpoints->text(result.best) : "") + written;
 }
 
 /// Returns the settings that decide which samples are drawn: layouts are compared by the same

@@ -131,6 +131,10 @@ std::string search_json(const SearchRequest& request, const SearchResult& result
     own["memory_bytes"] = layout.memory;
     own["memory_at"] = layout.memory_at;
     own["bytes_between_nodes"] = layout.between_nodes;
+    if (layout.checkpoints)
+      own["checkpoints"] = {{"save_seconds", layout.checkpoints->save_seconds},
+                            {"every", layout.checkpoints->every},
+                            {"goodput", layout.checkpoints->goodput}};
     own["why"] = is_best ? "" : loss_of(layout.time, result.best.front().time);
     if (is_best) own["drawing"] = json_of(result.drawing);
     json["layouts"].push_back(std::move(own));

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,14 +29,22 @@ struct SearchRequest {
   Hardware hardware = {};
 };
 
+/// The interval between checkpoints that loses least time to failures.
+struct CheckpointPlan {
+  double save_seconds = 0;
+  int64_t every = 1;  ///< steps
+  double goodput = 1;
+};
+
 struct FoundLayout {
   Options options;
   std::vector<std::string> overrides = {};  ///< "mesh.llm.tp=2": what the deck does not say
   StepTime time = {};
   int64_t memory = 0;  ///< bytes of the rank that needs most, in a step of full rows
   std::string memory_at = {};
-  double between_nodes = 0;     ///< bytes of a step between nodes, of all ranks
-  double checkpoint_bytes = 0;  ///< that the rank which owns most writes
+  double between_nodes = 0;                        ///< bytes of a step between nodes, of all ranks
+  double checkpoint_bytes = 0;                     ///< that the rank which owns most writes
+  std::optional<CheckpointPlan> checkpoints = {};  ///< where failures are given
 };
 
 /// A layout that is refused, and that may be faster than the last of the best.

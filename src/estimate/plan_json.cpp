@@ -29,6 +29,7 @@ Json json_of(const LayoutDrawing& drawing) {
                                {"pp", grid.pp},
                                {"encoder_dp", grid.encoder_dp},
                                {"cp", grid.cp},
+                               {"ep", grid.ep()},
                                {"tp", grid.tp}});
   for (const StageGroup& group : drawing.stage_groups)
     json["stage_groups"].push_back(
@@ -57,6 +58,7 @@ Json json_of(const StepTime& time) {
   return {{"seconds", time.seconds},
           {"tokens_per_second", time.tokens_per_second},
           {"mfu", time.mfu},
+          {"mfu_unmasked", time.mfu_unmasked},
           {"idle_share", time.idle_share()},
           {"exposed_seconds", exposed},
           {"stages", stages}};

@@ -80,6 +80,10 @@ class PlanSearch(zr.ZeaTest):
         told = zr.answer("--plan", "--hardware", hardware, "-i", self.deck, "--ranks", "2", "--mtbf", "8")
         self.assert_code(told, 0)
         self.assertIn("with a failure every 8 hours: training waits while ranks write at 0.5 GB/s", told.output)
+        asked = ["--plan", "--json", "--hardware", hardware, "-i", self.deck, "--ranks", "2", "--mtbf", "8"]
+        for layout in json.loads(zr.answer(*asked).output)["layouts"]:
+            self.assertGreaterEqual(layout["checkpoints"]["every"], 1)
+            self.assertTrue(0.5 < layout["checkpoints"]["goodput"] < 1)
         directory = self.folder / "measured"
         run = zr.run_zea(2, ["-i", self.deck, "-d", directory, "checkpoint.every=1"], directory)
         self.assert_code(run, 0)
