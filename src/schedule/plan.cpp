@@ -257,9 +257,11 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
                                      const std::vector<FlatBuffer>& buffers) {
   std::vector<Sharding> shardings;
   for (const FlatBuffer& buffer : buffers)
-    shardings.push_back(detail::make_sharding(options.meshes[buffer.module], mesh,
-                                              mesh.grid(buffer.module),
-                                              detail::is_pipelined(options), buffer.is_over_ep));
+    shardings.push_back(
+        buffer.is_state
+            ? detail::sharding_of_states(mesh, buffer.module)
+            : detail::make_sharding(options.meshes[buffer.module], mesh, mesh.grid(buffer.module),
+                                    detail::is_pipelined(options), buffer.is_over_ep));
   return shardings;
 }
 

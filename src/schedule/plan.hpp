@@ -54,7 +54,7 @@ struct Plan {
   /// In which a rank owns its shard of a buffer.
   DType owned_type(int buffer) const {
     const FlatBuffer& flat = buffers[buffer];
-    return precision_of(flat.module).owned(flat.trainable, !flat.units.empty());
+    return precision_of(flat.module).owned(flat.trainable, flat.is_computed_with());
   }
   /// The replica (row of StepPlan::replicas) that `world_rank` belongs to.
   int replica_of(int world_rank) const { return world_rank / mesh.ranks_per_replica(); }

@@ -116,6 +116,8 @@ class SpecBuilder {
   /// Adds a table of sinusoidal positions, which is never trained.
   void add_sinusoids(const std::string& name, int64_t positions, int64_t width);
   /// Lets the unit read a parameter of an earlier one (tied weights).
+  /// Adds a state of the model, zeros at first (ParamSpec::is_state).
+  void add_state(const std::string& role, const std::string& name, const Shape& shape);
   void use(const std::string& role, int param);
   /// Adds the parameters of a transformer block, whose names begin with `layer`.
   void add_block(const BlockSpec& block, const BlockFamily& family, const std::string& layer,

@@ -59,6 +59,9 @@ struct ParamSpec {
       false;  ///< adjacent to the next one in a flat buffer: q, k, v and gate, up
   bool trainable = true;
   bool used = true;  ///< false: no unit reads it (carried, never trained)
+  /// A state of the model, not a weight: it has no gradient, every rank that reads it holds all of
+  /// it, and it has the type of masters whatever the module computes in.
+  bool is_state = false;
   TensorPart part = {};
   bool stacks_experts = false;  ///< the matrices of all experts, as MlpSpec::stack says
 

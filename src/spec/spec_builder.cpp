@@ -43,6 +43,10 @@ int SpecBuilder::add(const std::string& role, const std::string& name, Shape sha
   return index;
 }
 
+void SpecBuilder::add_state(const std::string& role, const std::string& name, const Shape& shape) {
+  model_.params[add(role, name, shape, false, 0)].is_state = true;
+}
+
 void SpecBuilder::use(const std::string& role, int param) {
   model_.units.back().params.push_back(param);
   model_.units.back().roles.push_back(role);
