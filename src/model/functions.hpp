@@ -135,12 +135,13 @@ at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tens
 /// x (tokens, 2 * width), gate first: activation(gate) * up, (tokens, width). Silu or a GELU.
 at::Tensor gated(const at::Tensor& x, Activation activation);
 
-/// The gates (tokens, chosen), in the wide type of `scores`, of each token's experts, and the
-/// experts' indices (tokens, chosen) int64, best first. scores (tokens, experts).
+/// The gates (tokens, chosen), in the wide type of `outputs`, of each token's experts, and the
+/// experts' indices (tokens, chosen) int64, best first. outputs (tokens, experts): of the router's
+/// linear; bias (experts) of the choice alone; undefined: none.
 struct Routing {
   at::Tensor gates, chosen;
 };
-Routing route(const at::Tensor& scores, const RouterSpec& router);
+Routing route(const at::Tensor& outputs, const RouterSpec& router, const at::Tensor& bias = {});
 
 /// The experts [first, first + count) of a mixture of `all`.
 struct ExpertRange {

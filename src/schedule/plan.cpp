@@ -136,9 +136,27 @@ void check_experts_alike(Faults& faults, const Options& options, const ModelSpec
                "ep that divides cp; allowed: eval.generate_tokens = 0, or ep = 1");
 }
 
+void check_router_biases(Faults& faults, const Options& options, const ModelSpec& model) {
+  if (options.optim.router_bias_update_rate == 0) return;
+  const std::string key =
+      formatted("optim.router_bias_update_rate = %g", options.optim.router_bias_update_rate);
+  bool has_bias = false, trains = false;
+  for (const UnitSpec& unit : model.units) {
+    if (!unit.has("choice_bias")) continue;
+    has_bias = true;
+    trains |= model.trains(model.params_of(unit, "router.weight"));
+  }
+  if (!has_bias)
+    faults.add(key + ", but the model (" + model.family +
+               ") does not choose experts with a bias; leave it out");
+  else if (options.run.mode == RunMode::Train && !trains)
+    faults.add(key + ", but the routers of the language model are frozen; leave it out");
+}
+
 /// Graphs replay launches, and where the library has no grouped products the host asks how many
 /// rows each expert has.
 void check_experts(Faults& faults, const Options& options, const ModelSpec& model) {
+  check_router_biases(faults, options, model);
   if (options.run.cuda_graphs == 0 || !model.has_experts()) return;
   faults.add("run.cuda_graphs = " + std::to_string(options.run.cuda_graphs) + ", but the model (" +
              model.family +

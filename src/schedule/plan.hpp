@@ -82,6 +82,13 @@ struct Plan {
   /// cuts of all of them.
   FlatRange own_cut(int world_rank, int buffer) const;
 
+  /// Returns whether steps update the states of the model, and whether they change a buffer.
+  bool updates_states() const {
+    return options.run.mode == RunMode::Train && options.optim.router_bias_update_rate > 0;
+  }
+  bool changes(int buffer) const {
+    return buffers[buffer].trainable || (buffers[buffer].is_state && updates_states());
+  }
   bool recomputes(int unit) const { return recomputed[unit]; }
   /// Whether data.eval is evaluated at all, and whether texts are generated then.
   bool evaluates() const { return options.run.mode != RunMode::Train || options.eval.every > 0; }

@@ -238,6 +238,12 @@ struct ConfigError : WeightsError {
 /// and allowed values, where a family or an option is not supported.
 ModelSpec make_model_spec(const std::string& config_json, const Trainable& trainable = {});
 
+/// Returns whether a tensor of weights files is a bias for the choice of experts
+/// (RouterSpec::has_choice_bias), which files keep in fp32 where weights are narrower.
+inline bool is_choice_bias(const std::string& name) {
+  return name.ends_with(".e_score_correction_bias");
+}
+
 /// Returns the end of a refusal of a "model_type" that zea does not read: what such a model is, and
 /// where to get one that zea reads; may be empty.
 std::string type_advice(const std::string& model_type);

@@ -255,6 +255,8 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
   };
   add("router.weight", layer + names.router + ".weight", {mlp.router->experts, block.hidden},
       trainable, family.init.up, whole);
+  if (mlp.router->has_choice_bias)
+    add_state("choice_bias", layer + names.choice_bias, {mlp.router->experts});
   if (mlp.stack) {
     const int64_t count = mlp.router->experts, inner = mlp.intermediate;
     // Gate and up are sections of the outputs.

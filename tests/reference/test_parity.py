@@ -29,6 +29,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+from glm_cases import GLM4_MOE_IN_GROUPS, GLM_CASES
 from hybrid_cases import BOUND_OF_HYBRIDS, HYBRID, HYBRID_CASES, HYBRIDS
 from parity_case import ParityCase, trained_of
 from parity_cases import CASES, PATCHES, PROMPTED, QWEN3_MOE, VOCABULARY
@@ -85,7 +86,7 @@ def make_text_config(case):
         "max_position_embeddings": 128,
     }
     family = case.get("decoder", "llama")
-    if family in ("olmoe", "phi3"):  # whose own end tokens are beyond this vocabulary
+    if family in ("glm4_moe", "olmoe", "phi3"):  # whose own end tokens are beyond this vocabulary
         options |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     return AutoConfig.for_model(family, **{**options, **case.get("text", {})})
 
@@ -232,6 +233,8 @@ class Parity(ParityCase):
         """The mapping of names that this file compares by is that of the files."""
         with safe_open(folder / "model" / "model.safetensors", "pt") as file:
             named = {file_name(name, multimodal): value for name, value in model.named_parameters()}
+            biases = (item for item in model.named_buffers() if item[0].endswith("e_score_correction_bias"))
+            named |= {file_name(name, multimodal): bias for name, bias in biases}
             names = split_experts(named, model.config.get_text_config().model_type)
             self.assertEqual(set(names), set(file.keys()))
 
@@ -318,6 +321,9 @@ class Parity(ParityCase):
     def test_generation_of_qwen3_moe(self):
         self.check_generation({"only_text": True, "decoder": "qwen3_moe", "text": QWEN3_MOE})
 
+    def test_generation_of_glm4_moe(self):
+        self.check_generation({"only_text": True, "decoder": "glm4_moe", "text": GLM4_MOE_IN_GROUPS})
+
     def test_generation_of_qwen3_5_text(self):
         self.check_generation({"only_text": True, "decoder": "qwen3_5_text", "text": HYBRID})
 
@@ -343,7 +349,7 @@ def add_prompts(name, case):
     setattr(Parity, f"test_{name}_prompts", lambda self: self.check_prompts(case))
 
 
-ALL = {**CASES, **TOWER_CASES, **HYBRID_CASES}
+ALL = {**CASES, **TOWER_CASES, **GLM_CASES, **HYBRID_CASES}
 for case_name, one_case in ALL.items():
     add_case(case_name, one_case)
 for family in PROMPTED:
