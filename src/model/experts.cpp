@@ -96,6 +96,32 @@ struct RouteFunction : Function<RouteFunction> {
   }
 };
 
+struct RouterLossFunction : Function<RouterLossFunction> {
+  static Tensor forward(Context* ctx, const Tensor& outputs, const RouterLossWeights* weights) {
+    ctx->save_for_backward({outputs});
+    ctx->saved_data["squares"] = weights->squares;
+    ctx->saved_data["gradients"] = weights->gradients;
+    if (weights->experts.defined()) ctx->saved_data["experts"] = weights->experts;
+    const Tensor scores = wide(outputs);
+    const Tensor squares = scores.logsumexp(1).square().sum(at::kDouble) * weights->squares;
+    if (!weights->experts.defined()) return squares;
+    return squares + scores.softmax(1).sum(0, false, at::kDouble).dot(weights->experts);
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& gradients) {
+    const Tensor outputs = ctx->get_saved_variables()[0], scores = wide(outputs);
+    const auto number = [&](const char* name) { return ctx->saved_data.at(name).toDouble(); };
+    const Tensor shares = scores.softmax(1);
+    Tensor factors = scores.logsumexp(1, true) * (2 * number("squares"));
+    if (const auto found = ctx->saved_data.find("experts"); found != ctx->saved_data.end()) {
+      const Tensor experts = found->second.toTensor().to(scores.scalar_type());
+      factors = factors + experts - shares.mv(experts).unsqueeze(1);
+    }
+    const Tensor factor = (gradients[0] * number("gradients")).to(scores.scalar_type());
+    return {(shares * factors * factor).to(outputs.scalar_type()), {}};
+  }
+};
+
 /// Where the rows of tokens go.
 struct Places {
   Tensor of_copies, ends;  ///< as in SentRows
@@ -234,6 +260,10 @@ void detail::add_expert_gradients_now(Parameter& weight, WeightOrder order, cons
 Routing route(const at::Tensor& outputs, const RouterSpec& router, const at::Tensor& bias) {
   const Tensors made = RouteFunction::apply(outputs, &router, &bias);
   return {made[0], made[1]};
+}
+
+at::Tensor router_loss(const at::Tensor& outputs, const RouterLossWeights& weights) {
+  return RouterLossFunction::apply(outputs, &weights);
 }
 
 SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen,

@@ -8,6 +8,8 @@
 #include <ATen/core/ivalue.h>
 
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "kernels/row_kernels.hpp"
@@ -142,6 +144,18 @@ struct Routing {
   at::Tensor gates, chosen;
 };
 Routing route(const at::Tensor& outputs, const RouterSpec& router, const at::Tensor& bias = {});
+
+/// The weights of a router's losses, which depend on the whole step (train/router_losses.hpp).
+struct RouterLossWeights {
+  at::Tensor experts;    ///< (experts) double, of the softmax of a token's scores; undefined: none
+  double squares = 0;    ///< of the square of their logsumexp
+  double gradients = 1;  ///< of gradients: those of all tp ranks are added up
+};
+/// By the names of units.
+using RouterLossesOfUnits = std::map<std::string, RouterLossWeights>;
+/// The sum over tokens of these, a double scalar; outputs (tokens, experts), of the router's
+/// linear.
+at::Tensor router_loss(const at::Tensor& outputs, const RouterLossWeights& weights);
 
 /// The experts [first, first + count) of a mixture of `all`.
 struct ExpertRange {

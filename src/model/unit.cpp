@@ -34,7 +34,7 @@ class UnitRun {
     }
     const at::Tensor& made = values_[unit_.graph.output];
     if (unit_.kind == UnitKind::Head && head_ == HeadOutput::Loss) return {{}, made};
-    return {made, {}, expert_ends_};
+    return {made, loss_, expert_ends_};
   }
 
  private:
@@ -78,6 +78,8 @@ class UnitRun {
       case Kind::SumExpertRows:
         return layers_.summed_expert_rows(x, microbatch_.expert_rows);
       case Kind::Route: {
+        if (const RouterLossesOfUnits* losses = layers_.router_losses())
+          loss_ = router_loss(x, losses->at(unit_.name));
         const Parameter* bias = optional(op, 0);
         const Routing made =
             route(x, *model_.mlp(unit_).router, bias ? bias->value() : at::Tensor());
@@ -301,7 +303,7 @@ class UnitRun {
   const Layers& layers_;
   const EncoderPart* const part_;  ///< of the microbatch; null: the unit is the decoder's
   std::vector<at::Tensor> values_;
-  at::Tensor expert_ends_;
+  at::Tensor loss_, expert_ends_;  ///< as in UnitOutput
 };
 
 }  // namespace

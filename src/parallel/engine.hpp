@@ -52,9 +52,9 @@ class Engine {
   void broadcast_weights();
 
   /// Runs a step's actions over this rank's microbatches; with Backward actions gradients are added
-  /// into the buffers' shards.
+  /// into the buffers' shards. Routers add the losses of these weights; without weights, none.
   WalkResult run(const std::vector<Action>& actions, const std::vector<Microbatch>& microbatches,
-                 HeadOutput head = HeadOutput::Loss);
+                 HeadOutput head = HeadOutput::Loss, const RouterLossesOfUnits& router_losses = {});
 
  private:
   /// The saved tensors of a unit in a microbatch.

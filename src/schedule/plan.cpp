@@ -136,27 +136,9 @@ void check_experts_alike(Faults& faults, const Options& options, const ModelSpec
                "ep that divides cp; allowed: eval.generate_tokens = 0, or ep = 1");
 }
 
-void check_router_biases(Faults& faults, const Options& options, const ModelSpec& model) {
-  if (options.optim.router_bias_update_rate == 0) return;
-  const std::string key =
-      formatted("optim.router_bias_update_rate = %g", options.optim.router_bias_update_rate);
-  bool has_bias = false, trains = false;
-  for (const UnitSpec& unit : model.units) {
-    if (!unit.has("choice_bias")) continue;
-    has_bias = true;
-    trains |= model.trains(model.params_of(unit, "router.weight"));
-  }
-  if (!has_bias)
-    faults.add(key + ", but the model (" + model.family +
-               ") does not choose experts with a bias; leave it out");
-  else if (options.run.mode == RunMode::Train && !trains)
-    faults.add(key + ", but the routers of the language model are frozen; leave it out");
-}
-
 /// Graphs replay launches, and where the library has no grouped products the host asks how many
 /// rows each expert has.
 void check_experts(Faults& faults, const Options& options, const ModelSpec& model) {
-  check_router_biases(faults, options, model);
   if (options.run.cuda_graphs == 0 || !model.has_experts()) return;
   faults.add("run.cuda_graphs = " + std::to_string(options.run.cuda_graphs) + ", but the model (" +
              model.family +
@@ -200,6 +182,7 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
   check_scores(faults, options, model);
   check_scans(faults, options, model);
   check_experts(faults, options, model);
+  detail::check_routers(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   const auto train_keys = [](const std::string& module) {
     const std::string key = "model." + module + ".train";
@@ -400,8 +383,14 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, StepKind kind) co
     if (grid.module != kDecoder && mesh.has(world_rank, grid.module))
       input.item_shares[grid.module] = {grid.encoder_dp,
                                         mesh.coordinate(world_rank, grid.module).encoder_dp};
-  return {step.step,           step.samples, step.tokens,          step.targets, step.model_flops,
-          step.unmasked_flops, microbatches, make_schedule(input), step.shape};
+  RankStep made{step.step,    step.samples,         step.tokens,
+                step.targets, step.model_flops,     step.unmasked_flops,
+                microbatches, make_schedule(input), step.shape};
+  if (kind == StepKind::Train && router_losses().aux > 0) {
+    input.kind = StepKind::Count;
+    made.counting = make_schedule(input);
+  }
+  return made;
 }
 
 /// The head's backward follows its forward at once: keeping its graph costs nothing.

@@ -82,6 +82,18 @@ struct Plan {
   /// cuts of all of them.
   FlatRange own_cut(int world_rank, int buffer) const;
 
+  /// The losses that routers add to that of the targets in training.
+  struct RouterLosses {
+    double aux = 0, z = 0;  ///< coefficients
+    bool by_layer = false;  ///< RouterLossScope::Layer
+    bool are_there() const { return aux > 0 || z > 0; }
+  };
+  RouterLosses router_losses() const {
+    if (options.run.mode != RunMode::Train) return {};
+    return {.aux = options.llm.router_aux_loss_coef.value_or(model.decoder.router_aux_loss),
+            .z = options.llm.router_z_loss_coef,
+            .by_layer = options.llm.router_aux_loss_scope == RouterLossScope::Layer};
+  }
   /// Returns whether steps update the states of the model, and whether they change a buffer.
   bool updates_states() const {
     return options.run.mode == RunMode::Train && options.optim.router_bias_update_rate > 0;

@@ -152,6 +152,7 @@ struct MixtureDefaults {
   bool renormalizes = false;         ///< its default
   const char* intermediate_key = "moe_intermediate_size";
   int64_t shared_intermediate = 0;  ///< width of the shared expert; 0: none
+  double aux_loss = 1e-3;           ///< router_aux_loss_coef
 };
 /// Reads the number of experts of each of `layers` layers, and how many of them a token chooses.
 int64_t read_experts(const ConfigReader& config, const char* key, int64_t usual, int64_t layers);

@@ -264,6 +264,7 @@ struct DecoderSpec {
   bool images_both_ways = false;    ///< default: features of an image attend to all of it
   double logit_softcap = 0;         ///< c: logits become c tanh(logit / c); 0: none
   bool learned_positions = false;   ///< a table of max_positions rows, not RoPE
+  double router_aux_loss = 0;       ///< the config's coefficient of the loss that balances experts
   double init_std = 0.02;           ///< of initial matrices
   std::vector<int64_t> end_tokens;  ///< that end a generated text
 

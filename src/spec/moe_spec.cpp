@@ -63,8 +63,8 @@ std::optional<WeightOrder> read_stack(const ConfigReader& config, WeightOrder or
 
 void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,
                  const MixtureDefaults& defaults, const ExpertNames& names) {
-  config.require_boolean("output_router_logits", false);
-  config.pass_over({"router_aux_loss_coef"});
+  const double aux_loss = config.number("router_aux_loss_coef", defaults.aux_loss);
+  if (config.boolean("output_router_logits", false)) decoder.spec.router_aux_loss = aux_loss;
   MlpSpec mixture = decoder.spec.block.mlp();
   RouterSpec router;
   router.experts = read_named_twice(config, defaults.experts, decoder.spec.layers);
@@ -197,9 +197,10 @@ Decoder read_olmoe(const ConfigReader& config) {
                       " (norms of fewer keys are not built yet)");
   add_head_norms(decoder);
   block.query_key_norm = block.norm;
-  add_mixture(config, decoder, {},
-              {.experts = 64, .chosen = 8, .intermediate_key = "intermediate_size"},
-              qwen_expert_names(false));
+  add_mixture(
+      config, decoder, {},
+      {.experts = 64, .chosen = 8, .intermediate_key = "intermediate_size", .aux_loss = 1e-2},
+      qwen_expert_names(false));
   return decoder;
 }
 

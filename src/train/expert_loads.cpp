@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/error.hpp"
+
 namespace zea {
 namespace {
 
@@ -40,6 +42,23 @@ std::vector<double> ExpertLoads::own_rows(
       rows[static_cast<size_t>(first + e)] = static_cast<double>(end[e] - (e > 0 ? end[e - 1] : 0));
   }
   return rows;
+}
+
+std::map<std::string, std::vector<double>> ExpertLoads::by_layer(const std::vector<double>& loads,
+                                                                 bool pooled) const {
+  std::map<std::string, std::vector<double>> all;
+  std::vector<double> sums;
+  for (const Layer& layer : layers_) {
+    const auto begin = loads.begin() + layer.first;
+    std::vector<double>& own = all[engine_.plan().model.units[layer.unit].name];
+    own.assign(begin, begin + layer.experts);
+    sums.resize(own.size());
+    ZEA_ASSERT(!pooled || std::ssize(sums) == layers_.front().experts);
+    for (size_t e = 0; e < own.size(); ++e) sums[e] += own[e];
+  }
+  if (pooled)
+    for (auto& [unit, own] : all) own = sums;
+  return all;
 }
 
 ExpertLoads::Imbalance ExpertLoads::imbalance(const std::vector<double>& loads) const {

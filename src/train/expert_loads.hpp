@@ -21,6 +21,12 @@ class ExpertLoads {
   /// experts, then those of the next. Summed over all ranks they are the loads.
   std::vector<double> own_rows(const std::map<int, std::vector<at::Tensor>>& expert_ends) const;
 
+  int64_t layers() const { return std::ssize(layers_); }
+  /// Returns for each layer, by its unit's name, the loads of its experts; `pooled`: the sums over
+  /// all layers, which have equally many experts then.
+  std::map<std::string, std::vector<double>> by_layer(const std::vector<double>& loads,
+                                                      bool pooled) const;
+
   /// The load of a layer's fullest expert over the mean of its experts, by the unit's name.
   using Imbalance = std::vector<std::pair<std::string, double>>;
   Imbalance imbalance(const std::vector<double>& loads) const;

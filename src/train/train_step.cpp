@@ -24,6 +24,7 @@ TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
       holder_sums_(engine.plan(), engine.mesh(), engine.buffers(),
                    engine.microbatch_options().device),
       expert_loads_(engine),
+      router_losses_(engine, control),
       optimizer_(optimizer),
       control_(control),
       before_update_(std::move(before_update)) {
@@ -67,7 +68,8 @@ at::Tensor TrainStep::walk(const RankStep& step, const std::vector<Microbatch>& 
     const ActionRecord::Action action(record, "zero gradients");
     ShardedBuffer::zero_gradients(engine_.buffers());
   }
-  WalkResult result = engine_.run(step.schedule.actions, microbatches);
+  const RouterLossesOfUnits losses = router_losses_.weights(step, microbatches);
+  WalkResult result = engine_.run(step.schedule.actions, microbatches, HeadOutput::Loss, losses);
   expert_ends_ = std::move(result.expert_ends);
   const ActionRecord::Action action(record, "sum gradients over holders");
   holder_sums_.run(step.schedule.has_gradient);

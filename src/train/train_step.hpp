@@ -25,6 +25,7 @@
 #include "parallel/engine.hpp"
 #include "parallel/holder_sums.hpp"
 #include "train/expert_loads.hpp"
+#include "train/router_losses.hpp"
 #include "train/step_guard.hpp"
 
 namespace zea {
@@ -208,6 +209,7 @@ class TrainStep {
   Engine& engine_;
   HolderSums holder_sums_;
   ExpertLoads expert_loads_;
+  RouterLosses router_losses_;
   Optimizer& optimizer_;
   Collectives& control_;
   std::function<void()> before_update_;

@@ -184,6 +184,24 @@ CASES = {
         "decoder": "qwen3_moe",
         "text": {**QWEN3_MOE, "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
     },
+    "qwen3_moe_aux_loss": {
+        "only_text": True,
+        "decoder": "qwen3_moe",
+        "text": {
+            **QWEN3_MOE,
+            "num_hidden_layers": 3,
+            "mlp_only_layers": [1],
+            "output_router_logits": True,
+            "router_aux_loss_coef": 0.3,
+        },
+    },
+    "mixtral_aux_loss_pp2_cp2": {
+        "ranks": 4,
+        "only_text": True,
+        "decoder": "mixtral",
+        "text": {**MIXTRAL, "output_router_logits": True, "router_aux_loss_coef": 0.3},
+        "deck": [*MICROBATCHES, *grid("llm", pp=2, cp=2, cp_mode="ring")],
+    },
     "qwen3_moe_of_one_expert": {
         "only_text": True,
         "decoder": "qwen3_moe",

@@ -24,6 +24,7 @@ try:
         LlavaConfig,
         LlavaForConditionalGeneration,
     )
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
     print(f"skipped: {error}")
@@ -172,6 +173,19 @@ def mask_of(tokens, features):
     return ((token[:, None] >= token[None, :]) | same_image)[None, None]
 
 
+def add_router_loss(model, samples):
+    """Adds the gradients of the loss that balances experts, over all samples; returns the loss."""
+    config = model.config
+    if not getattr(config, "output_router_logits", False) or not torch.is_grad_enabled():
+        return 0
+    made = [model(input_ids=torch.tensor([sample[0]]), use_cache=False).router_logits for sample in samples]
+    experts = getattr(config, "num_experts", None) or config.num_local_experts
+    layers = tuple(torch.cat(layer) for layer in zip(*made))
+    loss = config.router_aux_loss_coef * load_balancing_loss_func(layers, experts, config.num_experts_per_tok)
+    loss.backward()
+    return loss.item()
+
+
 def reference_of(model, samples, attention, both_ways=False):
     model.set_attn_implementation(attention)
     multimodal = isinstance(model, LlavaForConditionalGeneration)
@@ -182,9 +196,10 @@ def reference_of(model, samples, attention, both_ways=False):
             images["attention_mask"] = mask_of(tokens, PATCHES)
         return model(input_ids=torch.tensor([tokens]), use_cache=False, **images).logits[0]
 
+    router_loss = add_router_loss(model, samples)
     named = ((file_name(name, multimodal), parameter) for name, parameter in model.named_parameters())
     loss, logits, gradients = reference(samples, logits_of, named)
-    return loss, logits, split_experts(gradients, model.config.get_text_config().model_type)
+    return loss + router_loss, logits, split_experts(gradients, model.config.get_text_config().model_type)
 
 
 def generate(model, prompt, pixels):

@@ -193,6 +193,27 @@ TEST(Experts, GatesThatVanishAreNotDividedByZero) {
   EXPECT_EQ(made.gates.abs().max().item<float>(), 0);
 }
 
+/// Compared with autograd of the definition, with each part alone and both.
+TEST(Experts, LossesOfRoutersAreTheirDefinition) {
+  at::manual_seed(3);
+  const Tensor values = at::randn({7, 5}, doubles()), experts = at::rand({5}, doubles());
+  for (const bool has_experts : {true, false})
+    for (const double squares : {0.0, 0.3}) {
+      const Tensor x = values.clone().requires_grad_(true), y = values.clone().requires_grad_(true);
+      Tensor expected = x.logsumexp(1).square().sum() * squares;
+      if (has_experts) expected = expected + (x.softmax(1) * experts).sum();
+      const Tensor found = router_loss(y, {has_experts ? experts : Tensor(), squares, 0.5});
+      EXPECT_NEAR(found.item<double>(), expected.item<double>(), 1e-12);
+      (expected * 3).backward();
+      (found * 3).backward();
+      EXPECT_LE((y.grad() - x.grad() * 0.5).abs().max().item<double>(), 1e-12);
+    }
+  const Tensor none = at::zeros({0, 5}, doubles()).requires_grad_(true);
+  const Tensor nothing = router_loss(none, {experts, 0.3, 1});
+  EXPECT_EQ(nothing.item<double>(), 0);
+  nothing.backward();
+}
+
 TEST(Experts, RowsLieByExpertInTheOrderOfTokens) {
   const Tensor x = at::arange(4, doubles()).unsqueeze(1);
   const Tensor chosen = at::tensor({2, 0, 0, 2, 2, 1, 0, 1}, at::kLong).view({4, 2});

@@ -149,7 +149,6 @@ TEST(Moe, ConfigsThatMakeNoModelAreRefused) {
          "config.num_experts = 6; allowed: num_local_experts = 5");
   expect("qwen3_moe", {{"num_experts", 1 << 17}},
          "config.num_experts = 131072; allowed: 1 to 32768");
-  expect("qwen3_moe", {{"output_router_logits", true}}, "config.output_router_logits = true");
   expect("qwen3_moe", {{"mlp_only_layers", "all"}}, "config.mlp_only_layers");
   expect("olmoe", {{"clip_qkv", 8.0}}, "clipping is not built yet");
   expect("olmoe", {{"num_key_value_heads", 2}}, "norms of fewer keys are not built yet");
@@ -206,6 +205,24 @@ TEST(Moe, GroupsThatMakeNoRouterAreRefused) {
   expect({{"n_shared_experts", 0}}, "config.n_shared_experts = 0");
   expect({{"n_routed_experts", 1 << 20}}, "config.n_routed_experts = 1048576");
   expect({{"scoring_func", "softmax"}}, "scoring_func");
+}
+
+TEST(Moe, ConfigsAskForTheLossThatBalancesExperts) {
+  const auto loss = [](const char* family, const nlohmann::json& changes) {
+    return make_model_spec(with(config_of(family), changes)).decoder.router_aux_loss;
+  };
+  EXPECT_EQ(loss("qwen3_moe", nlohmann::json::object()), 0);
+  EXPECT_EQ(loss("qwen3_moe", {{"router_aux_loss_coef", 0.5}}), 0);
+  EXPECT_EQ(loss("qwen3_moe", {{"output_router_logits", true}}), 1e-3);
+  EXPECT_EQ(loss("olmoe", {{"output_router_logits", true}}), 1e-2);
+  EXPECT_EQ(loss("mixtral", {{"output_router_logits", true}, {"router_aux_loss_coef", 0.5}}), 0.5);
+  nlohmann::json composite =
+      nlohmann::json::parse(testing::with_experts(testing::tiny_llava_config()));
+  composite["text_config"]["output_router_logits"] = true;
+  const ModelSpec model = make_model_spec(composite.dump());
+  EXPECT_EQ(model.decoder.router_aux_loss, 0);
+  ASSERT_EQ(model.notes.size(), 1U);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "output_router_logits has no effect", model.notes[0]);
 }
 
 TEST(Moe, MuonRefusesStackedExperts) {
