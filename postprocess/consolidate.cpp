@@ -58,12 +58,13 @@ WrittenTensors written_tensors(const ConsolidateOptions& options, const WeightsS
   const std::optional<DType> own = dtype_of_config(source.config_json());
   std::set<std::string> held, written;
   for (TensorInfo& tensor : tensors) {
-    const bool is_wider = is_floating(tensor.dtype) && options.copy.dtype.empty() && own &&
-                          element_bytes(tensor.dtype) > element_bytes(*own);
-    if (is_wider) held.insert(dtype_name(tensor.dtype));
-    if (is_wider) tensor.dtype = *own;
-    written.insert(dtype_name(tensor.dtype));
+    if (!is_floating(tensor.dtype) || !options.copy.dtype.empty() || !own) continue;
+    const DType wanted = is_choice_bias(tensor.name) ? DType::Float32 : *own;
+    if (element_bytes(tensor.dtype) <= element_bytes(wanted)) continue;
+    held.insert(dtype_name(tensor.dtype));
+    tensor.dtype = wanted;
   }
+  for (const TensorInfo& tensor : tensors) written.insert(dtype_name(tensor.dtype));
   const std::string& target = options.part.empty() ? options.output.target : options.part;
   std::string said = target + " is written in " + join(written);
   if (!held.empty())

@@ -139,12 +139,12 @@ std::vector<OwnPiece> own_pieces(Engine& engine, const FrozenOrigin* origin) {
            state_boxes(plan, buffer.index(), buffer.range(), state.spec, boxes)) {
         const ParamSpec& param = plan.model.params[box.param];
         const DType held = dtype_of(state.values);
-        const bool has_origin = !buffer.trainable() && origin != nullptr;
+        const bool changes = plan.changes(buffer.index());
+        const bool has_origin = !changes && origin != nullptr;
         pieces.push_back({&param, state.spec.name,
                           state.spec.elements_of_each(plan.param_rules[box.param].state_block),
                           box.extent, state.values.narrow(0, box.flat_begin, box.extent.elements()),
-                          buffer.trainable(),
-                          has_origin ? origin->type_of(param.name, held) : held});
+                          changes, has_origin ? origin->type_of(param.name, held) : held});
       }
   }
   std::stable_partition(pieces.begin(), pieces.end(),

@@ -132,6 +132,12 @@ enum class ImageAttention { Auto, Causal, Bidirectional };
 template <>
 inline constexpr std::array kDeckNames<ImageAttention>{"auto", "causal", "bidirectional"};
 
+/// The experts among which router_aux_loss_coef wants an even load: those of all layers by their
+/// number, or those of each layer.
+enum class RouterLossScope { Pooled, Layer };
+template <>
+inline constexpr std::array kDeckNames<RouterLossScope>{"pooled", "layer"};
+
 enum class ImageBackend { Auto, Pil, Torchvision };
 template <>
 inline constexpr std::array kDeckNames<ImageBackend>{"auto", "pil", "torchvision"};

@@ -201,6 +201,9 @@ struct LlmOptions {
   bool train = true;
   std::optional<double> dropout = 0;
   Choice<ImageAttention> image_attention = ImageAttention::Auto;
+  std::optional<double> router_aux_loss_coef = {};
+  Choice<RouterLossScope> router_aux_loss_scope = RouterLossScope::Pooled;
+  double router_z_loss_coef = 0;
   LoraOptions lora = {};  ///< a section of its own
 
   template <class Visitor>
@@ -218,6 +221,21 @@ struct LlmOptions {
         {"image_attention",
          "attention among the features of one image in the language model: causal, or "
          "bidirectional; auto: as the family was trained (bidirectional in Gemma 3)"});
+    key(router_aux_loss_coef,
+        {"router_aux_loss_coef",
+         "coefficient of the auxiliary loss that balances experts (arXiv:2101.03961), over the "
+         "global batch; steps run their forward twice, first to count tokens; auto: "
+         "router_aux_loss_coef of a config whose output_router_logits is true, else 0",
+         {0, 1e3}});
+    key(router_aux_loss_scope,
+        {"router_aux_loss_scope",
+         "router_aux_loss_coef's balance: of the experts of all layers pooled by their number "
+         "(pooled, as transformers), or of each layer, added up over layers (layer)"});
+    key(router_z_loss_coef,
+        {"router_z_loss_coef",
+         "coefficient of the router z-loss (arXiv:2202.08906): the mean square of the logsumexp of "
+         "a token's scores, added up over layers",
+         {0, 1e3}});
   }
 };
 

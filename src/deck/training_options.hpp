@@ -137,6 +137,7 @@ struct OptimOptions {
   std::vector<std::string> lr_factors;
   std::vector<std::string> weight_decays;
   std::vector<std::string> frozen;
+  double router_bias_update_rate = 0;
   double clip_norm = 1;
   Choice<NonFiniteStep> on_nonfinite = NonFiniteStep::Stop;
   double spike_deviations = 0;
@@ -209,6 +210,12 @@ struct OptimOptions {
          "frozen parameters: \"pattern\"; \"pattern = updates\" for parameters that are frozen "
          "during the first updates; \"pattern from updates\" for those that are frozen after "
          "so many; patterns as in lr_factors, the last match counts"});
+    key(router_bias_update_rate,
+        {"router_bias_update_rate",
+         "loss-free load balancing of experts that are chosen with a bias (arXiv:2408.15664): each "
+         "update raises the bias of experts that got fewer tokens than the mean of their layer by "
+         "so much, and lowers that of others; 0: biases stay as they are",
+         {0, 1}});
     key(clip_norm,
         {"clip_norm", "gradient clipping: largest norm of the whole gradient; 0: none", {0, 1e12}});
     key(on_nonfinite,

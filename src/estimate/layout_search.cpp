@@ -71,7 +71,7 @@ int64_t owned_bytes_of(const Plan& plan) {
     if (sharding.offloads) return 0;
     const FlatRange own = shard_range(buffer, plan.shard_of(rank, g), sharding.shards);
     const OwnedBytes each =
-        owned_bytes(plan.precision_of(buffer.module), buffer.trainable, !buffer.units.empty());
+        owned_bytes(plan.precision_of(buffer.module), buffer.trainable, buffer.is_computed_with());
     return (own.end - own.begin) * each.total() + states_in(plan, g, own);
   });
 }

@@ -45,7 +45,7 @@ void add_owned(MemoryEstimate& estimate, const Plan& plan, int g, int world_rank
   const Sharding& sharding = plan.shardings[g];
   const Precision& precision = plan.precision_of(buffer.module);
   const int64_t padded = buffer.padded(sharding.shards), own = padded / sharding.shards;
-  const OwnedBytes each = owned_bytes(precision, buffer.trainable, !buffer.units.empty());
+  const OwnedBytes each = owned_bytes(precision, buffer.trainable, buffer.is_computed_with());
   const FlatRange range = shard_range(buffer, plan.shard_of(world_rank, g), sharding.shards);
   if (sharding.offloads) {
     estimate.host += offloaded_bytes(plan, g, own, each, range);
@@ -56,7 +56,7 @@ void add_owned(MemoryEstimate& estimate, const Plan& plan, int g, int world_rank
           state_bytes(plan.optimizer, buffer, plan.param_rules, range, precision.master);
     estimate.gradients += own * each.gradients;
   }
-  if (sharding.subgroup > 0 && !buffer.units.empty())
+  if (sharding.subgroup > 0 && buffer.is_computed_with())
     estimate.gathered += padded / sharding.subgroup * bytes_of(precision.param);
   // An offloaded gradient passes through the device.
   if (buffer.trainable && sharding.replicas > 1 &&

@@ -29,7 +29,7 @@ ShardingFloor::ShardingFloor(const Plan& plan, int64_t microbatches, const Hardw
     std::vector<Part>& parts = parts_.emplace_back();
     for (const int g : plan.held_buffers(group.first_rank)) {
       const FlatBuffer& buffer = plan.buffers[static_cast<size_t>(g)];
-      if (buffer.units.empty()) continue;  // nothing reads it
+      if (!buffer.is_computed_with()) continue;  // carried, or states
       const ModuleGrid* grid = &mesh_.grid(buffer.module);
       auto part = std::ranges::find(parts, grid, &Part::grid);
       if (part == parts.end()) part = parts.insert(parts.end(), {.grid = grid});

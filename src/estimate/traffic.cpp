@@ -453,14 +453,15 @@ std::vector<SentCall> calls_after_walk(const Plan& plan, int world_rank,
 Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
                         const std::vector<MicrobatchRows>& rows, int world_rank) {
   const bool forward_only = plan.options.run.mode != RunMode::Train;
-  const Schedule schedule = plan.rank_step(step, world_rank, forward_only).schedule;
+  const RankStep part = plan.rank_step(step, world_rank, forward_only);
   Traffic traffic;
   StepTraffic step_traffic(plan, rows, world_rank);
-  for (const Action& action : schedule.actions) {
-    step_traffic.add(action);
-    add_calls(traffic, step_traffic.take());
-  }
-  add_calls(traffic, calls_after_walk(plan, world_rank, schedule.has_gradient));
+  for (const Schedule* schedule : {&part.counting, &part.schedule})
+    for (const Action& action : schedule->actions) {
+      step_traffic.add(action);
+      add_calls(traffic, step_traffic.take());
+    }
+  add_calls(traffic, calls_after_walk(plan, world_rank, part.schedule.has_gradient));
   return traffic;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -17,7 +18,6 @@ namespace zea {
 namespace {
 
 constexpr const char* kHead = "lm_head.weight";
-constexpr const char* kCarriedPrefix = "mtp.";
 
 /// The last words of names in quantized files: of GPTQ and AWQ, bitsandbytes, FP8.
 constexpr std::array kOfQuantized{"qweight", "qzeros",       "absmax",           "SCB",
@@ -71,12 +71,21 @@ bool splits_experts(const ModelSpec& model, const WeightsSource& source) {
   });
 }
 
+/// Whether a tensor belongs to multi-token prediction, which no unit computes: a head beside the
+/// model, or layers after its last one.
+bool is_carried(const ModelSpec& model, const std::string& name) {
+  constexpr const char *kHeadRoot = "mtp.", *kLayers = "model.layers.";
+  if (model.family != "glm4_moe" || !name.starts_with(kLayers)) return name.starts_with(kHeadRoot);
+  const std::string number = name.substr(std::strlen(kLayers));
+  return std::strtoll(number.c_str(), nullptr, 10) >= model.decoder.layers;
+}
+
 /// Adds to the config of `model` what the files of `source` show.
 std::string with_weights_files(const std::string& config_json, const ModelSpec& model,
                                const WeightsSource& source) {
   nlohmann::ordered_json found = nlohmann::ordered_json::object();
   for (const TensorInfo& tensor : source.tensors())
-    if (tensor.name.starts_with(kCarriedPrefix)) found["carried"][tensor.name] = tensor.shape;
+    if (is_carried(model, tensor.name)) found["carried"][tensor.name] = tensor.shape;
   if (splits_experts(model, source)) found["splits_experts"] = true;
   if (found.empty()) return config_json;
   nlohmann::ordered_json config = nlohmann::ordered_json::parse(config_json);

@@ -43,7 +43,7 @@ int64_t trained_elements(const ModelSpec& model, const ParamCuts& cuts, const Un
   return elements;
 }
 
-constexpr const char* kExperts = ".experts";  ///< follows the names of units
+constexpr const char *kExperts = ".experts", *kStates = ".states";  ///< follow the names of units
 
 /// Opens a buffer when its first parameter comes.
 class LayoutBuilder {
@@ -94,11 +94,15 @@ class LayoutBuilder {
  private:
   bool is_over_ep(int param) const { return !cuts_.empty() && cuts_[param].ep > 1; }
   FlatBuffer& buffer_at(int param, int fsdp_unit, int own) {
+    const ParamSpec& spec = model_.params[param];
     const auto [place, is_new] = position_.emplace(
-        std::make_tuple(fsdp_unit, model_.params[param].trainable, is_over_ep(param), own),
+        std::make_tuple(fsdp_unit, spec.trainable, spec.is_state, is_over_ep(param), own),
         buffers_.size());
     if (is_new) buffers_.emplace_back();
     return buffers_[place->second];
+  }
+  static const char* ending_of(const FlatBuffer& buffer) {
+    return buffer.is_over_ep ? kExperts : buffer.is_state ? kStates : "";
   }
 
   void append(FlatBuffer& buffer, int param) const {
@@ -112,8 +116,9 @@ class LayoutBuilder {
 
   void open(FlatBuffer& buffer, int unit, int param, int own, bool shared) {
     buffer.is_over_ep = is_over_ep(param);
-    buffer.name = own >= 0 ? model_.params[param].name
-                           : model_.units[unit].name + (buffer.is_over_ep ? kExperts : "");
+    buffer.is_state = model_.params[param].is_state;
+    buffer.name =
+        own >= 0 ? model_.params[param].name : model_.units[unit].name + ending_of(buffer);
     buffer.module = model_.units[unit].module;
     buffer.trainable = model_.params[param].trainable;
     buffer.fsdp_unit = shared ? -1 : fsdp_units_[unit];
@@ -124,7 +129,7 @@ class LayoutBuilder {
     buffer.units.push_back(unit);
     if (own < 0)
       buffer.name = model_.units[buffer.units.front()].name + ".." + model_.units[unit].name +
-                    (buffer.is_over_ep ? kExperts : "");
+                    ending_of(buffer);
   }
 
   const ModelSpec& model_;
@@ -133,7 +138,7 @@ class LayoutBuilder {
   std::vector<int> fsdp_units_;
   std::vector<std::vector<int>> readers_;
   std::vector<FlatBuffer> buffers_;
-  std::map<std::tuple<int, bool, bool, int>, size_t> position_;
+  std::map<std::tuple<int, bool, bool, bool, int>, size_t> position_;
 };
 
 }  // namespace

@@ -60,9 +60,10 @@ struct Wrapping {
 };
 
 // The plan of flat buffers: which parameters lie where in which buffer, and which part of it each
-// rank owns. A buffer is keyed by (FSDP unit, trainable or frozen, of experts that ep ranks share
-// or not); a parameter that two units use has a buffer of its own. Parameters start at multiples of
-// kFlatAlignment elements, fused ones lie adjacent so that the fused weight is a view.
+// rank owns. A buffer is keyed by (FSDP unit, trainable or frozen, states or weights, of experts
+// that ep ranks share or not); a parameter that two units use has a buffer of its own. Parameters
+// start at multiples of kFlatAlignment elements, fused ones lie adjacent so that the fused weight
+// is a view.
 
 /// 256 bytes in the narrowest type (bf16).
 inline constexpr int64_t kFlatAlignment = 128;
@@ -78,12 +79,15 @@ struct FlatBuffer {
                        ///< that has a buffer of its own
   std::string module;  ///< whose strategy and mesh it follows
   bool trainable = true;
+  bool is_state = false;    ///< of states (ParamSpec::is_state), which are never gathered
   bool is_over_ep = false;  ///< of experts, of which each ep rank has its own
   int fsdp_unit = -1;       ///< of the units that read it; -1: of no single one (shared, carried)
   std::vector<FlatParam> params;
   std::vector<int> units;  ///< that read it, in walking order; empty for carried parameters
   int64_t elements = 0;    ///< end of the last parameter, before padding
 
+  /// Returns whether units read it in the type that they compute in.
+  bool is_computed_with() const { return !units.empty() && !is_state; }
   /// Elements after padding to equal shards of whole alignments.
   int64_t padded(int shards) const;
 };
@@ -139,7 +143,7 @@ struct OwnedBytes {
   int64_t total() const { return parameters + gradients; }
 };
 
-/// `is_read`: by units; what is not is carried.
+/// `is_read`: FlatBuffer::is_computed_with().
 inline OwnedBytes owned_bytes(const Precision& precision, bool trains, bool is_read) {
   const auto bytes = [](DType dtype) { return static_cast<int64_t>(element_bytes(dtype)); };
   const DType owned = precision.owned(trains, is_read);

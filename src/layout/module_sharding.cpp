@@ -163,6 +163,12 @@ Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
   return sharding;
 }
 
+Sharding sharding_of_states(const MeshShape& mesh, const std::string& module) {
+  Sharding sharding;
+  set_placement(sharding, mesh, module, {}, token_axes());
+  return sharding;
+}
+
 void gather(Sharding& sharding, const ModuleMeshOptions& options, bool once_a_step) {
   sharding.keeps_for_step = once_a_step;
   sharding.reduces_each_microbatch = options.sync_grad_accum.value_or(!once_a_step);

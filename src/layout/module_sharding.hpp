@@ -29,6 +29,9 @@ void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, con
 Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
                        const ModuleGrid& grid, bool is_pipelined, bool is_over_ep = false);
 
+/// Returns that of a buffer of states, of which every rank holds all.
+Sharding sharding_of_states(const MeshShape& mesh, const std::string& module);
+
 /// Says when a sharded buffer of a pipeline is gathered and reduced: once for all microbatches of a
 /// step, or each time that a unit needs it.
 void gather(Sharding& sharding, const ModuleMeshOptions& options, bool once_a_step);

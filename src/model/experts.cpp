@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "core/error.hpp"
 #include "kernels/row_kernels.hpp"
@@ -32,30 +33,92 @@ void for_each_expert(const Tensor& ends, const Visit& visit) {
     if (end[e] > begin) visit(e, begin, end[e] - begin);
 }
 
+Tensor scores_of(const Tensor& outputs, bool are_sigmoids) {
+  return are_sigmoids ? wide(outputs).sigmoid() : wide(outputs).softmax(1);
+}
+
+/// Returns the indices of the largest values of each row. A stable sort: ties go to the lower
+/// index.
+Tensor largest(const Tensor& values, int64_t count) {
+  return std::get<1>(values.sort(true, 1, true)).narrow(1, 0, count).contiguous();
+}
+
+/// Leaves no experts but those of each token's best groups.
+Tensor in_best_groups(const Tensor& ranks, const RouterSpec& router) {
+  const Tensor by_group =
+      ranks.view({ranks.size(0), router.groups, router.experts / router.groups});
+  const Tensor sums = std::get<0>(by_group.topk(2, 2)).sum(2);
+  const Tensor is_other = at::ones(sums.sizes(), sums.options().dtype(at::kBool))
+                              .scatter_(1, largest(sums, router.chosen_groups), false);
+  return by_group.masked_fill(is_other.unsqueeze(2), -std::numeric_limits<double>::infinity())
+      .flatten(1);
+}
+
+Tensor chosen_experts(const Tensor& scores, const RouterSpec& router, const Tensor& bias) {
+  Tensor ranks = bias.defined() ? scores + bias.to(scores.scalar_type()) : scores;
+  if (router.groups > 1) ranks = in_best_groups(ranks, router);
+  return largest(ranks, router.chosen);
+}
+
 struct RouteFunction : Function<RouteFunction> {
-  static Tensors forward(Context* ctx, const Tensor& scores, int64_t count, bool renormalizes) {
-    const Tensor shares = wide(scores).softmax(1);
-    // A stable sort: ties go to the lower index.
-    const Tensor chosen = std::get<1>(shares.sort(true, 1, true)).narrow(1, 0, count).contiguous();
-    Tensor gates = shares.gather(1, chosen);
-    if (renormalizes) gates = gates / gates.sum(1, true);
-    ctx->save_for_backward({scores, chosen});
-    ctx->saved_data["renormalizes"] = renormalizes;
+  static Tensors forward(Context* ctx, const Tensor& outputs, const RouterSpec* router,
+                         const Tensor* bias) {
+    const bool are_sigmoids = router->scores == RouterScores::Sigmoid;
+    const Tensor scores = scores_of(outputs, are_sigmoids);
+    const Tensor chosen = chosen_experts(scores, *router, *bias);
+    Tensor gates = scores.gather(1, chosen);
+    if (router->renormalizes) gates = gates / (gates.sum(1, true) + router->min_sum);
+    if (router->factor != 1) gates = gates * router->factor;
+    ctx->save_for_backward({outputs, chosen});
+    ctx->saved_data["are_sigmoids"] = are_sigmoids;
+    ctx->saved_data["renormalizes"] = router->renormalizes;
+    ctx->saved_data["min_sum"] = router->min_sum;
+    ctx->saved_data["factor"] = router->factor;
     ctx->mark_non_differentiable({chosen});
     return {gates, chosen};
   }
 
-  static Tensors backward(Context* ctx, const Tensors& outputs) {
+  static Tensors backward(Context* ctx, const Tensors& gradients) {
     const Tensors saved = ctx->get_saved_variables();
-    const Tensor shares = wide(saved[0]).softmax(1), gates = shares.gather(1, saved[1]);
-    Tensor dgates = outputs[0];
-    if (ctx->saved_data.at("renormalizes").toBool()) {
-      const Tensor sum = gates.sum(1, true);
+    const auto flag = [&](const char* name) { return ctx->saved_data.at(name).toBool(); };
+    const auto number = [&](const char* name) { return ctx->saved_data.at(name).toDouble(); };
+    const bool are_sigmoids = flag("are_sigmoids");
+    const Tensor scores = scores_of(saved[0], are_sigmoids), gates = scores.gather(1, saved[1]);
+    Tensor dgates = gradients[0];
+    if (number("factor") != 1) dgates = dgates * number("factor");
+    if (flag("renormalizes")) {
+      const Tensor sum = gates.sum(1, true) + number("min_sum");
       dgates = (dgates - (dgates * gates).sum(1, true) / sum) / sum;
     }
-    const Tensor terms = dgates * gates;
-    const Tensor dscores = (shares * -terms.sum(1, true)).scatter_add_(1, saved[1], terms);
-    return {dscores.to(saved[0].scalar_type()), {}, {}};
+    const Tensor terms = dgates * (are_sigmoids ? gates * (1 - gates) : gates);
+    const Tensor others = are_sigmoids ? at::zeros_like(scores) : scores * -terms.sum(1, true);
+    return {others.scatter_add_(1, saved[1], terms).to(saved[0].scalar_type()), {}, {}};
+  }
+};
+
+struct RouterLossFunction : Function<RouterLossFunction> {
+  static Tensor forward(Context* ctx, const Tensor& outputs, const RouterLossWeights* weights) {
+    ctx->save_for_backward({outputs});
+    ctx->saved_data["squares"] = weights->squares;
+    ctx->saved_data["gradients"] = weights->gradients;
+    if (weights->experts.defined()) ctx->saved_data["experts"] = weights->experts;
+    const Tensor scores = wide(outputs);
+    const Tensor squares = scores.logsumexp(1).square().sum(at::kDouble) * weights->squares;
+    if (!weights->experts.defined()) return squares;
+    return squares + scores.softmax(1).sum(0, false, at::kDouble).dot(weights->experts);
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& gradients) {
+    const Tensor outputs = ctx->get_saved_variables()[0], scores = wide(outputs);
+    const auto number = [&](const char* name) { return ctx->saved_data.at(name).toDouble(); };
+    const Tensor shares = scores.softmax(1);
+    Tensor factors = scores.logsumexp(1, true) * (2 * number("squares"));
+    if (const auto found = ctx->saved_data.find("experts"); found != ctx->saved_data.end()) {
+      const Tensor experts = found->second.toTensor().to(scores.scalar_type());
+      factors = factors + experts - shares.mv(experts).unsqueeze(1);
+    }
+    const Tensor factor = (gradients[0] * number("gradients")).to(scores.scalar_type());
+    return {(shares * factors * factor).to(outputs.scalar_type()), {}};
   }
 };
 
@@ -194,9 +257,13 @@ void detail::add_expert_gradients_now(Parameter& weight, WeightOrder order, cons
   });
 }
 
-Routing route(const at::Tensor& scores, const RouterSpec& router) {
-  const Tensors made = RouteFunction::apply(scores, router.chosen, router.renormalizes);
+Routing route(const at::Tensor& outputs, const RouterSpec& router, const at::Tensor& bias) {
+  const Tensors made = RouteFunction::apply(outputs, &router, &bias);
   return {made[0], made[1]};
+}
+
+at::Tensor router_loss(const at::Tensor& outputs, const RouterLossWeights& weights) {
+  return RouterLossFunction::apply(outputs, &weights);
 }
 
 SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen,

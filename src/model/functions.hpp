@@ -8,6 +8,8 @@
 #include <ATen/core/ivalue.h>
 
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "kernels/row_kernels.hpp"
@@ -135,12 +137,25 @@ at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tens
 /// x (tokens, 2 * width), gate first: activation(gate) * up, (tokens, width). Silu or a GELU.
 at::Tensor gated(const at::Tensor& x, Activation activation);
 
-/// The gates (tokens, chosen), in the wide type of `scores`, of each token's experts, and the
-/// experts' indices (tokens, chosen) int64, best first. scores (tokens, experts).
+/// The gates (tokens, chosen), in the wide type of `outputs`, of each token's experts, and the
+/// experts' indices (tokens, chosen) int64, best first. outputs (tokens, experts): of the router's
+/// linear; bias (experts) of the choice alone; undefined: none.
 struct Routing {
   at::Tensor gates, chosen;
 };
-Routing route(const at::Tensor& scores, const RouterSpec& router);
+Routing route(const at::Tensor& outputs, const RouterSpec& router, const at::Tensor& bias = {});
+
+/// The weights of a router's losses, which depend on the whole step (train/router_losses.hpp).
+struct RouterLossWeights {
+  at::Tensor experts;    ///< (experts) double, of the softmax of a token's scores; undefined: none
+  double squares = 0;    ///< of the square of their logsumexp
+  double gradients = 1;  ///< of gradients: those of all tp ranks are added up
+};
+/// By the names of units.
+using RouterLossesOfUnits = std::map<std::string, RouterLossWeights>;
+/// The sum over tokens of these, a double scalar; outputs (tokens, experts), of the router's
+/// linear.
+at::Tensor router_loss(const at::Tensor& outputs, const RouterLossWeights& weights);
 
 /// The experts [first, first + count) of a mixture of `all`.
 struct ExpertRange {

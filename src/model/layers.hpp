@@ -28,6 +28,10 @@ class Layers {
  public:
   virtual ~Layers() = default;
 
+  /// Lets routers add their losses to that of the targets; null: they add none.
+  void set_router_losses(const RouterLossesOfUnits* losses) { router_losses_ = losses; }
+  const RouterLossesOfUnits* router_losses() const { return router_losses_; }
+
   /// x (rows here, in) -> (rows of all tp ranks, outputs of this one). The outputs of `weight` and
   /// `bias` (may be null) are cut. The gradient of x is summed over tp ranks.
   virtual at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
@@ -100,6 +104,9 @@ class Layers {
                                       const std::vector<AttentionSlice>& slices,
                                       const std::vector<int64_t>& cp_tokens,
                                       const ScoreSpec& scores) const;
+
+ private:
+  const RouterLossesOfUnits* router_losses_ = nullptr;
 };
 
 }  // namespace zea

@@ -27,12 +27,14 @@ class UnitRun {
     ZEA_ASSERT(parameters.size() == unit.roles.size());
   }
 
-  at::Tensor run() {
+  UnitOutput run() {
     for (const Operation& op : unit_.graph.operations) {
       for (const int value : op.dropped) values_[value].reset();
       values_[op.output] = output(op);
     }
-    return values_[unit_.graph.output];
+    const at::Tensor& made = values_[unit_.graph.output];
+    if (unit_.kind == UnitKind::Head && head_ == HeadOutput::Loss) return {{}, made};
+    return {made, loss_, expert_ends_};
   }
 
  private:
@@ -76,7 +78,11 @@ class UnitRun {
       case Kind::SumExpertRows:
         return layers_.summed_expert_rows(x, microbatch_.expert_rows);
       case Kind::Route: {
-        const Routing made = route(x, *model_.mlp(unit_).router);
+        if (const RouterLossesOfUnits* losses = layers_.router_losses())
+          loss_ = router_loss(x, losses->at(unit_.name));
+        const Parameter* bias = optional(op, 0);
+        const Routing made =
+            route(x, *model_.mlp(unit_).router, bias ? bias->value() : at::Tensor());
         values_[op.others[0]] = made.chosen;
         return made.gates;
       }
@@ -84,7 +90,7 @@ class UnitRun {
         const SentRows sent = sent_to_experts(
             x, input(op, 1), layers_.experts_here(model_.mlp(unit_).router->experts));
         values_[op.others[0]] = sent.places;
-        values_[op.others[1]] = sent.ends;
+        values_[op.others[1]] = expert_ends_ = sent.ends;
         return sent.rows;
       }
       case Kind::ExpertLinear:
@@ -297,6 +303,7 @@ class UnitRun {
   const Layers& layers_;
   const EncoderPart* const part_;  ///< of the microbatch; null: the unit is the decoder's
   std::vector<at::Tensor> values_;
+  at::Tensor loss_, expert_ends_;  ///< as in UnitOutput
 };
 
 }  // namespace
@@ -304,10 +311,7 @@ class UnitRun {
 UnitOutput run_unit(const ModelSpec& model, const UnitSpec& unit,
                     const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
                     const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
-  const at::Tensor output =
-      UnitRun(model, unit, parameters, inputs, microbatch, head, layers).run();
-  if (unit.kind == UnitKind::Head && head == HeadOutput::Loss) return {{}, output};
-  return {output, {}};
+  return UnitRun(model, unit, parameters, inputs, microbatch, head, layers).run();
 }
 
 LoneUnit::LoneUnit(const ModelSpec& model, const UnitSpec& unit, const at::TensorOptions& options,

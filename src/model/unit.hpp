@@ -34,6 +34,8 @@ struct UnitOutput {
   /// A term of the loss, a scalar summed over this rank's tokens (as a router's may be) and the
   /// same on all tp ranks; undefined: none. That of the head is all it makes of HeadOutput::Loss.
   at::Tensor loss;
+  /// A mixture's ends (SentRows) of the rows of this rank's experts; undefined: it is no mixture.
+  at::Tensor expert_ends = {};
 };
 
 /// Runs unit `unit` of `model`. `parameters` are those of the unit in the order of its spec, fused

@@ -10,7 +10,10 @@
 namespace zea {
 
 WalkResult Engine::run(const std::vector<Action>& actions,
-                       const std::vector<Microbatch>& microbatches, HeadOutput head) {
+                       const std::vector<Microbatch>& microbatches, HeadOutput head,
+                       const RouterLossesOfUnits& router_losses) {
+  for (const auto& [module, layers] : layers_)
+    layers->set_router_losses(router_losses.empty() ? nullptr : &router_losses);
   microbatches_ = &microbatches;
   head_ = head;
   trains_ = std::any_of(actions.begin(), actions.end(), [](const Action& action) {

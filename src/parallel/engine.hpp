@@ -25,6 +25,8 @@ struct WalkResult {
   std::vector<at::Tensor> outputs;  ///< the head's logits per microbatch, if it computes them
   /// By unit and microbatch: outputs whose readers had no work in the walk.
   std::map<std::pair<int, int>, at::Tensor> unread;
+  /// By unit: UnitOutput::expert_ends of each microbatch, on the first tp rank.
+  std::map<int, std::vector<at::Tensor>> expert_ends;
 
   /// Waits for the device that has it; 0 where no head runs.
   double loss_sum() const { return loss.defined() ? loss.item<double>() : 0; }
@@ -50,9 +52,9 @@ class Engine {
   void broadcast_weights();
 
   /// Runs a step's actions over this rank's microbatches; with Backward actions gradients are added
-  /// into the buffers' shards.
+  /// into the buffers' shards. Routers add the losses of these weights; without weights, none.
   WalkResult run(const std::vector<Action>& actions, const std::vector<Microbatch>& microbatches,
-                 HeadOutput head = HeadOutput::Loss);
+                 HeadOutput head = HeadOutput::Loss, const RouterLossesOfUnits& router_losses = {});
 
  private:
   /// The saved tensors of a unit in a microbatch.
@@ -101,6 +103,7 @@ class Engine {
   void run_backward(int unit, int microbatch, Saved& saved, bool defers_weights);
   void backward_weight(int unit, int microbatch);
   void add_loss(int unit, const at::Tensor& loss);
+  bool is_first_tp_rank(int unit) const;
   void open_gradients(int unit);
   void reduce_shard(int buffer);
   void finish_reduce_shard();

@@ -65,7 +65,9 @@ void Engine::build_buffers() {
       context.reducing_group = &mesh_.reducing_along(module, sharding.sharded_over);
     }
     if (sharding.subgroup > 0) context.shard_subgroup = &mesh_.shard_subgroup(module);
-    if (sharding.replicas > 1) context.replicas = &mesh_.along(module, sharding.summed_over);
+    // Every rank reads its own copy of states, which no sum changes.
+    if (sharding.replicas > 1 && !plan_.buffers[g].is_state)
+      context.replicas = &mesh_.along(module, sharding.summed_over);
     buffers_.push_back(
         std::make_unique<ShardedBuffer>(plan_, static_cast<int>(g), world_rank_, context));
   }

@@ -33,6 +33,8 @@ void Engine::forward(int unit, int microbatch) {
     saved.made = call_unit(unit, microbatch, saved.inputs);
   }
   if (saved.made.loss.defined()) add_loss(unit, saved.made.loss.detach());
+  if (saved.made.expert_ends.defined() && is_first_tp_rank(unit))
+    result_.expert_ends[unit].push_back(saved.made.expert_ends);
   if (saved.made.value.defined()) saved.value = saved.made.value.detach();
   if (plan_.model.units[unit].kind == UnitKind::Head && saved.value.defined()) {
     result_.outputs[microbatch] =
@@ -44,9 +46,13 @@ void Engine::forward(int unit, int microbatch) {
   saved_[{unit, microbatch}] = std::move(saved);
 }
 
+bool Engine::is_first_tp_rank(int unit) const {
+  return plan_.mesh.coordinate(world_rank_, plan_.model.units[unit].module).tp == 0;
+}
+
 /// Stays on the device that has it; of tp ranks, the first one's counts.
 void Engine::add_loss(int unit, const at::Tensor& loss) {
-  if (plan_.mesh.coordinate(world_rank_, plan_.model.units[unit].module).tp != 0) return;
+  if (!is_first_tp_rank(unit)) return;
   const at::Tensor in_double = loss.to(at::kDouble);
   result_.loss = result_.loss.defined() ? result_.loss + in_double : in_double;
 }

@@ -43,7 +43,7 @@ ShardedBuffer::ShardedBuffer(const Plan& plan, int index, int world_rank,
 void ShardedBuffer::build_owned() {
   const at::ScalarType master = to_torch(precision_.master), param = to_torch(precision_.param);
   const int64_t elements = range_.end - range_.begin;
-  const bool is_read = !layout_.units.empty();
+  const bool is_read = layout_.is_computed_with();
   const bool publishes = precision_.param != owned_type_ && is_read;
   Collectives* gather = is_read && !offloads_ ? context_.shard_group : nullptr;
   master_ = owned(elements, to_torch(owned_type_), publishes ? nullptr : gather);

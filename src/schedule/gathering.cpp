@@ -22,7 +22,7 @@ int64_t held_bytes(const Plan& plan, size_t group) {
     const int shards = plan.shardings[g].shards;
     const Precision& precision = plan.precision_of(buffer.module);
     bytes += buffer.padded(shards) / shards *
-             owned_bytes(precision, buffer.trainable, !buffer.units.empty()).total();
+             owned_bytes(precision, buffer.trainable, buffer.is_computed_with()).total();
     if (buffer.trainable)
       bytes += state_bytes(plan.optimizer, buffer, plan.param_rules, shard_range(buffer, 0, shards),
                            precision.master);

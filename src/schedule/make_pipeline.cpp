@@ -40,7 +40,7 @@ std::vector<int64_t> bytes_of_params(const PipelineParts& parts) {
     const Precision& precision = parts.precisions.at(spec.module);
     const ParamCut cut = cut_of(spec, parts.mesh.grid(spec.module).tp);
     const int64_t elements = num_elements(cut.shape) / (is_over_ep ? ep : 1);
-    bytes = elements * owned_bytes(precision, spec.trainable, spec.used).total();
+    bytes = elements * owned_bytes(precision, spec.trainable, spec.used && !spec.is_state).total();
     if (spec.trainable)
       bytes += parts.optimizer.state_bytes(
           precision.master, elements, parts.optimizer.has_blocks() ? state_block(spec, cut) : 0);

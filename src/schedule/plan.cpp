@@ -175,6 +175,7 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
   check_decoding(faults, options.data, model);
   check_scores(faults, options, model);
   check_experts(faults, options, model);
+  detail::check_routers(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   const auto train_keys = [](const std::string& module) {
     const std::string key = "model." + module + ".train";
@@ -250,9 +251,11 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
                                      const std::vector<FlatBuffer>& buffers) {
   std::vector<Sharding> shardings;
   for (const FlatBuffer& buffer : buffers)
-    shardings.push_back(detail::make_sharding(options.meshes[buffer.module], mesh,
-                                              mesh.grid(buffer.module),
-                                              detail::is_pipelined(options), buffer.is_over_ep));
+    shardings.push_back(
+        buffer.is_state
+            ? detail::sharding_of_states(mesh, buffer.module)
+            : detail::make_sharding(options.meshes[buffer.module], mesh, mesh.grid(buffer.module),
+                                    detail::is_pipelined(options), buffer.is_over_ep));
   return shardings;
 }
 
@@ -373,8 +376,14 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, StepKind kind) co
     if (grid.module != kDecoder && mesh.has(world_rank, grid.module))
       input.item_shares[grid.module] = {grid.encoder_dp,
                                         mesh.coordinate(world_rank, grid.module).encoder_dp};
-  return {step.step,           step.samples, step.tokens,          step.targets, step.model_flops,
-          step.unmasked_flops, microbatches, make_schedule(input), step.shape};
+  RankStep made{step.step,    step.samples,         step.tokens,
+                step.targets, step.model_flops,     step.unmasked_flops,
+                microbatches, make_schedule(input), step.shape};
+  if (kind == StepKind::Train && router_losses().aux > 0) {
+    input.kind = StepKind::Count;
+    made.counting = make_schedule(input);
+  }
+  return made;
 }
 
 /// The head's backward follows its forward at once: keeping its graph costs nothing.

@@ -54,7 +54,7 @@ struct Plan {
   /// In which a rank owns its shard of a buffer.
   DType owned_type(int buffer) const {
     const FlatBuffer& flat = buffers[buffer];
-    return precision_of(flat.module).owned(flat.trainable, !flat.units.empty());
+    return precision_of(flat.module).owned(flat.trainable, flat.is_computed_with());
   }
   /// The replica (row of StepPlan::replicas) that `world_rank` belongs to.
   int replica_of(int world_rank) const { return world_rank / mesh.ranks_per_replica(); }
@@ -82,6 +82,25 @@ struct Plan {
   /// cuts of all of them.
   FlatRange own_cut(int world_rank, int buffer) const;
 
+  /// The losses that routers add to that of the targets in training.
+  struct RouterLosses {
+    double aux = 0, z = 0;  ///< coefficients
+    bool by_layer = false;  ///< RouterLossScope::Layer
+    bool are_there() const { return aux > 0 || z > 0; }
+  };
+  RouterLosses router_losses() const {
+    if (options.run.mode != RunMode::Train) return {};
+    return {.aux = options.llm.router_aux_loss_coef.value_or(model.decoder.router_aux_loss),
+            .z = options.llm.router_z_loss_coef,
+            .by_layer = options.llm.router_aux_loss_scope == RouterLossScope::Layer};
+  }
+  /// Returns whether steps update the states of the model, and whether they change a buffer.
+  bool updates_states() const {
+    return options.run.mode == RunMode::Train && options.optim.router_bias_update_rate > 0;
+  }
+  bool changes(int buffer) const {
+    return buffers[buffer].trainable || (buffers[buffer].is_state && updates_states());
+  }
   bool recomputes(int unit) const { return recomputed[unit]; }
   /// Whether data.eval is evaluated at all, and whether texts are generated then.
   bool evaluates() const { return options.run.mode != RunMode::Train || options.eval.every > 0; }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/text.hpp"
+
 namespace zea::detail {
 namespace {
 
@@ -188,6 +190,40 @@ bool is_of_some_ranks(const Sharding& sharding, int world_size) {
 }
 
 }  // namespace
+
+void check_routers(Faults& faults, const Options& options, const ModelSpec& model) {
+  const LlmOptions& llm = options.llm;
+  const double aux = llm.router_aux_loss_coef.value_or(0),
+               rate = options.optim.router_bias_update_rate;
+  bool has_bias = false, has_softmax = false, trains = false;
+  for (const UnitSpec& unit : model.units) {
+    if (unit.kind != UnitKind::Block || !model.mlp(unit).router) continue;
+    has_bias |= unit.has("choice_bias");
+    has_softmax |= model.mlp(unit).router->scores == RouterScores::Softmax;
+    trains |= model.trains(model.params_of(unit, "router.weight"));
+  }
+  const auto check = [&](const std::string& key, double value, bool has_routers,
+                         const std::string& what) {
+    if (value == 0) return;
+    const std::string found = key + formatted(" = %g", value);
+    if (!has_routers)
+      faults.add(found + ", but the model (" + model.family + ") " + what + "; leave it out");
+    else if (options.run.mode == RunMode::Train && !trains)
+      faults.add(found + ", but the routers of the language model are frozen; leave it out");
+  };
+  const std::string section = "model." + kDecoder + ".";
+  check("optim.router_bias_update_rate", rate, has_bias, "does not choose experts with a bias");
+  check(section + "router_aux_loss_coef", aux, has_softmax, "has no experts scored by a softmax");
+  check(section + "router_z_loss_coef", llm.router_z_loss_coef, has_softmax,
+        "has no experts scored by a softmax");
+  const double config = llm.router_aux_loss_coef ? 0 : model.decoder.router_aux_loss;
+  if (options.run.mode == RunMode::Train && trains && aux + config > 0)
+    faults.note(section + formatted("router_aux_loss_coef = %g: ", aux + config) +
+                "each step runs its forward twice, first to count the tokens of experts over the "
+                "global batch; estimates of seconds and FLOPs leave that out");
+  if (aux + config == 0 && llm.router_aux_loss_scope != RouterLossScope::Pooled)
+    faults.note(section + "router_aux_loss_scope has no effect without router_aux_loss_coef");
+}
 
 void check_graphs(Faults& faults, const GraphedRun& run) {
   const int64_t shapes = run.options.run.cuda_graphs;

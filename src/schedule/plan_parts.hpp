@@ -65,6 +65,10 @@ struct GraphedRun {
 /// host decides in a step follows from its shape (StepShape).
 void check_graphs(Faults& faults, const GraphedRun& run);
 
+/// Checks the settings that balance experts against the routers that the model has and trains, and
+/// notes what they cost.
+void check_routers(Faults& faults, const Options& options, const ModelSpec& model);
+
 // How large images and videos become, of how many parts, and who resizes them.
 
 /// Puts what the deck says in place of what encoders have by themselves.

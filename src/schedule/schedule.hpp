@@ -80,6 +80,7 @@ enum class StepKind {
   Train,     ///< forward and backward; the outputs of cached units are read with the samples
   Evaluate,  ///< forward of all units
   Encode,    ///< forward of cached units alone (ModelSpec::is_cached)
+  Count,     ///< the forward of Train, to count the tokens of experts
 };
 
 struct ScheduleInput : ScheduleParts {
@@ -121,7 +122,8 @@ struct RankStep {
   double model_flops = 0, unmasked_flops = 0;
   std::vector<MicrobatchPlan> microbatches = {};  ///< of this rank's replica
   Schedule schedule = {};
-  StepShape shape = {};  ///< where the run keeps graphs of steps (run.cuda_graphs)
+  StepShape shape = {};    ///< where the run keeps graphs of steps (run.cuda_graphs)
+  Schedule counting = {};  ///< comes first, where a loss needs the tokens of experts
 };
 
 /// Memory for what exists for a few units at a time: each buffer has a slot of its own choice, and

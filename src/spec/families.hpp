@@ -35,6 +35,7 @@ struct ExpertNames {
   std::string stacked_up = "gate_up_proj", stacked_down = "down_proj";  ///< without numbers
   std::string shared = {};       ///< precedes gate, up and down of the shared expert
   std::string shared_gate = {};  ///< its sigmoid scales the shared expert's output; empty: none
+  std::string choice_bias = {};  ///< whole name of RouterSpec::has_choice_bias; empty: none
 };
 
 /// A family's names of the parameters of a gated delta rule, as below. In-projections: `qkv`, gates
@@ -115,6 +116,8 @@ class SpecBuilder {
                          bool trainable);
   /// Adds a table of sinusoidal positions, which is never trained.
   void add_sinusoids(const std::string& name, int64_t positions, int64_t width);
+  /// Adds a state of the model, zeros at first (ParamSpec::is_state).
+  void add_state(const std::string& role, const std::string& name, const Shape& shape);
   /// Lets the unit read a parameter of an earlier one (tied weights).
   void use(const std::string& role, int param);
   /// Adds the parameters of a transformer block, whose names begin with `layer`.
@@ -149,7 +152,14 @@ struct MixtureDefaults {
   bool renormalizes = false;         ///< its default
   const char* intermediate_key = "moe_intermediate_size";
   int64_t shared_intermediate = 0;  ///< width of the shared expert; 0: none
+  double aux_loss = 1e-3;           ///< router_aux_loss_coef
 };
+/// Reads the number of experts of each of `layers` layers, and how many of them a token chooses.
+int64_t read_experts(const ConfigReader& config, const char* key, int64_t usual, int64_t layers);
+int64_t read_chosen(const ConfigReader& config, int64_t usual, int64_t experts);
+/// Gives a mixture to the layers that are true in `sparse`; the others keep the plain MLP.
+void set_mixture(Decoder& decoder, const std::vector<bool>& sparse, const MlpSpec& mixture,
+                 const ExpertNames& names);
 /// Reads the mixture of experts of a config and gives it to the layers that are true in `sparse`,
 /// to all if it is empty; the others keep the plain MLP.
 void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,

@@ -114,6 +114,16 @@ void set_dropout(ModelSpec& model, const Trainable& trainable) {
   if (trainable.dropout) residual = embedding = *trainable.dropout;
 }
 
+/// Transformers adds the loss that balances experts to language models alone.
+void set_router_loss(ModelSpec& model) {
+  if (model.encoders.empty() || model.decoder.router_aux_loss == 0) return;
+  model.decoder.router_aux_loss = 0;
+  model.notes.push_back(
+      "the config's output_router_logits has no effect beside encoders, as in "
+      "transformers; model." +
+      kDecoder + ".router_aux_loss_coef balances experts");
+}
+
 /// Adds the tensors that files have and no unit reads.
 void add_carried_tensors(const ConfigReader& config, ModelSpec& model) {
   if (!config.has(kWeightsFiles)) return;
@@ -306,6 +316,7 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   read_processor(config, model);
   read_end_tokens(config, model);
   set_dropout(model, trainable);
+  set_router_loss(model);
   add_carried_tensors(config, model);
   model.family = family;
   for (UnitSpec& unit : model.units) unit.encoder = model.encoder_index(unit.module);

@@ -59,6 +59,9 @@ struct ParamSpec {
       false;  ///< adjacent to the next one in a flat buffer: q, k, v and gate, up
   bool trainable = true;
   bool used = true;  ///< false: no unit reads it (carried, never trained)
+  /// A state of the model, not a weight: it has no gradient, every rank that reads it holds all of
+  /// it, and it has the type of masters whatever the module computes in.
+  bool is_state = false;
   TensorPart part = {};
   bool stacks_experts = false;  ///< the matrices of all experts, as MlpSpec::stack says
 
@@ -234,6 +237,12 @@ struct ConfigError : WeightsError {
 /// Returns the spec of a Hugging Face config.json. Throws ConfigError with the key, and the found
 /// and allowed values, where a family or an option is not supported.
 ModelSpec make_model_spec(const std::string& config_json, const Trainable& trainable = {});
+
+/// Returns whether a tensor of weights files is a bias for the choice of experts
+/// (RouterSpec::has_choice_bias), which files keep in fp32 where weights are narrower.
+inline bool is_choice_bias(const std::string& name) {
+  return name.ends_with(".e_score_correction_bias");
+}
 
 /// Returns the end of a refusal of a "model_type" that zea does not read: what such a model is, and
 /// where to get one that zea reads; may be empty.

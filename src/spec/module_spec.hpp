@@ -124,12 +124,24 @@ struct DeltaRuleSpec {
 /// A kind of token mixer: each block of a module has one of the module's kinds.
 using MixerSpec = std::variant<AttentionSpec, DeltaRuleSpec>;
 
-/// The choice of experts for each token (arXiv:1701.06538): the softmax of a linear's outputs
-/// scores all experts, and those with the best scores are chosen. Ties go to the lower index.
+/// The function that makes the scores of experts from the outputs of the router's linear.
+enum class RouterScores { Softmax, Sigmoid };
+
+/// The choice of experts for each token (arXiv:1701.06538): each expert has a score, and those with
+/// the best scores are chosen. Their scores are their gates. Ties go to the lower index.
 struct RouterSpec {
   int64_t experts = 0;
   int64_t chosen = 0;         ///< experts of a token (top-k)
   bool renormalizes = false;  ///< the gates of a token are divided by their sum
+  RouterScores scores = RouterScores::Softmax;
+  /// A bias is added to scores when experts are chosen, and not to gates (arXiv:2408.15664). It is
+  /// a state of the model (ParamSpec::is_state).
+  bool has_choice_bias = false;
+  /// Group-limited routing (arXiv:2412.19437): a token chooses among the experts of its best
+  /// `chosen_groups` of `groups` equal groups; a group is as good as its two best experts together.
+  int64_t groups = 1, chosen_groups = 1;
+  double min_sum = 0;  ///< added to the sum that gates are divided by
+  double factor = 1;   ///< of gates, at last
 };
 
 /// A kind of MLP: each block of a module has one of the module's kinds. With a router it is a
@@ -252,6 +264,7 @@ struct DecoderSpec {
   bool images_both_ways = false;    ///< default: features of an image attend to all of it
   double logit_softcap = 0;         ///< c: logits become c tanh(logit / c); 0: none
   bool learned_positions = false;   ///< a table of max_positions rows, not RoPE
+  double router_aux_loss = 0;       ///< the config's coefficient of the loss that balances experts
   double init_std = 0.02;           ///< of initial matrices
   std::vector<int64_t> end_tokens;  ///< that end a generated text
 

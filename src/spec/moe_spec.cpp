@@ -9,13 +9,9 @@ namespace zea::detail {
 namespace {
 
 /// Transformers 5 writes "num_local_experts" for every family, those before "num_experts" for most.
-int64_t read_experts(const ConfigReader& config, int64_t usual, int64_t layers) {
+int64_t read_named_twice(const ConfigReader& config, int64_t usual, int64_t layers) {
   constexpr const char *kBefore = "num_experts", *kNow = "num_local_experts";
-  const char* const key = config.has(kNow) ? kNow : kBefore;
-  const int64_t experts = config.positive(key, usual);
-  // Each has parameters of its own.
-  const int64_t most = std::max<int64_t>(1, (int64_t{1} << 17) / layers);
-  if (experts > most) config.refuse(key, std::to_string(experts), "1 to " + std::to_string(most));
+  const int64_t experts = read_experts(config, config.has(kNow) ? kNow : kBefore, usual, layers);
   if (const int64_t other = config.positive(kBefore, experts); other != experts)
     config.refuse(kBefore, std::to_string(other),
                   std::string(kNow) + " = " + std::to_string(experts) + "; leave one of them out");
@@ -23,6 +19,29 @@ int64_t read_experts(const ConfigReader& config, int64_t usual, int64_t layers) 
 }
 
 }  // namespace
+
+int64_t read_experts(const ConfigReader& config, const char* key, int64_t usual, int64_t layers) {
+  const int64_t experts = config.positive(key, usual);
+  // Each has parameters of its own.
+  const int64_t most = std::max<int64_t>(1, (int64_t{1} << 17) / layers);
+  if (experts > most) config.refuse(key, std::to_string(experts), "1 to " + std::to_string(most));
+  return experts;
+}
+
+int64_t read_chosen(const ConfigReader& config, int64_t usual, int64_t experts) {
+  const int64_t chosen = config.positive("num_experts_per_tok", usual);
+  if (chosen > experts)
+    config.refuse("num_experts_per_tok", std::to_string(chosen),
+                  "at most the number of experts, " + std::to_string(experts));
+  return chosen;
+}
+
+void set_mixture(Decoder& decoder, const std::vector<bool>& sparse, const MlpSpec& mixture,
+                 const ExpertNames& names) {
+  decoder.blocks.names.experts = names;
+  decoder.spec.block.mlps.push_back(mixture);
+  for (const bool is_sparse : sparse) decoder.blocks.mlp.push_back(is_sparse ? 1 : 0);
+}
 
 ExpertNames qwen_expert_names(bool is_shared) {
   ExpertNames names{.router = ".mlp.gate",
@@ -44,18 +63,14 @@ std::optional<WeightOrder> read_stack(const ConfigReader& config, WeightOrder or
 
 void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,
                  const MixtureDefaults& defaults, const ExpertNames& names) {
-  config.require_boolean("output_router_logits", false);
-  config.pass_over({"router_aux_loss_coef"});
-  BlockSpec& block = decoder.spec.block;
-  MlpSpec mixture = block.mlp();
+  const double aux_loss = config.number("router_aux_loss_coef", defaults.aux_loss);
+  if (config.boolean("output_router_logits", false)) decoder.spec.router_aux_loss = aux_loss;
+  MlpSpec mixture = decoder.spec.block.mlp();
   RouterSpec router;
-  router.experts = read_experts(config, defaults.experts, decoder.spec.layers);
-  router.chosen = config.positive("num_experts_per_tok", defaults.chosen);
+  router.experts = read_named_twice(config, defaults.experts, decoder.spec.layers);
+  router.chosen = read_chosen(config, defaults.chosen, router.experts);
   router.renormalizes =
       defaults.always_renormalizes || config.boolean("norm_topk_prob", defaults.renormalizes);
-  if (router.chosen > router.experts)
-    config.refuse("num_experts_per_tok", std::to_string(router.chosen),
-                  "at most the number of experts, " + std::to_string(router.experts));
   mixture.router = router;
   mixture.intermediate =
       config.positive(defaults.intermediate_key,
@@ -63,10 +78,8 @@ void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector
   if (defaults.shared_intermediate > 0)
     mixture.shared_intermediate =
         config.positive("shared_expert_intermediate_size", defaults.shared_intermediate);
-  decoder.blocks.names.experts = names;
-  block.mlps.push_back(mixture);
-  for (const bool is_sparse : sparse) decoder.blocks.mlp.push_back(is_sparse ? 1 : 0);
-  if (sparse.empty()) decoder.blocks.mlp.assign(static_cast<size_t>(decoder.spec.layers), 1);
+  const std::vector<bool> all(static_cast<size_t>(decoder.spec.layers), true);
+  set_mixture(decoder, sparse.empty() ? all : sparse, mixture, names);
 }
 
 std::vector<bool> sparse_layers(const ConfigReader& config, int64_t layers) {
@@ -184,9 +197,10 @@ Decoder read_olmoe(const ConfigReader& config) {
                       " (norms of fewer keys are not built yet)");
   add_head_norms(decoder);
   block.query_key_norm = block.norm;
-  add_mixture(config, decoder, {},
-              {.experts = 64, .chosen = 8, .intermediate_key = "intermediate_size"},
-              qwen_expert_names(false));
+  add_mixture(
+      config, decoder, {},
+      {.experts = 64, .chosen = 8, .intermediate_key = "intermediate_size", .aux_loss = 1e-2},
+      qwen_expert_names(false));
   return decoder;
 }
 

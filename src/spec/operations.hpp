@@ -27,7 +27,9 @@ enum class OperationKind {
   Gate,          ///< activation(first half of the columns) times the second half
   GatherRows,    ///< the rows of all tp ranks
   SumRows,       ///< the sum over tp ranks of x, of which each has the rows of all
-  Route,         ///< gates of each token's experts, from scores; others: the experts' indices
+  /// Gates of each token's experts, from a router's outputs; params: bias of the choice; others:
+  /// the experts' indices
+  Route,
   /// Rows, gates and experts' indices of all ranks that share experts; others: these gates, indices
   GatherExpertRows,
   /// The sum over these ranks of x, of which each has the rows of all

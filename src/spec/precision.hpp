@@ -18,8 +18,8 @@ struct Precision {
   DType reduce = DType::Float32;  ///< gradients between ranks
   DType output = DType::Float32;  ///< the module's output to another: features
 
-  /// Returns the type of a rank's own shard of a parameter: frozen ones have no master, but those
-  /// that no unit reads are kept as exactly as a master.
+  /// Returns the type of a rank's own shard of a parameter: frozen ones have no master, but states
+  /// and those that no unit reads are kept as exactly as a master.
   DType owned(bool trains, bool is_read) const { return trains || !is_read ? master : param; }
 };
 

@@ -43,6 +43,10 @@ int SpecBuilder::add(const std::string& role, const std::string& name, Shape sha
   return index;
 }
 
+void SpecBuilder::add_state(const std::string& role, const std::string& name, const Shape& shape) {
+  model_.params[add(role, name, shape, false, 0)].is_state = true;
+}
+
 void SpecBuilder::use(const std::string& role, int param) {
   model_.units.back().params.push_back(param);
   model_.units.back().roles.push_back(role);
@@ -251,6 +255,8 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
   };
   add("router.weight", layer + names.router + ".weight", {mlp.router->experts, block.hidden},
       trainable, family.init.up, whole);
+  if (mlp.router->has_choice_bias)
+    add_state("choice_bias", layer + names.choice_bias, {mlp.router->experts});
   if (mlp.stack) {
     const int64_t count = mlp.router->experts, inner = mlp.intermediate;
     // Gate and up are sections of the outputs.

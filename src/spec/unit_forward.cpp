@@ -314,7 +314,8 @@ class Forward {
     return ops_.record({.kind = Kind::SumRows}, {y});
   }
   Value routed(const Value& rows, const RouterSpec& router, const MlpSpec& spec) {
-    auto own_gates = ops_.record({.kind = Kind::Route}, {linear(rows, "router")});
+    auto own_gates = ops_.record({.kind = Kind::Route, .params = {ops_.optional("choice_bias")}},
+                                 {linear(rows, "router")});
     auto own_chosen = ops_.record_other();
     auto all = ops_.record({.kind = Kind::GatherExpertRows}, {rows, own_gates, own_chosen});
     const auto gates = ops_.record_other(), chosen = ops_.record_other();

@@ -55,6 +55,13 @@ std::string speed_of(const StepMetrics& m) {
   return text;
 }
 
+/// ", fullest expert 1.8 times the mean": of the layer with the largest imbalance.
+std::string imbalance_of(const StepReport& report) {
+  double most = 0;
+  for (const auto& [layer, imbalance] : report.expert_imbalance) most = std::max(most, imbalance);
+  return most == 0 ? "" : formatted(", fullest expert %.2f times the mean", most);
+}
+
 /// Describes memory besides the host's resident memory.
 std::string memory_of(const StepMetrics& m) {
   if (m.gpu_memory)
@@ -68,7 +75,8 @@ std::string memory_of(const StepMetrics& m) {
 
 std::string progress_line(const StepMetrics& m) {
   const std::string sums = m.report.targets > 0 ? formatted("loss %.4f  grad norm %.3f",
-                                                            m.report.loss, m.report.grad_norm)
+                                                            m.report.loss, m.report.grad_norm) +
+                                                      imbalance_of(m.report)
                                                 : "no targets";
   return formatted(
       "step %ld/%ld  %s  lr %.2e  %.0f tokens/s  %.1f samples/s%s  %.0f MiB%s  %s left",
@@ -121,6 +129,8 @@ void MetricsFile::append(const StepMetrics& m) const {
     line["mfu"] = m.mfu;
     line["mfu_unmasked"] = m.mfu_unmasked;
   }
+  for (const auto& [layer, imbalance] : m.report.expert_imbalance)
+    line["expert_imbalance"][layer] = imbalance;
   if (m.gpu_memory)
     line["gpu_memory"] = {{"allocated_bytes", m.gpu_memory->allocated},
                           {"reserved_bytes", m.gpu_memory->reserved},

@@ -43,7 +43,7 @@ std::string find_spike(const OptimOptions& optim, const StepHistory& history, do
 bool is_judged_on_device(const Plan& plan, bool has_kernels) {
   const bool offloads = std::ranges::any_of(plan.shardings, &Sharding::offloads);
   return has_kernels && plan.optimizer.reads_factor && !offloads &&
-         plan.options.optim.spike_deviations == 0;
+         plan.options.optim.spike_deviations == 0 && !plan.updates_states();
 }
 
 bool is_asked_for_at_once(const Options& options, int64_t step) {

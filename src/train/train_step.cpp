@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/train_step.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <utility>
@@ -22,6 +23,8 @@ TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
     : engine_(engine),
       holder_sums_(engine.plan(), engine.mesh(), engine.buffers(),
                    engine.microbatch_options().device),
+      expert_loads_(engine),
+      router_losses_(engine, control),
       optimizer_(optimizer),
       control_(control),
       before_update_(std::move(before_update)) {
@@ -65,7 +68,9 @@ at::Tensor TrainStep::walk(const RankStep& step, const std::vector<Microbatch>& 
     const ActionRecord::Action action(record, "zero gradients");
     ShardedBuffer::zero_gradients(engine_.buffers());
   }
-  const WalkResult result = engine_.run(step.schedule.actions, microbatches);
+  const RouterLossesOfUnits losses = router_losses_.weights(step, microbatches);
+  WalkResult result = engine_.run(step.schedule.actions, microbatches, HeadOutput::Loss, losses);
+  expert_ends_ = std::move(result.expert_ends);
   const ActionRecord::Action action(record, "sum gradients over holders");
   holder_sums_.run(step.schedule.has_gradient);
   return result.loss;
@@ -107,18 +112,26 @@ StepReport TrainStep::end_on_host(const RankStep& step, StepSums sums, const at:
     const ActionRecord::Action action(record, "sum squares of gradients");
     sums.squares = optimizer_.own_sum_of_squares(position.optimizer_step + 1);
   }
+  std::vector<double> loads = expert_loads_.own_rows(expert_ends_);
   {
     const ActionRecord::Action action(record, "control all-reduce");
     auto values = std::bit_cast<StepSumValues>(sums);
-    control_.all_reduce(values.data(), std::ssize(values), DType::Float64, ReduceOp::Sum).wait();
+    loads.insert(loads.begin(), values.begin(), values.end());
+    control_.all_reduce(loads.data(), std::ssize(loads), DType::Float64, ReduceOp::Sum).wait();
+    std::copy_n(loads.begin(), values.size(), values.begin());
+    loads.erase(loads.begin(), loads.begin() + std::ssize(values));
     sums = std::bit_cast<StepSums>(values);
   }
   StepReport report = settle(sums, step.step + 1, position);
-  const double clip_norm = engine_.plan().options.optim.clip_norm;
-  if (!report.skipped)
+  report.expert_imbalance = expert_loads_.imbalance(loads);
+  const Plan& plan = engine_.plan();
+  if (!report.skipped) {
     update(step, {.lr = report.lr,
-                  .gradient_scale = clip_factor(clip_norm, report.grad_norm) / sums.targets,
+                  .gradient_scale =
+                      clip_factor(plan.options.optim.clip_norm, report.grad_norm) / sums.targets,
                   .step = position.optimizer_step});
+    if (plan.updates_states()) expert_loads_.update_biases(loads);
+  }
   report.seconds = host_clock_.seconds();
   return report;
 }

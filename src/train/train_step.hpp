@@ -24,6 +24,8 @@
 #include "parallel/device_memory.hpp"
 #include "parallel/engine.hpp"
 #include "parallel/holder_sums.hpp"
+#include "train/expert_loads.hpp"
+#include "train/router_losses.hpp"
 #include "train/step_guard.hpp"
 
 namespace zea {
@@ -158,6 +160,8 @@ struct StepReport {
   std::string fault = {};        ///< why the guard skipped it; empty: it did not
   int64_t skipped_in_a_row = 0;  ///< by the guard, including this step
   StepFlags flags = {};          ///< over all ranks
+  /// By layer; empty: no layer has experts, or a device judges the step.
+  ExpertLoads::Imbalance expert_imbalance = {};
 };
 
 class TrainStep {
@@ -204,6 +208,8 @@ class TrainStep {
 
   Engine& engine_;
   HolderSums holder_sums_;
+  ExpertLoads expert_loads_;
+  RouterLosses router_losses_;
   Optimizer& optimizer_;
   Collectives& control_;
   std::function<void()> before_update_;
@@ -214,6 +220,7 @@ class TrainStep {
   std::optional<int64_t> on_device_;  ///< the last step, where the device has yet to judge it
   int64_t judged_step_ = 0;
   at::Tensor squares_;  ///< of the step on the device: Optimizer::own_squares()
+  std::map<int, std::vector<at::Tensor>> expert_ends_;  ///< of the latest walk
 };
 
 }  // namespace zea

@@ -261,6 +261,9 @@ def write_config():
     for family in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe"):
         unread = {"num_experts" if family == "mixtral" else "num_local_experts": None}
         config("good_" + family, LLAMA, model_type=family, rope_scaling=None, **{**experts, **unread})
+    config("good_glm4_moe", LLAMA, model_type="glm4_moe", rope_scaling=None, n_routed_experts=4, num_experts_per_tok=2,
+           n_group=2, topk_group=1, moe_intermediate_size=8, num_nextn_predict_layers=1)
+    config("many_groups", LLAMA, model_type="glm4_moe", rope_scaling=None, n_group=(1 << 62), topk_group=(1 << 62))
     many = {**experts, "num_experts": 1 << 30, "num_local_experts": None}
     config("many_experts", LLAMA, model_type="qwen3_moe", rope_scaling=None, **many)
     config("good_gpt2", {"model_type": "gpt2", "n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 40})

@@ -18,6 +18,7 @@ try:
     import test_family_parity
     import test_spoken_parity
     from family_table import cases
+    from glm_cases import GLM_CASES
     from hybrid_cases import HYBRID_CASES, HYBRIDS
     from parity_cases import CASES
     from spoken_cases import CASES as SPOKEN_CASES
@@ -58,7 +59,7 @@ FAMILIES = {
     "qwen3_vl of videos": "Qwen3VLVideos",
     "gemma3": "Gemma3",
 }
-MOE = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
+MOE = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe")
 DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", *MOE, *HYBRIDS)
 
 
@@ -77,7 +78,7 @@ def of_family(name):
 
 
 def of_decoder(name):
-    alone = {**CASES, **HYBRID_CASES}
+    alone = {**CASES, **GLM_CASES, **HYBRID_CASES}
     return [case for case in alone.values() if case.get("decoder", "llama") == name and "gpt2" not in case]
 
 

@@ -28,7 +28,7 @@ from tied_composites import COMPOSITES
 PROGRAMS = {}
 OF_HEADS = {}  # by composite: whether files have one
 TOWERS = ("siglip_vision_model", "vit", "dinov2", "dinov2_with_registers")  # of llava, besides CLIP
-MOE = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
+MOE = ("glm4_moe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
 # Besides Llama.
 DECODERS = ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3", "qwen3_5_text", *MOE)
 
@@ -49,7 +49,8 @@ def h5_tensor(dataset):
 
 
 def text_config(tied=False, family="llama"):
-    experts = {"num_experts": 4, "num_experts_per_tok": 2} if family in MOE else {}
+    number = "n_routed_experts" if family == "glm4_moe" else "num_experts"
+    experts = {number: 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20} if family in MOE else {}
     return AutoConfig.for_model(family, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
                                 num_attention_heads=4, num_key_value_heads=4 if family == "olmoe" else 2,
                                 vocab_size=160, pad_token_id=0, tie_word_embeddings=tied, **experts)
@@ -168,6 +169,32 @@ class WeightsFiles(FolderCase):
                 self.check_round_trip(AutoModelForCausalLM, model)
             self.tearDown()
             self.setUp()
+
+    def test_glm_as_published(self):
+        """Weights in bf16, biases of the choice of experts in fp32, and a layer of multi-token prediction."""
+        torch.manual_seed(2)
+        config = text_config(family="glm4_moe")
+        config.dtype = torch.bfloat16
+        source = self.saved(AutoModelForCausalLM.from_config(config).float())
+        tensors = load_file(source / "model.safetensors")
+        tensors |= {name.replace("layers.1.", "layers.2."): torch.randn_like(tensor) for name, tensor in tensors.items()
+                    if name.startswith("model.layers.1.")}
+        tensors["model.layers.2.eh_proj.weight"] = torch.randn(48, 96)
+        biases = [name for name in tensors if name.endswith("e_score_correction_bias")]
+        self.assertEqual(len(biases), 2)
+        tensors |= {name: torch.randn(4) for name in biases}
+        tensors = {name: tensor if name in biases else tensor.bfloat16() for name, tensor in tensors.items()}
+        save_file(tensors, source / "model.safetensors")
+        json_path = source / "config.json"
+        json_path.write_text(json.dumps({**json.loads(json_path.read_text()), "dtype": "bfloat16"}))
+        weights, checkpoint = self.folder / "w.h5", self.folder / "run" / "checkpoints" / "step-00000007"
+        run("import", source, weights)
+        run("write_checkpoint", weights, checkpoint, 3)
+        for out, held in (("export", weights), ("trained", self.folder / "run")):
+            run("consolidate", held, f"{self.folder}/{out}/")
+            self.assert_same_tensors(tensors, load_file(self.folder / out / "model.safetensors"))
+            _, info = AutoModelForCausalLM.from_pretrained(self.folder / out, output_loading_info=True)
+            self.assertFalse(info["missing_keys"] or info["mismatched_keys"])
 
     def test_gpt2(self):
         folder = self.folder

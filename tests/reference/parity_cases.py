@@ -184,6 +184,24 @@ CASES = {
         "decoder": "qwen3_moe",
         "text": {**QWEN3_MOE, "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
     },
+    "qwen3_moe_aux_loss": {
+        "only_text": True,
+        "decoder": "qwen3_moe",
+        "text": {
+            **QWEN3_MOE,
+            "num_hidden_layers": 3,
+            "mlp_only_layers": [1],
+            "output_router_logits": True,
+            "router_aux_loss_coef": 0.3,
+        },
+    },
+    "mixtral_aux_loss_pp2_cp2": {
+        "ranks": 4,
+        "only_text": True,
+        "decoder": "mixtral",
+        "text": {**MIXTRAL, "output_router_logits": True, "router_aux_loss_coef": 0.3},
+        "deck": [*MICROBATCHES, *grid("llm", pp=2, cp=2, cp_mode="ring")],
+    },
     "qwen3_moe_of_one_expert": {
         "only_text": True,
         "decoder": "qwen3_moe",
@@ -468,7 +486,7 @@ PROMPTED = [
     *["plain", "siglip", "vit", "dinov2", "dinov2_with_registers"],
     *["llama", "mistral", "qwen2", "qwen2_windows", "qwen3"],
     *["gemma", "gemma2", "gemma3_text", "phi3", "phi3_windows", "gpt2"],
-    *["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"],
+    *["glm4_moe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"],
 ]
 for case in CASES.values():
     if case.get("both_ways"):

@@ -31,6 +31,7 @@
 #include "parallel/engine.hpp"
 #include "parallel/holder_sums.hpp"
 #include "schedule/step_plan.hpp"
+#include "train/router_losses.hpp"
 #include "train/training_data.hpp"
 
 namespace {
@@ -283,12 +284,15 @@ void run_model(const Communicator& ranks, const Options& options, const std::str
   load_weights(engine, *weights);
 
   const Step step = make_step(engine, *dataset);
-  const Schedule schedule = plan.rank_step(step.plan, ranks.rank()).schedule;
+  const auto all = make_mpi_collectives(ranks);
+  const RankStep part = plan.rank_step(step.plan, ranks.rank());
+  const Schedule& schedule = part.schedule;
   ShardedBuffer::zero_gradients(engine.buffers());
-  const double loss = engine.run(schedule.actions, step.microbatches).loss_sum();
+  const RouterLossesOfUnits losses = RouterLosses(engine, *all).weights(part, step.microbatches);
+  const double loss =
+      engine.run(schedule.actions, step.microbatches, HeadOutput::Loss, losses).loss_sum();
   HolderSums(plan, mesh, engine.buffers(), at::kCPU).run(schedule.has_gradient);
 
-  const auto all = make_mpi_collectives(ranks);
   std::optional<H5File> file;
   if (ranks.rank() == 0) file = H5File::create(path);
   H5File* out = file ? &*file : nullptr;

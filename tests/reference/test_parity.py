@@ -24,11 +24,13 @@ try:
         LlavaConfig,
         LlavaForConditionalGeneration,
     )
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+from glm_cases import GLM4_MOE_IN_GROUPS, GLM_CASES
 from hybrid_cases import BOUND_OF_HYBRIDS, HYBRID, HYBRID_CASES, HYBRIDS
 from parity_case import ParityCase, trained_of
 from parity_cases import CASES, PATCHES, PROMPTED, QWEN3_MOE, VOCABULARY
@@ -85,7 +87,7 @@ def make_text_config(case):
         "max_position_embeddings": 128,
     }
     family = case.get("decoder", "llama")
-    if family in ("olmoe", "phi3"):  # whose own end tokens are beyond this vocabulary
+    if family in ("glm4_moe", "olmoe", "phi3"):  # whose own end tokens are beyond this vocabulary
         options |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     return AutoConfig.for_model(family, **{**options, **case.get("text", {})})
 
@@ -171,6 +173,19 @@ def mask_of(tokens, features):
     return ((token[:, None] >= token[None, :]) | same_image)[None, None]
 
 
+def add_router_loss(model, samples):
+    """Adds the gradients of the loss that balances experts, over all samples; returns the loss."""
+    config = model.config
+    if not getattr(config, "output_router_logits", False) or not torch.is_grad_enabled():
+        return 0
+    made = [model(input_ids=torch.tensor([sample[0]]), use_cache=False).router_logits for sample in samples]
+    experts = getattr(config, "num_experts", None) or config.num_local_experts
+    layers = tuple(torch.cat(layer) for layer in zip(*made))
+    loss = config.router_aux_loss_coef * load_balancing_loss_func(layers, experts, config.num_experts_per_tok)
+    loss.backward()
+    return loss.item()
+
+
 def reference_of(model, samples, attention, both_ways=False):
     model.set_attn_implementation(attention)
     multimodal = isinstance(model, LlavaForConditionalGeneration)
@@ -181,9 +196,10 @@ def reference_of(model, samples, attention, both_ways=False):
             images["attention_mask"] = mask_of(tokens, PATCHES)
         return model(input_ids=torch.tensor([tokens]), use_cache=False, **images).logits[0]
 
+    router_loss = add_router_loss(model, samples)
     named = ((file_name(name, multimodal), parameter) for name, parameter in model.named_parameters())
     loss, logits, gradients = reference(samples, logits_of, named)
-    return loss, logits, split_experts(gradients, model.config.get_text_config().model_type)
+    return loss + router_loss, logits, split_experts(gradients, model.config.get_text_config().model_type)
 
 
 def generate(model, prompt, pixels):
@@ -232,6 +248,8 @@ class Parity(ParityCase):
         """The mapping of names that this file compares by is that of the files."""
         with safe_open(folder / "model" / "model.safetensors", "pt") as file:
             named = {file_name(name, multimodal): value for name, value in model.named_parameters()}
+            biases = (item for item in model.named_buffers() if item[0].endswith("e_score_correction_bias"))
+            named |= {file_name(name, multimodal): bias for name, bias in biases}
             names = split_experts(named, model.config.get_text_config().model_type)
             self.assertEqual(set(names), set(file.keys()))
 
@@ -318,6 +336,9 @@ class Parity(ParityCase):
     def test_generation_of_qwen3_moe(self):
         self.check_generation({"only_text": True, "decoder": "qwen3_moe", "text": QWEN3_MOE})
 
+    def test_generation_of_glm4_moe(self):
+        self.check_generation({"only_text": True, "decoder": "glm4_moe", "text": GLM4_MOE_IN_GROUPS})
+
     def test_generation_of_qwen3_5_text(self):
         self.check_generation({"only_text": True, "decoder": "qwen3_5_text", "text": HYBRID})
 
@@ -343,7 +364,7 @@ def add_prompts(name, case):
     setattr(Parity, f"test_{name}_prompts", lambda self: self.check_prompts(case))
 
 
-ALL = {**CASES, **TOWER_CASES, **HYBRID_CASES}
+ALL = {**CASES, **TOWER_CASES, **GLM_CASES, **HYBRID_CASES}
 for case_name, one_case in ALL.items():
     add_case(case_name, one_case)
 for family in PROMPTED:

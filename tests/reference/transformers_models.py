@@ -160,6 +160,9 @@ def perturbed(model):
                 parameter.normal_(std=parameter.shape[1:].numel() ** -0.5)
             else:
                 parameter.add_(0.2 * torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(std=0.2)
     return model
 
 

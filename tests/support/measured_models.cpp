@@ -306,6 +306,21 @@ std::string moe_config(const std::string& family) {
   return config.dump();
 }
 
+/// A dense layer, and one whose experts are chosen in groups and with a bias.
+std::string glm_config() {
+  nlohmann::json config = nlohmann::json::parse(decoder_config("glm4_moe", false));
+  config.update({{"num_hidden_layers", 2},
+                 {"n_routed_experts", 8},
+                 {"num_experts_per_tok", 3},
+                 {"n_group", 4},
+                 {"topk_group", 2},
+                 {"moe_intermediate_size", 68},
+                 {"attention_bias", true},
+                 {"use_qk_norm", true},
+                 {"head_dim", 32}});
+  return config.dump();
+}
+
 /// A layer with the gated delta rule and one with gated attention.
 nlohmann::json wide_hybrid(const std::string& family) {
   nlohmann::json config = nlohmann::json::parse(tiny_hybrid_config(family, 2));
@@ -374,6 +389,7 @@ const std::vector<MeasuredModel>& measured_models() {
       {"gemma", decoder_config("gemma", true)},
       {"gemma2", decoder_config("gemma2", true)},
       {"gemma3_text", decoder_config("gemma3_text", true)},
+      {"glm4_moe", glm_config()},
       {"mixtral", moe_config("mixtral")},
       {"olmoe", moe_config("olmoe")},
       {"phi3", phi3_config()},

@@ -90,6 +90,24 @@ std::string with_experts(const std::string& config, int64_t experts) {
   return changed.dump();
 }
 
+std::string with_biased_experts(const std::string& config) {
+  nlohmann::json changed = nlohmann::json::parse(config);
+  nlohmann::json& text = changed["text_config"];
+  text.erase("mlp_bias");
+  text.update({{"model_type", "glm4_moe"},
+               {"num_hidden_layers", 3},
+               {"n_routed_experts", 8},
+               {"num_experts_per_tok", 3},
+               {"n_group", 4},
+               {"topk_group", 2},
+               {"n_shared_experts", 2},
+               {"moe_intermediate_size", 8},
+               {"routed_scaling_factor", 1.5},
+               {"use_qk_norm", true},
+               {"first_k_dense_replace", 1}});
+  return changed.dump();
+}
+
 std::string tiny_gpt2_config(int64_t vocabulary) {
   return R"({"model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 64,
              "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0, "vocab_size": )" +

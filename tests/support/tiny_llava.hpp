@@ -46,6 +46,9 @@ std::string tiny_llava_config(const TinyLlava& options = {});
 std::string tiny_gpt2_config(int64_t vocabulary = 40);
 /// The config with mixtures of few experts in its language model, and a shared expert with a gate.
 std::string with_experts(const std::string& config, int64_t experts = 5);
+/// The config with GLM-4.5's mixtures in its language model: 8 experts in 4 groups, of which a
+/// token chooses in 2, with a bias; the first layer is dense.
+std::string with_biased_experts(const std::string& config);
 
 /// Small values around the initial ones: 1 for norms, 0 for the rest.
 class FilledSource : public WeightsSource {

@@ -78,6 +78,7 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
   const auto note = [&](const StepReport& report) {
     result.losses.push_back(report.loss);
     result.grad_norms.push_back(report.grad_norm);
+    result.expert_imbalance.push_back(report.expert_imbalance);
   };
   Loader loader(dataset_, loading, plan_step, position_.step, end, 2);
   MadeSteps made_steps(loader, engine_, position_.step, end);

@@ -24,6 +24,7 @@ namespace zea::testing {
 /// ledger's peak.
 struct TinyResult {
   std::vector<double> losses, grad_norms;
+  std::vector<ExpertLoads::Imbalance> expert_imbalance;  ///< of each step
   std::map<std::string, std::vector<double>> weights;
   int64_t peak_bytes = 0;
   int64_t tensor_peak_bytes = 0;  ///< of all tensors: the ledger's and those of a step

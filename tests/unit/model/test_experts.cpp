@@ -3,6 +3,7 @@
 // experts, outputs and all gradients, also where experts get no token or every token.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 #include "kernels/row_kernels.hpp"
@@ -20,6 +21,24 @@ struct Case {
   double preference;  ///< is added to the score of the first expert
 };
 
+RouterSpec sigmoid_router(int64_t experts, int64_t chosen, int64_t groups, int64_t chosen_groups,
+                          bool renormalizes) {
+  return {.experts = experts,
+          .chosen = chosen,
+          .renormalizes = renormalizes,
+          .scores = RouterScores::Sigmoid,
+          .has_choice_bias = true,
+          .groups = groups,
+          .chosen_groups = chosen_groups,
+          .min_sum = 1e-20,
+          .factor = 2.5};
+}
+
+/// The bias of the choice alone.
+at::Tensor choice_bias(const RouterSpec& router) {
+  return at::linspace(-0.4, 0.4, router.experts, at::TensorOptions(at::kDouble)).flip(0);
+}
+
 struct Results {
   Tensor y, dx, drouter, dup, ddown;
 };
@@ -33,6 +52,24 @@ at::TensorOptions doubles() {
   return at::TensorOptions(at::kDouble);
 }
 
+/// The experts of each token by their definition: those outside its best groups have no rank.
+Tensor defined_choice(const Tensor& scores, const RouterSpec& router) {
+  Tensor ranks = scores.detach().clone();
+  if (router.has_choice_bias) ranks += choice_bias(router);
+  const int64_t of_group = router.experts / router.groups;
+  for (int64_t t = 0; t < ranks.size(0) && router.groups > 1; ++t) {
+    std::vector<std::pair<double, int64_t>> groups;
+    for (int64_t g = 0; g < router.groups; ++g) {
+      const Tensor two = std::get<0>(ranks[t].narrow(0, g * of_group, of_group).topk(2));
+      groups.emplace_back(-two.sum().item<double>(), g);
+    }
+    std::ranges::sort(groups);
+    for (int64_t g = router.chosen_groups; g < router.groups; ++g)
+      ranks[t].narrow(0, groups[static_cast<size_t>(g)].second * of_group, of_group).fill_(-99);
+  }
+  return std::get<1>(ranks.topk(router.chosen, 1));
+}
+
 /// Every expert computes all tokens; what was not chosen has the gate 0.
 Results defined(const Tensor& x_values, const Weights& weights, const Case& one, const Tensor& dy) {
   const Tensor x = x_values.detach().clone().requires_grad_(true);
@@ -41,11 +78,14 @@ Results defined(const Tensor& x_values, const Weights& weights, const Case& one,
   const Tensor down = weights.down.detach().clone().requires_grad_(true);
   const Tensor bias = at::zeros({one.router.experts}, doubles());
   bias[0] = one.preference;
-  const Tensor shares = (at::matmul(x, router.t()) + bias).softmax(1);
-  const Tensor chosen = std::get<1>(shares.topk(one.router.chosen, 1));
+  const Tensor outputs = at::matmul(x, router.t()) + bias;
+  const Tensor shares =
+      one.router.scores == RouterScores::Sigmoid ? outputs.sigmoid() : outputs.softmax(1);
+  const Tensor chosen = defined_choice(shares, one.router);
   const Tensor is_chosen = at::zeros_like(shares).scatter_(1, chosen, 1);
   Tensor gates = shares * is_chosen;
   if (one.router.renormalizes) gates = gates / gates.sum(1, true);
+  gates = gates * one.router.factor;
   Tensor y = at::zeros_like(x_values);
   for (int64_t e = 0; e < one.router.experts; ++e)
     y = y + gates.narrow(1, e, 1) * at::matmul(at::matmul(x, up[e].t()).tanh(), down[e].t());
@@ -68,7 +108,9 @@ Results routed(const Tensor& x_values, const Weights& weights, const Case& one, 
   Parameter down = parameter_of("down", weights.down.flatten(0, 1));
   const Tensor bias = at::zeros({one.router.experts}, doubles());
   bias[0] = one.preference;
-  const Routing routing = route(linear(x, router, nullptr) + bias, one.router);
+  const Routing routing =
+      route(linear(x, router, nullptr) + bias, one.router,
+            one.router.has_choice_bias ? choice_bias(one.router).to(at::kFloat) : Tensor());
   const SentRows sent =
       sent_to_experts(x, routing.chosen, {0, one.router.experts, one.router.experts});
   const Tensor inner = expert_linear(sent.rows, up, sent.ends).tanh();
@@ -120,7 +162,11 @@ INSTANTIATE_TEST_SUITE_P(All, Mixtures,
                                            Case{{5, 1, false}, 0}, Case{{4, 4, true}, 0},
                                            Case{{40, 3, true}, 0},   // some without a token
                                            Case{{6, 1, false}, 99},  // one has every token
-                                           Case{{6, 2, true}, 99}));
+                                           Case{{6, 2, true}, 99},
+                                           Case{sigmoid_router(8, 3, 1, 1, true), 0},
+                                           Case{sigmoid_router(8, 3, 4, 2, true), 0},
+                                           Case{sigmoid_router(6, 2, 3, 1, false), 0},
+                                           Case{sigmoid_router(8, 4, 2, 1, true), 99}));
 
 TEST(Experts, TiesGoToTheLowerIndex) {
   const Tensor scores = at::zeros({3, 7}, doubles());
@@ -128,6 +174,44 @@ TEST(Experts, TiesGoToTheLowerIndex) {
   const Tensor chosen = route(scores, {.experts = 7, .chosen = 3}).chosen;
   const Tensor expected = at::tensor({0, 1, 2, 2, 5, 0, 0, 1, 2}, at::kLong).view({3, 3});
   EXPECT_TRUE(chosen.equal(expected)) << chosen;
+}
+
+TEST(Experts, TiesOfGroupsGoToTheLowerIndex) {
+  RouterSpec router = sigmoid_router(6, 2, 3, 1, true);
+  const Tensor scores = at::zeros({2, 6}, doubles());
+  scores[1][3] = 1;
+  const auto chosen = [&](const Tensor& bias) { return route(scores, router, bias).chosen; };
+  EXPECT_TRUE(chosen({}).equal(at::tensor({0, 1, 3, 2}, at::kLong).view({2, 2})));
+  // Two experts of a group count, not its best alone.
+  const Tensor bias = at::tensor({0.0, 0.0, 0.0, 0.4, 0.3, 0.3}, doubles());
+  EXPECT_TRUE(chosen(bias).equal(at::tensor({4, 5, 3, 2}, at::kLong).view({2, 2})));
+}
+
+TEST(Experts, GatesThatVanishAreNotDividedByZero) {
+  const Tensor scores = at::full({1, 4}, -1e4, at::TensorOptions(at::kFloat));
+  const Routing made = route(scores, sigmoid_router(4, 2, 1, 1, true));
+  EXPECT_EQ(made.gates.abs().max().item<float>(), 0);
+}
+
+/// Compared with autograd of the definition, with each part alone and both.
+TEST(Experts, LossesOfRoutersAreTheirDefinition) {
+  at::manual_seed(3);
+  const Tensor values = at::randn({7, 5}, doubles()), experts = at::rand({5}, doubles());
+  for (const bool has_experts : {true, false})
+    for (const double squares : {0.0, 0.3}) {
+      const Tensor x = values.clone().requires_grad_(true), y = values.clone().requires_grad_(true);
+      Tensor expected = x.logsumexp(1).square().sum() * squares;
+      if (has_experts) expected = expected + (x.softmax(1) * experts).sum();
+      const Tensor found = router_loss(y, {has_experts ? experts : Tensor(), squares, 0.5});
+      EXPECT_NEAR(found.item<double>(), expected.item<double>(), 1e-12);
+      (expected * 3).backward();
+      (found * 3).backward();
+      EXPECT_LE((y.grad() - x.grad() * 0.5).abs().max().item<double>(), 1e-12);
+    }
+  const Tensor none = at::zeros({0, 5}, doubles()).requires_grad_(true);
+  const Tensor nothing = router_loss(none, {experts, 0.3, 1});
+  EXPECT_EQ(nothing.item<double>(), 0);
+  nothing.backward();
 }
 
 TEST(Experts, RowsLieByExpertInTheOrderOfTokens) {

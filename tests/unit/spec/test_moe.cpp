@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "layout/flat_layout.hpp"
 #include "spec/param_cut.hpp"
 #include "spec/param_rules.hpp"
 #include "support/config_refusal.hpp"
@@ -148,11 +149,80 @@ TEST(Moe, ConfigsThatMakeNoModelAreRefused) {
          "config.num_experts = 6; allowed: num_local_experts = 5");
   expect("qwen3_moe", {{"num_experts", 1 << 17}},
          "config.num_experts = 131072; allowed: 1 to 32768");
-  expect("qwen3_moe", {{"output_router_logits", true}}, "config.output_router_logits = true");
   expect("qwen3_moe", {{"mlp_only_layers", "all"}}, "config.mlp_only_layers");
   expect("olmoe", {{"clip_qkv", 8.0}}, "clipping is not built yet");
   expect("olmoe", {{"num_key_value_heads", 2}}, "norms of fewer keys are not built yet");
   expect("mixtral", {{"router_jitter_noise", 0.1}}, "config.router_jitter_noise");
+}
+
+nlohmann::json glm_config() {
+  nlohmann::json config = config_of("glm4_moe");
+  config.erase("num_experts");
+  config.update({{"n_routed_experts", 8}, {"moe_intermediate_size", 12}, {"n_shared_experts", 2}});
+  return config;
+}
+
+TEST(Moe, GlmHasDenseLayersBiasesOfChoicesAndSharedExperts) {
+  const ModelSpec model = make_model_spec(with(glm_config(), {{"first_k_dense_replace", 3}}));
+  EXPECT_EQ(sparse_layers(model), (std::vector{false, false, false, true}));
+  const auto param = [&](const std::string& name) {
+    return model.params.at(model.param_index("model.layers.3.mlp." + name));
+  };
+  EXPECT_EQ(param("shared_experts.up_proj.weight").shape, (Shape{24, 32}));
+  EXPECT_EQ(model.param_index("model.layers.3.mlp.shared_expert_gate.weight"), -1);
+  const ParamSpec bias = param("gate.e_score_correction_bias");
+  EXPECT_EQ(bias.shape, (Shape{8}));
+  EXPECT_TRUE(bias.is_state);
+  EXPECT_FALSE(bias.trainable);
+  const RouterSpec router = *model.decoder.block.mlps.at(1).router;
+  EXPECT_EQ(router.scores, RouterScores::Sigmoid);
+  EXPECT_TRUE(router.renormalizes);
+  EXPECT_EQ(model.decoder.block.attention().rope.share, 0.5);
+}
+
+TEST(Moe, StatesHaveBuffersOfTheirOwn) {
+  const ModelSpec model = make_model_spec(glm_config().dump());
+  int states = 0;
+  for (const FlatBuffer& buffer : make_flat_layout(model))
+    for (const FlatParam& member : buffer.params) {
+      EXPECT_EQ(buffer.is_state, model.params[member.param].is_state) << buffer.name;
+      states += buffer.is_state;
+    }
+  EXPECT_EQ(states, 3);
+}
+
+TEST(Moe, GroupsThatMakeNoRouterAreRefused) {
+  const auto expect = [](const nlohmann::json& changes, const char* sentence) {
+    nlohmann::json config = glm_config();
+    config.update(changes);
+    testing::expect_refusal(testing::refusal_of(config), sentence);
+  };
+  expect({{"n_group", 3}}, "n_group");
+  expect({{"n_group", 8}}, "config.n_group = 8; allowed: groups of 2 of the 8 experts, or more");
+  expect({{"n_group", 2}, {"topk_group", 3}}, "config.topk_group = 3; allowed: 1 to n_group = 2");
+  expect({{"n_group", 4}, {"num_experts_per_tok", 3}},
+         "config.num_experts_per_tok = 3; allowed: at most the experts of topk_group groups, 2");
+  expect({{"n_shared_experts", 0}}, "config.n_shared_experts = 0");
+  expect({{"n_routed_experts", 1 << 20}}, "config.n_routed_experts = 1048576");
+  expect({{"scoring_func", "softmax"}}, "scoring_func");
+}
+
+TEST(Moe, ConfigsAskForTheLossThatBalancesExperts) {
+  const auto loss = [](const char* family, const nlohmann::json& changes) {
+    return make_model_spec(with(config_of(family), changes)).decoder.router_aux_loss;
+  };
+  EXPECT_EQ(loss("qwen3_moe", nlohmann::json::object()), 0);
+  EXPECT_EQ(loss("qwen3_moe", {{"router_aux_loss_coef", 0.5}}), 0);
+  EXPECT_EQ(loss("qwen3_moe", {{"output_router_logits", true}}), 1e-3);
+  EXPECT_EQ(loss("olmoe", {{"output_router_logits", true}}), 1e-2);
+  EXPECT_EQ(loss("mixtral", {{"output_router_logits", true}, {"router_aux_loss_coef", 0.5}}), 0.5);
+  nlohmann::json composite =
+      nlohmann::json::parse(testing::with_experts(testing::tiny_llava_config()));
+  composite["text_config"]["output_router_logits"] = true;
+  const ModelSpec model = make_model_spec(composite.dump());
+  EXPECT_EQ(model.decoder.router_aux_loss, 0);
+  ASSERT_EQ(model.notes.size(), 1U);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "output_router_logits has no effect", model.notes[0]);
 }
 
 TEST(Moe, MuonRefusesStackedExperts) {

@@ -66,5 +66,17 @@ TEST(Metrics, LeaveOutWhatIsNotKnown) {
       << progress_line(metrics);
 }
 
+TEST(Metrics, TellTheLoadOfExperts) {
+  StepMetrics metrics = on_a_gpu();
+  EXPECT_FALSE(line_of(metrics).contains("expert_imbalance"));
+  EXPECT_EQ(progress_line(metrics).find("expert"), std::string::npos);
+  metrics.report.expert_imbalance = {{"llm.layers.1", 1.25}, {"llm.layers.2", 2.5}};
+  EXPECT_EQ(line_of(metrics).at("expert_imbalance"),
+            (nlohmann::json{{"llm.layers.1", 1.25}, {"llm.layers.2", 2.5}}));
+  EXPECT_NE(progress_line(metrics).find(", fullest expert 2.50 times the mean  lr"),
+            std::string::npos)
+      << progress_line(metrics);
+}
+
 }  // namespace
 }  // namespace zea::testing::test_metrics

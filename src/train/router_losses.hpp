@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The losses that routers add to that of the targets, over the global batch of a step.
+//
+// With T tokens of the global batch, L layers with E experts each, C(l, e) of the tokens sent to an
+// expert and P(l, e) the sum over tokens of the softmax of their scores there:
+//   pooled by the experts' number: aux x E x sum over e of (sum over l of C) (sum over l of P) / (L
+//   T)^2 by layer:                      aux x E x sum over l and e of C P / T^2 and z x the sum
+//   over l and tokens of (logsumexp of the scores)^2 / T.
+// The first is load_balancing_loss_func of transformers for a batch without padding. Gradients
+// reach P and the scores; C has none. As C counts the whole step, a walk that computes its forward
+// alone comes first: any part of a step has other counts on other layouts.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "comm/collectives.hpp"
+#include "parallel/engine.hpp"
+#include "train/expert_loads.hpp"
+
+namespace zea {
+
+class RouterLosses {
+ public:
+  /// `control`: host collectives over all ranks. Both outlive this.
+  RouterLosses(Engine& engine, Collectives& control);
+
+  /// Returns the weights of the losses of a step; none where there is no loss. Collective.
+  RouterLossesOfUnits weights(const RankStep& step, const std::vector<Microbatch>& microbatches);
+
+ private:
+  std::vector<double> sums_of(const RankStep& step, const std::vector<Microbatch>& microbatches);
+
+  Engine& engine_;
+  Collectives& control_;
+  ExpertLoads loads_;
+};
+
+}  // namespace zea

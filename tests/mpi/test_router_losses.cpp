@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// The losses that routers add are over the global batch: every layout and every way to cut a step
+// into microbatches has the loss, the gradients and the weights of one rank with one microbatch.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "support/mpi_main.hpp"
+#include "support/stopped_run.hpp"
+#include "support/tiny_llava.hpp"
+
+namespace zea::testing::test_router_losses {
+namespace {
+
+struct Layout {
+  const char* name;
+  int ranks;
+  const char* strategy = "full_shard";
+  int64_t ep = 1, tp = 1, cp = 1, pp = 1;
+  bool sequence_parallel = true;
+};
+
+constexpr std::array kLayouts{
+    Layout{"more microbatches", 1, "no_shard"},
+    Layout{"dp", 4, "no_shard"},
+    Layout{"ep", 4, "full_shard", 4},
+    Layout{"tp and ep", 4, "full_shard", 2, 2},
+    Layout{"tp, every rank all tokens", 2, "full_shard", 1, 2, 1, 1, false},
+    Layout{"cp and ep", 4, "shard_grad_op", 2, 1, 2},
+    Layout{"tp and cp", 4, "full_shard", 1, 2, 2},
+    Layout{"pp and tp", 4, "full_shard", 1, 2, 1, 2},
+};
+
+struct Losses {
+  double aux, z;
+  const char* scope = "pooled";
+};
+
+constexpr std::array kLosses{Losses{0.5, 0}, Losses{0.5, 0.1, "layer"}, Losses{0, 0.2}};
+
+/// Three layers, of which the second is dense.
+TinyRunOptions base_run(const Losses& losses) {
+  TinyRunOptions run =
+      stopped_run_options(with_experts(tiny_llava_config({.kv_heads = 2, .layers = 3}), 4));
+  run.steps = 3;
+  run.deck.data.row_tokens = 512;
+  run.deck.llm.router_aux_loss_coef = losses.aux;
+  run.deck.llm.router_z_loss_coef = losses.z;
+  run.deck.llm.router_aux_loss_scope = losses.scope;
+  return run;
+}
+
+TinyRunOptions on_layout(TinyRunOptions run, const Layout& layout) {
+  run.deck.data.row_tokens = 24;
+  for (const char* module : {"vision", "llm"}) {
+    ModuleMeshOptions& mesh = run.deck.meshes[module];
+    mesh.strategy = layout.strategy;
+    mesh.tp = layout.tp;
+    mesh.cp = layout.cp;
+    if (layout.tp > 1) mesh.sequence_parallel = AutoOption::of(layout.sequence_parallel);
+    if (layout.cp > 1) mesh.cp_mode = "ring";
+    if (layout.cp > 1) mesh.cp_block = 4;
+  }
+  run.deck.meshes["llm"].ep = layout.ep;
+  run.deck.meshes["llm"].pp = layout.pp;
+  return run;
+}
+
+MemoryDataset dataset_of(const TinyRunOptions& run) {
+  return make_tiny_dataset(make_model_spec(run.config_json), 16, {1, 0, 2}, 5);
+}
+
+class RouterLossRuns : public ::testing::TestWithParam<Losses> {
+ protected:
+  const Communicator alone_ = world().communicator().split(world().rank(), "alone");
+};
+
+TEST_P(RouterLossRuns, EveryLayoutTrainsAsOneRank) {
+  TinyRunOptions run = base_run(GetParam());
+  const MemoryDataset dataset = dataset_of(run);
+  const ComparedResult expected = run_compared(alone_, make_mpi_collectives, dataset, run);
+  run.deck.model.activation_checkpointing = AutoOption::of_count(2);
+  std::vector<Trial> trials;
+  for (size_t l = 0; l < kLayouts.size(); ++l)
+    trials.push_back(make_trial(kLayouts[l].name, l, kLayouts[l].ranks, l % 2 == 1));
+  sweep(trials, [&](const Communicator& part, const Trial& trial) {
+    const ComparedResult got =
+        run_compared(part, trial.make, dataset, on_layout(run, kLayouts[trial.layout]));
+    if (part.rank() == 0) expect_equal(got, expected);
+  });
+}
+
+/// The loss is that of the targets and what routers add; its gradient is the one that is made.
+TEST_P(RouterLossRuns, TheGradientIsThatOfTheLoss) {
+  constexpr double kRate = 1e-6;
+  TinyRunOptions run = base_run(GetParam());
+  run.deck.optim = OptimOptions();
+  run.deck.optim.kind = "sgd";
+  run.deck.optim.momentum = 0;
+  run.deck.optim.lr = kRate;
+  run.deck.optim.decay = "constant";
+  run.deck.optim.clip_norm = 0;
+  run.deck.schedule = {.steps = 2, .global_batch = 16};  // all of the data set
+  const MemoryDataset dataset = dataset_of(run);
+  TinyRunOptions plain = run;
+  plain.deck.llm.router_aux_loss_coef = 0;
+  plain.deck.llm.router_z_loss_coef = 0;
+  plain.deck.llm.router_aux_loss_scope = "pooled";
+  TinyResult without, with;
+  TinyRun(alone_, make_mpi_collectives, dataset, plain).train(2, without);
+  TinyRun(alone_, make_mpi_collectives, dataset, run).train(2, with);
+  EXPECT_GT(with.losses[0], without.losses[0] + 0.1);
+  const double squares = with.grad_norms[0] * with.grad_norms[0];
+  EXPECT_NEAR((with.losses[0] - with.losses[1]) / (kRate * squares), 1, 1e-3);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RouterLossRuns, ::testing::ValuesIn(kLosses));
+
+/// Experts of equal loads and scores have the least loss, the number of layers or 1.
+TEST(RouterLossScale, EvenRoutersHaveTheLossOfTheirExperts) {
+  const Communicator alone = world().communicator().split(world().rank(), "alone");
+  for (const auto& [scope, expected] : {std::pair{"pooled", 2.0}, {"layer", 4.0}}) {
+    TinyRunOptions run = base_run({1, 0, scope});
+    TinyRunOptions plain = base_run({0, 0});
+    std::vector<double> losses;
+    for (const TinyRunOptions& one : {run, plain}) {
+      const MemoryDataset dataset = dataset_of(one);
+      TinyRun made(alone, make_mpi_collectives, dataset, one);
+      for (const auto& buffer : made.engine().buffers())
+        for (const FlatParam& member : buffer->layout().params)
+          if (made.engine().plan().model.params[member.param].name.ends_with(".mlp.gate.weight"))
+            buffer->master().narrow(0, member.offset, member.elements).zero_();
+      made.engine().broadcast_weights();
+      TinyResult result;
+      made.train(1, result);
+      losses.push_back(result.losses[0]);
+    }
+    // Scores of 1/4 each: 4 x the sum of loads 2 x 1/4, whichever two experts are chosen; of each
+    // of two layers.
+    EXPECT_NEAR(losses[0] - losses[1], expected, 1e-12) << scope;
+  }
+}
+
+}  // namespace
+}  // namespace zea::testing::test_router_losses
