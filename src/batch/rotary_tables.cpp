@@ -82,7 +82,7 @@ void fill_rotary_tables(std::vector<TokenAttention>& attention, const BlockSpec&
   for (size_t k = 0; k < block.mixers.size(); ++k) {
     const auto* kind = std::get_if<AttentionSpec>(&block.mixers[k]);
     if (!kind) continue;
-    const auto [cosines, sines] = rotary_tables(kind->rope, block.heads.dim, positions, lengths);
+    const auto [cosines, sines] = rotary_tables(kind->rope, kind->heads.dim, positions, lengths);
     attention[k].rotary_cosines = cosines.to(dtype);
     attention[k].rotary_sines = sines.to(dtype);
   }

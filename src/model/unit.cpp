@@ -108,7 +108,7 @@ class UnitRun {
         return made.normed;
       }
       case Kind::SplitGates: {
-        const GatedHeads made = split_gates(x, heads_here(x, op).query, block_.heads.dim);
+        const GatedHeads made = split_gates(x, heads_here(x, op).query, all_heads().dim);
         values_[op.others[0]] = made.gates;
         return made.qkv;
       }
@@ -268,14 +268,15 @@ class UnitRun {
   }
   bool of_last() const { return head_ == HeadOutput::LastLogits; }
 
+  const HeadShape& all_heads() const { return model_.attention(unit_).heads; }
   /// Heads of the parameters at hand, which may be a part of the model's: as many as the output
   /// projection reads.
   HeadShape heads_here(const at::Tensor& qkv, const Operation& op) const {
     const std::vector<int64_t>& out = parameters_[op.known_by]->shape();
     const int64_t attended = block_.order == WeightOrder::OutIn ? out[1] : out[0];
-    const int64_t query = attended / block_.heads.dim;
-    const int64_t all = qkv.flatten(1).size(1) / block_.heads.dim;
-    return {query, (all - query) / 2, block_.heads.dim};
+    const int64_t query = attended / all_heads().dim;
+    const int64_t all = qkv.flatten(1).size(1) / all_heads().dim;
+    return {query, (all - query) / 2, all_heads().dim};
   }
   /// The gated delta rule of the heads whose A_log is at hand.
   DeltaRuleSpec delta_rule_here(const Operation& op) const {

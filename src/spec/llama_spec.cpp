@@ -71,7 +71,7 @@ void read_stretching(const ConfigReader& config, const ConfigReader& scaling,
   scaling.pass_over({kOriginal, "attention_factor", "beta_fast", "beta_slow", "long_factor",
                      "mscale", "mscale_all_dim", "short_factor", "truncate"});
   if (is_yarn) read_yarn(scaling, rope);
-  if (is_long) read_longrope(scaling, rope.pairs(text.block.heads.dim), rope);
+  if (is_long) read_longrope(scaling, rope.pairs(text.block.attention().heads.dim), rope);
 }
 
 RopeConfig read_rope(const ConfigReader& config, const DecoderSpec& text,
@@ -99,7 +99,7 @@ RopeConfig read_rope(const ConfigReader& config, const DecoderSpec& text,
   if (defaults.turns_all && rope.share != 1)
     config.refuse("partial_rotary_factor", std::to_string(rope.share),
                   "1 in this family (all of a head turns)");
-  const int64_t head = text.block.heads.dim;
+  const int64_t head = text.block.attention().heads.dim;
   if (rope.pairs(head) < 1 || 2 * rope.pairs(head) > head)
     config.refuse("partial_rotary_factor", std::to_string(rope.share),
                   "0 to 1, of a head of " + std::to_string(head) + ", 2 coordinates or more");
@@ -130,7 +130,7 @@ Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& default
   BlockSpec& block = text.block;
   block.hidden = config.positive("hidden_size", defaults.hidden);
   block.mlp().intermediate = config.positive("intermediate_size", defaults.intermediate);
-  block.heads = read_heads(config, block.hidden, defaults);
+  block.attention().heads = read_heads(config, block.hidden, defaults);
   block.norm = {NormKind::Rms, config.number("rms_norm_eps", defaults.eps)};
   block.rotary = block.mlp().gated = true;
   block.mlp().activation = config.activation(defaults.activation_key, defaults.activation);

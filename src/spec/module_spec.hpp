@@ -29,7 +29,7 @@ struct NormSpec {
   double offset = 0;  ///< added to the weight: 1 in Gemma, whose weights start as zeros
 };
 
-/// Attention heads of a module.
+/// The heads of attention, and the coordinates of each.
 struct HeadShape {
   int64_t query = 0, key_value = 0, dim = 0;
 };
@@ -84,6 +84,7 @@ struct RopeConfig {
 
 /// Softmax attention, a kind of token mixer.
 struct AttentionSpec {
+  HeadShape heads = {};  ///< as many queries in all kinds of attention of a module
   /// Sliding window: the tokens of text that a token attends to, with itself; in images the side,
   /// in features, of the squares whose patches attend to each other. 0: no window.
   int64_t window = 0;
@@ -150,7 +151,6 @@ struct MlpSpec {
 /// linear has a bias where the unit has a parameter for it.
 struct BlockSpec {
   int64_t hidden = 0;
-  HeadShape heads;  ///< of attention
   /// The kinds of token mixer in the module; UnitSpec::mixer is the index of a block's.
   std::vector<MixerSpec> mixers = std::vector<MixerSpec>(1);
   /// The kinds of MLP in the module; UnitSpec::mlp is the index of a block's.
@@ -167,13 +167,15 @@ struct BlockSpec {
   const AttentionSpec& attention() const { return std::get<AttentionSpec>(mixers.front()); }
   /// Returns the kinds of attention among the mixers.
   std::vector<AttentionSpec> attentions() const;
+  /// Returns the fewest KV heads of a kind of attention.
+  int64_t fewest_key_heads() const;
   /// Returns whether a kind of mixer carries a state along the tokens of a sample.
   bool carries_state() const;
   /// The first kind of MLP, which families with one kind have.
   MlpSpec& mlp() { return mlps.front(); }
   const MlpSpec& mlp() const { return mlps.front(); }
-  /// Returns the widest window of the kinds of attention; 0: one has no window, or there is none.
-  int64_t widest_window() const;
+  /// Returns the kind of attention with the widest window, or without one.
+  AttentionSpec widest_attention() const;
 };
 
 /// The projector from features of an encoder to the language model's width: one linear, or an MLP.

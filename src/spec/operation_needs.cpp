@@ -141,7 +141,7 @@ class Declarations {
         memory = {.output = x.bytes, .changes_input = true};
         return;
       case Kind::Attention:
-        needs.per_pair = block_.heads.query * block_.heads.dim;
+        needs.per_pair = all_heads().query * all_heads().dim;
         needs.messages = {{MessageKind::Attention, SentIn::Forward},
                           {MessageKind::Attention, SentIn::Backward}};
         memory = attention();
@@ -325,7 +325,7 @@ class Declarations {
 
   void declare_head_norms(const Operation& op, const Value& x, OperationNeeds& needs) {
     const WeightSpec norm = weight(op);
-    const HeadShape& heads = block_.heads;
+    const HeadShape& heads = all_heads();
     needs.elements = x.rows * (heads.query + heads.key_value) * heads.dim;
     if (block_.query_key_norm)
       needs.messages = {{MessageKind::SumStatistics, SentIn::Forward, 2},
@@ -390,8 +390,9 @@ class Declarations {
   }
 
   FunctionMemory attention() const {
-    HeadShape heads{block_.heads.query / share_.tp,
-                    std::max<int64_t>(1, block_.heads.key_value / share_.tp), block_.heads.dim};
+    HeadShape heads = all_heads();
+    heads.query /= share_.tp;
+    heads.key_value = std::max<int64_t>(1, heads.key_value / share_.tp);
     const int64_t rows = sizes_.all_tokens;
     if (share_.cp == 1)
       return attention_here_memory(model_, unit_, sizes_.attention, rows, heads, bytes_);
@@ -404,8 +405,9 @@ class Declarations {
                                     bytes_);
   }
 
+  const HeadShape& all_heads() const { return model_.attention(unit_).heads; }
   /// Columns of this tp rank's queries.
-  int64_t query_width() const { return block_.heads.query / share_.tp * block_.heads.dim; }
+  int64_t query_width() const { return all_heads().query / share_.tp * all_heads().dim; }
   const Value& input(const Operation& op) const { return values_[op.inputs[0]]; }
   /// How many inputs beyond the first one this microbatch has.
   int others(const Operation& op) const {

@@ -127,14 +127,14 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
                                 const std::string& layer, bool trainable) {
   const BlockNames& names = family.names;
   const BlockBiases& biases = family.biases;
-  const int64_t q = block.heads.query * block.heads.dim,
-                kv = block.heads.key_value * block.heads.dim;
   const auto& attention = std::get<AttentionSpec>(block.mixers.at(model_.units.back().mixer));
+  const auto& [query_heads, key_heads, dim] = attention.heads;
+  const int64_t q = query_heads * dim, kv = key_heads * dim;
   const int64_t made = attention.gates_output ? 2 * q : q;
   if (names.qkv.empty()) {
-    const TpCut heads = cut_outputs(block.heads.query);
-    TpCut kv_heads = cut_outputs(block.heads.key_value);
-    kv_heads.repeats = block.heads.key_value < block.heads.query;
+    const TpCut heads = cut_outputs(query_heads);
+    TpCut kv_heads = cut_outputs(key_heads);
+    kv_heads.repeats = key_heads < query_heads;
     const std::string query = layer + names.q, key = layer + names.k, value = layer + names.v;
     add_fused("qkv.weight",
               {{query + ".weight", {made, block.hidden}, heads},
@@ -153,16 +153,15 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
     }
   } else {
     ZEA_ASSERT(q == kv);  // fused sections are equal
-    TpCut heads = cut_outputs(block.heads.query);
+    TpCut heads = cut_outputs(query_heads);
     heads.stretches = 3;
     add_linear("qkv", layer + names.qkv, block, 3 * q, block.hidden, heads, biases.q, trainable,
                family.init.qkv);
   }
-  add_linear("out", layer + names.out, block, block.hidden, q, cut_inputs(block.heads.query),
-             biases.out, trainable, family.init.out);
-  const int64_t norm_width = block.heads.dim * (block.query_key_norm ? block.heads.query : 1);
-  const TpCut norm_cut =
-      block.query_key_norm ? cut_outputs(block.heads.query) : TpCut{.of_heads = true};
+  add_linear("out", layer + names.out, block, block.hidden, q, cut_inputs(query_heads), biases.out,
+             trainable, family.init.out);
+  const int64_t norm_width = dim * (block.query_key_norm ? query_heads : 1);
+  const TpCut norm_cut = block.query_key_norm ? cut_outputs(query_heads) : TpCut{.of_heads = true};
   for (const auto& [role, name] :
        {std::pair("q_norm", names.q_norm), std::pair("k_norm", names.k_norm)})
     if (!name.empty())

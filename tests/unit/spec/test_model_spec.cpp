@@ -281,7 +281,7 @@ TEST(ModelSpec, MistralsBlocksSeeAWindow) {
   EXPECT_EQ(with(7), (std::vector<int64_t>{7, 7}));
   EXPECT_EQ(with(nullptr), (std::vector<int64_t>{0, 0}));
   EXPECT_THROW(with(0), WeightsError);
-  EXPECT_EQ(make_model_spec(config.dump()).heads("llm").key_value, 8);
+  EXPECT_EQ(make_model_spec(config.dump()).decoder.block.attention().heads.key_value, 8);
 }
 
 TEST(ModelSpec, Qwen2sUpperBlocksSeeAWindow) {
