@@ -67,6 +67,8 @@ class UnitRun {
         return layers_.gathered_rows(x, shares(op.rows));
       case Kind::SumRows:
         return layers_.summed_rows(x, shares(op.rows));
+      case Kind::ScaleGates:
+        return scaled_gates(x, input(op, 1), parameter(op, 0));
       case Kind::GatherExpertRows: {
         const ExpertRows& rows = microbatch_.expert_rows;
         values_[op.others[0]] = layers_.gathered_expert_rows(input(op, 1), rows);
@@ -112,6 +114,8 @@ class UnitRun {
         values_[op.others[0]] = made.gates;
         return made.qkv;
       }
+      case Kind::KeysAsValues:
+        return with_keys_as_values(x, heads_here(x, op).query * all_heads().dim);
       case Kind::HeadNorms:
         return normed_heads(x, heads_here(x, op), parameter(op, 0), parameter(op, 1));
       case Kind::Rotary:
@@ -187,7 +191,9 @@ class UnitRun {
     if (block_.query_key_norm)
       return layers_.joint_head_norms(by_head(qkv, {1, 1, heads.query * heads.dim}), query, key,
                                       *block_.query_key_norm);
-    return head_norms(by_head(qkv, heads), query, key, heads.query, heads.key_value, block_.norm);
+    return head_norms(by_head(qkv, heads), query, key,
+                      {heads.query, heads.key_value, model_.attention(unit_).norms_values},
+                      block_.norm);
   }
   at::Tensor rotated(const at::Tensor& qkv, const HeadShape& heads) const {
     const TokenAttention& tokens = microbatch_.attention(unit_);

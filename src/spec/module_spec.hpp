@@ -36,8 +36,9 @@ struct HeadShape {
 
 /// RoPE scaling beyond the positions of pre-training: none, linear, Llama 3's (arXiv:2407.21783),
 /// dynamic by the longest sample, YaRN (arXiv:2309.00071) or LongRoPE (arXiv:2402.13753); in the
-/// order of their names in llama_spec.cpp.
-enum class RopeType { Default, Linear, Llama3, Dynamic, Yarn, LongRope };
+/// order of their names in llama_spec.cpp. Or Gemma 4's: the first pairs of the whole head rotate
+/// at its frequencies, the others do not rotate.
+enum class RopeType { Default, Linear, Llama3, Dynamic, Yarn, LongRope, Proportional };
 
 /// The position that rotates a pair of a head's coordinates, and its frequency. Each way to rotate
 /// heads by several positions is a list of such pairs.
@@ -60,7 +61,8 @@ std::vector<RotaryPair> axial_pairs(int64_t pairs, int64_t first_of_columns);
 /// Rotary position embedding (RoFormer, arXiv:2104.09864) and its scaling.
 struct RopeConfig {
   double theta = 10000;
-  double share = 1;  ///< of a head's coordinates that rotate, the first ones
+  double share = 1;  ///< of a head's coordinates that rotate: the first ones, or of Proportional's
+                     ///< pairs the first ones
   RopeType type = RopeType::Default;
   double factor = 1;
   double attention_factor = 1;  ///< of cosines and sines
@@ -77,8 +79,12 @@ struct RopeConfig {
 
   bool operator==(const RopeConfig&) const = default;
   /// Returns the pairs of coordinates that rotate.
-  int64_t pairs(int64_t head_dim) const {
+  int64_t rotating_pairs(int64_t head_dim) const {
     return static_cast<int64_t>(share * static_cast<double>(head_dim)) / 2;
+  }
+  /// Returns the pairs of coordinates with an angle: those that rotate, or all.
+  int64_t pairs(int64_t head_dim) const {
+    return type == RopeType::Proportional ? head_dim / 2 : rotating_pairs(head_dim);
   }
 };
 
@@ -93,6 +99,9 @@ struct AttentionSpec {
   /// Gated attention (arXiv:2505.06708): the linear of queries makes a gate behind each query head,
   /// whose sigmoid scales the head's output.
   bool gates_output = false;
+  bool norms_values = false;  ///< values of each head are normed, without a weight
+  bool keys_are_values =
+      false;  ///< the linear of keys makes the values, too, before norms and RoPE
 };
 
 /// The gated delta rule (arXiv:2412.06464), a kind of token mixer. Each value head carries a state
@@ -145,6 +154,9 @@ struct MlpSpec {
   /// (experts, in, out); none: each expert has tensors of its own, (out, in).
   std::optional<WeightOrder> stack = {};
   int64_t shared_intermediate = 0;  ///< width of the shared expert; 0: none
+  /// Width of an MLP beside the experts (Gemma 4): both read the residual path by norms of their
+  /// own, and their outputs, normed each, are added; 0: none.
+  int64_t plain_intermediate = 0;
 };
 
 /// A transformer block: norm, token mixer, norm, MLP, with a residual path around each half. A

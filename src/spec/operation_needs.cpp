@@ -102,6 +102,11 @@ class Declarations {
       case Kind::GatherRows:
       case Kind::SumRows:
         return declare_rows_of_all(op.kind, needs);
+      case Kind::ScaleGates: {
+        const int64_t all = needs.trains ? x.rows * elements_of(op.params[0]) * bytes_.wide : 0;
+        memory = {.output = x.bytes, .saves_input = true, .backward_working = all + 2 * x.bytes};
+        return;
+      }
       case Kind::Route:
       case Kind::GatherExpertRows:
       case Kind::SumExpertRows:
@@ -134,6 +139,10 @@ class Declarations {
       case Kind::SplitGates:
         needs.elements = x.rows * width(x);
         memory.output = x.bytes - x.rows * query_width() * bytes_.param;
+        return;
+      case Kind::KeysAsValues:
+        memory.output = 2 * x.bytes - x.rows * query_width() * bytes_.param;
+        needs.elements = memory.output / bytes_.param;
         return;
       case Kind::HeadNorms:
         return declare_head_norms(op, x, needs);
@@ -326,7 +335,8 @@ class Declarations {
   void declare_head_norms(const Operation& op, const Value& x, OperationNeeds& needs) {
     const WeightSpec norm = weight(op);
     const HeadShape& heads = all_heads();
-    needs.elements = x.rows * (heads.query + heads.key_value) * heads.dim;
+    const int64_t normed = model_.attention(unit_).norms_values ? 2 : 1;
+    needs.elements = x.rows * (heads.query + normed * heads.key_value) * heads.dim;
     if (block_.query_key_norm)
       needs.messages = {{MessageKind::SumStatistics, SentIn::Forward, 2},
                         {MessageKind::SumStatistics, SentIn::InputGradient, 2}};

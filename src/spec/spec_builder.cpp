@@ -121,6 +121,8 @@ void SpecBuilder::add_block(const BlockSpec& block, const BlockFamily& family,
   add_feed_forward(block, family, layer, trainable);
   add_norm_if("mlp_post_norm", names.mlp_post_norm, block.hidden);
   add_scale_if("mlp_scale", names.mlp_scale);
+  if (!names.output_scale.empty())
+    model_.params[add("output_scale", layer + names.output_scale, {1}, false, 0)].init = Init::Ones;
 }
 
 void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& family,
@@ -136,17 +138,16 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
     TpCut kv_heads = cut_outputs(key_heads);
     kv_heads.repeats = key_heads < query_heads;
     const std::string query = layer + names.q, key = layer + names.k, value = layer + names.v;
-    add_fused("qkv.weight",
-              {{query + ".weight", {made, block.hidden}, heads},
-               {key + ".weight", {kv, block.hidden}, kv_heads},
-               {value + ".weight", {kv, block.hidden}, kv_heads}},
-              trainable, family.init.qkv);
+    std::vector<Part> weights{{query + ".weight", {made, block.hidden}, heads},
+                              {key + ".weight", {kv, block.hidden}, kv_heads}};
+    std::vector<Part> all_biases{{query + ".bias", {made}, heads}, {key + ".bias", {kv}, kv_heads}};
+    if (!attention.keys_are_values) {
+      weights.push_back({value + ".weight", {kv, block.hidden}, kv_heads});
+      all_biases.push_back({value + ".bias", {kv}, kv_heads});
+    }
+    add_fused("qkv.weight", weights, trainable, family.init.qkv);
     if (biases.k) {
-      add_fused("qkv.bias",
-                {{query + ".bias", {made}, heads},
-                 {key + ".bias", {kv}, kv_heads},
-                 {value + ".bias", {kv}, kv_heads}},
-                trainable, 0);
+      add_fused("qkv.bias", all_biases, trainable, 0);
     } else {
       if (biases.q) add("q.bias", query + ".bias", {made}, trainable, 0, heads);
       if (biases.v) add("v.bias", value + ".bias", {kv}, trainable, 0, kv_heads);
@@ -209,10 +210,11 @@ void SpecBuilder::add_delta_rule(const BlockSpec& block, const DeltaRuleSpec& ru
 void SpecBuilder::add_feed_forward(const BlockSpec& block, const BlockFamily& family,
                                    const std::string& layer, bool trainable) {
   const MlpSpec& mlp = block.mlps.at(model_.units.back().mlp);
-  if (mlp.router) return add_experts(block, family, layer, trainable);
+  if (mlp.router) add_experts(block, family, layer, trainable);
+  if (mlp.router && mlp.plain_intermediate == 0) return;
   const BlockNames& names = family.names;
   const bool bias = family.biases.mlp;
-  const int64_t inner = mlp.intermediate;
+  const int64_t inner = mlp.router ? mlp.plain_intermediate : mlp.intermediate;
   const TpCut cut = cut_outputs(inner);
   if (mlp.gated) {
     const std::string gate = layer + names.gate, up = layer + names.up;
@@ -250,6 +252,7 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
   };
   add("router.weight", layer + names.router + ".weight", {mlp.router->experts, block.hidden},
       trainable, family.init.up, whole);
+  add_gate_parts(block, names, layer, trainable);
   if (mlp.stack) {
     const int64_t count = mlp.router->experts, inner = mlp.intermediate;
     // Gate and up are sections of the outputs.
@@ -277,6 +280,28 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
   if (!names.shared_gate.empty())
     add("shared_gate.weight", layer + names.shared_gate + ".weight", {1, block.hidden}, trainable,
         family.init.up, whole);
+}
+
+/// Adds the norms and gate scales of a mixture. Tp ranks norm the rows of all, of whose gradients
+/// each has a part.
+void SpecBuilder::add_gate_parts(const BlockSpec& block, const ExpertNames& names,
+                                 const std::string& layer, bool trainable) {
+  const TpCut whole{.of_heads = true};
+  const auto add_norm_if = [&](const std::string& role, const std::string& name, const TpCut& cut) {
+    if (!name.empty()) add_norm(role, layer + name, block.norm, block.hidden, trainable, cut);
+  };
+  if (!names.router_norm.empty()) {
+    const std::string name = layer + names.router_norm;
+    add("router_norm.weight", name, {block.hidden}, trainable, 0, whole);
+  }
+  if (!names.gate_scale.empty()) {
+    const int64_t experts = block.mlps.at(model_.units.back().mlp).router->experts;
+    const int scale = add("gate_scale", layer + names.gate_scale, {experts}, trainable, 0, whole);
+    model_.params[scale].init = Init::Ones;
+  }
+  add_norm_if("experts_norm", names.norm, whole);
+  add_norm_if("experts_post_norm", names.post_norm, {});
+  add_norm_if("plain_post_norm", names.plain_post_norm, {});
 }
 
 /// `cut` shards a weight of (out, in).
