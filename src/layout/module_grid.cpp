@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 
 #include "spec/param_cut.hpp"
 #include "spec/stage_template.hpp"
@@ -25,6 +26,25 @@ const ParamSpec* uncuttable(const std::string& module, const ModelSpec& model, i
   return nullptr;
 }
 
+/// Tp ranks that hold the same KV head form groups, of one size in a module.
+void check_key_heads(const std::string& key, const std::string& module,
+                     const ModuleMeshOptions& options, const ModelSpec& model, Faults& faults) {
+  const auto repeated = [&](int64_t tp) {
+    std::set<int64_t> counts;
+    for (const AttentionSpec& kind : model.block(module).attentions())
+      if (kind.heads.key_value < tp) counts.insert(kind.heads.key_value);
+    return counts;
+  };
+  const std::set<int64_t> counts = repeated(options.tp);
+  if (counts.size() < 2) return;
+  faults.add(key + "tp = " + std::to_string(options.tp) + ": layers differ in their KV heads (" +
+             std::to_string(*counts.begin()) + ", " + std::to_string(*counts.rbegin()) +
+             "), and tp ranks repeat the heads of one kind of layer only; allowed: " +
+             allowed_values(options.tp, [&](int64_t tp) {
+               return repeated(tp).size() < 2 && !uncuttable(module, model, tp);
+             }));
+}
+
 void check_tp(const std::string& key, const std::string& module, const ModuleMeshOptions& options,
               const ModelSpec& model, Faults& faults) {
   if (options.tp == 1) {
@@ -36,7 +56,7 @@ void check_tp(const std::string& key, const std::string& module, const ModuleMes
   }
   const std::string found = key + "tp = " + std::to_string(options.tp);
   const ParamSpec* param = uncuttable(module, model, options.tp);
-  if (param == nullptr) return;
+  if (param == nullptr) return check_key_heads(key, module, options, model, faults);
   const int64_t most = std::max(model.block(module).attention().heads.query, options.tp);
   faults.add(found + " does not divide the " + std::to_string(param->tp_cut.blocks) +
              " heads or rows of " + param->name + "; allowed: " +

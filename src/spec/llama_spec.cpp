@@ -42,11 +42,13 @@ RopeType read_type(const ConfigReader& scaling, const LlamaDefaults& defaults) {
   const std::string name = scaling.text("rope_type", scaling.text("type", "default"));
   if (name == "mrope" && defaults.has_mrope) return RopeType::Default;
   if (defaults.names_longrope_yarn && (name == "su" || name == "yarn")) return RopeType::LongRope;
-  const std::array types{"default", "linear", "llama3", "dynamic", "yarn", "longrope"};
+  const std::array types{"default", "linear",   "llama3",      "dynamic",
+                         "yarn",    "longrope", "proportional"};
   const auto found = std::ranges::find(types, name);
   if (found == types.end())
     scaling.refuse("rope_type", name,
-                   "default, linear, llama3, dynamic, yarn, longrope (others are not built yet)");
+                   "default, linear, llama3, dynamic, yarn, longrope, proportional (others are not "
+                   "built yet)");
   return static_cast<RopeType>(found - types.begin());
 }
 
@@ -139,7 +141,7 @@ Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& default
   text.max_positions = config.positive("max_position_embeddings", defaults.positions);
   text.init_std = config.number("initializer_range", text.init_std);
   text.tied_embeddings = config.boolean("tie_word_embeddings", defaults.tied);
-  block.attention().rope = read_rope(config, text, defaults);
+  if (!defaults.has_own_rope) block.attention().rope = read_rope(config, text, defaults);
   text.end_tokens = config.integers("eos_token_id", defaults.end_token);
   const BlockFamily blocks{.names = {.attention_norm = ".input_layernorm",
                                      .q = ".self_attn.q_proj",

@@ -46,6 +46,9 @@ std::string tiny_llava_config(const TinyLlava& options = {});
 std::string tiny_gpt2_config(int64_t vocabulary = 40);
 /// The config with mixtures of few experts in its language model, and a shared expert with a gate.
 std::string with_experts(const std::string& config, int64_t experts = 5);
+/// The config with the text of a Gemma 4, whose last layer and every other one before it have no
+/// window, larger heads and one KV head; and `experts` beside each MLP, if there are any.
+std::string with_gemma4_text(const std::string& config, int64_t experts = 0);
 
 /// Small values around the initial ones: 1 for norms, 0 for the rest.
 class FilledSource : public WeightsSource {
