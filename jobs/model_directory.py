@@ -47,9 +47,8 @@ def idefics3_turns(start):
     return Turns(start, "User:", f"{end}\nAssistant:", " ", end, "\n", before_text=" ")
 
 
-def gemma_turns():
-    user, model = "<start_of_turn>user\n", "<end_of_turn>\n<start_of_turn>model\n"
-    return Turns("<bos>", user, model, "", "<end_of_turn>", "\n")
+def gemma_turns(begin, end):
+    return Turns("<bos>", f"{begin}user\n", f"{end}\n{begin}model\n", "", end, "\n")
 
 
 # Likewise of a video's frame; in timed videos of all frames together.
@@ -157,8 +156,9 @@ class ModelDirectory:
         return turns
 
     def _turns_of_text(self, tokenizer):
-        if tokenizer.token_to_id("<start_of_turn>") is not None:
-            return gemma_turns()
+        for begin, end in (("<start_of_turn>", "<end_of_turn>"), ("<|turn>", "<turn|>")):  # the latter of Gemma 4
+            if tokenizer.token_to_id(begin) is not None:
+                return gemma_turns(begin, end)
         if self.family in TILES_IN_TEXT:
             for name in ("<fake_token_around_image>", "<global-img>"):
                 if tokenizer.token_to_id(name) is None:

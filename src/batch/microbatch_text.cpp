@@ -145,7 +145,7 @@ TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& mod
                         const MicrobatchOptions& options) {
   // Dealt by what those with the widest window see.
   const Visibility row =
-      visible_text(words, options.images_both_ways, model.decoder.block.widest_window());
+      visible_text(words, options.images_both_ways, model.decoder.block.widest_attention().window);
   return {row, options.replica.sharding(kDecoder), options.replica.grid(kDecoder).tp};
 }
 

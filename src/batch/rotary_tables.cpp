@@ -37,15 +37,18 @@ double yarn_frequency(const RopeConfig& rope, int64_t pairs, int64_t pair, doubl
   return stretched * frequency / rope.factor + (1 - stretched) * frequency;
 }
 
-/// Inverse frequency of each pair of coordinates, in samples that are longer than the original
-/// length or not.
-std::vector<double> rotary_frequencies(const RopeConfig& rope, int64_t pairs, bool is_long) {
+/// Inverse frequency of each pair of coordinates of a head, in samples that are longer than the
+/// original length or not.
+std::vector<double> rotary_frequencies(const RopeConfig& rope, int64_t head_dim, bool is_long) {
+  const int64_t pairs = rope.pairs(head_dim), rotating = rope.rotating_pairs(head_dim);
   std::vector<double> frequencies(static_cast<size_t>(pairs));
   for (size_t i = 0; i < frequencies.size(); ++i) {
     const double frequency =
         std::pow(rope.theta, -static_cast<double>(i) / static_cast<double>(pairs));
     frequencies[i] = frequency;
     if (rope.type == RopeType::Linear) frequencies[i] /= rope.factor;
+    if (rope.type == RopeType::Proportional)
+      frequencies[i] = static_cast<int64_t>(i) < rotating ? frequency / rope.factor : 0;
     if (rope.type == RopeType::Llama3) frequencies[i] = llama3_frequency(rope, frequency);
     if (rope.type == RopeType::Yarn)
       frequencies[i] = yarn_frequency(rope, pairs, static_cast<int64_t>(i), frequency);
@@ -61,8 +64,8 @@ RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim,
                            const std::vector<TokenPosition>& positions,
                            const std::vector<int64_t>& lengths) {
   const int64_t pairs = rope.pairs(head_dim);
-  const std::vector<double> usual = rotary_frequencies(rope, pairs, false),
-                            of_long = rotary_frequencies(rope, pairs, true);
+  const std::vector<double> usual = rotary_frequencies(rope, head_dim, false),
+                            of_long = rotary_frequencies(rope, head_dim, true);
   const std::vector<RotaryPair> turns = rope.turns.empty() ? chunked_pairs({pairs}) : rope.turns;
   ZEA_ASSERT(std::ssize(turns) == pairs);
   const at::Tensor angles = at::empty({static_cast<int64_t>(positions.size()), pairs}, at::kDouble);
@@ -82,7 +85,7 @@ void fill_rotary_tables(std::vector<TokenAttention>& attention, const BlockSpec&
   for (size_t k = 0; k < block.mixers.size(); ++k) {
     const auto* kind = std::get_if<AttentionSpec>(&block.mixers[k]);
     if (!kind) continue;
-    const auto [cosines, sines] = rotary_tables(kind->rope, block.heads.dim, positions, lengths);
+    const auto [cosines, sines] = rotary_tables(kind->rope, kind->heads.dim, positions, lengths);
     attention[k].rotary_cosines = cosines.to(dtype);
     attention[k].rotary_sines = sines.to(dtype);
   }

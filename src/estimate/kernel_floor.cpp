@@ -134,9 +134,11 @@ UnitCost gather_cost(const LayoutGrids& grids, const ModelSpec& model, const Ste
                      double bytes, const SearchRequest& request) {
   const GridChoice& grid = grids.decoder;
   if (grid.cp == 1 || grid.cp_mode != CpMode::AllGatherKv) return {};
-  const HeadShape heads = model.heads(kDecoder);
-  const auto width =
-      static_cast<double>(2 * std::max<int64_t>(1, heads.key_value / grid.tp) * heads.dim);
+  const auto width_of = [&](const AttentionSpec& kind) {
+    return 2 * std::max<int64_t>(1, kind.heads.key_value / grid.tp) * kind.heads.dim;
+  };
+  const auto width = static_cast<double>(
+      width_of(std::ranges::min(model.decoder.block.attentions(), {}, width_of)));
   const bool crosses = grid.cp > request.ranks_per_node;
   const auto rate = [&](CollectiveKind kind) {
     const double inside = request.hardware.inside.rate(kind);

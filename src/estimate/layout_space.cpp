@@ -67,6 +67,10 @@ class LayoutSpace {
     });
   }
 
+  int64_t query_heads(const std::string& module) const {
+    return model_.block(module).attention().heads.query;
+  }
+
   /// Stages as pp or a template says.
   std::vector<int64_t> stages() const {
     const ModuleMeshOptions& mesh = mesh_of(kDecoder);
@@ -83,7 +87,7 @@ class LayoutSpace {
 
   std::vector<GridChoice> decoder_grids() const {
     const ModuleMeshOptions& mesh = mesh_of(kDecoder);
-    const int64_t ranks = request_.ranks, heads = model_.heads(kDecoder).query;
+    const int64_t ranks = request_.ranks, heads = query_heads(kDecoder);
     const int64_t most_tp = std::min<int64_t>({ranks, request_.ranks_per_node, heads});
     const int64_t most_cp = std::clamp<int64_t>(options_.data.row_tokens / kLeastTokens, 1, ranks);
     std::vector<GridChoice> all;
@@ -138,7 +142,7 @@ class LayoutSpace {
     const std::string& module = model_.encoders[encoder].name;
     const ModuleMeshOptions& own = mesh_of(module);
     std::vector<int64_t> cuts{1};
-    if (grids.decoder.tp > 1 && model_.heads(module).query % grids.decoder.tp == 0)
+    if (grids.decoder.tp > 1 && query_heads(module) % grids.decoder.tp == 0)
       cuts.push_back(grids.decoder.tp);
     if (is_kept(module, "tp")) cuts = {own.tp};
     for (const int64_t tp : cuts) {

@@ -174,13 +174,15 @@ int64_t kept_tokens(const Plan& plan) {
 
 int64_t key_bytes_per_token(const Plan& plan, int world_rank) {
   if (!plan.mesh.has(world_rank, kDecoder)) return 0;
-  const HeadShape heads = plan.model.heads(kDecoder);
-  const int64_t here = std::max<int64_t>(1, heads.key_value / plan.mesh.grid(kDecoder).tp);
-  int64_t blocks = 0;
-  for (size_t u = 0; u < plan.model.units.size(); ++u)
-    blocks += has_block(plan, u, world_rank) && !plan.model.delta_rule(plan.model.units[u]);
-  const auto element = static_cast<int64_t>(element_bytes(plan.precision.param));
-  return blocks * 2 * here * heads.dim * element;
+  int64_t elements = 0;
+  for (size_t u = 0; u < plan.model.units.size(); ++u) {
+    const UnitSpec& unit = plan.model.units[u];
+    if (!has_block(plan, u, world_rank) || plan.model.delta_rule(unit)) continue;
+    const HeadShape& heads = plan.model.attention(unit).heads;
+    const int64_t here = std::max<int64_t>(1, heads.key_value / plan.mesh.grid(kDecoder).tp);
+    elements += 2 * here * heads.dim;
+  }
+  return elements * static_cast<int64_t>(element_bytes(plan.precision.param));
 }
 
 int64_t state_bytes_per_sample(const Plan& plan, int world_rank) {

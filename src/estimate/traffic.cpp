@@ -139,7 +139,7 @@ class UnitTraffic {
   }
 
   void add_attention(const ContextPlan& context) {
-    const HeadShape& heads = plan_.model.heads(unit_.module);
+    const HeadShape& heads = plan_.model.attention(unit_).heads;
     // Heads after tp, and after an exchange of tokens for heads.
     const int64_t kv_here = std::max<int64_t>(1, heads.key_value / grid_.tp);
     const AttentionShape shape{heads.query / grid_.tp / grid_.cp_inner,

@@ -346,7 +346,7 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
     const BlockSpec& block = model.decoder.block;
     int64_t tables = 0;  // elements of a token
     for (const AttentionSpec& kind : block.attentions())
-      tables += 2 * kind.rope.pairs(block.heads.dim);
+      tables += 2 * kind.rope.pairs(kind.heads.dim);
     const bool are_batched = std::ranges::any_of(
         block.attentions(), [&](const AttentionSpec& spec) { return sees_all(spec, sizes.text); });
     bytes += kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples);
@@ -372,7 +372,7 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
       const BlockSpec& block = encoder.block;
       const auto tables = block.rotary ? std::ssize(block.attentions()) : 0;
       bytes += kIndex * (items.features + rows) + items.patches * input.values() * element +
-               items.tokens * tables * block.heads.dim * element;
+               items.tokens * tables * block.attention().heads.dim * element;
       if (input.table_side > 0)
         bytes += items.tokens * input.most_table_shares() * (kIndex + element);
     } else {

@@ -19,6 +19,13 @@ detail::HeadsOfToken heads_of(const at::Tensor& x, const HeadNormParameters& nor
   return {norm.queries, norm.keys, x.size(1) - norm.queries - norm.keys, x.size(2)};
 }
 
+template <class T>
+detail::HeadWeights<T> weights_of(const HeadNormParameters& norm) {
+  using detail::elements;
+  return {elements<T>(norm.query), elements<T>(norm.key),
+          norm.value.defined() ? elements<T>(norm.value) : nullptr};
+}
+
 /// Tokens of which one sum is made: as the size of a chunk says on the host, and on a device, where
 /// a part has few lanes, in as many parts as keep all of it busy.
 int64_t tokens_per_sum(const at::Tensor& x) {
@@ -69,8 +76,7 @@ HeadNorms head_norms_forward(const at::Tensor& x, const HeadNormParameters& norm
     out.scale = at::empty({x.size(0), x.size(1)},
                           x.options().dtype(c10::CppTypeToScalarType<Wide<T>>::value));
     const detail::NormaliseHead<T> functor{.x = elements<T>(x),
-                                           .query_weight = elements<T>(norm.query),
-                                           .key_weight = elements<T>(norm.key),
+                                           .weights = weights_of<T>(norm),
                                            .y = elements<T>(out.y),
                                            .scales = elements<Wide<T>>(out.scale),
                                            .heads = heads_of(x, norm),
@@ -92,8 +98,7 @@ at::Tensor head_norms_backward(const at::Tensor& dy, const at::Tensor& x, const 
     using detail::Wide;
     const detail::NormaliseHeadBackward<T> functor{.dy = elements<T>(dy),
                                                    .x = elements<T>(x),
-                                                   .query_weight = elements<T>(norm.query),
-                                                   .key_weight = elements<T>(norm.key),
+                                                   .weights = weights_of<T>(norm),
                                                    .scales = elements<Wide<T>>(scale),
                                                    .dx = elements<T>(dx),
                                                    .heads = heads_of(x, norm),
@@ -114,6 +119,8 @@ HeadNorms head_norms_forward_reference(const at::Tensor& x, const HeadNormParame
   };
   normalise(norm.query, 0, norm.queries);
   normalise(norm.key, norm.queries, norm.keys);
+  const int64_t others = norm.queries + norm.keys;
+  if (norm.value.defined()) normalise(norm.value, others, x.size(1) - others);
   out.scale = at::cat(scales, 1);
   return out;
 }
@@ -131,6 +138,8 @@ at::Tensor head_norms_backward_reference(const at::Tensor& dy, const at::Tensor&
   };
   of_heads(norm.query, gradients.query, 0, norm.queries);
   of_heads(norm.key, gradients.key, norm.queries, norm.keys);
+  const int64_t others = norm.queries + norm.keys;
+  if (norm.value.defined()) of_heads(norm.value, {}, others, x.size(1) - others);
   return dx;
 }
 

@@ -172,21 +172,31 @@ struct SumNormGradients {
 };
 
 // RMSNorm of each head of queries and keys, forward and backward: an item is a head of a token.
-// Queries have one weight, keys another; values, which follow them, are copied.
+// Queries have one weight, keys another; values, which follow them, have a third or are copied.
 
 /// The heads of a token.
 struct HeadsOfToken {
   int64_t queries, keys, values, dim;
 
   ZEA_FUNCTION int64_t all() const { return queries + keys + values; }
-  ZEA_FUNCTION bool is_value(int64_t item) const { return item % all() >= queries + keys; }
-  ZEA_FUNCTION bool is_query(int64_t item) const { return item % all() < queries; }
+};
+
+/// The weights of a token's heads; null for values: these are copied.
+template <class T>
+struct HeadWeights {
+  const T *query, *key, *value;
+
+  ZEA_FUNCTION const T* of(const HeadsOfToken& heads, int64_t item) const {
+    const int64_t head = item % heads.all();
+    return head < heads.queries ? query : head < heads.queries + heads.keys ? key : value;
+  }
 };
 
 /// y = x scale (weight + offset), scale = 1 / sqrt(mean(x^2) + eps).
 template <class T>
 struct NormaliseHead {
-  const T *x, *query_weight, *key_weight;
+  const T* x;
+  HeadWeights<T> weights;
   T* y;
   Wide<T>* scales;  ///< one per head of each token
   HeadsOfToken heads;
@@ -196,12 +206,12 @@ struct NormaliseHead {
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
     const int64_t dim = heads.dim;
     const T* source = x + item * dim;
-    if (heads.is_value(item)) return copy_elements(lanes, dim, source, y + item * dim);
+    const T* w = weights.of(heads, item);
+    if (!w) return copy_elements(lanes, dim, source, y + item * dim);
     const auto square = [](Wide<T> value) ZEA_INLINE_LAMBDA { return value * value; };
     const Wide<T> sum = lanes.template sum<Wide<T>>(dim, square, source);
     const Wide<T> r = 1 / std::sqrt(sum / static_cast<Wide<T>>(dim) + eps), shift = offset;
     if (lanes.is_first()) scales[item] = r;
-    const T* w = heads.is_query(item) ? query_weight : key_weight;
     const auto value = [=](Wide<T> of_head, Wide<T> weight)
                            ZEA_INLINE_LAMBDA { return of_head * r * (weight + shift); };
     lanes.each(dim, StoreTo<T>{y + item * dim}, value, source, w);
@@ -211,7 +221,8 @@ struct NormaliseHead {
 /// dx = scale (dy w - n mean(dy w n)), n = x scale, w = weight + offset.
 template <class T>
 struct NormaliseHeadBackward {
-  const T *dy, *x, *query_weight, *key_weight;
+  const T *dy, *x;
+  HeadWeights<T> weights;
   const Wide<T>* scales;
   T* dx;
   HeadsOfToken heads;
@@ -221,8 +232,8 @@ struct NormaliseHeadBackward {
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
     const int64_t dim = heads.dim;
     const T *d = dy + item * dim, *source = x + item * dim;
-    if (heads.is_value(item)) return copy_elements(lanes, dim, d, dx + item * dim);
-    const T* w = heads.is_query(item) ? query_weight : key_weight;
+    const T* w = weights.of(heads, item);
+    if (!w) return copy_elements(lanes, dim, d, dx + item * dim);
     const Wide<T> r = scales[item], shift = offset;
     const auto along = [=](Wide<T> dy, Wide<T> weight, Wide<T> x)
                            ZEA_INLINE_LAMBDA { return dy * (weight + shift) * x; };

@@ -125,7 +125,7 @@ at::Tensor norm_backward_reference(const at::Tensor& dy, const at::Tensor& befor
                                    const NormGradients& gradients);
 
 // RMSNorm of each head of queries and keys before rotary positions (Qwen3, arXiv:2505.09388);
-// values stay as they are.
+// values are normed as well (Gemma 4), or stay as they are.
 
 /// Weights (head_dim), of the input's type; the first `queries` heads of x are queries, the next
 /// `keys` keys.
@@ -133,16 +133,17 @@ struct HeadNormParameters {
   at::Tensor query, key;
   int64_t queries = 0, keys = 0;
   double eps = 0;
-  double offset = 0;  ///< added to both weights
+  double offset = 0;      ///< added to the weights
+  at::Tensor value = {};  ///< frozen; undefined: values stay as they are
 };
 
 struct HeadNorms {
   at::Tensor y;  ///< (tokens, heads, head_dim)
   at::Tensor
-      scale;  ///< (tokens, heads), of values undefined: 1 / sqrt(mean square + eps), fp32 or wider
+      scale;  ///< (tokens, heads): 1 / sqrt(mean square + eps), fp32 or wider; not of copied values
 };
 
-/// y = x scale (weight + offset) of the queries and keys of x (tokens, heads, head_dim).
+/// y = x scale (weight + offset) of each head of x (tokens, heads, head_dim) that has a weight.
 HeadNorms head_norms_forward(const at::Tensor& x, const HeadNormParameters& norm);
 
 /// The gradients of weights, to be added to, (head_dim), fp32, or fp64 with x; undefined for frozen

@@ -197,10 +197,11 @@ std::vector<std::vector<int64_t>> distribute_items(const std::vector<ItemShape>&
   std::vector<int64_t> layers(ways.size(), 0);  // of each way to attend
   for (const UnitSpec& unit : model.units)
     if (unit.encoder == encoder && unit.kind == UnitKind::Block) ++layers.at(unit.mixer);
-  const int64_t heads = (2 * block.heads.query + 2 * block.heads.key_value) * block.heads.dim;
+  const auto& [query, key_value, dim] = block.attention().heads;
+  const int64_t heads = (2 * query + 2 * key_value) * dim;
   const MlpSpec& mlp = block.mlp();
   const int64_t weights = block.hidden * (heads + (mlp.gated ? 3 : 2) * mlp.intermediate);
-  const int64_t pair = 2 * block.heads.query * block.heads.dim;
+  const int64_t pair = 2 * query * dim;
   std::vector<int64_t> costs;
   for (const ItemShape& item : items) {
     int64_t of_token = 1;  // nothing is free, not even where no block is read

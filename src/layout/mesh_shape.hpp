@@ -34,7 +34,7 @@ namespace zea::detail {
 // against what its parameters and heads allow.
 
 /// Whether `ranks` can exchange tokens for heads among `tp` tensor-parallel ones.
-bool can_exchange_heads(const HeadShape& heads, int64_t tp, int64_t ranks);
+bool can_exchange_heads(const BlockSpec& block, int64_t tp, int64_t ranks);
 
 /// tp x cp of the module.
 int64_t degrees_product(const ModuleMeshOptions& options);

@@ -39,8 +39,8 @@ ModuleRows module_rows(const BlockSpec& block, VisibleIn visible_in, const Token
   rows.held = tp_rows(layout, cp_rank, [](const TokenRuns& tokens) { return tokens; });
   rows.read = tp_rows(layout, cp_rank, reads);
   if (context.ranks > 1)
-    rows.context =
-        make_context_plan(visible_in(block.widest_window()), layout.owned(), context, cp_rank);
+    rows.context = make_context_plan(visible_in(block.widest_attention().window), layout.owned(),
+                                     context, cp_rank);
   for (const AttentionSpec& way : block.attentions())
     if (!rows.pairs.contains(way.window))
       rows.pairs[way.window] = pairs_on(visible_in(way.window), layout, context.inner, cp_rank);
@@ -128,7 +128,7 @@ MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpe
   const auto visible = [&](int64_t window) {
     return visible_text(tokens.words, images_both_ways, window);
   };
-  const TokenLayout text(visible(block.widest_window()), replica.sharding(kDecoder),
+  const TokenLayout text(visible(block.widest_attention().window), replica.sharding(kDecoder),
                          replica.grid(kDecoder).tp);
   MicrobatchRows rows;
   const auto targets = [&](const TokenRuns& held) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 
 #include "spec/param_cut.hpp"
 #include "spec/stage_template.hpp"
@@ -25,6 +26,25 @@ const ParamSpec* uncuttable(const std::string& module, const ModelSpec& model, i
   return nullptr;
 }
 
+/// Tp ranks that hold the same KV head form groups, of one size in a module.
+void check_key_heads(const std::string& key, const std::string& module,
+                     const ModuleMeshOptions& options, const ModelSpec& model, Faults& faults) {
+  const auto repeated = [&](int64_t tp) {
+    std::set<int64_t> counts;
+    for (const AttentionSpec& kind : model.block(module).attentions())
+      if (kind.heads.key_value < tp) counts.insert(kind.heads.key_value);
+    return counts;
+  };
+  const std::set<int64_t> counts = repeated(options.tp);
+  if (counts.size() < 2) return;
+  faults.add(key + "tp = " + std::to_string(options.tp) + ": layers differ in their KV heads (" +
+             std::to_string(*counts.begin()) + ", " + std::to_string(*counts.rbegin()) +
+             "), and tp ranks repeat the heads of one kind of layer only; allowed: " +
+             allowed_values(options.tp, [&](int64_t tp) {
+               return repeated(tp).size() < 2 && !uncuttable(module, model, tp);
+             }));
+}
+
 void check_tp(const std::string& key, const std::string& module, const ModuleMeshOptions& options,
               const ModelSpec& model, Faults& faults) {
   if (options.tp == 1) {
@@ -36,8 +56,8 @@ void check_tp(const std::string& key, const std::string& module, const ModuleMes
   }
   const std::string found = key + "tp = " + std::to_string(options.tp);
   const ParamSpec* param = uncuttable(module, model, options.tp);
-  if (param == nullptr) return;
-  const int64_t most = std::max(model.heads(module).query, options.tp);
+  if (param == nullptr) return check_key_heads(key, module, options, model, faults);
+  const int64_t most = std::max(model.block(module).attention().heads.query, options.tp);
   faults.add(found + " does not divide the " + std::to_string(param->tp_cut.blocks) +
              " heads or rows of " + param->name + "; allowed: " +
              allowed_values(most, [&](int64_t tp) { return !uncuttable(module, model, tp); }));
@@ -109,16 +129,16 @@ void check_cp(const std::string& key, const std::string& module, const ModuleMes
   }
   check_scans(key, module, options, model, faults);
   const bool exchanges = two_level || options.cp_mode == CpMode::Ulysses;
-  const HeadShape heads = model.heads(module);
-  const int64_t ranks = two_level ? inner : options.cp;
-  if (!exchanges || can_exchange_heads(heads, options.tp, ranks)) return;
-  faults.add(key + (two_level ? "cp_ulysses_ranks = " : "cp = ") + std::to_string(ranks) +
-             " with cp_mode = \"" + options.cp_mode + "\": each rank takes an equal part of the " +
-             std::to_string(heads.query) + " heads (" + std::to_string(heads.key_value) +
-             " KV heads) of " + std::to_string(options.tp) + " tp ranks; allowed: " +
-             allowed_values(heads.query,
-                            [&](int64_t n) { return can_exchange_heads(heads, options.tp, n); }) +
-             ", or cp_mode = \"allgather_kv\" or \"ring\"");
+  const BlockSpec& block = model.block(module);
+  const int64_t ranks = two_level ? inner : options.cp, heads = block.attention().heads.query;
+  if (!exchanges || can_exchange_heads(block, options.tp, ranks)) return;
+  faults.add(
+      key + (two_level ? "cp_ulysses_ranks = " : "cp = ") + std::to_string(ranks) +
+      " with cp_mode = \"" + options.cp_mode + "\": each rank takes an equal part of the " +
+      std::to_string(heads) + " heads (" + std::to_string(block.fewest_key_heads()) +
+      " KV heads) of " + std::to_string(options.tp) + " tp ranks; allowed: " +
+      allowed_values(heads, [&](int64_t n) { return can_exchange_heads(block, options.tp, n); }) +
+      ", or cp_mode = \"allgather_kv\" or \"ring\"");
 }
 
 void check_stages(const std::string& module, const ModuleMeshOptions& options,
@@ -151,9 +171,11 @@ void check_stages(const std::string& module, const ModuleMeshOptions& options,
 
 }  // namespace
 
-bool can_exchange_heads(const HeadShape& heads, int64_t tp, int64_t ranks) {
-  const int64_t kv_here = std::max<int64_t>(1, heads.key_value / tp);
-  return heads.query / tp % ranks == 0 && (kv_here % ranks == 0 || ranks % kv_here == 0);
+bool can_exchange_heads(const BlockSpec& block, int64_t tp, int64_t ranks) {
+  return std::ranges::all_of(block.attentions(), [&](const AttentionSpec& kind) {
+    const int64_t kv_here = std::max<int64_t>(1, kind.heads.key_value / tp);
+    return kind.heads.query / tp % ranks == 0 && (kv_here % ranks == 0 || ranks % kv_here == 0);
+  });
 }
 
 int inner_ranks(const ModuleMeshOptions& options) {
@@ -249,7 +271,7 @@ ModuleGrid make_module_grid(const std::string& module, const ModuleMeshOptions& 
   grid.encoder_dp = static_cast<int>(stage_ranks / own);
   grid.pp = static_cast<int>(pipeline_ranks(options));
   grid.cp_inner = inner_ranks(options);
-  const int64_t kv_heads = model.heads(module).key_value;
+  const int64_t kv_heads = model.block(module).fewest_key_heads();
   if (options.tp > kv_heads && options.tp % kv_heads == 0)
     grid.kv_holders = static_cast<int>(options.tp / kv_heads);
   return grid;

@@ -199,9 +199,11 @@ namespace {
 /// count as if every token had all of its window; they and blocks without attention are shared
 /// among those with the widest one.
 double linear_tiles_per_token(const std::string& module, const ModelSpec& model, int64_t block) {
-  const HeadShape heads = model.heads(module);
-  const double tile = 2.0 * static_cast<double>(heads.query * heads.dim * block * block);
-  const int64_t widest = model.block(module).widest_window();
+  const AttentionSpec widest = model.block(module).widest_attention();
+  const auto pair_cost = [](const AttentionSpec& kind) {
+    return 2.0 * static_cast<double>(kind.heads.query * kind.heads.dim);
+  };
+  const double tile = pair_cost(widest) * static_cast<double>(block * block);
   double of_block = 1, of_narrower = 0, blocks = 0;
   for (const UnitSpec& unit : model.units) {
     if (unit.module != module || unit.kind != UnitKind::Block) continue;
@@ -217,11 +219,11 @@ double linear_tiles_per_token(const std::string& module, const ModelSpec& model,
     const int64_t window = model.window(unit);
     const int64_t seen =
         unit.encoder < 0 ? window : model.encoders[unit.encoder].item_shape().most_seen(window);
-    if (window == widest)
+    if (window == widest.window)
       of_block = weights / tile, ++blocks;
     else
       of_narrower +=
-          weights / tile + static_cast<double>(seen) / static_cast<double>(block * block);
+          (weights + static_cast<double>(seen) * pair_cost(model.attention(unit))) / tile;
   }
   return blocks == 0 ? of_block : of_block + of_narrower / blocks;
 }

@@ -122,6 +122,32 @@ struct RouterLossFunction : Function<RouterLossFunction> {
   }
 };
 
+struct ScaleGatesFunction : Function<ScaleGatesFunction> {
+  static Tensor forward(Context* ctx, const Tensor& gates, const Tensor& anchor,
+                        const Tensor& chosen, Parameter* scale) {
+    (void)anchor;
+    remember(ctx, {scale});
+    ctx->save_for_backward({gates, chosen});
+    return gates * factors(gates, chosen, scale);
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensors saved = ctx->get_saved_variables();
+    const Tensor &gates = saved[0], &chosen = saved[1], &dy = outputs[0];
+    Parameter* scale = recall(ctx, 0);
+    if (scale->trainable()) {
+      const Tensor terms = at::zeros({gates.size(0), scale->shape()[0]}, gates.options());
+      add_bias_gradient_now(*scale, terms.scatter_(1, chosen, dy * gates));
+    }
+    return {dy * factors(gates, chosen, scale), {}, {}, {}};
+  }
+
+ private:
+  static Tensor factors(const Tensor& gates, const Tensor& chosen, Parameter* scale) {
+    return scale->value().to(gates.scalar_type()).index_select(0, chosen.flatten()).view_as(gates);
+  }
+};
+
 /// Where the rows of tokens go.
 struct Places {
   Tensor of_copies, ends;  ///< as in SentRows
@@ -255,6 +281,10 @@ void detail::add_expert_gradients_now(Parameter& weight, WeightOrder order, cons
     else
       add_product(gradients[e], left.t(), right);
   });
+}
+
+at::Tensor scaled_gates(const at::Tensor& gates, const at::Tensor& chosen, Parameter& scale) {
+  return ScaleGatesFunction::apply(gates, scale.anchor(), chosen, &scale);
 }
 
 Routing route(const at::Tensor& outputs, const RouterSpec& router, const at::Tensor& bias) {

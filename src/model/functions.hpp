@@ -57,10 +57,17 @@ struct NormedSum {
 NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, Parameter& weight, Parameter* bias,
                    const NormSpec& spec);
 
-/// Norms the first `query_heads` heads of x (tokens, heads, head_dim) by `query` (head_dim) and the
-/// next `key_heads` by `key` (head_dim); the other heads stay as they are.
-at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key, int64_t query_heads,
-                      int64_t key_heads, const NormSpec& spec);
+/// The heads that norms of heads read: queries, keys, and values, which stay as they are or are
+/// normed without a weight.
+struct NormedHeads {
+  int64_t queries, keys;
+  bool norms_values = false;
+};
+
+/// Norms the first heads of x (tokens, heads, head_dim) by `query` (head_dim) and the next ones by
+/// `key` (head_dim).
+at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key,
+                      const NormedHeads& heads, const NormSpec& spec);
 
 /// The rows of attention, and the gate of each query.
 struct GatedHeads {
@@ -72,7 +79,11 @@ struct GatedHeads {
 /// * dim).
 GatedHeads split_gates(const at::Tensor& x, int64_t heads, int64_t dim);
 
-/// x (tokens, hidden), each column times its number of `scale` (hidden).
+/// x (tokens, width) with its columns from `first_key` on once more: keys, and these as values.
+at::Tensor with_keys_as_values(const at::Tensor& x, int64_t first_key);
+
+/// x (tokens, hidden), each column times its number of `scale` (hidden), or all times one that
+/// never trains.
 at::Tensor layer_scale(const at::Tensor& x, Parameter& scale);
 
 /// x (tokens, width) without what `dropout` drops of the tokens of `keys` (tokens) int64; the mask
@@ -156,6 +167,9 @@ using RouterLossesOfUnits = std::map<std::string, RouterLossWeights>;
 /// The sum over tokens of these, a double scalar; outputs (tokens, experts), of the router's
 /// linear.
 at::Tensor router_loss(const at::Tensor& outputs, const RouterLossWeights& weights);
+
+/// gates (tokens, chosen) times the elements of `scale` (experts) that `chosen` names.
+at::Tensor scaled_gates(const at::Tensor& gates, const at::Tensor& chosen, Parameter& scale);
 
 /// The experts [first, first + count) of a mixture of `all`.
 struct ExpertRange {

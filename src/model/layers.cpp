@@ -43,7 +43,7 @@ int64_t Layers::first_column(int64_t) const {
 
 at::Tensor Layers::joint_head_norms(const at::Tensor& qkv, Parameter& query, Parameter& key,
                                     const NormSpec& spec) const {
-  return head_norms(qkv, query, key, 1, 1, spec);
+  return head_norms(qkv, query, key, {1, 1}, spec);
 }
 
 at::Tensor Layers::embedding(const at::Tensor& ids, Parameter& weight, int64_t,

@@ -77,6 +77,11 @@ struct NormSumFunction : Function<NormSumFunction> {
   }
 };
 
+/// A weight that leaves heads as their norm makes them.
+Tensor no_weight(const HeadNormParameters& norm) {
+  return at::full_like(norm.key, 1 - norm.offset);
+}
+
 struct HeadNormsFunction : Function<HeadNormsFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* query,
                         Parameter* key, const HeadNormParameters& norm) {
@@ -85,6 +90,7 @@ struct HeadNormsFunction : Function<HeadNormsFunction> {
     ctx->saved_data["queries"] = norm.queries;
     ctx->saved_data["keys"] = norm.keys;
     ctx->saved_data["offset"] = norm.offset;
+    ctx->saved_data["norms_values"] = norm.value.defined();
     const HeadNorms heads = head_norms_forward(x, norm);
     ctx->save_for_backward({x, heads.scale});
     return heads.y;
@@ -94,11 +100,12 @@ struct HeadNormsFunction : Function<HeadNormsFunction> {
     const Tensors saved = ctx->get_saved_variables();
     Parameter* query = recall(ctx, 0);
     Parameter* key = recall(ctx, 1);
-    const HeadNormParameters norm{.query = query->value(),
-                                  .key = key->value(),
-                                  .queries = ctx->saved_data.at("queries").toInt(),
-                                  .keys = ctx->saved_data.at("keys").toInt(),
-                                  .offset = ctx->saved_data.at("offset").toDouble()};
+    HeadNormParameters norm{.query = query->value(),
+                            .key = key->value(),
+                            .queries = ctx->saved_data.at("queries").toInt(),
+                            .keys = ctx->saved_data.at("keys").toInt(),
+                            .offset = ctx->saved_data.at("offset").toDouble()};
+    if (ctx->saved_data.at("norms_values").toBool()) norm.value = no_weight(norm);
     return {head_norms_backward(outputs[0].contiguous(), saved[0], saved[1], norm,
                                 {gradient_or_none(query), gradient_or_none(key)}),
             {},
@@ -118,11 +125,12 @@ at::Tensor norm(const at::Tensor& x, Parameter& weight, Parameter* bias, const N
   return NormFunction::apply(x, weight.anchor(), &weight, bias, spec);
 }
 
-at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key, int64_t query_heads,
-                      int64_t key_heads, const NormSpec& spec) {
+at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key,
+                      const NormedHeads& heads, const NormSpec& spec) {
   ZEA_ASSERT(spec.kind == NormKind::Rms);
-  const HeadNormParameters norm{query.value(), key.value(), query_heads,
-                                key_heads,     spec.eps,    spec.offset};
+  HeadNormParameters norm{query.value(), key.value(), heads.queries,
+                          heads.keys,    spec.eps,    spec.offset};
+  if (heads.norms_values) norm.value = no_weight(norm);
   return HeadNormsFunction::apply(x.contiguous(), query.anchor(), &query, &key, norm);
 }
 

@@ -69,6 +69,8 @@ class UnitRun {
         return layers_.gathered_rows(x, shares(op.rows));
       case Kind::SumRows:
         return layers_.summed_rows(x, shares(op.rows));
+      case Kind::ScaleGates:
+        return scaled_gates(x, input(op, 1), parameter(op, 0));
       case Kind::GatherExpertRows: {
         const ExpertRows& rows = microbatch_.expert_rows;
         values_[op.others[0]] = layers_.gathered_expert_rows(input(op, 1), rows);
@@ -114,10 +116,12 @@ class UnitRun {
         return made.normed;
       }
       case Kind::SplitGates: {
-        const GatedHeads made = split_gates(x, heads_here(x, op).query, block_.heads.dim);
+        const GatedHeads made = split_gates(x, heads_here(x, op).query, all_heads().dim);
         values_[op.others[0]] = made.gates;
         return made.qkv;
       }
+      case Kind::KeysAsValues:
+        return with_keys_as_values(x, heads_here(x, op).query * all_heads().dim);
       case Kind::HeadNorms:
         return normed_heads(x, heads_here(x, op), parameter(op, 0), parameter(op, 1));
       case Kind::Rotary:
@@ -193,7 +197,9 @@ class UnitRun {
     if (block_.query_key_norm)
       return layers_.joint_head_norms(by_head(qkv, {1, 1, heads.query * heads.dim}), query, key,
                                       *block_.query_key_norm);
-    return head_norms(by_head(qkv, heads), query, key, heads.query, heads.key_value, block_.norm);
+    return head_norms(by_head(qkv, heads), query, key,
+                      {heads.query, heads.key_value, model_.attention(unit_).norms_values},
+                      block_.norm);
   }
   at::Tensor rotated(const at::Tensor& qkv, const HeadShape& heads) const {
     const TokenAttention& tokens = microbatch_.attention(unit_);
@@ -274,14 +280,15 @@ class UnitRun {
   }
   bool of_last() const { return head_ == HeadOutput::LastLogits; }
 
+  const HeadShape& all_heads() const { return model_.attention(unit_).heads; }
   /// Heads of the parameters at hand, which may be a part of the model's: as many as the output
   /// projection reads.
   HeadShape heads_here(const at::Tensor& qkv, const Operation& op) const {
     const std::vector<int64_t>& out = parameters_[op.known_by]->shape();
     const int64_t attended = block_.order == WeightOrder::OutIn ? out[1] : out[0];
-    const int64_t query = attended / block_.heads.dim;
-    const int64_t all = qkv.flatten(1).size(1) / block_.heads.dim;
-    return {query, (all - query) / 2, block_.heads.dim};
+    const int64_t query = attended / all_heads().dim;
+    const int64_t all = qkv.flatten(1).size(1) / all_heads().dim;
+    return {query, (all - query) / 2, all_heads().dim};
   }
   /// The gated delta rule of the heads whose A_log is at hand.
   DeltaRuleSpec delta_rule_here(const Operation& op) const {

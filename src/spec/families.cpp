@@ -6,7 +6,8 @@
 namespace zea::detail {
 
 Decoder read_gemma(const ConfigReader&), read_gemma2(const ConfigReader&),
-    read_gemma3(const ConfigReader&), read_glm4_moe(const ConfigReader&),
+    read_gemma3(const ConfigReader&), read_gemma4(const ConfigReader&),
+    read_glm4_moe(const ConfigReader&),
     read_gpt2(const ConfigReader&), read_llama(const ConfigReader&),
     read_mistral(const ConfigReader&), read_mixtral(const ConfigReader&),
     read_olmoe(const ConfigReader&), read_phi3(const ConfigReader&),
@@ -21,6 +22,7 @@ const std::map<std::string, ReadDecoder>& decoders() {
       {"gemma2", read_gemma2},
       {"gemma3_text", read_gemma3},
       {"glm4_moe", read_glm4_moe},
+      {"gemma4_text", read_gemma4},
       {"gpt2", read_gpt2},
       {"llama", read_llama},
       {"mistral", read_mistral},
@@ -61,6 +63,7 @@ const std::map<std::string, ReadAudioEncoder>& audio_encoders() {
 }
 
 ModelSpec make_gemma3(const ConfigReader&, const Trainable&),
+    make_gemma4(const ConfigReader&, const Trainable&),
     make_idefics3(const ConfigReader&, const Trainable&),
     make_internvl(const ConfigReader&, const Trainable&),
     make_llava(const ConfigReader&, const Trainable&),
@@ -78,14 +81,23 @@ ModelSpec make_gemma3(const ConfigReader&, const Trainable&),
 
 const std::map<std::string, MakeComposite>& composites() {
   static const std::map<std::string, MakeComposite> families{
-      {"gemma3", make_gemma3},         {"idefics3", make_idefics3},
-      {"internvl", make_internvl},     {"llava", make_llava},
-      {"llava_next", make_llava_next}, {"llava_onevision", make_llava_onevision},
-      {"mistral3", make_mistral3},     {"qwen2_audio", make_qwen2_audio},
-      {"qwen2_5_vl", make_qwen2_5_vl}, {"qwen2_vl", make_qwen2_vl},
-      {"qwen3_5", make_qwen3_5},       {"qwen3_5_moe", make_qwen3_5_moe},
-      {"qwen3_vl", make_qwen3_vl},     {"qwen3_vl_moe", make_qwen3_vl_moe},
-      {"smolvlm", make_idefics3},      {"voxtral", make_voxtral},
+      {"gemma3", make_gemma3},
+      {"gemma4", make_gemma4},
+      {"idefics3", make_idefics3},
+      {"internvl", make_internvl},
+      {"llava", make_llava},
+      {"llava_next", make_llava_next},
+      {"llava_onevision", make_llava_onevision},
+      {"mistral3", make_mistral3},
+      {"qwen2_audio", make_qwen2_audio},
+      {"qwen2_5_vl", make_qwen2_5_vl},
+      {"qwen2_vl", make_qwen2_vl},
+      {"qwen3_5", make_qwen3_5},
+      {"qwen3_5_moe", make_qwen3_5_moe},
+      {"qwen3_vl", make_qwen3_vl},
+      {"qwen3_vl_moe", make_qwen3_vl_moe},
+      {"smolvlm", make_idefics3},
+      {"voxtral", make_voxtral},
   };
   return families;
 }

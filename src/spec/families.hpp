@@ -31,11 +31,15 @@ inline TpCut cut_vocabulary() {
 /// `experts` and the names of its linears.
 struct ExpertNames {
   std::string router, experts;
-  std::string gate, up, down;
+  std::string gate = {}, up = {}, down = {};  ///< of split experts, and of the shared one
   std::string stacked_up = "gate_up_proj", stacked_down = "down_proj";  ///< without numbers
   std::string shared = {};       ///< precedes gate, up and down of the shared expert
   std::string shared_gate = {};  ///< its sigmoid scales the shared expert's output; empty: none
   std::string choice_bias = {};  ///< whole name of RouterSpec::has_choice_bias; empty: none
+  std::string router_norm = {};  ///< whole name: of the norm of what the router reads; empty: none
+  std::string gate_scale = {};   ///< whole name: scales the gates of each expert; empty: none
+  /// Norms before and after the experts, and after the MLP beside them; empty: there is none.
+  std::string norm = {}, post_norm = {}, plain_post_norm = {};
 };
 
 /// A family's names of the parameters of a gated delta rule, as below. In-projections: `qkv`, gates
@@ -65,6 +69,7 @@ struct BlockNames {
   ExpertNames experts = {};
   std::string mlp_post_norm = {};
   std::string mlp_scale = {};
+  std::string output_scale = {};  ///< of a block's outputs, one element that never trains
 };
 
 /// The projections of a block that have biases.
@@ -137,6 +142,8 @@ class SpecBuilder {
                         bool trainable);
   void add_experts(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
                    bool trainable);
+  void add_gate_parts(const BlockSpec& block, const ExpertNames& names, const std::string& layer,
+                      bool trainable);
   void add_linear(const std::string& role, const std::string& name, const BlockSpec& block,
                   int64_t out, int64_t in, const TpCut& cut, bool bias, bool trainable, double std);
 
@@ -186,6 +193,10 @@ struct Decoder {
 };
 /// Adds the names of the norms of its heads.
 void add_head_norms(Decoder& decoder);
+/// Adds the names of Gemma's norms before and after each half of a block.
+void add_norms_after_halves(Decoder& decoder);
+/// Reads a cap of scores or logits: 0 is none, as null is.
+double read_cap(const ConfigReader& config, const char* key, double usual);
 /// Returns the layers with a sliding window, by "layer_types" or else `usual`; none without
 /// windows.
 std::vector<bool> narrow_layers(const ConfigReader& config, std::vector<bool> usual,
@@ -215,6 +226,7 @@ struct LlamaDefaults {
   int64_t original_positions = 0;    ///< before RoPE scaling; 0: from the config
   bool names_longrope_yarn = false;  ///< older configs do, or name it "su"
   const char* rope_part = nullptr;   ///< part of rope_parameters for layers without a window
+  bool has_own_rope = false;         ///< the family reads its rotary positions
 };
 Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& defaults,
                         const BlockBiases& biases);

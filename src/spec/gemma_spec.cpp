@@ -40,19 +40,11 @@ LlamaDefaults later_defaults(int64_t vocabulary, int64_t positions) {
           .activation_key = "hidden_activation"};
 }
 
-/// A cap of 0 is none, as null is.
-double read_cap(const ConfigReader& config, const char* key, double usual) {
-  return config.is_null(key) ? 0 : config.number(key, usual);
-}
-
 /// Reads the options that Gemma 2 and 3 add: by default, of `period` layers all but the last have a
 /// sliding window.
 void read_later_ways(const ConfigReader& config, Decoder& decoder, int64_t period,
                      const ScoreSpec& usual, double logit_softcap) {
-  BlockNames& names = decoder.blocks.names;
-  names.attention_post_norm = ".post_attention_layernorm";
-  names.mlp_norm = ".pre_feedforward_layernorm";
-  names.mlp_post_norm = ".post_feedforward_layernorm";
+  add_norms_after_halves(decoder);
   decoder.spec.logit_softcap = read_cap(config, "final_logit_softcapping", logit_softcap);
   const int64_t scalar = config.positive("query_pre_attn_scalar", 256);
   decoder.spec.block.attention().scores = {
@@ -70,6 +62,17 @@ void read_later_ways(const ConfigReader& config, Decoder& decoder, int64_t perio
 }
 
 }  // namespace
+
+double read_cap(const ConfigReader& config, const char* key, double usual) {
+  return config.is_null(key) ? 0 : config.number(key, usual);
+}
+
+void add_norms_after_halves(Decoder& decoder) {
+  BlockNames& names = decoder.blocks.names;
+  names.attention_post_norm = ".post_attention_layernorm";
+  names.mlp_norm = ".pre_feedforward_layernorm";
+  names.mlp_post_norm = ".post_feedforward_layernorm";
+}
 
 Decoder read_gemma(const ConfigReader& config) {
   return read_gemma_like(config, {.hidden = 3072,

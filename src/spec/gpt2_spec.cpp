@@ -40,7 +40,7 @@ Decoder read_gpt2(const ConfigReader& config) {
   BlockSpec& block = text.block;
   block.hidden = either(config, "n_embd", "hidden_size", 768);
   text.layers = either(config, "n_layer", "num_hidden_layers", 12);
-  block.heads.query = either(config, "n_head", "num_attention_heads", 12);
+  block.attention().heads.query = either(config, "n_head", "num_attention_heads", 12);
   text.max_positions = either(config, "n_positions", "max_position_embeddings", 1024);
   block.mlp().intermediate = config.positive("n_inner", 4 * block.hidden);
   block.mlp().activation = config.activation("activation_function", "gelu_new");
@@ -53,9 +53,9 @@ Decoder read_gpt2(const ConfigReader& config) {
   text.learned_positions = true;
   text.tied_embeddings = config.boolean("tie_word_embeddings", true);
   text.end_tokens = config.integers("eos_token_id", 50256);
-  config.require_divisor("n_head", block.heads.query, "n_embd", block.hidden);
-  block.heads.key_value = block.heads.query;
-  block.heads.dim = block.hidden / block.heads.query;
+  config.require_divisor("n_head", block.attention().heads.query, "n_embd", block.hidden);
+  block.attention().heads.key_value = block.attention().heads.query;
+  block.attention().heads.dim = block.hidden / block.attention().heads.query;
   // Residual paths add up: GPT-2 starts them smaller, by the number of them.
   const double residual_std = text.init_std / std::sqrt(2.0 * static_cast<double>(text.layers));
   const BlockFamily blocks{.names = {.attention_norm = ".ln_1",

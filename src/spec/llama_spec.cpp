@@ -42,11 +42,13 @@ RopeType read_type(const ConfigReader& scaling, const LlamaDefaults& defaults) {
   const std::string name = scaling.text("rope_type", scaling.text("type", "default"));
   if (name == "mrope" && defaults.has_mrope) return RopeType::Default;
   if (defaults.names_longrope_yarn && (name == "su" || name == "yarn")) return RopeType::LongRope;
-  const std::array types{"default", "linear", "llama3", "dynamic", "yarn", "longrope"};
+  const std::array types{"default", "linear",   "llama3",      "dynamic",
+                         "yarn",    "longrope", "proportional"};
   const auto found = std::ranges::find(types, name);
   if (found == types.end())
     scaling.refuse("rope_type", name,
-                   "default, linear, llama3, dynamic, yarn, longrope (others are not built yet)");
+                   "default, linear, llama3, dynamic, yarn, longrope, proportional (others are not "
+                   "built yet)");
   return static_cast<RopeType>(found - types.begin());
 }
 
@@ -71,7 +73,7 @@ void read_stretching(const ConfigReader& config, const ConfigReader& scaling,
   scaling.pass_over({kOriginal, "attention_factor", "beta_fast", "beta_slow", "long_factor",
                      "mscale", "mscale_all_dim", "short_factor", "truncate"});
   if (is_yarn) read_yarn(scaling, rope);
-  if (is_long) read_longrope(scaling, rope.pairs(text.block.heads.dim), rope);
+  if (is_long) read_longrope(scaling, rope.pairs(text.block.attention().heads.dim), rope);
 }
 
 RopeConfig read_rope(const ConfigReader& config, const DecoderSpec& text,
@@ -99,7 +101,7 @@ RopeConfig read_rope(const ConfigReader& config, const DecoderSpec& text,
   if (defaults.turns_all && rope.share != 1)
     config.refuse("partial_rotary_factor", std::to_string(rope.share),
                   "1 in this family (all of a head turns)");
-  const int64_t head = text.block.heads.dim;
+  const int64_t head = text.block.attention().heads.dim;
   if (rope.pairs(head) < 1 || 2 * rope.pairs(head) > head)
     config.refuse("partial_rotary_factor", std::to_string(rope.share),
                   "0 to 1, of a head of " + std::to_string(head) + ", 2 coordinates or more");
@@ -130,7 +132,7 @@ Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& default
   BlockSpec& block = text.block;
   block.hidden = config.positive("hidden_size", defaults.hidden);
   block.mlp().intermediate = config.positive("intermediate_size", defaults.intermediate);
-  block.heads = read_heads(config, block.hidden, defaults);
+  block.attention().heads = read_heads(config, block.hidden, defaults);
   block.norm = {NormKind::Rms, config.number("rms_norm_eps", defaults.eps)};
   block.rotary = block.mlp().gated = true;
   block.mlp().activation = config.activation(defaults.activation_key, defaults.activation);
@@ -139,7 +141,7 @@ Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& default
   text.max_positions = config.positive("max_position_embeddings", defaults.positions);
   text.init_std = config.number("initializer_range", text.init_std);
   text.tied_embeddings = config.boolean("tie_word_embeddings", defaults.tied);
-  block.attention().rope = read_rope(config, text, defaults);
+  if (!defaults.has_own_rope) block.attention().rope = read_rope(config, text, defaults);
   text.end_tokens = config.integers("eos_token_id", defaults.end_token);
   const BlockFamily blocks{.names = {.attention_norm = ".input_layernorm",
                                      .q = ".self_attn.q_proj",

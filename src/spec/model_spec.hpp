@@ -162,7 +162,6 @@ struct ModelSpec {
   int64_t window(const UnitSpec& unit) const;
   /// Returns the kind of MLP of a block.
   const MlpSpec& mlp(const UnitSpec& unit) const { return block(unit.module).mlps.at(unit.mlp); }
-  HeadShape heads(const std::string& module) const { return block(module).heads; }
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
   /// Returns for each linear of the unit's experts its parameters, expert by expert, or the one
   /// that stacks them; none where it is no mixture.

@@ -57,18 +57,24 @@ std::vector<AttentionSpec> BlockSpec::attentions() const {
   return kinds;
 }
 
+int64_t BlockSpec::fewest_key_heads() const {
+  int64_t fewest = attention().heads.key_value;
+  for (const AttentionSpec& kind : attentions()) fewest = std::min(fewest, kind.heads.key_value);
+  return fewest;
+}
+
 bool BlockSpec::carries_state() const {
   return std::ranges::any_of(
       mixers, [](const MixerSpec& mixer) { return std::holds_alternative<DeltaRuleSpec>(mixer); });
 }
 
-int64_t BlockSpec::widest_window() const {
+AttentionSpec BlockSpec::widest_attention() const {
   const std::vector<AttentionSpec> kinds = attentions();
-  if (kinds.empty()) return 0;
+  if (kinds.empty()) return {};
   const auto width = [](const AttentionSpec& spec) {
     return spec.window == 0 ? std::numeric_limits<int64_t>::max() : spec.window;
   };
-  return std::ranges::max(kinds, {}, width).window;
+  return std::ranges::max(kinds, {}, width);
 }
 
 }  // namespace zea

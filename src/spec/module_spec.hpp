@@ -29,15 +29,16 @@ struct NormSpec {
   double offset = 0;  ///< added to the weight: 1 in Gemma, whose weights start as zeros
 };
 
-/// Attention heads of a module.
+/// The heads of attention, and the coordinates of each.
 struct HeadShape {
   int64_t query = 0, key_value = 0, dim = 0;
 };
 
 /// RoPE scaling beyond the positions of pre-training: none, linear, Llama 3's (arXiv:2407.21783),
 /// dynamic by the longest sample, YaRN (arXiv:2309.00071) or LongRoPE (arXiv:2402.13753); in the
-/// order of their names in llama_spec.cpp.
-enum class RopeType { Default, Linear, Llama3, Dynamic, Yarn, LongRope };
+/// order of their names in llama_spec.cpp. Or Gemma 4's: the first pairs of the whole head rotate
+/// at its frequencies, the others do not rotate.
+enum class RopeType { Default, Linear, Llama3, Dynamic, Yarn, LongRope, Proportional };
 
 /// The position that rotates a pair of a head's coordinates, and its frequency. Each way to rotate
 /// heads by several positions is a list of such pairs.
@@ -60,7 +61,8 @@ std::vector<RotaryPair> axial_pairs(int64_t pairs, int64_t first_of_columns);
 /// Rotary position embedding (RoFormer, arXiv:2104.09864) and its scaling.
 struct RopeConfig {
   double theta = 10000;
-  double share = 1;  ///< of a head's coordinates that rotate, the first ones
+  double share = 1;  ///< of a head's coordinates that rotate: the first ones, or of Proportional's
+                     ///< pairs the first ones
   RopeType type = RopeType::Default;
   double factor = 1;
   double attention_factor = 1;  ///< of cosines and sines
@@ -77,13 +79,18 @@ struct RopeConfig {
 
   bool operator==(const RopeConfig&) const = default;
   /// Returns the pairs of coordinates that rotate.
-  int64_t pairs(int64_t head_dim) const {
+  int64_t rotating_pairs(int64_t head_dim) const {
     return static_cast<int64_t>(share * static_cast<double>(head_dim)) / 2;
+  }
+  /// Returns the pairs of coordinates with an angle: those that rotate, or all.
+  int64_t pairs(int64_t head_dim) const {
+    return type == RopeType::Proportional ? head_dim / 2 : rotating_pairs(head_dim);
   }
 };
 
 /// Softmax attention, a kind of token mixer.
 struct AttentionSpec {
+  HeadShape heads = {};  ///< as many queries in all kinds of attention of a module
   /// Sliding window: the tokens of text that a token attends to, with itself; in images the side,
   /// in features, of the squares whose patches attend to each other. 0: no window.
   int64_t window = 0;
@@ -92,6 +99,9 @@ struct AttentionSpec {
   /// Gated attention (arXiv:2505.06708): the linear of queries makes a gate behind each query head,
   /// whose sigmoid scales the head's output.
   bool gates_output = false;
+  bool norms_values = false;  ///< values of each head are normed, without a weight
+  bool keys_are_values =
+      false;  ///< the linear of keys makes the values, too, before norms and RoPE
 };
 
 /// The gated delta rule (arXiv:2412.06464), a kind of token mixer. Each value head carries a state
@@ -156,13 +166,15 @@ struct MlpSpec {
   /// (experts, in, out); none: each expert has tensors of its own, (out, in).
   std::optional<WeightOrder> stack = {};
   int64_t shared_intermediate = 0;  ///< width of the shared expert; 0: none
+  /// Width of an MLP beside the experts (Gemma 4): both read the residual path by norms of their
+  /// own, and their outputs, normed each, are added; 0: none.
+  int64_t plain_intermediate = 0;
 };
 
 /// A transformer block: norm, token mixer, norm, MLP, with a residual path around each half. A
 /// linear has a bias where the unit has a parameter for it.
 struct BlockSpec {
   int64_t hidden = 0;
-  HeadShape heads;  ///< of attention
   /// The kinds of token mixer in the module; UnitSpec::mixer is the index of a block's.
   std::vector<MixerSpec> mixers = std::vector<MixerSpec>(1);
   /// The kinds of MLP in the module; UnitSpec::mlp is the index of a block's.
@@ -179,13 +191,15 @@ struct BlockSpec {
   const AttentionSpec& attention() const { return std::get<AttentionSpec>(mixers.front()); }
   /// Returns the kinds of attention among the mixers.
   std::vector<AttentionSpec> attentions() const;
+  /// Returns the fewest KV heads of a kind of attention.
+  int64_t fewest_key_heads() const;
   /// Returns whether a kind of mixer carries a state along the tokens of a sample.
   bool carries_state() const;
   /// The first kind of MLP, which families with one kind have.
   MlpSpec& mlp() { return mlps.front(); }
   const MlpSpec& mlp() const { return mlps.front(); }
-  /// Returns the widest window of the kinds of attention; 0: one has no window, or there is none.
-  int64_t widest_window() const;
+  /// Returns the kind of attention with the widest window, or without one.
+  AttentionSpec widest_attention() const;
 };
 
 /// The projector from features of an encoder to the language model's width: one linear, or an MLP.

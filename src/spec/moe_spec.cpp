@@ -191,9 +191,9 @@ Decoder read_olmoe(const ConfigReader& config) {
     config.refuse("clip_qkv", config.dump("clip_qkv"), "null (clipping is not built yet)");
   config.pass_over({"clip_qkv"});
   BlockSpec& block = decoder.spec.block;
-  if (block.heads.key_value != block.heads.query)
-    config.refuse("num_key_value_heads", std::to_string(block.heads.key_value),
-                  "num_attention_heads = " + std::to_string(block.heads.query) +
+  if (block.attention().heads.key_value != block.attention().heads.query)
+    config.refuse("num_key_value_heads", std::to_string(block.attention().heads.key_value),
+                  "num_attention_heads = " + std::to_string(block.attention().heads.query) +
                       " (norms of fewer keys are not built yet)");
   add_head_norms(decoder);
   block.query_key_norm = block.norm;

@@ -102,6 +102,11 @@ class Declarations {
       case Kind::GatherRows:
       case Kind::SumRows:
         return declare_rows_of_all(op.kind, needs);
+      case Kind::ScaleGates: {
+        const int64_t all = needs.trains ? x.rows * elements_of(op.params[0]) * bytes_.wide : 0;
+        memory = {.output = x.bytes, .saves_input = true, .backward_working = all + 2 * x.bytes};
+        return;
+      }
       case Kind::Route:
       case Kind::GatherExpertRows:
       case Kind::SumExpertRows:
@@ -135,13 +140,17 @@ class Declarations {
         needs.elements = x.rows * width(x);
         memory.output = x.bytes - x.rows * query_width() * bytes_.param;
         return;
+      case Kind::KeysAsValues:
+        memory.output = 2 * x.bytes - x.rows * query_width() * bytes_.param;
+        needs.elements = memory.output / bytes_.param;
+        return;
       case Kind::HeadNorms:
         return declare_head_norms(op, x, needs);
       case Kind::Rotary:
         memory = {.output = x.bytes, .changes_input = true};
         return;
       case Kind::Attention:
-        needs.per_pair = block_.heads.query * block_.heads.dim;
+        needs.per_pair = all_heads().query * all_heads().dim;
         needs.messages = {{MessageKind::Attention, SentIn::Forward},
                           {MessageKind::Attention, SentIn::Backward}};
         memory = attention();
@@ -325,8 +334,9 @@ class Declarations {
 
   void declare_head_norms(const Operation& op, const Value& x, OperationNeeds& needs) {
     const WeightSpec norm = weight(op);
-    const HeadShape& heads = block_.heads;
-    needs.elements = x.rows * (heads.query + heads.key_value) * heads.dim;
+    const HeadShape& heads = all_heads();
+    const int64_t normed = model_.attention(unit_).norms_values ? 2 : 1;
+    needs.elements = x.rows * (heads.query + normed * heads.key_value) * heads.dim;
     if (block_.query_key_norm)
       needs.messages = {{MessageKind::SumStatistics, SentIn::Forward, 2},
                         {MessageKind::SumStatistics, SentIn::InputGradient, 2}};
@@ -390,8 +400,9 @@ class Declarations {
   }
 
   FunctionMemory attention() const {
-    HeadShape heads{block_.heads.query / share_.tp,
-                    std::max<int64_t>(1, block_.heads.key_value / share_.tp), block_.heads.dim};
+    HeadShape heads = all_heads();
+    heads.query /= share_.tp;
+    heads.key_value = std::max<int64_t>(1, heads.key_value / share_.tp);
     const int64_t rows = sizes_.all_tokens;
     if (share_.cp == 1)
       return attention_here_memory(model_, unit_, sizes_.attention, rows, heads, bytes_);
@@ -404,8 +415,9 @@ class Declarations {
                                     bytes_);
   }
 
+  const HeadShape& all_heads() const { return model_.attention(unit_).heads; }
   /// Columns of this tp rank's queries.
-  int64_t query_width() const { return block_.heads.query / share_.tp * block_.heads.dim; }
+  int64_t query_width() const { return all_heads().query / share_.tp * all_heads().dim; }
   const Value& input(const Operation& op) const { return values_[op.inputs[0]]; }
   /// How many inputs beyond the first one this microbatch has.
   int others(const Operation& op) const {

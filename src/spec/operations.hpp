@@ -30,6 +30,7 @@ enum class OperationKind {
   /// Gates of each token's experts, from a router's outputs; params: bias of the choice; others:
   /// the experts' indices
   Route,
+  ScaleGates,    ///< gates of the experts with these indices, each times its element; params: scale
   /// Rows, gates and experts' indices of all ranks that share experts; others: these gates, indices
   GatherExpertRows,
   /// The sum over these ranks of x, of which each has the rows of all
@@ -44,13 +45,14 @@ enum class OperationKind {
   Norm,          ///< params: weight, bias
   NormSum,       ///< the norm of x + y (x where y is absent); others: the sum; params: weight, bias
   SplitGates,    ///< queries, keys and values without gates behind queries; others: the gates
-  HeadNorms,     ///< norms of queries and keys; params: query, key
+  KeysAsValues,  ///< queries and keys, and keys once more as values
+  HeadNorms,     ///< norms of queries and keys, perhaps of values; params: query, key
   Rotary,        ///< rotary positions of queries and keys, in place
   Attention,
   /// The gated delta rule of the in-projection's outputs: convolution, recurrence, norm and gate;
   /// params: convolution, A_log, dt_bias, norm
   DeltaRule,
-  LayerScale,   ///< each column times an element; params: scale
+  LayerScale,   ///< each column times an element, or all times one; params: scale
   Scale,        ///< x times `factor`
   Dropout,      ///< x without a share `factor` of its elements, while training
   Windows,      ///< a convolution's windows: three rows side by side, of every second row

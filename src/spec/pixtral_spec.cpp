@@ -46,8 +46,8 @@ VisionEncoder read_pixtral(const ConfigReader& config) {
     config.refuse("hidden_act", config.text("hidden_act", "gelu"),
                   "silu, gelu, gelu_pytorch_tanh (other gates are not built yet)");
   config.require_divisor("num_attention_heads", heads, "hidden_size", block.hidden);
-  block.heads = {heads, heads, block.hidden / heads};
-  block.attention() = read_pixtral_attention(config, block.heads.dim);
+  block.attention() = read_pixtral_attention(config, block.hidden / heads);
+  block.attention().heads = {heads, heads, block.hidden / heads};
   vision.layers = config.positive("num_hidden_layers", 24);
   vision.input = read_pixtral_patches(config);
   encoder.blocks = {.names = {.attention_norm = ".attention_norm",

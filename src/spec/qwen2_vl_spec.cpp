@@ -100,7 +100,8 @@ Decoder read_turned_text(const ConfigReader& config) {
                                      .has_mrope = true},
                                     {.q = true, .k = true, .v = true});
   BlockSpec& block = decoder.spec.block;
-  block.attention().rope.turns = read_mrope(config, block.heads.dim / 2, {16, 24, 24}, false);
+  block.attention().rope.turns =
+      read_mrope(config, block.attention().heads.dim / 2, {16, 24, 24}, false);
   read_windows(config, decoder, 80);
   return decoder;
 }
@@ -157,11 +158,12 @@ VisionEncoder read_turned_tower(const ConfigReader& config, const BlockSpec& of_
   block.norm.eps = kVisualEps;
   block.rotary = true;
   config.require_divisor("num_heads", heads, width_key, block.hidden);
-  block.heads = {heads, heads, block.hidden / heads};
-  if (block.heads.dim % 4 != 0)
+  block.attention().heads = {heads, heads, block.hidden / heads};
+  if (block.attention().heads.dim % 4 != 0)
     config.refuse("num_heads", std::to_string(heads),
                   "heads of a multiple of 4 numbers, half of whose pairs turn by rows");
-  block.attention().rope = read_axial_rope(config, axial_pairs(block.heads.dim / 2, 0), 10000);
+  block.attention().rope =
+      read_axial_rope(config, axial_pairs(block.attention().heads.dim / 2, 0), 10000);
   const PatchInput patches = read_visual_patches(config, defaults);
   vision.name = "vision";
   vision.layers = config.positive("depth", defaults.layers);

@@ -126,7 +126,7 @@ ModelSpec make_over_tower(const ConfigReader& config, const ConfigReader& text, 
                           const Trainable& trainable) {
   config.require_boolean("language_model_only", false);
   decoder.names.root = "model.language_model.";
-  const int64_t dim = decoder.spec.block.heads.dim;
+  const int64_t dim = decoder.spec.block.attention().heads.dim;
   RopeConfig& rope = decoder.spec.block.attention().rope;
   rope.turns = read_mrope(text, rope.pairs(dim), {11, 11, 10}, true);
   return make_with_deep_tower(config, std::move(decoder), trainable, kOfQwen35);

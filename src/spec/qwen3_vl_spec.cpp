@@ -65,7 +65,8 @@ Decoder read_interleaved_text(const ConfigReader& config, const LlamaDefaults& d
   add_head_norms(decoder);
   decoder.names.root = "model.language_model.";
   BlockSpec& block = decoder.spec.block;
-  block.attention().rope.turns = read_mrope(config, block.heads.dim / 2, {24, 20, 20}, true);
+  block.attention().rope.turns =
+      read_mrope(config, block.attention().heads.dim / 2, {24, 20, 20}, true);
   return decoder;
 }
 

@@ -125,48 +125,48 @@ void SpecBuilder::add_block(const BlockSpec& block, const BlockFamily& family,
   add_feed_forward(block, family, layer, trainable);
   add_norm_if("mlp_post_norm", names.mlp_post_norm, block.hidden);
   add_scale_if("mlp_scale", names.mlp_scale);
+  if (!names.output_scale.empty())
+    model_.params[add("output_scale", layer + names.output_scale, {1}, false, 0)].init = Init::Ones;
 }
 
 void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& family,
                                 const std::string& layer, bool trainable) {
   const BlockNames& names = family.names;
   const BlockBiases& biases = family.biases;
-  const int64_t q = block.heads.query * block.heads.dim,
-                kv = block.heads.key_value * block.heads.dim;
   const auto& attention = std::get<AttentionSpec>(block.mixers.at(model_.units.back().mixer));
+  const auto& [query_heads, key_heads, dim] = attention.heads;
+  const int64_t q = query_heads * dim, kv = key_heads * dim;
   const int64_t made = attention.gates_output ? 2 * q : q;
   if (names.qkv.empty()) {
-    const TpCut heads = cut_outputs(block.heads.query);
-    TpCut kv_heads = cut_outputs(block.heads.key_value);
-    kv_heads.repeats = block.heads.key_value < block.heads.query;
+    const TpCut heads = cut_outputs(query_heads);
+    TpCut kv_heads = cut_outputs(key_heads);
+    kv_heads.repeats = key_heads < query_heads;
     const std::string query = layer + names.q, key = layer + names.k, value = layer + names.v;
-    add_fused("qkv.weight",
-              {{query + ".weight", {made, block.hidden}, heads},
-               {key + ".weight", {kv, block.hidden}, kv_heads},
-               {value + ".weight", {kv, block.hidden}, kv_heads}},
-              trainable, family.init.qkv);
+    std::vector<Part> weights{{query + ".weight", {made, block.hidden}, heads},
+                              {key + ".weight", {kv, block.hidden}, kv_heads}};
+    std::vector<Part> all_biases{{query + ".bias", {made}, heads}, {key + ".bias", {kv}, kv_heads}};
+    if (!attention.keys_are_values) {
+      weights.push_back({value + ".weight", {kv, block.hidden}, kv_heads});
+      all_biases.push_back({value + ".bias", {kv}, kv_heads});
+    }
+    add_fused("qkv.weight", weights, trainable, family.init.qkv);
     if (biases.k) {
-      add_fused("qkv.bias",
-                {{query + ".bias", {made}, heads},
-                 {key + ".bias", {kv}, kv_heads},
-                 {value + ".bias", {kv}, kv_heads}},
-                trainable, 0);
+      add_fused("qkv.bias", all_biases, trainable, 0);
     } else {
       if (biases.q) add("q.bias", query + ".bias", {made}, trainable, 0, heads);
       if (biases.v) add("v.bias", value + ".bias", {kv}, trainable, 0, kv_heads);
     }
   } else {
     ZEA_ASSERT(q == kv);  // fused sections are equal
-    TpCut heads = cut_outputs(block.heads.query);
+    TpCut heads = cut_outputs(query_heads);
     heads.stretches = 3;
     add_linear("qkv", layer + names.qkv, block, 3 * q, block.hidden, heads, biases.q, trainable,
                family.init.qkv);
   }
-  add_linear("out", layer + names.out, block, block.hidden, q, cut_inputs(block.heads.query),
-             biases.out, trainable, family.init.out);
-  const int64_t norm_width = block.heads.dim * (block.query_key_norm ? block.heads.query : 1);
-  const TpCut norm_cut =
-      block.query_key_norm ? cut_outputs(block.heads.query) : TpCut{.of_heads = true};
+  add_linear("out", layer + names.out, block, block.hidden, q, cut_inputs(query_heads), biases.out,
+             trainable, family.init.out);
+  const int64_t norm_width = dim * (block.query_key_norm ? query_heads : 1);
+  const TpCut norm_cut = block.query_key_norm ? cut_outputs(query_heads) : TpCut{.of_heads = true};
   for (const auto& [role, name] :
        {std::pair("q_norm", names.q_norm), std::pair("k_norm", names.k_norm)})
     if (!name.empty())
@@ -214,10 +214,11 @@ void SpecBuilder::add_delta_rule(const BlockSpec& block, const DeltaRuleSpec& ru
 void SpecBuilder::add_feed_forward(const BlockSpec& block, const BlockFamily& family,
                                    const std::string& layer, bool trainable) {
   const MlpSpec& mlp = block.mlps.at(model_.units.back().mlp);
-  if (mlp.router) return add_experts(block, family, layer, trainable);
+  if (mlp.router) add_experts(block, family, layer, trainable);
+  if (mlp.router && mlp.plain_intermediate == 0) return;
   const BlockNames& names = family.names;
   const bool bias = family.biases.mlp;
-  const int64_t inner = mlp.intermediate;
+  const int64_t inner = mlp.router ? mlp.plain_intermediate : mlp.intermediate;
   const TpCut cut = cut_outputs(inner);
   if (mlp.gated) {
     const std::string gate = layer + names.gate, up = layer + names.up;
@@ -257,6 +258,7 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
       trainable, family.init.up, whole);
   if (mlp.router->has_choice_bias)
     add_state("choice_bias", layer + names.choice_bias, {mlp.router->experts});
+  add_gate_parts(block, names, layer, trainable);
   if (mlp.stack) {
     const int64_t count = mlp.router->experts, inner = mlp.intermediate;
     // Gate and up are sections of the outputs.
@@ -284,6 +286,28 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
   if (!names.shared_gate.empty())
     add("shared_gate.weight", layer + names.shared_gate + ".weight", {1, block.hidden}, trainable,
         family.init.up, whole);
+}
+
+/// Adds the norms and gate scales of a mixture. Tp ranks norm the rows of all, of whose gradients
+/// each has a part.
+void SpecBuilder::add_gate_parts(const BlockSpec& block, const ExpertNames& names,
+                                 const std::string& layer, bool trainable) {
+  const TpCut whole{.of_heads = true};
+  const auto add_norm_if = [&](const std::string& role, const std::string& name, const TpCut& cut) {
+    if (!name.empty()) add_norm(role, layer + name, block.norm, block.hidden, trainable, cut);
+  };
+  if (!names.router_norm.empty()) {
+    const std::string name = layer + names.router_norm;
+    add("router_norm.weight", name, {block.hidden}, trainable, 0, whole);
+  }
+  if (!names.gate_scale.empty()) {
+    const int64_t experts = block.mlps.at(model_.units.back().mlp).router->experts;
+    const int scale = add("gate_scale", layer + names.gate_scale, {experts}, trainable, 0, whole);
+    model_.params[scale].init = Init::Ones;
+  }
+  add_norm_if("experts_norm", names.norm, whole);
+  add_norm_if("experts_post_norm", names.post_norm, {});
+  add_norm_if("plain_post_norm", names.plain_post_norm, {});
 }
 
 /// `cut` shards a weight of (out, in).

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forward of every unit kind, written once. It names parameters by role; a bias, norm or class
 // token takes part where the unit has a parameter of that role.
+#include <cmath>
 #include <memory>
 #include <set>
 #include <utility>
@@ -259,7 +260,9 @@ class Forward {
     const auto change =
         block_change(adapted_row_linear(mixed, "out", UnitRows::Tokens, block_.order), "attention");
     const auto [y, normed_again] = norm_sum(x, change, "mlp_norm");
-    const auto z = add(y, block_change(mlp(normed_again, model_.mlp(unit_)), "mlp"));
+    auto z = add(y, block_change(mlp_change(y, normed_again, model_.mlp(unit_)), "mlp"));
+    if (has("output_scale"))
+      z = ops_.record({.kind = Kind::LayerScale, .params = ops_.roles({"output_scale"})}, {z});
     return unit_.inputs.size() > 1 ? with_other_inputs(Kind::AddFeatures, z) : z;
   }
 
@@ -281,6 +284,8 @@ class Forward {
       qkv = ops_.record({.kind = Kind::SplitGates, .known_by = out}, {qkv});
       gates = ops_.record_other();
     }
+    if (model_.attention(unit_).keys_are_values)
+      qkv = ops_.record({.kind = Kind::KeysAsValues, .known_by = out}, {qkv});
     if (has("q_norm.weight"))
       qkv = ops_.record({.kind = Kind::HeadNorms,
                          .params = ops_.roles({"q_norm.weight", "k_norm.weight"}),
@@ -291,8 +296,14 @@ class Forward {
     return gates ? ops_.record({.kind = Kind::SigmoidScale}, {attended, gates}) : attended;
   }
 
+  /// `normed`: the norm of y, the residual path.
+  Value mlp_change(const Value& y, const Value& normed, const MlpSpec& spec) {
+    if (!spec.router) return mlp(normed, spec);
+    if (spec.plain_intermediate == 0) return mixture(normed, spec);
+    const auto plain = norm(mlp(normed, spec), "plain_post_norm", block_.norm);
+    return add(plain, norm(mixture(y, spec), "experts_post_norm", block_.norm));
+  }
   Value mlp(const Value& x, const MlpSpec& spec) {
-    if (spec.router) return mixture(x, spec);
     constexpr UnitRows kRows = UnitRows::Tokens;
     const WeightOrder order = block_.order;
     const Value inner = spec.gated
@@ -315,9 +326,13 @@ class Forward {
   }
   Value routed(const Value& rows, const RouterSpec& router, const MlpSpec& spec) {
     auto own_gates = ops_.record({.kind = Kind::Route, .params = {ops_.optional("choice_bias")}},
-                                 {linear(rows, "router")});
+                                 {linear(routed_by(rows), "router")});
     auto own_chosen = ops_.record_other();
-    auto all = ops_.record({.kind = Kind::GatherExpertRows}, {rows, own_gates, own_chosen});
+    if (has("gate_scale"))
+      own_gates = ops_.record({.kind = Kind::ScaleGates, .params = ops_.roles({"gate_scale"})},
+                              {own_gates, own_chosen});
+    auto all = ops_.record({.kind = Kind::GatherExpertRows},
+                           {norm_if_has(rows, "experts_norm", block_.norm), own_gates, own_chosen});
     const auto gates = ops_.record_other(), chosen = ops_.record_other();
     own_gates.reset();
     own_chosen.reset();
@@ -338,6 +353,13 @@ class Forward {
     inner.reset();
     outputs = ops_.record({.kind = Kind::Combine}, {outputs, gates, places});
     return ops_.record({.kind = Kind::SumExpertRows}, {outputs});
+  }
+  /// Returns what the router reads: a norm over the root of the width, where it has one.
+  Value routed_by(const Value& rows) {
+    if (!has("router_norm.weight")) return rows;
+    const double factor = 1 / std::sqrt(static_cast<double>(block_.hidden));
+    return ops_.record({.kind = Kind::Scale, .factor = factor},
+                       {norm(rows, "router_norm", block_.norm)});
   }
   Value shared(const Value& rows, const MlpSpec& spec) {
     auto y = linear(gate(linear(rows, "shared.up"), spec), "shared.down");

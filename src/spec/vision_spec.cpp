@@ -36,7 +36,7 @@ EncoderSpec read_image_transformer(const ConfigReader& config,
                   "at most image_size = " + std::to_string(patches.image_size));
   if (patches.channels != 3)
     config.refuse("num_channels", std::to_string(patches.channels), "3 (images are read as RGB)");
-  block.heads = {heads, heads, block.hidden / heads};
+  block.attention().heads = {heads, heads, block.hidden / heads};
   vision.input = patches;
   return vision;
 }

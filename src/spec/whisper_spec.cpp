@@ -45,7 +45,7 @@ EncoderSpec read_whisper_like(const ConfigReader& config, const WhisperDefaults&
   if (block.hidden % 2 != 0 || block.hidden < 4)
     config.refuse(defaults.hidden_key, std::to_string(block.hidden),
                   "an even number of 4 or more (sines and cosines of positions)");
-  block.heads = {heads, heads, block.hidden / heads};
+  block.attention().heads = {heads, heads, block.hidden / heads};
   return audio;
 }
 

@@ -188,6 +188,11 @@ LLAVA_NEXT = {"model_type": "llava_next", "image_token_index": 3, "image_grid_pi
 GEMMA3 = {"model_type": "gemma3", "image_token_index": 3, "mm_tokens_per_image": 4,
           "text_config": {**TEXT, "head_dim": 8, "sliding_window": 4, "sliding_window_pattern": 2},
           "vision_config": {**TILES, "image_size": 16, "patch_size": 4, "vision_use_head": False}}
+GEMMA4 = {**TEXT, "model_type": "gemma4_text", "num_hidden_layers": 2, "head_dim": 8, "global_head_dim": 12,
+          "num_global_key_value_heads": 1, "attention_k_eq_v": True, "sliding_window": 4,
+          "layer_types": ["sliding_attention", "full_attention"], "hidden_size_per_layer_input": 0,
+          "rope_parameters": {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
+                              "sliding_attention": {"rope_type": "default"}}}
 PIXTRAL = {"model_type": "pixtral", **TILES, "image_size": 16, "patch_size": 4, "hidden_act": "silu"}
 MISTRAL3 = {"model_type": "mistral3", "image_token_index": 3, "text_config": {"model_type": "mistral", **TEXT},
             "vision_config": PIXTRAL}
@@ -257,6 +262,12 @@ def write_config():
     config("original_llava", LLAVA, model_type="llava_llama", mm_vision_tower="org/clip")
     for family in ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3"):
         config("good_" + family, LLAMA, model_type=family, rope_scaling=None)
+    config("good_gemma4_text", GEMMA4)
+    config("good_gemma4", {"model_type": "gemma4", "text_config": GEMMA4, "vision_config": None})
+    config("many_gemma4_experts", GEMMA4, enable_moe_block=True, num_experts=1 << 40, top_k_experts=2,
+           moe_intermediate_size=8)
+    config("heads_of_gemma4_layers", GEMMA4, global_head_dim=None, num_global_key_value_heads=None,
+           per_layer_config={"1": {"head_dim": 12, "num_key_value_heads": 1}})
     experts = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 4}
     for family in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe"):
         unread = {"num_experts" if family == "mixtral" else "num_local_experts": None}

@@ -117,22 +117,26 @@ TEST_P(DeviceKernels, Gated) {
 }
 
 TEST_P(DeviceKernels, NormsOfHeads) {
-  for (int64_t tokens : {1, 65, 3000}) {
-    const at::Tensor x = random({tokens, 9, 40}), dy = random({tokens, 9, 40});
-    const HeadNormParameters norm{random({40}), random({40}), 4, 2, 1e-5, 1};
-    const HeadNormParameters wide{exact(norm.query), exact(norm.key), 4, 2, 1e-5, 1};
-    const HeadNorms found = head_norms_forward(x, norm);
-    const HeadNorms expected = head_norms_forward_reference(exact(x), wide);
-    expect_close(found.y, expected.y, 4);
-    const at::TensorOptions options = at::TensorOptions(wide_type()).device(device_);
-    const HeadNormGradients sums{at::zeros({40}, options), at::zeros({40}, options)};
-    const HeadNormGradients exact_sums{at::zeros({40}, at::kDouble), at::zeros({40}, at::kDouble)};
-    expect_close(
-        head_norms_backward(dy, x, found.scale, norm, sums),
-        head_norms_backward_reference(exact(dy), exact(x), expected.scale, wide, exact_sums), 16);
-    expect_close(sums.query, exact_sums.query, 400);
-    expect_close(sums.key, exact_sums.key, 400);
-  }
+  for (int64_t tokens : {1, 65, 3000})
+    for (bool norms_values : {false, true}) {
+      const at::Tensor x = random({tokens, 9, 40}), dy = random({tokens, 9, 40});
+      const at::Tensor value = norms_values ? random({40}) : at::Tensor();
+      const HeadNormParameters norm{random({40}), random({40}), 4, 2, 1e-5, 1, value};
+      const HeadNormParameters wide{exact(norm.query), exact(norm.key), 4, 2, 1e-5, 1,
+                                    exact(value)};
+      const HeadNorms found = head_norms_forward(x, norm);
+      const HeadNorms expected = head_norms_forward_reference(exact(x), wide);
+      expect_close(found.y, expected.y, 4);
+      const at::TensorOptions options = at::TensorOptions(wide_type()).device(device_);
+      const HeadNormGradients sums{at::zeros({40}, options), at::zeros({40}, options)};
+      const HeadNormGradients exact_sums{at::zeros({40}, at::kDouble),
+                                         at::zeros({40}, at::kDouble)};
+      expect_close(
+          head_norms_backward(dy, x, found.scale, norm, sums),
+          head_norms_backward_reference(exact(dy), exact(x), expected.scale, wide, exact_sums), 16);
+      expect_close(sums.query, exact_sums.query, 400);
+      expect_close(sums.key, exact_sums.key, 400);
+    }
 }
 
 TEST_P(DeviceKernels, Gelus) {

@@ -18,6 +18,7 @@ try:
     import test_family_parity
     import test_spoken_parity
     from family_table import cases
+    from gemma4_cases import GEMMA4_CASES
     from glm_cases import GLM_CASES
     from hybrid_cases import HYBRID_CASES, HYBRIDS
     from parity_cases import CASES
@@ -60,7 +61,8 @@ FAMILIES = {
     "gemma3": "Gemma3",
 }
 MOE = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe")
-DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", *MOE, *HYBRIDS)
+GEMMA = ("gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4")
+DECODERS = ("llama", "mistral", "qwen2", "qwen3", *GEMMA, "phi3", *MOE, *HYBRIDS)
 
 
 def rows():
@@ -78,7 +80,7 @@ def of_family(name):
 
 
 def of_decoder(name):
-    alone = {**CASES, **GLM_CASES, **HYBRID_CASES}
+    alone = {**CASES, **GLM_CASES, **HYBRID_CASES, **GEMMA4_CASES}
     return [case for case in alone.values() if case.get("decoder", "llama") == name and "gpt2" not in case]
 
 

@@ -157,6 +157,17 @@ class Llava(FolderCase):
         with h5py.File(self.folder / "out.h5") as file:
             self.assertEqual(file["tokens"][...].tolist(), ids)
 
+    def test_turns_of_gemma4(self):
+        """Turns begin and end with other tokens than those of Gemma 3."""
+        model, tokenizer = self.gemma3("<bos>", "<|turn>", "<turn|>")
+        (self.folder / "in.json").write_text(json.dumps([entry(["what?", "a b"], [])]))
+        command = ["pack.py", "--no-decode", self.folder / "in.json", "--images", self.folder / "images"]
+        result = run(*command, "--model", model, "--out", self.folder / "out.h5")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        text = "<bos><|turn>user\nwhat?<turn|>\n<|turn>model\na b<turn|>\n"
+        with h5py.File(self.folder / "out.h5") as file:
+            self.assertEqual(file["tokens"][...].tolist(), tokenizer.encode(text, add_special_tokens=False).ids)
+
     def test_images_of_gemma3_in_turns_of_others(self):
         model, tokenizer = self.gemma3("<|im_start|>", "<|im_end|>")
         (self.folder / "in.json").write_text(json.dumps([entry(["<image>what?", "a b"], "a.jpg")]))

@@ -30,7 +30,8 @@ OF_HEADS = {}  # by composite: whether files have one
 TOWERS = ("siglip_vision_model", "vit", "dinov2", "dinov2_with_registers")  # of llava, besides CLIP
 MOE = ("glm4_moe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
 # Besides Llama.
-DECODERS = ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3", "qwen3_5_text", *MOE)
+GEMMA = ("gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4")
+DECODERS = (*GEMMA, "mistral", "phi3", "qwen2", "qwen3", "qwen3_5_text", *MOE)
 
 
 def run(program, *arguments, code=0):
@@ -49,11 +50,14 @@ def h5_tensor(dataset):
 
 
 def text_config(tied=False, family="llama"):
+    if family == "gemma4":  # without towers
+        return AutoConfig.for_model(family, text_config=text_config(tied, "gemma4_text"), tie_word_embeddings=tied)
     number = "n_routed_experts" if family == "glm4_moe" else "num_experts"
     experts = {number: 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20} if family in MOE else {}
+    own = {"hidden_size_per_layer_input": 0, "attention_k_eq_v": True} if family == "gemma4_text" else {}
     return AutoConfig.for_model(family, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
                                 num_attention_heads=4, num_key_value_heads=4 if family == "olmoe" else 2,
-                                vocab_size=160, pad_token_id=0, tie_word_embeddings=tied, **experts)
+                                vocab_size=160, pad_token_id=0, tie_word_embeddings=tied, **experts, **own)
 
 
 def make_llava(tied=False, dtype=torch.float32, tower="clip_vision_model"):

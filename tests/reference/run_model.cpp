@@ -82,9 +82,10 @@ std::vector<Target> own_targets(const Engine& engine, const LoadedMicrobatch& lo
                                 const Microbatch& microbatch) {
   const MicrobatchOptions options = engine.microbatch_options();
   const ReplicaLayout& replica = options.replica;
-  const TokenLayout layout(visible_text(microbatch.words, options.images_both_ways,
-                                        engine.plan().model.decoder.block.widest_window()),
-                           replica.sharding("llm"), replica.grid("llm").tp);
+  const TokenLayout layout(
+      visible_text(microbatch.words, options.images_both_ways,
+                   engine.plan().model.decoder.block.widest_attention().window),
+      replica.sharding("llm"), replica.grid("llm").tp);
   std::vector<Target> targets;
   for (const TokenRange& run : layout.owned()[replica.coordinate(replica.rank, "llm").cp])
     for (const Target& target : targets_between(loaded.samples, run.begin, run.end))

@@ -19,6 +19,8 @@ try:
     from transformers import (
         AutoConfig,
         AutoModelForCausalLM,
+        Gemma4Config,
+        Gemma4ForConditionalGeneration,
         GPT2Config,
         GPT2LMHeadModel,
         LlavaConfig,
@@ -30,6 +32,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+from gemma4_cases import GEMMA4_CASES
 from glm_cases import GLM4_MOE_IN_GROUPS, GLM_CASES
 from hybrid_cases import BOUND_OF_HYBRIDS, HYBRID, HYBRID_CASES, HYBRIDS
 from parity_case import ParityCase, trained_of
@@ -47,6 +50,7 @@ from transformers_models import (
     perturbed,
     reference,
     run,
+    saved_tensors,
     split_experts,
 )
 
@@ -107,6 +111,9 @@ def make_model(case):
     torch.manual_seed(1)
     if "gpt2" in case:  # whose config has dropout
         return perturbed(GPT2LMHeadModel(make_gpt2_config(case["gpt2"])).eval())
+    if case.get("decoder") == "gemma4":  # without towers
+        text = make_text_config({**case, "decoder": "gemma4_text"})
+        return perturbed(Gemma4ForConditionalGeneration(Gemma4Config(text_config=text)))
     if case.get("only_text"):
         return perturbed(AutoModelForCausalLM.from_config(make_text_config(case)))
     vision = {
@@ -247,9 +254,7 @@ class Parity(ParityCase):
     def check_names(self, folder, model, multimodal):
         """The mapping of names that this file compares by is that of the files."""
         with safe_open(folder / "model" / "model.safetensors", "pt") as file:
-            named = {file_name(name, multimodal): value for name, value in model.named_parameters()}
-            biases = (item for item in model.named_buffers() if item[0].endswith("e_score_correction_bias"))
-            named |= {file_name(name, multimodal): bias for name, bias in biases}
+            named = {file_name(name, multimodal): value for name, value in saved_tensors(model).items()}
             names = split_experts(named, model.config.get_text_config().model_type)
             self.assertEqual(set(names), set(file.keys()))
 
@@ -342,6 +347,9 @@ class Parity(ParityCase):
     def test_generation_of_qwen3_5_text(self):
         self.check_generation({"only_text": True, "decoder": "qwen3_5_text", "text": HYBRID})
 
+    def test_generation_of_gemma4_text(self):
+        self.check_generation(GEMMA4_CASES["gemma4_text"])
+
     def test_generation_of_llava(self):
         self.check_generation({})
 
@@ -364,7 +372,7 @@ def add_prompts(name, case):
     setattr(Parity, f"test_{name}_prompts", lambda self: self.check_prompts(case))
 
 
-ALL = {**CASES, **TOWER_CASES, **GLM_CASES, **HYBRID_CASES}
+ALL = {**CASES, **TOWER_CASES, **GLM_CASES, **HYBRID_CASES, **GEMMA4_CASES}
 for case_name, one_case in ALL.items():
     add_case(case_name, one_case)
 for family in PROMPTED:

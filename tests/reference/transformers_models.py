@@ -58,6 +58,8 @@ def split_experts(tensors, family):
     """Tensors by file_name(), those of all experts as files hold them: each linear of each expert alone."""
     if family == "qwen3_vl_moe_text":  # whose files hold them together, as (experts, in, out)
         return {name: value.swapaxes(1, 2) if ".experts." in name else value for name, value in tensors.items()}
+    if family == "gemma4_text":  # likewise, as (experts, out, in)
+        return tensors
     is_mixtral = family == "mixtral"
     gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
     found = {}
@@ -147,7 +149,8 @@ def normalised(pixels, mean, std):
 
 
 def perturbed(model):
-    """Every trained parameter of a size at which it matters: initial zeros and ones hide faults."""
+    """Every trained parameter, and what scales layers, of a size at which it matters: initial zeros and ones hide
+    faults."""
     import torch
 
     with torch.no_grad():
@@ -163,7 +166,16 @@ def perturbed(model):
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.normal_(std=0.2)
+            if name.endswith("layer_scalar"):
+                buffer.add_(0.2 * torch.randn_like(buffer))
     return model
+
+
+def saved_tensors(model):
+    """The parameters and the buffers of the model's files, by the names of the running model."""
+    tied = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    buffers = {name: value for name, value in model.state_dict().items() if name not in tied}
+    return {**dict(model.named_parameters()), **buffers}
 
 
 def reference(samples, logits_of, named_parameters=()):

@@ -44,6 +44,14 @@ std::string experts_config(const TinyLlava& model) {
   return with_experts(tiny_llava_config(model));
 }
 
+std::string gemma4_config(const TinyLlava& model) {
+  return with_gemma4_text(tiny_llava_config(model));
+}
+
+std::string gemma4_experts_config(const TinyLlava& model) {
+  return with_gemma4_text(tiny_llava_config(model), 5);
+}
+
 /// Whether tp and cp ranks can share the key heads of mix_delta_rules().
 bool shares_key_heads(const Grid& grid) {
   return 8 % (grid.llm.tp * grid.llm.cp) == 0;
@@ -238,15 +246,9 @@ const GridScenario kScenarios[] = {
      5,
      {},
      add_second_image_encoder},
-    {"windows in every other layer, with scores of their own",
-     {},
-     {1, 0, 2},
-     nullptr,
-     [](const Grid& grid) { return grid.llm.cp > 1; },
-     false,
-     5,
-     {},
-     mix_windows},
+    {.name = "windows in every other layer, with scores of their own",
+     .concerns = [](const Grid& grid) { return grid.llm.cp > 1; },
+     .remake = mix_windows},
     {"windows, images that see all of themselves",
      {.kv_heads = 1, .image_size = 12},
      {1, 0, 2},
@@ -268,6 +270,19 @@ const GridScenario kScenarios[] = {
        deck.encoders["vision"].train = false;
        deck.model.activation_checkpointing = AutoOption::of_count(1);
      }},
+    {.name = "Gemma 4's text, layers with heads of their own",
+     .model = {.tied = true},
+     .other_config = gemma4_config},
+    {.name = "Gemma 4's text, adapters, every unit recomputed",
+     .model = {.biases = true},
+     .images = {0, 1},
+     .set =
+         [](Options& deck) {
+           deck.llm.lora = {.targets = {"q_proj", "k_proj", "v_proj", "o_proj"}, .rank = 3};
+           deck.model.activation_checkpointing = AutoOption::of_count(1);
+         },
+     .other_config = gemma4_config},
+    {.name = "Gemma 4's text, experts beside MLPs", .other_config = gemma4_experts_config},
     {"Qwen2.5-VL, images and videos in windows",
      {},
      {1, 0, 2},
@@ -310,16 +325,9 @@ const GridScenario kScenarios[] = {
     {.name = "adapters of gated delta rules",
      .concerns = shares_key_heads,
      .remake = adapt_delta_rules},
-    {"mixtures of experts beside a shared one",
-     {.kv_heads = 1},
-     {1, 0, 2},
-     nullptr,
-     nullptr,
-     false,
-     5,
-     {},
-     nullptr,
-     experts_config},
+    {.name = "mixtures of experts beside a shared one",
+     .model = {.kv_heads = 1},
+     .other_config = experts_config},
     {"mixtures of experts, adapters in attention, every unit recomputed",
      {},
      {1, 0, 2},

@@ -117,7 +117,9 @@ void fill_patches(ModelSpec& model) {
 
 void see_image_windows(ModelSpec& model) {
   merge_images_of_any_size(model);
-  model.encoders.at(0).block.mixers = {AttentionSpec{.window = 2}, AttentionSpec{}};
+  BlockSpec& vision = model.encoders.at(0).block;
+  const HeadShape heads = vision.attention().heads;
+  vision.mixers = {AttentionSpec{.heads = heads, .window = 2}, AttentionSpec{.heads = heads}};
   int block = 0;
   for (UnitSpec& unit : model.units)
     if (unit.encoder == 0 && unit.kind == UnitKind::Block) unit.mixer = block++ % 2;
@@ -170,9 +172,13 @@ void add_second_image_encoder(ModelSpec& model) {
 }
 
 void mix_windows(ModelSpec& model) {
-  model.decoder.block.mixers = {
-      AttentionSpec{},
-      AttentionSpec{.window = 5, .scores = {.scale = 0.3, .softcap = 2}, .rope = {.theta = 50}}};
+  BlockSpec& text = model.decoder.block;
+  const HeadShape heads = text.attention().heads;
+  text.mixers = {AttentionSpec{.heads = heads},
+                 AttentionSpec{.heads = heads,
+                               .window = 5,
+                               .scores = {.scale = 0.3, .softcap = 2},
+                               .rope = {.theta = 50}}};
   int block = 0;
   for (UnitSpec& unit : model.units)
     if (unit.module == kDecoder && unit.kind == UnitKind::Block) unit.mixer = block++ % 2;

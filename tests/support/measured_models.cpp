@@ -292,6 +292,28 @@ std::string decoder_config(const std::string& family, bool is_tied) {
       .dump();
 }
 
+/// A layer with a window, and one with larger heads whose keys are values, too; without towers.
+nlohmann::json gemma4_config() {
+  nlohmann::json text = nlohmann::json::parse(decoder_config("gemma4_text", true));
+  text.update({{"num_hidden_layers", 2},
+               {"layer_types", {"sliding_attention", "full_attention"}},
+               {"global_head_dim", 46},
+               {"num_global_key_value_heads", 1},
+               {"attention_k_eq_v", true},
+               {"sliding_window", 40},
+               {"hidden_size_per_layer_input", 0}});
+  return {{"model_type", "gemma4"}, {"text_config", text}};
+}
+
+std::string gemma4_experts_config() {
+  nlohmann::json text = gemma4_config()["text_config"];
+  text.update({{"enable_moe_block", true},
+               {"num_experts", 8},
+               {"top_k_experts", 3},
+               {"moe_intermediate_size", 68}});
+  return text.dump();
+}
+
 /// A mixture of few experts, of which some get no token of a short row.
 std::string moe_config(const std::string& family) {
   nlohmann::json config = nlohmann::json::parse(decoder_config(family, false));
@@ -392,6 +414,9 @@ const std::vector<MeasuredModel>& measured_models() {
       {"glm4_moe", glm_config()},
       {"mixtral", moe_config("mixtral")},
       {"olmoe", moe_config("olmoe")},
+      {"gemma4_text", gemma4_config()["text_config"].dump()},
+      {"gemma4", gemma4_config().dump()},
+      {"gemma4_text with experts", gemma4_experts_config()},
       {"phi3", phi3_config()},
       {"qwen2_moe", moe_config("qwen2_moe")},
       {"qwen3_moe", moe_config("qwen3_moe")},

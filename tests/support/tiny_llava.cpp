@@ -108,6 +108,30 @@ std::string with_biased_experts(const std::string& config) {
   return changed.dump();
 }
 
+std::string with_gemma4_text(const std::string& config, int64_t experts) {
+  nlohmann::json changed = nlohmann::json::parse(config);
+  nlohmann::json& text = changed["text_config"];
+  text.erase("mlp_bias");
+  const auto layers = text["num_hidden_layers"].get<int64_t>();
+  nlohmann::json types = nlohmann::json::array();
+  for (int64_t layer = 1; layer <= layers; ++layer)
+    types.push_back((layers - layer) % 2 == 0 ? "full_attention" : "sliding_attention");
+  text.update({{"model_type", "gemma4_text"},
+               {"num_key_value_heads", text["num_attention_heads"]},
+               {"num_global_key_value_heads", 1},
+               {"global_head_dim", 8},
+               {"attention_k_eq_v", true},
+               {"layer_types", types},
+               {"sliding_window", 3},
+               {"hidden_size_per_layer_input", 0}});
+  if (experts > 0)
+    text.update({{"enable_moe_block", true},
+                 {"num_experts", experts},
+                 {"top_k_experts", 2},
+                 {"moe_intermediate_size", 16}});
+  return changed.dump();
+}
+
 std::string tiny_gpt2_config(int64_t vocabulary) {
   return R"({"model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 64,
              "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0, "vocab_size": )" +

@@ -93,29 +93,32 @@ TEST_P(FusedKernels, NormsAreTheirReferences) {
 /// Against the formula, by libtorch's autograd; frozen weights get nothing.
 TEST_P(FusedKernels, NormsOfHeads) {
   const int64_t dim = 24;
-  for (int64_t tokens : {1, 70}) {
-    const at::Tensor x = random({tokens, 8, dim}), dy = random({tokens, 8, dim});
-    const HeadNormParameters norm{random({dim}), random({dim}), 4, 2, 1e-5, 1};
-    const HeadNorms found = head_norms_forward(x, norm);
+  for (int64_t tokens : {1, 70})
+    for (bool norms_values : {false, true}) {
+      const at::Tensor x = random({tokens, 8, dim}), dy = random({tokens, 8, dim});
+      const at::Tensor value = norms_values ? random({dim}) : at::Tensor();
+      const HeadNormParameters norm{random({dim}), random({dim}), 4, 2, 1e-5, 1, value};
+      const HeadNorms found = head_norms_forward(x, norm);
 
-    const at::Tensor heads = exact(x).requires_grad_();
-    const at::Tensor query = exact(norm.query).requires_grad_();
-    const at::Tensor key = exact(norm.key).requires_grad_();
-    const NormCase rms{
-        .x = {}, .added = {}, .weight = {}, .bias = {}, .dy = {}, .dsum = {}, .offset = 1};
-    const at::Tensor y =
-        at::cat({rms.formula(heads.narrow(1, 0, 4), query, {}),
-                 rms.formula(heads.narrow(1, 4, 2), key, {}), heads.narrow(1, 6, 2)},
-                1);
-    y.backward(exact(dy));
-    expect_close(found.y, y.detach(), 4);
-    const HeadNormGradients gradients{at::ones({dim}, sum_type()), at::ones({dim}, sum_type())};
-    const at::Tensor dx = head_norms_backward(dy, x, found.scale, norm, gradients);
-    expect_close(dx, heads.grad(), 16);
-    expect_close(gradients.query, query.grad() + 1, 16);
-    expect_close(gradients.key, key.grad() + 1, 16);
-    EXPECT_TRUE(at::equal(head_norms_backward(dy, x, found.scale, norm, {}), dx));
-  }
+      const at::Tensor heads = exact(x).requires_grad_();
+      const at::Tensor query = exact(norm.query).requires_grad_();
+      const at::Tensor key = exact(norm.key).requires_grad_();
+      const NormCase rms{
+          .x = {}, .added = {}, .weight = {}, .bias = {}, .dy = {}, .dsum = {}, .offset = 1};
+      const at::Tensor values = heads.narrow(1, 6, 2);
+      const at::Tensor y = at::cat({rms.formula(heads.narrow(1, 0, 4), query, {}),
+                                    rms.formula(heads.narrow(1, 4, 2), key, {}),
+                                    norms_values ? rms.formula(values, exact(value), {}) : values},
+                                   1);
+      y.backward(exact(dy));
+      expect_close(found.y, y.detach(), 4);
+      const HeadNormGradients gradients{at::ones({dim}, sum_type()), at::ones({dim}, sum_type())};
+      const at::Tensor dx = head_norms_backward(dy, x, found.scale, norm, gradients);
+      expect_close(dx, heads.grad(), 16);
+      expect_close(gradients.query, query.grad() + 1, 16);
+      expect_close(gradients.key, key.grad() + 1, 16);
+      EXPECT_TRUE(at::equal(head_norms_backward(dy, x, found.scale, norm, {}), dx));
+    }
 }
 
 /// x is far from 0 relative to its spread: a variance as a difference of means would lose it.

@@ -184,37 +184,46 @@ TEST_P(TeamLanes, Activations) {
 /// Tokens that do not divide into parts; values pass.
 TEST_P(TeamLanes, NormsOfHeads) {
   const int64_t tokens = 5, part_tokens = 2;
-  for (int64_t dim : {37, 40}) {
-    const HeadsOfToken heads{3, 2, 2, dim};
-    const at::Tensor x = random({tokens, heads.all(), heads.dim}), dy = random(x.sizes());
-    const at::Tensor query = random({heads.dim}), key = random({heads.dim});
-    const at::Tensor y = at::empty_like(x), dx = at::empty_like(x);
-    const at::Tensor scale = at::empty({tokens, heads.all()}, wide_type());
-    const at::Tensor sums = at::zeros({3, 2, heads.dim}, wide_type());
-    with_element_type(x, [&]<class T>(T) {
-      const T *of_query = elements<T>(query), *of_key = elements<T>(key);
-      auto* scales = elements<Wide<T>>(scale);
-      run(NormaliseHead<T>{elements<T>(x), of_query, of_key, elements<T>(y), scales, heads,
-                           Wide<T>(1e-5), Wide<T>(1)},
-          tokens * heads.all());
-      run(NormaliseHeadBackward<T>{elements<T>(dy), elements<T>(x), of_query, of_key, scales,
-                                   elements<T>(dx), heads, Wide<T>(1)},
-          tokens * heads.all());
-      run(SumHeadNormGradients<T>{elements<T>(dy), elements<T>(x), scales, elements<Wide<T>>(sums),
-                                  heads, tokens, part_tokens},
-          6);
-    });
-    const HeadNormParameters wide{exact(query), exact(key), heads.queries, heads.keys, 1e-5, 1};
-    const HeadNorms expected = head_norms_forward_reference(exact(x), wide);
-    expect_close(y, expected.y, 4);
-    const HeadNormGradients gradients{at::zeros({heads.dim}, at::kDouble),
-                                      at::zeros({heads.dim}, at::kDouble)};
-    expect_close(
-        dx, head_norms_backward_reference(exact(dy), exact(x), expected.scale, wide, gradients),
-        16);
-    expect_close(sums.sum(0)[0], gradients.query, 16);
-    expect_close(sums.sum(0)[1], gradients.key, 16);
-  }
+  for (int64_t dim : {37, 40})
+    for (bool norms_values : {false, true}) {
+      const HeadsOfToken heads{3, 2, 2, dim};
+      const at::Tensor x = random({tokens, heads.all(), heads.dim}), dy = random(x.sizes());
+      const at::Tensor query = random({heads.dim}), key = random({heads.dim});
+      const at::Tensor value = norms_values ? random({heads.dim}) : at::Tensor();
+      const at::Tensor y = at::empty_like(x), dx = at::empty_like(x);
+      const at::Tensor scale = at::empty({tokens, heads.all()}, wide_type());
+      const at::Tensor sums = at::zeros({3, 2, heads.dim}, wide_type());
+      with_element_type(x, [&]<class T>(T) {
+        const HeadWeights<T> weights{elements<T>(query), elements<T>(key),
+                                     norms_values ? elements<T>(value) : nullptr};
+        auto* scales = elements<Wide<T>>(scale);
+        run(NormaliseHead<T>{elements<T>(x), weights, elements<T>(y), scales, heads, Wide<T>(1e-5),
+                             Wide<T>(1)},
+            tokens * heads.all());
+        run(NormaliseHeadBackward<T>{elements<T>(dy), elements<T>(x), weights, scales,
+                                     elements<T>(dx), heads, Wide<T>(1)},
+            tokens * heads.all());
+        run(SumHeadNormGradients<T>{elements<T>(dy), elements<T>(x), scales,
+                                    elements<Wide<T>>(sums), heads, tokens, part_tokens},
+            6);
+      });
+      const HeadNormParameters wide{exact(query),
+                                    exact(key),
+                                    heads.queries,
+                                    heads.keys,
+                                    1e-5,
+                                    1,
+                                    norms_values ? exact(value) : value};
+      const HeadNorms expected = head_norms_forward_reference(exact(x), wide);
+      expect_close(y, expected.y, 4);
+      const HeadNormGradients gradients{at::zeros({heads.dim}, at::kDouble),
+                                        at::zeros({heads.dim}, at::kDouble)};
+      expect_close(
+          dx, head_norms_backward_reference(exact(dy), exact(x), expected.scale, wide, gradients),
+          16);
+      expect_close(sums.sum(0)[0], gradients.query, 16);
+      expect_close(sums.sum(0)[1], gradients.key, 16);
+    }
 }
 
 template <class Gate>

@@ -62,7 +62,7 @@ TEST(Deal, GivesEveryPositionOnceWithinTheBoundOfTheBest) {
 ModelSpec model_of_one_block() {
   EncoderSpec encoder;
   encoder.block.hidden = encoder.block.mlp().intermediate = 1;
-  encoder.block.heads = {1, 1, 1};
+  encoder.block.attention().heads = {1, 1, 1};
   UnitSpec unit{};
   unit.kind = UnitKind::Block;
   unit.encoder = 0;

@@ -3,6 +3,8 @@
 // remain for images, and the allowed degrees.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "core/error.hpp"
 #include "estimate/describe.hpp"
 #include "schedule/plan.hpp"
@@ -13,6 +15,7 @@ namespace {
 
 using testing::tiny_gpt2_config;
 using testing::tiny_llava_config;
+using testing::with_gemma4_text;
 
 const testing::TinyLlava kModel{.vision_heads = 4};
 
@@ -191,6 +194,43 @@ TEST(ModuleGrid, AKeyValueHeadIsNeverCut) {
                  "mesh.llm.tp = 2 does not divide the 3 heads or rows of "
                  "language_model.model.layers.0.self_attn.k_proj.weight; allowed: 1",
                  {.kv_heads = 3, .heads = 6});
+}
+
+/// Four query heads; the KV heads of one kind of layer and of the other.
+std::string with_key_heads(int64_t sliding, int64_t full) {
+  nlohmann::json config =
+      nlohmann::json::parse(with_gemma4_text(tiny_llava_config({.vision_heads = 4})));
+  config["text_config"]["num_key_value_heads"] = sliding;
+  config["text_config"]["num_global_key_value_heads"] = full;
+  return config.dump();
+}
+
+TEST(ModuleGrid, OneKindOfLayerMayHaveFewerKeyHeadsThanRanks) {
+  const auto holders = [](int64_t sliding, int64_t full) {
+    const Plan plan = make_plan(deck_of({4, 1}, {1, 1}), with_key_heads(sliding, full), 4);
+    return plan.mesh.grid("llm").kv_holders;
+  };
+  EXPECT_EQ(holders(4, 4), 1);
+  EXPECT_EQ(holders(4, 1), 4);
+  EXPECT_EQ(holders(2, 2), 2);
+  try {
+    holders(2, 1);
+    FAIL();
+  } catch (const PlanError& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("mesh.llm.tp = 4: layers differ in their KV heads (1, 2), and tp ranks "
+                        "repeat the heads of one kind of layer only; allowed: 1, 2"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(ModuleGrid, HeadsOfEveryKindOfLayerAreExchanged) {
+  Options deck = deck_of({1, 4}, {1, 1});
+  deck.meshes["llm"].cp_mode = "ulysses";
+  EXPECT_NO_THROW(make_plan(deck, with_key_heads(4, 2), 4));
+  deck.meshes["llm"].cp = 2;
+  EXPECT_NO_THROW(make_plan(deck, with_key_heads(4, 1), 2));
 }
 
 TEST(ModuleGrid, AVocabularyIsPaddedWhereItMust) {

@@ -214,6 +214,22 @@ TEST(Experts, LossesOfRoutersAreTheirDefinition) {
   nothing.backward();
 }
 
+TEST(Experts, GatesAreScaledByTheElementsOfTheirExperts) {
+  const Tensor gates = at::rand({4, 2}, doubles()).requires_grad_(true), dy = at::rand_like(gates);
+  const Tensor chosen = at::tensor({2, 0, 1, 2, 0, 1, 2, 1}, at::kLong).view({4, 2});
+  const Tensor values = at::rand({3}, doubles());
+  Parameter scale = parameter_of("scale", values);
+  const Tensor expected_scale = values.clone().requires_grad_(true);
+  const Tensor copy = gates.detach().clone().requires_grad_(true);
+  const Tensor expected = copy * expected_scale.index({chosen});
+  expected.backward(dy);
+  const Tensor found = scaled_gates(gates, chosen, scale);
+  found.backward(dy);
+  EXPECT_TRUE(at::allclose(found, expected));
+  EXPECT_TRUE(at::allclose(gates.grad(), copy.grad()));
+  EXPECT_TRUE(at::allclose(scale.gradient(), expected_scale.grad()));
+}
+
 TEST(Experts, RowsLieByExpertInTheOrderOfTokens) {
   const Tensor x = at::arange(4, doubles()).unsqueeze(1);
   const Tensor chosen = at::tensor({2, 0, 0, 2, 2, 1, 0, 1}, at::kLong).view({4, 2});

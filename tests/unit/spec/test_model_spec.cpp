@@ -126,7 +126,8 @@ std::string refusal(Change change) {
 TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
   EXPECT_NE(refusal([](auto& c) { c["model_type"] = "bert"; })
                 .find("config.model_type = \"bert\"; allowed: gemma, gemma2, gemma3, gemma3_text, "
-                      "gpt2, idefics3, internvl, llama, llava"),
+                      "gemma4, gemma4_text, gpt2, "
+                      "idefics3, internvl, llama, llava"),
             std::string::npos);
   EXPECT_NE(refusal([](auto& c) {
               c["text_config"]["model_type"] = "gemma2";
@@ -281,7 +282,7 @@ TEST(ModelSpec, MistralsBlocksSeeAWindow) {
   EXPECT_EQ(with(7), (std::vector<int64_t>{7, 7}));
   EXPECT_EQ(with(nullptr), (std::vector<int64_t>{0, 0}));
   EXPECT_THROW(with(0), WeightsError);
-  EXPECT_EQ(make_model_spec(config.dump()).heads("llm").key_value, 8);
+  EXPECT_EQ(make_model_spec(config.dump()).decoder.block.attention().heads.key_value, 8);
 }
 
 TEST(ModelSpec, Qwen2sUpperBlocksSeeAWindow) {
@@ -366,9 +367,10 @@ TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
   }
   EXPECT_EQ(vision, 87456000);
   EXPECT_EQ(llm, 1235814400);
-  // For Voxtral and Qwen3.5 the numbers are those of the models that transformers builds from their
-  // configs.
+  // For Voxtral, Qwen3.5 and Gemma 4 the numbers are those of the models that transformers builds
+  // from their configs; in Gemma 4 each layer has a buffer of one element besides.
   const std::pair<const char*, int64_t> composites[] = {
+      {"gemma4_31b.json", 30697345280 + 60},  {"gemma4_26b_a4b.json", 25233141760 + 30},
       {"gemma3_12b.json", 12187325040},       {"qwen2_vl_7b.json", 8291375616},
       {"qwen3_5_9b.json", 9409813744},        {"qwen3_5_35b_a3b.json", 35107181936},
       {"qwen3_vl_30b_a3b.json", 31070754032}, {"voxtral_mini_3b.json", 4676271104}};

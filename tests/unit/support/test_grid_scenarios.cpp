@@ -110,7 +110,7 @@ class Facts {
     note(options.images_both_ways, Fact::BothWays);
     const ReplicaLayout& replica = options.replica;
     const TokenLayout text(visible_text(made.words, options.images_both_ways,
-                                        plan_.model.decoder.block.widest_window()),
+                                        plan_.model.decoder.block.widest_attention().window),
                            replica.sharding("llm"), replica.grid("llm").tp);
     EXPECT_EQ(count_tokens(text.owned()[replica.coordinate(replica.rank, "llm").cp]),
               made.token_ids.numel());

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text of Gemma 4: a decoder whose layers without a window have larger heads, fewer KV heads,
+// perhaps keys that are its values, too, and heads of which few pairs rotate. Files leave out what
+// equals the defaults of transformers' configs.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "spec/families.hpp"
+
+namespace zea::detail {
+namespace {
+
+constexpr const char* kPerLayer = "per_layer_config";
+
+/// Refuses the options of models whose layers read more than the layer before.
+void refuse_unbuilt(const ConfigReader& config) {
+  const auto refuse = [&](const char* key, int64_t usual, const std::string& what) {
+    const int64_t found = config.integer(key, usual);
+    if (found != 0) config.refuse(key, std::to_string(found), "0 (" + what + " are not built yet)");
+  };
+  refuse("hidden_size_per_layer_input", 256, "inputs of each layer, as in E2B and E4B,");
+  refuse("num_kv_shared_layers", 0, "layers that share keys and values, as in E2B and E4B,");
+  const std::string key = "use_bidirectional_attention";
+  if (config.has(key.c_str()) && config.text(key.c_str(), "") != "vision")
+    config.refuse(key, config.dump(key.c_str()),
+                  "null, \"vision\" (text that sees what follows it is not built)");
+  // Sizes of these, and which image tokens see each other.
+  config.pass_over(
+      {"vocab_size_per_layer_input", "use_double_wide_mlp", "use_bidirectional_attention"});
+}
+
+/// Gives each layer experts beside its MLP (26B-A4B).
+void read_experts_beside_mlps(const ConfigReader& config, Decoder& decoder) {
+  const std::vector<const char*> sizes{"num_experts", "top_k_experts", "moe_intermediate_size"};
+  config.pass_over(sizes);
+  if (!config.boolean("enable_moe_block", false)) return;
+  for (const char* key : sizes)
+    if (!config.has(key))
+      config.refuse(key, config.dump(key), "1 or more, as enable_moe_block is true");
+  MlpSpec& mlp = decoder.spec.block.mlp();
+  const RouterSpec router{.experts = config.positive("num_experts", 1),
+                          .chosen = config.positive("top_k_experts", 1),
+                          .renormalizes = true};
+  // Each has parameters of its own.
+  constexpr int64_t kMost = int64_t{1} << 17;
+  if (router.experts > kMost)
+    config.refuse("num_experts", std::to_string(router.experts), "1 to " + std::to_string(kMost));
+  if (router.chosen > router.experts)
+    config.refuse("top_k_experts", std::to_string(router.chosen),
+                  "at most num_experts = " + std::to_string(router.experts));
+  mlp.plain_intermediate = mlp.intermediate;
+  mlp.intermediate = config.positive("moe_intermediate_size", 1);
+  mlp.router = router;
+  mlp.stack = WeightOrder::OutIn;
+  decoder.blocks.names.experts = {.router = ".router.proj",
+                                  .experts = ".experts.",
+                                  .router_norm = ".router.scale",
+                                  .gate_scale = ".router.per_expert_scale",
+                                  .norm = ".pre_feedforward_layernorm_2",
+                                  .post_norm = ".post_feedforward_layernorm_2",
+                                  .plain_post_norm = ".post_feedforward_layernorm_1"};
+}
+
+/// Returns the layers with a window: all but every sixth and the last, or as "layer_types" says.
+std::vector<bool> windowed_layers(const ConfigReader& config, int64_t layers) {
+  constexpr int64_t kPeriod = 6;
+  std::vector<bool> usual;
+  for (int64_t layer = 1; layer <= layers; ++layer)
+    usual.push_back(layer % kPeriod != 0 && layer < layers);
+  const std::vector<bool> found = narrow_layers(config, usual, true);
+  if (found.back())
+    config.refuse("layer_types", "sliding_attention as the last",
+                  "full_attention as the last, which transformers makes of it");
+  return found;
+}
+
+/// transformers 5 writes what each layer without a window has of its own, under its number.
+void read_layers(const ConfigReader& config, const std::vector<bool>& narrow, HeadShape& heads) {
+  const ConfigReader layers = config.object(kPerLayer);
+  std::optional<HeadShape> first;
+  for (size_t layer = 0; layer < narrow.size(); ++layer) {
+    const std::string number = std::to_string(layer);
+    if (narrow[layer] || !layers.has(number.c_str())) {
+      if (narrow[layer] == layers.has(number.c_str()))
+        layers.refuse(number, layers.dump(number.c_str()),
+                      "an object for each layer of full_attention, and none for others");
+      continue;
+    }
+    const ConfigReader own = layers.object(number.c_str());
+    const HeadShape found{heads.query, own.positive("num_key_value_heads", heads.key_value),
+                          own.positive("head_dim", heads.dim)};
+    if (first && (found.key_value != first->key_value || found.dim != first->dim))
+      layers.refuse(number, layers.dump(number.c_str()),
+                    "the same heads in all layers of full_attention");
+    first = found;
+  }
+  if (first) heads = *first;
+}
+
+/// Returns the heads of layers without a window; `heads`: of the others.
+HeadShape read_wide_heads(const ConfigReader& config, const std::vector<bool>& narrow,
+                          HeadShape heads, bool keys_are_values) {
+  constexpr const char *kDim = "global_head_dim", *kKeyHeads = "num_global_key_value_heads";
+  const char *dim = kDim, *key_heads = kKeyHeads;
+  if (config.has(kPerLayer)) {
+    for (const char* key : {kDim, kKeyHeads})
+      if (config.has(key))
+        config.refuse(key, config.dump(key), "nothing beside per_layer_config, which says it");
+    read_layers(config, narrow, heads);
+    dim = key_heads = kPerLayer;
+  } else {
+    heads.dim = config.positive(kDim, 512);
+    if (keys_are_values && config.has(kKeyHeads)) heads.key_value = config.positive(kKeyHeads, 1);
+    config.pass_over({kKeyHeads});  // without keys that are values transformers does not read it
+  }
+  config.require_divisor(key_heads, heads.key_value, "num_attention_heads", heads.query);
+  if (heads.dim % 2 != 0) config.refuse(dim, std::to_string(heads.dim), "an even number");
+  return heads;
+}
+
+/// Reads the rotary positions of one type of layer: of default ones all of a head rotates, whatever
+/// its share.
+RopeConfig read_rope_of(const ConfigReader& config, const std::string& type, RopeConfig rope) {
+  if (!config.has("rope_parameters")) return rope;
+  const ConfigReader all = config.object("rope_parameters");
+  if (!all.has(type.c_str()))
+    all.refuse(type, all.dump(type.c_str()), "an object with rope_type and rope_theta");
+  const ConfigReader own = all.object(type.c_str());
+  const std::string name = own.text("rope_type", "default");
+  if (name != "default" && name != "proportional")
+    own.refuse("rope_type", name, "default, proportional (others are not built in this family)");
+  RopeConfig found{.theta = own.number("rope_theta", rope.theta)};
+  const double share = own.number("partial_rotary_factor", 1), factor = own.number("factor", 1);
+  if (name == "default") return found;
+  if (share <= 0 || share > 1)
+    own.refuse("partial_rotary_factor", std::to_string(share), "above 0, and at most 1");
+  if (factor <= 0) own.refuse("factor", std::to_string(factor), "above 0");
+  found.type = RopeType::Proportional;
+  found.share = share;
+  found.factor = factor;
+  return found;
+}
+
+}  // namespace
+
+Decoder read_gemma4(const ConfigReader& config) {
+  refuse_unbuilt(config);
+  const bool biases = config.boolean("attention_bias", false);
+  Decoder decoder = read_llama_like(config,
+                                    {.hidden = 2304,
+                                     .intermediate = 9216,
+                                     .layers = 30,
+                                     .heads = 8,
+                                     .key_value_heads = 4,
+                                     .head_dim = 256,
+                                     .vocabulary = 262144,
+                                     .positions = 131072,
+                                     .end_token = 1,
+                                     .activation_key = "hidden_activation",
+                                     .activation = "gelu_pytorch_tanh",
+                                     .tied = true,
+                                     .has_own_rope = true},
+                                    {biases, biases, biases, biases});
+  DecoderSpec& text = decoder.spec;
+  text.embedding_scale = std::sqrt(static_cast<double>(text.block.hidden));
+  text.logit_softcap = read_cap(config, "final_logit_softcapping", 0);
+  add_head_norms(decoder);
+  add_norms_after_halves(decoder);
+  decoder.blocks.names.output_scale = ".layer_scalar";
+  read_experts_beside_mlps(config, decoder);
+  AttentionSpec of_window = text.block.attention();
+  of_window.scores.scale = 1;
+  of_window.norms_values = true;
+  of_window.window = config.positive("sliding_window", 512);
+  of_window.rope = read_rope_of(config, "sliding_attention", {.theta = 10000});
+  const std::vector<bool> narrow = windowed_layers(config, text.layers);
+  AttentionSpec wide = of_window;
+  wide.window = 0;
+  wide.keys_are_values = config.boolean("attention_k_eq_v", false);
+  wide.heads = read_wide_heads(config, narrow, of_window.heads, wide.keys_are_values);
+  wide.rope = read_rope_of(config, "full_attention",
+                           {.theta = 1e6, .share = 0.25, .type = RopeType::Proportional});
+  text.block.mixers = {wide};
+  if (std::ranges::count(narrow, true) == 0) return decoder;
+  text.block.mixers.emplace_back(of_window);
+  decoder.blocks.mixer.assign(narrow.begin(), narrow.end());
+  return decoder;
+}
+
+/// The language model alone of a Gemma 4: published files have towers as well.
+ModelSpec make_gemma4(const ConfigReader& config, const Trainable& trainable) {
+  for (const auto& [key, tower] :
+       {std::pair("vision_config", "images"), std::pair("audio_config", "sound")})
+    if (config.has(key))
+      config.refuse(key, std::string("a tower of ") + tower,
+                    "null (the towers of Gemma 4 are not built yet; Gemma4ForCausalLM of "
+                    "transformers reads the text alone and writes it as gemma4_text)");
+  config.pass_over({"audio_config", "audio_token_id", "boa_token_id", "boi_token_id",
+                    "eoa_token_id", "eoa_token_index", "eoi_token_id", "image_token_id",
+                    "video_token_id", "vision_config", "vision_soft_tokens_per_image"});
+  const ConfigReader text = config.object("text_config");
+  text.require_text("model_type", "gemma4_text");
+  Decoder decoder = read_gemma4(text);
+  decoder.names.root = "model.language_model.";
+  decoder.spec.tied_embeddings = config.boolean("tie_word_embeddings", true);
+  if (config.has("eos_token_id")) decoder.spec.end_tokens = config.integers("eos_token_id", 1);
+  ModelSpec model;
+  model.decoder = decoder.spec;
+  SpecBuilder builder(model);
+  add_decoder(builder, decoder, "", {}, trainable.llm);
+  return model;
+}
+
+}  // namespace zea::detail

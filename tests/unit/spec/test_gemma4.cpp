@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text of Gemma 4 as a spec: names, shapes, both kinds of layer, and refusals.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/config_refusal.hpp"
+
+namespace zea::test_gemma4 {
+namespace {
+
+using testing::expect_refusal;
+using testing::refusal_of;
+
+constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
+
+nlohmann::json config_with(const nlohmann::json& changes = nlohmann::json::object()) {
+  nlohmann::json config{{"model_type", "gemma4_text"},
+                        {"hidden_size", 24},
+                        {"intermediate_size", 40},
+                        {"num_hidden_layers", 2},
+                        {"layer_types", {kSliding, kFull}},
+                        {"num_attention_heads", 4},
+                        {"num_key_value_heads", 2},
+                        {"head_dim", 6},
+                        {"global_head_dim", 8},
+                        {"num_global_key_value_heads", 1},
+                        {"attention_k_eq_v", true},
+                        {"sliding_window", 3},
+                        {"hidden_size_per_layer_input", 0},
+                        {"vocab_size", 61}};
+  config.update(changes);
+  return config;
+}
+
+ModelSpec model_with(const nlohmann::json& changes = nlohmann::json::object()) {
+  return make_model_spec(config_with(changes).dump());
+}
+
+const AttentionSpec& layer(const ModelSpec& model, int number) {
+  return model.attention(model.units.at(static_cast<size_t>(1 + number)));
+}
+
+TEST(Gemma4, HasTheNamesAndShapesOfItsFiles) {
+  const ModelSpec model = model_with();
+  const auto shape = [&](const std::string& name) {
+    return model.params.at(static_cast<size_t>(model.param_index("model.layers." + name))).shape;
+  };
+  EXPECT_EQ(shape("0.self_attn.q_proj.weight"), (Shape{24, 24}));
+  EXPECT_EQ(shape("0.self_attn.v_proj.weight"), (Shape{12, 24}));
+  EXPECT_EQ(shape("0.self_attn.k_norm.weight"), Shape{6});
+  EXPECT_EQ(shape("1.self_attn.q_proj.weight"), (Shape{32, 24}));
+  EXPECT_EQ(shape("1.self_attn.k_proj.weight"), (Shape{8, 24}));
+  EXPECT_EQ(shape("1.self_attn.o_proj.weight"), (Shape{24, 32}));
+  EXPECT_EQ(shape("1.self_attn.q_norm.weight"), Shape{8});
+  EXPECT_EQ(shape("1.post_feedforward_layernorm.weight"), Shape{24});
+  EXPECT_EQ(model.param_index("model.layers.1.self_attn.v_proj.weight"), -1);
+  const ParamSpec& scale =
+      model.params.at(static_cast<size_t>(model.param_index("model.layers.1.layer_scalar")));
+  EXPECT_EQ(scale.shape, Shape{1});
+  EXPECT_FALSE(scale.trainable);
+  EXPECT_TRUE(scale.used);
+  EXPECT_EQ(model.decoder.block.norm.offset, 0);
+}
+
+TEST(Gemma4, LayersDiffer) {
+  const ModelSpec model = model_with();
+  const AttentionSpec &sliding = layer(model, 0), &full = layer(model, 1);
+  EXPECT_EQ(sliding.window, 3);
+  EXPECT_EQ(full.window, 0);
+  EXPECT_EQ(sliding.heads.dim, 6);
+  EXPECT_EQ(full.heads.dim, 8);
+  EXPECT_EQ(full.heads.key_value, 1);
+  EXPECT_FALSE(sliding.keys_are_values);
+  EXPECT_TRUE(full.keys_are_values && full.norms_values && sliding.norms_values);
+  EXPECT_EQ(full.scores.scale, 1);
+  EXPECT_EQ(sliding.rope, RopeConfig{.theta = 10000});
+  EXPECT_EQ(full.rope.pairs(8), 4);
+  EXPECT_EQ(full.rope.rotating_pairs(8), 1);
+  EXPECT_EQ(model.decoder.block.fewest_key_heads(), 1);
+}
+
+TEST(Gemma4, LayersThatReadNoOwnValuesKeepTheirKeyHeads) {
+  const ModelSpec model = model_with({{"attention_k_eq_v", false}});
+  EXPECT_EQ(layer(model, 1).heads.key_value, 2);
+  EXPECT_GE(model.param_index("model.layers.1.self_attn.v_proj.weight"), 0);
+}
+
+TEST(Gemma4, EverySixthLayerAndTheLastSeeAllTokens) {
+  nlohmann::json config = config_with({{"num_hidden_layers", 8}});
+  config.erase("layer_types");
+  const ModelSpec model = make_model_spec(config.dump());
+  std::vector<int64_t> windows;
+  for (int number = 0; number < 8; ++number) windows.push_back(layer(model, number).window);
+  EXPECT_EQ(windows, (std::vector<int64_t>{3, 3, 3, 3, 3, 0, 3, 0}));
+}
+
+/// As transformers 5 writes them.
+TEST(Gemma4, ReadsTheHeadsOfEachLayer) {
+  nlohmann::json config = config_with();
+  config.erase("global_head_dim");
+  config.erase("num_global_key_value_heads");
+  const auto with = [&](const nlohmann::json& layers) {
+    nlohmann::json changed = config;
+    changed["per_layer_config"] = layers;
+    return changed;
+  };
+  const nlohmann::json own{{"head_dim", 10}, {"num_key_value_heads", 4}};
+  const ModelSpec model = make_model_spec(with({{"1", own}}).dump());
+  EXPECT_EQ(layer(model, 0).heads.dim, 6);
+  EXPECT_EQ(layer(model, 1).heads.dim, 10);
+  EXPECT_EQ(layer(model, 1).heads.key_value, 4);
+  expect_refusal(refusal_of(with({{"0", own}, {"1", own}})), "per_layer_config.0 = ");
+  expect_refusal(refusal_of(with(nlohmann::json::object())), "per_layer_config.1 = ");
+  expect_refusal(refusal_of(with({{"1", {{"head_dim", 10}, {"sliding_window", 4}}}})),
+                 "per_layer_config.1.sliding_window");
+  nlohmann::json more = with({{"1", own}, {"2", {{"head_dim", 12}}}});
+  more["num_hidden_layers"] = 3;
+  more["layer_types"] = {kSliding, kFull, kFull};
+  expect_refusal(refusal_of(more), "the same heads in all layers of full_attention");
+  more["per_layer_config"]["2"] = own;
+  EXPECT_EQ(refusal_of(more), "accepted");
+  more["global_head_dim"] = 10;
+  expect_refusal(refusal_of(more), "global_head_dim = 10; allowed: nothing beside");
+}
+
+TEST(Gemma4, LayersHaveExpertsBesideTheirMlp) {
+  const ModelSpec model = model_with({{"enable_moe_block", true},
+                                      {"num_experts", 4},
+                                      {"top_k_experts", 2},
+                                      {"moe_intermediate_size", 12}});
+  const auto shape = [&](const std::string& name) {
+    return model.params.at(static_cast<size_t>(model.param_index("model.layers.0." + name))).shape;
+  };
+  EXPECT_EQ(shape("mlp.gate_proj.weight"), (Shape{40, 24}));
+  EXPECT_EQ(shape("experts.gate_up_proj"), (Shape{4, 24, 24}));
+  EXPECT_EQ(shape("experts.down_proj"), (Shape{4, 24, 12}));
+  EXPECT_EQ(shape("router.proj.weight"), (Shape{4, 24}));
+  EXPECT_EQ(shape("router.scale"), Shape{24});
+  EXPECT_EQ(shape("router.per_expert_scale"), Shape{4});
+  EXPECT_EQ(shape("post_feedforward_layernorm_2.weight"), Shape{24});
+  EXPECT_EQ(model.num_parameters() - model.num_active_parameters(), 2 * 2 * 3 * 12 * 24);
+}
+
+TEST(Gemma4, IsReadWithoutTowersFromACompositeConfig) {
+  const nlohmann::json config{
+      {"model_type", "gemma4"}, {"text_config", config_with()}, {"vision_config", nullptr}};
+  const ModelSpec model = make_model_spec(config.dump());
+  EXPECT_GE(model.param_index("model.language_model.layers.1.self_attn.k_proj.weight"), 0);
+  for (const char* tower : {"vision_config", "audio_config"}) {
+    nlohmann::json seeing = config;
+    seeing[tower] = {{"model_type", "gemma4_vision"}};
+    expect_refusal(refusal_of(seeing),
+                   std::string(tower) + " = a tower of " +
+                       (tower == std::string("vision_config") ? "images" : "sound") +
+                       "; allowed: null (the towers of Gemma 4 are not built yet");
+  }
+}
+
+TEST(Gemma4, RefusesWhatIsNotBuilt) {
+  const auto refused = [](const nlohmann::json& changes) {
+    return refusal_of(config_with(changes));
+  };
+  expect_refusal(refused({{"hidden_size_per_layer_input", 8}}),
+                 "hidden_size_per_layer_input = 8; allowed: 0 (inputs of each layer");
+  nlohmann::json usual = config_with();
+  usual.erase("hidden_size_per_layer_input");
+  expect_refusal(refusal_of(usual), "hidden_size_per_layer_input = 256; allowed: 0");
+  expect_refusal(refused({{"num_kv_shared_layers", 1}}),
+                 "num_kv_shared_layers = 1; allowed: 0 (layers that share keys and values");
+  expect_refusal(refused({{"enable_moe_block", true}}),
+                 "num_experts = nothing; allowed: 1 or more");
+  expect_refusal(refused({{"enable_moe_block", true},
+                          {"num_experts", 4},
+                          {"top_k_experts", 5},
+                          {"moe_intermediate_size", 12}}),
+                 "top_k_experts = 5; allowed: at most num_experts = 4");
+  expect_refusal(refused({{"use_bidirectional_attention", "all"}}),
+                 "use_bidirectional_attention = \"all\"; allowed: null, \"vision\"");
+  EXPECT_EQ(refused({{"use_bidirectional_attention", "vision"}}), "accepted");
+  expect_refusal(refused({{"layer_types", {kFull, kSliding}}}), "full_attention as the last");
+  expect_refusal(refused({{"global_head_dim", 7}}), "global_head_dim = 7; allowed: an even number");
+  expect_refusal(refused({{"num_global_key_value_heads", 3}}),
+                 "num_global_key_value_heads = 3; allowed: a divisor of num_attention_heads = 4");
+  const auto positions = [&](const nlohmann::json& full) {
+    return refused({{"rope_parameters", {{kSliding, {{"rope_type", "default"}}}, {kFull, full}}}});
+  };
+  expect_refusal(positions({{"rope_type", "yarn"}}), "rope_type = yarn; allowed: default, propor");
+  expect_refusal(positions({{"rope_type", "proportional"}, {"partial_rotary_factor", 1.5}}),
+                 "partial_rotary_factor = 1.5");
+  expect_refusal(positions({{"rope_type", "proportional"}, {"factor", 0}}), "above 0");
+  expect_refusal(positions(nullptr), "an object with rope_type and rope_theta");
+}
+
+}  // namespace
+}  // namespace zea::test_gemma4
