@@ -17,6 +17,7 @@ FOR_EVER = "schedule.steps=1000000"
 # The begin of each sentence, and where it is shown: a file of tests/ and the name of a test in it.
 SHOWN = {
     "Whoever writes the deck": [("run/check_directories.py", "test_a_table_of_a_section_says_what_its_keys_do")],
+    "The files of a run directory": [("run/check_reproduce.py", "test_a_run_that_began_with_a_checkpoint")],
     "Weights, configs, tokenizers": [
         ("fuzz/test_corpus.cpp", "IsReadOrRefusedAfterChanges"),
         ("run/check_bad_input.py", "BadInput"),
@@ -123,7 +124,7 @@ class SecondUser(zr.ZeaTest):
         shared, own = self.folder / "shared", self.folder / "own"
         shared.mkdir()
         shared.chmod(0o1777)
-        names = ["deck.used.toml", "log.txt", "metrics.jsonl", "LOCK"]
+        names = ["deck.used.toml", "job_info.json", "log.txt", "metrics.jsonl", "LOCK", "job_info.json.tmp"]
         for number, name in enumerate(names):
             own.write_text("kept")
             self.run_directory = shared / str(number)
