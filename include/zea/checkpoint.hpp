@@ -76,7 +76,8 @@ struct Manifest {
   TrainPosition position;
   std::string deck;    ///< resolved TOML
   std::string config;  ///< the model's config.json
-  std::string mesh;    ///< the layout in one line for people
+  std::string job_info;  ///< JSON: the writing start, as in job_info.json; empty in older files
+  std::string mesh;  ///< the layout in one line for people
   int64_t world_size = 0;
   std::vector<ManifestTensor> tensors;
   std::vector<Piece> pieces;

@@ -21,8 +21,14 @@ ExitCode answer(const CommandLine& line);
 /// "0.1.0".
 std::string version();
 std::string version_text();
-/// Returns how this program was built and on what it runs, a line per library: for zea -c and for
-/// reports of faults.
+/// A fact on this program, with its name: "commit", "libtorch", ...
+struct BuildFact {
+  std::string name, value;
+};
+/// Returns the commit that this program was built from, how it was built, its libraries, and the
+/// instructions that they use here.
+std::vector<BuildFact> build_facts();
+/// Returns these facts, a line each: for zea -c and for reports of faults.
 std::string build_text();
 
 /// Returns, on rank 0, notes on opened data sets (null: none): tokens that differ from the model's,

@@ -14,6 +14,7 @@
 
 #include "app/answer.hpp"
 #include "app/auto_layout.hpp"
+#include "app/job_info.hpp"
 #include "checkpoint/load_weights.hpp"
 #include "comm/agree.hpp"
 #include "comm/node_cores.hpp"
@@ -232,6 +233,14 @@ FeatureCaches keep_features(const Start& start, WatchedRanks& ranks, Engine& eng
                          .log = log});
 }
 
+/// Writes what this start is into the run directory. Returns it on the root rank. Collective.
+std::string keep_job_info(const JobParts& parts, WatchedRanks& ranks) {
+  const ActionRecord::Action action(ranks.record, "write job_info.json");
+  std::string entry = describe_job(parts, *ranks.control);
+  agree_on_root(*ranks.control, [&] { add_start(parts.start.directory, entry); });
+  return entry;
+}
+
 /// State that all starts of one run share: later ones pass over damaged checkpoints.
 struct Starts {
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
@@ -339,6 +348,8 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
 
   if (start.checkpoint) clear_later_steps(start, position, ranks, log);
   const FeatureCaches features = keep_features(start, ranks, engine, *data.train, loading, log);
+  const std::string job_info =
+      keep_job_info({start, plan, *data.train, data.eval.get(), gpu, position.step}, ranks);
   if (ranks.is_root() && start.options.log.tensorboard)
     metrics.write_events(start.directory + "/tensorboard", position.step + 1);
   Optimizer optimizer(engine);
@@ -358,8 +369,10 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
               .run_directory = start.directory,
               .run_id = start.checkpoint ? start.checkpoint->run_id() : make_run_id(*ranks.control),
               .deck = echo_deck(start.options),
+              .job_info = job_info,
               .weights = &start.source(),
-              .resumed = start.resumed ? &*start.resumed : nullptr},
+              .resumed = start.resumed ? &*start.resumed : nullptr,
+              .last_step = line.steps},
              position)
       .run();
 }

@@ -39,6 +39,10 @@ ExitCode check_nodes(const CommandLine& line, Job& job);
 /// how they compare; all ranks return the same. Collective.
 ExitCode verify_layout(const CommandLine& line, Job& job);
 
+/// --reproduce: starts the run of an earlier run's directory again, compares the two, and rank 0
+/// prints how they differ; all ranks return the same. Collective.
+ExitCode reproduce(const CommandLine& line, Job& job);
+
 /// The ranks of a job under the plan's numbers, with a watchdog. The record of each rank's actions
 /// lies in memory of its node, which the watchdogs of all ranks there read.
 struct WatchedRanks {

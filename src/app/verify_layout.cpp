@@ -26,6 +26,7 @@ namespace zea {
 namespace {
 
 constexpr double kStartSeconds = 1800;
+constexpr int64_t kUsualSteps = 2;
 
 /// Keys that may differ between a layout and its reference.
 constexpr const char* kLayoutKeys[] = {"mesh.",
@@ -150,6 +151,7 @@ ExitCode verify_layout(const CommandLine& line, Job& job) {
   Start start, other;
   std::string notes;
   const int most = world.size();
+  const int64_t steps = line.steps > 0 ? line.steps : kUsualSteps;
   const int reference_ranks = line.ranks > 0 ? line.ranks : line.against.empty() ? 1 : most;
   agree(*of_all, [&] {
     if (reference_ranks > most)
@@ -180,13 +182,12 @@ ExitCode verify_layout(const CommandLine& line, Job& job) {
   const double cores = count_cores(ranks, world);
 
   const Recorded of_layout =
-      record({plan, start, ranks.ranks, ranks, *dataset, device, cores, line.verified_steps});
+      record({plan, start, ranks.ranks, ranks, *dataset, device, cores, steps});
   const bool takes_part = ranks.ranks.rank() < reference_ranks;
   const Communicator some = ranks.ranks.split(takes_part ? 0 : Communicator::kNoColor, "reference");
   Recorded of_reference;
   if (takes_part)
-    of_reference =
-        record({reference, start, some, ranks, *dataset, device, cores, line.verified_steps});
+    of_reference = record({reference, start, some, ranks, *dataset, device, cores, steps});
   wait_for_all(ranks);
   const Stopwatch clock;
   const LayoutComparison comparison =
@@ -198,7 +199,7 @@ ExitCode verify_layout(const CommandLine& line, Job& job) {
         line.against.empty() ? "keys of [mesh] at their defaults" : line.against;
     std::string text;
     if (line.as_json) {
-      text = json_of(comparison, {{"steps", line.verified_steps},
+      text = json_of(comparison, {{"steps", steps},
                                   {"ranks", most},
                                   {"reference_ranks", reference_ranks},
                                   {"reference", against},
@@ -209,7 +210,7 @@ ExitCode verify_layout(const CommandLine& line, Job& job) {
     } else {
       text = formatted("layout of %d ranks against a reference of %d (", most, reference_ranks) +
              against +
-             formatted("): %ld steps of %ld samples, ", static_cast<long>(line.verified_steps),
+             formatted("): %ld steps of %ld samples, ", static_cast<long>(steps),
                        static_cast<long>(plan.options.schedule.global_batch)) +
              plan.options.precision.preset.name() + "\n" + notes + describe(comparison) +
              formatted("seconds: layout %.1f, reference %.1f, comparison %.1f\n", of_layout.seconds,

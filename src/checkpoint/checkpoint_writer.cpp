@@ -52,13 +52,6 @@ std::string describe_module(const Plan& plan, const ModuleGrid& grid) {
   return text;
 }
 
-std::string describe_mesh(const Plan& plan) {
-  std::string text = "dp_replicate " + std::to_string(plan.mesh.dp_replicate) + " x dp_shard " +
-                     std::to_string(plan.mesh.dp_shard);
-  for (const ModuleGrid& grid : plan.mesh.modules) text += ", " + describe_module(plan, grid);
-  return text;
-}
-
 /// A rank's pieces travel as a manifest of their own, so the root reads them with the checks of a
 /// manifest.
 std::string text_of_part(const ModelSpec& model, Manifest part) {
@@ -98,6 +91,13 @@ Manifest join_parts(const Plan& plan, const std::vector<std::string>& parts) {
 }
 
 }  // namespace
+
+std::string describe_mesh(const Plan& plan) {
+  std::string text = "dp_replicate " + std::to_string(plan.mesh.dp_replicate) + " x dp_shard " +
+                     std::to_string(plan.mesh.dp_shard);
+  for (const ModuleGrid& grid : plan.mesh.modules) text += ", " + describe_module(plan, grid);
+  return text;
+}
 
 void detail::wait_while_slow(ActionRecord& record, const std::function<bool()>& is_done,
                              const std::function<int64_t()>& count) {
@@ -347,6 +347,7 @@ void CheckpointWriter::commit(const Save& save, const std::vector<std::string>& 
   manifest.run_id = save.request.run_id;
   manifest.position = save.request.position;
   manifest.deck = save.request.deck;
+  manifest.job_info = save.request.job_info;
   complete_checkpoint(save.unfinished, std::move(manifest));
   if (fs::exists(fs::symlink_status(save.final_path))) set_aside(save.final_path);
   rename_durably(save.unfinished, save.final_path);

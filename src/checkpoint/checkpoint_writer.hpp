@@ -28,6 +28,7 @@ struct CheckpointRequest {
   std::string run_id;
   TrainPosition position;
   std::string deck;           ///< resolved TOML
+  std::string job_info;       ///< JSON, on rank 0; empty: none
   double rate_limit_mib = 0;  ///< MiB/s per rank; 0: none
 };
 
@@ -108,6 +109,9 @@ class CheckpointWriter {
   detail::SaveMemory memory_;  ///< outlives each save
   std::unique_ptr<Save> save_;
 };
+
+/// Returns the layout of a plan in one line for people.
+std::string describe_mesh(const Plan& plan);
 
 /// Starts and finishes a save; returns its path.
 std::string write_checkpoint(Engine& engine, Collectives& control,

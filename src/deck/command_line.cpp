@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "deck/deck.hpp"
 #include "deck/manual.hpp"
 
@@ -21,6 +22,7 @@ constexpr const char* kUsage =
     "zea -i deck | -r run-or-checkpoint [-d run-directory] [-n] [--ranks N] [--ranks-per-node N] "
     "[--hardware FILE] [--plan [--memory SIZE] [--out DIRECTORY] [--mtbf HOURS]] [--json] "
     "[--profile FILE] [--check-node] [--verify-layout [--steps K] [--against LAYOUT]] "
+    "[--reproduce RUN [--steps K]] "
     "[-t hh:mm:ss] [-c] [-h [KEY]] "
     "[section.key=value ...] [--compare DECK-OR-OVERRIDES ...]";
 
@@ -44,7 +46,7 @@ constexpr std::pair<ExitCode, const char*> kExitCodes[] = {
     {ExitCode::Communication, "communication (MPI or NCCL)"},
     {ExitCode::Storage, "storage: disk, permissions, lock; or out of memory"},
     {ExitCode::SickNode, "zea --check-node found a sick node"},
-    {ExitCode::LayoutDiffers, "zea --verify-layout found values beyond their bounds"},
+    {ExitCode::LayoutDiffers, "zea --verify-layout or --reproduce found other values"},
     {ExitCode::Requeue, "stopped on purpose, training runs after a checkpoint: requeue me"},
 };
 
@@ -132,14 +134,21 @@ void declare_options(CLI::App& app, Declared& given) {
       "run the first steps of the deck on its layout, then on one rank, compare every unit's "
       "outputs and gradients and every parameter's gradient and update, name what differs first, "
       "and stop; writes no files");
-  app.add_option("--steps", values.verified_steps,
-                 "with --verify-layout: number of steps (default: 2)")
+  app.add_option(
+         "--steps", values.steps,
+         "with --verify-layout: number of steps (default: 2); with --reproduce: leave after "
+         "step K (default: the last one that the run logged)")
       ->type_name("K")
-      ->check(CLI::Range(1, 1000));
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app.add_option("--against", values.against,
                  "with --verify-layout: compare with this layout; a deck, or overrides in one "
                  "word: \"mesh.llm.tp=1\" (default: all keys of [mesh] at their defaults)")
       ->type_name("LAYOUT");
+  app.add_option("--reproduce", values.reproduce,
+                 "run the deck of an earlier run again, in the directory of -d (default: "
+                 "RUN-reproduced), say whether losses and checkpoint are the same bit for bit, and "
+                 "which of commit, libraries, processors, layout, deck, data and weights differ")
+      ->type_name("RUN");
   app.add_option("-t", given.wall_limit,
                  "wall time limit: write a checkpoint and stop before it ends")
       ->type_name("HH:MM:SS");
@@ -216,12 +225,30 @@ void check_search(const CommandLine& values) {
     refuse("--compare compares layouts that you name, --plan finds some; take one of them");
 }
 
-void check_verification(const CommandLine& values, bool has_steps, bool has_limit) {
+void check_reproduction(const CommandLine& values) {
+  if (!values.deck.empty() || !values.restart.empty())
+    refuse(
+        "--reproduce starts the run of RUN/deck.used.toml from its own beginning; leave out -i and "
+        "-r");
+  if (values.plan_only || values.check_node || values.verify_layout || !values.profile.empty())
+    refuse(
+        "--reproduce runs an earlier run again; -n, --plan, --profile, --check-node and "
+        "--verify-layout do something else; take one of them");
+  if (is_overridden("run.directory", values.overrides))
+    refuse("with --reproduce -d names the directory of the new run; leave out run.directory");
+}
+
+void check_verification(const CommandLine& values, bool has_limit) {
   if (!values.verify_layout) {
-    if (has_steps || !values.against.empty())
-      refuse("--steps and --against belong to --verify-layout; add it");
+    if (!values.against.empty()) refuse("--against belongs to --verify-layout; add it");
+    if (values.steps > 0 && values.reproduce.empty())
+      refuse("--steps belongs to --verify-layout or --reproduce; add one of them");
     return;
   }
+  constexpr int64_t kMostSteps = 1000;
+  if (values.steps > kMostSteps)
+    refuse(formatted("--steps %ld: --verify-layout compares at most %ld steps",
+                     static_cast<long>(values.steps), static_cast<long>(kMostSteps)));
   if (values.plan_only || values.check_node || !values.profile.empty())
     refuse(
         "--verify-layout runs steps; -n, --plan, --profile and --check-node run none; take one "
@@ -261,7 +288,8 @@ void check_command_line(const CommandLine& values) {
         "--check-node looks at the nodes of a job, -n and --profile need none; take one of them");
   const bool only_prints =
       values.show_build || values.show_help || values.show_version || values.show_manual;
-  if (values.deck.empty() && values.restart.empty() && !only_prints && !values.check_node)
+  if (values.deck.empty() && values.restart.empty() && values.reproduce.empty() && !only_prints &&
+      !values.check_node)
     refuse("nothing to run: give a deck (-i) or a run to go on with (-r)");
 }
 
@@ -280,7 +308,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   if (app.count("-t") > 0) given.values.wall_seconds = seconds_of(given.wall_limit);
   if (app.count("--memory") > 0) given.values.memory_gib = gibibytes_of(given.memory);
   given.values.plan_only |= given.values.search;
-  check_verification(given.values, app.count("--steps") > 0, app.count("-t") > 0);
+  check_verification(given.values, app.count("-t") > 0);
+  if (!given.values.reproduce.empty()) check_reproduction(given.values);
   check_command_line(given.values);
   return given.values;
 }

@@ -27,7 +27,9 @@ struct CommandLine {
   std::string profile;         ///< --profile: file for the measured costs of the units
   bool check_node = false;     ///< --check-node: only look at the nodes
   bool verify_layout = false;  ///< --verify-layout: compare the layout with a reference
-  int64_t verified_steps = 2;  ///< --steps of --verify-layout
+  /// --steps of --verify-layout or --reproduce; 0: not given
+  int64_t steps = 0;
+  std::string reproduce;  ///< --reproduce: the run to start again and to compare with
   /// --against of --verify-layout: what the reference layout changes, as --compare has it; empty:
   /// every key of [mesh] as it is by default
   std::string against;

@@ -290,6 +290,7 @@ std::string manifest_text(const Manifest& manifest) {
   text += "\"world_size\": " + std::to_string(manifest.world_size) + ",\n";
   text += "\"deck\": " + quoted(manifest.deck) + ",\n";
   text += "\"config\": " + quoted(manifest.config) + ",\n";
+  if (!manifest.job_info.empty()) text += "\"job_info\": " + quoted(manifest.job_info) + ",\n";
   if (!manifest.view_hash.empty()) text += "\"view_hash\": " + quoted(manifest.view_hash) + ",\n";
   text += "\"files\": " + list_text(manifest.files, file_text) + ",\n";
   text += "\"tensors\": " + list_text(manifest.tensors, tensor_text) + ",\n";
@@ -307,6 +308,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   manifest.position = parse_position(json_member(json, "position", where), where);
   manifest.deck = json_text(json, "deck", where);
   manifest.config = json_text(json, "config", where);
+  if (json.contains("job_info")) manifest.job_info = json_text(json, "job_info", where);
   manifest.mesh = json_text(json, "mesh", where);
   manifest.world_size = json_count(json_member(json, "world_size", where), where);
   if (json.contains("view_hash")) manifest.view_hash = json_text(json, "view_hash", where);

@@ -230,7 +230,8 @@ std::vector<StepRecord> record_steps(Engine& engine, StepRecorder& recorder, Col
     std::vector<RowNames> names;
     for (const MicrobatchPlan& part : step.microbatches) {
       const ActionRecord::Action action(engine.mesh().record(), "load");
-      const LoadedMicrobatch loaded = load_microbatch(dataset, loading, part.samples);
+      LoadedMicrobatch loaded = load_microbatch(dataset, loading, part.samples);
+      loaded.expert_tokens = part.expert_tokens;
       microbatches.push_back(make_microbatch(loaded, plan.model, options));
       names.push_back(names_of_rows(loaded, microbatches.back().words, plan.model, options));
     }

@@ -39,8 +39,10 @@ struct TrainerParts {
   std::string run_directory;
   std::string run_id;
   std::string deck;                        ///< resolved TOML, for checkpoints
+  std::string job_info = {};               ///< JSON on rank 0, for checkpoints; empty: none
   const WeightsSource* weights = nullptr;  ///< source of the engine's values; null: none
   const Options* resumed = nullptr;        ///< the deck of the resumed checkpoint; null: none
+  int64_t last_step = 0;                   ///< after which the run leaves; 0: none
 };
 
 /// An estimate of how long something takes.

@@ -65,6 +65,7 @@ void TrainSaves::start(const TrainPosition& position, bool must) {
                      .run_id = parts_.run_id,
                      .position = position,
                      .deck = parts_.deck,
+                     .job_info = parts_.job_info,
                      .rate_limit_mib = checkpoint.rate_limit_mib});
     });
   }

@@ -54,7 +54,8 @@ ExitCode Trainer::train(MadeSteps& source) {
   const int64_t steps = options_.schedule.steps;
   while (position_.step < steps) {
     const Known known = train_one(source);
-    const bool saves = known.is_asked(&StepFlags::save), leaves = known.is_asked(&StepFlags::leave);
+    const bool saves = known.is_asked(&StepFlags::save);
+    const bool leaves = known.is_asked(&StepFlags::leave) || position_.step == parts_.last_step;
     const bool last = position_.step == steps;
     if (saves) parts_.stop.serve_save();
     if (const StepReport* latest = known.latest()) saves_.advance(*latest, position_.step);
@@ -122,7 +123,8 @@ Trainer::Known Trainer::run_step(const MadeSteps& source, MadeStep& made) {
   asked.writing = saves_.is_writing();
   Known known{.before = step_.run(made.loaded.plan, microbatches, bad_items, asked, position_)};
   if (!step_.is_judged_on_device() || known.is_asked(&StepFlags::save) ||
-      known.is_asked(&StepFlags::leave) || is_asked_for_at_once(options_, position_.step + 1))
+      known.is_asked(&StepFlags::leave) || position_.step + 1 == parts_.last_step ||
+      is_asked_for_at_once(options_, position_.step + 1))
     known.own = step_.finish(position_);
   return known;
 }

@@ -255,6 +255,8 @@ TABLE = {
     ),
     f"zea -n --ranks 4 -i {DECK} mesh.llm.pp=2 |"
     f" {PYTHON} postprocess/plot_schedule.py - --out schedule.png": runs(),
+    "mpirun -n 2 zea --reproduce quickstart/run -d runs/again": runs(),
+    "mpirun -n 2 zea --reproduce quickstart/run -d runs/begin --steps 20": runs(("20", "2")),
     # src/, tests/: the build and ctest are those that run this
     "jobs/build.sh ci unit_schedule": in_parts("bash -n jobs/build.sh", "grep -q unit_schedule build/ci/build.ninja"),
     "build/ci/tests/unit/unit_schedule --file=test_plan": runs(),

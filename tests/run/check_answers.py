@@ -35,7 +35,9 @@ class Answers(zr.ZeaTest):
         self.assertRegex(self.answer("--version"), r"^zea \d+\.\d+\.\d+\n$")
         build = self.answer("-c")
         for line in (
+            r"commit: ([0-9a-f]{40}(-dirty)?|unknown)",
             r"C\+\+ compiler: \w+ \d+\.\d+\.\d+",
+            r"C library: glibc \d+\.\d+",
             r"build type: \w+",
             r"kernels for: .*",
             r"libtorch: 2\.\d+\.\d+ in /.*/torch; its vector code here: \w+",

@@ -2,6 +2,7 @@
 """zea --verify-layout: what it prints, its exit codes, what it refuses, and that it writes nothing."""
 
 import json
+from pathlib import Path
 from unittest import mock
 
 import zea_run as zr
@@ -60,6 +61,17 @@ class VerifyLayout(zr.ZeaTest):
             found = self.verified("--steps", "1", *arguments)
             self.assertTrue(found["equal"], found["first"])
             self.assertEqual(found["reference_ranks"], ranks)
+
+    def test_ranks_of_several_replicas_that_share_experts(self):
+        """Each needs to know how many tokens the others have."""
+        corpus = Path(__file__).parents[1] / "fuzz/corpus/config"
+        with mock.patch.object(zr, "CONFIG", json.loads((corpus / "good_mixtral.json").read_text())):
+            weights = zr.make_weights(self.folder / "experts.h5")
+        train = zr.make_dataset(self.folder / "text.h5", [zr.text_sample(i, 3 + 2 * (i % 5)) for i in range(12)])
+        deck = zr.write_deck(self.folder, weights, train, precision=['preset = "fp64"'])
+        output = zr.run_zea(4, ["--verify-layout", "-i", deck, "mesh.llm.ep=2"])
+        self.assert_code(output, 0)
+        self.assertTrue(output.output.endswith("the layout equals the reference within bounds\n"), output.output)
 
     def test_other_weights_on_one_rank(self):
         """Each rank reads its part of the weights, rank 1 from another file."""

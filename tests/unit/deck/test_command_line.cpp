@@ -118,11 +118,11 @@ TEST(CommandLine, RefusesSearchesThatCannotBe) {
 TEST(CommandLine, VerifiesALayout) {
   const CommandLine line = parsed({"--verify-layout", "-i", "a"});
   EXPECT_TRUE(line.verify_layout);
-  EXPECT_EQ(line.verified_steps, 2);
+  EXPECT_EQ(line.steps, 0);
   EXPECT_EQ(line.ranks, 0);
   const CommandLine other = parsed({"--verify-layout", "-i", "a", "--steps", "5", "--against",
                                     "b.toml", "--ranks", "3", "--json", "optim.lr=1"});
-  EXPECT_EQ(other.verified_steps, 5);
+  EXPECT_EQ(other.steps, 5);
   EXPECT_EQ(other.against, "b.toml");
   EXPECT_EQ(other.ranks, 3);
   EXPECT_TRUE(other.as_json);
@@ -131,8 +131,9 @@ TEST(CommandLine, VerifiesALayout) {
 
 TEST(CommandLine, RefusesVerificationsThatCannotBe) {
   const std::pair<std::vector<const char*>, const char*> refused[] = {
-      {{"-i", "a", "--steps", "3"}, "--steps and --against belong to --verify-layout"},
-      {{"-i", "a", "--against", "b"}, "--steps and --against belong to --verify-layout"},
+      {{"-i", "a", "--steps", "3"}, "--steps belongs to --verify-layout or --reproduce"},
+      {{"-i", "a", "--against", "b"}, "--against belongs to --verify-layout"},
+      {{"--verify-layout", "-i", "a", "--steps", "1001"}, "compares at most 1000 steps"},
       {{"-i", "a", "--ranks", "3"}, "of the reference and needs --verify-layout"},
       {{"--verify-layout", "-i", "a", "-n"}, "take one of them"},
       {{"--verify-layout", "-i", "a", "--profile", "b"}, "take one of them"},
@@ -143,6 +144,25 @@ TEST(CommandLine, RefusesVerificationsThatCannotBe) {
       {{"--verify-layout", "-i", "a", "--steps", "0"}, "--steps"},
       {{"--verify-layout", "-i", "a", "--hardware", "h"}, "--hardware tells the seconds"},
       {{"--verify-layout"}, "nothing to run"}};
+  for (const auto& [arguments, sentence] : refused)
+    EXPECT_TRUE(contains(refusal_of(arguments), sentence)) << refusal_of(arguments);
+}
+
+TEST(CommandLine, ReproducesARun) {
+  const CommandLine line =
+      parsed({"--reproduce", "runs/a", "-d", "b", "--steps", "2000", "run.threads=2"});
+  EXPECT_EQ(line.reproduce, "runs/a");
+  EXPECT_EQ(line.directory, "b");
+  EXPECT_EQ(line.steps, 2000);
+  const std::pair<std::vector<const char*>, const char*> refused[] = {
+      {{"--reproduce", "a", "-i", "b"}, "leave out -i and -r"},
+      {{"--reproduce", "a", "-r", "b"}, "leave out -i and -r"},
+      {{"--reproduce", "a", "-n"}, "take one of them"},
+      {{"--reproduce", "a", "--check-node"}, "take one of them"},
+      {{"--reproduce", "a", "--profile", "b"}, "take one of them"},
+      {{"--reproduce", "a", "run.directory=b"}, "-d names the directory"},
+      {{"--reproduce", "a", "--steps", "0"}, "--steps"},
+      {{"--reproduce"}, "--reproduce"}};
   for (const auto& [arguments, sentence] : refused)
     EXPECT_TRUE(contains(refusal_of(arguments), sentence)) << refusal_of(arguments);
 }

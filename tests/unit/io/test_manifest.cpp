@@ -22,6 +22,7 @@ Manifest example() {
   manifest.position = {200, 199, 6400, 1 << 20, 12345, {{2.5, 1.0 / 3}, {4, 1e-300}, 2}};
   manifest.deck = "[model]\nfamily = \"llava\"\n";
   manifest.config = "{\"model_type\": \"llava\"}";
+  manifest.job_info = "{\"from_step\": 0}";
   manifest.mesh = "dp_shard 2";
   manifest.world_size = 2;
   manifest.view_hash = "0c";
@@ -57,6 +58,7 @@ TEST(Manifest, SurvivesItsText) {
   EXPECT_EQ(back.files, example().files);
   EXPECT_EQ(back.view_hash, "0c");
   EXPECT_EQ(back.deck, example().deck);
+  EXPECT_EQ(back.job_info, example().job_info);
 }
 
 TEST(Manifest, ReadsFilesWithoutHistory) {
