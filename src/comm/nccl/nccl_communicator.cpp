@@ -95,6 +95,8 @@ LaunchVersions launch_versions() {
   check_cuda(cudaDriverGetVersion(&versions.cuda_driver), "cudaDriverGetVersion");
   const char* order = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
   versions.in_program_order = order != nullptr && std::string(order) != "0";
+  const char* mixing = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
+  versions.mixes_graphs = mixing == nullptr || std::string(mixing) != "0";
   return versions;
 }
 
