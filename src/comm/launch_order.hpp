@@ -15,6 +15,8 @@ struct LaunchVersions {
   int built_nccl = 0, built_cuda = 0;  ///< those that this build knew
   /// Whether NCCL_LAUNCH_ORDER_IMPLICIT is on.
   bool in_program_order = true;
+  /// Whether NCCL_GRAPH_MIXING_SUPPORT is: graphs and other calls share communicators.
+  bool mixes_graphs = true;
 };
 
 /// Returns the versions of this process; zeros in a build without NCCL.

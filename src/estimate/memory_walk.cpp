@@ -65,6 +65,7 @@ class MemoryWalk {
   void leave(size_t u, int64_t bytes);
   void send(size_t u);
   void send_gradient(size_t u);
+  void receive_gradient(size_t u);
   void backward(size_t u, bool puts_off_weights);
   void backward_weight(size_t u);
   void add_gradient(size_t u, int source, int64_t bytes);
@@ -154,6 +155,8 @@ void MemoryWalk::take(const Action& action) {
       return forward(u);
     case ActionKind::Receive:
       return receive(u);
+    case ActionKind::ReceiveGradient:
+      return receive_gradient(u);
     case ActionKind::Send:
       return send(u);
     case ActionKind::SendGradient:
@@ -310,16 +313,17 @@ void MemoryWalk::send_gradient(size_t u) {
   leave(u, std::exchange(at(u).gradient, 0));
 }
 
+void MemoryWalk::receive_gradient(size_t u) {
+  const int64_t bytes = declared(u, true).output_bytes;
+  at(u).gradient += bytes;
+  live_ += bytes;
+}
+
 void MemoryWalk::backward(size_t u, bool puts_off_weights) {
   wait_for(u);
   Unit& unit = at(u);
   live_ -= std::exchange(unit.leaving, 0);  // it was read
   const UnitMemory& memory = declared(u, true);
-  // Read at other stage groups alone: its gradient comes from there.
-  if (unit.gradient == 0 && readers_[u] == 0 && spec(u).kind != UnitKind::Head) {
-    unit.gradient = unit.output;
-    live_ += unit.gradient;
-  }
   if (!unit.keeps_graph) {
     touch(memory.forward_peak_bytes, "forward again", spec(u).name, memory.forward_scratch_bytes);
     unit.saved = memory.saved_bytes;

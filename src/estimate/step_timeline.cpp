@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -100,8 +101,8 @@ struct BufferCall {
   double seconds = 0;
 };
 
-/// The stage groups of a replica side by side, each action after the other. Receives wait for what
-/// another stage group sends.
+/// The stage groups of a replica side by side, each action after the other. A computation waits for
+/// what another stage group sends.
 class Timeline {
  public:
   Timeline(const Plan& plan, const DealtStep& step, const ReplicaPasses& passes, CallTimes& calls,
@@ -151,6 +152,12 @@ class Timeline {
     double end;
     std::optional<Action> of_replicas = {};  ///< that follows it
   };
+  /// A message that a stage group is ready to receive.
+  struct Receipt {
+    Action action;
+    double posted;
+    double arrival = -1, seconds = 0;  ///< on its way for so long; -1: not yet known
+  };
   struct Lane {
     int rank = 0;
     size_t group = 0, next = 0;
@@ -162,7 +169,7 @@ class Timeline {
     std::map<std::pair<int, int>, BufferCall> calls;  ///< by kind of action and buffer
     std::optional<Reduction> reducing;
     std::vector<double> replicas;
-    double arrival = 0, on_its_way = 0;  ///< of what the next computation reads
+    std::vector<Receipt> receipts;  ///< that no computation has read yet
     StageTime time;
     size_t span = std::numeric_limits<size_t>::max();  ///< the last one
   };
@@ -239,11 +246,11 @@ class Timeline {
       case ActionKind::Backward:
       case ActionKind::BackwardInput:
       case ActionKind::BackwardWeight:
+        if (!meet(lane, action)) return false;
         compute(lane, action);
         break;
       case ActionKind::Move:
       case ActionKind::MoveBack:
-        meet(lane);
         for (const SentCall& call : calls_of(lane, action))
           spend(lane, calls_.seconds(lane.rank, call), Wait::Modules);
         break;
@@ -253,7 +260,7 @@ class Timeline {
         break;
       case ActionKind::Receive:
       case ActionKind::ReceiveGradient:
-        if (!receive(lane, action)) return false;
+        lane.receipts.push_back({action, lane.clock});
         break;
       case ActionKind::ReduceShard:
         finish_reduction(lane);
@@ -278,14 +285,32 @@ class Timeline {
     if (done.of_replicas) lane.replicas.push_back(post(lane, *done.of_replicas));
   }
 
-  /// Waits for what was received for the next computation; only the way of the last message counts
-  /// as communication, the rest as idle time.
-  void meet(Lane& lane) {
-    if (lane.arrival > lane.clock) {
-      lane.clock = std::max(lane.clock, lane.arrival - lane.on_its_way);
-      wait(lane, lane.arrival, Wait::Pp);
+  bool reads(const Action& compute, const Action& receipt) const {
+    if (compute.microbatch != receipt.microbatch) return false;
+    if (compute.kind != ActionKind::Forward)
+      return receipt.kind == ActionKind::ReceiveGradient && receipt.unit == compute.unit;
+    return receipt.kind == ActionKind::Receive &&
+           std::ranges::any_of(plan_.model.units[static_cast<size_t>(compute.unit)].inputs,
+                               [&](const UnitInput& input) { return input.unit == receipt.unit; });
+  }
+
+  /// Waits for what a computation reads; only the way of the last message counts as communication,
+  /// the rest as idle time. False: something is not sent yet.
+  bool meet(Lane& lane, const Action& compute) {
+    receive(lane);
+    const auto is_read = [&](const Receipt& receipt) { return reads(compute, receipt.action); };
+    Receipt last{compute, 0};
+    for (const Receipt& receipt : lane.receipts) {
+      if (!is_read(receipt)) continue;
+      if (receipt.arrival < 0) return false;
+      if (receipt.arrival > last.arrival) last = receipt;
     }
-    lane.arrival = lane.on_its_way = 0;
+    if (last.arrival > lane.clock) {
+      lane.clock = std::max(lane.clock, last.arrival - last.seconds);
+      wait(lane, last.arrival, Wait::Pp);
+    }
+    std::erase_if(lane.receipts, is_read);
+    return true;
   }
 
   void compute(Lane& lane, const Action& action) {
@@ -294,7 +319,6 @@ class Timeline {
       wait(lane, lane.ready[static_cast<size_t>(buffer)], Wait::Dp);
       if (action.kind != ActionKind::Forward) open_gradient(lane, buffer);
     }
-    meet(lane);
     if (action.kind == ActionKind::BackwardWeight)
       return add(lane, pass.kernels.backward_weight, "weights", action);
     const bool is_forward = action.kind == ActionKind::Forward;
@@ -345,24 +369,27 @@ class Timeline {
   }
 
   /// A message travels when both ends have come to it, and behind those before it.
-  bool receive(Lane& lane, const Action& action) {
-    const bool is_gradient = action.kind == ActionKind::ReceiveGradient;
+  void receive(Lane& lane) {
     const auto group = static_cast<int>(lane.group);
-    const auto found = sent_.find({action.unit, action.microbatch, is_gradient, group});
-    if (found == sent_.end()) return false;
-    const auto [time, seconds] = found->second;
-    double& link = links_[{action.group, group, is_gradient}];
-    link = std::max({link, time, lane.clock}) + seconds;
-    if (link > lane.arrival) {
-      lane.arrival = link;
-      lane.on_its_way = seconds;
+    std::set<std::pair<int, bool>> waiting;  ///< links
+    for (Receipt& receipt : lane.receipts) {
+      const Action& action = receipt.action;
+      const bool is_gradient = action.kind == ActionKind::ReceiveGradient;
+      if (receipt.arrival >= 0 || waiting.contains({action.group, is_gradient})) continue;
+      const auto found = sent_.find({action.unit, action.microbatch, is_gradient, group});
+      if (found == sent_.end()) {
+        waiting.insert({action.group, is_gradient});
+        continue;
+      }
+      const auto [time, seconds] = found->second;
+      double& link = links_[{action.group, group, is_gradient}];
+      receipt.arrival = link = std::max({link, time, receipt.posted}) + seconds;
+      receipt.seconds = seconds;
+      sent_.erase(found);
     }
-    sent_.erase(found);
-    return true;
   }
 
   void finish(Lane& lane) {
-    meet(lane);
     finish_reduction(lane);
     for (const double end : lane.replicas) wait(lane, end, Wait::Dp);
     for (const SentCall& call : calls_after_walk(plan_, lane.rank, lane.schedule.has_gradient))

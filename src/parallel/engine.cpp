@@ -8,6 +8,14 @@
 #include "core/error.hpp"
 
 namespace zea {
+namespace {
+
+/// Neighboring messages between two stage groups are one call.
+bool travels_with(const Action& action, const Action& next) {
+  return action.group >= 0 && action.kind == next.kind && action.group == next.group;
+}
+
+}  // namespace
 
 WalkResult Engine::run(const std::vector<Action>& actions,
                        const std::vector<Microbatch>& microbatches, HeadOutput head,
@@ -21,10 +29,11 @@ WalkResult Engine::run(const std::vector<Action>& actions,
   });
   result_ = {};
   result_.outputs.resize(microbatches.size());
-  for (const Action& action : actions) {
+  for (size_t i = 0; i < actions.size(); ++i) {
     const ActionRecord::Action recorded(mesh_.record(),
-                                        describe(action, plan_.model, plan_.buffers));
-    run_action(action);
+                                        describe(actions[i], plan_.model, plan_.buffers));
+    run_action(actions[i]);
+    if (i + 1 == actions.size() || !travels_with(actions[i], actions[i + 1])) transfers_.start();
     progress();
   }
   {
@@ -32,7 +41,7 @@ WalkResult Engine::run(const std::vector<Action>& actions,
     finish_reductions();
     transfers_.finish();
   }
-  ZEA_ASSERT(deferred_.empty());
+  ZEA_ASSERT(deferred_.empty() && arriving_gradients_.empty());
   // Every unit whose graph was kept had its backward.
   ZEA_ASSERT(std::none_of(saved_.begin(), saved_.end(), [](const auto& saved) {
     return saved.second.made.value.requires_grad() || saved.second.made.loss.requires_grad();
@@ -74,8 +83,8 @@ void Engine::run_action(const Action& action) {
     case ActionKind::SendGradient:
       return send_gradient(action);
     case ActionKind::ReceiveGradient:
-      saved_.at({action.unit, action.microbatch})
-          .gradients.push_back(transfers_.receive(action, (*microbatches_)[action.microbatch]));
+      arriving_gradients_[{action.unit, action.microbatch}].push_back(
+          transfers_.receive(action, (*microbatches_)[action.microbatch]));
       return;
     case ActionKind::ReduceShard:
       return reduce_shard(action.buffer);

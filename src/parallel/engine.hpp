@@ -59,13 +59,12 @@ class Engine {
  private:
   /// The saved tensors of a unit in a microbatch.
   struct Saved {
-    UnitInputs inputs;               ///< detached leaves
-    UnitOutput made;                 ///< with its graph; nothing when it is to be recomputed
-    at::Tensor value;                ///< detached, until every consumer has run
-    at::Tensor gradient;             ///< gradient of the output, summed over consumers
-    std::vector<Arrival> gradients;  ///< received gradients, to be added
-    int consumers = 0;               ///< units here and stages elsewhere that have not run
-    bool needs_gradient = false;     ///< something trainable lies here or upstream
+    UnitInputs inputs;            ///< detached leaves
+    UnitOutput made;              ///< with its graph; nothing when it is to be recomputed
+    at::Tensor value;             ///< detached, until every consumer has run
+    at::Tensor gradient;          ///< gradient of the output, summed over consumers
+    int consumers = 0;            ///< units here and stages elsewhere that have not run
+    bool needs_gradient = false;  ///< something trainable lies here or upstream
   };
 
   /// A unit's output that was made elsewhere: received by the ranks of its consumer in their
@@ -137,6 +136,8 @@ class Engine {
   bool trains_ = false;
   std::map<std::pair<int, int>, Saved> saved_;
   std::map<std::pair<int, int>, Received> received_;
+  /// Gradients of outputs that are received, to be added.
+  std::map<std::pair<int, int>, std::vector<Arrival>> arriving_gradients_;
   std::map<std::pair<int, int>, DeferredGradients> deferred_;
   std::optional<int> reducing_shard_;
   bool then_reduces_replicas_ = false;  ///< when that is finished

@@ -65,10 +65,11 @@ void Engine::backward(int unit, int microbatch, bool defers_weights) {
     c10::AutoGradMode mode(true);
     saved.made = call_unit(unit, microbatch, saved.inputs);
   }
-  for (Arrival& arrival : saved.gradients) {
-    const at::Tensor gradient = arrival.take().to(saved.made.value.scalar_type());
-    saved.gradient = saved.gradient.defined() ? saved.gradient + gradient : gradient;
-  }
+  if (auto arriving = arriving_gradients_.extract({unit, microbatch}); !arriving.empty())
+    for (Arrival& arrival : arriving.mapped()) {
+      const at::Tensor gradient = arrival.take().to(saved.made.value.scalar_type());
+      saved.gradient = saved.gradient.defined() ? saved.gradient + gradient : gradient;
+    }
   run_backward(unit, microbatch, saved, defers_weights);
   for (size_t i = 0; i < saved.inputs.size(); ++i)
     if (saved.inputs[i] && saved.inputs[i]->grad().defined())

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/group_transfers.hpp"
 
+#include <utility>
+
 #include "core/error.hpp"
 #include "parallel/exchange_rows.hpp"
 #include "parallel/sharded_buffer.hpp"
@@ -23,14 +25,15 @@ const RowTransfer& transfer_of(const EncoderPart& part, const Action& action) {
 
 }  // namespace
 
-Arrival::Arrival(at::Tensor received, at::Tensor indices, int64_t rows, Pending pending)
+Arrival::Arrival(at::Tensor received, at::Tensor indices, int64_t rows,
+                 std::shared_ptr<Pending> pending)
     : received_(std::move(received)),
       indices_(std::move(indices)),
       rows_(rows),
       pending_(std::move(pending)) {}
 
 at::Tensor Arrival::take() {
-  pending_.wait();
+  pending_->wait();
   if (!indices_.defined()) return std::move(received_);
   return placed_rows(received_, indices_, rows_);
 }
@@ -93,8 +96,8 @@ void GroupTransfers::send(const Action& action, const at::Tensor& rows,
     counts[peer_of(action)] = sent.size(0);
   }
   sent = sent.contiguous();
-  const std::vector<Message> all = messages(route, sent.data_ptr(), counts);
-  if (!all.empty()) sent_.push_back({sent, route.ranks->exchange(all, {})});
+  add(route, messages(route, sent.data_ptr(), counts), true);
+  next_.sent.push_back(sent);
 }
 
 Arrival GroupTransfers::receive(const Action& action, const Microbatch& microbatch) {
@@ -114,8 +117,22 @@ Arrival GroupTransfers::receive(const Action& action, const Microbatch& microbat
   }
   const at::Tensor received =
       at::empty({indices.defined() ? indices.numel() : rows, route.width}, format(route));
-  const std::vector<Message> all = messages(route, received.data_ptr(), counts);
-  return {received, indices, rows, all.empty() ? Pending() : route.ranks->exchange({}, all)};
+  add(route, messages(route, received.data_ptr(), counts), false);
+  return {received, indices, rows, next_.received};
+}
+
+void GroupTransfers::add(const Route& route, const std::vector<Message>& messages, bool sends) {
+  ZEA_ASSERT(next_.ranks == nullptr || next_.ranks == route.ranks);
+  next_.ranks = route.ranks;
+  std::vector<Message>& all = sends ? next_.sends : next_.receives;
+  all.insert(all.end(), messages.begin(), messages.end());
+}
+
+void GroupTransfers::start() {
+  Call call = std::exchange(next_, Call());
+  if (!call.sends.empty())
+    sent_.push_back({std::move(call.sent), call.ranks->exchange(std::move(call.sends), {})});
+  if (!call.receives.empty()) *call.received = call.ranks->exchange({}, std::move(call.receives));
 }
 
 void GroupTransfers::progress() {

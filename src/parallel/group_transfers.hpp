@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Outputs of units, and their gradients, between pipeline rank groups. Both ends know every shape
-// from the microbatch, so only rows travel. A send overlaps computation; a receive is waited for
-// when its rows are read.
+// from the microbatch, so only rows travel. Messages of neighboring actions between two groups are
+// one call. A send overlaps computation; a receive is waited for when its rows are read.
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <list>
+#include <memory>
 #include <vector>
 
 #include "comm/mesh.hpp"
@@ -22,7 +23,7 @@ class Arrival {
   Arrival() = default;
   /// `indices`: where each received row goes among the `rows` that are needed; undefined: they are
   /// in order.
-  Arrival(at::Tensor received, at::Tensor indices, int64_t rows, Pending pending);
+  Arrival(at::Tensor received, at::Tensor indices, int64_t rows, std::shared_ptr<Pending> pending);
 
   /// (rows, width), once they are here.
   at::Tensor take();
@@ -30,7 +31,7 @@ class Arrival {
  private:
   at::Tensor received_, indices_;
   int64_t rows_ = 0;
-  Pending pending_;
+  std::shared_ptr<Pending> pending_;  ///< of all rows of one call
 };
 
 class GroupTransfers {
@@ -38,11 +39,13 @@ class GroupTransfers {
   /// Both must outlive it.
   GroupTransfers(const Plan& plan, Mesh& mesh, at::Device device);
 
-  /// Starts what `action` (Send or SendGradient) says; `rows` are the unit's output as this rank
-  /// holds it, or the gradient of the output as this rank received it.
+  /// Adds what `action` (Send or SendGradient) says to the next call; `rows` are the unit's output
+  /// as this rank holds it, or the gradient of the output as this rank received it.
   void send(const Action& action, const at::Tensor& rows, const Microbatch& microbatch);
-  /// Starts what `action` (Receive or ReceiveGradient) says.
+  /// Adds what `action` (Receive or ReceiveGradient) says to the next call.
   Arrival receive(const Action& action, const Microbatch& microbatch);
+  /// Starts the call, if anything was added to it.
+  void start();
 
   /// Lets go of what has been sent.
   void progress();
@@ -65,15 +68,24 @@ class GroupTransfers {
                                 const std::vector<int64_t>& rows_of_rank) const;
   at::TensorOptions format(const Route& route) const;
 
+  struct Call {
+    Collectives* ranks = nullptr;
+    std::vector<Message> sends = {}, receives = {};
+    std::vector<at::Tensor> sent = {};
+    std::shared_ptr<Pending> received = std::make_shared<Pending>();
+  };
   struct Sent {
-    at::Tensor rows;
+    std::vector<at::Tensor> rows;
     Pending pending;
   };
+
+  void add(const Route& route, const std::vector<Message>& messages, bool sends);
 
   const Plan& plan_;
   Mesh& mesh_;
   at::Device device_;
   int group_;
+  Call next_;
   std::list<Sent> sent_;
 };
 

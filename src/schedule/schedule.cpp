@@ -15,7 +15,7 @@ using detail::ScheduleTrace;
 /// The communication slots of one computation: actions before and after it.
 struct CommunicationSlots {
   std::vector<LiveRange> unshard_before, reshard, unshard_after;
-  std::vector<Action> reduce;
+  std::vector<Action> receive_before, receive_after, send, reduce;
 };
 
 class Scheduler {
@@ -27,6 +27,7 @@ class Scheduler {
       if (input.shardings[g].gathered()) place_live_ranges(buffer);
       if (input.buffers[g].trainable && input.kind == StepKind::Train) place_reductions(buffer);
     }
+    place_transfers();
   }
 
   Schedule schedule() {
@@ -44,6 +45,20 @@ class Scheduler {
   }
 
  private:
+  /// All messages of a pass between two stage groups are one call: on a device the calls of a link
+  /// follow each other, and with two of them a pass the second, and all that is launched behind it,
+  /// would wait for the other end to come to the first. Receipts start a pass ahead and travel
+  /// under it, once that pass has received what it reads itself.
+  void place_transfers() {
+    for (const ScheduleTrace::Transfers& pass : trace_.transfers()) {
+      if (!pass.receives.empty()) {
+        CommunicationSlots& around = around_[pass.receive_point.index];
+        (pass.receive_point.after ? around.receive_after : around.receive_before) = pass.receives;
+      }
+      for (const auto& [i, sends] : pass.sends_after) around_[i].send = sends;
+    }
+  }
+
   void place_live_ranges(int buffer) {
     for (const LiveRange& range : trace_.live_ranges(buffer)) {
       const ScheduleTrace::Point point = trace_.unshard_point(range);
@@ -79,12 +94,13 @@ class Scheduler {
     const auto add = [&](const std::vector<Action>& transfers) {
       actions_.insert(actions_.end(), transfers.begin(), transfers.end());
     };
-    add(trace_.transfers(i, true));
+    add(around_[i].receive_before);
     if (!back) move(ActionKind::Move);
     if (trace_.runs_here(i))
       actions_.push_back({compute.kind, compute.unit, -1, compute.microbatch});
+    add(around_[i].receive_after);
     if (back) move(ActionKind::MoveBack);
-    add(trace_.transfers(i, false));
+    add(around_[i].send);
   }
 
   /// Gathers the buffers that are needed first before the others.

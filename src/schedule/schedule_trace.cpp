@@ -109,6 +109,7 @@ void ScheduleTrace::add_pass(const Pass& pass) {
   const ActionKind kind = kind_of(pass.kind);
   std::vector<int> units = input_.pipeline.stages[pass.stage].units;
   if (is_backward(kind)) std::reverse(units.begin(), units.end());
+  first_of_pass_.push_back(computes_.size());
   for (int unit : units) {
     computes_of_unit_[unit].push_back(computes_.size());
     computes_.push_back({kind, unit, pass.microbatch});
@@ -296,6 +297,37 @@ ScheduleTrace::Point ScheduleTrace::unshard_point(const LiveRange& range) const 
   if (!ahead) return {is_first ? 0 : before + 1, false};
   if (prefetch == Prefetch::Post) return {std::max(*ahead, before), true};
   return {is_first ? *ahead : std::max(*ahead, before + 1), false};
+}
+
+std::vector<ScheduleTrace::Transfers> ScheduleTrace::transfers() const {
+  std::vector<Transfers> passes;
+  size_t last_reading = 0;  ///< in the pass before
+  for (size_t pass = 0; pass < first_of_pass_.size(); ++pass) {
+    const size_t first = first_of_pass_[pass];
+    const size_t end = pass + 1 < first_of_pass_.size() ? first_of_pass_[pass + 1] : size();
+    Transfers& made = passes.emplace_back();
+    std::map<int, std::pair<size_t, std::vector<Action>>> sends;  ///< by stage group
+    size_t reading = first;
+    for (size_t i = first; i < end; ++i) {
+      const std::vector<Action> receives = transfers(i, true);
+      made.receives.insert(made.receives.end(), receives.begin(), receives.end());
+      if (!receives.empty()) reading = i;
+      for (const Action& action : transfers(i, false)) {
+        auto& [last, actions] = sends[action.group];
+        last = i;
+        actions.push_back(action);
+      }
+    }
+    std::ranges::stable_sort(made.receives, {}, &Action::group);
+    made.receive_point = pass == 0 ? Point{first, false} : Point{last_reading, true};
+    last_reading = reading;
+    for (auto& [group, last_and_actions] : sends) {
+      auto& [last, actions] = last_and_actions;
+      std::vector<Action>& after = made.sends_after[last];
+      after.insert(after.end(), actions.begin(), actions.end());
+    }
+  }
+  return passes;
 }
 
 std::optional<size_t> ScheduleTrace::units_before(size_t index, int units) const {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -52,8 +53,6 @@ class ScheduleTrace {
   /// The units of other modules at this stage group whose outputs computation `i` reads, or whose
   /// outputs' gradients it makes, where they have work in this rank's replica.
   std::vector<int> moved_units(size_t i) const;
-  /// Sends and receives before, or after, computation `i`, where this rank has work in it.
-  std::vector<Action> transfers(size_t i, bool before) const;
 
   /// When `buffer`, which is cut into shards, is gathered; in order.
   std::vector<LiveRange> live_ranges(int buffer) const;
@@ -67,8 +66,17 @@ class ScheduleTrace {
     bool after;  ///< the computation; else before it
   };
   Point unshard_point(const LiveRange& range) const;
+  /// The sends and receipts of a pass.
+  struct Transfers {
+    Point receive_point;  ///< where its receipts start, all of them
+    std::vector<Action> receives;
+    std::map<size_t, std::vector<Action>> sends_after;  ///< by computation, neighbors to one group
+  };
+  std::vector<Transfers> transfers() const;
 
  private:
+  /// Sends and receives before, or after, computation `i`, where this rank has work in it.
+  std::vector<Action> transfers(size_t i, bool before) const;
   void add_pass(const Pass& pass);
   bool has_items(const Compute& compute) const;
   /// Whether a step of this kind runs the unit at all.
@@ -100,6 +108,7 @@ class ScheduleTrace {
   std::vector<bool> joint_;                ///< units with has_joint_backward(), where that applies
   std::array<std::vector<Work>, 3> work_;  ///< [Peers][microbatch]
   std::vector<Compute> computes_;
+  std::vector<size_t> first_of_pass_;  ///< computation
   std::vector<std::vector<size_t>> computes_of_unit_, uses_of_buffer_;
   std::vector<std::vector<int>> readers_;  ///< of each unit's output, ascending
   /// For each unit here those of other stage groups whose outputs are received before it,

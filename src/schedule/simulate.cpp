@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every stage group goes through its passes as far as it can, over and over, until all are done or
-// none moves. A stage group that comes to a pass asks for what the pass reads; a stage group that
+// none moves. A stage group that begins a pass asks for what the next one reads; a stage group that
 // is done with one offers what others read. The k-th offer of a channel meets the k-th question,
 // and a message travels if both are about the same; since nothing depends on who is looked at
 // first, times are those of stage groups that run side by side.
@@ -120,13 +120,13 @@ class Simulator {
         transfer_(transfer),
         durations_(durations_of(pipeline, costs)),
         traffic_(make_stage_traffic(pipeline, model)),
-        has_asked_(passes.size(), false),
         clocks_(passes.size(), 0) {
     result_.groups.resize(passes.size());
     for (const auto& group : passes)
       for (const Pass& pass : group)
         microbatches_ = std::max(microbatches_, static_cast<size_t>(pass.microbatch) + 1);
     done_.resize(kPassKinds * pipeline.stages.size() * microbatches_);
+    for (size_t p = 0; p < passes.size(); ++p) ask(static_cast<int>(p), 0);
   }
 
   Simulation run() {
@@ -165,8 +165,6 @@ class Simulator {
   bool advance(int group) {
     const Pass* pass = next(group);
     if (pass == nullptr) return false;
-    if (!has_asked_[group]) ask(group, *pass);
-    has_asked_[group] = true;
     if (!missing_here(group, *pass).empty()) return false;
     double begin = clocks_[group];
     for (const Exchange& read : reads(*pass)) {
@@ -178,16 +176,18 @@ class Simulator {
     return true;
   }
 
-  void ask(int group, const Pass& pass) {
-    for (const Exchange& read : reads(pass))
-      channel(read.group, group).questions.push_back({message_of(pass, read), clocks_[group]});
+  void ask(int group, double time) {
+    const Pass* pass = next(group);
+    if (pass == nullptr) return;
+    for (const Exchange& read : reads(*pass))
+      channel(read.group, group).questions.push_back({message_of(*pass, read), time});
   }
 
   void finish(int group, const Pass& pass, double begin) {
     const double end = begin + duration(pass);
     result_.groups[group].push_back({pass, begin, end});
     clocks_[group] = end;
-    has_asked_[group] = false;
+    ask(group, begin);
     done_[index_of(pass)] = true;
     for (const Exchange& made : makes(pass))
       channel(group, made.group).offers.push_back({message_of(pass, made), end});
@@ -298,7 +298,6 @@ class Simulator {
   double transfer_;
   const std::vector<StageDurations> durations_;  ///< of each stage
   std::vector<StageTraffic> traffic_;            ///< of each stage
-  std::vector<bool> has_asked_;                  ///< each stage group, for what its next pass reads
   std::vector<double> clocks_;  ///< of each stage group: when it came to its next pass
   std::map<std::pair<int, int>, Channel> channels_;
   size_t microbatches_ = 0;

@@ -30,8 +30,9 @@ struct Simulation {
 };
 
 /// `costs` of each unit. A message travels when both ends have come to it, in `transfer` of time;
-/// messages of one pair and direction in the order in which either end comes to them. Sends do not
-/// hold up a stage group; receives do.
+/// messages of one pair and direction in the order in which either end comes to them. A stage group
+/// comes to what a pass reads when it begins the pass before. Sends do not hold up a stage group;
+/// receives do.
 Simulation simulate(const Pipeline& pipeline, const ModelSpec& model,
                     const std::vector<UnitCost>& costs, int microbatches, double transfer = 0);
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "device/capture.hpp"
+#include "device/wait_table.hpp"
 
 namespace zea::testing {
 namespace {
@@ -92,6 +93,7 @@ void Device::spend(Stream& stream, TimedWork work) {
   if (!costs_) return;
   stream.time() = work.end;
   work.stream = stream.number();
+  stream.last() = work;
   const std::lock_guard lock(time_mutex_);
   timeline_.push_back(std::move(work));
 }
@@ -247,7 +249,8 @@ std::shared_ptr<Mark> Device::record(Stream& stream) {
   if (stream.capture) return stream.capture->record(stream);
   const auto mark = std::make_shared<Mark>();
   mark->seen = begin(stream);
-  stream.push_aside([mark, &stream] { mark->reach(stream.time()); });
+  mark->stream = stream.number();
+  stream.push_aside([mark, &stream] { mark->reach(stream.time(), stream.last()); });
   return mark;
 }
 
@@ -264,7 +267,18 @@ void Device::wait(Stream& stream, const std::shared_ptr<Mark>& mark) {
   if (stream.capture) return stream.capture->wait(stream, *mark);
   begin(stream);
   stream.clock().merge(mark->seen);
-  stream.push([mark, &stream] { stream.time() = std::max(stream.time(), mark->wait()); });
+  stream.push([this, mark, &stream] {
+    WaitTable::own().wait(stream.number(), mark->stream);
+    const double reached = mark->wait();
+    if (reached > stream.time())
+      spend(stream, {.name = mark->last.name,
+                     .group = mark->last.group,
+                     .waits = true,
+                     .begin = stream.time(),
+                     .met = stream.time(),
+                     .end = reached});
+    WaitTable::own().wait(stream.number(), kHost);
+  });
 }
 
 void Device::host_sees(const Clock& clock) {

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "device/accesses.hpp"
+#include "device/launch_order.hpp"
 #include "device/virtual_time.hpp"
 
 namespace zea::testing {
@@ -32,6 +33,7 @@ class Capture;  // capture.hpp
 /// Where a stream was when an event was recorded.
 struct Mark {
   Clock seen;
+  int stream = kHost;                          ///< in which it was recorded
   std::shared_ptr<Capture> capture = nullptr;  ///< which it is a part of, and there its number
   size_t in_capture = 0;
   std::mutex mutex;
@@ -39,8 +41,9 @@ struct Mark {
   bool is_reached = false;
   std::chrono::steady_clock::time_point reached_at = {};  ///< by the stream's thread
   double time = 0;                                        ///< virtual
+  TimedWork last = {};                                    ///< that of its stream until then
 
-  void reach(double at_time = 0);
+  void reach(double at_time = 0, const TimedWork& last_work = {});
   /// Returns the virtual time at which it was reached.
   double wait();
 };
@@ -89,6 +92,8 @@ class Stream {
 
   /// The stream's virtual time: for its thread, or while nothing is in it.
   double& time() { return time_; }
+  /// Its last work that took virtual time, for its thread.
+  TimedWork& last() { return last_; }
 
   int priority = 0;  ///< less goes first
   /// The capture that keeps this stream's work, if any, and the stream's number in it.
@@ -110,6 +115,7 @@ class Stream {
   Turns* turns_;
   Clock clock_;
   double time_ = 0;
+  TimedWork last_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::queue<Work> work_;

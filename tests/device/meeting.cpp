@@ -32,6 +32,7 @@ struct Meeting::File {
 
 /// Data that a rank shows to all.
 struct Meeting::Board {
+  int process;
   std::atomic<size_t> meetings;
   double begin;  ///< virtual time of the rank's part of a call
   char call[kText];
@@ -51,7 +52,8 @@ void set_patience(std::chrono::milliseconds patience) {
   patience_of_all = patience;
 }
 
-Meeting::Meeting(const std::string& name, int rank, int size) : rank_(rank), size_(size) {
+Meeting::Meeting(const std::string& name, int rank, int size)
+    : name_(name), rank_(rank), size_(size) {
   bytes_ = sizeof(File) + size * sizeof(Board) + size * size * sizeof(Letter);
   const std::string path = "/zea-stand-in-" + name;
   const int file = shm_open(path.c_str(), O_RDWR | O_CREAT, 0600);
@@ -61,6 +63,7 @@ Meeting::Meeting(const std::string& name, int rank, int size) : rank_(rank), siz
   close(file);
   if (at == MAP_FAILED) throw std::runtime_error("no shared memory for " + path);
   file_ = static_cast<File*>(at);  // zeros, which are how everything starts
+  board(rank_).process = getpid();
   ++file_->joined;
   await([this] { return file_->joined == size_; }, [] { return "ranks did not join"; });
   if (rank_ == 0) shm_unlink(path.c_str());
@@ -78,6 +81,10 @@ Meeting::Letter& Meeting::letter(int from, int to) const {
   return reinterpret_cast<Letter*>(&board(size_))[from * size_ + to];
 }
 
+int Meeting::process(int rank) const {
+  return board(rank).process;
+}
+
 void Meeting::abort() {
   file_->aborted = 1;
 }
@@ -88,7 +95,7 @@ void Meeting::await(const std::function<bool()>& reached,
   while (!reached()) {
     if (file_->aborted) throw std::runtime_error("a rank gave the communicator up");
     if (std::chrono::steady_clock::now() - start > patience_of_all.load())
-      throw std::runtime_error(missing());
+      throw OutOfPatience(missing());
     usleep(kPause);
   }
 }
@@ -193,8 +200,8 @@ void Meeting::meet_peers(std::vector<Transfer>& transfers, double begin) {
   }
 }
 
-void Meeting::move(std::vector<Transfer>& transfers, double begin, bool is_timed) {
-  if (is_timed) meet_peers(transfers, begin);
+void Meeting::move(std::vector<Transfer>& transfers, double begin) {
+  meet_peers(transfers, begin);
   await(
       [&] {
         bool all = true;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,11 @@ namespace zea::testing {
 
 void set_patience(std::chrono::milliseconds patience);
 inline constexpr std::chrono::milliseconds kUsualPatience = std::chrono::minutes(2);
+
+/// Nothing came within that time.
+struct OutOfPatience : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 /// A message on its way, piece by piece.
 struct Transfer {
@@ -36,6 +42,10 @@ class Meeting {
   Meeting& operator=(const Meeting&) = delete;
   ~Meeting();
 
+  const std::string& name() const { return name_; }
+  /// The process of a rank.
+  int process(int rank) const;
+
   /// Every rank makes this call, described alike, with `bytes` of which each shows its own (null:
   /// nothing). `take` sees them in pieces: all ranks' bytes from `offset` on, `piece` of them.
   using Take =
@@ -49,8 +59,8 @@ class Meeting {
   void connect(const std::vector<Transfer>& messages);
 
   /// Brings all of them to their ends, in whatever order their peers come. They begin at virtual
-  /// time `begin`; where it `is_timed`, each waits for its peer to begin.
-  void move(std::vector<Transfer>& transfers, double begin, bool is_timed);
+  /// time `begin`, and each waits for its peer to begin: nothing is sent ahead.
+  void move(std::vector<Transfer>& transfers, double begin);
 
   /// Whoever waits here fails.
   void abort();
@@ -67,6 +77,7 @@ class Meeting {
   bool step(Transfer& transfer);
   void meet_peers(std::vector<Transfer>& transfers, double begin);
 
+  std::string name_;
   int rank_, size_;
   size_t bytes_ = 0;
   File* file_ = nullptr;

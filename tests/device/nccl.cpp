@@ -13,20 +13,35 @@
 #include "core/dtype.hpp"
 #include "device/device.hpp"
 #include "device/meeting.hpp"
+#include "device/wait_table.hpp"
 
 using zea::DType;
 using zea::testing::device;
 using zea::testing::Meeting;
+using zea::testing::OutOfPatience;
 using zea::testing::Stream;
 using zea::testing::TimedWork;
 using zea::testing::Transfer;
+using zea::testing::WaitTable;
+
+/// Thread blocks that a kernel of NCCL has at most, if its communicator's configuration says
+/// nothing.
+constexpr int kBlocks = 1;
 
 struct ncclComm {
-  ncclComm(const std::string& name, int its_rank, int its_size)
-      : rank(its_rank), size(its_size), meeting(name, its_rank, its_size) {}
+  ncclComm(const std::string& id, int its_rank, int its_size, const ncclConfig_t* config)
+      : rank(its_rank), size(its_size), meeting(id, its_rank, its_size) {
+    if (config == nullptr) return;
+    if (config->commName != nullptr) name = config->commName;
+    if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT) blocks = config->maxCTAs;
+  }
 
   int rank, size;
   Meeting meeting;
+  std::string name = "a communicator";
+  int blocks = kBlocks;                                  ///< thread blocks of a call
+  int64_t collectives = 0;                               ///< launched so far
+  std::map<std::pair<int, int>, int64_t> messages = {};  ///< from, to
   std::set<Stream*> streams;
   std::atomic<ncclResult_t> error{ncclSuccess};
 };
@@ -209,45 +224,88 @@ std::vector<Transfer> messages_of(const std::vector<Call>& calls) {
   return transfers;
 }
 
+void give_up(ncclComm& comm, const std::string& fault) {
+  device().fail(fault);
+  comm.meeting.abort();
+  comm.error = ncclRemoteError;
+}
+
 /// Runs a call of a communicator. If it fails, the communicator is given up on all of its ranks:
-/// the caller of the error query finds the fault, and the peers are notified.
-void run_or_give_up(ncclComm& comm, const std::function<void()>& call) {
+/// the caller of the error query finds the fault, and the peers are notified. `explain`: why it did
+/// not end.
+void run_or_give_up(ncclComm& comm, const std::function<void()>& call,
+                    const std::function<std::string()>& explain) {
   if (comm.error != ncclSuccess) return;
   try {
     call();
+  } catch (const OutOfPatience& error) {
+    give_up(comm, error.what() + explain());
   } catch (const std::exception& error) {
-    device().fail(error.what());
-    comm.meeting.abort();
-    comm.error = ncclRemoteError;
+    give_up(comm, error.what());
   }
 }
 
-/// On the stream's thread: one kernel. `turn`: in the order of launches, which holds in virtual
-/// time; -1: none.
-void run_all(const std::vector<Call>& calls, Stream& stream, int64_t turn) {
-  const double begin =
-      turn < 0 ? stream.time() : device().launch_order().begin(turn, stream.time());
-  run_or_give_up(*calls[0].comm, [&] {
-    TimedWork kernel{.name = calls[0].name, .begin = begin, .met = begin};
-    double seconds = 0;
-    for (const Call& call : calls) {
-      if (is_message(call)) continue;
-      kernel.met = run_collective(call, begin);
-      seconds += seconds_of(call);
-    }
-    kernel.end = kernel.met + seconds;
-    std::vector<Transfer> messages = messages_of(calls);
-    if (!messages.empty())
-      calls[0].comm->meeting.move(messages, begin, device().costs().has_value());
-    size_t number = 0;
-    for (const Call& call : calls) {
-      if (!is_message(call)) continue;
-      const double met = messages[number++].met;
-      kernel.met = std::max(kernel.met, met);
-      kernel.end = std::max(kernel.end, met + seconds_of(call));
-    }
-    device().spend(stream, std::move(kernel));
-  });
+/// On the stream's thread.
+void run_kernel(const std::vector<Call>& calls, Stream& stream, double begin) {
+  TimedWork kernel{
+      .name = calls[0].name, .group = calls[0].comm->name, .begin = begin, .met = begin};
+  double seconds = 0;
+  for (const Call& call : calls) {
+    if (is_message(call)) continue;
+    kernel.met = run_collective(call, begin);
+    seconds += seconds_of(call);
+  }
+  kernel.end = kernel.met + seconds;
+  std::vector<Transfer> messages = messages_of(calls);
+  if (!messages.empty()) calls[0].comm->meeting.move(messages, begin);
+  size_t number = 0;
+  for (const Call& call : calls) {
+    if (!is_message(call)) continue;
+    const double met = messages[number++].met;
+    kernel.met = std::max(kernel.met, met);
+    kernel.end = std::max(kernel.end, met + seconds_of(call));
+  }
+  device().spend(stream, std::move(kernel));
+}
+
+/// In the order of launches, and in that of its stream.
+void run_in_order(const std::vector<Call>& calls, Stream& stream, int64_t turn, int waiting) {
+  ncclComm& comm = *calls[0].comm;
+  WaitTable& table = WaitTable::own();
+  table.reach(waiting);
+  const double begin = device().launch_order().begin(turn, stream.time(), comm.blocks);
+  table.begin(waiting);
+  run_or_give_up(
+      comm, [&] { run_kernel(calls, stream, begin); },
+      [&] { return "; " + table.explain(waiting); });
+  device().launch_order().end(turn, stream.time());
+  table.end(waiting);
+}
+
+/// Numbers the calls, as all ranks that meet in them do.
+zea::testing::WaitingCall numbered(const std::vector<Call>& calls, const Stream& stream,
+                                   int64_t turn) {
+  ncclComm& comm = *calls[0].comm;
+  zea::testing::WaitingCall waiting{
+      .name = {}, .turn = turn, .stream = stream.number(), .meeters = {}};
+  const auto meet = [&](const std::string& meeting, int rank) {
+    if (rank != comm.rank)
+      waiting.meeters.push_back(
+          {std::hash<std::string>()(comm.meeting.name() + meeting), comm.meeting.process(rank)});
+  };
+  int64_t number = 0;
+  for (const Call& call : calls) {
+    const int from = is(call, "ncclSend") ? comm.rank : call.peer,
+              to = is(call, "ncclSend") ? call.peer : comm.rank;
+    number = is_message(call) ? ++comm.messages[{from, to}] : ++comm.collectives;
+    const std::string text = " " + std::to_string(number);
+    if (is_message(call))
+      meet(" " + std::to_string(from) + ">" + std::to_string(to) + text, call.peer);
+    else if (&call == &calls.front())
+      for (int rank = 0; rank < comm.size; ++rank) meet(text, rank);
+  }
+  waiting.name = std::string(calls[0].name) + " #" + std::to_string(number) + " of " + comm.name;
+  return waiting;
 }
 
 Stream& stream_of(const Call& call) {
@@ -274,7 +332,8 @@ ncclResult_t launch(std::vector<Call> calls) {
     for (const Call& call : calls)
       (call.comm == first.comm && call.stream == first.stream ? together : others).push_back(call);
     ncclComm& comm = *first.comm;
-    run_or_give_up(comm, [&] { comm.meeting.connect(messages_of(together)); });
+    run_or_give_up(
+        comm, [&] { comm.meeting.connect(messages_of(together)); }, [] { return std::string(); });
     if (comm.error != ncclSuccess) return comm.error;
     comm.streams.insert(&stream_of(first));
     if (first.stream != nullptr && stream_of(first).priority >= device().compute().priority)
@@ -282,8 +341,10 @@ ncclResult_t launch(std::vector<Call> calls) {
     for (const Call& call : together) device().count_launch(call.name);
     device().submit(stream_of(first), [together](Stream& stream) {
       for (const Call& call : together) note_uses(call, stream);
-      const int64_t turn = device().costs() ? device().launch_order().take() : -1;
-      stream.push([together, &stream, turn] { run_all(together, stream, turn); });
+      const int64_t turn = device().launch_order().take();
+      const int waiting = WaitTable::own().launch(numbered(together, stream, turn));
+      stream.push(
+          [together, &stream, turn, waiting] { run_in_order(together, stream, turn, waiting); });
     });
     calls = std::move(others);
   }
@@ -330,9 +391,9 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
-                                    ncclConfig_t*) {
+                                    ncclConfig_t* config) {
   try {
-    *comm = new ncclComm(id.internal, rank, size);
+    *comm = new ncclComm(id.internal, rank, size, config);
     return ncclSuccess;
   } catch (const std::exception& error) {
     last_error = error.what();

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "device/device.hpp"
+#include "device/wait_table.hpp"
 
 namespace zea::testing {
 namespace {
@@ -25,10 +26,11 @@ uint32_t delay_seed() {
                : static_cast<uint32_t>(getppid());  // mpirun, which the ranks of a job share
 }
 
-void Mark::reach(double at_time) {
+void Mark::reach(double at_time, const TimedWork& last_work) {
   const std::lock_guard lock(mutex);
   is_reached = true;
   time = at_time;
+  last = last_work;
   reached_at = std::chrono::steady_clock::now();
   changed.notify_all();
 }
@@ -84,12 +86,16 @@ std::shared_ptr<Mark> Stream::hold(bool uses_memory) {
 
 void Stream::drain() {
   std::unique_lock lock(mutex_);
+  WaitTable::own().host_waits(number_);
   changed_.wait(lock, [this] { return work_.empty() && !is_busy_; });
+  WaitTable::own().host_waits(kHost);
 }
 
 void Stream::settle() {
   std::unique_lock lock(mutex_);
+  WaitTable::own().host_waits(number_);
   changed_.wait(lock, [this] { return using_memory_ == 0; });
+  WaitTable::own().host_waits(kHost);
 }
 
 void Stream::run() {

@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <stdexcept>
 
 #include "batch/make_microbatch.hpp"
 #include "device/device.hpp"
+#include "device/timeline.hpp"
 #include "device/torch_device.hpp"
 #include "estimate/step_time.hpp"
 #include "layout/rank_order.hpp"
@@ -135,6 +139,11 @@ void set_mesh(Options& deck, const char* strategy, int tp, int shards, int repli
   deck.mesh.dp_replicate = replicas;
 }
 
+void set_pipeline(Options& deck, int stages) {
+  set_mesh(deck, "no_shard", 1, 1, 1);
+  deck.meshes["llm"].pp = stages;
+}
+
 const std::vector<Layout>& layouts() {
   static const std::vector<Layout> all{
       {"one rank", 1, [](Options& deck) { set_mesh(deck, "no_shard", 1, 1, 1); }},
@@ -144,6 +153,8 @@ const std::vector<Layout>& layouts() {
       {"hybrid 2 x 2", 4, [](Options& deck) { set_mesh(deck, "hybrid_shard", 1, 2, 2); }},
       {"tp 2", 2, [](Options& deck) { set_mesh(deck, "no_shard", 2, 1, 1); }},
       {"tp 2 x fsdp 2", 4, [](Options& deck) { set_mesh(deck, "full_shard", 2, 2, 1); }},
+      {"pp 2, slow links", 2, [](Options& deck) { set_pipeline(deck, 2); }, 1e7},
+      {"pp 4, slow links", 4, [](Options& deck) { set_pipeline(deck, 4); }, 1e7},
   };
   return all;
 }
@@ -210,6 +221,55 @@ TEST(DeviceTimeline, TakesAsLongAsThePlannerSays) {
                   timed.seconds, expected, expected / timed.seconds);
     EXPECT_NEAR(expected, timed.seconds, 0.05 * timed.seconds);
     EXPECT_TRUE(device().take_faults().empty());
+  }
+}
+
+double sum_of(const std::map<std::string, double>& seconds) {
+  double sum = 0;
+  for (const auto& [name, one] : seconds) sum += one;
+  return sum;
+}
+
+/// Where ZEA_TRACE names a folder, its Chrome trace is written there.
+void report(const Layout& layout, const Timelines& timelines,
+            const std::map<std::string, double>& path) {
+  std::printf("%s, the critical path:\n", layout.name.c_str());
+  for (const auto& [name, seconds] : path) std::printf("  %-40s %.6f\n", name.c_str(), seconds);
+  if (const char* folder = std::getenv("ZEA_TRACE"))
+    std::ofstream(std::string(folder) + "/" + layout.name + ".json") << chrome_trace(timelines);
+}
+
+/// All of a step's time is a rank's computation or its waits, and one path leads to its end.
+TEST(DeviceTimeline, SaysWhatAStepWaitsFor) {
+  for (const Layout& layout : layouts()) {
+    SCOPED_TRACE(layout.name);
+    const Communicator part = first_ranks(layout.ranks);
+    if (part.size() == 0) continue;
+    Plan plan;
+    const Timed timed = run_step(part, layout, plan);
+    double computing = 0, end = 0;
+    for (const TimedWork& work : timed.work) {
+      if (work.stream != 0) continue;
+      if (!work.waits) computing += work.end - work.begin;
+      end = std::max(end, work.end);
+    }
+    const std::map<std::string, double> exposed = exposed_seconds(timed.work);
+    EXPECT_GT(computing, 0);
+    EXPECT_NEAR(computing + sum_of(exposed), end, 1e-9);
+    // The tp ranks are those of the replica, whose communicator has been there before.
+    EXPECT_EQ(exposed.contains("replica"), plan.mesh.grid("llm").tp > 1);
+    const Timelines timelines = gathered(part, timed.work);
+    if (part.rank() != 0) continue;
+    ASSERT_EQ(std::ssize(timelines), layout.ranks);
+    const std::map<std::string, double> path = critical_path(timelines);
+    EXPECT_NEAR(sum_of(path), timed.seconds, 1e-9);
+    EXPECT_FALSE(path.contains("nothing"));
+    report(layout, timelines, path);
+    size_t works = 0;
+    for (const std::vector<TimedWork>& work : timelines) works += work.size();
+    const auto trace = nlohmann::json::parse(chrome_trace(timelines));
+    EXPECT_EQ(trace.at("traceEvents").size(), works);
+    EXPECT_EQ(trace.at("traceEvents").back().at("pid"), layout.ranks - 1);
   }
 }
 

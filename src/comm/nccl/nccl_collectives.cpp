@@ -63,15 +63,20 @@ char* at(void* packed, const Counts& counts, int rank, DType dtype) {
 class NcclWork : public Pending::Work {
  public:
   NcclWork(std::shared_ptr<NcclCommunicator> nccl, ComputeStream compute_stream)
-      : nccl_(std::move(nccl)), compute_stream_(compute_stream), done_(nccl_->events().take()) {
+      : nccl_(std::move(nccl)),
+        compute_stream_(compute_stream),
+        launched_from_(compute()),
+        done_(nccl_->events().take()) {
     check_cuda(cudaEventRecord(done_, nccl_->stream()), "cudaEventRecord");
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     check_cuda(cudaStreamIsCapturing(nccl_->stream(), &state), "cudaStreamIsCapturing");
     is_captured_ = state != cudaStreamCaptureStatusNone;
   }
 
+  /// Memory that nobody waited for belongs to the stream that computed at the launch, whichever
+  /// stream or thread comes to the end of this.
   ~NcclWork() override {
-    if (!is_ordered_) cudaStreamWaitEvent(compute(), done_, 0);
+    if (!is_ordered_) cudaStreamWaitEvent(launched_from_, done_, 0);
     nccl_->events().give_back(done_);
   }
 
@@ -97,6 +102,7 @@ class NcclWork : public Pending::Work {
 
   std::shared_ptr<NcclCommunicator> nccl_;
   ComputeStream compute_stream_;
+  cudaStream_t launched_from_;
   cudaEvent_t done_;
   bool is_ordered_ = false, is_captured_ = false;
 };

@@ -95,6 +95,8 @@ LaunchVersions launch_versions() {
   check_cuda(cudaDriverGetVersion(&versions.cuda_driver), "cudaDriverGetVersion");
   const char* order = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
   versions.in_program_order = order != nullptr && std::string(order) != "0";
+  const char* mixing = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
+  versions.mixes_graphs = mixing == nullptr || std::string(mixing) != "0";
   return versions;
 }
 
@@ -102,6 +104,9 @@ NcclCommunicator::NcclCommunicator(const Communicator& communicator) {
   const ncclUniqueId id = agree_on_id(with_devices(communicator));
   check_cuda(cudaGetDevice(&device_), "cudaGetDevice");
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0)
+  config.commName = communicator.name().c_str();
+#endif
   check_nccl(
       ncclCommInitRankConfig(&handle_, communicator.size(), id, communicator.rank(), &config),
       "ncclCommInitRankConfig");
@@ -115,10 +120,17 @@ NcclCommunicator::~NcclCommunicator() {
 }
 
 void NcclCommunicator::abort() {
-  if (handle_ != nullptr) ncclCommAbort(std::exchange(handle_, nullptr));
+  ncclComm_t given_up = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    given_up = std::exchange(handle_, nullptr);
+  }
+  if (given_up != nullptr) ncclCommAbort(given_up);
 }
 
 void NcclCommunicator::check_async() const {
+  const std::lock_guard lock(mutex_);
+  if (handle_ == nullptr) throw CommError("a communication over NCCL was given up");
   ncclResult_t state = ncclSuccess;
   check_nccl(ncclCommGetAsyncError(handle_, &state), "ncclCommGetAsyncError");
   if (state != ncclInProgress) check_nccl(state, "a communication over NCCL");

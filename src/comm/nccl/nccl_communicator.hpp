@@ -76,13 +76,13 @@ class NcclCommunicator {
   /// Finishes what is under way, or aborts it while an exception unwinds: the peers may never come.
   ~NcclCommunicator();
 
-  /// Gives up what is under way; afterwards nothing but the destructor is called.
+  /// Gives up what is under way; afterwards nothing but check_async() and the destructor is called.
   void abort();
 
   ncclComm_t handle() const { return handle_; }
   cudaStream_t stream() const { return stream_.handle(); }
   CudaEvents& events() { return events_; }
-  /// Throws what a peer or the network did to calls under way.
+  /// Throws what a peer, the network or abort() did to calls under way. Any thread may ask.
   void check_async() const;
   /// Lets the calling thread, which may be any, ask CUDA of this communicator's device.
   void use_device() const { check_cuda(cudaSetDevice(device_), "cudaSetDevice"); }
@@ -91,6 +91,7 @@ class NcclCommunicator {
   int device_ = 0;
   CudaStream stream_;
   CudaEvents events_;
+  mutable std::mutex mutex_;  ///< for asking while another thread gives up
   ncclComm_t handle_ = nullptr;
 };
 

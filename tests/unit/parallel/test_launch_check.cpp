@@ -46,8 +46,14 @@ void expect_fault(const Plan& plan, const LaunchVersions& versions,
     EXPECT_NE(fault.find(part), std::string::npos) << "found: " << fault;
 }
 
-TEST(LaunchCheck, OneGroupOfRanksNeedsNoOrder) {
-  for (const Plan& plan : {fsdp(1), fsdp(2), fsdp(2, 2)})
+Plan ddp(int ranks) {
+  return plan_of(ranks, [](Options& options) {
+    for (const char* module : {"vision", "llm"}) options.meshes[module].strategy = "no_shard";
+  });
+}
+
+TEST(LaunchCheck, OneCommunicatorNeedsNoOrder) {
+  for (const Plan& plan : {fsdp(1), ddp(2)})
     for (const LaunchVersions& versions : {kNew, kOldNccl, kOldCuda, kUnordered})
       EXPECT_EQ(launch_order_fault(plan, versions), "");
 }
@@ -60,6 +66,31 @@ TEST(LaunchCheck, FsdpWithTpNeedsAnNcclThatOrders) {
       plan, kOldNccl,
       {"several groups (llm.tp, ", "llm's shards", "NCCL 2.25 ", "take NCCL 2.26", "tp = 1"});
   expect_fault(plan, kUnordered, {"NCCL_LAUNCH_ORDER_IMPLICIT=0", "unset it"});
+}
+
+/// Parameters are gathered while gradients are reduced, by another communicator.
+TEST(LaunchCheck, FsdpAloneNeedsItToo) {
+  const Plan plan = fsdp(2);
+  EXPECT_EQ(launch_order_fault(plan, kNew), "");
+  EXPECT_EQ(launch_order_fault(plan, kOldCuda), "");
+  expect_fault(plan, kOldNccl,
+               {"'s shards, ", "'s reductions", "NCCL 2.25 ", "strategy = \"no_shard\""});
+}
+
+TEST(LaunchCheck, GraphsNeedAnNcclThatMixesThemWithOtherCalls) {
+  const auto graphs = [](int ranks) {
+    return plan_of(ranks, [](Options& options) {
+      options.run.device = DeviceKind::Cuda;
+      options.run.cuda_graphs = 4;
+    });
+  };
+  LaunchVersions versions = kNew;
+  EXPECT_EQ(launch_order_fault(graphs(2), versions), "");
+  versions.mixes_graphs = false;
+  expect_fault(graphs(2), versions,
+               {"run.cuda_graphs = 4", "NCCL_GRAPH_MIXING_SUPPORT=0", "unset"});
+  EXPECT_EQ(launch_order_fault(graphs(1), versions), "");
+  EXPECT_EQ(launch_order_fault(ddp(2), versions), "");
 }
 
 TEST(LaunchCheck, AHybridNeedsItToo) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random plans (grids of tp, cp and encoder_dp, pipelines of every placement and schedule among
 // them) and steps, with every rank's list simulated together: communicators see the same calls in
-// the same order on all their ranks, messages are received in the order in which they are sent and
-// nobody waits for ever, no two buffers have a slot at a time, units run on gathered buffers, and
-// every gradient is reduced after its last addition.
+// the same order on all their ranks, messages are received in the order in which they are sent,
+// nobody waits for ever where calls begin in the order of their launches, no two buffers have a
+// slot at a time, units run on gathered buffers, and every gradient is reduced after its last
+// addition.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 #include "layout/reduction.hpp"
 #include "schedule/plan.hpp"
+#include "support/launched_calls.hpp"
 #include "support/tiny_llava.hpp"
 
 namespace zea::test_schedule_properties {
@@ -217,7 +219,7 @@ std::vector<int> ranks_of(const Plan& plan, const Action& action, int rank) {
   }
 }
 
-using Lists = std::vector<std::vector<Action>>;  ///< of each rank
+using Lists = testing::ActionLists;
 
 void expect_same_order(const Plan& plan, const Lists& lists) {
   std::map<std::vector<int>, std::map<int, std::vector<std::pair<ActionKind, int>>>> calls;
@@ -228,10 +230,6 @@ void expect_same_order(const Plan& plan, const Lists& lists) {
           calls[ranks][rank].push_back({action.kind, std::max(action.buffer, action.unit)});
   for (auto& [ranks, of_rank] : calls)
     for (int rank : ranks) ASSERT_EQ(of_rank[rank], of_rank[ranks.front()]) << "rank " << rank;
-}
-
-bool is_receive(const Action& action) {
-  return action.kind == ActionKind::Receive || action.kind == ActionKind::ReceiveGradient;
 }
 
 bool is_send(const Action& action) {
@@ -253,33 +251,14 @@ Delivery delivery_of(const Plan& plan, const Action& action, int rank) {
           action.microbatch};
 }
 
-/// Every rank goes on until it receives a message that is not yet sent; all reach their end.
+/// Every message that a rank receives is sent, and the other way round.
 void expect_delivery(const Plan& plan, const Lists& lists) {
-  std::map<Delivery, int> to_come;
+  std::set<Delivery> sent, received;
   for (int rank = 0; rank < plan.world_size(); ++rank)
     for (const Action& action : lists[rank])
-      if (is_send(action)) ++to_come[delivery_of(plan, action, rank)];
-  std::vector<size_t> next(lists.size(), 0);
-  for (bool moves = true; moves;) {
-    moves = false;
-    for (int rank = 0; rank < plan.world_size(); ++rank)
-      for (; next[rank] < lists[rank].size(); ++next[rank]) {
-        const Action& action = lists[rank][next[rank]];
-        if (action.group < 0) continue;
-        const Delivery delivery = delivery_of(plan, action, rank);
-        if (is_receive(action)) {
-          ASSERT_TRUE(to_come.contains(delivery)) << "nobody sends this";
-          if (to_come[delivery] > 0) break;
-        } else {
-          --to_come[delivery];
-        }
-        moves = true;
-      }
-  }
-  for (int rank = 0; rank < plan.world_size(); ++rank)
-    ASSERT_EQ(next[rank], lists[rank].size())
-        << "rank " << rank << " waits at "
-        << describe(lists[rank][next[rank]], plan.model, plan.buffers);
+      if (action.group >= 0)
+        (is_send(action) ? sent : received).insert(delivery_of(plan, action, rank));
+  ASSERT_EQ(sent, received);
 }
 
 /// Between two ranks messages of one way follow each other as both ends come to them.
@@ -442,6 +421,7 @@ TEST(ScheduleProperties, HoldForRandomPlansAndSteps) {
       expect_same_order(plan, lists);
       expect_delivery(plan, lists);
       expect_same_order_of_messages(plan, lists);
+      ASSERT_EQ(testing::launch_deadlock(plan, lists), "");
       for (int rank = 0; rank < plan.world_size(); ++rank) {
         Holdings holdings(plan, rank);
         for (const Action& action : lists[rank]) holdings.take(action);
