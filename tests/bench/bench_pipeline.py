@@ -35,7 +35,7 @@ def variant_of(layout):
 
 
 def predicted(build, deck, costs, layout):
-    """Seconds of a step's passes: the work of all stage groups over their number, and over the part that they do not wait."""
+    """Seconds of passes: the work of all stage groups over their number, and over the part in which none waits."""
     keys = [f"mesh.llm.pp={RANKS}", f"mesh.profile={costs}", *LAYOUTS[layout]]
     plan = call([build / "src/zea", "-n", "--ranks", RANKS, "-i", deck, *keys])
     rows = re.findall(r"^  llm\.pp\d+ +\S+ +\d+ +(\S+) +(\S+) +(\S+) ", plan, re.MULTILINE)
