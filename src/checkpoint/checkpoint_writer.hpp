@@ -28,7 +28,7 @@ struct CheckpointRequest {
   std::string run_id;
   TrainPosition position;
   std::string deck;           ///< resolved TOML
-  std::string job_info;       ///< JSON, on rank 0; empty: none
+  std::string job_info = {};  ///< JSON, on rank 0; empty: none
   double rate_limit_mib = 0;  ///< MiB/s per rank; 0: none
 };
 

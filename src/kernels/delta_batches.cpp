@@ -26,16 +26,17 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kChunk = kDeltaChunk, kGroupChunks = kDeltaStateTokens / kDeltaChunk;
+/// Steps between kept states.
+constexpr int64_t kKeptSteps = kDeltaStateTokens / kDeltaChunk;
 
-int64_t chunks_of(const std::vector<int64_t>& bounds, int64_t sample) {
-  return (bounds[sample + 1] - bounds[sample] + kChunk - 1) / kChunk;
+int64_t chunks_in(const std::vector<int64_t>& bounds, int64_t sample) {
+  return (bounds[sample + 1] - bounds[sample] + kDeltaChunk - 1) / kDeltaChunk;
 }
 
 /// How many of `samples`, those with most chunks first, have a chunk at `step`.
 int64_t count_at(const std::vector<int64_t>& bounds, const std::vector<int64_t>& samples,
                  int64_t step) {
-  return std::ranges::find_if(samples, [&](int64_t s) { return chunks_of(bounds, s) <= step; }) -
+  return std::ranges::find_if(samples, [&](int64_t s) { return chunks_in(bounds, s) <= step; }) -
          samples.begin();
 }
 
@@ -53,10 +54,10 @@ class SpanScan {
         heads_(shape_.value_heads),
         items_(span.chunks() * heads_),
         chunks_(rows.tokens.chunks.narrow(0, span.first_chunk, span.chunks())),
-        numbers_(made({5, kChunk})) {
-    keys_ = made({2 * kChunk, shape_.key_dim});
-    scaled_ = made({2 * kChunk, shape_.key_dim});
-    Tensor right = made({kChunk, shape_.key_dim + shape_.value_dim});
+        numbers_(made({5, kDeltaChunk})) {
+    keys_ = made({2 * kDeltaChunk, shape_.key_dim});
+    scaled_ = made({2 * kDeltaChunk, shape_.key_dim});
+    Tensor right = made({kDeltaChunk, shape_.key_dim + shape_.value_dim});
     moves_ = at::zeros({items_, shape_.key_dim, shape_.key_dim}, options());
     with_type([&]<class W>(W) {
       const LoadChunk<W> load{chunk_rows(),       elements<W>(rows_.mixed), numbers<W>(),
@@ -64,8 +65,8 @@ class SpanScan {
                               elements<W>(moves_)};
       run_items(rows_.mixed, load, items_, shape_.value_dim);
     });
-    pairs_ = at::bmm(keys_, across(keys_.narrow(1, 0, kChunk)));
-    inverse_ = made({kChunk, kChunk});
+    pairs_ = at::bmm(keys_, across(keys_.narrow(1, 0, kDeltaChunk)));
+    inverse_ = made({kDeltaChunk, kDeltaChunk});
     with_type([&]<class W>(W) {
       const SolveChunk<W> solve{{numbers<W>(), elements<W>(pairs_)}, elements<W>(inverse_)};
       run_items(rows_.mixed, solve, items_, shape_.value_dim);
@@ -102,7 +103,7 @@ class SpanScan {
       if (on > 0 && (!is_end || next.defined())) {
         Tensor to = is_end ? next : states_.narrow(0, (chunk + here) * heads_, on * heads_);
         after(0, on, to);
-        if (!is_end && (span_.first_step + step + 1) % kGroupChunks == 0 && kept.defined()) {
+        if (!is_end && (span_.first_step + step + 1) % kKeptSteps == 0 && kept.defined()) {
           kept.narrow(0, kept_states * heads_, on * heads_).copy_(to);
           kept_states += on;
         }
@@ -131,13 +132,13 @@ class SpanScan {
   /// those of the states before the first step, where it is defined.
   void store_gradients(const Tensor& d_o, const Tensor& next, const Tensor& first,
                        const Tensor& dmixed) {
-    const Tensor outer = made({2 * kChunk, shape_.value_dim});  // dR, dO
+    const Tensor outer = made({2 * kDeltaChunk, shape_.value_dim});  // dR, dO
     with_type([&]<class W>(W) {
       const LoadOutputGradients<W> load{chunk_rows(), elements<W>(d_o), elements<W>(outer)};
       run_items(d_o, load, items_, shape_.value_dim);
     });
-    Tensor d_r = outer.narrow(1, 0, kChunk);
-    const Tensor d_out = outer.narrow(1, kChunk, kChunk);
+    Tensor d_r = outer.narrow(1, 0, kDeltaChunk);
+    const Tensor d_out = outer.narrow(1, kDeltaChunk, kDeltaChunk);
     Tensor d_changes = at::bmm(across(scores()), d_out);
     const Tensor d_ends = passed_back(d_out, d_changes, next, first);
     d_changes.baddbmm_(ends(), d_ends);
@@ -149,7 +150,7 @@ class SpanScan {
       const WeighPairs<W> weigh{numbers<W>(), elements<W>(d_pairs)};
       run_items(d_o, weigh, items_, shape_.value_dim);
     });
-    const Tensor with_pairs = at::bmm(d_pairs, keys_.narrow(1, 0, kChunk));
+    const Tensor with_pairs = at::bmm(d_pairs, keys_.narrow(1, 0, kDeltaChunk));
     const Tensor from_pairs = at::bmm(across(d_pairs), keys_);
     with_type([&]<class W>(W) {
       const StoreChunkGradients<W> store{chunk_rows(),
@@ -194,9 +195,9 @@ class SpanScan {
         std::accumulate(span_.counts.begin(), span_.counts.begin() + step, int64_t{0});
     return all.narrow(0, before * heads_, span_.counts[step] * heads_);
   }
-  Tensor ends() const { return scaled_.narrow(1, 0, kChunk); }
-  Tensor scaled_queries() const { return scaled_.narrow(1, kChunk, kChunk); }
-  Tensor scores() const { return pairs_.narrow(1, kChunk, kChunk); }
+  Tensor ends() const { return scaled_.narrow(1, 0, kDeltaChunk); }
+  Tensor scaled_queries() const { return scaled_.narrow(1, kDeltaChunk, kDeltaChunk); }
+  Tensor scores() const { return pairs_.narrow(1, kDeltaChunk, kDeltaChunk); }
 
   /// Returns the gradients of the states at the ends of all chunks.
   Tensor passed_back(const Tensor& d_out, const Tensor& d_changes, const Tensor& next,
@@ -238,25 +239,25 @@ int64_t ChunkSpan::chunks() const {
 }
 
 std::vector<ChunkSpan> chunk_spans(const std::vector<int64_t>& bounds) {
-  constexpr int64_t kMost = kDeltaBatchTokens / kChunk;
+  constexpr int64_t kMost = kDeltaBatchTokens / kDeltaChunk;
   std::vector<int64_t> order(bounds.size() - 1);
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(
-      order, [&](int64_t a, int64_t b) { return chunks_of(bounds, a) > chunks_of(bounds, b); });
-  while (!order.empty() && chunks_of(bounds, order.back()) == 0) order.pop_back();
+      order, [&](int64_t a, int64_t b) { return chunks_in(bounds, a) > chunks_in(bounds, b); });
+  while (!order.empty() && chunks_in(bounds, order.back()) == 0) order.pop_back();
   std::vector<ChunkSpan> spans;
   int64_t chunk = 0, state = 0;
   for (size_t begin = 0; begin < order.size();) {
     size_t end = begin;
     int64_t chunks_of_group = 0;
     while (end < order.size()) {
-      const int64_t more = std::min(chunks_of(bounds, order[end]), kGroupChunks);
+      const int64_t more = std::min(chunks_in(bounds, order[end]), kKeptSteps);
       if (end > begin && chunks_of_group + more > kMost) break;
       chunks_of_group += more;
       ++end;
     }
     const std::vector<int64_t> samples(order.begin() + begin, order.begin() + end);
-    const int64_t steps = chunks_of(bounds, samples.front());
+    const int64_t steps = chunks_in(bounds, samples.front());
     for (int64_t step = 0; step < steps;) {
       ChunkSpan span{.samples = samples,
                      .first_step = step,
@@ -266,14 +267,14 @@ std::vector<ChunkSpan> chunk_spans(const std::vector<int64_t>& bounds) {
       int64_t chunks = 0;
       do {
         int64_t of_group = 0;
-        for (int64_t s = step; s < std::min(step + kGroupChunks, steps); ++s)
+        for (int64_t s = step; s < std::min(step + kKeptSteps, steps); ++s)
           of_group += count_at(bounds, samples, s);
         if (chunks > 0 && chunks + of_group > kMost) break;
         chunks += of_group;
-        for (int64_t s = step; s < std::min(step + kGroupChunks, steps); ++s)
+        for (int64_t s = step; s < std::min(step + kKeptSteps, steps); ++s)
           span.counts.push_back(count_at(bounds, samples, s));
         if (step > 0) state += count_at(bounds, samples, step);
-        step = std::min(step + kGroupChunks, steps);
+        step = std::min(step + kKeptSteps, steps);
       } while (step < steps);
       span.counts.push_back(count_at(bounds, samples, step));
       chunk += chunks;
