@@ -41,8 +41,9 @@ ElementBytes::ElementBytes(const UnitTypes& types)
 int64_t gemm_scratch(int64_t m, int64_t k, int64_t n, const ElementBytes& bytes) {
   if (bytes.on_device || bytes.param > 4) return 0;
   const int64_t operands = (m + n) * k * bytes.param, result = m * n * bytes.wide;
-  return bytes.is_narrow() ? std::max(operands, result)
-                           : std::min(bytes.threads * kBlockBytes, operands + result);
+  if (!bytes.is_narrow()) return std::min(bytes.threads * kBlockBytes, operands + result);
+  const int64_t converted = converted_product_elements(m, k, n, true) * bytes.wide;
+  return std::max({operands, result, converted});
 }
 
 int64_t sums_bytes(int64_t rows, int64_t columns, const ElementBytes& bytes) {
