@@ -27,7 +27,7 @@ GLM_CASES = {
             "head_dim": 12,
             "n_shared_experts": 1,
             "rms_norm_eps": 1e-2,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25},
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
             "tie_word_embeddings": True,
         },
     },

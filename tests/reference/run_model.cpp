@@ -71,6 +71,7 @@ Step make_step(const Engine& engine, const Dataset& dataset) {
   for (const MicrobatchPlan& part : step.plan.replicas.at(plan.replica_of(engine.world_rank()))) {
     step.loaded.push_back(
         load_microbatch(dataset, loading_on(plan, engine.world_rank()), part.samples));
+    step.loaded.back().expert_tokens = part.expert_tokens;
     step.microbatches.push_back(
         make_microbatch(step.loaded.back(), plan.model, engine.microbatch_options()));
   }
