@@ -26,6 +26,8 @@ BESIDE = {
     "MergeHead": (6, 2), "DropRow": (1, 0), "CombineRows": (42, 1), "CombineRowBackward": (1, 1),
     "AddLogitRow": (3, 2), "LogitRowGradient": (3, 0),
     "MixDeltaToken": (17, 31), "MixDeltaTokenBackward": (26, 40), "ConvolveBackward": (2, 0),
+    "LoadChunk": (22, 24), "SolveChunk": (71, 0), "WeighPairs": (1, 0), "StoreOutputs": (2, 0),
+    "LoadOutputGradients": (1, 0), "StoreChunkGradients": (13, 8),
     "AdamwChunk": (2, 0), "SgdChunk": (2, 0), "BlockwiseAdamwBlock": (103, 2),
 }  # fmt: skip
 

@@ -126,8 +126,8 @@ std::string refusal(Change change) {
 TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
   EXPECT_NE(refusal([](auto& c) { c["model_type"] = "bert"; })
                 .find("config.model_type = \"bert\"; allowed: gemma, gemma2, gemma3, gemma3_text, "
-                      "gemma4, gemma4_text, gpt2, "
-                      "idefics3, internvl, llama, llava"),
+                      "gemma4, gemma4_text, glm4_moe, gpt2, idefics3, "
+                      "internvl, llama, llava"),
             std::string::npos);
   EXPECT_NE(refusal([](auto& c) {
               c["text_config"]["model_type"] = "gemma2";
