@@ -74,10 +74,10 @@ struct Manifest {
   std::string version = "2";
   std::string run_id;  ///< made when a run starts; every shard carries it and the step
   TrainPosition position;
-  std::string deck;    ///< resolved TOML
-  std::string config;  ///< the model's config.json
+  std::string deck;      ///< resolved TOML
+  std::string config;    ///< the model's config.json
   std::string job_info;  ///< JSON: the writing start, as in job_info.json; empty in older files
-  std::string mesh;  ///< the layout in one line for people
+  std::string mesh;      ///< the layout in one line for people
   int64_t world_size = 0;
   std::vector<ManifestTensor> tensors;
   std::vector<Piece> pieces;

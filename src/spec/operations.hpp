@@ -30,7 +30,7 @@ enum class OperationKind {
   /// Gates of each token's experts, from a router's outputs; params: bias of the choice; others:
   /// the experts' indices
   Route,
-  ScaleGates,    ///< gates of the experts with these indices, each times its element; params: scale
+  ScaleGates,  ///< gates of the experts with these indices, each times its element; params: scale
   /// Rows, gates and experts' indices of all ranks that share experts; others: these gates, indices
   GatherExpertRows,
   /// The sum over these ranks of x, of which each has the rows of all

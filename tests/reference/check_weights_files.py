@@ -52,10 +52,9 @@ def h5_tensor(dataset):
 def text_config(tied=False, family="llama"):
     if family == "gemma4":  # without towers
         return AutoConfig.for_model(family, text_config=text_config(tied, "gemma4_text"), tie_word_embeddings=tied)
-    is_glm = family == "glm4_moe"
-    number = "n_routed_experts" if is_glm else "num_experts"
-    experts = {number: 4, "num_experts_per_tok": 2} if family in MOE else {}
-    experts |= {"moe_intermediate_size": 20} if is_glm else {}
+    glm = {"n_routed_experts": 4, "moe_intermediate_size": 20}
+    count = glm if family == "glm4_moe" else {"num_experts": 4}
+    experts = {"num_experts_per_tok": 2, **count} if family in MOE else {}
     own = {"hidden_size_per_layer_input": 0, "attention_k_eq_v": True} if family == "gemma4_text" else {}
     return AutoConfig.for_model(family, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
                                 num_attention_heads=4, num_key_value_heads=4 if family == "olmoe" else 2,

@@ -27,11 +27,11 @@
 #define ZEA_FOR_CHUNK_FUNCTORS_OF(visit, W)                                                   \
   visit(LoadChunk<W>) visit(SolveChunk<W>) visit(LoadOutputGradients<W>) visit(WeighPairs<W>) \
       visit(StoreChunkGradients<W>)
-#define ZEA_FOR_ROW_FUNCTORS(visit)                                             \
-  ZEA_FOR_ROW_FUNCTORS_OF(visit, double)                                        \
-  ZEA_FOR_ROW_FUNCTORS_OF(visit, float)                                         \
-  ZEA_FOR_ROW_FUNCTORS_OF(visit, Bf16) ZEA_FOR_CHUNK_FUNCTORS_OF(visit, double) \
-      ZEA_FOR_CHUNK_FUNCTORS_OF(visit, float)
+#define ZEA_FOR_ROW_FUNCTORS(visit)      \
+  ZEA_FOR_ROW_FUNCTORS_OF(visit, double) \
+  ZEA_FOR_ROW_FUNCTORS_OF(visit, float)  \
+  ZEA_FOR_ROW_FUNCTORS_OF(visit, Bf16)   \
+  ZEA_FOR_CHUNK_FUNCTORS_OF(visit, double) ZEA_FOR_CHUNK_FUNCTORS_OF(visit, float)
 
 #define ZEA_FOR_LOGIT_FUNCTORS(visit)                                           \
   visit(AddLogitRow<double>) visit(AddLogitRow<float>) visit(AddLogitRow<Bf16>) \
