@@ -38,11 +38,11 @@ GLM_CASES = {
         "text": GLM4_MOE_IN_GROUPS,
         "deck": [*MICROBATCHES, *grid("llm", tp=2, cp=2, cp_mode="ring")],
     },
-    "glm4_moe_pp2_ep2": {
+    "glm4_moe_pp2_tp2": {
         "ranks": 4,
         "only_text": True,
         "decoder": "glm4_moe",
         "text": GLM4_MOE_IN_GROUPS,
-        "deck": [*MICROBATCHES, *grid("llm", pp=2, ep=2)],
+        "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2)],
     },
 }
