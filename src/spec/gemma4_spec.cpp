@@ -68,7 +68,7 @@ std::vector<bool> windowed_layers(const ConfigReader& config, int64_t layers) {
   std::vector<bool> usual;
   for (int64_t layer = 1; layer <= layers; ++layer)
     usual.push_back(layer % kPeriod != 0 && layer < layers);
-  const std::vector<bool> found = narrow_layers(config, usual, true);
+  std::vector<bool> found = narrow_layers(config, usual, true);
   if (found.back())
     config.refuse("layer_types", "sliding_attention as the last",
                   "full_attention as the last, which transformers makes of it");

@@ -123,7 +123,7 @@ std::string refusal_of(const Grid& grid) {
 }
 
 TEST(DeviceRuns, AStartAsksForVersionsThatOrderCommunicators) {
-  const Grid one_group{{1, 1}, "full_shard", 4};
+  const Grid one_group{{1, 1}, "no_shard", 4};
   const Versions usual = device().versions();
   EXPECT_EQ(refusal_of(kGrid), "");
   device().versions().nccl = 22500;
