@@ -27,10 +27,6 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "zea.job_info 1";
 constexpr int64_t kMostBytes = int64_t{64} << 20;
 
-std::string hash_text(const std::string& text) {
-  return hash_bytes(text.data(), std::ssize(text));
-}
-
 std::string time_text() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};

@@ -39,6 +39,10 @@ int64_t block_elements(DType dtype);
 /// XXH3-128 of `bytes`, as 32 hexadecimal digits.
 std::string hash_bytes(const void* data, int64_t bytes);
 
+inline std::string hash_text(const std::string& text) {
+  return hash_bytes(text.data(), std::ssize(text));
+}
+
 /// XXH3-128 of each block of `bytes`.
 std::vector<std::string> hash_blocks(const void* data, int64_t bytes);
 

@@ -23,10 +23,6 @@ namespace fs = std::filesystem;
   throw WeightsError("cannot hash " + path + ": " + fault);
 }
 
-std::string hash_text(const std::string& text) {
-  return hash_bytes(text.data(), std::ssize(text));
-}
-
 std::string hash_of_file(const std::string& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.is_open()) fail(path, std::strerror(errno));

@@ -18,10 +18,6 @@ namespace {
 constexpr const char* kFormat = "zea.features 1";
 constexpr int64_t kMostBytes = 1 << 16;  ///< of a fingerprint's file
 
-std::string hash_text(const std::string& text) {
-  return hash_bytes(text.data(), std::ssize(text));
-}
-
 /// Hashes the values that blocks compute with, which the ranks read in turn. A sum, so that
 /// order and number of the ranks do not count; in halves that do not overflow.
 std::string hash_weights(const CachedRun& run, int encoder) {

@@ -2,10 +2,10 @@
 // The losses that routers add to that of the targets, over the global batch of a step.
 //
 // With T tokens of the global batch, L layers with E experts each, C(l, e) of the tokens sent to an
-// expert and P(l, e) the sum over tokens of the softmax of their scores there:
-//   pooled by the experts' number: aux x E x sum over e of (sum over l of C) (sum over l of P) / (L
-//   T)^2 by layer:                      aux x E x sum over l and e of C P / T^2 and z x the sum
-//   over l and tokens of (logsumexp of the scores)^2 / T.
+// expert and P(l, e) the sum over tokens of the softmax of their scores there, the losses are
+//   pooled:    aux E sum_e (sum_l C) (sum_l P) / (L T)^2, over the layers with E experts,
+//   per layer: aux E sum_l sum_e C P / T^2,
+//   z:         z sum_l sum_t logsumexp(scores)^2 / T.
 // The first is load_balancing_loss_func of transformers for a batch without padding. Gradients
 // reach P and the scores; C has none. As C counts the whole step, a walk that computes its forward
 // alone comes first: any part of a step has other counts on other layouts.
