@@ -169,6 +169,18 @@ Hardware read_hardware(const std::string& path) {
   return parse_hardware(read_toml_text("hardware file", path), path);
 }
 
+std::string hardware_text(const Hardware& hardware) {
+  Hardware copy = hardware;
+  std::string text, section;
+  for (const Key& key : keys_of(copy)) {
+    if (key.section != section) text += (text.empty() ? "[" : "\n[") + key.section + "]\n";
+    section = key.section;
+    text +=
+        std::string(key.info.name) + " = " + toml_text(key.member) + "  # " + key.info.help + "\n";
+  }
+  return text;
+}
+
 std::string hardware_reference() {
   Hardware hardware;
   std::string text, section;

@@ -169,6 +169,9 @@ Hardware read_hardware(const std::string& path);
 /// Likewise from text; messages call it `name`.
 Hardware parse_hardware(const std::string& text, const std::string& name);
 
+/// Returns the text of a hardware file, with each key's meaning.
+std::string hardware_text(const Hardware& hardware);
+
 /// Returns the reference of all keys of a hardware file.
 std::string hardware_reference();
 

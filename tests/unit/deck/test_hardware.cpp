@@ -102,6 +102,16 @@ TEST(Hardware, RefusesWhatIsNoHardwareFile) {
   EXPECT_THROW(read_hardware("/no/such/file.toml"), DeckError);
 }
 
+TEST(Hardware, TextIsReadBack) {
+  const Hardware hardware = parse_hardware(kFile, "file.toml");
+  const std::string text = hardware_text(hardware);
+  const Hardware again = parse_hardware(text, "text");
+  EXPECT_EQ(hardware_text(again), text);
+  EXPECT_EQ(again.device.gemm_efficiency, hardware.device.gemm_efficiency);
+  EXPECT_EQ(again.between.rate(CollectiveKind::Send), hardware.between.rate(CollectiveKind::Send));
+  EXPECT_EQ(again.identity.reference, hardware.identity.reference);
+}
+
 TEST(Hardware, TellsAllFaultsAtOnce) {
   const std::string refusal = refusal_of(replaced("ranks = 2\nmemory_gib = 8", "memory = 8"));
   EXPECT_NE(refusal.find("node.memory is not a key"), std::string::npos);
