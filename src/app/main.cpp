@@ -82,11 +82,12 @@ int run(int argc, char** argv, std::optional<zea::World>& world) {
                            world->rank()});
     }
     const zea::CommandLine line = zea::parse_command_line(argc, argv);
-    return static_cast<int>(!job                      ? zea::answer(line)
-                            : line.check_node         ? zea::check_nodes(line, *job)
-                            : line.verify_layout      ? zea::verify_layout(line, *job)
-                            : !line.reproduce.empty() ? zea::reproduce(line, *job)
-                                                      : zea::run(line, *job));
+    return static_cast<int>(!job                         ? zea::answer(line)
+                            : line.check_node            ? zea::check_nodes(line, *job)
+                            : !line.hardware_out.empty() ? zea::profile_hardware(line, *job)
+                            : line.verify_layout         ? zea::verify_layout(line, *job)
+                            : !line.reproduce.empty()    ? zea::reproduce(line, *job)
+                                                         : zea::run(line, *job));
   } catch (const zea::Error& error) {
     return fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {

@@ -35,6 +35,10 @@ ExitCode run(const CommandLine& line, Job& job);
 /// same. Collective.
 ExitCode check_nodes(const CommandLine& line, Job& job);
 
+/// --profile-hardware: measures devices and links with all ranks; rank 0 writes the hardware file
+/// and prints it. Collective.
+ExitCode profile_hardware(const CommandLine& line, Job& job);
+
 /// --verify-layout: runs the first steps on the deck's layout and on a reference, and rank 0 prints
 /// how they compare; all ranks return the same. Collective.
 ExitCode verify_layout(const CommandLine& line, Job& job);

@@ -21,7 +21,8 @@ namespace {
 constexpr const char* kUsage =
     "zea -i deck | -r run-or-checkpoint [-d run-directory] [-n] [--ranks N] [--ranks-per-node N] "
     "[--hardware FILE] [--plan [--memory SIZE] [--out DIRECTORY] [--mtbf HOURS]] [--json] "
-    "[--profile FILE] [--check-node] [--verify-layout [--steps K] [--against LAYOUT]] "
+    "[--profile FILE] [--profile-hardware FILE] [--check-node] [--verify-layout [--steps K] "
+    "[--against LAYOUT]] "
     "[--reproduce RUN [--steps K]] "
     "[-t hh:mm:ss] [-c] [-h [KEY]] "
     "[section.key=value ...] [--compare DECK-OR-OVERRIDES ...]";
@@ -124,6 +125,12 @@ void declare_options(CLI::App& app, Declared& given) {
   app.add_option("--profile", values.profile,
                  "measure the time of every unit of the model on this process with run.threads "
                  "threads, write it to FILE for mesh.profile, and stop")
+      ->type_name("FILE");
+  app.add_option(
+         "--profile-hardware", values.hardware_out,
+         "measure the ranks' devices and links, write their rates to FILE for --hardware and "
+         "mesh.hardware, and stop; needs no deck, but several ranks; precision.preset, "
+         "run.device and run.threads count")
       ->type_name("FILE");
   app.add_flag(
       "--check-node", values.check_node,
@@ -283,13 +290,19 @@ void check_command_line(const CommandLine& values) {
     refuse("--compare prints the plans of several layouts and needs -n");
   if (values.plan_only && !values.profile.empty())
     refuse("--profile measures and -n plans; measure first, then plan with mesh.profile=FILE");
+  const bool does_more = values.plan_only || values.check_node || values.verify_layout ||
+                         !values.profile.empty() || !values.reproduce.empty();
+  if (!values.hardware_out.empty() && does_more)
+    refuse(
+        "--profile-hardware measures and does nothing else; leave out -n, --plan, --profile, "
+        "--check-node, --verify-layout and --reproduce");
   if (values.check_node && (values.plan_only || !values.profile.empty()))
     refuse(
         "--check-node looks at the nodes of a job, -n and --profile need none; take one of them");
   const bool only_prints =
       values.show_build || values.show_help || values.show_version || values.show_manual;
   if (values.deck.empty() && values.restart.empty() && values.reproduce.empty() && !only_prints &&
-      !values.check_node)
+      !values.check_node && values.hardware_out.empty())
     refuse("nothing to run: give a deck (-i) or a run to go on with (-r)");
 }
 

@@ -25,6 +25,7 @@ struct CommandLine {
   bool as_json = false;        ///< --json
   double mtbf_hours = 0;       ///< --mtbf; 0: not given
   std::string profile;         ///< --profile: file for the measured costs of the units
+  std::string hardware_out;    ///< --profile-hardware: hardware file for the measured rates
   bool check_node = false;     ///< --check-node: only look at the nodes
   bool verify_layout = false;  ///< --verify-layout: compare the layout with a reference
   /// --steps of --verify-layout or --reproduce; 0: not given

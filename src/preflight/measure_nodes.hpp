@@ -5,12 +5,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
 
 #include "comm/mesh.hpp"
 #include "comm/visible_gpus.hpp"
 #include "comm/world.hpp"
 #include "core/action_record.hpp"
+#include "deck/hardware.hpp"
 #include "deck/options.hpp"
 #include "preflight/measurements.hpp"
 
@@ -61,5 +63,16 @@ struct LinkEnds {
 /// host collectives `control` are.
 void measure_links(const World& world, Collectives& control, const LinkEnds& ends,
                    ActionRecord& record, Measurements& measured);
+
+/// What collectives reach; nothing where no node has two ranks, or there is one node.
+struct MeasuredLinks {
+  std::optional<LinkRates> inside, between;
+};
+
+/// Measures each kind of collective among the ranks of a node, then among those with one number on
+/// their nodes, all such groups at once. Returns the medians over the ranks, the same on all of
+/// them. Collective as measure_links() is.
+MeasuredLinks measure_link_rates(const World& world, Collectives& control, const LinkEnds& ends,
+                                 ActionRecord& record);
 
 }  // namespace zea

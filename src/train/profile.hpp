@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measured costs of units, by which plans cut stages. Each unit is called on one process, with a
-// full microbatch of made-up samples, forward and backward as the engine calls it.
+// What a process reaches: measured costs of units, by which plans cut stages, and the rates of its
+// device, by which they tell seconds.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <string>
 
+#include "deck/hardware.hpp"
 #include "deck/options.hpp"
 
 namespace zea {
@@ -14,9 +17,15 @@ struct Profile {
   std::string table;  ///< the same for people
 };
 
-/// Measures the model of `config_json` as if all of it trained, with the rows, types, device
-/// and threads of `options`; its mesh does not count. Equal units are measured once. Throws
-/// PlanError where rows are too short for an item of an encoder.
+/// Measures each unit on one process with a full microbatch of made-up samples, forward and
+/// backward as the engine calls it: the model of `config_json` as if all of it trained, with the
+/// rows, types, device and threads of `options`; its mesh does not count. Equal units are measured
+/// once. Throws PlanError where rows are too short for an item of an encoder.
 Profile profile_units(const Options& options, const std::string& config_json);
+
+/// Measures `device` with libtorch's threads as they are set. Shares are of GEMMs and attention in
+/// `type`, of `peak_tflops` or of the fastest GEMM if that is faster; the other types' peaks are
+/// such that their largest GEMM has the share of `type`'s.
+DeviceRates profile_device(at::Device device, DType type, double peak_tflops);
 
 }  // namespace zea

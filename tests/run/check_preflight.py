@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""zea --check-node: a line per node, sentences about sick ones, and the exit code."""
+"""zea --check-node: a line per node, sentences about sick ones, and the exit code. zea --profile-hardware: the file."""
 
 import os
 import re
+import tomllib
 from unittest import mock
 
 import named_hosts as nh
@@ -66,6 +67,41 @@ class Preflight(zr.ZeaTest):
     def test_faulty_deck(self):
         output = self.check(2, "run.devise=cuda", code=2)
         self.assertIn("run.devise is not a key", output)
+
+    def profile(self, nodes, *given):
+        """The hardware file that four ranks write."""
+        file = self.folder / "hardware.toml"
+        with mock.patch.object(zr, "MPIRUN", nh.launcher(self.agent, nodes)):
+            result = zr.run_zea(4, ["--profile-hardware", file, "-d", self.folder, *given])
+        self.assert_code(result, 0)
+        self.assertTrue(result.output.endswith(f"written to {file}\n"), result.output)
+        return file, tomllib.loads(file.read_text())
+
+    def test_rates_of_two_nodes(self):
+        file, rates = self.profile("nodea:2,nodeb:2")
+        device, inside, between = (rates[section] for section in ("device", "inside", "between"))
+        self.assertEqual((rates["hardware"]["source"], rates["node"]["ranks"]), ("measured", 2))
+        self.assertEqual(device["gemm_efficiency"][-1], 1)  # of the fastest
+        self.assertGreater(device["fp32_tflops"], device["fp64_tflops"])
+        for section in (device, inside, between):
+            for name, value in section.items():
+                if name not in ("overlaps", "sliced_attention_efficiency", "hop_us"):
+                    self.assertGreater(min(value) if isinstance(value, list) else value, 0, name)
+        self.assertFalse(device["overlaps"])
+        deck = zr.write_inputs(self.folder, [zr.text_sample(i, 20) for i in range(8)])
+        plan = zr.run_zea(1, ["-n", "--ranks", "4", "--hardware", file, "-i", deck])
+        self.assert_code(plan, 0)
+        self.assertIn("tokens/s", plan.output)
+
+    def test_rates_of_one_node(self):
+        _, rates = self.profile("nodea:4", "precision.preset=fp64")
+        self.assertEqual(rates["inside"], rates["between"])
+        self.assertIn("in fp64: 4 ranks on 1 nodes; there was one node", rates["hardware"]["reference"])
+
+    def test_rates_need_links(self):
+        result = zr.run_zea(1, ["--profile-hardware", self.folder / "hardware.toml"])
+        self.assert_code(result, 2)
+        self.assertIn("--profile-hardware measures the links between ranks, and one rank was started", result.output)
 
 
 nh.skip_without_names()

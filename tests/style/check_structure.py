@@ -26,7 +26,7 @@ MAY_INCLUDE = {
     "checkpoint": ["core", "spec", "layout", "schedule", "files", "io", "comm", "parallel"],
     "watch": ["core", "files", "comm"],
     "preflight": ["core", "deck", "files", "io", "comm", "parallel"],
-    "train": [*PLAN, *"files h5 io data comm model batch parallel optim checkpoint watch".split()],
+    "train": [*PLAN, *"files h5 io data comm kernels model batch parallel optim checkpoint watch".split()],
     "app": [*PLAN, *"files io data library comm kernels parallel optim checkpoint watch preflight train".split()],
 }
 # Third-party headers that only one folder may include.

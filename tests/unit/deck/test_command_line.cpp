@@ -57,6 +57,7 @@ TEST(CommandLine, LooksAtNodesWithAndWithoutADeck) {
   EXPECT_TRUE(line.check_node);
   EXPECT_EQ(line.deck, "a.toml");
   EXPECT_FALSE(parsed({"-i", "a.toml"}).check_node);
+  EXPECT_EQ(parsed({"--profile-hardware", "h.toml"}).hardware_out, "h.toml");
   const std::string sentence =
       "--check-node looks at the nodes of a job, -n and --profile need none; take one of them";
   EXPECT_TRUE(contains(refusal_of({"--check-node", "-n", "-i", "a.toml"}), sentence));
@@ -213,6 +214,7 @@ TEST(CommandLine, RefusesWithAHint) {
       {{"-i", "a", "--ranks", "4"}, "--ranks says how many ranks to plan for and needs -n"},
       {{"-i", "a", "-n", "--profile", "b"}, "--profile measures and -n plans; measure first"},
       {{"--profile", "b"}, "nothing to run"},
+      {{"-i", "a", "-n", "--profile-hardware", "b"}, "--profile-hardware measures and does nothing"},
       {{"-i", "a", "-n", "--ranks", "0"}, "--ranks"},
       {{"-i", "a", "-n", "--ranks", "4x"}, "--ranks"},
       {{"-i", "a", "-n", "--ranks", "99999999999"}, "--ranks"},

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "core/system.hpp"
+#include "core/text.hpp"
+#include "kernels/flat_kernels.hpp"
+#include "kernels/matmul.hpp"
+#include "kernels/row_kernels.hpp"
+#include "model/attention.hpp"
+#include "parallel/torch_dtype.hpp"
+#include "train/profile.hpp"
+
+namespace zea {
+namespace {
+
+using at::Tensor;
+
+/// The shapes that are measured.
+struct MeasuredShapes {
+  std::vector<double> gemm_dims;  ///< the smallest dimension of GEMMs, ascending
+  int64_t gemm_length;            ///< the other two
+  int64_t rows, width;            ///< of elementwise kernels
+  int64_t tokens, heads, head_dim;
+  int64_t flat_elements;  ///< of the optimizer's tensors
+
+  static MeasuredShapes on(at::Device device) {
+    if (device.is_cpu()) return {{8, 32, 128, 512}, 1024, 1024, 1024, 1024, 4, 64, 1 << 22};
+    return {{64, 256, 1024, 4096}, 8192, 8192, 4096, 4096, 16, 128, 1 << 26};
+  }
+};
+
+constexpr int kRounds = 3;
+constexpr double kRoundSeconds = 0.02;
+
+class DeviceProfiler {
+ public:
+  explicit DeviceProfiler(at::Device device)
+      : device_(device),
+        shapes_(MeasuredShapes::on(device)),
+        marker_(at::zeros({1}, at::TensorOptions(device))) {}
+
+  const std::vector<double>& gemm_dims() const { return shapes_.gemm_dims; }
+
+  /// FLOP/s of GEMMs with this smallest dimension: that is the rows, the inputs, or the outputs.
+  double gemm_rate(DType type, double dim) const {
+    const auto small = static_cast<int64_t>(dim);
+    const int64_t length = shapes_.gemm_length;
+    const int64_t places[][3] = {
+        {small, length, length}, {length, small, length}, {length, length, small}};
+    double flops = 0, seconds = 0;
+    for (const auto& [rows, in, out] : places) {
+      const Tensor x = random({rows, in}, type), weight = random({out, in}, type);
+      const Tensor result = random({rows, out}, type);
+      flops += 2 * static_cast<double>(rows * in * out);
+      seconds += seconds_of([&] { product_into(result, x, weight.t()); });
+    }
+    return flops / seconds;
+  }
+
+  /// FLOP/s of causal attention, forward and backward.
+  double attention_rate(DType type) const {
+    const int64_t tokens = shapes_.tokens, heads = shapes_.heads, head_dim = shapes_.head_dim;
+    const at::AutoGradMode recording(true);
+    Tensor qkv = random({tokens, 3 * heads, head_dim}, type).requires_grad_();
+    const AttentionMask mask({{0, tokens}}, true, device_);
+    const Tensor d_out = random({tokens, heads * head_dim}, type);
+    const double seconds = seconds_of([&] {
+      torch::autograd::backward({attention(qkv, mask, heads, heads)}, {d_out});
+      qkv.mutable_grad().reset();
+    });
+    const double pairs = 0.5 * static_cast<double>(tokens) * static_cast<double>(tokens + 1);
+    return 3 * 4 * pairs * static_cast<double>(heads * head_dim) / seconds;
+  }
+
+  /// Bytes a second of a gate and a norm, which read and write rows.
+  double memory_rate(DType type) const {
+    const Tensor pairs = random({shapes_.rows, 2 * shapes_.width}, type);
+    const Tensor x = random({shapes_.rows, shapes_.width}, type);
+    const NormParameters norm{.weight = random({shapes_.width}, type), .bias = {}, .eps = 1e-6};
+    const double seconds = seconds_of([&] {
+      gated_forward(pairs, Gating::Silu);
+      norm_forward(x, {}, norm);
+    });
+    constexpr double kTensors = 3 + 2;  // that the two read and write
+    return kTensors * static_cast<double>(x.nbytes()) / seconds;
+  }
+
+  /// Bytes a second of AdamW: as the estimate counts them, with the gradient set to zero.
+  double optimizer_rate() const {
+    std::vector<Tensor> flats;
+    for (int i = 0; i < 4; ++i) flats.push_back(random({shapes_.flat_elements}, DType::Float32));
+    const AdamwUpdate update{.lr = 1e-6};
+    const double seconds = seconds_of([&] {
+      adamw({{flats[0], flats[1], flats[2], flats[3].abs_(), update}});
+      flats[1].zero_();
+    });
+    constexpr double kPasses = 8;
+    return kPasses * static_cast<double>(flats[0].nbytes()) / seconds;
+  }
+
+  /// Seconds of an operation on next to nothing that is recorded for backward.
+  double launch_seconds() const {
+    constexpr int kOperations = 200;
+    const at::AutoGradMode recording(true);
+    const Tensor x = at::zeros({1}, at::TensorOptions(device_)).requires_grad_();
+    return seconds_of([&] {
+             Tensor y = x;
+             for (int i = 0; i < kOperations; ++i) y = y.add(1);
+           }) /
+           kOperations;
+  }
+
+ private:
+  Tensor random(at::IntArrayRef shape, DType type) const {
+    return at::randn(shape, at::TensorOptions(device_).dtype(at::kFloat)).to(to_torch(type));
+  }
+  void finish() const { marker_.item(); }
+
+  /// Seconds of a call, the best of a few rounds of as many calls as take a while.
+  template <class Call>
+  double seconds_of(Call call) const {
+    call();  // finds cold memory
+    finish();
+    double best = std::numeric_limits<double>::infinity();
+    int64_t calls = 1;
+    for (int round = 0; round < kRounds;) {
+      const Stopwatch watch;
+      for (int64_t i = 0; i < calls; ++i) call();
+      finish();
+      const double seconds = watch.seconds();
+      if (seconds < kRoundSeconds) {
+        calls *= 2;
+        continue;
+      }
+      best = std::min(best, seconds / static_cast<double>(calls));
+      ++round;
+    }
+    return best;
+  }
+
+  at::Device device_;
+  MeasuredShapes shapes_;
+  Tensor marker_;
+};
+
+/// Shares must not fall, nor grow faster than dimensions (read_hardware()).
+std::vector<double> shares_of(const std::vector<double>& rates, double peak,
+                              const std::vector<double>& dims) {
+  std::vector<double> shares;
+  for (size_t i = 0; i < rates.size(); ++i) {
+    double share = std::min(1.0, rates[i] / peak);
+    if (i > 0) share = std::clamp(share, shares[i - 1], shares[i - 1] * dims[i] / dims[i - 1]);
+    shares.push_back(std::min(1.0, share));
+  }
+  return shares;
+}
+
+}  // namespace
+
+DeviceRates profile_device(at::Device device, DType type, double peak_tflops) {
+  constexpr double kTera = 1e12, kGiga = 1e9, kMicro = 1e-6;
+  const at::NoGradGuard no_gradient;
+  const DeviceProfiler profiler(device);
+  DeviceRates rates;
+  rates.gemm_dims = profiler.gemm_dims();
+  std::vector<double> of_type;
+  for (const double dim : rates.gemm_dims) of_type.push_back(profiler.gemm_rate(type, dim));
+  const double best = std::ranges::max(of_type);
+  const double peak = std::max(kTera * peak_tflops, best);
+  rates.gemm_efficiency = shares_of(of_type, peak, rates.gemm_dims);
+  for (const auto& [other, tflops] : {std::pair(DType::BFloat16, &rates.bf16_tflops),
+                                      std::pair(DType::Float32, &rates.fp32_tflops),
+                                      std::pair(DType::Float64, &rates.fp64_tflops)}) {
+    const double reached = other == type ? best : profiler.gemm_rate(other, rates.gemm_dims.back());
+    *tflops = reached * (peak / best) / kTera;
+  }
+  rates.attention_efficiency = std::min(1.0, profiler.attention_rate(type) / peak);
+  rates.memory_gb_per_s = profiler.memory_rate(type) / kGiga;
+  rates.optimizer_gb_per_s = profiler.optimizer_rate() / kGiga;
+  rates.launch_us = profiler.launch_seconds() / kMicro;
+  rates.overlaps = !device.is_cpu();
+  return rates;
+}
+
+}  // namespace zea
