@@ -31,13 +31,27 @@ std::string list_text(const Items& items, Line line) {
   return text + "\n]";
 }
 
+std::string quoted(const std::string& text) {
+  return Json(text).dump();
+}
+
+/// A checkpoint has many pieces: as JSON objects they would take several times as long.
 std::string piece_text(const Piece& piece) {
-  nlohmann::ordered_json json{{"tensor", piece.tensor},           {"state", piece.state},
-                              {"offset", piece.extent.offset},    {"length", piece.extent.length},
-                              {"dtype", dtype_name(piece.dtype)}, {"file", piece.file},
-                              {"dataset", piece.dataset},         {"hashes", piece.block_hashes}};
-  if (piece.elements_of_each != 1) json["elements_of_each"] = piece.elements_of_each;
-  return json.dump();
+  const auto list = [](const auto& values, const auto& text_of) {
+    std::string text = "[";
+    for (const auto& value : values) text += (text.size() > 1 ? "," : "") + text_of(value);
+    return text + "]";
+  };
+  const auto number = [](int64_t value) { return std::to_string(value); };
+  std::string text = "{\"tensor\":" + quoted(piece.tensor) + ",\"state\":" + quoted(piece.state) +
+                     ",\"offset\":" + list(piece.extent.offset, number) +
+                     ",\"length\":" + list(piece.extent.length, number) + ",\"dtype\":\"" +
+                     dtype_name(piece.dtype) + "\",\"file\":" + quoted(piece.file) +
+                     ",\"dataset\":" + quoted(piece.dataset) +
+                     ",\"hashes\":" + list(piece.block_hashes, quoted);
+  if (piece.elements_of_each != 1)
+    text += ",\"elements_of_each\":" + number(piece.elements_of_each);
+  return text + "}";
 }
 
 std::string file_text(const ManifestFile& file) {
@@ -72,9 +86,9 @@ void check_digest(const std::string& text, const std::string& where) {
   const size_t tail = kDigestBegin.size() + kHashDigits + kDigestEnd.size();
   const std::string about = where + ": the manifest is damaged or cut short: ";
   if (text.size() < tail) throw WeightsError(about + "it is too short");
-  const std::string body = text.substr(0, text.size() - tail);
-  const std::string digest = hash_bytes(body.data(), static_cast<int64_t>(body.size()));
-  if (text.substr(body.size()) != kDigestBegin + digest + kDigestEnd)
+  const size_t body = text.size() - tail;
+  const std::string digest = hash_bytes(text.data(), static_cast<int64_t>(body));
+  if (text.substr(body) != kDigestBegin + digest + kDigestEnd)
     throw WeightsError(about + "its digest should be " + digest);
 }
 
@@ -281,7 +295,6 @@ int64_t block_elements(DType dtype) {
 }
 
 std::string manifest_text(const Manifest& manifest) {
-  auto quoted = [](const std::string& text) { return Json(text).dump(); };
   std::string text = "{\"format\": \"" + std::string(kManifestFormat) + "\", \"version\": \"" +
                      kManifestVersion + "\",\n";
   text += "\"run_id\": " + quoted(manifest.run_id) + ",\n";
@@ -303,7 +316,10 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   Manifest manifest;
   manifest.version = checked_version(text, where);
   check_digest(text, where);
-  const Json json = parse_strict_json(text, where);
+  manifest.pieces.reserve(static_cast<size_t>(std::ranges::count(text, '\n')));  // a line each
+  const Json json = parse_strict_json(
+      text, where,
+      {"pieces", [&](const Json& value) { manifest.pieces.push_back(parse_piece(value, where)); }});
   manifest.run_id = json_text(json, "run_id", where);
   manifest.position = parse_position(json_member(json, "position", where), where);
   manifest.deck = json_text(json, "deck", where);
@@ -315,8 +331,8 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   manifest.files = parse_files(json_member(json, "files", where), manifest.version, where);
   for (const Json& value : json_member(json, "tensors", where))
     manifest.tensors.push_back(parse_tensor(value, where));
-  for (const Json& value : json_member(json, "pieces", where))
-    manifest.pieces.push_back(parse_piece(value, where));
+  if (!json_member(json, "pieces", where).is_array())
+    throw WeightsError(where + ": \"pieces\" is not a list");
   check_contents(manifest, where);
   return manifest;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/strict_json.hpp"
 
-#include <set>
+#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
@@ -9,40 +9,88 @@
 namespace zea {
 namespace {
 
+using Json = nlohmann::json;
+
 constexpr size_t kMaxDepth = 64;
+/// Open containers around an element of a list that is a member of the whole.
+constexpr size_t kElementDepth = 2;
 
-/// Follows the parser through objects and remembers the keys of each open one.
-class KeyGuard {
+/// Builds the values that the parser meets. (The library's own parser with a callback looks through
+/// the whole list around an object when that ends.)
+class StrictBuilder : public nlohmann::json_sax<Json> {
  public:
-  explicit KeyGuard(const std::string& where) : where_(where) {}
+  StrictBuilder(const std::string& where, const JsonElements& elements)
+      : where_(where), elements_(elements) {}
 
-  bool operator()(int, nlohmann::json::parse_event_t event, const nlohmann::json& parsed) {
-    using Event = nlohmann::json::parse_event_t;
-    if (event == Event::object_start || event == Event::array_start) open();
-    if (event == Event::object_end || event == Event::array_end) keys_.pop_back();
-    if (event == Event::key && !keys_.back().insert(parsed.get<std::string>()).second)
-      throw WeightsError(where_ + ": JSON has the key " + parsed.dump() + " twice");
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t& value) override { return add(Json::binary(std::move(value))); }
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& value) override {
+    const auto [member, is_new] = open_.back()->emplace(value, nullptr);
+    if (!is_new) throw WeightsError(where_ + ": JSON has the key " + Json(value).dump() + " twice");
+    member_ = &*member;
+    if (open_.size() == 1) top_key_ = std::move(value);
     return true;
+  }
+  bool parse_error(size_t, const std::string&, const Json::exception& error) override {
+    throw WeightsError(where_ + ": " + error.what());
   }
 
  private:
-  void open() {
-    if (keys_.size() >= kMaxDepth) throw WeightsError(where_ + ": JSON is nested too deeply");
-    keys_.emplace_back();
+  Json& place(Json value) {
+    if (open_.empty()) return root_ = std::move(value);
+    if (open_.back()->is_object()) return *member_ = std::move(value);
+    open_.back()->push_back(std::move(value));
+    return open_.back()->back();
+  }
+  bool add(Json value) {
+    place(std::move(value));
+    if (open_.size() == kElementDepth) hand_over();
+    return true;
+  }
+  bool open(Json container) {
+    if (open_.size() >= kMaxDepth) throw WeightsError(where_ + ": JSON is nested too deeply");
+    open_.push_back(&place(std::move(container)));
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    if (open_.size() == kElementDepth) hand_over();
+    return true;
+  }
+  /// Gives away the element that has just ended.
+  void hand_over() {
+    Json& list = *open_.back();
+    if (!elements_.use || !list.is_array() || elements_.list != top_key_) return;
+    elements_.use(list.back());
+    list.clear();
   }
 
-  std::string where_;
-  std::vector<std::set<std::string>> keys_;
+  const std::string& where_;
+  const JsonElements& elements_;
+  Json root_;
+  std::vector<Json*> open_;  ///< containers; only the last element of one is changed
+  Json* member_ = nullptr;   ///< of the innermost object, whose value comes next
+  std::string top_key_;
 };
 
 }  // namespace
 
-nlohmann::json parse_strict_json(const std::string& text, const std::string& where) {
-  try {
-    return nlohmann::json::parse(text, KeyGuard(where));
-  } catch (const nlohmann::json::exception& error) {
-    throw WeightsError(where + ": " + error.what());
-  }
+Json parse_strict_json(const std::string& text, const std::string& where,
+                       const JsonElements& elements) {
+  StrictBuilder builder(where, elements);
+  Json::sax_parse(text, &builder);
+  return builder.take();
 }
 
 const nlohmann::json& json_member(const nlohmann::json& object, const char* key,

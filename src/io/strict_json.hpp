@@ -5,14 +5,23 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
 namespace zea {
 
+/// A list that is too long to be kept as JSON: `use` gets each element of the root's member `list`,
+/// which stays empty.
+struct JsonElements {
+  std::string list = {};
+  std::function<void(const nlohmann::json& element)> use = {};
+};
+
 /// Throws WeightsError naming `where`.
-nlohmann::json parse_strict_json(const std::string& text, const std::string& where);
+nlohmann::json parse_strict_json(const std::string& text, const std::string& where,
+                                 const JsonElements& elements = {});
 
 /// Member `key` of `object`; throws unless it is there.
 const nlohmann::json& json_member(const nlohmann::json& object, const char* key,

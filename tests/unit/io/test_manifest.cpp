@@ -170,6 +170,17 @@ TEST(Manifest, RefusesImpossiblePieces) {
                        "2^62"));
 }
 
+TEST(Manifest, RefusesPiecesThatAreNoList) {
+  Manifest manifest = example();
+  manifest.pieces.clear();
+  std::string text = manifest_text(manifest);
+  const std::string list = "\"pieces\": [\n]", number = "\"pieces\": 3";
+  text.replace(text.find(list), list.size(), number);
+  text.erase(text.find("\"digest\""));
+  text += "\"digest\": \"" + hash_bytes(text.data(), std::ssize(text)) + "\"\n}\n";
+  EXPECT_TRUE(contains(error_of_parse(text), "\"pieces\" is not a list"));
+}
+
 TEST(Manifest, CoverageIsExact) {
   EXPECT_EQ(error_of([] { check_coverage(example()); }), "");
   auto error_of_cover = [](const std::function<void(Manifest&)>& change) {
