@@ -166,8 +166,9 @@ void fill_attention(EncoderPart& part, const ItemRow& row, const TokenRuns& here
     if (context.ranks > 1)
       attention.context.emplace(
           make_context_plan(row.visible(in_windows), layout.owned(), context, cp_rank));
-    else
-      attention.mask = AttentionMask(row.segments(in_windows), false);
+    if (context.inner < context.ranks) continue;
+    AttentionMask& mask = attention.context ? attention.context->masks.at(0) : attention.mask;
+    mask = AttentionMask(row.segments(in_windows), false);
   }
   if (!spec.block.rotary) return;
   const auto positions = patch_positions(spec.patches(), layout.owned()[cp_rank], row);

@@ -49,18 +49,19 @@ TokenAttention text_attention(const HostTokens& host, int64_t window, const Toke
   TokenAttention attention;
   const auto row = [&] { return visible_text(host.words, options.images_both_ways, window); };
   const ContextOptions context = options.replica.sharding(kDecoder).context;
-  if (context.ranks > 1) {
+  if (context.ranks > 1)
     attention.context.emplace(make_context_plan(row(), layout.owned(), context, cp_rank));
-    return attention;
-  }
+  if (context.inner < context.ranks) return attention;
+  std::vector<TokenRange> all;
+  if (!host.words.empty()) all.push_back({0, std::ssize(host.words)});
+  const auto slices = [&] { return attention_slices(row(), all, all); };
   const bool both_ways = options.images_both_ways && std::ranges::any_of(host.words, is_image);
-  const auto slices = [&] { return attention_slices(row(), layout.owned()[0], layout.owned()[0]); };
   const std::vector<Segment> samples = segments_of(host.words);
+  AttentionMask& mask = attention.context ? attention.context->masks.at(0) : attention.mask;
   if (both_ways)
-    attention.mask = AttentionMask(slices());
+    mask = AttentionMask(slices());
   else
-    attention.mask =
-        window > 0 ? AttentionMask(samples, window, slices()) : AttentionMask(samples, true);
+    mask = window > 0 ? AttentionMask(samples, window, slices()) : AttentionMask(samples, true);
   return attention;
 }
 

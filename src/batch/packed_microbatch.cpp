@@ -43,10 +43,15 @@ class PackedTensors {
     add(transfer.sent_rows);
     add(transfer.received_rows);
   }
+  void add_bounds(AttentionMask& mask) {
+    if (mask.has_segments()) add(mask.bounds_on(device_));
+  }
   void add(TokenAttention& attention) {
     add(attention.rotary_cosines);
     add(attention.rotary_sines);
-    if (attention.mask.has_segments()) add(attention.mask.bounds_on(device_));
+    add_bounds(attention.mask);
+    if (attention.context)
+      for (AttentionMask& mask : attention.context->masks) add_bounds(mask);
   }
   void add(EncoderPart& part) {
     for (at::Tensor* tensor :

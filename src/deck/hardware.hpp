@@ -93,7 +93,8 @@ struct DeviceRates {
          {1e-6, 1}});
     key(sliced_attention_efficiency,
         {"sliced_attention_efficiency",
-         "the same with context parallelism, where attention is computed in slices; 0: as much",
+         "the same with context parallelism, where attention is computed in slices (not under "
+         "ulysses); 0: as much",
          {0, 1}});
     key(memory_gb_per_s, {"memory_gb_per_s",
                           "memory bandwidth in GB/s that elementwise kernels reach",

@@ -81,7 +81,7 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
   const double peak = rates_.peak(types.param);
   const double sliced = rates_.sliced_attention_efficiency;
   const double attention_rate =
-      peak * (grid.cp > 1 && sliced > 0 ? sliced : rates_.attention_efficiency);
+      peak * (grid.cp > grid.cp_inner && sliced > 0 ? sliced : rates_.attention_efficiency);
   const double bandwidth = 1e9 * rates_.memory_gb_per_s;
   const double pairs = detail::pairs_of_unit(model, spec, rows);
   UnitSeconds seconds;

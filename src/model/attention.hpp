@@ -30,7 +30,9 @@ struct ContextPart {
         inner(plan.inner) {}
 
   ContextPlan plan;
-  std::vector<AttentionMask> masks;  ///< one for each of ContextPlan::slices
+  /// One for each of ContextPlan::slices; of the whole row where all ranks exchange tokens for
+  /// heads.
+  std::vector<AttentionMask> masks;
   ExchangedTokens inner;
 };
 

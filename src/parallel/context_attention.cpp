@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 
 #include "core/error.hpp"
 #include "model/parameter_function.hpp"
@@ -25,8 +24,7 @@ int64_t size_of(const Collectives* group) {
 /// heads; then all of the group's tokens, ascending in the row, of some heads.
 class HeadExchange {
  public:
-  /// `inner` null: a group of one, where everything stays as it is.
-  HeadExchange(const ContextPart& part, int64_t heads, int64_t kv_heads, Collectives* inner);
+  HeadExchange(const ContextPart& part, int64_t heads, int64_t kv_heads, Collectives& inner);
 
   /// Heads of this member.
   int64_t heads() const { return heads_; }
@@ -48,35 +46,32 @@ class HeadExchange {
   };
   /// Queries, keys and values of a member.
   std::array<HeadRun, 3> runs_of(int64_t member) const;
-  std::optional<TokenExchange> exchange_;
-  Collectives* inner_;
+  TokenExchange exchange_;
+  int64_t members_;
   int64_t all_heads_, all_kv_heads_;  ///< heads of qkv
   int64_t heads_, kv_heads_;
 };
 
 HeadExchange::HeadExchange(const ContextPart& part, int64_t heads, int64_t kv_heads,
-                           Collectives* inner)
-    : inner_(size_of(inner) > 1 ? inner : nullptr),
+                           Collectives& inner)
+    : exchange_(part.inner, inner),
+      members_(inner.size()),
       all_heads_(heads),
       all_kv_heads_(kv_heads),
-      heads_(heads / size_of(inner)),
-      kv_heads_(std::max<int64_t>(kv_heads / size_of(inner), 1)) {
-  if (!inner_) return;
-  exchange_.emplace(part.inner, *inner_);
-  const int64_t members = inner_->size();
-  ZEA_ASSERT(heads % members == 0 && (kv_heads % members == 0 || members % kv_heads == 0));
+      heads_(heads / members_),
+      kv_heads_(std::max<int64_t>(kv_heads / members_, 1)) {
+  ZEA_ASSERT(heads % members_ == 0 && (kv_heads % members_ == 0 || members_ % kv_heads == 0));
 }
 
 std::array<HeadExchange::HeadRun, 3> HeadExchange::runs_of(int64_t member) const {
-  const int64_t first_kv = member * all_kv_heads_ / inner_->size();
+  const int64_t first_kv = member * all_kv_heads_ / members_;
   return {{{member * heads_, heads_, 0},
            {all_heads_ + first_kv, kv_heads_, heads_},
            {all_heads_ + all_kv_heads_ + first_kv, kv_heads_, heads_ + kv_heads_}}};
 }
 
 Tensor HeadExchange::inputs_to_heads(const Tensor& qkv) const {
-  if (!inner_) return qkv;
-  return exchange_->to_group(
+  return exchange_.to_group(
       {heads_ + 2 * kv_heads_, qkv.size(2)}, qkv.options(),
       [&](int64_t member, const Tensor& part) {
         for (const HeadRun& run : runs_of(member))
@@ -85,15 +80,14 @@ Tensor HeadExchange::inputs_to_heads(const Tensor& qkv) const {
 }
 
 Tensor HeadExchange::inputs_to_tokens(const Tensor& dqkv) const {
-  if (!inner_) return dqkv;
   // A KV head that several members used has a gradient from each.
-  const bool is_shared = kv_heads_ * inner_->size() > all_kv_heads_;
+  const bool is_shared = kv_heads_ * members_ > all_kv_heads_;
   const auto type = is_shared ? at::toOpMathType(dqkv.scalar_type()) : dqkv.scalar_type();
   const Tensor all =
-      at::empty({exchange_->own_tokens(), all_heads_ + 2 * all_kv_heads_, dqkv.size(2)},
+      at::empty({exchange_.own_tokens(), all_heads_ + 2 * all_kv_heads_, dqkv.size(2)},
                 dqkv.options().dtype(type));
   if (is_shared) all.narrow(1, all_heads_, 2 * all_kv_heads_).zero_();
-  exchange_->to_tokens(dqkv, [&](int64_t member, const Tensor& part) {
+  exchange_.to_tokens(dqkv, [&](int64_t member, const Tensor& part) {
     for (const HeadRun& run : runs_of(member)) {
       const Tensor target = all.narrow(1, run.first, run.count);
       const Tensor heads = part.narrow(1, run.place, run.count);
@@ -107,85 +101,102 @@ Tensor HeadExchange::inputs_to_tokens(const Tensor& dqkv) const {
 }
 
 Tensor HeadExchange::outputs_to_tokens(const Tensor& out) const {
-  if (!inner_) return out;
-  const Tensor all = at::empty({exchange_->own_tokens(), all_heads_, out.size(2)}, out.options());
-  exchange_->to_tokens(out, [&](int64_t member, const Tensor& part) {
+  const Tensor all = at::empty({exchange_.own_tokens(), all_heads_, out.size(2)}, out.options());
+  exchange_.to_tokens(out, [&](int64_t member, const Tensor& part) {
     all.narrow(1, member * heads_, heads_).copy_(part);
   });
   return all;
 }
 
 Tensor HeadExchange::outputs_to_heads(const Tensor& dout) const {
-  if (!inner_) return dout;
-  return exchange_->to_group({heads_, dout.size(2)}, dout.options(),
-                             [&](int64_t member, const Tensor& part) {
-                               part.copy_(dout.narrow(1, member * heads_, heads_));
-                             });
+  return exchange_.to_group({heads_, dout.size(2)}, dout.options(),
+                            [&](int64_t member, const Tensor& part) {
+                              part.copy_(dout.narrow(1, member * heads_, heads_));
+                            });
 }
 
-/// The arguments that forward and backward of one call share.
-struct ContextCall {
+/// The heads that a group of cp ranks attends with.
+struct GroupHeads {
   const ContextPart* part;
-  int64_t heads, kv_heads;
+  int64_t heads, kv_heads;  ///< of all tokens
   Collectives* inner;
-  Collectives* outer;
-  ScoreSpec scores;
 
-  HeadExchange head_exchange() const { return {*part, heads, kv_heads, inner}; }
-  bool passes_keys() const { return detail::passes_keys(*part, outer); }
+  HeadExchange exchange() const { return {*part, heads, kv_heads, *inner}; }
 };
 
-void save(Context* ctx, const ContextCall& call) {
-  ctx->saved_data["part"] = reinterpret_cast<int64_t>(call.part);
-  ctx->saved_data["heads"] = call.heads;
-  ctx->saved_data["kv_heads"] = call.kv_heads;
-  ctx->saved_data["inner"] = reinterpret_cast<int64_t>(call.inner);
-  ctx->saved_data["outer"] = reinterpret_cast<int64_t>(call.outer);
-  save_scores(ctx, call.scores);
+void save(Context* ctx, const GroupHeads& of) {
+  ctx->saved_data["part"] = reinterpret_cast<int64_t>(of.part);
+  ctx->saved_data["heads"] = of.heads;
+  ctx->saved_data["kv_heads"] = of.kv_heads;
+  ctx->saved_data["inner"] = reinterpret_cast<int64_t>(of.inner);
 }
 
-ContextCall saved_call(Context* ctx) {
+GroupHeads saved_heads(Context* ctx) {
   const auto saved = [&](const char* name) { return ctx->saved_data.at(name).toInt(); };
-  return {reinterpret_cast<const ContextPart*>(saved("part")),
-          saved("heads"),
-          saved("kv_heads"),
-          reinterpret_cast<Collectives*>(saved("inner")),
-          reinterpret_cast<Collectives*>(saved("outer")),
-          saved_scores(ctx)};
+  return {reinterpret_cast<const ContextPart*>(saved("part")), saved("heads"), saved("kv_heads"),
+          reinterpret_cast<Collectives*>(saved("inner"))};
 }
 
-GroupInputs inputs_of(const ContextCall& call, const Tensor& qkv, int64_t heads) {
-  const Tensor kv = qkv.narrow(1, heads, qkv.size(1) - heads);
-  return {qkv.narrow(1, 0, heads), call.passes_keys() ? kv.contiguous() : kv, call.scores};
-}
+struct InputsToHeads : Function<InputsToHeads> {
+  static Tensor forward(Context* ctx, const Tensor& qkv, const GroupHeads& of) {
+    save(ctx, of);
+    return of.exchange().inputs_to_heads(qkv);
+  }
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    return {saved_heads(ctx).exchange().inputs_to_tokens(outputs[0]), {}};
+  }
+};
 
-struct ContextAttentionFunction : Function<ContextAttentionFunction> {
-  static Tensor forward(Context* ctx, const Tensor& qkv, const ContextCall& call) {
-    const HeadExchange heads = call.head_exchange();
-    const Tensor of_group = heads.inputs_to_heads(qkv);
-    const AttentionSums sums =
-        attend_group(*call.part, call.outer, inputs_of(call, of_group, heads.heads()));
+struct OutputsToTokens : Function<OutputsToTokens> {
+  static Tensor forward(Context* ctx, const Tensor& out, const GroupHeads& of) {
+    save(ctx, of);
+    return of.exchange().outputs_to_tokens(out);
+  }
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    return {saved_heads(ctx).exchange().outputs_to_heads(outputs[0]), {}};
+  }
+};
+
+/// The arguments that forward and backward of one call share.
+struct GroupCall {
+  const ContextPart* part;
+  Collectives* outer;
+  int64_t heads;  ///< of queries
+  ScoreSpec scores;
+
+  GroupInputs inputs_of(const Tensor& qkv) const {
+    const Tensor kv = qkv.narrow(1, heads, qkv.size(1) - heads);
+    return {qkv.narrow(1, 0, heads), passes_keys(*part) ? kv.contiguous() : kv, scores};
+  }
+};
+
+/// Attention of a group's queries to the keys of all groups.
+struct GroupAttention : Function<GroupAttention> {
+  static Tensor forward(Context* ctx, const Tensor& qkv, const GroupCall& call) {
+    const AttentionSums sums = attend_group(*call.part, *call.outer, call.inputs_of(qkv));
     const Tensor out = sums.out.to(qkv.scalar_type());
-    ctx->save_for_backward({of_group, out, sums.lse});
-    save(ctx, call);
-    return heads.outputs_to_tokens(out).flatten(1);
+    ctx->save_for_backward({qkv, out, sums.lse});
+    ctx->saved_data["part"] = reinterpret_cast<int64_t>(call.part);
+    ctx->saved_data["outer"] = reinterpret_cast<int64_t>(call.outer);
+    ctx->saved_data["heads"] = call.heads;
+    save_scores(ctx, call.scores);
+    return out;
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
-    const ContextCall call = saved_call(ctx);
-    const HeadExchange heads = call.head_exchange();
+    const auto value = [&](const char* name) { return ctx->saved_data.at(name).toInt(); };
+    const GroupCall call{reinterpret_cast<const ContextPart*>(value("part")),
+                         reinterpret_cast<Collectives*>(value("outer")), value("heads"),
+                         saved_scores(ctx)};
     const Tensors saved = ctx->get_saved_variables();
-    const Tensor& of_group = saved[0];
-    const Tensor dy = outputs[0].contiguous().unflatten(1, {call.heads, of_group.size(2)});
-    const Tensor dout = heads.outputs_to_heads(dy);
-    const auto type = call.passes_keys() ? saved[2].scalar_type() : of_group.scalar_type();
-    const Tensor dqkv = at::empty(of_group.sizes(), of_group.options().dtype(type));
-    const int64_t rest = dqkv.size(1) - heads.heads();
-    const GroupGradients gradients{dqkv.narrow(1, 0, heads.heads()),
-                                   dqkv.narrow(1, heads.heads(), rest)};
-    write_group_gradients(*call.part, call.outer, gradients,
-                          inputs_of(call, of_group, heads.heads()), dout, {saved[1], saved[2]});
-    return {heads.inputs_to_tokens(dqkv.to(of_group.scalar_type())), {}};
+    const Tensor& qkv = saved[0];
+    const auto type = passes_keys(*call.part) ? saved[2].scalar_type() : qkv.scalar_type();
+    const Tensor dqkv = at::empty(qkv.sizes(), qkv.options().dtype(type));
+    const GroupGradients gradients{dqkv.narrow(1, 0, call.heads),
+                                   dqkv.narrow(1, call.heads, dqkv.size(1) - call.heads)};
+    write_group_gradients(*call.part, *call.outer, gradients, call.inputs_of(qkv),
+                          outputs[0].contiguous(), {saved[1], saved[2]});
+    return {dqkv.to(qkv.scalar_type()), {}};
   }
 };
 
@@ -195,8 +206,17 @@ at::Tensor context_attention(const at::Tensor& qkv, const ContextPart& part, int
                              int64_t kv_heads, Collectives* inner, Collectives* outer,
                              const ScoreSpec& scores) {
   ZEA_ASSERT(qkv.size(1) == heads + 2 * kv_heads && heads % kv_heads == 0);
-  return ContextAttentionFunction::apply(qkv,
-                                         ContextCall{&part, heads, kv_heads, inner, outer, scores});
+  const GroupHeads of{&part, heads, kv_heads, inner};
+  const bool exchanges = size_of(inner) > 1;
+  const Tensor group = exchanges ? InputsToHeads::apply(qkv, of) : qkv;
+  const int64_t own_heads = heads / size_of(inner);
+  // A group that has all tokens attends as one rank does.
+  const Tensor out =
+      size_of(outer) > 1
+          ? GroupAttention::apply(group, GroupCall{&part, outer, own_heads, scores})
+          : attention(group, part.masks.at(0), own_heads, (group.size(1) - own_heads) / 2, scores)
+                .unflatten(1, {own_heads, -1});
+  return (exchanges ? OutputsToTokens::apply(out, of) : out).flatten(1);
 }
 
 }  // namespace zea

@@ -266,27 +266,20 @@ void PassedKeys::write_gradients(const GroupGradients& gradients, const GroupInp
 
 }  // namespace
 
-bool passes_keys(const ContextPart& part, const Collectives* outer) {
-  return outer && outer->size() > 1 && part.plan.exchange == KeyExchange::Ring;
+bool passes_keys(const ContextPart& part) {
+  return part.plan.exchange == KeyExchange::Ring;
 }
 
-AttentionSums attend_group(const ContextPart& part, Collectives* outer, const GroupInputs& in) {
-  if (passes_keys(part, outer)) return PassedKeys(part, *outer).attend(in);
-  if (outer && outer->size() > 1) return GatheredKeys(part, *outer).attend(in);
-  const AttentionSums sums = unwritten_sums(in.q);
-  write_attention(sums, with_keys(in.q, in.kv, in.scores), part.masks.at(0));
-  return sums;
+AttentionSums attend_group(const ContextPart& part, Collectives& outer, const GroupInputs& in) {
+  if (passes_keys(part)) return PassedKeys(part, outer).attend(in);
+  return GatheredKeys(part, outer).attend(in);
 }
 
-void write_group_gradients(const ContextPart& part, Collectives* outer,
+void write_group_gradients(const ContextPart& part, Collectives& outer,
                            const GroupGradients& gradients, const GroupInputs& in,
                            const Tensor& dout, const AttentionSums& sums) {
-  if (passes_keys(part, outer))
-    return PassedKeys(part, *outer).write_gradients(gradients, in, dout, sums);
-  if (outer && outer->size() > 1)
-    return GatheredKeys(part, *outer).write_gradients(gradients, in, dout, sums);
-  write_attention_gradients(with_keys(gradients, gradients.dkv), with_keys(in.q, in.kv, in.scores),
-                            dout, sums, part.masks.at(0));
+  if (passes_keys(part)) return PassedKeys(part, outer).write_gradients(gradients, in, dout, sums);
+  GatheredKeys(part, outer).write_gradients(gradients, in, dout, sums);
 }
 
 }  // namespace zea::detail

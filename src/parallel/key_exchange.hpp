@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of an inner group's queries to the keys of all groups of the outer group: to its own
-// ones only, to all of them gathered at once, or to one group's after the other's as they are
-// passed around.
+// Attention of an inner group's queries to the keys of all groups of the outer group: to all of
+// them gathered at once, or to one group's after the other's as they are passed around.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,13 +23,13 @@ struct GroupGradients {
   at::Tensor dq, dkv;
 };
 
-/// Whether the members of `outer` (null: a group of one) pass keys on.
-bool passes_keys(const ContextPart& part, const Collectives* outer);
+/// Whether the members of the outer group pass keys on.
+bool passes_keys(const ContextPart& part);
 
 /// Returns attention to the keys of all members. Collective over `outer`.
-AttentionSums attend_group(const ContextPart& part, Collectives* outer, const GroupInputs& in);
+AttentionSums attend_group(const ContextPart& part, Collectives& outer, const GroupInputs& in);
 /// Writes its gradients. Collective over `outer`.
-void write_group_gradients(const ContextPart& part, Collectives* outer,
+void write_group_gradients(const ContextPart& part, Collectives& outer,
                            const GroupGradients& gradients, const GroupInputs& in,
                            const at::Tensor& dout, const AttentionSums& sums);
 

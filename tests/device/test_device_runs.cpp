@@ -81,6 +81,19 @@ TEST(DeviceRuns, SlicesInBf16AreWithinItsOwnError) {
   expect_bf16_within_its_error(gemma3, {{1, 1}, "full_shard", 4});
 }
 
+/// Ranks that exchange tokens for heads have whole rows, of which a kernel takes all samples at
+/// once.
+TEST(DeviceRuns, UlyssesAttendsByTheBoundsOfSamples) {
+  const GridScenario text{.name = "ulysses", .model = {.head_dim = 8}, .images = {0}};
+  device().take_launches();
+  expect_bf16_within_its_error(text, {{1, 2, "ulysses"}, "full_shard", 2});
+  Launches launches = device().take_launches();
+  EXPECT_GT(launches["aten::_flash_attention_forward"], 0);
+  EXPECT_EQ(launches["aten::_flash_attention_forward"],
+            launches["aten::_flash_attention_backward"]);
+  EXPECT_EQ(launches["attention"], 0);
+}
+
 /// Also where every rank encodes alone, whose groups of one have the host's collectives.
 TEST(DeviceRuns, FeaturesThatAreKeptAreThoseOfTheHost) {
   const Communicator all = world().communicator();
