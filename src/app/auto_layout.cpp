@@ -36,6 +36,7 @@ Hardware processor_core(int ranks_per_node) {
   device.attention_efficiency = 0.35;
   device.memory_gb_per_s = 15;
   device.launch_us = 4;
+  device.launches_ahead = false;
   device.overlaps = false;
   hardware.inside = {.latency_us = 5, .hop_us = 1, .gb_per_s = 5};
   hardware.between = {.latency_us = 30, .hop_us = 20, .gb_per_s = 0.6};
@@ -59,6 +60,7 @@ std::vector<std::string> open_keys(const Options& options, const ModelSpec& mode
     for (const char* key : {"strategy", "reshard_after_forward", "pp", "virtual_stages",
                             "encoder_dp", "cp", "cp_mode", "tp"})
       keys.push_back("mesh." + module + "." + key);
+  if (model.has_experts()) keys.push_back("mesh." + kDecoder + ".ep");
   if (options.model.activation_checkpointing.is_auto())  // which the limit of memory belongs to
     keys.emplace_back("mesh.rank_memory_mib");
   std::erase_if(keys, [&](const std::string& key) { return options.given.contains(key); });

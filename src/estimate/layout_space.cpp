@@ -18,6 +18,12 @@ std::vector<int64_t> divisors(int64_t number) {
   return found;
 }
 
+/// Whether ep ranks are neighbors along cp, or all of cp and neighbors along dp_shard.
+bool shares_experts(const GridChoice& decoder, int64_t dp_shard) {
+  if (decoder.cp % decoder.ep == 0) return true;
+  return decoder.ep % decoder.cp == 0 && dp_shard % (decoder.ep / decoder.cp) == 0;
+}
+
 /// The keys that a deck leaves open, with the values to try.
 class LayoutSpace {
  public:
@@ -85,6 +91,20 @@ class LayoutSpace {
     return {CpMode::AllGatherKv, CpMode::Ring, CpMode::Ulysses};
   }
 
+  /// Ranks that share experts.
+  std::vector<int64_t> expert_degrees() const {
+    if (is_kept(kDecoder, "ep") || !model_.has_experts()) return {mesh_of(kDecoder).ep};
+    std::vector<int64_t> all{1};
+    const auto divides = [&](const MlpSpec& mlp, int64_t ep) {
+      return !mlp.router || mlp.router->experts % ep == 0;
+    };
+    for (int64_t ep = 2; ep <= request_.ranks; ep *= 2)
+      if (std::ranges::all_of(model_.decoder.block.mlps,
+                              [&](const MlpSpec& mlp) { return divides(mlp, ep); }))
+        all.push_back(ep);
+    return all;
+  }
+
   std::vector<GridChoice> decoder_grids() const {
     const ModuleMeshOptions& mesh = mesh_of(kDecoder);
     const int64_t ranks = request_.ranks, heads = query_heads(kDecoder);
@@ -96,8 +116,9 @@ class LayoutSpace {
       for (const int64_t cp : degrees(kDecoder, "cp", mesh.cp, most_cp))
         for (const int64_t pp : stages())
           for (const CpMode mode : cp_modes(cp))
-            if (tp * cp * pp <= ranks)
-              all.push_back({.pp = pp, .cp = cp, .tp = tp, .cp_mode = mode});
+            for (const int64_t ep : expert_degrees())
+              if (tp * cp * pp <= ranks)
+                all.push_back({.pp = pp, .cp = cp, .tp = tp, .ep = ep, .cp_mode = mode});
     }
     return all;
   }
@@ -196,7 +217,7 @@ class LayoutSpace {
 
   void finish(LayoutGrids grids, int64_t replica) {
     grids.replicas = request_.ranks / replica;
-    grids_.push_back(std::move(grids));
+    if (shares_experts(grids.decoder, grids.replicas)) grids_.push_back(std::move(grids));
   }
 
   const SearchRequest& request_;
@@ -228,7 +249,9 @@ std::vector<ShardingChoice> list_shardings(const SearchRequest& request, const M
             mesh.dp_shard * replicate == grids.replicas);
   };
   std::vector<int64_t> degrees = divisors(grids.replicas);
-  std::erase_if(degrees, [&](int64_t replicate) { return !fits(replicate); });
+  std::erase_if(degrees, [&](int64_t replicate) {
+    return !fits(replicate) || !shares_experts(grids.decoder, grids.replicas / replicate);
+  });
   const bool is_kept = kept("mesh." + kDecoder + ".strategy");
   const bool are_encoders_kept = std::ranges::all_of(
       model.encoders,
@@ -301,6 +324,7 @@ Options with_layout(const SearchRequest& request, const ModelSpec& model, const 
       set(prefix + "reshard_after_forward", own.reshard_after_forward, AutoOption::of(true));
     if (own.stages.empty()) set(prefix + "pp", own.pp, grid.pp);
     set(prefix + "tp", own.tp, grid.tp);
+    set(prefix + "ep", own.ep, grid.ep);
     set(prefix + "cp", own.cp, grid.cp);
     set(prefix + "cp_mode", own.cp_mode, grid.cp_mode);
     set(prefix + "encoder_dp", own.encoder_dp, grid.encoder_dp);

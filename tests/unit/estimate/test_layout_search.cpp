@@ -26,6 +26,11 @@ constexpr const char* kText = R"({"model_type": "llama", "hidden_size": 24,
     "intermediate_size": 40, "head_dim": 6, "vocab_size": 40, "num_attention_heads": 4,
     "num_key_value_heads": 4, "num_hidden_layers": 4})";
 
+constexpr const char* kExperts = R"({"model_type": "mixtral", "hidden_size": 24,
+    "intermediate_size": 40, "head_dim": 6, "vocab_size": 40, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "num_hidden_layers": 2, "num_local_experts": 4,
+    "num_experts_per_tok": 2})";
+
 /// A processor of 1 GFLOP/s in nodes of four, with a slow network.
 Hardware made_up() {
   Hardware hardware;
@@ -142,6 +147,7 @@ TEST(LayoutSearch, FindsWhatTryingEveryLayoutFinds) {
       {"sharded", "[mesh.llm]\nstrategy = \"full_shard\"\n", kText, {8, 12, 16}},
       {"muon", "[optim]\nkind = \"muon\"\n[mesh.llm]\npp = 2\n", kText, {2, 4, 6, 8}},
       {"bf16", "[precision]\npreset = \"bf16\"\n", kText, {4, 8, 16}},
+      {"experts", "", kExperts, {2, 4, 6, 8}},
       {"zero bubble",
        "[mesh]\nschedule = \"zero_bubble\"\n[mesh.llm]\npp = 4\n",
        kText,
@@ -151,6 +157,18 @@ TEST(LayoutSearch, FindsWhatTryingEveryLayoutFinds) {
     for (const int ranks : deck.ranks)
       expect_exact(asked(deck.keys, ranks, deck.config),
                    std::string(deck.name) + " on " + std::to_string(ranks));
+}
+
+/// Where messages cost nothing, ranks that share experts multiply with more rows of each.
+TEST(LayoutSearch, SharesExperts) {
+  SearchRequest request = asked("[mesh.llm]\ntp = 1\ncp = 1\npp = 1\n", 4, kExperts);
+  request.hardware.inside = {.latency_us = 0, .hop_us = 0, .gb_per_s = 1e6};
+  request.hardware.device.launch_us = 0;
+  EXPECT_TRUE(has(searched(request).best.front(), "mesh.llm.ep=4"))
+      << describe_search(request, searched(request));
+  request.options.given.insert("mesh.llm.ep");
+  for (const FoundLayout& layout : searched(request).best)
+    EXPECT_EQ(layout.options.meshes["llm"].ep, 1);
 }
 
 TEST(LayoutSearch, BoundsGridsByTheirKernels) {
