@@ -59,7 +59,7 @@ struct DeviceRates {
   double attention_efficiency = 0, sliced_attention_efficiency = 0;
   double memory_gb_per_s = 0, optimizer_gb_per_s = 0;
   double launch_us = 0;
-  bool overlaps = true;
+  bool launches_ahead = true, overlaps = true;
 
   /// Peak FLOP/s of dense GEMMs; 0: the file has none for this type.
   double peak(DType type) const;
@@ -104,6 +104,10 @@ struct DeviceRates {
          "memory bandwidth in GB/s that the optimizer reaches; 0: that of elementwise kernels",
          {0, 1e6}});
     key(launch_us, {"launch_us", "microseconds in which the host launches an operation", {0, 1e6}});
+    key(launches_ahead,
+        {"launches_ahead",
+         "the host launches operations while the device computes, so that a unit takes at least "
+         "launch_us for each; false: the core that computes launches, and each adds launch_us"});
     key(overlaps,
         {"overlaps",
          "collectives of parameters and gradients run beside computation; false: ranks wait for "

@@ -144,6 +144,11 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
   seconds.forward += seconds.attention_forward;
   seconds.backward_input += seconds.attention_backward;
   const double launch = kMicro * rates_.launch_us;
+  if (!rates_.launches_ahead) {
+    seconds.forward += launches_forward * launch;
+    seconds.backward_input += launches_backward * launch;
+    return seconds;
+  }
   seconds.forward = std::max(seconds.forward, launches_forward * launch);
   const double least = launches_backward * launch;
   if (seconds.backward() < least) seconds.backward_input = least - seconds.backward_weight;

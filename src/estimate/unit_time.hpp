@@ -31,7 +31,8 @@ struct UnitSeconds {
 
 /// Kernels follow each other: GEMMs by FLOPs and their smallest dimension, attention by its visible
 /// pairs, elementwise operations by the bytes that they read and write. A unit takes at least as
-/// long as the host takes to launch its operations.
+/// long as the host takes to launch its operations, or that much longer where it does not do so
+/// ahead.
 class UnitTimes {
  public:
   /// Throws PlanError where the file has no peak for the type of a module. Both arguments outlive

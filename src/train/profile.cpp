@@ -15,6 +15,9 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "data/loader.hpp"
+#include "deck/deck.hpp"
+#include "estimate/step_samples.hpp"
+#include "estimate/unit_time.hpp"
 #include "model/parameter.hpp"
 #include "model/unit.hpp"
 #include "parallel/device.hpp"
@@ -241,7 +244,54 @@ std::string table_of(const ModelSpec& model, const std::vector<UnitCost>& costs)
   return text;
 }
 
+/// One block, so small that nothing but launches counts.
+constexpr const char* kTinyModel = R"({"model_type": "llama", "hidden_size": 16,
+    "intermediate_size": 16, "head_dim": 8, "vocab_size": 8, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "num_hidden_layers": 1})";
+constexpr const char* kTinyDeck = R"([model]
+weights = "none"
+[data]
+train = "none"
+row_tokens = 8
+[schedule]
+global_batch = 1
+)";
+
+/// A device whose operations take a second each.
+DeviceRates one_second_each() {
+  constexpr double kEndless = 1e6;
+  DeviceRates rates;
+  rates.bf16_tflops = rates.fp32_tflops = rates.fp64_tflops = kEndless;
+  rates.gemm_dims = rates.gemm_efficiency = {1};
+  rates.attention_efficiency = 1;
+  rates.memory_gb_per_s = kEndless;
+  rates.launch_us = 1e6;
+  return rates;
+}
+
 }  // namespace
+
+double launch_seconds(at::Device device, DType type) {
+  Options options = parse_deck(kTinyDeck, "a tiny deck", {});
+  options.precision.preset = type == DType::Float64    ? PrecisionPreset::Fp64
+                             : type == DType::BFloat16 ? PrecisionPreset::Bf16
+                                                       : PrecisionPreset::Fp32;
+  const Plan plan = plan_of_one_rank(options, kTinyModel);
+  const StepSamples samples = made_up_samples(plan);
+  const MicrobatchRows rows =
+      rows_of_step(plan, samples, plan_steps(plan, samples).front(), 0).front();
+  const DeviceRates rates = one_second_each();
+  UnitTimes launches(plan, rates);
+  const std::vector<UnitCost> costs = Profiler(plan, device).measure();
+  double seconds = 0, count = 0;
+  for (size_t u = 0; u < costs.size(); ++u) {
+    if (plan.model.units[u].kind != UnitKind::Block) continue;
+    const UnitSeconds& launched = launches.of(static_cast<int>(u), rows.of(kDecoder));
+    seconds += costs[u].forward + costs[u].backward_input + costs[u].backward_weight;
+    count += launched.forward + launched.backward();
+  }
+  return seconds / count;
+}
 
 Profile profile_units(const Options& options, const std::string& config_json) {
   const Plan plan = plan_of_one_rank(options, config_json);

@@ -23,6 +23,10 @@ struct Profile {
 /// once. Throws PlanError where rows are too short for an item of an encoder.
 Profile profile_units(const Options& options, const std::string& config_json);
 
+/// Returns the seconds that an operation takes whose kernel has next to nothing to do: those of a
+/// tiny block in `type`, forward and backward, over the launches that plans count.
+double launch_seconds(at::Device device, DType type);
+
 /// Measures `device` with libtorch's threads as they are set. Shares are of GEMMs and attention in
 /// `type`, of `peak_tflops` or of the fastest GEMM if that is faster; the other types' peaks are
 /// such that their largest GEMM has the share of `type`'s.

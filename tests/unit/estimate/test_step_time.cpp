@@ -118,6 +118,9 @@ TEST(StepTime, KnowsGemmsAttentionMemoryAndLaunches) {
   const double launched = timed(plan, hardware).seconds;
   hardware.device.launch_us = 2e4;
   EXPECT_NEAR(timed(plan, hardware).seconds, 2 * launched, 0.02 * launched);
+  hardware.device.launch_us = 1e4;
+  hardware.device.launches_ahead = false;  // launches come on top
+  EXPECT_NEAR(timed(plan, hardware).seconds, launched + fast, 0.02 * launched);
 }
 
 TEST(StepTime, CountsCallsByHand) {
