@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps in virtual time, which does not depend on how many cores the machine has: the clock of a
+// rank advances by the processor time of its thread, and a message arrives when its sender's clock
+// has advanced by alpha, and by beta for each byte. Ranks record what they do (RankTrace); the
+// records of all are replayed for any network.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/mesh.hpp"
+
+namespace zea::bench {
+
+/// A made-up network. Seconds, and seconds per byte.
+struct Network {
+  double alpha_inside = 0, beta_inside = 0;    ///< between ranks of a node
+  double alpha_between = 0, beta_between = 0;  ///< between nodes
+};
+
+struct TracedMessage {
+  int peer = 0;  ///< in the group
+  double bytes = 0;
+};
+
+/// What a rank asked of a group.
+struct TracedCall {
+  CallKind kind = CallKind::Barrier;
+  int group = 0;              ///< RankTrace::groups
+  std::vector<double> bytes;  ///< of each rank's part; all_to_all: sent to each; else of all
+  std::vector<TracedMessage> sends, receives;
+};
+
+/// The start of a call, or the wait for it.
+struct TraceEvent {
+  double seconds = 0;  ///< processor time since the event before, without that inside calls
+  int call = 0;
+  bool is_wait = false;
+};
+
+struct RankTrace {
+  std::vector<std::string> groups;        ///< equal names on all members
+  std::vector<std::vector<int>> members;  ///< world ranks of each group
+  std::vector<TracedCall> calls;
+  std::vector<TraceEvent> events;
+  double last_seconds = 0;  ///< processor time after the last event
+};
+
+/// Records the calls of all collectives that make() wraps.
+class Tracer {
+ public:
+  explicit Tracer(int world_rank) : world_rank_(world_rank) {}
+
+  MakeCollectives make();
+  /// What is done from begin() on is recorded; end() returns it. Calls are waited for in between.
+  void begin();
+  RankTrace end();
+
+ private:
+  class Traced;
+  class Work;
+
+  void pause(int call, bool is_wait);
+  void resume();
+
+  int world_rank_;
+  RankTrace trace_;
+  std::map<std::string, int> made_;  ///< groups with the same members
+  double resumed_ = 0;
+  bool records_ = false;
+};
+
+/// Returns a trace whose times are the medians of those of `repeats`, which did the same.
+RankTrace median_of(const std::vector<RankTrace>& repeats);
+
+/// Returns the traces of all ranks. Collective.
+std::vector<RankTrace> gather_traces(Collectives& control, const RankTrace& own);
+
+/// Returns the seconds until the last rank has done what it recorded, all having begun at once.
+/// Calls of a group are matched in order, messages of a pair as well. Rings for all-gathers and
+/// reduce-scatters; all-reduces as both, or by recursive doubling if that is faster. `node_of`: of
+/// each world rank. Throws InternalError where ranks wait for each other for ever.
+double replayed_seconds(const std::vector<RankTrace>& ranks, const Network& network,
+                        const std::vector<int>& node_of);
+
+}  // namespace zea::bench
