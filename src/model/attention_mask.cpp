@@ -104,6 +104,65 @@ void add_padding(SliceStack& stack, at::Device device) {
   stack.padding = tensor_of(values, device).view({slices, 1, 1, stride});
 }
 
+/// Segments of one call: each has the slices of its queries.
+struct RaggedCall {
+  bool is_causal = false;
+  std::vector<std::vector<AttentionSlice>> segments = {};
+
+  const AttentionSlice& last() const { return segments.back().front(); }
+  int64_t end() const { return last().query + last().queries; }
+};
+
+std::vector<RaggedCall> ragged_calls(std::vector<AttentionSlice> slices) {
+  std::ranges::stable_sort(slices, {}, &AttentionSlice::query);
+  std::vector<RaggedCall> calls;
+  for (const AttentionSlice& slice : slices) {
+    const bool is_causal = slice.mask != SliceMask::None;
+    const auto has_its_queries = [&](const RaggedCall& call) {
+      return !is_causal && !call.is_causal && call.last().query == slice.query &&
+             call.last().queries == slice.queries;
+    };
+    const auto takes_segment = [&](const RaggedCall& call) {
+      return call.is_causal == is_causal && call.end() <= slice.query;
+    };
+    if (const auto same = std::ranges::find_if(calls, has_its_queries); same != calls.end())
+      same->segments.back().push_back(slice);
+    else if (const auto free = std::ranges::find_if(calls, takes_segment); free != calls.end())
+      free->segments.push_back({slice});
+    else
+      calls.push_back({is_causal, {{slice}}});
+  }
+  return calls;
+}
+
+void append_rows(Ids& rows, int64_t first, int64_t count, bool reverses) {
+  for (int64_t i = 0; i < count; ++i) rows.push_back(first + (reverses ? count - 1 - i : i));
+}
+
+RaggedSlices ragged_slices(const RaggedCall& call, at::Device device) {
+  RaggedSlices ragged;
+  ragged.is_causal = call.is_causal;
+  Ids queries, keys;
+  std::vector<int32_t> query_bounds{0}, key_bounds{0};
+  const auto end_segment = [](std::vector<int32_t>& bounds, const Ids& rows, int64_t& longest) {
+    longest = std::max<int64_t>(longest, std::ssize(rows) - bounds.back());
+    bounds.push_back(static_cast<int32_t>(rows.size()));
+  };
+  for (const std::vector<AttentionSlice>& segment : call.segments) {
+    const AttentionSlice& first = segment.front();
+    append_rows(queries, first.query, first.queries, first.mask == SliceMask::AntiCausal);
+    for (const AttentionSlice& slice : segment)
+      append_rows(keys, slice.key, slice.keys, slice.mask == SliceMask::AntiCausal);
+    end_segment(query_bounds, queries, ragged.longest_queries);
+    end_segment(key_bounds, keys, ragged.longest_keys);
+  }
+  ragged.query_rows = index_tensor(queries, device);
+  ragged.key_rows = index_tensor(keys, device);
+  ragged.query_bounds = tensor_of(query_bounds, device);
+  ragged.key_bounds = tensor_of(key_bounds, device);
+  return ragged;
+}
+
 std::vector<AttentionSlice> slices_of(const std::vector<Segment>& segments, SliceMask mask) {
   std::vector<AttentionSlice> slices;
   for (const auto& [start, length] : segments)
@@ -153,6 +212,15 @@ const std::vector<SliceStack>& AttentionMask::stacks(at::Device device) const {
     add_padding(stack, device);
   }
   return stacks_;
+}
+
+const std::vector<RaggedSlices>& AttentionMask::ragged(at::Device device) const {
+  if (!ragged_.empty() && ragged_device_ == device) return ragged_;
+  ragged_.clear();
+  ragged_device_ = device;
+  for (const RaggedCall& call : ragged_calls(slices_))
+    ragged_.push_back(ragged_slices(call, device));
+  return ragged_;
 }
 
 int64_t AttentionMask::longest() const {

@@ -26,6 +26,16 @@ struct SliceStack {
   at::Tensor padding{};     ///< undefined, or (slices, 1, 1, keys or more) fp32: -inf for padding
 };
 
+/// Slices that one call of a kernel for ragged segments computes. A segment has the queries of a
+/// slice and its keys, or those of all slices with these queries; no query is in two of them. In
+/// anti-causal slices queries and keys are in reverse order, so that they are causal.
+struct RaggedSlices {
+  bool is_causal = false;
+  at::Tensor query_rows, key_rows;                ///< (rows) int64 on the device, by segments
+  at::Tensor query_bounds, key_bounds;            ///< (segments + 1) int32: where they begin
+  int64_t longest_queries = 0, longest_keys = 0;  ///< of a segment
+};
+
 class AttentionMask {
  public:
   AttentionMask() = default;
@@ -43,6 +53,8 @@ class AttentionMask {
   const std::vector<AttentionSlice>& slices() const { return slices_; }
   /// The slices for kernels of dense attention. Valid until another device asks.
   const std::vector<SliceStack>& stacks(at::Device device) const;
+  /// The slices for kernels of ragged segments, likewise.
+  const std::vector<RaggedSlices>& ragged(at::Device device) const;
 
   /// Whether the mask is one of segments; the functions below are for those.
   bool has_segments() const { return !segments_.empty(); }
@@ -64,6 +76,8 @@ class AttentionMask {
   mutable at::Tensor bounds_;
   mutable std::vector<SliceStack> stacks_;
   mutable at::Device stacks_device_ = at::kCPU;
+  mutable std::vector<RaggedSlices> ragged_;
+  mutable at::Device ragged_device_ = at::kCPU;
 };
 
 }  // namespace zea

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over slices, whose sums and gradients add up: by our own kernels where they take the
-// tensors (on the host), else by libtorch's for dense attention, whose results are merged by their
-// log-sum-exps (arXiv:2205.14135).
+// tensors (on the host), by FlashAttention-2 on devices in narrow types, else by libtorch's for
+// dense attention; results are merged by their log-sum-exps (arXiv:2205.14135).
+#include <algorithm>
 #include <limits>
 
 #include "core/error.hpp"
+#include "core/kernel_sizes.hpp"
 #include "kernels/tiled_attention.hpp"
 #include "model/attention.hpp"
 
@@ -230,6 +232,81 @@ void add_dense_gradients(const AttentionGradients& gradients, const AttentionInp
   }
 }
 
+// FlashAttention-2 (arXiv:2307.08691) on ragged segments: few calls, whatever samples the rows
+// hold.
+
+bool takes_ragged_slices(const AttentionInputs& in) {
+  const at::ScalarType type = in.q.scalar_type();
+  return !in.q.is_cpu() && (type == at::kBFloat16 || type == at::kHalf) && in.scores.softcap == 0 &&
+         takes_ragged_heads(in.q.size(2));
+}
+
+/// One call: the queries, keys and values of its segments.
+class RaggedPart {
+ public:
+  RaggedPart(const RaggedSlices& slices, const AttentionInputs& in)
+      : slices_(slices),
+        q_(queries(in.q)),
+        k_(in.k.index_select(0, slices.key_rows)),
+        v_(in.v.index_select(0, slices.key_rows)),
+        scale_(in.scores.scale_of(in.q.size(2))) {}
+
+  AttentionPart attend() const {
+    const auto [out, lse, seed, offset, no_mask] = at::_flash_attention_forward(
+        q_, k_, v_, slices_.query_bounds, slices_.key_bounds, most_queries(), slices_.longest_keys,
+        0.0, slices_.is_causal, false, scale_);
+    const std::vector<int64_t> heads{k_.size(1), q_.size(1) / k_.size(1)};
+    return {out.unsqueeze(0).unflatten(2, heads),
+            lse.t().unsqueeze(0).unflatten(2, heads),
+            {},
+            slices_.query_rows,
+            0};
+  }
+
+  /// Adds the gradients, given those of the outputs and the sums over all keys.
+  void add_gradients(const AttentionGradients& gradients, const Tensor& dout,
+                     const AttentionSums& sums) const {
+    const Tensor out = queries(sums.out).to(q_.scalar_type());
+    const Tensor lse = queries(sums.lse).t().contiguous();
+    const Tensor no_seed = at::empty({2}, q_.options().dtype(at::kUInt64));  // without dropout
+    const auto [dq, dk, dv] = at::_flash_attention_backward(
+        queries(dout), q_, k_, v_, out, lse, slices_.query_bounds, slices_.key_bounds,
+        most_queries(), slices_.longest_keys, 0.0, slices_.is_causal, no_seed, no_seed, scale_);
+    add(gradients.dq, slices_.query_rows, dq);
+    add(gradients.dk, slices_.key_rows, dk);
+    add(gradients.dv, slices_.key_rows, dv);
+  }
+
+ private:
+  Tensor queries(const Tensor& x) const { return x.index_select(0, slices_.query_rows); }
+  /// Where no segment has more than one query, the library takes another way, whose log-sum-exps of
+  /// several heads on a KV head are in another order.
+  int64_t most_queries() const { return std::max<int64_t>(2, slices_.longest_queries); }
+  static void add(const Tensor& x, const Tensor& rows, const Tensor& gradient) {
+    x.index_add_(0, rows, gradient.to(x.scalar_type()));
+  }
+
+  const RaggedSlices& slices_;
+  Tensor q_, k_, v_;
+  double scale_;
+};
+
+/// Adds the keys of the mask's slices to `sums`, by libraries' kernels.
+void add_by_library(const AttentionSums& sums, const AttentionInputs& in,
+                    const AttentionMask& mask) {
+  if (!takes_ragged_slices(in)) return add_dense_attention(sums, in, mask);
+  for (const RaggedSlices& slices : mask.ragged(in.q.device()))
+    merge_attention(sums, RaggedPart(slices, in).attend());
+}
+
+void add_gradients_by_library(const AttentionGradients& gradients, const AttentionInputs& in,
+                              const Tensor& dout, const AttentionSums& sums,
+                              const AttentionMask& mask) {
+  if (!takes_ragged_slices(in)) return add_dense_gradients(gradients, in, dout, sums, mask);
+  for (const RaggedSlices& slices : mask.ragged(in.q.device()))
+    RaggedPart(slices, in).add_gradients(gradients, dout, sums);
+}
+
 constexpr double kNoKeys = -std::numeric_limits<double>::infinity();
 
 at::ScalarType wide_type(const Tensor& x) {
@@ -257,7 +334,7 @@ void add_attention(const AttentionSums& sums, const AttentionInputs& in,
   if (takes_tiled_attention(in.q))
     tiled_attention_forward(in, mask.slices(), sums, AttentionResult::Added);
   else
-    add_dense_attention(sums, in, mask);
+    add_by_library(sums, in, mask);
 }
 
 void add_attention_gradients(const AttentionGradients& gradients, const AttentionInputs& in,
@@ -266,7 +343,7 @@ void add_attention_gradients(const AttentionGradients& gradients, const Attentio
   if (takes_tiled_attention(in.q))
     tiled_attention_backward(in, dout, sums, mask.slices(), gradients, AttentionResult::Added);
   else
-    add_dense_gradients(gradients, in, dout, sums, mask);
+    add_gradients_by_library(gradients, in, dout, sums, mask);
 }
 
 AttentionSums attend_by_group(const Tensor& q, const Tensor& kv, std::vector<AttentionSlice> slices,
@@ -307,7 +384,7 @@ void write_attention(const AttentionSums& sums, const AttentionInputs& in,
                            sums.lse};
   wide.out.zero_();
   wide.lse.fill_(kNoKeys);
-  add_dense_attention(wide, in, mask);
+  add_by_library(wide, in, mask);
   if (!is_wide) sums.out.copy_(wide.out);
 }
 
@@ -321,7 +398,7 @@ void write_attention_gradients(const AttentionGradients& gradients, const Attent
     return x.scalar_type() == wide_type(x) ? x.zero_() : at::zeros(x.sizes(), wide_options(x));
   };
   const AttentionGradients wide{zeros(gradients.dq), zeros(gradients.dk), zeros(gradients.dv)};
-  add_dense_gradients(wide, in, dout, sums, mask);
+  add_gradients_by_library(wide, in, dout, sums, mask);
   if (wide.dq.is_same(gradients.dq)) return;
   gradients.dq.copy_(wide.dq);
   gradients.dk.copy_(wide.dk);

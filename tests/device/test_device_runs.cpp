@@ -75,7 +75,9 @@ TEST(DeviceRuns, Bf16IsWithinItsOwnError) {
 TEST(DeviceRuns, SlicesInBf16AreWithinItsOwnError) {
   const GridScenario gemma3{
       .name = "Gemma 3", .model = {.tied = true, .image_size = 24, .siglip = true, .gemma3 = true}};
-  for (const GridScenario& tried : {scenario(), gemma3})
+  const GridScenario heads_of_8{.name = "heads of 8", .model = {.head_dim = 8}};
+  const GridScenario windows{.name = "windows", .model = {.head_dim = 8}, .remake = see_windows};
+  for (const GridScenario& tried : {scenario(), gemma3, heads_of_8, windows})
     for (const char* mode : {"allgather_kv", "ring"})
       expect_bf16_within_its_error(tried, {{1, 2, mode}, "full_shard", 2});
   expect_bf16_within_its_error(gemma3, {{1, 1}, "full_shard", 4});

@@ -161,48 +161,61 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> even_backward(
 
 struct Ragged {
   at::Tensor q, k, v;  ///< (heads, tokens, dim), in fp32; keys repeated for their queries' heads
-  std::vector<int64_t> bounds;
+  std::vector<int64_t> bounds, key_bounds;
   int64_t repeats;
 
   Ragged(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
-         const at::Tensor& starts, int64_t longest) {
+         const at::Tensor& starts, const at::Tensor& key_starts, int64_t longest,
+         int64_t longest_keys)
+      : bounds(bounds_of(starts, queries, longest)),
+        key_bounds(bounds_of(key_starts, keys, longest_keys)) {
     for (const at::Tensor& x : {queries, keys, values})
       TORCH_CHECK(x.stride(2) == 1 && x.size(2) % 8 == 0 && x.size(2) <= 256);
     TORCH_CHECK(is_narrow(queries));
-    TORCH_CHECK(starts.scalar_type() == at::kInt && starts.is_contiguous());
-    TORCH_CHECK(starts.device() == queries.device());
+    TORCH_CHECK(bounds.size() == key_bounds.size());
     repeats = queries.size(1) / keys.size(1);
     q = queries.transpose(0, 1).to(at::kFloat);
     k = keys.transpose(0, 1).to(at::kFloat).repeat_interleave(repeats, 0);
     v = values.transpose(0, 1).to(at::kFloat).repeat_interleave(repeats, 0);
-    for (int64_t i = 0; i < starts.numel(); ++i) bounds.push_back(starts.data_ptr<int32_t>()[i]);
-    for (size_t i = 1; i < bounds.size(); ++i) TORCH_CHECK(bounds[i] - bounds[i - 1] <= longest);
-    TORCH_CHECK(bounds.back() == queries.size(0));
   }
 
-  /// (1, heads, tokens of segment i, dim)
-  at::Tensor part(const at::Tensor& x, size_t i) const {
-    return x.narrow(1, bounds[i], bounds[i + 1] - bounds[i]).unsqueeze(0);
+  /// (1, heads, queries of segment i, dim)
+  at::Tensor part(const at::Tensor& x, size_t i) const { return part(x, bounds, i); }
+  at::Tensor key_part(const at::Tensor& x, size_t i) const { return part(x, key_bounds, i); }
+
+ private:
+  static std::vector<int64_t> bounds_of(const at::Tensor& starts, const at::Tensor& rows,
+                                        int64_t longest) {
+    TORCH_CHECK(starts.scalar_type() == at::kInt && starts.is_contiguous());
+    TORCH_CHECK(starts.device() == rows.device());
+    std::vector<int64_t> all;
+    for (int64_t i = 0; i < starts.numel(); ++i) all.push_back(starts.data_ptr<int32_t>()[i]);
+    for (size_t i = 1; i < all.size(); ++i) TORCH_CHECK(all[i] - all[i - 1] <= longest);
+    TORCH_CHECK(all.back() == rows.size(0));
+    return all;
+  }
+  static at::Tensor part(const at::Tensor& x, const std::vector<int64_t>& of, size_t i) {
+    return x.narrow(1, of[i], of[i + 1] - of[i]).unsqueeze(0);
   }
 };
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> ragged_forward(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-    const std::optional<at::Tensor>& starts, const std::optional<at::Tensor>&, int64_t longest,
-    int64_t, double dropout, bool is_causal, bool, std::optional<double> scale,
-    std::optional<int64_t> left, std::optional<int64_t> right, const std::optional<at::Tensor>&,
-    const std::optional<at::Tensor>&) {
+    const std::optional<at::Tensor>& starts, const std::optional<at::Tensor>& key_starts,
+    int64_t longest, int64_t longest_keys, double dropout, bool is_causal, bool,
+    std::optional<double> scale, std::optional<int64_t> left, std::optional<int64_t> right,
+    const std::optional<at::Tensor>&, const std::optional<at::Tensor>&) {
   TORCH_CHECK(dropout == 0);
-  const Ragged row(q, k, v, *starts, longest);
+  const Ragged row(q, k, v, *starts, *key_starts, longest, longest_keys);
   const Seen seen(is_causal, left, right);
   std::vector<at::Tensor> outs, lses;
   for (size_t i = 0; i + 1 < row.bounds.size(); ++i) {
     const at::Tensor queries = row.part(row.q, i);
     const at::Tensor scores =
-        scores_of(queries, row.part(row.k, i), {}, seen, scale_of(queries, scale));
+        scores_of(queries, row.key_part(row.k, i), {}, seen, scale_of(queries, scale));
     lses.push_back(at::logsumexp(scores, {-1})[0]);
     outs.push_back(
-        at::matmul(at::exp(scores[0] - lses.back().unsqueeze(-1)), row.part(row.v, i)[0]));
+        at::matmul(at::exp(scores[0] - lses.back().unsqueeze(-1)), row.key_part(row.v, i)[0]));
   }
   const at::Tensor out = at::cat(outs, 1).transpose(0, 1).contiguous().to(q.scalar_type());
   const at::Tensor unused = at::zeros({}, q.options().dtype(at::kLong));
@@ -211,23 +224,24 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> ragged_fo
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> ragged_backward(
     const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& starts, const at::Tensor&,
-    int64_t longest, int64_t, double, bool is_causal, const at::Tensor&, const at::Tensor&,
-    std::optional<double> scale, std::optional<int64_t> left, std::optional<int64_t> right) {
+    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& starts,
+    const at::Tensor& key_starts, int64_t longest, int64_t longest_keys, double, bool is_causal,
+    const at::Tensor&, const at::Tensor&, std::optional<double> scale, std::optional<int64_t> left,
+    std::optional<int64_t> right) {
   TORCH_CHECK(dout.is_contiguous());
-  const Ragged row(q, k, v, starts, longest);
+  const Ragged row(q, k, v, starts, key_starts, longest, longest_keys);
   const Seen seen(is_causal, left, right);
   const at::Tensor wide_dout = dout.transpose(0, 1).to(at::kFloat);
   const at::Tensor wide_out = out.transpose(0, 1).to(at::kFloat);
   std::vector<at::Tensor> dqs, dks, dvs;
   for (size_t i = 0; i + 1 < row.bounds.size(); ++i) {
-    const at::Tensor queries = row.part(row.q, i), keys = row.part(row.k, i);
+    const at::Tensor queries = row.part(row.q, i), keys = row.key_part(row.k, i);
     const double by = scale_of(queries, scale);
     const at::Tensor scores = scores_of(queries, keys, {}, seen, by);
     const at::Tensor p = at::exp(scores - row.part(lse, i).unsqueeze(-1));
     const at::Tensor of = row.part(wide_dout, i);
     const at::Tensor delta = (of * row.part(wide_out, i)).sum(-1, true);
-    const at::Tensor ds = p * (at::matmul(of, row.part(row.v, i).transpose(2, 3)) - delta);
+    const at::Tensor ds = p * (at::matmul(of, row.key_part(row.v, i).transpose(2, 3)) - delta);
     dqs.push_back((at::matmul(ds, keys) * by)[0]);
     dks.push_back((at::matmul(ds.transpose(2, 3), queries) * by)[0]);
     dvs.push_back(at::matmul(p.transpose(2, 3), of)[0]);

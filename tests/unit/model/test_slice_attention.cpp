@@ -166,6 +166,63 @@ TEST(SliceAttention, OfQueriesThatHaveSeenNoKeyIsNothingYet) {
   EXPECT_TRUE(at::isfinite(sums.lse.narrow(0, 4, 4)).all().item<bool>());
 }
 
+/// (queries, keys): how often a query sees a key in these slices.
+Tensor seen_in(const std::vector<AttentionSlice>& slices, int64_t queries, int64_t keys) {
+  Tensor seen = at::zeros({queries, keys}, at::kLong);
+  for (const AttentionSlice& slice : slices) {
+    const Tensor ones = at::ones({slice.queries, slice.keys}, at::kLong);
+    seen.narrow(0, slice.query, slice.queries)
+        .narrow(1, slice.key, slice.keys)
+        .add_(slice.mask == SliceMask::None     ? ones
+              : slice.mask == SliceMask::Causal ? ones.tril()
+                                                : ones.triu());
+  }
+  return seen;
+}
+
+/// The same of calls on ragged segments.
+Tensor seen_in(const std::vector<RaggedSlices>& calls, int64_t queries, int64_t keys) {
+  Tensor seen = at::zeros({queries, keys}, at::kLong);
+  for (const RaggedSlices& call : calls)
+    for (int64_t i = 0; i + 1 < call.query_bounds.numel(); ++i) {
+      const auto rows = [&](const Tensor& all, const Tensor& bounds) {
+        return all.slice(0, bounds[i].item<int64_t>(), bounds[i + 1].item<int64_t>());
+      };
+      const Tensor of = rows(call.query_rows, call.query_bounds);
+      const Tensor to = rows(call.key_rows, call.key_bounds);
+      EXPECT_LE(of.numel(), call.longest_queries);
+      EXPECT_LE(to.numel(), call.longest_keys);
+      const Tensor ones = at::ones({of.numel(), to.numel()}, at::kLong);
+      seen.index_put_({of.unsqueeze(1), to.unsqueeze(0)}, call.is_causal ? ones.tril() : ones,
+                      true);
+    }
+  return seen;
+}
+
+/// However many samples a packed row has, and however they are dealt to 8 ranks.
+TEST(SliceAttention, IsAFewCallsOnRaggedSegments) {
+  constexpr int kRanks = 8;
+  constexpr size_t kMostCalls = 6;
+  for (const int64_t window : {0, 40})
+    for (const KeyExchange exchange : {KeyExchange::Gather, KeyExchange::Ring}) {
+      const Visibility row = visible_text(testing::random_row(900, 200, 3), false, window);
+      ContextOptions options{.ranks = kRanks, .exchange = exchange, .distribution = {}};
+      options.distribution.block = 16;
+      const auto owned = shard_tokens(row, options);
+      for (int rank = 0; rank < kRanks; ++rank) {
+        const ContextPlan plan = make_context_plan(row, owned, options, rank);
+        for (const std::vector<AttentionSlice>& slices : plan.slices) {
+          const AttentionMask mask(slices);
+          const auto& calls = mask.ragged(at::kCPU);
+          EXPECT_LE(calls.size(), kMostCalls);
+          EXPECT_LE(calls.size(), slices.size());
+          EXPECT_TRUE(at::equal(seen_in(calls, row.tokens(), row.tokens()),
+                                seen_in(slices, row.tokens(), row.tokens())));
+        }
+      }
+    }
+}
+
 TEST(SliceAttention, OfNoTokensIsEmpty) {
   const AttentionMask none;
   const auto [y, dqkv] = run(at::zeros({0, 8, 4}, at::kDouble), at::zeros({0, 16}, at::kDouble),
