@@ -7,6 +7,7 @@
 #include "io/model_files.hpp"
 #include "io/model_source.hpp"
 #include "io/safetensors.hpp"
+#include "io/upcycled_source.hpp"
 #include "io/weights_file.hpp"
 #include "tool.hpp"
 #include "zea/copy.hpp"
@@ -18,10 +19,20 @@ struct ImportOptions {
   std::vector<std::string> paths;
   std::string random_config;
   uint64_t seed = 0;
+  int64_t upcycled_experts = 0;  ///< 0: a dense model stays one
+  int64_t experts_per_token = 2;
   CopyOptions copy;
 };
 
 ModelSource open_import_source(const ImportOptions& options) {
+  if (options.upcycled_experts > 0) {
+    // Under the names of the family, which files may spell otherwise.
+    auto dense = std::make_unique<ModelSource>(open_safetensors(options.paths.front()), "");
+    return {upcycle(std::move(dense), {.experts = options.upcycled_experts,
+                                       .chosen = options.experts_per_token,
+                                       .seed = options.seed}),
+            ""};
+  }
   if (options.random_config.empty()) return {open_safetensors(options.paths.front()), ""};
   return {nullptr,
           read_model_config(options.random_config),
@@ -85,13 +96,27 @@ int main(int argc, char** argv) {
       ->expected(1, 2);
   app.add_option("--random", options.random_config,
                  "Draw initial weights for this config.json instead of reading a directory");
-  app.add_option("--seed", options.seed, "Seed of --random (default 0)");
+  CLI::Option* const upcycle =
+      app.add_option("--upcycle", options.upcycled_experts,
+                     "Make a mixture of so many experts of a dense model, each a copy of the MLP, "
+                     "with new routers; logits do not change")
+          ->type_name("EXPERTS")
+          ->check(CLI::Range(2, 1 << 10));
+  app.add_option("--experts-per-token", options.experts_per_token,
+                 "With --upcycle: experts that each token chooses (default 2)")
+      ->needs(upcycle)
+      ->check(CLI::Range(1, 1 << 10));
+  app.add_option("--seed", options.seed, "Seed of --random and of routers (default 0)");
   options.copy.add_to(app);
   return zea::run_tool(app, argc, argv, [&] {
     const size_t wanted = options.random_config.empty() ? 2 : 1;
     if (options.paths.size() != wanted)
       throw CLI::ValidationError("paths", wanted == 2 ? "give a directory and a weights file"
                                                       : "give only the weights file with --random");
+    if (options.upcycled_experts > 0 && !options.random_config.empty())
+      throw CLI::ValidationError("--upcycle", "it needs a dense model, and --random has none");
+    if (options.experts_per_token > options.upcycled_experts && options.upcycled_experts > 0)
+      throw CLI::ValidationError("--experts-per-token", "at most the experts of --upcycle");
     zea::import_weights(options);
   });
 }

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/upcycled_source.hpp"
+
+#include <map>
+#include <utility>
+
+#include "core/error.hpp"
+#include "io/model_source.hpp"
+#include "io/strict_json.hpp"
+
+namespace zea {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Where a family of mixtures has its experts, and which dense linears they are copies of.
+struct MixtureFamily {
+  const char *model_type, *architecture;
+  const char* experts_key;
+  const char *router, *experts;  ///< in the names of a block's tensors
+  std::map<std::string, std::string> linears;
+};
+
+const MixtureFamily kMixtral{"mixtral",
+                             "MixtralForCausalLM",
+                             "num_local_experts",
+                             ".block_sparse_moe.gate.",
+                             ".block_sparse_moe.experts.",
+                             {{"w1", "gate_proj"}, {"w2", "down_proj"}, {"w3", "up_proj"}}};
+const MixtureFamily kQwen3Moe{
+    "qwen3_moe",
+    "Qwen3MoeForCausalLM",
+    "num_experts",
+    ".mlp.gate.",
+    ".mlp.experts.",
+    {{"gate_proj", "gate_proj"}, {"up_proj", "up_proj"}, {"down_proj", "down_proj"}}};
+
+const MixtureFamily& family_for(const Json& config, const std::string& where) {
+  const std::string type = json_text(config, "model_type", where);
+  if (type == "llama" || type == "mistral") return kMixtral;
+  if (type == "qwen3") return kQwen3Moe;
+  throw WeightsError(where + ": a model of type \"" + type +
+                     "\" has no mixture of experts with its blocks; upcycling takes llama, mistral "
+                     "and qwen3");
+}
+
+/// Biases have no place in the mixtures.
+void check_biases(const Json& config, const std::string& where) {
+  for (const char* key : {"attention_bias", "mlp_bias"})
+    if (config.contains(key) && config[key] != false)
+      throw WeightsError(where + ": " + key + " = " + config[key].dump() +
+                         ", and mixtures of experts have no such biases; upcycle a model without");
+}
+
+std::string config_of(const std::string& dense, const MixtureFamily& family,
+                      const Upcycling& upcycling, const std::string& where) {
+  Json config = parse_strict_json(dense, where);
+  check_biases(config, where);
+  config["model_type"] = family.model_type;
+  config["architectures"] = {family.architecture};
+  config[family.experts_key] = upcycling.experts;
+  config["num_experts_per_tok"] = upcycling.chosen;
+  config.erase("mlp_bias");
+  if (family.model_type == std::string(kQwen3Moe.model_type)) {
+    config["moe_intermediate_size"] = json_member(config, "intermediate_size", where);
+    config["norm_topk_prob"] = true;
+    config["decoder_sparse_step"] = 1;
+    config["mlp_only_layers"] = Json::array();
+  }
+  return config.dump();
+}
+
+class UpcycledSource : public WeightsSource {
+ public:
+  UpcycledSource(std::unique_ptr<WeightsSource> dense, const Upcycling& upcycling)
+      : dense_(std::move(dense)) {
+    const std::string where = dense_->describe();
+    const Json config = parse_strict_json(dense_->config_json(), where);
+    const MixtureFamily& family = family_for(config, where);
+    config_ = config_of(dense_->config_json(), family, upcycling, where);
+    routers_ = make_initial_weights(config_, upcycling.seed);
+    for (const TensorInfo& tensor : routers_->tensors()) {
+      const bool is_router = tensor.name.find(family.router) != std::string::npos;
+      const std::string from = is_router ? tensor.name : dense_name(tensor.name, family);
+      const TensorInfo& found = find_tensor(is_router ? *routers_ : *dense_, from);
+      origins_[tensor.name] = {is_router ? routers_.get() : dense_.get(), from};
+      tensors_.push_back({tensor.name, tensor.shape, is_router ? dtype_of_dense() : found.dtype});
+    }
+  }
+
+  std::string describe() const override { return dense_->describe(); }
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  std::string config_json() const override { return config_; }
+  std::string note() const override { return dense_->note(); }
+  std::vector<std::string> companions() const override { return dense_->companions(); }
+  std::string companion(const std::string& name) const override { return dense_->companion(name); }
+
+  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
+            void* target) const override {
+    find_tensor(*this, name);
+    const auto& [source, from] = origins_.at(name);
+    source->read(from, shape, extent, dtype, target);
+  }
+
+ private:
+  DType dtype_of_dense() const { return dense_->tensors().front().dtype; }
+
+  /// "model.layers.3.mlp.up_proj.weight" for a linear of any expert; other tensors keep their
+  /// names.
+  static std::string dense_name(const std::string& name, const MixtureFamily& family) {
+    const size_t begin = name.find(family.experts);
+    if (begin == std::string::npos) return name;
+    const size_t linear = name.find('.', begin + std::string(family.experts).size()) + 1;
+    const size_t end = name.find('.', linear);
+    return name.substr(0, begin) + ".mlp." + family.linears.at(name.substr(linear, end - linear)) +
+           name.substr(end);
+  }
+
+  std::unique_ptr<WeightsSource> dense_, routers_;
+  std::string config_;
+  std::map<std::string, std::pair<const WeightsSource*, std::string>> origins_;
+  std::vector<TensorInfo> tensors_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightsSource> upcycle(std::unique_ptr<WeightsSource> dense,
+                                       const Upcycling& upcycling) {
+  return std::make_unique<UpcycledSource>(std::move(dense), upcycling);
+}
+
+}  // namespace zea
