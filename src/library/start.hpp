@@ -42,8 +42,8 @@ Start read_start(const CommandLine& line, int ranks,
                  const std::optional<ResolvedCheckpoint>& restart = {},
                  const std::function<void(const Options&)>& reader = {});
 
-/// Returns the part of a start that zea --check-node and --profile-hardware need: options and the run
-/// directory ("." without a deck), but neither model nor data. Throws DeckError.
+/// Returns the part of a start that zea --check-node and --profile-hardware need: options and the
+/// run directory ("." without a deck), but neither model nor data. Throws DeckError.
 Start read_check(const CommandLine& line);
 
 }  // namespace zea

@@ -17,8 +17,8 @@ constexpr int64_t kSmallBytes = 4096;
 constexpr double kGiga = 1e9, kMicro = 1e-6;
 constexpr int kKinds = 5;
 
-/// What a rank sees of a group: its ranks, the seconds of a small all-gather of all of them and of
-/// two, and bytes a second by CollectiveKind. All 0: not measured.
+/// A group as one of its ranks measures it: its ranks, the seconds of a small all-gather of all of
+/// them and of two, and bytes a second by CollectiveKind. All 0: not measured.
 using GroupTimes = std::array<double, 3 + kKinds>;
 constexpr size_t kRanks = 0, kSmall = 1, kSmallPair = 2, kRates = 3;
 

@@ -64,7 +64,7 @@ struct LinkEnds {
 void measure_links(const World& world, Collectives& control, const LinkEnds& ends,
                    ActionRecord& record, Measurements& measured);
 
-/// What collectives reach; nothing where no node has two ranks, or there is one node.
+/// The rates that collectives reach; nothing where no node has two ranks, or there is one node.
 struct MeasuredLinks {
   std::optional<LinkRates> inside, between;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process reaches: measured costs of units, by which plans cut stages, and the rates of its
+// Measurements of one process: costs of units, by which plans cut stages, and the rates of its
 // device, by which they tell seconds.
 #pragma once
 

@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT / "jobs"))
 from dataset_writer import Clip, DatasetWriter  # noqa: E402
 
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "btl_base_warn_component_unused", "0"]
-# Of the links inside a node and between two: microseconds and GB/s.
+# Links inside a node, and between two: microseconds and GB/s.
 NETWORKS = {"fast": ((2, 20), (5, 5)), "usual": ((5, 5), (30, 0.6)), "slow": ((10, 2), (100, 0.1))}
 IMAGE, AUDIO = 3, 4
 
@@ -81,7 +81,7 @@ def samples(count, lengths, **of_each):
 
 HEAVY = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6, "image_size": 56}
 MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 256}
-LORA = '[model.llm]\nlora = { targets = ["q_proj", "v_proj", "gate_proj", "up_proj", "down_proj"], rank = 8, alpha = 16 }\n'
+LORA = '[model.llm]\nlora = { targets = ["q_proj", "v_proj", "up_proj", "down_proj"], rank = 8, alpha = 16 }\n'
 # Name: model, samples of a step, tokens of a row, more of the deck.
 DECKS = {
     "text": (model(), samples(32, (20, 120)), 512, ""),

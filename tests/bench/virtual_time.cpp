@@ -325,7 +325,7 @@ class Replay {
     std::vector<std::vector<std::pair<int, int>>> started;  ///< (place, call) of each number
     std::vector<int> count;                                 ///< calls of each member
     std::vector<Times> start;
-    /// Of each pair: when messages arrive, and the receives that have no message yet.
+    /// By pairs: when messages arrive, and the receives that have no message yet.
     std::map<std::pair<int, int>, std::deque<double>> arrivals;
     std::map<std::pair<int, int>, std::deque<std::pair<size_t, int>>> receives;
   };

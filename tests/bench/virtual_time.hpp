@@ -25,7 +25,7 @@ struct TracedMessage {
   double bytes = 0;
 };
 
-/// What a rank asked of a group.
+/// A call that a rank made in a group.
 struct TracedCall {
   CallKind kind = CallKind::Barrier;
   int group = 0;              ///< RankTrace::groups
@@ -54,7 +54,7 @@ class Tracer {
   explicit Tracer(int world_rank) : world_rank_(world_rank) {}
 
   MakeCollectives make();
-  /// What is done from begin() on is recorded; end() returns it. Calls are waited for in between.
+  /// Records the calls from begin() on; end() returns them. Calls are waited for in between.
   void begin();
   RankTrace end();
 
