@@ -179,7 +179,8 @@ TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
       match.wrong.push_back(fault);
   }
   for (const ParamSpec& param : model.params)
-    if (swaps && param.stacks_experts && match.found.contains(param.name))
+    if (swaps && param.stacks_experts && param.shape.size() == 3 &&
+        match.found.contains(param.name))
       match.swapped.insert(param.name);
   for (const auto& [name, tensor] : tensors)
     match.unexpected.push_back(tensor.name + " " + shape_text(tensor.shape));
