@@ -148,6 +148,9 @@ at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tens
 /// x (tokens, 2 * width), gate first: activation(gate) * up, (tokens, width). Silu or a GELU.
 at::Tensor gated(const at::Tensor& x, Activation activation);
 
+/// x (tokens, 2 * width), whose columns are gate, up, gate, up and so on: (tokens, width).
+at::Tensor clamped_gated(const at::Tensor& x, const ClampedGate& gate);
+
 /// The gates (tokens, chosen), in the wide type of `outputs`, of each token's experts, and the
 /// experts' indices (tokens, chosen) int64, best first. outputs (tokens, experts): of the router's
 /// linear; bias (experts) of the choice alone; undefined: none.
@@ -187,9 +190,9 @@ struct SentRows {
 SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen, const ExpertRange& experts);
 
 /// The linears of experts: x (rows, in), sorted by expert, `ends` as in SentRows; weight
-/// (experts * out, in), or (experts, in, out) -> (rows, out).
+/// (experts * out, in), or (experts, in, out); bias (experts, out) may be null -> (rows, out).
 at::Tensor expert_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& ends,
-                         WeightOrder order = WeightOrder::OutIn);
+                         WeightOrder order = WeightOrder::OutIn, Parameter* bias = nullptr);
 
 /// x (rows of experts, width) -> (tokens, width): the sum of a token's rows, times their gates.
 at::Tensor combined(const at::Tensor& x, const at::Tensor& gates, const at::Tensor& places);

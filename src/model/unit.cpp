@@ -65,6 +65,8 @@ class UnitRun {
         return activate_biased(x, optional(op, 0), op.activation);
       case Kind::Gate:
         return gated(x, op.activation);
+      case Kind::ClampedGate:
+        return clamped_gated(x, *model_.mlp(unit_).clamped_gate);
       case Kind::GatherRows:
         return layers_.gathered_rows(x, shares(op.rows));
       case Kind::SumRows:
@@ -96,7 +98,7 @@ class UnitRun {
         return sent.rows;
       }
       case Kind::ExpertLinear:
-        return expert_linear(x, parameter(op, 0), input(op, 1), op.order);
+        return expert_linear(x, parameter(op, 0), input(op, 1), op.order, expert_bias(op));
       case Kind::Combine:
         return combined(x, input(op, 1), input(op, 2));
       case Kind::SigmoidScale:
@@ -127,7 +129,7 @@ class UnitRun {
       case Kind::Rotary:
         return rotated(x, heads_here(x, op));
       case Kind::Attention:
-        return attended(x, heads_here(x, op));
+        return attended(x, heads_here(x, op), optional(op, 0));
       case Kind::DeltaRule:
         return scanned(x, op);
       case Kind::LayerScale:
@@ -206,7 +208,11 @@ class UnitRun {
     return rotary(qkv, tokens.rotary_cosines, tokens.rotary_sines, heads.query + heads.key_value,
                   heads.dim);
   }
-  at::Tensor attended(const at::Tensor& qkv, const HeadShape& heads) const {
+  /// Tp ranks have parts of a sum to which one of them adds the bias.
+  Parameter* expert_bias(const Operation& op) const {
+    return op.reads_columns && layers_.first_column(1) > 0 ? nullptr : optional(op, 1);
+  }
+  at::Tensor attended(const at::Tensor& qkv, const HeadShape& heads, Parameter* sinks) const {
     const at::Tensor all = by_head(qkv, heads);
     const TokenAttention& tokens = microbatch_.attention(unit_);
     const ScoreSpec& scores = model_.attention(unit_).scores;
@@ -216,9 +222,9 @@ class UnitRun {
                                                  all.narrow(1, heads.query, 2 * heads.key_value));
       if (!cached.is_prompt)
         return layers_.cached_attention(all.narrow(1, 0, heads.query), kv, tokens.mask.slices(),
-                                        cached.cp_tokens, scores);
+                                        cached.cp_tokens, {scores, sinks});
     }
-    return layers_.attention(all, tokens, heads.query, heads.key_value, scores);
+    return layers_.attention(all, tokens, heads.query, heads.key_value, {scores, sinks});
   }
   at::Tensor scanned(const at::Tensor& x, const Operation& op) const {
     const DeltaParameters parameters{parameter(op, 0), parameter(op, 1), parameter(op, 2),

@@ -129,8 +129,10 @@ struct ContextCall {
   int64_t heads, kv_heads;
   Collectives* inner;
   Collectives* outer;
-  ScoreSpec scores;
+  AttentionScores scores;
 
+  /// The first head that this member of the inner group attends with.
+  int64_t first_head() const { return inner ? inner->rank() * (heads / inner->size()) : 0; }
   HeadExchange head_exchange() const { return {*part, heads, kv_heads, inner}; }
   bool passes_keys() const { return detail::passes_keys(*part, outer); }
 };
@@ -156,15 +158,18 @@ ContextCall saved_call(Context* ctx) {
 
 GroupInputs inputs_of(const ContextCall& call, const Tensor& qkv, int64_t heads) {
   const Tensor kv = qkv.narrow(1, heads, qkv.size(1) - heads);
-  return {qkv.narrow(1, 0, heads), call.passes_keys() ? kv.contiguous() : kv, call.scores};
+  return {qkv.narrow(1, 0, heads), call.passes_keys() ? kv.contiguous() : kv, call.scores.spec};
 }
 
 struct ContextAttentionFunction : Function<ContextAttentionFunction> {
-  static Tensor forward(Context* ctx, const Tensor& qkv, const ContextCall& call) {
+  static Tensor forward(Context* ctx, const Tensor& qkv, const std::optional<Tensor>& anchor,
+                        const ContextCall& call) {
+    (void)anchor;
     const HeadExchange heads = call.head_exchange();
     const Tensor of_group = heads.inputs_to_heads(qkv);
     const AttentionSums sums =
         attend_group(*call.part, call.outer, inputs_of(call, of_group, heads.heads()));
+    if (call.scores.sinks) add_sinks(sums, *call.scores.sinks, call.first_head());
     const Tensor out = sums.out.to(qkv.scalar_type());
     ctx->save_for_backward({of_group, out, sums.lse});
     save(ctx, call);
@@ -183,9 +188,11 @@ struct ContextAttentionFunction : Function<ContextAttentionFunction> {
     const int64_t rest = dqkv.size(1) - heads.heads();
     const GroupGradients gradients{dqkv.narrow(1, 0, heads.heads()),
                                    dqkv.narrow(1, heads.heads(), rest)};
+    const AttentionSums sums{saved[1], saved[2]};
+    if (call.scores.sinks) add_sink_gradients(*call.scores.sinks, dout, sums, call.first_head());
     write_group_gradients(*call.part, call.outer, gradients,
-                          inputs_of(call, of_group, heads.heads()), dout, {saved[1], saved[2]});
-    return {heads.inputs_to_tokens(dqkv.to(of_group.scalar_type())), {}};
+                          inputs_of(call, of_group, heads.heads()), dout, sums);
+    return {heads.inputs_to_tokens(dqkv.to(of_group.scalar_type())), {}, {}};
   }
 };
 
@@ -193,9 +200,9 @@ struct ContextAttentionFunction : Function<ContextAttentionFunction> {
 
 at::Tensor context_attention(const at::Tensor& qkv, const ContextPart& part, int64_t heads,
                              int64_t kv_heads, Collectives* inner, Collectives* outer,
-                             const ScoreSpec& scores) {
+                             const AttentionScores& scores) {
   ZEA_ASSERT(qkv.size(1) == heads + 2 * kv_heads && heads % kv_heads == 0);
-  return ContextAttentionFunction::apply(qkv,
+  return ContextAttentionFunction::apply(qkv, anchor_of(scores.sinks),
                                          ContextCall{&part, heads, kv_heads, inner, outer, scores});
 }
 

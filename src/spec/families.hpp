@@ -60,6 +60,7 @@ struct BlockNames {
   std::string qkv = {};                  ///< replaces these: one matrix of all three
   std::string q_norm = {}, k_norm = {};  ///< of each head, or of all
   std::string out;
+  std::string sinks = {};  ///< whole name: of AttentionSpec::has_sinks
   std::string attention_post_norm = {};
   std::string attention_scale = {};  ///< layer scale of attention; likewise mlp_scale
   std::string mlp_norm;
@@ -75,6 +76,7 @@ struct BlockNames {
 /// The projections of a block that have biases.
 struct BlockBiases {
   bool q = false, k = false, v = false, out = false, mlp = false;
+  bool experts = false;  ///< stacked ones, and their router
 };
 
 /// Standard deviations of a block's initial matrices, and the initial values of layer scales.

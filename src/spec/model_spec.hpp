@@ -63,13 +63,14 @@ struct ParamSpec {
   /// it, and it has the type of masters whatever the module computes in.
   bool is_state = false;
   TensorPart part = {};
-  bool stacks_experts = false;  ///< the matrices of all experts, as MlpSpec::stack says
+  /// The matrices of all experts, as MlpSpec::stack says, or their biases (experts, out).
+  bool stacks_experts = false;
 
   Shape tensor_shape() const;
   /// Returns whether this is the first part of its tensor, which stands for the tensor in loops.
   bool begins_tensor() const { return part.begin == 0; }
   /// AdamW decays matrices and not vectors (norms, biases).
-  bool decays() const { return shape.size() >= 2; }
+  bool decays() const { return shape.size() >= (stacks_experts ? 3U : 2U); }
 };
 
 enum class UnitKind {
@@ -163,8 +164,8 @@ struct ModelSpec {
   /// Returns the kind of MLP of a block.
   const MlpSpec& mlp(const UnitSpec& unit) const { return block(unit.module).mlps.at(unit.mlp); }
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
-  /// Returns for each linear of the unit's experts its parameters, expert by expert, or the one
-  /// that stacks them; none where it is no mixture.
+  /// Returns for each linear of the unit's experts, and for each bias of these, its parameters,
+  /// expert by expert, or the one that stacks them; none where it is no mixture.
   std::vector<std::vector<int>> expert_params(const UnitSpec& unit) const;
   /// Returns whether blocks of the language model have mixtures of experts.
   bool has_experts() const;

@@ -97,6 +97,7 @@ class Declarations {
         return;
       }
       case Kind::Gate:
+      case Kind::ClampedGate:
         memory = {.output = x.bytes / 2, .saves_input = true};
         return;
       case Kind::GatherRows:
@@ -154,6 +155,7 @@ class Declarations {
         needs.messages = {{MessageKind::Attention, SentIn::Forward},
                           {MessageKind::Attention, SentIn::Backward}};
         memory = attention();
+        if (op.params[0] >= 0) add_sinks(needs);
         return;
       case Kind::DeltaRule:
         needs.row_products = model_.delta_rule(unit_)->multiplications();
@@ -323,6 +325,17 @@ class Declarations {
       expert.out += num_elements(cut_of(model_.params[param], share_.tp).shape);
     expert.out /= (is_stacked ? op.count : here.count) * std::max<int64_t>(1, expert.in);
     needs.memory = expert_linear_memory(x.rows, expert, here, bytes_);
+    if (op.params[1] < 0) return;
+    needs.elements = x.rows * expert.out;
+    if (bytes_.on_device) needs.memory.forward_peak += needs.memory.output;
+  }
+
+  /// Sinks scale the outputs of attention in place, by their log-sum-exps.
+  void add_sinks(OperationNeeds& needs) const {
+    needs.elements = needs.rows * all_heads().query * all_heads().dim;
+    const int64_t factors = 2 * needs.rows * all_heads().query / share_.tp * bytes_.wide;
+    needs.memory.forward_peak += factors;
+    needs.memory.backward_working += factors;
   }
 
   void declare_norm(const Operation& op, const Value& x, OperationNeeds& needs) {

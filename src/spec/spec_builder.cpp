@@ -165,6 +165,11 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
   }
   add_linear("out", layer + names.out, block, block.hidden, q, cut_inputs(query_heads), biases.out,
              trainable, family.init.out);
+  if (attention.has_sinks) {
+    const int sinks = add("sinks", layer + names.sinks, {query_heads}, trainable, family.init.qkv,
+                          cut_outputs(query_heads));
+    model_.params[sinks].init = Init::Normal;
+  }
   const int64_t norm_width = dim * (block.query_key_norm ? query_heads : 1);
   const TpCut norm_cut = block.query_key_norm ? cut_outputs(query_heads) : TpCut{.of_heads = true};
   for (const auto& [role, name] :
@@ -256,6 +261,11 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
   };
   add("router.weight", layer + names.router + ".weight", {mlp.router->experts, block.hidden},
       trainable, family.init.up, whole);
+  if (family.biases.experts) {
+    const int bias = add("router.bias", layer + names.router + ".bias", {mlp.router->experts},
+                         trainable, family.init.up, whole);
+    model_.params[bias].init = Init::Normal;
+  }
   if (mlp.router->has_choice_bias)
     add_state("choice_bias", layer + names.choice_bias, {mlp.router->experts});
   add_gate_parts(block, names, layer, trainable);
@@ -266,11 +276,18 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
                                int64_t in, bool cuts_outputs, double std) {
       const bool is_out_in = *mlp.stack == WeightOrder::OutIn;
       TpCut cut{.dim = is_out_in == cuts_outputs ? 1 : 2, .blocks = inner};
-      if (cuts_outputs) cut.stretches = 2;
+      if (cuts_outputs && !mlp.clamped_gate) cut.stretches = 2;
       const int param =
           add(role, layer + names.experts + name,
               is_out_in ? Shape{count, out, in} : Shape{count, in, out}, trainable, std, cut);
       model_.params[param].stacks_experts = true;
+      if (!family.biases.experts) return;
+      // Biases of the sum over tp ranks are whole on each, and one of them adds them.
+      const int bias =
+          add(role.substr(0, role.rfind('.')) + ".bias", layer + names.experts + name + "_bias",
+              {count, out}, trainable, 0, cuts_outputs ? TpCut{.dim = 1, .blocks = inner} : whole);
+      model_.params[bias].stacks_experts = true;
+      model_.params[bias].init = Init::Zeros;
     };
     add_stack("experts.up.weight", names.stacked_up, 2 * inner, block.hidden, true, family.init.up);
     add_stack("experts.down.weight", names.stacked_down, block.hidden, inner, false,

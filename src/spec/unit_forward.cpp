@@ -292,7 +292,8 @@ class Forward {
                          .known_by = out},
                         {qkv});
     if (block_.rotary) qkv = ops_.record({.kind = Kind::Rotary, .known_by = out}, {qkv});
-    const auto attended = ops_.record({.kind = Kind::Attention, .known_by = out}, {qkv});
+    const auto attended = ops_.record(
+        {.kind = Kind::Attention, .params = {ops_.optional("sinks")}, .known_by = out}, {qkv});
     return gates ? ops_.record({.kind = Kind::SigmoidScale}, {attended, gates}) : attended;
   }
 
@@ -312,6 +313,7 @@ class Forward {
     return adapted_row_linear(inner, "down", kRows, order);
   }
   Value gate(const Value& x, const MlpSpec& spec) {
+    if (spec.clamped_gate) return ops_.record({.kind = Kind::ClampedGate}, {x});
     return ops_.record({.kind = Kind::Gate, .activation = spec.activation}, {x});
   }
 
@@ -340,16 +342,18 @@ class Forward {
     const auto places = ops_.record_other(), ends = ops_.record_other();
     all.reset();
     const auto of_each = [&](const Value& inputs, const std::string& role) {
-      return ops_.record({.kind = Kind::ExpertLinear,
-                          .params = ops_.roles({role}),
-                          .order = spec.stack.value_or(kOrder),
-                          .count = router.experts},
-                         {inputs, ends});
+      return ops_.record(
+          {.kind = Kind::ExpertLinear,
+           .params = {ops_.roles({role + ".weight"})[0], ops_.optional(role + ".bias")},
+           .order = spec.stack.value_or(kOrder),
+           .count = router.experts,
+           .reads_columns = role == "experts.down"},
+          {inputs, ends});
     };
-    auto inner = of_each(sent, "experts.up.weight");
+    auto inner = of_each(sent, "experts.up");
     sent.reset();
     inner = gate(inner, spec);
-    auto outputs = of_each(inner, "experts.down.weight");
+    auto outputs = of_each(inner, "experts.down");
     inner.reset();
     outputs = ops_.record({.kind = Kind::Combine}, {outputs, gates, places});
     return ops_.record({.kind = Kind::SumExpertRows}, {outputs});

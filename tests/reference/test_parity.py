@@ -34,6 +34,7 @@ except ImportError as error:
 
 from gemma4_cases import GEMMA4_CASES
 from glm_cases import GLM4_MOE_IN_GROUPS, GLM_CASES
+from gpt_oss_cases import GPT_OSS_CASES
 from hybrid_cases import BOUND_OF_HYBRIDS, HYBRID, HYBRID_CASES, HYBRIDS
 from parity_case import ParityCase, trained_of
 from parity_cases import CASES, PATCHES, PROMPTED, QWEN3_MOE, VOCABULARY
@@ -344,6 +345,9 @@ class Parity(ParityCase):
     def test_generation_of_glm4_moe(self):
         self.check_generation({"only_text": True, "decoder": "glm4_moe", "text": GLM4_MOE_IN_GROUPS})
 
+    def test_generation_of_gpt_oss(self):
+        self.check_generation(GPT_OSS_CASES["gpt_oss"])
+
     def test_generation_of_qwen3_5_text(self):
         self.check_generation({"only_text": True, "decoder": "qwen3_5_text", "text": HYBRID})
 
@@ -372,7 +376,7 @@ def add_prompts(name, case):
     setattr(Parity, f"test_{name}_prompts", lambda self: self.check_prompts(case))
 
 
-ALL = {**CASES, **TOWER_CASES, **GLM_CASES, **HYBRID_CASES, **GEMMA4_CASES}
+ALL = {**CASES, **TOWER_CASES, **GLM_CASES, **GPT_OSS_CASES, **HYBRID_CASES, **GEMMA4_CASES}
 for case_name, one_case in ALL.items():
     add_case(case_name, one_case)
 for family in PROMPTED:

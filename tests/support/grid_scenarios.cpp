@@ -48,10 +48,6 @@ std::string gemma4_config(const TinyLlava& model) {
   return with_gemma4_text(tiny_llava_config(model));
 }
 
-std::string gemma4_experts_config(const TinyLlava& model) {
-  return with_gemma4_text(tiny_llava_config(model), 5);
-}
-
 /// Whether tp and cp ranks can share the key heads of mix_delta_rules().
 bool shares_key_heads(const Grid& grid) {
   return 8 % (grid.llm.tp * grid.llm.cp) == 0;
@@ -282,7 +278,10 @@ const GridScenario kScenarios[] = {
            deck.model.activation_checkpointing = AutoOption::of_count(1);
          },
      .other_config = gemma4_config},
-    {.name = "Gemma 4's text, experts beside MLPs", .other_config = gemma4_experts_config},
+    {.name = "Gemma 4's text, experts beside MLPs",
+     .other_config = [](const TinyLlava& o) { return with_gemma4_text(tiny_llava_config(o), 5); }},
+    {.name = "gpt-oss, attention sinks and biased experts",
+     .other_config = [](const TinyLlava& o) { return with_gpt_oss(tiny_llava_config(o)); }},
     {"Qwen2.5-VL, images and videos in windows",
      {},
      {1, 0, 2},

@@ -343,6 +343,18 @@ std::string glm_config() {
   return config.dump();
 }
 
+/// A layer with a window and one without, with attention sinks and biased experts.
+std::string gpt_oss_config() {
+  nlohmann::json config = nlohmann::json::parse(decoder_config("gpt_oss", false));
+  config.update({{"num_hidden_layers", 2},
+                 {"num_local_experts", 8},
+                 {"num_experts_per_tok", 3},
+                 {"intermediate_size", 68},
+                 {"sliding_window", 40},
+                 {"head_dim", 32}});
+  return config.dump();
+}
+
 /// A layer with the gated delta rule and one with gated attention.
 nlohmann::json wide_hybrid(const std::string& family) {
   nlohmann::json config = nlohmann::json::parse(tiny_hybrid_config(family, 2));
@@ -412,6 +424,7 @@ const std::vector<MeasuredModel>& measured_models() {
       {"gemma2", decoder_config("gemma2", true)},
       {"gemma3_text", decoder_config("gemma3_text", true)},
       {"glm4_moe", glm_config()},
+      {"gpt_oss", gpt_oss_config()},
       {"mixtral", moe_config("mixtral")},
       {"olmoe", moe_config("olmoe")},
       {"gemma4_text", gemma4_config()["text_config"].dump()},

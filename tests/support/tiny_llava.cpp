@@ -108,6 +108,19 @@ std::string with_biased_experts(const std::string& config) {
   return changed.dump();
 }
 
+std::string with_gpt_oss(const std::string& config, int64_t experts) {
+  nlohmann::json changed = nlohmann::json::parse(config);
+  nlohmann::json& text = changed["text_config"];
+  text.erase("mlp_bias");
+  text.update({{"model_type", "gpt_oss"},
+               {"num_local_experts", experts},
+               {"num_experts_per_tok", 2},
+               {"intermediate_size", 16},
+               {"attention_bias", true},
+               {"sliding_window", 3}});
+  return changed.dump();
+}
+
 std::string with_gemma4_text(const std::string& config, int64_t experts) {
   nlohmann::json changed = nlohmann::json::parse(config);
   nlohmann::json& text = changed["text_config"];

@@ -97,7 +97,8 @@ TEST(Moe, TpRanksShareTheColumnsOfEachExpert) {
 /// Every element of every expert is in one place of one rank.
 TEST(Moe, EpRanksHaveExpertsOfTheirOwn) {
   for (const std::string& config :
-       {config_of("qwen3_moe").dump(), testing::tiny_qwen3_vl_moe_config()})
+       {config_of("qwen3_moe").dump(), testing::tiny_qwen3_vl_moe_config(),
+        testing::with_gpt_oss(testing::tiny_llava_config(), 6)})
     for (const int ep : {2, 3})
       for (const int tp : {1, 2}) {
         const ModelSpec model = make_model_spec(config);
@@ -178,6 +179,52 @@ TEST(Moe, GlmHasDenseLayersBiasesOfChoicesAndSharedExperts) {
   EXPECT_EQ(router.scores, RouterScores::Sigmoid);
   EXPECT_TRUE(router.renormalizes);
   EXPECT_EQ(model.decoder.block.attention().rope.share, 0.5);
+}
+
+nlohmann::json gpt_oss_config() {
+  nlohmann::json config = config_of("gpt_oss");
+  config.erase("num_experts");
+  config.update({{"num_local_experts", 6}, {"head_dim", 8}, {"sliding_window", 3}});
+  return config;
+}
+
+TEST(Moe, GptOssHasSinksWindowsAndBiasesOfExperts) {
+  const ModelSpec model = make_model_spec(gpt_oss_config().dump());
+  const auto param = [&](const std::string& name) {
+    return model.params.at(model.param_index("model.layers.1." + name));
+  };
+  EXPECT_EQ(param("self_attn.sinks").shape, (Shape{4}));
+  EXPECT_EQ(param("mlp.experts.gate_up_proj").shape, (Shape{6, 32, 96}));
+  EXPECT_EQ(param("mlp.experts.gate_up_proj_bias").shape, (Shape{6, 96}));
+  EXPECT_EQ(param("mlp.experts.down_proj_bias").shape, (Shape{6, 32}));
+  EXPECT_EQ(param("mlp.router.bias").shape, (Shape{6}));
+  for (const char* name : {"mlp.experts.gate_up_proj_bias", "mlp.router.bias", "self_attn.sinks"})
+    EXPECT_FALSE(param(name).decays()) << name;
+  EXPECT_TRUE(param("mlp.experts.down_proj").decays());
+  // A tp rank has neighboring columns, of gates and of what these scale; and biases of the sum
+  // over tp ranks are whole.
+  const ParamCut half = cut_of(param("mlp.experts.gate_up_proj"), 2);
+  EXPECT_EQ(half.shape, (Shape{6, 32, 48}));
+  EXPECT_EQ(half.stretches, 1);
+  EXPECT_EQ(cut_of(param("mlp.experts.down_proj_bias"), 2).shape, (Shape{6, 32}));
+  EXPECT_EQ(cut_of(param("self_attn.sinks"), 2).shape, (Shape{2}));
+  std::vector<int64_t> windows;
+  for (const UnitSpec& unit : model.units)
+    if (unit.kind == UnitKind::Block) windows.push_back(model.window(unit));
+  EXPECT_EQ(windows, (std::vector<int64_t>{3, 0, 3, 0}));
+  const RopeConfig& rope = model.decoder.block.attention().rope;
+  EXPECT_EQ(rope.type, RopeType::Yarn);
+  EXPECT_FALSE(rope.truncate);
+  EXPECT_EQ(rope.factor, 32);
+}
+
+TEST(Moe, GptOssIsRefusedWhereTransformersHasAnotherGate) {
+  nlohmann::json config = gpt_oss_config();
+  config["swiglu_limit"] = 5.0;
+  testing::expect_refusal(testing::refusal_of(config), "config.swiglu_limit = 5");
+  config = gpt_oss_config();
+  config["quantization_config"] = {{"quant_method", "mxfp4"}};
+  testing::expect_refusal(testing::refusal_of(config), "the weights are quantized");
 }
 
 TEST(Moe, StatesHaveBuffersOfTheirOwn) {
