@@ -63,9 +63,9 @@ TEST_P(RowKernels, ClampedGates) {
 
 /// Above the limit, and for up below its negative, nothing changes and there is no gradient.
 TEST_P(RowKernels, GatesAreClampedOnTheSidesOfTheirLimits) {
-  const at::Tensor x =
-      at::tensor({9.0, 1.0, -9.0, 2.0, 1.0, 9.0, 1.0, -9.0}, at::TensorOptions(GetParam()))
-          .view({4, 2});
+  const at::Tensor x = at::tensor({9.0, 1.0, -9.0, 2.0, 1.0, 9.0, 1.0, -9.0}, at::kDouble)
+                           .to(GetParam())
+                           .view({4, 2});
   const at::Tensor y = clamped_gate_forward(x, 1.702, 7);
   const auto gate = [](double g) { return g / (1 + std::exp(-1.702 * g)); };
   const at::Tensor expected = at::tensor({2 * gate(7), 3 * gate(-9), 8 * gate(1), -6 * gate(1)},
