@@ -36,7 +36,7 @@ uint16_t bf16_of(uint8_t code, uint8_t scale) {
 bool is_pair(const TensorInfo& blocks, const TensorInfo& scales) {
   const Shape &b = blocks.shape, &s = scales.shape;
   return blocks.dtype == DType::UInt8 && scales.dtype == DType::UInt8 && b.size() == 4 &&
-         b.back() == kBytes && s == Shape(b.begin(), b.end() - 1);
+         b.back() == kBytes && s == Shape(b.begin(), b.end() - 1) && num_elements(s) > 0;
 }
 
 class Mxfp4Source : public WeightsSource {

@@ -39,9 +39,9 @@ class Mxfp4Files(FolderCase):
             "gpt_oss", hidden_size=64, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, head_dim=12, vocab_size=160, num_local_experts=4, num_experts_per_tok=2,
             pad_token_id=0, dtype=torch.bfloat16)
-        self.model = AutoModelForCausalLM.from_config(config).bfloat16()
+        model = AutoModelForCausalLM.from_config(config).bfloat16()
         self.source, self.weights = self.folder / "model", self.folder / "w.h5"
-        self.model.save_pretrained(self.source)
+        model.save_pretrained(self.source)
         self.tensors, self.expected = load_file(self.source / "model.safetensors"), {}
         for name in [name for name in self.tensors if name.endswith("_proj")]:
             experts, inputs, outputs = self.tensors.pop(name).shape
@@ -59,7 +59,6 @@ class Mxfp4Files(FolderCase):
         save_file(self.tensors, self.source / "model.safetensors")
 
     def test_experts_become_bf16(self):
-        self.model.load_state_dict(self.expected)
         for dtype in ("bf16", "fp32"):  # the directory has the type of the config
             with self.subTest(dtype):
                 run(IMPORT, self.source, self.weights, "--dtype", dtype)
@@ -69,10 +68,8 @@ class Mxfp4Files(FolderCase):
                 for name, tensor in self.expected.items():
                     self.assertTrue(torch.equal(tensor, found[name]), name)
                 self.assertNotIn("quantization_config", (self.folder / dtype / "config.json").read_text())
-                loaded, info = AutoModelForCausalLM.from_pretrained(self.folder / dtype, output_loading_info=True)
+                _, info = AutoModelForCausalLM.from_pretrained(self.folder / dtype, output_loading_info=True)
                 self.assertFalse(info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"])
-                ids = torch.arange(20).view(1, 20)
-                self.assertTrue(torch.equal(loaded(ids).logits, self.model(ids).logits))
 
     def test_scales_that_are_no_numbers_are_refused(self):
         name = next(name for name in self.tensors if name.endswith(SCALES))
