@@ -75,7 +75,8 @@ bool splits_experts(const ModelSpec& model, const WeightsSource& source) {
 /// model, or layers after its last one.
 bool is_carried(const ModelSpec& model, const std::string& name) {
   constexpr const char *kHeadRoot = "mtp.", *kLayers = "model.layers.";
-  if (model.family != "glm4_moe" || !name.starts_with(kLayers)) return name.starts_with(kHeadRoot);
+  const bool has_layers = model.family == "glm4_moe" || model.family == "deepseek_v3";
+  if (!has_layers || !name.starts_with(kLayers)) return name.starts_with(kHeadRoot);
   const std::string number = name.substr(std::strlen(kLayers));
   return std::strtoll(number.c_str(), nullptr, 10) >= model.decoder.layers;
 }

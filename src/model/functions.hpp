@@ -82,6 +82,32 @@ GatedHeads split_gates(const at::Tensor& x, int64_t heads, int64_t dim);
 /// x (tokens, width) with its columns from `first_key` on once more: keys, and these as values.
 at::Tensor with_keys_as_values(const at::Tensor& x, int64_t first_key);
 
+/// Columns of x: the first ones, and the rest.
+struct SplitRows {
+  at::Tensor first, rest;
+};
+SplitRows split_columns(const at::Tensor& x, int64_t count);
+
+/// The rows of attention from those of multi-head latent attention: queries (tokens, heads * (plain
+/// + rotary)), keys_and_values (tokens, heads * (plain + value)), and `rotary` (tokens, rotary) of
+/// all keys -> (tokens, 3 * heads * dim). The coordinates of a head's queries and keys that rotate
+/// are first, pairs as halves; behind those that a head has not are zeros.
+at::Tensor latent_heads(const at::Tensor& queries, const at::Tensor& keys_and_values,
+                        const at::Tensor& rotary, const LatentSpec& latent, int64_t dim);
+
+/// Attention without backward of few queries to the latents of many tokens (tokens, 1, rotary +
+/// rank), which are keys and values of one head: queries q (queries, heads, dim) of latent_heads(),
+/// by `weight` (heads * (plain + value), rank) of keys and values -> (queries, heads, rotary +
+/// rank), and what comes of these, (queries, heads * (rotary + rank)) -> (queries, heads * dim).
+at::Tensor queries_of_latents(const at::Tensor& q, const at::Tensor& weight,
+                              const LatentSpec& latent);
+at::Tensor values_of_latents(const at::Tensor& attended, const at::Tensor& weight,
+                             const LatentSpec& latent, const HeadShape& heads);
+
+/// Returns the first `count` coordinates of each head of x (tokens, heads * dim): (tokens, heads *
+/// count).
+at::Tensor first_of_heads(const at::Tensor& x, int64_t dim, int64_t count);
+
 /// x (tokens, hidden), each column times its number of `scale` (hidden), or all times one that
 /// never trains.
 at::Tensor layer_scale(const at::Tensor& x, Parameter& scale);

@@ -5,19 +5,20 @@
 
 namespace zea::detail {
 
-Decoder read_gemma(const ConfigReader&), read_gemma2(const ConfigReader&),
-    read_gemma3(const ConfigReader&), read_gemma4(const ConfigReader&),
-    read_glm4_moe(const ConfigReader&), read_gpt2(const ConfigReader&),
-    read_gpt_oss(const ConfigReader&), read_llama(const ConfigReader&),
-    read_mistral(const ConfigReader&), read_mixtral(const ConfigReader&),
-    read_olmoe(const ConfigReader&), read_phi3(const ConfigReader&),
-    read_qwen2(const ConfigReader&), read_qwen2_moe(const ConfigReader&),
-    read_qwen3(const ConfigReader&), read_qwen3_5_moe_text(const ConfigReader&),
-    read_qwen3_5_text(const ConfigReader&), read_qwen3_moe(const ConfigReader&),
-    read_qwen3_next(const ConfigReader&);
+Decoder read_deepseek_v3(const ConfigReader&), read_gemma(const ConfigReader&),
+    read_gemma2(const ConfigReader&), read_gemma3(const ConfigReader&),
+    read_gemma4(const ConfigReader&), read_glm4_moe(const ConfigReader&),
+    read_gpt2(const ConfigReader&), read_gpt_oss(const ConfigReader&),
+    read_llama(const ConfigReader&), read_mistral(const ConfigReader&),
+    read_mixtral(const ConfigReader&), read_olmoe(const ConfigReader&),
+    read_phi3(const ConfigReader&), read_qwen2(const ConfigReader&),
+    read_qwen2_moe(const ConfigReader&), read_qwen3(const ConfigReader&),
+    read_qwen3_5_moe_text(const ConfigReader&), read_qwen3_5_text(const ConfigReader&),
+    read_qwen3_moe(const ConfigReader&), read_qwen3_next(const ConfigReader&);
 
 const std::map<std::string, ReadDecoder>& decoders() {
   static const std::map<std::string, ReadDecoder> families{
+      {"deepseek_v3", read_deepseek_v3},
       {"gemma", read_gemma},
       {"gemma2", read_gemma2},
       {"gemma3_text", read_gemma3},

@@ -187,6 +187,11 @@ std::vector<std::vector<int>> ModelSpec::expert_params(const UnitSpec& unit) con
   return found;
 }
 
+bool ModelSpec::caches_latents(const UnitSpec& unit) const {
+  return attention(unit).latent &&
+         std::ranges::find(unit.adapters, "key_value", &Adapter::role) == unit.adapters.end();
+}
+
 int64_t ModelSpec::window(const UnitSpec& unit) const {
   if (unit.kind != UnitKind::Block) return 0;
   const auto* attention = std::get_if<AttentionSpec>(&mixer(unit));

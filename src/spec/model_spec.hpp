@@ -155,6 +155,9 @@ struct ModelSpec {
   const AttentionSpec& attention(const UnitSpec& unit) const {
     return std::get<AttentionSpec>(mixer(unit));
   }
+  /// Returns whether decoding keeps the latents of a block's tokens in place of keys and values:
+  /// with adapters of what makes these of latents it does not.
+  bool caches_latents(const UnitSpec& unit) const;
   /// Returns the gated delta rule of a unit; null: it has none.
   const DeltaRuleSpec* delta_rule(const UnitSpec& unit) const {
     return unit.kind == UnitKind::Block ? std::get_if<DeltaRuleSpec>(&mixer(unit)) : nullptr;

@@ -88,6 +88,19 @@ struct RopeConfig {
   }
 };
 
+/// Multi-head latent attention (arXiv:2405.04434): keys and values of all heads are made of one
+/// normed latent of each token, and queries of another one, or of the token. Some coordinates of a
+/// head's queries and keys rotate; those of keys are shared by all heads.
+struct LatentSpec {
+  int64_t query_rank = 0;   ///< coordinates of the queries' latent; 0: there is none
+  int64_t rank = 0;         ///< of the latent of keys and values
+  int64_t plain = 0;        ///< of a head's queries and keys, those that do not rotate
+  int64_t rotary = 0;       ///< and those that do
+  int64_t value = 0;        ///< of a head's values
+  bool interleaved = true;  ///< neighbors rotate together, not halves
+  NormSpec norm = {NormKind::Rms, 1e-6};  ///< of latents
+};
+
 /// Softmax attention, a kind of token mixer.
 struct AttentionSpec {
   HeadShape heads = {};  ///< as many queries in all kinds of attention of a module
@@ -105,6 +118,11 @@ struct AttentionSpec {
   /// Attention sinks: each query head has a learned score, whose exponential is added to the
   /// denominator of its softmax (gpt-oss, arXiv:2508.10925).
   bool has_sinks = false;
+  /// Heads have the coordinates of queries or of values, whichever are more; the others are zeros.
+  std::optional<LatentSpec> latent = {};
+
+  /// Returns the coordinates of a head's values.
+  int64_t value_dim() const { return latent ? latent->value : heads.dim; }
 };
 
 /// The gated delta rule (arXiv:2412.06464), a kind of token mixer. Each value head carries a state

@@ -47,9 +47,15 @@ enum class OperationKind {
   NormSum,       ///< the norm of x + y (x where y is absent); others: the sum; params: weight, bias
   SplitGates,    ///< queries, keys and values without gates behind queries; others: the gates
   KeysAsValues,  ///< queries and keys, and keys once more as values
+  SplitColumns,  ///< the first `count` columns; others: the rest
+  /// Queries, keys and values of equal heads (LatentSpec), of which the first coordinates rotate;
+  /// inputs: queries, keys and values, the keys' coordinates that rotate
+  LatentHeads,
+  ValueColumns,  ///< of each head the coordinates of values
   HeadNorms,     ///< norms of queries and keys, perhaps of values; params: query, key
   Rotary,        ///< rotary positions of queries and keys, in place
-  Attention,     ///< params: sinks
+  /// params: sinks, the linear of keys and values from latents; inputs: qkv, latents
+  Attention,
   /// The gated delta rule of the in-projection's outputs: convolution, recurrence, norm and gate;
   /// params: convolution, A_log, dt_bias, norm
   DeltaRule,

@@ -273,18 +273,42 @@ class Forward {
         {adapted_column_linear(x, "delta", UnitRows::Tokens, block_.order)});
   }
 
+  /// The inputs of attention; latents of keys and values where it has them.
+  struct Heads {
+    Value qkv, latents;
+  };
+  Heads latent_heads(const Value& x, const LatentSpec& latent) {
+    constexpr UnitRows kRows = UnitRows::Tokens;
+    Value queries = x;
+    if (latent.query_rank > 0)
+      queries = norm(adapted_linear(x, "latent_q", kRows, kOrder), "latent_q_norm", latent.norm);
+    queries = adapted_column_linear(queries, "query", kRows, kOrder);
+    auto keys = ops_.record({.kind = Kind::SplitColumns, .count = latent.rank},
+                            {adapted_linear(x, "latent_kv", kRows, kOrder)});
+    auto rotary = ops_.record_other();
+    rotary = ops_.record({.kind = Kind::GatherRows, .count = latent.rotary}, {rotary});
+    const auto latents = norm(keys, "latent_kv_norm", latent.norm);
+    keys = adapted_column_linear(latents, "key_value", kRows, kOrder);
+    return {ops_.record({.kind = Kind::LatentHeads, .known_by = ops_.optional("out.weight")},
+                        {queries, keys, rotary}),
+            latents};
+  }
+
   Value attended(const Value& x) {
-    auto qkv = adapted_column_linear(x, "qkv", UnitRows::Tokens, block_.order);
+    const AttentionSpec& spec = model_.attention(unit_);
+    auto [qkv, latents] =
+        spec.latent ? latent_heads(x, *spec.latent)
+                    : Heads{adapted_column_linear(x, "qkv", UnitRows::Tokens, block_.order), {}};
     if (has("q.bias"))
       qkv =
           ops_.record({.kind = Kind::AddBiases, .params = ops_.roles({"q.bias", "v.bias"})}, {qkv});
     const int out = ops_.optional("out.weight");
     Value gates;
-    if (model_.attention(unit_).gates_output) {
+    if (spec.gates_output) {
       qkv = ops_.record({.kind = Kind::SplitGates, .known_by = out}, {qkv});
       gates = ops_.record_other();
     }
-    if (model_.attention(unit_).keys_are_values)
+    if (spec.keys_are_values)
       qkv = ops_.record({.kind = Kind::KeysAsValues, .known_by = out}, {qkv});
     if (has("q_norm.weight"))
       qkv = ops_.record({.kind = Kind::HeadNorms,
@@ -292,8 +316,13 @@ class Forward {
                          .known_by = out},
                         {qkv});
     if (block_.rotary) qkv = ops_.record({.kind = Kind::Rotary, .known_by = out}, {qkv});
-    const auto attended = ops_.record(
-        {.kind = Kind::Attention, .params = {ops_.optional("sinks")}, .known_by = out}, {qkv});
+    auto attended =
+        ops_.record({.kind = Kind::Attention,
+                     .params = {ops_.optional("sinks"), ops_.optional("key_value.weight")},
+                     .known_by = out},
+                    {qkv, latents});
+    if (spec.value_dim() < spec.heads.dim)
+      attended = ops_.record({.kind = Kind::ValueColumns}, {attended});
     return gates ? ops_.record({.kind = Kind::SigmoidScale}, {attended, gates}) : attended;
   }
 

@@ -136,6 +136,15 @@ TEST_F(ExpertParallel, BiasedExpertsDo) {
                          {"hybrid", 4, 2, "hybrid_shard", 1, 1, 2}});
 }
 
+TEST_F(ExpertParallel, ExpertsBesideLatentAttentionDo) {
+  expect_equal_one_rank(base_run(with_latent_attention(tiny_llava_config())),
+                        {{"half of dp_shard", 4, 2},
+                         {"cp and dp_shard", 8, 4, "full_shard", 1, 2},
+                         {"tp", 4, 2, "full_shard", 2},
+                         {"tp, every rank all tokens", 4, 2, "no_shard", 2, 1, 1, "ring", false},
+                         {"tp and ulysses", 8, 4, "full_shard", 2, 2, 1, "ulysses"}});
+}
+
 /// Some replicas have no samples in some microbatches: they compute experts for the others.
 TEST_F(ExpertParallel, ReplicasWithoutSamplesJoin) {
   TinyRunOptions run = base_run(experts_config());
@@ -301,7 +310,8 @@ TEST_F(ExpertParallel, CpRanksGenerateAsOneRank) {
   for (size_t l = 0; l < layouts.size(); ++l)
     trials.push_back(make_trial(layouts[l].name, l, layouts[l].ranks, l % 2 == 1));
   for (const std::string& config :
-       {experts_config(), with_gpt_oss(tiny_llava_config({.kv_heads = 2}), 4)}) {
+       {experts_config(), with_gpt_oss(tiny_llava_config({.kv_heads = 2}), 4),
+        with_latent_attention(tiny_llava_config())}) {
     const TinyRunOptions run = base_run(config);
     const MemoryDataset dataset = dataset_of(run);
     const std::string expected =

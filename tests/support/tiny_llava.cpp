@@ -121,6 +121,21 @@ std::string with_gpt_oss(const std::string& config, int64_t experts) {
   return changed.dump();
 }
 
+std::string with_latent_attention(const std::string& config) {
+  nlohmann::json changed = nlohmann::json::parse(with_biased_experts(config));
+  nlohmann::json& text = changed["text_config"];
+  for (const char* key : {"use_qk_norm", "head_dim"}) text.erase(key);
+  text.update({{"model_type", "deepseek_v3"},
+               {"num_key_value_heads", text["num_attention_heads"]},
+               {"num_hidden_layers", 2},
+               {"q_lora_rank", 10},
+               {"kv_lora_rank", 8},
+               {"qk_nope_head_dim", 4},
+               {"qk_rope_head_dim", 2},
+               {"v_head_dim", 5}});
+  return changed.dump();
+}
+
 std::string with_gemma4_text(const std::string& config, int64_t experts) {
   nlohmann::json changed = nlohmann::json::parse(config);
   nlohmann::json& text = changed["text_config"];

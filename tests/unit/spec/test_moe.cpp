@@ -3,6 +3,7 @@
 // what is refused.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -123,7 +124,9 @@ TEST(Moe, EpRanksHaveExpertsOfTheirOwn) {
             }
         int64_t all = 0;
         for (const auto& [name, elements] : held) {
-          EXPECT_EQ(elements, num_elements(model.params[model.param_index(name)].shape)) << name;
+          const ParamSpec& param = model.params[model.param_index(name)];
+          const int holders = param.tp_cut.dim < 0 ? tp : 1;
+          EXPECT_EQ(elements, holders * num_elements(param.shape)) << name;
           all += elements;
         }
         EXPECT_EQ(all, listed);
@@ -225,6 +228,76 @@ TEST(Moe, GptOssIsRefusedWhereTransformersHasAnotherGate) {
   config = gpt_oss_config();
   config["quantization_config"] = {{"quant_method", "mxfp4"}};
   testing::expect_refusal(testing::refusal_of(config), "the weights are quantized");
+}
+
+nlohmann::json deepseek_config() {
+  nlohmann::json config = glm_config();
+  config.update({{"model_type", "deepseek_v3"},
+                 {"q_lora_rank", 10},
+                 {"kv_lora_rank", 9},
+                 {"qk_nope_head_dim", 6},
+                 {"qk_rope_head_dim", 4},
+                 {"v_head_dim", 7},
+                 {"n_group", 4},
+                 {"topk_group", 2}});
+  return config;
+}
+
+TEST(Moe, DeepseekMakesKeysAndValuesOfALatent) {
+  const ModelSpec model = make_model_spec(deepseek_config().dump());
+  EXPECT_EQ(sparse_layers(model), (std::vector{false, false, false, true}));
+  const auto param = [&](const std::string& name) {
+    return model.params.at(model.param_index("model.layers.0.self_attn." + name));
+  };
+  EXPECT_EQ(param("q_a_proj.weight").shape, (Shape{10, 32}));
+  EXPECT_EQ(param("q_b_proj.weight").shape, (Shape{40, 10}));
+  EXPECT_EQ(param("kv_a_proj_with_mqa.weight").shape, (Shape{13, 32}));
+  EXPECT_EQ(param("kv_b_proj.weight").shape, (Shape{52, 9}));
+  EXPECT_EQ(param("o_proj.weight").shape, (Shape{32, 28}));
+  EXPECT_EQ(cut_of(param("kv_a_proj_with_mqa.weight"), 2).shape, (Shape{13, 32}));
+  EXPECT_EQ(cut_of(param("kv_b_proj.weight"), 2).shape, (Shape{26, 9}));
+  const AttentionSpec& attention = model.decoder.block.attention();
+  EXPECT_EQ(attention.heads.dim, 10);
+  EXPECT_EQ(attention.value_dim(), 7);
+  EXPECT_EQ(attention.rope.rotating_pairs(10), 2);
+  EXPECT_DOUBLE_EQ(attention.scores.scale, 1 / std::sqrt(10.0));
+}
+
+/// Any share of a head's coordinates is that of so many.
+TEST(Moe, DeepseekRotatesAllCoordinatesThatItSays) {
+  nlohmann::json config = deepseek_config();
+  for (int64_t plain = 1; plain < 200; ++plain) {
+    config.update({{"qk_nope_head_dim", plain}, {"qk_rope_head_dim", 64}, {"v_head_dim", 128}});
+    const AttentionSpec& attention = make_model_spec(config.dump()).decoder.block.attention();
+    ASSERT_EQ(attention.rope.pairs(attention.heads.dim), 32) << plain;
+  }
+}
+
+TEST(Moe, DeepseekScalesScoresWithItsPositions) {
+  nlohmann::json config = deepseek_config();
+  config["rope_scaling"] = {{"rope_type", "yarn"},
+                            {"factor", 40},
+                            {"mscale", 1.0},
+                            {"mscale_all_dim", 1.0},
+                            {"original_max_position_embeddings", 64}};
+  const AttentionSpec attention = make_model_spec(config.dump()).decoder.block.attention();
+  const double mscale = 0.1 * std::log(40.0) + 1;
+  EXPECT_DOUBLE_EQ(attention.scores.scale, mscale * mscale / std::sqrt(10.0));
+  EXPECT_DOUBLE_EQ(attention.rope.attention_factor, 1);
+}
+
+TEST(Moe, DeepseekRefusesOtherHeadsAndRouters) {
+  const auto expect = [](const nlohmann::json& changes, const char* sentence) {
+    nlohmann::json config = deepseek_config();
+    config.update(changes);
+    testing::expect_refusal(testing::refusal_of(config), sentence);
+  };
+  expect({{"num_key_value_heads", 2}}, "config.num_key_value_heads = 2; allowed: num_attention");
+  expect({{"head_dim", 8}}, "config.head_dim = 8; allowed: qk_rope_head_dim = 4");
+  expect({{"qk_rope_head_dim", 3}}, "config.head_dim = 3; allowed: an even number");
+  expect({{"scoring_func", "softmax"}}, "config.scoring_func");
+  expect({{"topk_method", "greedy"}}, "config.topk_method");
+  expect({{"moe_layer_freq", 2}}, "config.moe_layer_freq = 2");
 }
 
 TEST(Moe, StatesHaveBuffersOfTheirOwn) {
