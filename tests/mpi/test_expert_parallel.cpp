@@ -142,7 +142,8 @@ TEST_F(ExpertParallel, ExpertsBesideLatentAttentionDo) {
                          {"cp and dp_shard", 8, 4, "full_shard", 1, 2},
                          {"tp", 4, 2, "full_shard", 2},
                          {"tp, every rank all tokens", 4, 2, "no_shard", 2, 1, 1, "ring", false},
-                         {"tp and ulysses", 8, 4, "full_shard", 2, 2, 1, "ulysses"}});
+                         {"ulysses", 4, 4, "no_shard", 1, 2, 1, "ulysses"},
+                         {"tp and cp", 8, 4, "full_shard", 2, 2}});
 }
 
 /// Some replicas have no samples in some microbatches: they compute experts for the others.
