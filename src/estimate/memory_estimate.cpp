@@ -178,9 +178,11 @@ int64_t key_bytes_per_token(const Plan& plan, int world_rank) {
   for (size_t u = 0; u < plan.model.units.size(); ++u) {
     const UnitSpec& unit = plan.model.units[u];
     if (!has_block(plan, u, world_rank) || plan.model.delta_rule(unit)) continue;
-    const HeadShape& heads = plan.model.attention(unit).heads;
+    const AttentionSpec& attention = plan.model.attention(unit);
+    const HeadShape& heads = attention.heads;
     const int64_t here = std::max<int64_t>(1, heads.key_value / plan.mesh.grid(kDecoder).tp);
-    elements += 2 * here * heads.dim;
+    elements += plan.model.caches_latents(unit) ? attention.latent->rotary + attention.latent->rank
+                                                : 2 * here * heads.dim;
   }
   return elements * static_cast<int64_t>(element_bytes(plan.precision.param));
 }

@@ -29,7 +29,7 @@ class Tape {
         if (values_[op.inputs[i + 1]] != kNone) hold(op.others[i], values_[op.inputs[i + 1]]);
       return hold(op.output, values_[op.inputs[0]]);
     }
-    if (op.kind == OperationKind::SplitGates) {
+    if (op.kind == OperationKind::SplitGates || op.kind == OperationKind::SplitColumns) {
       // Their gradient is freed after that of the input is made of both.
       const int64_t bytes = tensors_[values_[op.inputs[0]]].bytes - needs.memory.output;
       hold(op.others[0], call({.output = bytes}, {}, needs.has_gradient));

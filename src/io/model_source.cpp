@@ -75,7 +75,8 @@ bool splits_experts(const ModelSpec& model, const WeightsSource& source) {
 /// model, or layers after its last one.
 bool is_carried(const ModelSpec& model, const std::string& name) {
   constexpr const char *kHeadRoot = "mtp.", *kLayers = "model.layers.";
-  if (model.family != "glm4_moe" || !name.starts_with(kLayers)) return name.starts_with(kHeadRoot);
+  const bool has_layers = model.family == "glm4_moe" || model.family == "deepseek_v3";
+  if (!has_layers || !name.starts_with(kLayers)) return name.starts_with(kHeadRoot);
   const std::string number = name.substr(std::strlen(kLayers));
   return std::strtoll(number.c_str(), nullptr, 10) >= model.decoder.layers;
 }
@@ -179,7 +180,8 @@ TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
       match.wrong.push_back(fault);
   }
   for (const ParamSpec& param : model.params)
-    if (swaps && param.stacks_experts && match.found.contains(param.name))
+    if (swaps && param.stacks_experts && param.shape.size() == 3 &&
+        match.found.contains(param.name))
       match.swapped.insert(param.name);
   for (const auto& [name, tensor] : tensors)
     match.unexpected.push_back(tensor.name + " " + shape_text(tensor.shape));

@@ -20,6 +20,7 @@
 #include "core/text.hpp"
 #include "files/durable_file.hpp"
 #include "io/model_files.hpp"
+#include "io/mxfp4_source.hpp"
 #include "io/open_source.hpp"
 #include "io/strict_json.hpp"
 #include "io/tensor_request.hpp"
@@ -405,7 +406,7 @@ class SafetensorsSource : public WeightsSource {
 }  // namespace
 
 std::unique_ptr<WeightsSource> open_safetensors(const std::string& path) {
-  return std::make_unique<SafetensorsSource>(path);
+  return with_mxfp4_expanded(std::make_unique<SafetensorsSource>(path));
 }
 
 }  // namespace zea

@@ -105,6 +105,100 @@ struct GatedRowBackward {
   }
 };
 
+/// Neighboring columns, of a gate and of what it scales.
+template <class T>
+struct GateUp {
+  T gate, up;
+};
+template <class T>
+ZEA_FUNCTION GateUp<Wide<T>> load(const GateUp<T>& stored) {
+  return {load(stored.gate), load(stored.up)};
+}
+template <class T>
+ZEA_FUNCTION void store(GateUp<T>& target, const Values<Wide<T>, 2>& values) {
+  store(target.gate, values.of[0]);
+  store(target.up, values.of[1]);
+}
+
+/// y = g sigmoid(alpha g) (u + 1): g is the gate, at most `limit`, and u is up, at most `limit` in
+/// size.
+template <class T>
+struct ClampedGateRow {
+  const GateUp<T>* x;
+  T* y;
+  Wide<T> alpha, limit;
+  int64_t width;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
+    const T* target = y + row * width;
+    const Wide<T> steepness = alpha, most = limit;
+    // A source that is not used, so that packs are as long as those of the target.
+    const auto value = [=](const GateUp<Wide<T>>& z, Wide<T>) ZEA_INLINE_LAMBDA {
+      const Wide<T> g = z.gate > most ? most : z.gate;
+      const Wide<T> u = z.up > most ? most : z.up < -most ? -most : z.up;
+      return g * sigmoid(steepness * g) * (u + 1);
+    };
+    lanes.each(width, StoreTo<T>{y + row * width}, value, x + row * width, target);
+  }
+};
+
+template <class T>
+struct ClampedGateRowBackward {
+  const T* dy;
+  const GateUp<T>* x;
+  GateUp<T>* dx;
+  Wide<T> alpha, limit;
+  int64_t width;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
+    const Wide<T> steepness = alpha, most = limit;
+    const auto values = [=](Wide<T> d, const GateUp<Wide<T>>& z) ZEA_INLINE_LAMBDA {
+      const Wide<T> g = z.gate > most ? most : z.gate;
+      const Wide<T> u = z.up > most ? most : z.up < -most ? -most : z.up;
+      const Wide<T> s = sigmoid(steepness * g);
+      const Wide<T> slope = s * (1 + steepness * g * (1 - s));
+      return Values<Wide<T>, 2>{z.gate > most ? Wide<T>(0) : d * (u + 1) * slope,
+                                z.up > most || z.up < -most ? Wide<T>(0) : d * g * s};
+    };
+    lanes.each(width, StoreTo<GateUp<T>>{dx + row * width}, values, dy + row * width,
+               x + row * width);
+  }
+};
+
+/// Multiplies a row by a factor, in place.
+template <class T>
+struct ScaleRow {
+  T* x;
+  const Wide<T>* factors;
+  int64_t width;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
+    const T* source = x + row * width;
+    const Wide<T> factor = factors[row];
+    const auto value = [=](Wide<T> element) ZEA_INLINE_LAMBDA { return element * factor; };
+    lanes.each(width, StoreTo<T>{x + row * width}, value, source);
+  }
+};
+
+/// The scalar product of two rows.
+template <class T>
+struct RowDot {
+  const T *x, *y;
+  Wide<T>* dots;
+  int64_t width;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
+    const auto product = [](Wide<T> one, Wide<T> other) ZEA_INLINE_LAMBDA { return one * other; };
+    const Wide<T> sum =
+        lanes.template sum<Wide<T>>(width, product, x + row * width, y + row * width);
+    if (lanes.is_first()) dots[row] = sum;
+  }
+};
+
 /// `heads` of a token, whose first are `items` times as many: their first 2 * half coordinates are
 /// turned by the token's angles, in place.
 template <class T>

@@ -25,6 +25,11 @@ void with_gate(Gating gating, Visit visit) {
   visit(detail::TanhGate{});
 }
 
+template <class T>
+detail::GateUp<T>* gates_of(const at::Tensor& x) {
+  return reinterpret_cast<detail::GateUp<T>*>(elements<T>(x));
+}
+
 }  // namespace
 
 at::Tensor drop_elements(const at::Tensor& x, const at::Tensor& keys, const Dropout& dropout) {
@@ -122,6 +127,61 @@ at::Tensor gated_backward(const at::Tensor& dy, const at::Tensor& x, Gating gati
     });
   });
   return dx;
+}
+
+at::Tensor clamped_gate_forward(const at::Tensor& x, double alpha, double limit) {
+  if (!runs_kernels(x)) return clamped_gate_forward_reference(x, alpha, limit);
+  ZEA_ASSERT(x.is_contiguous());
+  const int64_t rows = x.size(0), width = x.size(1) / 2;
+  const at::Tensor y = at::empty({rows, width}, x.options());
+  with_element_type(x, [&]<class T>(T) {
+    const detail::ClampedGateRow<T> functor{gates_of<T>(x), elements<T>(y),
+                                            static_cast<Wide<T>>(alpha),
+                                            static_cast<Wide<T>>(limit), width};
+    run_items(x, functor, rows, width);
+  });
+  return y;
+}
+
+at::Tensor clamped_gate_backward(const at::Tensor& dy, const at::Tensor& x, double alpha,
+                                 double limit) {
+  if (!runs_kernels(x)) return clamped_gate_backward_reference(dy, x, alpha, limit);
+  ZEA_ASSERT(x.is_contiguous() && dy.is_contiguous());
+  const int64_t rows = x.size(0), width = x.size(1) / 2;
+  const at::Tensor dx = at::empty_like(x);
+  with_element_type(x, [&]<class T>(T) {
+    const detail::ClampedGateRowBackward<T> functor{elements<T>(dy),
+                                                    gates_of<T>(x),
+                                                    gates_of<T>(dx),
+                                                    static_cast<Wide<T>>(alpha),
+                                                    static_cast<Wide<T>>(limit),
+                                                    width};
+    run_items(x, functor, rows, width);
+  });
+  return dx;
+}
+
+void scale_rows(const at::Tensor& x, const at::Tensor& factors) {
+  if (!runs_kernels(x)) return scale_rows_reference(x, factors);
+  ZEA_ASSERT(x.is_contiguous() && factors.is_contiguous() && factors.numel() == x.size(0));
+  with_element_type(x, [&]<class T>(T) {
+    run_items(x, detail::ScaleRow<T>{elements<T>(x), elements<Wide<T>>(factors), x.size(1)},
+              x.size(0), x.size(1));
+  });
+}
+
+at::Tensor row_dots(const at::Tensor& x, const at::Tensor& y) {
+  if (!runs_kernels(x)) return row_dots_reference(x, y);
+  ZEA_ASSERT(x.is_contiguous() && y.is_contiguous() && x.sizes() == y.sizes());
+  at::Tensor dots;
+  with_element_type(x, [&]<class T>(T) {
+    constexpr at::ScalarType type = c10::CppTypeToScalarType<Wide<T>>::value;
+    dots = at::empty({x.size(0)}, x.options().dtype(type));
+    run_items(x,
+              detail::RowDot<T>{elements<T>(x), elements<T>(y), elements<Wide<T>>(dots), x.size(1)},
+              x.size(0), 2 * x.size(1));
+  });
+  return dots;
 }
 
 void rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,

@@ -20,6 +20,26 @@ enum class Gating { Silu, Gelu, GeluTanh };
 at::Tensor gated_forward(const at::Tensor& x, Gating gating);
 at::Tensor gated_backward(const at::Tensor& dy, const at::Tensor& x, Gating gating);
 
+/// x (rows, 2 * width), whose columns are gate, up, gate, up and so on: g sigmoid(alpha g) (u + 1)
+/// of g = min(gate, limit) and u = up between -limit and limit, (rows, width) (gpt-oss,
+/// arXiv:2508.10925).
+at::Tensor clamped_gate_forward(const at::Tensor& x, double alpha, double limit);
+at::Tensor clamped_gate_backward(const at::Tensor& dy, const at::Tensor& x, double alpha,
+                                 double limit);
+
+/// Multiplies each row of x (rows, width) by its element of `factors` (rows), of x's wide type, in
+/// place.
+void scale_rows(const at::Tensor& x, const at::Tensor& factors);
+
+/// The scalar products of the rows of x and y (rows, width): (rows), of the wide type.
+at::Tensor row_dots(const at::Tensor& x, const at::Tensor& y);
+
+at::Tensor clamped_gate_forward_reference(const at::Tensor& x, double alpha, double limit);
+at::Tensor clamped_gate_backward_reference(const at::Tensor& dy, const at::Tensor& x, double alpha,
+                                           double limit);
+void scale_rows_reference(const at::Tensor& x, const at::Tensor& factors);
+at::Tensor row_dots_reference(const at::Tensor& x, const at::Tensor& y);
+
 /// Rotates the first `heads` heads of x (tokens, all_heads, head_dim), of each the first
 /// coordinates, by the angles of the tables (tokens, half of these coordinates), or by their
 /// negatives, in place.

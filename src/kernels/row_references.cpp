@@ -180,6 +180,34 @@ at::Tensor gated_backward_reference(const at::Tensor& dy, const at::Tensor& x, G
   return dx;
 }
 
+at::Tensor clamped_gate_forward_reference(const at::Tensor& x, double alpha, double limit) {
+  const at::Tensor pairs = widened(x).unflatten(-1, {-1, 2});
+  const at::Tensor gate = pairs.select(-1, 0).clamp_max(limit);
+  const at::Tensor up = pairs.select(-1, 1).clamp(-limit, limit);
+  return (gate * (gate * alpha).sigmoid() * (up + 1)).to(x.scalar_type());
+}
+
+at::Tensor clamped_gate_backward_reference(const at::Tensor& dy, const at::Tensor& x, double alpha,
+                                           double limit) {
+  const at::Tensor pairs = widened(x).unflatten(-1, {-1, 2}), d = widened(dy);
+  const at::Tensor all_gates = pairs.select(-1, 0), all_up = pairs.select(-1, 1);
+  const at::Tensor gate = all_gates.clamp_max(limit), up = all_up.clamp(-limit, limit);
+  const at::Tensor s = (gate * alpha).sigmoid();
+  const at::Tensor dgate = d * (up + 1) * s * (gate * alpha * (1 - s) + 1);
+  const at::Tensor dx = at::empty_like(pairs);
+  dx.select(-1, 0).copy_(dgate.masked_fill(all_gates > limit, 0));
+  dx.select(-1, 1).copy_((d * gate * s).masked_fill(all_up.abs() > limit, 0));
+  return dx.flatten(-2).to(x.scalar_type());
+}
+
+void scale_rows_reference(const at::Tensor& x, const at::Tensor& factors) {
+  x.copy_(widened(x) * factors.unsqueeze(-1));
+}
+
+at::Tensor row_dots_reference(const at::Tensor& x, const at::Tensor& y) {
+  return (widened(x) * widened(y)).sum(-1);
+}
+
 at::Tensor gelu_forward_reference(const at::Tensor& x, const at::Tensor& bias, Gelu kind) {
   const at::Tensor sum = bias.defined() ? x + bias : x;
   if (kind == Gelu::Quick) return sum.mul(kQuickGeluSlope).sigmoid_().mul_(sum);

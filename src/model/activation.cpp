@@ -82,6 +82,23 @@ struct GatedFunction : Function<GatedFunction> {
   }
 };
 
+struct ClampedGateFunction : Function<ClampedGateFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const ClampedGate& gate) {
+    const Tensor rows = x.contiguous();
+    ctx->save_for_backward({rows});
+    ctx->saved_data["alpha"] = gate.alpha;
+    ctx->saved_data["limit"] = gate.limit;
+    return clamped_gate_forward(rows, gate.alpha, gate.limit);
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const auto number = [&](const char* name) { return ctx->saved_data.at(name).toDouble(); };
+    return {clamped_gate_backward(outputs[0].contiguous(), ctx->get_saved_variables()[0],
+                                  number("alpha"), number("limit")),
+            {}};
+  }
+};
+
 struct RotaryFunction : Function<RotaryFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& cosines, const Tensor& sines,
                         int64_t heads, int64_t head_dim) {
@@ -128,9 +145,13 @@ at::Tensor gated(const at::Tensor& x, Activation activation) {
   }
 }
 
+at::Tensor clamped_gated(const at::Tensor& x, const ClampedGate& gate) {
+  return ClampedGateFunction::apply(x, gate);
+}
+
 at::Tensor activate_biased(const at::Tensor& x, Parameter* bias, Activation activation) {
   if (const auto gelu = gelu_of(activation))
-    return GeluFunction::apply(x, bias ? std::optional(bias->anchor()) : std::nullopt, bias, *gelu);
+    return GeluFunction::apply(x, anchor_of(bias), bias, *gelu);
   const at::Tensor sum = bias ? AddBiasFunction::apply(x, bias->anchor(), bias) : x;
   if (activation == Activation::Relu) return at::relu(sum);
   if (activation == Activation::Silu) return at::silu(sum);

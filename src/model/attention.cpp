@@ -21,7 +21,7 @@ using namespace detail;
 struct AttentionCall {
   const AttentionMask* mask;
   int64_t kv_heads;
-  ScoreSpec scores;
+  AttentionScores scores;
   AttentionKernel kernel;
 };
 
@@ -42,7 +42,7 @@ AttentionCall saved_call(Context* ctx) {
 AttentionInputs inputs_of(const Tensor& qkv, const AttentionCall& call) {
   const int64_t kv_heads = call.kv_heads, heads = qkv.size(1) - 2 * kv_heads;
   return {qkv.narrow(1, 0, heads), qkv.narrow(1, heads, kv_heads),
-          qkv.narrow(1, heads + kv_heads, kv_heads), call.scores};
+          qkv.narrow(1, heads + kv_heads, kv_heads), call.scores.spec};
 }
 
 /// Outputs (tokens, heads, head_dim), log-sum-exps in the kernel's layout, and the kernel's random
@@ -120,12 +120,15 @@ Tensor slice_backward(const Tensor& dout, const Tensor& qkv, const AttentionResu
 }
 
 struct AttentionFunction : Function<AttentionFunction> {
-  static Tensor forward(Context* ctx, const Tensor& qkv, const AttentionCall& call) {
+  static Tensor forward(Context* ctx, const Tensor& qkv, const std::optional<Tensor>& anchor,
+                        const AttentionCall& call) {
+    (void)anchor;
     const AttentionInputs in = inputs_of(qkv, call);
     const auto forward = call.kernel == AttentionKernel::Flash   ? flash_forward
                          : call.kernel == AttentionKernel::Cudnn ? cudnn_forward
                                                                  : slice_forward;
     const auto [out, lse, seed, offset] = forward(in, *call.mask);
+    if (call.scores.sinks) add_sinks(sums_of({out, lse}, call), call.scores);
     ctx->save_for_backward({qkv, out, lse, seed, offset});
     save_call(ctx, call);
     return out.flatten(1);
@@ -138,11 +141,19 @@ struct AttentionFunction : Function<AttentionFunction> {
     const AttentionResults saved{tensors[1], tensors[2], tensors[3], tensors[4]};
     const AttentionInputs in = inputs_of(qkv, call);
     const Tensor dout = outputs[0].contiguous().view(in.q.sizes());
+    if (call.scores.sinks) add_sink_gradients(call.scores, dout, sums_of(saved, call));
     if (call.kernel == AttentionKernel::Flash)
-      return {flash_backward(dout, in, saved, *call.mask), {}};
+      return {flash_backward(dout, in, saved, *call.mask), {}, {}};
     if (call.kernel == AttentionKernel::Cudnn)
-      return {cudnn_backward(dout, in, saved, *call.mask), {}};
-    return {slice_backward(dout, qkv, saved, call), {}};
+      return {cudnn_backward(dout, in, saved, *call.mask), {}, {}};
+    return {slice_backward(dout, qkv, saved, call), {}, {}};
+  }
+
+ private:
+  /// FlashAttention-2 has log-sum-exps (heads, tokens).
+  static AttentionSums sums_of(const AttentionResults& results, const AttentionCall& call) {
+    const bool is_flash = call.kernel == AttentionKernel::Flash;
+    return {results.out, is_flash ? results.lse.t() : results.lse};
   }
 };
 
@@ -192,29 +203,30 @@ bool is_librarys_choice(const AttentionInputs& in, const AttentionMask& mask) {
 }  // namespace
 
 AttentionKernel choose_attention_kernel(const Tensor& qkv, const AttentionMask& mask,
-                                        int64_t kv_heads, const ScoreSpec& scores) {
+                                        int64_t kv_heads, const AttentionScores& scores) {
   if (qkv.size(0) == 0) return AttentionKernel::Dense;  // libraries take no empty tensors
   if (takes_tiled_attention(qkv)) return AttentionKernel::Tiled;
   const at::ScalarType type = qkv.scalar_type();
   const bool takes_bounds = !qkv.is_cpu() && (type == at::kBFloat16 || type == at::kHalf) &&
-                            scores.softcap == 0 && takes_ragged_heads(qkv.size(2)) &&
+                            scores.spec.softcap == 0 && takes_ragged_heads(qkv.size(2)) &&
                             mask.has_segments();
   if (!takes_bounds) return AttentionKernel::Dense;
   const int64_t length = mask.even_length();
   const bool takes_cudnn =
-      mask.window() == 0 && length >= kShortestForCudnn && qkv.size(2) <= kWidestForCudnn &&
-      (mask.is_causal() || length % kCudnnTile == 0) &&
+      !scores.sinks && mask.window() == 0 && length >= kShortestForCudnn &&
+      qkv.size(2) <= kWidestForCudnn && (mask.is_causal() || length % kCudnnTile == 0) &&
       is_librarys_choice(inputs_of(qkv, {&mask, kv_heads, scores, {}}), mask) &&
       planned_shapes().take(qkv, mask, kv_heads);
   return takes_cudnn ? AttentionKernel::Cudnn : AttentionKernel::Flash;
 }
 
 Tensor attention(const Tensor& qkv, const AttentionMask& mask, int64_t heads, int64_t kv_heads,
-                 const ScoreSpec& scores) {
+                 const AttentionScores& scores) {
   ZEA_ASSERT(qkv.size(1) == heads + 2 * kv_heads && heads % kv_heads == 0);
   ZEA_ASSERT(qkv.size(0) == 0 || !mask.slices().empty());
   const AttentionKernel kernel = choose_attention_kernel(qkv, mask, kv_heads, scores);
-  return AttentionFunction::apply(qkv, AttentionCall{&mask, kv_heads, scores, kernel});
+  return AttentionFunction::apply(qkv, anchor_of(scores.sinks),
+                                  AttentionCall{&mask, kv_heads, scores, kernel});
 }
 
 }  // namespace zea

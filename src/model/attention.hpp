@@ -11,6 +11,7 @@
 #include "layout/context_plan.hpp"
 #include "model/attention_mask.hpp"
 #include "model/index_tensor.hpp"
+#include "model/parameter.hpp"
 
 namespace zea {
 
@@ -43,6 +44,17 @@ struct TokenAttention {
   std::optional<ContextPart> context;       ///< if there are several
 };
 
+/// The scores of attention, and its sinks (AttentionSpec::has_sinks), (heads); null: none. Heads
+/// attend with the sinks from the first one's on.
+struct AttentionScores {
+  AttentionScores(const ScoreSpec& of_spec = {}, Parameter* of_heads = nullptr)
+      : spec(of_spec), sinks(of_heads) {}
+
+  ScoreSpec spec;
+  Parameter* sinks;
+  int64_t first_head = 0;
+};
+
 /// The kernels that compute attention. Results differ by rounding only.
 enum class AttentionKernel {
   Tiled,  ///< our own, on the host: slices as they lie
@@ -54,18 +66,27 @@ enum class AttentionKernel {
 /// The kernel for qkv (tokens, heads + 2 kv_heads, head_dim). Counts the shapes that it gives to
 /// cuDNN, of which there may be few.
 AttentionKernel choose_attention_kernel(const at::Tensor& qkv, const AttentionMask& mask,
-                                        int64_t kv_heads, const ScoreSpec& scores);
+                                        int64_t kv_heads, const AttentionScores& scores);
 
 /// Attention among tokens, each of which sees a token. qkv (tokens, heads + 2 kv_heads, head_dim)
 /// -> (tokens, heads * head_dim). The mask outlives the graph.
 at::Tensor attention(const at::Tensor& qkv, const AttentionMask& mask, int64_t heads,
-                     int64_t kv_heads, const ScoreSpec& scores = {});
+                     int64_t kv_heads, const AttentionScores& scores = {});
 
 /// Returns attention, without backward, of few queries q (queries, heads, head_dim) to kv (keys,
 /// 2 kv_heads, head_dim), keys first, over `slices` without masks. Query heads that share a KV head
 /// are computed together.
 AttentionSums attend_by_group(const at::Tensor& q, const at::Tensor& kv,
                               std::vector<AttentionSlice> slices, const ScoreSpec& scores);
+
+// Sinks are a key whose value is 0, which every query sees: they scale outputs, and sums with them
+// give the gradients of queries, keys and values as sums without them do.
+
+/// Adds the sinks to sums over all keys; `out` is contiguous.
+void add_sinks(const AttentionSums& sums, const AttentionScores& scores);
+/// Adds the gradient of the sinks; `sums` are those that add_sinks() left.
+void add_sink_gradients(const AttentionScores& scores, const at::Tensor& dout,
+                        const AttentionSums& sums);
 
 /// Returns sums over no key.
 AttentionSums no_attention(const at::Tensor& q);

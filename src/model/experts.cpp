@@ -16,12 +16,29 @@ namespace {
 
 using namespace detail;
 
+/// The elements of a pack of 16 bytes.
+constexpr int64_t kPackOfBf16 = 8;
+
 /// Whether the library multiplies the rows of all experts at once: in bf16 on devices, rows of
 /// whole packs of 16 bytes.
 bool is_grouped(const Tensor& x, const Tensor& matrices) {
   if (x.is_cpu() || x.scalar_type() != at::kBFloat16 || x.size(0) == 0) return false;
-  constexpr int64_t pack = 8;
-  return x.size(1) % pack == 0 && matrices.size(1) % pack == 0 && matrices.size(2) % pack == 0;
+  return x.size(1) % kPackOfBf16 == 0 && matrices.size(1) % kPackOfBf16 == 0 &&
+         matrices.size(2) % kPackOfBf16 == 0;
+}
+
+/// Whether what experts add to rows like `x` is added expert by expert, for which the host waits
+/// where these rows are on a device.
+bool waits_for_ends(const Tensor& x) {
+  return x.is_cpu() || x.scalar_type() != at::kBFloat16 || x.size(0) == 0 ||
+         x.size(1) % kPackOfBf16 != 0;
+}
+
+/// Zeros in `made` (experts, ...) of experts without rows, for which the library leaves anything on
+/// some devices.
+Tensor with_idle_zeros(const Tensor& made, const Tensor& ends) {
+  const Tensor is_idle = ends.diff(1, 0, at::zeros({1}, ends.options())) == 0;
+  return made.masked_fill_(is_idle.view({-1, 1, 1}), 0);
 }
 
 /// Calls visit(expert, first row, rows) for each expert that has rows.
@@ -210,15 +227,44 @@ struct SendFunction : Function<SendFunction> {
   }
 };
 
+/// Adds to each of y (rows, out) the bias (experts, out) of its expert, in place.
+void add_expert_biases(const Tensor& y, const Tensor& bias, const Tensor& ends) {
+  if (!waits_for_ends(y)) {
+    const Tensor rows = at::arange(y.size(0), ends.options());
+    const Tensor experts = at::bucketize(rows, ends, true, true).clamp_max_(ends.size(0) - 1);
+    y.add_(bias.index_select(0, experts));
+    return;
+  }
+  for_each_expert(ends, [&](int64_t e, int64_t begin, int64_t rows) {
+    y.narrow(0, begin, rows).add_(bias[e]);
+  });
+}
+
+/// Adds to gradient (experts, out) the sums of dy (rows, out) over the rows of each expert.
+void add_expert_bias_gradients(const Tensor& gradient, const Tensor& dy, const Tensor& ends) {
+  if (!waits_for_ends(dy)) {
+    // Sums are products with columns of ones, as many as the library multiplies.
+    const Tensor ones = at::ones({dy.size(0), kPackOfBf16}, dy.options());
+    gradient.add_(with_idle_zeros(at::_grouped_mm(ones.t(), dy, ends), ends).select(1, 0));
+    return;
+  }
+  for_each_expert(ends, [&](int64_t e, int64_t begin, int64_t rows) {
+    add_column_sums(gradient[e], dy.narrow(0, begin, rows));
+  });
+}
+
 struct ExpertLinearFunction : Function<ExpertLinearFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, const Tensor& ends,
-                        Parameter* weight, WeightOrder order) {
+                        Parameter* weight, Parameter* bias, WeightOrder order) {
     (void)anchor;
-    remember(ctx, {weight});
+    remember(ctx, {weight, bias});
     ctx->saved_data["is_in_out"] = order == WeightOrder::InOut;
     ctx->saved_data["ends"] = ends;
     if (weight->trainable()) ctx->save_for_backward({x});
-    return expert_products(x, expert_matrices(weight->value(), order, ends).transpose(1, 2), ends);
+    const Tensor y =
+        expert_products(x, expert_matrices(weight->value(), order, ends).transpose(1, 2), ends);
+    if (bias) add_expert_biases(y, bias->value(), ends);
+    return y;
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
@@ -230,9 +276,11 @@ struct ExpertLinearFunction : Function<ExpertLinearFunction> {
     Tensor dx;
     if (ctx->needs_input_grad(0))
       dx = expert_products(dy, expert_matrices(weight->value(), order, ends), ends);
+    if (Parameter* bias = recall(ctx, 1); bias && bias->trainable())
+      add_expert_bias_gradients(bias->gradient(), dy, ends);
     if (weight->trainable())
       add_expert_gradients(*weight, order, ctx->get_saved_variables()[0], dy, ends);
-    return {dx, {}, {}, {}, {}};
+    return {dx, {}, {}, {}, {}, {}};
   }
 };
 
@@ -267,10 +315,9 @@ void detail::add_expert_gradients_now(Parameter& weight, WeightOrder order, cons
   const bool are_in_out = order == WeightOrder::InOut;
   const Tensor gradients = expert_matrices(weight.gradient(), order, ends);
   if (is_grouped(x, gradients)) {
-    Tensor made = are_in_out ? at::_grouped_mm(x.t(), dy, ends) : at::_grouped_mm(dy.t(), x, ends);
-    // The library leaves anything in the gradient of an expert without rows on some devices.
-    const Tensor is_idle = ends.diff(1, 0, at::zeros({1}, ends.options())) == 0;
-    made.masked_fill_(is_idle.view({-1, 1, 1}), 0);
+    const Tensor made =
+        are_in_out ? at::_grouped_mm(x.t(), dy, ends) : at::_grouped_mm(dy.t(), x, ends);
+    with_idle_zeros(made, ends);
     (are_in_out ? weight.gradient() : gradients).add_(made);
     return;
   }
@@ -303,8 +350,9 @@ SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen,
 }
 
 at::Tensor expert_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& ends,
-                         WeightOrder order) {
-  return ExpertLinearFunction::apply(x, weight.anchor(), ends, &weight, order);
+                         WeightOrder order, Parameter* bias) {
+  const at::Tensor& anchor = bias && !weight.trainable() ? bias->anchor() : weight.anchor();
+  return ExpertLinearFunction::apply(x, anchor, ends, &weight, bias, order);
 }
 
 at::Tensor combined(const at::Tensor& x, const at::Tensor& gates, const at::Tensor& places) {

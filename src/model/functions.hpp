@@ -82,6 +82,32 @@ GatedHeads split_gates(const at::Tensor& x, int64_t heads, int64_t dim);
 /// x (tokens, width) with its columns from `first_key` on once more: keys, and these as values.
 at::Tensor with_keys_as_values(const at::Tensor& x, int64_t first_key);
 
+/// Columns of x: the first ones, and the rest.
+struct SplitRows {
+  at::Tensor first, rest;
+};
+SplitRows split_columns(const at::Tensor& x, int64_t count);
+
+/// The rows of attention from those of multi-head latent attention: queries (tokens, heads * (plain
+/// + rotary)), keys_and_values (tokens, heads * (plain + value)), and `rotary` (tokens, rotary) of
+/// all keys -> (tokens, 3 * heads * dim). The coordinates of a head's queries and keys that rotate
+/// are first, pairs as halves; behind those that a head has not are zeros.
+at::Tensor latent_heads(const at::Tensor& queries, const at::Tensor& keys_and_values,
+                        const at::Tensor& rotary, const LatentSpec& latent, int64_t dim);
+
+/// Attention without backward of few queries to the latents of many tokens (tokens, 1, rotary +
+/// rank), which are keys and values of one head: queries q (queries, heads, dim) of latent_heads(),
+/// by `weight` (heads * (plain + value), rank) of keys and values -> (queries, heads, rotary +
+/// rank), and what comes of these, (queries, heads * (rotary + rank)) -> (queries, heads * dim).
+at::Tensor queries_of_latents(const at::Tensor& q, const at::Tensor& weight,
+                              const LatentSpec& latent);
+at::Tensor values_of_latents(const at::Tensor& attended, const at::Tensor& weight,
+                             const LatentSpec& latent, const HeadShape& heads);
+
+/// Returns the first `count` coordinates of each head of x (tokens, heads * dim): (tokens, heads *
+/// count).
+at::Tensor first_of_heads(const at::Tensor& x, int64_t dim, int64_t count);
+
 /// x (tokens, hidden), each column times its number of `scale` (hidden), or all times one that
 /// never trains.
 at::Tensor layer_scale(const at::Tensor& x, Parameter& scale);
@@ -148,6 +174,9 @@ at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tens
 /// x (tokens, 2 * width), gate first: activation(gate) * up, (tokens, width). Silu or a GELU.
 at::Tensor gated(const at::Tensor& x, Activation activation);
 
+/// x (tokens, 2 * width), whose columns are gate, up, gate, up and so on: (tokens, width).
+at::Tensor clamped_gated(const at::Tensor& x, const ClampedGate& gate);
+
 /// The gates (tokens, chosen), in the wide type of `outputs`, of each token's experts, and the
 /// experts' indices (tokens, chosen) int64, best first. outputs (tokens, experts): of the router's
 /// linear; bias (experts) of the choice alone; undefined: none.
@@ -187,9 +216,9 @@ struct SentRows {
 SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen, const ExpertRange& experts);
 
 /// The linears of experts: x (rows, in), sorted by expert, `ends` as in SentRows; weight
-/// (experts * out, in), or (experts, in, out) -> (rows, out).
+/// (experts * out, in), or (experts, in, out); bias (experts, out) may be null -> (rows, out).
 at::Tensor expert_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& ends,
-                         WeightOrder order = WeightOrder::OutIn);
+                         WeightOrder order = WeightOrder::OutIn, Parameter* bias = nullptr);
 
 /// x (rows of experts, width) -> (tokens, width): the sum of a token's rows, times their gates.
 at::Tensor combined(const at::Tensor& x, const at::Tensor& gates, const at::Tensor& places);

@@ -65,7 +65,7 @@ at::Tensor Layers::logits(const at::Tensor& x, Parameter& weight, const LogitSpe
 }
 
 at::Tensor Layers::attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
-                             int64_t kv_heads, const ScoreSpec& scores) const {
+                             int64_t kv_heads, const AttentionScores& scores) const {
   if (tokens.context)
     throw InternalError("tokens of several cp ranks came to the layers of one rank");
   return zea::attention(qkv, tokens.mask, heads, kv_heads, scores);
@@ -80,8 +80,14 @@ at::Tensor Layers::delta_rule(const at::Tensor& x, const TokenScan& scan,
 
 at::Tensor Layers::cached_attention(const at::Tensor& q, const at::Tensor& kv,
                                     const std::vector<AttentionSlice>& slices,
-                                    const std::vector<int64_t>&, const ScoreSpec& scores) const {
-  return attend_by_group(q, kv, slices, scores).out.flatten(1).to(q.scalar_type());
+                                    const std::vector<int64_t>&,
+                                    const AttentionScores& scores) const {
+  AttentionSums sums = attend_by_group(q, kv, slices, scores.spec);
+  if (scores.sinks) {
+    sums.out = sums.out.contiguous();
+    add_sinks(sums, scores);
+  }
+  return sums.out.flatten(1).to(q.scalar_type());
 }
 
 }  // namespace zea

@@ -89,7 +89,7 @@ class Layers {
   /// Attention of the heads that this rank has. qkv (tokens of all tp ranks, heads + 2 kv_heads,
   /// head_dim) -> (tokens, heads * head_dim).
   virtual at::Tensor attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
-                               int64_t kv_heads, const ScoreSpec& scores) const;
+                               int64_t kv_heads, const AttentionScores& scores) const;
 
   /// The gated delta rule of the heads that this rank has, which `rule` says. x (tokens of all tp
   /// ranks, rule.columns()) -> (tokens, rule.values()). `decoding` may be null.
@@ -103,7 +103,7 @@ class Layers {
   virtual at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& kv,
                                       const std::vector<AttentionSlice>& slices,
                                       const std::vector<int64_t>& cp_tokens,
-                                      const ScoreSpec& scores) const;
+                                      const AttentionScores& scores) const;
 
  private:
   const RouterLossesOfUnits* router_losses_ = nullptr;

@@ -7,11 +7,12 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <initializer_list>
+#include <optional>
 #include <string>
 
-#include "core/attention_slice.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/row_kernels.hpp"
+#include "model/attention.hpp"
 #include "model/functions.hpp"
 #include "model/parameter.hpp"
 
@@ -33,13 +34,24 @@ inline Parameter* recall(Context* ctx, int position) {
   return reinterpret_cast<Parameter*>(ctx->saved_data.at(std::to_string(position)).toInt());
 }
 
-inline void save_scores(Context* ctx, const ScoreSpec& scores) {
-  ctx->saved_data["scale"] = scores.scale;
-  ctx->saved_data["softcap"] = scores.softcap;
+inline void save_scores(Context* ctx, const AttentionScores& scores) {
+  remember(ctx, {scores.sinks});
+  ctx->saved_data["scale"] = scores.spec.scale;
+  ctx->saved_data["softcap"] = scores.spec.softcap;
+  ctx->saved_data["first_head"] = scores.first_head;
 }
 
-inline ScoreSpec saved_scores(Context* ctx) {
-  return {ctx->saved_data.at("scale").toDouble(), ctx->saved_data.at("softcap").toDouble()};
+inline AttentionScores saved_scores(Context* ctx) {
+  AttentionScores scores(
+      {ctx->saved_data.at("scale").toDouble(), ctx->saved_data.at("softcap").toDouble()},
+      recall(ctx, 0));
+  scores.first_head = ctx->saved_data.at("first_head").toInt();
+  return scores;
+}
+
+/// The anchor of a parameter that may be null.
+inline std::optional<Tensor> anchor_of(const Parameter* parameter) {
+  return parameter ? std::optional(parameter->anchor()) : std::nullopt;
 }
 
 /// The weight as (out, in).

@@ -65,6 +65,8 @@ class UnitRun {
         return activate_biased(x, optional(op, 0), op.activation);
       case Kind::Gate:
         return gated(x, op.activation);
+      case Kind::ClampedGate:
+        return clamped_gated(x, *model_.mlp(unit_).clamped_gate);
       case Kind::GatherRows:
         return layers_.gathered_rows(x, shares(op.rows));
       case Kind::SumRows:
@@ -96,7 +98,7 @@ class UnitRun {
         return sent.rows;
       }
       case Kind::ExpertLinear:
-        return expert_linear(x, parameter(op, 0), input(op, 1), op.order);
+        return expert_linear(x, parameter(op, 0), input(op, 1), op.order, expert_bias(op));
       case Kind::Combine:
         return combined(x, input(op, 1), input(op, 2));
       case Kind::SigmoidScale:
@@ -122,12 +124,22 @@ class UnitRun {
       }
       case Kind::KeysAsValues:
         return with_keys_as_values(x, heads_here(x, op).query * all_heads().dim);
+      case Kind::SplitColumns: {
+        const SplitRows made = split_columns(x, op.count);
+        values_[op.others[0]] = made.rest;
+        return made.first;
+      }
+      case Kind::LatentHeads:
+        return latent_heads(x, input(op, 1), input(op, 2), *model_.attention(unit_).latent,
+                            all_heads().dim);
+      case Kind::ValueColumns:
+        return first_of_heads(x, all_heads().dim, model_.attention(unit_).value_dim());
       case Kind::HeadNorms:
         return normed_heads(x, heads_here(x, op), parameter(op, 0), parameter(op, 1));
       case Kind::Rotary:
         return rotated(x, heads_here(x, op));
       case Kind::Attention:
-        return attended(x, heads_here(x, op));
+        return attended(x, heads_here(x, op), op);
       case Kind::DeltaRule:
         return scanned(x, op);
       case Kind::LayerScale:
@@ -206,19 +218,42 @@ class UnitRun {
     return rotary(qkv, tokens.rotary_cosines, tokens.rotary_sines, heads.query + heads.key_value,
                   heads.dim);
   }
-  at::Tensor attended(const at::Tensor& qkv, const HeadShape& heads) const {
+  /// Tp ranks have parts of a sum to which one of them adds the bias.
+  Parameter* expert_bias(const Operation& op) const {
+    return op.reads_columns && layers_.first_column(1) > 0 ? nullptr : optional(op, 1);
+  }
+  at::Tensor attended(const at::Tensor& qkv, const HeadShape& heads, const Operation& op) const {
     const at::Tensor all = by_head(qkv, heads);
     const TokenAttention& tokens = microbatch_.attention(unit_);
-    const ScoreSpec& scores = model_.attention(unit_).scores;
+    const AttentionScores scores(model_.attention(unit_).scores, optional(op, 0));
     if (!part_ && microbatch_.cached) {
       const CachedTokens& cached = *microbatch_.cached;
-      const at::Tensor& kv = cached.cache->write(unit_.name, cached.rows,
-                                                 all.narrow(1, heads.query, 2 * heads.key_value));
-      if (!cached.is_prompt)
-        return layers_.cached_attention(all.narrow(1, 0, heads.query), kv, tokens.mask.slices(),
-                                        cached.cp_tokens, scores);
+      const bool keeps_latents = model_.caches_latents(unit_);
+      const at::Tensor& kept =
+          cached.cache->write(unit_.name, cached.rows,
+                              keeps_latents ? latents_of(all, heads, op)
+                                            : all.narrow(1, heads.query, 2 * heads.key_value));
+      const auto attend = [&](const at::Tensor& q, const at::Tensor& kv) {
+        return layers_.cached_attention(q, kv, tokens.mask.slices(), cached.cp_tokens, scores);
+      };
+      const at::Tensor q = all.narrow(1, 0, heads.query);
+      if (!cached.is_prompt && !keeps_latents) return attend(q, kept);
+      if (!cached.is_prompt) {
+        const LatentSpec& latent = *model_.attention(unit_).latent;
+        const at::Tensor weight = parameter(op, 1).value();
+        return values_of_latents(
+            attend(queries_of_latents(q, weight, latent), kept.expand({-1, 2, -1})), weight, latent,
+            heads);
+      }
     }
     return layers_.attention(all, tokens, heads.query, heads.key_value, scores);
+  }
+  /// Rows of a cache, (tokens of all tp ranks, 1, rotary + rank): what keys of all heads share.
+  at::Tensor latents_of(const at::Tensor& all, const HeadShape& heads, const Operation& op) const {
+    const at::Tensor rotary =
+        all.select(1, heads.query).narrow(1, 0, model_.attention(unit_).latent->rotary);
+    return at::cat({rotary, layers_.gathered_rows(input(op, 1), shares(UnitRows::Tokens))}, 1)
+        .unsqueeze(1);
   }
   at::Tensor scanned(const at::Tensor& x, const Operation& op) const {
     const DeltaParameters parameters{parameter(op, 0), parameter(op, 1), parameter(op, 2),
@@ -286,7 +321,7 @@ class UnitRun {
   HeadShape heads_here(const at::Tensor& qkv, const Operation& op) const {
     const std::vector<int64_t>& out = parameters_[op.known_by]->shape();
     const int64_t attended = block_.order == WeightOrder::OutIn ? out[1] : out[0];
-    const int64_t query = attended / all_heads().dim;
+    const int64_t query = attended / model_.attention(unit_).value_dim();
     const int64_t all = qkv.flatten(1).size(1) / all_heads().dim;
     return {query, (all - query) / 2, all_heads().dim};
   }

@@ -162,18 +162,21 @@ struct GroupCall {
   const ContextPart* part;
   Collectives* outer;
   int64_t heads;  ///< of queries
-  ScoreSpec scores;
+  AttentionScores scores;
 
   GroupInputs inputs_of(const Tensor& qkv) const {
     const Tensor kv = qkv.narrow(1, heads, qkv.size(1) - heads);
-    return {qkv.narrow(1, 0, heads), passes_keys(*part) ? kv.contiguous() : kv, scores};
+    return {qkv.narrow(1, 0, heads), passes_keys(*part) ? kv.contiguous() : kv, scores.spec};
   }
 };
 
 /// Attention of a group's queries to the keys of all groups.
 struct GroupAttention : Function<GroupAttention> {
-  static Tensor forward(Context* ctx, const Tensor& qkv, const GroupCall& call) {
+  static Tensor forward(Context* ctx, const Tensor& qkv, const std::optional<Tensor>& anchor,
+                        const GroupCall& call) {
+    (void)anchor;
     const AttentionSums sums = attend_group(*call.part, *call.outer, call.inputs_of(qkv));
+    if (call.scores.sinks) add_sinks(sums, call.scores);
     const Tensor out = sums.out.to(qkv.scalar_type());
     ctx->save_for_backward({qkv, out, sums.lse});
     ctx->saved_data["part"] = reinterpret_cast<int64_t>(call.part);
@@ -194,9 +197,11 @@ struct GroupAttention : Function<GroupAttention> {
     const Tensor dqkv = at::empty(qkv.sizes(), qkv.options().dtype(type));
     const GroupGradients gradients{dqkv.narrow(1, 0, call.heads),
                                    dqkv.narrow(1, call.heads, dqkv.size(1) - call.heads)};
-    write_group_gradients(*call.part, *call.outer, gradients, call.inputs_of(qkv),
-                          outputs[0].contiguous(), {saved[1], saved[2]});
-    return {dqkv.to(qkv.scalar_type()), {}};
+    const Tensor dout = outputs[0].contiguous();
+    const AttentionSums sums{saved[1], saved[2]};
+    if (call.scores.sinks) add_sink_gradients(call.scores, dout, sums);
+    write_group_gradients(*call.part, *call.outer, gradients, call.inputs_of(qkv), dout, sums);
+    return {dqkv.to(qkv.scalar_type()), {}, {}};
   }
 };
 
@@ -204,17 +209,20 @@ struct GroupAttention : Function<GroupAttention> {
 
 at::Tensor context_attention(const at::Tensor& qkv, const ContextPart& part, int64_t heads,
                              int64_t kv_heads, Collectives* inner, Collectives* outer,
-                             const ScoreSpec& scores) {
+                             const AttentionScores& scores) {
   ZEA_ASSERT(qkv.size(1) == heads + 2 * kv_heads && heads % kv_heads == 0);
   const GroupHeads of{&part, heads, kv_heads, inner};
   const bool exchanges = size_of(inner) > 1;
   const Tensor group = exchanges ? InputsToHeads::apply(qkv, of) : qkv;
   const int64_t own_heads = heads / size_of(inner);
+  AttentionScores own = scores;
+  if (inner) own.first_head += inner->rank() * own_heads;
   // A group that has all tokens attends as one rank does.
   const Tensor out =
       size_of(outer) > 1
-          ? GroupAttention::apply(group, GroupCall{&part, outer, own_heads, scores})
-          : attention(group, part.masks.at(0), own_heads, (group.size(1) - own_heads) / 2, scores)
+          ? GroupAttention::apply(group, anchor_of(scores.sinks),
+                                  GroupCall{&part, outer, own_heads, own})
+          : attention(group, part.masks.at(0), own_heads, (group.size(1) - own_heads) / 2, own)
                 .unflatten(1, {own_heads, -1});
   return (exchanges ? OutputsToTokens::apply(out, of) : out).flatten(1);
 }

@@ -18,7 +18,7 @@ namespace zea {
 /// or is a multiple of it: then neighbours share a KV head, whose gradient is summed.
 at::Tensor context_attention(const at::Tensor& qkv, const ContextPart& part, int64_t heads,
                              int64_t kv_heads, Collectives* inner, Collectives* outer,
-                             const ScoreSpec& scores = {});
+                             const AttentionScores& scores = {});
 
 /// Attention without backward of few queries, as of decoding, whose keys stay where they are: the
 /// queries of all cp ranks go to each of them, and results are merged by log-sum-exp. `slices` are
@@ -28,6 +28,6 @@ at::Tensor context_attention(const at::Tensor& qkv, const ContextPart& part, int
 at::Tensor cached_context_attention(const at::Tensor& q, const at::Tensor& kv,
                                     const std::vector<AttentionSlice>& slices,
                                     const std::vector<int64_t>& cp_tokens, Collectives* inner,
-                                    Collectives* outer, const ScoreSpec& scores);
+                                    Collectives* outer, const AttentionScores& scores);
 
 }  // namespace zea

@@ -57,7 +57,7 @@ class SpreadQueries {
   Tensor gather(const Tensor& q) const;
   /// Merges the results of all ranks' keys, given those of the own keys: (queries of all ranks,
   /// heads, head_dim).
-  Tensor merged(const AttentionSums& sums) const;
+  AttentionSums merged(const AttentionSums& sums) const;
   /// The rows of this rank's queries.
   Tensor own(const Tensor& x) const;
 
@@ -89,10 +89,11 @@ Tensor SpreadQueries::gather(const Tensor& q) const {
   return gather_rows(outer_, gather_rows(inner_, q, inner_tokens_), outer_tokens_);
 }
 
-Tensor SpreadQueries::merged(const AttentionSums& sums) const {
+AttentionSums SpreadQueries::merged(const AttentionSums& sums) const {
   const Tensor packed = at::cat({sums.out, sums.lse.unsqueeze(-1)}, 2);
   const Tensor all = merge_members(outer_, merge_members(inner_, packed));
-  return all.narrow(2, 0, all.size(2) - 1);
+  const int64_t dim = all.size(2) - 1;
+  return {all.narrow(2, 0, dim).contiguous(), all.select(2, dim)};
 }
 
 Tensor SpreadQueries::own(const Tensor& x) const {
@@ -104,10 +105,12 @@ Tensor SpreadQueries::own(const Tensor& x) const {
 Tensor cached_context_attention(const Tensor& q, const Tensor& kv,
                                 const std::vector<AttentionSlice>& slices,
                                 const std::vector<int64_t>& cp_tokens, Collectives* inner,
-                                Collectives* outer, const ScoreSpec& scores) {
+                                Collectives* outer, const AttentionScores& scores) {
   const SpreadQueries queries(cp_tokens, inner, outer);
-  const AttentionSums sums = attend_by_group(queries.gather(q), kv, slices, scores);
-  return queries.own(queries.merged(sums)).flatten(1).to(q.scalar_type());
+  const AttentionSums sums =
+      queries.merged(attend_by_group(queries.gather(q), kv, slices, scores.spec));
+  if (scores.sinks) add_sinks(sums, scores);
+  return queries.own(sums.out).flatten(1).to(q.scalar_type());
 }
 
 }  // namespace zea

@@ -106,7 +106,8 @@ at::Tensor TensorLayers::logits(const at::Tensor& x, Parameter& weight, const Lo
 }
 
 at::Tensor TensorLayers::attention(const at::Tensor& qkv, const TokenAttention& tokens,
-                                   int64_t heads, int64_t kv_heads, const ScoreSpec& scores) const {
+                                   int64_t heads, int64_t kv_heads,
+                                   const AttentionScores& scores) const {
   if (!tokens.context) return Layers::attention(qkv, tokens, heads, kv_heads, scores);
   return context_attention(qkv, *tokens.context, heads, kv_heads, options_.cp_inner,
                            options_.cp_outer, scores);
@@ -122,7 +123,7 @@ at::Tensor TensorLayers::delta_rule(const at::Tensor& x, const TokenScan& scan,
 at::Tensor TensorLayers::cached_attention(const at::Tensor& q, const at::Tensor& kv,
                                           const std::vector<AttentionSlice>& slices,
                                           const std::vector<int64_t>& cp_tokens,
-                                          const ScoreSpec& scores) const {
+                                          const AttentionScores& scores) const {
   if (cp_tokens.size() == 1) return Layers::cached_attention(q, kv, slices, cp_tokens, scores);
   return cached_context_attention(q, kv, slices, cp_tokens, options_.cp_inner, options_.cp_outer,
                                   scores);

@@ -60,7 +60,7 @@ class TensorLayers : public Layers {
   at::Tensor logits(const at::Tensor& x, Parameter& weight, const LogitSpec& spec,
                     const RowShares& shares) const override;
   at::Tensor attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
-                       int64_t kv_heads, const ScoreSpec& scores) const override;
+                       int64_t kv_heads, const AttentionScores& scores) const override;
   at::Tensor delta_rule(const at::Tensor& x, const TokenScan& scan,
                         const DeltaParameters& parameters, const DeltaRuleSpec& rule,
                         const DeltaDecoding* decoding) const override;
@@ -69,7 +69,7 @@ class TensorLayers : public Layers {
   at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& kv,
                               const std::vector<AttentionSlice>& slices,
                               const std::vector<int64_t>& cp_tokens,
-                              const ScoreSpec& scores) const override;
+                              const AttentionScores& scores) const override;
 
  private:
   /// Whether the layers' work is shared; checks that `shares` are what the options promise.

@@ -62,7 +62,8 @@ bool is_target(const std::string& pattern, const std::string& name) {
 
 /// Roles of linears that may have adapters.
 bool takes_adapter(UnitKind kind, const std::string& role) {
-  static const std::set<std::string> of_block{"qkv", "delta", "out", "up", "down"};
+  static const std::set<std::string> of_block{"qkv",      "delta",     "out",       "up",   "down",
+                                              "latent_q", "latent_kv", "key_value", "query"};
   static const std::set<std::string> of_projector{"merger", "linear", "linear_1", "linear_2"};
   if (kind == UnitKind::Block) return of_block.contains(role);
   return kind == UnitKind::Projector && of_projector.contains(role);

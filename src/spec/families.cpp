@@ -5,9 +5,10 @@
 
 namespace zea::detail {
 
-Decoder read_gemma(const ConfigReader&), read_gemma2(const ConfigReader&),
-    read_gemma3(const ConfigReader&), read_gemma4(const ConfigReader&),
-    read_glm4_moe(const ConfigReader&), read_gpt2(const ConfigReader&),
+Decoder read_deepseek_v3(const ConfigReader&), read_gemma(const ConfigReader&),
+    read_gemma2(const ConfigReader&), read_gemma3(const ConfigReader&),
+    read_gemma4(const ConfigReader&), read_glm4_moe(const ConfigReader&),
+    read_gpt2(const ConfigReader&), read_gpt_oss(const ConfigReader&),
     read_llama(const ConfigReader&), read_mistral(const ConfigReader&),
     read_mixtral(const ConfigReader&), read_olmoe(const ConfigReader&),
     read_phi3(const ConfigReader&), read_qwen2(const ConfigReader&),
@@ -17,12 +18,14 @@ Decoder read_gemma(const ConfigReader&), read_gemma2(const ConfigReader&),
 
 const std::map<std::string, ReadDecoder>& decoders() {
   static const std::map<std::string, ReadDecoder> families{
+      {"deepseek_v3", read_deepseek_v3},
       {"gemma", read_gemma},
       {"gemma2", read_gemma2},
       {"gemma3_text", read_gemma3},
       {"glm4_moe", read_glm4_moe},
       {"gemma4_text", read_gemma4},
       {"gpt2", read_gpt2},
+      {"gpt_oss", read_gpt_oss},
       {"llama", read_llama},
       {"mistral", read_mistral},
       {"mixtral", read_mixtral},

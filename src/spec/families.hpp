@@ -52,6 +52,13 @@ struct DeltaNames {
   std::string norm, out;
 };
 
+/// A family's names of the linears and norms of multi-head latent attention, as below.
+struct LatentNames {
+  std::string q_a, q_norm;  ///< of a latent of queries
+  std::string q_b;          ///< queries of this latent, or of the token
+  std::string kv_a, kv_norm, kv_b;
+};
+
 /// A family's names of the parameters of a transformer block, after the layer's name and without
 /// ".weight" and ".bias"; empty: there is none.
 struct BlockNames {
@@ -60,12 +67,14 @@ struct BlockNames {
   std::string qkv = {};                  ///< replaces these: one matrix of all three
   std::string q_norm = {}, k_norm = {};  ///< of each head, or of all
   std::string out;
+  std::string sinks = {};  ///< whole name: of AttentionSpec::has_sinks
   std::string attention_post_norm = {};
   std::string attention_scale = {};  ///< layer scale of attention; likewise mlp_scale
   std::string mlp_norm;
   std::string gate = {};  ///< of gated blocks
   std::string up, down;
   DeltaNames delta = {};
+  LatentNames latent = {};
   ExpertNames experts = {};
   std::string mlp_post_norm = {};
   std::string mlp_scale = {};
@@ -75,6 +84,8 @@ struct BlockNames {
 /// The projections of a block that have biases.
 struct BlockBiases {
   bool q = false, k = false, v = false, out = false, mlp = false;
+  bool latents = false;  ///< of multi-head latent attention
+  bool experts = false;  ///< stacked ones, and their router
 };
 
 /// Standard deviations of a block's initial matrices, and the initial values of layer scales.
@@ -136,6 +147,8 @@ class SpecBuilder {
  private:
   void add_attention(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
                      bool trainable);
+  void add_latent_heads(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
+                        bool trainable);
   void add_delta_rule(const BlockSpec& block, const DeltaRuleSpec& rule, const BlockFamily& family,
                       const std::string& layer, bool trainable);
   void add_feed_forward(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
@@ -161,6 +174,15 @@ struct MixtureDefaults {
   int64_t shared_intermediate = 0;  ///< width of the shared expert; 0: none
   double aux_loss = 1e-3;           ///< router_aux_loss_coef
 };
+/// The defaults of experts that are chosen by sigmoids of scores with a bias, in groups; the first
+/// `dense` layers have none.
+struct SigmoidDefaults {
+  int64_t experts, chosen = 8, groups = 1, chosen_groups = 1;
+  int64_t intermediate, dense = 1;
+  double factor = 1;
+};
+void add_sigmoid_mixture(const ConfigReader& config, Decoder& decoder,
+                         const SigmoidDefaults& defaults);
 /// Reads the number of experts of each of `layers` layers, and how many of them a token chooses.
 int64_t read_experts(const ConfigReader& config, const char* key, int64_t usual, int64_t layers);
 int64_t read_chosen(const ConfigReader& config, int64_t usual, int64_t experts);

@@ -5,38 +5,6 @@
 #include "spec/families.hpp"
 
 namespace zea::detail {
-namespace {
-
-void read_groups(const ConfigReader& config, RouterSpec& router) {
-  router.groups = config.positive("n_group", 1);
-  router.chosen_groups = config.positive("topk_group", 1);
-  config.require_divisor("n_group", router.groups, "n_routed_experts", router.experts);
-  const int64_t of_group = router.experts / router.groups;
-  if (router.groups > 1 && of_group < 2)
-    config.refuse("n_group", std::to_string(router.groups),
-                  "groups of 2 of the " + std::to_string(router.experts) + " experts, or more");
-  if (router.chosen_groups > router.groups)
-    config.refuse("topk_group", std::to_string(router.chosen_groups),
-                  "1 to n_group = " + std::to_string(router.groups));
-  if (router.chosen > router.chosen_groups * of_group)
-    config.refuse("num_experts_per_tok", std::to_string(router.chosen),
-                  "at most the experts of topk_group groups, " +
-                      std::to_string(router.chosen_groups * of_group));
-}
-
-RouterSpec read_router(const ConfigReader& config, int64_t layers) {
-  RouterSpec router{.experts = read_experts(config, "n_routed_experts", 128, layers),
-                    .renormalizes = config.boolean("norm_topk_prob", true),
-                    .scores = RouterScores::Sigmoid,
-                    .has_choice_bias = true,
-                    .min_sum = 1e-20,
-                    .factor = config.number("routed_scaling_factor", 1)};
-  router.chosen = read_chosen(config, 8, router.experts);
-  read_groups(config, router);
-  return router;
-}
-
-}  // namespace
 
 Decoder read_glm4_moe(const ConfigReader& config) {
   const bool biases = config.boolean("attention_bias", false);
@@ -55,17 +23,7 @@ Decoder read_glm4_moe(const ConfigReader& config) {
   if (config.boolean("use_qk_norm", false)) add_head_norms(decoder);
   // The layers of multi-token prediction are carried where files have them.
   config.pass_over({"num_mtp_layers", "num_nextn_predict_layers"});
-  const int64_t layers = decoder.spec.layers, dense = config.integer("first_k_dense_replace", 1);
-  MlpSpec mixture = decoder.spec.block.mlp();
-  mixture.router = read_router(config, layers);
-  mixture.intermediate = config.positive("moe_intermediate_size", 1408);
-  mixture.shared_intermediate = mixture.intermediate * config.positive("n_shared_experts", 1);
-  ExpertNames names = qwen_expert_names(false);
-  names.shared = ".mlp.shared_experts";
-  names.choice_bias = ".mlp.gate.e_score_correction_bias";
-  std::vector<bool> sparse;
-  for (int64_t layer = 0; layer < layers; ++layer) sparse.push_back(layer >= dense);
-  set_mixture(decoder, sparse, mixture, names);
+  add_sigmoid_mixture(config, decoder, {.experts = 128, .intermediate = 1408});
   return decoder;
 }
 

@@ -180,7 +180,16 @@ int64_t ModelSpec::num_parameters() const {
 
 std::vector<std::vector<int>> ModelSpec::expert_params(const UnitSpec& unit) const {
   if (unit.kind != UnitKind::Block || !mlp(unit).router) return {};
-  return {params_of(unit, "experts.up.weight"), params_of(unit, "experts.down.weight")};
+  std::vector<std::vector<int>> found;
+  for (const char* role :
+       {"experts.up.weight", "experts.up.bias", "experts.down.weight", "experts.down.bias"})
+    if (unit.has(role)) found.push_back(params_of(unit, role));
+  return found;
+}
+
+bool ModelSpec::caches_latents(const UnitSpec& unit) const {
+  return attention(unit).latent &&
+         std::ranges::find(unit.adapters, "key_value", &Adapter::role) == unit.adapters.end();
 }
 
 int64_t ModelSpec::window(const UnitSpec& unit) const {

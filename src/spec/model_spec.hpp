@@ -63,13 +63,14 @@ struct ParamSpec {
   /// it, and it has the type of masters whatever the module computes in.
   bool is_state = false;
   TensorPart part = {};
-  bool stacks_experts = false;  ///< the matrices of all experts, as MlpSpec::stack says
+  /// The matrices of all experts, as MlpSpec::stack says, or their biases (experts, out).
+  bool stacks_experts = false;
 
   Shape tensor_shape() const;
   /// Returns whether this is the first part of its tensor, which stands for the tensor in loops.
   bool begins_tensor() const { return part.begin == 0; }
   /// AdamW decays matrices and not vectors (norms, biases).
-  bool decays() const { return shape.size() >= 2; }
+  bool decays() const { return shape.size() >= (stacks_experts ? 3U : 2U); }
 };
 
 enum class UnitKind {
@@ -154,6 +155,9 @@ struct ModelSpec {
   const AttentionSpec& attention(const UnitSpec& unit) const {
     return std::get<AttentionSpec>(mixer(unit));
   }
+  /// Returns whether decoding keeps the latents of a block's tokens in place of keys and values:
+  /// with adapters of what makes these of latents it does not.
+  bool caches_latents(const UnitSpec& unit) const;
   /// Returns the gated delta rule of a unit; null: it has none.
   const DeltaRuleSpec* delta_rule(const UnitSpec& unit) const {
     return unit.kind == UnitKind::Block ? std::get_if<DeltaRuleSpec>(&mixer(unit)) : nullptr;
@@ -163,8 +167,8 @@ struct ModelSpec {
   /// Returns the kind of MLP of a block.
   const MlpSpec& mlp(const UnitSpec& unit) const { return block(unit.module).mlps.at(unit.mlp); }
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
-  /// Returns for each linear of the unit's experts its parameters, expert by expert, or the one
-  /// that stacks them; none where it is no mixture.
+  /// Returns for each linear of the unit's experts, and for each bias of these, its parameters,
+  /// expert by expert, or the one that stacks them; none where it is no mixture.
   std::vector<std::vector<int>> expert_params(const UnitSpec& unit) const;
   /// Returns whether blocks of the language model have mixtures of experts.
   bool has_experts() const;

@@ -88,6 +88,19 @@ struct RopeConfig {
   }
 };
 
+/// Multi-head latent attention (arXiv:2405.04434): keys and values of all heads are made of one
+/// normed latent of each token, and queries of another one, or of the token. Some coordinates of a
+/// head's queries and keys rotate; those of keys are shared by all heads.
+struct LatentSpec {
+  int64_t query_rank = 0;   ///< coordinates of the queries' latent; 0: there is none
+  int64_t rank = 0;         ///< of the latent of keys and values
+  int64_t plain = 0;        ///< of a head's queries and keys, those that do not rotate
+  int64_t rotary = 0;       ///< and those that do
+  int64_t value = 0;        ///< of a head's values
+  bool interleaved = true;  ///< neighbors rotate together, not halves
+  NormSpec norm = {NormKind::Rms, 1e-6};  ///< of latents
+};
+
 /// Softmax attention, a kind of token mixer.
 struct AttentionSpec {
   HeadShape heads = {};  ///< as many queries in all kinds of attention of a module
@@ -102,6 +115,14 @@ struct AttentionSpec {
   bool norms_values = false;  ///< values of each head are normed, without a weight
   bool keys_are_values =
       false;  ///< the linear of keys makes the values, too, before norms and RoPE
+  /// Attention sinks: each query head has a learned score, whose exponential is added to the
+  /// denominator of its softmax (gpt-oss, arXiv:2508.10925).
+  bool has_sinks = false;
+  /// Heads have the coordinates of queries or of values, whichever are more; the others are zeros.
+  std::optional<LatentSpec> latent = {};
+
+  /// Returns the coordinates of a head's values.
+  int64_t value_dim() const { return latent ? latent->value : heads.dim; }
 };
 
 /// The gated delta rule (arXiv:2412.06464), a kind of token mixer. Each value head carries a state
@@ -154,6 +175,13 @@ struct RouterSpec {
   double factor = 1;   ///< of gates, at last
 };
 
+/// The gate of gpt-oss (arXiv:2508.10925) between the columns gate, up, gate, up, and so on of one
+/// linear: g sigmoid(alpha g) (u + 1) of g = min(gate, limit) and u, which is up between -limit and
+/// limit.
+struct ClampedGate {
+  double alpha = 1.702, limit = 7;
+};
+
 /// A kind of MLP: each block of a module has one of the module's kinds. With a router it is a
 /// mixture of experts: each expert is such an MLP, and a token gets the sum of the outputs of its
 /// chosen experts, each times its gate.
@@ -165,7 +193,8 @@ struct MlpSpec {
   /// The order of the matrices in a tensor that stacks those of all experts: (experts, out, in) or
   /// (experts, in, out); none: each expert has tensors of its own, (out, in).
   std::optional<WeightOrder> stack = {};
-  int64_t shared_intermediate = 0;  ///< width of the shared expert; 0: none
+  std::optional<ClampedGate> clamped_gate = {};  ///< in place of `activation`, of stacked experts
+  int64_t shared_intermediate = 0;               ///< width of the shared expert; 0: none
   /// Width of an MLP beside the experts (Gemma 4): both read the residual path by norms of their
   /// own, and their outputs, normed each, are added; 0: none.
   int64_t plain_intermediate = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/kernel_sizes.hpp"
+#include "spec/attention_needs.hpp"
 #include "spec/expert_needs.hpp"
 #include "spec/param_cut.hpp"
 
@@ -11,10 +12,6 @@ namespace zea::detail {
 namespace {
 
 using Kind = OperationKind;
-
-int64_t part_of(int64_t count, int64_t parts) {
-  return (count + parts - 1) / parts;
-}
 
 class Declarations {
  public:
@@ -56,7 +53,7 @@ class Declarations {
     values_[op.output] = {needs.rows, needs.memory.output, needs.has_gradient, !needs.is_absent};
     if (op.kind == Kind::NormSum)
       values_[op.others[0]] = {needs.rows, input(op).bytes, needs.input_has_gradient};
-    if (op.kind == Kind::SplitGates)
+    if (op.kind == Kind::SplitGates || op.kind == Kind::SplitColumns)
       values_[op.others[0]] = {needs.rows, input(op).bytes - needs.memory.output,
                                needs.has_gradient};
     return needs;
@@ -97,11 +94,12 @@ class Declarations {
         return;
       }
       case Kind::Gate:
+      case Kind::ClampedGate:
         memory = {.output = x.bytes / 2, .saves_input = true};
         return;
       case Kind::GatherRows:
       case Kind::SumRows:
-        return declare_rows_of_all(op.kind, needs);
+        return declare_rows_of_all(op.kind, op.count > 0 ? op.count : hidden_, needs);
       case Kind::ScaleGates: {
         const int64_t all = needs.trains ? x.rows * elements_of(op.params[0]) * bytes_.wide : 0;
         memory = {.output = x.bytes, .saves_input = true, .backward_working = all + 2 * x.bytes};
@@ -144,17 +142,23 @@ class Declarations {
         memory.output = 2 * x.bytes - x.rows * query_width() * bytes_.param;
         needs.elements = memory.output / bytes_.param;
         return;
+      case Kind::SplitColumns:
+        memory.output = x.rows * op.count * bytes_.param;
+        needs.elements = x.bytes / bytes_.param;
+        return;
+      case Kind::LatentHeads:
+        memory.backward_working =
+            x.bytes + values_[op.inputs[1]].bytes + values_[op.inputs[2]].bytes;
+        return declare_copied_heads(heads(), op.kind, needs);
+      case Kind::ValueColumns:
+        return declare_copied_heads(heads(), op.kind, needs);
       case Kind::HeadNorms:
         return declare_head_norms(op, x, needs);
       case Kind::Rotary:
         memory = {.output = x.bytes, .changes_input = true};
         return;
       case Kind::Attention:
-        needs.per_pair = all_heads().query * all_heads().dim;
-        needs.messages = {{MessageKind::Attention, SentIn::Forward},
-                          {MessageKind::Attention, SentIn::Backward}};
-        memory = attention();
-        return;
+        return declare_attention(heads(), op.params[0] >= 0, needs);
       case Kind::DeltaRule:
         needs.row_products = model_.delta_rule(unit_)->multiplications();
         needs.messages = {{MessageKind::Scan, SentIn::Forward},
@@ -290,22 +294,23 @@ class Declarations {
   }
 
   /// Rows that tp ranks gather before a mixture of experts, and sum after it.
-  void declare_rows_of_all(Kind kind, OperationNeeds& needs) const {
+  void declare_rows_of_all(Kind kind, int64_t columns, OperationNeeds& needs) const {
     const bool gathers = kind == Kind::GatherRows;
     const RowCounts& rows = sizes_.tokens;
     needs.messages = {
-        {gathers ? MessageKind::GatherRows : MessageKind::SumRows, SentIn::Forward, hidden_},
-        {gathers ? MessageKind::SumRows : MessageKind::GatherRows, SentIn::Backward, hidden_}};
+        {gathers ? MessageKind::GatherRows : MessageKind::SumRows, SentIn::Forward, columns},
+        {gathers ? MessageKind::SumRows : MessageKind::GatherRows, SentIn::Backward, columns}};
     needs.rows = gathers ? rows.all : rows.here;
     needs.is_view = share_.tp == 1 || (gathers && !rows.are_dealt());
     if (needs.is_view) return;
-    const int64_t row = hidden_ * bytes_.param,
+    const int64_t row = columns * bytes_.param,
                   sent = rows.are_dealt() ? rows.travelling : rows.all;
     needs.memory = {.output = needs.rows * row,
                     .forward_peak = (needs.rows + sent) * row,
                     .gradient_working = sent * row};
   }
 
+  HeadsPart heads() const { return {model_, unit_, sizes_, share_, bytes_}; }
   MixturePart mixture() const {
     return {*model_.mlp(unit_).router, sizes_, hidden_, share_.ep, bytes_};
   }
@@ -323,6 +328,9 @@ class Declarations {
       expert.out += num_elements(cut_of(model_.params[param], share_.tp).shape);
     expert.out /= (is_stacked ? op.count : here.count) * std::max<int64_t>(1, expert.in);
     needs.memory = expert_linear_memory(x.rows, expert, here, bytes_);
+    if (op.params[1] < 0) return;
+    needs.elements = x.rows * expert.out;
+    if (bytes_.on_device) needs.memory.forward_peak += needs.memory.output;
   }
 
   void declare_norm(const Operation& op, const Value& x, OperationNeeds& needs) {
@@ -397,22 +405,6 @@ class Declarations {
     needs.memory.forward_peak += gathered;
     needs.memory.backward_working += 2 * gathered;
     needs.memory.gradient_working += 2 * gathered;
-  }
-
-  FunctionMemory attention() const {
-    HeadShape heads = all_heads();
-    heads.query /= share_.tp;
-    heads.key_value = std::max<int64_t>(1, heads.key_value / share_.tp);
-    const int64_t rows = sizes_.all_tokens;
-    if (share_.cp == 1)
-      return attention_here_memory(model_, unit_, sizes_.attention, rows, heads, bytes_);
-    const int64_t own = part_of(rows, share_.cp), group = own * share_.cp_inner;
-    const bool is_all = share_.cp == share_.cp_inner;
-    heads.query /= share_.cp_inner;
-    heads.key_value = std::max<int64_t>(1, heads.key_value / share_.cp_inner);
-    const int64_t keys = is_all ? 0 : share_.gathers_keys ? rows : group;
-    return context_attention_memory({own, group, keys, !is_all && !share_.gathers_keys}, heads,
-                                    bytes_);
   }
 
   const HeadShape& all_heads() const { return model_.attention(unit_).heads; }

@@ -25,6 +25,7 @@ enum class OperationKind {
   RowLinear,     ///< a linear whose inputs tp ranks share; params: weight, bias
   Activate,      ///< activation(x + bias), in place; params: bias
   Gate,          ///< activation(first half of the columns) times the second half
+  ClampedGate,   ///< the gate of gpt-oss between neighboring columns (MlpSpec::clamped_gate)
   GatherRows,    ///< the rows of all tp ranks
   SumRows,       ///< the sum over tp ranks of x, of which each has the rows of all
   /// Gates of each token's experts, from a router's outputs; params: bias of the choice; others:
@@ -36,7 +37,7 @@ enum class OperationKind {
   /// The sum over these ranks of x, of which each has the rows of all
   SumExpertRows,
   Dispatch,      ///< each row for each of its experts, by expert; others: where they went, ends
-  ExpertLinear,  ///< a linear of each of `count` experts, for its rows; params: weight
+  ExpertLinear,  ///< a linear of each of `count` experts, for its rows; params: weight, bias
   Combine,       ///< the sum of a token's expert rows, each times its gate
   SigmoidScale,  ///< x times the sigmoid of y, which has one column or as many as x
   Add,           ///< x + y
@@ -46,8 +47,14 @@ enum class OperationKind {
   NormSum,       ///< the norm of x + y (x where y is absent); others: the sum; params: weight, bias
   SplitGates,    ///< queries, keys and values without gates behind queries; others: the gates
   KeysAsValues,  ///< queries and keys, and keys once more as values
+  SplitColumns,  ///< the first `count` columns; others: the rest
+  /// Queries, keys and values of equal heads (LatentSpec), of which the first coordinates rotate;
+  /// inputs: queries, keys and values, the keys' coordinates that rotate
+  LatentHeads,
+  ValueColumns,  ///< of each head the coordinates of values
   HeadNorms,     ///< norms of queries and keys, perhaps of values; params: query, key
   Rotary,        ///< rotary positions of queries and keys, in place
+  /// params: sinks, the linear of keys and values from latents; inputs: qkv, latents
   Attention,
   /// The gated delta rule of the in-projection's outputs: convolution, recurrence, norm and gate;
   /// params: convolution, A_log, dt_bias, norm
@@ -87,7 +94,7 @@ struct Operation {
   std::string seed = {};  ///< seeds the mask of a dropout that no parameter does
   int64_t count = 0;      ///< see OperationKind
   double factor = 1;
-  bool reads_columns = false;     ///< Dropout: x is what a row linear reads
+  bool reads_columns = false;     ///< Dropout, ExpertLinear: x is what a row linear reads
   int output = -1;                ///< the value that it makes
   std::vector<int> others = {};   ///< further values that it makes, see OperationKind
   std::vector<int> dropped = {};  ///< values that nothing reads from this operation on

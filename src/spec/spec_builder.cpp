@@ -137,7 +137,9 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
   const auto& [query_heads, key_heads, dim] = attention.heads;
   const int64_t q = query_heads * dim, kv = key_heads * dim;
   const int64_t made = attention.gates_output ? 2 * q : q;
-  if (names.qkv.empty()) {
+  if (attention.latent) {
+    add_latent_heads(block, family, layer, trainable);
+  } else if (names.qkv.empty()) {
     const TpCut heads = cut_outputs(query_heads);
     TpCut kv_heads = cut_outputs(key_heads);
     kv_heads.repeats = key_heads < query_heads;
@@ -163,8 +165,13 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
     add_linear("qkv", layer + names.qkv, block, 3 * q, block.hidden, heads, biases.q, trainable,
                family.init.qkv);
   }
-  add_linear("out", layer + names.out, block, block.hidden, q, cut_inputs(query_heads), biases.out,
-             trainable, family.init.out);
+  add_linear("out", layer + names.out, block, block.hidden, query_heads * attention.value_dim(),
+             cut_inputs(query_heads), biases.out, trainable, family.init.out);
+  if (attention.has_sinks) {
+    const int sinks = add("sinks", layer + names.sinks, {query_heads}, trainable, family.init.qkv,
+                          cut_outputs(query_heads));
+    model_.params[sinks].init = Init::Normal;
+  }
   const int64_t norm_width = dim * (block.query_key_norm ? query_heads : 1);
   const TpCut norm_cut = block.query_key_norm ? cut_outputs(query_heads) : TpCut{.of_heads = true};
   for (const auto& [role, name] :
@@ -172,6 +179,33 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
     if (!name.empty())
       add_norm(role, layer + name, block.query_key_norm.value_or(block.norm), norm_width, trainable,
                norm_cut);
+}
+
+/// Tp ranks have the latents of all heads, and the linears that make their own ones of these.
+void SpecBuilder::add_latent_heads(const BlockSpec& block, const BlockFamily& family,
+                                   const std::string& layer, bool trainable) {
+  const auto& attention = std::get<AttentionSpec>(block.mixers.at(model_.units.back().mixer));
+  const LatentSpec& latent = *attention.latent;
+  const LatentNames& names = family.names.latent;
+  const int64_t heads = attention.heads.query;
+  const auto add_latent = [&](const std::string& role, const std::string& name, int64_t width) {
+    add_linear(role, layer + name, block, width, block.hidden, {}, family.biases.latents, trainable,
+               family.init.qkv);
+  };
+  const auto add_heads = [&](const std::string& role, const std::string& name, int64_t dim,
+                             int64_t in) {
+    add_linear(role, layer + name, block, heads * dim, in, cut_outputs(heads), false, trainable,
+               family.init.qkv);
+  };
+  if (latent.query_rank > 0) {
+    add_latent("latent_q", names.q_a, latent.query_rank);
+    add_norm("latent_q_norm", layer + names.q_norm, latent.norm, latent.query_rank, trainable);
+  }
+  add_heads("query", names.q_b, latent.plain + latent.rotary,
+            latent.query_rank > 0 ? latent.query_rank : block.hidden);
+  add_latent("latent_kv", names.kv_a, latent.rank + latent.rotary);
+  add_norm("latent_kv_norm", layer + names.kv_norm, latent.norm, latent.rank, trainable);
+  add_heads("key_value", names.kv_b, latent.plain + latent.value, latent.rank);
 }
 
 /// The linears' rows are the columns of one product, so that tp ranks gather their inputs once.
@@ -256,6 +290,11 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
   };
   add("router.weight", layer + names.router + ".weight", {mlp.router->experts, block.hidden},
       trainable, family.init.up, whole);
+  if (family.biases.experts) {
+    const int bias = add("router.bias", layer + names.router + ".bias", {mlp.router->experts},
+                         trainable, family.init.up, whole);
+    model_.params[bias].init = Init::Normal;
+  }
   if (mlp.router->has_choice_bias)
     add_state("choice_bias", layer + names.choice_bias, {mlp.router->experts});
   add_gate_parts(block, names, layer, trainable);
@@ -266,11 +305,18 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
                                int64_t in, bool cuts_outputs, double std) {
       const bool is_out_in = *mlp.stack == WeightOrder::OutIn;
       TpCut cut{.dim = is_out_in == cuts_outputs ? 1 : 2, .blocks = inner};
-      if (cuts_outputs) cut.stretches = 2;
+      if (cuts_outputs && !mlp.clamped_gate) cut.stretches = 2;
       const int param =
           add(role, layer + names.experts + name,
               is_out_in ? Shape{count, out, in} : Shape{count, in, out}, trainable, std, cut);
       model_.params[param].stacks_experts = true;
+      if (!family.biases.experts) return;
+      // Biases of the sum over tp ranks are whole on each, and one of them adds them.
+      const int bias =
+          add(role.substr(0, role.rfind('.')) + ".bias", layer + names.experts + name + "_bias",
+              {count, out}, trainable, 0, cuts_outputs ? TpCut{.dim = 1, .blocks = inner} : whole);
+      model_.params[bias].stacks_experts = true;
+      model_.params[bias].init = Init::Zeros;
     };
     add_stack("experts.up.weight", names.stacked_up, 2 * inner, block.hidden, true, family.init.up);
     add_stack("experts.down.weight", names.stacked_down, block.hidden, inner, false,

@@ -273,18 +273,42 @@ class Forward {
         {adapted_column_linear(x, "delta", UnitRows::Tokens, block_.order)});
   }
 
+  /// The inputs of attention; latents of keys and values where it has them.
+  struct Heads {
+    Value qkv, latents;
+  };
+  Heads latent_heads(const Value& x, const LatentSpec& latent) {
+    constexpr UnitRows kRows = UnitRows::Tokens;
+    Value queries = x;
+    if (latent.query_rank > 0)
+      queries = norm(adapted_linear(x, "latent_q", kRows, kOrder), "latent_q_norm", latent.norm);
+    queries = adapted_column_linear(queries, "query", kRows, kOrder);
+    auto keys = ops_.record({.kind = Kind::SplitColumns, .count = latent.rank},
+                            {adapted_linear(x, "latent_kv", kRows, kOrder)});
+    auto rotary = ops_.record_other();
+    rotary = ops_.record({.kind = Kind::GatherRows, .count = latent.rotary}, {rotary});
+    const auto latents = norm(keys, "latent_kv_norm", latent.norm);
+    keys = adapted_column_linear(latents, "key_value", kRows, kOrder);
+    return {ops_.record({.kind = Kind::LatentHeads, .known_by = ops_.optional("out.weight")},
+                        {queries, keys, rotary}),
+            latents};
+  }
+
   Value attended(const Value& x) {
-    auto qkv = adapted_column_linear(x, "qkv", UnitRows::Tokens, block_.order);
+    const AttentionSpec& spec = model_.attention(unit_);
+    auto [qkv, latents] =
+        spec.latent ? latent_heads(x, *spec.latent)
+                    : Heads{adapted_column_linear(x, "qkv", UnitRows::Tokens, block_.order), {}};
     if (has("q.bias"))
       qkv =
           ops_.record({.kind = Kind::AddBiases, .params = ops_.roles({"q.bias", "v.bias"})}, {qkv});
     const int out = ops_.optional("out.weight");
     Value gates;
-    if (model_.attention(unit_).gates_output) {
+    if (spec.gates_output) {
       qkv = ops_.record({.kind = Kind::SplitGates, .known_by = out}, {qkv});
       gates = ops_.record_other();
     }
-    if (model_.attention(unit_).keys_are_values)
+    if (spec.keys_are_values)
       qkv = ops_.record({.kind = Kind::KeysAsValues, .known_by = out}, {qkv});
     if (has("q_norm.weight"))
       qkv = ops_.record({.kind = Kind::HeadNorms,
@@ -292,7 +316,13 @@ class Forward {
                          .known_by = out},
                         {qkv});
     if (block_.rotary) qkv = ops_.record({.kind = Kind::Rotary, .known_by = out}, {qkv});
-    const auto attended = ops_.record({.kind = Kind::Attention, .known_by = out}, {qkv});
+    auto attended =
+        ops_.record({.kind = Kind::Attention,
+                     .params = {ops_.optional("sinks"), ops_.optional("key_value.weight")},
+                     .known_by = out},
+                    {qkv, latents});
+    if (spec.value_dim() < spec.heads.dim)
+      attended = ops_.record({.kind = Kind::ValueColumns}, {attended});
     return gates ? ops_.record({.kind = Kind::SigmoidScale}, {attended, gates}) : attended;
   }
 
@@ -312,6 +342,7 @@ class Forward {
     return adapted_row_linear(inner, "down", kRows, order);
   }
   Value gate(const Value& x, const MlpSpec& spec) {
+    if (spec.clamped_gate) return ops_.record({.kind = Kind::ClampedGate}, {x});
     return ops_.record({.kind = Kind::Gate, .activation = spec.activation}, {x});
   }
 
@@ -340,16 +371,18 @@ class Forward {
     const auto places = ops_.record_other(), ends = ops_.record_other();
     all.reset();
     const auto of_each = [&](const Value& inputs, const std::string& role) {
-      return ops_.record({.kind = Kind::ExpertLinear,
-                          .params = ops_.roles({role}),
-                          .order = spec.stack.value_or(kOrder),
-                          .count = router.experts},
-                         {inputs, ends});
+      return ops_.record(
+          {.kind = Kind::ExpertLinear,
+           .params = {ops_.roles({role + ".weight"})[0], ops_.optional(role + ".bias")},
+           .order = spec.stack.value_or(kOrder),
+           .count = router.experts,
+           .reads_columns = role == "experts.down"},
+          {inputs, ends});
     };
-    auto inner = of_each(sent, "experts.up.weight");
+    auto inner = of_each(sent, "experts.up");
     sent.reset();
     inner = gate(inner, spec);
-    auto outputs = of_each(inner, "experts.down.weight");
+    auto outputs = of_each(inner, "experts.down");
     inner.reset();
     outputs = ops_.record({.kind = Kind::Combine}, {outputs, gates, places});
     return ops_.record({.kind = Kind::SumExpertRows}, {outputs});

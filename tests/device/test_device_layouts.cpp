@@ -50,14 +50,26 @@ TEST(DeviceLayouts, PipelinesEqualOneRankOfTheHost) {
   expect_same(sampled_pipelines(stride(12)));
 }
 
-/// Scans by batched GEMMs, alone and where cp ranks exchange tokens for heads.
-TEST(DeviceLayouts, GatedDeltaRulesEqualOneRankOfTheHost) {
-  const auto scenario = std::ranges::find_if(grid_scenarios(), [](const GridScenario& one) {
-    return std::string_view(one.name) == "gated delta rules beside attention";
+void expect_same_of(std::string_view name) {
+  const auto scenario = std::ranges::find_if(grid_scenarios(), [&](const GridScenario& one) {
+    return std::string_view(one.name) == name;
   });
   ASSERT_NE(scenario, grid_scenarios().end());
   expect_same({grid_layout(*scenario, {{1, 1}, "full_shard", 1}),
                grid_layout(*scenario, {{2, 2, "ring"}, "full_shard", 2})});
+}
+
+/// Scans by batched GEMMs, alone and where cp ranks exchange tokens for heads.
+TEST(DeviceLayouts, GatedDeltaRulesEqualOneRankOfTheHost) {
+  expect_same_of("gated delta rules beside attention");
+}
+
+TEST(DeviceLayouts, SinksAndBiasedExpertsEqualOneRankOfTheHost) {
+  expect_same_of("gpt-oss, attention sinks and biased experts");
+}
+
+TEST(DeviceLayouts, LatentAttentionEqualsOneRankOfTheHost) {
+  expect_same_of("DeepSeek-V3, latent attention");
 }
 
 /// Five rows of three ranks: two, two and one.

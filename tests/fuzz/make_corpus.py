@@ -274,6 +274,11 @@ def write_config():
         config("good_" + family, LLAMA, model_type=family, rope_scaling=None, **{**experts, **unread})
     config("good_glm4_moe", LLAMA, model_type="glm4_moe", rope_scaling=None, n_routed_experts=4, num_experts_per_tok=2,
            n_group=2, topk_group=1, moe_intermediate_size=8, num_nextn_predict_layers=1)
+    config("good_deepseek_v3", LLAMA, model_type="deepseek_v3", rope_scaling=None, num_key_value_heads=4, q_lora_rank=6,
+           kv_lora_rank=4, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=4, n_routed_experts=4,
+           num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=8, first_k_dense_replace=1)
+    config("wide_latents", LLAMA, model_type="deepseek_v3", num_key_value_heads=4, kv_lora_rank=1 << 40,
+           qk_nope_head_dim=1 << 40, qk_rope_head_dim=1 << 40, v_head_dim=1 << 62)
     config("many_groups", LLAMA, model_type="glm4_moe", rope_scaling=None, n_group=(1 << 62), topk_group=(1 << 62))
     many = {**experts, "num_experts": 1 << 30, "num_local_experts": None}
     config("many_experts", LLAMA, model_type="qwen3_moe", rope_scaling=None, **many)
@@ -392,6 +397,9 @@ def write_safetensors():
     buffers = {f"{n}.attn.bias": entry(n, [1, 2], b, b + s) for n, b, s in
                (("BOOL", 0, 2), ("I8", 2, 2), ("U16", 4, 4), ("U32", 8, 8), ("C64", 16, 16), ("F8_E4M3", 32, 2))}
     file("good_buffers", buffers, bytes(34))
+    file("good_mxfp4", {"a_blocks": entry("U8", [1, 2, 1, 16], 0, 32), "a_scales": entry("U8", [1, 2, 1], 32, 34),
+                        "b_blocks": entry("U8", [0, 2, 1, 16], 34, 34),
+                        "b_scales": entry("U8", [0, 2, 1], 34, 34)}, bytes(range(34)))
     file("bool", {"a": entry("BOOL", [1], 0, 1)}, b"\0")
     put("safetensors", "pointer.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
     file("good_none", {}, b"")

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <optional>
 #include <string>
 
 #include "comm/mesh.hpp"
@@ -53,6 +54,7 @@ struct Row {
   std::vector<MaskWord> words;
   Visibility visible;
   ScoreSpec scores = {};
+  bool has_sinks = false;
 };
 
 Row text_row(const std::string& name, const std::vector<MaskWord>& words, bool both_ways) {
@@ -77,6 +79,8 @@ std::vector<Row> rows() {
   rows.push_back({"a window of one sample", sample, visible_text(sample, true, 20)});
   rows.push_back(
       {"capped scores", packed, visible_text(packed, false), {.scale = 0.7, .softcap = 2}});
+  rows.push_back({"windows and sinks", packed, visible_text(packed, false, 9), {}, true});
+  rows.push_back({"sinks", sample, visible_text(sample, false), {}, true});
   rows.push_back({"items of an encoder", items, visible_segments(segments_of(items))});
   return rows;
 }
@@ -117,14 +121,26 @@ struct Reference {
     const int64_t tokens = row.visible.tokens(), all = heads.query + 2 * heads.key_value;
     qkv = at::randn({tokens, all, dim}, at::kDouble).to(type).to(at::kDouble).requires_grad_();
     dy = at::randn({tokens, heads.query * dim}, at::kDouble).to(type).to(at::kDouble);
+    if (row.has_sinks) sinks = at::randn({heads.query}, at::kDouble).requires_grad_();
     const Tensor computed =
-        dense_attention(qkv, row.visible, heads.query, heads.key_value, row.scores);
-    dqkv = torch::autograd::grad({computed}, {qkv}, {dy})[0];
+        dense_attention(qkv, row.visible, heads.query, heads.key_value, row.scores, sinks);
+    computed.backward(dy);
+    dqkv = qkv.grad();
     y = computed.detach();
   }
 
   Tensor qkv, dy, y, dqkv;
+  Tensor sinks;  ///< (heads); undefined: none
 };
+
+/// The sinks of all heads, whose gradients ranks add up.
+std::optional<Parameter> sinks_of(const Reference& reference) {
+  if (!reference.sinks.defined()) return {};
+  Parameter sinks("sinks", reference.sinks.sizes().vec(), true, at::kCPU);
+  sinks.set_value(reference.sinks.detach().clone());
+  sinks.set_gradient(at::zeros_like(sinks.value()));
+  return sinks;
+}
 
 /// This rank's output and gradient against its rows of the reference's.
 void expect_own_rows(const Reference& reference, const Row& row, const Heads& heads,
@@ -135,13 +151,20 @@ void expect_own_rows(const Reference& reference, const Row& row, const Heads& he
   const auto mine = [&](const Tensor& x) { return x.detach().index_select(0, own); };
 
   const Tensor qkv = mine(reference.qkv).to(type).requires_grad_();
+  std::optional<Parameter> sinks = sinks_of(reference);
   const Tensor y = context_attention(qkv, part, heads.query, heads.key_value, group.inner(),
-                                     group.outer(), row.scores);
+                                     group.outer(), {row.scores, sinks ? &*sinks : nullptr});
   const Tensor dqkv = torch::autograd::grad({y}, {qkv}, {mine(reference.dy).to(type)})[0];
 
   EXPECT_EQ(y.scalar_type(), type);
   EXPECT_LE(relative_difference(y.detach(), mine(reference.y)), tolerance);
   EXPECT_LE(relative_difference(dqkv, mine(reference.dqkv)), tolerance);
+  if (!sinks) return;
+  const Tensor sum = sinks->gradient();
+  for (Collectives* ranks : {group.inner(), group.outer()})
+    if (ranks)
+      ranks->all_reduce(sum.mutable_data_ptr(), sum.numel(), DType::Float64, ReduceOp::Sum).wait();
+  EXPECT_LE(relative_difference(sum, reference.sinks.grad()), tolerance);
 }
 
 class ContextAttentionTest : public ::testing::TestWithParam<bool> {

@@ -125,6 +125,27 @@ TEST_F(ExpertParallel, StackedExpertsDo) {
                         {2, 1, 0});
 }
 
+TEST_F(ExpertParallel, BiasedExpertsDo) {
+  expect_equal_one_rank(base_run(with_gpt_oss(tiny_llava_config({.kv_heads = 2}), 4)),
+                        {{"half of dp_shard", 4, 2},
+                         {"cp and dp_shard", 8, 4, "full_shard", 1, 2},
+                         {"ulysses", 4, 4, "no_shard", 1, 2, 1, "ulysses"},
+                         {"tp", 4, 2, "full_shard", 2},
+                         {"tp, every rank all tokens", 4, 2, "no_shard", 2, 1, 1, "ring", false},
+                         {"tp and cp", 8, 4, "full_shard", 2, 2},
+                         {"hybrid", 4, 2, "hybrid_shard", 1, 1, 2}});
+}
+
+TEST_F(ExpertParallel, ExpertsBesideLatentAttentionDo) {
+  expect_equal_one_rank(base_run(with_latent_attention(tiny_llava_config())),
+                        {{"half of dp_shard", 4, 2},
+                         {"cp and dp_shard", 8, 4, "full_shard", 1, 2},
+                         {"tp", 4, 2, "full_shard", 2},
+                         {"tp, every rank all tokens", 4, 2, "no_shard", 2, 1, 1, "ring", false},
+                         {"ulysses", 4, 4, "no_shard", 1, 2, 1, "ulysses"},
+                         {"tp and cp", 8, 4, "full_shard", 2, 2}});
+}
+
 /// Some replicas have no samples in some microbatches: they compute experts for the others.
 TEST_F(ExpertParallel, ReplicasWithoutSamplesJoin) {
   TinyRunOptions run = base_run(experts_config());
@@ -283,21 +304,25 @@ TEST_F(ExpertParallel, MemoryIsWithinItsBound) {
 
 /// Texts go on to be as long as on one rank where cp ranks share experts.
 TEST_F(ExpertParallel, CpRanksGenerateAsOneRank) {
-  const TinyRunOptions run = base_run(experts_config());
-  const MemoryDataset dataset = dataset_of(run);
   const std::vector<Layout> layouts{{"cp", 2, 2, "full_shard", 1, 2},
                                     {"half of cp", 4, 2, "no_shard", 1, 4},
                                     {"cp beside tp", 8, 2, "full_shard", 2, 2}};
-  const std::string expected =
-      predictions_on(alone_, make_mpi_collectives, dataset, run, kWithoutCache);
   std::vector<Trial> trials;
   for (size_t l = 0; l < layouts.size(); ++l)
     trials.push_back(make_trial(layouts[l].name, l, layouts[l].ranks, l % 2 == 1));
-  sweep(trials, [&](const Communicator& part, const Trial& trial) {
-    const std::string got =
-        predictions_on(part, trial.make, dataset, on_layout(run, layouts[trial.layout]));
-    EXPECT_EQ(part.rank() == 0 ? got : expected, expected);
-  });
+  for (const std::string& config :
+       {experts_config(), with_gpt_oss(tiny_llava_config({.kv_heads = 2}), 4),
+        with_latent_attention(tiny_llava_config())}) {
+    const TinyRunOptions run = base_run(config);
+    const MemoryDataset dataset = dataset_of(run);
+    const std::string expected =
+        predictions_on(alone_, make_mpi_collectives, dataset, run, kWithoutCache);
+    sweep(trials, [&](const Communicator& part, const Trial& trial) {
+      const std::string got =
+          predictions_on(part, trial.make, dataset, on_layout(run, layouts[trial.layout]));
+      EXPECT_EQ(part.rank() == 0 ? got : expected, expected);
+    });
+  }
 }
 
 /// A checkpoint of one ep is read at another, with every bit of weights and states.

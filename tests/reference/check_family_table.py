@@ -18,8 +18,10 @@ try:
     import test_family_parity
     import test_spoken_parity
     from family_table import cases
+    from deepseek_cases import DEEPSEEK_CASES
     from gemma4_cases import GEMMA4_CASES
     from glm_cases import GLM_CASES
+    from gpt_oss_cases import GPT_OSS_CASES
     from hybrid_cases import HYBRID_CASES, HYBRIDS
     from parity_cases import CASES
     from spoken_cases import CASES as SPOKEN_CASES
@@ -60,7 +62,7 @@ FAMILIES = {
     "qwen3_vl of videos": "Qwen3VLVideos",
     "gemma3": "Gemma3",
 }
-MOE = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe")
+MOE = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "gpt_oss", "deepseek_v3")
 GEMMA = ("gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4")
 DECODERS = ("llama", "mistral", "qwen2", "qwen3", *GEMMA, "phi3", *MOE, *HYBRIDS)
 
@@ -80,7 +82,7 @@ def of_family(name):
 
 
 def of_decoder(name):
-    alone = {**CASES, **GLM_CASES, **HYBRID_CASES, **GEMMA4_CASES}
+    alone = {**CASES, **GLM_CASES, **GPT_OSS_CASES, **DEEPSEEK_CASES, **HYBRID_CASES, **GEMMA4_CASES}
     return [case for case in alone.values() if case.get("decoder", "llama") == name and "gpt2" not in case]
 
 

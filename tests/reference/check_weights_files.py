@@ -24,14 +24,10 @@ except ImportError as error:
 
 from folder_case import FolderCase
 from tied_composites import COMPOSITES
+from weights_models import DECODERS, TOWERS, text_config
 
 PROGRAMS = {}
 OF_HEADS = {}  # by composite: whether files have one
-TOWERS = ("siglip_vision_model", "vit", "dinov2", "dinov2_with_registers")  # of llava, besides CLIP
-MOE = ("glm4_moe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
-# Besides Llama.
-GEMMA = ("gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4")
-DECODERS = (*GEMMA, "mistral", "phi3", "qwen2", "qwen3", "qwen3_5_text", *MOE)
 
 
 def run(program, *arguments, code=0):
@@ -47,18 +43,6 @@ def bits(tensor):
 def h5_tensor(dataset):
     """A dataset as a torch tensor; h5py gives bfloat16 (8 exponent, 7 mantissa bits) as float32."""
     return torch.from_numpy(dataset[...].astype(np.float32))
-
-
-def text_config(tied=False, family="llama"):
-    if family == "gemma4":  # without towers
-        return AutoConfig.for_model(family, text_config=text_config(tied, "gemma4_text"), tie_word_embeddings=tied)
-    glm = {"n_routed_experts": 4, "moe_intermediate_size": 20}
-    count = glm if family == "glm4_moe" else {"num_experts": 4}
-    experts = {"num_experts_per_tok": 2, **count} if family in MOE else {}
-    own = {"hidden_size_per_layer_input": 0, "attention_k_eq_v": True} if family == "gemma4_text" else {}
-    return AutoConfig.for_model(family, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
-                                num_attention_heads=4, num_key_value_heads=4 if family == "olmoe" else 2,
-                                vocab_size=160, pad_token_id=0, tie_word_embeddings=tied, **experts, **own)
 
 
 def make_llava(tied=False, dtype=torch.float32, tower="clip_vision_model"):

@@ -486,7 +486,8 @@ PROMPTED = [
     *["plain", "siglip", "vit", "dinov2", "dinov2_with_registers"],
     *["llama", "mistral", "qwen2", "qwen2_windows", "qwen3"],
     *["gemma", "gemma2", "gemma3_text", "gemma4_text", "phi3", "phi3_windows", "gpt2"],
-    *["glm4_moe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"],
+    *["deepseek_v3", "glm4_moe", "gpt_oss", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"],
+    *["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"],
 ]
 for case in CASES.values():
     if case.get("both_ways"):

@@ -32,8 +32,10 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+from deepseek_cases import DEEPSEEK_CASES
 from gemma4_cases import GEMMA4_CASES
 from glm_cases import GLM4_MOE_IN_GROUPS, GLM_CASES
+from gpt_oss_cases import GPT_OSS_CASES
 from hybrid_cases import BOUND_OF_HYBRIDS, HYBRID, HYBRID_CASES, HYBRIDS
 from parity_case import ParityCase, trained_of
 from parity_cases import CASES, PATCHES, PROMPTED, QWEN3_MOE, VOCABULARY
@@ -91,7 +93,7 @@ def make_text_config(case):
         "max_position_embeddings": 128,
     }
     family = case.get("decoder", "llama")
-    if family in ("glm4_moe", "olmoe", "phi3"):  # whose own end tokens are beyond this vocabulary
+    if family in ("deepseek_v3", "glm4_moe", "olmoe", "phi3"):  # whose own end tokens are beyond this vocabulary
         options |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     return AutoConfig.for_model(family, **{**options, **case.get("text", {})})
 
@@ -344,6 +346,12 @@ class Parity(ParityCase):
     def test_generation_of_glm4_moe(self):
         self.check_generation({"only_text": True, "decoder": "glm4_moe", "text": GLM4_MOE_IN_GROUPS})
 
+    def test_generation_of_deepseek_v3(self):
+        self.check_generation(DEEPSEEK_CASES["deepseek_v3"])
+
+    def test_generation_of_gpt_oss(self):
+        self.check_generation(GPT_OSS_CASES["gpt_oss"])
+
     def test_generation_of_qwen3_5_text(self):
         self.check_generation({"only_text": True, "decoder": "qwen3_5_text", "text": HYBRID})
 
@@ -372,7 +380,7 @@ def add_prompts(name, case):
     setattr(Parity, f"test_{name}_prompts", lambda self: self.check_prompts(case))
 
 
-ALL = {**CASES, **TOWER_CASES, **GLM_CASES, **HYBRID_CASES, **GEMMA4_CASES}
+ALL = {**CASES, **TOWER_CASES, **GLM_CASES, **GPT_OSS_CASES, **DEEPSEEK_CASES, **HYBRID_CASES, **GEMMA4_CASES}
 for case_name, one_case in ALL.items():
     add_case(case_name, one_case)
 for family in PROMPTED:

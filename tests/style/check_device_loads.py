@@ -17,7 +17,7 @@ ROOT = Path(sys.argv[1])
 NVCC = sys.argv[2:]
 KERNELS = ROOT / "src" / "kernels"
 # Their only results are sums.
-SUMS = ("AddLogitRow", "SquaresOfChunk")
+SUMS = ("AddLogitRow", "RowDot", "SquaresOfChunk")
 # Single loads and stores that are not of elements: statistics of rows, places, factors, the table of codes in which
 # values are looked for; as often as loops are unrolled.
 BESIDE = {

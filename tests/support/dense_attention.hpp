@@ -19,9 +19,11 @@ inline at::Tensor dense_mask(const Visibility& row) {
   return key.ge(begins.unsqueeze(1)).logical_and(key.lt(ends.unsqueeze(1)));
 }
 
-/// qkv (tokens, heads + 2 kv_heads, head_dim) -> (tokens, heads * head_dim).
+/// qkv (tokens, heads + 2 kv_heads, head_dim) -> (tokens, heads * head_dim); `sinks` (heads): the
+/// scores of keys that all queries see and whose values are 0; undefined: there are none.
 inline at::Tensor dense_attention(const at::Tensor& qkv, const Visibility& row, int64_t heads,
-                                  int64_t kv_heads, const ScoreSpec& of_scores = {}) {
+                                  int64_t kv_heads, const ScoreSpec& of_scores = {},
+                                  const at::Tensor& sinks = {}) {
   const auto part = [&](int64_t first, int64_t count) {
     return qkv.narrow(1, first, count).transpose(0, 1).repeat_interleave(heads / count, 0);
   };
@@ -32,8 +34,10 @@ inline at::Tensor dense_attention(const at::Tensor& qkv, const Visibility& row, 
   at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * scale;
   if (const double cap = of_scores.softcap; cap != 0) scores = cap * at::tanh(scores / cap);
   const at::Tensor hidden = dense_mask(row).logical_not();
-  const at::Tensor weights =
-      at::softmax(scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()), -1);
+  scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
+  if (sinks.defined())
+    scores = at::cat({scores, sinks.view({-1, 1, 1}).expand({-1, row.tokens(), 1})}, -1);
+  const at::Tensor weights = at::softmax(scores, -1).narrow(2, 0, row.tokens());
   return at::matmul(weights, v).transpose(0, 1).flatten(1);
 }
 

@@ -48,10 +48,6 @@ std::string gemma4_config(const TinyLlava& model) {
   return with_gemma4_text(tiny_llava_config(model));
 }
 
-std::string gemma4_experts_config(const TinyLlava& model) {
-  return with_gemma4_text(tiny_llava_config(model), 5);
-}
-
 /// Whether tp and cp ranks can share the key heads of mix_delta_rules().
 bool shares_key_heads(const Grid& grid) {
   return 8 % (grid.llm.tp * grid.llm.cp) == 0;
@@ -282,7 +278,17 @@ const GridScenario kScenarios[] = {
            deck.model.activation_checkpointing = AutoOption::of_count(1);
          },
      .other_config = gemma4_config},
-    {.name = "Gemma 4's text, experts beside MLPs", .other_config = gemma4_experts_config},
+    {.name = "Gemma 4's text, experts beside MLPs",
+     .other_config = [](const TinyLlava& o) { return with_gemma4_text(tiny_llava_config(o), 5); }},
+    {.name = "DeepSeek-V3, latent attention",
+     .other_config =
+         [](const TinyLlava& o) { return with_latent_attention(tiny_llava_config(o)); }},
+    {.name = "DeepSeek-V3, adapters of latents and what is made of them",
+     .set = [](Options& o) { o.llm.lora = {.targets = {"*"}, .rank = 3}; },
+     .other_config =
+         [](const TinyLlava& o) { return with_latent_attention(tiny_llava_config(o)); }},
+    {.name = "gpt-oss, attention sinks and biased experts",
+     .other_config = [](const TinyLlava& o) { return with_gpt_oss(tiny_llava_config(o)); }},
     {"Qwen2.5-VL, images and videos in windows",
      {},
      {1, 0, 2},
@@ -328,35 +334,27 @@ const GridScenario kScenarios[] = {
     {.name = "mixtures of experts beside a shared one",
      .model = {.kv_heads = 1},
      .other_config = experts_config},
-    {"mixtures of experts, adapters in attention, every unit recomputed",
-     {},
-     {1, 0, 2},
-     [](Options& deck) {
-       deck.llm.lora = {.targets = {"q_proj", "o_proj"}, .rank = 3, .dropout = 0.3};
-       deck.model.activation_checkpointing = AutoOption::of_count(1);
-       deck.data.row_tokens = 24;
-     },
-     nullptr,
-     false,
-     5,
-     {},
-     nullptr,
-     experts_config},
-    {"Qwen3-VL-MoE, stacked experts, frozen tower",
-     {},
-     {2, 1, 0},
-     [](Options& deck) {
-       deck.encoders["vision"].train = false;
-       deck.data.row_tokens = 80;
-     },
-     nullptr,
-     false,
-     5,
-     {1},
-     shrink_images,
-     [](const TinyLlava& model) {
-       return with_heads(tiny_qwen3_vl_moe_config(), model.heads, model.kv_heads);
-     }},
+    {.name = "mixtures of experts, adapters in attention, every unit recomputed",
+     .set =
+         [](Options& deck) {
+           deck.llm.lora = {.targets = {"q_proj", "o_proj"}, .rank = 3, .dropout = 0.3};
+           deck.model.activation_checkpointing = AutoOption::of_count(1);
+           deck.data.row_tokens = 24;
+         },
+     .other_config = experts_config},
+    {.name = "Qwen3-VL-MoE, stacked experts, frozen tower",
+     .images = {2, 1, 0},
+     .set =
+         [](Options& deck) {
+           deck.encoders["vision"].train = false;
+           deck.data.row_tokens = 80;
+         },
+     .clips = {1},
+     .remake = shrink_images,
+     .other_config =
+         [](const TinyLlava& model) {
+           return with_heads(tiny_qwen3_vl_moe_config(), model.heads, model.kv_heads);
+         }},
     {"adapters in the language model, trained encoder",
      {.kv_heads = 2, .biases = true},
      {1, 0, 2},

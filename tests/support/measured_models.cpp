@@ -343,6 +343,33 @@ std::string glm_config() {
   return config.dump();
 }
 
+/// A dense layer and one with experts in groups, with multi-head latent attention.
+std::string deepseek_config() {
+  nlohmann::json config = nlohmann::json::parse(glm_config());
+  for (const char* key : {"use_qk_norm", "head_dim"}) config.erase(key);
+  config.update({{"model_type", "deepseek_v3"},
+                 {"num_key_value_heads", config["num_attention_heads"]},
+                 {"q_lora_rank", 44},
+                 {"kv_lora_rank", 36},
+                 {"qk_nope_head_dim", 22},
+                 {"qk_rope_head_dim", 10},
+                 {"v_head_dim", 26},
+                 {"first_k_dense_replace", 1}});
+  return config.dump();
+}
+
+/// A layer with a window and one without, with attention sinks and biased experts.
+std::string gpt_oss_config() {
+  nlohmann::json config = nlohmann::json::parse(decoder_config("gpt_oss", false));
+  config.update({{"num_hidden_layers", 2},
+                 {"num_local_experts", 8},
+                 {"num_experts_per_tok", 3},
+                 {"intermediate_size", 68},
+                 {"sliding_window", 40},
+                 {"head_dim", 32}});
+  return config.dump();
+}
+
 /// A layer with the gated delta rule and one with gated attention.
 nlohmann::json wide_hybrid(const std::string& family) {
   nlohmann::json config = nlohmann::json::parse(tiny_hybrid_config(family, 2));
@@ -412,6 +439,8 @@ const std::vector<MeasuredModel>& measured_models() {
       {"gemma2", decoder_config("gemma2", true)},
       {"gemma3_text", decoder_config("gemma3_text", true)},
       {"glm4_moe", glm_config()},
+      {"gpt_oss", gpt_oss_config()},
+      {"deepseek_v3", deepseek_config()},
       {"mixtral", moe_config("mixtral")},
       {"olmoe", moe_config("olmoe")},
       {"gemma4_text", gemma4_config()["text_config"].dump()},

@@ -108,6 +108,34 @@ std::string with_biased_experts(const std::string& config) {
   return changed.dump();
 }
 
+std::string with_gpt_oss(const std::string& config, int64_t experts) {
+  nlohmann::json changed = nlohmann::json::parse(config);
+  nlohmann::json& text = changed["text_config"];
+  text.erase("mlp_bias");
+  text.update({{"model_type", "gpt_oss"},
+               {"num_local_experts", experts},
+               {"num_experts_per_tok", 2},
+               {"intermediate_size", 16},
+               {"attention_bias", true},
+               {"sliding_window", 3}});
+  return changed.dump();
+}
+
+std::string with_latent_attention(const std::string& config) {
+  nlohmann::json changed = nlohmann::json::parse(with_biased_experts(config));
+  nlohmann::json& text = changed["text_config"];
+  for (const char* key : {"use_qk_norm", "head_dim"}) text.erase(key);
+  text.update({{"model_type", "deepseek_v3"},
+               {"num_key_value_heads", text["num_attention_heads"]},
+               {"num_hidden_layers", 2},
+               {"q_lora_rank", 10},
+               {"kv_lora_rank", 8},
+               {"qk_nope_head_dim", 4},
+               {"qk_rope_head_dim", 2},
+               {"v_head_dim", 5}});
+  return changed.dump();
+}
+
 std::string with_gemma4_text(const std::string& config, int64_t experts) {
   nlohmann::json changed = nlohmann::json::parse(config);
   nlohmann::json& text = changed["text_config"];

@@ -49,6 +49,11 @@ std::string with_experts(const std::string& config, int64_t experts = 5);
 /// The config with GLM-4.5's mixtures in its language model: 8 experts in 4 groups, of which a
 /// token chooses in 2, with a bias; the first layer is dense.
 std::string with_biased_experts(const std::string& config);
+/// The config with gpt-oss's attention sinks, windows in every other layer, and `experts` with
+/// biases in its language model.
+std::string with_gpt_oss(const std::string& config, int64_t experts = 5);
+/// The config with DeepSeek-V3's multi-head latent attention and experts in its language model.
+std::string with_latent_attention(const std::string& config);
 /// The config with the text of a Gemma 4, whose last layer and every other one before it have no
 /// window, larger heads and one KV head; and `experts` beside each MLP, if there are any.
 std::string with_gemma4_text(const std::string& config, int64_t experts = 0);

@@ -23,7 +23,10 @@
                                           visit(MixDeltaToken<T>) visit(MixDeltaTokenBackward<T>)  \
                                               visit(ConvolveBackward<T>) visit(GatedNormHead<T>)   \
                                                   visit(GatedNormBackward<T>)                      \
-                                                      visit(StoreOutputs<T>)
+                                                      visit(StoreOutputs<T>) visit(ScaleRow<T>)    \
+                                                          visit(RowDot<T>)                         \
+                                                              visit(ClampedGateRow<T>)             \
+                                                                  visit(ClampedGateRowBackward<T>)
 #define ZEA_FOR_CHUNK_FUNCTORS_OF(visit, W)                                                   \
   visit(LoadChunk<W>) visit(SolveChunk<W>) visit(LoadOutputGradients<W>) visit(WeighPairs<W>) \
       visit(StoreChunkGradients<W>)

@@ -50,6 +50,46 @@ TEST_P(RowKernels, Gated) {
     }
 }
 
+TEST_P(RowKernels, ClampedGates) {
+  for (const double limit : {7.0, 1.0})
+    for (const int64_t width : {1, 13, 512, 4100}) {
+      const at::Tensor x = random({21, 2 * width}, 3), dy = random({21, width});
+      expect_close(clamped_gate_forward(x, 1.702, limit),
+                   clamped_gate_forward_reference(exact(x), 1.702, limit), 24);
+      expect_close(clamped_gate_backward(dy, x, 1.702, limit),
+                   clamped_gate_backward_reference(exact(dy), exact(x), 1.702, limit), 24);
+    }
+}
+
+/// Above the limit, and for up below its negative, nothing changes and there is no gradient.
+TEST_P(RowKernels, GatesAreClampedOnTheSidesOfTheirLimits) {
+  const at::Tensor x = at::tensor({9.0, 1.0, -9.0, 2.0, 1.0, 9.0, 1.0, -9.0}, at::kDouble)
+                           .to(GetParam())
+                           .view({4, 2});
+  const at::Tensor y = clamped_gate_forward(x, 1.702, 7);
+  const auto gate = [](double g) { return g / (1 + std::exp(-1.702 * g)); };
+  const at::Tensor expected = at::tensor({2 * gate(7), 3 * gate(-9), 8 * gate(1), -6 * gate(1)},
+                                         at::TensorOptions(at::kDouble));
+  expect_close(y, expected.view({4, 1}), 24);
+  const at::Tensor dx =
+      clamped_gate_backward(at::ones({4, 1}, at::TensorOptions(GetParam())), x, 1.702, 7);
+  const at::Tensor is_zero = dx == 0;
+  const at::Tensor clamped = at::tensor({1, 0, 0, 0, 0, 1, 0, 1}, at::kLong).view({4, 2});
+  EXPECT_TRUE(is_zero.to(at::kLong).equal(clamped)) << dx;
+}
+
+TEST_P(RowKernels, ScaledRowsAndProductsOfRows) {
+  for (const int64_t width : {1, 13, 512, 4100}) {
+    const at::Tensor x = random({21, width}), y = random({21, width});
+    const at::Tensor factors = random({21}).to(sum_type());
+    expect_close(row_dots(x, y), row_dots_reference(exact(x), exact(y)), 24);
+    const at::Tensor found = x.clone(), expected = exact(x.clone());
+    scale_rows(found, factors);
+    scale_rows_reference(expected, exact(factors));
+    expect_close(found, expected);
+  }
+}
+
 TEST_P(RowKernels, Rotary) {
   const at::Tensor x = random({50, 10, 32});
   for (int64_t pairs : {16, 5}) {

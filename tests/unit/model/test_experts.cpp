@@ -300,6 +300,24 @@ TEST(Experts, StacksLieInEitherOrder) {
   EXPECT_GT(gradients[0].abs().max().item<double>(), 0);
 }
 
+TEST(Experts, LinearsHaveBiasesOfTheirOwn) {
+  at::manual_seed(6);
+  Parameter weight = parameter_of("up", at::randn({3, kHidden, kInner}, doubles()));
+  Parameter bias = parameter_of("bias", at::randn({3, kInner}, doubles()));
+  const Tensor x = at::randn({5, kHidden}, doubles()), dy = at::randn({5, kInner}, doubles());
+  const Tensor ends = at::tensor({2, 2, 5}, at::kLong), experts = at::tensor({0, 0, 2, 2, 2});
+  const Tensor without = expert_linear(x, weight, ends, WeightOrder::InOut);
+  const Tensor y =
+      expert_linear(x.clone().requires_grad_(true), weight, ends, WeightOrder::InOut, &bias);
+  EXPECT_TRUE(at::allclose(y.detach(),
+                           without.detach() + bias.value().index_select(0, experts.to(at::kLong)),
+                           1e-12, 1e-12));
+  y.backward(dy);
+  const Tensor expected = at::zeros({3, kInner}, doubles());
+  expected.index_add_(0, experts.to(at::kLong), dy);
+  EXPECT_TRUE(at::allclose(bias.gradient(), expected, 1e-12, 1e-12));
+}
+
 TEST(Experts, NoRowsAreNoRows) {
   Parameter weight = parameter_of("up", at::randn({3 * kInner, kHidden}, doubles()));
   const Tensor x = at::zeros({0, kHidden}, doubles()).requires_grad_(true);

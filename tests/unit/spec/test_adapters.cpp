@@ -56,6 +56,22 @@ TEST(Adapters, StandBesideTheirLinearsAndTrainInPlaceOfTheModule) {
   EXPECT_TRUE(param(model, "multi_modal_projector.linear_1.weight").trainable);
 }
 
+TEST(Adapters, StandBesideLinearsOfLatents) {
+  const std::string config = with_latent_attention(tiny_llava_config());
+  const std::string layer = "language_model.model.layers.0.self_attn.";
+  const ModelSpec model = with_lora(config, "llm", {.targets = {"q_a_proj", "o_proj"}, .rank = 3});
+  EXPECT_EQ(param(model, layer + "q_a_proj.lora_B.weight").shape, (Shape{10, 3}));
+  EXPECT_LT(param(model, layer + "q_a_proj.lora_B.weight").tp_cut.dim, 0);
+  const ModelSpec of_heads = with_lora(config, "llm", {.targets = {"kv_b_proj"}, .rank = 3});
+  EXPECT_EQ(param(of_heads, layer + "kv_b_proj.lora_B.weight").tp_cut.dim, 0);
+  const auto keeps_latents = [](const ModelSpec& of) {
+    const auto unit = std::ranges::find(of.units, "llm.layers.0", &UnitSpec::name);
+    return of.caches_latents(*unit);
+  };
+  EXPECT_TRUE(keeps_latents(model));
+  EXPECT_FALSE(keeps_latents(of_heads));
+}
+
 TEST(Adapters, BeginWithWhatChangesNothing) {
   const ModelSpec model = with_lora(tiny_llava_config(), "llm", {.targets = {"down_proj"}});
   const std::string down = "language_model.model.layers.1.mlp.down_proj.";

@@ -170,7 +170,7 @@ TEST(ConfigKeys, ModelsInOtherFormsNameTheRemedy) {
   for (const char* type : {"clip", "clip_vision_model", "siglip2", "dinov2"})
     testing::expect_refusal(said({{"model_type", type}}), "name it in model.vision.weights");
   testing::expect_refusal(said({{"model_type", "whisper"}}), "name it in model.audio.weights");
-  testing::expect_refusal(said({{"model_type", "llama4"}}), "allowed: gemma, ");
+  testing::expect_refusal(said({{"model_type", "llama4"}}), "allowed: deepseek_v3, gemma, ");
 }
 
 }  // namespace

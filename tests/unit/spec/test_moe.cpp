@@ -3,6 +3,7 @@
 // what is refused.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -97,7 +98,8 @@ TEST(Moe, TpRanksShareTheColumnsOfEachExpert) {
 /// Every element of every expert is in one place of one rank.
 TEST(Moe, EpRanksHaveExpertsOfTheirOwn) {
   for (const std::string& config :
-       {config_of("qwen3_moe").dump(), testing::tiny_qwen3_vl_moe_config()})
+       {config_of("qwen3_moe").dump(), testing::tiny_qwen3_vl_moe_config(),
+        testing::with_gpt_oss(testing::tiny_llava_config(), 6)})
     for (const int ep : {2, 3})
       for (const int tp : {1, 2}) {
         const ModelSpec model = make_model_spec(config);
@@ -122,7 +124,9 @@ TEST(Moe, EpRanksHaveExpertsOfTheirOwn) {
             }
         int64_t all = 0;
         for (const auto& [name, elements] : held) {
-          EXPECT_EQ(elements, num_elements(model.params[model.param_index(name)].shape)) << name;
+          const ParamSpec& param = model.params[model.param_index(name)];
+          const int holders = param.tp_cut.dim < 0 ? tp : 1;
+          EXPECT_EQ(elements, holders * num_elements(param.shape)) << name;
           all += elements;
         }
         EXPECT_EQ(all, listed);
@@ -178,6 +182,122 @@ TEST(Moe, GlmHasDenseLayersBiasesOfChoicesAndSharedExperts) {
   EXPECT_EQ(router.scores, RouterScores::Sigmoid);
   EXPECT_TRUE(router.renormalizes);
   EXPECT_EQ(model.decoder.block.attention().rope.share, 0.5);
+}
+
+nlohmann::json gpt_oss_config() {
+  nlohmann::json config = config_of("gpt_oss");
+  config.erase("num_experts");
+  config.update({{"num_local_experts", 6}, {"head_dim", 8}, {"sliding_window", 3}});
+  return config;
+}
+
+TEST(Moe, GptOssHasSinksWindowsAndBiasesOfExperts) {
+  const ModelSpec model = make_model_spec(gpt_oss_config().dump());
+  const auto param = [&](const std::string& name) {
+    return model.params.at(model.param_index("model.layers.1." + name));
+  };
+  EXPECT_EQ(param("self_attn.sinks").shape, (Shape{4}));
+  EXPECT_EQ(param("mlp.experts.gate_up_proj").shape, (Shape{6, 32, 96}));
+  EXPECT_EQ(param("mlp.experts.gate_up_proj_bias").shape, (Shape{6, 96}));
+  EXPECT_EQ(param("mlp.experts.down_proj_bias").shape, (Shape{6, 32}));
+  EXPECT_EQ(param("mlp.router.bias").shape, (Shape{6}));
+  for (const char* name : {"mlp.experts.gate_up_proj_bias", "mlp.router.bias", "self_attn.sinks"})
+    EXPECT_FALSE(param(name).decays()) << name;
+  EXPECT_TRUE(param("mlp.experts.down_proj").decays());
+  // A tp rank has neighboring columns, of gates and of what these scale; and biases of the sum
+  // over tp ranks are whole.
+  const ParamCut half = cut_of(param("mlp.experts.gate_up_proj"), 2);
+  EXPECT_EQ(half.shape, (Shape{6, 32, 48}));
+  EXPECT_EQ(half.stretches, 1);
+  EXPECT_EQ(cut_of(param("mlp.experts.down_proj_bias"), 2).shape, (Shape{6, 32}));
+  EXPECT_EQ(cut_of(param("self_attn.sinks"), 2).shape, (Shape{2}));
+  std::vector<int64_t> windows;
+  for (const UnitSpec& unit : model.units)
+    if (unit.kind == UnitKind::Block) windows.push_back(model.window(unit));
+  EXPECT_EQ(windows, (std::vector<int64_t>{3, 0, 3, 0}));
+  const RopeConfig& rope = model.decoder.block.attention().rope;
+  EXPECT_EQ(rope.type, RopeType::Yarn);
+  EXPECT_FALSE(rope.truncate);
+  EXPECT_EQ(rope.factor, 32);
+}
+
+TEST(Moe, GptOssIsRefusedWhereTransformersHasAnotherGate) {
+  nlohmann::json config = gpt_oss_config();
+  config["swiglu_limit"] = 5.0;
+  testing::expect_refusal(testing::refusal_of(config), "config.swiglu_limit = 5");
+  config = gpt_oss_config();
+  config["quantization_config"] = {{"quant_method", "mxfp4"}};
+  testing::expect_refusal(testing::refusal_of(config), "the weights are quantized");
+}
+
+nlohmann::json deepseek_config() {
+  nlohmann::json config = glm_config();
+  config.update({{"model_type", "deepseek_v3"},
+                 {"q_lora_rank", 10},
+                 {"kv_lora_rank", 9},
+                 {"qk_nope_head_dim", 6},
+                 {"qk_rope_head_dim", 4},
+                 {"v_head_dim", 7},
+                 {"n_group", 4},
+                 {"topk_group", 2}});
+  return config;
+}
+
+TEST(Moe, DeepseekMakesKeysAndValuesOfALatent) {
+  const ModelSpec model = make_model_spec(deepseek_config().dump());
+  EXPECT_EQ(sparse_layers(model), (std::vector{false, false, false, true}));
+  const auto param = [&](const std::string& name) {
+    return model.params.at(model.param_index("model.layers.0.self_attn." + name));
+  };
+  EXPECT_EQ(param("q_a_proj.weight").shape, (Shape{10, 32}));
+  EXPECT_EQ(param("q_b_proj.weight").shape, (Shape{40, 10}));
+  EXPECT_EQ(param("kv_a_proj_with_mqa.weight").shape, (Shape{13, 32}));
+  EXPECT_EQ(param("kv_b_proj.weight").shape, (Shape{52, 9}));
+  EXPECT_EQ(param("o_proj.weight").shape, (Shape{32, 28}));
+  EXPECT_EQ(cut_of(param("kv_a_proj_with_mqa.weight"), 2).shape, (Shape{13, 32}));
+  EXPECT_EQ(cut_of(param("kv_b_proj.weight"), 2).shape, (Shape{26, 9}));
+  const AttentionSpec& attention = model.decoder.block.attention();
+  EXPECT_EQ(attention.heads.dim, 10);
+  EXPECT_EQ(attention.value_dim(), 7);
+  EXPECT_EQ(attention.rope.rotating_pairs(10), 2);
+  EXPECT_DOUBLE_EQ(attention.scores.scale, 1 / std::sqrt(10.0));
+}
+
+/// Any share of a head's coordinates is that of so many.
+TEST(Moe, DeepseekRotatesAllCoordinatesThatItSays) {
+  nlohmann::json config = deepseek_config();
+  for (int64_t plain = 1; plain < 200; ++plain) {
+    config.update({{"qk_nope_head_dim", plain}, {"qk_rope_head_dim", 64}, {"v_head_dim", 128}});
+    const AttentionSpec& attention = make_model_spec(config.dump()).decoder.block.attention();
+    ASSERT_EQ(attention.rope.pairs(attention.heads.dim), 32) << plain;
+  }
+}
+
+TEST(Moe, DeepseekScalesScoresWithItsPositions) {
+  nlohmann::json config = deepseek_config();
+  config["rope_scaling"] = {{"rope_type", "yarn"},
+                            {"factor", 40},
+                            {"mscale", 1.0},
+                            {"mscale_all_dim", 1.0},
+                            {"original_max_position_embeddings", 64}};
+  const AttentionSpec attention = make_model_spec(config.dump()).decoder.block.attention();
+  const double mscale = 0.1 * std::log(40.0) + 1;
+  EXPECT_DOUBLE_EQ(attention.scores.scale, mscale * mscale / std::sqrt(10.0));
+  EXPECT_DOUBLE_EQ(attention.rope.attention_factor, 1);
+}
+
+TEST(Moe, DeepseekRefusesOtherHeadsAndRouters) {
+  const auto expect = [](const nlohmann::json& changes, const char* sentence) {
+    nlohmann::json config = deepseek_config();
+    config.update(changes);
+    testing::expect_refusal(testing::refusal_of(config), sentence);
+  };
+  expect({{"num_key_value_heads", 2}}, "config.num_key_value_heads = 2; allowed: num_attention");
+  expect({{"head_dim", 8}}, "config.head_dim = 8; allowed: qk_rope_head_dim = 4");
+  expect({{"qk_rope_head_dim", 3}}, "config.head_dim = 3; allowed: an even number");
+  expect({{"scoring_func", "softmax"}}, "config.scoring_func");
+  expect({{"topk_method", "greedy"}}, "config.topk_method");
+  expect({{"moe_layer_freq", 2}}, "config.moe_layer_freq = 2");
 }
 
 TEST(Moe, StatesHaveBuffersOfTheirOwn) {

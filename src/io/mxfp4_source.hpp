@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// MXFP4 (OCP Microscaling Formats, version 1.0), in which gpt-oss is published: 32 neighboring
+// inputs of an output have 4 bits each (E2M1) and share a scale (E8M0). A tensor NAME of experts is
+// the pair NAME_blocks (experts, out, in / 32, 16) and NAME_scales (experts, out, in / 32), uint8.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "zea/weights.hpp"
+
+namespace zea {
+
+/// Returns `source` with such pairs as bf16 tensors (experts, out, in), which hold their values
+/// exactly, and with a config that does not say that they are quantized; without such pairs
+/// `source` itself.
+std::unique_ptr<WeightsSource> with_mxfp4_expanded(std::unique_ptr<WeightsSource> source);
+
+/// Returns a config.json without what says that its weights are in MXFP4; any other as it is.
+std::string without_mxfp4(const std::string& config_json);
+
+}  // namespace zea
