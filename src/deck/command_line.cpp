@@ -46,7 +46,7 @@ constexpr std::pair<ExitCode, const char*> kExitCodes[] = {
     {ExitCode::NonFinite, "loss or gradient is not finite, or spikes too often"},
     {ExitCode::Communication, "communication (MPI or NCCL)"},
     {ExitCode::Storage, "storage: disk, permissions, lock; or out of memory"},
-    {ExitCode::SickNode, "zea --check-node found a sick node"},
+    {ExitCode::SickNode, "a sick node: zea --check-node found one, or copies of parameters differ"},
     {ExitCode::LayoutDiffers, "zea --verify-layout or --reproduce found other values"},
     {ExitCode::Requeue, "stopped on purpose, training runs after a checkpoint: requeue me"},
 };

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <caffe2/core/common.h>
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "comm/node_cores.hpp"
@@ -68,10 +71,17 @@ std::string libtorch_version() {
   return version == options.end() ? "unknown" : version->second;
 }
 
+/// Mapped, not read: the ranks of a node share the pages of the program, which they run.
 std::string hash_of_program() {
-  std::ifstream file("/proc/self/exe", std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  return hash_bytes(bytes.data(), static_cast<int64_t>(bytes.size())).substr(0, 8);
+  const Descriptor file(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (!file.is_open() || ::fstat(file.number(), &status) != 0) return "unknown";
+  const auto bytes = static_cast<size_t>(status.st_size);
+  void* const program = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.number(), 0);
+  if (program == MAP_FAILED) return "unknown";
+  const std::string hash = hash_bytes(program, status.st_size).substr(0, 8);
+  ::munmap(program, bytes);
+  return hash;
 }
 
 std::string kernel_release() {

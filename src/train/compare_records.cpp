@@ -213,6 +213,7 @@ class Comparison {
     const int units = static_cast<int>(std::ssize(model_.units));
     for (int u = 0; u < units; ++u) compare_rows(u, RowsOf::Output, bounds_.output(u));
     if (is_root_) compare_numbers();
+    if (!reference().skipped) ++update_;
     for (int u = units; u-- > 0;) compare_rows(u, RowsOf::Gradient, bounds_.output_gradient(u));
     compare_params();
   }
@@ -354,14 +355,17 @@ class Comparison {
     double drift_squares = 0, value_squares = 0;
     for (size_t p = 0; p < params; ++p) {
       const WholeParam &a = got.params[p], &b = expected.params[p];
-      const double allowed = allowed_update(p, b, gradient_scales[p], update_scales[p]);
+      const bool frozen = is_frozen(p);
+      const double allowed =
+          frozen ? 0 : allowed_update(p, b, gradient_scales[p], update_scales[p]);
       const double scale = update_scales[p];
       // The sums themselves round.
       const double least = 0x1p-44 * std::sqrt(b.value_squares);
-      const double difference = norm_of(a.update, b.update);
+      const double difference = norm_of(a.update, frozen ? Projections{} : b.update);
       compare_param(
           p, Compared::Updates, a.ranks,
-          relative(difference > least ? difference : 0, scale, scale > 0 ? allowed / scale : 0));
+          relative(difference > least ? difference : 0, scale, scale > 0 ? allowed / scale : 0),
+          frozen ? "it is frozen in this update" : "");
       for (int i = 0; i < kProjections; ++i) drift_[p][i] += a.update[i] - b.update[i];
       drift_squares += std::pow(norm_of(drift_[p]), 2);
       value_squares += b.value_squares;
@@ -371,7 +375,7 @@ class Comparison {
   }
 
   void compare_param(size_t p, Compared kind, const std::vector<int>& ranks,
-                     const BoundedDifference& found) {
+                     const BoundedDifference& found, const char* note = "") {
     ComparedUnit& of_unit = line_of(unit_of_param_[p], kind);
     count(of_unit, found);
     if (found.is_beyond())
@@ -379,7 +383,14 @@ class Comparison {
                   .unit = of_unit.unit,
                   .parameter = model_.params[p].name,
                   .ranks = ranks,
-                  .found = found});
+                  .found = found,
+                  .note = note});
+  }
+
+  /// Returns whether this step must leave a parameter as it is, in the layout and in its reference.
+  bool is_frozen(size_t p) const {
+    const ParamSpec& param = model_.params[p];
+    return !param.is_state && (!param.trainable || !plan_.param_rules[p].trains_at(update_));
   }
 
   void compare_copies(const std::vector<CopyDifference>& copies, Compared kind,
@@ -404,7 +415,7 @@ class Comparison {
   /// step at most 2, where e is the difference that its gradient may have.
   double allowed_update(size_t p, const WholeParam& whole, double gradient_scale,
                         double update_scale) {
-    if (!model_.params[p].trainable) return 0;
+    if (model_.params[p].is_state) return 0;
     const ParamRule& rule = plan_.param_rules[p];
     const Options& options = plan_.options;
     const StepRecord& one = reference();
@@ -418,7 +429,7 @@ class Comparison {
       const double eps = options.optim.eps * static_cast<double>(one.targets) / factor;
       const double elements = static_cast<double>(num_elements(model_.params[p].shape));
       const double error = share * gradient_scale / std::sqrt(elements);
-      const double lr = one.lr * rule.lr_factor_at(step_);
+      const double lr = one.lr * rule.lr_factor_at(update_);
       for (size_t b = 0; b < whole.magnitudes.size(); ++b) {
         const double least = std::pow(4.0, static_cast<double>(b) - 31.5);
         squares += whole.magnitudes[b] * std::pow(lr * std::min(2.0, 2 * error / (least + eps)), 2);
@@ -449,7 +460,7 @@ class Comparison {
   const std::vector<StepRecord>&layout_, &reference_;
   const bool is_root_;
   Bounds bounds_;
-  int64_t step_ = 0;
+  int64_t step_ = 0, update_ = 0;        ///< counted from 1; skipped steps update nothing
   std::vector<int> unit_of_param_;       ///< the first that reads it; -1: none
   std::vector<Projections> drift_;       ///< the differences of all updates so far
   std::vector<double> allowed_squares_;  ///< of updates, of all steps so far

@@ -39,6 +39,7 @@ at::Tensor signs_of(const at::Tensor& index, uint64_t seed) {
 struct OwnedPart {
   const ShardedBuffer& buffer;
   FlatPart part;
+  int param;  ///< buffers list the experts of the first ep rank, of which others have their own
   std::vector<PieceBox> boxes;
 
   int64_t first_in_shard() const { return part.flat_begin - buffer.range().begin; }
@@ -50,10 +51,11 @@ std::vector<OwnedPart> parts_of(const Plan& plan, Engine& engine) {
     if (!buffer) continue;
     const int piece = plan.piece_rank(engine.world_rank(), buffer->index());
     for (const FlatPart& part : parts_in_range(buffer->layout(), buffer->range())) {
-      std::vector<PieceBox> boxes =
-          boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], piece,
-                         part.param_begin, part.param_begin + part.elements);
-      if (!boxes.empty()) parts.push_back({*buffer, part, std::move(boxes)});
+      const ParamCut& cut = plan.cuts[part.param];
+      const int param = cut.param_of(part.param, piece);
+      std::vector<PieceBox> boxes = boxes_of_piece(
+          plan.model.params[param], cut, piece, part.param_begin, part.param_begin + part.elements);
+      if (!boxes.empty()) parts.push_back({*buffer, part, param, std::move(boxes)});
     }
   }
   return parts;
@@ -175,11 +177,10 @@ void StepRecorder::record_gradients(Engine& engine) {
   if (values_.empty()) record_values(engine);
   for (size_t p = 0; p < parts.size(); ++p) {
     const OwnedPart& part = parts[p];
-    const int param = part.part.param;
-    const ParamSpec& spec = plan_.model.params[param];
+    const ParamSpec& spec = plan_.model.params[part.param];
     const Extent& box = part.boxes.front().extent;
     PartRecord& record = step_.parts.emplace_back(
-        PartRecord{.param = param,
+        PartRecord{.param = part.param,
                    .first = copy_runs(box, box, whole(spec.tensor_shape())).front().target_element,
                    .elements = part.part.elements,
                    .value_squares = values_[p].squares});
@@ -195,7 +196,7 @@ void StepRecorder::record_gradients(Engine& engine) {
 void StepRecorder::record_values(Engine& engine) {
   values_.clear();
   for (const OwnedPart& part : parts_of(plan_, engine))
-    values_.push_back(sums_of(plan_.model.params[part.part.param], part, part.buffer.master()));
+    values_.push_back(sums_of(plan_.model.params[part.param], part, part.buffer.master()));
 }
 
 StepRecord StepRecorder::finish(Engine& engine) {

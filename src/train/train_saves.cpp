@@ -5,6 +5,7 @@
 
 #include "core/text.hpp"
 #include "estimate/goodput.hpp"
+#include "train/check_copies.hpp"
 
 namespace zea {
 namespace {
@@ -59,6 +60,7 @@ void TrainSaves::start(const TrainPosition& position, bool must) {
     saved_step_ = position.step;
     report_.check_data();
     const ActionRecord::Action action(parts_.engine.mesh().record(), "start a checkpoint");
+    check_copies(parts_.engine, parts_.control);
     const CheckpointOptions& checkpoint = options_.checkpoint;
     try_to(must, [&] {
       writer_.start({.directory = parts_.run_directory + "/checkpoints",

@@ -284,6 +284,25 @@ TEST_F(PlantedFaults, AnUpdateThatOneRankMakesLarger) {
   EXPECT_EQ(first.step, 1);
 }
 
+/// Layout and reference update it alike, which the deck forbids in the first update.
+TEST_F(PlantedFaults, AFrozenParameterThatBothUpdate) {
+  TinyRunOptions layout = run_on({"full_shard"}, "fp32");
+  const TinyRunOptions one = run_on({"one rank"}, "fp32");
+  const std::vector<StepRecord> got = record(ranks_, layout, dataset_);
+  std::vector<StepRecord> expected;
+  if (is_root()) expected = record(alone_, one, dataset_);
+  const std::string name = "language_model.model.layers.1.mlp.down_proj.weight";
+  layout.deck.optim.frozen = {name + " = 1"};
+  const LayoutComparison found =
+      compare_records(*control_, plan_of(layout, ranks_.size()), got, expected);
+  if (!is_root()) return;
+  const FoundDifference first = found.first.value_or(FoundDifference{});
+  EXPECT_EQ(first.kind, Compared::Updates) << describe(first);
+  EXPECT_EQ(first.parameter, name);
+  EXPECT_EQ(first.step, 1);
+  EXPECT_NE(describe(first).find("it is frozen in this update"), std::string::npos);
+}
+
 TEST_F(PlantedFaults, ALossThatOneRankScales) {
   const RunUnit fault = faulty("llm.head", [&](const UnitCall& call) {
     UnitOutput made = call.run();

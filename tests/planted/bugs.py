@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planted bugs: silent errors that training programs have shipped. Each is a text of a source file and its
+replacement, which keeps the right code behind `PLANTED`, a choice at run time (the environment variable
+ZEA_PLANTED). A bug has a run of zea --verify-layout that finds it, where a layout and its reference differ by it, and a
+default test that finds it at little cost. Some bugs also stop a run."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bug:
+    name: str
+    says: str  # for the table
+    file: str
+    right: str  # occurs once in the file
+    wrong: str
+    verify: tuple = ()  # the model of a deck (run_planted.py), and overrides; (): a layout and one rank share the bug
+    test: tuple = ()  # a test of CTest, and a filter of GoogleTest's
+    run: tuple = ()  # the same as for verify, of a run that stops before its checkpoint, as copies of parameters differ
+
+    def planted(self):
+        return self.wrong.replace("PLANTED", f'zea::planted("{self.name}")')
+
+
+REPLICAS = ("llava", "mesh.vision.strategy=no_shard mesh.llm.strategy=no_shard")
+LAYOUTS = ("test_layouts_ranks4", "Scenarios/Layouts.EqualOneRank/0")
+AXES = ("test_step_records_ranks4", "StepRecords.EveryLayoutIsWithinItsBounds")
+BUGS = [
+    Bug(
+        "replicated_gradient",
+        "gradients of parameters that tp ranks replicate are not summed",
+        "src/parallel/holder_sums.cpp",
+        "if (elements == 0) return;",
+        "if (elements == 0 || (PLANTED && sum.held.group == HolderGroup::Tp)) return;",
+        ("llava", "mesh.llm.tp=2"),
+        ("test_holder_sums_ranks4", "HolderSums.SumOverHoldersWhatTheyHoldInCommon"),
+        ("llava", "mesh.llm.tp=2"),
+    ),
+    Bug(
+        "loss_by_microbatch",
+        "losses are averaged over microbatches of unequal numbers of targets",
+        "src/parallel/engine_units.cpp",
+        "return run_unit_(plan_.model, spec, unit_parameters_[unit], inputs, (*microbatches_)[microbatch],\n"
+        "                   head_, *layers_.at(spec.module));",
+        "UnitOutput made = run_unit_(plan_.model, spec, unit_parameters_[unit], inputs,\n"
+        "                              (*microbatches_)[microbatch], head_, *layers_.at(spec.module));\n"
+        "  if (PLANTED && made.loss.defined())\n"
+        "    made.loss = made.loss * (16.0 / static_cast<double>((*microbatches_)[microbatch].targets));\n"
+        "  return made;",
+        ("llava", "mesh.llm.strategy=full_shard"),
+        LAYOUTS,
+    ),
+    Bug(
+        "stale_buffer",
+        "a gathered buffer keeps the values of the first step",
+        "src/parallel/sharded_buffer.cpp",
+        "finish_gather();\n  set_values(gathered_);",
+        "finish_gather();\n"
+        "  if (PLANTED) {\n"
+        "    static std::map<const void*, at::Tensor> first;\n"
+        "    at::Tensor& kept = first[this];\n"
+        "    if (!kept.defined() || kept.numel() != gathered_.numel()) kept = gathered_.clone();\n"
+        "    gathered_.copy_(kept);\n"
+        "  }\n"
+        "  set_values(gathered_);",
+        ("llava", "mesh.llm.strategy=full_shard"),
+        LAYOUTS,
+    ),
+    Bug(
+        "norm_of_one_rank",
+        "the gradient norm is outside the sum over ranks: each rank clips by its own",
+        "src/train/train_step.cpp",
+        "    sums = std::bit_cast<StepSums>(values);",
+        "    const double own = sums.squares;\n"
+        "    sums = std::bit_cast<StepSums>(values);\n"
+        "    if (PLANTED) sums.squares = own;",
+        ("llava", "mesh.llm.strategy=full_shard"),
+        LAYOUTS,
+        REPLICAS,
+    ),
+    Bug(
+        "positions_in_cp",
+        "position ids begin anew on each cp rank",
+        "src/batch/microbatch_text.cpp",
+        "pick(places.positions, cp_tokens)",
+        "(PLANTED ? decltype(places.positions)(places.positions.begin(),\n"
+        "             places.positions.begin() + count_tokens(cp_tokens)) : pick(places.positions, cp_tokens))",
+        ("llava", "mesh.llm.cp=2"),
+        AXES,
+    ),
+    Bug(
+        "last_bucket",
+        "the last bucket of gradients, which has the first unit, is not reduced",
+        "src/schedule/schedule.cpp",
+        "if (last && sharding.replicas > 1)",
+        "if (last && sharding.replicas > 1 && !(PLANTED && buffer == 0))",
+        REPLICAS,
+        LAYOUTS,
+        REPLICAS,
+    ),
+    Bug(
+        "scale_after_accumulation",
+        "accumulated gradients are divided by the number of microbatches once more",
+        "src/train/train_step.cpp",
+        "clip_factor(plan.options.optim.clip_norm, report.grad_norm) / sums.targets,",
+        "clip_factor(plan.options.optim.clip_norm, report.grad_norm) / sums.targets /\n"
+        "                      (PLANTED ? static_cast<double>(step.microbatches.size()) : 1.0),",
+        ("llava", "mesh.llm.strategy=full_shard"),
+        LAYOUTS,
+    ),
+    Bug(
+        "tied_twice",
+        "the gradient of tied embeddings is summed over their stages twice",
+        "src/parallel/holder_sums.cpp",
+        "  sum.pending.wait();",
+        "  sum.pending.wait();\n"
+        "  if (PLANTED && sum.held.group == HolderGroup::Tied)\n"
+        "    (sum.packed.defined() ? sum.packed : gradient_of(sum.held.ranges.front())).mul_(2);",
+        ("llava", "mesh.llm.pp=2"),
+        AXES,
+    ),
+    Bug(
+        "exchanged_states",
+        "a resume reads the optimizer's first moments as its second and the other way round",
+        "src/checkpoint/load_weights.cpp",
+        "source.read_state(param.name, state.name, in_blocks",
+        "const auto& states = plan.optimizer.states;\n"
+        "          const bool is_first = &state == &states.front();\n"
+        "          const StateSpec& other = is_first ? states.back() : states.front();\n"
+        "          source.read_state(param.name, PLANTED ? other.name : state.name, in_blocks",
+        test=("test_resume_bits_ranks4", "*"),
+    ),
+    Bug(
+        "repeated_sample",
+        "an epoch has a sample twice and another one never",
+        "src/data/sampler.cpp",
+        "std::swap(order[i - 1], order[draws.below(i)]);",
+        "std::swap(order[i - 1], order[draws.below(i)]);\n  if (PLANTED && num_samples > 1) order[0] = order[1];",
+        test=("test_sampler", "Sampler.EveryEpochIsAPermutation"),
+    ),
+    Bug(
+        "frozen_decays",
+        "weight decay shrinks frozen parameters",
+        "src/optim/optimizer.cpp",
+        "if (!buffers_with_gradient[cut.buffer] || !cut.rule.trains_at(step)) continue;",
+        "if (PLANTED && !cut.rule.trains_at(step))\n"
+        "      cut.run.of(engine_.buffers()[cut.buffer]->master()).mul_(1 - 0.1 * lr);\n"
+        "    if (!buffers_with_gradient[cut.buffer] || !cut.rule.trains_at(step)) continue;",
+        ("llava", "optim.frozen=['*.layers.1.*=1']"),
+        ("test_frozen_rules_ranks4", "FrozenRules.AThawedParameterBeginsAnew"),
+    ),
+    Bug(
+        "place_of_eps",
+        "Adam adds eps before it corrects the second moment for bias",
+        "src/optim/adam.cpp",
+        ".eps = optim.eps,",
+        ".eps = PLANTED ? optim.eps / std::sqrt(1 - std::pow(optim.betas[1], static_cast<double>(update.step)))\n"
+        "                         : optim.eps,",
+        test=("reference_trajectories", ""),
+    ),
+    Bug(
+        "step_skipped_by_one",
+        "one rank skips a step that the others take",
+        "src/train/train_step.cpp",
+        "if (!report.skipped) {",
+        "if (!report.skipped && !(PLANTED && engine_.world_rank() == 1 && report.step == 2)) {",
+        ("llava", "mesh.llm.strategy=full_shard"),
+        LAYOUTS,
+        REPLICAS,
+    ),
+    Bug(
+        "half_of_vocabulary",
+        "the exported embedding lacks half of its rows",
+        "postprocess/model_output.cpp",
+        "weights_->write(piece.dataset, first, count, data);",
+        "weights_->write(piece.dataset, first,\n"
+        '                    PLANTED && piece.tensor.ends_with("embed_tokens.weight") ? count / 2 : count, data);',
+        test=("run_reader_ranks4", ""),
+    ),
+    Bug(
+        "attention_across_samples",
+        "tokens attend to the samples before theirs in the packed row",
+        "src/batch/microbatch_text.cpp",
+        ": AttentionMask(samples, true);",
+        ": AttentionMask(PLANTED ? std::vector{Segment{0, std::ssize(host.words)}} : samples, true);",
+        ("llava", "mesh.llm.strategy=full_shard"),
+        LAYOUTS,
+    ),
+    Bug(
+        "expert_gradient",
+        "gradients of experts are not divided by ep",
+        "src/train/train_step.cpp",
+        "holder_sums_.run(step.schedule.has_gradient);",
+        "holder_sums_.run(step.schedule.has_gradient);\n"
+        "  if (PLANTED)\n"
+        "    for (const auto& buffer : engine_.buffers())\n"
+        "      if (buffer && buffer->trainable() && buffer->layout().is_over_ep)\n"
+        "        buffer->gradient().mul_(engine_.plan().mesh.grid(kDecoder).ep());",
+        ("qwen3_next", "mesh.llm.ep=2"),
+        ("test_expert_parallel_ranks8", "ExpertParallel.EveryLayoutTrainsAsOneRank"),
+    ),
+    Bug(
+        "router_loss_of_a_rank",
+        "routers are balanced by the tokens of each rank alone",
+        "src/train/router_losses.cpp",
+        "control_.all_reduce(sums.data(), std::ssize(sums), DType::Float64, ReduceOp::Sum).wait();",
+        "if (!PLANTED)\n"
+        "    control_.all_reduce(sums.data(), std::ssize(sums), DType::Float64, ReduceOp::Sum).wait();",
+        ("qwen3_next", "model.llm.router_aux_loss_coef=0.1"),
+        ("test_router_losses_ranks4", "All/RouterLossRuns.EveryLayoutTrainsAsOneRank/0"),
+    ),
+    Bug(
+        "state_across_samples",
+        "a delta rule carries its state into the next sample of the packed row",
+        "src/batch/microbatch_text.cpp",
+        "out.text_scan = TokenScan(segments_of(host.words));",
+        "out.text_scan = TokenScan(PLANTED ? std::vector{Segment{0, std::ssize(host.words)}}\n"
+        "                                    : segments_of(host.words));",
+        ("qwen3_next", "mesh.llm.strategy=full_shard"),
+        ("test_family_layouts_ranks4", "*qwen3_next*"),
+    ),
+    Bug(
+        "dropout_of_a_rank",
+        "each tp rank draws its own dropout",
+        "src/batch/row_keys.cpp",
+        "mixed(mixed(options.seed) + static_cast<uint64_t>(*options.trained_step));",
+        "mixed(mixed(options.seed) + static_cast<uint64_t>(*options.trained_step) +\n"
+        "                              static_cast<uint64_t>(PLANTED ? options.replica.rank : 0));",
+        ("llava", "model.llm.dropout=0.2 mesh.llm.tp=2"),
+        ("test_dropout_ranks4", "DropoutRuns.AreTheSameOnEveryLayoutAndWhereARunGoesOn"),
+    ),
+    Bug(
+        "order_of_channels",
+        "InternVL's pictures have blue and red exchanged",
+        "src/data/preprocess.cpp",
+        "const Image canvas = resize(image, {grid.high * size, grid.wide * size}, options);",
+        "Image canvas = resize(image, {grid.high * size, grid.wide * size}, options);\n"
+        "  for (size_t i = 0; PLANTED && i < canvas.pixels.size(); i += 3)\n"
+        "    std::swap(canvas.pixels[i], canvas.pixels[i + 2]);",
+        test=("reference_processors", ""),
+    ),
+]
