@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "core/kernel_sizes.hpp"
 #include "kernels/delta_rule.hpp"
 
 namespace zea::detail {
@@ -53,9 +54,28 @@ struct ChunkSpan {
 
   int64_t steps() const { return std::ssize(counts) - 1; }
   int64_t chunks() const;
+  int64_t end_state() const;  ///< the one after the last state that belongs to the span
 };
 
 /// Returns the spans of samples, those of the same ones in order.
 std::vector<ChunkSpan> chunk_spans(const std::vector<int64_t>& bounds);
+
+namespace delta {
+
+/// Tokens of a chunk, and chunks between kept states.
+inline constexpr int64_t kChunk = kDeltaChunk, kGroupChunks = kDeltaStateTokens / kDeltaChunk;
+
+inline int64_t chunks_of(int64_t tokens) {
+  return (tokens + kChunk - 1) / kChunk;
+}
+
+/// Calls `visit` with an element of the type of `wide`, fp32 or fp64.
+template <class Visit>
+void with_wide_type(const at::Tensor& wide, Visit visit) {
+  if (wide.scalar_type() == at::kDouble) return visit(double{});
+  visit(float{});
+}
+
+}  // namespace delta
 
 }  // namespace zea::detail
