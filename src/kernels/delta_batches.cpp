@@ -151,9 +151,8 @@ class SpanScan {
         }
       }
       if (last.defined() && here > on) {
-        const std::vector<int64_t> ended(span_.samples.begin() + on, span_.samples.begin() + here);
         last.index_copy_(
-            0, at::tensor(ended, at::kLong).to(last.device()),
+            0, samples_between(on, here, last.device()),
             after(on, here - on, {}).view({here - on, heads_, shape_.key_dim, shape_.value_dim}));
       }
       chunk += here;
@@ -170,10 +169,17 @@ class SpanScan {
     });
   }
 
-  /// `next`: the gradients of the states after the last step, of samples that go on; to `first` go
-  /// those of the states before the first step, where it is defined.
-  void store_gradients(const Tensor& d_o, const Tensor& next, const Tensor& first,
-                       const Tensor& dmixed) {
+  /// Returns the parts of `all` (samples, ...) of the samples that the first step has.
+  Tensor of_first_step(const Tensor& all) const {
+    return all.index_select(0, samples_between(0, span_.counts.front(), all.device()))
+        .flatten(0, 1);
+  }
+
+  /// `next`: the gradients of the states after the last step, of samples that go on; `last` (see
+  /// SampleStates): those of the states after samples that do not; to `first` go those of the
+  /// states before the first step, where it is defined.
+  void store_gradients(const Tensor& d_o, const Tensor& next, const Tensor& last,
+                       const Tensor& first, const Tensor& dmixed) {
     const Tensor outer = made({2 * kDeltaChunk, shape_.value_dim});  // dR, dO
     with_wide_type(rows_.mixed, [&]<class W>(W) {
       const LoadOutputGradients<W> load{chunk_rows(), elements<W>(d_o), elements<W>(outer)};
@@ -182,7 +188,7 @@ class SpanScan {
     Tensor d_r = outer.narrow(1, 0, kDeltaChunk);
     const Tensor d_out = outer.narrow(1, kDeltaChunk, kDeltaChunk);
     Tensor d_changes = at::bmm(across(scores()), d_out);
-    const Tensor d_ends = passed_back(d_out, d_changes, next, first);
+    const Tensor d_ends = passed_back(d_out, d_changes, next, last, first);
     d_changes.baddbmm_(ends(), d_ends);
     at::bmm_out(d_r, across(inverse_), d_changes);
     const Tensor d_pairs = at::bmm(outer, across(changes_));
@@ -232,19 +238,29 @@ class SpanScan {
         std::accumulate(span_.counts.begin(), span_.counts.begin() + step, int64_t{0});
     return all.narrow(0, before * heads_, span_.counts[step] * heads_);
   }
+  /// The span's samples [begin, end), those with most chunks first.
+  Tensor samples_between(int64_t begin, int64_t end, at::Device device) const {
+    const std::vector<int64_t> samples(span_.samples.begin() + begin, span_.samples.begin() + end);
+    return at::tensor(samples, at::kLong).to(device);
+  }
   Tensor ends() const { return scaled_.narrow(1, 0, kDeltaChunk); }
   Tensor scaled_queries() const { return scaled_.narrow(1, kDeltaChunk, kDeltaChunk); }
   Tensor scores() const { return pairs_.narrow(1, kDeltaChunk, kDeltaChunk); }
 
   /// Returns the gradients of the states at the ends of all chunks.
   Tensor passed_back(const Tensor& d_out, const Tensor& d_changes, const Tensor& next,
-                     const Tensor& first) const {
+                     const Tensor& last, const Tensor& first) const {
     Tensor adds = at::bmm(across(scaled_queries()), d_out);
     adds.baddbmm_(across(w_), d_changes, 1, -1);
     const Tensor d_ends = made_states(true);
     const int64_t steps = span_.steps();
     if (next.defined()) of_step(d_ends, steps - 1).narrow(0, 0, next.size(0)).copy_(next);
     for (int64_t step = steps - 1; step >= 0; --step) {
+      const int64_t here = span_.counts[step], on = span_.counts[step + 1];
+      if (last.defined() && here > on)
+        of_step(d_ends, step)
+            .narrow(0, on * heads_, (here - on) * heads_)
+            .copy_(last.index_select(0, samples_between(on, here, last.device())).flatten(0, 1));
       Tensor to =
           step == 0 ? first : of_step(d_ends, step - 1).narrow(0, 0, span_.counts[step] * heads_);
       if (to.defined())
@@ -307,11 +323,7 @@ void scan_batches(const DeltaRows& rows, const Tensor& o, const Tensor& states,
     if (span.first_step > 0) {
       first = items_of(states, span.first_state, span.counts.front());
     } else if (of_samples.first.defined()) {
-      const std::vector<int64_t> order(span.samples.begin(),
-                                       span.samples.begin() + span.counts.front());
-      first = of_samples.first
-                  .index_select(0, at::tensor(order, at::kLong).to(of_samples.first.device()))
-                  .flatten(0, 1);
+      first = scan.of_first_step(of_samples.first);
     }
     // States within the span follow the one before it.
     const int64_t within = span.first_state + (span.first_step > 0 ? span.counts.front() : 0);
@@ -326,7 +338,7 @@ void scan_batches(const DeltaRows& rows, const Tensor& o, const Tensor& states,
 }
 
 void scan_batches_backward(const DeltaRows& rows, const Tensor& d_o, const Tensor& states,
-                           const Tensor& dmixed) {
+                           const Tensor& dmixed, const SampleStates& of_samples) {
   const std::vector<ChunkSpan> spans = chunk_spans(rows.tokens.bounds);
   Tensor d_next;
   for (auto span = spans.rbegin(); span != spans.rend(); ++span) {
@@ -335,10 +347,12 @@ void scan_batches_backward(const DeltaRows& rows, const Tensor& d_o, const Tenso
     if (span->first_step > 0) {
       first = items_of(states, span->first_state, span->counts.front());
       d_first = at::empty_like(first);
+    } else if (of_samples.first.defined()) {
+      first = scan.of_first_step(of_samples.first);
     }
     const Tensor next = span->counts.back() > 0 ? d_next : Tensor();
     scan.pass_states(first, {}, {}, {});
-    scan.store_gradients(d_o, next, d_first, dmixed);
+    scan.store_gradients(d_o, next, of_samples.last, d_first, dmixed);
     d_next = d_first;
   }
 }

@@ -34,15 +34,16 @@ void scan_chunks(const DeltaRows& rows, const at::Tensor& o, const at::Tensor& s
                  const SampleStates& of_samples);
 
 /// Writes to `dmixed` (as mixed) the gradients of q, k, v, g, and of the strengths' logits, given
-/// those of the outputs, d_o (tokens, values) of mixed's type.
+/// those of the outputs, d_o (tokens, values) of mixed's type. `first`: the states before samples;
+/// `last`: the gradients of those after them.
 void scan_chunks_backward(const DeltaRows& rows, const at::Tensor& d_o, const at::Tensor& states,
-                          const at::Tensor& dmixed);
+                          const at::Tensor& dmixed, const SampleStates& of_samples = {});
 
 /// The same by batched GEMMs, on any device. They keep the states in an order of their own.
 void scan_batches(const DeltaRows& rows, const at::Tensor& o, const at::Tensor& states,
                   const SampleStates& of_samples);
 void scan_batches_backward(const DeltaRows& rows, const at::Tensor& d_o, const at::Tensor& states,
-                           const at::Tensor& dmixed);
+                           const at::Tensor& dmixed, const SampleStates& of_samples = {});
 
 /// Chunks that are computed at once: the step-th ones of some samples, for neighboring steps.
 struct ChunkSpan {

@@ -333,5 +333,10 @@ template <class W>
 W* state_at(const at::Tensor& states, int64_t index, int64_t head) {
   return elements<W>(states) + (index * states.size(1) + head) * states.size(2) * states.size(3);
 }
+/// Null where `states` are undefined.
+template <class W>
+W* state_or_null(const at::Tensor& states, int64_t index, int64_t head) {
+  return states.defined() ? state_at<W>(states, index, head) : nullptr;
+}
 
 }  // namespace zea::detail::delta
