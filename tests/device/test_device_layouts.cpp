@@ -50,14 +50,18 @@ TEST(DeviceLayouts, PipelinesEqualOneRankOfTheHost) {
   expect_same(sampled_pipelines(stride(12)));
 }
 
-/// Scans by batched GEMMs, alone and where cp ranks exchange tokens for heads.
+const GridScenario& scenario_named(std::string_view name) {
+  return *std::ranges::find(grid_scenarios(), name, &GridScenario::name);
+}
+
+/// Scans by batched GEMMs, alone and where cp ranks exchange tokens for heads, or pass states.
 TEST(DeviceLayouts, GatedDeltaRulesEqualOneRankOfTheHost) {
-  const auto scenario = std::ranges::find_if(grid_scenarios(), [](const GridScenario& one) {
-    return std::string_view(one.name) == "gated delta rules beside attention";
-  });
-  ASSERT_NE(scenario, grid_scenarios().end());
-  expect_same({grid_layout(*scenario, {{1, 1}, "full_shard", 1}),
-               grid_layout(*scenario, {{2, 2, "ring"}, "full_shard", 2})});
+  const GridScenario& heads = scenario_named("gated delta rules beside attention");
+  const GridScenario& states = scenario_named("gated delta rules that pass states");
+  expect_same({grid_layout(heads, {{1, 1}, "full_shard", 1}),
+               grid_layout(heads, {{2, 2, "ring"}, "full_shard", 2}),
+               grid_layout(states, {{2, 2, "ring"}, "full_shard", 2}),
+               grid_layout(states, {{1, 4, "ulysses", "uniform"}, "no_shard"})});
 }
 
 /// Five rows of three ranks: two, two and one.
