@@ -54,7 +54,6 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"eval.stop_texts", R"(["\n"])"},
     {"mesh.order", R"(["tp", "cp", "encoder_dp", "module", "pp", "dp"])"},
     {"stages", R"([["llm.embed..llm.layers.1"], ["llm.layers.2..llm.head"]])"},
-    {"cp_scan", "states"},
     {"cp_ulysses_ranks", "2"},
     {"data.train", R"("train.h5")"},
     {"data.eval", R"("eval.h5")"},

@@ -21,8 +21,8 @@ void pass_states(Options& deck) {
   deck.meshes["llm"].cp_scan = CpScan::States;
 }
 
-/// Gradients of adapters of these models are large, so that Adam would turn rounding errors of small
-/// elements into updates.
+/// Gradients of adapters of these models are large, so that Adam would turn rounding errors into
+/// updates.
 void damp(Options& deck) {
   deck.optim.eps = 1;
   deck.optim.lr = 1e-3;
