@@ -88,8 +88,10 @@ TokenPlaces places_of_next(const std::vector<NextToken>& next, const KeptKeys& k
 void keep_prompts(Microbatch& out, const ModelSpec& model, const MicrobatchOptions& options,
                   int64_t more, KeptKeys& keys) {
   const std::vector<TokenPosition> ahead = turned_ahead(out, model);
-  const std::vector<TokenRuns> owned = text_layout(out.words, model, options).owned();
-  const TokenRuns& own = owned[cp_rank(options)];
+  const TokenLayout layout = text_layout(out.words, model, options);
+  // Each rank keeps states of its heads, so prompts are not scanned in runs.
+  fill_row_scan(out, out.words, model, layout);
+  const TokenRuns& own = layout.owned()[cp_rank(options)];
   const std::vector<Segment> segments = segments_of(out.words);
   ZEA_ASSERT(segments.size() == keys.samples.size());
   Ids rows;
@@ -131,6 +133,7 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
     const TokenLayout layout = text_layout(host.words, model, options);
     const std::vector<TokenRuns>& owned = layout.owned();
     fill_text_at(out, host, places_of_next(next, keys), layout, model, options);
+    fill_row_scan(out, host.words, model, layout);
     for (int64_t& sample : out.samples) sample = next[sample].sample;
     out.cached = {
         .cache = keys.cache, .rows = {}, .is_prompt = false, .cp_tokens = {}, .samples = {}};

@@ -69,6 +69,9 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
 void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& places,
                   const TokenLayout& layout, const ModelSpec& model,
                   const MicrobatchOptions& options);
+/// Fills the order of tokens for mixers that carry a state: cp ranks exchange tokens for heads.
+void fill_row_scan(Microbatch& out, const std::vector<MaskWord>& words, const ModelSpec& model,
+                   const TokenLayout& layout);
 /// The items of an encoder that this rank encodes.
 struct OwnItems {
   const ItemRow& row;     ///< the row of its items, which other ranks may share

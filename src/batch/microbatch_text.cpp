@@ -89,10 +89,14 @@ void fill_attention(Microbatch& out, const HostTokens& host, const ModelSpec& mo
 
 /// Fills the order of tokens for mixers that carry a state.
 void fill_scan(Microbatch& out, const HostTokens& host, const ModelSpec& model,
-               const TokenLayout& layout) {
-  if (!model.decoder.block.carries_state()) return;
-  out.text_scan = TokenScan(segments_of(host.words));
-  if (layout.owned().size() > 1) out.text_scan.cp.emplace(group_tokens(layout.owned()));
+               const TokenLayout& layout, const MicrobatchOptions& options) {
+  if (!options.replica.sharding(kDecoder).passes_states) {
+    fill_row_scan(out, host.words, model, layout);
+    return;
+  }
+  const int cp_rank = options.replica.coordinate(options.replica.rank, kDecoder).cp;
+  out.text_scan.passed.emplace(make_scan_plan(segments_of(host.words), layout.owned(),
+                                              model.decoder.block.most_taps(), cp_rank));
 }
 
 /// Returns the length of each token's sample.
@@ -150,6 +154,13 @@ TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& mod
   return {row, options.replica.sharding(kDecoder), options.replica.grid(kDecoder).tp};
 }
 
+void fill_row_scan(Microbatch& out, const std::vector<MaskWord>& words, const ModelSpec& model,
+                   const TokenLayout& layout) {
+  if (!model.decoder.block.carries_state()) return;
+  out.text_scan = TokenScan(segments_of(words));
+  if (layout.owned().size() > 1) out.text_scan.cp.emplace(group_tokens(layout.owned()));
+}
+
 TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
                       const ModelSpec& model) {
   TokenPlaces of;
@@ -188,7 +199,7 @@ void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& pl
     out.encoders[encoder].placeholder_rows = index_tensor(indices_where(here, takes_feature));
   }
   out.text_attention.resize(model.decoder.block.mixers.size());
-  fill_scan(out, host, model, layout);
+  fill_scan(out, host, model, layout, options);
   fill_positions(out, places, cp_tokens, here, model, options);
   fill_text_keys(out, host, places, layout, model, coordinate);
   fill_targets(out, host, layout, coordinate);

@@ -21,6 +21,7 @@ class PackedTensors {
     for (TokenAttention& attention : made.text_attention) add(attention);
     add(made.text_scan.tokens.starts);
     add(made.text_scan.tokens.chunks);
+    if (made.text_scan.passed) add(made.text_scan.passed->run);
     add(made.text_keys);
     if (made.cached) {
       add(made.cached->rows);
@@ -38,6 +39,10 @@ class PackedTensors {
   void add(RowKeys& keys) {
     add(keys.here);
     add(keys.of_cp);
+  }
+  void add(DeltaRun& run) {
+    add(run.starts);
+    for (DeltaPiece& piece : run.pieces) add(piece.tokens.chunks);
   }
   void add(RowTransfer& transfer) {
     add(transfer.sent_rows);
@@ -119,6 +124,12 @@ bool attend_alike(const std::vector<TokenAttention>& a, const std::vector<TokenA
   });
 }
 
+bool scans_alike(const TokenScan& a, const TokenScan& b) {
+  if (a.tokens.bounds != b.tokens.bounds || a.passed.has_value() != b.passed.has_value())
+    return false;
+  return !a.passed || a.passed->plan == b.passed->plan;
+}
+
 }  // namespace
 
 PackedMicrobatch pack(Microbatch made, at::Device device) {
@@ -159,7 +170,7 @@ bool is_laid_out_alike(Microbatch a, Microbatch b) {
   };
   return a.tokens == b.tokens && a.items == b.items && a.targets == b.targets &&
          a.text_rows == b.text_rows && attend_alike(a.text_attention, b.text_attention) &&
-         a.text_scan.tokens.bounds == b.text_scan.tokens.bounds &&
+         scans_alike(a.text_scan, b.text_scan) &&
          std::ranges::equal(a.encoders, b.encoders, encodes_alike) &&
          std::ranges::equal(ours.list(), theirs.list(), is_alike);
 }

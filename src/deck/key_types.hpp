@@ -206,6 +206,11 @@ enum class CpMode { AllGatherKv, Ring, Ulysses, UlyssesRing };
 template <>
 inline constexpr std::array kDeckNames<CpMode>{"allgather_kv", "ring", "ulysses", "ulysses_ring"};
 
+/// The way in which cp ranks scan for a mixer that carries a state along the tokens of a sample.
+enum class CpScan { Auto, Ulysses, States };
+template <>
+inline constexpr std::array kDeckNames<CpScan>{"auto", "ulysses", "states"};
+
 enum class TokenDistribution {
   /// Blocks by their cost, costliest first onto the least loaded rank: the makespan is at most 4/3
   /// -

@@ -104,6 +104,7 @@ struct ModuleMeshOptions {
   int64_t cp = 1;
   Choice<CpMode> cp_mode = CpMode::AllGatherKv;
   int64_t cp_ulysses_ranks = 0;
+  Choice<CpScan> cp_scan = CpScan::Auto;
   Choice<TokenDistribution> cp_distribution = TokenDistribution::MakespanMin;
   int64_t cp_block = 128;
   int64_t tp = 1;
@@ -186,6 +187,11 @@ struct ModuleMeshOptions {
          "neighboring cp ranks of a ulysses group in cp_mode ulysses_ring, such as those of a "
          "node; 0 in the other modes",
          {0, 4096}});
+    key(cp_scan,
+        {"cp_scan",
+         "Gated DeltaNet among cp ranks: all-to-all of tokens and heads (ulysses), or states "
+         "passed between ranks that scan runs of neighboring tokens (states); auto: ulysses if "
+         "cp divides the heads, unless states are fewer bytes"});
     key(cp_distribution,
         {"cp_distribution",
          "distribution of tokens to cp ranks: long samples (2 x cp x cp_block tokens or more; "

@@ -59,6 +59,14 @@ std::string ep_text(const ModuleGrid& grid) {
          std::to_string(grid.ep_dp_shard) + " replicas share experts)";
 }
 
+/// Returns how cp ranks scan for mixers that carry a state.
+std::string scan_text(const Plan& plan, const ModuleGrid& grid) {
+  if (!plan.model.block(grid.module).carries_state()) return "";
+  return plan.token_shardings.at(grid.module).passes_states
+             ? "; Gated DeltaNet passes states"
+             : "; Gated DeltaNet exchanges tokens for heads";
+}
+
 /// How each module lies on the ranks of a replica, where there are several.
 std::string module_lines(const Plan& plan) {
   std::string text;
@@ -75,7 +83,8 @@ std::string module_lines(const Plan& plan) {
         grid.cp_inner == grid.cp && mesh.cp_distribution == TokenDistribution::MakespanMin;
     if (grid.cp > 1)
       text += " (" + mesh.cp_mode + ", " +
-              (deals_evenly ? "equal runs" : mesh.cp_distribution.name()) + ")";
+              (deals_evenly ? "equal runs" : mesh.cp_distribution.name()) + scan_text(plan, grid) +
+              ")";
     text += " x encoder_dp " + std::to_string(grid.encoder_dp) + ep_text(grid) + "\n";
   }
   return text.empty() ? text : "modules, on the ranks of a replica\n" + text;

@@ -195,7 +195,9 @@ int64_t state_bytes_per_sample(const Plan& plan, int world_rank) {
   for (size_t u = 0; u < plan.model.units.size(); ++u) {
     const DeltaRuleSpec* rule = plan.model.delta_rule(plan.model.units[u]);
     if (!rule || !has_block(plan, u, world_rank)) continue;
-    const DeltaRuleSpec here = rule->share(int64_t{grid.tp} * grid.cp);
+    // Heads that cp does not divide are on all of its ranks.
+    const bool is_shared = rule->key_heads % (int64_t{grid.tp} * grid.cp) == 0;
+    const DeltaRuleSpec here = rule->share(is_shared ? int64_t{grid.tp} * grid.cp : grid.tp);
     sum += (here.taps - 1) * here.columns() * bytes.param +
            here.value_heads * here.key_dim * here.value_dim * bytes.wide;
   }

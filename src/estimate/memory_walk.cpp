@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "estimate/memory_estimate.hpp"
+#include "layout/scan_plan.hpp"
 
 namespace zea::detail {
 namespace {
@@ -19,6 +20,8 @@ UnitShare unit_share(const Plan& plan, const std::string& module) {
           .cp = grid.cp,
           .cp_inner = grid.cp_inner,
           .gathers_keys = tokens.context.exchange == KeyExchange::Gather,
+          .passes_states = tokens.passes_states,
+          .owns_runs = owns_runs(tokens.context.distribution),
           .ep = grid.ep()};
 }
 

@@ -108,7 +108,10 @@ class UnitTraffic {
         if (rows_.context) add_attention(*rows_.context);
         return;
       case MessageKind::Scan:
-        if (rows_.context) add_scan(*rows_.context);
+        if (rows_.scan)
+          add_passed_scan(*rows_.scan);
+        else if (rows_.context)
+          add_scan(*rows_.context);
     }
   }
 
@@ -136,6 +139,24 @@ class UnitTraffic {
     const DeltaRuleSpec rule = plan_.model.delta_rule(unit_)->share(int64_t{grid_.tp} * grid_.cp);
     add_exchange(group_name(unit_.module, {Axis::Cp}), context.rank_tokens, coordinate_.cp,
                  rule.columns(), rule.values());
+  }
+
+  /// Rows go to the ranks that scan them, states from run to run, and outputs back to the ranks
+  /// that own their tokens; backward sends the gradients of all these the other way.
+  void add_passed_scan(const ScanPlan& scan) {
+    const DeltaRuleSpec rule = plan_.model.delta_rule(unit_)->share(grid_.tp);
+    const std::string group = group_name(unit_.module, {Axis::Cp});
+    const auto add_rows = [&](const RowMoves& moves, int64_t width) {
+      send(group, CollectiveKind::AllToAll,
+           (backward_ ? moves.rows_received() : moves.rows_sent()) * width, dtype_);
+    };
+    add_rows(scan.inputs, rule.columns());
+    if (!scan.is_dealt) add_rows(scan.outputs, rule.values());
+    const auto takers = std::ssize(backward_ ? scan.before : scan.after);
+    // A run inside one sample sends the matrix, too, by which the state before it is multiplied.
+    const bool is_inside = scan.bounds.size() == 2 && scan.continues() && scan.goes_on();
+    const int64_t width = rule.value_dim + (is_inside ? rule.key_dim : 0);
+    send(group, CollectiveKind::AllToAll, takers * rule.value_heads * rule.key_dim * width, wide());
   }
 
   void add_attention(const ContextPlan& context) {

@@ -41,6 +41,11 @@ constexpr double kBackwardBytes = 1.5;  ///< of elementwise operations, for a by
 constexpr double kBackwardPairs = 2;    ///< of attention, for a FLOP of forward
 constexpr double kLossBytes = 3;        ///< of each logit: written, read for the sum, for the loss
 
+/// Tokens of a scan's run whose sample began on another cp rank, if states pass.
+int64_t entered_tokens(const ModuleRows& rows) {
+  return rows.scan && rows.scan->continues() ? rows.scan->bounds[1] : 0;
+}
+
 }  // namespace
 
 UnitTimes::UnitTimes(const Plan& plan, const DeviceRates& rates)
@@ -59,7 +64,7 @@ UnitTimes::UnitTimes(const Plan& plan, const DeviceRates& rates)
 
 const UnitSeconds& UnitTimes::of(int unit, const ModuleRows& rows) {
   const auto key = std::tuple(class_of(unit), rows.held.all(), rows.read.all(), rows.held.dealt,
-                              rows.experts.all(rows.held.all()),
+                              rows.experts.all(rows.held.all()), entered_tokens(rows),
                               detail::pairs_of_unit(plan_.model, plan_.model.units[unit], rows));
   const auto found = known_.find(key);
   return found != known_.end() ? found->second : known_[key] = computed(unit, rows);
@@ -121,8 +126,13 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
       seconds.backward_weight += gradients.weight;
     }
     if (needs.row_products > 0) {
-      const double flops = 2.0 * static_cast<double>(needs.row_products * needs.rows) / grid.tp;
-      seconds.forward += flops / attention_rate;
+      const double of_row = 2.0 * static_cast<double>(needs.row_products) / grid.tp;
+      const double flops = of_row * static_cast<double>(needs.rows);
+      // A sample that another rank began is scanned with the identity beside its values.
+      const DeltaRuleSpec& rule = *model.delta_rule(spec);
+      const double more = of_row * static_cast<double>(entered_tokens(rows) * rule.key_dim) /
+                          static_cast<double>(rule.value_dim);
+      seconds.forward += (flops + more) / attention_rate;
       if (needs.input_has_gradient) seconds.backward_input += 2 * flops / attention_rate;
     }
     if (needs.per_pair > 0) {

@@ -50,7 +50,7 @@ class UnitTimes {
   const DeviceRates& rates_;
   std::vector<bool> gradients_;
   std::vector<int> classes_;
-  std::map<std::tuple<int, int64_t, int64_t, bool, int64_t, double>, UnitSeconds> known_;
+  std::map<std::tuple<int, int64_t, int64_t, bool, int64_t, int64_t, double>, UnitSeconds> known_;
 };
 
 /// Where the ranks of a group are, as one of them sees it.

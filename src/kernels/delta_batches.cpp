@@ -26,18 +26,60 @@ namespace {
 
 using at::Tensor;
 
-/// Steps between kept states.
-constexpr int64_t kKeptSteps = kDeltaStateTokens / kDeltaChunk;
+using namespace delta;
 
 int64_t chunks_in(const std::vector<int64_t>& bounds, int64_t sample) {
-  return (bounds[sample + 1] - bounds[sample] + kDeltaChunk - 1) / kDeltaChunk;
+  return chunks_of(bounds[sample + 1] - bounds[sample]);
 }
 
-/// How many of `samples`, those with most chunks first, have a chunk at `step`.
-int64_t count_at(const std::vector<int64_t>& bounds, const std::vector<int64_t>& samples,
-                 int64_t step) {
-  return std::ranges::find_if(samples, [&](int64_t s) { return chunks_in(bounds, s) <= step; }) -
-         samples.begin();
+/// Returns the samples that have chunks, those with most of them first.
+std::vector<int64_t> by_chunks(const std::vector<int64_t>& bounds) {
+  std::vector<int64_t> order(bounds.size() - 1);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(
+      order, [&](int64_t a, int64_t b) { return chunks_in(bounds, a) > chunks_in(bounds, b); });
+  while (!order.empty() && chunks_in(bounds, order.back()) == 0) order.pop_back();
+  return order;
+}
+
+/// Returns, for each step of `samples` and one behind the last, how many of them, those with most
+/// chunks first, have a chunk there.
+std::vector<int64_t> counts_of(const std::vector<int64_t>& bounds,
+                               const std::vector<int64_t>& samples) {
+  std::vector<int64_t> counts;
+  int64_t count = std::ssize(samples);
+  for (int64_t step = 0; count > 0; counts.push_back(count), ++step)
+    while (count > 0 && chunks_in(bounds, samples[count - 1]) <= step) --count;
+  return counts;
+}
+
+constexpr int64_t kMostChunks = kDeltaBatchTokens / kChunk;
+
+/// Adds the spans of `samples`, each of as many groups of steps as take at most kMostChunks, one at
+/// least.
+void add_spans(const std::vector<int64_t>& bounds, const std::vector<int64_t>& samples,
+               std::vector<ChunkSpan>& spans) {
+  const std::vector<int64_t> counts = counts_of(bounds, samples);
+  const int64_t steps = std::ssize(counts) - 1;
+  int64_t chunk = spans.empty() ? 0 : spans.back().first_chunk + spans.back().chunks();
+  int64_t state = spans.empty() ? 0 : spans.back().end_state();
+  for (int64_t step = 0, end = 0; step < steps; step = end) {
+    int64_t chunks = 0;
+    while (end < steps) {
+      const int64_t next = std::min(end + kGroupChunks, steps);
+      const int64_t more = std::accumulate(counts.begin() + end, counts.begin() + next, int64_t{0});
+      if (chunks > 0 && chunks + more > kMostChunks) break;
+      chunks += more;
+      end = next;
+    }
+    spans.push_back({.samples = samples,
+                     .first_step = step,
+                     .counts = {counts.begin() + step, counts.begin() + end + 1},
+                     .first_chunk = chunk,
+                     .first_state = state});
+    chunk += chunks;
+    state = spans.back().end_state();
+  }
 }
 
 Tensor across(const Tensor& matrices) {
@@ -59,7 +101,7 @@ class SpanScan {
     scaled_ = made({2 * kDeltaChunk, shape_.key_dim});
     Tensor right = made({kDeltaChunk, shape_.key_dim + shape_.value_dim});
     moves_ = at::zeros({items_, shape_.key_dim, shape_.key_dim}, options());
-    with_type([&]<class W>(W) {
+    with_wide_type(rows_.mixed, [&]<class W>(W) {
       const LoadChunk<W> load{chunk_rows(),       elements<W>(rows_.mixed), numbers<W>(),
                               elements<W>(keys_), elements<W>(scaled_),     elements<W>(right),
                               elements<W>(moves_)};
@@ -67,7 +109,7 @@ class SpanScan {
     });
     pairs_ = at::bmm(keys_, across(keys_.narrow(1, 0, kDeltaChunk)));
     inverse_ = made({kDeltaChunk, kDeltaChunk});
-    with_type([&]<class W>(W) {
+    with_wide_type(rows_.mixed, [&]<class W>(W) {
       const SolveChunk<W> solve{{numbers<W>(), elements<W>(pairs_)}, elements<W>(inverse_)};
       run_items(rows_.mixed, solve, items_, shape_.value_dim);
     });
@@ -103,15 +145,14 @@ class SpanScan {
       if (on > 0 && (!is_end || next.defined())) {
         Tensor to = is_end ? next : states_.narrow(0, (chunk + here) * heads_, on * heads_);
         after(0, on, to);
-        if (!is_end && (span_.first_step + step + 1) % kKeptSteps == 0 && kept.defined()) {
+        if (!is_end && (span_.first_step + step + 1) % kGroupChunks == 0 && kept.defined()) {
           kept.narrow(0, kept_states * heads_, on * heads_).copy_(to);
           kept_states += on;
         }
       }
       if (last.defined() && here > on) {
-        const std::vector<int64_t> ended(span_.samples.begin() + on, span_.samples.begin() + here);
         last.index_copy_(
-            0, at::tensor(ended, at::kLong).to(last.device()),
+            0, samples_between(on, here, last.device()),
             after(on, here - on, {}).view({here - on, heads_, shape_.key_dim, shape_.value_dim}));
       }
       chunk += here;
@@ -128,31 +169,38 @@ class SpanScan {
     });
   }
 
-  /// `next`: the gradients of the states after the last step, of samples that go on; to `first` go
-  /// those of the states before the first step, where it is defined.
-  void store_gradients(const Tensor& d_o, const Tensor& next, const Tensor& first,
-                       const Tensor& dmixed) {
+  /// Returns the parts of `all` (samples, ...) of the samples that the first step has.
+  Tensor of_first_step(const Tensor& all) const {
+    return all.index_select(0, samples_between(0, span_.counts.front(), all.device()))
+        .flatten(0, 1);
+  }
+
+  /// `next`: the gradients of the states after the last step, of samples that go on; `last` (see
+  /// SampleStates): those of the states after samples that do not; to `first` go those of the
+  /// states before the first step, where it is defined.
+  void store_gradients(const Tensor& d_o, const Tensor& next, const Tensor& last,
+                       const Tensor& first, const Tensor& dmixed) {
     const Tensor outer = made({2 * kDeltaChunk, shape_.value_dim});  // dR, dO
-    with_type([&]<class W>(W) {
+    with_wide_type(rows_.mixed, [&]<class W>(W) {
       const LoadOutputGradients<W> load{chunk_rows(), elements<W>(d_o), elements<W>(outer)};
       run_items(d_o, load, items_, shape_.value_dim);
     });
     Tensor d_r = outer.narrow(1, 0, kDeltaChunk);
     const Tensor d_out = outer.narrow(1, kDeltaChunk, kDeltaChunk);
     Tensor d_changes = at::bmm(across(scores()), d_out);
-    const Tensor d_ends = passed_back(d_out, d_changes, next, first);
+    const Tensor d_ends = passed_back(d_out, d_changes, next, last, first);
     d_changes.baddbmm_(ends(), d_ends);
     at::bmm_out(d_r, across(inverse_), d_changes);
     const Tensor d_pairs = at::bmm(outer, across(changes_));
     const Tensor with_state = at::bmm(outer, across(states_));
     const Tensor from_end = at::bmm(changes_, across(d_ends));
-    with_type([&]<class W>(W) {
+    with_wide_type(rows_.mixed, [&]<class W>(W) {
       const WeighPairs<W> weigh{numbers<W>(), elements<W>(d_pairs)};
       run_items(d_o, weigh, items_, shape_.value_dim);
     });
     const Tensor with_pairs = at::bmm(d_pairs, keys_.narrow(1, 0, kDeltaChunk));
     const Tensor from_pairs = at::bmm(across(d_pairs), keys_);
-    with_type([&]<class W>(W) {
+    with_wide_type(rows_.mixed, [&]<class W>(W) {
       const StoreChunkGradients<W> store{chunk_rows(),
                                          numbers<W>(),
                                          elements<W>(keys_),
@@ -179,11 +227,6 @@ class SpanScan {
     const Tensor states = made({shape_.key_dim, shape_.value_dim});
     return zeros ? states.zero_() : states;
   }
-  template <class Visit>
-  void with_type(Visit visit) const {
-    if (rows_.mixed.scalar_type() == at::kDouble) return visit(double{});
-    visit(float{});
-  }
   ChunkRows chunk_rows() const { return {elements<int64_t>(chunks_), shape_}; }
   template <class W>
   ChunkNumbers<W> numbers() const {
@@ -195,19 +238,29 @@ class SpanScan {
         std::accumulate(span_.counts.begin(), span_.counts.begin() + step, int64_t{0});
     return all.narrow(0, before * heads_, span_.counts[step] * heads_);
   }
+  /// The span's samples [begin, end), those with most chunks first.
+  Tensor samples_between(int64_t begin, int64_t end, at::Device device) const {
+    const std::vector<int64_t> samples(span_.samples.begin() + begin, span_.samples.begin() + end);
+    return at::tensor(samples, at::kLong).to(device);
+  }
   Tensor ends() const { return scaled_.narrow(1, 0, kDeltaChunk); }
   Tensor scaled_queries() const { return scaled_.narrow(1, kDeltaChunk, kDeltaChunk); }
   Tensor scores() const { return pairs_.narrow(1, kDeltaChunk, kDeltaChunk); }
 
   /// Returns the gradients of the states at the ends of all chunks.
   Tensor passed_back(const Tensor& d_out, const Tensor& d_changes, const Tensor& next,
-                     const Tensor& first) const {
+                     const Tensor& last, const Tensor& first) const {
     Tensor adds = at::bmm(across(scaled_queries()), d_out);
     adds.baddbmm_(across(w_), d_changes, 1, -1);
     const Tensor d_ends = made_states(true);
     const int64_t steps = span_.steps();
     if (next.defined()) of_step(d_ends, steps - 1).narrow(0, 0, next.size(0)).copy_(next);
     for (int64_t step = steps - 1; step >= 0; --step) {
+      const int64_t here = span_.counts[step], on = span_.counts[step + 1];
+      if (last.defined() && here > on)
+        of_step(d_ends, step)
+            .narrow(0, on * heads_, (here - on) * heads_)
+            .copy_(last.index_select(0, samples_between(on, here, last.device())).flatten(0, 1));
       Tensor to =
           step == 0 ? first : of_step(d_ends, step - 1).narrow(0, 0, span_.counts[step] * heads_);
       if (to.defined())
@@ -238,49 +291,24 @@ int64_t ChunkSpan::chunks() const {
   return std::accumulate(counts.begin(), counts.end() - 1, int64_t{0});
 }
 
+int64_t ChunkSpan::end_state() const {
+  int64_t end = first_state;
+  for (int64_t step = 0; step < steps(); step += kGroupChunks)
+    if (first_step + step > 0) end += counts[step];
+  return end;
+}
+
 std::vector<ChunkSpan> chunk_spans(const std::vector<int64_t>& bounds) {
-  constexpr int64_t kMost = kDeltaBatchTokens / kDeltaChunk;
-  std::vector<int64_t> order(bounds.size() - 1);
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(
-      order, [&](int64_t a, int64_t b) { return chunks_in(bounds, a) > chunks_in(bounds, b); });
-  while (!order.empty() && chunks_in(bounds, order.back()) == 0) order.pop_back();
+  const std::vector<int64_t> order = by_chunks(bounds);
   std::vector<ChunkSpan> spans;
-  int64_t chunk = 0, state = 0;
-  for (size_t begin = 0; begin < order.size();) {
-    size_t end = begin;
-    int64_t chunks_of_group = 0;
-    while (end < order.size()) {
-      const int64_t more = std::min(chunks_in(bounds, order[end]), kKeptSteps);
-      if (end > begin && chunks_of_group + more > kMost) break;
-      chunks_of_group += more;
-      ++end;
+  for (auto begin = order.begin(), end = begin; begin != order.end(); begin = end) {
+    int64_t chunks = 0;  // of the first group of steps
+    for (; end != order.end(); ++end) {
+      const int64_t more = std::min(chunks_in(bounds, *end), kGroupChunks);
+      if (end != begin && chunks + more > kMostChunks) break;
+      chunks += more;
     }
-    const std::vector<int64_t> samples(order.begin() + begin, order.begin() + end);
-    const int64_t steps = chunks_in(bounds, samples.front());
-    for (int64_t step = 0; step < steps;) {
-      ChunkSpan span{.samples = samples,
-                     .first_step = step,
-                     .counts = {},
-                     .first_chunk = chunk,
-                     .first_state = state};
-      int64_t chunks = 0;
-      do {
-        int64_t of_group = 0;
-        for (int64_t s = step; s < std::min(step + kKeptSteps, steps); ++s)
-          of_group += count_at(bounds, samples, s);
-        if (chunks > 0 && chunks + of_group > kMost) break;
-        chunks += of_group;
-        for (int64_t s = step; s < std::min(step + kKeptSteps, steps); ++s)
-          span.counts.push_back(count_at(bounds, samples, s));
-        if (step > 0) state += count_at(bounds, samples, step);
-        step = std::min(step + kKeptSteps, steps);
-      } while (step < steps);
-      span.counts.push_back(count_at(bounds, samples, step));
-      chunk += chunks;
-      spans.push_back(std::move(span));
-    }
-    begin = end;
+    add_spans(bounds, {begin, end}, spans);
   }
   return spans;
 }
@@ -295,11 +323,7 @@ void scan_batches(const DeltaRows& rows, const Tensor& o, const Tensor& states,
     if (span.first_step > 0) {
       first = items_of(states, span.first_state, span.counts.front());
     } else if (of_samples.first.defined()) {
-      const std::vector<int64_t> order(span.samples.begin(),
-                                       span.samples.begin() + span.counts.front());
-      first = of_samples.first
-                  .index_select(0, at::tensor(order, at::kLong).to(of_samples.first.device()))
-                  .flatten(0, 1);
+      first = scan.of_first_step(of_samples.first);
     }
     // States within the span follow the one before it.
     const int64_t within = span.first_state + (span.first_step > 0 ? span.counts.front() : 0);
@@ -314,7 +338,7 @@ void scan_batches(const DeltaRows& rows, const Tensor& o, const Tensor& states,
 }
 
 void scan_batches_backward(const DeltaRows& rows, const Tensor& d_o, const Tensor& states,
-                           const Tensor& dmixed) {
+                           const Tensor& dmixed, const SampleStates& of_samples) {
   const std::vector<ChunkSpan> spans = chunk_spans(rows.tokens.bounds);
   Tensor d_next;
   for (auto span = spans.rbegin(); span != spans.rend(); ++span) {
@@ -323,10 +347,12 @@ void scan_batches_backward(const DeltaRows& rows, const Tensor& d_o, const Tenso
     if (span->first_step > 0) {
       first = items_of(states, span->first_state, span->counts.front());
       d_first = at::empty_like(first);
+    } else if (of_samples.first.defined()) {
+      first = scan.of_first_step(of_samples.first);
     }
     const Tensor next = span->counts.back() > 0 ? d_next : Tensor();
     scan.pass_states(first, {}, {}, {});
-    scan.store_gradients(d_o, next, d_first, dmixed);
+    scan.store_gradients(d_o, next, of_samples.last, d_first, dmixed);
     d_next = d_first;
   }
 }

@@ -75,11 +75,9 @@ void scan_chunks(const DeltaRows& rows, const at::Tensor& o, const at::Tensor& s
         std::ssize(samples) * heads, [&] { return ForwardChunks<W>(rows, o); },
         [&](ForwardChunks<W>& worker, int64_t item) {
           const int64_t sample = item / heads, head = item % heads;
-          const auto state = [&](const at::Tensor& all) {
-            return all.defined() ? state_at<W>(all, sample, head) : nullptr;
-          };
-          worker.run(samples[sample], head, states, state(of_samples.first),
-                     state(of_samples.last));
+          worker.run(samples[sample], head, states,
+                     state_or_null<W>(of_samples.first, sample, head),
+                     state_or_null<W>(of_samples.last, sample, head));
         });
   });
 }

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "core/kernel_sizes.hpp"
 #include "kernels/delta_rule.hpp"
 
 namespace zea::detail {
@@ -33,15 +34,16 @@ void scan_chunks(const DeltaRows& rows, const at::Tensor& o, const at::Tensor& s
                  const SampleStates& of_samples);
 
 /// Writes to `dmixed` (as mixed) the gradients of q, k, v, g, and of the strengths' logits, given
-/// those of the outputs, d_o (tokens, values) of mixed's type.
+/// those of the outputs, d_o (tokens, values) of mixed's type. `first`: the states before samples;
+/// `last`: the gradients of those after them.
 void scan_chunks_backward(const DeltaRows& rows, const at::Tensor& d_o, const at::Tensor& states,
-                          const at::Tensor& dmixed);
+                          const at::Tensor& dmixed, const SampleStates& of_samples = {});
 
 /// The same by batched GEMMs, on any device. They keep the states in an order of their own.
 void scan_batches(const DeltaRows& rows, const at::Tensor& o, const at::Tensor& states,
                   const SampleStates& of_samples);
 void scan_batches_backward(const DeltaRows& rows, const at::Tensor& d_o, const at::Tensor& states,
-                           const at::Tensor& dmixed);
+                           const at::Tensor& dmixed, const SampleStates& of_samples = {});
 
 /// Chunks that are computed at once: the step-th ones of some samples, for neighboring steps.
 struct ChunkSpan {
@@ -53,9 +55,28 @@ struct ChunkSpan {
 
   int64_t steps() const { return std::ssize(counts) - 1; }
   int64_t chunks() const;
+  int64_t end_state() const;  ///< the one after the last state that belongs to the span
 };
 
 /// Returns the spans of samples, those of the same ones in order.
 std::vector<ChunkSpan> chunk_spans(const std::vector<int64_t>& bounds);
+
+namespace delta {
+
+/// Tokens of a chunk, and chunks between kept states.
+inline constexpr int64_t kChunk = kDeltaChunk, kGroupChunks = kDeltaStateTokens / kDeltaChunk;
+
+inline int64_t chunks_of(int64_t tokens) {
+  return (tokens + kChunk - 1) / kChunk;
+}
+
+/// Calls `visit` with an element of the type of `wide`, fp32 or fp64.
+template <class Visit>
+void with_wide_type(const at::Tensor& wide, Visit visit) {
+  if (wide.scalar_type() == at::kDouble) return visit(double{});
+  visit(float{});
+}
+
+}  // namespace delta
 
 }  // namespace zea::detail

@@ -41,22 +41,28 @@ class BackwardChunks {
     dstrengths_ = tiles_.memory().take(kChunk);
   }
 
+  /// `first`: the state before the sample; `d_last`: the gradient of the one after it; null: zeros.
   /// `adds`: to the gradients of the key head.
-  void run(const ScannedSample& sample, int64_t head, const at::Tensor& states, bool adds) {
+  void run(const ScannedSample& sample, int64_t head, const at::Tensor& states, const W* first,
+           const W* d_last, bool adds) {
     const int64_t chunks = sample.chunks(), groups = parts_of(chunks, kGroupChunks);
     for (int64_t g = groups - 1; g >= 0; --g) {
-      const int64_t first = g * kGroupChunks, count = std::min(kGroupChunks, chunks - first);
-      if (g > 0) tiles_.load_state(state_at<W>(states, sample.first_state + g - 1, head));
+      const int64_t begin = g * kGroupChunks, count = std::min(kGroupChunks, chunks - begin);
+      const bool has_end = d_last || g + 1 < groups;
+      if (const W* state = g > 0 ? state_at<W>(states, sample.first_state + g - 1, head) : first)
+        tiles_.load_state(state);
       const auto place = [&](int64_t c) {
-        const int64_t token = sample.begin + (first + c) * kChunk;
+        const int64_t token = sample.begin + (begin + c) * kChunk;
         return ChunkPlace{token, std::min(kChunk, sample.end - token), head};
       };
       for (int64_t c = 0; c < count; ++c)
-        run_forward(place(c), kept_[c], first + c > 0, c + 1 < count || g + 1 < groups);
-      if (g + 1 < groups) keep_state(end_state_);
+        run_forward(place(c), kept_[c], first || begin + c > 0, has_end || c + 1 < count);
+      if (has_end) keep_state(end_state_);
+      if (d_last && g + 1 == groups)
+        load_tile(d_last, shape_.value_dim, shape_.key_dim, shape_.value_dim, of_key_, dstate_);
       for (int64_t c = count - 1; c >= 0; --c)
         run_backward(place(c), kept_[c], c + 1 < count ? kept_[c + 1].state : end_state_,
-                     first + c > 0, first + c + 1 < chunks, adds);
+                     first || begin + c > 0, has_end || c + 1 < count, adds);
     }
   }
 
@@ -207,16 +213,21 @@ class BackwardChunks {
 }  // namespace
 
 void scan_chunks_backward(const DeltaRows& rows, const at::Tensor& d_o, const at::Tensor& states,
-                          const at::Tensor& dmixed) {
-  if (!rows.mixed.is_cpu()) return scan_batches_backward(rows, d_o, states, dmixed);
+                          const at::Tensor& dmixed, const SampleStates& of_samples) {
+  if (!rows.mixed.is_cpu()) return scan_batches_backward(rows, d_o, states, dmixed, of_samples);
   const std::vector<ScannedSample> samples = samples_of(rows.tokens.bounds);
   const int64_t key_heads = rows.shape.key_heads, group = rows.shape.group();
   with_wide_type(rows.mixed, [&]<class W>(W) {
     for_each_item(
         std::ssize(samples) * key_heads, [&] { return BackwardChunks<W>(rows, d_o, dmixed); },
         [&](BackwardChunks<W>& worker, int64_t item) {
-          for (int64_t i = 0; i < group; ++i)
-            worker.run(samples[item / key_heads], item % key_heads * group + i, states, i > 0);
+          const int64_t sample = item / key_heads;
+          for (int64_t i = 0; i < group; ++i) {
+            const int64_t head = item % key_heads * group + i;
+            worker.run(samples[sample], head, states,
+                       state_or_null<W>(of_samples.first, sample, head),
+                       state_or_null<W>(of_samples.last, sample, head), i > 0);
+          }
         });
   });
 }

@@ -9,6 +9,7 @@
 
 #include "kernels/delta_chunks.hpp"
 #include "kernels/delta_functors.hpp"
+#include "kernels/delta_run.hpp"
 #include "kernels/run_items.hpp"
 
 namespace zea {
@@ -181,6 +182,39 @@ at::Tensor delta_rule_backward(const at::Tensor& dy, const at::Tensor& x, const 
   detail::scan_chunks_backward({mixed, tokens, shape}, d_o, outputs.states, dmixed);
   d_o.reset();
   mix_gradients(dmixed, mixed, x, tokens.starts, weights, conv, shape, gradients, dx);
+  return dx;
+}
+
+DeltaRunOutputs delta_run_forward(const at::Tensor& x, const DeltaRun& run,
+                                  const DeltaWeights& weights, const DeltaShape& shape,
+                                  StatePassing& passing) {
+  ZEA_ASSERT(x.is_contiguous() && x.size(0) == run.halo + run.tokens);
+  DeltaRunOutputs out;
+  {
+    const at::Tensor mixed = mixed_rows(x, run.starts, weights, by_tap(weights.conv), shape);
+    detail::scan_run(mixed.narrow(0, run.halo, run.tokens), run, shape, x.options(), passing, out);
+  }
+  out.y = gated_norms(out.mixed, x.narrow(0, run.halo, run.tokens), weights, shape);
+  return out;
+}
+
+// The rows of the halo have no gradients but those of the convolution's inputs.
+at::Tensor delta_run_backward(const at::Tensor& dy, const at::Tensor& x, const DeltaRun& run,
+                              const DeltaRunOutputs& outputs, const DeltaWeights& weights,
+                              const DeltaShape& shape, const DeltaGradients& gradients,
+                              StatePassing& passing) {
+  ZEA_ASSERT(dy.is_contiguous());
+  const auto of_run = [&](const at::Tensor& rows) { return rows.narrow(0, run.halo, run.tokens); };
+  const at::Tensor dx = at::empty_like(x), conv = by_tap(weights.conv);
+  dx.narrow(0, 0, run.halo).zero_();
+  at::Tensor d_o = norm_gradients(dy, of_run(x), {{}, outputs.mixed, {}}, weights, shape,
+                                  gradients.norm, of_run(dx));
+  const at::Tensor mixed = mixed_rows(x, run.starts, weights, conv, shape);
+  const at::Tensor dmixed = at::empty_like(mixed);
+  dmixed.narrow(0, 0, run.halo).zero_();
+  detail::scan_run_backward(of_run(mixed), run, shape, d_o, outputs, passing, of_run(dmixed));
+  d_o.reset();
+  mix_gradients(dmixed, mixed, x, run.starts, weights, conv, shape, gradients, dx);
   return dx;
 }
 

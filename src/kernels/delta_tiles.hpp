@@ -11,7 +11,6 @@
 
 namespace zea::detail::delta {
 
-inline constexpr int64_t kChunk = kDeltaChunk, kGroupChunks = kDeltaStateTokens / kDeltaChunk;
 /// Rows of chunks are filled up with zeros to a multiple of this, the side of a triangle that is
 /// solved in registers.
 inline constexpr int64_t kSide = 16;
@@ -189,10 +188,6 @@ void solve_upper(const Tile<W>& triangle, const Tile<W>& rhs, int64_t rows, int6
   }
 }
 
-inline int64_t chunks_of(int64_t tokens) {
-  return parts_of(tokens, kChunk);
-}
-
 /// A sample, and the index of the first state that forward keeps of it.
 struct ScannedSample {
   int64_t begin, end, first_state;
@@ -338,11 +333,10 @@ template <class W>
 W* state_at(const at::Tensor& states, int64_t index, int64_t head) {
   return elements<W>(states) + (index * states.size(1) + head) * states.size(2) * states.size(3);
 }
-
-template <class Visit>
-void with_wide_type(const at::Tensor& wide, Visit visit) {
-  if (wide.scalar_type() == at::kDouble) return visit(double{});
-  visit(float{});
+/// Null where `states` are undefined.
+template <class W>
+W* state_or_null(const at::Tensor& states, int64_t index, int64_t head) {
+  return states.defined() ? state_at<W>(states, index, head) : nullptr;
 }
 
 }  // namespace zea::detail::delta

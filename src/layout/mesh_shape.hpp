@@ -36,6 +36,9 @@ namespace zea::detail {
 /// Whether `ranks` can exchange tokens for heads among `tp` tensor-parallel ones.
 bool can_exchange_heads(const BlockSpec& block, int64_t tp, int64_t ranks);
 
+/// Whether `ranks` can exchange tokens for heads in scans of gated delta rules, likewise.
+bool can_exchange_scans(const BlockSpec& block, int64_t tp, int64_t ranks);
+
 /// tp x cp of the module.
 int64_t degrees_product(const ModuleMeshOptions& options);
 /// Stages along pp, as pp or the template says.

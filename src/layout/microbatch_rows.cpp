@@ -138,6 +138,9 @@ MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpe
     const int cp_rank = replica.coordinate(replica.rank, kDecoder).cp;
     rows.text =
         module_rows(block, visible, text, replica.sharding(kDecoder).context, cp_rank, targets);
+    if (replica.sharding(kDecoder).passes_states)
+      rows.text.scan =
+          make_scan_plan(segments_of(tokens.words), text.owned(), block.most_taps(), cp_rank);
     rows.text.experts.cp = text.expert_rows(cp_rank, replica.grid(kDecoder).ep_cp);
   }
   for (const EncoderSpec& encoder : model.encoders)

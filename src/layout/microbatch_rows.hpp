@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "layout/sample_index.hpp"
+#include "layout/scan_plan.hpp"
 #include "layout/token_layout.hpp"
 #include "spec/model_spec.hpp"
 
@@ -29,6 +30,7 @@ struct ModuleRows {
                 ///< are resampled
   ExpertRows experts;                  ///< those of replicas are for the caller to fill in
   std::optional<ContextPlan> context;  ///< of the widest windows: all exchange the same rows
+  std::optional<ScanPlan> scan;        ///< if cp ranks pass states
   /// By window (AttentionSpec): pairs of a query and a key that it sees, on this cp rank with its
   /// tp ranks. Cp ranks that exchange heads have equal shares of the pairs of their inner group.
   std::map<int64_t, double> pairs;

@@ -76,6 +76,9 @@ void note_one_rank(const std::string& key, const ModuleMeshOptions& options, Fau
   if (options.cp_block != defaults.cp_block)
     faults.note(key + "cp_block = " + std::to_string(options.cp_block) + no_effect +
                 ": there are no cp ranks to deal blocks to");
+  if (options.cp_scan != defaults.cp_scan)
+    faults.note(key + "cp_scan = \"" + options.cp_scan + "\"" + no_effect +
+                ": there are no cp ranks to scan with");
   if (options.cp_ulysses_ranks != defaults.cp_ulysses_ranks)
     faults.note(key + "cp_ulysses_ranks = " + std::to_string(options.cp_ulysses_ranks) + no_effect +
                 ": there are no cp ranks to exchange heads with");
@@ -94,23 +97,25 @@ void check_block(const std::string& key, const ModuleMeshOptions& options, Fault
                "\", which deals no blocks; leave it out, or use \"makespan_min\"");
 }
 
-/// Whatever cp_mode says of attention, cp ranks exchange tokens for heads where a mixer carries a
-/// state.
+/// Checks cp_scan, whatever cp_mode says of attention.
 void check_scans(const std::string& key, const std::string& module,
                  const ModuleMeshOptions& options, const ModelSpec& model, Faults& faults) {
-  for (const MixerSpec& mixer : model.block(module).mixers) {
-    const auto* rule = std::get_if<DeltaRuleSpec>(&mixer);
-    if (!rule) continue;
-    const int64_t here = rule->key_heads / options.tp;
-    if (here == 0 || here % options.cp == 0) continue;  // check_tp() refuses 0
-    faults.add(
-        key + "cp = " + std::to_string(options.cp) + ": in blocks with a gated delta rule " +
-        "each cp rank takes an equal part of the " + std::to_string(rule->key_heads) +
-        " key heads of " + std::to_string(options.tp) + " tp ranks; allowed: " +
-        allowed_values(std::max<int64_t>(1, here), [&](int64_t n) { return here % n == 0; }) +
-        " (states are not passed between cp ranks yet)");
+  const BlockSpec& block = model.block(module);
+  const std::string found = key + "cp_scan = \"" + options.cp_scan + "\"";
+  if (!block.carries_state()) {
+    if (options.cp_scan != CpScan::Auto)
+      faults.note(found + " has no effect: no block of the module has a gated delta rule");
     return;
   }
+  if (options.cp_scan != CpScan::Ulysses || can_exchange_scans(block, options.tp, options.cp))
+    return;
+  const int64_t heads =
+      std::ranges::min(block.delta_rules(), {}, &DeltaRuleSpec::key_heads).key_heads;
+  const auto fits = [&](int64_t n) { return can_exchange_scans(block, options.tp, n); };
+  faults.add(found + " with cp = " + std::to_string(options.cp) +
+             ": each cp rank takes an equal part of the " + std::to_string(heads) +
+             " key heads of " + std::to_string(options.tp) + " tp ranks; allowed: cp = " +
+             allowed_values(heads, fits) + ", or cp_scan = \"states\"");
 }
 
 void check_cp(const std::string& key, const std::string& module, const ModuleMeshOptions& options,
@@ -175,6 +180,12 @@ bool can_exchange_heads(const BlockSpec& block, int64_t tp, int64_t ranks) {
   return std::ranges::all_of(block.attentions(), [&](const AttentionSpec& kind) {
     const int64_t kv_here = std::max<int64_t>(1, kind.heads.key_value / tp);
     return kind.heads.query / tp % ranks == 0 && (kv_here % ranks == 0 || ranks % kv_here == 0);
+  });
+}
+
+bool can_exchange_scans(const BlockSpec& block, int64_t tp, int64_t ranks) {
+  return std::ranges::all_of(block.delta_rules(), [&](const DeltaRuleSpec& rule) {
+    return rule.key_heads / tp % ranks == 0;
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "layout/mesh_shape.hpp"
 #include "layout/reduction.hpp"
+#include "layout/scan_plan.hpp"
 
 namespace zea {
 
@@ -243,11 +244,40 @@ ContextOptions make_context_options(const std::string& module, const ModuleMeshO
   return context;
 }
 
+/// Returns whether states are fewer bytes than tokens that are exchanged for heads, where ranks own
+/// runs of a microbatch of one sample. Counted is what a rank sends in forward, on average.
+bool are_states_fewer(const DeltaRuleSpec& rule, double cp, const MicrobatchFormat& format) {
+  const auto of_type = static_cast<double>(element_bytes(format.type));
+  const double of_sum = format.type == DType::Float64 ? of_type : 4;
+  const auto rows = [&](int64_t width) { return static_cast<double>(width) * of_type; };
+  const auto states = static_cast<double>(rule.value_heads * rule.key_dim);
+  const double of_heads = static_cast<double>(format.tokens) * (cp - 1) / (cp * cp) *
+                          rows(rule.columns() + rule.values());
+  const double of_states =
+      rows((rule.taps - 1) * rule.columns()) +
+      (cp - 1) / 2 * states * static_cast<double>(rule.key_dim + rule.value_dim) * of_sum;
+  return of_states < of_heads;
+}
+
+bool passes_states(const ModuleMeshOptions& options, const BlockSpec& block,
+                   const DistributionOptions& distribution, const MicrobatchFormat& format) {
+  if (options.cp == 1 || !block.carries_state()) return false;
+  if (options.cp_scan != CpScan::Auto) return options.cp_scan == CpScan::States;
+  if (!can_exchange_scans(block, options.tp, options.cp)) return true;
+  // Rows that are redistributed are as many bytes as heads.
+  const auto is_fewer = [&](const DeltaRuleSpec& rule) {
+    return are_states_fewer(rule, static_cast<double>(options.cp), format);
+  };
+  return owns_runs(distribution) && std::ranges::all_of(block.delta_rules(), is_fewer);
+}
+
 }  // namespace
 
 TokenSharding make_token_sharding(const std::string& module, const ModuleMeshOptions& options,
-                                  const ModelSpec& model) {
-  return {is_sequence_parallel(options), make_context_options(module, options, model)};
+                                  const ModelSpec& model, const MicrobatchFormat& format) {
+  const ContextOptions context = make_context_options(module, options, model);
+  return {is_sequence_parallel(options), context,
+          passes_states(options, model.block(module), context.distribution, format)};
 }
 
 }  // namespace zea::detail

@@ -44,7 +44,13 @@ Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes)
 
 // From a deck to how a module's tokens are dealt to its ranks.
 
+/// The tokens of a microbatch, and their type, by which cp ranks choose what they exchange.
+struct MicrobatchFormat {
+  int64_t tokens;
+  DType type;
+};
+
 TokenSharding make_token_sharding(const std::string& module, const ModuleMeshOptions& options,
-                                  const ModelSpec& model);
+                                  const ModelSpec& model, const MicrobatchFormat& format);
 
 }  // namespace zea::detail

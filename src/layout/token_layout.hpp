@@ -51,6 +51,9 @@ std::vector<int64_t> indices_of_rows(const TokenRuns& wanted, const TokenRuns& h
 struct TokenSharding {
   bool sequence_parallel = false;  ///< tp ranks hold slices of them between layers
   ContextOptions context;          ///< which cp rank owns which, and how they attend
+  /// How cp ranks scan for mixers that carry a state: true: they pass states; false: they exchange
+  /// tokens for heads.
+  bool passes_states = false;
 };
 
 /// The ranks that share a microbatch. One rank by default.

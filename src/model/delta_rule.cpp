@@ -12,11 +12,6 @@ namespace {
 
 using namespace detail;
 
-DeltaShape shape_of(const DeltaRuleSpec& rule) {
-  return {rule.key_heads, rule.value_heads, rule.key_dim, rule.value_dim,
-          rule.taps,      rule.by_key_head, rule.eps};
-}
-
 /// The arguments that forward and backward of one call share.
 struct DeltaCall {
   const TokenScan* scan;
@@ -71,7 +66,8 @@ DeltaWeights weights_of(const DeltaWeights& all, const DeltaCall& call) {
 
 /// The gradients of the parameters, those of the convolution's share in a tensor of their own.
 struct ShareGradients {
-  ShareGradients(Context* ctx, const DeltaCall& call) : all(gradients_of(ctx)), own(all) {
+  ShareGradients(const DeltaParameters& parameters, const DeltaCall& call)
+      : all(gradients_of(parameters)), own(all) {
     if (call.share.parts == 1) return;
     if (own.conv.defined()) {
       std::vector<int64_t> shape = own.conv.sizes().vec();
@@ -91,21 +87,8 @@ struct ShareGradients {
     }
   }
 
-  static DeltaGradients gradients_of(Context* ctx) {
-    const auto of = [&](int position) {
-      Parameter* parameter = recall(ctx, position);
-      return parameter->trainable() ? parameter->gradient() : Tensor();
-    };
-    return {of(0), of(1), of(2), of(3)};
-  }
-
   DeltaGradients all, own;
 };
-
-DeltaWeights values_of(const DeltaParameters& parameters) {
-  return {parameters.conv.value(), parameters.decay.value(), parameters.step.value(),
-          parameters.norm.value()};
-}
 
 struct DeltaRuleFunction : Function<DeltaRuleFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor,
@@ -124,7 +107,7 @@ struct DeltaRuleFunction : Function<DeltaRuleFunction> {
     const DeltaCall call = saved_delta_call(ctx);
     const DeltaParameters parameters{*recall(ctx, 0), *recall(ctx, 1), *recall(ctx, 2),
                                      *recall(ctx, 3)};
-    const ShareGradients gradients(ctx, call);
+    const ShareGradients gradients(parameters, call);
     const Tensor dx = delta_rule_backward(
         outputs[0].contiguous(), saved[0], call.scan->tokens, {{}, saved[1], saved[2]},
         weights_of(values_of(parameters), call), call.shape(), gradients.own);
@@ -165,6 +148,23 @@ Tensor decoded(const Tensor& x, const DeltaWeights& weights, const DeltaCall& ca
 }
 
 }  // namespace
+
+DeltaShape shape_of(const DeltaRuleSpec& rule) {
+  return {rule.key_heads, rule.value_heads, rule.key_dim, rule.value_dim,
+          rule.taps,      rule.by_key_head, rule.eps};
+}
+
+DeltaWeights values_of(const DeltaParameters& parameters) {
+  return {parameters.conv.value(), parameters.decay.value(), parameters.step.value(),
+          parameters.norm.value()};
+}
+
+DeltaGradients gradients_of(const DeltaParameters& parameters) {
+  const auto of = [](Parameter& parameter) {
+    return parameter.trainable() ? parameter.gradient() : at::Tensor();
+  };
+  return {of(parameters.conv), of(parameters.decay), of(parameters.step), of(parameters.norm)};
+}
 
 TokenScan::TokenScan(const std::vector<Segment>& samples) : tokens{{0}, {}, {}} {
   std::vector<int64_t> starts;

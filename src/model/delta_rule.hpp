@@ -7,9 +7,12 @@
 #include <ATen/ATen.h>
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kernels/delta_rule.hpp"
+#include "kernels/delta_run.hpp"
+#include "layout/scan_plan.hpp"
 #include "layout/visibility.hpp"
 #include "model/attention.hpp"
 #include "model/parameter.hpp"
@@ -17,14 +20,44 @@
 
 namespace zea {
 
+/// Rows that this rank gives to other members of a group, and gets from them (see RowMoves).
+struct MovedRows {
+  explicit MovedRows(const RowMoves& moves)
+      : sent(moves.sent),
+        sent_counts(moves.sent_counts),
+        received_counts(moves.received_counts),
+        received(moves.rows_received()),
+        order(moves.order) {}
+
+  IndexList sent;
+  std::vector<int64_t> sent_counts, received_counts;
+  int64_t received;  ///< rows
+  IndexList order;
+};
+
+/// This rank's part of a scan whose states pass between cp ranks (see ScanPlan).
+struct PassedScan {
+  explicit PassedScan(ScanPlan of_rank)
+      : plan(std::move(of_rank)),
+        run(plan.bounds, plan.halo, plan.continues(), plan.goes_on()),
+        inputs(plan.inputs),
+        outputs(plan.outputs) {}
+
+  ScanPlan plan;
+  DeltaRun run;
+  MovedRows inputs, outputs;
+};
+
 /// The order of the tokens of a microbatch for mixers that carry a state along them.
 struct TokenScan {
   TokenScan() = default;
   /// Samples that follow each other and hold all tokens.
   explicit TokenScan(const std::vector<Segment>& samples);
 
-  DeltaTokens tokens;                 ///< those of all cp ranks
-  std::optional<ExchangedTokens> cp;  ///< if several cp ranks hold them
+  DeltaTokens tokens;  ///< those of all cp ranks, unless states pass
+  /// If several cp ranks hold them: they exchange tokens for heads, or pass states.
+  std::optional<ExchangedTokens> cp;
+  std::optional<PassedScan> passed;
 };
 
 /// The parameters of the gated delta rule for the heads that this tp rank has.
@@ -34,6 +67,12 @@ struct DeltaParameters {
   Parameter& step;   ///< (value heads): dt_bias
   Parameter& norm;   ///< (value_dim)
 };
+
+/// Returns the heads of `rule` as kernels take them.
+DeltaShape shape_of(const DeltaRuleSpec& rule);
+DeltaWeights values_of(const DeltaParameters& parameters);
+/// Returns the gradients of the parameters that train.
+DeltaGradients gradients_of(const DeltaParameters& parameters);
 
 /// The part `index` of `parts` even ones of the heads that the parameters have.
 struct HeadShare {

@@ -74,7 +74,8 @@ at::Tensor Layers::attention(const at::Tensor& qkv, const TokenAttention& tokens
 at::Tensor Layers::delta_rule(const at::Tensor& x, const TokenScan& scan,
                               const DeltaParameters& parameters, const DeltaRuleSpec& rule,
                               const DeltaDecoding* decoding) const {
-  if (scan.cp) throw InternalError("tokens of several cp ranks came to the layers of one rank");
+  if (scan.cp || scan.passed)
+    throw InternalError("tokens of several cp ranks came to the layers of one rank");
   return zea::delta_rule(x, scan, parameters, rule, {}, decoding);
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/error.hpp"
 #include "model/parameter_function.hpp"
+#include "parallel/exchange_rows.hpp"
 #include "parallel/token_exchange.hpp"
 
 namespace zea {
@@ -77,12 +78,26 @@ struct ExchangeColumnsFunction : Function<ExchangeColumnsFunction<kToGroup>> {
   }
 };
 
+/// Without backward, where cp ranks cannot share the heads: each computes all heads of all tokens.
+Tensor decoded_by_all(const Tensor& x, const TokenScan& scan, const DeltaParameters& parameters,
+                      const DeltaRuleSpec& rule, Collectives& cp, const DeltaDecoding& decoding) {
+  const DealtColumns inputs{&*scan.cp, &cp, rule.columns(),
+                            std::vector<Runs>(cp.size(), {{0, rule.columns()}})};
+  Tensor y = delta_rule(inputs.to_group(x), scan, parameters, rule, {}, &decoding);
+  const IndexList& order = scan.cp->order;
+  if (!order.empty()) y = at::empty_like(y).index_copy_(0, order.on(y.device()), y);
+  return rows_of_member(y, scan.cp->tokens, cp.rank());
+}
+
 }  // namespace
 
 at::Tensor context_delta_rule(const at::Tensor& x, const TokenScan& scan,
                               const DeltaParameters& parameters, const DeltaRuleSpec& rule,
                               Collectives& cp, const DeltaDecoding* decoding) {
-  ZEA_ASSERT(scan.cp && rule.key_heads % cp.size() == 0);
+  ZEA_ASSERT(scan.cp);
+  if (rule.key_heads % cp.size() != 0 && decoding)
+    return decoded_by_all(x, scan, parameters, rule, cp, *decoding);
+  ZEA_ASSERT(rule.key_heads % cp.size() == 0);
   DealtColumns inputs{&*scan.cp, &cp, rule.columns(), {}},
       outputs{&*scan.cp, &cp, rule.values(), {}};
   const int64_t values = rule.values() / cp.size();

@@ -11,7 +11,8 @@
 namespace zea {
 
 /// As delta_rule(), for the tokens of this rank. Collective over `cp`, whose size divides the key
-/// heads, and so is its backward; scan and group outlive the graph.
+/// heads, and so is its backward; scan and group outlive the graph. Decoding takes other sizes,
+/// too: then each rank computes all heads.
 at::Tensor context_delta_rule(const at::Tensor& x, const TokenScan& scan,
                               const DeltaParameters& parameters, const DeltaRuleSpec& rule,
                               Collectives& cp, const DeltaDecoding* decoding = nullptr);

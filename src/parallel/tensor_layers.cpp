@@ -4,6 +4,7 @@
 #include "core/error.hpp"
 #include "parallel/context_attention.hpp"
 #include "parallel/context_delta.hpp"
+#include "parallel/passed_delta.hpp"
 #include "parallel/tensor_rows.hpp"
 
 namespace zea {
@@ -116,6 +117,7 @@ at::Tensor TensorLayers::attention(const at::Tensor& qkv, const TokenAttention& 
 at::Tensor TensorLayers::delta_rule(const at::Tensor& x, const TokenScan& scan,
                                     const DeltaParameters& parameters, const DeltaRuleSpec& rule,
                                     const DeltaDecoding* decoding) const {
+  if (scan.passed) return passed_delta_rule(x, *scan.passed, parameters, rule, *options_.cp);
   if (!scan.cp) return Layers::delta_rule(x, scan, parameters, rule, decoding);
   return context_delta_rule(x, scan, parameters, rule, *options_.cp, decoding);
 }

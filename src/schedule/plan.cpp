@@ -231,11 +231,14 @@ std::vector<ParamRule> with_state_blocks(std::vector<ParamRule> rules, const Mod
 
 std::map<std::string, TokenSharding> make_token_shardings(const Options& options,
                                                           const ModelSpec& model,
-                                                          const MeshShape& mesh) {
+                                                          const MeshShape& mesh,
+                                                          const Precisions& precisions) {
+  const int64_t tokens = options.data.row_tokens * options.data.rows_per_microbatch;
   std::map<std::string, TokenSharding> shardings;
   for (const ModuleGrid& grid : mesh.modules)
     shardings[grid.module] =
-        detail::make_token_sharding(grid.module, options.meshes[grid.module], model);
+        detail::make_token_sharding(grid.module, options.meshes[grid.module], model,
+                                    {tokens, precisions.at(grid.module).param});
   return shardings;
 }
 
@@ -445,7 +448,7 @@ Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
           .optimizer = optimizer,
           .param_rules = optimizer.has_blocks() ? with_state_blocks(rules, model, cuts) : rules,
           .cuts = cuts,
-          .token_shardings = make_token_shardings(options, model, mesh),
+          .token_shardings = make_token_shardings(options, model, mesh, precisions),
           .fsdp_units = fsdp_units,
           .buffers = buffers,
           .shardings = shardings,

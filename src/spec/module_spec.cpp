@@ -63,9 +63,17 @@ int64_t BlockSpec::fewest_key_heads() const {
   return fewest;
 }
 
-bool BlockSpec::carries_state() const {
-  return std::ranges::any_of(
-      mixers, [](const MixerSpec& mixer) { return std::holds_alternative<DeltaRuleSpec>(mixer); });
+std::vector<DeltaRuleSpec> BlockSpec::delta_rules() const {
+  std::vector<DeltaRuleSpec> kinds;
+  for (const MixerSpec& mixer : mixers)
+    if (const auto* rule = std::get_if<DeltaRuleSpec>(&mixer)) kinds.push_back(*rule);
+  return kinds;
+}
+
+int64_t BlockSpec::most_taps() const {
+  int64_t most = 0;
+  for (const DeltaRuleSpec& rule : delta_rules()) most = std::max(most, rule.taps);
+  return most;
 }
 
 AttentionSpec BlockSpec::widest_attention() const {

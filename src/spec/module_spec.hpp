@@ -222,8 +222,12 @@ struct BlockSpec {
   std::vector<AttentionSpec> attentions() const;
   /// Returns the fewest KV heads of a kind of attention.
   int64_t fewest_key_heads() const;
+  /// Returns the kinds of gated delta rules among the mixers.
+  std::vector<DeltaRuleSpec> delta_rules() const;
+  /// Returns the most tokens that the convolution of a gated delta rule reads; 0: no mixer is one.
+  int64_t most_taps() const;
   /// Returns whether a kind of mixer carries a state along the tokens of a sample.
-  bool carries_state() const;
+  bool carries_state() const { return most_taps() > 0; }
   /// The first kind of MLP, which families with one kind have.
   MlpSpec& mlp() { return mlps.front(); }
   const MlpSpec& mlp() const { return mlps.front(); }

@@ -215,6 +215,54 @@ FunctionMemory exchanged_memory(const FunctionMemory& scan, const ExchangedSizes
   return f;
 }
 
+/// Rows of this rank in a scan whose states pass between cp ranks.
+struct PassedRows {
+  int64_t own, run;  ///< that it owns, and scans
+  int64_t halo;      ///< that its convolution reads beyond these
+  int64_t moved;     ///< the most that it sends, or receives
+  int64_t entered;   ///< the most of its run that are of a sample which other ranks began
+};
+
+/// The run's scan has its inputs to itself, since they came from other ranks. The sample that other
+/// ranks began is scanned with the identity beside its values (kernels/delta_run.hpp).
+FunctionMemory passed_memory(const ScanSizes& sizes, const PassedRows& rows,
+                             const DeltaRuleSpec& rule, const ElementBytes& bytes) {
+  DeltaRuleSpec wide = rule;
+  wide.value_dim += rule.key_dim;
+  const FunctionMemory scan = delta_rule_memory(sizes, rule, bytes);
+  const FunctionMemory whole = delta_rule_memory(
+      {.tokens = rows.entered, .chunks = sizes.chunks, .states = sizes.states}, wide, bytes);
+  const int64_t inputs = (rows.run + rows.halo) * rule.columns() * bytes.param;
+  const int64_t of_state = rule.value_heads * rule.key_dim * bytes.wide;
+  const int64_t first = of_state * rule.value_dim, move = of_state * rule.key_dim;
+  const int64_t seen = rows.entered * rule.value_heads * rule.key_dim;
+  const auto moved = [&](int64_t from, int64_t to, int64_t width) {
+    return (from + 2 * rows.moved + to) * width * bytes.param;
+  };
+  FunctionMemory f = scan;
+  f.output = rows.own * rule.values() * bytes.param;
+  f.saved = scan.saved + inputs + seen * bytes.param + first + move;
+  f.saves_input = false;
+  // The wide rows and outputs, which are made beside the mixed rows; then the outputs from them.
+  const int64_t mixed = (rows.run + rows.halo) * rule.columns() * bytes.wide;
+  const int64_t wide_outputs = rows.entered * wide.values() * bytes.wide;
+  const int64_t entered = mixed + wide_outputs +
+                          std::max(whole.forward_peak - whole.saved,
+                                   seen * bytes.wide + rows.entered * rule.values() * bytes.wide) +
+                          2 * of_state * wide.value_dim;
+  const bool redistributes = rows.moved > rows.halo;
+  f.forward_peak =
+      std::max({moved(rows.own, rows.run + rows.halo, rule.columns()),
+                f.saved + scan.forward_peak - scan.saved, f.saved + entered, f.saved + scan.output,
+                f.saved + (redistributes ? moved(rows.run, rows.own, rule.values()) : 0)});
+  const int64_t outputs = redistributes ? (rows.run + rows.moved) * rule.values() * bytes.param : 0;
+  f.backward_working = std::max({redistributes ? moved(rows.run, 0, rule.values()) : 0,
+                                 outputs + inputs + scan.backward_working + 3 * (first + move) +
+                                     (bytes.is_narrow() ? seen * bytes.wide : 0),
+                                 inputs + 2 * rows.moved * rule.columns() * bytes.param});
+  return f;
+}
+
 }  // namespace
 
 FunctionMemory scan_memory(const DeltaRuleSpec& rule, const UnitSizes& sizes,
@@ -225,7 +273,23 @@ FunctionMemory scan_memory(const DeltaRuleSpec& rule, const UnitSizes& sizes,
     scan.states += batch.segments * (std::max<int64_t>(1, parts_of(kDeltaStateTokens)) - 1);
     scan.chunks += batch.segments * parts_of(kDeltaChunk);
   }
-  const DeltaRuleSpec of_rank = rule.share(share.tp), here = of_rank.share(share.cp);
+  const DeltaRuleSpec of_rank = rule.share(share.tp);
+  if (share.passes_states) {
+    int64_t longest = 0;
+    for (const AttentionSizes& batch : sizes.attention) longest = std::max(longest, batch.length);
+    const int64_t run = (sizes.all_tokens + share.cp - 1) / share.cp, halo = rule.taps - 1;
+    scan.tokens = run;
+    scan.states = (scan.states + share.cp - 1) / share.cp;
+    scan.chunks = (scan.chunks + share.cp - 1) / share.cp + 2;
+    return passed_memory(scan,
+                         {.own = rows,
+                          .run = run,
+                          .halo = halo,
+                          .moved = share.owns_runs ? halo : run,
+                          .entered = std::min(run, longest)},
+                         of_rank, bytes);
+  }
+  const DeltaRuleSpec here = of_rank.share(share.cp);
   scan.tokens = share.cp == 1 ? rows : sizes.all_tokens;
   if (share.cp == 1) return delta_rule_memory(scan, here, bytes);
   return exchanged_memory(delta_rule_memory(scan, here, bytes),

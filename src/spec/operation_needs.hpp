@@ -36,9 +36,11 @@ struct UnitShare {
   int tp = 1;
   bool sequence_parallel = false;
   int cp = 1;
-  int cp_inner = 1;          ///< ranks that exchange tokens for heads in attention
-  bool gathers_keys = true;  ///< of all of them at once; false: one group's after the other's
-  int ep = 1;                ///< ranks that share experts
+  int cp_inner = 1;            ///< ranks that exchange tokens for heads in attention
+  bool gathers_keys = true;    ///< of all of them at once; false: one group's after the other's
+  bool passes_states = false;  ///< scans pass states between cp ranks
+  bool owns_runs = true;       ///< cp ranks own the runs of tokens that they then scan
+  int ep = 1;                  ///< ranks that share experts
 };
 
 namespace detail {
@@ -166,7 +168,7 @@ struct UnitSizes {
 };
 
 /// A gated delta rule of `rows` rows on this tp rank. Under cp each rank scans all tokens of the
-/// row with a part of the heads.
+/// row with a part of the heads, or a run of them with all heads if states pass.
 FunctionMemory scan_memory(const DeltaRuleSpec& rule, const UnitSizes& sizes,
                            const UnitShare& share, int64_t rows, const ElementBytes& bytes);
 

@@ -50,26 +50,25 @@ TEST(DeviceLayouts, PipelinesEqualOneRankOfTheHost) {
   expect_same(sampled_pipelines(stride(12)));
 }
 
-void expect_same_of(std::string_view name) {
-  const auto scenario = std::ranges::find_if(grid_scenarios(), [&](const GridScenario& one) {
-    return std::string_view(one.name) == name;
-  });
-  ASSERT_NE(scenario, grid_scenarios().end());
-  expect_same({grid_layout(*scenario, {{1, 1}, "full_shard", 1}),
-               grid_layout(*scenario, {{2, 2, "ring"}, "full_shard", 2})});
+const GridScenario& scenario_named(std::string_view name) {
+  return *std::ranges::find(grid_scenarios(), name, &GridScenario::name);
 }
 
-/// Scans by batched GEMMs, alone and where cp ranks exchange tokens for heads.
+/// Scans by batched GEMMs, alone and where cp ranks exchange tokens for heads, or pass states.
 TEST(DeviceLayouts, GatedDeltaRulesEqualOneRankOfTheHost) {
-  expect_same_of("gated delta rules beside attention");
+  const GridScenario& heads = scenario_named("gated delta rules beside attention");
+  const GridScenario& states = scenario_named("gated delta rules that pass states");
+  expect_same({grid_layout(heads, {{1, 1}, "full_shard", 1}),
+               grid_layout(heads, {{2, 2, "ring"}, "full_shard", 2}),
+               grid_layout(states, {{2, 2, "ring"}, "full_shard", 2}),
+               grid_layout(states, {{1, 4, "ulysses", "uniform"}, "no_shard"})});
 }
 
-TEST(DeviceLayouts, SinksAndBiasedExpertsEqualOneRankOfTheHost) {
-  expect_same_of("gpt-oss, attention sinks and biased experts");
-}
-
-TEST(DeviceLayouts, LatentAttentionEqualsOneRankOfTheHost) {
-  expect_same_of("DeepSeek-V3, latent attention");
+TEST(DeviceLayouts, SinksAndLatentsEqualOneRankOfTheHost) {
+  for (const char* name :
+       {"gpt-oss, attention sinks and biased experts", "DeepSeek-V3, latent attention"})
+    expect_same({grid_layout(scenario_named(name), {{1, 1}, "full_shard", 1}),
+                 grid_layout(scenario_named(name), {{2, 2, "ring"}, "full_shard", 2})});
 }
 
 /// Five rows of three ranks: two, two and one.

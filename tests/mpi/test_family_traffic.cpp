@@ -97,6 +97,42 @@ const TrafficLayout kLayouts[] = {
      2,
      {"llm.tp", "vision.tp"},
      [](TinyRunOptions& run) { take_measured(run, "qwen3_5_moe", 2); }},
+    {"cp 2, heads of gated delta rules, qwen3_5",
+     2,
+     {"llm.cp_outer", "llm.cp"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "qwen3_5", 1, 2);
+       run.deck.meshes["llm"].cp_scan = CpScan::Ulysses;
+     }},
+    {"tp 2 and cp 2, states of gated delta rules, recomputed, qwen3_5",
+     4,
+     {"llm.tp", "llm.cp_outer", "llm.cp"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "qwen3_5", 2, 2);
+       run.deck.meshes["llm"].cp_scan = CpScan::States;
+       run.deck.model.activation_checkpointing = AutoOption::of_count(1);
+     }},
+    {"cp 4 of uniform runs, states of gated delta rules, bf16",
+     4,
+     {"llm.cp"},
+     [](TinyRunOptions& run) {
+       run.remake = mix_delta_rules;
+       run.deck.precision.preset = "bf16";
+       run.deck.data.row_tokens = 200;
+       ModuleMeshOptions& llm = run.deck.meshes["llm"];
+       llm.cp = 4;
+       llm.cp_distribution = "uniform";
+       llm.cp_scan = CpScan::States;
+     }},
+    {"cp 3, which does not divide the heads of gated delta rules, zigzag",
+     3,
+     {"llm.cp_outer", "llm.cp"},
+     [](TinyRunOptions& run) {
+       run.remake = mix_delta_rules;
+       run.deck.data.packing = false;
+       run.deck.meshes["llm"].cp = 3;
+       run.deck.meshes["llm"].cp_distribution = "zigzag";
+     }},
     {"cp 2, ring, qwen2_5_vl",
      2,
      {"llm.cp_outer", "vision.cp_outer"},

@@ -418,6 +418,30 @@ TEST(Memory, OfGridsItIsWithinTenPercent) {
                    0.1);
 }
 
+void scan(Options& o, int64_t cp, const char* way, const char* distribution) {
+  o.meshes["llm"].cp = cp;
+  o.meshes["llm"].cp_scan = way;
+  o.meshes["llm"].cp_distribution = distribution;
+}
+
+TEST(Memory, OfScansOnGridsItIsWithinTenPercent) {
+  const Layout layouts[] = {
+      {"cp 2, heads", [](Options& o) { scan(o, 2, "ulysses", "makespan_min"); }},
+      {"cp 4, states", [](Options& o) { scan(o, 4, "states", "uniform"); }},
+      {"cp 2, states of rows that move, recomputed",
+       [](Options& o) {
+         scan(o, 2, "states", "zigzag");
+         o.model.activation_checkpointing = AutoOption::of_count(1);
+       }},
+      {"tp 2 x cp 2, states, bf16", [](Options& o) {
+         scan(o, o.meshes["llm"].tp = 2, "states", "makespan_min");
+         o.precision.preset = "bf16";
+       }}};
+  Size size{.row_tokens = 1400, .batch = 120, .images = {0}};
+  size.config = measured_model("qwen3_next").config;
+  for (const Layout& layout : layouts) expect_predicted(layout, size, 0.1);
+}
+
 /// Where ranks make parts of the features that they have rows of.
 TEST(Memory, OfResampledFeaturesOnGridsItIsWithinTenPercent) {
   const Layout layouts[] = {

@@ -48,11 +48,6 @@ std::string gemma4_config(const TinyLlava& model) {
   return with_gemma4_text(tiny_llava_config(model));
 }
 
-/// Whether tp and cp ranks can share the key heads of mix_delta_rules().
-bool shares_key_heads(const Grid& grid) {
-  return 8 % (grid.llm.tp * grid.llm.cp) == 0;
-}
-
 void cut_into_two(ModelSpec& model) {
   model.encoders.at(0).patches().limit_tiles({.most = 2});
 }
@@ -313,24 +308,6 @@ const GridScenario kScenarios[] = {
      [](const TinyLlava& model) {
        return with_heads(tiny_qwen3_vl_config(), model.heads, model.kv_heads);
      }},
-    {.name = "gated delta rules beside attention",
-     .concerns = shares_key_heads,
-     .remake = mix_delta_rules},
-    {"gated delta rules by key head, several microbatches, every unit recomputed",
-     {.kv_heads = 1},
-     {1, 0, 2},
-     [](Options& deck) {
-       deck.model.activation_checkpointing = AutoOption::of_count(1);
-       deck.data.row_tokens = 24;
-     },
-     shares_key_heads,
-     false,
-     6,
-     {},
-     mix_delta_rules_by_key_head},
-    {.name = "adapters of gated delta rules",
-     .concerns = shares_key_heads,
-     .remake = adapt_delta_rules},
     {.name = "mixtures of experts beside a shared one",
      .model = {.kv_heads = 1},
      .other_config = experts_config},
@@ -439,7 +416,11 @@ std::vector<std::vector<Grid>> shared_out() {
 }  // namespace
 
 const std::vector<GridScenario>& grid_scenarios() {
-  static const std::vector<GridScenario> all(std::begin(kScenarios), std::end(kScenarios));
+  static const std::vector<GridScenario> all = [] {
+    std::vector<GridScenario> scenarios(std::begin(kScenarios), std::end(kScenarios));
+    scenarios.insert(scenarios.end(), scan_scenarios().begin(), scan_scenarios().end());
+    return scenarios;
+  }();
   return all;
 }
 

@@ -30,6 +30,8 @@ struct GridScenario {
 };
 
 const std::vector<GridScenario>& grid_scenarios();
+/// The scenarios among them whose blocks have gated delta rules.
+const std::vector<GridScenario>& scan_scenarios();
 
 /// The grids that `scenario`, one of grid_scenarios(), concerns: all of them, or a few. Each grid
 /// of the table is among the few of some scenario.

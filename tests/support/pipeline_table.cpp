@@ -113,8 +113,11 @@ const PipelineLayout kLayouts[] = {
     {kDisjoint, kGPipe, {2, 2}, {1, 1, 1, 2}, kFull, kFull, 1, 1, Encoders, Experts, EachUse},
     {kDisjoint, k1F1B, {2}, {1, 1, 1, 2}, kGradOp, kFull, 1, 2, Nothing, Qwen3VlMoe, NoImages},
     {kShared, k1F1B, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, DeltaRules},
-    {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring"}, {1, 1, 2}, kNo, kNo, 2, 1, Encoders, DeltaRules, Recomputing},
+    {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring"}, {1, 1, 2}, kNo, kNo, 2, 1, Encoders, PassedDeltaRules,
+     Recomputing},
     {kDisjoint, kZeroBubble, {2, 1, 2}, {1, 1, 2}, kFull, kFull, 1, 1, Nothing, DeltaRules, OneSampleEach},
+    {kShared, k1F1B, {2, 1, 3}, {1}, kFull, kFull, 1, 1, EncodersAndProjectors, PassedDeltaRules, OneSampleEach},
+    {kColocated, kZeroBubble, {2, 1, 2, 1, 1, "ulysses"}, {1, 2}, kFull, kNo, 1, 1, Llm, PassedDeltaRules, RareImages},
     {kShared, k1F1B, {2}, {}, kFull, kFull, 1, 2, Nothing, TiedLlava, EachUse},
     {kShared, kInterleaved, {2, 1, 1, 1, 2}, {}, kHybrid, kHybrid, 2, 2, Nothing, Llava, EachUse},
     {kShared, kZeroBubble, {2, 1, 2, 1, 1, "ring"}, {1, 1, 2}, kFull, kNo, 1, 2, Nothing, Gemma3, EachUse},
@@ -261,9 +264,9 @@ const char* frozen_name(Frozen frozen) {
 }
 
 const char* model_name(PipelineModel model) {
-  const char* const names[] = {"Llava",        "tied Llava", "two encoders", "tied Llama",
-                               "GPT-2",        "Gemma 3",    "Qwen3-VL",     "experts",
-                               "Qwen3-VL-MoE", "delta rules"};
+  const char* const names[] = {"Llava",        "tied Llava",  "two encoders", "tied Llama",
+                               "GPT-2",        "Gemma 3",     "Qwen3-VL",     "experts",
+                               "Qwen3-VL-MoE", "delta rules", "passed states"};
   return names[static_cast<int>(model)];
 }
 
@@ -414,7 +417,7 @@ std::string config_of(const PipelineLayout& layout) {
 
 void remake(const PipelineLayout& layout, ModelSpec& model) {
   if (layout.model == Qwen3Vl || layout.model == Qwen3VlMoe) shrink_images(model);
-  if (layout.model == DeltaRules) mix_delta_rules(model);
+  if (layout.has_delta_rules()) mix_delta_rules(model);
   if (layout.twist == AnySize) merge_images_of_any_size(model);
   if (layout.twist == TwoOfImages) add_second_image_encoder(model);
 }
@@ -436,9 +439,8 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
     deck.encoders["vision"].lora = {.targets = {"*_proj", "linear_1"}, .rank = 2, .dropout = 0.2};
   }
   if (layout.model == Gpt2) deck.llm.dropout = 0.2;
-  // Its gradients are large, so that Adam would turn rounding errors of small elements into
-  // updates.
-  if (layout.model == DeltaRules) deck.optim.eps = 1, deck.optim.lr = 1e-3;
+  // Its gradients are large, so that Adam would turn rounding errors into updates.
+  if (layout.has_delta_rules()) deck.optim.eps = 1, deck.optim.lr = 1e-3;
   if (layout.twist == BothWays) deck.llm.image_attention = "bidirectional";
   if (layout.has_audio()) deck.data.row_tokens = std::max<int64_t>(40, deck.data.row_tokens);
   if (layout.model == Qwen3Vl || layout.model == Qwen3VlMoe) deck.data.row_tokens = 80;
@@ -454,6 +456,7 @@ Options deck_of(const PipelineLayout& layout) {
   deck.mesh.dp_replicate = layout.dp_replicate;
   deck.mesh.dp_shard = layout.dp_shard;
   apply(layout.llm, layout.strategy, deck.meshes["llm"]);
+  if (layout.model == PassedDeltaRules) deck.meshes["llm"].cp_scan = CpScan::States;
   const bool own_ranks = layout.placement != std::string(kShared);
   if (layout.has_encoder()) {
     apply(layout.vision, layout.vision_strategy, deck.meshes["vision"]);
@@ -482,9 +485,7 @@ std::vector<int> images_of(const PipelineLayout& layout) {
   if (layout.twist == RareImages) return {0, 0, 1, 0, 0, 0};
   if (layout.twist == FewSamples) return {1, 2};  // no step without a gradient
   if (layout.twist != LateImages) return {1, 0, 2};
-  std::vector<int> images(20, 1);
-  std::fill_n(images.begin(), 16, 0);
-  return images;
+  return {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1};
 }
 
 std::vector<int> clips_of(const PipelineLayout& layout) {

@@ -38,6 +38,7 @@ enum class PipelineModel {
   Experts,
   Qwen3VlMoe,
   DeltaRules,
+  PassedDeltaRules,  ///< whose states pass between cp ranks
 };
 
 /// Unusual data and settings.
@@ -88,7 +89,10 @@ struct PipelineLayout {
   bool is_tied() const {
     return model != PipelineModel::Llava && model != PipelineModel::TwoEncoders &&
            model != PipelineModel::Qwen3Vl && model != PipelineModel::Experts &&
-           model != PipelineModel::Qwen3VlMoe && model != PipelineModel::DeltaRules;
+           model != PipelineModel::Qwen3VlMoe && !has_delta_rules();
+  }
+  bool has_delta_rules() const {
+    return model == PipelineModel::DeltaRules || model == PipelineModel::PassedDeltaRules;
   }
   int replicas() const { return dp_replicate * dp_shard; }
   int ranks() const;

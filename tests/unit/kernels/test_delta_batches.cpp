@@ -59,8 +59,8 @@ std::vector<Tensor> results_of(Scan* scan, ScanBackward* backward, const detail:
   const Tensor o = at::empty_like(d_o), gradients = at::zeros_like(rows.mixed);
   scan(rows, o, kept, {first, last});
   std::vector<Tensor> results{o, last};
-  if (first.defined()) return results;
-  backward(rows, d_o, kept, gradients);
+  // Backward has gradients of the states after samples where forward has states before them.
+  backward(rows, d_o, kept, gradients, {first, first});
   results.push_back(gradients);
   return results;
 }

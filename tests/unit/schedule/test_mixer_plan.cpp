@@ -29,11 +29,43 @@ TEST(MixerPlan, RefusesToShareTheHeadsOfGatedDeltaRulesUnevenly) {
   const auto expect = [](const std::string& text, const char* sentence) {
     EXPECT_NE(text.find(sentence), std::string::npos) << text;
   };
-  expect(refusal([](Options& o) { o.meshes["llm"].cp = 3; }, 3),
-         "mesh.llm.cp = 3: in blocks with a gated delta rule each cp rank takes an equal part of "
-         "the 8 key heads of 1 tp ranks; allowed: 1, 2, 4, 8");
+  expect(refusal(
+             [](Options& o) {
+               o.meshes["llm"].cp = 3;
+               o.meshes["llm"].cp_scan = CpScan::Ulysses;
+             },
+             3),
+         "mesh.llm.cp_scan = \"ulysses\" with cp = 3: each cp rank takes an equal part of the 8 "
+         "key heads of 1 tp ranks; allowed: cp = 1, 2, 4, 8, or cp_scan = \"states\"");
   expect(refusal([](Options& o) { o.meshes["llm"].tp = 3; }, 3),
          "mesh.llm.tp = 3 does not divide the 8 heads or rows of");
+}
+
+bool passes_states(int64_t cp, int64_t row_tokens, void (*set)(ModuleMeshOptions&) = nullptr) {
+  ModelSpec model = make_model_spec(tiny_llava_config());
+  testing::mix_delta_rules(model);
+  Options options;
+  options.meshes["llm"].cp = cp;
+  if (set) set(options.meshes["llm"]);
+  options.data.row_tokens = row_tokens;
+  const Plan plan = make_plan(options, model, tiny_llava_config(), static_cast<int>(cp));
+  EXPECT_FALSE(plan.token_shardings.at("vision").passes_states);
+  return plan.token_shardings.at("llm").passes_states;
+}
+
+TEST(MixerPlan, ChoosesWhatCpRanksExchangeByBytes) {
+  const auto uniform = [](ModuleMeshOptions& llm) { llm.cp_distribution = "uniform"; };
+  EXPECT_FALSE(passes_states(1, 4096));
+  EXPECT_FALSE(passes_states(2, 4096)) << "rows would be redistributed";
+  EXPECT_TRUE(passes_states(3, 4096)) << "heads are not divided";
+  EXPECT_TRUE(passes_states(2, 4096, uniform));
+  EXPECT_TRUE(passes_states(2, 4096, [](ModuleMeshOptions& llm) { llm.cp_mode = "ulysses"; }));
+  EXPECT_FALSE(passes_states(2, 8, uniform)) << "states are more bytes than rows";
+  EXPECT_TRUE(passes_states(2, 8, [](ModuleMeshOptions& llm) { llm.cp_scan = "states"; }));
+  EXPECT_FALSE(passes_states(2, 4096, [](ModuleMeshOptions& llm) {
+    llm.cp_distribution = "uniform";
+    llm.cp_scan = "ulysses";
+  }));
 }
 
 }  // namespace
