@@ -131,6 +131,25 @@ void fill_targets(Microbatch& out, const HostTokens& host, const TokenLayout& la
   out.target_shares = shares_where(layout, coordinate.cp, is_target);
 }
 
+/// Fills what multi-token prediction reads; all tokens are of one cp rank.
+void fill_further_targets(Microbatch& out, const HostTokens& host, const TokenLayout& layout,
+                          const Coordinate& coordinate) {
+  Ids next, targets;
+  for (const Segment& sample : segments_of(host.words))
+    for (int64_t token = sample.start; token < sample.start + sample.length; ++token) {
+      const bool is_last = token + 1 == sample.start + sample.length;
+      next.push_back(is_last ? token : token + 1);
+      targets.push_back(is_last ? -1 : host.targets[token + 1]);
+    }
+  const auto is_target = [&](int64_t token) { return targets[token] >= 0; };
+  const TokenRuns here = layout.held(coordinate.cp, coordinate.tp);
+  out.next_rows = index_tensor(pick(next, here));
+  out.further.rows = index_tensor(indices_where(here, is_target));
+  out.further.shares = shares_where(layout, coordinate.cp, is_target);
+  std::erase(targets, -1);
+  out.further.ids = index_tensor(targets);
+}
+
 void fill_lasts(Microbatch& out, const HostTokens& host, const TokenLayout& layout,
                 const Coordinate& coordinate) {
   const auto is_last = [&](int64_t token) {
@@ -212,6 +231,7 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
   const Coordinate coordinate = options.replica.coordinate(options.replica.rank, kDecoder);
   fill_attention(out, host, model, layout, coordinate.cp, options);
   fill_text_at(out, host, places_of(host.words, out.items, model), layout, model, options);
+  if (model.decoder.mtp_loss > 0) fill_further_targets(out, host, layout, coordinate);
 }
 
 std::vector<TokenRuns> taken_features(const HostTokens& host, const Ids& placeholders,

@@ -16,7 +16,8 @@ class PackedTensors {
  public:
   PackedTensors(Microbatch& made, at::Device device) : device_(device) {
     for (at::Tensor* tensor :
-         {&made.token_ids, &made.positions, &made.target_rows, &made.target_ids, &made.last_rows})
+         {&made.token_ids, &made.positions, &made.target_rows, &made.target_ids, &made.last_rows,
+          &made.further.rows, &made.further.ids, &made.next_rows})
       add(*tensor);
     for (TokenAttention& attention : made.text_attention) add(attention);
     add(made.text_scan.tokens.starts);

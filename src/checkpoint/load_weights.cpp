@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/load_weights.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <string>
@@ -85,6 +86,13 @@ void read_states(Engine& engine, const ShardedBuffer& buffer, const StateSource&
 }  // namespace
 
 void check_tensors(const ModelSpec& model, const WeightsSource& source) {
+  const auto head = std::ranges::find(model.units, true, &UnitSpec::is_mtp);
+  if (head != model.units.end() &&
+      std::ranges::count(source.tensors(), model.params[head->params.back()].name,
+                         &TensorInfo::name) == 0)
+    throw WeightsError(source.describe() +
+                       ": has no head of multi-token prediction (mtp.*), which model." + kDecoder +
+                       ".mtp_loss_coef trains; use files that have one, or leave it out");
   check_match(match_tensors(model, source), model, source);
 }
 

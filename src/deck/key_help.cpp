@@ -35,6 +35,7 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"model.llm.dropout", R"("auto")"},
     {"router_aux_loss_coef", "0.01"},
     {"router_z_loss_coef", "0.001"},
+    {"mtp_loss_coef", "0.1"},
     {"dropout", "0.05"},
     {"model.vision.lora.weights", R"("adapter-directory")"},
     {"model.audio.lora.weights", R"("adapter-directory")"},

@@ -204,6 +204,7 @@ struct LlmOptions {
   std::optional<double> router_aux_loss_coef = {};
   Choice<RouterLossScope> router_aux_loss_scope = RouterLossScope::Pooled;
   double router_z_loss_coef = 0;
+  double mtp_loss_coef = 0;
   LoraOptions lora = {};  ///< a section of its own
 
   template <class Visitor>
@@ -235,6 +236,11 @@ struct LlmOptions {
         {"router_z_loss_coef",
          "coefficient of the router z-loss (arXiv:2202.08906): the mean square of the logsumexp of "
          "a token's scores, added up over layers",
+         {0, 1e3}});
+    key(mtp_loss_coef,
+        {"mtp_loss_coef",
+         "coefficient of the loss of multi-token prediction (arXiv:2412.19437): the model's head "
+         "for the token after the next (mtp.*) trains with it; 0: the head stays as it is",
          {0, 1e3}});
   }
 };

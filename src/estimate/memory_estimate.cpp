@@ -152,10 +152,11 @@ int64_t even_microbatches(const Plan& plan) {
   return microbatches_of(plan, (plan.options.schedule.global_batch + replicas - 1) / replicas);
 }
 
-/// Returns whether a unit is a block of the decoder at the stage group of `world_rank`.
+/// Returns whether a unit is a block of the decoder, run in decoding, at the stage group of
+/// `world_rank`.
 bool has_block(const Plan& plan, size_t unit, int world_rank) {
   const UnitSpec& spec = plan.model.units[unit];
-  return spec.module == kDecoder && spec.kind == UnitKind::Block &&
+  return spec.module == kDecoder && spec.kind == UnitKind::Block && !spec.is_mtp &&
          plan.pipeline.group_of_unit(static_cast<int>(unit)) == plan.group_of(world_rank);
 }
 

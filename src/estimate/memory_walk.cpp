@@ -109,7 +109,7 @@ MemoryWalk::MemoryWalk(const Plan& plan, int group,
       is_summed_(plan.buffers.size(), false),
       live_(standing) {
   for (size_t u = 0; u < readers_.size(); ++u)
-    if (is_here(u))
+    if (is_here(u) && !(forward_only_ && spec(u).is_mtp))
       for (const UnitInput& input : spec(u).inputs) ++readers_[input.unit];
   for (microbatch_ = 0; microbatch_ < units_.size(); ++microbatch_) {
     const bool is_alike =
@@ -179,7 +179,8 @@ void MemoryWalk::take(const Action& action) {
 }
 
 bool MemoryWalk::runs(size_t u) const {
-  return has_items(u) && (forward_only_ || !plan_.model.is_cached(static_cast<int>(u)));
+  const bool does = forward_only_ ? !spec(u).is_mtp : !plan_.model.is_cached(static_cast<int>(u));
+  return does && has_items(u);
 }
 
 bool MemoryWalk::has_items(size_t u) const {

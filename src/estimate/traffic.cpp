@@ -43,6 +43,7 @@ class UnitTraffic {
   Calls take() {
     const std::vector<bool> has_gradient = plan_.model.units_with_gradient();
     detail::UnitPart part;
+    part.share = {.tp = grid_.tp, .sequence_parallel = rows_.held.dealt};
     for (const UnitInput& input : unit_.inputs)
       part.inputs_need_gradient.push_back(has_gradient[input.unit]);
     int operation = 0;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans chunks of the gated delta rule by batched GEMMs. With N = U - W S (W and U solve
-// (I + A) [W U] = [b exp(G) k, b v]) and K the rows exp(G_n - G_i) k_i, the state after a chunk is
-//   S' = (exp(G_n) I - K^T W) S + K^T U,
+// Scans chunks of the gated delta rule by batched GEMMs. With N = U + W S (W and U solve
+// (I + A) [W U] = [-b exp(G) k, b v]) and K the rows exp(G_n - G_i) k_i, the state after a chunk is
+//   S' = (exp(G_n) I + K^T W) S + K^T U,
 // so one GEMM a step passes states on, whose factors come from GEMMs over all chunks; its gradient
 // passes back by the transposed factor:
-//   dS = (exp(G_n) I - K^T W)^T dS' + (exp(G) q)^T dO - W^T Y,  Y = scores^T dO,
+//   dS = (exp(G_n) I + K^T W)^T dS' + (exp(G) q)^T dO + W^T Y,  Y = scores^T dO,
 //   dR = (I + A)^-T (Y + K dS').
+// Operands that the same GEMM reads lie beside each other.
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <numeric>
@@ -97,26 +97,28 @@ class SpanScan {
         items_(span.chunks() * heads_),
         chunks_(rows.tokens.chunks.narrow(0, span.first_chunk, span.chunks())),
         numbers_(made({5, kDeltaChunk})) {
-    keys_ = made({2 * kDeltaChunk, shape_.key_dim});
-    scaled_ = made({2 * kDeltaChunk, shape_.key_dim});
-    Tensor right = made({kDeltaChunk, shape_.key_dim + shape_.value_dim});
-    moves_ = at::zeros({items_, shape_.key_dim, shape_.key_dim}, options());
+    const int64_t keys = shape_.key_dim, both = keys + shape_.value_dim;
+    keys_ = made({2 * kDeltaChunk, keys});
+    factors_ = made({2 * kDeltaChunk, kDeltaChunk + keys});
+    terms_ = made({kDeltaChunk + keys, shape_.value_dim});
+    passing_ = made({keys, both});
+    Tensor right = made({kDeltaChunk, both});
     with_wide_type(rows_.mixed, [&]<class W>(W) {
-      const LoadChunk<W> load{chunk_rows(),       elements<W>(rows_.mixed), numbers<W>(),
-                              elements<W>(keys_), elements<W>(scaled_),     elements<W>(right),
-                              elements<W>(moves_)};
+      const LoadChunk<W> load{chunk_rows(),         elements<W>(rows_.mixed), numbers<W>(),
+                              elements<W>(keys_),   elements<W>(factors_),    elements<W>(right),
+                              elements<W>(passing_)};
       run_items(rows_.mixed, load, items_, shape_.value_dim);
     });
-    pairs_ = at::bmm(keys_, across(keys_.narrow(1, 0, kDeltaChunk)));
+    Tensor pairs = factors_.narrow(2, 0, kDeltaChunk);
+    at::bmm_out(pairs, keys_, across(keys_.narrow(1, 0, kDeltaChunk)));
     inverse_ = made({kDeltaChunk, kDeltaChunk});
     with_wide_type(rows_.mixed, [&]<class W>(W) {
-      const SolveChunk<W> solve{{numbers<W>(), elements<W>(pairs_)}, elements<W>(inverse_)};
+      const SolveChunk<W> solve{{numbers<W>(), elements<W>(factors_), kDeltaChunk + keys},
+                                elements<W>(inverse_)};
       run_items(rows_.mixed, solve, items_, shape_.value_dim);
     });
-    const Tensor solved = at::bmm(inverse_, right);
-    w_ = solved.narrow(2, 0, shape_.key_dim);
-    u_ = solved.narrow(2, shape_.key_dim, shape_.value_dim);
-    moves_.baddbmm_(across(ends()), w_, 1, -1);
+    solved_ = at::bmm(inverse_, right);
+    passing_.baddbmm_(across(ends()), solved_);
   }
 
   /// Computes the states before all chunks, `first` (samples that the first step has, ...) before
@@ -125,9 +127,12 @@ class SpanScan {
   /// states at the groups' bounds within the span.
   void pass_states(const Tensor& first, const Tensor& next, const Tensor& last,
                    const Tensor& kept) {
-    Tensor adds = at::bmm(across(ends()), u_);
-    states_ = made_states(!first.defined());
-    if (first.defined()) of_step(states_, 0).copy_(first);
+    const Tensor adds = passing_.narrow(2, shape_.key_dim, shape_.value_dim), own = states();
+    Tensor begin = of_step(own, 0);
+    if (first.defined())
+      begin.copy_(first);
+    else
+      begin.zero_();
     int64_t kept_states = 0, chunk = 0;
     for (int64_t step = 0; step < span_.steps(); ++step) {
       const int64_t here = span_.counts[step], on = span_.counts[step + 1];
@@ -136,14 +141,14 @@ class SpanScan {
           return of.narrow(0, (chunk + from) * heads_, count * heads_);
         };
         if (out.defined())
-          at::baddbmm_out(out, part(adds), part(moves_), part(states_));
+          at::baddbmm_out(out, part(adds), part(moves()), part(own));
         else
-          out = at::baddbmm(part(adds), part(moves_), part(states_));
+          out = at::baddbmm(part(adds), part(moves()), part(own));
         return out;
       };
       const bool is_end = step + 1 == span_.steps();
       if (on > 0 && (!is_end || next.defined())) {
-        Tensor to = is_end ? next : states_.narrow(0, (chunk + here) * heads_, on * heads_);
+        Tensor to = is_end ? next : own.narrow(0, (chunk + here) * heads_, on * heads_);
         after(0, on, to);
         if (!is_end && (span_.first_step + step + 1) % kGroupChunks == 0 && kept.defined()) {
           kept.narrow(0, kept_states * heads_, on * heads_).copy_(to);
@@ -157,12 +162,12 @@ class SpanScan {
       }
       chunk += here;
     }
-    changes_ = at::baddbmm(u_, w_, states_, 1, -1);
+    Tensor changed = changes();
+    at::baddbmm_out(changed, solved_.narrow(2, shape_.key_dim, shape_.value_dim), w(), own);
   }
 
   void store_outputs(const Tensor& o) const {
-    Tensor out = at::bmm(scaled_queries(), states_);
-    out.baddbmm_(scores(), changes_);
+    const Tensor out = at::bmm(factors_.narrow(1, kDeltaChunk, kDeltaChunk), terms_);
     with_element_type(o, [&]<class T>(T) {
       const StoreOutputs<T> store{chunk_rows(), elements<Wide<T>>(out), elements<T>(o)};
       run_items(o, store, items_, shape_.value_dim);
@@ -181,21 +186,23 @@ class SpanScan {
   void store_gradients(const Tensor& d_o, const Tensor& next, const Tensor& last,
                        const Tensor& first, const Tensor& dmixed) {
     const Tensor outer = made({2 * kDeltaChunk, shape_.value_dim});  // dR, dO
+    const Tensor d_ends = made({shape_.key_dim, shape_.value_dim});
     with_wide_type(rows_.mixed, [&]<class W>(W) {
-      const LoadOutputGradients<W> load{chunk_rows(), elements<W>(d_o), elements<W>(outer)};
+      const LoadOutputGradients<W> load{chunk_rows(), elements<W>(d_o), elements<W>(outer),
+                                        elements<W>(d_ends)};
       run_items(d_o, load, items_, shape_.value_dim);
     });
     Tensor d_r = outer.narrow(1, 0, kDeltaChunk);
     const Tensor d_out = outer.narrow(1, kDeltaChunk, kDeltaChunk);
     Tensor d_changes = at::bmm(across(scores()), d_out);
-    const Tensor d_ends = passed_back(d_out, d_changes, next, last, first);
+    pass_back(d_out, d_changes, next, last, d_ends, first);
     d_changes.baddbmm_(ends(), d_ends);
     at::bmm_out(d_r, across(inverse_), d_changes);
-    const Tensor d_pairs = at::bmm(outer, across(changes_));
-    const Tensor with_state = at::bmm(outer, across(states_));
-    const Tensor from_end = at::bmm(changes_, across(d_ends));
+    const Tensor d_factors = at::bmm(outer, across(terms_));
+    const Tensor d_pairs = d_factors.narrow(2, 0, kDeltaChunk);
+    const Tensor from_end = at::bmm(changes(), across(d_ends));
     with_wide_type(rows_.mixed, [&]<class W>(W) {
-      const WeighPairs<W> weigh{numbers<W>(), elements<W>(d_pairs)};
+      const WeighPairs<W> weigh{numbers<W>(), elements<W>(d_factors), kDeltaChunk + shape_.key_dim};
       run_items(d_o, weigh, items_, shape_.value_dim);
     });
     const Tensor with_pairs = at::bmm(d_pairs, keys_.narrow(1, 0, kDeltaChunk));
@@ -204,13 +211,12 @@ class SpanScan {
       const StoreChunkGradients<W> store{chunk_rows(),
                                          numbers<W>(),
                                          elements<W>(keys_),
-                                         elements<W>(changes_),
+                                         elements<W>(terms_),
                                          elements<W>(outer),
-                                         elements<W>(with_state),
+                                         elements<W>(d_factors),
                                          elements<W>(with_pairs),
                                          elements<W>(from_pairs),
                                          elements<W>(from_end),
-                                         elements<W>(states_),
                                          elements<W>(d_ends),
                                          elements<W>(dmixed)};
       run_items(d_o, store, span_.chunks() * shape_.key_heads, shape_.value_dim);
@@ -222,10 +228,6 @@ class SpanScan {
   Tensor made(std::vector<int64_t> shape) const {
     shape.insert(shape.begin(), items_);
     return at::empty(shape, options());
-  }
-  Tensor made_states(bool zeros) const {
-    const Tensor states = made({shape_.key_dim, shape_.value_dim});
-    return zeros ? states.zero_() : states;
   }
   ChunkRows chunk_rows() const { return {elements<int64_t>(chunks_), shape_}; }
   template <class W>
@@ -243,16 +245,25 @@ class SpanScan {
     const std::vector<int64_t> samples(span_.samples.begin() + begin, span_.samples.begin() + end);
     return at::tensor(samples, at::kLong).to(device);
   }
-  Tensor ends() const { return scaled_.narrow(1, 0, kDeltaChunk); }
-  Tensor scaled_queries() const { return scaled_.narrow(1, kDeltaChunk, kDeltaChunk); }
-  Tensor scores() const { return pairs_.narrow(1, kDeltaChunk, kDeltaChunk); }
+  Tensor ends() const {
+    return factors_.narrow(1, 0, kDeltaChunk).narrow(2, kDeltaChunk, shape_.key_dim);
+  }
+  Tensor scores() const {
+    return factors_.narrow(1, kDeltaChunk, kDeltaChunk).narrow(2, 0, kDeltaChunk);
+  }
+  Tensor scaled_queries() const {
+    return factors_.narrow(1, kDeltaChunk, kDeltaChunk).narrow(2, kDeltaChunk, shape_.key_dim);
+  }
+  Tensor w() const { return solved_.narrow(2, 0, shape_.key_dim); }
+  Tensor moves() const { return passing_.narrow(2, 0, shape_.key_dim); }
+  Tensor changes() const { return terms_.narrow(1, 0, kDeltaChunk); }
+  Tensor states() const { return terms_.narrow(1, kDeltaChunk, shape_.key_dim); }
 
-  /// Returns the gradients of the states at the ends of all chunks.
-  Tensor passed_back(const Tensor& d_out, const Tensor& d_changes, const Tensor& next,
-                     const Tensor& last, const Tensor& first) const {
+  /// Computes the gradients of the states at the ends of all chunks, `d_ends`, which come as zeros.
+  void pass_back(const Tensor& d_out, const Tensor& d_changes, const Tensor& next,
+                 const Tensor& last, const Tensor& d_ends, const Tensor& first) const {
     Tensor adds = at::bmm(across(scaled_queries()), d_out);
-    adds.baddbmm_(across(w_), d_changes, 1, -1);
-    const Tensor d_ends = made_states(true);
+    adds.baddbmm_(across(w()), d_changes);
     const int64_t steps = span_.steps();
     if (next.defined()) of_step(d_ends, steps - 1).narrow(0, 0, next.size(0)).copy_(next);
     for (int64_t step = steps - 1; step >= 0; --step) {
@@ -264,10 +275,9 @@ class SpanScan {
       Tensor to =
           step == 0 ? first : of_step(d_ends, step - 1).narrow(0, 0, span_.counts[step] * heads_);
       if (to.defined())
-        at::baddbmm_out(to, of_step(adds, step), across(of_step(moves_, step)),
+        at::baddbmm_out(to, of_step(adds, step), across(of_step(moves(), step)),
                         of_step(d_ends, step));
     }
-    return d_ends;
   }
 
   const DeltaRows& rows_;
@@ -275,9 +285,11 @@ class SpanScan {
   const ChunkSpan& span_;
   const int64_t heads_, items_;
   const Tensor chunks_, numbers_;
-  Tensor keys_, scaled_, pairs_, inverse_;
-  Tensor w_, u_, moves_;
-  Tensor states_, changes_;
+  Tensor keys_, inverse_;
+  Tensor factors_;  ///< pairs of tokens, beside them ends() over scaled queries
+  Tensor solved_;   ///< W and U
+  Tensor passing_;  ///< factors of states, and K^T U
+  Tensor terms_;    ///< changes() over states()
 };
 
 /// (items, key_dim, value_dim) of kept states.

@@ -50,10 +50,11 @@ struct LoadChunk {
   ChunkRows from;
   const W* mixed;
   ChunkNumbers<W> numbers;
-  W* keys;    ///< (items, 2 chunks, key_dim): k_i, and below them q_i
-  W* scaled;  ///< (items, 2 chunks, key_dim): exp(G_n - G_i) k_i, and below them exp(G_i) q_i
-  W* right;   ///< (items, chunk, key_dim + value_dim): b_i exp(G_i) k_i, and beside them b_i v_i
-  W* moves;   ///< (items, key_dim, key_dim) of zeros, whose diagonals become exp(G_n)
+  W* keys;     ///< (items, 2 chunks, key_dim): k_i, and below them q_i
+  W* factors;  ///< (items, 2 chunks, chunk + key_dim), beside the columns of pairs:
+               ///< exp(G_n - G_i) k_i, and below them exp(G_i) q_i
+  W* right;    ///< (items, chunk, key_dim + value_dim): -b_i exp(G_i) k_i, beside them b_i v_i
+  W* passing;  ///< (items, key_dim, key_dim + value_dim): diagonals of exp(G_n), and zeros
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
@@ -68,17 +69,17 @@ struct LoadChunk {
       const W* row = first + (is_token ? i * shape.columns() : 0);
       const W decayed = numbers.decayed(item)[i], left = numbers.left(item)[i];
       const W strength = numbers.strengths(item)[i];
-      const int64_t k_row = (item * 2 * kDeltaChunk + i) * dim, q_row = k_row + kDeltaChunk * dim;
+      const int64_t k_row = item * 2 * kDeltaChunk + i, q_row = k_row + kDeltaChunk;
       W* beside = right + (item * kDeltaChunk + i) * width;
       lanes.each(
-          dim, StoreTo<W, 3>{keys + k_row, scaled + k_row, beside},
+          dim, StoreTo<W, 3>{keys + k_row * dim, scaled(k_row), beside},
           [=](W k) ZEA_INLINE_LAMBDA {
             const W own = is_token ? k : W(0);
-            return Values<W, 3>{own, left * own, strength * decayed * own};
+            return Values<W, 3>{own, left * own, -strength * decayed * own};
           },
           row + shape.key(key_head));
       lanes.each(
-          dim, StoreTo<W, 2>{keys + q_row, scaled + q_row},
+          dim, StoreTo<W, 2>{keys + q_row * dim, scaled(q_row)},
           [=](W q) ZEA_INLINE_LAMBDA {
             const W own = is_token ? q : W(0);
             return Values<W, 2>{own, decayed * own};
@@ -90,13 +91,18 @@ struct LoadChunk {
           row + shape.value(at.head));
     }
     const W end = numbers.end(item);
-    W* move = moves + item * dim * dim;
-    lanes.each(
-        dim, [=](int64_t i, W value) { move[i * (dim + 1)] = value; },
-        [=](W) ZEA_INLINE_LAMBDA { return end; }, move);
+    for (int64_t i = 0; i < dim; ++i) {
+      W* row = passing + (item * dim + i) * width;
+      const auto value = [=](int64_t column, W)
+                             ZEA_INLINE_LAMBDA { return column == i ? end : W(0); };
+      lanes.each(width, StoreTo<W>{row}, OfPlace{value}, row);
+    }
   }
 
  private:
+  ZEA_FUNCTION W* scaled(int64_t row) const {
+    return factors + row * (kDeltaChunk + from.shape.key_dim) + kDeltaChunk;
+  }
   ZEA_FUNCTION int64_t key_head_of(const ChunkRows::Item& at) const {
     return at.head / from.shape.group();
   }
@@ -117,19 +123,20 @@ struct LoadChunk {
   }
 };
 
-/// Multiplies pairs (items, 2 chunks, chunk), in place: the upper ones by -b_i D_ij for j < i, the
-/// lower ones by D_ij for j <= i; others become zeros.
+/// Multiplies pairs (items, 2 chunks, chunk), whose rows are `stride` elements apart, in place: the
+/// upper ones by -b_i D_ij for j < i, the lower ones by D_ij for j <= i; others become zeros.
 template <class W>
 struct WeighPairs {
   ChunkNumbers<W> numbers;
   W* pairs;
+  int64_t stride;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
     const W *sums = numbers.sums(item), *strengths = numbers.strengths(item);
     for (int64_t i = 0; i < kDeltaChunk; ++i) {
-      W* upper = pairs + (item * 2 * kDeltaChunk + i) * kDeltaChunk;
-      W* lower = upper + kDeltaChunk * kDeltaChunk;
+      W* upper = pairs + (item * 2 * kDeltaChunk + i) * stride;
+      W* lower = upper + kDeltaChunk * stride;
       const W own = sums[i], factor = -strengths[i];
       const auto weighed = [=](int64_t j, W above, W below, W sum) ZEA_INLINE_LAMBDA {
         const W decay = j <= i ? std::exp(own - sum) : W(0);
@@ -150,14 +157,15 @@ struct SolveChunk {
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
     weigh(lanes, item);
     lanes.sync();
-    const W* triangle = weigh.pairs + item * 2 * kDeltaChunk * kDeltaChunk;
+    const int64_t stride = weigh.stride;
+    const W* triangle = weigh.pairs + item * 2 * kDeltaChunk * stride;
     W* rows = inverse + item * kDeltaChunk * kDeltaChunk;
     // Each lane reads of the rows above what it wrote itself.
     for (int64_t i = 0; i < kDeltaChunk; ++i) {
       const auto value = [=](int64_t column, W) ZEA_INLINE_LAMBDA {
         W sum = column == i ? W(1) : W(0);
         for (int64_t j = column; j < i; ++j)
-          sum += triangle[i * kDeltaChunk + j] * rows[j * kDeltaChunk + column];
+          sum += triangle[i * stride + j] * rows[j * kDeltaChunk + column];
         return sum;
       };
       lanes.each(kDeltaChunk, StoreTo<W>{rows + i * kDeltaChunk}, OfPlace{value}, triangle);
@@ -166,12 +174,12 @@ struct SolveChunk {
 };
 
 /// Rows of outputs' gradients (tokens, value heads, value_dim) -> (items, 2 chunks, value_dim),
-/// below.
+/// below; and zeros (items, key_dim, value_dim).
 template <class W>
 struct LoadOutputGradients {
   ChunkRows from;
   const W* rows;
-  W* to;
+  W *to, *zeros;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
@@ -186,6 +194,10 @@ struct LoadOutputGradients {
           [=](W value) ZEA_INLINE_LAMBDA { return is_token ? value : W(0); },
           first + (is_token ? i * shape.values() : 0));
     }
+    const int64_t state = shape.key_dim * shape.value_dim;
+    W* zero = zeros + item * state;
+    lanes.each(
+        state, StoreTo<W>{zero}, [](W) ZEA_INLINE_LAMBDA { return W(0); }, zero);
   }
 };
 
@@ -215,14 +227,14 @@ template <class W>
 struct StoreChunkGradients {
   ChunkRows from;
   ChunkNumbers<W> numbers;
-  const W* keys;              ///< as LoadChunk makes them
-  const W* changes;           ///< (items, chunk, value_dim): N
-  const W* outer;             ///< (items, 2 chunks, value_dim): dR, and below them dO
-  const W* with_state;        ///< (items, 2 chunks, key_dim): outer S^T
-  const W* with_pairs;        ///< (items, 2 chunks, key_dim): weighed pairs' gradients times k
-  const W* from_pairs;        ///< (items, chunk, key_dim): their transposes times k and q
-  const W* from_end;          ///< (items, chunk, key_dim): N dS'^T
-  const W *states, *dstates;  ///< (items, key_dim, value_dim): S, and dS' at the chunk's end
+  const W* keys;       ///< as LoadChunk makes them
+  const W* terms;      ///< (items, chunk + key_dim, value_dim): N, and below them S
+  const W* outer;      ///< (items, 2 chunks, value_dim): dR, and below them dO
+  const W* d_factors;  ///< (items, 2 chunks, chunk + key_dim): outer N^T, and beside them outer S^T
+  const W* with_pairs;  ///< (items, 2 chunks, key_dim): weighed pairs' gradients times k
+  const W* from_pairs;  ///< (items, chunk, key_dim): their transposes times k and q
+  const W* from_end;    ///< (items, chunk, key_dim): N dS'^T
+  const W* dstates;     ///< (items, key_dim, value_dim): dS' at the chunk's end
   W* dmixed;
 
   template <class Lanes>
@@ -247,6 +259,9 @@ struct StoreChunkGradients {
       const W before = -numbers.strengths(item)[i] * decayed;
       const int64_t upper = (item * 2 * kDeltaChunk + i) * dim, lower = upper + kDeltaChunk * dim;
       const int64_t one = (item * kDeltaChunk + i) * dim;
+      const W* with_upper =
+          d_factors + (item * 2 * kDeltaChunk + i) * (kDeltaChunk + dim) + kDeltaChunk;
+      const W* with_lower = with_upper + kDeltaChunk * (kDeltaChunk + dim);
       W* row = dmixed + (at.token + i) * shape.columns();
       W *dq = row + shape.query(key_head), *dk = row + shape.key(key_head);
       const auto of_query = [=](W state, W pair)
@@ -257,13 +272,13 @@ struct StoreChunkGradients {
           dim, StoreTo<W>{dq},
           [=](W old, W state, W pair)
               ZEA_INLINE_LAMBDA { return (adds ? old : W(0)) + of_query(state, pair); },
-          dq, with_state + lower, with_pairs + lower);
+          dq, with_lower, with_pairs + lower);
       lanes.each(
           dim, StoreTo<W>{dk},
           [=](W old, W state, W pair, W other, W end) ZEA_INLINE_LAMBDA {
             return (adds ? old : W(0)) + before * state + pair + other + left * end;
           },
-          dk, with_state + upper, with_pairs + upper, from_pairs + one, from_end + one);
+          dk, with_upper, with_pairs + upper, from_pairs + one, from_end + one);
       // G_i stands with q_i and with the k_i that meets what is before it, -G_i with the other one,
       // the last G with the state at the end.
       const auto of_key = [=](W k, W state, W pair, W other, W end) ZEA_INLINE_LAMBDA {
@@ -271,18 +286,20 @@ struct StoreChunkGradients {
         return Values<W, 2>{k * (before * state + pair - other) - after, after};
       };
       const Values<W, 2> keyed =
-          lanes.template two_sums<W>(dim, of_key, keys + upper, with_state + upper,
-                                     with_pairs + upper, from_pairs + one, from_end + one);
-      const W queried = lanes.template sum<W>(dim, along_query, keys + lower, with_state + lower,
-                                              with_pairs + lower);
+          lanes.template two_sums<W>(dim, of_key, keys + upper, with_upper, with_pairs + upper,
+                                     from_pairs + one, from_end + one);
+      const W queried =
+          lanes.template sum<W>(dim, along_query, keys + lower, with_lower, with_pairs + lower);
       of_end += keyed.of[1];
       store_value(lanes, at, item, i, row);
       if (lanes.is_first()) sums[i] = queried + keyed.of[0];
     }
     const auto product = [](W a, W b) ZEA_INLINE_LAMBDA { return a * b; };
-    const int64_t state = item * dim * shape.value_dim;
-    of_end += numbers.end(item) * lanes.template sum<W>(dim * shape.value_dim, product,
-                                                        states + state, dstates + state);
+    const int64_t state = dim * shape.value_dim;
+    const W* own = terms + item * (kDeltaChunk * shape.value_dim + state);
+    of_end += numbers.end(item) * lanes.template sum<W>(state, product,
+                                                        own + kDeltaChunk * shape.value_dim,
+                                                        dstates + item * state);
     if (!lanes.is_first()) return;
     W sum = of_end;  // g_i is in G_i and all later ones
     for (int64_t i = at.rows - 1; i >= 0; --i) {
@@ -298,7 +315,7 @@ struct StoreChunkGradients {
     const DeltaShape& shape = from.shape;
     const W strength = numbers.strengths(item)[i];
     const W* d = outer + (item * 2 * kDeltaChunk + i) * shape.value_dim;
-    const W* change = changes + (item * kDeltaChunk + i) * shape.value_dim;
+    const W* change = terms + (item * (kDeltaChunk + shape.key_dim) + i) * shape.value_dim;
     lanes.each(
         shape.value_dim, StoreTo<W>{row + shape.value(at.head)},
         [=](W d) ZEA_INLINE_LAMBDA { return strength * d; }, d);

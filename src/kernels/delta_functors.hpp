@@ -175,7 +175,7 @@ struct ConvolveBackward {
   const int64_t* starts;  ///< of samples
   const Wide<T>* dmixed;
   T* dx;
-  Wide<T>* sums;     ///< (parts, taps, channels), zeros
+  Wide<T>* sums;     ///< (parts, taps, channels)
   Wide<T>* scratch;  ///< (parts, channels)
   DeltaShape shape;
   int64_t tokens, part_tokens;
@@ -185,6 +185,12 @@ struct ConvolveBackward {
     const int64_t part = item / shape.heads(), first = part * part_tokens;
     const int64_t end = first + part_tokens < tokens ? first + part_tokens : tokens;
     const DeltaShape::Head head = shape.head(item % shape.heads());
+    for (int64_t tap = 0; tap < shape.taps; ++tap) {
+      Wide<T>* sum = sums + (part * shape.taps + tap) * shape.channels() + head.channel;
+      lanes.each(
+          head.dim, StoreTo<Wide<T>>{sum}, [](Wide<T>) ZEA_INLINE_LAMBDA { return Wide<T>(0); },
+          sum);
+    }
     for (int64_t token = first; token < end; ++token) {
       add_to_weight(lanes, part, token, head);
       add_to_input(lanes, part, token, head);
@@ -265,7 +271,7 @@ struct GatedNormBackward {
   const T *dy, *o, *x, *weight;
   Wide<T>* d_o;
   T* dx;
-  Wide<T>* sums;  ///< (parts, value_dim), zeros
+  Wide<T>* sums;  ///< (parts, value_dim)
   DeltaShape shape;
   int64_t heads, part_heads;  ///< of all tokens
 
@@ -274,12 +280,12 @@ struct GatedNormBackward {
     const int64_t first = part * part_heads;
     const int64_t end = first + part_heads < heads ? first + part_heads : heads;
     for (int64_t item = first; item < end; ++item)
-      of_head(lanes, item, sums + part * shape.value_dim);
+      of_head(lanes, item, sums + part * shape.value_dim, item > first);
   }
 
  private:
   template <class Lanes>
-  ZEA_FUNCTION void of_head(const Lanes& lanes, int64_t item, Wide<T>* sum) const {
+  ZEA_FUNCTION void of_head(const Lanes& lanes, int64_t item, Wide<T>* sum, bool adds) const {
     const int64_t dim = shape.value_dim, begin = item * dim;
     const int64_t gates =
         item / shape.value_heads * shape.columns() + shape.gate(item % shape.value_heads);
@@ -289,8 +295,9 @@ struct GatedNormBackward {
                            ZEA_INLINE_LAMBDA { return d * o * w * z * sigmoid(z); };
     const Wide<T> slope = lanes.template sum<Wide<T>>(dim, along, d, source, weight, z) * scale *
                           scale / static_cast<Wide<T>>(dim);
-    const auto terms = [=](Wide<T> sum, Wide<T> d, Wide<T> o, Wide<T> z)
-                           ZEA_INLINE_LAMBDA { return sum + d * o * scale * z * sigmoid(z); };
+    const auto terms = [=](Wide<T> sum, Wide<T> d, Wide<T> o, Wide<T> z) ZEA_INLINE_LAMBDA {
+      return (adds ? sum : Wide<T>(0)) + d * o * scale * z * sigmoid(z);
+    };
     lanes.each(dim, StoreTo<Wide<T>>{sum}, terms, sum, d, source, z);
     const auto of_gate = [=](Wide<T> d, Wide<T> o, Wide<T> w, Wide<T> z) ZEA_INLINE_LAMBDA {
       return d * o * scale * w * SiluGate::at(z).slope;

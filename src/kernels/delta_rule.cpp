@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/delta_rule.hpp"
 
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
 
 #include "kernels/delta_chunks.hpp"
 #include "kernels/delta_functors.hpp"
@@ -69,15 +69,25 @@ int64_t parts_of_items(int64_t items, int64_t each) {
   return (items + each - 1) / each;
 }
 
+/// Terms that are added to gradients of parameters at once.
+struct Additions {
+  std::vector<at::Tensor> gradients, terms;
+
+  void add(const at::Tensor& gradient, const at::Tensor& term) {
+    gradients.push_back(gradient);
+    terms.push_back(term);
+  }
+};
+
 /// The gradients of outputs before the norm; those of gates go to dx.
 at::Tensor norm_gradients(const at::Tensor& dy, const at::Tensor& x, const DeltaOutputs& outputs,
                           const DeltaWeights& weights, const DeltaShape& shape,
-                          const at::Tensor& gradient, const at::Tensor& dx) {
+                          const at::Tensor& gradient, const at::Tensor& dx, Additions& additions) {
   const at::Tensor d_o = at::empty(dy.sizes(), wide_options_of(x));
   const int64_t heads = x.size(0) * shape.value_heads;
   const int64_t step = items_per_sum(x, heads, shape.value_dim);
   const at::Tensor sums =
-      at::zeros({parts_of_items(heads, step), shape.value_dim}, wide_options_of(x));
+      at::empty({parts_of_items(heads, step), shape.value_dim}, wide_options_of(x));
   with_element_type(x, [&]<class T>(T) {
     const detail::GatedNormBackward<T> functor{elements<T>(dy),
                                                elements<T>(outputs.mixed),
@@ -91,17 +101,18 @@ at::Tensor norm_gradients(const at::Tensor& dy, const at::Tensor& x, const Delta
                                                step};
     run_items(x, functor, sums.size(0), (x.is_cpu() ? step : 1) * shape.value_dim);
   });
-  if (at::Tensor sum = gradient; sum.defined()) sum.add_(sums.sum(0));
+  if (gradient.defined()) additions.add(gradient, sums.sum(0));
   return d_o;
 }
 
 /// From the gradients of what mixed_rows() makes to those of x and the parameters.
 void mix_gradients(const at::Tensor& dmixed, const at::Tensor& spare, const at::Tensor& x,
                    const at::Tensor& starts, const DeltaWeights& weights, const at::Tensor& conv,
-                   const DeltaShape& shape, const DeltaGradients& gradients, const at::Tensor& dx) {
+                   const DeltaShape& shape, const DeltaGradients& gradients, const at::Tensor& dx,
+                   Additions& additions) {
   const int64_t step = items_per_sum(x, x.size(0) * shape.heads(), shape.value_dim);
   const int64_t parts = parts_of_items(x.size(0), step);
-  const at::Tensor sums = at::zeros({parts, shape.taps, shape.channels()}, dmixed.options());
+  const at::Tensor sums = at::empty({parts, shape.taps, shape.channels()}, dmixed.options());
   const at::Tensor scratch = at::empty({parts, shape.channels()}, dmixed.options());
   with_element_type(x, [&]<class T>(T) {
     const detail::MixDeltaTokenBackward<T> to_convolution{convolution<T>(x, starts, conv, shape),
@@ -124,13 +135,12 @@ void mix_gradients(const at::Tensor& dmixed, const at::Tensor& spare, const at::
     run_items(x, to_inputs, parts * shape.heads(), (x.is_cpu() ? step : 1) * shape.value_dim);
   });
   if (at::Tensor sum = gradients.conv; sum.defined()) sum.add_(sums.sum(0).t().view_as(sum));
-  at::Tensor decay = gradients.decay, step_sum = gradients.step;
-  if (!decay.defined() && !step_sum.defined()) return;
+  if (!gradients.decay.defined() && !gradients.step.defined()) return;
   const int64_t heads = shape.value_heads, groups = shape.by_key_head ? shape.key_heads : 1;
   const at::Tensor both =
       dmixed.narrow(1, dmixed.size(1) - 2 * heads, 2 * heads).sum(0).view({groups, 2, -1});
-  if (decay.defined()) decay.add_(both.select(1, 0).reshape({heads}));
-  if (step_sum.defined()) step_sum.add_(both.select(1, 1).reshape({heads}));
+  if (gradients.decay.defined()) additions.add(gradients.decay, both.select(1, 0).reshape({heads}));
+  if (gradients.step.defined()) additions.add(gradients.step, both.select(1, 1).reshape({heads}));
 }
 
 }  // namespace
@@ -176,12 +186,14 @@ at::Tensor delta_rule_backward(const at::Tensor& dy, const at::Tensor& x, const 
                                const DeltaShape& shape, const DeltaGradients& gradients) {
   ZEA_ASSERT(dy.is_contiguous());
   const at::Tensor dx = at::empty_like(x), conv = by_tap(weights.conv);
-  at::Tensor d_o = norm_gradients(dy, x, outputs, weights, shape, gradients.norm, dx);
+  Additions additions;
+  at::Tensor d_o = norm_gradients(dy, x, outputs, weights, shape, gradients.norm, dx, additions);
   const at::Tensor mixed = mixed_rows(x, tokens.starts, weights, conv, shape);
   const at::Tensor dmixed = at::empty_like(mixed);
   detail::scan_chunks_backward({mixed, tokens, shape}, d_o, outputs.states, dmixed);
   d_o.reset();
-  mix_gradients(dmixed, mixed, x, tokens.starts, weights, conv, shape, gradients, dx);
+  mix_gradients(dmixed, mixed, x, tokens.starts, weights, conv, shape, gradients, dx, additions);
+  if (!additions.terms.empty()) at::_foreach_add_(additions.gradients, additions.terms);
   return dx;
 }
 

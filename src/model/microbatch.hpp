@@ -108,6 +108,14 @@ struct EncoderPart {
   int64_t rows_here() const { return positions.defined() ? positions.numel() : 0; }
 };
 
+/// For multi-token prediction: the tokens after the next ones that are targets, as are the next
+/// ones of the tokens that Microbatch::target_rows has.
+struct FurtherTargets {
+  at::Tensor rows;   ///< int64: rows here
+  at::Tensor ids;    ///< int64: of all cp tokens
+  RowShares shares;  ///< of these
+};
+
 struct Microbatch {
   int64_t tokens = 0;   ///< in the whole microbatch
   ItemList items;       ///< all of the microbatch's
@@ -126,6 +134,9 @@ struct Microbatch {
   at::Tensor target_rows;        ///< int64: rows here whose next token is predicted
   at::Tensor target_ids;         ///< (targets) int64: that next token, of all cp tokens
   RowShares target_shares;       ///< shares of the targets
+  FurtherTargets further;        ///< undefined: the model does not predict them
+  at::Tensor next_rows;          ///< likewise; (rows here) int64: the cp token after each row's, or
+                                 ///< its own where its sample ends
   at::Tensor last_rows;          ///< int64: rows here that end a sample
   RowShares last_shares;         ///< shares of the last rows among the cp tokens
   std::vector<int64_t> samples;  ///< samples that end in the cp tokens

@@ -33,7 +33,7 @@ class UnitRun {
       values_[op.output] = output(op);
     }
     const at::Tensor& made = values_[unit_.graph.output];
-    if (unit_.kind == UnitKind::Head && head_ == HeadOutput::Loss) return {{}, made};
+    if (unit_.kind == UnitKind::Head && head_ == HeadOutput::Loss) return {{}, made, {}, mtp_loss_};
     return {made, loss_, expert_ends_};
   }
 
@@ -174,10 +174,18 @@ class UnitRun {
         return merged(x, op);
       case Kind::AddFeatures:
         return with_features_added(x, op);
+      case Kind::NextRows: {  // all tokens are on the tp ranks together
+        const RowShares& dealt = shares(op.rows);
+        const at::Tensor all = dealt.empty() ? x : layers_.gathered_rows(x, dealt);
+        return all.index_select(0, microbatch_.next_rows);
+      }
+      case Kind::Concat:
+        return at::cat({x, input(op, 1)}, 1);
       case Kind::TargetRows:  // only these go through the norm and the vocabulary
+        if (op.count == 1) return x.defined() ? x.index_select(0, microbatch_.further.rows) : x;
         return x.index_select(0, of_last() ? microbatch_.last_rows : microbatch_.target_rows);
       case Kind::Loss:
-        return loss(x, parameter(op, 0));
+        return op.count == 1 ? with_mtp_loss(x, op) : loss(x, parameter(op, 0));
     }
     return {};
   }
@@ -301,6 +309,18 @@ class UnitRun {
     return layers_.logits(x, vocabulary, spec, shares);
   }
 
+  /// Without training the block of multi-token prediction has made nothing.
+  at::Tensor with_mtp_loss(const at::Tensor& x, const Operation& op) {
+    const at::Tensor& loss = input(op, 1);
+    if (!x.defined()) return loss;
+    const FurtherTargets& targets = microbatch_.further;
+    const LogitSpec spec{model_.decoder.vocabulary, model_.decoder.logit_softcap};
+    const at::Tensor added =
+        layers_.cross_entropy(x, parameter(op, 0), targets.ids, spec, targets.shares);
+    mtp_loss_ = added.detach();
+    return loss + op.factor * added;
+  }
+
   const RowKeys& keys(UnitRows rows) const {
     if (!part_) return microbatch_.text_keys;
     return rows == UnitRows::Tokens ? part_->keys : part_->feature_keys;
@@ -345,7 +365,7 @@ class UnitRun {
   const Layers& layers_;
   const EncoderPart* const part_;  ///< of the microbatch; null: the unit is the decoder's
   std::vector<at::Tensor> values_;
-  at::Tensor loss_, expert_ends_;  ///< as in UnitOutput
+  at::Tensor loss_, expert_ends_, mtp_loss_;  ///< as in UnitOutput
 };
 
 }  // namespace

@@ -36,6 +36,9 @@ struct UnitOutput {
   at::Tensor loss;
   /// A mixture's ends (SentRows) of the rows of this rank's experts; undefined: it is no mixture.
   at::Tensor expert_ends = {};
+  /// The cross entropy of the tokens after the next, which is in the head's loss times
+  /// DecoderSpec::mtp_loss; undefined: none.
+  at::Tensor mtp_loss = {};
 };
 
 /// Runs unit `unit` of `model`. `parameters` are those of the unit in the order of its spec, fused

@@ -22,6 +22,7 @@ namespace zea {
 struct WalkResult {
   /// fp64, over this rank's targets, where the head computed it; undefined where no head runs.
   at::Tensor loss;
+  at::Tensor mtp_loss;              ///< likewise: UnitOutput::mtp_loss, before its coefficient
   std::vector<at::Tensor> outputs;  ///< the head's logits per microbatch, if it computes them
   /// By unit and microbatch: outputs whose readers had no work in the walk.
   std::map<std::pair<int, int>, at::Tensor> unread;
@@ -101,7 +102,7 @@ class Engine {
   void backward(int unit, int microbatch, bool defers_weights);
   void run_backward(int unit, int microbatch, Saved& saved, bool defers_weights);
   void backward_weight(int unit, int microbatch);
-  void add_loss(int unit, const at::Tensor& loss);
+  void add_loss(int unit, const at::Tensor& loss, at::Tensor& sum) const;
   bool is_first_tp_rank(int unit) const;
   void open_gradients(int unit);
   void reduce_shard(int buffer);
@@ -122,9 +123,10 @@ class Engine {
   std::vector<std::vector<Buffer>> states_;  ///< each buffer's, as OptimizerSpec lists them
   std::vector<std::vector<int>> unit_buffers_;
   std::vector<std::vector<Parameter*>> unit_parameters_;
-  std::vector<int> readers_;         ///< units at this stage group that read each unit's output
-  std::vector<int> reading_groups_;  ///< other stage groups that do
-  std::vector<bool> trains_unit_;    ///< whether a unit has a trainable parameter
+  std::vector<int> readers_;           ///< units at this stage group that read each unit's output
+  std::vector<int> training_readers_;  ///< those that run in training alone (UnitSpec::is_mtp)
+  std::vector<int> reading_groups_;    ///< other stage groups that do
+  std::vector<bool> trains_unit_;      ///< whether a unit has a trainable parameter
   /// Whether a unit has its backward wherever it runs (has_joint_backward).
   std::vector<bool> joins_backward_;
   std::map<std::string, std::unique_ptr<Layers>> layers_;  ///< by module

@@ -95,6 +95,7 @@ void Engine::build_units() {
   const int here = plan_.group_of(world_rank_);
   const std::vector<UnitSpec>& units = plan_.model.units;
   readers_.resize(units.size());
+  training_readers_.resize(units.size());
   reading_groups_.resize(units.size());
   for (const PipelineEdge& edge : edges_of(plan_.pipeline, plan_.model))
     if (edge.from == here) ++reading_groups_[edge.unit];
@@ -108,7 +109,10 @@ void Engine::build_units() {
       unit_buffers_[u].clear();
       continue;
     }
-    for (const UnitInput& input : units[u].inputs) ++readers_[input.unit];
+    for (const UnitInput& input : units[u].inputs) {
+      ++readers_[input.unit];
+      if (units[u].is_mtp) ++training_readers_[input.unit];
+    }
     for (int param : units[u].params)
       for (int buffer : unit_buffers_[u])
         if (Parameter* found = buffers_[buffer]->parameter(param))

@@ -22,6 +22,7 @@ void Engine::forward(int unit, int microbatch) {
   Saved saved;
   saved.inputs = take_inputs(unit, microbatch);
   saved.consumers = readers_[unit] + reading_groups_[unit];
+  if (!trains_) saved.consumers -= training_readers_[unit];
   if (trains_ && joins_backward_[unit]) saved.inputs.front()->set_requires_grad(true);
   saved.needs_gradient =
       trains_ && (trains_unit_[unit] ||
@@ -32,7 +33,8 @@ void Engine::forward(int unit, int microbatch) {
     c10::AutoGradMode mode(keeps_graph);
     saved.made = call_unit(unit, microbatch, saved.inputs);
   }
-  if (saved.made.loss.defined()) add_loss(unit, saved.made.loss.detach());
+  if (saved.made.loss.defined()) add_loss(unit, saved.made.loss.detach(), result_.loss);
+  if (saved.made.mtp_loss.defined()) add_loss(unit, saved.made.mtp_loss, result_.mtp_loss);
   if (saved.made.expert_ends.defined() && is_first_tp_rank(unit))
     result_.expert_ends[unit].push_back(saved.made.expert_ends);
   if (saved.made.value.defined()) saved.value = saved.made.value.detach();
@@ -51,10 +53,10 @@ bool Engine::is_first_tp_rank(int unit) const {
 }
 
 /// Stays on the device that has it; of tp ranks, the first one's counts.
-void Engine::add_loss(int unit, const at::Tensor& loss) {
+void Engine::add_loss(int unit, const at::Tensor& loss, at::Tensor& sum) const {
   if (!is_first_tp_rank(unit)) return;
   const at::Tensor in_double = loss.to(at::kDouble);
-  result_.loss = result_.loss.defined() ? result_.loss + in_double : in_double;
+  sum = sum.defined() ? sum + in_double : in_double;
 }
 
 void Engine::backward(int unit, int microbatch, bool defers_weights) {

@@ -47,7 +47,9 @@ void check_absent_modules(Faults& faults, const Options& options, const ModelSpe
 
 Trainable trainable_of(const Options& options) {
   if (options.run.mode != RunMode::Train) return {.llm = false, .all_frozen = true};
-  Trainable trainable{.llm = options.llm.train, .dropout = options.llm.dropout};
+  Trainable trainable{.llm = options.llm.train,
+                      .dropout = options.llm.dropout,
+                      .mtp_loss = options.llm.mtp_loss_coef};
   for (const auto& [encoder, section] : options.encoders)
     trainable.encoders[encoder] = {section.train, section.train_projector};
   return trainable;
@@ -176,6 +178,7 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
   check_scores(faults, options, model);
   check_experts(faults, options, model);
   detail::check_routers(faults, options, model);
+  detail::check_further_tokens(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   const auto train_keys = [](const std::string& module) {
     const std::string key = "model." + module + ".train";
@@ -440,7 +443,7 @@ Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
   detail::check_graphs(faults, {options, model, mesh, shardings, images_both_ways});
   faults.throw_if_any();
   return {.options = options,
-          .config_json = with_adapters(config_json, options),
+          .config_json = with_carried_head(with_adapters(config_json, options), model),
           .mesh = mesh,
           .precision = precision,
           .precisions = precisions,

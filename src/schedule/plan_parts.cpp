@@ -225,6 +225,27 @@ void check_routers(Faults& faults, const Options& options, const ModelSpec& mode
     faults.note(section + "router_aux_loss_scope has no effect without router_aux_loss_coef");
 }
 
+void check_further_tokens(Faults& faults, const Options& options, const ModelSpec& model) {
+  const double coefficient = options.llm.mtp_loss_coef;
+  if (coefficient == 0 || options.run.mode != RunMode::Train) return;
+  const std::string found = "model." + kDecoder + formatted(".mtp_loss_coef = %g", coefficient);
+  const ModuleMeshOptions mesh = options.meshes[kDecoder];
+  if (model.decoder.mtp_loss == 0)
+    faults.add(found + ", but the model (" + model.family +
+               ") has no head of multi-token prediction that zea trains; it trains those of "
+               "Qwen3.5 without experts; leave it out");
+  else if (!options.llm.train)
+    faults.add(found + ", but the language model is frozen; leave it out");
+  else if (!options.llm.lora.targets.empty())
+    faults.add(found + " with model." + kDecoder +
+               ".lora: adapters of the head are not built yet; leave one of them out");
+  else if (mesh.pp > 1 || mesh.cp > 1)
+    faults.add(found + " with mesh." + kDecoder +
+               formatted(".pp = %ld and cp = %ld", static_cast<long>(mesh.pp),
+                         static_cast<long>(mesh.cp)) +
+               ": the head is not built for these yet; use pp = 1 and cp = 1");
+}
+
 void check_graphs(Faults& faults, const GraphedRun& run) {
   const int64_t shapes = run.options.run.cuda_graphs;
   if (shapes == 0) return;

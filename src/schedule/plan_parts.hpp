@@ -69,6 +69,9 @@ void check_graphs(Faults& faults, const GraphedRun& run);
 /// notes what they cost.
 void check_routers(Faults& faults, const Options& options, const ModelSpec& model);
 
+/// Checks model.llm.mtp_loss_coef against what the model has and trains, and what is built.
+void check_further_tokens(Faults& faults, const Options& options, const ModelSpec& model);
+
 // How large images and videos become, of how many parts, and who resizes them.
 
 /// Puts what the deck says in place of what encoders have by themselves.

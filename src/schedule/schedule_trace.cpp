@@ -101,6 +101,7 @@ ScheduleTrace::Work ScheduleTrace::work_of(const MicrobatchKinds& kinds) const {
 }
 
 bool ScheduleTrace::takes_part(int unit) const {
+  if (input_.model.units[unit].is_mtp) return input_.kind == StepKind::Train;
   return input_.kind == StepKind::Evaluate ||
          input_.model.is_cached(unit) == (input_.kind == StepKind::Encode);
 }

@@ -19,6 +19,31 @@ void add_windows(Decoder& decoder, const std::vector<bool>& narrow, int64_t wind
   decoder.blocks.mixer.assign(narrow.begin(), narrow.end());
 }
 
+namespace {
+
+/// Adds the block of multi-token prediction after the last block, with the final norm, which the
+/// head reads as well. `embedded`: the unit that makes the inputs of the first block. Returns the
+/// index of the norm's weight.
+int add_mtp(SpecBuilder& builder, const Decoder& decoder, const std::string& norm_name,
+            int embedded, bool trainable) {
+  const BlockSpec& block = decoder.spec.block;
+  const std::string& root = decoder.names.mtp;
+  const int64_t hidden = block.hidden;
+  builder.start("llm.mtp", "llm", UnitKind::Block,
+                {{builder.last_unit(), false}, {embedded, false}});
+  builder.unit().is_mtp = true;
+  const int norm = builder.add_norm("final_norm", norm_name, block.norm, hidden, trainable);
+  builder.add_norm("state_norm", root + "pre_fc_norm_hidden", block.norm, hidden, trainable);
+  builder.add_norm("next_norm", root + "pre_fc_norm_embedding", block.norm, hidden, trainable);
+  builder.add("fc.weight", root + "fc.weight", {hidden, 2 * hidden}, trainable,
+              decoder.spec.init_std);
+  builder.add_block(block, decoder.blocks, root + "layers.0", trainable);
+  builder.add_norm("norm", root + "norm", block.norm, hidden, trainable);
+  return norm;
+}
+
+}  // namespace
+
 void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string& prefix,
                  const std::vector<int>& features, bool trainable) {
   const DecoderSpec& text = decoder.spec;
@@ -37,10 +62,19 @@ void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string
     for (int unit : features) merged.push_back({unit, true});
     builder.start("llm.merge", "llm", UnitKind::Merge, std::move(merged));
   }
+  const int embedded = builder.last_unit();
   builder.add_blocks("llm", text.layers, text.block, decoder.blocks, root + names.layers,
                      trainable);
-  builder.start("llm.head", "llm", UnitKind::Head, {{builder.last_unit(), false}});
-  builder.add_norm("norm", root + names.norm, text.block.norm, hidden, trainable);
+  std::vector<UnitInput> states{{builder.last_unit(), false}};
+  if (text.mtp_loss > 0) {
+    const int norm = add_mtp(builder, decoder, root + names.norm, embedded, trainable);
+    states.push_back({builder.last_unit(), true});
+    builder.start("llm.head", "llm", UnitKind::Head, std::move(states));
+    builder.use("norm.weight", norm);
+  } else {
+    builder.start("llm.head", "llm", UnitKind::Head, std::move(states));
+    builder.add_norm("norm", root + names.norm, text.block.norm, hidden, trainable);
+  }
   if (text.tied_embeddings)
     builder.use("vocabulary", embed);
   else

@@ -110,6 +110,7 @@ class SpecBuilder {
   void start(const std::string& name, const std::string& module, UnitKind kind,
              std::vector<UnitInput> inputs);
   int last_unit() const { return static_cast<int>(model_.units.size()) - 1; }
+  UnitSpec& unit() { return model_.units.back(); }
 
   /// Adds the parameter `name` with `role` in the unit's forward. Returns its index. Norms are
   /// initialized to 1, other vectors to 0, the rest to normal numbers of `std`.
@@ -123,8 +124,9 @@ class SpecBuilder {
   };
   void add_fused(const std::string& role, const std::vector<Part>& parts, bool trainable,
                  double std);
-  void add_norm(const std::string& role, const std::string& name, const NormSpec& norm,
-                int64_t width, bool trainable, const TpCut& cut = {});
+  /// Adds a norm. Returns the index of its weight.
+  int add_norm(const std::string& role, const std::string& name, const NormSpec& norm,
+               int64_t width, bool trainable, const TpCut& cut = {});
   /// Adds a class token, initialized to normal numbers.
   void add_class_token(const std::string& name, const Shape& shape, bool trainable, double std);
   /// Adds a vector, initialized to normal numbers with a norm of about 1.
@@ -210,6 +212,7 @@ struct Decoder {
   /// is outside `root`; `positions` is empty where none are learned.
   struct Names {
     std::string root, embed, positions, layers, norm, head;
+    std::string mtp = {};  ///< precedes those of multi-token prediction; empty: none is built
   } names;
   std::vector<std::string> notes = {};
 };

@@ -63,7 +63,8 @@ std::string family_names() {
 
 ModelSpec make_decoder(const ConfigReader& config, detail::ReadDecoder read,
                        const Trainable& trainable) {
-  const detail::Decoder decoder = read(config);
+  detail::Decoder decoder = read(config);
+  if (!decoder.names.mtp.empty()) decoder.spec.mtp_loss = trainable.mtp_loss;
   ModelSpec model;
   model.decoder = decoder.spec;
   model.notes = decoder.notes;
@@ -124,6 +125,15 @@ void set_router_loss(ModelSpec& model) {
       kDecoder + ".router_aux_loss_coef balances experts");
 }
 
+/// Returns whether a carried tensor is a parameter of the head that trains.
+bool is_of_head(const ModelSpec& model, const std::string& name) {
+  return std::ranges::any_of(model.units, [&](const UnitSpec& unit) {
+    return unit.is_mtp && std::ranges::any_of(unit.params, [&](int param) {
+             return model.params[param].name == name;
+           });
+  });
+}
+
 /// Adds the tensors that files have and no unit reads.
 void add_carried_tensors(const ConfigReader& config, ModelSpec& model) {
   if (!config.has(kWeightsFiles)) return;
@@ -136,6 +146,7 @@ void add_carried_tensors(const ConfigReader& config, ModelSpec& model) {
     const Shape shape = carried.integers(name.c_str(), 1);
     for (const int64_t length : shape)
       if (length < 1) carried.refuse(name, carried.dump(name.c_str()), "lengths of 1 or more");
+    if (is_of_head(model, name)) continue;  // loading compares the shapes
     if (model.param_index(name) >= 0)
       carried.refuse(name, "a parameter of the model", "tensors that no unit reads");
     model.params[builder.add(name, name, shape, false, 0)].used = false;
@@ -333,6 +344,18 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   config.refuse_unknown();
   record_graphs(model);
   return model;
+}
+
+std::string with_carried_head(const std::string& config_json, const ModelSpec& model) {
+  if (model.decoder.mtp_loss == 0) return config_json;
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(config_json);
+  const UnitSpec& block = *std::ranges::find(model.units, true, &UnitSpec::is_mtp);
+  const UnitSpec& head = model.units.back();
+  for (const int param : block.params)
+    if (std::ranges::count(head.params, param) == 0)
+      config[kWeightsFiles]["carried"][model.params[param].name] =
+          model.params[param].tensor_shape();
+  return config.dump();
 }
 
 std::string type_advice(const std::string& model_type) {

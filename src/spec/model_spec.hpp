@@ -88,7 +88,7 @@ const char* unit_kind_name(UnitKind kind);
 /// An input slot of a unit: the output of another unit.
 struct UnitInput {
   int unit;       ///< index in ModelSpec::units
-  bool optional;  ///< absent when that unit's module has no item in the microbatch
+  bool optional;  ///< absent when that unit does not run: no item in the microbatch, or no training
 };
 
 /// LoRA adapter of one of a unit's linears (adapters.hpp): x (tokens, in) goes down to (tokens,
@@ -115,8 +115,9 @@ struct UnitSpec {
   /// The roles of its parameters in the unit's forward (unit_forward.cpp), in their order; fused
   /// parameters share one: "qkv.weight", "qkv.bias".
   std::vector<std::string> roles = {};
-  int mixer = 0;  ///< of a block: index in BlockSpec::mixers
-  int mlp = 0;    ///< of a block: index in BlockSpec::mlps
+  int mixer = 0;        ///< of a block: index in BlockSpec::mixers
+  int mlp = 0;          ///< of a block: index in BlockSpec::mlps
+  bool is_mtp = false;  ///< a block for multi-token prediction, which runs in training alone
   std::vector<Adapter> adapters = {};
   UnitGraph graph = {};  ///< the operations of the forward
 
@@ -210,6 +211,7 @@ struct Trainable {
   bool all_frozen = false;  ///< overrides the others
   /// The probability for residual branches and embeddings; nullopt: the config's.
   std::optional<double> dropout = 0;
+  double mtp_loss = 0;  ///< DecoderSpec::mtp_loss, of families that have the head
 
   Encoder of(const std::string& encoder) const {
     if (all_frozen) return {.encoder = false, .projector = false};
@@ -224,9 +226,14 @@ inline constexpr const char* kImageProcessor = "image_processor";
 inline constexpr const char* kVideoProcessor = "video_processor";
 inline constexpr const char* kGenerationConfig = "generation_config";
 /// And what the weights files show: {"carried": {name: shape}, "splits_experts": true}. Carried
-/// tensors are those of a head of multi-token prediction ("mtp."), which no unit reads and which
-/// some files have. Files of one family may stack the experts of a layer or split them.
+/// tensors are those of a head of multi-token prediction ("mtp."), which some files have and which
+/// no unit reads unless the head trains. Files of one family may stack the experts of a layer or
+/// split them.
 inline constexpr const char* kWeightsFiles = "weights_files";
+
+/// Returns the config with the tensors of a head of multi-token prediction that trains among the
+/// carried ones, so that models which do not train it have its tensors, too.
+std::string with_carried_head(const std::string& config_json, const ModelSpec& model);
 
 /// A config.json that makes no model. The plan knows its text only; its reader knows the file.
 struct ConfigError : WeightsError {

@@ -157,8 +157,8 @@ struct ChunkElements {
     const int64_t keys = kDeltaChunk * rule.key_dim, values = kDeltaChunk * rule.value_dim;
     const int64_t pairs = kDeltaChunk * kDeltaChunk, state = rule.key_dim * rule.value_dim;
     const int64_t both = 5 * kDeltaChunk + 5 * keys + values + 3 * pairs +
-                         rule.key_dim * rule.key_dim + state + values;
-    forward = both + std::max(state, values);
+                         rule.key_dim * rule.key_dim + 2 * state + values;
+    forward = both + keys + values;
     backward = both + 3 * values + state + 6 * keys + 2 * pairs;
   }
 

@@ -45,7 +45,8 @@ class Declarations {
     for (const int role : op.params) needs.trains |= trains(role);
     needs.has_gradient = needs.trains || needs.input_has_gradient;
     if (!op.inputs.empty()) needs.rows = input(op).rows;
-    declare(op, needs);
+    needs.is_absent = !op.inputs.empty() && !input(op).is_present;
+    if (!needs.is_absent) declare(op, needs);
     if (needs.is_view) needs.memory.output = input(op).bytes;
     if (op.kind == Kind::GatherExpertRows)
       for (size_t i = 0; i < op.others.size(); ++i)
@@ -171,6 +172,7 @@ class Declarations {
         if (needs.trains) memory.backward_working = x.bytes + sums_bytes(x.rows, width(x), bytes_);
         return;
       case Kind::Scale:
+      case Kind::RowEnds:
         needs.elements = x.rows * hidden_;
         memory = {.output = x.bytes};
         return;
@@ -209,10 +211,6 @@ class Declarations {
         memory = {.output = made, .forward_peak = 2 * made, .gradient_working = made};
         return;
       }
-      case Kind::RowEnds:
-        needs.elements = x.rows * hidden_;
-        memory = {.output = x.bytes};
-        return;
       case Kind::Merge:
         return declare_merge(op, x, needs);
       case Kind::AddFeatures:
@@ -221,6 +219,12 @@ class Declarations {
         memory = {.output = x.bytes,
                   .passes_gradient = true,
                   .forward_peak = std::min(others(op), 2) * x.bytes};
+        return;
+      case Kind::NextRows:
+        return declare_next_rows(x, needs);
+      case Kind::Concat:
+        needs.elements = 2 * x.rows * hidden_;
+        memory = {.output = 2 * x.bytes};
         return;
       case Kind::TargetRows:
         needs.rows = sizes_.targets.here;
@@ -308,6 +312,16 @@ class Declarations {
     needs.memory = {.output = needs.rows * row,
                     .forward_peak = (needs.rows + sent) * row,
                     .gradient_working = sent * row};
+  }
+
+  /// The tp ranks that rows are dealt to gather them first.
+  void declare_next_rows(const Value& x, OperationNeeds& needs) const {
+    if (share_.tp > 1 && share_.sequence_parallel)
+      declare_rows_of_all(Kind::GatherRows, hidden_, needs);
+    needs.rows = x.rows;
+    needs.elements = x.rows * hidden_;
+    needs.memory.output = x.bytes;
+    needs.memory.forward_peak += x.bytes;
   }
 
   HeadsPart heads() const { return {model_, unit_, sizes_, share_, bytes_}; }

@@ -72,8 +72,12 @@ enum class OperationKind {
   RowEnds,      ///< a learned row in place of each feature that ends a row; params: row
   Merge,        ///< x with the features of every other input that is present at its placeholders
   AddFeatures,  ///< x, to whose placeholders the other inputs that are present are added
-  TargetRows,   ///< rows whose next token is a target
-  Loss,         ///< cross entropy, or logits, of the vocabulary; params: table
+  NextRows,     ///< of each token the row of the next one in its sample; of the last its own
+  Concat,       ///< the columns of x, then those of y
+  TargetRows,   ///< rows whose next token is a target; `count` 1: the token after the next
+  /// Cross entropy, or logits, of the vocabulary; `count` 1: `factor` times the cross entropy of
+  /// tokens after the next, added to the loss y; params: table
+  Loss,
 };
 
 /// The rows of its module that a linear reads.

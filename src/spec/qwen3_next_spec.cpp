@@ -63,8 +63,6 @@ Decoder read_hybrid(const ConfigReader& config, LlamaDefaults defaults) {
   config.require_boolean("attn_output_gate", true);
   config.require_text("mamba_ssm_dtype", "float32");
   config.require_text("output_gate_type", "swish");
-  // The head of multi-token prediction is carried where files have it.
-  config.pass_over({"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"});
   defaults.heads = 16;
   defaults.head_dim = 256;
   defaults.rotary_share = 0.25;
@@ -76,6 +74,10 @@ Decoder read_hybrid(const ConfigReader& config, LlamaDefaults defaults) {
   block.norm.offset = 1;
   block.attention().gates_output = true;
   add_delta_rule(config, decoder);
+  // Files may have a head of multi-token prediction, which is carried unless it trains.
+  const bool has_one = config.integer("mtp_num_hidden_layers", 1) == 1,
+             is_dedicated = config.boolean("mtp_use_dedicated_embeddings", false);
+  if (has_one && !is_dedicated) decoder.names.mtp = "mtp.";
   return decoder;
 }
 
@@ -105,6 +107,7 @@ Decoder read_sparse_text(const ConfigReader& config, const ConfigReader& model) 
     config.refuse("mlp_only_layers", config.dump("mlp_only_layers"), "[] in this family");
   if (config.positive("decoder_sparse_step", 1) != 1)
     config.refuse("decoder_sparse_step", config.dump("decoder_sparse_step"), "1 in this family");
+  decoder.names.mtp.clear();
   add_mixture(config, decoder, {},
               {.intermediate = 512,
                .experts = 256,
@@ -126,6 +129,7 @@ ModelSpec make_over_tower(const ConfigReader& config, const ConfigReader& text, 
                           const Trainable& trainable) {
   config.require_boolean("language_model_only", false);
   decoder.names.root = "model.language_model.";
+  if (!decoder.names.mtp.empty()) decoder.spec.mtp_loss = trainable.mtp_loss;
   const int64_t dim = decoder.spec.block.attention().heads.dim;
   RopeConfig& rope = decoder.spec.block.attention().rope;
   rope.turns = read_mrope(text, rope.pairs(dim), {11, 11, 10}, true);
@@ -143,6 +147,7 @@ Decoder read_qwen3_next(const ConfigReader& config) {
                                          .vocabulary = 151936,
                                          .positions = 32768,
                                          .end_token = -1});
+  decoder.names.mtp.clear();
   add_mixture(config, decoder, sparse_layers(config, decoder.spec.layers),
               {.intermediate = 512,
                .experts = 512,

@@ -67,11 +67,12 @@ void SpecBuilder::add_fused(const std::string& role, const std::vector<Part>& pa
   }
 }
 
-void SpecBuilder::add_norm(const std::string& role, const std::string& name, const NormSpec& norm,
-                           int64_t width, bool trainable, const TpCut& cut) {
+int SpecBuilder::add_norm(const std::string& role, const std::string& name, const NormSpec& norm,
+                          int64_t width, bool trainable, const TpCut& cut) {
   const int weight = add(role + ".weight", name + ".weight", {width}, trainable, 0, cut);
   if (norm.offset == 1) model_.params[weight].init = Init::Zeros;
   if (norm.kind == NormKind::Layer) add(role + ".bias", name + ".bias", {width}, trainable, 0);
+  return weight;
 }
 
 void SpecBuilder::add_class_token(const std::string& name, const Shape& shape, bool trainable,

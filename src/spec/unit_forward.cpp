@@ -255,7 +255,8 @@ class Forward {
   /// Features of further depths of an encoder are added after the block (DeepStack,
   /// arXiv:2406.04334).
   Value transformer_block() {
-    const auto [x, normed] = norm_sum(input(0), {}, "attention_norm");
+    const auto [x, normed] =
+        norm_sum(unit_.is_mtp ? joined_states() : input(0), {}, "attention_norm");
     const auto mixed = model_.delta_rule(unit_) ? delta_rule(normed) : attended(normed);
     const auto change =
         block_change(adapted_row_linear(mixed, "out", UnitRows::Tokens, block_.order), "attention");
@@ -263,7 +264,17 @@ class Forward {
     auto z = add(y, block_change(mlp_change(y, normed_again, model_.mlp(unit_)), "mlp"));
     if (has("output_scale"))
       z = ops_.record({.kind = Kind::LayerScale, .params = ops_.roles({"output_scale"})}, {z});
+    if (unit_.is_mtp) return norm(z, "norm", block_.norm);
     return unit_.inputs.size() > 1 ? with_other_inputs(Kind::AddFeatures, z) : z;
+  }
+
+  /// A block of multi-token prediction reads a token's state after the final norm, and the input
+  /// that the first block reads of the next token (arXiv:2412.19437).
+  Value joined_states() {
+    const auto next =
+        norm(ops_.record({.kind = Kind::NextRows}, {input(1)}), "next_norm", block_.norm);
+    const auto state = norm(norm(input(0), "final_norm", block_.norm), "state_norm", block_.norm);
+    return linear(ops_.record({.kind = Kind::Concat}, {next, state}), "fc");
   }
 
   Value delta_rule(const Value& x) {
@@ -432,8 +443,15 @@ class Forward {
   }
 
   Value head() {
-    const auto x = norm(ops_.record({.kind = Kind::TargetRows}, {input(0)}), "norm", block_.norm);
-    return ops_.record({.kind = Kind::Loss, .params = ops_.roles({"vocabulary"})}, {x});
+    const auto vocabulary = ops_.roles({"vocabulary"});
+    auto loss = ops_.record(
+        {.kind = Kind::Loss, .params = vocabulary},
+        {norm(ops_.record({.kind = Kind::TargetRows}, {input(0)}), "norm", block_.norm)});
+    if (unit_.inputs.size() == 1) return loss;
+    const auto further = ops_.record({.kind = Kind::TargetRows, .count = 1}, {input(1)});
+    return ops_.record(
+        {.kind = Kind::Loss, .params = vocabulary, .count = 1, .factor = model_.decoder.mtp_loss},
+        {further, loss});
   }
 
   const ModelSpec& model_;

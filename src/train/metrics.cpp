@@ -74,10 +74,12 @@ std::string memory_of(const StepMetrics& m) {
 }  // namespace
 
 std::string progress_line(const StepMetrics& m) {
-  const std::string sums = m.report.targets > 0 ? formatted("loss %.4f  grad norm %.3f",
-                                                            m.report.loss, m.report.grad_norm) +
-                                                      imbalance_of(m.report)
-                                                : "no targets";
+  std::string sums = "no targets";
+  if (m.report.targets > 0) {
+    sums = formatted("loss %.4f", m.report.loss);
+    if (m.report.mtp_loss != 0) sums += formatted(" (mtp %.4f)", m.report.mtp_loss);
+    sums += formatted("  grad norm %.3f", m.report.grad_norm) + imbalance_of(m.report);
+  }
   return formatted(
       "step %ld/%ld  %s  lr %.2e  %.0f tokens/s  %.1f samples/s%s  %.0f MiB%s  %s left",
       static_cast<long>(m.step), static_cast<long>(m.steps), sums.c_str(), m.report.lr,
@@ -129,6 +131,7 @@ void MetricsFile::append(const StepMetrics& m) const {
     line["mfu"] = m.mfu;
     line["mfu_unmasked"] = m.mfu_unmasked;
   }
+  if (m.report.mtp_loss != 0) line["mtp_loss"] = m.report.mtp_loss;
   for (const auto& [layer, imbalance] : m.report.expert_imbalance)
     line["expert_imbalance"][layer] = imbalance;
   if (m.gpu_memory)

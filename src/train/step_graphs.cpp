@@ -28,8 +28,8 @@ StepGraphs::~StepGraphs() {
   mesh_.record().forget_device_calls(group_);
 }
 
-at::Tensor StepGraphs::run(const RankStep& step, const std::vector<Microbatch>& microbatches,
-                           const Walk& walk) {
+StepLoss StepGraphs::run(const RankStep& step, const std::vector<Microbatch>& microbatches,
+                         const Walk& walk) {
   const auto known = std::ranges::find(kept_, step.shape, &Kept::shape);
   if (known == kept_.end() || step.step + 1 == eager_step_) {
     ++counts_.eager;

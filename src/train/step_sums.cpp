@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kValues = std::tuple_size_v<StepSumValues>;
 constexpr int64_t kLoss = offsetof(StepSums, loss) / sizeof(double),
+                  kMtpLoss = offsetof(StepSums, mtp_loss) / sizeof(double),
                   kTargets = offsetof(StepSums, targets) / sizeof(double),
                   kSquares = offsetof(StepSums, squares) / sizeof(double);
 
@@ -40,11 +41,12 @@ void DeviceStepEnd::begin() {
   next_.record(current_stream(device_));
 }
 
-void DeviceStepEnd::sum(const StepSums& own, const at::Tensor& loss, const at::Tensor& squares) {
+void DeviceStepEnd::sum(const StepSums& own, const StepLoss& loss, const at::Tensor& squares) {
   const auto values = std::bit_cast<StepSumValues>(own);
   std::memcpy(sent_.mutable_data_ptr(), values.data(), sizeof values);
   const at::Tensor sums = sent_.to(device_, /*non_blocking=*/true);
-  if (loss.defined()) sums[kLoss].copy_(loss);
+  if (loss.all.defined()) sums[kLoss].copy_(loss.all);
+  if (loss.mtp.defined()) sums[kMtpLoss].copy_(loss.mtp);
   sums[kSquares].copy_(squares);
   // A rank alone has no collectives of the device.
   if (world_.size() > 1)

@@ -46,7 +46,7 @@ std::optional<StepReport> TrainStep::run(const RankStep& step,
                                          int64_t bad_items, const StepFlags& flags,
                                          TrainPosition& position) {
   const auto walk_over = [&](const std::vector<Microbatch>& these) { return walk(step, these); };
-  const at::Tensor loss =
+  const StepLoss loss =
       graphs_ ? graphs_->run(step, microbatches, walk_over) : walk_over(microbatches);
   StepSums own{.bad_items = static_cast<double>(bad_items), .flags = flags};
   for (const Microbatch& microbatch : microbatches)
@@ -61,8 +61,8 @@ std::optional<StepReport> TrainStep::run(const RankStep& step,
   return before;
 }
 
-/// Runs a step up to the sums of its gradients. Returns this rank's loss, undefined for none.
-at::Tensor TrainStep::walk(const RankStep& step, const std::vector<Microbatch>& microbatches) {
+/// Runs a step up to the sums of its gradients.
+StepLoss TrainStep::walk(const RankStep& step, const std::vector<Microbatch>& microbatches) {
   ActionRecord& record = engine_.mesh().record();
   {
     const ActionRecord::Action action(record, "zero gradients");
@@ -73,10 +73,10 @@ at::Tensor TrainStep::walk(const RankStep& step, const std::vector<Microbatch>& 
   expert_ends_ = std::move(result.expert_ends);
   const ActionRecord::Action action(record, "sum gradients over holders");
   holder_sums_.run(step.schedule.has_gradient);
-  return result.loss;
+  return {result.loss, result.mtp_loss};
 }
 
-void TrainStep::end_on_device(const RankStep& step, const StepSums& own, const at::Tensor& loss,
+void TrainStep::end_on_device(const RankStep& step, const StepSums& own, const StepLoss& loss,
                               const TrainPosition& position) {
   {
     const ActionRecord::Action action(engine_.mesh().record(), "sums of the step on the device");
@@ -104,10 +104,11 @@ std::optional<StepReport> TrainStep::finish(TrainPosition& position) {
   return report;
 }
 
-StepReport TrainStep::end_on_host(const RankStep& step, StepSums sums, const at::Tensor& loss,
+StepReport TrainStep::end_on_host(const RankStep& step, StepSums sums, const StepLoss& loss,
                                   TrainPosition& position) {
   ActionRecord& record = engine_.mesh().record();
-  if (loss.defined()) sums.loss = loss.item<double>();  // waits for the device
+  if (loss.all.defined()) sums.loss = loss.all.item<double>();  // waits for the device
+  if (loss.mtp.defined()) sums.mtp_loss = loss.mtp.item<double>();
   {
     const ActionRecord::Action action(record, "sum squares of gradients");
     sums.squares = optimizer_.own_sum_of_squares(position.optimizer_step + 1);
@@ -148,6 +149,7 @@ StepReport TrainStep::settle(const StepSums& sums, int64_t step, TrainPosition& 
   report.skipped = report.targets == 0;
   if (report.skipped) return report;
   report.loss = sums.loss / sums.targets;
+  report.mtp_loss = sums.mtp_loss / sums.targets;
   report.grad_norm = std::sqrt(sums.squares) / sums.targets;
   // The norm is over other parameters from here on: the window begins anew.
   if (optimizer_.trains_others_at(position.optimizer_step + 1))

@@ -41,7 +41,13 @@ struct StepSums {
   double loss = 0, targets = 0;
   double squares = 0;  ///< of the gradient of the loss
   double bad_items = 0;
+  double mtp_loss = 0;  ///< WalkResult::mtp_loss
   StepFlags flags = {};
+};
+
+/// This rank's loss of a step: WalkResult::loss and mtp_loss, undefined where there is none.
+struct StepLoss {
+  at::Tensor all, mtp;
 };
 
 /// Guards the division by the norm, as torch.nn.utils.clip_grad_norm_ does.
@@ -63,9 +69,9 @@ class DeviceStepEnd {
 
   /// A step begins on the host; the device may still be in the one before.
   void begin();
-  /// Launches the sum of `own` over all ranks, with `loss` (undefined: none) and `squares`, scalars
-  /// on the device. Does not wait. Collective; the results of the step before have been read.
-  void sum(const StepSums& own, const at::Tensor& loss, const at::Tensor& squares);
+  /// Launches the sum of `own` over all ranks, with `loss` and `squares`, scalars on the device.
+  /// Does not wait. Collective; the results of the step before have been read.
+  void sum(const StepSums& own, const StepLoss& loss, const at::Tensor& squares);
   /// Returns a number in the device's memory for work launched after sum(): the factor of the
   /// gradient (clipping and 1/N), NaN where loss or norm is not finite or there is no target.
   const double* scale() const { return scale_.const_data_ptr<double>(); }
@@ -97,10 +103,9 @@ class DeviceStepEnd {
 /// microbatches that it was captured with; those of a step are copied into them.
 class StepGraphs {
  public:
-  /// Runs a step up to the sums of its gradients on the given microbatches. Returns this
-  /// rank's loss, undefined for none. It must leave nothing behind on the host, and nothing
-  /// in device memory that it does not write anew.
-  using Walk = std::function<at::Tensor(const std::vector<Microbatch>&)>;
+  /// Runs a step up to the sums of its gradients on the given microbatches. It must leave nothing
+  /// behind on the host, and nothing in device memory that it does not write anew.
+  using Walk = std::function<StepLoss(const std::vector<Microbatch>&)>;
 
   struct Counts {
     int64_t eager = 0, captured = 0, replayed = 0;
@@ -115,8 +120,7 @@ class StepGraphs {
 
   /// Runs `walk` on the microbatches of `step`, or launches its graph; all ranks do the same.
   /// The loss is valid until the next call.
-  at::Tensor run(const RankStep& step, const std::vector<Microbatch>& microbatches,
-                 const Walk& walk);
+  StepLoss run(const RankStep& step, const std::vector<Microbatch>& microbatches, const Walk& walk);
 
   const Counts& counts() const { return counts_; }
   /// Describes the counts in one sentence.
@@ -128,7 +132,7 @@ class StepGraphs {
     std::vector<Microbatch> microbatches = {};
     std::unique_ptr<GraphMemory> memory = {};
     std::unique_ptr<CapturedGraph> graph = {};
-    at::Tensor loss = {};  ///< in that memory
+    StepLoss loss = {};  ///< in that memory
     Traffic sent = {};
   };
 
@@ -149,8 +153,10 @@ class StepGraphs {
 };
 
 struct StepReport {
-  int64_t step = 0;      ///< counts from 1
-  double loss = 0;       ///< mean over the targets of the global batch
+  int64_t step = 0;  ///< counts from 1
+  double loss = 0;   ///< mean over the targets of the global batch
+  /// The part of multi-token prediction, divided by the same targets, before its coefficient.
+  double mtp_loss = 0;
   double grad_norm = 0;  ///< of the mean's gradient, before clipping
   double lr = 0;
   int64_t targets = 0;  ///< with bad items' samples left out
@@ -196,10 +202,10 @@ class TrainStep {
   }
 
  private:
-  at::Tensor walk(const RankStep& step, const std::vector<Microbatch>& microbatches);
-  void end_on_device(const RankStep& step, const StepSums& own, const at::Tensor& loss,
+  StepLoss walk(const RankStep& step, const std::vector<Microbatch>& microbatches);
+  void end_on_device(const RankStep& step, const StepSums& own, const StepLoss& loss,
                      const TrainPosition& position);
-  StepReport end_on_host(const RankStep& step, StepSums sums, const at::Tensor& loss,
+  StepReport end_on_host(const RankStep& step, StepSums sums, const StepLoss& loss,
                          TrainPosition& position);
   StepReport settle(const StepSums& sums, int64_t step, TrainPosition& position);
   void update(const RankStep& step, const Update& update);

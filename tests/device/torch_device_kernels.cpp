@@ -308,7 +308,18 @@ void copy_each(at::TensorList tensors, at::TensorList sources, bool) {
   }
 }
 
+/// Likewise, and of the same strides.
+void add_each(at::TensorList tensors, at::TensorList others, const at::Scalar& alpha) {
+  const OneLaunch one("_foreach_add_");
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TORCH_CHECK(tensors[i].scalar_type() == others[i].scalar_type());
+    TORCH_CHECK(tensors[i].strides() == others[i].strides());
+    tensors[i].add_(others[i], alpha);
+  }
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_foreach_add_.List", &add_each);
   m.impl("_foreach_zero_", &zero_each);
   m.impl("_foreach_copy_", &copy_each);
   m.impl("addmm.dtype_out", &add_product);

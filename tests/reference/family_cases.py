@@ -11,7 +11,8 @@ A family is a class with
     file_name(name)              of a parameter that a running model calls `name`
     spell_as_published(folder)   a directory that transformers 5 wrote, as the family was published
     is_published                 its directories are always spelled so
-    bound                        of logits and gradients, where it is not 1e-5
+    is_hybrid                    layers have the gated delta rule: outputs are compared with those in fp64
+    rounds_inputs                its processor rounds pixels in another order: outputs in fp64 are not equal
     file_experts(tensors)        those of experts as such files hold them
 """
 
@@ -42,7 +43,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
     smart_resize,
 )
 
-from hybrid_cases import BOUND_OF_HYBRIDS, HYBRID
+from hybrid_cases import HYBRID
+from mtp_head import with_head
 from parity_cases import GEMMA3, QWEN2_MOE
 from transformers_models import TEXT, resized
 from transformers_models import file_name as llava_file_name
@@ -163,16 +165,19 @@ class Qwen35(Qwen3VL):
     tower = {name: value for name, value in Qwen3VL.tower.items() if name != "deepstack_visual_indexes"}
     text = {name: value for name, value in HYBRID.items() if name != "rope_parameters"}
     is_published = True
-    bound = BOUND_OF_HYBRIDS
+    is_hybrid = True
 
     @classmethod
-    def model(cls, text=None, vision=None, **changes):
-        return super().model({**cls.text, **(text or {})}, vision, **changes)
+    def model(cls, text=None, vision=None, has_head=False, **changes):
+        model = super().model({**cls.text, **(text or {})}, vision, **changes)
+        return with_head(model) if has_head else model
 
     @classmethod
     def spell_as_published(cls, folder):
         path = folder / "model.safetensors"
         tensors = load_file(path)
+        if "mtp.fc.weight" in tensors:
+            return
         dtype = tensors["model.language_model.norm.weight"].dtype
         head = {"mtp.fc.weight": (32, 64), "mtp.norm.weight": (32,), "mtp.layers.0.mlp.experts.down_proj": (3, 32, 5)}
         for seed, (name, shape) in enumerate(head.items()):

@@ -173,6 +173,7 @@ OF_ONE = {
     },
     Qwen35: {
         "tied": TIED,
+        "mtp": {"mtp": 0.3, "deck": ["model.llm.mtp_loss_coef=0.3"], "model": {"has_head": True}},
         "options": {
             "model": {
                 "text": {

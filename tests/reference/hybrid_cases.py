@@ -3,9 +3,6 @@
 
 from parity_cases import MICROBATCHES, QWEN2_MOE, grid
 
-# The bound of logits and gradients: transformers solves a triangular system in fp32 for each chunk of tokens, and the
-# norms of small outputs enlarge its rounding.
-BOUND_OF_HYBRIDS = 2e-5
 # Layers with the gated delta rule around one with attention, of whose heads a half rotates.
 HYBRID = {
     "num_hidden_layers": 3,
@@ -15,8 +12,6 @@ HYBRID = {
     "linear_num_value_heads": 8,
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 6,
-    # A state that few tokens have changed gives small outputs, whose norms would enlarge differences by rounding.
-    "rms_norm_eps": 1e-2,
     "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
 }
 HYBRID_MOE = {**HYBRID, **QWEN2_MOE}
@@ -38,7 +33,6 @@ HYBRID_CASES = {
             "attention_bias": True,
             "norm_topk_prob": False,
             "mlp_only_layers": [2],
-            "rms_norm_eps": 1e-2,
         },
     },
     "qwen3_next_of_attention_alone": {
@@ -56,7 +50,6 @@ HYBRID_CASES = {
             "linear_num_value_heads": 3,
             "linear_conv_kernel_dim": 2,
             "attention_bias": True,
-            "rms_norm_eps": 1e-2,
             "tie_word_embeddings": True,
             "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
         },
@@ -67,6 +60,21 @@ HYBRID_CASES = {
         "text": {**HYBRID, "max_position_embeddings": 1024},
         "deck": ["data.row_tokens=512"],
         "longer": 300,
+    },
+    "qwen3_5_text_mtp": {
+        "only_text": True,
+        "decoder": "qwen3_5_text",
+        "text": HYBRID,
+        "mtp": 0.3,
+        "deck": ["model.llm.mtp_loss_coef=0.3"],
+    },
+    "qwen3_5_text_mtp_tp2": {
+        "ranks": 2,
+        "only_text": True,
+        "decoder": "qwen3_5_text",
+        "text": HYBRID,
+        "mtp": 0.3,
+        "deck": ["model.llm.mtp_loss_coef=0.3", *grid("llm", tp=2)],
     },
     "qwen3_5_moe_text": {"only_text": True, "decoder": "qwen3_5_moe_text", "text": HYBRID_MOE},
     "qwen3_next_tp2_pp2": {

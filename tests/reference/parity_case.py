@@ -34,6 +34,7 @@ class ParityCase(FolderCase):
     def run_model(self, case, deck, *keys):
         """Returns zea's results for a case, whose keys follow `keys`."""
         out = self.folder / "out.h5"
+        out.unlink(missing_ok=True)
         self.model_runs.run(case.get("ranks", 1), deck, out, *keys, *case.get("deck", []))
         return read_outputs(out)
 

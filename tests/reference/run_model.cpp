@@ -225,7 +225,10 @@ void check_decoding(Engine& engine, Collectives& all, const Step& step,
   if (plan.precision.param == DType::BFloat16) return;
   const double off = (found - expected * times.unsqueeze(1)).abs().max().item<double>();
   const double largest = expected.abs().max().item<double>();
-  if (!(off <= 2e-5 * std::max(1.0, largest)))
+  // Norms of what a scan has made of few tokens enlarge its rounding; in fp64 it has no excuse.
+  const bool is_exact = plan.precision.param == DType::Float64;
+  const double bound = is_exact ? 1e-10 : plan.model.decoder.block.carries_state() ? 2e-4 : 2e-5;
+  if (!(off <= bound * std::max(1.0, largest)))
     throw InternalError("decoding with kept keys gives other logits, by up to " +
                         std::to_string(off) + " of " + std::to_string(largest));
 }

@@ -5,6 +5,7 @@ gradients that transformers gives, from an import of their files, on one rank an
 test_family_parity.py RUN_MODEL IMPORT CONSOLIDATE JOBS MPIRUN_IN_ONE_ARGUMENT [unittest arguments]
 """
 
+import contextlib
 import json
 import os
 import shlex
@@ -26,6 +27,8 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+from exact_reference import check_exact, check_rounded, in_double, wide_casts
+from mtp_head import loss_of_head
 from parity_case import ParityCase, trained_of
 from transformers_models import (
     PROMPTS,
@@ -98,13 +101,20 @@ def make_samples(family, case, count=7, longest_answer=12):
     return samples
 
 
-def reference_of(family, model, samples):
+def reference_of(family, model, samples, mtp=0, casts=contextlib.nullcontext):
+    """`casts`: the context of the model, but not of what it is given."""
+
+    def added(tokens, mask):
+        with casts():
+            return mtp * loss_of_head(model, tokens, mask)
+
     def logits_of(tokens, mask, items):
-        ids = torch.tensor([tokens])
-        return model(input_ids=ids, use_cache=False, **family.inputs(tokens, items)).logits[0]
+        ids, inputs = torch.tensor([tokens]), family.inputs(tokens, items)
+        with casts():
+            return model(input_ids=ids, use_cache=False, **inputs).logits[0]
 
     named = ((family.file_name(name), parameter) for name, parameter in model.named_parameters())
-    loss, logits, gradients = reference(samples, logits_of, named)
+    loss, logits, gradients = reference(samples, logits_of, named, added if mtp else None)
     return loss, logits, file_experts(family, model, gradients)
 
 
@@ -155,19 +165,29 @@ class FamilyParity(ParityCase):
         torch.manual_seed(1)
         model = perturbed(family.model(**case.get("model", {}))).eval()
         samples = make_samples(family, case)
-        expected = reference_of(family, model, samples)
+        wide = in_double(model) if hasattr(family, "is_hybrid") else None
+        expected, exact = reference_of(family, model, samples, case.get("mtp", 0)), None
+        if wide:
+            exact = reference_of(family, wide, samples, case.get("mtp", 0), wide_casts)
         self.write_inputs(folder, family, case, model, samples)
-        return expected
+        return expected, exact
 
     def check_case(self, family, case):
         frozen = case.get("frozen", [])
-        folder, expected = self.shared(case, lambda folder: self.make(folder, family, case), family.__name__)
-        expected = trained_of(expected, [prefix for module in frozen for prefix in family.frozen[module]])
+        folder, (expected, exact) = self.shared(case, lambda folder: self.make(folder, family, case), family.__name__)
+        frozen_names = [prefix for module in frozen for prefix in family.frozen[module]]
+        expected = trained_of(expected, frozen_names)
         keys = [*family.deck, *(f"model.{module}.train=false" for module in frozen)]
         found = self.run_model(case, folder / "deck.toml", *keys)
-        bound = getattr(family, "bound", 1e-5)
-        check_outputs(self, expected, found, bound)
-        check_gradients(self, expected[2], found[2], bound)
+        if exact:
+            exact = trained_of(exact, frozen_names)
+            check_rounded(self, exact, expected, found)
+            if hasattr(family, "rounds_inputs"):
+                return None
+            found = self.run_model(case, folder / "deck.toml", *keys, "precision.preset=fp64")
+            return check_exact(self, exact, found)
+        check_outputs(self, expected, found)
+        check_gradients(self, expected[2], found[2])
 
     def check_prompts(self, family):
         """With pictures."""

@@ -5,6 +5,7 @@ rank and on grids of several.
 test_parity.py RUN_MODEL IMPORT ZEA JOBS MPIRUN_IN_ONE_ARGUMENT [unittest arguments]
 """
 
+import copy
 import json
 import re
 import shlex
@@ -33,10 +34,12 @@ except ImportError as error:
     sys.exit(77)
 
 from deepseek_cases import DEEPSEEK_CASES
+from exact_reference import check_exact, check_rounded, in_double, wide_casts
 from gemma4_cases import GEMMA4_CASES
 from glm_cases import GLM4_MOE_IN_GROUPS, GLM_CASES
 from gpt_oss_cases import GPT_OSS_CASES
-from hybrid_cases import BOUND_OF_HYBRIDS, HYBRID, HYBRID_CASES, HYBRIDS
+from hybrid_cases import HYBRID, HYBRID_CASES, HYBRIDS
+from mtp_head import loss_of_head, with_head
 from parity_case import ParityCase, trained_of
 from parity_cases import CASES, PATCHES, PROMPTED, QWEN3_MOE, VOCABULARY
 from tower_cases import EXTRA_TOKENS, TOWER_CASES
@@ -95,7 +98,7 @@ def make_text_config(case):
     family = case.get("decoder", "llama")
     if family in ("deepseek_v3", "glm4_moe", "olmoe", "phi3"):  # whose own end tokens are beyond this vocabulary
         options |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-    return AutoConfig.for_model(family, **{**options, **case.get("text", {})})
+    return AutoConfig.for_model(family, **{**options, **copy.deepcopy(case.get("text", {}))})
 
 
 def make_gpt2_config(case):
@@ -117,7 +120,8 @@ def make_model(case):
         text = make_text_config({**case, "decoder": "gemma4_text"})
         return perturbed(Gemma4ForConditionalGeneration(Gemma4Config(text_config=text)))
     if case.get("only_text"):
-        return perturbed(AutoModelForCausalLM.from_config(make_text_config(case)))
+        model = AutoModelForCausalLM.from_config(make_text_config(case))
+        return perturbed(with_head(model) if "mtp" in case else model)
     vision = {
         "hidden_size": 24,
         "intermediate_size": 40,
@@ -195,8 +199,12 @@ def add_router_loss(model, samples):
     return loss.item()
 
 
-def reference_of(model, samples, attention, both_ways=False):
+def reference_of(model, samples, attention, both_ways=False, mtp=0):
     model.set_attn_implementation(attention)
+
+    def added(tokens, mask):
+        return mtp * loss_of_head(model, tokens, mask)
+
     multimodal = isinstance(model, LlavaForConditionalGeneration)
 
     def logits_of(tokens, mask, pixels):
@@ -207,7 +215,7 @@ def reference_of(model, samples, attention, both_ways=False):
 
     router_loss = add_router_loss(model, samples)
     named = ((file_name(name, multimodal), parameter) for name, parameter in model.named_parameters())
-    loss, logits, gradients = reference(samples, logits_of, named)
+    loss, logits, gradients = reference(samples, logits_of, named, added if mtp else None)
     return loss + router_loss, logits, split_experts(gradients, model.config.get_text_config().model_type)
 
 
@@ -267,24 +275,35 @@ class Parity(ParityCase):
 
     def make(self, folder, case, attention):
         model, samples = self.prepare(case)
-        expected = reference_of(model, samples, case.get("attention", attention), case.get("both_ways", False))
+        how = case.get("attention", attention), case.get("both_ways", False), case.get("mtp", 0)
+        wide = in_double(model) if case.get("decoder") in HYBRIDS else None
+        expected, exact = reference_of(model, samples, *how), None
+        if wide:
+            with wide_casts():
+                exact = reference_of(wide, samples, *how)
         self.write_inputs(folder, model, samples, case)
-        return expected
+        return expected, exact
 
     def run_case(self, case, attention="sdpa", *keys):
         """Outputs of transformers and of zea."""
-        folder, expected = self.shared(case, lambda folder: self.make(folder, case, attention), attention)
+        folder, (expected, _) = self.shared(case, lambda folder: self.make(folder, case, attention), attention)
         frozen = [FROZEN[module] for module in case.get("frozen", [])]
         found = self.run_model(case, folder / "deck.toml", *(key for _, key in frozen), *keys)
         return trained_of(expected, [prefix for prefix, _ in frozen]), found
 
     def check_case(self, case, attention="sdpa"):
         expected, found = self.run_case(case, attention)
-        bound = BOUND_OF_HYBRIDS if case.get("decoder") in HYBRIDS else 1e-5
-        check_outputs(self, expected, found, bound)
         for row, values in expected[1].items():
             self.assertLess(divergence(values, found[1][row]), 3e-7)
-        check_gradients(self, expected[2], found[2], bound)
+        if case.get("decoder") in HYBRIDS:
+            return self.check_hybrid(case, expected, found, attention)
+        check_outputs(self, expected, found)
+        check_gradients(self, expected[2], found[2])
+
+    def check_hybrid(self, case, expected, found, attention):
+        _, (_, exact) = self.shared(case, None, attention)
+        check_rounded(self, exact, expected, found)
+        check_exact(self, exact, self.run_case(case, attention, "precision.preset=fp64")[1])
 
     def check_prompts(self, case):
         model, samples = self.prepare(case, PROMPTS)

@@ -178,9 +178,10 @@ def saved_tensors(model):
     return {**dict(model.named_parameters()), **buffers}
 
 
-def reference(samples, logits_of, named_parameters=()):
+def reference(samples, logits_of, named_parameters=(), added=None):
     """Loss, logits by (sample, position of the predicted token), gradients by name; of samples
-    (tokens, loss mask, ...), of which `logits_of` gives (tokens, vocabulary) each."""
+    (tokens, loss mask, ...), of which `logits_of` gives (tokens, vocabulary) each. `added`(tokens, mask): a term of the
+    loss, summed over the sample of the latest logits."""
     import torch
 
     targets = sum(sum(mask[1:]) for _, mask, *_ in samples)
@@ -191,6 +192,8 @@ def reference(samples, logits_of, named_parameters=()):
         rows = logits_of(*sample)[[i - 1 for i in positions]]
         wanted = torch.tensor(tokens)[positions]
         loss = torch.nn.functional.cross_entropy(rows, wanted, reduction="sum")
+        if added:
+            loss = loss + added(tokens, mask)
         if loss.requires_grad:
             (loss / targets).backward()
         total += loss.item() / targets

@@ -126,3 +126,4 @@ class Qwen3VLVideos(OfVideos, Qwen3VL):
 
 class Qwen35Videos(Qwen3VLVideos, Qwen35):
     deck = Qwen3VLVideos.deck
+    rounds_inputs = True

@@ -140,6 +140,27 @@ TEST(Qwen3Next, TensorsOfMoreTokensAreCarried) {
   expect_refusal(refusal_of(carrying({{"lm_head.weight", {1}}})), "a parameter of the model");
 }
 
+TEST(Qwen3Next, TheHeadOfMoreTokensTrainsOnRequest) {
+  const Trainable trains{.mtp_loss = 0.1};
+  for (const std::string& config : {tiny_hybrid_config("qwen3_5_text"), tiny_qwen3_5_config()}) {
+    const ModelSpec plain = make_model_spec(config), model = make_model_spec(config, trains);
+    ASSERT_EQ(model.units.size(), plain.units.size() + 1);
+    const UnitSpec &block = model.units[model.units.size() - 2], &head = model.units.back();
+    EXPECT_TRUE(block.is_mtp && block.has("qkv.weight"));
+    EXPECT_EQ(head.inputs.size(), 2U);
+    EXPECT_TRUE(head.inputs[1].optional);
+    EXPECT_EQ(param(model, "mtp.fc.weight").shape, (Shape{24, 48}));
+    EXPECT_TRUE(param(model, "mtp.layers.0.mlp.up_proj.weight").trainable);
+    // Models that do not train the head have its tensors, and those that do have each once.
+    const std::string carrying = with_carried_head(config, model);
+    EXPECT_EQ(make_model_spec(carrying).params.size(), model.params.size());
+    EXPECT_EQ(make_model_spec(carrying, trains).params.size(), model.params.size());
+    EXPECT_EQ(with_carried_head(config, plain), config);
+  }
+  const ModelSpec experts = make_model_spec(tiny_hybrid_config("qwen3_next"), trains);
+  EXPECT_EQ(experts.decoder.mtp_loss, 0);
+}
+
 TEST(Qwen3Next, RefusesWhatIsNotBuilt) {
   const auto refused = [](const std::string& family, const nlohmann::json& changes) {
     return refusal_of(hybrid_with(family, changes));
