@@ -77,6 +77,9 @@ struct Additions {
     gradients.push_back(gradient);
     terms.push_back(term);
   }
+  void apply() const {
+    if (!terms.empty()) at::_foreach_add_(gradients, terms);
+  }
 };
 
 /// The gradients of outputs before the norm; those of gates go to dx.
@@ -193,7 +196,7 @@ at::Tensor delta_rule_backward(const at::Tensor& dy, const at::Tensor& x, const 
   detail::scan_chunks_backward({mixed, tokens, shape}, d_o, outputs.states, dmixed);
   d_o.reset();
   mix_gradients(dmixed, mixed, x, tokens.starts, weights, conv, shape, gradients, dx, additions);
-  if (!additions.terms.empty()) at::_foreach_add_(additions.gradients, additions.terms);
+  additions.apply();
   return dx;
 }
 
@@ -219,14 +222,16 @@ at::Tensor delta_run_backward(const at::Tensor& dy, const at::Tensor& x, const D
   const auto of_run = [&](const at::Tensor& rows) { return rows.narrow(0, run.halo, run.tokens); };
   const at::Tensor dx = at::empty_like(x), conv = by_tap(weights.conv);
   dx.narrow(0, 0, run.halo).zero_();
+  Additions additions;
   at::Tensor d_o = norm_gradients(dy, of_run(x), {{}, outputs.mixed, {}}, weights, shape,
-                                  gradients.norm, of_run(dx));
+                                  gradients.norm, of_run(dx), additions);
   const at::Tensor mixed = mixed_rows(x, run.starts, weights, conv, shape);
   const at::Tensor dmixed = at::empty_like(mixed);
   dmixed.narrow(0, 0, run.halo).zero_();
   detail::scan_run_backward(of_run(mixed), run, shape, d_o, outputs, passing, of_run(dmixed));
   d_o.reset();
-  mix_gradients(dmixed, mixed, x, run.starts, weights, conv, shape, gradients, dx);
+  mix_gradients(dmixed, mixed, x, run.starts, weights, conv, shape, gradients, dx, additions);
+  additions.apply();
   return dx;
 }
 
