@@ -82,6 +82,13 @@ ModuleRows long_rows(const Plan& plan, const std::string& module, int64_t rows, 
   ModuleRows made;
   made.held = dealt(rows);
   made.read = dealt(read);
+  const ModuleGrid& grid = plan.mesh.grid(module);
+  const auto of_each = [](int ranks, int64_t count) {
+    return ranks > 1 ? std::vector<int64_t>(static_cast<size_t>(ranks), count)
+                     : std::vector<int64_t>();
+  };
+  made.experts = {.cp = of_each(grid.ep_cp, rows),
+                  .replicas = of_each(grid.ep_dp_shard, rows * grid.ep_cp)};
   return made;
 }
 
