@@ -60,12 +60,18 @@ std::string config_of(const std::string& dense, const MixtureFamily& family,
   config["architectures"] = {family.architecture};
   config[family.experts_key] = upcycling.experts;
   config["num_experts_per_tok"] = upcycling.chosen;
-  config.erase("mlp_bias");
+  for (const char* key : {"attention_bias", "mlp_bias"}) config.erase(key);
   if (family.model_type == std::string(kQwen3Moe.model_type)) {
     config["moe_intermediate_size"] = json_member(config, "intermediate_size", where);
     config["norm_topk_prob"] = true;
     config["decoder_sparse_step"] = 1;
     config["mlp_only_layers"] = Json::array();
+    for (const Json& type : config.value("layer_types", Json::array()))
+      if (type != "full_attention")
+        throw WeightsError(where + ": layer_types has " + type.dump() +
+                           ", and Qwen3-MoE has windows in all layers or in none; upcycling takes "
+                           "full_attention alone");
+    config.erase("layer_types");
   }
   return config.dump();
 }
