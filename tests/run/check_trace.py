@@ -84,7 +84,7 @@ class Trace(zr.ZeaTest):
     def test_communications_and_waits_are_named(self):
         for trace in self.traces():
             calls, waits = names(trace, "communication"), names(trace, "wait")
-            self.assertEqual(sum(call.startswith("all_reduce 7 float64 #") for call in calls), 1, calls)
+            self.assertEqual(sum(call.startswith("all_reduce 8 float64 #") for call in calls), 1, calls)
             self.assertTrue(any("reduce_scatter" in call and "of llm." in call for call in calls), calls)
             self.assertEqual(max(calls.values()), 1, "every call has a number of its own")
             for call in calls:
@@ -106,7 +106,7 @@ class Trace(zr.ZeaTest):
             self.assertLess(min(span["ts"] for span in spans(trace)), 1e6)
             self.assertGreaterEqual(min(span["ts"] for span in spans(trace)), 0)
         calls = [
-            next(span for span in spans(trace) if span["name"].startswith("all_reduce 7 float64"))
+            next(span for span in spans(trace) if span["name"].startswith("all_reduce 8 float64"))
             for trace in traces
         ]
         left = min(call["ts"] + call["dur"] for call in calls)
