@@ -85,7 +85,7 @@ class Preflight(zr.ZeaTest):
         self.assertGreater(device["fp32_tflops"], device["fp64_tflops"])
         for section in (device, inside, between):
             for name, value in section.items():
-                if name not in ("overlaps", "sliced_attention_efficiency", "hop_us"):
+                if name not in ("launches_ahead", "overlaps", "sliced_attention_efficiency", "hop_us"):
                     self.assertGreater(min(value) if isinstance(value, list) else value, 0, name)
         self.assertFalse(device["overlaps"])
         deck = zr.write_inputs(self.folder, [zr.text_sample(i, 20) for i in range(8)])
