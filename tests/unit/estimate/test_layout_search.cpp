@@ -159,11 +159,14 @@ TEST(LayoutSearch, FindsWhatTryingEveryLayoutFinds) {
                    std::string(deck.name) + " on " + std::to_string(ranks));
 }
 
-/// Where messages cost nothing, ranks that share experts multiply with more rows of each.
+/// Over slow links, tokens travel rather than experts of many parameters.
 TEST(LayoutSearch, SharesExperts) {
-  SearchRequest request = asked("[mesh.llm]\ntp = 1\ncp = 1\npp = 1\n", 4, kExperts);
-  request.hardware.inside = {.latency_us = 0, .hop_us = 0, .gb_per_s = 1e6};
-  request.hardware.device.launch_us = 0;
+  std::string config = kExperts;
+  const std::string narrow = "\"intermediate_size\": 40";
+  config.replace(config.find(narrow), narrow.size(), "\"intermediate_size\": 4000");
+  SearchRequest request =
+      asked("[mesh.llm]\ntp = 1\ncp = 1\npp = 1\nstrategy = \"full_shard\"\n", 4, config);
+  request.hardware.inside.gb_per_s = 1e-3;
   EXPECT_TRUE(has(searched(request).best.front(), "mesh.llm.ep=4"))
       << describe_search(request, searched(request));
   request.options.given.insert("mesh.llm.ep");
