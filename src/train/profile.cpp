@@ -11,6 +11,8 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <nlohmann/json.hpp>
+
 #include "batch/make_microbatch.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
@@ -244,18 +246,39 @@ std::string table_of(const ModelSpec& model, const std::vector<UnitCost>& costs)
   return text;
 }
 
-/// One block, so small that nothing but launches counts.
-constexpr const char* kTinyModel = R"({"model_type": "llama", "hidden_size": 16,
-    "intermediate_size": 16, "head_dim": 8, "vocab_size": 8, "num_attention_heads": 2,
-    "num_key_value_heads": 2, "num_hidden_layers": 1})";
-constexpr const char* kTinyDeck = R"([model]
-weights = "none"
-[data]
-train = "none"
-row_tokens = 8
-[schedule]
-global_batch = 1
-)";
+/// A model of one block, and the tokens of a sample.
+struct LoneBlock {
+  int64_t hidden, intermediate, heads, kv_heads, tokens;
+
+  std::string config() const {
+    return nlohmann::json{{"model_type", "llama"},
+                          {"hidden_size", hidden},
+                          {"intermediate_size", intermediate},
+                          {"num_attention_heads", heads},
+                          {"num_key_value_heads", kv_heads},
+                          {"num_hidden_layers", 1},
+                          {"vocab_size", 8}}
+        .dump();
+  }
+  Options options(DType type) const {
+    Options options =
+        parse_deck("[model]\nweights = \"none\"\n[data]\ntrain = \"none\"\nrow_tokens = " +
+                       std::to_string(tokens) + "\n[schedule]\nglobal_batch = 1\n",
+                   "the deck of a block", {});
+    options.precision.preset = type == DType::Float64    ? PrecisionPreset::Fp64
+                               : type == DType::BFloat16 ? PrecisionPreset::Bf16
+                                                         : PrecisionPreset::Fp32;
+    return options;
+  }
+};
+
+/// So small that nothing but launches counts.
+constexpr LoneBlock kTinyBlock{16, 16, 2, 2, 8};
+
+LoneBlock usual_block(at::Device device) {
+  if (device.is_cpu()) return {512, 1376, 8, 4, 512};
+  return {4096, 14336, 32, 8, 8192};
+}
 
 /// A device whose operations take a second each.
 DeviceRates one_second_each() {
@@ -269,28 +292,33 @@ DeviceRates one_second_each() {
   return rates;
 }
 
-}  // namespace
-
-double launch_seconds(at::Device device, DType type) {
-  Options options = parse_deck(kTinyDeck, "a tiny deck", {});
-  options.precision.preset = type == DType::Float64    ? PrecisionPreset::Fp64
-                             : type == DType::BFloat16 ? PrecisionPreset::Bf16
-                                                       : PrecisionPreset::Fp32;
-  const Plan plan = plan_of_one_rank(options, kTinyModel);
+/// The seconds of a block, forward and backward, over those that `rates` make.
+double measured_over_planned(const LoneBlock& block, at::Device device, DType type,
+                             const DeviceRates& rates) {
+  const Plan plan = plan_of_one_rank(block.options(type), block.config());
   const StepSamples samples = made_up_samples(plan);
   const MicrobatchRows rows =
       rows_of_step(plan, samples, plan_steps(plan, samples).front(), 0).front();
-  const DeviceRates rates = one_second_each();
-  UnitTimes launches(plan, rates);
+  UnitTimes times(plan, rates);
   const std::vector<UnitCost> costs = Profiler(plan, device).measure();
-  double seconds = 0, count = 0;
+  double measured = 0, planned = 0;
   for (size_t u = 0; u < costs.size(); ++u) {
     if (plan.model.units[u].kind != UnitKind::Block) continue;
-    const UnitSeconds& launched = launches.of(static_cast<int>(u), rows.of(kDecoder));
-    seconds += costs[u].forward + costs[u].backward_input + costs[u].backward_weight;
-    count += launched.forward + launched.backward();
+    const UnitSeconds& unit = times.of(static_cast<int>(u), rows.of(kDecoder));
+    measured += costs[u].forward + costs[u].backward_input + costs[u].backward_weight;
+    planned += unit.forward + unit.backward();
   }
-  return seconds / count;
+  return measured / planned;
+}
+
+}  // namespace
+
+double launch_seconds(at::Device device, DType type) {
+  return measured_over_planned(kTinyBlock, device, type, one_second_each());
+}
+
+double block_seconds_over_planned(at::Device device, DType type, const DeviceRates& rates) {
+  return measured_over_planned(usual_block(device), device, type, rates);
 }
 
 Profile profile_units(const Options& options, const std::string& config_json) {

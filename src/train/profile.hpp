@@ -27,9 +27,15 @@ Profile profile_units(const Options& options, const std::string& config_json);
 /// tiny block in `type`, forward and backward, over the launches that plans count.
 double launch_seconds(at::Device device, DType type);
 
+/// Returns the seconds of a block of usual size in `type`, forward and backward, over those that
+/// plans make of `rates`.
+double block_seconds_over_planned(at::Device device, DType type, const DeviceRates& rates);
+
 /// Measures `device` with libtorch's threads as they are set. Shares are of GEMMs and attention in
 /// `type`, of `peak_tflops` or of the fastest GEMM if that is faster; the other types' peaks are
-/// such that their largest GEMM has the share of `type`'s.
+/// such that their largest GEMM has the share of `type`'s. Shares and the rate of memory are scaled
+/// so that a whole block takes as long as it does: its kernels find less in caches than those that
+/// run again and again.
 DeviceRates profile_device(at::Device device, DType type, double peak_tflops);
 
 }  // namespace zea

@@ -23,15 +23,15 @@ using at::Tensor;
 
 /// The shapes that are measured.
 struct MeasuredShapes {
-  std::vector<double> gemm_dims;  ///< the smallest dimension of GEMMs, ascending
-  int64_t gemm_length;            ///< the other two
-  int64_t rows, width;            ///< of elementwise kernels
+  std::vector<double> gemm_dims;      ///< the smallest dimension of GEMMs, ascending
+  int64_t least_length, most_length;  ///< the other two
+  int64_t rows, width;                ///< of elementwise kernels
   int64_t tokens, heads, head_dim;
   int64_t flat_elements;  ///< of the optimizer's tensors
 
   static MeasuredShapes on(at::Device device) {
-    if (device.is_cpu()) return {{8, 32, 128, 512}, 1024, 1024, 1024, 1024, 4, 64, 1 << 22};
-    return {{64, 256, 1024, 4096}, 8192, 8192, 4096, 4096, 16, 128, 1 << 26};
+    if (device.is_cpu()) return {{8, 32, 128, 512}, 128, 2048, 1024, 1024, 1024, 4, 64, 1 << 22};
+    return {{64, 256, 1024, 4096}, 1024, 8192, 8192, 4096, 4096, 16, 128, 1 << 26};
   }
 };
 
@@ -47,18 +47,26 @@ class DeviceProfiler {
 
   const std::vector<double>& gemm_dims() const { return shapes_.gemm_dims; }
 
-  /// FLOP/s of GEMMs with this smallest dimension: that is the rows, the inputs, or the outputs.
+  /// FLOP/s of a linear's three GEMMs with this smallest dimension: that is the rows, the inputs,
+  /// or the outputs. The other two are a few times as long, as in models.
   double gemm_rate(DType type, double dim) const {
+    constexpr int64_t kTimes = 4;
     const auto small = static_cast<int64_t>(dim);
-    const int64_t length = shapes_.gemm_length;
+    const int64_t length = std::clamp(kTimes * small, shapes_.least_length, shapes_.most_length);
     const int64_t places[][3] = {
         {small, length, length}, {length, small, length}, {length, length, small}};
     double flops = 0, seconds = 0;
     for (const auto& [rows, in, out] : places) {
       const Tensor x = random({rows, in}, type), weight = random({out, in}, type);
-      const Tensor result = random({rows, out}, type);
-      flops += 2 * static_cast<double>(rows * in * out);
-      seconds += seconds_of([&] { product_into(result, x, weight.t()); });
+      const Tensor y = random({rows, out}, type), dx = random({rows, in}, type);
+      const bool is_double = type == DType::Float64;
+      const Tensor d_weight = random({out, in}, is_double ? type : DType::Float32);
+      flops += 3 * 2 * static_cast<double>(rows * in * out);
+      seconds += seconds_of([&] {
+        product_into(y, x, weight.t());
+        product_into(dx, y, weight);
+        add_product(d_weight, y.t(), x);
+      });
     }
     return flops / seconds;
   }
@@ -78,17 +86,20 @@ class DeviceProfiler {
     return 3 * 4 * pairs * static_cast<double>(heads * head_dim) / seconds;
   }
 
-  /// Bytes a second of a gate and a norm, which read and write rows.
+  /// Bytes a second of a gate and a norm, which read and write rows, forward and backward: as the
+  /// estimate counts them, for which backward moves 1.5 times as much.
   double memory_rate(DType type) const {
     const Tensor pairs = random({shapes_.rows, 2 * shapes_.width}, type);
-    const Tensor x = random({shapes_.rows, shapes_.width}, type);
+    const Tensor x = random({shapes_.rows, shapes_.width}, type), dy = at::ones_like(x);
     const NormParameters norm{.weight = random({shapes_.width}, type), .bias = {}, .eps = 1e-6};
     const double seconds = seconds_of([&] {
       gated_forward(pairs, Gating::Silu);
-      norm_forward(x, {}, norm);
+      const NormRows rows = norm_forward(x, {}, norm);
+      norm_backward(dy, {}, rows, norm, {});
+      gated_backward(dy, pairs, Gating::Silu);
     });
-    constexpr double kTensors = 3 + 2;  // that the two read and write
-    return kTensors * static_cast<double>(x.nbytes()) / seconds;
+    constexpr double kTensors = 3 + 2, kBoth = 1 + 1.5;
+    return kTensors * kBoth * static_cast<double>(x.nbytes()) / seconds;
   }
 
   /// Bytes a second of AdamW: as the estimate counts them, with the gradient set to zero.
@@ -184,6 +195,10 @@ DeviceRates profile_device(at::Device device, DType type, double peak_tflops) {
   rates.launch_us = launch_seconds(device, type) / kMicro;
   rates.launches_ahead = !device.is_cpu();
   rates.overlaps = !device.is_cpu();
+  const double slower = std::max(1.0, block_seconds_over_planned(device, type, rates));
+  for (double& share : rates.gemm_efficiency) share /= slower;
+  rates.attention_efficiency /= slower;
+  rates.memory_gb_per_s /= slower;
   return rates;
 }
 

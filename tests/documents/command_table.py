@@ -295,6 +295,7 @@ TABLE = {
         ("--rounds 6", "--rounds 1 --steps 1")
     ),
     f"{PROGRAMS}/bench_delta": runs(("bench_delta", "bench_delta 1"), always=()),
+    f"{BENCH}/bench_layouts.py build/ci --ranks 4 --runs 16": bench(("--runs 16", "--runs 2 --decks text")),
     f"{BENCH}/bench_delta.py build/ci --rounds 3": bench(("--rounds 3", "--rounds 1")),
     f"{PROGRAMS}/bench_attention": runs(("bench_attention", "bench_attention planner"), always=()),
     f"{BENCH}/bench_collectives.py {PROGRAMS}/bench_collectives --rounds 7": bench(
