@@ -5,6 +5,8 @@ is not loaded keeps the initial values that zea-import --random draws."""
 import copy
 import json
 import subprocess
+from pathlib import Path
+from unittest import mock
 
 import zea_run as zr
 
@@ -195,6 +197,15 @@ class Loading(zr.ZeaTest):
                 file.move(name, "x." + name)
         refused = self.run_step("other", other, "model.strict=false", code=4)
         self.assertIn("none of its tensors is one of this llava model", refused.output)
+
+    def test_a_head_that_trains_must_be_there(self):
+        corpus = Path(__file__).parents[1] / "fuzz/corpus/config"
+        with mock.patch.object(zr, "CONFIG", json.loads((corpus / "good_qwen3_5_text.json").read_text())):
+            weights = zr.make_weights(self.folder / "hybrid.h5")
+        text = zr.make_dataset(self.folder / "text.h5", [zr.text_sample(i) for i in range(8)])
+        overrides = [f"data.train={text}", "model.llm.mtp_loss_coef=0.3"]
+        result = self.run_step("headless", weights, *overrides, code=4)
+        self.assertIn("has no head of multi-token prediction (mtp.*), which model.llm.mtp_loss_coef", result.output)
 
     def test_initial_values(self):
         result = self.run_step(
