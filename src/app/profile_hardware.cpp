@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <utility>
 
 #include "app/answer.hpp"
@@ -34,19 +33,20 @@ double rounded(double value) {
   return std::strtod(formatted("%.3g", value).c_str(), nullptr);
 }
 
-/// Rounds every figure of a section, the medians over the ranks where `control` is given.
-template <class Section>
-void take_medians(Section& section, Collectives& control) {
+/// Calls `use` with every figure of a section.
+template <class Section, class Use>
+void for_each_figure(Section& section, const Use& use) {
   section.visit([&](auto& member, const KeyInfo&) {
-    const auto median = [&](double& value) {
-      std::vector<double> all(static_cast<size_t>(control.size()));
-      control.all_gather(&value, all.data(), Counts(all.size(), 1), DType::Float64).wait();
-      value = rounded(median_of(std::move(all)));
-    };
-    if constexpr (std::is_same_v<decltype(member), double&>) median(member);
+    if constexpr (std::is_same_v<decltype(member), double&>) use(member);
     if constexpr (std::is_same_v<decltype(member), std::vector<double>&>)
-      std::ranges::for_each(member, median);
+      std::ranges::for_each(member, use);
   });
+}
+
+void take_median(double& figure, Collectives& control) {
+  std::vector<double> all(static_cast<size_t>(control.size()));
+  control.all_gather(&figure, all.data(), Counts(all.size(), 1), DType::Float64).wait();
+  figure = median_of(std::move(all));
 }
 
 /// The node that has the most ranks, and the memory of a rank that has the least.
@@ -102,14 +102,16 @@ ExitCode profile_hardware(const CommandLine& line, Job& job) {
     const ActionRecord::Action action(ranks.record, "measure the device");
     ranks.control->barrier();  // ranks of a node share its memory
     hardware.device = profile_device(device, type, data_sheet_tflops(gpu, type));
-    take_medians(hardware.device, *ranks.control);
+    for_each_figure(hardware.device, [&](double& figure) { take_median(figure, *ranks.control); });
   }
   const MeasuredLinks links =
       measure_link_rates(job.world, *ranks.control, LinkEnds::of(device), ranks.record);
   hardware.inside = links.inside ? *links.inside : *links.between;
   hardware.between = links.between ? *links.between : *links.inside;
-  take_medians(hardware.inside, *ranks.control);
-  take_medians(hardware.between, *ranks.control);
+  const auto round_figure = [](double& figure) { figure = rounded(figure); };
+  for_each_figure(hardware.device, round_figure);
+  for_each_figure(hardware.inside, round_figure);
+  for_each_figure(hardware.between, round_figure);
   hardware.identity = {
       .name = name_of(measured, gpu),
       .source = FigureSource::Measured,

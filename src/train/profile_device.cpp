@@ -8,7 +8,6 @@
 #include <ctime>
 #include <limits>
 
-#include "core/text.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/row_kernels.hpp"
