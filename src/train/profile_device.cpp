@@ -29,7 +29,7 @@ struct MeasuredShapes {
   int64_t flat_elements;  ///< of the optimizer's tensors
 
   static MeasuredShapes on(at::Device device) {
-    if (device.is_cpu()) return {{8, 32, 128, 512}, 128, 2048, 1024, 1024, 1024, 4, 64, 1 << 22};
+    if (device.is_cpu()) return {{8, 32, 128, 512}, 128, 1024, 1024, 1024, 1024, 4, 64, 1 << 22};
     return {{64, 256, 1024, 4096}, 1024, 8192, 8192, 4096, 4096, 16, 128, 1 << 26};
   }
 };
