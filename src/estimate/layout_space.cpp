@@ -18,10 +18,8 @@ std::vector<int64_t> divisors(int64_t number) {
   return found;
 }
 
-/// Whether ep ranks are neighbors along cp, or all of cp and neighbors along dp_shard.
 bool shares_experts(const GridChoice& decoder, int64_t dp_shard) {
-  if (decoder.cp % decoder.ep == 0) return true;
-  return decoder.ep % decoder.cp == 0 && dp_shard % (decoder.ep / decoder.cp) == 0;
+  return divides_ranks(decoder.cp, dp_shard, decoder.ep);
 }
 
 /// The keys that a deck leaves open, with the values to try.
@@ -95,13 +93,8 @@ class LayoutSpace {
   std::vector<int64_t> expert_degrees() const {
     if (is_kept(kDecoder, "ep") || !model_.has_experts()) return {mesh_of(kDecoder).ep};
     std::vector<int64_t> all{1};
-    const auto divides = [&](const MlpSpec& mlp, int64_t ep) {
-      return !mlp.router || mlp.router->experts % ep == 0;
-    };
     for (int64_t ep = 2; ep <= request_.ranks; ep *= 2)
-      if (std::ranges::all_of(model_.decoder.block.mlps,
-                              [&](const MlpSpec& mlp) { return divides(mlp, ep); }))
-        all.push_back(ep);
+      if (divides_experts(model_, ep)) all.push_back(ep);
     return all;
   }
 

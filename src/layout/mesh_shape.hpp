@@ -54,6 +54,11 @@ ModuleGrid make_module_grid(const std::string& module, const ModuleMeshOptions& 
                             const ModelSpec& model, int64_t stage_ranks, const std::string& whose,
                             Faults& faults);
 
+/// Whether `ep` ranks can share the experts of every mixture.
+bool divides_experts(const ModelSpec& model, int64_t ep);
+/// Whether `ep` ranks are neighbors along cp, or all of cp and neighbors along dp_shard.
+bool divides_ranks(int64_t cp, int64_t dp_shard, int64_t ep);
+
 /// Lays the experts of the language model, the last module, over its cp ranks and over dp_shard.
 void set_ep(MeshShape& shape, const ModuleMeshOptions& options, const ModelSpec& model,
             Faults& faults);

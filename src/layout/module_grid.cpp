@@ -221,21 +221,16 @@ void check_degrees(const std::string& module, const ModuleMeshOptions& options,
                ": only the language model has experts; leave it out");
 }
 
-namespace {
-
 bool divides_experts(const ModelSpec& model, int64_t ep) {
   return std::ranges::all_of(model.decoder.block.mlps, [&](const MlpSpec& mlp) {
     return !mlp.router || mlp.router->experts % ep == 0;
   });
 }
 
-/// Whether ep ranks are neighbors along cp, or all of cp and neighbors along dp_shard.
-bool divides_ranks(const MeshShape& shape, const ModuleGrid& grid, int64_t ep) {
-  if (grid.cp % ep == 0) return true;
-  return ep % grid.cp == 0 && shape.dp_shard % (ep / grid.cp) == 0;
+bool divides_ranks(int64_t cp, int64_t dp_shard, int64_t ep) {
+  if (cp % ep == 0) return true;
+  return ep % cp == 0 && dp_shard % (ep / cp) == 0;
 }
-
-}  // namespace
 
 void set_ep(MeshShape& shape, const ModuleMeshOptions& options, const ModelSpec& model,
             Faults& faults) {
@@ -247,7 +242,7 @@ void set_ep(MeshShape& shape, const ModuleMeshOptions& options, const ModelSpec&
     return faults.add(found + ", but the model (" + model.family +
                       ") has no mixtures of experts; leave it out");
   const auto fits = [&](int64_t value) {
-    return divides_experts(model, value) && divides_ranks(shape, grid, value);
+    return divides_experts(model, value) && divides_ranks(grid.cp, shape.dp_shard, value);
   };
   if (!fits(ep))
     return faults.add(found + " must divide the experts of each layer, and the ranks of cp (" +
