@@ -104,23 +104,31 @@ void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tenso
     multiply_rows(target, a, b, 0, part);
 }
 
-void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, double beta) {
   // oneDNN has only a loop for sums whose columns lie together.
-  if (sum.stride(1) != 1 && sum.stride(0) == 1) return add_product(sum.t(), b.t(), a.t());
+  if (sum.stride(1) != 1 && sum.stride(0) == 1) return add_product(sum.t(), b.t(), a.t(), beta);
+  const bool is_narrow = a.scalar_type() == at::kBFloat16 || a.scalar_type() != sum.scalar_type();
+  if (a.is_cpu() && beta == 0 && (is_narrow || a.size(1) == 0)) {
+    sum.zero_();  // the sums of narrow products below always add
+    beta = 1;
+  }
   if (takes_converted_product(a, b)) return add_converted_product(sum, a, b);
+  at::Tensor result = sum;
   if (a.scalar_type() != sum.scalar_type()) {
     if (takes_pair_product(sum, a, b)) return add_pair_product(sum, a, b);
     if (a.is_cpu()) return add_converted(sum, at::mm(a, b));
-    at::Tensor target = sum;
-    at::addmm_out(target, sum, a, b, sum.scalar_type());
+    at::addmm_out(result, sum, a, b, sum.scalar_type(), beta);
     return;
   }
   ZEA_ASSERT(a.size(1) == b.size(0));  // the parts below would fit all the same
   // Here the sum is over tokens.
   const int64_t part = onednn_part(a, b, a.size(1)), rest = a.size(1) - part;
-  at::Tensor result = sum;
-  if (part > 0) at::native::mkldnn_matmul(a.narrow(1, 0, part), b.narrow(0, 0, part), sum, 1, 1);
-  if (rest > 0) result.addmm_(a.narrow(1, part, rest), b.narrow(0, part, rest));
+  if (part > 0) {
+    at::native::mkldnn_matmul(a.narrow(1, 0, part), b.narrow(0, 0, part), sum,
+                              static_cast<float>(beta), 1);
+    beta = 1;
+  }
+  if (rest > 0) result.addmm_(a.narrow(1, part, rest), b.narrow(0, part, rest), beta);
 }
 
 at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b) {

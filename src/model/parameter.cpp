@@ -22,6 +22,7 @@ const at::Tensor& Parameter::value() const {
 at::Tensor& Parameter::gradient() {
   if (!gradient_.defined())
     throw InternalError("parameter " + name_ + " has no gradient buffer now");
+  if (takes_new_gradient()) gradient_.zero_();
   return gradient_;
 }
 

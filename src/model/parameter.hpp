@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "spec/model_spec.hpp"
@@ -28,6 +29,11 @@ class Parameter {
   const at::Tensor& value() const;
   /// (shape), in the gradient type; functions add into it. Throws InternalError when there is none.
   at::Tensor& gradient();
+  /// Says that the gradient's memory holds anything: the first that asks for gradient() gets zeros,
+  /// unless it is a linear, which overwrites it.
+  void renew_gradient() { is_new_ = true; }
+  /// Returns whether the gradient holds anything, and notes that the caller overwrites it.
+  bool takes_new_gradient() { return std::exchange(is_new_, false); }
   /// A scalar leaf that requires a gradient when the parameter trains: it ties autograd's graph to
   /// the parameter, and never receives a gradient itself.
   const at::Tensor& anchor() const { return anchor_; }
@@ -43,6 +49,7 @@ class Parameter {
   std::string name_;
   std::vector<int64_t> shape_;
   bool trainable_;
+  bool is_new_ = false;  ///< nothing was written to the gradient yet
   at::Tensor value_, gradient_, anchor_;
   DeferredGradients* deferred_ = nullptr;
 };

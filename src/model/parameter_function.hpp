@@ -59,9 +59,10 @@ inline Tensor as_matrix(const Tensor& weight) {
   return weight.dim() == 2 ? weight : weight.flatten(1);
 }
 
-/// gradient (a, ...) += left^T right, for left (rows, a) and right (rows, ...).
-inline void add_outer_product(Tensor& gradient, const Tensor& left, const Tensor& right) {
-  add_product(as_matrix(gradient), left.t(), right);
+/// gradient (a, ...) = beta gradient + left^T right, for left (rows, a) and right (rows, ...).
+inline void add_outer_product(Tensor& gradient, const Tensor& left, const Tensor& right,
+                              double beta = 1) {
+  add_product(as_matrix(gradient), left.t(), right, beta);
 }
 
 /// Returns the weight of a linear as (out, in), for either order.
@@ -72,10 +73,11 @@ inline Tensor out_in(const Tensor& weight, WeightOrder order) {
 /// Adds what a linear's outputs of gradient `dy` make of its inputs `x`.
 inline void add_weight_gradient_now(Parameter& weight, WeightOrder order, const Tensor& x,
                                     const Tensor& dy) {
+  const double beta = weight.takes_new_gradient() ? 0 : 1;
   if (order == WeightOrder::OutIn)
-    add_outer_product(weight.gradient(), dy, x);
+    add_outer_product(weight.gradient(), dy, x, beta);
   else
-    add_outer_product(weight.gradient(), x, dy);
+    add_outer_product(weight.gradient(), x, dy, beta);
 }
 
 inline void add_bias_gradient_now(Parameter& bias, const Tensor& dy) {

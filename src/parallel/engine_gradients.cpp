@@ -61,8 +61,7 @@ void Engine::finish_reductions() {
   finish_reduce_shard();
   for (int buffer : reducing_replicas_) buffers_[buffer]->finish_reduce_replicas();
   reducing_replicas_.clear();
-  for (const auto& buffer : buffers_)
-    if (buffer) buffer->finish_gradient();
+  ShardedBuffer::finish_gradients(buffers_);
 }
 
 }  // namespace zea

@@ -47,6 +47,7 @@ void Engine::build_slots() {
 }
 
 void Engine::build_buffers() {
+  const std::vector<bool> of_linears = linear_weights(plan_.model);
   for (size_t g = 0; g < plan_.buffers.size(); ++g) {
     if (!plan_.holds(world_rank_, static_cast<int>(g))) {
       buffers_.emplace_back();
@@ -68,8 +69,8 @@ void Engine::build_buffers() {
     // Every rank reads its own copy of states, which no sum changes.
     if (sharding.replicas > 1 && !plan_.buffers[g].is_state)
       context.replicas = &mesh_.along(module, sharding.summed_over);
-    buffers_.push_back(
-        std::make_unique<ShardedBuffer>(plan_, static_cast<int>(g), world_rank_, context));
+    buffers_.push_back(std::make_unique<ShardedBuffer>(plan_, static_cast<int>(g), world_rank_,
+                                                       context, of_linears));
   }
 }
 

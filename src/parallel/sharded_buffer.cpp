@@ -17,10 +17,18 @@ TensorKind kind_of(const at::Tensor& tensor) {
   return {tensor.device().type(), tensor.scalar_type()};
 }
 
+/// Zeroes them in few launches.
+void zero(const Tensors& tensors) {
+  std::map<TensorKind, Tensors> kinds;
+  for (const at::Tensor& tensor : tensors) kinds[kind_of(tensor)].push_back(tensor);
+  for (const auto& [kind, same] : kinds) at::_foreach_zero_(same);
+}
+
 }  // namespace
 
 ShardedBuffer::ShardedBuffer(const Plan& plan, int index, int world_rank,
-                             const ShardedBufferContext& context)
+                             const ShardedBufferContext& context,
+                             const std::vector<bool>& linear_weights)
     : layout_(plan.buffers[index]),
       index_(index),
       context_(context),
@@ -34,7 +42,7 @@ ShardedBuffer::ShardedBuffer(const Plan& plan, int index, int world_rank,
   if (const int subgroup = plan.shardings[index].subgroup)
     subgroup_counts_.assign(subgroup, layout_.padded(shards_) / subgroup);
   build_owned();
-  build_runs(plan);
+  build_runs(plan, linear_weights);
   publish();
 }
 
@@ -70,7 +78,7 @@ Buffer ShardedBuffer::on_device(int64_t elements, at::ScalarType type, Collectiv
   return allocate_buffer(context_.ledger, reach, elements, type, context_.device);
 }
 
-void ShardedBuffer::build_runs(const Plan& plan) {
+void ShardedBuffer::build_runs(const Plan& plan, const std::vector<bool>& linear_weights) {
   int before = -1;
   for (const FlatParam& member : layout_.params) {
     const ParamSpec& spec = plan.model.params[member.param];
@@ -87,7 +95,8 @@ void ShardedBuffer::build_runs(const Plan& plan) {
       run_of_param_.push_back(static_cast<int>(runs_.size()));
       runs_.push_back(
           {member.offset, member.elements,
-           std::make_unique<Parameter>(spec.name, piece, layout_.trainable, context_.device)});
+           std::make_unique<Parameter>(spec.name, piece, layout_.trainable, context_.device),
+           linear_weights[member.param]});
     }
     before = member.param;
   }
@@ -127,14 +136,55 @@ void ShardedBuffer::publish_all(const All& buffers) {
 }
 
 void ShardedBuffer::zero_gradients(const All& buffers) {
-  std::map<TensorKind, Tensors> zeroed;
+  Tensors zeroed;
   for (const auto& buffer : buffers) {
     if (!buffer) continue;
     buffer->finish_gradient();
     buffer->gradient_is_zero_ = true;
-    if (buffer->trainable()) zeroed[kind_of(buffer->gradient())].push_back(buffer->gradient());
+    if (!buffer->trainable()) continue;
+    if (buffer->gathers())
+      zeroed.push_back(buffer->gradient());
+    else
+      buffer->renew_gradients(buffer->gradient(), zeroed);
   }
-  for (const auto& [kind, gradients] : zeroed) at::_foreach_zero_(gradients);
+  zero(zeroed);
+}
+
+void ShardedBuffer::finish_gradients(const All& buffers) {
+  Tensors zeroed;
+  for (const auto& buffer : buffers) {
+    if (!buffer) continue;
+    buffer->finish_gradient();
+    if (buffer->trainable() && !buffer->gathers())
+      buffer->take_unwritten(buffer->gradient(), zeroed);
+  }
+  zero(zeroed);
+}
+
+void ShardedBuffer::renew_gradients(const at::Tensor& flat, Tensors& zeroed) {
+  int64_t end = 0;
+  const auto zero_until = [&](int64_t begin) {
+    if (begin > end) zeroed.push_back(flat.narrow(0, end, begin - end));
+  };
+  for (const FusedRun& run : runs_) {
+    if (!run.is_overwritten) continue;
+    run.parameter->renew_gradient();
+    zero_until(run.offset);
+    end = run.offset + run.elements;
+  }
+  zero_until(flat.numel());
+}
+
+void ShardedBuffer::take_unwritten(const at::Tensor& flat, Tensors& zeroed) {
+  for (const FusedRun& run : runs_)
+    if (run.parameter->takes_new_gradient())
+      zeroed.push_back(flat.narrow(0, run.offset, run.elements));
+}
+
+void ShardedBuffer::zero_unwritten(const at::Tensor& flat) {
+  Tensors zeroed;
+  take_unwritten(flat, zeroed);
+  zero(zeroed);
 }
 
 void ShardedBuffer::set_values(const at::Tensor& flat) {
@@ -217,12 +267,15 @@ void ShardedBuffer::open_gradient() {
   if (open_gradient_.defined()) return;
   open_gradient_ =
       context_.gradients.take(index_, layout_.padded(shards_), to_torch(precision_.master));
-  open_gradient_.zero_();
   set_gradients(open_gradient_);
+  Tensors zeroed;
+  renew_gradients(open_gradient_, zeroed);
+  zero(zeroed);
 }
 
 void ShardedBuffer::start_reduce_shard() {
   open_gradient();  // a rank without work here contributes zeros
+  if (open_gradient_.defined()) zero_unwritten(open_gradient_);
   set_gradients({});
   if (context_.shard_group == nullptr) return;
   at::Tensor sent = open_gradient_;
@@ -270,6 +323,7 @@ void ShardedBuffer::finish_gradient() {
 
 void ShardedBuffer::start_reduce_replicas() {
   finish_gradient();
+  if (!gathers()) zero_unwritten(gradient());
   const at::Tensor& sent =
       own_wire_.defined() ? own_wire_.tensor().copy_(gradient_.tensor()) : gradient_.tensor();
   replicating_ = context_.replicas->all_reduce(sent.data_ptr(), sent.numel(), precision_.reduce,

@@ -33,7 +33,9 @@ struct ShardedBufferContext {
 class ShardedBuffer {
  public:
   /// Collective over the context's communicators: memory is made that their ranks reach.
-  ShardedBuffer(const Plan& plan, int index, int world_rank, const ShardedBufferContext& context);
+  /// The gradients of `linear_weights` (linear_weights()) are not zeroed before they are written.
+  ShardedBuffer(const Plan& plan, int index, int world_rank, const ShardedBufferContext& context,
+                const std::vector<bool>& linear_weights);
 
   const FlatBuffer& layout() const { return layout_; }
   int index() const { return index_; }  ///< index in the plan
@@ -65,6 +67,8 @@ class ShardedBuffer {
   /// over.
   static void publish_all(const All& buffers);
   static void zero_gradients(const All& buffers);
+  /// Zeroes what no unit has written of gradients that are not gathered.
+  static void finish_gradients(const All& buffers);
 
   void start_unshard();
   void start_unshard_from_subgroup();
@@ -72,8 +76,7 @@ class ShardedBuffer {
   void reshard();
   void reshard_to_subgroup();
 
-  /// Gives parameters an unsharded gradient to add into, zero at first, unless they have it
-  /// already.
+  /// Gives parameters an unsharded gradient to write to, unless they have it already.
   void open_gradient();
   void start_reduce_shard();
   void finish_reduce_shard();
@@ -88,10 +91,16 @@ class ShardedBuffer {
   struct FusedRun {
     int64_t offset, elements;
     std::unique_ptr<Parameter> parameter;
+    bool is_overwritten = false;  ///< by a linear, which needs no zeros
   };
 
   void build_owned();
-  void build_runs(const Plan& plan);
+  void build_runs(const Plan& plan, const std::vector<bool>& linear_weights);
+  /// Begins a gradient: appends to `zeroed` the parts of `flat` that have to be zeroed.
+  void renew_gradients(const at::Tensor& flat, std::vector<at::Tensor>& zeroed);
+  /// Appends the parts of `flat` that nobody has written since.
+  void take_unwritten(const at::Tensor& flat, std::vector<at::Tensor>& zeroed);
+  void zero_unwritten(const at::Tensor& flat);
   Buffer on_device(int64_t elements, at::ScalarType type, Collectives* reach);
   /// Gathers from `from`; null: a group of one.
   void gather(Collectives* from, const at::Tensor& own, const Counts& counts);

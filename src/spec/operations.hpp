@@ -117,4 +117,7 @@ UnitGraph record_graph(const ModelSpec& model, const UnitSpec& unit);
 /// Records the graph of every unit; to be called again after a block, a projector or roles changed.
 void record_graphs(ModelSpec& model);
 
+/// Returns for each parameter whether it is the weight of a linear.
+std::vector<bool> linear_weights(const ModelSpec& model);
+
 }  // namespace zea

@@ -470,4 +470,14 @@ void record_graphs(ModelSpec& model) {
   for (UnitSpec& unit : model.units) unit.graph = record_graph(model, unit);
 }
 
+std::vector<bool> linear_weights(const ModelSpec& model) {
+  std::vector<bool> weights(model.params.size(), false);
+  for (const UnitSpec& unit : model.units)
+    for (const Operation& op : unit.graph.operations)
+      if (op.kind == OperationKind::Linear || op.kind == OperationKind::ColumnLinear ||
+          op.kind == OperationKind::RowLinear)
+        for (const int param : model.params_of(unit, op.params[0])) weights[param] = true;
+  return weights;
+}
+
 }  // namespace zea

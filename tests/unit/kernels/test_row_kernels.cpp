@@ -188,6 +188,11 @@ TEST_P(RowKernels, Products) {
         expect_close(turned.t(), expected, 40);
         add_product(sum, dy.t(), x);
         expect_close(sum, expected, 40);
+        for (const at::Tensor& anything : {wide, turned.t(), sum}) {
+          anything.fill_(std::nan(""));
+          add_product(anything, dy.t(), x, 0);
+          expect_close(anything, dweight, 40);
+        }
       }
 }
 
@@ -211,6 +216,9 @@ TEST_P(RowKernels, ProductsOfNothing) {
   EXPECT_TRUE(product(random({4, 0}), random({0, 6})).eq(0).all().item<bool>());
   if (GetParam() != at::kDouble) add_product(sum, random({0, 4}).t(), random({0, 6}));
   EXPECT_TRUE(sum.eq(1).all().item<bool>());
+  sum.fill_(std::nan(""));
+  if (GetParam() != at::kDouble) add_product(sum, random({0, 4}).t(), random({0, 6}), 0);
+  if (GetParam() != at::kDouble) EXPECT_TRUE(sum.eq(0).all().item<bool>());
 }
 
 TEST_P(RowKernels, ProductsOfWhatDoesNotFitAreRefused) {

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "core/error.hpp"
 
 namespace zea::testing::test_deferred_gradients {
@@ -28,10 +30,10 @@ class Stack {
   }
 
   /// Gradients are added to existing values, and are wider than bf16.
-  void open_gradients() {
+  void open_gradients(double value = 0.25) {
     const at::ScalarType type = type_ == at::kBFloat16 ? at::kFloat : type_;
     for (auto& parameter : parameters_)
-      parameter->set_gradient(at::full(parameter->shape(), 0.25, at::TensorOptions(type)));
+      parameter->set_gradient(at::full(parameter->shape(), value, at::TensorOptions(type)));
   }
 
   void backward() {
@@ -103,6 +105,26 @@ TEST_P(DeferredGradientsTest, SeveralMicrobatchesWaitInQueuesOfTheirOwn) {
   deferred.open_gradients();
   for (DeferredGradients& one : later) one.run();
   expect_same_bits(deferred.parameters(), direct.parameters());
+}
+
+TEST_P(DeferredGradientsTest, NewGradientsNeedNoZeros) {
+  Stack zeroed(GetParam(), true), renewed(GetParam(), true);
+  zeroed.open_gradients(0);
+  renewed.open_gradients(std::nan(""));
+  for (Parameter* parameter : renewed.parameters()) parameter->renew_gradient();
+  for (Stack* stack : {&zeroed, &renewed}) {
+    DeferredGradients later;
+    {
+      const DeferringGradients deferring(stack->parameters(), later);
+      stack->backward();
+    }
+    later.run();
+    stack->backward();  // adds
+  }
+  const double bound = GetParam() == at::kDouble ? 1e-14 : 1e-5;
+  for (size_t i = 0; i < zeroed.parameters().size(); ++i)
+    EXPECT_TRUE(at::allclose(renewed.parameters()[i]->gradient(),
+                             zeroed.parameters()[i]->gradient(), bound, bound));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, DeferredGradientsTest,
