@@ -47,6 +47,11 @@ class Communicator {
   int lowest_rank_of_node() const;
   const std::shared_ptr<Progress>& progress() const { return progress_; }
 
+  /// Says that calls are small, or wait long for their peers: on a GPU, where a call holds SMs from
+  /// its begin to its end, they get few. Duplicates and splits of this one do not inherit it.
+  void hold_few_sms() { holds_few_sms_ = true; }
+  bool holds_few_sms() const { return holds_few_sms_; }
+
  private:
   Communicator(MPI_Comm owned, std::string name, std::shared_ptr<Progress> progress);
   void release() noexcept;
@@ -54,6 +59,7 @@ class Communicator {
   MPI_Comm handle_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 0;
+  bool holds_few_sms_ = false;
   std::string name_;
   std::shared_ptr<Progress> progress_;
 };

@@ -26,6 +26,7 @@ Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make, Act
   if (world.size() != shape_.world_size())
     throw InternalError("a mesh of " + std::to_string(shape_.world_size()) + " ranks on " +
                         std::to_string(world.size()) + " ranks");
+  world_communicator_.hold_few_sms();
   Collectives* everyone = owned_.add(make_(world_communicator_));
   Ranks all(world.size());
   std::iota(all.begin(), all.end(), 0);
@@ -44,8 +45,9 @@ Collectives* Mesh::Owned::add(std::unique_ptr<Collectives> collectives) {
 
 // Each way has a communicator of its own, also where other groups have the same ranks: on a device
 // the messages of a communicator follow each other on one stream, and those of one way must not
-// wait for those of the other. Pairs are connected at once: at their first messages ranks would
-// wait for each other in an order that the data decides, perhaps in a circle.
+// wait for those of the other. Messages wait for a peer's pass, so they hold few SMs. Pairs are
+// connected at once: at their first messages ranks would wait for each other in an order that the
+// data decides, perhaps in a circle.
 void Mesh::build_link(const RankLink& link) {
   const int replica_ranks = shape_.ranks_per_replica(),
             first = rank() / replica_ranks * replica_ranks;
@@ -54,9 +56,10 @@ void Mesh::build_link(const RankLink& link) {
   for (int other = 0; takes_part && other < replica_ranks; ++other)
     if (link.has(other)) members.push_back(first + other);
   for (const char* way : {kOutputs, kGradients}) {
-    const Communicator communicator =
+    Communicator communicator =
         world_communicator_.split(takes_part ? first : Communicator::kNoColor, link.name + way);
     if (!takes_part) continue;
+    communicator.hold_few_sms();
     Collectives* exchanging = owned_.add(make_(communicator));
     const bool sends = link.from.has(rank() - first) == (way == kOutputs);
     const std::vector<int> peers = link.peers_of(rank() - first), none;

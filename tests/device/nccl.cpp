@@ -26,7 +26,7 @@ using zea::testing::WaitTable;
 
 /// Thread blocks that a kernel of NCCL has at most, if its communicator's configuration says
 /// nothing.
-constexpr int kBlocks = 1;
+constexpr int kBlocks = 32;
 
 struct ncclComm {
   ncclComm(const std::string& id, int its_rank, int its_size, const ncclConfig_t* config)

@@ -110,7 +110,7 @@ TEST_F(Waits, EndWhereNothingWaitsInItsStream) {
 /// The messages fill the device, and leave no room for the sum that goes before their receipt.
 TEST_F(Waits, InACircleForThreadBlocksAreNamed) {
   const auto link = make("link"), other = make("other"), sums = make("sums");
-  device().launch_order().set_blocks(2);
+  device().launch_order().set_blocks(64);
   expect_circle(messages_around_a_sum({link.get(), other.get()}, *sums),
                 {"rank 0's ncclAllReduce #1 of sums to begin", "rank 0's ncclSend #2 of ",
                  "rank 1's ncclRecv #2 of ", "rank 1's ncclAllReduce #1 of sums"});

@@ -112,7 +112,7 @@ class NcclCollectives : public Collectives {
   NcclCollectives(const Communicator& communicator, ComputeStream compute_stream)
       : communicator_(communicator.duplicate(communicator.name())),
         host_(make_mpi_collectives(communicator_)),
-        nccl_(std::make_shared<NcclCommunicator>(communicator_)),
+        nccl_(std::make_shared<NcclCommunicator>(communicator_, communicator.holds_few_sms())),
         compute_stream_(compute_stream) {}
 
   int rank() const override { return communicator_.rank(); }

@@ -14,6 +14,11 @@
 namespace zea {
 namespace {
 
+/// Thread blocks, of an SM each, of a call that holds few. By default NCCL takes up to 32: six
+/// calls under way would fill the 132 SMs of an H100 while the one that a peer waits for could not
+/// begin.
+constexpr int kFewBlocks = 8;
+
 /// Throws on every rank if any has no device: one that went on alone would wait for ever.
 void agree_on_devices(const Communicator& communicator) {
   constexpr int kNobody = std::numeric_limits<int>::max();
@@ -100,13 +105,14 @@ LaunchVersions launch_versions() {
   return versions;
 }
 
-NcclCommunicator::NcclCommunicator(const Communicator& communicator) {
+NcclCommunicator::NcclCommunicator(const Communicator& communicator, bool holds_few_sms) {
   const ncclUniqueId id = agree_on_id(with_devices(communicator));
   check_cuda(cudaGetDevice(&device_), "cudaGetDevice");
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0)
   config.commName = communicator.name().c_str();
 #endif
+  if (holds_few_sms) config.maxCTAs = kFewBlocks;
   check_nccl(
       ncclCommInitRankConfig(&handle_, communicator.size(), id, communicator.rank(), &config),
       "ncclCommInitRankConfig");
