@@ -250,4 +250,5 @@ class Damage(zr.ZeaTest):
         self.assertIn(f"{oldest}/rank-00001.h5", done.stderr)
 
 
-zr.main()
+if __name__ == "__main__":
+    zr.main()
