@@ -255,6 +255,10 @@ class SafetensorsFile {
     read_at(0, begin.data(), static_cast<int64_t>(begin.size()));
     if (const std::string found = foreign_bytes(begin); !found.empty())
       throw WeightsError(path_ + ": " + found);
+    if (begin.starts_with("\x89HDF"))
+      throw WeightsError(path_ +
+                         ": is HDF5, not safetensors; a file that zea-import or "
+                         "zea-consolidate wrote needs no import: name it in model.weights");
     uint64_t length = 0;
     for (int i = 8; i-- > 0;) length = length << 8 | static_cast<unsigned char>(begin[i]);
     const uint64_t most = std::min<uint64_t>(kMaxHeaderBytes, status.st_size - 8);

@@ -82,6 +82,8 @@ TEST_F(ForeignWeights, DirectoriesOfOthersNameTheRemedy) {
       {{{"config.json", config}, {"model.safetensors", std::string("PK\x03\x04", 4) + "archive"}},
        "was written by torch.save"},
       {{{"config.json", config}, {"model.safetensors", "GGUF and more"}}, "llama.cpp"},
+      {{{"config.json", config}, {"model.safetensors", "\x89HDF\r\n\x1a\n and more"}},
+       "needs no import"},
   };
   for (const auto& [files, remedy] : cases) {
     const std::string path = directory_of(files), found = refusal(path);
