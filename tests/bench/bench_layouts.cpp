@@ -85,7 +85,8 @@ class LayoutBench {
         ranks_(world.communicator()),
         control_(make_mpi_collectives(ranks_)),
         start_(read_start(arguments.line, world.size())),
-        dataset_(open_dataset(start_.options.data.train.sets.at(0).path)) {}
+        dataset_(open_dataset(start_.options.data.train.sets.at(0).path)),
+        turn_(arguments.line.deck + ".turn") {}
 
   void run() {
     std::vector<Candidate> chosen;
@@ -172,7 +173,7 @@ class LayoutBench {
     const Plan plan =
         make_plan(parse_deck(deck, "the layout", {}), start_.config_json, world_.size());
     at::set_num_threads(1);
-    bench::Tracer tracer(world_.rank());
+    bench::Tracer tracer(world_.rank(), turn_);
     Mesh mesh(ranks_, plan.mesh, tracer.make());
     const std::unique_ptr<Collectives> control = tracer.make()(ranks_);
     Engine engine(plan, mesh, at::kCPU);
@@ -217,6 +218,7 @@ class LayoutBench {
   std::unique_ptr<Collectives> control_;
   Start start_;
   std::unique_ptr<Dataset> dataset_;
+  bench::OneAtATime turn_;
   size_t found_ = 0;
 };
 

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "virtual_time.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <ctime>
 #include <deque>
 #include <nlohmann/json.hpp>
@@ -45,6 +51,24 @@ bool is_of_pairs(CallKind kind) {
 
 }  // namespace
 
+OneAtATime::OneAtATime(const std::string& path)
+    : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
+  if (file_ < 0) throw StorageError(path + ": " + std::strerror(errno));
+}
+
+OneAtATime::~OneAtATime() {
+  ::close(file_);
+}
+
+void OneAtATime::take() const {
+  while (::flock(file_, LOCK_EX) != 0 && errno == EINTR) {
+  }
+}
+
+void OneAtATime::give_back() const {
+  ::flock(file_, LOCK_UN);
+}
+
 class Tracer::Work : public Pending::Work {
  public:
   Work(Tracer& tracer, int call, Pending inner)
@@ -53,6 +77,7 @@ class Tracer::Work : public Pending::Work {
 
   void wait() override {
     if (std::exchange(is_done_, true)) return;
+    if (!tracer_.records_) return inner_.wait();
     tracer_.pause(call_, true);
     inner_.wait();
     tracer_.resume();
@@ -117,15 +142,18 @@ void Tracer::begin() {
 
 RankTrace Tracer::end() {
   trace_.last_seconds = thread_seconds() - resumed_;
+  turn_.give_back();
   records_ = false;
   return trace_;
 }
 
 void Tracer::pause(int call, bool is_wait) {
   trace_.events.push_back({thread_seconds() - resumed_, call, is_wait});
+  turn_.give_back();
 }
 
 void Tracer::resume() {
+  turn_.take();
   resumed_ = thread_seconds();
 }
 

@@ -48,10 +48,27 @@ struct RankTrace {
   double last_seconds = 0;  ///< processor time after the last event
 };
 
+/// Lets one rank at a time compute: ranks that share cores take caches and turns from each other,
+/// which would count as their own time. Ranks meet by a file.
+class OneAtATime {
+ public:
+  explicit OneAtATime(const std::string& path);
+  OneAtATime(const OneAtATime&) = delete;
+  OneAtATime& operator=(const OneAtATime&) = delete;
+  ~OneAtATime();
+
+  void take() const;
+  void give_back() const;
+
+ private:
+  int file_;
+};
+
 /// Records the calls of all collectives that make() wraps.
 class Tracer {
  public:
-  explicit Tracer(int world_rank) : world_rank_(world_rank) {}
+  /// `turn`: taken between calls while recording.
+  Tracer(int world_rank, const OneAtATime& turn) : world_rank_(world_rank), turn_(turn) {}
 
   MakeCollectives make();
   /// Records the calls from begin() on; end() returns them. Calls are waited for in between.
@@ -66,6 +83,7 @@ class Tracer {
   void resume();
 
   int world_rank_;
+  const OneAtATime& turn_;
   RankTrace trace_;
   std::map<std::string, int> made_;  ///< groups with the same members
   double resumed_ = 0;
