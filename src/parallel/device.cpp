@@ -15,8 +15,17 @@
 namespace zea {
 namespace {
 
+/// Rows differ in length from step to step. With segments that grow, libtorch's allocator gives
+/// blocks back to each other, where otherwise it would fragment and, out of memory, return them to
+/// CUDA: that waits for all kernels, NCCL's among them.
+void let_segments_grow() {
+  if (std::getenv("PYTORCH_CUDA_ALLOC_CONF") == nullptr)
+    setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", 0);
+}
+
 /// Registers libtorch's CUDA kernels; the library stays for the life of the process.
 void load_torch_cuda() {
+  let_segments_grow();
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
   throw PlanError("run.device = \"cuda\": libtorch's CUDA part cannot be loaded (" +
                   std::string(dlerror()) +
