@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agreement on a risky step: ranks write or read their own files, and then either all of them go on
-// or all of them throw. A failure of one rank is thereby known to the others before they would wait
-// for it.
+// Agreement on a step that may fail on some ranks, such as reading or writing files: either all
+// ranks continue or all throw, so that no rank waits for one that has failed.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work of a GPU that was put into streams once and is launched as a whole as often as wanted: a
-// CUDA graph. What it reads and writes is where it was then.
+// A CUDA graph: work that was captured from streams once and is launched as a whole any number of
+// times. It reads and writes the addresses of the capture.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of communication: what the engine asks of a communicator, on host memory (MPI) or
-// device memory (NCCL). All calls are collective over the communicator and are made by one thread
-// per rank, in the same order on every rank; the pending results may be waited on in any order.
+// The interface of communication, on host memory (MPI) or device memory (NCCL). All calls are
+// collective over the communicator and are made by one thread per rank, in the same order on every
+// rank; pending results may be waited for in any order.
 #pragma once
 
 #include <cstdint>

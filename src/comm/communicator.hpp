@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator that is owned: freed by its destructor, its errors returned as CommError and never
-// fatal inside MPI. Communicators made from one another share their progress: a wait on one lets
-// the work of all of them go on.
+// An owned MPI communicator: freed by its destructor; errors are thrown as CommError and are never
+// fatal inside MPI. Communicators derived from one another share their progress: waiting on one
+// advances the work of all.
 #pragma once
 
 #include <mpi.h>

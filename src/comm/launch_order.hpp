@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the communicators of a GPU get to their ends. NCCL starts their kernels in the order of
-// the program (NCCL_LAUNCH_ORDER_IMPLICIT), the same on all ranks of one place, so that none waits
-// for one that cannot start. Before CUDA 12.3 that means one after the other, and two stages that
-// post what they send to each other in different orders would wait for ever.
+// Checks that the communicators of a GPU cannot deadlock. NCCL starts their kernels in launch order
+// (NCCL_LAUNCH_ORDER_IMPLICIT), which is the same on all ranks of a stage group, so that no kernel
+// waits for one that cannot start. Before CUDA 12.3 kernels run one after the other, and two stages
+// that send to each other in different orders would wait forever.
 #pragma once
 
 #include <string>

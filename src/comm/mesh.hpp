@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mesh: the plan's groups of ranks as communicators, one per module, axis and shard group.
-// Built once, below main, from any communicator whose size is the plan's world size; so a test can
-// sweep layouts on sub-communicators. What a rank sends is counted by the group's name.
+// The mesh: the plan's groups of ranks as communicators, one per module, axis and shard group. It
+// is built once, below main, from any communicator of the plan's world size, so that a test can try
+// many layouts on sub-communicators. Sent bytes are counted by the group's name.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processor cores of a node and the ranks that share them, however a launcher binds these.
+// The processor cores of a node and the ranks that share them, whatever binding the launcher has
+// set.
 #pragma once
 
 #include <vector>

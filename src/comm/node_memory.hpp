@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of every rank that the ranks of its node read, too, whatever has become of that rank's
-// process.
+// Memory of every rank that the other ranks of its node can read, even if that rank's process hangs
+// or has died.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communications under way on the communicators of one family. A communication may have several
-// phases (exchange, sum, gather), and MPI moves only the messages it knows of; so whoever waits for
-// one lets the others step from phase to phase too. Otherwise two ranks that wait in different
-// orders would wait for ever.
+// The pending communications of one family of communicators. A communication may have several
+// phases (exchange, sum, gather), and MPI progresses only messages that are already posted; so a
+// rank that waits for one communication advances the others from phase to phase. Otherwise two
+// ranks that wait in different orders would wait forever.
 #pragma once
 
 #include <chrono>

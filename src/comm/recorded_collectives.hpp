@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives that record calls in the rank's action record, or count sent bytes, and pass them on.
+// Collectives that record calls in the rank's action record, or count sent bytes, and forward the
+// calls.
 #pragma once
 
 #include <cstdint>

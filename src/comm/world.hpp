@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The guard of MPI: starts it first and ends it last. Only main makes one; everything below
-// receives a communicator.
+// The owner of MPI: initializes it first and finalizes it last. Only main makes one; everything
+// below receives a communicator.
 #pragma once
 
 #include <optional>

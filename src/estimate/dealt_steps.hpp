@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of samples as layouts distribute them, reduced to the replica with the most FLOPs,
-// which the others wait for. Layouts with as many replicas and the same costs of samples share
-// them.
+// The steps of samples as layouts distribute them, reduced to the replica with the most FLOPs, for
+// which the others wait. Layouts with the same number of replicas and the same costs of samples
+// share them.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the units to recompute in backward: where the deck leaves that to zea, those that are
-// cheapest for the bytes that they free, until a rank holds no more than it may.
+// Chooses the units to recompute in backward, if the deck leaves that to zea: those with the least
+// time per freed byte, until every rank fits into its memory limit.
 #pragma once
 
 #include "schedule/plan.hpp"

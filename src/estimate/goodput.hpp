@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interval between checkpoints that loses least time to failures, and the share of the time in
-// which a run makes progress.
+// The interval between checkpoints that loses the least time to failures, and the fraction of the
+// time in which a run makes progress.
 #pragma once
 
 namespace zea {

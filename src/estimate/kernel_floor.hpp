@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bound of a step's seconds that needs no plan of its own: the kernels of all samples at the
-// rates of full rows, and the tp and cp calls inside them, spread evenly over the ranks of each
-// stage group, and the way of the first and the last microbatch through a pipeline.
+// A lower bound of a step's seconds that needs no plan of its own: the kernels of all samples at
+// the rates of full rows and the tp and cp calls inside them, spread evenly over the ranks of each
+// stage group, plus the way of the first and the last microbatch through a pipeline.
 #pragma once
 
 #include <optional>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Searches the fastest layouts of a deck that fit into memory: over everything that the deck leaves
-// open, by the time model of step_time.hpp. What the deck sets is kept. A layout that is refused is
-// a value with its reason.
+// Searches the fastest layouts of a deck that fit into memory, over all keys that the deck leaves
+// open, by the time model of step_time.hpp. A layout that is refused is a value with its reason.
 #pragma once
 
 #include <cstdint>

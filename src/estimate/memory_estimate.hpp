@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a rank before anything runs: what it owns, the slots for what is gathered and not
-// yet reduced, and the activations of a training step, from what every unit declares
-// (unit_memory.hpp) and the engine's walk. Bytes of tensors, not resident memory.
+// The memory of a rank before a run: what it owns, the slots of gathered parameters and unreduced
+// gradients, and the activations of a training step, from the declarations of units
+// (unit_memory.hpp) and the engine's actions. Bytes of tensors, not resident memory.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans with their seconds as JSON, for programs (postprocess/plot_plan.py).
+// Plans with their seconds as JSON, which postprocess/plot_plan.py reads.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

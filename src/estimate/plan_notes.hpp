@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notes on a plan: settings that change nothing, and parameters that begin to train late.
+// Notes on a plan: settings without effect, and parameters that begin to train late.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bounds of what a way to shard parameters takes, for layouts with the same grids: they need a plan
-// of one of them alone.
+// Lower bounds of the seconds and memory of sharding strategies, for layouts with the same grids:
+// they need the plan of only one of these.
 #pragma once
 
 #include <vector>

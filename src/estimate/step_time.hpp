@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seconds of a step: each stage group of a replica goes through its action list on its compute
-// stream, with a stream for each group of ranks, by the rates of a hardware file. A pure function
-// of plan, samples and hardware.
+// Predicts the seconds of a step: each stage group of a replica executes its action list on its
+// compute stream, with a communication stream for each group of ranks, at the rates of a hardware
+// file. A pure function of plan, samples and hardware.
 #pragma once
 
 #include <array>

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The estimate of what a step sends: for every group of ranks the bytes that a rank sends, by the
-// textbook volume of each collective (collective_volume.hpp). A mesh counts the same at run time
-// under the same names; tests compare the two to the byte.
+// The traffic of a step: the bytes that a rank sends in every group of ranks, by the textbook
+// volume of each collective (collective_volume.hpp). A mesh counts the same at run time under the
+// same names; tests compare the two to the byte.
 //
-// A linear pair (columns, then rows) sends rows of width h among tp ranks: under sequence
-// parallel each direction gathers and scatters once, and backward gathers the column's input once
-// more, since only the rows here are kept; otherwise each direction has one all-reduce.
+// A pair of linears (columns, then rows) sends rows of width h among tp ranks. Under sequence
+// parallelism each direction gathers and scatters once, and backward gathers the column linear's
+// input once more, since only this rank's rows are saved; otherwise each direction has one
+// all-reduce.
 #pragma once
 
 #include "deck/hardware.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of every unit: the bytes of its output, what its graph keeps until the backward, and
-// the most that its forward and its backward hold at once. A pure function of the model and of how
-// many tokens, targets and items a microbatch has; nothing here is measured.
+// The memory of every unit: the bytes of its output, the bytes that its graph saves until backward,
+// and the peaks of its forward and of its backward. A pure function of the model and of the numbers
+// of tokens, targets and items of a microbatch; nothing here is measured.
 #pragma once
 
 #include <cstdint>

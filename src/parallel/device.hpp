@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device that a rank computes on, and the collectives that reach its memory.
+// The device of a rank, and the collectives on its memory.
 #pragma once
 
 #include <ATen/ATen.h>

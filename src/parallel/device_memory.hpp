@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of tensors: counts of libtorch's allocators for devices and for the host, and the pools of
-// captured graphs.
+// Tensor memory: counters of libtorch's allocators for devices and for the host, and the memory
+// pools of captured graphs.
 #pragma once
 
 #include <c10/core/Allocator.h>

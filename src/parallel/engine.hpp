@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine: a walk over units by a list of actions. A unit runs on detached inputs; its backward
-// is autograd on that unit alone with the gradient of its output. Everything between units is an
+// The engine executes a list of actions on units. A unit runs on detached inputs; its backward is
+// autograd on that unit alone with the gradient of its output. Everything between units is an
 // action of the list: one switch, no hooks.
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outputs of units, and their gradients, between pipeline rank groups. Both ends know every shape
-// from the microbatch, so only rows travel. Messages of neighboring actions between two groups are
-// one call. A send overlaps computation; a receive is waited for when its rows are read.
+// Outputs of units, and their gradients, between pipeline stage groups. Both ends know every shape
+// from the microbatch, so only rows are sent. Messages of neighboring actions between two groups
+// are one call. A send overlaps computation; a receive is waited for when its rows are read.
 #pragma once
 
 #include <ATen/ATen.h>

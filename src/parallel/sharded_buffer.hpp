@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A flat buffer at run time: the shard of values and gradient that this rank owns, and the
-// parameters that units see while the buffer is gathered. It unshards, reshards and reduces when
-// told; it knows neither the schedule nor the optimizer.
+// A flat buffer at run time: the shard of values and gradients that this rank owns, and the
+// parameters that units see while the buffer is gathered. It unshards, reshards and reduces on
+// request; it knows neither the schedule nor the optimizer.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of parameters, gradients and optimizer states: owned buffers, and slots that buffers use
-// in turn.
+// Memory of parameters, gradients and optimizer states: owned buffers, and slots that several
+// buffers use one after the other.
 #pragma once
 
 #include <ATen/ATen.h>

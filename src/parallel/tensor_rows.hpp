@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of activations among tp ranks: gathered from their shares, or summed and dealt to them;
-// where every rank holds all rows, gathering is nothing and dealing is a sum. Each is posted first
-// and taken later, so that products go on in between.
+// Rows of activations among tp ranks: gathered from their slices, or summed and scattered to them.
+// If every rank holds all rows, gathering does nothing, and scattering is an all-reduce. Each is
+// started first and finished later, so that GEMMs run in between.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of its gradients that a rank adds to those of other ranks that hold the same parameters
-// (reduction.hpp), as ranges of its shards.
+// The ranges of a rank's shards whose gradients are summed with those of other ranks that hold the
+// same parameters (reduction.hpp).
 #pragma once
 
 #include <cstdint>

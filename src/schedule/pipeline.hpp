@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of pipelines: which units run where in a replica, and in which order. A stage group is a
-// run of ranks that walk alike; a stage is what one pass of a schedule runs at a stage group: some
-// units, one after the other. A module has pp stages, times its virtual stages, and modules that
-// share ranks share a stage. With one stage group there is one stage, of all units.
+// The plan of pipelines: the units of each rank of a replica, and their order. A stage group is a
+// run of ranks with the same sequence of passes; a stage is the units that one pass of a schedule
+// runs at a stage group. A module has pp stages, times its virtual stages, and modules that share
+// ranks share a stage. With one stage group there is one stage, of all units.
 #pragma once
 
 #include <string>

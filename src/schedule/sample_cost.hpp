@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost of a sample to the ranks that work on it, from its counts alone: tokens, the square of
-// their number in attention, targets and items of each encoder, weighed by the model's shapes and
-// trainable parts. Modules on ranks of their own have costs of their own: they work at the same
-// time.
+// The cost of a sample to the ranks that work on it, from its counts alone: tokens, their square in
+// attention, targets and items of each encoder, weighted by the model's shapes and trainable parts.
+// Modules on separate ranks have separate costs, because they work at the same time.
 #pragma once
 
 #include <vector>

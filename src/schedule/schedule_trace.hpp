@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The computations of a step at one stage group of the pipeline, in order, as all its ranks in all
-// replicas make them: which have work here and which on any of the others, when each buffer has to
-// be gathered for it, and when its gradient is whole. Of other replicas it knows the kinds of their
-// microbatches alone, so it takes no longer where there are more of them.
+// The schedule trace: the computations of a step at one stage group, in the order in which all its
+// ranks in all replicas make them; which of them have work here and on any other rank, when each
+// buffer has to be gathered, and when its gradient is complete. Of other replicas it knows only the
+// kinds of their microbatches, so it takes no longer if there are more of them.
 #pragma once
 
 #include <array>

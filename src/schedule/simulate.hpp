@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step simulated: the passes of all stage groups side by side; a message travels when both ends
-// have come to it, and the sender goes on meanwhile. Shows that a schedule ends, how long it takes,
+// Simulates a step: the passes of all stage groups side by side. A message is sent when both ends
+// have reached it, and does not block the sender. Shows that a schedule ends, how long it takes,
 // and where stage groups wait.
 #pragma once
 

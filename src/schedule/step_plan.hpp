@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second pure plan: for one step, which samples form which rows, which replica and microbatch
-// each row goes to, how many targets there are, and which modules run where. Every rank computes it
-// alike from the data set's index alone, so no collective ever depends on what one rank saw.
+// The plan of one step: which samples form which rows, the replica and microbatch of each row, the
+// number of targets, and the modules that run in each microbatch. Every rank computes the same plan
+// from the data set's index alone, so no collective depends on data that only one rank has.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // data.cache_features: before the first step the blocks of frozen encoders run over the data set
-// once, on the ranks and in the layout of the run. Their outputs, which projectors read, are
-// written to files, which steps read in place of the items.
+// once, on the ranks and in the layout of the run. The inputs of projectors are written to files,
+// which steps read in place of the items.
 #pragma once
 
 #include <map>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of parameters (replicas of a shard, and what tp ranks or pipeline stages hold in common)
-// have the same bits after every update. A bit that flips in one of them, in memory or on its way,
-// stays there, trains on, and no loss shows it. Each checkpoint is checked before it is written.
+// Checks that copies of parameters (replicas of a shard, and parameters that tp ranks or pipeline
+// stages replicate) have the same bits, before each checkpoint is written. A bit that flips in one
+// of them, in memory or in transfer, would otherwise stay there, and no loss would show it.
 #pragma once
 
 #include <string>

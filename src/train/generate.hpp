@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation: the prompts go through the model once, on the layout that trains, and leave the
-// keys and values of every decoder block where their tokens are; then each sample goes on by one
-// token at a time.
+// Generation: the prompts run through the model once, on the layout that trains, and fill a KV
+// cache on the ranks of their tokens; then each sample is extended by one token at a time.
 #pragma once
 
 #include <ATen/ATen.h>

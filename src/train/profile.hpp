@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measurements of one process: costs of units, by which plans cut stages, and the rates of its
-// device, by which they tell seconds.
+// Measurements of one process: costs of units, by which plans split stages, and the rates of its
+// device, by which plans predict seconds.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests to save or to leave: signals (USR1: checkpoint now; USR2 and TERM: checkpoint and
-// leave), files in the run directory (SAVE, STOP), and the wall limit of -t. Ranks agree on them
-// once per step, or global batch of an evaluation, so asking one rank is enough. A launcher's
-// signal, which reaches one rank after the other, is one request, whichever steps ranks are in.
+// Requests to save or to stop: signals (USR1: checkpoint now; USR2 and TERM: checkpoint and stop),
+// files in the run directory (SAVE, STOP), and the time limit of -t. Ranks agree on them once per
+// step, or per global batch of an evaluation, so a request to one rank is enough. A launcher's
+// signal that reaches the ranks one after the other is one request, in whichever steps the ranks
+// are.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The log lines and metrics of a training run: sums since the last line, with the numbers that
-// ranks gather for it; and the objects that the parts of a training loop share.
+// ranks exchange for it; and the objects that the parts of a training loop share.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The saving policy of a training run: checkpoints in the background, one at a time, with retention
-// and with the deck's answer to a disk that fails.
+// The saving policy of a training run: asynchronous checkpoints, one at a time, with retention and
+// with the deck's reaction to a failing disk.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer step, from loaded microbatches to updated shards: its walk, or the graph of it; the
-// numbers that all ranks sum once per step besides gradients, which alone decide a step, so that
-// all ranks decide the same; and its report.
+// One optimizer step, from loaded microbatches to updated shards: its actions, or their CUDA graph;
+// the numbers that all ranks sum once per step besides gradients, by which alone all ranks decide
+// the same; and its report.
 #pragma once
 
 #include <ATen/ATen.h>

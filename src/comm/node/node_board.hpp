@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared memory where the ranks of a node meet: counters that say how far each rank is, and a ring
-// of slots per rank through which data pass that peers cannot read in place. A rank writes only
-// into its own part; peers read it after they have seen a counter raised.
+// Shared memory of the ranks of a node: counters of each rank's progress, and a ring of slots per
+// rank for data that peers cannot read in place. A rank writes only its own part; peers read it
+// after they have seen a counter rise.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives of ranks that share a node: reductions and gatherings meet in shared memory; what
-// moves between two ranks only, or is rare, goes over MPI.
+// Collectives of ranks that share a node: reductions and gathers use shared memory; messages
+// between two ranks, and rare collectives, use MPI.
 #pragma once
 
 #include <memory>

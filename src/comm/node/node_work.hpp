@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collective under way among the ranks of a node. It works on the peers' buffers in place where
-// every rank can reach them. Small calls, and calls on other buffers, pass through the slots of the
-// board, one piece a round.
+// A pending collective among the ranks of a node. It works on the peers' buffers in place if every
+// rank can reach them. Small calls, and calls on other buffers, pass through the slots of the
+// board, one piece per round.
 #pragma once
 
 #include <memory>

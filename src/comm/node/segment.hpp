@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that processes of one node share: files in /dev/shm that never have a name, so that a
+// Memory that the processes of a node share: files in /dev/shm that never have a name, so that a
 // killed job leaves nothing behind.
 #pragma once
 

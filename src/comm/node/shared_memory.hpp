@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that all ranks of a communicator map: one segment from each rank, or none at all with the
-// reason, equal on all ranks. SharedBuffers finds the segment in which a pointer lies.
+// Memory that all ranks of a communicator map: one segment of each rank, or none at all with the
+// same reason on all ranks. SharedBuffers finds the segment that contains a pointer.
 #pragma once
 
 #include <cstdint>

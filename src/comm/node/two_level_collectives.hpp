@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives over several nodes with equally many ranks each: inside a node in shared memory,
-// between nodes over MPI among the ranks of equal rank in their nodes, so that each rank sends
-// 1/ranks-per-node of what it would without.
+// Collectives over several nodes with equally many ranks each: shared memory inside a node, and MPI
+// between the ranks with the same index in their nodes, so that each rank sends 1 / ranks-per-node
+// of the bytes.
 #pragma once
 
 #include <array>
