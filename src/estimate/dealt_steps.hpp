@@ -12,14 +12,14 @@
 
 namespace zea {
 
-/// A step, of which `plan` has the most loaded replica alone, as replica 0.
+/// A step; `plan` has only the replica with the most FLOPs, as replica 0.
 struct DealtStep {
   StepPlan plan;
   int replica = 0;     ///< the number of that replica among all
   double balance = 1;  ///< FLOPs of all replicas over those of the most loaded, times replicas
 };
 
-/// Knows the steps of some samples by the ways in which they were distributed. All plans have the
+/// Caches the steps of some samples by the ways in which they are distributed. All plans have the
 /// same model and data options.
 class DealtSteps {
  public:

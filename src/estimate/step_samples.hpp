@@ -32,7 +32,7 @@ StepSamples made_up_samples(const Plan& plan);
 
 MicrobatchTokens tokens_of(const StepSamples& samples, const MicrobatchPlan& microbatch);
 
-/// The steps as the plan's layout makes them.
+/// Returns the steps as the plan's layout distributes them.
 std::vector<StepPlan> plan_steps(const Plan& plan, const StepSamples& samples);
 
 /// The rows of each microbatch of `step` on a rank.
