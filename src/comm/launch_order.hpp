@@ -26,15 +26,15 @@ LaunchVersions launch_versions();
 std::string nccl_text(int version);
 std::string cuda_text(int version);
 
-/// Says which communicators of a GPU are under way at a time.
+/// The communicators of a GPU that may run at the same time.
 enum class CallOrder {
   OneCommunicator,  ///< never two of them
   SameOnAllRanks,   ///< several, and all ranks make their calls in the same order
   OfEachRank,       ///< several, and ranks that meet make theirs in orders of their own
 };
 
-/// Why communicators would wait for each other for ever, as a sentence with what was found and what
-/// to do; empty where they would not.
+/// Returns why communicators would deadlock, as a sentence with what was found and what to do;
+/// empty if they cannot.
 std::string launch_order_fault(const LaunchVersions& versions, CallOrder order);
 
 }  // namespace zea

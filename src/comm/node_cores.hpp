@@ -9,10 +9,10 @@ namespace zea {
 
 class World;
 
-/// Returns the cores that this process may run on, ascending; empty where the system does not tell.
+/// Returns the cores that this process may run on, ascending; empty if unknown.
 std::vector<int> own_cores();
 
-/// Cores that any rank of this node may run on, over its ranks. Collective over all ranks.
+/// The number of cores that any rank of this node may run on, per rank. Collective over all ranks.
 double cores_per_rank(const World& world);
 
 }  // namespace zea

@@ -32,7 +32,7 @@ struct ShardedBufferContext {
 
 class ShardedBuffer {
  public:
-  /// Collective over the context's communicators: memory is made that their ranks reach.
+  /// Collective over the context's communicators, whose ranks can reach the allocated memory.
   ShardedBuffer(const Plan& plan, int index, int world_rank, const ShardedBufferContext& context);
 
   const FlatBuffer& layout() const { return layout_; }
@@ -61,8 +61,8 @@ class ShardedBuffer {
   /// Makes the masters visible to the next gather: call it after they have changed.
   void publish();
   using All = std::vector<std::unique_ptr<ShardedBuffer>>;
-  /// The same of all that train, and the gradients of all: in few launches. Null ones are passed
-  /// over.
+  /// The same for all trainable buffers, and the gradients of all, in few launches. Null pointers
+  /// are skipped.
   static void publish_all(const All& buffers);
   static void zero_gradients(const All& buffers);
 
@@ -79,9 +79,9 @@ class ShardedBuffer {
   void finish_reduce_shard();
   void start_reduce_replicas();
   void finish_reduce_replicas();
-  /// An offloaded gradient may still be on its way from the device: returns when it has come.
+  /// Waits until an offloaded gradient has arrived from the device.
   void finish_gradient();
-  /// Lets communication under way progress.
+  /// Advances pending communication.
   void progress();
 
  private:

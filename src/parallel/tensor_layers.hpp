@@ -18,7 +18,7 @@ class TensorBuffers;
 
 struct TensorLayersOptions {
   Collectives* tp = nullptr;  ///< null: a group of one
-  /// Rows are dealt to the tp ranks, so all RowShares name them; else all are empty.
+  /// Rows are distributed over the tp ranks, as all RowShares say; otherwise RowShares are empty.
   bool sequence_parallel = true;
   Collectives* cp_inner = nullptr;  ///< attention's groups; null: groups of one
   Collectives* cp_outer = nullptr;

@@ -13,7 +13,7 @@ namespace zea {
 
 class NodeCollectives : public Collectives {
  public:
-  /// Null where any rank cannot have the memory to meet in, with the reason in `why_not`, equal on
+  /// Returns null if any rank cannot get the shared memory, with the reason in `why_not`, equal on
   /// all ranks. Collective. `buffers` may be shared by several of one communicator.
   static std::unique_ptr<NodeCollectives> build(const Communicator& communicator,
                                                 std::shared_ptr<SharedBuffers> buffers,
