@@ -12,8 +12,8 @@
 
 namespace zea {
 
-/// Throws an Error of ExitCode::SickNode on all ranks where copies of parameters differ in any bit;
-/// it names their ranks: those that differ from most, or all if none are most. Collective over
+/// Throws an Error of ExitCode::SickNode on all ranks if copies of parameters differ in any bit. It
+/// names the ranks that differ from the majority, or all if there is none. Collective over
 /// `control`, the engine's ranks.
 void check_copies(Engine& engine, Collectives& control);
 

@@ -31,8 +31,8 @@ class ExpertLoads {
   using Imbalance = std::vector<std::pair<std::string, double>>;
   Imbalance imbalance(const std::vector<double>& loads) const;
 
-  /// Adds the rate, by the sign of the layer's mean load less the expert's, to every bias of
-  /// a choice (arXiv:2408.15664).
+  /// Adds the rate, with the sign of the layer's mean load minus the expert's, to every selection
+  /// bias (arXiv:2408.15664).
   void update_biases(const std::vector<double>& loads) const;
 
  private:

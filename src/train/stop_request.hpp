@@ -32,11 +32,11 @@ class StopRequest {
   StopRequest(std::string run_directory, bool is_root, double wall_seconds,
               std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
 
-  /// Returns the requests to this rank since the last call. The run leaves `seconds_to_save`
-  /// before the limit: the time of one more step and a checkpoint. A run that `has_saved`
-  /// nothing does not know that time, so it saves once when half of the limit is over.
+  /// Returns the requests to this rank since the last call. The run stops `seconds_to_save` before
+  /// the limit: the time of one more step and a checkpoint. A run that `has_saved` nothing does not
+  /// know that time, so it saves once when half of the limit is over.
   StepFlags poll(double seconds_to_save, bool has_saved = true);
-  /// Returns whether the next poll() will ask this rank to leave.
+  /// Returns whether the next poll() will request this rank to stop.
   bool is_leave_asked(double seconds_to_save) const;
   /// Ranks have agreed to save after this step, which serves all requests to this rank until
   /// now. If there was none, the signal that others had may come for another

@@ -33,10 +33,10 @@ class TrainSaves {
   /// Begins a checkpoint of this position, unless there is one. If it `must` be there, it is
   /// complete on return.
   void start(const TrainPosition& position, bool must);
-  /// Goes on with the save under way after step `step`, if the latest `report` says that no rank is
+  /// Continues the pending save after step `step`, if the latest `report` says that no rank is
   /// writing.
   void advance(const StepReport& report, int64_t step);
-  /// Finishes the save under way, if any.
+  /// Finishes the pending save, if any.
   void finish(bool must);
   void finish_removal();
 
