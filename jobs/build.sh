@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Configures (where that was not done yet) and builds zea: jobs/build.sh [preset [target...]], by default all of release, into
-# build/<preset>.
+# Configures, if needed, and builds zea into build/<preset>: jobs/build.sh [preset [target...]]; by default everything, preset release.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 

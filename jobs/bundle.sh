@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Packs what was built into one archive that another machine unpacks anywhere: jobs/bundle.sh [--tests] [--no-mpi] [preset
-# [archive]], by default of release, into build/<preset>/zea-<version>.tar.gz. It holds zea, its tools, scripts, decks and the
-# libraries that they need, but for libtorch, whose folder ZEA_TORCH_ROOT names there; and the Open MPI of the build, for
-# machines without one, whose launcher is bin/zea-mpirun. An Open MPI 4 that is loaded or installed is taken first, by mpirun:
+# Packs a build into an archive that can be unpacked anywhere on another machine: jobs/bundle.sh [--tests] [--no-mpi] [preset
+# [archive]]; by default preset release, into build/<preset>/zea-<version>.tar.gz. It holds zea, its tools, scripts, decks and the
+# libraries that they need, except libtorch, whose folder ZEA_TORCH_ROOT names there; and the build's Open MPI with the launcher
+# bin/zea-mpirun, for machines without one. An Open MPI 4 that is loaded or installed there has precedence, with mpirun:
 #   tar xf zea-0.1.0.tar.gz && ZEA_TORCH_ROOT=/opt/torch zea-0.1.0/bin/zea-mpirun -n 4 zea-0.1.0/bin/zea -i deck.toml
-# --tests adds those of GPUs (preset ci builds them) and share/zea/tests/gpu/first_run.sh, which runs them all; --no-mpi leaves
-# Open MPI out. The licences of what is of others lie in share/doc/zea/licenses.
+# --tests adds the GPU tests (which preset ci builds) and share/zea/tests/gpu/first_run.sh, which runs them all; --no-mpi leaves
+# Open MPI out. share/doc/zea/licenses has the licenses of third-party components.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Lays the licences of the files of others that a tree holds into its share/doc/zea/licenses, one of each of Debian's packages,
-# and those that they refer to; jobs/bundle.sh calls it: jobs/bundle_licenses.sh TREE < PATHS. It tells which file no package
-# owns.
+# Copies the licenses of third-party files in a tree into its share/doc/zea/licenses, one for each Debian package, and the license
+# texts that these refer to. jobs/bundle.sh calls it: jobs/bundle_licenses.sh TREE < PATHS. It reports files that no package owns.
 set -euo pipefail
 texts=$1/share/doc/zea/licenses
 mkdir -p "$texts"

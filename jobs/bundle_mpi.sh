@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Lays the Open MPI 4 that a program is linked to into a tree, to be started from wherever that lies; jobs/bundle.sh calls it:
-# jobs/bundle_mpi.sh PROGRAM TREE. OpenSHMEM and components for networks with libraries of their own (UCX, libfabric, verbs,
-# PSM) stay out: ranks meet in shared memory and over TCP. It prints which files it took.
+# Copies the Open MPI 4 that a program is linked to into a tree, from which it can be started anywhere. jobs/bundle.sh calls it:
+# jobs/bundle_mpi.sh PROGRAM TREE. OpenSHMEM and components that need network libraries (UCX, libfabric, verbs, PSM) are left out:
+# ranks communicate through shared memory and TCP. It prints the files that it copied.
 set -euo pipefail
 program=$1 tree=$2/libexec/zea/openmpi
 left_out='_(ucx|ofi|openib|psm2?|monitoring|netlink|simulator|flux|jsm)\.so$|/mca_(atomic|memheap|scoll|spml|sshmem)_'

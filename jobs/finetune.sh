@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Trains a model of a Hugging Face directory on conversations about images, sound and videos, in one go: packs the data, prints the
-# plan, trains, and writes a directory that transformers loads. Finished stages are skipped, and an interrupted run goes on.
+# Fine-tunes a model of a Hugging Face directory on conversations about images, audio and videos: packs the data, prints the plan,
+# trains, and writes a directory that transformers loads. Finished steps are skipped, and an interrupted run continues.
 #   jobs/finetune.sh MODEL DATA.json [section.key=value ...]      # overrides of the deck, e.g. optim.lr=1e-5 mesh.llm.tp=2
 # MODEL: a Hugging Face directory (LLaVA-1.5, -NeXT, -OneVision, Pixtral, Mistral 3, Qwen2-VL to Qwen3.5, InternVL, SmolVLM, Gemma 3,
-# Qwen2-Audio, Voxtral, or a language model, for conversations of text alone). VISION= and AUDIO= name directories of encoders (CLIP,
-# SigLIP and others; Whisper) that are composed with MODEL, which is a language model then; PROJECTOR=mlp chooses the images' projector
+# Qwen2-Audio, Voxtral, or a language model, for text only). VISION= and AUDIO= name directories of encoders (CLIP, SigLIP and others;
+# Whisper) to compose with MODEL, which is then a language model; PROJECTOR=mlp chooses the projector of images
 # (zea -h model.vision.projector).
-# DATA.json: conversations as LLaVA or OpenAI has them, or another source that jobs/pack.py takes, also a folder; paths of images, clips of
-# sound, and folders of the frames of videos (Qwen2-VL to Qwen3.5) start from its folder, or that folder, or from IMAGES=.
-# These variables may be set: RANKS=1, OUT=finetuned, BIN=build/release (a build folder), EPOCHS=1 (schedule.steps=N counts instead),
-# HELD_OUT=0.02 (share of the entries that is evaluated and not trained on; 0: none), ROW_TOKENS=2048, MAX_PIXELS= (of an image that is
-# resized; 0: the family's), MAX_TILES= (that an image is cut into), VIDEO_MAX_PIXELS= (of a frame; from Qwen3-VL on of a whole video),
-# MAX_FRAMES= (of a video; 0: MODEL's), PROCESSES= (that pack; all cores, but 2 with PLAN_ONLY) and
-# MPIRUN='mpirun --oversubscribe --bind-to none' (as root Open MPI wants --allow-run-as-root in it, too). PLAN_ONLY=1 ends with the plan;
-# the same command without it trains.
+# DATA.json: conversations in LLaVA's or OpenAI's format, or another source of jobs/pack.py, also a folder. Paths of images, audio clips
+# and folders of video frames (Qwen2-VL to Qwen3.5) are relative to the folder of DATA.json, to that folder itself, or to IMAGES=.
+# Variables: RANKS=1, OUT=finetuned, BIN=build/release (a build folder), EPOCHS=1 (schedule.steps=N overrides it),
+# HELD_OUT=0.02 (fraction of the entries that is evaluated, not trained on; 0: none), ROW_TOKENS=2048, MAX_PIXELS= (of a resized image;
+# 0: the family's), MAX_TILES= (of an image), VIDEO_MAX_PIXELS= (of a frame; from Qwen3-VL on of a whole video), MAX_FRAMES= (of a
+# video; 0: MODEL's), PROCESSES= (for packing; default: all cores, 2 with PLAN_ONLY) and
+# MPIRUN='mpirun --oversubscribe --bind-to none' (as root, add --allow-run-as-root for Open MPI).
+# PLAN_ONLY=1 ends after the plan; the same command without it trains.
 set -euo pipefail
 if [ $# -lt 2 ] || [[ $1 == -* ]]; then
-  sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,17p' >&2
+  sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,16p' >&2
   exit 2
 fi
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs conversations about images, videos and sound into a zea data set.
+"""Packs conversations about images, videos and audio into a zea data set.
 
-Sources, told apart by their endings or by --format, or folders of such files, of one format (.json and .jsonl are one):
+Sources are files, told apart by their endings or by --format, or folders of files of one format (.json and .jsonl
+count as one):
 
     .json      a list of entries as LLaVA has them: {"id", "image", "video" and "audio": path or list of
                paths (absent: none), "conversations": [{"from": "human" or "gpt", "value": text}, ...]};
@@ -10,32 +11,31 @@ Sources, told apart by their endings or by --format, or folders of such files, o
     .jsonl     a line each: the same, or {"messages": [{"role", "content": text or parts}]} as OpenAI
                has them, whose parts are text, image_url and input_audio; or instruction, input and output,
                or prompt and completion; or a list
-    .tar       WebDataset: members of one key are an entry, .json or .txt beside images
+    .tar       WebDataset: members of one key are an entry, .json or .txt with images
     .parquet   columns messages or conversations, or text, with image or images, whose bytes are inside
-    .csv       in a folder of images: columns file_name and text, perhaps prompt
+    .csv       in a folder of images: columns file_name and text, optionally prompt
 
-Where several answers are right, "answers" of an entry (or a column of Parquet) lists all of them, texts: what
-is learnt is the conversation, predictions are scored by the best.
+If several answers are right, "answers" of an entry (or a column of Parquet) lists all of them. The conversation is
+trained on; predictions are scored by the best match.
 
-Images are named by their paths below --images, are inside as base64 data URIs, or come with their
-entry. JPEG and PNG stay as they are, WebP, GIF, BMP, TIFF and AVIF (of what moves the first frame) become
-PNG. A clip is a WAV or FLAC file. A video (with --model) is a folder of its frames, JPEG or PNG files in the
-order of their names, --fps of them a second (or "fps" of the entry). All are decoded as training will decode
-them, unless --no-decode says not to.
+Images are paths below --images, base64 data URIs in the entry, or part of the source. JPEG and PNG are stored
+unchanged; WebP, GIF, BMP, TIFF and AVIF (of animations the first frame) become PNG. A clip is a WAV or FLAC file. A
+video (with --model) is a folder of its frames, JPEG or PNG files in the order of their names, --fps of them per second
+(or "fps" of the entry). All items are decoded as in training, unless --no-decode is given.
 
 --model takes tokenizer, placeholders and their number for each item from a Hugging Face directory, and
-turns from its chat template. --deck does so of a model that a deck puts together: tokenizer and
-template are the language model's, with the placeholders of the deck. Where there is no template, or
-with --tokenizer, turns are in the form of the family (ChatML, Gemma's, Mistral's) or in Vicuna's:
+turns from its chat template. --deck does the same for a composed model: tokenizer and template are the
+language model's, with the placeholders of the deck. Without a template, or with --tokenizer, turns have the
+format of the family (ChatML, Gemma's, Mistral's) or Vicuna's:
 
     [bos]USER: human turn ASSISTANT: gpt turn[eos]
 
-with bos only at the start. The loss is on what the assistant says and on the token that ends it, which is
-eos_token where a chat template writes none.
+with bos only at the start. Targets are the assistant's text and the token that ends it, which is eos_token if a
+chat template writes none.
 
-An entry at fault is named with its reason; with --on-fault skip it is left out. OUT.report.json counts
-by reason what was left out. A packer that was killed goes on where it was when it is started again with
-the same options, and the result is the same.
+A faulty entry is named with the reason; with --on-fault skip it is skipped, and OUT.report.json counts skipped
+entries by reason. A packer that was killed continues when it is started again with the same options, with the
+same result.
 """
 
 import argparse
@@ -172,22 +172,20 @@ class Work:
 
 def add_token_options(parser):
     add = parser.add_argument
-    add("--model", type=Path, help="Hugging Face directory; in place of all options of tokens")
-    help_of_deck = "deck that puts a model together of model.llm.weights and encoders; likewise"
-    add("--deck", type=Path, help=help_of_deck)
-    add("--chat-template", type=Path, help="file with a template in place of the model's own")
+    add("--model", type=Path, help="Hugging Face directory, which replaces all options of tokens")
+    add("--deck", type=Path, help="deck that composes model.llm.weights and encoders; likewise")
+    add("--chat-template", type=Path, help="file with a template that replaces the model's")
     add("--max-pixels", type=int, default=0, help="data.resized_max_pixels of the deck (0: that of the family)")
     add("--max-tiles", type=int, default=0, help="with --model: data.max_tiles of the deck (0: that of the family)")
     add("--tokenizer", type=Path, help="tokenizer.json of the language model")
-    add("--image-tokens", type=int, default=0, help="features that the encoder makes of an image (0: there are no images)")
-    help_of_sound = "features that the encoder makes of a clip, its max_source_positions (0: no sound)"
-    add("--audio-tokens", type=int, default=0, help=help_of_sound)
-    help_of_length = "a clip has the features of its own length, and --audio-tokens is that of the longest: 750 of Qwen2-Audio"
+    add("--image-tokens", type=int, default=0, help="features of an image, as the encoder makes them (0: no images)")
+    add("--audio-tokens", type=int, default=0, help="features of a clip: max_source_positions (0: no audio)")
+    help_of_length = "a clip has as many features as its length gives, at most --audio-tokens (750 for Qwen2-Audio)"
     add("--audio-own-length", action="store_true", help=help_of_length)
     add("--bos", default="<s>", help='token before a conversation; "" for none')
     add("--eos", default="</s>", help="token after every gpt turn")
     add("--image-token", default="<image>", help="placeholder token of images")
-    add("--audio-token", default="<audio>", help="placeholder token of sound")
+    add("--audio-token", default="<audio>", help="placeholder token of audio")
     add("--max-tokens", type=int, default=0, help="longest sample allowed (0: any)")
 
 
@@ -196,35 +194,35 @@ def add_item_options(parser):
     add("--images", type=Path, help="folder that the image paths start from (default: that of the first source)")
     add("--sounds", type=Path, help="folder that the audio paths start from")
     add("--videos", type=Path, help="folder that the video paths start from")
-    add("--fps", type=float, default=2, help="frames of a video that are a second")
-    help_of_frames = "of a longer video as many are taken, evenly spread: data.max_frames of the deck (0: as --model says)"
+    add("--fps", type=float, default=2, help="frames of a video per second")
+    help_of_frames = "frames taken from a longer video, evenly spaced: data.max_frames of the deck (0: as --model says)"
     add("--max-frames", type=int, default=0, help=help_of_frames)
-    add("--max-seconds", type=float, default=0, help="what of a video comes later is left out (0: nothing)")
+    add("--max-seconds", type=float, default=0, help="cut videos after this time (0: never)")
     help_of_pixels = "with --model: data.video_max_pixels of the deck (0: that of the family)"
     add("--video-max-pixels", type=int, default=0, help=help_of_pixels)
     add("--max-image-pixels", type=int, default=100_000_000, help="of an image: data.max_image_pixels of the deck")
     add("--max-clip-seconds", type=int, default=3600, help="of a clip: data.max_clip_seconds of the deck")
-    help_of_bytes = "bytes of an item's file, in units of 2^20; an entry has at most 4 times as many, and 1 / 64 of text"
+    help_of_bytes = "limit of an item's file in MiB; an entry has at most 4 times as many bytes, and 1 / 64 as text"
     add("--max-item-mib", type=int, default=256, help=help_of_bytes)
-    add("--no-decode", action="store_true", help="do not decode items: damaged ones are found by training alone")
+    add("--no-decode", action="store_true", help="do not decode items: only training then finds damaged ones")
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sources", type=Path, nargs="+", metavar="source", help="files, or folders of such files")
     parser.add_argument("--format", choices=["auto", *READERS], default="auto", help="of all sources")
-    parser.add_argument("--prompt", default="", help="question that captions of pictures answer")
-    help_of_prompts = "entries end with a question: write the prompt for its answer, of which the token that ends it alone is learned"
+    parser.add_argument("--prompt", default="", help="question that the captions answer")
+    help_of_prompts = "entries end with a question: pack prompts for the answers; only the end token is a target"
     parser.add_argument("--prompts", action="store_true", help=help_of_prompts)
     add_item_options(parser)
     add_token_options(parser)
     parser.add_argument("--out", type=Path, required=True, help="data set to write: a file .h5, or a folder of parts")
     parser.add_argument("--on-fault", choices=["stop", "skip"], default="stop")
-    help_of_share = "share of the entries that is left for evaluation, evenly spread over each file"
+    help_of_share = "fraction of the entries that is held out for evaluation, evenly spaced over each file"
     parser.add_argument("--held-out", type=float, default=0, metavar="SHARE", help=help_of_share)
-    parser.add_argument("--take-held-out", action="store_true", help="pack that share instead of the others")
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one for each core")
-    parser.add_argument("--part-entries", type=int, default=1024, help="entries of a part, which is kept when it is whole")
+    parser.add_argument("--take-held-out", action="store_true", help="pack the held-out entries instead of the others")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one per core")
+    parser.add_argument("--part-entries", type=int, default=1024, help="entries per part, which a killed packer keeps")
     arguments = parser.parse_args()
     if arguments.max_frames < 0 or not 0 < arguments.fps <= 1000:
         parser.error("--max-frames is 0 or more, --fps above 0 and up to 1000")

@@ -2,17 +2,17 @@
 """Packs plain text into zea data sets for a language model.
 
 The sources are text files, folders of them (*.txt, *.jsonl, either with .gz), or JSON lines, whose
-objects have their text under --field. A file is one document, or several where a line matches
---separator; a JSON line is one. Each document is followed by the end token and cut into samples of
-at most --max-tokens; a sample starts with the last token of the one before, so every token but the
-first of a document is a target once, and the loss is on all of them.
+objects have their text under --field. A file is one document, or several if lines match --separator;
+a JSON line is one. Each document is followed by the end token and cut into samples of at most
+--max-tokens; a sample starts with the last token of the one before, so every token except the first
+of a document is a target exactly once.
 
 Tokens come from a tokenizer.json (--tokenizer), from the bytes of the text (--bytes), or from a
-byte-level BPE that is trained on the text that is trained on (--train-bpe SIZE).
+byte-level BPE trained on the training text (--train-bpe SIZE).
 
 Writes to the folder --out: train.h5 and test.h5 (held out: every N-th document for --hold-out N,
-or every N-th sample where there are fewer than N documents), tokenizer.json and
-tokenizer_config.json, which zea-import takes along for transformers.
+or every N-th sample if there are fewer than N documents), tokenizer.json and tokenizer_config.json,
+which zea-import copies for transformers.
 """
 
 import argparse

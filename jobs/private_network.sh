@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command with all that it starts in a network of its own, which has the loopback interface alone: nobody else, on this
-# machine or beyond it, reaches a port of its processes. For jobs of one node:
+# Runs a command in a private network that has only the loopback interface: nobody else, on this machine or another, can reach
+# ports of its processes. For jobs on one node:
 #   jobs/private_network.sh mpirun -n 4 zea -i deck.toml
 set -euo pipefail
 [ $# -gt 0 ] || { sed -n 2,4p "$0" >&2; exit 2; }

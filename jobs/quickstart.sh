@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# From a bare checkout to a trained multimodal model: sets up, builds, packs Fashion-MNIST with questions and captions, draws initial
-# weights, trains on two ranks, consolidates, evaluates on the held-out images, and draws what came out. A second run skips what is
-# done. Everything lands in quickstart/.
+# From a bare checkout to a trained multimodal model: sets up, builds, packs Fashion-MNIST with questions and captions, initializes
+# weights, trains on two ranks, consolidates, evaluates on held-out images, and plots the results into quickstart/. A second run skips
+# finished steps.
 #   jobs/quickstart.sh [section.key=value ...]      # overrides of inputs/fashion_captions_2m.toml, e.g. precision.preset=bf16
-# RANKS=2, OUT=quickstart, LIMIT= (images to pack; all by default) and BIN= (a build folder whose programs are used as they are, without
-# set-up and build) may be set.
+# RANKS=2, OUT=quickstart, LIMIT= (images to pack; default: all) and BIN= (a build folder whose programs are used without set-up and
+# build) may be set.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 source jobs/quickstart_steps.sh fashion_captions_2m.toml quickstart

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A small GPT-2 on plain text: packs Debian's copy of the Jargon File (public domain), draws initial weights, trains on two ranks in bf16,
-# fully sharded, exports for transformers. A second run skips what is done. Everything lands in quickstart_gpt2/.
+# A small GPT-2 on plain text: packs Debian's copy of the Jargon File (public domain), initializes weights, trains on two ranks in bf16,
+# fully sharded, and exports for transformers, all in quickstart_gpt2/. A second run skips finished steps.
 #   jobs/quickstart_gpt2.sh [section.key=value ...]      # overrides of inputs/gpt2_2m_jargon.toml
-# RANKS=2, OUT=quickstart_gpt2, TEXT= (a text file or a folder of your own) and BIN= (a build folder whose programs are used as they
-# are, without set-up and build) may be set.
+# RANKS=2, OUT=quickstart_gpt2, TEXT= (a text file or a folder) and BIN= (a build folder whose programs are used without set-up and
+# build) may be set.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 source jobs/quickstart_steps.sh gpt2_2m_jargon.toml quickstart_gpt2

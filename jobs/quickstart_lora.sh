@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Fine-tunes the model of jobs/quickstart.sh, which has to be there, by LoRA on another task made from the same pictures: what goes with
-# a thing. Trains adapters on two ranks, writes them as PEFT's directory and merged into the model, and answers held-out
-# pictures before and after. A second run skips what is done. Everything lands in quickstart_lora/.
+# Fine-tunes the model of jobs/quickstart.sh, which must have run, by LoRA on another task with the same images: which item goes with
+# the pictured one. Trains adapters on two ranks, writes them as PEFT's directory and merged into the model, and answers questions on
+# held-out images before and after, all in quickstart_lora/. A second run skips finished steps.
 #   jobs/quickstart_lora.sh [section.key=value ...]      # overrides of inputs/fashion_matches_lora.toml
-# RANKS=2, BASE=quickstart (its folder), OUT=quickstart_lora, LIMIT= (images to pack) and BIN= (a build folder whose programs are used as
-# they are, without set-up and build) may be set.
+# RANKS=2, BASE=quickstart (its folder), OUT=quickstart_lora, LIMIT= (images to pack) and BIN= (a build folder whose programs are used
+# without set-up and build) may be set.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 source jobs/quickstart_steps.sh fashion_matches_lora.toml quickstart_lora

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# From a bare checkout to a model that sees and hears: sets up, builds, has espeak-ng speak questions about Fashion-MNIST images in
-# many voices, draws initial weights, trains on two ranks, consolidates, evaluates on held-out images and voices, and draws what came
-# out. A second run skips what is done. Everything lands in quickstart_spoken/.
+# From a bare checkout to a model with images and audio: sets up, builds, has espeak-ng speak questions about Fashion-MNIST images in
+# many voices, initializes weights, trains on two ranks, consolidates, evaluates on held-out images and voices, and plots the results,
+# all in quickstart_spoken/. A second run skips finished steps.
 #   jobs/quickstart_spoken.sh [section.key=value ...]      # overrides of inputs/spoken_fashion_2m.toml, e.g. precision.preset=bf16
-# RANKS=2, OUT=quickstart_spoken, LIMIT= (samples to pack; all by default) and BIN= (a build folder whose programs are used as they
-# are, without set-up and build) may be set.
+# RANKS=2, OUT=quickstart_spoken, LIMIT= (samples to pack; default: all) and BIN= (a build folder whose programs are used without set-up
+# and build) may be set.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 source jobs/quickstart_steps.sh spoken_fashion_2m.toml quickstart_spoken

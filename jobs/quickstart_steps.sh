@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The steps that the quickstarts share, each skipped where its result is there. To be sourced from a script in jobs/, with a deck of
-# inputs/; a config of the same name draws the weights. Sets ranks, out, bin, python and deck; RANKS, OUT, PRESET and BIN may be set.
+# Steps that the quickstarts share; a step is skipped if its result exists. To be sourced from a script in jobs/, with a deck of
+# inputs/, whose weights are initialized by the config of the same name. Sets ranks, out, bin, python and deck; RANKS, OUT, PRESET and
+# BIN may be set.
 #   source jobs/quickstart_steps.sh DECK DEFAULT_OUT
 ranks=${RANKS:-2}
 out=${OUT:-$2}

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs what zea needs: Debian packages where some are missing, and a Python environment in .venv. Runs again in no time.
+# Installs the dependencies of zea: missing Debian packages, and a Python environment in .venv. Can be run again.
 #   jobs/setup.sh [--gpu] [--tests] [--dataset] [--slurm]
-#   --gpu      also NCCL, the CUDA libraries that torch lists, and nvcc where there is none, to build for GPUs on a machine without;
-#              on one with a GPU they come by themselves
-#   --tests    also what tests need: the full torch, transformers, clang-format and clang-tidy
-#   --dataset  also Debian's Fashion-MNIST images, espeak-ng's voices, and strace, which tests use
-#   --slurm    also Slurm and munge, with which tests start a cluster of their own, as root only
-# Packages are installed as root only; anybody else is told which are missing. PYTHON=... chooses the interpreter (3.11 or newer).
+#   --gpu      also NCCL, the CUDA libraries that torch lists, and nvcc if it is missing, to build for GPUs on a machine without one
+#              (with a GPU they are installed by default)
+#   --tests    also dependencies of tests: the full torch, transformers, clang-format and clang-tidy
+#   --dataset  also Debian's Fashion-MNIST images, espeak-ng's voices, and strace, for tests
+#   --slurm    also Slurm and munge, with which tests start a cluster (as root only)
+# Only root can install packages; other users get a list of the missing ones. PYTHON=... chooses the interpreter (3.11 or newer).
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,9 +1,9 @@
-# The shared part of jobs/*.sbatch, which source it at their end. It starts zea on the ranks of a Slurm job, hands the job's signals on to it, and
-# puts the job back into the queue when zea left with a checkpoint before its end (exit code 75). The next start of the same job goes on
-# in the run directory of the first, which `.zea-job-<id>` remembers. Any other exit code, and scancel, end the chain.
+# The shared part of jobs/*.sbatch, sourced at their end. It starts zea on the ranks of a Slurm job, forwards the job's signals to it, and
+# requeues the job if zea stopped with a checkpoint before its end (exit code 75). The next start of the same job resumes the run
+# directory of the first, which `.zea-job-<id>` records. Any other exit code, and scancel, end the chain.
 #
-# Signals are handed on as the files SAVE and STOP in the run directory, which work with every launcher and at any moment: a signal that
-# meets a rank or a launcher while it starts kills it.
+# Signals are forwarded as the files SAVE and STOP in the run directory, which work with every launcher and at any moment: a signal that
+# reaches a rank or a launcher while it starts kills it.
 shopt -s nullglob
 set -u
 

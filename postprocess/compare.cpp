@@ -207,12 +207,11 @@ int main(int argc, char** argv) {
       "Compares two models tensor by tensor: weights files, safetensors, Hugging Face directories, "
       "checkpoints or run directories. Exit code 0: bitwise the same; 8: they differ.",
       "zea-compare");
-  app.add_option("a", options.a, "One of them")->required();
-  app.add_option("b", options.b, "The other")->required();
+  app.add_option("a", options.a, "A model")->required();
+  app.add_option("b", options.b, "Another model")->required();
   app.add_flag("--optimizer", options.with_optimizer,
                "Compare optimizer state, position, run and deck as well");
-  app.add_flag("--progress", options.show_progress,
-               "Show progress also where there is no terminal");
+  app.add_flag("--progress", options.show_progress, "Show progress even without a terminal");
   options.copy.add_limits_to(app);
   const int code = zea::run_tool(app, argc, argv, [&] { same = zea::Comparison(options).run(); });
   return code == 0 && !same ? zea::kDiffer : code;

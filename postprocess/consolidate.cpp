@@ -203,24 +203,24 @@ void run(const ConsolidateOptions& options) {
 
 void add_options(CLI::App& app, ConsolidateOptions& options) {
   app.add_option("source", options.source,
-                 "Checkpoint, run directory (its newest checkpoint whose data is whole), weights "
-                 "file, safetensors file or Hugging Face directory")
+                 "Checkpoint, run directory (its newest undamaged checkpoint), weights file, "
+                 "safetensors file or Hugging Face directory")
       ->required();
   app.add_option("target", options.output.target,
-                 "What to write: *.h5, *.safetensors, a Hugging Face directory (ends with '/'), or "
-                 "with --ranks a checkpoint's directory")
+                 "Output: *.h5, *.safetensors, a Hugging Face directory (ends with '/'), or with "
+                 "--ranks the directory of a checkpoint")
       ->required();
   app.add_flag("--force", options.output.replaces,
-               "Replace the target where it is a file, or a directory with nothing else in it than "
-               "what zea-consolidate writes, when the new one is complete");
+               "Replace an existing target once the new one is complete; never a directory that "
+               "has other files");
   app.add_flag("--optimizer", options.with_optimizer,
-               "Take optimizer state and the run's position along, so that zea -r goes on from "
-               "the file (*.h5)");
+               "Include optimizer states and the run's position, so that zea -r resumes from the "
+               "file (*.h5)");
   app.add_flag("--adapter", options.adapter_alone,
-               "Write a model's adapters (LoRA) alone, as a directory that PEFT loads beside the "
-               "model that they were trained on; else they become a part of the weights");
+               "Write only the LoRA adapters, as a directory that PEFT loads onto their base "
+               "model; by default they are merged into the weights");
   app.add_option("--ranks", options.ranks,
-                 "Write a checkpoint of so many shard files, optimizer state included")
+                 "Write a checkpoint of this number of shard files, with optimizer states")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option_function<std::string>(
       "--max-shard-size",
@@ -231,10 +231,9 @@ void add_options(CLI::App& app, ConsolidateOptions& options) {
       },
       "Largest safetensors file of a Hugging Face directory: 5GB, 500MiB (default 50GB)");
   app.add_option("--companions", options.companions,
-                 "Weights file or Hugging Face directory whose tokenizer and processor files to "
-                 "add, in place of those of the source");
-  app.add_flag("--progress", options.show_progress,
-               "Show progress also where there is no terminal");
+                 "Weights file or Hugging Face directory whose tokenizer and processor files "
+                 "replace those of the source");
+  app.add_flag("--progress", options.show_progress, "Show progress even without a terminal");
   options.copy.add_to(app);
 }
 
@@ -244,8 +243,8 @@ void add_options(CLI::App& app, ConsolidateOptions& options) {
 int main(int argc, char** argv) {
   zea::ConsolidateOptions options;
   CLI::App app(
-      "Puts a checkpoint together to one weights file, safetensors file or Hugging Face "
-      "directory, or cuts it anew for another number of ranks.",
+      "Merges a checkpoint into a weights file, safetensors file or Hugging Face directory, or "
+      "reshards it for another number of ranks.",
       "zea-consolidate");
   zea::add_options(app, options);
   return zea::run_tool(app, argc, argv, [&] { zea::run(options); });

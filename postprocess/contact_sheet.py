@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows held-out images with what a model generated for them, as one PNG; or what two models did.
+"""Shows held-out images with the answers of one model, or of two, as one PNG.
 
 usage: contact_sheet.py RUN/predictions.jsonl DATASET.h5 [--beside OTHER/predictions.jsonl] [--out sheet.png]
        [--count 40]
 
-A line of predictions.jsonl is a JSON object with sample (id in the data set), generated, answer and, of
+A line of predictions.jsonl is a JSON object with sample (id in the data set), generated, answer and, for
 data with classes, label, predicted and correct. Green: the right class, or without classes an answer
-itself; red: another or none, and a right one is given. Samples are taken evenly over the file, so the
-sheet flatters nobody; with --beside over those of which the two say different things, the first one's text
-above the other's.
+itself; red: another or none, followed by a right one. Samples are evenly spaced over the file; with --beside
+over those for which the two models differ, the first one's text above the other's.
 """
 
 import argparse

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a model a question, about images, videos or sound or about nothing, and prints what it says.
+"""Asks a model a question, with images, videos, audio or only text, and prints its answer.
 
 usage: zea-generate WEIGHTS QUESTION [--image FILE]... [--video FOLDER [--fps 2]]... [--audio FILE]...
                     [--max-tokens 128]
 
-WEIGHTS is all that zea reads: a Hugging Face directory, a run directory, a checkpoint, a weights file. The
-tokenizer and how turns are written come from a Hugging Face directory: WEIGHTS, or else --model, the
-directory that the run began with. jobs/pack.py --prompts packs the question: the prompt for an answer, as the
-model's chat template writes it. Then zea runs on one process with run.mode = "generate". Items stand before the
-question, or where it has <image>, <video> and <audio>.
+WEIGHTS is a Hugging Face directory, a run directory, a checkpoint or a weights file. The tokenizer and the chat
+template come from a Hugging Face directory: WEIGHTS, or else --model, the directory that the run started from.
+jobs/pack.py --prompts packs the question by the chat template, and zea runs on one process with
+run.mode = "generate". Items come before the question, or where it has <image>, <video> and <audio>.
 """
 
 import argparse
@@ -30,29 +29,29 @@ def arguments_of():
     parser = argparse.ArgumentParser(
         prog="zea-generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("weights", type=Path, help="of the model")
-    parser.add_argument("question", help="what it is asked")
+    parser.add_argument("weights", type=Path, help="weights of the model")
+    parser.add_argument("question", help="text of the question")
     for kind in ITEMS:
         what = "folder of frames" if kind == "video" else "file"
         parser.add_argument(f"--{kind}", type=Path, action="append", default=[], help=f"{what}; may be repeated")
-    parser.add_argument("--fps", type=float, default=2, help="frames a second of the videos (default: 2)")
+    parser.add_argument("--fps", type=float, default=2, help="frames per second of the videos (default: 2)")
     parser.add_argument("--model", type=Path, help="Hugging Face directory of the tokenizer (default: WEIGHTS)")
-    help_of_tokens = "to generate at most; fewer where the model ends its answer"
+    help_of_tokens = "maximum number of tokens to generate (default: 128)"
     parser.add_argument(
         "--max-tokens", "--tokens", type=int, default=128, dest="tokens", metavar="N", help=help_of_tokens
     )
-    parser.add_argument("--temperature", type=float, default=0, help="0: the likeliest token each time")
-    parser.add_argument("--top-p", type=float, default=1, help="draws among the likeliest that share so much")
-    parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
+    parser.add_argument("--temperature", type=float, default=0, help="sampling temperature; 0: greedy decoding")
+    parser.add_argument("--top-p", type=float, default=1, help="nucleus sampling: probability of the tokens drawn from")
+    parser.add_argument("--seed", type=int, default=1, help="seed of sampling")
     spelled = {"float32": "fp32", "bfloat16": "bf16", "float64": "fp64"}
     parser.add_argument(
         "--precision", default="fp32", choices=["fp32", "bf16", "fp64"], type=lambda name: spelled.get(name, name)
     )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--zea", default=None, help="the program (default: $ZEA, zea, or build/release/src/zea)")
-    parser.add_argument("--out", type=Path, help="folder to keep data set, log and predictions.jsonl in")
+    parser.add_argument("--out", type=Path, help="folder in which to keep data set, log and predictions.jsonl")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="more of zea's deck; may be repeated"
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="deck override; may be repeated"
     )
     return parser.parse_args()
 

@@ -86,8 +86,10 @@ void import_weights(const ImportOptions& options) {
 
 int main(int argc, char** argv) {
   zea::ImportOptions options;
-  CLI::App app("Makes a weights file (HDF5) from a Hugging Face directory, or from a config alone.",
-               "zea-import");
+  CLI::App app(
+      "Converts a Hugging Face directory to a weights file (HDF5), or initializes one from a "
+      "config.json.",
+      "zea-import");
   app.add_option(
          "paths", options.paths,
          "The directory (config.json and safetensors), then the weights file to write; with "
@@ -95,11 +97,11 @@ int main(int argc, char** argv) {
       ->required()
       ->expected(1, 2);
   app.add_option("--random", options.random_config,
-                 "Draw initial weights for this config.json instead of reading a directory");
+                 "Initialize weights randomly for this config.json instead of reading a directory");
   CLI::Option* const upcycle =
       app.add_option("--upcycle", options.upcycled_experts,
-                     "Make a mixture of so many experts of a dense model, each a copy of the MLP, "
-                     "with new routers; logits do not change")
+                     "Convert a dense model to a mixture of this number of experts, each a copy of "
+                     "the MLP, with new routers; logits do not change")
           ->type_name("EXPERTS")
           ->check(CLI::Range(2, 1 << 10));
   app.add_option("--experts-per-token", options.experts_per_token,

@@ -56,20 +56,18 @@ std::string grouped(int64_t number) {
 
 int main(int argc, char** argv) {
   zea::InspectOptions options;
-  CLI::App app("Shows what a weights file, data set, checkpoint or run directory holds.",
+  CLI::App app("Shows the contents of a weights file, data set, checkpoint or run directory.",
                "zea-inspect");
   app.add_option("path", options.path, "File or directory")->required();
-  app.add_flag("--norms", options.norms,
-               "Norm, smallest and largest value of every tensor (reads all)");
-  app.add_flag(
-      "--check", options.check,
-      "Read it in full and verify every hash (of a checkpoint, or of a file with optimizer "
-      "state)");
-  app.add_flag("--deck", options.deck, "The deck of the run, where it is held");
+  app.add_flag("--norms", options.norms, "Norm, minimum and maximum of every tensor (reads all)");
+  app.add_flag("--check", options.check,
+               "Read everything and verify every hash (of a checkpoint, or of a file with "
+               "optimizer states)");
+  app.add_flag("--deck", options.deck, "Print the deck of the run");
   app.add_option("--sample", options.sample,
-                 "Of a data set: the text of the sample of this number, what is trained on marked")
+                 "For a data set: print the text of this sample (from 0 on), with targets marked")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--picture", options.picture,
-                 "Of a data set: write a contact sheet of samples to this file (PNG)");
+                 "For a data set: write a contact sheet of samples to this file (PNG)");
   return zea::run_tool(app, argc, argv, [&] { zea::inspect(options); });
 }

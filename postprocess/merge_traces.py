@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins the traces that the ranks of a run wrote of a step (log.trace_step) into one file for
+"""Merges the traces that the ranks of a run wrote for a step (log.trace_step) into one file for
 chrome://tracing or ui.perfetto.dev, and prints where each rank's time went.
 
 usage: merge_traces.py RUN ... [--out trace.json]
 
-RUN is a run directory (all files of its trace/), a folder of traces, or a rank's file. Time 0 is
-the same on all ranks: they met in a barrier there, so they agree within what that takes.
+RUN is a run directory (all files of its trace/), a folder of traces, or a rank's file. Time 0 is a
+barrier of all ranks, so their clocks agree within its duration.
 """
 
 import argparse

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws what a run logged: loss, accuracy, learning rate and throughput over steps, as a PNG.
+"""Plots metrics of runs as a PNG: loss, accuracy, learning rate and throughput over steps.
 
 usage: plot_metrics.py RUN ... [--out metrics.png]
 
-RUN is a run directory or its metrics.jsonl. A line of that is a JSON object of kind "train" (step,
-loss, lr, grad_norm, tokens_per_second, ...) or "eval" (step, loss, accuracy). A run that went on
-from an earlier checkpoint logs steps anew: what was logged of them before is forgotten. A line that
-a running or killed job has not finished is left out.
+RUN is a run directory or its metrics.jsonl, whose lines are JSON objects of kind "train" (step,
+loss, lr, grad_norm, tokens_per_second, ...) or "eval" (step, loss, accuracy). If a run resumed from
+an earlier checkpoint and logged steps again, only the last line of each step counts. An incomplete
+last line is ignored.
 """
 
 import argparse

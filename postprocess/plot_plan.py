@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws a plan as a PNG: where modules and stages are on ranks and nodes, and the timeline of a step.
+"""Plots a plan as a PNG: the modules and stages of ranks and nodes, and the timeline of a step.
 
 usage: zea -n --json --ranks N --hardware FILE -i deck.toml | plot_plan.py - [--out plan.png]
        zea --plan --json --ranks N --hardware FILE -i deck.toml | plot_plan.py - [--out plan.png]
        plot_plan.py PLAN [--out plan.png]
 
-PLAN is what `zea -n --json` or `zea --plan --json` printed; of the latter the best layout is drawn. The
-upper part has a row for each module and a column for each rank of the first replica: a box is a stage,
-its label the stage and the rank's place along encoder_dp, cp and tp; lines separate nodes. The lower part
-has a row for each stage group and shows what it does in the first step of the slowest replica.
+PLAN is the output of `zea -n --json`, or of `zea --plan --json`, whose best layout is plotted. The upper
+part has a row for each module and a column for each rank of the first replica: a box is a stage, its
+label the stage and the rank's coordinates along encoder_dp, cp and tp; lines separate nodes. The lower part
+has a row for each stage group and shows the first step of the slowest replica.
 """
 
 import argparse

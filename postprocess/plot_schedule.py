@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the schedule of a pipeline, as a PNG: a row for each stage group, a box for each pass.
+"""Plots the schedule of a pipeline as a PNG: a row for each stage group, a box for each pass.
 
 usage: zea -n --ranks N -i deck.toml | plot_schedule.py - [--out schedule.png]
        plot_schedule.py PLAN [--out schedule.png]
 
-PLAN is what `zea -n` printed. The lines "passes PLACE WHAT:STAGE:MICROBATCH:BEGIN:END ..." are read,
-times in percent of the step, and the line "pipeline ..." is the title. WHAT is F (forward), B
-(backward), I (backward, but for the gradients of weights) or W (these). Of several stages at a group
-later ones are darker.
+PLAN is the output of `zea -n`. Its lines "passes GROUP KIND:STAGE:MICROBATCH:BEGIN:END ..." are read,
+with times in percent of the step; the line "pipeline ..." is the title. KIND is F (forward), B
+(backward), I (backward without weight gradients) or W (weight gradients). Later stages of a group are
+darker.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads parameters and optimizer states out of a checkpoint, whole or in part, from whatever shards hold them. One file
-that needs h5py and numpy alone; copy it wherever it is needed. postprocess/README.md ("A checkpoint") has the format.
+"""Reads parameters and optimizer states of a checkpoint, whole or in part, from all shards. One file that needs only
+h5py and numpy and may be copied. postprocess/README.md ("A checkpoint") describes the format.
 
 usage: read_checkpoint.py CHECKPOINT                          the tensors, their shapes, types and states
        read_checkpoint.py CHECKPOINT NAME [--state STATE] [--box 0:4,:] [--out FILE.npy]
@@ -11,10 +11,10 @@ usage: read_checkpoint.py CHECKPOINT                          the tensors, their
     checkpoint.read(name)                                     # the parameter
     checkpoint.read(name, "exp_avg", np.s_[0:4, :])           # a box of an optimizer state
 
-CHECKPOINT is a checkpoint, or a run, of which the newest is taken. Values come in the type in which they are stored,
-bfloat16 as float32. Moments that adamw_8bit keeps in 8 bits are decoded: "exp_avg" and "exp_avg_sq" are floats with
-every optimizer; "exp_avg_codes" and "exp_avg_scales" are what the file holds. Hashes are not checked; that is what
-zea-inspect --check does.
+CHECKPOINT is a checkpoint, or a run, whose newest checkpoint is read. Values have the stored type, but bfloat16 is
+returned as float32. 8-bit moments of adamw_8bit are decoded: "exp_avg" and "exp_avg_sq" are floats with every
+optimizer; "exp_avg_codes" and "exp_avg_scales" are the stored values. Hashes are not checked (zea-inspect --check
+does).
 """
 
 import argparse

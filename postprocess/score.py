@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says how good predictions are: predictions.jsonl against the answers in it.
+"""Scores predictions: compares the generated texts of predictions.jsonl with its answers.
 
 usage: score.py RUN/predictions.jsonl... [--metric NAME]... [--json]
 
-Of each line `generated` is compared with `answer`, or with each of a list `answers`, of which the best counts.
-Lines without an answer are counted and left out, but of class. Metrics (all of them without --metric):
+Each line's `generated` is compared with `answer`, or with each of a list `answers`, and the best match counts. Lines
+without an answer are skipped (except for class) and counted. Metrics (all of them without --metric):
 
-exact     share whose text is an answer, but for white space around it
-squad     likewise in lower case, without punctuation and the articles a, an, the, as SQuAD 1.1 compares
+exact     fraction whose text is an answer, apart from white space around it
+squad     the same in lower case, without punctuation and the articles a, an, the, as SQuAD 1.1 compares
           (Rajpurkar et al. 2016, arXiv:1606.05250)
-choice    share that names the answer's letter: the first single letter A to Z that stands at the beginning, as in
-          "B", "(B)", "B." or "B) the second", or behind "answer is" or "answer:", where a capital that is no word
-          (A and I are) may have more behind it, as in "The answer is B because"; of answers that name one
+choice    fraction that names the answer's letter: the first single letter A to Z at the beginning, as in "B", "(B)",
+          "B." or "B) the second", or after "answer is" or "answer:", where a capital that is no word (A and I are)
+          may be followed by more text, as in "The answer is B because"; of lines whose answer has a letter
 wer       word error rate: (substitutions + deletions + insertions) / words of the answers, over all lines, in lower
-          case; above 1 where too much is said
-anls      average normalised Levenshtein similarity (Biten et al. 2019, arXiv:1905.13648): the mean of 1 - d where
-          d < 0.5, else 0; d: the fewest edits of characters / length of the longer text, in lower case
-class     share whose text names the sample's class and no other, as evaluation counts it; of lines with a label
+          case; may exceed 1
+anls      average normalized Levenshtein similarity (Biten et al. 2019, arXiv:1905.13648): the mean of 1 - d if
+          d < 0.5, else 0; d: edit distance in characters / length of the longer text, in lower case
+class     fraction whose text names the sample's class and no other, as in evaluation; of lines with a label
 """
 
 import argparse

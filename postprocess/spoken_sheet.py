@@ -4,10 +4,10 @@ asked, question, answer.
 
 usage: spoken_sheet.py RUN/predictions.jsonl DATASET.h5 [--out sheet.png] [--count 18]
 
-Reads what jobs/pack_spoken.py packed. A spoken question is known by the class of its answer: "yes"
+Reads data sets of jobs/pack_spoken.py. A question is identified by the class of its answer: "yes"
 and "no" answer "is this a shoe?", "dark" and "light" "is it dark or light?", "nothing" any question
 without an image, and all other classes "what is this?". Green: right; red: wrong, and the right
-class is given. Samples of every kind are taken evenly over the file, so the sheet flatters nobody.
+class is given. Samples of every kind are evenly spaced over the file.
 """
 
 import argparse

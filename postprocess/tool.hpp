@@ -29,8 +29,8 @@
 namespace zea {
 
 inline constexpr const char* kExitCodes =
-    "Exit codes: 0 done, 1 a bug of zea's, 2 usage, 3 data set, 4 weights or checkpoint, 7 "
-    "storage or out of memory.";
+    "Exit codes: 0 done, 1 a bug in zea, 2 usage, 3 data set, 4 weights or checkpoint, 7 storage "
+    "or out of memory.";
 
 inline int report(const std::string& tool, const std::string& message, ExitCode code) {
   std::fprintf(stderr, "%s: %s\n", tool.c_str(), printable(message).c_str());

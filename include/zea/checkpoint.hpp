@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints: besides the weights they hold the optimizer's states, the run's position and its
-// deck. The format is described in postprocess/README.md.
+// Checkpoints hold weights, optimizer states, the run's position and its deck.
+// postprocess/README.md describes the format.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@
 
 namespace zea {
 
-/// The last steps of a run, by which its guard judges the next one.
+/// The window of accepted steps with which optim.spike_deviations compares the next step.
 struct StepHistory {
   std::vector<double> losses, grad_norms;  ///< of the last accepted steps, oldest first
-  int64_t skipped_in_a_row = 0;            ///< by the guard, up to now
+  int64_t skipped_in_a_row = 0;            ///< consecutive skipped steps before the next one
 
   bool operator==(const StepHistory&) const = default;
 };
 
-/// Where a run stood when a checkpoint was written. Counts are since the run's first step.
+/// The position of a run when a checkpoint was written. Counts are since the run's first step.
 struct TrainPosition {
   int64_t step = 0;            ///< optimizer steps done
   int64_t optimizer_step = 0;  ///< updates: steps that were not skipped
   int64_t samples = 0;         ///< samples consumed
   int64_t tokens = 0;          ///< tokens that went through the language model
   int64_t target_tokens = 0;
-  StepHistory history = {};  ///< empty in files of runs without a guard
+  StepHistory history = {};  ///< empty unless optim.spike_deviations is set
   int64_t data_samples = 0;  ///< samples of the data set; 0 in older files
   /// One hash per set of data.train, in their order; empty in older files.
   std::vector<std::string> data_hashes = {};
@@ -35,7 +35,7 @@ struct TrainPosition {
   bool operator==(const TrainPosition&) const = default;
 };
 
-/// The state of a tensor that is its value; others are the optimizer's ("exp_avg", ...).
+/// The name of the state that holds a tensor's values; others are optimizer states ("exp_avg").
 inline constexpr const char* kStateParameter = "parameter";
 
 /// One box of one tensor's state, stored packed and contiguous in one dataset of one shard file.
@@ -47,16 +47,16 @@ struct Piece {
   std::string file;                       ///< name in the manifest's directory, never a path
   std::string dataset;                    ///< name inside the file
   std::vector<std::string> block_hashes;  ///< XXH3-128 (hex) of each 4 MiB of the packed data
-  /// Elements along the tensor's last dim that share one value of the state; `extent` counts
-  /// values.
+  /// Number of elements along the tensor's last dim that share one value of the state; `extent`
+  /// counts values.
   int64_t elements_of_each = 1;
 };
 
 /// A shard file of a checkpoint.
 struct ManifestFile {
   std::string name;  ///< in the manifest's directory
-  /// The hash of all bytes that are no piece's data; empty in a manifest that lies in the file
-  /// itself, and in version 1.
+  /// The hash of all bytes outside of pieces; empty in version 1, and in a manifest that is stored
+  /// in the file itself.
   std::string rest_hash;
 
   bool operator==(const ManifestFile&) const = default;
@@ -72,33 +72,33 @@ struct ManifestTensor {
 /// The contents of manifest.json.
 struct Manifest {
   std::string version = "2";
-  std::string run_id;  ///< made when a run starts; every shard carries it and the step
+  std::string run_id;  ///< random, of the run; every shard also has it, and the step
   TrainPosition position;
   std::string deck;      ///< resolved TOML
   std::string config;    ///< the model's config.json
-  std::string job_info;  ///< JSON: the writing start, as in job_info.json; empty in older files
-  std::string mesh;      ///< the layout in one line for people
+  std::string job_info;  ///< JSON: the entry of job_info.json that wrote it; empty in older files
+  std::string mesh;      ///< the layout in one line, for people
   int64_t world_size = 0;
   std::vector<ManifestTensor> tensors;
   std::vector<Piece> pieces;
   std::vector<ManifestFile> files;
-  std::string view_hash;  ///< the hash of model.h5; empty where none was made
+  std::string view_hash;  ///< the hash of model.h5; empty if there is none
 };
 
 /// Reads and checks `directory`/manifest.json. Throws WeightsError.
 Manifest read_manifest(const std::string& directory);
 
-/// A checkpoint, or a weights file that zea-consolidate --optimizer wrote.
+/// A checkpoint, or a weights file of zea-consolidate --optimizer.
 class StateSource : public WeightsSource {
  public:
   virtual const std::string& run_id() const = 0;
   virtual const TrainPosition& position() const = 0;
   /// Returns the resolved deck of the run, as TOML.
   virtual const std::string& deck() const = 0;
-  /// Returns the optimizer's states of parameter `name`; none unless it was trained.
+  /// Returns the names of the optimizer states of parameter `name`; none unless it was trained.
   virtual std::vector<std::string> states(const std::string& name) const = 0;
-  /// Returns the element type and shape of a state. The shape is the parameter's, unless a block of
-  /// elements shares one value.
+  /// Returns the element type and shape of a state. The shape is the parameter's, unless blocks of
+  /// elements share one value.
   virtual TensorInfo state_info(const std::string& name, const std::string& state) const = 0;
   /// Like read(), for one of states() or kStateParameter; `shape` is the state's.
   virtual void read_state(const std::string& name, const std::string& state, const Shape& shape,
@@ -115,11 +115,11 @@ inline int64_t elements_of_each(const TensorInfo& tensor, const TensorInfo& stat
 /// Opens a checkpoint's directory, or a weights file with the state of a run. Throws WeightsError.
 std::unique_ptr<StateSource> open_state(const std::string& path);
 
-/// Returns `source` as a StateSource. Throws WeightsError where it holds weights alone.
+/// Returns `source` as a StateSource. Throws WeightsError if it holds only weights.
 const StateSource& state_of(const WeightsSource& source);
 
-/// Returns `path` itself when it is a checkpoint, else the newest complete one of the run directory
-/// `path`; empty when there is none.
+/// Returns `path` itself if it is a checkpoint, else the newest complete checkpoint of the run
+/// directory `path`; empty if there is none.
 std::string find_checkpoint(const std::string& path);
 
 struct CheckpointEntry {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data sets (HDF5): samples of token ids with a loss mask, and items (images, videos, sound) that
-// belong to placeholder tokens. The format is described in postprocess/README.md.
+// Data sets (HDF5): samples of token ids with a loss mask, and items (images, videos, audio) whose
+// features replace placeholder tokens. postprocess/README.md describes the format.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@ struct DatasetItem {
   enum class Type { Image, Video, Sound };
 
   Type type = Type::Image;
-  /// The bytes of a JPEG or PNG, or of a WAV or FLAC file. If `raw`: pixels (uint8, height x width
-  /// x channels) or samples (int16, little-endian, mono). Of a video: its frames, each such an
-  /// image.
+  /// The bytes of a JPEG, PNG, WAV or FLAC file; if `raw`, pixels (uint8, height x width x
+  /// channels) or audio samples (int16, little-endian, mono). For a video, its frames one after the
+  /// other, each an image of this form.
   std::vector<uint8_t> bytes = {};
   bool raw = false;
   int64_t height = 0, width = 0;  ///< in pixels; 0: not known
   int64_t channels = 0;           ///< of raw images: 1 or 3
-  /// Samples of sound per second, or a video's frames in 1000 seconds; 0: not known.
+  /// Audio samples per second, or frames of a video per 1000 seconds; 0: not known.
   int64_t rate = 0;
-  int64_t samples = 0;                   ///< of sound; 0: not known
-  std::vector<int64_t> frame_ends = {};  ///< of a video: where each frame ends in `bytes`
+  int64_t samples = 0;                   ///< number of audio samples; 0: not known
+  std::vector<int64_t> frame_ends = {};  ///< of a video: the end of each frame in `bytes`
 };
 
 struct DatasetSample {
@@ -34,8 +34,8 @@ struct DatasetSample {
   std::vector<uint8_t> loss_mask = {};    ///< 1: the token is a target, predicted by the one before
   std::vector<DatasetItem> items = {};    ///< in the order of their placeholders
   int32_t label = -1;                     ///< index into DatasetTexts::classes; -1: none
-  std::vector<std::string> answers = {};  ///< all right answers, where several are right
-  /// The entry that the sample was made from, and in further lines the file of each item; messages
+  std::vector<std::string> answers = {};  ///< all correct answers, if there are several
+  /// The entry that the sample was packed from, then a line with the file of each item; messages
   /// name them.
   std::string source = {};
 };
@@ -56,7 +56,7 @@ struct Placeholders {
 struct SampleCounts {
   int64_t tokens = 0, targets = 0;
   int64_t images = 0;  ///< videos count as images
-  int64_t clips = 0;   ///< of sound
+  int64_t clips = 0;   ///< of audio
 };
 
 /// 8-bit RGB, height x width x 3.
@@ -65,15 +65,15 @@ struct Picture {
   std::vector<uint8_t> pixels;
 };
 
-/// Whether `path` is a data set: its file, or a folder of data sets. Throws WeightsError where it
-/// cannot be read.
+/// Whether `path` is a data set: a file, or a folder of data sets. Throws WeightsError if it cannot
+/// be read.
 bool is_dataset(const std::string& path);
 
 /// An open data set: a file, or a folder of files.
 class DatasetReader {
  public:
-  /// Opens `path` and checks its structure, tokens and loss masks. Throws DataError. The result of
-  /// checking 4 million tokens or more is kept in a file next to it, as zea does.
+  /// Opens `path` and checks its structure, tokens and loss masks. Throws DataError. For 4 million
+  /// tokens or more the result is stored in a file next to it (.checked), as by zea.
   explicit DatasetReader(const std::string& path);
   ~DatasetReader();
   DatasetReader(DatasetReader&&) noexcept;
@@ -86,9 +86,10 @@ class DatasetReader {
   /// Returns the largest token id of all samples.
   int32_t max_token() const;
   const DatasetTexts& texts() const;
-  /// Returns "sample 3", with the entry that it was made from where that is known.
+  /// Returns "sample 3", with the entry that it was packed from if that is known.
   std::string words(int64_t sample) const;
-  /// Several threads may read. Throws DataError naming sample and fault.
+  /// Reads a sample with its items. Several threads may read. Throws DataError naming sample and
+  /// fault.
   DatasetSample read(int64_t sample) const;
 
  private:
@@ -96,12 +97,12 @@ class DatasetReader {
   std::unique_ptr<State> state_;
 };
 
-/// Decodes an image, or a frame of a video. Throws DataError with the fault, also for more than
-/// `max_pixels`.
+/// Decodes an image, or a frame of a video. Throws DataError for a damaged image, or one of more
+/// than `max_pixels`.
 Picture decode_picture(const DatasetItem& item, int64_t frame = 0, int64_t max_pixels = 100000000);
 
-/// Writes a data set sample by sample. The file has the name `path` only after finish(); without
-/// finish() nothing is left.
+/// Writes a data set sample by sample. The file gets the name `path` in finish(); without finish()
+/// no file remains.
 class DatasetWriter {
  public:
   /// Throws StorageError.
@@ -111,10 +112,10 @@ class DatasetWriter {
   DatasetWriter(DatasetWriter&&) noexcept;
   DatasetWriter& operator=(DatasetWriter&&) noexcept;
 
-  /// Decodes each item once, so that no sample is written that a run could not read. Throws
+  /// Adds a sample. Each item is decoded, so that runs can read every written sample. Throws
   /// DataError naming the sample by its number, and StorageError.
   void add(const DatasetSample& sample);
-  /// Throws StorageError, and DataError for a data set without samples.
+  /// Completes the file. Throws StorageError, and DataError for a data set without samples.
   void finish();
 
  private:

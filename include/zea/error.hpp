@@ -11,19 +11,19 @@ namespace zea {
 /// Kinds of errors; also the exit codes of every zea program, as `zea -h` lists them.
 enum class ExitCode : int {
   Done = 0,
-  Internal = 1,       ///< a bug of zea
+  Internal = 1,       ///< a bug in zea
   Usage = 2,          ///< deck, plan or command line
   Data = 3,           ///< data set
   Weights = 4,        ///< weights file or checkpoint
   NonFinite = 5,      ///< loss or gradient is not finite, or spikes too often
-  Communication = 6,  ///< MPI or NCCL
-  Storage = 7,        ///< disk, permissions, lock
-  SickNode = 8,       ///< zea --check-node found a node that should not be used
-  LayoutDiffers = 9,  ///< zea --verify-layout found values beyond their bounds
-  Requeue = 75,       ///< stopped on purpose after a checkpoint: start the run again
+  Communication = 6,  ///< MPI or NCCL, or a hang
+  Storage = 7,        ///< disk, permissions, lock; out of memory
+  SickNode = 8,       ///< a faulty node (zea --check-node), or copies of parameters that differ
+  LayoutDiffers = 9,  ///< zea --verify-layout or --reproduce found other values
+  Requeue = 75,       ///< stopped on request (training: after a checkpoint): start the run again
 };
 
-/// Base of every error that the world or the user can cause; code() is its kind.
+/// Base of every error that is not a bug in zea; code() is its kind.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -63,7 +63,7 @@ struct StorageError : Error {
   explicit StorageError(const std::string& message) : Error(ExitCode::Storage, message) {}
 };
 
-/// A broken invariant of zea's own code: a bug, so it is no Error.
+/// A broken invariant of zea: a bug, so it does not derive from Error.
 struct InternalError : std::logic_error {
   using std::logic_error::logic_error;
 };

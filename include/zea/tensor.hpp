@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types, shapes and boxes of tensors. Elements are in row-major order: the last dim is the
+// Element types, shapes and boxes of tensors. Elements are in row-major order: the last dim varies
 // fastest.
 #pragma once
 
@@ -18,14 +18,15 @@ size_t element_bytes(DType dtype);
 /// Returns "float64", "float32", "bfloat16", "float16", "int64", "int32" or "uint8".
 const char* dtype_name(DType dtype);
 
-/// The inverse of dtype_name(). Throws WeightsError naming the allowed values.
+/// Returns the type of a name, the inverse of dtype_name(). Throws WeightsError naming the allowed
+/// values.
 DType dtype_from_name(const std::string& name);
 
 bool is_floating(DType dtype);
 
 using Shape = std::vector<int64_t>;
 
-/// Returns the number of elements; 1 for a scalar's empty shape.
+/// Returns the number of elements; 1 for the empty shape of a scalar.
 int64_t num_elements(const Shape& shape);
 
 /// Returns "(2, 3)", for people.
@@ -41,7 +42,7 @@ struct Extent {
   bool empty() const { return elements() == 0; }
 };
 
-/// Returns the box that is all of a tensor.
+/// Returns the box that covers a whole tensor.
 Extent whole(const Shape& shape);
 
 /// A named tensor of a model.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of a model, wherever they lie: a weights file (HDF5), a safetensors file, a Hugging
-// Face directory, a checkpoint of any layout, or a run directory.
+// The tensors of a model in any source: a weights file (HDF5), a safetensors file, a Hugging Face
+// directory, a checkpoint of any layout, or a run directory.
 #pragma once
 
 #include <memory>
@@ -21,28 +21,28 @@ class WeightsSource {
   virtual std::string describe() const = 0;
   /// Returns all tensors, in name order.
   virtual const std::vector<TensorInfo>& tensors() const = 0;
-  /// Returns the text of the model's config.json; empty when the source has none.
+  /// Returns the text of the model's config.json; empty if the source has none.
   virtual std::string config_json() const = 0;
   /// Returns the file that a key of the config came from, for messages.
   virtual std::string config_file(const std::string& key) const;
-  /// False for a config without weights, of which a run can be planned.
+  /// Returns false for a config without weights, which is enough to plan a run.
   virtual bool has_weights() const { return true; }
-  /// Returns a note for whoever loads the weights; empty: none.
+  /// Returns a note for users who load the weights; empty: none.
   virtual std::string note() const { return ""; }
   /// Reads box `extent` of tensor `name` into packed `target` as elements of `dtype`; floating
-  /// types are converted. Throws WeightsError when the tensor is missing, its shape is not `shape`,
+  /// types are converted. Throws WeightsError if the tensor is missing, its shape is not `shape`,
   /// or a value is not finite.
   virtual void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
                     void* target) const = 0;
   /// Returns the names of the text files that belong to the model (tokenizer.json,
   /// preprocessor_config.json, ...).
   virtual std::vector<std::string> companions() const { return {}; }
-  /// Returns the text of one of them. Throws WeightsError when there is none of that name.
+  /// Returns the text of the companion `name`. Throws WeightsError if there is none of that name.
   virtual std::string companion(const std::string& name) const;
 };
 
-/// Opens the tensors at `path`, and of a run directory those of its newest complete checkpoint.
-/// Throws WeightsError naming what `path` is and what would do.
+/// Opens the tensors at `path`; for a run directory, those of its newest complete checkpoint.
+/// Throws WeightsError with what was found at `path` and what is allowed.
 std::unique_ptr<WeightsSource> open_weights(const std::string& path);
 
 /// Returns the tensor called `name`. Throws WeightsError with the nearest names.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agreement on a risky step: ranks write or read their own files, and then either all of them go on
-// or all of them throw. A failure of one rank is thereby known to the others before they would wait
-// for it.
+// Agreement on a step that may fail on some ranks, such as reading or writing files: either all
+// ranks continue or all throw, so that no rank waits for one that has failed.
 #pragma once
 
 #include <functional>
@@ -27,17 +26,18 @@ std::vector<std::string> gather_texts(Collectives& host, const std::string& text
 /// Returns the text of every rank on all ranks. Host collectives; collective.
 std::vector<std::string> all_gather_texts(Collectives& host, const std::string& text);
 
-// Notes of ranks on their nodes, for the rank that speaks, which sees its own alone.
+// Notes of ranks on their nodes, gathered for the rank that logs.
 
 struct NodeNote {
   int node = 0;  ///< equal on the ranks of a node, and there alone
   std::string host, text;
 };
 
-/// The first note, and of several nodes which have one; empty: there is none.
+/// Returns the first note and, if there are several nodes, the nodes that have one; empty: there is
+/// none.
 std::string describe(const std::vector<NodeNote>& notes, size_t num_nodes);
 
-/// The same of all ranks, where an empty text notes nothing. Host collectives; collective.
+/// Returns the same of all ranks; an empty text is no note. Host collectives; collective.
 std::string note_of_nodes(Collectives& host, const NodeNote& own);
 
 }  // namespace zea

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work of a GPU that was put into streams once and is launched as a whole as often as wanted: a
-// CUDA graph. What it reads and writes is where it was then.
+// A CUDA graph: work that was captured from streams once and is launched as a whole any number of
+// times. It reads and writes the addresses of the capture.
 #pragma once
 
 #include <functional>
@@ -9,17 +9,18 @@ namespace zea {
 
 class CapturedGraph {
  public:
-  /// Keeps what `work` puts into `stream`, which must not be the default one, and into streams that
-  /// wait for it and that it waits for in the end. Nothing of it runs. While it lasts the calling
-  /// thread may neither wait for the device nor ask how far it is. Throws CommError with CUDA's own
-  /// text, and what `work` throws.
+  /// Captures the work that `work` puts into `stream`, which must not be the default stream, and
+  /// into streams that wait for it and that it waits for in the end. Nothing is executed. Meanwhile
+  /// the calling thread may neither wait for the device nor query it. Throws CommError with CUDA's
+  /// own text, and the exceptions of `work`.
   CapturedGraph(void* stream, const std::function<void()>& work);
   CapturedGraph(const CapturedGraph&) = delete;
   CapturedGraph& operator=(const CapturedGraph&) = delete;
-  /// Work that is under way ends by itself (cudaGraphExecDestroy).
+  /// Launched work completes on its own (cudaGraphExecDestroy).
   ~CapturedGraph();
 
-  /// All of it, behind what `stream` holds. Where it communicates, all ranks launch theirs.
+  /// Launches the graph after the present work of `stream`. If it communicates, all ranks must
+  /// launch theirs.
   void launch(void* stream) const;
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of communication: what the engine asks of a communicator, on host memory (MPI) or
-// device memory (NCCL). All calls are collective over the communicator and are made by one thread
-// per rank, in the same order on every rank; the pending results may be waited on in any order.
+// The interface of communication, on host memory (MPI) or device memory (NCCL). All calls are
+// collective over the communicator and are made by one thread per rank, in the same order on every
+// rank; pending results may be waited for in any order.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace zea {
 
 enum class ReduceOp { Sum, Max, Min };
 
-/// A communication under way. The destructor waits, so no buffer dies under it; while an exception
-/// unwinds the stack it gives the communication up instead, since the peers may never come.
+/// A pending communication. The destructor waits, so that buffers outlive it; while an exception
+/// unwinds the stack it gives the communication up instead, since the peers may never arrive.
 class Pending {
  public:
   class Work {
@@ -27,9 +27,9 @@ class Pending {
     /// Host: returns when buffers may be used. Device: orders the compute stream after the
     /// communication.
     virtual void wait() = 0;
-    /// Lets the communication progress; true when it has finished and buffers may be used. May be
-    /// asked after wait(), too, which on a device ends before it has finished. Captured for a graph
-    /// (CapturedGraph) it has finished when wait() has been called.
+    /// Advances the communication; returns whether it has finished and buffers may be used. May
+    /// also be called after wait(), which on a device returns earlier. If captured for a graph
+    /// (CapturedGraph), it has finished after wait().
     virtual bool test() = 0;
   };
 
@@ -38,7 +38,7 @@ class Pending {
 
   void wait();
   bool test();
-  /// For whoever stands before it; null where nothing is under way.
+  /// Returns the work, for a wrapper; null if nothing is pending.
   std::unique_ptr<Work> take() { return std::move(work_); }
 
  private:
@@ -70,7 +70,7 @@ enum class CallKind {
   Barrier
 };
 
-/// As the methods of Collectives are called: "all_reduce", ..., "barrier".
+/// Returns the name of the method of Collectives: "all_reduce", ..., "barrier".
 const char* call_name(CallKind kind);
 
 /// A call of a communicator, as a value. Fields that a kind does not need keep their
@@ -96,27 +96,28 @@ class Collectives {
   /// "mpi", "node", "two-level" or "nccl"; tests have others.
   virtual const char* name() const = 0;
   /// Whether calls run one after the other on a stream of a device, so that a call waits for all
-  /// that were started before it, although they may have nothing to do with it.
+  /// earlier ones, even independent ones.
   virtual bool is_streamed() const { return false; }
-  /// One sentence for the log where ranks share a node but could not meet in shared memory, equal
-  /// on all ranks; empty where there is nothing to say.
+  /// One sentence for the log if ranks share a node but cannot use shared memory, equal on all
+  /// ranks; empty otherwise.
   virtual std::string note() const { return {}; }
-  /// Collective, before any message: this rank will send to some ranks and receive of others, and
-  /// they say so, too. NCCL connects a pair at its first message, for which the host waits until
-  /// the peer comes there, too; behind this it does not. Other backends have nothing to connect.
+  /// Announces, before any message, the ranks to which this rank will send and from which it will
+  /// receive. NCCL connects a pair at its first message, for which the host waits for the peer;
+  /// after this call it does not wait. Other backends have nothing to connect. Collective.
   virtual void connect(const std::vector<int>& /*receivers*/, const std::vector<int>& /*senders*/) {
   }
-  /// Gives up what is under way, for good: nothing is called afterwards. For while an exception
-  /// unwinds, when peers may never come.
+  /// Gives up pending communication while an exception unwinds, when peers may never arrive.
+  /// Nothing may be called afterwards.
   virtual void give_up() {}
-  /// Every call below goes through this. Backends start it, wrappers look at it or change it.
+  /// Starts a call; every method below uses it. Backends execute the call, wrappers inspect or
+  /// change it.
   virtual Pending start(const CollectiveCall& call) = 0;
 
   /// In place. bf16 and fp16 sums are taken in fp32, in rank order (two levels: node by node; NCCL:
   /// in its own way). All ranks get the same bits.
   Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op);
-  /// Rank r contributes counts[r] elements; every rank receives all, packed. `send` may lie inside
-  /// `receive` at its place.
+  /// Rank r contributes counts[r] elements; every rank receives all, packed. `send` may be this
+  /// rank's range of `receive`.
   Pending all_gather(const void* send, void* receive, Counts counts, DType dtype);
   /// Sums `send` (sum of counts elements) over ranks; rank r receives its counts[r] elements.
   /// Buffers do not overlap.
@@ -128,24 +129,24 @@ class Collectives {
   Pending gather(const void* send, void* receive, Counts counts, DType dtype, int root);
   Pending send(const void* data, int64_t count, DType dtype, int destination);
   Pending recv(void* data, int64_t count, DType dtype, int source);
-  /// Sends and receives that go on together. On a device, opposite messages of a pair must be
+  /// Sends and receives that progress together. On a device, opposite messages of a pair must be
   /// posted this way: two separate calls run one after the other on the stream of the communicator
   /// and would wait for each other.
   Pending exchange(std::vector<Message> sends, std::vector<Message> receives);
   /// Returns when every rank has entered it. Host only: it does not order device streams.
   void barrier();
 
-  /// Zeroed memory for buffers of these collectives, aligned to a page. Where ranks share a node it
-  /// lies where its peers can reach it in place, so that calls over it copy less; elsewhere it is
+  /// Allocates zeroed memory for buffers of these collectives, aligned to a page. If ranks share a
+  /// node, their peers can reach it in place, so that calls on it copy less; otherwise it is
   /// ordinary memory. Collective; ranks may ask for different sizes. Freed with its last reference.
   virtual std::shared_ptr<void> allocate(int64_t bytes);
 
  protected:
-  /// An exchange as messages of its own, receives first.
+  /// Starts an exchange as separate messages, receives first.
   Pending start_apart(const CollectiveCall& exchange);
 };
 
-/// Stands before other collectives, which outlive it: a wrapper says what it does in start().
+/// Wraps other collectives, which outlive it; start() defines the wrapper's effect.
 class WrappedCollectives : public Collectives {
  public:
   explicit WrappedCollectives(Collectives& inner) : inner_(inner) {}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator that is owned: freed by its destructor, its errors returned as CommError and never
-// fatal inside MPI. Communicators made from one another share their progress: a wait on one lets
-// the work of all of them go on.
+// An owned MPI communicator: freed by its destructor; errors are thrown as CommError and are never
+// fatal inside MPI. Communicators derived from one another share their progress: waiting on one
+// advances the work of all.
 #pragma once
 
 #include <mpi.h>
@@ -23,9 +23,9 @@ class Communicator {
   /// The color of ranks that take part in a split and get no communicator from it.
   static constexpr int kNoColor = MPI_UNDEFINED;
 
-  /// A duplicate of `parent`, with a progress of its own. Collective over it.
+  /// Returns a duplicate of `parent`, with separate progress. Collective over it.
   static Communicator duplicate(MPI_Comm parent, const std::string& name);
-  /// A duplicate that shares the progress. Collective.
+  /// Returns a duplicate that shares the progress. Collective.
   Communicator duplicate(const std::string& name) const;
   /// Ranks of this communicator with equal `color` form one, in order of rank here; kNoColor gives
   /// an empty one (size 0). Collective.
@@ -70,23 +70,22 @@ void check_mpi(int code, const char* call);
 /// Host collectives over a duplicate of the communicator. Making and destroying them is collective.
 std::unique_ptr<Collectives> make_mpi_collectives(const Communicator& communicator);
 
-/// The same with messages of at most `max_message_elements`, which must be equal on all ranks: lets
-/// a small test go where buffers beyond 2^31 elements go.
+/// The same with messages of at most `max_message_elements`, which must be equal on all ranks, so
+/// that a small test can cover buffers of more than 2^31 elements.
 std::unique_ptr<Collectives> make_chunked_mpi_collectives(const Communicator& communicator,
                                                           int64_t max_message_elements);
 
 /// Options of collectives between ranks of a node.
 struct NodeOptions {
-  /// The node of this rank, as ranks of one communicator tell them apart; by default MPI's
-  /// answer.
+  /// The number of this rank's node; by default MPI's answer.
   std::optional<int> node;
-  /// The most shared memory that one rank asks for in one piece.
+  /// The largest piece of shared memory that a rank requests.
   int64_t max_shared_bytes = std::numeric_limits<int64_t>::max();
 };
 
-/// Host collectives that meet in shared memory where ranks share a node: "node" where all do,
-/// "two-level" (shared memory inside, MPI between) where all nodes hold equally many ranks, in
-/// order. Elsewhere, and where the memory cannot be had (then note() says why), MPI. Collective.
+/// Host collectives that use shared memory on a node: "node" if all ranks share one, "two-level"
+/// (shared memory inside, MPI between) if all nodes have equally many ranks, in order. Otherwise,
+/// and if the memory is not available (then note() says why), MPI. Collective.
 std::unique_ptr<Collectives> make_host_collectives(const Communicator& communicator);
 std::unique_ptr<Collectives> make_node_collectives(const Communicator& communicator,
                                                    const NodeOptions& options);
@@ -94,14 +93,14 @@ std::unique_ptr<Collectives> make_node_collectives(const Communicator& communica
 /// Gives the CUDA stream (cudaStream_t) that computes at the time of the call.
 using ComputeStream = void* (*)();
 
-/// Device collectives over NCCL on a stream of their own; the id travels over a duplicate of the
-/// communicator. The calling thread's current CUDA device is used. Throws CommError when this build
-/// has no NCCL.
+/// Device collectives over NCCL on a separate stream; the id is exchanged over a duplicate of the
+/// communicator. Uses the calling thread's current CUDA device. Throws CommError if this build has
+/// no NCCL.
 std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& communicator,
                                                    ComputeStream compute_stream);
 
-/// Gives up all of them (Collectives::give_up) at once: NCCL's wait for what they have put into
-/// streams, which may stand there behind calls of others.
+/// Gives up all of them (Collectives::give_up) at once, since giving up one NCCL communicator waits
+/// for its work in streams, which may be queued after calls of others.
 void give_up_together(const std::vector<std::unique_ptr<Collectives>>& all);
 
 /// Whether this build has NCCL.

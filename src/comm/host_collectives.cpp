@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses host collectives by where the ranks of a communicator are.
+// Chooses the host collectives of a communicator by the nodes of its ranks.
 #include <algorithm>
 #include <limits>
 #include <string>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the communicators of a GPU get to their ends. NCCL starts their kernels in the order of
-// the program (NCCL_LAUNCH_ORDER_IMPLICIT), the same on all ranks of one place, so that none waits
-// for one that cannot start. Before CUDA 12.3 that means one after the other, and two stages that
-// post what they send to each other in different orders would wait for ever.
+// Checks that the communicators of a GPU cannot deadlock. NCCL starts their kernels in launch order
+// (NCCL_LAUNCH_ORDER_IMPLICIT), which is the same on all ranks of a stage group, so that no kernel
+// waits for one that cannot start. Before CUDA 12.3 kernels run one after the other, and two stages
+// that send to each other in different orders would wait forever.
 #pragma once
 
 #include <string>
@@ -26,15 +26,15 @@ LaunchVersions launch_versions();
 std::string nccl_text(int version);
 std::string cuda_text(int version);
 
-/// Says which communicators of a GPU are under way at a time.
+/// The communicators of a GPU that may run at the same time.
 enum class CallOrder {
   OneCommunicator,  ///< never two of them
   SameOnAllRanks,   ///< several, and all ranks make their calls in the same order
   OfEachRank,       ///< several, and ranks that meet make theirs in orders of their own
 };
 
-/// Why communicators would wait for each other for ever, as a sentence with what was found and what
-/// to do; empty where they would not.
+/// Returns why communicators would deadlock, as a sentence with what was found and what to do;
+/// empty if they cannot.
 std::string launch_order_fault(const LaunchVersions& versions, CallOrder order);
 
 }  // namespace zea

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mesh: the plan's groups of ranks as communicators, one per module, axis and shard group.
-// Built once, below main, from any communicator whose size is the plan's world size; so a test can
-// sweep layouts on sub-communicators. What a rank sends is counted by the group's name.
+// The mesh: the plan's groups of ranks as communicators, one per module, axis and shard group. It
+// is built once, below main, from any communicator of the plan's world size, so that a test can try
+// many layouts on sub-communicators. Sent bytes are counted by the group's name.
 #pragma once
 
 #include <functional>
@@ -24,8 +24,8 @@ using MakeCollectives = std::function<std::unique_ptr<Collectives>(const Communi
 
 class Mesh {
  public:
-  /// Collective over `world`, whose size must be shape.world_size(). What this rank's groups do is
-  /// written into `record`, which outlives the mesh; null: one of its own.
+  /// Builds the mesh. Collective over `world`, whose size must be shape.world_size(). The actions
+  /// of this rank's groups are written to `record`, which outlives the mesh; null: to its own.
   Mesh(const Communicator& world, MeshShape shape, MakeCollectives make,
        ActionRecord* record = nullptr);
 
@@ -42,9 +42,9 @@ class Mesh {
   /// constructor for the axes of rank_groups(); any other combination, and a module that this rank
   /// has no part of, is refused by InternalError.
   Collectives& along(const std::string& module, const std::vector<Axis>& axes);
-  /// The same ranks for reductions of gradients. On devices these have a communicator of their own:
-  /// on that of along() the next gathering of parameters, and with it all that NCCL launches after
-  /// it, would wait until the reduction before it has ended.
+  /// The same ranks for reductions of gradients. On devices these have a separate communicator: on
+  /// that of along() the next all-gather of parameters, and all later NCCL launches, would wait for
+  /// the reduction.
   Collectives& reducing_along(const std::string& module, const std::vector<Axis>& axes);
 
   /// The tp ranks with the same KV head (ModuleGrid::kv_holders).
@@ -61,18 +61,20 @@ class Mesh {
   /// The smaller group of ModuleGrid::shard_subgroup.
   Collectives& shard_subgroup(const std::string& module);
 
-  /// Why ranks of this node do not meet in shared memory, in one sentence, where they do not;
-  /// buffers that were asked for since count, too.
+  /// Returns why ranks of this node do not use shared memory, in one sentence; empty if they do.
+  /// Includes buffers that were requested later.
   std::string note() const;
 
-  /// Bytes that this rank has sent since the mesh was built, by the name of the group that it was
-  /// asked for: "llm.tp", "llm.cp_outer", "vision.dp_shard+encoder_dp+cp", "replica". Groups of the
-  /// same ranks share a communicator and are counted apart; those that sent nothing are left out.
+  /// Bytes that this rank has sent since the mesh was built, by the name under which a group was
+  /// requested: "llm.tp", "llm.cp_outer", "vision.dp_shard+encoder_dp+cp", "replica". Groups of the
+  /// same ranks share a communicator and are counted separately; those that sent nothing are left
+  /// out.
   Traffic traffic() const;
-  /// Adds what was sent without a call: by a graph of calls that were counted when it was made.
+  /// Adds bytes that were sent without a call: by a graph of calls that were counted when it was
+  /// captured.
   void count(const Traffic& sent);
 
-  /// Communicators that this rank has a part of, the world apart.
+  /// The number of communicators of this rank, without the world.
   int num_groups() const { return static_cast<int>(groups_.of_rank.size()); }
 
  private:
@@ -93,7 +95,7 @@ class Mesh {
     std::set<Ranks> every;                  ///< built by any rank
   };
 
-  /// Given up together while an exception unwinds, also that of a constructor.
+  /// Collectives that are given up together while an exception unwinds, also that of a constructor.
   struct Owned {
     std::vector<std::unique_ptr<Collectives>> all;
 

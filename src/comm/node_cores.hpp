@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processor cores of a node and the ranks that share them, however a launcher binds these.
+// The processor cores of a node and the ranks that share them, whatever binding the launcher has
+// set.
 #pragma once
 
 #include <vector>
@@ -8,10 +9,10 @@ namespace zea {
 
 class World;
 
-/// Returns the cores that this process may run on, ascending; empty where the system does not tell.
+/// Returns the cores that this process may run on, ascending; empty if unknown.
 std::vector<int> own_cores();
 
-/// Cores that any rank of this node may run on, over its ranks. Collective over all ranks.
+/// The number of cores that any rank of this node may run on, per rank. Collective over all ranks.
 double cores_per_rank(const World& world);
 
 }  // namespace zea

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of every rank that the ranks of its node read, too, whatever has become of that rank's
-// process.
+// Memory of every rank that the other ranks of its node can read, even if that rank's process hangs
+// or has died.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace zea {
 
 class NodeMemory {
  public:
-  /// Zeroed, `bytes` for each rank. Where a node's ranks cannot share memory each of them is taken
-  /// for a node of its own. `node`: which one this rank is on; by default MPI's answer. Collective.
+  /// Makes zeroed memory, `bytes` for each rank. If a node's ranks cannot share memory, each of
+  /// them counts as a node. `node`: the node of this rank; by default MPI's answer. Collective.
   static NodeMemory build(const Communicator& world, int64_t bytes,
                           std::optional<int> node = std::nullopt);
 
@@ -24,7 +24,7 @@ class NodeMemory {
   std::byte* of(size_t index) const { return memory_[index]; }
   std::byte* own() const { return memory_[own_]; }
   int own_rank() const { return ranks_[own_]; }
-  /// The lowest world rank of every node, ascending: nodes are called by it.
+  /// The lowest world rank of every node, ascending, which identifies the node.
   const std::vector<int>& nodes() const { return nodes_; }
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communications under way on the communicators of one family. A communication may have several
-// phases (exchange, sum, gather), and MPI moves only the messages it knows of; so whoever waits for
-// one lets the others step from phase to phase too. Otherwise two ranks that wait in different
-// orders would wait for ever.
+// The pending communications of one family of communicators. A communication may have several
+// phases (exchange, sum, gather), and MPI progresses only messages that are already posted; so a
+// rank that waits for one communication advances the others from phase to phase. Otherwise two
+// ranks that wait in different orders would wait forever.
 #pragma once
 
 #include <chrono>
@@ -20,20 +20,20 @@ class Progress {
   class Task {
    public:
     virtual ~Task() = default;
-    /// Goes as far as it can without waiting: whether it went anywhere. Does not throw; removes
-    /// itself when finished.
+    /// Advances as far as possible without waiting; returns whether anything happened. Does not
+    /// throw; removes itself when finished.
     virtual bool advance() noexcept = 0;
   };
 
   void add(Task* task) { tasks_.push_back(task); }
   void remove(Task* task);
-  /// Advances every task once: whether any went anywhere. Within a task's advance() it does
-  /// nothing.
+  /// Advances every task once; returns whether anything happened. Does nothing within a task's
+  /// advance().
   bool poll();
-  /// Polls until `done`. While nothing moves it first spins, then yields, then sleeps between
-  /// polls: a thread inside MPI_Wait would take its neighbour's core.
+  /// Polls until `done`. While nothing happens it first spins, then yields, then sleeps between
+  /// polls: a thread inside MPI_Wait would occupy its neighbor's core.
   void wait_until(const std::function<bool()>& done);
-  /// The same, giving up after `limit`: whether it is done.
+  /// The same, but gives up after `limit`; returns whether it is done.
   bool wait_until(const std::function<bool()>& done, std::chrono::nanoseconds limit);
 
  private:
@@ -41,8 +41,8 @@ class Progress {
   bool is_polling_ = false;
 };
 
-/// A communication that goes on in advance(), whoever waits, until that says finish(); what makes
-/// it fail is thrown to who waits for it.
+/// A communication that is executed in advance(), whichever communication is waited for, until it
+/// calls finish(); its failure is thrown to the one that waits for it.
 class ProgressWork : public Pending::Work, protected Progress::Task {
  public:
   void wait() override;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives that record calls in the rank's action record, or count sent bytes, and pass them on.
+// Collectives that record calls in the rank's action record, or count sent bytes, and forward the
+// calls.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,9 @@
 
 namespace zea {
 
-/// Under `name` and `world_ranks`, the group's members. `real` and `record` outlive it. On a device
-/// a wait is over, and a call counts as ended, when the compute stream was told to wait.
+/// Records calls under `name` and `world_ranks`, the group's members. `real` and `record` outlive
+/// it. On a device a wait is over, and a call counts as ended, when the compute stream has been
+/// told to wait.
 std::unique_ptr<Collectives> make_recorded_collectives(Collectives& real, ActionRecord& record,
                                                        const std::string& name,
                                                        const std::vector<int>& world_ranks);
@@ -22,10 +24,10 @@ std::unique_ptr<Collectives> make_recorded_collectives(Collectives& real, Action
 std::unique_ptr<Collectives> make_recorded_collectives(Collectives& real, ActionRecord& record,
                                                        const std::string& name);
 
-// Collectives that count what their rank sends and pass every call on. Several may stand before one
-// communicator, so that each name that a group goes by has an account of its own.
+// Collectives that count the bytes that their rank sends and forward every call. Several may wrap
+// one communicator, so that bytes are counted separately for each name of a group.
 
-/// Adds to `sent_bytes` what this rank sends in each call, as plan/collective_volume.hpp says;
+/// Adds to `sent_bytes` the bytes that this rank sends in each call (layout/collective_volume.hpp);
 /// messages of send and exchange in full, barriers nothing. `real` and `sent_bytes` outlive it.
 std::unique_ptr<Collectives> make_counted_collectives(Collectives& real, int64_t& sent_bytes);
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of reductions on host memory, in the order given: the same bits on every rank and
-// in every run.
+// Reductions on host memory in the given order: the same bits on every rank and in every run.
 #pragma once
 
 #include <cstdint>

@@ -7,29 +7,29 @@
 
 namespace zea {
 
-// Facts that the system knows of a device by its PCI address ("0000:1b:00.0").
+// Facts that the system has about a device by its PCI address ("0000:1b:00.0").
 
-/// Where it tells that; tests have a tree of their own.
+/// The folder of these facts; tests use another one.
 inline constexpr const char* kPciDevices = "/sys/bus/pci/devices";
 
-/// Whether this process may use a core that the system counts among those near the device; true
-/// where nothing is known.
+/// Whether this process may use a core that is near the device according to the system; true if
+/// unknown.
 bool is_near_device(const std::string& address, const std::string& devices = kPciDevices);
 
-/// The link between a device and the host, now and as far as both of its ends go; zeros where
-/// nothing is known.
+/// The link between a device and the host, its current and its possible rate; zeros if unknown.
 struct PciLink {
   double speed = 0, most_speed = 0;  ///< GT/s of a lane
   int lanes = 0, most_lanes = 0;
 
-  /// Returns the part of the possible rate that the link has; 1 where nothing is known.
+  /// Returns the fraction of the possible rate that the link has; 1 if unknown.
   double share() const;
 };
 PciLink pci_link(const std::string& address, const std::string& devices = kPciDevices);
 
-// The GPUs that a process may use, and which rank of a node takes which. A launcher may show every
-// rank all GPUs of its node (--gpu-bind=none), those near its cores (--gpu-bind=closest) or one
-// (--gpus-per-task=1), each time numbered from 0; so GPUs are told apart by what they are.
+// The GPUs that a process may use, and the assignment of GPUs to the ranks of a node. A launcher
+// may show every rank all GPUs of its node (--gpu-bind=none), those near its cores
+// (--gpu-bind=closest) or one (--gpus-per-task=1), each time numbered from 0; so GPUs are
+// identified by PCI address and UUID.
 
 struct VisibleGpu {
   std::string id;       ///< the same for every process of the node
@@ -51,10 +51,10 @@ struct GpuMemory {
 };
 GpuMemory gpu_memory();
 
-/// The GPU of each rank of a node, as an index into what it sees; -1 for a rank for which there is
-/// none left. No more than `ranks_per_gpu` have the same one, several only where each of a rank's
-/// is taken, far ones, too. Of those that share none as many as can be have one that is near; apart
-/// from that, those who see the same take them in order.
+/// Returns the GPU of each rank of a node, as an index into the GPUs that the rank sees; -1 for a
+/// rank for which none is left. At most `ranks_per_gpu` ranks get the same GPU, and several only if
+/// all GPUs that a rank sees, near and far, are taken. Otherwise as many ranks as possible get a
+/// near GPU, and ranks that see the same GPUs take them in order.
 std::vector<int> deal_gpus(const std::vector<std::vector<VisibleGpu>>& seen_by_rank,
                            int64_t ranks_per_gpu = 1);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The guard of MPI: starts it first and ends it last. Only main makes one; everything below
-// receives a communicator.
+// The owner of MPI: initializes it first and finalizes it last. Only main makes one; everything
+// below receives a communicator.
 #pragma once
 
 #include <optional>
@@ -13,17 +13,17 @@ namespace zea {
 
 class World {
  public:
-  /// Starts MPI (funneled). Sets first, where the user has not, that waiting ranks yield their core
-  /// and that NCCL launches in the order of the calls.
+  /// Initializes MPI (funneled). Before that, unless the user has, it sets that waiting ranks yield
+  /// their core and that NCCL launches in the order of the calls.
   World(int* argc, char*** argv);
   World(const World&) = delete;
   World& operator=(const World&) = delete;
-  /// Ends MPI, unless an exception unwinds: the other ranks would be waited for.
+  /// Finalizes MPI, unless an exception unwinds: that would wait for the other ranks.
   ~World();
 
   int rank() const { return world_->rank(); }
   int size() const { return world_->size(); }
-  /// This rank's place among the ranks of its node: chooses the device.
+  /// This rank's index among the ranks of its node, which chooses the device.
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
   /// The node of each rank, named by the lowest rank on it.
@@ -32,7 +32,8 @@ class World {
   /// A duplicate of all ranks. Collective.
   Communicator communicator() const { return world_->duplicate("world"); }
 
-  /// Whether every rank comes here within `seconds`: tells a failure of all from a failure of one.
+  /// Whether every rank arrives here within `seconds`, which distinguishes a failure of all ranks
+  /// from that of one.
   bool meets_within(double seconds) const;
 
   /// Ends all ranks of the job with this exit code.

@@ -31,22 +31,23 @@ constexpr const char* kPurpose = "zea trains multimodal language models sharded 
 
 constexpr const char* kSignals =
     "Signals, and files put into the run directory (all ranks agree once per step):\n"
-    "  SIGUSR1, SAVE   write a checkpoint now and go on\n"
-    "  SIGUSR2, STOP   write a checkpoint and leave with exit code 75\n"
+    "  SIGUSR1, SAVE   write a checkpoint now and continue\n"
+    "  SIGUSR2, STOP   write a checkpoint and stop with exit code 75\n"
     "  SIGTERM         as SIGUSR2; mpirun kills its ranks 2 s after it, srun does not\n"
-    "Evaluation-only and generation runs save nothing: they leave between two batches,\n"
+    "Evaluation-only and generation runs save nothing: they stop between two batches,\n"
     "with the results so far.\n";
 
 constexpr std::pair<ExitCode, const char*> kExitCodes[] = {
     {ExitCode::Done, "done"},
-    {ExitCode::Internal, "a bug of zea"},
+    {ExitCode::Internal, "a bug in zea"},
     {ExitCode::Usage, "deck, plan or command line"},
     {ExitCode::Data, "data set"},
     {ExitCode::Weights, "weights file or checkpoint"},
     {ExitCode::NonFinite, "loss or gradient is not finite, or spikes too often"},
-    {ExitCode::Communication, "communication (MPI or NCCL)"},
+    {ExitCode::Communication, "communication (MPI or NCCL), or a hang"},
     {ExitCode::Storage, "storage: disk, permissions, lock; or out of memory"},
-    {ExitCode::SickNode, "a sick node: zea --check-node found one, or copies of parameters differ"},
+    {ExitCode::SickNode,
+     "a faulty node: zea --check-node found one, or copies of parameters differ"},
     {ExitCode::LayoutDiffers, "zea --verify-layout or --reproduce found other values"},
     {ExitCode::Requeue, "stopped on purpose, training runs after a checkpoint: requeue me"},
 };
@@ -84,8 +85,8 @@ void declare_options(CLI::App& app, Declared& given) {
   app.add_option("-d", values.directory, "run directory; the same as run.directory=DIRECTORY")
       ->type_name("DIRECTORY");
   app.add_flag("-n", values.plan_only,
-               "resolve, validate and plan, print the plan, and stop; data that is there is opened "
-               "and checked");
+               "print the plan of the run, and stop; needs no weights; data sets that exist are "
+               "opened and checked");
   app.add_option("--ranks", values.ranks,
                  "with -n, --plan: plan for N ranks (default: 1); with --verify-layout: ranks of "
                  "the reference (default: 1, with --against all)")
@@ -96,29 +97,28 @@ void declare_options(CLI::App& app, Declared& given) {
          "with -n, --plan: N ranks share a node (default: all; with --hardware as its file says)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
-  app.add_option(
-         "--compare", values.compare,
-         "with -n: compare this layout with others on the samples of the same steps; each is "
-         "a deck, or overrides in one word: \"mesh.llm.tp=2 mesh.llm.cp=2\"")
+  app.add_option("--compare", values.compare,
+                 "with -n: compare the deck's layout with others on the samples of the same steps; "
+                 "each is a deck, or quoted overrides: \"mesh.llm.tp=2 mesh.llm.cp=2\"")
       ->type_name("LAYOUT")
       ->expected(1, 1 << 10);
   app.add_flag(
       "--plan", values.search,
-      "search the ten fastest layouts of --ranks ranks that fit into memory, over what the "
-      "deck leaves open, print them with what the others lose, and stop; needs --hardware");
+      "search the ten fastest layouts of --ranks ranks that fit into memory, among the values of "
+      "the keys that the deck does not set, print them, and stop; needs --hardware");
   app.add_option("--hardware", values.hardware,
-                 "with -n, --plan: file of the rates of devices and links (inputs/hardware), by "
-                 "which a step takes seconds; -h hardware lists its keys")
+                 "with -n, --plan: hardware file, rates of devices and links (inputs/hardware) by "
+                 "which seconds of a step are predicted; -h hardware lists its keys")
       ->type_name("FILE");
   app.add_option("--memory", given.memory,
                  "with --plan: memory of a rank, in GiB, MiB or GB (default: the hardware file's)")
       ->type_name("80GiB");
   app.add_option("--out", values.out_directory,
-                 "with --plan: folder to which a deck of each layout is written")
+                 "with --plan: folder to write a deck of each layout to")
       ->type_name("DIRECTORY");
   app.add_option("--mtbf", values.mtbf_hours,
-                 "with --plan: mean time between failures of the whole job in hours, for the best "
-                 "checkpoint.every of each layout and the goodput to expect")
+                 "with --plan: mean time between failures of the whole job in hours; adds the best "
+                 "checkpoint.every and the goodput of each layout")
       ->type_name("HOURS")
       ->check(CLI::Range(1e-3, 1e6));
   app.add_flag("--json", values.as_json, "with -n, --plan, --verify-layout: print JSON");
@@ -126,11 +126,10 @@ void declare_options(CLI::App& app, Declared& given) {
                  "measure the time of every unit of the model on this process with run.threads "
                  "threads, write it to FILE for mesh.profile, and stop")
       ->type_name("FILE");
-  app.add_option(
-         "--profile-hardware", values.hardware_out,
-         "measure the ranks' devices and links, write their rates to FILE for --hardware and "
-         "mesh.hardware, and stop; needs no deck, but several ranks; precision.preset, "
-         "run.device and run.threads count")
+  app.add_option("--profile-hardware", values.hardware_out,
+                 "measure the ranks' devices and links, write their rates to FILE for --hardware "
+                 "and mesh.hardware, and stop; needs several ranks but no deck; uses "
+                 "precision.preset, run.device and run.threads")
       ->type_name("FILE");
   app.add_flag(
       "--check-node", values.check_node,
@@ -148,13 +147,13 @@ void declare_options(CLI::App& app, Declared& given) {
       ->type_name("K")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app.add_option("--against", values.against,
-                 "with --verify-layout: compare with this layout; a deck, or overrides in one "
-                 "word: \"mesh.llm.tp=1\" (default: all keys of [mesh] at their defaults)")
+                 "with --verify-layout: layout of the reference, a deck or quoted overrides: "
+                 "\"mesh.llm.tp=1\" (default: all keys of [mesh] at their defaults)")
       ->type_name("LAYOUT");
   app.add_option("--reproduce", values.reproduce,
                  "run the deck of an earlier run again, in the directory of -d (default: "
-                 "RUN-reproduced), say whether losses and checkpoint are the same bit for bit, and "
-                 "which of commit, libraries, processors, layout, deck, data and weights differ")
+                 "RUN-reproduced), compare losses and checkpoint bit for bit, and list which of "
+                 "commit, libraries, processors, layout, deck, data and weights differ")
       ->type_name("RUN");
   app.add_option("-t", given.wall_limit,
                  "wall time limit: write a checkpoint and stop before it ends")
@@ -166,7 +165,8 @@ void declare_options(CLI::App& app, Declared& given) {
       ->expected(0, 1);
   app.add_flag("--version", values.show_version, "print the version, and stop");
   app.add_flag(kManualOption, values.show_manual)->group("");
-  app.add_option("overrides", values.overrides, "deck keys, after the deck's own")
+  app.add_option("overrides", values.overrides,
+                 "values of deck keys, which replace those of the deck")
       ->type_name("section.key=value");
 }
 

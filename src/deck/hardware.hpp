@@ -24,7 +24,7 @@ struct HardwareIdentity {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(name, {"name", "what it is, for people"});
+    key(name, {"name", "name of the hardware, for people"});
     key(source, {"source",
                  "where the figures come from: data sheets and others' measurements (published), "
                  "or measurements on this hardware (measured)"});
@@ -85,17 +85,16 @@ struct DeviceRates {
         {"gemm_dims", "smallest dimensions of GEMMs, ascending, for gemm_efficiency", {1, 1e6}});
     key(gemm_efficiency,
         {"gemm_efficiency",
-         "share of the peak that a GEMM reaches whose smallest dimension is that of gemm_dims",
+         "fraction of the peak that a GEMM reaches, for each smallest dimension in gemm_dims",
          {1e-6, 1}});
     key(attention_efficiency,
         {"attention_efficiency",
-         "share of the peak that attention reaches, forward and backward together",
+         "fraction of the peak that attention reaches, forward and backward together",
          {1e-6, 1}});
-    key(sliced_attention_efficiency,
-        {"sliced_attention_efficiency",
-         "the same with context parallelism, where attention is computed in slices (not under "
-         "ulysses); 0: as much",
-         {0, 1}});
+    key(sliced_attention_efficiency, {"sliced_attention_efficiency",
+                                      "the same with context parallelism, which computes attention "
+                                      "in slices (not under ulysses); 0: attention_efficiency",
+                                      {0, 1}});
     key(memory_gb_per_s, {"memory_gb_per_s",
                           "memory bandwidth in GB/s that elementwise kernels reach",
                           {1e-3, 1e6}});
@@ -103,15 +102,15 @@ struct DeviceRates {
         {"optimizer_gb_per_s",
          "memory bandwidth in GB/s that the optimizer reaches; 0: that of elementwise kernels",
          {0, 1e6}});
-    key(launch_us, {"launch_us", "microseconds in which the host launches an operation", {0, 1e6}});
+    key(launch_us,
+        {"launch_us", "microseconds that the host takes to launch an operation", {0, 1e6}});
     key(launches_ahead,
         {"launches_ahead",
          "the host launches operations while the device computes, so that a unit takes at least "
          "launch_us for each; false: the core that computes launches, and each adds launch_us"});
-    key(overlaps,
-        {"overlaps",
-         "collectives of parameters and gradients run beside computation; false: ranks wait for "
-         "each"});
+    key(overlaps, {"overlaps",
+                   "collectives of parameters and gradients overlap computation; false: ranks wait "
+                   "for each"});
   }
 };
 
@@ -130,7 +129,7 @@ struct LinkRates {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(latency_us, {"latency_us", "microseconds from the start of a collective on", {0, 1e6}});
+    key(latency_us, {"latency_us", "constant latency of a collective in microseconds", {0, 1e6}});
     key(hop_us,
         {"hop_us", "microseconds that each further rank of a ring adds to a collective", {0, 1e6}});
     key(gb_per_s,

@@ -33,18 +33,16 @@ struct MeshOptions {
          "layout of the modules on the ranks: as this deck says (deck), or the fastest that zea "
          "--plan finds at the start for the ranks of the run (auto), which keeps the mesh keys "
          "that the deck sets; mesh = \"auto\" is short for the latter"});
-    key(hardware,
-        {"hardware",
-         "hardware file (inputs/hardware) by which layout = \"auto\" searches; empty: "
-         "made-up figures of processor cores; with run.device = \"cuda\" a file is needed"});
-    key(searched_ranks,
-        {"searched_ranks",
-         "number of ranks for which layout = \"auto\" has chosen the keys of searched_keys, as the "
-         "decks of run directories and checkpoints say; a run with as many ranks keeps them; 0: "
-         "none yet",
-         {0, 1 << 24}});
-    key(searched_keys,
-        {"searched_keys", "keys that layout = \"auto\" has chosen (see searched_ranks)"});
+    key(hardware, {"hardware",
+                   "hardware file (inputs/hardware) for the search of layout = \"auto\"; empty: "
+                   "rough figures of processor cores; required with run.device = \"cuda\""});
+    key(searched_ranks, {"searched_ranks",
+                         "set by zea in the decks of run directories and checkpoints: number of "
+                         "ranks for which layout = \"auto\" has chosen searched_keys; a run with "
+                         "as many ranks keeps them; 0: none yet",
+                         {0, 1 << 24}});
+    key(searched_keys, {"searched_keys",
+                        "set by zea: keys that layout = \"auto\" has chosen (see searched_ranks)"});
     key(placement,
         {"placement",
          "ranks of encoders and language model in a replica: encoders share the ranks of the "
@@ -122,10 +120,10 @@ struct ModuleMeshOptions {
          "per dp_replicate, no_shard (DDP) keeps a copy on each rank"});
     key(reshard_after_forward,
         {"reshard_after_forward",
-         "free gathered parameters between forward and backward: true; false keeps them; a "
-         "number keeps them sharded over groups of so many neighboring ranks; auto: by the "
-         "strategy. In a pipeline, true gathers for each use, false once a step; auto: once, "
-         "unless that exceeds mesh.memory_mib or mesh.rank_memory_mib",
+         "free gathered parameters between forward and backward: true; false keeps them; a number "
+         "keeps them sharded over groups of that many neighboring ranks; auto: by the strategy. In "
+         "a pipeline, true gathers for each use, false once per step; auto: once, unless that "
+         "exceeds mesh.memory_mib or mesh.rank_memory_mib",
          {2, 1e6}});
     key(forward_prefetch,
         {"forward_prefetch",
@@ -170,23 +168,21 @@ struct ModuleMeshOptions {
         {"stages",
          "pipeline template, which replaces pp: a list of lists of units (zea -n names them), "
          "each unit once and in order; \"a..b\" means a, b and all between them"});
-    key(encoder_dp,
-        {"encoder_dp",
-         "data parallelism of an encoder: number of ranks (or groups of tp x cp ranks) that "
-         "its items are distributed to; 0: one if it has ranks of its own, else all that its "
-         "tp x cp leave over",
-         {0, 4096}});
+    key(encoder_dp, {"encoder_dp",
+                     "data parallelism of an encoder: number of ranks (or groups of tp x cp ranks) "
+                     "to which its items are distributed; 0: one if it has separate ranks, else "
+                     "the ranks of a replica over its tp x cp",
+                     {0, 4096}});
     key(cp, {"cp", "context-parallel ranks of the module", {1, 4096}});
     key(cp_mode,
         {"cp_mode",
          "attention among cp ranks: all-gather of keys and values (allgather_kv), ring "
          "attention (ring), all-to-all of tokens and heads (ulysses), or ulysses inside groups "
          "of cp_ulysses_ranks and a ring between them (ulysses_ring)"});
-    key(cp_ulysses_ranks,
-        {"cp_ulysses_ranks",
-         "neighboring cp ranks of a ulysses group in cp_mode ulysses_ring, such as those of a "
-         "node; 0 in the other modes",
-         {0, 4096}});
+    key(cp_ulysses_ranks, {"cp_ulysses_ranks",
+                           "size of a ulysses group in cp_mode ulysses_ring, in neighboring cp "
+                           "ranks, such as those of a node; 0 in the other modes",
+                           {0, 4096}});
     key(cp_scan,
         {"cp_scan",
          "Gated DeltaNet among cp ranks: all-to-all of tokens and heads (ulysses), or states "
@@ -194,27 +190,24 @@ struct ModuleMeshOptions {
          "cp divides the heads, unless states are fewer bytes"});
     key(cp_distribution,
         {"cp_distribution",
-         "distribution of tokens to cp ranks: long samples (2 x cp x cp_block tokens or more; "
-         "in cp_mode ulysses_ring groups count, not cp ranks) from both ends and the rest in "
-         "blocks by their cost under the mask (makespan_min), one run from the front and one "
-         "from the back (zigzag), or one contiguous run (uniform); where heads are exchanged, "
-         "makespan_min distributes to groups of ranks that share attention by heads, and the "
-         "members of each (ulysses: all) get runs of equal length"});
+         "distribution of a row's tokens to cp ranks: by cost under the mask (makespan_min: long "
+         "samples, of 2 x cp x cp_block tokens or more, from both ends, the rest in blocks); one "
+         "run from the front and one from the back (zigzag); or one contiguous run (uniform). With "
+         "cp_mode ulysses_ring, makespan_min distributes to ulysses groups, whose members get runs "
+         "of equal length, as all cp ranks do with ulysses"});
     key(cp_block, {"cp_block",
-                   "tokens of a block of makespan_min; refused where it has no effect: in cp_mode "
-                   "ulysses and with zigzag or uniform",
+                   "tokens per block of makespan_min; refused where it has no effect: in cp_mode "
+                   "ulysses, and with zigzag or uniform",
                    {1, 1e6}});
     key(tp, {"tp", "tensor-parallel ranks of the module", {1, 4096}});
-    key(sequence_parallel,
-        {"sequence_parallel",
-         "sequence parallelism: between layers, each tp rank holds a slice of the tokens, not "
-         "all; auto: with tp > 1"});
-    key(ep,
-        {"ep",
-         "expert parallelism of the language model: so many neighboring ranks along cp, or along "
-         "cp and then dp_shard, each hold a part of the experts of every layer and compute it for "
-         "the tokens of all of them",
-         {1, 65536}});
+    key(sequence_parallel, {"sequence_parallel",
+                            "sequence parallelism: between layers, each tp rank holds only a slice "
+                            "of the tokens; auto: if tp > 1"});
+    key(ep, {"ep",
+             "expert-parallel ranks of the language model, neighbors along cp, then dp_shard: each "
+             "holds a part of the experts of every layer and computes it for the tokens of the "
+             "whole group",
+             {1, 65536}});
   }
 };
 

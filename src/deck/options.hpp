@@ -38,31 +38,31 @@ struct RunOptions {
     key(device,
         {"device",
          "device of tensors and of collectives: cpu, or cuda with one rank per GPU and NCCL"});
-    key(ranks_per_gpu,
-        {"ranks_per_gpu",
-         "ranks that share a GPU, to try a layout of more ranks than there are GPUs: NCCL then "
-         "sends between them as between nodes, so this is slow",
-         {1, 64}});
+    key(ranks_per_gpu, {"ranks_per_gpu",
+                        "ranks that share a GPU, to try a layout with more ranks than GPUs; slow, "
+                        "because NCCL sends between them as between nodes",
+                        {1, 64}});
     key(deterministic, {"deterministic",
                         "deterministic GPU kernels, which give the same bits each time but are "
                         "slower; CPU kernels "
                         "always are"});
     key(cuda_graphs,
         {"cuda_graphs",
-         "CUDA graphs: number of step shapes whose forward, backward and reductions a GPU records "
-         "and launches by one call from a shape's second step on; for steps that repeat (rows that "
-         "one sample fills, packing = false with samples of one length); each graph keeps the "
-         "memory of its activations; 0: none",
+         "CUDA graphs: number of step shapes whose forward, backward and reductions a GPU captures "
+         "in the shape's second step and then launches by one call; for shapes that recur (rows "
+         "that one sample fills, or packing = false with samples of one length); each graph keeps "
+         "the memory of its activations; 0: none",
          {0, 64}});
     key(threads, {"threads", "compute threads of each rank", {1, 1024}});
-    key(seed, {"seed", "random seed of the order of samples", {0, 9.0e15}});
-    key(watchdog_seconds,
-        {"watchdog_seconds",
-         "watchdog timeout in seconds: a run in which no rank begins or ends anything for so long "
-         "is "
-         "aborted with a report of each rank's last actions; the start has 30 minutes; 0: no "
-         "watchdog",
-         {0, 1e6}});
+    key(seed,
+        {"seed",
+         "random seed of the run: order of samples, random initialization, dropout and sampling",
+         {0, 9.0e15}});
+    key(watchdog_seconds, {"watchdog_seconds",
+                           "watchdog timeout in seconds: a run in which no rank begins or ends an "
+                           "action for this time is aborted with a report of each rank's last "
+                           "actions; the start has 30 minutes; 0: no watchdog",
+                           {0, 1e6}});
     key(peak_tflops,
         {"peak_tflops",
          "peak TFLOP/s of a rank's device in the type of the computation, for the model FLOPs "
@@ -102,10 +102,10 @@ struct ModelOptions {
          "false: every rank reads its own part"});
     key(activation_checkpointing,
         {"activation_checkpointing",
-         "activation checkpointing (recomputation), by whole units (zea -n lists them; a block is "
-         "one): 0: none; 1: every unit keeps its inputs only and recomputes its forward in "
-         "backward; k: every k-th unit; auto: the units that cost least time for the memory they "
-         "free, until mesh.rank_memory_mib is met",
+         "activation checkpointing (recomputation) by whole units, such as blocks (zea -n lists "
+         "them): 0: none; 1: every unit keeps only its inputs and recomputes its forward in "
+         "backward; k: every k-th unit; auto: the units that take the least time for the memory "
+         "that they free, until mesh.rank_memory_mib is met",
          {0, 1e6}});
   }
 };
@@ -140,15 +140,14 @@ struct LoraOptions {
     key(alpha_pattern,
         {"alpha_pattern", "LoRA alpha of some adapters: \"pattern = alpha\", as rank_pattern"});
     key(dropout, {"dropout",
-                  "LoRA dropout probability: elements of an adapter's input that training sets to "
-                  "0, scaling "
-                  "the others by 1 / (1 - dropout); auto: as weights say, or 0",
+                  "LoRA dropout probability, of elements of an adapter's input in training; auto: "
+                  "that of the directory in weights, or 0",
                   {0, 1}});
     key(rslora,
         {"rslora", "rank-stabilized LoRA (rsLoRA): scale by alpha / sqrt(rank), not alpha / rank"});
     key(weights, {"weights",
-                  "directory of LoRA adapters in PEFT's format, from which this module's start; it "
-                  "also sets the other keys of this section (dropout if that is auto)"});
+                  "initial adapters: directory in PEFT's format, which also sets the other keys of "
+                  "this section (dropout if that is auto)"});
   }
 };
 
@@ -173,8 +172,8 @@ struct EncoderOptions {
     key(placeholder,
         {"placeholder",
          "for an encoder with weights: the placeholder token that its features replace, an id or a "
-         "text (empty: <image> or <audio>); a text that the tokenizer does not know becomes its "
-         "next token, and a new last row of the vocabulary if there is none left or no tokenizer"});
+         "text (empty: <image> or <audio>); a text that the tokenizer lacks becomes a new token: "
+         "an unused row of the vocabulary, or a new last row if there is none or no tokenizer"});
     key(projector,
         {"projector",
          "projector of an encoder with weights: linear; mlp (linear, GELU, linear); "
@@ -230,17 +229,16 @@ struct LlmOptions {
          {0, 1e3}});
     key(router_aux_loss_scope,
         {"router_aux_loss_scope",
-         "router_aux_loss_coef's balance: of the experts of all layers pooled by their number "
-         "(pooled, as transformers), or of each layer, added up over layers (layer)"});
-    key(router_z_loss_coef,
-        {"router_z_loss_coef",
-         "coefficient of the router z-loss (arXiv:2202.08906): the mean square of the logsumexp of "
-         "a token's scores, added up over layers",
-         {0, 1e3}});
+         "what router_aux_loss_coef balances: experts of all layers together, pooled by their "
+         "index (pooled, as in transformers), or those of each layer, summed over layers (layer)"});
+    key(router_z_loss_coef, {"router_z_loss_coef",
+                             "coefficient of the router z-loss (arXiv:2202.08906): the mean square "
+                             "of the logsumexp of a token's scores, summed over layers",
+                             {0, 1e3}});
     key(mtp_loss_coef,
         {"mtp_loss_coef",
-         "coefficient of the loss of multi-token prediction (arXiv:2412.19437): the model's head "
-         "for the token after the next (mtp.*) trains with it; 0: the head stays as it is",
+         "coefficient of the loss of multi-token prediction (arXiv:2412.19437), which trains the "
+         "model's head for the token after the next (mtp.*); 0: the head is not trained",
          {0, 1e3}});
   }
 };
@@ -271,11 +269,10 @@ struct CheckpointOptions {
                 "for them"});
     key(rate_limit_mib,
         {"rate_limit_mib", "limit of MiB/s at which a rank writes checkpoints; 0: none", {0, 1e9}});
-    key(on_failure,
-        {"on_failure",
-         "if a checkpoint, or a file of an evaluation, cannot be written: stop (exit "
-         "code 7), or continue and try again when the next one is due; the checkpoint at "
-         "the end must be written"});
+    key(on_failure, {"on_failure",
+                     "if a checkpoint or a file of an evaluation cannot be written: stop (exit "
+                     "code 7), or continue and try again when the next one is due; a failure of "
+                     "the last checkpoint always stops"});
   }
 };
 
@@ -319,10 +316,9 @@ struct LogOptions {
   template <class Visitor>
   void visit(Visitor&& key) {
     key(every, {"every", "steps between lines of log.txt and metrics.jsonl", {1, 1e9}});
-    key(tensorboard,
-        {"tensorboard",
-         "write training metrics to TensorBoard event files, too: tensorboard/ in the run "
-         "directory, one file per start"});
+    key(tensorboard, {"tensorboard",
+                      "also write metrics as TensorBoard event files: tensorboard/ in the run "
+                      "directory, one file per start"});
     key(trace_step,
         {"trace_step",
          "step to profile: every rank writes its actions as a Chrome trace to trace/ in the run "

@@ -68,39 +68,33 @@ struct DataOptions {
          "resize images exactly like pil or torchvision; auto: torchvision if the model's "
          "directory names a processor of it (...Fast) and the kernel is not Lanczos, else pil; "
          "frames of videos: always torchvision"});
-    key(resized_min_pixels,
-        {"resized_min_pixels",
-         "least pixels of a resized image, for encoders of images of any size; 0: the encoder "
-         "family's",
-         {0, 1e10}});
-    key(resized_max_pixels,
-        {"resized_max_pixels",
-         "most pixels of a resized image, for encoders of images of any size; fewer cost less "
-         "and show less; 0: the encoder family's",
-         {0, 1e10}});
-    key(video_min_pixels,
-        {"video_min_pixels",
-         "least pixels of a resized video frame (from Qwen3-VL on: of all frames); 0: the "
-         "encoder family's",
-         {0, 1e12}});
-    key(video_max_pixels,
-        {"video_max_pixels",
-         "most pixels of a resized video frame (from Qwen3-VL on: of all frames); 0: the "
-         "encoder family's",
-         {0, 1e12}});
+    key(resized_min_pixels, {"resized_min_pixels",
+                             "minimum pixels of a resized image, for encoders of images of any "
+                             "size; 0: the encoder family's",
+                             {0, 1e10}});
+    key(resized_max_pixels, {"resized_max_pixels",
+                             "maximum pixels of a resized image, for encoders of images of any "
+                             "size; fewer pixels make fewer tokens; 0: the encoder family's",
+                             {0, 1e10}});
+    key(video_min_pixels, {"video_min_pixels",
+                           "minimum pixels of a resized video frame (from Qwen3-VL on: of all "
+                           "frames together); 0: the encoder family's",
+                           {0, 1e12}});
+    key(video_max_pixels, {"video_max_pixels",
+                           "maximum pixels of a resized video frame (from Qwen3-VL on: of all "
+                           "frames together); 0: the encoder family's",
+                           {0, 1e12}});
     key(max_frames, {"max_frames",
-                     "most frames of a video: a data set with a longer one is refused; 0: 768",
+                     "maximum frames of a video: a data set with a longer one is refused; 0: 768",
                      {0, 1e6}});
-    key(min_tiles,
-        {"min_tiles",
-         "least tiles that an image is split into, for encoders of tiles; 0: the encoder "
-         "family's",
-         {0, 1024}});
-    key(max_tiles,
-        {"max_tiles",
-         "most tiles that an image is split into, besides the whole image; 1: images are not "
-         "split; 0: the encoder family's",
-         {0, 1024}});
+    key(min_tiles, {"min_tiles",
+                    "minimum tiles that an image is split into, for encoders of tiles; 0: the "
+                    "encoder family's",
+                    {0, 1024}});
+    key(max_tiles, {"max_tiles",
+                    "maximum tiles that an image is split into, besides the whole image; 1: images "
+                    "are not split; 0: the encoder family's",
+                    {0, 1024}});
     key(max_image_pixels, {"max_image_pixels",
                            "an image with more pixels, also while it is resized, is a bad item",
                            {1, 1e10}});
@@ -109,15 +103,14 @@ struct DataOptions {
          "an audio clip or a video that is longer is a bad item; audio beyond the encoder's "
          "positions is cut off",
          {1, 1e6}});
-    key(decoding_threads,
-        {"decoding_threads",
-         "data loader workers: threads of a rank that decode items; 0: as many as its node has "
-         "cores for each rank beyond run.threads, from 1 to 4",
-         {0, 256}});
+    key(decoding_threads, {"decoding_threads",
+                           "data loader workers: threads of a rank that decode images and audio; "
+                           "0: the node's cores per rank minus run.threads, from 1 to 4",
+                           {0, 256}});
     key(cache_features,
         {"cache_features",
-         "folder for cached outputs of frozen encoders on data.train, computed before the "
-         "first step and read in every epoch, so that their blocks do not run; empty: none"});
+         "folder for cached features of frozen encoders on data.train, computed before the first "
+         "step and then read instead of running the encoders; empty: none"});
   }
 };
 
@@ -163,9 +156,8 @@ struct OptimOptions {
     key(lr, {"lr", "peak learning rate", {0, 1e3}});
     key(min_lr,
         {"min_lr",
-         "minimum learning rate: cosine, linear and wsd would reach it one step after their "
-         "last, as in transformers, so that no step has rate 0; inverse_sqrt: the least of any "
-         "step",
+         "minimum learning rate: cosine, linear and wsd would reach it one step after their last, "
+         "as in transformers, so that no step has rate 0; inverse_sqrt never falls below it",
          {0, 1e3}});
     key(warmup_steps,
         {"warmup_steps",
@@ -198,23 +190,22 @@ struct OptimOptions {
     key(weight_decay, {"weight_decay", "weight decay of parameters of two or more dims", {0, 10}});
     key(lr_factors,
         {"lr_factors",
-         "learning rate factors of some parameters: \"pattern = factor\", or \"pattern = "
-         "factor from updates\" for a factor that holds after so many updates; the last match "
+         "learning rate factors of some parameters: \"pattern = factor\", or \"pattern = factor "
+         "from updates\" for a factor that applies after this number of updates; the last match "
          "counts; a pattern is a module (vision, llm) or a parameter's name with *"});
     key(weight_decays,
         {"weight_decays",
          "weight decay of some parameters: \"pattern = decay\", or \"pattern = decay from "
          "updates\", as in lr_factors"});
-    key(frozen,
-        {"frozen",
-         "frozen parameters: \"pattern\"; \"pattern = updates\" for parameters that are frozen "
-         "during the first updates; \"pattern from updates\" for those that are frozen after "
-         "so many; patterns as in lr_factors, the last match counts"});
+    key(frozen, {"frozen",
+                 "frozen parameters: \"pattern\"; \"pattern = updates\": frozen for the first "
+                 "updates; \"pattern from updates\": frozen after this number of updates; patterns "
+                 "as in lr_factors, the last match counts"});
     key(router_bias_update_rate,
         {"router_bias_update_rate",
-         "loss-free load balancing of experts that are chosen with a bias (arXiv:2408.15664): each "
-         "update raises the bias of experts that got fewer tokens than the mean of their layer by "
-         "so much, and lowers that of others; 0: biases stay as they are",
+         "loss-free load balancing of experts with a selection bias (arXiv:2408.15664): each "
+         "update raises by this rate the bias of experts that got fewer tokens than the mean of "
+         "their layer, and lowers that of others; 0: biases do not change",
          {0, 1}});
     key(clip_norm,
         {"clip_norm", "gradient clipping: largest norm of the whole gradient; 0: none", {0, 1e12}});
@@ -223,19 +214,17 @@ struct OptimOptions {
          "if loss or gradient is not finite (NaN, infinity): stop, or skip the update"});
     key(spike_deviations,
         {"spike_deviations",
-         "loss spikes: skip the update of a step whose loss or gradient norm is more than so "
-         "many standard deviations above the mean of the last accepted steps; 0: never",
+         "loss spikes: skip the update of a step whose loss or gradient norm is more than this "
+         "number of standard deviations above the mean of the last accepted steps; 0: never",
          {0, 1e6}});
     key(spike_window,
         {"spike_window",
-         "accepted steps that spike_deviations compares with; none is skipped before there are "
-         "so many",
+         "window of spike_deviations in accepted steps; no step is skipped before it is full",
          {2, 1e5}});
-    key(max_skips,
-        {"max_skips",
-         "most steps in a row that on_nonfinite and spike_deviations may skip; the next one "
-         "stops the run (exit code 5)",
-         {1, 1e9}});
+    key(max_skips, {"max_skips",
+                    "maximum number of consecutive steps that on_nonfinite and spike_deviations "
+                    "skip; the next one stops the run (exit code 5)",
+                    {1, 1e9}});
   }
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of samples as layouts distribute them, reduced to the replica with the most FLOPs,
-// which the others wait for. Layouts with as many replicas and the same costs of samples share
-// them.
+// The steps of samples as layouts distribute them, reduced to the replica with the most FLOPs, for
+// which the others wait. Layouts with the same number of replicas and the same costs of samples
+// share them.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@
 
 namespace zea {
 
-/// A step, of which `plan` has the most loaded replica alone, as replica 0.
+/// A step; `plan` has only the replica with the most FLOPs, as replica 0.
 struct DealtStep {
   StepPlan plan;
   int replica = 0;     ///< the number of that replica among all
   double balance = 1;  ///< FLOPs of all replicas over those of the most loaded, times replicas
 };
 
-/// Knows the steps of some samples by the ways in which they were distributed. All plans have the
+/// Caches the steps of some samples by the ways in which they are distributed. All plans have the
 /// same model and data options.
 class DealtSteps {
  public:

@@ -14,8 +14,8 @@
 
 namespace zea {
 
-/// The ranks, the units as a template names them with parameters and strategy, the pipeline, and
-/// the bytes of a rank.
+/// Describes the ranks, the units (by the names that a stage template uses) with parameters and
+/// strategy, the pipeline, and the memory of a rank.
 std::string describe(const Plan& plan);
 
 /// Stage groups with their stages, units and costs, the bubble, and a step as a picture. Empty
@@ -29,32 +29,32 @@ std::string list_passes(const Plan& plan);
 /// generated text; empty where nothing is generated.
 std::string describe_generation(const Plan& plan);
 
-/// Nodes with what stands on them, the bytes between them in a step of `samples`, and warnings
-/// where tp crosses, or ulysses without need; empty where all ranks are on one node in their own
+/// Describes the modules of each node, the bytes between nodes in a step of `samples`, and warnings
+/// if tp crosses nodes, or ulysses needlessly; empty if all ranks are on one node in their own
 /// order.
 std::string describe_ranks(const Plan& plan, const RankOrder& order, const StepSamples& samples);
 
-/// The samples, and per step: microbatches, FLOPs, bytes of tensors, and bytes sent. `facts` are
+/// Describes the samples, and per step microbatches, FLOPs, memory, and bytes sent. `facts` are
 /// those of `samples`.
 std::string describe_steps(const Plan& plan, const StepSamples& samples, const StepFacts& facts);
 
-/// The mean of the steps, that of the rank with most, and how long ranks wait for it; with
-/// run.peak_tflops also how long a step takes at an MFU of 40 %. Empty where nothing trains.
+/// Describes FLOPs: the mean of the steps, those of the rank with the most, and how long ranks wait
+/// for it; with run.peak_tflops also the seconds of a step at an MFU of 40 %. Empty if nothing
+/// trains.
 std::string describe_flops(const Plan& plan, const StepSamples& samples, const StepFacts& facts);
 
-/// A line for each sharded module of a pipeline: how it is gathered and why, the memory and bytes
-/// sent that this takes in a step of `samples`, and those of the other way. Empty without a
-/// pipeline.
+/// Describes each sharded module of a pipeline: how it is gathered and why, with memory and bytes
+/// sent in a step of `samples`, and those of the other way. Empty without a pipeline.
 std::string describe_gathering(const Plan& plan, const StepSamples& samples);
 
-/// A line for each module with such a precision.<name>.reduce_dtype; empty where nothing is summed
-/// between ranks, or all of it exactly. The saving is that of the rank that sends most in steps of
-/// `samples`, of which `facts` are known.
+/// Describes precision.<name>.reduce_dtype of each module that sets it; empty if no gradient is
+/// summed between ranks, or all of them exactly. The saving is that of the rank that sends most in
+/// steps of `samples`, whose facts are `facts`.
 std::string describe_reductions(const Plan& plan, const StepSamples& samples,
                                 const StepFacts& facts);
 
-/// The seconds of a step on `hardware`: what takes them, of each stage group, and the slowest rank
-/// with the reason. `time` is that of `samples`.
+/// Describes the seconds of a step on `hardware`: its parts for each stage group, and the slowest
+/// rank with the reason. `time` is that of `samples`.
 std::string describe_time(const Plan& plan, const StepSamples& samples, const StepTime& time,
                           const Hardware& hardware);
 
@@ -77,7 +77,7 @@ inline std::string mebibytes(int64_t bytes) {
   return formatted("%.2f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
-/// From how many ranks, or nodes, on one of them is drawn in place of a list of all.
+/// The largest number of ranks, or nodes, that are listed; of more, only one is drawn.
 inline constexpr int kMostListed = 16;
 
 /// A line for each module, and stage of it, that is on `ranks`, which are of one replica and

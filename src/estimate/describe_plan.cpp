@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan for people: what `zea -n` prints.
+// The plan as text: the output of `zea -n`.
 #include <algorithm>
 #include <numeric>
 

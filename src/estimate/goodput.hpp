@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interval between checkpoints that loses least time to failures, and the share of the time in
-// which a run makes progress.
+// The interval between checkpoints that loses the least time to failures, and the fraction of the
+// time in which a run makes progress.
 #pragma once
 
 namespace zea {
@@ -17,9 +17,9 @@ struct FailureTimes {
 /// 37, whose first term is Young's).
 double best_interval(const FailureTimes& times);
 
-/// The expected share of the time that trains what is not lost, with checkpoints after each
-/// `interval` seconds of training: failures come independently of each other, also while a
-/// checkpoint is written and while the run restarts (Daly, equation 20).
+/// The expected fraction of the time spent on steps that are not lost, with a checkpoint after each
+/// `interval` seconds of training: failures are independent, and also occur while a checkpoint is
+/// written and while the run restarts (Daly, equation 20).
 double goodput(const FailureTimes& times, double interval);
 
 }  // namespace zea

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bound of a step's seconds that needs no plan of its own: the kernels of all samples at the
-// rates of full rows, and the tp and cp calls inside them, spread evenly over the ranks of each
-// stage group, and the way of the first and the last microbatch through a pipeline.
+// A lower bound of a step's seconds that needs no plan of its own: the kernels of all samples at
+// the rates of full rows and the tp and cp calls inside them, spread evenly over the ranks of each
+// stage group, plus the way of the first and the last microbatch through a pipeline.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ namespace zea::detail {
 struct StepRows {
   double tokens = 0, targets = 0;
   std::vector<double> items;  ///< tokens of each encoder
-  /// The share of a step's tokens, targets and pairs of tokens that every sample has at least.
+  /// The least fraction of a step's tokens, targets and pairs that any sample has.
   double least_share = 1;
   bool is_even = true;  ///< all samples are alike, so that replicas differ in their number alone
 
@@ -29,8 +29,9 @@ struct RankSeconds {
   double element_bytes = 0;  ///< of the decoder's activations
 };
 
-/// `plan` (without slots) has the tp of all modules; of cp it matters whether the decoder has any,
-/// its degree is `cp`. Neither stages nor replicas matter. Keys between cp ranks are not counted.
+/// `plan` (without slots) has the tp of all modules. Of its cp only whether the decoder has any
+/// matters; the degree is `cp`. Neither stages nor replicas matter. Keys between cp ranks are not
+/// included.
 RankSeconds rank_seconds(const Plan& plan, int64_t cp, const StepSamples& samples,
                          const StepRows& rows, const Hardware& hardware);
 
@@ -38,8 +39,8 @@ RankSeconds rank_seconds(const Plan& plan, int64_t cp, const StepSamples& sample
 using StageUnits = std::vector<std::vector<int>>;
 StageUnits decoder_stages(const Plan& plan);
 
-/// No layout with these grids takes less. `seconds`: of a plan with the same tp and cp; `stages`:
-/// of one with the same placement, pp and virtual stages, or null where that is not known.
+/// Returns seconds that no layout with these grids undercuts. `seconds`: of a plan with the same tp
+/// and cp; `stages`: of one with the same placement, pp and virtual stages, or null if unknown.
 double least_seconds(const LayoutGrids& grids, const RankSeconds& seconds, const StageUnits* stages,
                      const ModelSpec& model, const StepRows& rows, const SearchRequest& request);
 

@@ -10,14 +10,14 @@
 
 namespace zea {
 
-/// Returns a number for each unit: units with the same number have the same operations on
-/// parameters of the same shapes, so that they take as long, and hold as much, for equal rows.
+/// Returns a class for each unit: units of one class have the same operations on parameters of the
+/// same shapes, so that they take the same time and memory for equal rows.
 std::vector<int> unit_classes(const ModelSpec& model);
 
 class KnownMemory {
  public:
   /// `microbatch`: the sizes of every microbatch. All plans have the model, types and data options
-  /// of `plan`, which need not live on.
+  /// of `plan`, which need not outlive this.
   KnownMemory(const Plan& plan, MicrobatchSizes microbatch)
       : classes_(unit_classes(plan.model)), microbatch_(std::move(microbatch)) {}
 

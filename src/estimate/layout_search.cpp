@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Branch and bound, best first: grids by a bound from their FLOPs, then by their time without what
-// strategies and recomputation add, then layouts by their time. Memory is estimated for layouts
-// that would be among the best alone.
+// Branch and bound, best first: grids by a bound from their FLOPs, then by their time without the
+// cost of strategies and recomputation, then layouts by their time. Memory is estimated only for
+// layouts that would be among the best.
 #include "estimate/layout_search.hpp"
 
 #include <algorithm>

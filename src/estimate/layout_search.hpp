@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Searches the fastest layouts of a deck that fit into memory: over everything that the deck leaves
-// open, by the time model of step_time.hpp. What the deck sets is kept. A layout that is refused is
-// a value with its reason.
+// Searches the fastest layouts of a deck that fit into memory, over all keys that the deck leaves
+// open, by the time model of step_time.hpp. A layout that is refused is a value with its reason.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +28,7 @@ struct SearchRequest {
   Hardware hardware = {};
 };
 
-/// The interval between checkpoints that loses least time to failures.
+/// The interval between checkpoints that loses the least time to failures.
 struct CheckpointPlan {
   double save_seconds = 0;
   int64_t every = 1;  ///< steps
@@ -47,7 +46,7 @@ struct FoundLayout {
   std::optional<CheckpointPlan> checkpoints = {};  ///< where failures are given
 };
 
-/// A layout that is refused, and that may be faster than the last of the best.
+/// A layout that is refused, but may be faster than the last of the best.
 struct RefusedLayout {
   std::vector<std::string> overrides = {};
   std::string reason = {};
@@ -58,7 +57,7 @@ struct SearchResult {
   std::vector<FoundLayout> best;       ///< the fastest first
   std::vector<RefusedLayout> refused;  ///< faster than the last of these, the fastest first
   LayoutDrawing drawing = {};          ///< of the best
-  /// How many grids there are, how many were planned, and how many layouts of them were timed.
+  /// The numbers of grids, of planned grids, and of timed layouts.
   int64_t grids = 0, planned = 0, timed = 0;
 };
 
@@ -68,12 +67,11 @@ int64_t memory_limit(const SearchRequest& request);
 /// Samples by which layouts are timed, for any plan of the request's model.
 using MakeSamples = std::function<StepSamples(const Plan&)>;
 
-/// Returns the `most` fastest layouts. Searched are the grids of all modules, the placement of
-/// encoders, the schedule, strategies with dp_shard and dp_replicate, and recomputation: of 0, 4, 2
-/// and 1 for model.activation_checkpointing the least that fits. The result is exact for this space
-/// and time model: branch and bound, in which a grid is bounded by its time without data-parallel
-/// communication, recomputation and optimizer. Throws PlanError where no layout can be planned at
-/// all.
+/// Returns the `most` fastest layouts, over the grids of all modules, the placement of encoders,
+/// the schedule, strategies with dp_shard and dp_replicate, and recomputation: the first of 0, 4, 2
+/// and 1 for model.activation_checkpointing that fits. The result is exact for this space and time
+/// model: branch and bound, in which a grid is bounded by its time without data-parallel
+/// communication, recomputation and optimizer. Throws PlanError if no layout can be planned at all.
 SearchResult search_layouts(const SearchRequest& request, const MakeSamples& samples, size_t most);
 
 /// Returns the deck of a found layout: keys that the deck gives or that the search changed.
@@ -102,16 +100,17 @@ struct LayoutGrids {
   int64_t replicas = 1;
 };
 
-/// How parameters lie on data-parallel ranks.
+/// The sharding of parameters over data-parallel ranks.
 struct ShardingChoice {
   int64_t dp_replicate = 1;
   ShardingStrategy decoder = ShardingStrategy::FullShard, encoders = ShardingStrategy::FullShard;
   bool gathers_each_use = false;  ///< in pipelines: ZeRO-3, not once a step
 };
 
-/// All grids for so many ranks that keep what the deck sets, whether or not they can be planned.
+/// All grids for the requested ranks that keep the keys that the deck sets, whether or not they can
+/// be planned.
 std::vector<LayoutGrids> list_grids(const SearchRequest& request, const ModelSpec& model);
-/// All ways to lay their parameters over the ranks.
+/// All ways to shard their parameters over the ranks.
 std::vector<ShardingChoice> list_shardings(const SearchRequest& request, const ModelSpec& model,
                                            const LayoutGrids& grids);
 /// Values of model.activation_checkpointing, those that recompute least first.

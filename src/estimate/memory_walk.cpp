@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The estimate of what a step holds when, beside what lies there all the time: the engine's walk
-// over what units declare and what of shards is on its way.
+// The memory of a step over time: besides what a rank owns, the activations that units declare and
+// the buffers that are gathered or not yet reduced, action by action of the engine.
 #include <algorithm>
 #include <array>
 #include <optional>

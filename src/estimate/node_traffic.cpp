@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traffic between nodes: the traffic of each rank, weighed by where its peers stand.
+// Traffic between nodes: the traffic of each rank, weighted by the nodes of its peers.
 #include <algorithm>
 #include <cmath>
 #include <map>

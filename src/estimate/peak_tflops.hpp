@@ -8,14 +8,13 @@
 
 namespace zea {
 
-/// Dense products on tensor cores (bf16) or, since zea multiplies fp32 without TF32, on the cores
-/// of fp32: TFLOP/s of the GPU that its maker calls `name`, by the data sheet; 0: not known, as of
-/// parts of a GPU (MIG).
+/// The data sheet's TFLOP/s of the GPU `name` for dense GEMMs on tensor cores (bf16), or on fp32
+/// cores, since zea multiplies fp32 without TF32; 0: not known, also for parts of a GPU (MIG).
 double data_sheet_tflops(const std::string& name, DType compute);
 
-/// The peak of one rank: run.peak_tflops, or else the peak of the GPU called `gpu` (empty: none) in
-/// the type that all modules compute in; 0: not known, as where these are several or ranks share a
-/// GPU.
+/// The peak of one rank: run.peak_tflops, or else that of the GPU called `gpu` (empty: none) in the
+/// type in which all modules compute; 0: not known, also if modules compute in several types or
+/// ranks share a GPU.
 double peak_tflops(const Plan& plan, const std::string& gpu);
 
 }  // namespace zea

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans with their seconds as JSON, for programs (postprocess/plot_plan.py).
+// Plans with their seconds as JSON, which postprocess/plot_plan.py reads.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,8 +12,8 @@
 
 namespace zea {
 
-/// Everything that is drawn of a layout: where modules and stage groups are, and what the stage
-/// groups of the replica with the most FLOPs do in the first step.
+/// The contents of a drawing: the places of modules and stage groups, and the first step of the
+/// stage groups of the replica with the most FLOPs.
 struct LayoutDrawing {
   std::vector<ModuleGrid> grids;
   std::vector<StageGroup> stage_groups;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notes on a plan: settings that change nothing, and parameters that begin to train late.
+// Notes on a plan: settings without effect, and parameters that begin to train late.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace zea {
 
-/// A note on each setting that has no effect in `plan`: of gathering and reducing, of reading
-/// weights, of images and sound, of parameters that are not trained; of a run that trains nothing
-/// all of training in one, likewise of one that evaluates nothing.
+/// Returns a note on each setting without effect in `plan`: of gathering and reducing, of reading
+/// weights, of images and audio, of frozen parameters. A run that does not train gets one note for
+/// all settings of training, and one that does not evaluate one for those of evaluation.
 std::vector<std::string> idle_settings(const Plan& plan);
 
-/// A warning of what trains for the first time behind so many updates of a run under the deck
-/// `before`, though its own updates are counted from another: bias correction takes moments that
-/// begin as zeros for old ones. Empty: there is nothing of that kind.
+/// Returns a warning for parameters that train for the first time after updates of a run under the
+/// deck `before`, if their own updates are counted from another step: bias correction would take
+/// moments that begin as zeros for old ones. Empty: there are none.
 std::string late_starts(const Plan& plan, const Options& before, int64_t updates);
 
 }  // namespace zea

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bounds of what a way to shard parameters takes, for layouts with the same grids: they need a plan
-// of one of them alone.
+// Lower bounds of the seconds and memory of sharding strategies, for layouts with the same grids:
+// they need the plan of only one of these.
 #pragma once
 
 #include <vector>
@@ -13,14 +13,13 @@ namespace zea::detail {
 
 class ShardingFloor {
  public:
-  /// `plan` needs no slots. `microbatches`: those of the replica that is timed, at least.
-  /// `hardware` and `node_of` (of each logical rank) outlive this.
+  /// `plan` needs no slots. `microbatches`: the least number of the timed replica. `hardware` and
+  /// `node_of` (of each logical rank) outlive this.
   ShardingFloor(const Plan& plan, int64_t microbatches, const Hardware& hardware,
                 const std::vector<int>& node_of);
 
   struct Least {
-    /// Bytes of each stage group: what its ranks own, and with that what is gathered and not
-    /// reduced.
+    /// Bytes per rank of each stage group: owned, and owned plus gathered and not yet reduced.
     std::vector<int64_t> owned = {}, held = {};
     double update = 0;   ///< seconds of the optimizer
     double streams = 0;  ///< seconds of the busiest stream of data-parallel calls
@@ -29,7 +28,7 @@ class ShardingFloor {
   Least of(const Options& options) const;
 
  private:
-  /// Elements of a module's parameters on the ranks of a stage group, tp shards of them.
+  /// Elements of a module's parameters (or their tp shards) on the ranks of a stage group.
   struct Part {
     const ModuleGrid* grid;
     double trained = 0, frozen = 0;

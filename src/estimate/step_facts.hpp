@@ -19,7 +19,7 @@ struct RankTraffic {
   int64_t total() const;
 };
 
-/// Means over the steps, but for what is said to be of one.
+/// Means over the steps, except members that are said to be of one step.
 struct StepFacts {
   int64_t steps = 0;
   double samples = 0, tokens = 0, targets = 0;
@@ -29,9 +29,9 @@ struct StepFacts {
   double model_flops = 0;   ///< as the log counts them
   /// FLOPs of the rank that computes most, recomputed units included.
   double slowest_flops = 0;
-  /// Share of the ranks' time, if FLOPs took equally long everywhere and messages none, that ranks
-  /// wait for the slowest replica, for ranks with dearer tokens or items, and for other stage
-  /// groups.
+  /// Fraction of the ranks' time in which they wait for the slowest replica, for ranks with
+  /// costlier tokens or items, and for other stage groups, if FLOPs took equally long everywhere
+  /// and messages no time.
   double idle_share = 0;
   std::vector<RankTraffic> traffic;  ///< of the first rank of each stage group
   MemoryEstimate memory;             ///< of the rank that needs most, in the step that needs most

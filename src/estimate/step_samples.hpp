@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The samples of some steps, by which a plan is told in numbers: those that a run draws from its
-// data, or made-up ones where there is none yet. They know no layout, so that layouts are compared
-// by the same samples.
+// The samples of some steps, for which a plan gives numbers: those that a run draws from its data,
+// or assumed ones if there is none yet. They do not depend on the layout, so that layouts are
+// compared on the same samples.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,7 @@ StepSamples made_up_samples(const Plan& plan);
 
 MicrobatchTokens tokens_of(const StepSamples& samples, const MicrobatchPlan& microbatch);
 
-/// The steps as the plan's layout makes them.
+/// Returns the steps as the plan's layout distributes them.
 std::vector<StepPlan> plan_steps(const Plan& plan, const StepSamples& samples);
 
 /// The rows of each microbatch of `step` on a rank.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seconds of a step: each stage group of a replica goes through its action list on its compute
-// stream, with a stream for each group of ranks, by the rates of a hardware file. A pure function
-// of plan, samples and hardware.
+// Predicts the seconds of a step: each stage group of a replica executes its action list on its
+// compute stream, with a communication stream for each group of ranks, at the rates of a hardware
+// file. A pure function of plan, samples and hardware.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ inline constexpr int kWaits = 6;
 const char* wait_name(Wait wait);
 using WaitSeconds = std::array<double, kWaits>;
 
-/// Seconds of a step on the rank of a stage group that has most to do.
+/// Seconds of a step on the busiest rank of a stage group.
 struct StageTime {
   std::string name;
   int first_rank = 0, ranks = 1;  ///< of the simulated replica, in the world
@@ -76,8 +76,8 @@ namespace detail {
 class ReplicaPasses;
 }
 
-/// Times plans that differ in strategies and in what they recompute, but not in grids, stages and
-/// samples: what units take is worked out once.
+/// Times plans that differ in strategies and recomputation, but not in grids, stages and samples:
+/// the times of units are computed once.
 class StepTimer {
  public:
   /// `node_of`: the node of each logical rank. `plan` needs no slots. `samples`, their `steps` and
@@ -88,8 +88,8 @@ class StepTimer {
 
   /// Adds the spans of the first step to `spans`, if that is not null.
   StepTime time(const Plan& plan, std::vector<TimelineSpan>* spans = nullptr) const;
-  /// Seconds than which no such plan is faster that recomputes as `plan` does, which needs no
-  /// slots.
+  /// Returns a lower bound of the seconds of such plans that recompute as `plan` does, which needs
+  /// no slots.
   double bound(const Plan& plan) const;
 
  private:
@@ -101,8 +101,8 @@ class StepTimer {
   std::vector<detail::ReplicaPasses> passes_;
 };
 
-/// Returns how the plan's ranks lie on nodes of so many ranks each (0: on one), as its deck orders
-/// them.
+/// Returns the placement of the plan's ranks on nodes of `ranks_per_node` ranks (0: one node), in
+/// the deck's order.
 RankOrder planned_order(const Plan& plan, int ranks_per_node);
 
 StepTime step_time(const Plan& plan, const StepSamples& samples, const Hardware& hardware,

@@ -19,8 +19,8 @@ struct UnitPass {
   double total() const;
 };
 
-/// The passes of all units of a replica: of each unit and microbatch those of the rank that takes
-/// longest. They do not depend on how parameters are sharded, nor on what is recomputed.
+/// The passes of all units of a replica, each on the rank that takes longest. They depend neither
+/// on how parameters are sharded nor on recomputation.
 class ReplicaPasses {
  public:
   ReplicaPasses(const Plan& plan, const StepSamples& samples, const DealtStep& step,
@@ -43,19 +43,19 @@ class ReplicaPasses {
   std::vector<Rows> rows_;        ///< of each stage group
 };
 
-/// Stage groups at the end of a step's actions, and when each is there.
+/// The state of stage groups at the end of a step's actions, and the time of each.
 struct ReplicaTimes {
   std::vector<StageTime> stages;
   std::vector<double> clocks;
 };
 
-/// Adds what stage groups do to `spans`, if that is not null.
+/// Adds the activities of stage groups to `spans`, if that is not null.
 ReplicaTimes replica_times(const Plan& plan, const DealtStep& step, const ReplicaPasses& passes,
                            CallTimes& calls, const Hardware& hardware,
                            std::vector<TimelineSpan>* spans = nullptr);
 
-/// A bound of the last clock, whatever is sharded: the longer of all passes of the
-/// busiest stage group, and a pipeline all of whose microbatches are as cheap as the cheapest.
+/// A lower bound of a step's seconds, for any sharding: the longer of all passes of the busiest
+/// stage group, and a pipeline whose microbatches are all as cheap as the cheapest.
 double least_seconds(const Plan& plan, const DealtStep& step, const ReplicaPasses& passes);
 
 }  // namespace zea::detail

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The estimate of what a step sends: for every group of ranks the bytes that a rank sends, by the
-// textbook volume of each collective (collective_volume.hpp). A mesh counts the same at run time
-// under the same names; tests compare the two to the byte.
+// The traffic of a step: the bytes that a rank sends in every group of ranks, by the textbook
+// volume of each collective (collective_volume.hpp). A mesh counts the same at run time under the
+// same names; tests compare the two to the byte.
 //
-// A linear pair (columns, then rows) sends rows of width h among tp ranks: under sequence
-// parallel each direction gathers and scatters once, and backward gathers the column's input once
-// more, since only the rows here are kept; otherwise each direction has one all-reduce.
+// A pair of linears (columns, then rows) sends rows of width h among tp ranks. Under sequence
+// parallelism each direction gathers and scatters once, and backward gathers the column linear's
+// input once more, since only this rank's rows are saved; otherwise each direction has one
+// all-reduce.
 #pragma once
 
 #include "deck/hardware.hpp"
@@ -36,7 +37,7 @@ std::vector<SentCall> calls_of_unit(const Plan& plan, int unit, const ModuleRows
 std::vector<SentCall> calls_after_walk(const Plan& plan, int world_rank,
                                        const std::vector<bool>& has_gradient);
 
-/// Bytes that `world_rank` sends in `step`, forward alone where the run does not train; `rows`: of
+/// Bytes that `world_rank` sends in `step`, only in forward if the run does not train; `rows`: of
 /// each of its microbatches.
 Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
                         const std::vector<MicrobatchRows>& rows, int world_rank);
@@ -44,15 +45,15 @@ Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
 /// Bytes that `world_rank` sends in all steps of `samples` together.
 Traffic traffic_of_samples(const Plan& plan, const StepSamples& samples, int world_rank);
 
-/// The bytes that all ranks together send to other nodes in a step, the mean of those of `samples`,
-/// by group of ranks. What a rank sends in a group counts in proportion to its peers there that
-/// stand on other nodes. Taken from the first replica, as if all had its samples.
+/// The bytes that all ranks together send to other nodes in a step, the mean over `samples`, by
+/// group of ranks. Traffic of a rank in a group counts in proportion to its peers on other nodes.
+/// It is that of the first replica, as if all had its samples.
 Traffic traffic_between_nodes(const Plan& plan, const RankOrder& order, const StepSamples& samples);
 
 namespace detail {
 
-/// Tells whether a rank works on the same tokens of every module as the last one before it of which
-/// that is not so: its tp ranks in all modules.
+/// Returns whether a rank works on the same tokens of every module as an earlier rank: both are in
+/// one tp group in all modules.
 bool is_repeated(const Plan& plan, int world_rank);
 
 }  // namespace detail

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Autograd's memory, estimated: the operations of a unit, in order, and then their backward.
-// Tensors live while a value of the unit or the graph holds them; gradients are added in place
-// where nobody else holds them, as libtorch's engine does.
+// Estimates autograd's memory: the operations of a unit, in order, and then their backward. Tensors
+// live while a value of the unit or the graph holds them; gradients are added in place if nothing
+// else holds them, as in libtorch's engine.
 #include "estimate/unit_memory.hpp"
 
 #include <algorithm>

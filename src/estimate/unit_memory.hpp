@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of every unit: the bytes of its output, what its graph keeps until the backward, and
-// the most that its forward and its backward hold at once. A pure function of the model and of how
-// many tokens, targets and items a microbatch has; nothing here is measured.
+// The memory of every unit: the bytes of its output, the bytes that its graph saves until backward,
+// and the peaks of its forward and of its backward. A pure function of the model and of the numbers
+// of tokens, targets and items of a microbatch; nothing here is measured.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ struct EncoderSizes {
   bool operator==(const EncoderSizes&) const = default;
 };
 
-/// All that the memory of a microbatch depends on.
+/// The sizes that determine the memory of a microbatch.
 struct MicrobatchSizes {
   int64_t samples = 0, tokens = 0, targets = 0;
   ItemList items;
   std::vector<AttentionSizes> text;
   std::vector<EncoderSizes> encoders;
-  /// Tokens of all replicas that share experts with this one; 0: each has as many.
+  /// Tokens of all replicas that share experts with this one; 0: each has as many as this one.
   int64_t expert_tokens = 0;
 
   bool operator==(const MicrobatchSizes&) const = default;
@@ -44,7 +44,8 @@ MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<Sampl
 MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
                            const ItemList& items);
 
-/// Returns the share with the most tokens of the encoder's `items`, dealt to `takers` ranks.
+/// Returns the share with the most tokens when the encoder's `items` are distributed over `takers`
+/// ranks.
 ItemList largest_share(const ModelSpec& model, const ItemList& items, int encoder, int takers);
 
 /// How a unit is called.
@@ -54,8 +55,8 @@ struct UnitCall {
   std::vector<bool> inputs_present;        ///< of each input; empty: all
 };
 
-/// Beyond the inputs, which the engine keeps. The output and its gradient are the engine's too, so
-/// they are not in `saved_bytes` and `backward_peak_bytes`.
+/// Memory of a unit beyond its inputs, which the engine keeps. The output and its gradient also
+/// belong to the engine, so they are not in `saved_bytes` and `backward_peak_bytes`.
 struct UnitMemory {
   int64_t output_bytes = 0;
   int64_t saved_bytes = 0;          ///< kept by the graph from forward to backward
@@ -71,8 +72,8 @@ struct UnitMemory {
 UnitMemory unit_memory(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
                        const UnitTypes& types, const UnitCall& call, const UnitShare& share = {});
 
-/// Bytes of the tensors that a microbatch brings along: ids, rotary tables, patches, log-mel
-/// columns, attention's rows.
+/// Bytes of the tensors of a microbatch: ids, rotary tables, patches, log-mel columns, attention's
+/// rows.
 int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
                          const std::map<std::string, UnitTypes>& types_of_modules);
 

@@ -29,17 +29,17 @@ struct UnitSeconds {
   double backward() const { return backward_input + backward_weight; }
 };
 
-/// Kernels follow each other: GEMMs by FLOPs and their smallest dimension, attention by its visible
-/// pairs, elementwise operations by the bytes that they read and write. A unit takes at least as
-/// long as the host takes to launch its operations, or that much longer where it does not do so
-/// ahead.
+/// The times of units, whose kernels run one after the other: GEMMs by FLOPs and their smallest
+/// dimension, attention by its visible pairs, elementwise operations by the bytes that they read
+/// and write. A unit takes at least as long as the host takes to launch its operations; if the host
+/// does not launch ahead, that time is added.
 class UnitTimes {
  public:
-  /// Throws PlanError where the file has no peak for the type of a module. Both arguments outlive
+  /// Throws PlanError if the file has no peak for the type of a module. Both arguments outlive
   /// this.
   UnitTimes(const Plan& plan, const DeviceRates& rates);
 
-  /// The number of a unit's class: units of a class take equally long for equal rows.
+  /// The class of a unit: units of a class take equally long for equal rows.
   int class_of(int unit) const { return classes_[static_cast<size_t>(unit)]; }
   const UnitSeconds& of(int unit, const ModuleRows& rows);
 
@@ -53,27 +53,27 @@ class UnitTimes {
   std::map<std::tuple<int, int64_t, int64_t, bool, int64_t, int64_t, double>, UnitSeconds> known_;
 };
 
-/// Where the ranks of a group are, as one of them sees it.
+/// The nodes of the ranks of a group, as one of them sees it.
 struct GroupNodes {
   int ranks = 1, nodes = 1;
   int per_node = 1;      ///< ranks of the group on the node that has the fewest
   double elsewhere = 0;  ///< share of the others that are on other nodes
 };
 
-/// Where `members` are, as `world_rank` sees it, which is one of them.
+/// The nodes of `members`, as `world_rank`, one of them, sees it.
 GroupNodes nodes_of_group(int world_rank, const std::vector<int>& members,
                           const std::vector<int>& node_of);
 
-/// Seconds of a call in a group that lies so. Rings and trees (all-gather, reduce-scatter,
-/// all-reduce) leave a node by the links of all members there: bytes travel at the lower of the
-/// rate inside a node and per_node times that between nodes; a ring adds ranks - 1 hops, a tree
-/// 2 log2(ranks). Other messages go to each peer over the link to its node, over both kinds of
-/// links at the same time.
+/// Seconds of a call in a group on these nodes. Rings and trees (all-gather, reduce-scatter,
+/// all-reduce) leave a node by the links of all members there: bytes are sent at the lower of the
+/// rate inside a node and per_node times that between nodes; a ring adds ranks - 1 hops, a tree 2
+/// log2(ranks). Other messages go to each peer over the link to its node, over both kinds of links
+/// at the same time.
 double call_seconds(const SentCall& call, const GroupNodes& nodes, const Hardware& hardware);
 
-/// Returns the seconds of a call inside a unit that its backward's GEMMs do not hide, of the
-/// seconds that it takes: the rows for a linear's weight gradient travel under the GEMM of its
-/// input's gradient, and the sum of that gradient under the GEMM of the weight's.
+/// Returns the seconds of a call inside a unit that GEMMs of its backward do not hide: the rows for
+/// a linear's weight gradient are sent during the GEMM of its input's gradient, and the sum of that
+/// gradient during the GEMM of the weight's.
 double exposed_seconds(const SentCall& call, double seconds, const UnitSeconds& kernels,
                        bool overlaps);
 

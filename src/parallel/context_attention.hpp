@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over tokens that are dealt to cp ranks: tokens are exchanged for heads inside inner
-// groups (arXiv:2309.14509), and keys and values are gathered from, or passed around (Ring
-// Attention, arXiv:2310.01889), the outer group. Backward moves keys again rather than keep them,
-// and their gradients back to their owners.
+// Attention over tokens that are distributed over cp ranks: inside inner groups tokens are
+// exchanged for heads (arXiv:2309.14509), and keys and values are gathered from, or passed around
+// (Ring Attention, arXiv:2310.01889), the outer group. Backward communicates keys again instead of
+// saving them, and sends their gradients to their owners.
 #pragma once
 
 #include <ATen/ATen.h>

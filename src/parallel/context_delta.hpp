@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gated delta rule over tokens that are dealt to cp ranks: these exchange tokens for heads
-// (arXiv:2309.14509), so that each scans all tokens of the row, in order, with some of the heads.
+// The gated delta rule over tokens that are distributed over cp ranks, which exchange tokens for
+// heads (arXiv:2309.14509): each scans all tokens of the row, in order, with some of the heads.
 #pragma once
 
 #include <ATen/ATen.h>

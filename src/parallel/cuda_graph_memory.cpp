@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pool in libtorch's allocator for CUDA, as at::cuda::CUDAGraph uses it: that is of a library
-// which this program loads when it runs, but the allocator's functions are virtual.
+// The pool of captured graphs in libtorch's CUDA allocator, as at::cuda::CUDAGraph uses it. That
+// class is in a library that is loaded at run time, but the allocator's functions are virtual.
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device that a rank computes on, and the collectives that reach its memory.
+// The device of a rank, and the collectives on its memory.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,9 +18,9 @@ namespace zea {
 /// build's NCCL or CUDA's libraries are missing.
 std::vector<VisibleGpu> find_gpus(DeviceKind kind);
 
-/// run.device as this rank's device: "cpu", or the GPU that is its own of those that the ranks of
-/// its node see (deal_gpus). For run.ranks_per_gpu and run.deterministic it sets what NCCL, cuBLAS
-/// and libtorch read of this process, so it comes before their first use. Throws PlanError where
+/// Returns this rank's device for run.device: "cpu", or its GPU among those that the ranks of its
+/// node see (deal_gpus). For run.ranks_per_gpu and run.deterministic it sets environment variables
+/// of NCCL, cuBLAS and libtorch, so it must be called before their first use. Throws PlanError if
 /// there is no GPU for the rank.
 at::Device open_device(const RunOptions& run,
                        const std::vector<std::vector<VisibleGpu>>& seen_on_node, int local_rank);
@@ -33,10 +33,10 @@ MakeCollectives collectives_of(at::Device device);
 
 // Whether the communicators of a plan can deadlock with these versions of NCCL and CUDA.
 
-/// Returns why they would not, as a sentence with what to do; empty if they do.
+/// Returns why they can, as a sentence with what to do; empty if they cannot.
 std::string launch_order_fault(const Plan& plan, const LaunchVersions& versions);
 
-/// Throws PlanError with that fault of this process's libraries, where `device` is not the host.
+/// Throws PlanError with that fault for the libraries of this process, if `device` is not the host.
 void check_launch_order(const Plan& plan, at::Device device);
 
 }  // namespace zea

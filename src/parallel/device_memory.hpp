@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of tensors: counts of libtorch's allocators for devices and for the host, and the pools of
-// captured graphs.
+// Tensor memory: counters of libtorch's allocators for devices and for the host, and the memory
+// pools of captured graphs.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -26,25 +26,24 @@ struct DeviceMemory {
 /// but neither NCCL's memory nor the driver's. None on the host, or if the allocator counts
 /// nothing.
 std::optional<DeviceMemory> device_memory(c10::Device device);
-/// Peaks count from here.
+/// Restarts the peaks.
 void reset_device_peaks(c10::Device device);
 
-// Memory of graphs: tensors of a captured walk come from a pool of their own, since a graph uses
-// the same addresses whenever it is launched. Graphs that are launched one after the other share a
-// pool.
+// Memory of graphs: tensors of a captured step come from a separate pool, since a graph uses the
+// same addresses at every launch. Graphs that are launched one after the other share a pool.
 
-/// One that no other graphs have.
+/// Returns a new pool.
 c10::MempoolId_t new_graph_pool();
 
 class GraphMemory {
  public:
-  /// From now on, allocations on `stream`, by any thread, come from the pool. The allocator's
-  /// cached memory is given back first. Throws PlanError if this build has no graphs.
+  /// Makes all allocations on `stream`, by any thread, come from the pool. The allocator's cached
+  /// memory is released first. Throws PlanError if this build has no graphs.
   GraphMemory(c10::MempoolId_t pool, c10::Stream stream);
   GraphMemory(const GraphMemory&) = delete;
   GraphMemory& operator=(const GraphMemory&) = delete;
-  /// The pool ends with the last of these, and libtorch refuses one that has ended while anything
-  /// in it lives, as the workspaces of cuBLAS do.
+  /// Ends the pool if this is its last user; libtorch refuses a pool that ends while tensors in it
+  /// live, such as the workspaces of cuBLAS.
   ~GraphMemory();
 
   /// Ends allocation from the pool; memory that was allocated stays.
@@ -68,7 +67,7 @@ class TensorBytes {
 
   int64_t now() const;
   int64_t peak() const;
-  /// The peak counts from here.
+  /// Restarts the peak.
   void reset_peak();
 
  private:

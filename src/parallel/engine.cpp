@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The walk over actions. Actions with a unit are in engine_units, those between units in
-// engine_values, reductions in engine_gradients; engine_parts makes what they use.
+// The loop over actions. engine_units has the actions with a unit, engine_values those between
+// units, engine_gradients the reductions; engine_parts makes the objects that they use.
 #include "parallel/engine.hpp"
 
 #include <algorithm>

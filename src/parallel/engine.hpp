@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine: a walk over units by a list of actions. A unit runs on detached inputs; its backward
-// is autograd on that unit alone with the gradient of its output. Everything between units is an
+// The engine executes a list of actions on units. A unit runs on detached inputs; its backward is
+// autograd on that unit alone with the gradient of its output. Everything between units is an
 // action of the list: one switch, no hooks.
 #pragma once
 
@@ -20,23 +20,23 @@
 namespace zea {
 
 struct WalkResult {
-  /// fp64, over this rank's targets, where the head computed it; undefined where no head runs.
+  /// The fp64 sum over this rank's targets, on the device of the head; undefined if no head runs.
   at::Tensor loss;
   at::Tensor mtp_loss;              ///< likewise: UnitOutput::mtp_loss, before its coefficient
   std::vector<at::Tensor> outputs;  ///< the head's logits per microbatch, if it computes them
-  /// By unit and microbatch: outputs whose readers had no work in the walk.
+  /// By unit and microbatch: outputs whose readers had no work.
   std::map<std::pair<int, int>, at::Tensor> unread;
   /// By unit: UnitOutput::expert_ends of each microbatch, on the first tp rank.
   std::map<int, std::vector<at::Tensor>> expert_ends;
 
-  /// Waits for the device that has it; 0 where no head runs.
+  /// Returns the loss after waiting for its device; 0 if no head runs.
   double loss_sum() const { return loss.defined() ? loss.item<double>() : 0; }
 };
 
 class Engine {
  public:
-  /// `mesh` must outlive the engine. Collective. Throws PlanError where the device's libraries
-  /// would let the plan's ranks wait for each other for ever (check_launch_order).
+  /// `mesh` must outlive the engine. Collective. Throws PlanError if the plan's ranks would
+  /// deadlock with the device's libraries (check_launch_order).
   Engine(const Plan& plan, Mesh& mesh, at::Device device, RunUnit run_unit = zea::run_unit);
 
   const Plan& plan() const { return plan_; }
@@ -68,8 +68,8 @@ class Engine {
     bool needs_gradient = false;  ///< something trainable lies here or upstream
   };
 
-  /// A unit's output that was made elsewhere: received by the ranks of its consumer in their
-  /// layout, or from another pipeline rank group.
+  /// A unit's output that was computed on other ranks: received in the layout of its consumer, or
+  /// from another pipeline stage group.
   struct Received {
     Arrival arrival;
     at::Tensor value;     ///< until its consumers have run
@@ -132,7 +132,7 @@ class Engine {
   std::map<std::string, std::unique_ptr<Layers>> layers_;  ///< by module
   GroupTransfers transfers_;
 
-  // State of the walk in progress.
+  // State of the step that is being executed.
   const std::vector<Microbatch>* microbatches_ = nullptr;
   HeadOutput head_ = HeadOutput::Loss;
   bool trains_ = false;

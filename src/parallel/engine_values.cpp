@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outputs that go from unit to unit, and their gradients that go back, in the type that the reader
-// computes in, also between layouts and pipeline ranks.
+// Outputs that are passed from unit to unit, and their gradients back, in the type in which the
+// reader computes, also between layouts and pipeline ranks.
 #include "parallel/engine.hpp"
 
 #include <algorithm>

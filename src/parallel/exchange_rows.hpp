@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of activations that travel between ranks: between the layouts of two modules, by an exchange
-// that was planned, or between this member of a group and the others.
+// Exchanges rows of activations between ranks: between the layouts of two modules, as planned, or
+// between a rank and the other members of a group.
 #pragma once
 
 #include <ATen/ATen.h>

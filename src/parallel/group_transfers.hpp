@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outputs of units, and their gradients, between pipeline rank groups. Both ends know every shape
-// from the microbatch, so only rows travel. Messages of neighboring actions between two groups are
-// one call. A send overlaps computation; a receive is waited for when its rows are read.
+// Outputs of units, and their gradients, between pipeline stage groups. Both ends know every shape
+// from the microbatch, so only rows are sent. Messages of neighboring actions between two groups
+// are one call. A send overlaps computation; a receive is waited for when its rows are read.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,15 +17,15 @@
 
 namespace zea {
 
-/// Rows on their way to this rank.
+/// Rows that this rank is receiving.
 class Arrival {
  public:
   Arrival() = default;
-  /// `indices`: where each received row goes among the `rows` that are needed; undefined: they are
-  /// in order.
+  /// `indices`: the index of each received row among the `rows` that are needed; undefined: they
+  /// are in order.
   Arrival(at::Tensor received, at::Tensor indices, int64_t rows, std::shared_ptr<Pending> pending);
 
-  /// (rows, width), once they are here.
+  /// Waits and returns (rows, width).
   at::Tensor take();
 
  private:
@@ -39,20 +39,20 @@ class GroupTransfers {
   /// Both must outlive it.
   GroupTransfers(const Plan& plan, Mesh& mesh, at::Device device);
 
-  /// Adds what `action` (Send or SendGradient) says to the next call; `rows` are the unit's output
-  /// as this rank holds it, or the gradient of the output as this rank received it.
+  /// Adds the message of `action` (Send or SendGradient) to the next call; `rows` are the unit's
+  /// output as this rank holds it, or the gradient of the output as this rank received it.
   void send(const Action& action, const at::Tensor& rows, const Microbatch& microbatch);
-  /// Adds what `action` (Receive or ReceiveGradient) says to the next call.
+  /// Adds the message of `action` (Receive or ReceiveGradient) to the next call.
   Arrival receive(const Action& action, const Microbatch& microbatch);
   /// Starts the call, if anything was added to it.
   void start();
 
-  /// Lets go of what has been sent.
+  /// Releases the memory of messages that have been sent.
   void progress();
   void finish();
 
  private:
-  /// The rows that travel over one edge between this rank and another pipeline rank group.
+  /// The rows that are sent over one edge between this rank and another pipeline stage group.
   struct Route {
     Collectives* ranks;  ///< the ranks of the link
     const RankLink* link;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last part of a gradient: what several tp ranks hold (norms, row biases, repeated KV heads) or
-// several stages (tied embeddings) is whole when its owned gradients are summed over the holders.
-// Ranks of a tp group, or of one coordinate at several stages, own the same range of a flat buffer,
-// so the ranges match.
+// Sums the gradients of replicated parameters over the ranks that hold them: several tp ranks
+// (norms, row biases, replicated KV heads) or several stages (tied embeddings). Ranks of a tp
+// group, or of one coordinate at several stages, own the same range of a flat buffer, so their
+// owned gradients match.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of an inner group's queries to the keys of all groups of the outer group: to all of
-// them gathered at once, or to one group's after the other's as they are passed around.
+// Attention of an inner group's queries to the keys of all inner groups: all gathered at once, or
+// one group's keys after the other's as they are passed around the outer group.
 #pragma once
 
 #include <ATen/ATen.h>

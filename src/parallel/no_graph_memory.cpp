@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands for cuda_graph_memory.cpp where libtorch or this build has no CUDA, or Kokkos launches
-// kernels.
+// Replaces cuda_graph_memory.cpp if libtorch or this build has no CUDA, or Kokkos launches kernels.
 #include "core/error.hpp"
 #include "parallel/device_memory.hpp"
 

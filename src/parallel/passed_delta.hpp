@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gated delta rule over tokens that are dealt to cp ranks, which pass states: each scans a run
-// of neighboring tokens with all heads (kernels/delta_run.hpp). Rows that other ranks own, and the
-// tokens before the run that its convolution reads, are exchanged before the scan; outputs of
-// tokens that other ranks own after it.
+// The gated delta rule over tokens that are distributed over cp ranks, which pass states: each
+// scans a run of neighboring tokens with all heads (kernels/delta_run.hpp). Rows that other ranks
+// own, and the tokens before the run that its convolution reads, are exchanged before the scan;
+// outputs of tokens that other ranks own, after it.
 #pragma once
 
 #include <ATen/ATen.h>

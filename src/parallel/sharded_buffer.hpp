@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A flat buffer at run time: the shard of values and gradient that this rank owns, and the
-// parameters that units see while the buffer is gathered. It unshards, reshards and reduces when
-// told; it knows neither the schedule nor the optimizer.
+// A flat buffer at run time: the shard of values and gradients that this rank owns, and the
+// parameters that units see while the buffer is gathered. It unshards, reshards and reduces on
+// request; it knows neither the schedule nor the optimizer.
 #pragma once
 
 #include <memory>
@@ -32,8 +32,8 @@ struct ShardedBufferContext {
 
 class ShardedBuffer {
  public:
-  /// Collective over the context's communicators: memory is made that their ranks reach.
-  /// The gradients of `linear_weights` (linear_weights()) are not zeroed before they are written.
+  /// Collective over the context's communicators, whose ranks can reach the allocated memory. The
+  /// gradients of `linear_weights` (linear_weights()) are not zeroed before they are written.
   ShardedBuffer(const Plan& plan, int index, int world_rank, const ShardedBufferContext& context,
                 const std::vector<bool>& linear_weights);
 
@@ -63,8 +63,8 @@ class ShardedBuffer {
   /// Makes the masters visible to the next gather: call it after they have changed.
   void publish();
   using All = std::vector<std::unique_ptr<ShardedBuffer>>;
-  /// The same of all that train, and the gradients of all: in few launches. Null ones are passed
-  /// over.
+  /// The same for all trainable buffers, and the gradients of all, in few launches. Null pointers
+  /// are skipped.
   static void publish_all(const All& buffers);
   static void zero_gradients(const All& buffers);
   /// Zeroes what no unit has written of gradients that are not gathered.
@@ -82,9 +82,9 @@ class ShardedBuffer {
   void finish_reduce_shard();
   void start_reduce_replicas();
   void finish_reduce_replicas();
-  /// An offloaded gradient may still be on its way from the device: returns when it has come.
+  /// Waits until an offloaded gradient has arrived from the device.
   void finish_gradient();
-  /// Lets communication under way progress.
+  /// Advances pending communication.
   void progress();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of parameters, gradients and optimizer states: owned buffers, and slots that buffers use
-// in turn.
+// Memory of parameters, gradients and optimizer states: owned buffers, and slots that several
+// buffers use one after the other.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,8 +18,8 @@
 
 namespace zea {
 
-// Streams for copies between a device and the pinned memory of its host, concurrent with
-// computation: one each way, so that both ways of the link are used at a time.
+// Streams for copies between a device and pinned memory of the host, concurrent with computation:
+// one per direction, so that both directions of the link are used at a time.
 
 inline c10::Stream current_stream(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
@@ -61,7 +61,7 @@ class Ledger {
   }
   int64_t now_bytes() const { return now_; }
   int64_t peak_bytes() const { return peak_; }
-  /// Now in memory that ranks share, which no allocator of tensors sees.
+  /// Bytes now in memory that ranks share, which no allocator of tensors sees.
   int64_t shared_bytes() const { return shared_; }
 
  private:

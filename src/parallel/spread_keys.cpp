@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Few queries to keys that are spread over cp ranks: decoding, whose keys would take longer to
-// travel than the queries and their results.
+// Attention of a few queries to keys that are distributed over cp ranks, in decoding: sending the
+// queries and their results takes less time than sending the keys.
 #include "parallel/context_attention.hpp"
 
 #include <numeric>

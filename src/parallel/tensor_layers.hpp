@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of a module whose parameters are cut over tp ranks (Megatron-LM, arXiv:1909.08053),
-// with the rows between them dealt to these ranks (sequence parallel, arXiv:2205.05198) or held by
-// all of them, and whose tokens may be dealt to cp ranks. A column linear gathers rows and a row
-// linear sums and deals them again; backward does the opposite, under the products that do not
-// depend on it.
+// The layers of a module with tp shards (Megatron-LM, arXiv:1909.08053). The rows between layers
+// are distributed over the tp ranks (sequence parallelism, arXiv:2205.05198) or replicated, and
+// tokens may be distributed over cp ranks. A column linear gathers rows, and a row linear sums and
+// scatters them; backward does the opposite, overlapped with the GEMMs that do not depend on it.
 #pragma once
 
 #include <memory>
@@ -19,7 +18,7 @@ class TensorBuffers;
 
 struct TensorLayersOptions {
   Collectives* tp = nullptr;  ///< null: a group of one
-  /// Rows are dealt to the tp ranks, so all RowShares name them; else all are empty.
+  /// Rows are distributed over the tp ranks, as all RowShares say; otherwise RowShares are empty.
   bool sequence_parallel = true;
   Collectives* cp_inner = nullptr;  ///< attention's groups; null: groups of one
   Collectives* cp_outer = nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMSNorm of all queries of a token and of all its keys, whose heads tp ranks share: each adds up
-// its own, and two sums a token go through all ranks, forward and backward.
+// RMSNorm over all query heads, and over all key heads, of a token, which tp ranks share: each sums
+// its own heads, and two sums per token are all-reduced, forward and backward.
 //   y = n (weight + offset), n = x r, r = 1 / sqrt(mean(x^2) + eps)
 //   dx = r (d - n mean(d n)), d = dy (weight + offset)
 #include "core/error.hpp"

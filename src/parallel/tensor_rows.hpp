@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of activations among tp ranks: gathered from their shares, or summed and dealt to them;
-// where every rank holds all rows, gathering is nothing and dealing is a sum. Each is posted first
-// and taken later, so that products go on in between.
+// Rows of activations among tp ranks: gathered from their slices, or summed and scattered to them.
+// If every rank holds all rows, gathering does nothing, and scattering is an all-reduce. Each is
+// started first and finished later, so that GEMMs run in between.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -39,8 +39,8 @@ class TensorBuffers {
   std::array<Buffer, 2> buffers_;
 };
 
-/// Rows on their way: from `source`, which is kept until they are taken, into `result`; where that
-/// is undefined `source` is a buffer of the host that they come back in, and are copied from.
+/// Rows in transfer: from `source`, which is kept until they are taken, into `result`. If `result`
+/// is undefined, `source` is a host buffer into which they return and from which they are copied.
 class TravellingRows {
  public:
   TravellingRows(at::Tensor source, at::Tensor result, Pending pending)
@@ -80,8 +80,8 @@ class TensorRows {
   RowShares shares_, travelling_;
 };
 
-// The autograd functions of layers that tp ranks share. Those that save their input save the rows
-// here; other ranks' rows are gathered again in backward.
+// The autograd functions of sharded layers. Those that save their input save only this rank's rows;
+// the rows of other ranks are gathered again in backward.
 
 /// Layers::gathered_rows() and summed_rows(), each of which is the other's backward.
 at::Tensor tensor_gathered_rows(const TensorRows& rows, const at::Tensor& x);
@@ -95,7 +95,7 @@ at::Tensor tensor_cross_entropy(const TensorRows& rows, const at::Tensor& x, Par
 at::Tensor tensor_logits(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
                          const LogitSpec& spec);
 
-/// The rows of a vocabulary's matrix that a tp rank has, padding apart.
+/// The rows of a vocabulary's matrix that a tp rank has, without padding.
 struct VocabularyRange {
   int64_t begin, count;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The embedding and the head of a vocabulary that tp ranks share: each has some of its rows, the
-// last ones fewer where it does not divide, and padding that nothing reads.
+// The embedding and the head of a vocabulary that is sharded over tp ranks: each has some of its
+// rows. If the ranks do not divide it, the last ones have fewer, and padding that is never read.
 #include "kernels/matmul.hpp"
 #include "model/logit_tiles.hpp"
 #include "parallel/tensor_rows.hpp"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The members of a group exchange tokens for columns (arXiv:2309.14509): before, each has some
-// tokens with all columns; then all of the group's tokens, ascending in the row, with some columns.
+// tokens with all columns; after, all of the group's tokens, ascending in the row, with some
+// columns.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types of ours and of libtorch.
+// Converts between zea's element types and libtorch's.
 #pragma once
 
 #include <ATen/ATen.h>

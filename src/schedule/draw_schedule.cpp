@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A simulated step as text: a line for each stage group, time to the right. A pass is its letter
-// and its microbatch, drawn out as long as it takes; where there is no room for the number, the
-// letter.
+// and the number of its microbatch, drawn as long as it takes; without room for the number, only
+// the letter.
 #include <algorithm>
 #include <cmath>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the sharded buffers of a pipeline are gathered: once a step, which sends least, or for each
-// use, which holds least (ZeRO-3).
+// When a pipeline gathers its sharded buffers: once per step, which sends least, or for each use,
+// which takes the least memory (ZeRO-3).
 #include "schedule/plan.hpp"
 
 #include "layout/flat_layout.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of its gradients that a rank adds to those of other ranks that hold the same parameters
-// (reduction.hpp), as ranges of its shards.
+// The ranges of a rank's shards whose gradients are summed with those of other ranks that hold the
+// same parameters (reduction.hpp).
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct HeldRanges {
   std::string module;
   HolderGroup group;
   std::vector<HeldRange> ranges;
-  /// The owned gradient is sent where it lies: one range as it is, on the computing device. Others
-  /// are packed for it.
+  /// The owned gradient is sent in place: it is one range, on the computing device. Otherwise
+  /// ranges are packed.
   bool in_place = false;
 
   int64_t elements(const std::vector<bool>& buffers_with_gradient) const;
@@ -37,7 +37,7 @@ struct HeldRanges {
 /// Returns the ranges of `world_rank`, in one order on all ranks.
 std::vector<HeldRanges> held_ranges(const Plan& plan, int world_rank);
 
-/// Returns the most bytes that are packed for them at once.
+/// Returns the largest number of bytes that are packed for them at once.
 int64_t packed_holder_bytes(const Plan& plan, int world_rank);
 
 }  // namespace zea

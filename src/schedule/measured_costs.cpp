@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file that `zea --profile` writes, as costs of units.
+// Reads the costs of units from a file of `zea --profile`.
 #include "schedule/unit_cost.hpp"
 
 #include <nlohmann/json.hpp>

@@ -8,7 +8,7 @@
 
 namespace zea {
 
-/// A part as one rank sees it.
+/// One rank's share of a part.
 struct MuonWork {
   MuonPart part;
   MuonShare share;

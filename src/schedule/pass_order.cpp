@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of passes at a stage group: some forwards ahead (the warm-up), then a backward after
-// each forward, then the backwards that are left. How many forwards a stage group is ahead follows
-// from those that read its outputs, the last stage first; so whatever a reader makes before the
-// backward of a microbatch, its inputs are made before that backward here, and no two stage groups
-// wait for each other.
+// The order of passes at a stage group: warm-up forwards, then a backward after each forward, then
+// the remaining backwards. The number of warm-up forwards follows from the stage groups that read
+// its outputs, the last stage first: the inputs of everything that a reader computes before the
+// backward of a microbatch are computed before that backward here, so no two stage groups wait for
+// each other.
 #include <algorithm>
 
 #include "core/error.hpp"

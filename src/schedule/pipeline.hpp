@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of pipelines: which units run where in a replica, and in which order. A stage group is a
-// run of ranks that walk alike; a stage is what one pass of a schedule runs at a stage group: some
-// units, one after the other. A module has pp stages, times its virtual stages, and modules that
-// share ranks share a stage. With one stage group there is one stage, of all units.
+// The plan of pipelines: the units of each rank of a replica, and their order. A stage group is a
+// run of ranks with the same sequence of passes; a stage is the units that one pass of a schedule
+// runs at a stage group. A module has pp stages, times its virtual stages, and modules that share
+// ranks share a stage. With one stage group there is one stage, of all units.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ struct PipelineStage {
   int64_t bytes = 0;
 };
 
-/// Neighbouring ranks of a replica that make the same passes.
+/// Neighboring ranks of a replica with the same sequence of passes.
 struct StageGroup {
   std::string name;    ///< "llm.pp0", "vision.pp1", "encoders.pp0"
   int first_rank = 0;  ///< in the replica
@@ -37,7 +37,7 @@ struct Pipeline {
 
   bool is_one_group() const { return stage_groups.size() == 1; }
   int group_of_unit(int unit) const { return stages[stage_of_unit[unit]].group; }
-  /// Where a unit runs along pp of its module, whose grid is `grid`.
+  /// Returns the pp coordinate of a unit in its module, whose grid is `grid`.
   int stage_in_module(int unit, const ModuleGrid& grid) const {
     return grid.stage_at(stage_groups[group_of_unit(unit)].first_rank);
   }
@@ -67,9 +67,8 @@ struct Pass {
   bool operator==(const Pass&) const = default;
 };
 
-/// The passes of a training step at `group`, in order; of a forward-only walk with
-/// `forward_only`. The same on all ranks of the stage group and in all replicas, whether or not
-/// they have work in each.
+/// The passes of a training step at `group`, in order, or with `forward_only` of its forwards. They
+/// are the same on all ranks of the stage group and in all replicas, whether or not each has work.
 std::vector<Pass> passes_of_group(const Pipeline& pipeline, const ModelSpec& model, int group,
                                   int microbatches, bool forward_only);
 /// The same of every stage group.

@@ -51,7 +51,7 @@ struct Plan {
 
   int world_size() const { return mesh.world_size(); }
   const Precision& precision_of(const std::string& module) const { return precisions.at(module); }
-  /// In which a rank owns its shard of a buffer.
+  /// The type in which a rank owns its shard of a buffer.
   DType owned_type(int buffer) const {
     const FlatBuffer& flat = buffers[buffer];
     return precision_of(flat.module).owned(flat.trainable, flat.is_computed_with());
@@ -60,26 +60,26 @@ struct Plan {
   int replica_of(int world_rank) const { return world_rank / mesh.ranks_per_replica(); }
   int rank_in_replica(int world_rank) const { return world_rank % mesh.ranks_per_replica(); }
   int group_of(int world_rank) const { return pipeline.group_of_rank(rank_in_replica(world_rank)); }
-  /// Where along pp of its module a unit runs.
+  /// The pp coordinate of a unit in its module.
   int stage_of_unit(int unit) const;
-  /// Where along pp of its module a buffer stands: with the units that read it, carried parameters
-  /// with the first; ascending.
+  /// The pp coordinates of a buffer in its module: those of the units that read it, and for carried
+  /// parameters the first; ascending.
   std::vector<int> stages_of_buffer(int buffer) const;
-  /// Whether this rank has a buffer's place along pp, and whether that is the first such place,
-  /// which counts it in norms and writes it.
+  /// Whether this rank is at a pp coordinate of a buffer, and whether at the first one, which
+  /// counts it in norms and writes it.
   bool holds(int world_rank, int buffer) const;
   bool counts(int world_rank, int buffer) const;
   std::vector<int> held_buffers(int world_rank) const;
-  /// Returns which pieces of a buffer's parameters this rank has: its place among the ranks that
-  /// they are dealt to.
+  /// Returns which pieces of a buffer's parameters this rank has: its index among the ranks over
+  /// which they are distributed.
   int piece_rank(int world_rank, int buffer) const;
   /// This rank's part of a buffer: which of its shards.
   int shard_of(int world_rank, int buffer) const;
   /// Returns which of the copies of that shard this rank has.
   int copy_of(int world_rank, int buffer) const;
-  /// A rank's own cut of a buffer for files and norms, which does not depend on the strategy: 1/N
-  /// of it, N being the ranks that hold the same pieces. What several tp ranks hold lies in the
-  /// cuts of all of them.
+  /// A rank's part of a buffer for files and norms, which does not depend on the strategy: 1/N of
+  /// it, N being the ranks that hold the same pieces. Parameters that several tp ranks replicate
+  /// are in the parts of all of them.
   FlatRange own_cut(int world_rank, int buffer) const;
 
   /// The losses that routers add to that of the targets in training.
@@ -108,30 +108,30 @@ struct Plan {
 
   StepPlan step_plan(int64_t step, const std::vector<int64_t>& samples,
                      const std::vector<SampleIndex>& index) const;
-  /// How this rank and those that it shares microbatches with hold their tokens.
+  /// The layout of tokens on this rank and the ranks that share its microbatches.
   ReplicaLayout replica_layout(int world_rank) const;
   ScheduleParts schedule_parts() const {
     return {model, buffers, fsdp_units, shardings, pipeline, dealing.expert_group > 1};
   }
-  /// A step for estimates: of one microbatch, so many times, the same on every replica.
+  /// Returns a step for estimates: the same microbatch a number of times, on every replica.
   StepPlan same_on_all_replicas(const MicrobatchPlan& microbatch, size_t microbatches = 1) const {
     const std::vector<MicrobatchPlan> all(microbatches, microbatch);
     return count_step(std::vector(static_cast<size_t>(mesh.replicas()), all), mesh.dp_shard,
                       dealing.expert_group);
   }
-  /// Returns the actions of `world_rank` in a step that is distributed so.
+  /// Returns the actions of `world_rank` in a step that is distributed as `step`.
   RankStep rank_step(const StepPlan& step, int world_rank, StepKind kind) const;
   RankStep rank_step(const StepPlan& step, int world_rank, bool forward_only = false) const {
     return rank_step(step, world_rank, forward_only ? StepKind::Evaluate : StepKind::Train);
   }
 };
 
-/// The model of a config.json, of which trains what the deck says.
+/// Returns the model of a config.json, with the modules trainable that the deck trains.
 ModelSpec model_of(const Options& options, const std::string& config_json);
 
-/// Throws PlanError with every fault, one per line: impossible meshes print each factor of the
-/// product, and what is not built yet is named.
-/// `profile`: what the file of mesh.profile holds; empty: costs are estimated.
+/// Throws PlanError with every fault, one per line: an impossible mesh with each factor of the
+/// product, and settings that are not built yet by name. `profile`: the contents of the file of
+/// mesh.profile; empty: costs are estimated.
 Plan make_plan(const Options& options, const ModelSpec& model, const std::string& config_json,
                int world_size, const std::string& profile = {});
 inline Plan make_plan(const Options& options, const std::string& config_json, int world_size,
@@ -151,19 +151,19 @@ Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
 /// Completes a plan without slots.
 Plan with_slots(Plan plan);
 
-/// The same plan, but that sharded buffers of `modules`, which stand in a pipeline, are gathered
-/// once a step, or for each use.
+/// Returns the same plan with the sharded buffers of `modules`, which are in a pipeline, gathered
+/// once per step, or for each use.
 Plan gathered_otherwise(Plan plan, const std::set<std::string>& modules, bool once_a_step);
 
 }  // namespace zea
 
 namespace zea::detail {
 
-/// Whether what a stage group holds, activations left out, is beyond mesh.memory_mib.
+/// Whether the memory of a stage group without activations exceeds mesh.memory_mib.
 bool is_beyond_memory(const Plan& plan, size_t group);
 
-/// In a pipeline modules that leave it open are gathered for each use where they stand at a stage
-/// group that is beyond a limit.
+/// Returns the plan in which modules of a pipeline whose reshard_after_forward is auto are gathered
+/// for each use at stage groups beyond a limit.
 Plan gathered_within(Plan plan, const std::function<bool(const Plan&, size_t group)>& is_beyond);
 
 }  // namespace zea::detail

@@ -35,20 +35,21 @@ struct PlacedPipeline {
   MeshShape mesh;  ///< that of the parts, with its links and tied stages
 };
 
-/// Throws PlanError where stages cannot be cut as the deck asks.
+/// Throws PlanError if the units cannot be split into stages as the deck asks.
 PlacedPipeline make_pipeline(Faults& faults, const PipelineParts& parts);
 
-// data.cache_features: which encoders do not run while the model trains, because what they make of
-// an item is always the same.
+// data.cache_features: the encoders that do not run in training, because their outputs for an item
+// never change.
 
-/// Marks those of which nothing trains, where the deck asks for it.
+/// Marks the encoders without trainable parameters, if the deck asks for a cache.
 void mark_cached_encoders(const Options& options, ModelSpec& model);
 
-/// Refuses the key where no encoder is frozen, and notes those that are not beside one that is.
+/// Refuses the key if no encoder is frozen, and notes encoders that are not.
 void check_cached_encoders(Faults& faults, const Options& options, const ModelSpec& model,
                            const std::vector<ParamRule>& rules);
 
-/// Outputs of an encoder that projectors read are cached together, so one stage makes them.
+/// Refuses an encoder whose outputs for projectors are made at several stages: they are cached
+/// together.
 void check_cached_stages(Faults& faults, const ModelSpec& model, const Pipeline& pipeline);
 
 // run.cuda_graphs: which runs may keep their steps as graphs.
@@ -74,7 +75,7 @@ void check_further_tokens(Faults& faults, const Options& options, const ModelSpe
 
 // How large images and videos become, of how many parts, and who resizes them.
 
-/// Puts what the deck says in place of what encoders have by themselves.
+/// Replaces the limits of encoders by those that the deck sets.
 void set_item_limits(const DataOptions& data, ModelSpec& model);
 
 /// Checks the limits of a model that has them.
@@ -84,13 +85,13 @@ void check_item_limits(Faults& faults, const DataOptions& data, const ModelSpec&
 
 namespace zea {
 
-// The units that form a stage, chosen so that the slowest one is as fast as can be: by dynamic
-// programming over what each unit costs.
+// The units of each stage, chosen by dynamic programming over their costs so that the slowest stage
+// is as fast as possible.
 
-/// Cuts `costs` (of a module's units, in order) into `stages` runs, none empty, so that the
-/// costliest run is the cheapest possible; of equals the one with the least sum of squares, then
-/// the one whose first runs are shortest. A run's bytes stay within `max_bytes` (0: no limit).
-/// Returns the number of units of each run; empty where that is impossible.
+/// Splits `costs` (of a module's units, in order) into `stages` runs, none empty, so that the
+/// largest cost of a run is minimal; ties are broken by the least sum of squares, then by the
+/// shortest first runs. The bytes of a run stay within `max_bytes` (0: no limit). Returns the
+/// number of units of each run; empty if that is impossible.
 std::vector<int> split_evenly(const std::vector<UnitCost>& costs, int stages,
                               int64_t max_bytes = 0);
 

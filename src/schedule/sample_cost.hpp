@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost of a sample to the ranks that work on it, from its counts alone: tokens, the square of
-// their number in attention, targets and items of each encoder, weighed by the model's shapes and
-// trainable parts. Modules on ranks of their own have costs of their own: they work at the same
-// time.
+// The cost of a sample to the ranks that work on it, from its counts alone: tokens, their square in
+// attention, targets and items of each encoder, weighted by the model's shapes and trainable parts.
+// Modules on separate ranks have separate costs, because they work at the same time.
 #pragma once
 
 #include <vector>
@@ -33,8 +32,7 @@ struct WindowCost {
   bool operator==(const WindowCost&) const = default;
 };
 
-/// Multiplications, or time, of each rank of some modules; by default tokens count, and nothing
-/// else does.
+/// Multiplications, or seconds, of each rank of some modules; by default each token costs 1.
 struct SampleCosts {
   double token = 1;
   double pair = 0;  ///< of a token with one that it attends to, without a window
@@ -47,10 +45,9 @@ struct SampleCosts {
   bool operator==(const SampleCosts&) const = default;
 };
 
-/// Returns the costs of each set of ranks of a replica: modules that share ranks have one entry.
-/// `known` are
-/// the costs of all units in a microbatch of so many full rows on the ranks of a stage, where they
-/// are better than estimates from shapes: those are scaled by them.
+/// Returns the costs on each set of ranks of a replica: modules that share ranks have one entry. If
+/// `known`, the measured costs of all units in a microbatch of full rows on the ranks of a stage,
+/// is given, estimates from shapes are scaled by them.
 std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& mesh,
                                       const std::vector<UnitCost>& known = {},
                                       int64_t row_tokens = 0, int64_t rows = 1);

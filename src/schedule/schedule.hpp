@@ -15,9 +15,9 @@
 
 namespace zea {
 
-// Training as a list: what a rank does in a step, one plain struct after the other. Schedules are
-// pure functions of the plans that make such lists; the engine is one switch over them. A list can
-// be printed and compared.
+// Training as a list of a rank's actions in a step, plain structs. Schedules are pure functions of
+// the plans that make such lists; the engine is one switch over them. A list can be printed and
+// compared.
 
 enum class ActionKind {
   Unshard,          ///< start gathering a buffer's parameters
@@ -40,8 +40,7 @@ enum class ActionKind {
   ReduceReplicas,   ///< start summing the owned gradients over replicas of the shards
 };
 
-/// `unit` is set for what is done to units and their outputs, `buffer` for the others; -1
-/// otherwise.
+/// `unit` is set for actions on units and their outputs, `buffer` for the others; -1 otherwise.
 struct Action {
   ActionKind kind;
   int unit = -1;
@@ -67,12 +66,14 @@ struct ScheduleParts {
   const std::vector<int>& fsdp_units;      ///< of each unit
   const std::vector<Sharding>& shardings;  ///< of each buffer
   const Pipeline& pipeline;
-  /// Ranks of several replicas share experts: their backwards of mixtures run together.
+  /// Ranks of several replicas share experts, so their backwards of mixtures of experts run
+  /// together.
   bool shares_experts = false;
 };
 
-/// Whether a unit has its backward in every microbatch in which it runs, where replicas share
-/// experts: one whose features have a gradient would wait for another that has text alone.
+/// Whether a unit must have its backward in every microbatch in which it runs, if replicas share
+/// experts: a replica whose features have a gradient would otherwise wait for one that has only
+/// text.
 bool has_joint_backward(const UnitSpec& unit);
 
 /// The purpose of a step.
@@ -91,8 +92,8 @@ struct ScheduleInput : ScheduleParts {
   const std::vector<MicrobatchKinds>& in_job;
   int group = 0;  ///< this rank's in the pipeline
   StepKind kind = StepKind::Train;
-  /// For each encoder: the ranks of the replica that its items are dealt to, and which of them this
-  /// one is.
+  /// For each encoder: the number of ranks of the replica over which its items are distributed, and
+  /// the index of this one.
   struct ItemShare {
     int ranks = 1;
     int rank = 0;
@@ -126,7 +127,7 @@ struct RankStep {
   Schedule counting = {};  ///< comes first, where a loss needs the tokens of experts
 };
 
-/// Memory for what exists for a few units at a time: each buffer has a slot of its own choice, and
+/// Memory for buffers that exist for a few units at a time: each buffer is assigned a slot, and
 /// buffers that may exist at the same time have different ones.
 struct SlotPlan {
   std::vector<int> slot_of_buffer;  ///< -1: needs none

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The computations of a step at one stage group of the pipeline, in order, as all its ranks in all
-// replicas make them: which have work here and which on any of the others, when each buffer has to
-// be gathered for it, and when its gradient is whole. Of other replicas it knows the kinds of their
-// microbatches alone, so it takes no longer where there are more of them.
+// The schedule trace: the computations of a step at one stage group, in the order in which all its
+// ranks in all replicas make them; which of them have work here and on any other rank, when each
+// buffer has to be gathered, and when its gradient is complete. Of other replicas it knows only the
+// kinds of their microbatches, so it takes no longer if there are more of them.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ struct Accumulation {
   size_t last;
 };
 
-/// Whose work is asked for: of this rank's replica, of any in its shard group, or of the job.
+/// The ranks whose work counts: this rank's replica, its shard group, or all.
 enum class Peers { Replica, ShardGroup, Job };
 
 class ScheduleTrace {
@@ -54,7 +54,7 @@ class ScheduleTrace {
   /// outputs' gradients it makes, where they have work in this rank's replica.
   std::vector<int> moved_units(size_t i) const;
 
-  /// When `buffer`, which is cut into shards, is gathered; in order.
+  /// The ranges in which `buffer`, which is sharded, is gathered; in order.
   std::vector<LiveRange> live_ranges(int buffer) const;
   /// The reductions of a trainable buffer to its shards; in order.
   std::vector<Accumulation> accumulations(int buffer) const;
@@ -99,7 +99,7 @@ class ScheduleTrace {
   const std::vector<size_t>& all_uses(int buffer) const { return uses_of_buffer_[buffer]; }
   /// Returns the uses that some rank of its shard group makes.
   std::vector<size_t> uses(int buffer) const;
-  /// The computation so many units with parameters before `index`, if there are so many.
+  /// The computation that is `units` units with parameters before `index`, if there is one.
   std::optional<size_t> units_before(size_t index, int units) const;
   bool is_contiguous(size_t a, size_t b, int fsdp_unit) const;
   bool is_between_forward_and_backward(size_t a, size_t b) const;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every stage group goes through its passes as far as it can, over and over, until all are done or
-// none moves. A stage group that begins a pass asks for what the next one reads; a stage group that
-// is done with one offers what others read. The k-th offer of a channel meets the k-th question,
-// and a message travels if both are about the same; since nothing depends on who is looked at
-// first, times are those of stage groups that run side by side.
+// Every stage group advances through its passes as far as it can, over and over, until all are done
+// or none moves. A stage group that begins a pass requests the inputs of the next one; when it ends
+// a pass, it offers the outputs. The k-th offer of a channel meets the k-th request, and a message
+// is sent if both are about the same. The result does not depend on the order in which stage groups
+// are visited, so times are those of stage groups that run side by side.
 #include "schedule/simulate.hpp"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step simulated: the passes of all stage groups side by side; a message travels when both ends
-// have come to it, and the sender goes on meanwhile. Shows that a schedule ends, how long it takes,
+// Simulates a step: the passes of all stage groups side by side. A message is sent when both ends
+// have reached it, and does not block the sender. Shows that a schedule ends, how long it takes,
 // and where stage groups wait.
 #pragma once
 
@@ -21,22 +21,22 @@ struct TimedPass {
 struct Simulation {
   std::vector<std::vector<TimedPass>> groups;
   double makespan = 0;
-  /// Why no pass can go on; empty where the schedule ends. Names stage group, pass and what it
-  /// waits for.
+  /// The reason why no pass can continue; empty if the schedule ends. Names stage group, pass and
+  /// what it waits for.
   std::string deadlock;
 
-  /// The part of all stage groups' time in which they wait.
+  /// The fraction of all stage groups' time in which they wait.
   double bubble() const;
 };
 
-/// `costs` of each unit. A message travels when both ends have come to it, in `transfer` of time;
-/// messages of one pair and direction in the order in which either end comes to them. A stage group
-/// comes to what a pass reads when it begins the pass before. Sends do not hold up a stage group;
-/// receives do.
+/// `costs`: of each unit. A message is sent when both ends have reached it, and takes `transfer`;
+/// messages of one pair and direction are sent in the order in which either end reaches them. A
+/// stage group reaches the inputs of a pass when it begins the pass before. Sends do not block a
+/// stage group; receives do.
 Simulation simulate(const Pipeline& pipeline, const ModelSpec& model,
                     const std::vector<UnitCost>& costs, int microbatches, double transfer = 0);
 
-/// The same for passes of each stage group that somebody else put in order.
+/// The same for passes in another order.
 Simulation simulate(const Pipeline& pipeline, const ModelSpec& model,
                     const std::vector<UnitCost>& costs,
                     const std::vector<std::vector<Pass>>& passes, double transfer);

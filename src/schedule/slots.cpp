@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slots by greedy colouring: buffers are vertices, and an edge joins two that may exist at the same
-// time.
+// Slots by greedy graph coloring: buffers are vertices, and an edge joins two that may exist at the
+// same time.
 #include <algorithm>
 #include <iterator>
 #include <limits>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second pure plan: for one step, which samples form which rows, which replica and microbatch
-// each row goes to, how many targets there are, and which modules run where. Every rank computes it
-// alike from the data set's index alone, so no collective ever depends on what one rank saw.
+// The plan of one step: which samples form which rows, the replica and microbatch of each row, the
+// number of targets, and the modules that run in each microbatch. Every rank computes the same plan
+// from the data set's index alone, so no collective depends on data that only one rank has.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,8 @@ struct MicrobatchKind {
 
   bool operator==(const MicrobatchKind&) const = default;
 };
-/// The kinds of the microbatches that run at the same time on some replicas, each once: all that a
-/// replica needs to know of the others.
+/// The kinds of the microbatches that run at the same time on some replicas, each once: a replica
+/// needs to know no more of the others.
 using MicrobatchKinds = std::vector<MicrobatchKind>;
 
 /// The rows that go through the model at once on one replica.
@@ -72,7 +72,7 @@ struct StepPlan {
   }
 };
 
-/// A step whose samples are dealt so: its sums, and the kinds of its microbatches.
+/// Returns a step with this distribution of samples: its sums, and the kinds of its microbatches.
 StepPlan count_step(std::vector<std::vector<MicrobatchPlan>> replicas, int shard_group,
                     int expert_group = 1);
 
@@ -85,16 +85,17 @@ struct StepPlanOptions {
   int64_t row_tokens = 2048;
   int64_t rows_per_microbatch = 1;
   bool packing = true;
-  /// By cost, the costliest first; false: in order, in turn, rows filled one after the other.
+  /// Distribute by cost, the costliest samples first; false: in order, round-robin, rows filled one
+  /// after the other.
   bool balance = true;
   /// The costs on each set of ranks of a replica that works at the same time as the others.
   std::vector<SampleCosts> costs = {SampleCosts{}};
 };
 
-/// Deals `samples` (ids, in the order of the global batch) to replicas, and those of a replica to
-/// as few microbatches as first fit needs on the fullest of them, so that all replicas, and all
-/// microbatches of a replica, cost about the same; microbatches come costliest first, the samples
-/// of a row in the order of the global batch. Pure and deterministic. Throws DataError when a
+/// Distributes `samples` (ids, in the order of the global batch) to replicas, and those of a
+/// replica to as few microbatches as first fit needs on the fullest of them, so that all replicas,
+/// and all microbatches of a replica, cost about the same. Microbatches come costliest first, the
+/// samples of a row in the order of the global batch. Pure and deterministic. Throws DataError if a
 /// sample is longer than a row.
 StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples,
                         const std::vector<SampleIndex>& index, const StepPlanOptions& options);
@@ -108,21 +109,21 @@ StepPlan plan_of_next_tokens(StepPlan prompts);
 
 namespace zea::detail {
 
-// Dealing samples so that nobody waits: the costliest first, each to the taker whose load it meets
-// least (LPT, Graham 1969; with several sets of ranks that work at the same time, by the product of
-// loads and costs: Panigrahy et al., Heuristics for Vector Bin Packing, 2011). And
-// packing samples into rows of at most so many tokens, by first fit, and rows into microbatches.
+// Distributes samples so that no rank waits: the costliest first, each to the taker with the least
+// load (LPT, Graham 1969; with several sets of ranks that work at the same time, by the product of
+// loads and costs: Panigrahy et al., Heuristics for Vector Bin Packing, 2011). Packs samples into
+// rows of a maximum number of tokens, by first fit, and rows into microbatches.
 
 using Ids = std::vector<int64_t>;
-/// The cost of a thing on each set of ranks: numbers that another holds, since there are many
-/// things.
+/// The cost of a sample on each set of ranks, a view of memory that the caller owns.
 using Costs = std::span<const double>;
 
-/// Takes the thing at `position`, or refuses since it has no room.
+/// Takes the sample at `position`, or refuses it for lack of room.
 using Take = std::function<bool(int taker, int64_t position)>;
 
-/// The positions of `costs` that each of `takers` gets, ascending; of equals the first comes first.
-/// Nothing where no taker takes some position. Without `take` everything is taken.
+/// Returns the positions of `costs` that each of `takers` gets, ascending; of equal costs the first
+/// position comes first. Returns nothing if no taker takes some position. Without `take` every
+/// sample is taken.
 std::optional<std::vector<Ids>> distribute_longest_first(const std::vector<Costs>& costs,
                                                          int takers, const Take& take = {});
 
@@ -137,8 +138,8 @@ using Rows = std::vector<Ids>;
 std::vector<Rows> pack_in_order(const Ids& share, const Ids& lengths,
                                 const StepPlanOptions& options);
 
-/// `microbatches` of them that cost about the same; in a row samples stand in the order of `share`.
-/// `costs`: of each of `share`. Nothing where some sample finds no room that way.
+/// Returns `microbatches` of about the same cost; the samples of a row are in the order of `share`.
+/// `costs`: of each of `share`. Returns nothing if some sample finds no room.
 std::optional<std::vector<Rows>> pack_by_cost(const Ids& share, const std::vector<Costs>& costs,
                                               const Ids& lengths, const StepPlanOptions& options,
                                               int microbatches);

@@ -12,8 +12,7 @@
 
 namespace zea {
 
-/// The cost of one unit in one microbatch: seconds where it was measured, multiplications where it
-/// was estimated.
+/// The cost of one unit in one microbatch: seconds if measured, multiplications if estimated.
 struct UnitCost {
   double forward = 0;
   double backward_input = 0;   ///< gradients of inputs
@@ -32,7 +31,7 @@ std::vector<UnitCost> frozen_aware(const ModelSpec& model, const std::vector<Uni
 /// (ModelSpec::is_cached) compute nothing.
 std::vector<UnitCost> without_cached(const ModelSpec& model, std::vector<UnitCost> costs);
 
-/// Multiplications of each unit for a microbatch of so many rows of `row_tokens` of text, each one
+/// Multiplications of each unit for a microbatch of `rows` rows of `row_tokens` of text, each one
 /// sample, with as many items as fit: no row attends to another.
 std::vector<UnitCost> estimated_costs(const ModelSpec& model, int64_t row_tokens, int64_t rows = 1);
 
@@ -42,7 +41,7 @@ detail::UnitSizes sizes_of_items(const EncoderSpec& encoder, const ItemShape& it
 double pairs_of_items(const ModelSpec& model, const UnitSpec& unit, const ItemShape& item,
                       int64_t count);
 
-/// The work of a unit: what its rows take, and what each pair of a query and a key takes.
+/// The work of a unit: the part of its rows, and the part of each query-key pair.
 struct UnitWork {
   UnitCost rows, pair;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // data.cache_features: before the first step the blocks of frozen encoders run over the data set
-// once, on the ranks and in the layout of the run. Their outputs, which projectors read, are
-// written to files, which steps read in place of the items.
+// once, on the ranks and in the layout of the run. The inputs of projectors are written to files,
+// which steps read in place of the items.
 #pragma once
 
 #include <map>
@@ -34,16 +34,16 @@ struct CachedRun {
 /// settings or data. Collective.
 FeatureCaches cache_features(const CachedRun& run);
 
-/// Returns the loading with features in place of the items of cached encoders, for steps that
-/// train.
+/// Returns the loader options with features in place of the items of cached encoders, for training
+/// steps.
 LoaderOptions with_features(LoaderOptions loading, const FeatureCaches& caches, const Plan& plan,
                             int world_rank);
 
 namespace detail {
 
-/// Returns a hash of everything of a kind that an encoder's features depend on, by its name:
-/// "weights", "config", "preprocessing", "data", "type", "format". What items hold is compared when
-/// they are read. Collective.
+/// Returns a hash of each kind of input on which an encoder's features depend, by its name:
+/// "weights", "config", "preprocessing", "data", "type", "format". Items are compared when they are
+/// read. Collective.
 std::map<std::string, std::string> feature_fingerprint(const CachedRun& run, int encoder);
 
 /// Writes a fingerprint into the folder of an encoder's features, or compares it with the one that

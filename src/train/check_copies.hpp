@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of parameters (replicas of a shard, and what tp ranks or pipeline stages hold in common)
-// have the same bits after every update. A bit that flips in one of them, in memory or on its way,
-// stays there, trains on, and no loss shows it. Each checkpoint is checked before it is written.
+// Checks that copies of parameters (replicas of a shard, and parameters that tp ranks or pipeline
+// stages replicate) have the same bits, before each checkpoint is written. A bit that flips in one
+// of them, in memory or in transfer, would otherwise stay there, and no loss would show it.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace zea {
 
-/// Throws an Error of ExitCode::SickNode on all ranks where copies of parameters differ in any bit;
-/// it names their ranks: those that differ from most, or all if none are most. Collective over
+/// Throws an Error of ExitCode::SickNode on all ranks if copies of parameters differ in any bit. It
+/// names the ranks that differ from the majority, or all if there is none. Collective over
 /// `control`, the engine's ranks.
 void check_copies(Engine& engine, Collectives& control);
 

@@ -3,16 +3,16 @@
 // from the deck's precision, and finds the first value that differs.
 //
 // Error model. A unit makes the relative error u = r + s sqrt(k): r is the unit roundoff of the
-// widest-rounding type that the model computes or communicates in (bf16 2^-8, fp32 2^-24), s that
-// of the sums inside it (fp32 2^-24), and k = 4 x hidden their terms. Errors of units are
-// independent, so the error of a row behind d units is about u sqrt(d): d counts the units of the
-// longest path from the inputs, and for gradients those of the way back, too. A row is compared
+// least precise type in which the model computes or communicates (bf16 2^-8, fp32 2^-24), s that of
+// the sums inside it (fp32 2^-24), and k = 4 x hidden their number of terms. Errors of units are
+// independent, so the error of a row after d units is about u sqrt(d): d counts the units of the
+// longest path from the inputs, and for gradients also those of the way back. A row is compared
 // relative to its own norm or to the root mean square of its unit's rows, whichever is larger; a
 // parameter's gradient relative to its own norm or to that of an average parameter of its size in
-// its unit, since a gradient that is zero but for rounding (of a key's bias) has the errors of its
+// its unit, since a gradient that is zero up to rounding (of a key's bias) has the errors of its
 // unit. The bound is kErrors u sqrt(d); test_step_records measures errors against fp64 in units of
-// it. From the second step on u grows by the relative difference that the weights were found to
-// have after the earlier updates. In fp64 the bounds are kExactBound.
+// it. From the second step on the relative difference of the weights after the earlier updates is
+// added to u. In fp64 the bounds are kExactBound.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -36,8 +36,8 @@ struct EvaluateOptions {
   std::vector<int64_t> stop_tokens = {};  ///< none: the model's end tokens
   std::vector<std::string> stop_texts = {};
   bool keeps_keys = true;  ///< see GenerateOptions
-  /// Called on every rank before each global batch. If it returns true on any rank, the rest
-  /// is left.
+  /// Called on every rank before each global batch. If it returns true on any rank, the evaluation
+  /// ends.
   std::function<bool()> is_leave_asked = {};
 };
 
@@ -57,7 +57,7 @@ struct EvaluationOutput {
       false;  ///< whether a part is reported if the rest is left; false: only a warning
 };
 
-/// Evaluates as the deck's [eval] says and reports it. Returns whether it was whole.
+/// Evaluates as the deck's [eval] says and reports it. Returns whether it was completed.
 /// Collective.
 bool evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset,
                          const LoaderOptions& loading, Log& log, const MetricsFile& metrics,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loads of experts: how many rows each expert of a layer got in a step, over all ranks. Routing
-// is the same on every layout, so the loads are, too. By them the log tells how even they are, and
-// the biases of the choice of experts are updated (optim.router_bias_update_rate).
+// The loads of experts: the number of rows of each expert of a layer in a step, over all ranks.
+// Routing is the same on every layout, so the loads are, too. The log shows how even they are, and
+// the selection biases of experts are updated by them (optim.router_bias_update_rate).
 #pragma once
 
 #include <map>
@@ -31,8 +31,8 @@ class ExpertLoads {
   using Imbalance = std::vector<std::pair<std::string, double>>;
   Imbalance imbalance(const std::vector<double>& loads) const;
 
-  /// Adds the rate, by the sign of the layer's mean load less the expert's, to every bias of
-  /// a choice (arXiv:2408.15664).
+  /// Adds the rate, with the sign of the layer's mean load minus the expert's, to every selection
+  /// bias (arXiv:2408.15664).
   void update_biases(const std::vector<double>& loads) const;
 
  private:

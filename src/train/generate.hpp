@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation: the prompts go through the model once, on the layout that trains, and leave the
-// keys and values of every decoder block where their tokens are; then each sample goes on by one
-// token at a time.
+// Generation: the prompts run through the model once, on the layout that trains, and fill a KV
+// cache on the ranks of their tokens; then each sample is extended by one token at a time.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,8 +21,8 @@ struct Sampling {
   uint64_t seed = 0;
 };
 
-/// Returns a number of [0, 1) for a token of a sample. It depends on seed, sample and place alone,
-/// so that every layout draws the same.
+/// Returns a random number in [0, 1) for a token of a sample. It depends only on seed, sample and
+/// position, so that every layout draws the same.
 double drawn_number(uint64_t seed, int64_t sample, int64_t place);
 
 /// Samples a token by nucleus sampling (arXiv:1904.09751) from `logits` (vocabulary) on the host:
@@ -50,8 +49,8 @@ struct Prompts {
 
 /// One rank's part of a generation.
 struct Generated {
-  /// The text after each sample of each microbatch, without an end token; empty where nothing
-  /// was asked.
+  /// The tokens generated after each sample of each microbatch, without an end token; empty if none
+  /// were requested.
   std::vector<std::vector<std::vector<int32_t>>> texts;
   double prompt_seconds = 0;
   double seconds = 0;  ///< includes the prompts

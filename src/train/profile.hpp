@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measurements of one process: costs of units, by which plans cut stages, and the rates of its
-// device, by which they tell seconds.
+// Measurements of one process: costs of units, by which plans split stages, and the rates of its
+// device, by which plans predict seconds.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,18 +17,18 @@ struct Profile {
   std::string table;  ///< the same for people
 };
 
-/// Measures each unit on one process with a full microbatch of made-up samples, forward and
-/// backward as the engine calls it: the model of `config_json` as if all of it trained, with the
-/// rows, types, device and threads of `options`; its mesh does not count. Equal units are measured
-/// once. Throws PlanError where rows are too short for an item of an encoder.
+/// Measures each unit on one process with a full microbatch of assumed samples, forward and
+/// backward as the engine calls it: the model of `config_json` with all of it trained, and the
+/// rows, types, device and threads of `options`, but not its mesh. Equal units are measured once.
+/// Throws PlanError if rows are too short for an item of an encoder.
 Profile profile_units(const Options& options, const std::string& config_json);
 
-/// Returns the seconds that an operation takes whose kernel has next to nothing to do: those of a
-/// tiny block in `type`, forward and backward, over the launches that plans count.
+/// Returns the seconds of launching an operation: those of a tiny block in `type`, forward and
+/// backward, over the number of launches that plans count.
 double launch_seconds(at::Device device, DType type);
 
-/// Returns the seconds of a block of usual size in `type`, forward and backward, over those that
-/// plans make of `rates`.
+/// Returns the measured seconds of a block of usual size in `type`, forward and backward, over
+/// those that plans predict from `rates`.
 double block_seconds_over_planned(at::Device device, DType type, const DeviceRates& rates);
 
 /// Measures `device` with libtorch's threads as they are set. Shares are of GEMMs and attention in

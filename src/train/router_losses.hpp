@@ -7,8 +7,8 @@
 //   per layer: aux E sum_l sum_e C P / T^2,
 //   z:         z sum_l sum_t logsumexp(scores)^2 / T.
 // The first is load_balancing_loss_func of transformers for a batch without padding. Gradients
-// reach P and the scores; C has none. As C counts the whole step, a walk that computes its forward
-// alone comes first: any part of a step has other counts on other layouts.
+// reach P and the scores; C has none. C counts the whole step, since any part of it has other
+// counts on other layouts, so a forward of all microbatches comes before the step.
 #pragma once
 
 #include <map>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The directory of a run: deck.used.toml, log.txt, metrics.jsonl, checkpoints/, and LOCK, which
-// keeps a second run out. The lock is a file of our own, since file locks are off on many
-// clusters. Only the root rank makes one of these.
+// excludes a second run. The lock is a file of zea's own, since file locks are disabled on many
+// clusters. Only the root rank makes a RunDirectory.
 #pragma once
 
 #include <string>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests to save or to leave: signals (USR1: checkpoint now; USR2 and TERM: checkpoint and
-// leave), files in the run directory (SAVE, STOP), and the wall limit of -t. Ranks agree on them
-// once per step, or global batch of an evaluation, so asking one rank is enough. A launcher's
-// signal, which reaches one rank after the other, is one request, whichever steps ranks are in.
+// Requests to save or to stop: signals (USR1: checkpoint now; USR2 and TERM: checkpoint and stop),
+// files in the run directory (SAVE, STOP), and the time limit of -t. Ranks agree on them once per
+// step, or per global batch of an evaluation, so a request to one rank is enough. A launcher's
+// signal that reaches the ranks one after the other is one request, in whichever steps the ranks
+// are.
 #pragma once
 
 #include <chrono>
@@ -31,11 +32,11 @@ class StopRequest {
   StopRequest(std::string run_directory, bool is_root, double wall_seconds,
               std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
 
-  /// Returns the requests to this rank since the last call. The run leaves `seconds_to_save`
-  /// before the limit: the time of one more step and a checkpoint. A run that `has_saved`
-  /// nothing does not know that time, so it saves once when half of the limit is over.
+  /// Returns the requests to this rank since the last call. The run stops `seconds_to_save` before
+  /// the limit: the time of one more step and a checkpoint. A run that `has_saved` nothing does not
+  /// know that time, so it saves once when half of the limit is over.
   StepFlags poll(double seconds_to_save, bool has_saved = true);
-  /// Returns whether the next poll() will ask this rank to leave.
+  /// Returns whether the next poll() will request this rank to stop.
   bool is_leave_asked(double seconds_to_save) const;
   /// Ranks have agreed to save after this step, which serves all requests to this rank until
   /// now. If there was none, the signal that others had may come for another

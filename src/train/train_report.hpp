@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The log lines and metrics of a training run: sums since the last line, with the numbers that
-// ranks gather for it; and the objects that the parts of a training loop share.
+// ranks exchange for it; and the objects that the parts of a training loop share.
 #pragma once
 
 #include <optional>
@@ -101,8 +101,8 @@ class IntervalFacts {
 
   explicit IntervalFacts(Collectives& control) : control_(control) {}
 
-  /// Begins to gather facts of the steps that end here; earlier ones were finished. `memory` is
-  /// there on all ranks or on none. Collective.
+  /// Begins to gather facts of the steps up to this one; earlier facts must be finished. `memory`
+  /// is given on all ranks or on none. Collective.
   void begin(double own_seconds, const std::optional<DeviceMemory>& memory);
   /// Returns whether facts were begun and not finished.
   bool are_begun() const { return !all_.empty(); }
@@ -124,11 +124,12 @@ class TrainReport {
   /// Warns of differences from the resumed run, which may be meant or a mistake.
   void warn_of_resumed(const TrainPosition& start, const TrainPosition& now) const;
 
-  /// Step `step` (they count from 1) begins, with the loading of its samples.
+  /// Announces step `step` (from 1 on), which begins with the loading of its samples.
   void begin_step(int64_t step);
-  /// Its samples are loaded; prints the predicted memory of the first step. Collective.
+  /// Announces that its samples are loaded; prints the predicted memory of the first step.
+  /// Collective.
   void loaded(const LoadedStep& loaded);
-  /// Notes the masked items of a microbatch; returns how many this rank answers for.
+  /// Notes the masked items of a microbatch; returns the number that this rank counts.
   int64_t note_bad_items(const LoadedMicrobatch& part);
   /// The step has been launched, or run.
   void end_step(const RankStep& step);
@@ -136,7 +137,7 @@ class TrainReport {
   /// (`logs`), its facts are begun. Collective if so.
   void count_step(const RankStep& step, bool logs);
 
-  /// Adds what came of a step, with warnings. Collective.
+  /// Adds the result of a step, with warnings. Collective.
   void judged(const StepReport& report);
   /// Prints the line of the interval, which ends with this step. Collective.
   void log(const StepReport& report, bool last);

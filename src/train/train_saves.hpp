@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The saving policy of a training run: checkpoints in the background, one at a time, with retention
-// and with the deck's answer to a disk that fails.
+// The saving policy of a training run: asynchronous checkpoints, one at a time, with retention and
+// with the deck's reaction to a failing disk.
 #pragma once
 
 #include <functional>
@@ -33,10 +33,10 @@ class TrainSaves {
   /// Begins a checkpoint of this position, unless there is one. If it `must` be there, it is
   /// complete on return.
   void start(const TrainPosition& position, bool must);
-  /// Goes on with the save under way after step `step`, if the latest `report` says that no rank is
+  /// Continues the pending save after step `step`, if the latest `report` says that no rank is
   /// writing.
   void advance(const StepReport& report, int64_t step);
-  /// Finishes the save under way, if any.
+  /// Finishes the pending save, if any.
   void finish(bool must);
   void finish_removal();
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer step, from loaded microbatches to updated shards: its walk, or the graph of it; the
-// numbers that all ranks sum once per step besides gradients, which alone decide a step, so that
-// all ranks decide the same; and its report.
+// One optimizer step, from loaded microbatches to updated shards: its actions, or their CUDA graph;
+// the numbers that all ranks sum once per step besides gradients, by which alone all ranks decide
+// the same; and its report.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -56,18 +56,17 @@ inline constexpr double kClipEps = 1e-6;
 /// The message of the all-reduce.
 using StepSumValues = std::array<double, sizeof(StepSums) / sizeof(double)>;
 
-/// The end of a step on a device, which sums and judges by itself, so that the update can be
-/// launched without the host. The host reads sums and seconds when it likes. The seconds lie
-/// between two events of the device's stream; the first is recorded when the step begins on the
-/// host. Where the device is behind, the first event is reached when the step before is done, so
-/// the device's time counts; where the host is behind, loading and launching count. Work between
-/// steps never counts.
+/// The end of a step on a device, which sums and checks by itself, so that the update can be
+/// launched without the host. The host may read sums and seconds later. The seconds lie between two
+/// events of the device's stream; the first is recorded when the step begins on the host. If the
+/// device is behind, the first event is reached when the step before is done, so the device's time
+/// counts; if the host is behind, loading and launching count. Work between steps never counts.
 class DeviceStepEnd {
  public:
   /// `world`: the device's collectives over all ranks, which outlive this.
   DeviceStepEnd(Collectives& world, at::Device device, double clip_norm);
 
-  /// A step begins on the host; the device may still be in the one before.
+  /// Announces that a step begins on the host; the device may still execute the one before.
   void begin();
   /// Launches the sum of `own` over all ranks, with `loss` and `squares`, scalars on the device.
   /// Does not wait. Collective; the results of the step before have been read.
@@ -75,7 +74,7 @@ class DeviceStepEnd {
   /// Returns a number in the device's memory for work launched after sum(): the factor of the
   /// gradient (clipping and 1/N), NaN where loss or norm is not finite or there is no target.
   const double* scale() const { return scale_.const_data_ptr<double>(); }
-  /// The device has been given all of the step.
+  /// Announces that all of the step has been launched.
   void end();
 
   struct Result {
@@ -98,13 +97,13 @@ class DeviceStepEnd {
   c10::Event ended_;
 };
 
-/// Graphs of whole walks of a step (run.cuda_graphs), one for each of the latest shapes: the second
-/// walk of a shape is captured, later ones are launched as its graph. A graph reads the
-/// microbatches that it was captured with; those of a step are copied into them.
+/// CUDA graphs of steps up to the reduced gradients (run.cuda_graphs), one for each of the latest
+/// shapes: the second step of a shape is captured, later ones are launched as its graph. A graph
+/// reads the microbatches with which it was captured; those of later steps are copied into them.
 class StepGraphs {
  public:
-  /// Runs a step up to the sums of its gradients on the given microbatches. It must leave nothing
-  /// behind on the host, and nothing in device memory that it does not write anew.
+  /// Runs a step up to the sums of its gradients on the given microbatches. It must leave no state
+  /// on the host, and in device memory only what every run writes again.
   using Walk = std::function<StepLoss(const std::vector<Microbatch>&)>;
 
   struct Counts {

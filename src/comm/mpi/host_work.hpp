@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communication on host memory: MPI requests, and the steps to take when they are complete, each
-// of which may post more. Buffers that only the communication needs live here.
-// Messages of any length are cut into pieces that MPI's int counts can say, the same on both sides.
+// A communication on host memory: MPI requests, and the steps to take when they complete, each of
+// which may post more requests. Buffers that only the communication needs live here. Long messages
+// are split into pieces that fit MPI's int counts, the same on both sides.
 #pragma once
 
 #include <cstddef>

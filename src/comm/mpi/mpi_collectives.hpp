@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives on host memory over MPI, made of point-to-point messages: one cutting into pieces
-// serves all of them, and sums are taken by us, in rank order. Only what gains from a tree
-// (broadcast, small all-reduces) is left to MPI.
+// Collectives on host memory over MPI, composed of point-to-point messages: one way of splitting
+// messages serves all of them, and zea computes sums itself, in rank order. Only broadcasts and
+// small all-reduces, which gain from a tree, are MPI's.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives on device memory. Calls go to a stream of their own, after what the compute stream
-// holds at that time; a wait lets the compute stream wait, never the host. Sums of bf16 and fp16
-// are NCCL's: rounded at every hop.
+// Collectives on device memory. Calls run on their own stream, after the work that the compute
+// stream has at that time; a wait makes the compute stream wait, never the host. NCCL sums bf16 and
+// fp16 with rounding at every hop.
 #include <memory>
 #include <numeric>
 #include <optional>

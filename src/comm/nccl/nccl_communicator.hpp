@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA streams and events, owned; NCCL's communicator, with its own; and the group call that lets
-// several NCCL calls go on together.
+// Owned CUDA streams and events; NCCL's communicator, with its own stream and events; and the group
+// call that starts several NCCL calls together.
 #pragma once
 
 #include <mutex>

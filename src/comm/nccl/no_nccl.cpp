@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands for nccl_collectives.cpp where NCCL or the CUDA runtime was not found, or not wanted.
+// Replaces nccl_collectives.cpp if NCCL or the CUDA runtime is missing or disabled.
 #include "comm/captured_graph.hpp"
 #include "comm/communicator.hpp"
 #include "comm/launch_order.hpp"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends open files between processes of a node. The sockets have names in no folder and vanish with
-// their processes, so that a killed rank leaves nothing behind. They need one network namespace,
-// but no right to look into other processes, no common numbering of processes and no common folder.
+// Sends open files between the processes of a node. The sockets have no names in the file system
+// and vanish with their processes, so a killed rank leaves nothing behind. The processes must share
+// a network namespace, but need no right to inspect each other, no common process numbers and no
+// common folder.
 #pragma once
 
 #include <cstdint>

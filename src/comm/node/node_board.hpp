@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared memory where the ranks of a node meet: counters that say how far each rank is, and a ring
-// of slots per rank through which data pass that peers cannot read in place. A rank writes only
-// into its own part; peers read it after they have seen a counter raised.
+// Shared memory of the ranks of a node: counters of each rank's progress, and a ring of slots per
+// rank for data that peers cannot read in place. A rank writes only its own part; peers read it
+// after they have seen a counter rise.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@ class NodeBoard {
  public:
   static constexpr int64_t kSlotBytes = 128 << 10;
   static constexpr uint64_t kNumSlots = 4;
-  /// Calls are made of rounds, which all ranks count alike and each rank takes in order, phase by
-  /// phase. A slot is free again when all ranks have finished the round that used it.
+  /// A call consists of rounds, which all ranks number alike and each rank processes in order,
+  /// phase by phase. A slot is free again when all ranks have finished the round that used it.
   enum class Phase { Arrived, Combined, Finished };
 
   /// Where a rank's buffer lies for peers; `memory` is 0 where they cannot reach it.
@@ -46,7 +46,7 @@ class NodeBoard {
   }
   /// Whether this rank may write into its slot of a round and raise Arrived.
   bool can_begin(uint64_t round) const;
-  /// This rank has done the phase of all rounds before `rounds`.
+  /// Announces that this rank has done the phase of all rounds before `rounds`.
   void raise(Phase phase, uint64_t rounds);
   uint64_t done(int rank, Phase phase) const;
   bool have_all_done(Phase phase, uint64_t rounds) const;

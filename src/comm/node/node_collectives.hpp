@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives of ranks that share a node: reductions and gatherings meet in shared memory; what
-// moves between two ranks only, or is rare, goes over MPI.
+// Collectives of ranks that share a node: reductions and gathers use shared memory; messages
+// between two ranks, and rare collectives, use MPI.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace zea {
 
 class NodeCollectives : public Collectives {
  public:
-  /// Null where any rank cannot have the memory to meet in, with the reason in `why_not`, equal on
+  /// Returns null if any rank cannot get the shared memory, with the reason in `why_not`, equal on
   /// all ranks. Collective. `buffers` may be shared by several of one communicator.
   static std::unique_ptr<NodeCollectives> build(const Communicator& communicator,
                                                 std::shared_ptr<SharedBuffers> buffers,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collective under way among the ranks of a node. It works on the peers' buffers in place where
-// every rank can reach them. Small calls, and calls on other buffers, pass through the slots of the
-// board, one piece a round.
+// A pending collective among the ranks of a node. It works on the peers' buffers in place if every
+// rank can reach them. Small calls, and calls on other buffers, pass through the slots of the
+// board, one piece per round.
 #pragma once
 
 #include <memory>
@@ -35,9 +35,9 @@ struct NodeCall {
   int64_t longest() const;
   /// Bytes that this rank lets its peers read.
   int64_t sent_bytes(int rank) const { return reduces ? begins.back() * width() : bytes(rank); }
-  /// The most that any rank lets its peers read; equal on all ranks.
+  /// The most bytes that any rank lets its peers read; equal on all ranks.
   int64_t most_sent_bytes() const { return (reduces ? begins.back() : longest()) * width(); }
-  /// Small calls do without the peers' buffers: they are done after one round.
+  /// Whether the call is small: it does not use the peers' buffers and is done after one round.
   bool is_small() const { return most_sent_bytes() <= int64_t{8} << 10; }
 };
 
@@ -59,7 +59,7 @@ class NodeWork : public ProgressWork {
   enum class State { New, Announced, InSlots, InPlace };
 
   bool advance() noexcept override;
-  /// Takes one step where it can and returns whether it did.
+  /// Takes one step if possible and returns whether it did.
   bool step();
   bool announce();
   bool choose_way();
@@ -72,7 +72,7 @@ class NodeWork : public ProgressWork {
   bool can_all_reach() const;
   /// Every rank reduces all elements: one round trip less.
   bool reduces_all() const { return call_.is_small() && call_.reduces && call_.gathers; }
-  /// The first element of each rank's range that passes in a round, and how many do.
+  /// The first element of each rank's range that is processed in a round, and their number.
   int64_t first_element(uint64_t round) const;
   int64_t elements(int rank, uint64_t round) const;
   std::byte* piece(int rank, uint64_t round, int of_range) const;

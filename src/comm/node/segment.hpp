@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that processes of one node share: files in /dev/shm that never have a name, so that a
+// Memory that the processes of a node share: files in /dev/shm that never have a name, so that a
 // killed job leaves nothing behind.
 #pragma once
 
@@ -33,8 +33,8 @@ class SharedSegment {
 };
 
 /// Makes a file of zeroed memory, all of it reserved: touching it later cannot fail. At least
-/// `spare_bytes` stay free for others, who reserve nothing and die where there is none (Open MPI's
-/// own segments). Throws CommError with the reason where the memory cannot be had.
+/// `spare_bytes` stay free for programs that reserve nothing and crash when memory runs out (Open
+/// MPI's own segments). Throws CommError with the reason if the memory is not available.
 Descriptor make_segment_file(int64_t bytes, int64_t spare_bytes);
 
 }  // namespace zea

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that all ranks of a communicator map: one segment from each rank, or none at all with the
-// reason, equal on all ranks. SharedBuffers finds the segment in which a pointer lies.
+// Memory that all ranks of a communicator map: one segment of each rank, or none at all with the
+// same reason on all ranks. SharedBuffers finds the segment that contains a pointer.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,18 @@ namespace zea {
 
 class SharedMemory {
  public:
-  /// `memory` is null on all ranks where any rank failed; `why_not` is then equal on all.
+  /// `memory` is null on all ranks if any rank failed; `why_not` is then equal on all.
   struct Result {
     std::shared_ptr<SharedMemory> memory;
     std::string why_not;
   };
 
-  /// Makes `bytes` of memory for this rank. Fails where that is more than `limit`. Collective over
-  /// `ranks`.
+  /// Makes `bytes` of memory for this rank. Fails if that exceeds `limit`. Collective over `ranks`.
   static Result build(Collectives& ranks, int64_t bytes, int64_t limit);
 
   std::byte* data(int rank) const { return segments_[rank].data(); }
   int64_t bytes(int rank) const { return segments_[rank].bytes(); }
-  /// Equal on all ranks, not 0; no other memory has it.
+  /// A unique number, equal on all ranks and not 0.
   uint64_t id() const { return id_; }
 
  private:
@@ -46,12 +45,12 @@ class SharedBuffers {
  public:
   SharedBuffers(int rank, int64_t limit) : rank_(rank), limit_(limit) {}
 
-  /// Returns null where shared memory cannot be had, with the reason in why_not(). The caller owns
+  /// Returns null if shared memory is not available, with the reason in why_not(). The caller owns
   /// the memory. Collective over `ranks`.
   std::shared_ptr<void> allocate(Collectives& ranks, int64_t bytes);
   /// Returns where [data, data + bytes) lies.
   SharedAddress find(const void* data, int64_t bytes) const;
-  /// Says why the last allocation that failed did; empty where none has.
+  /// The reason of the last failed allocation; empty if none has failed.
   const std::string& why_not() const { return why_not_; }
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives over several nodes with equally many ranks each: inside a node in shared memory,
-// between nodes over MPI among the ranks of equal rank in their nodes, so that each rank sends
-// 1/ranks-per-node of what it would without.
+// Collectives over several nodes with equally many ranks each: shared memory inside a node, and MPI
+// between the ranks with the same index in their nodes, so that each rank sends 1 / ranks-per-node
+// of the bytes.
 #pragma once
 
 #include <array>
@@ -16,8 +16,9 @@ namespace zea {
 
 class TwoLevelCollectives : public Collectives {
  public:
-  /// Ranks of a node are neighbours, `ranks_per_node` of them on every node. Null where shared
-  /// memory cannot be had on every node, with the reason in `why_not` on those. Collective.
+  /// Ranks of a node are neighbors, `ranks_per_node` of them on every node. Returns null if shared
+  /// memory is not available on every node, with the reason in `why_not` on those without.
+  /// Collective.
   static std::unique_ptr<TwoLevelCollectives> build(const Communicator& communicator,
                                                     int ranks_per_node, int64_t max_shared_bytes,
                                                     std::string& why_not);
@@ -38,7 +39,7 @@ class TwoLevelCollectives : public Collectives {
     std::unique_ptr<NodeCollectives> out_of_node;
   };
 
-  /// A call is made of stages, each a few communications that start when those of the stage before
+  /// A call consists of stages, each a few communications that start when those of the stage before
   /// are complete.
   static constexpr int kNumStages = 3;
   using Stages = std::array<std::function<std::vector<Pending>()>, kNumStages>;
