@@ -176,6 +176,9 @@ class Forward {
       return linear(adapter_down(x, adapter, rows), unit_.adapters[adapter].up);
     });
   }
+  Value adapted_linear(const Value& x, const std::string& role) {
+    return adapted_linear(x, role, UnitRows::Tokens, kOrder);
+  }
   /// Tp ranks exchange the few columns of `down`, not the columns of x once more.
   Value adapted_columns(Value y, const Value& x, const std::string& role, UnitRows rows) {
     return with_adapters(std::move(y), role, [&](int adapter) {
@@ -207,7 +210,8 @@ class Forward {
   }
 
   Value patch_embed() {
-    auto x = linear(ops_.record({.kind = Kind::Patches}), "patch");
+    auto x = norm_if_has(linear(ops_.record({.kind = Kind::Patches}), "patch"), "patch_norm",
+                         block_.norm);
     if (has("class_token")) {
       std::vector<int> params = ops_.roles({"class_token", "positions"});
       params.push_back(ops_.optional("registers"));
@@ -368,7 +372,7 @@ class Forward {
   }
   Value routed(const Value& rows, const RouterSpec& router, const MlpSpec& spec) {
     auto own_gates = ops_.record({.kind = Kind::Route, .params = {ops_.optional("choice_bias")}},
-                                 {linear(routed_by(rows), "router")});
+                                 {adapted_linear(routed_by(rows), "router")});
     auto own_chosen = ops_.record_other();
     if (has("gate_scale"))
       own_gates = ops_.record({.kind = Kind::ScaleGates, .params = ops_.roles({"gate_scale"})},
@@ -381,14 +385,23 @@ class Forward {
     auto sent = ops_.record({.kind = Kind::Dispatch}, {all, chosen});
     const auto places = ops_.record_other(), ends = ops_.record_other();
     all.reset();
-    const auto of_each = [&](const Value& inputs, const std::string& role) {
+    const auto linear_of_each = [&](const Value& inputs, const std::string& role, WeightOrder order,
+                                    bool reads_columns) {
       return ops_.record(
           {.kind = Kind::ExpertLinear,
            .params = {ops_.roles({role + ".weight"})[0], ops_.optional(role + ".bias")},
-           .order = spec.stack.value_or(kOrder),
+           .order = order,
            .count = router.experts,
-           .reads_columns = role == "experts.down"},
+           .reads_columns = reads_columns},
           {inputs, ends});
+    };
+    const auto of_each = [&](const Value& inputs, const std::string& role) {
+      const bool reads_columns = role == "experts.down";
+      auto y = linear_of_each(inputs, role, spec.stack.value_or(kOrder), reads_columns);
+      return with_adapters(std::move(y), role, [&](int adapter) {
+        const auto z = linear_of_each(inputs, unit_.adapters[adapter].down, kOrder, reads_columns);
+        return linear_of_each(z, unit_.adapters[adapter].up, kOrder, false);
+      });
     };
     auto inner = of_each(sent, "experts.up");
     sent.reset();
@@ -406,9 +419,9 @@ class Forward {
                        {norm(rows, "router_norm", block_.norm)});
   }
   Value shared(const Value& rows, const MlpSpec& spec) {
-    auto y = linear(gate(linear(rows, "shared.up"), spec), "shared.down");
+    auto y = adapted_linear(gate(adapted_linear(rows, "shared.up"), spec), "shared.down");
     if (!has("shared_gate.weight")) return y;
-    return ops_.record({.kind = Kind::SigmoidScale}, {y, linear(rows, "shared_gate")});
+    return ops_.record({.kind = Kind::SigmoidScale}, {y, adapted_linear(rows, "shared_gate")});
   }
 
   Value features() {
@@ -433,6 +446,8 @@ class Forward {
     x = norm_if_has(x, "norm", spec.norm);
     if (spec.merge > 1 && !spec.pools_first) x = merged_features(x, spec);
     x = norm_if_has(x, "merged_norm", spec.norm);
+    if (has("downsample.weight"))
+      return adapted_row_linear(gated_of_squares(x, spec), "linear_2", kRows, kOrder);
     if (has("merger.weight")) x = adapted_linear(x, "merger", kRows, kOrder);
     if (spec.is_linear) return adapted_linear(x, "linear", kRows, spec.order);
     const auto inner = activated_column_linear(x, "linear_1", spec.activation, kRows, kOrder);
@@ -440,6 +455,17 @@ class Forward {
     if (spec.shrinks) y = ops_.record({.kind = Kind::Resample}, {y});
     if (!has("row_end")) return y;
     return ops_.record({.kind = Kind::RowEnds, .params = ops_.roles({"row_end"})}, {y});
+  }
+
+  /// A convolution of squares without overlap, a linear, its norm and GELU, and a gated MLP but its
+  /// last linear (GLM-4.5V).
+  Value gated_of_squares(const Value& x, const ProjectorSpec& spec) {
+    const auto normed =
+        norm(adapted_linear(linear(x, "downsample"), "merger", UnitRows::Features, kOrder),
+             "projected_norm", spec.norm);
+    const auto inner = adapted_column_linear(activate(normed, "projected", Activation::Gelu),
+                                             "linear_1", UnitRows::Features, kOrder);
+    return ops_.record({.kind = Kind::Gate, .activation = spec.activation}, {inner});
   }
 
   Value head() {

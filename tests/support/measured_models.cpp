@@ -41,6 +41,14 @@ std::string adapted_config() {
                        {.targets = {"k_proj", "fc1", "linear_1"}, .rank = 7, .dropout = 0.1});
 }
 
+/// Experts whose adapters take more than those that train; `is_stacked`: adapters of their stacks.
+std::string adapted_experts_config(bool is_stacked) {
+  const std::vector<std::string> of_each{"gate", "*experts.*", "*shared*", "q_proj"};
+  const std::vector<std::string> of_stacks{"experts.gate_up_proj", "experts.down_proj"};
+  return with_adapters(with_experts(llava_config(false)), "llm",
+                       {.targets = is_stacked ? of_stacks : of_each, .rank = 12});
+}
+
 std::string siglip_config() {
   nlohmann::json config = nlohmann::json::parse(
       tiny_llava_config({.layers = 1, .vision_hidden = 78, .image_size = 48, .siglip = true}));
@@ -400,6 +408,23 @@ std::string qwen3_5_config(const std::string& family) {
   return config.dump();
 }
 
+std::string glm4v_moe_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_glm4v_moe_config());
+  auto& text = config["text_config"];
+  text["hidden_size"] = 116;
+  text["intermediate_size"] = 284;
+  text["num_attention_heads"] = 4;
+  text["num_key_value_heads"] = 2;
+  text["head_dim"] = 12;
+  text["vocab_size"] = 1307;
+  text["moe_intermediate_size"] = 44;
+  auto& vision = config["vision_config"];
+  vision["hidden_size"] = 72;
+  vision["intermediate_size"] = 202;
+  vision["out_hidden_size"] = 116;
+  return config.dump();
+}
+
 }  // namespace
 
 const std::vector<MeasuredModel>& measured_models() {
@@ -407,6 +432,8 @@ const std::vector<MeasuredModel>& measured_models() {
       {"llava", llava_config(false)},
       {"llava with taps, biases and full attention", llava_config(true)},
       {"llava with adapters", adapted_config()},
+      {"adapters of each expert", adapted_experts_config(false)},
+      {"adapters of stacked experts", adapted_experts_config(true)},
       {"llava with images of any size, four patches a feature", siglip_config(),
        merge_images_of_any_size},
       {"llava with a table of positions laid over images", siglip_config(), fill_patches},
@@ -421,6 +448,7 @@ const std::vector<MeasuredModel>& measured_models() {
       {"qwen2_5_vl", qwen2_5_vl_config(), shrink_images},
       {"qwen3_vl", qwen3_vl_config(), shrink_images},
       {"qwen3_vl_moe", qwen3_vl_moe_config(), shrink_images},
+      {"glm4v_moe", glm4v_moe_config(), shrink_images},
       {"qwen3_5", qwen3_5_config("qwen3_5"), shrink_images},
       {"qwen3_5_moe", qwen3_5_config("qwen3_5_moe"), shrink_images},
       {"gemma3", gemma3_config()},
