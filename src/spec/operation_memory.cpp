@@ -150,16 +150,18 @@ struct ScanSizes {
   int64_t tokens = 0, chunks = 0, states = 0;
 };
 
-/// Elements that a device holds for each head of the chunks that it computes at once: operands,
-/// pairs of tokens, states; and what backward adds (see kernels/delta_batches.cpp).
+/// Elements that a device holds for each head of the chunks that it computes at once, as
+/// kernels/delta_batches.cpp has them; and what backward adds, whose tiles the value heads
+/// of a key head share.
 struct ChunkElements {
   explicit ChunkElements(const DeltaRuleSpec& rule) {
     const int64_t keys = kDeltaChunk * rule.key_dim, values = kDeltaChunk * rule.value_dim;
     const int64_t pairs = kDeltaChunk * kDeltaChunk, state = rule.key_dim * rule.value_dim;
-    const int64_t both = 5 * kDeltaChunk + 5 * keys + values + 3 * pairs +
-                         rule.key_dim * rule.key_dim + 2 * state + values;
-    forward = both + keys + values;
-    backward = both + 3 * values + state + 6 * keys + 2 * pairs;
+    const int64_t tiles = 2 * pairs + 3 * keys + values + 2 * state;
+    forward = 5 * kDeltaChunk + 2 * pairs + (keys + values) + rule.key_dim * rule.key_dim + state +
+              (state + values) + keys;
+    backward = forward - keys + values + 2 * state + tiles * rule.key_heads / rule.value_heads;
+    backward = std::max(backward, forward + values + 2 * state);
   }
 
   int64_t forward = 0, backward = 0;
