@@ -86,13 +86,7 @@ void read_states(Engine& engine, const ShardedBuffer& buffer, const StateSource&
 }  // namespace
 
 void check_tensors(const ModelSpec& model, const WeightsSource& source) {
-  const auto head = std::ranges::find(model.units, true, &UnitSpec::is_mtp);
-  if (head != model.units.end() &&
-      std::ranges::count(source.tensors(), model.params[head->params.back()].name,
-                         &TensorInfo::name) == 0)
-    throw WeightsError(source.describe() +
-                       ": has no head of multi-token prediction (mtp.*), which model." + kDecoder +
-                       ".mtp_loss_coef trains; use files that have one, or leave it out");
+  check_head_that_trains(model, source);
   check_match(match_tensors(model, source), model, source);
 }
 

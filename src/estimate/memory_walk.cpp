@@ -12,7 +12,7 @@
 namespace zea::detail {
 namespace {
 
-UnitShare unit_share(const Plan& plan, const std::string& module) {
+UnitShare unit_share(const Plan& plan, const std::string& module, bool forward_only) {
   const ModuleGrid& grid = plan.mesh.grid(module);
   const TokenSharding& tokens = plan.token_shardings.at(module);
   return {.tp = grid.tp,
@@ -22,6 +22,7 @@ UnitShare unit_share(const Plan& plan, const std::string& module) {
           .gathers_keys = tokens.context.exchange == KeyExchange::Gather,
           .passes_states = tokens.passes_states,
           .owns_runs = owns_runs(tokens.context.distribution),
+          .scans_prompts = forward_only && plan.generates(),
           .ep = grid.ep()};
 }
 
@@ -202,7 +203,7 @@ UnitMemory MemoryWalk::declare(size_t u, bool keeps_graph) {
     call.inputs_need_gradient.push_back(at(input.unit).needs_gradient);
     call.inputs_present.push_back(has_items(input.unit));
   }
-  const UnitShare share = unit_share(plan_, spec(u).module);
+  const UnitShare share = unit_share(plan_, spec(u).module, forward_only_);
   const auto compute = [&] {
     return unit_memory(plan_.model, spec(u), module_sizes(u), unit_types(plan_, spec(u).module),
                        call, share);

@@ -188,6 +188,16 @@ TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
   return match;
 }
 
+void check_head_that_trains(const ModelSpec& model, const WeightsSource& source) {
+  const auto head = std::ranges::find(model.units, true, &UnitSpec::is_mtp);
+  if (head != model.units.end() &&
+      std::ranges::count(source.tensors(), model.params[head->params.back()].name,
+                         &TensorInfo::name) == 0)
+    throw WeightsError(source.describe() +
+                       ": has no head of multi-token prediction (mtp.*), which model." + kDecoder +
+                       ".mtp_loss_coef trains; use files that have one, or leave it out");
+}
+
 void check_match(const TensorMatch& match, const ModelSpec& model, const WeightsSource& source) {
   const std::string faults = match.faults();
   if (faults.empty()) return;

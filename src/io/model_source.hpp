@@ -42,6 +42,9 @@ TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
 /// Throws one WeightsError with every fault of the match of `source`, unless there is none.
 void check_match(const TensorMatch& match, const ModelSpec& model, const WeightsSource& source);
 
+/// Throws WeightsError where a head of multi-token prediction trains that `source` does not have.
+void check_head_that_trains(const ModelSpec& model, const WeightsSource& source);
+
 /// The name of the parameter that a tied head is.
 const std::string& embedding_of(const ModelSpec& model);
 

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans chunks of the gated delta rule by batched GEMMs. With N = U + W S (W and U solve
-// (I + A) [W U] = [-b exp(G) k, b v]) and K the rows exp(G_n - G_i) k_i, the state after a chunk is
-//   S' = (exp(G_n) I + K^T W) S + K^T U,
-// so one GEMM a step passes states on, whose factors come from GEMMs over all chunks; its gradient
-// passes back by the transposed factor:
-//   dS = (exp(G_n) I + K^T W)^T dS' + (exp(G) q)^T dO + W^T Y,  Y = scores^T dO,
-//   dR = (I + A)^-T (Y + K dS').
-// Operands that the same GEMM reads lie beside each other.
+// Scans chunks of the gated delta rule on a device: functors compute what a chunk does by itself
+// (delta_chunk_functors.hpp), of all chunks at once; a GEMM a step passes states on, and another
+// one their gradients back. With N = U + W S, where W and U solve
+// (I + A) [W U] = [-b exp(G) k, b v], and K the rows exp(G_n - G_i) k_i, the state after a chunk is
+//   S' = C + M S,   M = exp(G_n) I + K^T W,   C = K^T U;
+// its gradient passes back by the transposed factor:
+//   dS = M^T dS' + (exp(G) q)^T dO + W^T Y,   Y = scores^T dO,   dR = (I + A)^-T (Y + K dS').
 #include <ATen/ops/baddbmm.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
@@ -16,8 +14,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/delta_chunk_functors.hpp"
 #include "kernels/delta_chunks.hpp"
+#include "kernels/delta_gradient_functors.hpp"
 #include "kernels/run_items.hpp"
 
 namespace zea {
@@ -82,43 +80,38 @@ void add_spans(const std::vector<int64_t>& bounds, const std::vector<int64_t>& s
   }
 }
 
-Tensor across(const Tensor& matrices) {
-  return matrices.transpose(1, 2);
-}
-
 /// A span's chunks, whose heads are the items of all tensors.
 class SpanScan {
  public:
-  SpanScan(const DeltaRows& rows, const ChunkSpan& span)
+  /// `d_o`: where the span's gradients will be asked for.
+  SpanScan(const DeltaRows& rows, const ChunkSpan& span, const Tensor& d_o = {})
       : rows_(rows),
         shape_(rows.shape),
         span_(span),
         heads_(shape_.value_heads),
         items_(span.chunks() * heads_),
         chunks_(rows.tokens.chunks.narrow(0, span.first_chunk, span.chunks())),
-        numbers_(made({5, kDeltaChunk})) {
-    const int64_t keys = shape_.key_dim, both = keys + shape_.value_dim;
-    keys_ = made({2 * kDeltaChunk, keys});
-    factors_ = made({2 * kDeltaChunk, kDeltaChunk + keys});
-    terms_ = made({kDeltaChunk + keys, shape_.value_dim});
+        d_o_(d_o) {
+    const int64_t keys = shape_.key_dim, values = shape_.value_dim, both = keys + values;
+    numbers_ = made({5, kDeltaChunk});
+    pairs_ = made({2 * kDeltaChunk, kDeltaChunk});
+    solved_ = made({kDeltaChunk, both});
     passing_ = made({keys, both});
-    Tensor right = made({kDeltaChunk, both});
+    terms_ = made({keys + kDeltaChunk, values});
+    const Tensor across = made({keys, kDeltaChunk});
+    if (d_o.defined()) {
+      d_changes_ = made({kDeltaChunk, values});
+      adds_ = made({keys, values});
+      d_ends_ = made({keys, values});
+    }
     with_wide_type(rows_.mixed, [&]<class W>(W) {
-      const LoadChunk<W> load{chunk_rows(),         elements<W>(rows_.mixed), numbers<W>(),
-                              elements<W>(keys_),   elements<W>(factors_),    elements<W>(right),
-                              elements<W>(passing_)};
-      run_items(rows_.mixed, load, items_, shape_.value_dim);
+      MakeChunk<W> make{chunk_rows<W>(), operands<W>()};
+      make.to.across = elements<W>(across);
+      if (d_o.defined())
+        run(MakeChunkBackward<W>{make, gradients<W>()}, items_);
+      else
+        run(make, items_);
     });
-    Tensor pairs = factors_.narrow(2, 0, kDeltaChunk);
-    at::bmm_out(pairs, keys_, across(keys_.narrow(1, 0, kDeltaChunk)));
-    inverse_ = made({kDeltaChunk, kDeltaChunk});
-    with_wide_type(rows_.mixed, [&]<class W>(W) {
-      const SolveChunk<W> solve{{numbers<W>(), elements<W>(factors_), kDeltaChunk + keys},
-                                elements<W>(inverse_)};
-      run_items(rows_.mixed, solve, items_, shape_.value_dim);
-    });
-    solved_ = at::bmm(inverse_, right);
-    passing_.baddbmm_(across(ends()), solved_);
   }
 
   /// Computes the states before all chunks, `first` (samples that the first step has, ...) before
@@ -128,11 +121,10 @@ class SpanScan {
   void pass_states(const Tensor& first, const Tensor& next, const Tensor& last,
                    const Tensor& kept) {
     const Tensor adds = passing_.narrow(2, shape_.key_dim, shape_.value_dim), own = states();
-    Tensor begin = of_step(own, 0);
     if (first.defined())
-      begin.copy_(first);
+      of_step(own, 0).copy_(first);
     else
-      begin.zero_();
+      stateless_ = span_.counts.front() * heads_;
     int64_t kept_states = 0, chunk = 0;
     for (int64_t step = 0; step < span_.steps(); ++step) {
       const int64_t here = span_.counts[step], on = span_.counts[step + 1];
@@ -140,7 +132,12 @@ class SpanScan {
         const auto part = [&](const Tensor& of) {
           return of.narrow(0, (chunk + from) * heads_, count * heads_);
         };
-        if (out.defined())
+        const bool has_states = chunk * heads_ >= stateless_;
+        if (!has_states && out.defined())
+          out.copy_(part(adds));
+        else if (!has_states)
+          out = part(adds).contiguous();
+        else if (out.defined())
           at::baddbmm_out(out, part(adds), part(moves()), part(own));
         else
           out = at::baddbmm(part(adds), part(moves()), part(own));
@@ -162,15 +159,12 @@ class SpanScan {
       }
       chunk += here;
     }
-    Tensor changed = changes();
-    at::baddbmm_out(changed, solved_.narrow(2, shape_.key_dim, shape_.value_dim), w(), own);
   }
 
   void store_outputs(const Tensor& o) const {
-    const Tensor out = at::bmm(factors_.narrow(1, kDeltaChunk, kDeltaChunk), terms_);
     with_element_type(o, [&]<class T>(T) {
-      const StoreOutputs<T> store{chunk_rows(), elements<Wide<T>>(out), elements<T>(o)};
-      run_items(o, store, items_, shape_.value_dim);
+      using W = Wide<T>;
+      run(StoreOutputs<T>{chunk_rows<W>(), operands<W>(), stateless_, elements<T>(o)}, items_);
     });
   }
 
@@ -183,56 +177,49 @@ class SpanScan {
   /// `next`: the gradients of the states after the last step, of samples that go on; `last` (see
   /// SampleStates): those of the states after samples that do not; to `first` go those of the
   /// states before the first step, where it is defined.
-  void store_gradients(const Tensor& d_o, const Tensor& next, const Tensor& last,
-                       const Tensor& first, const Tensor& dmixed) {
-    const Tensor outer = made({2 * kDeltaChunk, shape_.value_dim});  // dR, dO
-    const Tensor d_ends = made({shape_.key_dim, shape_.value_dim});
+  void store_gradients(const Tensor& next, const Tensor& last, const Tensor& first,
+                       const Tensor& dmixed) const {
+    pass_back(next, last, first);
+    const int64_t key_items = span_.chunks() * shape_.key_heads;
     with_wide_type(rows_.mixed, [&]<class W>(W) {
-      const LoadOutputGradients<W> load{chunk_rows(), elements<W>(d_o), elements<W>(outer),
-                                        elements<W>(d_ends)};
-      run_items(d_o, load, items_, shape_.value_dim);
-    });
-    Tensor d_r = outer.narrow(1, 0, kDeltaChunk);
-    const Tensor d_out = outer.narrow(1, kDeltaChunk, kDeltaChunk);
-    Tensor d_changes = at::bmm(across(scores()), d_out);
-    pass_back(d_out, d_changes, next, last, d_ends, first);
-    d_changes.baddbmm_(ends(), d_ends);
-    at::bmm_out(d_r, across(inverse_), d_changes);
-    const Tensor d_factors = at::bmm(outer, across(terms_));
-    const Tensor d_pairs = d_factors.narrow(2, 0, kDeltaChunk);
-    const Tensor from_end = at::bmm(changes(), across(d_ends));
-    with_wide_type(rows_.mixed, [&]<class W>(W) {
-      const WeighPairs<W> weigh{numbers<W>(), elements<W>(d_factors), kDeltaChunk + shape_.key_dim};
-      run_items(d_o, weigh, items_, shape_.value_dim);
-    });
-    const Tensor with_pairs = at::bmm(d_pairs, keys_.narrow(1, 0, kDeltaChunk));
-    const Tensor from_pairs = at::bmm(across(d_pairs), keys_);
-    with_wide_type(rows_.mixed, [&]<class W>(W) {
-      const StoreChunkGradients<W> store{chunk_rows(),
-                                         numbers<W>(),
-                                         elements<W>(keys_),
-                                         elements<W>(terms_),
-                                         elements<W>(outer),
-                                         elements<W>(d_factors),
-                                         elements<W>(with_pairs),
-                                         elements<W>(from_pairs),
-                                         elements<W>(from_end),
-                                         elements<W>(d_ends),
-                                         elements<W>(dmixed)};
-      run_items(d_o, store, span_.chunks() * shape_.key_heads, shape_.value_dim);
+      const Tensor tiles =
+          at::empty({key_items, GradientTiles<W>::elements(shape_)}, rows_.mixed.options());
+      run(StoreChunkGradients<W>{chunk_rows<W>(),
+                                 operands<W>(),
+                                 gradients<W>(),
+                                 {elements<W>(tiles), shape_},
+                                 stateless_,
+                                 elements<W>(dmixed)},
+          key_items);
     });
   }
 
  private:
-  at::TensorOptions options() const { return rows_.mixed.options(); }
   Tensor made(std::vector<int64_t> shape) const {
     shape.insert(shape.begin(), items_);
-    return at::empty(shape, options());
+    return at::empty(shape, rows_.mixed.options());
   }
-  ChunkRows chunk_rows() const { return {elements<int64_t>(chunks_), shape_}; }
+  template <class Functor>
+  void run(const Functor& functor, int64_t items) const {
+    run_items(rows_.mixed, functor, items, shape_.key_dim + shape_.value_dim);
+  }
   template <class W>
-  ChunkNumbers<W> numbers() const {
-    return {elements<W>(numbers_)};
+  ChunkRows<W> chunk_rows() const {
+    return {elements<int64_t>(chunks_), elements<W>(rows_.mixed), shape_};
+  }
+  template <class W>
+  ChunkOperands<W> operands() const {
+    return {elements<W>(numbers_),
+            elements<W>(pairs_),
+            elements<W>(solved_),
+            elements<W>(passing_),
+            elements<W>(terms_),
+            nullptr,
+            shape_};
+  }
+  template <class W>
+  ChunkGradients<W> gradients() const {
+    return {elements<W>(d_o_), elements<W>(d_changes_), elements<W>(adds_), elements<W>(d_ends_)};
   }
   /// The part of a tensor that belongs to the chunks of a step.
   Tensor of_step(const Tensor& all, int64_t step) const {
@@ -245,38 +232,23 @@ class SpanScan {
     const std::vector<int64_t> samples(span_.samples.begin() + begin, span_.samples.begin() + end);
     return at::tensor(samples, at::kLong).to(device);
   }
-  Tensor ends() const {
-    return factors_.narrow(1, 0, kDeltaChunk).narrow(2, kDeltaChunk, shape_.key_dim);
-  }
-  Tensor scores() const {
-    return factors_.narrow(1, kDeltaChunk, kDeltaChunk).narrow(2, 0, kDeltaChunk);
-  }
-  Tensor scaled_queries() const {
-    return factors_.narrow(1, kDeltaChunk, kDeltaChunk).narrow(2, kDeltaChunk, shape_.key_dim);
-  }
-  Tensor w() const { return solved_.narrow(2, 0, shape_.key_dim); }
   Tensor moves() const { return passing_.narrow(2, 0, shape_.key_dim); }
-  Tensor changes() const { return terms_.narrow(1, 0, kDeltaChunk); }
-  Tensor states() const { return terms_.narrow(1, kDeltaChunk, shape_.key_dim); }
+  Tensor states() const { return terms_.narrow(1, 0, shape_.key_dim); }
 
-  /// Computes the gradients of the states at the ends of all chunks, `d_ends`, which come as zeros.
-  void pass_back(const Tensor& d_out, const Tensor& d_changes, const Tensor& next,
-                 const Tensor& last, const Tensor& d_ends, const Tensor& first) const {
-    Tensor adds = at::bmm(across(scaled_queries()), d_out);
-    adds.baddbmm_(across(w()), d_changes);
+  /// Computes the gradients of the states at the ends of all chunks, which are zeros.
+  void pass_back(const Tensor& next, const Tensor& last, const Tensor& first) const {
     const int64_t steps = span_.steps();
-    if (next.defined()) of_step(d_ends, steps - 1).narrow(0, 0, next.size(0)).copy_(next);
+    if (next.defined()) of_step(d_ends_, steps - 1).narrow(0, 0, next.size(0)).copy_(next);
     for (int64_t step = steps - 1; step >= 0; --step) {
       const int64_t here = span_.counts[step], on = span_.counts[step + 1];
       if (last.defined() && here > on)
-        of_step(d_ends, step)
+        of_step(d_ends_, step)
             .narrow(0, on * heads_, (here - on) * heads_)
             .copy_(last.index_select(0, samples_between(on, here, last.device())).flatten(0, 1));
-      Tensor to =
-          step == 0 ? first : of_step(d_ends, step - 1).narrow(0, 0, span_.counts[step] * heads_);
+      Tensor to = step == 0 ? first : of_step(d_ends_, step - 1).narrow(0, 0, here * heads_);
       if (to.defined())
-        at::baddbmm_out(to, of_step(adds, step), across(of_step(moves(), step)),
-                        of_step(d_ends, step));
+        at::baddbmm_out(to, of_step(adds_, step), of_step(moves(), step).transpose(1, 2),
+                        of_step(d_ends_, step));
     }
   }
 
@@ -284,12 +256,10 @@ class SpanScan {
   const DeltaShape& shape_;
   const ChunkSpan& span_;
   const int64_t heads_, items_;
-  const Tensor chunks_, numbers_;
-  Tensor keys_, inverse_;
-  Tensor factors_;  ///< pairs of tokens, beside them ends() over scaled queries
-  Tensor solved_;   ///< W and U
-  Tensor passing_;  ///< factors of states, and K^T U
-  Tensor terms_;    ///< changes() over states()
+  const Tensor chunks_, d_o_;
+  Tensor numbers_, pairs_, solved_, passing_, terms_;  ///< see ChunkOperands
+  Tensor d_changes_, adds_, d_ends_;                   ///< see ChunkGradients
+  int64_t stateless_ = 0;                              ///< the first items, whose states are zero
 };
 
 /// (items, key_dim, value_dim) of kept states.
@@ -354,7 +324,7 @@ void scan_batches_backward(const DeltaRows& rows, const Tensor& d_o, const Tenso
   const std::vector<ChunkSpan> spans = chunk_spans(rows.tokens.bounds);
   Tensor d_next;
   for (auto span = spans.rbegin(); span != spans.rend(); ++span) {
-    SpanScan scan(rows, *span);
+    SpanScan scan(rows, *span, d_o);
     Tensor first, d_first;
     if (span->first_step > 0) {
       first = items_of(states, span->first_state, span->counts.front());
@@ -364,7 +334,7 @@ void scan_batches_backward(const DeltaRows& rows, const Tensor& d_o, const Tenso
     }
     const Tensor next = span->counts.back() > 0 ? d_next : Tensor();
     scan.pass_states(first, {}, {}, {});
-    scan.store_gradients(d_o, next, of_samples.last, d_first, dmixed);
+    scan.store_gradients(next, of_samples.last, d_first, dmixed);
     d_next = d_first;
   }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chunks of the gated delta rule between the batched GEMMs by which a device scans them
-// (delta_batches.cpp): operands from rows, weights of pairs of tokens, the inverse of I + A, and
-// results to rows. An item is a head of a chunk; the last rows of a short chunk are zeros. See
-// delta_rule.hpp for the letters.
+// Chunks of the gated delta rule on a device (delta_batches.cpp): all that a chunk computes without
+// the state before it, and all that it computes from it. An item is a head of a chunk, whose
+// operands and tiles are in memory of its own; see delta_rule.hpp for the letters. A lane of a
+// product reads and writes its own columns, so only rows that other lanes wrote need sync().
 #pragma once
 
 #include "core/kernel_sizes.hpp"
@@ -11,317 +11,260 @@
 
 namespace zea::detail {
 
-/// The tokens of chunks: (chunks, 2) the first token and the number of tokens; and the heads.
+/// Rows of a matrix, `stride` elements apart.
+template <class W>
+struct MatrixRows {
+  W* first;
+  int64_t stride;
+
+  ZEA_FUNCTION W* operator[](int64_t i) const { return first + i * stride; }
+};
+
+struct ProductSizes {
+  int64_t rows, inner, columns;
+};
+
+/// Row i of the product of `left` and `right` is the sum over r < inner of left(i, r) right[r]; it
+/// is written to to[i], or added to it.
+template <class Lanes, class W, class T, class LeftOf>
+ZEA_FUNCTION void multiply_rows(const Lanes& lanes, const ProductSizes& sizes, const LeftOf& left,
+                                const MatrixRows<const W>& right, const MatrixRows<T>& to,
+                                bool adds) {
+  constexpr int kRows = 4;
+  int64_t i = 0;
+  for (; i + kRows <= sizes.rows; i += kRows)
+    lanes.multiply(
+        sizes.columns, sizes.inner, right.stride,
+        StoreTo<T, kRows>{to[i], to[i + 1], to[i + 2], to[i + 3]}, adds,
+        [&](int64_t r) {
+          return Values<W, kRows>{left(i, r), left(i + 1, r), left(i + 2, r), left(i + 3, r)};
+        },
+        right.first);
+  for (; i < sizes.rows; ++i)
+    lanes.multiply(
+        sizes.columns, sizes.inner, right.stride, StoreTo<T>{to[i]}, adds,
+        [&](int64_t r) { return Values<W, 1>{left(i, r)}; }, right.first);
+}
+
+/// to[j][i] = from[i][j] for i < rows, j < columns.
+template <class Lanes, class W>
+ZEA_FUNCTION void transpose_rows(const Lanes& lanes, int64_t rows, int64_t columns,
+                                 const MatrixRows<const W>& from, const MatrixRows<W>& to) {
+  for (int64_t i = 0; i < rows; ++i)
+    lanes.each(
+        columns, [&](int64_t j, W value) { to[j][i] = value; },
+        [](W value) ZEA_INLINE_LAMBDA { return value; }, from[i]);
+}
+
+/// The rows of `mixed`, as MixDeltaToken makes them, that are a head of a chunk.
+template <class W>
 struct ChunkRows {
-  const int64_t* chunks;
+  const int64_t* chunks;  ///< (chunks, 2): the first token, and the number of tokens
+  const W* mixed;
   DeltaShape shape;
 
   struct Item {
     int64_t token, rows, head;
+    MatrixRows<const W> q, k, v;
   };
-  ZEA_FUNCTION Item at(int64_t item, int64_t heads) const {
-    const int64_t* chunk = chunks + item / heads * 2;
-    return {chunk[0], chunk[1], item % heads};
+  ZEA_FUNCTION Item at(int64_t chunk, int64_t head) const {
+    const int64_t token = chunks[chunk * 2], rows = chunks[chunk * 2 + 1];
+    const int64_t key_head = head / shape.group(), columns = shape.columns();
+    const W* row = mixed + token * columns;
+    return {token,
+            rows,
+            head,
+            {row + shape.query(key_head), columns},
+            {row + shape.key(key_head), columns},
+            {row + shape.value(head), columns}};
+  }
+  ZEA_FUNCTION Item of_item(int64_t item) const {
+    return at(item / shape.value_heads, item % shape.value_heads);
   }
 };
 
-/// Numbers of each token of an item.
+/// The operands of items.
 template <class W>
-struct ChunkNumbers {
-  W* all;  ///< (items, 5, kDeltaChunk)
+struct ChunkOperands {
+  W* numbers;  ///< (items, 5, chunk), of each token
+  W* pairs;    ///< (items, 2 chunks, chunk): -b_i D_ij k_i.k_j for j < i; D_ij q_i.k_j for j <= i
+  W* solved;   ///< (items, chunk, key_dim + value_dim): W and U, where N = U + W S
+  W* passing;  ///< (items, key_dim, key_dim + value_dim): M and C, where S' = C + M S
+  W* terms;    ///< (items, key_dim + chunk, value_dim): S, and below it N
+  W* across;   ///< (items, key_dim, chunk): spare
+  DeltaShape shape;
 
-  ZEA_FUNCTION W* sums(int64_t item) const { return row(item, 0); }       ///< G_i
-  ZEA_FUNCTION W* decayed(int64_t item) const { return row(item, 1); }    ///< exp(G_i)
-  ZEA_FUNCTION W* left(int64_t item) const { return row(item, 2); }       ///< exp(G_n - G_i)
-  ZEA_FUNCTION W* strengths(int64_t item) const { return row(item, 3); }  ///< b_i
-  ZEA_FUNCTION W* spare(int64_t item) const { return row(item, 4); }
-  /// exp(G_n)
-  ZEA_FUNCTION W end(int64_t item) const { return decayed(item)[kDeltaChunk - 1]; }
+  static constexpr int64_t kNumbers = 5;
+
+  ZEA_FUNCTION W* sums(int64_t item) const { return number(item, 0); }       ///< G_i
+  ZEA_FUNCTION W* decayed(int64_t item) const { return number(item, 1); }    ///< exp(G_i)
+  ZEA_FUNCTION W* left(int64_t item) const { return number(item, 2); }       ///< exp(G_n - G_i)
+  ZEA_FUNCTION W* strengths(int64_t item) const { return number(item, 3); }  ///< b_i
+  ZEA_FUNCTION W* spare(int64_t item) const { return number(item, 4); }
+  ZEA_FUNCTION MatrixRows<W> triangle(int64_t item) const {
+    return {pairs + item * 2 * kDeltaChunk * kDeltaChunk, kDeltaChunk};
+  }
+  ZEA_FUNCTION MatrixRows<W> scores(int64_t item) const {
+    return {triangle(item)[kDeltaChunk], kDeltaChunk};
+  }
+  ZEA_FUNCTION int64_t width() const { return shape.key_dim + shape.value_dim; }
+  ZEA_FUNCTION MatrixRows<W> w(int64_t item) const {
+    return {solved + item * kDeltaChunk * width(), width()};
+  }
+  ZEA_FUNCTION MatrixRows<W> u(int64_t item) const { return {w(item)[0] + shape.key_dim, width()}; }
+  ZEA_FUNCTION MatrixRows<W> moves(int64_t item) const {
+    return {passing + item * shape.key_dim * width(), width()};
+  }
+  ZEA_FUNCTION MatrixRows<W> state(int64_t item) const {
+    return {terms + item * (shape.key_dim + kDeltaChunk) * shape.value_dim, shape.value_dim};
+  }
+  ZEA_FUNCTION MatrixRows<W> changes(int64_t item) const {
+    return {state(item)[shape.key_dim], shape.value_dim};
+  }
 
  private:
-  ZEA_FUNCTION W* row(int64_t item, int64_t index) const {
-    return all + (item * 5 + index) * kDeltaChunk;
+  ZEA_FUNCTION W* number(int64_t item, int64_t index) const {
+    return numbers + (item * kNumbers + index) * kDeltaChunk;
   }
 };
 
-/// Operands of an item's GEMMs, from rows as MixDeltaToken makes them.
 template <class W>
-struct LoadChunk {
-  ChunkRows from;
-  const W* mixed;
-  ChunkNumbers<W> numbers;
-  W* keys;     ///< (items, 2 chunks, key_dim): k_i, and below them q_i
-  W* factors;  ///< (items, 2 chunks, chunk + key_dim), beside the columns of pairs:
-               ///< exp(G_n - G_i) k_i, and below them exp(G_i) q_i
-  W* right;    ///< (items, chunk, key_dim + value_dim): -b_i exp(G_i) k_i, beside them b_i v_i
-  W* passing;  ///< (items, key_dim, key_dim + value_dim): diagonals of exp(G_n), and zeros
+ZEA_FUNCTION MatrixRows<const W> read(const MatrixRows<W>& rows) {
+  return {rows.first, rows.stride};
+}
+
+/// Makes an item's numbers, pairs, and `solved` and `passing`.
+template <class W>
+struct MakeChunk {
+  ChunkRows<W> from;
+  ChunkOperands<W> to;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
-    const DeltaShape& shape = from.shape;
-    const ChunkRows::Item at = from.at(item, shape.value_heads);
-    const W* first = mixed + at.token * shape.columns();
-    if (lanes.is_first()) load_numbers(at, item, first);
+    const typename ChunkRows<W>::Item at = from.of_item(item);
+    const int64_t rows = at.rows, dim = to.shape.key_dim, value_dim = to.shape.value_dim;
+    const MatrixRows<W> across{to.across + item * dim * kDeltaChunk, kDeltaChunk};
+    if (lanes.is_first()) make_numbers(at, item);
+    transpose_rows(lanes, rows, dim, at.k, across);
     lanes.sync();
-    const int64_t dim = shape.key_dim, width = dim + shape.value_dim, key_head = key_head_of(at);
-    for (int64_t i = 0; i < kDeltaChunk; ++i) {
-      const bool is_token = i < at.rows;
-      const W* row = first + (is_token ? i * shape.columns() : 0);
-      const W decayed = numbers.decayed(item)[i], left = numbers.left(item)[i];
-      const W strength = numbers.strengths(item)[i];
-      const int64_t k_row = item * 2 * kDeltaChunk + i, q_row = k_row + kDeltaChunk;
-      W* beside = right + (item * kDeltaChunk + i) * width;
-      lanes.each(
-          dim, StoreTo<W, 3>{keys + k_row * dim, scaled(k_row), beside},
-          [=](W k) ZEA_INLINE_LAMBDA {
-            const W own = is_token ? k : W(0);
-            return Values<W, 3>{own, left * own, -strength * decayed * own};
-          },
-          row + shape.key(key_head));
-      lanes.each(
-          dim, StoreTo<W, 2>{keys + q_row * dim, scaled(q_row)},
-          [=](W q) ZEA_INLINE_LAMBDA {
-            const W own = is_token ? q : W(0);
-            return Values<W, 2>{own, decayed * own};
-          },
-          row + shape.query(key_head));
-      lanes.each(
-          shape.value_dim, StoreTo<W>{beside + dim},
-          [=](W v) ZEA_INLINE_LAMBDA { return is_token ? strength * v : W(0); },
-          row + shape.value(at.head));
-    }
-    const W end = numbers.end(item);
-    for (int64_t i = 0; i < dim; ++i) {
-      W* row = passing + (item * dim + i) * width;
-      const auto value = [=](int64_t column, W)
-                             ZEA_INLINE_LAMBDA { return column == i ? end : W(0); };
-      lanes.each(width, StoreTo<W>{row}, OfPlace{value}, row);
-    }
+    make_pairs(lanes, at, item, across);
+    lanes.sync();
+    solve(lanes, at, item);
+    lanes.sync();
+    // M = exp(G_n) I + K^T W, C = K^T U, of the rows exp(G_n - G_i) k_i of K
+    const MatrixRows<W> moves = to.moves(item);
+    const W* left = to.left(item);
+    multiply_rows(
+        lanes, {dim, rows, dim + value_dim},
+        [&](int64_t d, int64_t i) { return left[i] * at.k[i][d]; }, read(to.w(item)), moves, false);
+    lanes.sync();
+    const W end = to.decayed(item)[rows - 1];
+    lanes.each(
+        dim, [&](int64_t d, W) { moves[d][d] += end; }, [](W k) ZEA_INLINE_LAMBDA { return k; },
+        at.k[0]);
   }
 
  private:
-  ZEA_FUNCTION W* scaled(int64_t row) const {
-    return factors + row * (kDeltaChunk + from.shape.key_dim) + kDeltaChunk;
-  }
-  ZEA_FUNCTION int64_t key_head_of(const ChunkRows::Item& at) const {
-    return at.head / from.shape.group();
-  }
-  ZEA_FUNCTION void load_numbers(const ChunkRows::Item& at, int64_t item, const W* row) const {
-    W *sums = numbers.sums(item), *decayed = numbers.decayed(item), *left = numbers.left(item);
-    W* strengths = numbers.strengths(item);
-    W sum = 0;
-    for (int64_t i = 0; i < kDeltaChunk; ++i, row += from.shape.columns()) {
-      const bool is_token = i < at.rows;
-      sum += is_token ? row[from.shape.decay(at.head)] : W(0);
-      strengths[i] = is_token ? row[from.shape.strength(at.head)] : W(0);
-      sums[i] = sum;
+  ZEA_FUNCTION void make_numbers(const typename ChunkRows<W>::Item& at, int64_t item) const {
+    W *sums = to.sums(item), *decayed = to.decayed(item), *left = to.left(item);
+    W *strengths = to.strengths(item), sum = 0;
+    const W* row = from.mixed + at.token * to.shape.columns();
+    for (int64_t i = 0; i < at.rows; ++i, row += to.shape.columns()) {
+      sums[i] = sum += row[to.shape.decay(at.head)];
+      strengths[i] = row[to.shape.strength(at.head)];
     }
-    for (int64_t i = 0; i < kDeltaChunk; ++i) {
+    for (int64_t i = 0; i < at.rows; ++i) {
       decayed[i] = std::exp(sums[i]);
       left[i] = std::exp(sum - sums[i]);
     }
   }
-};
-
-/// Multiplies pairs (items, 2 chunks, chunk), whose rows are `stride` elements apart, in place: the
-/// upper ones by -b_i D_ij for j < i, the lower ones by D_ij for j <= i; others become zeros.
-template <class W>
-struct WeighPairs {
-  ChunkNumbers<W> numbers;
-  W* pairs;
-  int64_t stride;
-
   template <class Lanes>
-  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
-    const W *sums = numbers.sums(item), *strengths = numbers.strengths(item);
-    for (int64_t i = 0; i < kDeltaChunk; ++i) {
-      W* upper = pairs + (item * 2 * kDeltaChunk + i) * stride;
-      W* lower = upper + kDeltaChunk * stride;
+  ZEA_FUNCTION void make_pairs(const Lanes& lanes, const typename ChunkRows<W>::Item& at,
+                               int64_t item, const MatrixRows<W>& across) const {
+    const MatrixRows<W> triangle = to.triangle(item), scores = to.scores(item);
+    const ProductSizes sizes{at.rows, to.shape.key_dim, at.rows};
+    multiply_rows(
+        lanes, sizes, [&](int64_t i, int64_t d) { return at.k[i][d]; }, read(across), triangle,
+        false);
+    multiply_rows(
+        lanes, sizes, [&](int64_t i, int64_t d) { return at.q[i][d]; }, read(across), scores,
+        false);
+    const W *sums = to.sums(item), *strengths = to.strengths(item);
+    for (int64_t i = 0; i < at.rows; ++i) {
       const W own = sums[i], factor = -strengths[i];
       const auto weighed = [=](int64_t j, W above, W below, W sum) ZEA_INLINE_LAMBDA {
         const W decay = j <= i ? std::exp(own - sum) : W(0);
         return Values<W, 2>{j < i ? factor * decay * above : W(0), j <= i ? decay * below : W(0)};
       };
-      lanes.each(kDeltaChunk, StoreTo<W, 2>{upper, lower}, OfPlace{weighed}, upper, lower, sums);
+      lanes.each(at.rows, StoreTo<W, 2>{triangle[i], scores[i]}, OfPlace{weighed}, triangle[i],
+                 scores[i], sums);
     }
   }
-};
-
-/// WeighPairs, and the inverses (items, chunk, chunk) of I + A, whose A is minus the upper pairs.
-template <class W>
-struct SolveChunk {
-  WeighPairs<W> weigh;
-  W* inverse;
-
+  /// Solves (I + A) [W U] = [-b_i exp(G_i) k_i, b_i v_i] row by row.
   template <class Lanes>
-  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
-    weigh(lanes, item);
-    lanes.sync();
-    const int64_t stride = weigh.stride;
-    const W* triangle = weigh.pairs + item * 2 * kDeltaChunk * stride;
-    W* rows = inverse + item * kDeltaChunk * kDeltaChunk;
-    // Each lane reads of the rows above what it wrote itself.
-    for (int64_t i = 0; i < kDeltaChunk; ++i) {
-      const auto value = [=](int64_t column, W) ZEA_INLINE_LAMBDA {
-        W sum = column == i ? W(1) : W(0);
-        for (int64_t j = column; j < i; ++j)
-          sum += triangle[i * stride + j] * rows[j * kDeltaChunk + column];
-        return sum;
-      };
-      lanes.each(kDeltaChunk, StoreTo<W>{rows + i * kDeltaChunk}, OfPlace{value}, triangle);
-    }
-  }
-};
-
-/// Rows of outputs' gradients (tokens, value heads, value_dim) -> (items, 2 chunks, value_dim),
-/// below; and zeros (items, key_dim, value_dim).
-template <class W>
-struct LoadOutputGradients {
-  ChunkRows from;
-  const W* rows;
-  W *to, *zeros;
-
-  template <class Lanes>
-  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
-    const DeltaShape& shape = from.shape;
-    const ChunkRows::Item at = from.at(item, shape.value_heads);
-    const W* first = rows + (at.token * shape.value_heads + at.head) * shape.value_dim;
-    W* target = to + (item * 2 + 1) * kDeltaChunk * shape.value_dim;
-    for (int64_t i = 0; i < kDeltaChunk; ++i, target += shape.value_dim) {
-      const bool is_token = i < at.rows;
+  ZEA_FUNCTION void solve(const Lanes& lanes, const typename ChunkRows<W>::Item& at,
+                          int64_t item) const {
+    const W *decayed = to.decayed(item), *strengths = to.strengths(item);
+    const auto columns = [&](int64_t count, const MatrixRows<W>& solved, int64_t i, const W* row,
+                             W factor) {
+      const W* known = to.triangle(item)[i];
+      lanes.multiply(
+          count, i, solved.stride, StoreTo<W>{solved[i]}, false,
+          [&](int64_t j) { return Values<W, 1>{known[j]}; }, solved.first);
       lanes.each(
-          shape.value_dim, StoreTo<W>{target},
-          [=](W value) ZEA_INLINE_LAMBDA { return is_token ? value : W(0); },
-          first + (is_token ? i * shape.values() : 0));
+          count, StoreTo<W>{solved[i]},
+          [=](W sum, W value) ZEA_INLINE_LAMBDA { return sum + factor * value; }, solved[i], row);
+    };
+    for (int64_t i = 0; i < at.rows; ++i) {
+      columns(to.shape.key_dim, to.w(item), i, at.k[i], -strengths[i] * decayed[i]);
+      columns(to.shape.value_dim, to.u(item), i, at.v[i], strengths[i]);
     }
-    const int64_t state = shape.key_dim * shape.value_dim;
-    W* zero = zeros + item * state;
-    lanes.each(
-        state, StoreTo<W>{zero}, [](W) ZEA_INLINE_LAMBDA { return W(0); }, zero);
   }
 };
 
-/// (items, chunk, value_dim) -> outputs (tokens, value heads, value_dim).
+/// Makes N = U + W S of an item; `has_state`: S is not zero.
+template <class Lanes, class W>
+ZEA_FUNCTION void make_changes(const Lanes& lanes, const ChunkOperands<W>& of, int64_t item,
+                               int64_t rows, bool has_state) {
+  const int64_t dim = of.shape.value_dim;
+  const MatrixRows<W> changes = of.changes(item), u = of.u(item), w = of.w(item);
+  multiply_rows(
+      lanes, {rows, has_state ? of.shape.key_dim : 0, dim},
+      [&](int64_t i, int64_t d) { return w[i][d]; }, read(of.state(item)), changes, false);
+  for (int64_t i = 0; i < rows; ++i)
+    lanes.each(
+        dim, StoreTo<W>{changes[i]}, [](W sum, W own) ZEA_INLINE_LAMBDA { return sum + own; },
+        changes[i], u[i]);
+}
+
+/// The outputs (tokens, value heads, value_dim) of items, from the states before them.
 template <class T>
 struct StoreOutputs {
-  ChunkRows from;
-  const Wide<T>* items;
-  T* rows;
+  ChunkRows<Wide<T>> from;
+  ChunkOperands<Wide<T>> operands;
+  int64_t stateless;  ///< the first items, whose states are zero
+  T* o;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
+    using W = Wide<T>;
+    const typename ChunkRows<W>::Item at = from.of_item(item);
     const DeltaShape& shape = from.shape;
-    const ChunkRows::Item at = from.at(item, shape.value_heads);
-    const Wide<T>* source = items + item * kDeltaChunk * shape.value_dim;
-    T* target = rows + (at.token * shape.value_heads + at.head) * shape.value_dim;
-    for (int64_t i = 0; i < at.rows; ++i, source += shape.value_dim, target += shape.values())
-      lanes.each(
-          shape.value_dim, StoreTo<T>{target},
-          [](Wide<T> value) ZEA_INLINE_LAMBDA { return value; }, source);
-  }
-};
-
-/// Gradients of rows of `mixed` from those of an item's parts. An item is here a key head of a
-/// chunk, whose value heads add to the gradients of its queries and keys.
-template <class W>
-struct StoreChunkGradients {
-  ChunkRows from;
-  ChunkNumbers<W> numbers;
-  const W* keys;       ///< as LoadChunk makes them
-  const W* terms;      ///< (items, chunk + key_dim, value_dim): N, and below them S
-  const W* outer;      ///< (items, 2 chunks, value_dim): dR, and below them dO
-  const W* d_factors;  ///< (items, 2 chunks, chunk + key_dim): outer N^T, and beside them outer S^T
-  const W* with_pairs;  ///< (items, 2 chunks, key_dim): weighed pairs' gradients times k
-  const W* from_pairs;  ///< (items, chunk, key_dim): their transposes times k and q
-  const W* from_end;    ///< (items, chunk, key_dim): N dS'^T
-  const W* dstates;     ///< (items, key_dim, value_dim): dS' at the chunk's end
-  W* dmixed;
-
-  template <class Lanes>
-  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t index) const {
-    const DeltaShape& shape = from.shape;
-    const ChunkRows::Item at = from.at(index, shape.key_heads);
-    const int64_t first = index / shape.key_heads * shape.value_heads + at.head * shape.group();
-    for (int64_t i = 0; i < shape.group(); ++i)
-      of_head(lanes, {at.token, at.rows, at.head * shape.group() + i}, first + i, i > 0);
-  }
-
- private:
-  template <class Lanes>
-  ZEA_FUNCTION void of_head(const Lanes& lanes, const ChunkRows::Item& at, int64_t item,
-                            bool adds) const {
-    const DeltaShape& shape = from.shape;
-    const int64_t dim = shape.key_dim, key_head = at.head / shape.group();
-    W* sums = numbers.spare(item);
-    W of_end = 0;
-    for (int64_t i = 0; i < at.rows; ++i) {
-      const W decayed = numbers.decayed(item)[i], left = numbers.left(item)[i];
-      const W before = -numbers.strengths(item)[i] * decayed;
-      const int64_t upper = (item * 2 * kDeltaChunk + i) * dim, lower = upper + kDeltaChunk * dim;
-      const int64_t one = (item * kDeltaChunk + i) * dim;
-      const W* with_upper =
-          d_factors + (item * 2 * kDeltaChunk + i) * (kDeltaChunk + dim) + kDeltaChunk;
-      const W* with_lower = with_upper + kDeltaChunk * (kDeltaChunk + dim);
-      W* row = dmixed + (at.token + i) * shape.columns();
-      W *dq = row + shape.query(key_head), *dk = row + shape.key(key_head);
-      const auto of_query = [=](W state, W pair)
-                                ZEA_INLINE_LAMBDA { return decayed * state + pair; };
-      const auto along_query = [=](W q, W state, W pair)
-                                   ZEA_INLINE_LAMBDA { return q * of_query(state, pair); };
-      lanes.each(
-          dim, StoreTo<W>{dq},
-          [=](W old, W state, W pair)
-              ZEA_INLINE_LAMBDA { return (adds ? old : W(0)) + of_query(state, pair); },
-          dq, with_lower, with_pairs + lower);
-      lanes.each(
-          dim, StoreTo<W>{dk},
-          [=](W old, W state, W pair, W other, W end) ZEA_INLINE_LAMBDA {
-            return (adds ? old : W(0)) + before * state + pair + other + left * end;
-          },
-          dk, with_upper, with_pairs + upper, from_pairs + one, from_end + one);
-      // G_i stands with q_i and with the k_i that meets what is before it, -G_i with the other one,
-      // the last G with the state at the end.
-      const auto of_key = [=](W k, W state, W pair, W other, W end) ZEA_INLINE_LAMBDA {
-        const W after = k * left * end;
-        return Values<W, 2>{k * (before * state + pair - other) - after, after};
-      };
-      const Values<W, 2> keyed =
-          lanes.template two_sums<W>(dim, of_key, keys + upper, with_upper, with_pairs + upper,
-                                     from_pairs + one, from_end + one);
-      const W queried =
-          lanes.template sum<W>(dim, along_query, keys + lower, with_lower, with_pairs + lower);
-      of_end += keyed.of[1];
-      store_value(lanes, at, item, i, row);
-      if (lanes.is_first()) sums[i] = queried + keyed.of[0];
-    }
-    const auto product = [](W a, W b) ZEA_INLINE_LAMBDA { return a * b; };
-    const int64_t state = dim * shape.value_dim;
-    const W* own = terms + item * (kDeltaChunk * shape.value_dim + state);
-    of_end += numbers.end(item) * lanes.template sum<W>(state, product,
-                                                        own + kDeltaChunk * shape.value_dim,
-                                                        dstates + item * state);
-    if (!lanes.is_first()) return;
-    W sum = of_end;  // g_i is in G_i and all later ones
-    for (int64_t i = at.rows - 1; i >= 0; --i) {
-      sum += sums[i];
-      dmixed[(at.token + i) * shape.columns() + shape.decay(at.head)] = sum;
-    }
-  }
-
-  /// Gradients of v_i, and of the logit of b_i.
-  template <class Lanes>
-  ZEA_FUNCTION void store_value(const Lanes& lanes, const ChunkRows::Item& at, int64_t item,
-                                int64_t i, W* row) const {
-    const DeltaShape& shape = from.shape;
-    const W strength = numbers.strengths(item)[i];
-    const W* d = outer + (item * 2 * kDeltaChunk + i) * shape.value_dim;
-    const W* change = terms + (item * (kDeltaChunk + shape.key_dim) + i) * shape.value_dim;
-    lanes.each(
-        shape.value_dim, StoreTo<W>{row + shape.value(at.head)},
-        [=](W d) ZEA_INLINE_LAMBDA { return strength * d; }, d);
-    const auto product = [](W a, W b) ZEA_INLINE_LAMBDA { return a * b; };
-    const W along = lanes.template sum<W>(shape.value_dim, product, d, change);
-    if (lanes.is_first()) row[shape.strength(at.head)] = (1 - strength) * along;
+    const bool has_state = item >= stateless;
+    make_changes(lanes, operands, item, at.rows, has_state);
+    lanes.sync();  // outputs may have other packs
+    // o_i = exp(G_i) S^T q_i + sum_j D_ij q_i.k_j N_j: S and N are rows of one matrix.
+    const MatrixRows<W> scores = operands.scores(item), changes = operands.changes(item);
+    const W* decayed = operands.decayed(item);
+    const MatrixRows<const W> right{(has_state ? operands.state(item) : changes)[0],
+                                    shape.value_dim};
+    const int64_t states = has_state ? shape.key_dim : 0;
+    T* target = o + (at.token * shape.value_heads + at.head) * shape.value_dim;
+    const auto left = [&](int64_t i, int64_t r) {
+      return r < states ? decayed[i] * at.q[i][r] : scores[i][r - states];
+    };
+    multiply_rows(lanes, {at.rows, states + at.rows, shape.value_dim}, left, right,
+                  MatrixRows<T>{target, shape.values()}, false);
   }
 };
 

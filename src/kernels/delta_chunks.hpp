@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recurrence of the gated delta rule, chunk by chunk: on the host head by head in a thread's
-// memory, on a device those of many chunks by batched GEMMs. Rows of `mixed` are those that
+// memory, on a device those of many chunks at once. Rows of `mixed` are those that
 // MixDeltaToken makes.
 #pragma once
 
@@ -39,7 +39,7 @@ void scan_chunks(const DeltaRows& rows, const at::Tensor& o, const at::Tensor& s
 void scan_chunks_backward(const DeltaRows& rows, const at::Tensor& d_o, const at::Tensor& states,
                           const at::Tensor& dmixed, const SampleStates& of_samples = {});
 
-/// The same by batched GEMMs, on any device. They keep the states in an order of their own.
+/// The same by all chunks at once, on any device. They keep the states in an order of their own.
 void scan_batches(const DeltaRows& rows, const at::Tensor& o, const at::Tensor& states,
                   const SampleStates& of_samples);
 void scan_batches_backward(const DeltaRows& rows, const at::Tensor& d_o, const at::Tensor& states,

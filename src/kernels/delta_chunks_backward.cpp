@@ -39,6 +39,7 @@ class BackwardChunks {
     end_state_ = take(of_value_, of_key_);
     dsums_ = tiles_.memory().take(kChunk);
     dstrengths_ = tiles_.memory().take(kChunk);
+    own_pairs_ = tiles_.memory().take(kChunk);
   }
 
   /// `first`: the state before the sample; `d_last`: the gradient of the one after it; null: zeros.
@@ -76,7 +77,7 @@ class BackwardChunks {
   static int64_t more_elements(const DeltaShape& shape) {
     const int64_t key = round_to(shape.key_dim, kSide), value = round_to(shape.value_dim, kSide);
     return kGroupChunks * (kChunk * (value + kChunk) + key * value) +
-           kChunk * (4 * value + 3 * key + 2 * kChunk + 2) + 3 * key * value;
+           kChunk * (4 * value + 3 * key + 2 * kChunk + 3) + 3 * key * value;
   }
 
   void keep_state(const Tile<W>& to) {
@@ -119,11 +120,12 @@ class BackwardChunks {
     make_pairs(kept);
     make_key_gradients(kept, has_state, has_end);
     make_decay_gradients(end_state, has_end);
+    add_own_pairs();
     scale_rows(rhs_.data, of_value_, 0, rows, t.strengths);  // the gradient of values
     store(at, adds);
   }
 
-  /// Gradients of the products k_i.k_j and q_i.k_j.
+  /// Gradients of the products k_i.k_j and q_i.k_j, for j = i apart.
   void make_pairs(const Kept& kept) {
     ChunkTiles<W>& t = tiles_;
     const int64_t rows = t.rows();
@@ -135,7 +137,8 @@ class BackwardChunks {
     for (int64_t i = 0; i < rows; ++i) factors[i] = -t.strengths[i];
     weigh_pairs(t.decays, factors, rows, false, pairs_);
     std::fill_n(factors, rows, W(1));
-    weigh_pairs(t.decays, factors, rows, true, query_pairs_);
+    for (int64_t i = 0; i < rows; ++i) own_pairs_[i] = query_pairs_.row(i)[i];
+    weigh_pairs(t.decays, factors, rows, false, query_pairs_);
   }
 
   /// Gradients of queries, and of keys that meet states and keys before them (`before`) and of
@@ -168,8 +171,9 @@ class BackwardChunks {
     multiply(plain(pairs_), t.k, dk_before_, by_rows, has_state, kLowerLeft);
   }
 
-  /// G_i stands with q_i and with the k_i that meets what is before it, -G_i with the other one,
-  /// and the last G with the state at the end. g_i is in G_i and all later ones.
+  /// G_i is with q_i and with the k_i that meets what is before it, -G_i with the other one, and
+  /// the last G with the state at the end. g_i is in G_i and all later ones. In a token's product
+  /// with itself G_i cancels, so its terms come later.
   void make_decay_gradients(const Tile<W>& end_state, bool has_end) {
     ChunkTiles<W>& t = tiles_;
     const int64_t rows = t.rows();
@@ -182,6 +186,12 @@ class BackwardChunks {
       add_dots(one, other, W(1), 1, of_key_ * of_value_, &dsums_[rows - 1]);
     }
     for (int64_t i = rows - 1; i > 0; --i) dsums_[i - 1] += dsums_[i];
+  }
+
+  /// Adds the gradients from q_i.k_i.
+  void add_own_pairs() {
+    add_scaled_rows(tiles_.k, own_pairs_, tiles_.rows(), of_key_, dq_);
+    add_scaled_rows(tiles_.q, own_pairs_, tiles_.rows(), of_key_, dk_after_);
   }
 
   void store(const ChunkPlace& at, bool adds) {
@@ -208,6 +218,7 @@ class BackwardChunks {
   Tile<W> dstate_;                     ///< (key_dim, value_dim), at the end of a chunk
   Tile<W> dstate_across_, end_state_;  ///< (value_dim, key_dim)
   W *dsums_, *dstrengths_;
+  W* own_pairs_;  ///< gradients of q_i.k_i
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/sum.h>
 
 #include "kernels/delta_chunks.hpp"
 #include "kernels/delta_functors.hpp"
@@ -137,7 +138,12 @@ void mix_gradients(const at::Tensor& dmixed, const at::Tensor& spare, const at::
                                                 step};
     run_items(x, to_inputs, parts * shape.heads(), (x.is_cpu() ? step : 1) * shape.value_dim);
   });
-  if (at::Tensor sum = gradients.conv; sum.defined()) sum.add_(sums.sum(0).t().view_as(sum));
+  if (gradients.conv.defined()) {
+    const at::Tensor sum = at::empty({shape.channels(), shape.taps}, sums.options());
+    at::Tensor by_tap = sum.t();
+    at::sum_out(by_tap, sums, 0);
+    additions.add(gradients.conv, sum.view_as(gradients.conv));
+  }
   if (!gradients.decay.defined() && !gradients.step.defined()) return;
   const int64_t heads = shape.value_heads, groups = shape.by_key_head ? shape.key_heads : 1;
   const at::Tensor both =

@@ -107,6 +107,19 @@ ZEA_WIDE_CLONES void scaled_rows(const Tile<W>& source, const W* factors, int64_
   }
 }
 
+/// target[i] += factors[i] source[i].
+template <class W>
+ZEA_WIDE_CLONES void add_scaled_rows(const Tile<W>& source, const W* factors, int64_t rows,
+                                     int64_t columns, const Tile<W>& target) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const W* from = source.row(i);
+    W* to = target.row(i);
+    const W factor = factors[i];
+#pragma omp simd
+    for (int64_t d = 0; d < columns; ++d) to[d] += factor * from[d];
+  }
+}
+
 /// rest[i] = strengths[i] (values[i] - decayed[i] rest[i]).
 template <class W>
 ZEA_WIDE_CLONES void subtract_known(const Tile<W>& values, const W* strengths, const W* decayed,

@@ -101,6 +101,16 @@ struct StoreTo {
   }
 };
 
+/// The type of the elements that a writer stores; of others the widest one.
+template <class Write>
+struct StoredBy {
+  using Type = double;
+};
+template <class T, int kCount>
+struct StoredBy<StoreTo<T, kCount>> {
+  using Type = T;
+};
+
 /// Stands for a function: copies stored elements as they are.
 struct Unchanged {};
 
@@ -190,7 +200,7 @@ class TeamLane {
   /// overwrite elements that it has read.
   template <class Write, class F, class... T>
   ZEA_FUNCTION void each(int64_t count, const Write& write, const F& f, const T*... sources) const {
-    constexpr int kPack = elements_of_pack<T...>();
+    constexpr int kPack = elements_of_pack<T..., typename StoredBy<Write>::Type>();
     const auto of_pack = [&](int64_t i) {
       const auto values = each_of_packs(f, i, pack_at<kPack>(sources + i)...);
       write_pack(write, i, values);
@@ -234,7 +244,7 @@ class TeamLane {
   template <class Write, class RowOf, class F, class... T>
   ZEA_FUNCTION void sum_rows(int64_t count, int64_t rows, int64_t stride, const Write& write,
                              const RowOf& row_of, const F& f, const T*... sources) const {
-    constexpr int kPack = elements_of_pack<T...>();
+    constexpr int kPack = elements_of_pack<T..., typename StoredBy<Write>::Type>();
     const auto of_pack = [&](int64_t i) {
       decltype(terms_of_packs(f, row_of(0), pack_at<kPack>(sources + i)...)) sums{};
       ZEA_UNROLL(4)
@@ -256,6 +266,43 @@ class TeamLane {
     };
     const bool are_aligned =
         takes_packs(write) && ((is_aligned(sources) && is_aligned(sources + stride)) && ...);
+    own_elements<kPack>(count, are_aligned, of_pack, of_one);
+  }
+
+  /// Several rows of a product: to.targets[k][i] = (adds ? itself : 0) + the sum over r < inner of
+  /// factors_of(r).of[k] right[r * stride + i], for all i < count. A lane reads and writes its own
+  /// elements of rows alone.
+  template <int kRows, class T, class FactorsOf, class W>
+  ZEA_FUNCTION void multiply(int64_t count, int64_t inner, int64_t stride,
+                             const StoreTo<T, kRows>& to, bool adds, const FactorsOf& factors_of,
+                             const W* right) const {
+    constexpr int kPack = elements_of_pack<W, T>();
+    const auto of_pack = [&](int64_t i) {
+      Pack<Values<W, kRows>, kPack> sums{};
+      for (int k = 0; k < kRows && adds; ++k) {
+        const Pack<T, kPack> old = pack_at<kPack>(to.targets[k] + i);
+        for (int e = 0; e < kPack; ++e) sums.of[e].of[k] = load(old.of[e]);
+      }
+      ZEA_UNROLL(4)
+      for (int64_t r = 0; r < inner; ++r) {
+        const Values<W, kRows> factors = factors_of(r);
+        const Pack<W, kPack> row = pack_at<kPack>(right + r * stride + i);
+        for (int e = 0; e < kPack; ++e)
+          for (int k = 0; k < kRows; ++k) sums.of[e].of[k] += factors.of[k] * row.of[e];
+      }
+      write_pack(to, i, sums);
+    };
+    const auto of_one = [&](int64_t i) {
+      Values<W, kRows> sums{};
+      for (int k = 0; k < kRows && adds; ++k) sums.of[k] = load(to.targets[k][i]);
+      ZEA_UNROLL(1)
+      for (int64_t r = 0; r < inner; ++r) {
+        const Values<W, kRows> factors = factors_of(r);
+        for (int k = 0; k < kRows; ++k) sums.of[k] += factors.of[k] * right[r * stride + i];
+      }
+      to(i, sums);
+    };
+    const bool are_aligned = takes_packs(to) && is_aligned(right) && is_aligned(right + stride);
     own_elements<kPack>(count, are_aligned, of_pack, of_one);
   }
 

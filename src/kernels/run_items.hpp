@@ -93,6 +93,28 @@ struct HostLane {
       each(columns, StoreTo<Bf16>{write.targets[0] + begin}, as_it_is, &sums[0]);
     }
   }
+
+  template <int kRows, class T, class FactorsOf, class W>
+  ZEA_FUNCTION void multiply(int64_t count, int64_t inner, int64_t stride,
+                             const StoreTo<T, kRows>& to, bool adds, const FactorsOf& factors_of,
+                             const W* right) const {
+    constexpr int64_t kBlock = 128;
+    W sums[kRows][kBlock];
+    for (int64_t begin = 0; begin < count; begin += kBlock) {
+      const int64_t columns = std::min(kBlock, count - begin);
+      for (int k = 0; k < kRows; ++k)
+        for (int64_t i = 0; i < columns; ++i)
+          sums[k][i] = adds ? load(to.targets[k][begin + i]) : W(0);
+      for (int64_t r = 0; r < inner; ++r) {
+        const Values<W, kRows> factors = factors_of(r);
+        const W* row = right + r * stride + begin;
+        for (int k = 0; k < kRows; ++k)
+          for (int64_t i = 0; i < columns; ++i) sums[k][i] += factors.of[k] * row[i];
+      }
+      for (int k = 0; k < kRows; ++k)
+        for (int64_t i = 0; i < columns; ++i) store(to.targets[k][begin + i], sums[k][i]);
+    }
+  }
 };
 
 /// Whether kernels take tensors like `x`, by their type and device; libtorch's operations take the

@@ -64,7 +64,8 @@ void check_tp(const std::string& key, const std::string& module, const ModuleMes
 }
 
 /// Refuses settings that only several ranks have a use for.
-void note_one_rank(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {
+void note_one_rank(const std::string& key, const BlockSpec& block, const ModuleMeshOptions& options,
+                   Faults& faults) {
   const ModuleMeshOptions defaults;
   const std::string no_effect = " has no effect with cp = 1";
   if (options.cp_mode != defaults.cp_mode)
@@ -76,7 +77,7 @@ void note_one_rank(const std::string& key, const ModuleMeshOptions& options, Fau
   if (options.cp_block != defaults.cp_block)
     faults.note(key + "cp_block = " + std::to_string(options.cp_block) + no_effect +
                 ": there are no cp ranks to deal blocks to");
-  if (options.cp_scan != defaults.cp_scan)
+  if (options.cp_scan != defaults.cp_scan && block.carries_state())
     faults.note(key + "cp_scan = \"" + options.cp_scan + "\"" + no_effect +
                 ": there are no cp ranks to scan with");
   if (options.cp_ulysses_ranks != defaults.cp_ulysses_ranks)
@@ -100,11 +101,12 @@ void check_block(const std::string& key, const ModuleMeshOptions& options, Fault
 /// Checks cp_scan, whatever cp_mode says of attention.
 void check_scans(const std::string& key, const std::string& module,
                  const ModuleMeshOptions& options, const ModelSpec& model, Faults& faults) {
+  if (options.cp_scan == CpScan::Auto) return;
   const BlockSpec& block = model.block(module);
   const std::string found = key + "cp_scan = \"" + options.cp_scan + "\"";
   if (!block.carries_state()) {
-    if (options.cp_scan != CpScan::Auto)
-      faults.note(found + " has no effect: no block of the module has a gated delta rule");
+    faults.add(found + ", but no block of the module has a gated delta rule; leave it out, or " +
+               "use \"auto\"");
     return;
   }
   if (options.cp_scan != CpScan::Ulysses || can_exchange_scans(block, options.tp, options.cp))
@@ -132,7 +134,6 @@ void check_cp(const std::string& key, const std::string& module, const ModuleMes
         ": groups of 2 or more must divide cp and be smaller; for one group use \"ulysses\"");
     return;
   }
-  check_scans(key, module, options, model, faults);
   const bool exchanges = two_level || options.cp_mode == CpMode::Ulysses;
   const BlockSpec& block = model.block(module);
   const int64_t ranks = two_level ? inner : options.cp, heads = block.attention().heads.query;
@@ -209,8 +210,9 @@ void check_degrees(const std::string& module, const ModuleMeshOptions& options,
                    const ModelSpec& model, Faults& faults) {
   const std::string key = "mesh." + module + ".";
   check_tp(key, module, options, model, faults);
+  check_scans(key, module, options, model, faults);
   if (options.cp == 1) {
-    note_one_rank(key, options, faults);
+    note_one_rank(key, model.block(module), options, faults);
   } else {
     check_block(key, options, faults);
     check_cp(key, module, options, model, faults);

@@ -6,6 +6,7 @@
 #include "deck/deck.hpp"
 #include "estimate/describe.hpp"
 #include "estimate/fitting_plan.hpp"
+#include "io/model_source.hpp"
 #include "layout/rank_order.hpp"
 #include "library/plan_text.hpp"
 
@@ -40,7 +41,11 @@ std::vector<RankGroup> groups_of(const Plan& plan, const StepFacts& facts) {
 
 Plan plan_of(const Start& start, int ranks) {
   Plan plan = make_fitting_plan(start.options, start.config_json, ranks, start.profile);
-  if (start.weights && !start.weights->has_weights()) plan.notes.push_back(start.weights->note());
+  if (!start.weights) return plan;
+  if (!start.weights->has_weights())
+    plan.notes.push_back(start.weights->note());
+  else
+    check_head_that_trains(plan.model, *start.weights);
   return plan;
 }
 

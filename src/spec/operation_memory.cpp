@@ -150,16 +150,18 @@ struct ScanSizes {
   int64_t tokens = 0, chunks = 0, states = 0;
 };
 
-/// Elements that a device holds for each head of the chunks that it computes at once: operands,
-/// pairs of tokens, states; and what backward adds (see kernels/delta_batches.cpp).
+/// Elements that a device holds for each head of the chunks that it computes at once, as
+/// kernels/delta_batches.cpp has them; and what backward adds, whose tiles the value heads
+/// of a key head share.
 struct ChunkElements {
   explicit ChunkElements(const DeltaRuleSpec& rule) {
     const int64_t keys = kDeltaChunk * rule.key_dim, values = kDeltaChunk * rule.value_dim;
     const int64_t pairs = kDeltaChunk * kDeltaChunk, state = rule.key_dim * rule.value_dim;
-    const int64_t both = 5 * kDeltaChunk + 5 * keys + values + 3 * pairs +
-                         rule.key_dim * rule.key_dim + 2 * state + values;
-    forward = both + keys + values;
-    backward = both + 3 * values + state + 6 * keys + 2 * pairs;
+    const int64_t tiles = 2 * pairs + 3 * keys + values + 2 * state;
+    forward = 5 * kDeltaChunk + 2 * pairs + (keys + values) + rule.key_dim * rule.key_dim + state +
+              (state + values) + keys;
+    backward = forward - keys + values + 2 * state + tiles * rule.key_heads / rule.value_heads;
+    backward = std::max(backward, forward + values + 2 * state);
   }
 
   int64_t forward = 0, backward = 0;
@@ -230,8 +232,10 @@ FunctionMemory passed_memory(const ScanSizes& sizes, const PassedRows& rows,
   DeltaRuleSpec wide = rule;
   wide.value_dim += rule.key_dim;
   const FunctionMemory scan = delta_rule_memory(sizes, rule, bytes);
+  const int64_t chunks = (rows.entered + kDeltaChunk - 1) / kDeltaChunk;
   const FunctionMemory whole = delta_rule_memory(
-      {.tokens = rows.entered, .chunks = sizes.chunks, .states = sizes.states}, wide, bytes);
+      {.tokens = rows.entered, .chunks = std::min(chunks, sizes.chunks), .states = sizes.states},
+      wide, bytes);
   const int64_t inputs = (rows.run + rows.halo) * rule.columns() * bytes.param;
   const int64_t of_state = rule.value_heads * rule.key_dim * bytes.wide;
   const int64_t first = of_state * rule.value_dim, move = of_state * rule.key_dim;
@@ -263,6 +267,28 @@ FunctionMemory passed_memory(const ScanSizes& sizes, const PassedRows& rows,
   return f;
 }
 
+/// The largest of both in each field.
+FunctionMemory largest(FunctionMemory a, const FunctionMemory& b) {
+  a.saved = std::max(a.saved, b.saved);
+  a.forward_peak = std::max(a.forward_peak, b.forward_peak);
+  a.backward_working = std::max(a.backward_working, b.backward_working);
+  return a;
+}
+
+/// A scan of all tokens by cp ranks that share the heads, or that each scan all heads
+/// (parallel/context_delta.cpp).
+FunctionMemory scan_of_all_tokens(ScanSizes scan, const DeltaRuleSpec& of_rank, int64_t all_tokens,
+                                  int64_t cp, int64_t rows, const ElementBytes& bytes) {
+  const bool shares_heads = of_rank.key_heads % cp == 0;
+  const DeltaRuleSpec here = of_rank.share(shares_heads ? cp : 1);
+  scan.tokens = all_tokens;
+  return exchanged_memory(
+      delta_rule_memory(scan, here, bytes),
+      {.inputs = all_tokens * here.columns() * bytes.param,
+       .output = rows * of_rank.values() * bytes.param,
+       .sent_inputs = (shares_heads ? 1 : cp) * rows * of_rank.columns() * bytes.param});
+}
+
 }  // namespace
 
 FunctionMemory scan_memory(const DeltaRuleSpec& rule, const UnitSizes& sizes,
@@ -274,28 +300,27 @@ FunctionMemory scan_memory(const DeltaRuleSpec& rule, const UnitSizes& sizes,
     scan.chunks += batch.segments * parts_of(kDeltaChunk);
   }
   const DeltaRuleSpec of_rank = rule.share(share.tp);
-  if (share.passes_states) {
-    int64_t longest = 0;
-    for (const AttentionSizes& batch : sizes.attention) longest = std::max(longest, batch.length);
-    const int64_t run = (sizes.all_tokens + share.cp - 1) / share.cp, halo = rule.taps - 1;
-    scan.tokens = run;
-    scan.states = (scan.states + share.cp - 1) / share.cp;
-    scan.chunks = (scan.chunks + share.cp - 1) / share.cp + 2;
-    return passed_memory(scan,
-                         {.own = rows,
-                          .run = run,
-                          .halo = halo,
-                          .moved = share.owns_runs ? halo : run,
-                          .entered = std::min(run, longest)},
-                         of_rank, bytes);
+  if (share.cp == 1) {
+    scan.tokens = rows;
+    return delta_rule_memory(scan, of_rank, bytes);
   }
-  const DeltaRuleSpec here = of_rank.share(share.cp);
-  scan.tokens = share.cp == 1 ? rows : sizes.all_tokens;
-  if (share.cp == 1) return delta_rule_memory(scan, here, bytes);
-  return exchanged_memory(delta_rule_memory(scan, here, bytes),
-                          {.inputs = sizes.all_tokens * here.columns() * bytes.param,
-                           .output = rows * of_rank.values() * bytes.param,
-                           .sent_inputs = rows * of_rank.columns() * bytes.param});
+  const FunctionMemory of_all =
+      scan_of_all_tokens(scan, of_rank, sizes.all_tokens, share.cp, rows, bytes);
+  if (!share.passes_states) return of_all;
+  int64_t longest = 0;
+  for (const AttentionSizes& batch : sizes.attention) longest = std::max(longest, batch.length);
+  const int64_t run = (sizes.all_tokens + share.cp - 1) / share.cp, halo = rule.taps - 1;
+  scan.tokens = run;
+  scan.states = (scan.states + share.cp - 1) / share.cp;
+  scan.chunks = (scan.chunks + share.cp - 1) / share.cp + 2;
+  const FunctionMemory passed = passed_memory(scan,
+                                              {.own = rows,
+                                               .run = run,
+                                               .halo = halo,
+                                               .moved = share.owns_runs ? halo : run,
+                                               .entered = std::min(run, longest)},
+                                              of_rank, bytes);
+  return share.scans_prompts ? largest(passed, of_all) : passed;
 }
 
 FunctionMemory attention_memory(int64_t rows, const HeadShape& heads, const ElementBytes& bytes) {

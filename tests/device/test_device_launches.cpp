@@ -248,7 +248,7 @@ TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
               {"samples", {3}, 10, 30},
               {"samples seen through windows", {3, 0, true}, 10, 30},
               {"experts", {3, 0, false, true}, 33, 97},
-              {"gated delta rules", {.samples = 3, .scans = true}, 20, 66},
+              {"gated delta rules", {.samples = 3, .scans = true}, 13, 41},
               {"an image", {1, 1}, 22, 71}};
   for (const auto& [what, row, forward, step] : rows) {
     const Launches one = launches_of_a_layer(row, false), all = launches_of_a_layer(row, true);

@@ -54,7 +54,7 @@ const GridScenario& scenario_named(std::string_view name) {
   return *std::ranges::find(grid_scenarios(), name, &GridScenario::name);
 }
 
-/// Scans by batched GEMMs, alone and where cp ranks exchange tokens for heads, or pass states.
+/// Scans of all chunks at once, alone and where cp ranks exchange tokens for heads, or pass states.
 TEST(DeviceLayouts, GatedDeltaRulesEqualOneRankOfTheHost) {
   const GridScenario& heads = scenario_named("gated delta rules beside attention");
   const GridScenario& states = scenario_named("gated delta rules that pass states");

@@ -115,18 +115,25 @@ TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfWindows) {
   EXPECT_NEAR(told(summary, "counted") / told(summary, "predicted"), 1, 0.1) << summary;
 }
 
-/// Samples that are shorter than a chunk, and rows of more chunks than are computed at once.
+/// Samples that are shorter than a chunk, and rows of more chunks than are computed at once; whole
+/// rows, and runs between which states pass.
 TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfDeltaRules) {
-  for (const char* preset : {"fp32", "bf16"}) {
-    TinyRunOptions options = run_of(preset, "full_shard");
-    options.remake = mix_delta_rules;
-    options.deck.data.row_tokens = 1024;
-    WatchedRun run(options);
-    for (int step = 0; step < 3; ++step) run.train();
-    const std::string summary = run.watch.summary();
-    EXPECT_NEAR(told(summary, "counted") / told(summary, "predicted"), 1, 0.1)
-        << preset << ": " << summary;
-  }
+  for (const char* preset : {"fp32", "bf16"})
+    for (const bool passes_states : {false, true}) {
+      TinyRunOptions options = run_of(preset, "full_shard");
+      options.remake = mix_delta_rules;
+      options.deck.data.row_tokens = 1024;
+      if (passes_states) {
+        options.deck.meshes["llm"].cp = 2;
+        options.deck.meshes["llm"].cp_scan = CpScan::States;
+        options.deck.meshes["llm"].cp_distribution = "uniform";
+      }
+      WatchedRun run(options);
+      for (int step = 0; step < 3; ++step) run.train();
+      const std::string summary = run.watch.summary();
+      EXPECT_NEAR(told(summary, "counted") / told(summary, "predicted"), 1, 0.1)
+          << preset << (passes_states ? ", states: " : ": ") << summary;
+    }
 }
 
 TEST_F(DeviceMemoryOfTraining, LeavesOutWhatTheFirstStepLeft) {

@@ -168,7 +168,7 @@ TEST_P(DeviceKernels, Rotary) {
   }
 }
 
-/// By batched GEMMs, against the host's scan: samples shorter and longer than a chunk, and longer
+/// All chunks at once, against the host's scan: samples shorter and longer than a chunk, and longer
 /// than what is computed at once.
 TEST_P(DeviceKernels, GatedDeltaRules) {
   const DeltaShape shape{2, 4, 16, 24, 4, false, 1e-6};

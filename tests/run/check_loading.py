@@ -205,7 +205,13 @@ class Loading(zr.ZeaTest):
         text = zr.make_dataset(self.folder / "text.h5", [zr.text_sample(i) for i in range(8)])
         overrides = [f"data.train={text}", "model.llm.mtp_loss_coef=0.3"]
         result = self.run_step("headless", weights, *overrides, code=4)
-        self.assertIn("has no head of multi-token prediction (mtp.*), which model.llm.mtp_loss_coef", result.output)
+        sentence = "has no head of multi-token prediction (mtp.*), which model.llm.mtp_loss_coef"
+        self.assertIn(sentence, result.output)
+        deck = zr.write_deck(self.folder, weights, text)
+        planned = zr.answer("-n", "--ranks", "1", "-i", deck, *overrides)
+        self.assert_code(planned, 4)
+        self.assertIn(sentence, planned.output)
+        self.assert_code(zr.answer("-n", "--ranks", "1", "-i", deck), 0)
 
     def test_initial_values(self):
         result = self.run_step(

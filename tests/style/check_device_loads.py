@@ -18,16 +18,15 @@ NVCC = sys.argv[2:]
 KERNELS = ROOT / "src" / "kernels"
 # Their only results are sums.
 SUMS = ("AddLogitRow", "RowDot", "SquaresOfChunk")
-# Single loads and stores that are not of elements: statistics of rows, places, factors, the table of codes in which
-# values are looked for; as often as loops are unrolled.
+# Single loads and stores that are not of elements: statistics of rows, places, factors (of left matrices, too), what is
+# transposed, the table of codes in which values are looked for; as often as loops are unrolled.
 BESIDE = {
     "NormaliseRow": (0, 3), "NormaliseRowBackward": (2, 0), "SumNormGradients": (42, 3),
     "NormaliseHead": (0, 1), "NormaliseHeadBackward": (1, 0), "SumHeadNormGradients": (14, 1),
     "MergeHead": (6, 2), "DropRow": (1, 0), "CombineRows": (42, 1), "CombineRowBackward": (1, 1),
     "AddLogitRow": (3, 2), "LogitRowGradient": (3, 0),
     "MixDeltaToken": (17, 31), "MixDeltaTokenBackward": (26, 40), "ConvolveBackward": (2, 0),
-    "LoadChunk": (22, 24), "SolveChunk": (71, 0), "WeighPairs": (1, 0), "StoreOutputs": (2, 0),
-    "LoadOutputGradients": (1, 0), "StoreChunkGradients": (13, 8),
+    "MakeChunk": (125, 25), "MakeChunkBackward": (227, 25), "StoreOutputs": (137, 0), "StoreChunkGradients": (373, 23),
     "AdamwChunk": (2, 0), "SgdChunk": (2, 0), "BlockwiseAdamwBlock": (103, 2),
 }  # fmt: skip
 

@@ -69,6 +69,16 @@ Tensor sample_outputs(const DeltaLeaves& leaves, const Tensor& x, const DeltaRul
 
 }  // namespace
 
+std::vector<Segment> samples_in_turn(const std::vector<int64_t>& lengths) {
+  std::vector<Segment> samples;
+  int64_t start = 0;
+  for (const int64_t length : lengths) {
+    samples.push_back({start, length});
+    start += length;
+  }
+  return samples;
+}
+
 Tensor delta_recurrence(const DeltaLeaves& leaves, const std::vector<Segment>& samples,
                         const DeltaRuleSpec& rule) {
   std::vector<Tensor> outputs;

@@ -12,6 +12,13 @@
 
 namespace zea {
 
+/// The rule of most tests: two value heads for each key head, dims that fill no packs.
+inline constexpr DeltaRuleSpec kSmallDeltaRule{
+    .key_heads = 2, .value_heads = 4, .key_dim = 6, .value_dim = 5};
+
+/// Returns samples of such lengths, one after the other.
+std::vector<Segment> samples_in_turn(const std::vector<int64_t>& lengths);
+
 /// Values of the parameters: conv (channels, 1, taps), decay (A_log) and step (dt_bias) (value
 /// heads), norm (value_dim).
 struct DeltaLeaves {

@@ -3,8 +3,8 @@
 // instantiated.
 #pragma once
 
-#include "kernels/delta_chunk_functors.hpp"
 #include "kernels/delta_functors.hpp"
+#include "kernels/delta_gradient_functors.hpp"
 #include "kernels/flat_functors.hpp"
 #include "kernels/norm_functors.hpp"
 #include "kernels/row_functors.hpp"
@@ -27,9 +27,8 @@
                                                           visit(RowDot<T>)                         \
                                                               visit(ClampedGateRow<T>)             \
                                                                   visit(ClampedGateRowBackward<T>)
-#define ZEA_FOR_CHUNK_FUNCTORS_OF(visit, W)                                                   \
-  visit(LoadChunk<W>) visit(SolveChunk<W>) visit(LoadOutputGradients<W>) visit(WeighPairs<W>) \
-      visit(StoreChunkGradients<W>)
+#define ZEA_FOR_CHUNK_FUNCTORS_OF(visit, W) \
+  visit(MakeChunk<W>) visit(MakeChunkBackward<W>) visit(StoreChunkGradients<W>)
 #define ZEA_FOR_ROW_FUNCTORS(visit)      \
   ZEA_FOR_ROW_FUNCTORS_OF(visit, double) \
   ZEA_FOR_ROW_FUNCTORS_OF(visit, float)  \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scan of a gated delta rule by batched GEMMs, which devices use, compared in fp64 with the
-// host's scan chunk by chunk: outputs, states after samples, and all gradients.
+// The scan of a gated delta rule by all chunks at once, which devices use, compared in fp64 with
+// the host's scan chunk by chunk: outputs, states after samples, and all gradients. And the
+// gradients of decays in fp32, by both.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -124,6 +125,32 @@ TEST_F(DeltaBatches, TakeSamplesOneSetAfterTheOther) {
 TEST_F(DeltaBatches, GoOnFromStates) {
   compare({1, 1, 1}, kShape, true);
   compare({3, 200, 1, kDeltaStateTokens + 2}, kShape, true);
+}
+
+/// Strong decays leave little of a token to the next one, and so small gradients of decays, in
+/// which terms of a token and itself, which cancel, would round.
+TEST_F(DeltaBatches, RoundNoTermsThatCancelInGradientsOfDecays) {
+  const DeltaTokens tokens = tokens_of({150, 9});
+  const Tensor mixed = random_rows(159, kShape),
+               d_o = at::randn({159, kShape.values()}, at::kDouble);
+  for (int64_t head = 0; head < kShape.value_heads; ++head)
+    mixed.select(1, kShape.decay(head)).sub_(8);
+  const auto gradients = [&](Scan* scan, ScanBackward* backward, at::ScalarType type) {
+    const Tensor rows = mixed.to(type), o = at::empty_like(d_o, type), d = at::zeros_like(rows);
+    const Tensor kept = at::empty({0, 4, 6, 5}, type);
+    scan({rows, tokens, kShape}, o, kept, {});
+    backward({rows, tokens, kShape}, d_o.to(type), kept, d, {});
+    return d.narrow(1, kShape.decay(0), kShape.value_heads).to(at::kDouble);
+  };
+  const Tensor exact = gradients(&detail::scan_chunks, &detail::scan_chunks_backward, at::kDouble);
+  const double most = exact.abs().max().item<double>();
+  EXPECT_LT(most, 1e-2);
+  EXPECT_GT(most, 1e-4);
+  const auto error = [&](Scan* scan, ScanBackward* backward) {
+    return (gradients(scan, backward, at::kFloat) - exact).abs().max().item<double>() / most;
+  };
+  EXPECT_LT(error(&detail::scan_chunks, &detail::scan_chunks_backward), 2e-5);
+  EXPECT_LT(error(&detail::scan_batches, &detail::scan_batches_backward), 2e-5);
 }
 
 TEST_F(DeltaBatches, TakeRowsWithoutTokens) {

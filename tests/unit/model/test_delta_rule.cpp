@@ -4,6 +4,8 @@
 // with its samples one by one.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "core/kernel_sizes.hpp"
 #include "model/delta_rule.hpp"
 #include "support/delta_recurrence.hpp"
@@ -15,18 +17,6 @@ using at::Tensor;
 
 using Lengths = std::vector<int64_t>;
 
-constexpr DeltaRuleSpec kRule{.key_heads = 2, .value_heads = 4, .key_dim = 6, .value_dim = 5};
-
-std::vector<Segment> segments(const Lengths& lengths) {
-  std::vector<Segment> samples;
-  int64_t start = 0;
-  for (const int64_t length : lengths) {
-    samples.push_back({start, length});
-    start += length;
-  }
-  return samples;
-}
-
 /// Outputs, and the gradients of x and all parameters.
 using Results = std::vector<Tensor>;
 
@@ -34,7 +24,7 @@ Results defined(const DeltaLeaves& values, const Lengths& lengths, const DeltaRu
                 const Tensor& dy) {
   DeltaLeaves leaves = values;
   for (Tensor* leaf : leaves.all()) *leaf = leaf->detach().clone().requires_grad_(true);
-  const Tensor y = delta_recurrence(leaves, segments(lengths), rule);
+  const Tensor y = delta_recurrence(leaves, samples_in_turn(lengths), rule);
   y.backward(dy);
   Results results{y.detach()};
   for (const Tensor* leaf : leaves.all()) results.push_back(leaf->grad());
@@ -44,7 +34,7 @@ Results defined(const DeltaLeaves& values, const Lengths& lengths, const DeltaRu
 /// The same by the kernels, with tensors of `type`, as doubles.
 Results computed(const DeltaLeaves& values, const Lengths& lengths, const DeltaRuleSpec& rule,
                  const Tensor& dy, at::ScalarType type = at::kDouble) {
-  const TokenScan scan(segments(lengths));
+  const TokenScan scan(samples_in_turn(lengths));
   const auto parameter_of = [&](const Tensor& value) {
     Parameter parameter("p", value.sizes().vec(), true, at::kCPU);
     parameter.set_value(value.to(type));
@@ -74,9 +64,7 @@ void expect_close(const Results& got, const Results& expected, double bound) {
 }
 
 int64_t sum_of(const Lengths& lengths) {
-  int64_t sum = 0;
-  for (const int64_t length : lengths) sum += length;
-  return sum;
+  return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
 }
 
 void compare(const Lengths& lengths, const DeltaRuleSpec& rule, double bound = 1e-12,
@@ -94,7 +82,7 @@ class DeltaRule : public ::testing::Test {
 };
 
 TEST_F(DeltaRule, IsItsDefinition) {
-  DeltaRuleSpec rule = kRule;
+  DeltaRuleSpec rule = kSmallDeltaRule;
   for (const bool by_key_head : {false, true}) {
     rule.by_key_head = by_key_head;
     compare({1}, rule);
@@ -108,26 +96,27 @@ TEST_F(DeltaRule, IsItsDefinition) {
 TEST_F(DeltaRule, BeginsAnewAtEveryPositionOfAChunk) {
   for (int64_t first = 1; first <= kDeltaChunk; ++first) {
     SCOPED_TRACE(first);
-    compare({first, kDeltaChunk + 3, 2}, kRule);
+    compare({first, kDeltaChunk + 3, 2}, kSmallDeltaRule);
   }
 }
 
 TEST_F(DeltaRule, KeepsFewStatesOfLongSamples) {
   constexpr int64_t kStates = kDeltaStateTokens;
-  compare({kStates, kStates + 1}, kRule);
-  compare({5, 2 * kStates + 70}, kRule);
+  compare({kStates, kStates + 1}, kSmallDeltaRule);
+  compare({5, 2 * kStates + 70}, kSmallDeltaRule);
 }
 
 TEST_F(DeltaRule, ComputesARowAsItsSamples) {
   const Lengths lengths{1, 2, 64, 3, 65, 130, 7};
   const int64_t tokens = sum_of(lengths);
-  const DeltaLeaves leaves = random_delta_leaves(tokens, kRule);
-  const Tensor dy = at::randn({tokens, kRule.values()}, at::kDouble);
+  const DeltaLeaves leaves = random_delta_leaves(tokens, kSmallDeltaRule);
+  const Tensor dy = at::randn({tokens, kSmallDeltaRule.values()}, at::kDouble);
   Results sums;
-  for (const Segment& sample : segments(lengths)) {
+  for (const Segment& sample : samples_in_turn(lengths)) {
     DeltaLeaves own = leaves;
     own.x = leaves.x.narrow(0, sample.start, sample.length);
-    Results one = computed(own, {sample.length}, kRule, dy.narrow(0, sample.start, sample.length));
+    Results one =
+        computed(own, {sample.length}, kSmallDeltaRule, dy.narrow(0, sample.start, sample.length));
     for (size_t i = 0; i < one.size(); ++i) {
       if (sums.size() <= i)
         sums.push_back(one[i]);
@@ -135,11 +124,11 @@ TEST_F(DeltaRule, ComputesARowAsItsSamples) {
         sums[i] = i < 2 ? at::cat({sums[i], one[i]}) : sums[i] + one[i];
     }
   }
-  expect_close(computed(leaves, lengths, kRule, dy), sums, 1e-12);
+  expect_close(computed(leaves, lengths, kSmallDeltaRule, dy), sums, 1e-12);
 }
 
 TEST_F(DeltaRule, ComputesNarrowTypesInSingles) {
-  DeltaRuleSpec rule = kRule;
+  DeltaRuleSpec rule = kSmallDeltaRule;
   rule.key_dim = rule.value_dim = 32;
   compare({9, 150}, rule, 1e-4, at::kFloat);
   compare({9, 150}, rule, 0.05, at::kBFloat16);

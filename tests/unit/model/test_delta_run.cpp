@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/kernel_sizes.hpp"
@@ -19,21 +20,8 @@ using at::Tensor;
 
 using Lengths = std::vector<int64_t>;
 
-constexpr DeltaRuleSpec kRule{.key_heads = 2, .value_heads = 4, .key_dim = 6, .value_dim = 5};
-
-std::vector<Segment> segments(const Lengths& lengths) {
-  std::vector<Segment> samples;
-  int64_t start = 0;
-  for (const int64_t length : lengths) {
-    samples.push_back({start, length});
-    start += length;
-  }
-  return samples;
-}
-
 int64_t sum_of(const Lengths& lengths) {
-  const std::vector<Segment> samples = segments(lengths);
-  return samples.back().start + samples.back().length;
+  return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
 }
 
 /// Outputs, and the gradients of x and all parameters.
@@ -62,7 +50,7 @@ class Passing : public StatePassing {
 class Row {
  public:
   Row(Lengths lengths, const DeltaRuleSpec& rule)
-      : samples_(segments(lengths)),
+      : samples_(samples_in_turn(lengths)),
         rule_(rule),
         leaves_(random_delta_leaves(sum_of(lengths), rule)),
         dy_(at::randn({sum_of(lengths), rule.values()}, at::kDouble)) {
@@ -142,7 +130,7 @@ class DeltaRuns : public ::testing::Test {
 
 TEST_F(DeltaRuns, IsTheRowForACutAtEveryPosition) {
   for (const bool by_key_head : {false, true}) {
-    DeltaRuleSpec rule = kRule;
+    DeltaRuleSpec rule = kSmallDeltaRule;
     rule.by_key_head = by_key_head;
     const Row row({2, kDeltaChunk + 9, 1, 5, 30}, rule);
     for (int64_t cut = 0; cut <= row.tokens(); ++cut) {
@@ -153,7 +141,7 @@ TEST_F(DeltaRuns, IsTheRowForACutAtEveryPosition) {
 }
 
 TEST_F(DeltaRuns, PassesStatesThroughRunsInsideASample) {
-  const Row row({3, 2 * kDeltaChunk + 20, 4}, kRule);
+  const Row row({3, 2 * kDeltaChunk + 20, 4}, kSmallDeltaRule);
   for (int64_t first = 1; first < row.tokens(); first += 7)
     for (int64_t length = 1; first + 3 * length < row.tokens(); length += 11) {
       SCOPED_TRACE(std::to_string(first) + " + 3 x " + std::to_string(length));
@@ -162,7 +150,7 @@ TEST_F(DeltaRuns, PassesStatesThroughRunsInsideASample) {
 }
 
 TEST_F(DeltaRuns, TakesRunsOfFewTokensAndOfNone) {
-  const Row row({1, 2, 9, 1, 6}, kRule);
+  const Row row({1, 2, 9, 1, 6}, kSmallDeltaRule);
   Lengths ends;
   for (int64_t end = 1; end <= row.tokens(); ++end) ends.push_back(end);
   row.compare(ends);
@@ -172,7 +160,7 @@ TEST_F(DeltaRuns, TakesRunsOfFewTokensAndOfNone) {
 }
 
 TEST_F(DeltaRuns, CorrectsTheStatesThatItKeeps) {
-  const Row row({5, 2 * kDeltaStateTokens + 70, 3}, kRule);
+  const Row row({5, 2 * kDeltaStateTokens + 70, 3}, kSmallDeltaRule);
   row.compare({10, row.tokens()});
   row.compare({20, 2 * kDeltaStateTokens + 60, row.tokens()});
   row.compare({kDeltaStateTokens + 9, row.tokens()});

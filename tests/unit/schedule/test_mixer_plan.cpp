@@ -12,9 +12,9 @@ namespace {
 
 using testing::tiny_llava_config;
 
-std::string refusal(void (*set)(Options&), int ranks) {
+std::string refusal(void (*set)(Options&), int ranks, bool mixes = true) {
   ModelSpec model = make_model_spec(tiny_llava_config());
-  testing::mix_delta_rules(model);
+  if (mixes) testing::mix_delta_rules(model);
   Options options;
   set(options);
   try {
@@ -39,6 +39,26 @@ TEST(MixerPlan, RefusesToShareTheHeadsOfGatedDeltaRulesUnevenly) {
          "key heads of 1 tp ranks; allowed: cp = 1, 2, 4, 8, or cp_scan = \"states\"");
   expect(refusal([](Options& o) { o.meshes["llm"].tp = 3; }, 3),
          "mesh.llm.tp = 3 does not divide the 8 heads or rows of");
+}
+
+/// With one cp rank the key has no effect, of which a note tells, as of other keys of cp.
+TEST(MixerPlan, RefusesAWayToScanWhereNothingIsScanned) {
+  const auto pass_states = [](Options& o) { o.meshes["llm"].cp_scan = CpScan::States; };
+  const std::string sentence =
+      "mesh.llm.cp_scan = \"states\", but no block of the module has a gated delta rule; leave it "
+      "out, or use \"auto\"";
+  EXPECT_EQ(refusal(pass_states, 1, false), sentence);
+  const auto on_ranks = [](Options& o) {
+    o.meshes["llm"].cp = 2;
+    o.meshes["llm"].cp_scan = CpScan::States;
+  };
+  EXPECT_EQ(refusal(on_ranks, 2, false), sentence);
+  EXPECT_EQ(refusal(on_ranks, 2), "accepted");
+  EXPECT_EQ(refusal([](Options& o) { o.meshes["vision"].cp_scan = CpScan::Ulysses; }, 1),
+            "mesh.vision.cp_scan = \"ulysses\", but no block of the module has a gated delta rule; "
+            "leave it out, or use \"auto\"");
+  EXPECT_EQ(refusal([](Options& o) { o.meshes["llm"].cp = 2; }, 2, false), "accepted");
+  EXPECT_EQ(refusal(pass_states, 1), "accepted");
 }
 
 bool passes_states(int64_t cp, int64_t row_tokens, void (*set)(ModuleMeshOptions&) = nullptr) {
