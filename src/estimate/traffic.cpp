@@ -287,8 +287,7 @@ class StepTraffic {
         add(group, CollectiveKind::AllReduce, plan_.precision.master,
             sent_by_all_reduce(elements, size, rank));
       };
-      const auto stage = std::ranges::find(grid.tied_stages, coordinate.pp);
-      switch (held.group) {
+      switch (held.holders.group) {
         case HolderGroup::Tp:
           add_sum(group_name(held.module, {Axis::Tp}), grid.tp, coordinate.tp);
           break;
@@ -296,9 +295,11 @@ class StepTraffic {
           add_sum(group_name(held.module, "kv_holders"), grid.kv_holders,
                   coordinate.tp % grid.kv_holders);
           break;
-        case HolderGroup::Tied:
-          add_sum(group_name(held.module, "tied"), static_cast<int>(grid.tied_stages.size()),
-                  static_cast<int>(stage - grid.tied_stages.begin()));
+        case HolderGroup::Tied: {
+          const std::vector<int>& stages = grid.tied_stages[held.holders.tied];
+          add_sum(tied_name(held.module, held.holders.tied), static_cast<int>(stages.size()),
+                  static_cast<int>(std::ranges::find(stages, coordinate.pp) - stages.begin()));
+        }
       }
     }
   }

@@ -15,6 +15,17 @@ namespace zea {
 /// tied parameters.
 enum class HolderGroup { Tp, Kv, Tied };
 
+/// A group of holders of a module; `tied`: of ModuleGrid::tied_stages, the number of a set.
+struct HolderSet {
+  HolderGroup group;
+  int tied = 0;
+
+  bool operator==(const HolderSet&) const = default;
+};
+
+/// Returns the groups of a module, in one order on all ranks, tied ones last.
+std::vector<HolderSet> holder_sets(const ModuleGrid& grid);
+
 /// A run of a shard whose parameters have the same holders.
 struct HeldRange {
   int buffer;
@@ -25,7 +36,7 @@ struct HeldRange {
 /// The ranges that are summed over one group of holders.
 struct HeldRanges {
   std::string module;
-  HolderGroup group;
+  HolderSet holders;
   std::vector<HeldRange> ranges;
   /// The owned gradient is sent where it lies: one range as it is, on the computing device. Others
   /// are packed for it.
