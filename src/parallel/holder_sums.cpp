@@ -42,7 +42,7 @@ void HolderSums::run(const std::vector<bool>& buffers_with_gradient) {
   for (const bool is_tied : {false, true}) {
     const auto each = [&](const auto& run) {
       for (Sum& sum : sums_)
-        if ((sum.held.holders.group == HolderGroup::Tied) == is_tied) run(sum);
+        if (sum.held.is_tied() == is_tied) run(sum);
     };
     each([&](Sum& sum) { start(sum, buffers_with_gradient); });
     each([&](Sum& sum) { finish(sum, buffers_with_gradient); });

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedule/holder_ranges.hpp"
 
+#include <algorithm>
+
 #include "layout/reduction.hpp"
 
 namespace zea {
@@ -19,7 +21,7 @@ void add_buffer(HeldRanges& sum, const Plan& plan, int world_rank, int buffer) {
   const FlatBuffer& layout = plan.buffers[buffer];
   const FlatRange range =
       shard_range(layout, plan.shard_of(world_rank, buffer), plan.shardings[buffer].shards);
-  if (sum.holders.group == HolderGroup::Tied) {
+  if (sum.is_tied()) {
     if (plan.stages_of_buffer(buffer) == plan.mesh.grid(sum.module).tied_stages[sum.holders.tied])
       add_range(sum, {buffer, 0, range.end - range.begin, 1});
     return;
@@ -68,10 +70,10 @@ std::vector<HeldRanges> held_ranges(const Plan& plan, int world_rank) {
 
 int64_t packed_holder_bytes(const Plan& plan, int world_rank) {
   const std::vector<bool> all(plan.buffers.size(), true);
-  int64_t elements = 0;
+  int64_t tied = 0, others = 0;
   for (const HeldRanges& sum : held_ranges(plan, world_rank))
-    if (!sum.in_place) elements += sum.elements(all);
-  return elements * static_cast<int64_t>(element_bytes(plan.precision.master));
+    if (!sum.in_place) (sum.is_tied() ? tied : others) += sum.elements(all);
+  return std::max(tied, others) * static_cast<int64_t>(element_bytes(plan.precision.master));
 }
 
 }  // namespace zea

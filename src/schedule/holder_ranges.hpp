@@ -42,10 +42,12 @@ struct HeldRanges {
   /// are packed for it.
   bool in_place = false;
 
+  bool is_tied() const { return holders.group == HolderGroup::Tied; }
   int64_t elements(const std::vector<bool>& buffers_with_gradient) const;
 };
 
-/// Returns the ranges of `world_rank`, in one order on all ranks.
+/// Returns the ranges of `world_rank`, in one order on all ranks; tied ones are summed after the
+/// others.
 std::vector<HeldRanges> held_ranges(const Plan& plan, int world_rank);
 
 /// Returns the most bytes that are packed for them at once.

@@ -62,9 +62,19 @@ bool is_target(const std::string& pattern, const std::string& name) {
 
 /// Roles of linears that may have adapters.
 bool takes_adapter(UnitKind kind, const std::string& role) {
-  static const std::set<std::string> of_block{"qkv",      "delta",     "out",       "up",   "down",
-                                              "latent_q", "latent_kv", "key_value", "query"};
+  static const std::set<std::string> of_block{"qkv",
+                                              "delta",
+                                              "out",
+                                              "up",
+                                              "down",
+                                              "latent_q",
+                                              "latent_kv",
+                                              "key_value",
+                                              "query",
+                                              "input_gate",
+                                              "input_projection"};
   static const std::set<std::string> of_projector{"merger", "linear", "linear_1", "linear_2"};
+  if (kind == UnitKind::Keys) return role == "qkv";
   if (kind == UnitKind::Block) return of_block.contains(role);
   return kind == UnitKind::Projector && of_projector.contains(role);
 }
@@ -247,7 +257,9 @@ class Adapting {
   }
 
   WeightOrder order_of(const UnitSpec& unit, const std::string& role) const {
-    if (unit.kind == UnitKind::Block) return model_.block(unit.module).order;
+    const bool is_of_block = role != "input_gate" && role != "input_projection";
+    if (unit.kind == UnitKind::Keys || (unit.kind == UnitKind::Block && is_of_block))
+      return model_.block(unit.module).order;
     return role == "linear" ? model_.encoders[unit.encoder].projector.order : WeightOrder::OutIn;
   }
 

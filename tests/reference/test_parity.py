@@ -334,7 +334,9 @@ class Parity(ParityCase):
                 writer.add(*sample)
         deck, out = self.folder / "deck.toml", self.folder / "evaluated"
         keys = ["run.mode=evaluate", f"eval.generate_tokens={GENERATED}", *case.get("deck", [])]
-        run(ZEA, "-i", deck, "-d", out, f"data.eval={self.folder}/data.h5", *keys)
+        ranks = case.get("ranks", 1)
+        launch = [*shlex.split(MPIRUN), "-n", ranks] if ranks > 1 else []
+        run(*launch, ZEA, "-i", deck, "-d", out, f"data.eval={self.folder}/data.h5", *keys)
         lines = map(json.loads, (out / "predictions.jsonl").read_text().splitlines())
         found = {line["sample"]: [*map(int, line["generated"].split())] for line in lines}
         expected = {}
@@ -376,6 +378,15 @@ class Parity(ParityCase):
 
     def test_generation_of_gemma4_text(self):
         self.check_generation(GEMMA4_CASES["gemma4_text"])
+
+    def test_generation_of_gemma4_text_e4b(self):
+        self.check_generation(GEMMA4_CASES["gemma4_text_e4b"])
+
+    def test_generation_of_gemma4_text_e4b_pp2(self):
+        self.check_generation(GEMMA4_CASES["gemma4_text_e4b_pp2"])
+
+    def test_generation_of_gemma4_text_e4b_tp2_cp2(self):
+        self.check_generation(GEMMA4_CASES["gemma4_text_e4b_tp2_cp2"])
 
     def test_generation_of_llava(self):
         self.check_generation({})
