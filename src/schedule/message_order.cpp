@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages of one link have no names: both of its ends must have them in one order. They have where
 // a stage sends to the next one; outputs that later stages read as well may come out of order where
-// a stage group has several stages.
+// a stage group has several stages, and on devices may wait for each other.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "schedule/plan_parts.hpp"
@@ -31,18 +32,38 @@ void add_messages(AllMessages& all, const ScheduleInput& input) {
   }
 }
 
-bool skips_stages(const ModelSpec& model) {
-  const auto reads_more = [](const UnitInput& input) { return input.reads != UnitReads::Rows; };
-  return std::ranges::any_of(model.units, [&](const UnitSpec& unit) {
-    return std::ranges::any_of(unit.inputs, reads_more);
-  });
+/// Pairs of stage groups between which outputs travel.
+using Links = std::set<std::pair<int, int>>;
+
+/// Returns the links of the outputs that blocks read besides the rows of the block before, or of
+/// these rows.
+Links links_of(const Pipeline& pipeline, const ModelSpec& model, bool besides_rows) {
+  Links links;
+  for (size_t u = 0; u < model.units.size(); ++u)
+    for (const UnitInput& input : model.units[u].inputs) {
+      const int from = pipeline.group_of_unit(input.unit);
+      const int to = pipeline.group_of_unit(static_cast<int>(u));
+      if (from != to && (input.reads != UnitReads::Rows) == besides_rows) links.insert({from, to});
+    }
+  return links;
 }
 
 }  // namespace
 
 void check_message_order(Faults& faults, const Options& options, const ScheduleParts& parts) {
   const Pipeline& pipeline = parts.pipeline;
-  if (pipeline.is_one_group() || !skips_stages(parts.model)) return;
+  const Links links = links_of(pipeline, parts.model, true);
+  if (links.empty()) return;
+  if (options.run.device != DeviceKind::Cpu &&
+      !std::ranges::includes(links_of(pipeline, parts.model, false), links)) {
+    // A stage group would wait for a message to be received that follows one which it receives.
+    faults.add("run.device = \"" + options.run.device + "\" with mesh." + kDecoder + ".pp = " +
+               std::to_string(pipeline.stage_groups.size()) + ": blocks of " + parts.model.family +
+               " read outputs of stages before the one before theirs, for which NCCL's order of "
+               "launches would let stage groups wait in a circle; use pp = 2, or tp and "
+               "full_shard");
+    return;
+  }
   MicrobatchPlan one{.samples = {0}, .rows = 1, .tokens = 1, .targets = 1, .items = {}};
   for (int encoder = 0; encoder < std::ssize(parts.model.encoders); ++encoder)
     one.items.add(encoder, 1);

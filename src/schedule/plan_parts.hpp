@@ -40,7 +40,7 @@ struct PlacedPipeline {
 PlacedPipeline make_pipeline(Faults& faults, const PipelineParts& parts);
 
 /// Refuses pipelines whose stage groups would receive the outputs that blocks read of earlier ones
-/// in another order than they are sent.
+/// in another order than they are sent, and on devices those in which such outputs skip stages.
 void check_message_order(Faults& faults, const Options& options, const ScheduleParts& parts);
 
 // data.cache_features: which encoders do not run while the model trains, because what they make of

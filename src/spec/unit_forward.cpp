@@ -185,7 +185,8 @@ class Forward {
   /// Features are the last inputs.
   Value with_other_inputs(Kind kind, const Value& x) {
     int64_t first = 1;
-    while (unit_.inputs[first].reads != UnitReads::Rows) ++first;
+    while (first < std::ssize(unit_.inputs) && unit_.inputs[first].reads != UnitReads::Rows)
+      ++first;
     std::vector<Value> all{x};
     for (int64_t i = first; i < std::ssize(unit_.inputs); ++i) all.push_back(input(i));
     return ops_.record({.kind = kind, .count = first - 1}, all);

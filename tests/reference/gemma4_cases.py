@@ -26,18 +26,16 @@ GEMMA4 = {
 EXPERTS = {**GEMMA4, "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 20}
 OF_TEXT = {"only_text": True, "decoder": "gemma4_text", "text": GEMMA4}
 OF_EXPERTS = {**OF_TEXT, "text": EXPERTS}
-# The last three layers read keys and values of the second and third one; each layer has an input of its own.
+# The last two layers read keys and values of the first two; each layer has an input of its own.
 E4B = {
     **GEMMA4,
-    "num_hidden_layers": 6,
-    "layer_types": [SLIDING, FULL] * 3,
     "attention_k_eq_v": False,
-    "num_kv_shared_layers": 3,
+    "num_kv_shared_layers": 2,
     "use_double_wide_mlp": True,
     "hidden_size_per_layer_input": 6,
     "vocab_size_per_layer_input": VOCABULARY + 3,
 }
-OF_E4B = {**OF_TEXT, "text": E4B}
+OF_E4B = {**OF_TEXT, "text": E4B, "fp64": True}
 OF_COMPOSITE = {**OF_TEXT, "decoder": "gemma4"}
 
 GEMMA4_CASES = {
@@ -82,12 +80,12 @@ GEMMA4_CASES = {
     "gemma4_text_without_windows": {**OF_TEXT, "text": {**GEMMA4, "layer_types": [FULL] * 4}},
     "gemma4_text_e4b": OF_E4B,
     "gemma4_text_e4b_options": {
-        **OF_TEXT,
+        **OF_E4B,
         "text": {
             **E4B,
-            "num_hidden_layers": 7,
-            "layer_types": [FULL, SLIDING, SLIDING, FULL, SLIDING, SLIDING, FULL],
-            "num_kv_shared_layers": 5,
+            "num_hidden_layers": 5,
+            "layer_types": [FULL, SLIDING, SLIDING, SLIDING, FULL],
+            "num_kv_shared_layers": 3,
             "use_double_wide_mlp": False,
             "attention_k_eq_v": True,
             "attention_bias": True,
@@ -95,12 +93,18 @@ GEMMA4_CASES = {
             "rms_norm_eps": 1e-2,
         },
     },
-    "gemma4_text_shared_keys": {**OF_TEXT, "text": {**E4B, "hidden_size_per_layer_input": 0}},
+    "gemma4_text_shared_keys": {**OF_E4B, "text": {**E4B, "hidden_size_per_layer_input": 0}},
     "gemma4_text_shared_keys_beside_experts": {
-        **OF_TEXT,
-        "text": {**EXPERTS, "num_kv_shared_layers": 2, "use_double_wide_mlp": True},
+        **OF_E4B,
+        "text": {
+            **EXPERTS,
+            "num_hidden_layers": 3,
+            "layer_types": [SLIDING, FULL, FULL],
+            "num_kv_shared_layers": 1,
+            "use_double_wide_mlp": True,
+        },
     },
-    "gemma4_text_layer_inputs": {**OF_TEXT, "text": {**E4B, "num_kv_shared_layers": 0}},
+    "gemma4_text_layer_inputs": {**OF_E4B, "text": {**E4B, "num_kv_shared_layers": 0}},
     "gemma4_e4b": {**OF_E4B, "decoder": "gemma4"},
     "gemma4_e4b_pp4": {**OF_E4B, "decoder": "gemma4", "ranks": 4, "deck": [*MICROBATCHES, *grid("llm", pp=4)]},
     "gemma4_text_e4b_tp2_cp2": {**OF_E4B, "ranks": 4, "deck": grid("llm", tp=2, cp=2)},

@@ -96,6 +96,8 @@ struct PipelineLayout {
   bool has_delta_rules() const {
     return model == PipelineModel::DeltaRules || model == PipelineModel::PassedDeltaRules;
   }
+  /// Whether outputs travel to later stages than the next one, which devices refuse.
+  bool skips_stages() const { return model == PipelineModel::Gemma4 && llm.pp > 2; }
   int replicas() const { return dp_replicate * dp_shard; }
   int ranks() const;
   std::string name() const;

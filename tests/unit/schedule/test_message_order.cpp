@@ -76,6 +76,27 @@ TEST(MessageOrder, AcceptsStagesThatReceiveInOrder) {
   EXPECT_EQ(receivers, (std::vector<std::string>{"llm.layers.1", "llm.layers.2", "llm.layers.3"}));
 }
 
+/// On a device messages that skip a stage may wait for each other; with two stages none does.
+TEST(MessageOrder, DevicesRefuseOutputsThatSkipStages) {
+  const auto refusal = [](int64_t pp) -> std::string {
+    Options deck;
+    deck.run.device = DeviceKind::Cuda;
+    deck.meshes["llm"].pp = pp;
+    try {
+      make_plan(deck, config_with(5), static_cast<int>(pp));
+    } catch (const PlanError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refusal(2), "accepted");
+  EXPECT_NE(
+      refusal(3).find("run.device = \"cuda\" with mesh.llm.pp = 3: blocks of gemma4_text read "
+                      "outputs of stages before the one before theirs"),
+      std::string::npos)
+      << refusal(3);
+}
+
 /// The table of ids is tied between no stages, the norm of per-layer inputs between all, and the
 /// embedding between the first and the last one.
 TEST(MessageOrder, TiedParametersHaveStagesOfTheirOwn) {
