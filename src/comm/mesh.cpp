@@ -160,8 +160,8 @@ Collectives& Mesh::kv_holders(const std::string& module) {
   return named(group_name(module, "kv_holders"));
 }
 
-Collectives& Mesh::tied(const std::string& module) {
-  return named(group_name(module, "tied"));
+Collectives& Mesh::tied(const std::string& module, int set) {
+  return named(tied_name(module, set));
 }
 
 Collectives& Mesh::outputs(const std::string& link) {

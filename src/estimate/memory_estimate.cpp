@@ -176,9 +176,11 @@ int64_t kept_tokens(const Plan& plan) {
 int64_t key_bytes_per_token(const Plan& plan, int world_rank) {
   if (!plan.mesh.has(world_rank, kDecoder)) return 0;
   int64_t elements = 0;
+  std::set<std::string> kept;  // blocks that share keys keep them once
   for (size_t u = 0; u < plan.model.units.size(); ++u) {
     const UnitSpec& unit = plan.model.units[u];
     if (!has_block(plan, u, world_rank) || plan.model.delta_rule(unit)) continue;
+    if (!kept.insert(plan.model.keys_of(unit).name).second) continue;
     const AttentionSpec& attention = plan.model.attention(unit);
     const HeadShape& heads = attention.heads;
     const int64_t here = std::max<int64_t>(1, heads.key_value / plan.mesh.grid(kDecoder).tp);

@@ -23,7 +23,7 @@ Wait wait_of(const std::string& group) {
   const std::string name = group.substr(group.rfind('.') + 1);
   if (name == "tp" || name == "kv_holders") return Wait::Tp;
   if (name == "cp" || name == "cp_inner" || name == "cp_outer") return Wait::Cp;
-  if (name == "tied") return Wait::Pp;
+  if (name.starts_with("tied")) return Wait::Pp;
   if (name == "ep_cp" || name == "ep_dp_shard") return Wait::Ep;
   const bool is_dp = name.find("dp_shard") != std::string::npos ||
                      name.find("dp_replicate") != std::string::npos || name == "shard_subgroup";

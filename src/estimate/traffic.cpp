@@ -287,8 +287,7 @@ class StepTraffic {
         add(group, CollectiveKind::AllReduce, plan_.precision.master,
             sent_by_all_reduce(elements, size, rank));
       };
-      const auto stage = std::ranges::find(grid.tied_stages, coordinate.pp);
-      switch (held.group) {
+      switch (held.holders.group) {
         case HolderGroup::Tp:
           add_sum(group_name(held.module, {Axis::Tp}), grid.tp, coordinate.tp);
           break;
@@ -296,9 +295,11 @@ class StepTraffic {
           add_sum(group_name(held.module, "kv_holders"), grid.kv_holders,
                   coordinate.tp % grid.kv_holders);
           break;
-        case HolderGroup::Tied:
-          add_sum(group_name(held.module, "tied"), static_cast<int>(grid.tied_stages.size()),
-                  static_cast<int>(stage - grid.tied_stages.begin()));
+        case HolderGroup::Tied: {
+          const std::vector<int>& stages = grid.tied_stages[held.holders.tied];
+          add_sum(tied_name(held.module, held.holders.tied), static_cast<int>(stages.size()),
+                  static_cast<int>(std::ranges::find(stages, coordinate.pp) - stages.begin()));
+        }
       }
     }
   }
@@ -412,22 +413,22 @@ class StepTraffic {
 
   /// Between stage groups.
   void add_rows(const std::string& link, const Action& action, int64_t rows) {
-    const std::string& module = plan_.model.units[action.unit].module;
-    const Precision& precision = plan_.precision_of(module);
-    if (plan_.model.makes_features(action.unit))
-      add(link, CollectiveKind::Send, precision.output, rows * plan_.model.decoder.block.hidden);
-    else
-      add(link, CollectiveKind::Send, precision.param, rows * plan_.model.hidden(module));
+    const UnitSpec& unit = plan_.model.units[action.unit];
+    const Precision& precision = plan_.precision_of(unit.module);
+    add(link, CollectiveKind::Send,
+        plan_.model.makes_features(action.unit) ? precision.output : precision.param,
+        rows * plan_.model.output_width(unit, plan_.mesh.grid(unit.module).tp));
   }
 
   static int64_t sum(const Ids& rows) {
     return std::accumulate(rows.begin(), rows.end(), int64_t{0});
   }
 
-  /// The rows that this rank holds between the layers of the unit's module.
+  /// The rows of the unit's output that this rank holds.
   int64_t rows_here(const Action& action) const {
     const std::string& module = plan_.model.units[action.unit].module;
     const TpRows& held = rows_[action.microbatch].of(module).held;
+    if (plan_.model.units[action.unit].kind == UnitKind::Keys) return held.all();
     if (held.shares.empty()) return 0;
     return held.dealt ? held.shares[plan_.mesh.coordinate(rank_, module).tp] : held.shares[0];
   }

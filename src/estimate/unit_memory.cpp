@@ -248,9 +248,10 @@ class Shares {
     rows.expert_tokens = sizes_.expert_tokens;
     for (const UnitInput& input : unit.inputs) {
       const UnitSpec& source = model_.units[input.unit];
-      rows.inputs.push_back(model_.makes_features(input.unit)
-                                ? share_of(sizes_.encoders[source.encoder].features).here
-                                : share_of(all_tokens(source)).here);
+      const RowCounts made =
+          share_of(model_.makes_features(input.unit) ? sizes_.encoders[source.encoder].features
+                                                     : all_tokens(source));
+      rows.inputs.push_back(source.kind == UnitKind::Keys ? made.all : made.here);
     }
     if (unit.encoder < 0) {
       rows.attention = sizes_.text;

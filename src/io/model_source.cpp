@@ -71,9 +71,24 @@ bool splits_experts(const ModelSpec& model, const WeightsSource& source) {
   });
 }
 
-/// Whether a tensor belongs to multi-token prediction, which no unit computes: a head beside the
-/// model, or layers after its last one.
+/// Whether a tensor would make keys or values of a block that reads those of another one.
+bool is_of_shared_keys(const ModelSpec& model, const std::string& name) {
+  constexpr std::array kParts{".k_proj.", ".v_proj.", ".k_norm."};
+  const auto part = std::ranges::find_if(
+      kParts, [&](const char* each) { return name.find(each) != std::string::npos; });
+  if (part == kParts.end()) return false;
+  const std::string queries = name.substr(0, name.find(*part)) + ".q_proj.weight";
+  const auto lacks_it = [&](const UnitSpec& unit) {
+    return !unit.makes_keys() && model.param_index(name) < 0 &&
+           model.params[model.params_of(unit, "qkv.weight").front()].name == queries;
+  };
+  return std::ranges::any_of(model.units, lacks_it);
+}
+
+/// Whether no unit computes with a tensor: it belongs to multi-token prediction, a head beside the
+/// model or layers after its last one, or to a layer that reads the keys of another one.
 bool is_carried(const ModelSpec& model, const std::string& name) {
+  if (is_of_shared_keys(model, name)) return true;
   constexpr const char *kHeadRoot = "mtp.", *kLayers = "model.layers.";
   const bool has_layers = model.family == "glm4_moe" || model.family == "deepseek_v3";
   if (!has_layers || !name.starts_with(kLayers)) return name.starts_with(kHeadRoot);

@@ -207,11 +207,17 @@ double linear_tiles_per_token(const std::string& module, const ModelSpec& model,
   const double tile = pair_cost(widest) * static_cast<double>(block * block);
   double of_block = 1, of_narrower = 0, blocks = 0;
   for (const UnitSpec& unit : model.units) {
-    if (unit.module != module || unit.kind != UnitKind::Block) continue;
+    const bool makes_keys_alone = unit.kind == UnitKind::Keys;
+    if (unit.module != module || (unit.kind != UnitKind::Block && !makes_keys_alone)) continue;
     double weights = 0;
+    const std::vector<int> table = model.params_of(unit, "input_table");  // is looked up
     for (int param : unit.params)
-      if (model.params[param].decays())
+      if (model.params[param].decays() && std::ranges::count(table, param) == 0)
         weights += static_cast<double>(num_elements(model.params[param].shape));
+    if (makes_keys_alone) {
+      of_narrower += weights / tile;
+      continue;
+    }
     const DeltaRuleSpec* rule = model.delta_rule(unit);
     if (rule) {
       of_narrower += (weights + static_cast<double>(rule->multiplications())) / tile;

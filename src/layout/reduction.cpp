@@ -59,8 +59,9 @@ std::vector<int> piece_holders(const MeshShape& shape, int world_rank, const std
   return neighbours(shape.group(world_rank, module, {Axis::Tp}), world_rank, holders);
 }
 
-std::vector<int> tied_group(const MeshShape& shape, int world_rank, const std::string& module) {
-  const std::vector<int>& stages = shape.grid(module).tied_stages;
+std::vector<int> tied_group(const MeshShape& shape, int world_rank, const std::string& module,
+                            int set) {
+  const std::vector<int>& stages = shape.grid(module).tied_stages.at(set);
   const auto is_tied = [&](int rank) {
     return std::count(stages.begin(), stages.end(), shape.coordinate(rank, module).pp) > 0;
   };
@@ -68,6 +69,10 @@ std::vector<int> tied_group(const MeshShape& shape, int world_rank, const std::s
   std::vector<int> ranks = shape.group(world_rank, module, {Axis::Pp});
   std::erase_if(ranks, [&](int rank) { return !is_tied(rank); });
   return ranks;
+}
+
+std::string tied_name(const std::string& module, int set) {
+  return group_name(module, "tied" + (set == 0 ? "" : std::to_string(set + 1)));
 }
 
 std::vector<int> cp_inner_group(const MeshShape& shape, int world_rank, const std::string& module) {
@@ -134,8 +139,9 @@ std::vector<RankGroups> rank_groups(const MeshShape& shape) {
                 [&](int rank) { return shard_subgroup(shape, rank, module, grid.shard_subgroup); });
     add_special(grid.kv_holders > 1, "kv_holders",
                 [&](int rank) { return piece_holders(shape, rank, module, grid.kv_holders); });
-    add_special(!grid.tied_stages.empty(), "tied",
-                [&](int rank) { return tied_group(shape, rank, module); });
+    for (int set = 0; set < std::ssize(grid.tied_stages); ++set)
+      add(tied_name(module, set),
+          [&, set](int rank) { return tied_group(shape, rank, module, set); });
     add_special(grid.cp > 1, "cp_inner",
                 [&](int rank) { return cp_inner_group(shape, rank, module); });
     add_special(grid.cp > 1, "cp_outer",

@@ -43,9 +43,12 @@ double holder_scale(const ParamCut& cut, bool sequence_parallel);
 std::vector<int> piece_holders(const MeshShape& shape, int world_rank, const std::string& module,
                                int holders);
 
-/// The ranks that differ from `world_rank` only along pp and stand where the module's tied
-/// parameters do; ascending; empty where it stands elsewhere.
-std::vector<int> tied_group(const MeshShape& shape, int world_rank, const std::string& module);
+/// The ranks that differ from `world_rank` only along pp and are at the stages of set number `set`
+/// of ModuleGrid::tied_stages; ascending; empty where it is at another stage.
+std::vector<int> tied_group(const MeshShape& shape, int world_rank, const std::string& module,
+                            int set);
+/// The name of such a group: "llm.tied", "llm.tied2".
+std::string tied_name(const std::string& module, int set);
 
 /// The neighbours of `world_rank` along cp, ModuleGrid::cp_inner of them, that exchange tokens for
 /// heads; and the ranks of its number in all such groups, between which keys travel. Ascending.

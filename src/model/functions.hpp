@@ -87,6 +87,8 @@ struct SplitRows {
   at::Tensor first, rest;
 };
 SplitRows split_columns(const at::Tensor& x, int64_t count);
+/// The columns of x (tokens, width) and then those of y (tokens, any width).
+at::Tensor joined_columns(const at::Tensor& x, const at::Tensor& y);
 
 /// The rows of attention from those of multi-head latent attention: queries (tokens, heads * (plain
 /// + rotary)), keys_and_values (tokens, heads * (plain + value)), and `rotary` (tokens, rotary) of

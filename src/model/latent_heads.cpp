@@ -11,18 +11,6 @@ namespace {
 
 using namespace detail;
 
-struct SplitColumnsFunction : Function<SplitColumnsFunction> {
-  static Tensors forward(Context* ctx, const Tensor& x, int64_t count) {
-    ctx->saved_data["columns"] = x.size(1);
-    return {x.narrow(1, 0, count).contiguous(), x.narrow(1, count, x.size(1) - count).contiguous()};
-  }
-
-  static Tensors backward(Context* ctx, const Tensors& outputs) {
-    ZEA_ASSERT(outputs[0].size(1) + outputs[1].size(1) == ctx->saved_data.at("columns").toInt());
-    return {at::cat({outputs[0], outputs[1]}, 1), {}};
-  }
-};
-
 /// Views of the parts of heads, in rows of equal heads and as linears make them.
 class HeadParts {
  public:
@@ -124,11 +112,6 @@ struct FirstOfHeadsFunction : Function<FirstOfHeadsFunction> {
 };
 
 }  // namespace
-
-SplitRows split_columns(const at::Tensor& x, int64_t count) {
-  const Tensors made = SplitColumnsFunction::apply(x, count);
-  return {made[0], made[1]};
-}
 
 at::Tensor latent_heads(const at::Tensor& queries, const at::Tensor& keys_and_values,
                         const at::Tensor& rotary, const LatentSpec& latent, int64_t dim) {

@@ -34,6 +34,7 @@ class UnitRun {
     }
     const at::Tensor& made = values_[unit_.graph.output];
     if (unit_.kind == UnitKind::Head && head_ == HeadOutput::Loss) return {{}, made, {}, mtp_loss_};
+    if (unit_.kind == UnitKind::Keys) return {made.flatten(1), {}};  // rows, as others make
     return {made, loss_, expert_ends_};
   }
 
@@ -50,7 +51,8 @@ class UnitRun {
       case Kind::Columns:
         return part_->columns;
       case Kind::Vocabulary:
-        return layers_.embedding(microbatch_.token_ids, parameter(op, 0), model_.decoder.vocabulary,
+        return layers_.embedding(ids(op), parameter(op, 0),
+                                 op.count > 0 ? op.count : model_.decoder.vocabulary,
                                  microbatch_.text_shares);
       case Kind::Positions:
         return positions(parameter(op, 0));
@@ -180,7 +182,7 @@ class UnitRun {
         return all.index_select(0, microbatch_.next_rows);
       }
       case Kind::Concat:
-        return at::cat({x, input(op, 1)}, 1);
+        return joined_columns(x.flatten(1), input(op, 1));
       case Kind::TargetRows:  // only these go through the norm and the vocabulary
         if (op.count == 1) return x.defined() ? x.index_select(0, microbatch_.further.rows) : x;
         return x.index_select(0, of_last() ? microbatch_.last_rows : microbatch_.target_rows);
@@ -202,6 +204,16 @@ class UnitRun {
     return op.params[number] < 0 ? nullptr : parameters_[op.params[number]];
   }
 
+  /// Returns the ids that a table is read at; that of per-layer inputs has one for placeholders.
+  at::Tensor ids(const Operation& op) const {
+    at::Tensor ids = microbatch_.token_ids;
+    if (op.count == 0) return ids;
+    for (const EncoderSpec& encoder : model_.encoders)
+      for (const int64_t placeholder : {encoder.placeholder, encoder.video_placeholder})
+        if (placeholder >= 0)
+          ids = ids.masked_fill(ids.eq(placeholder), block_.layer_input.placeholder_id);
+    return ids;
+  }
   at::Tensor positions(Parameter& table) const {
     if (part_ && part_->corner_shares.defined())
       return interpolated_rows(part_->corners, part_->corner_shares, table);
@@ -238,7 +250,7 @@ class UnitRun {
       const CachedTokens& cached = *microbatch_.cached;
       const bool keeps_latents = model_.caches_latents(unit_);
       const at::Tensor& kept =
-          cached.cache->write(unit_.name, cached.rows,
+          cached.cache->write(model_.keys_of(unit_).name, cached.rows,
                               keeps_latents ? latents_of(all, heads, op)
                                             : all.narrow(1, heads.query, 2 * heads.key_value));
       const auto attend = [&](const at::Tensor& q, const at::Tensor& kv) {
@@ -298,7 +310,7 @@ class UnitRun {
     at::Tensor rows = x;
     for (size_t i = 1; i < op.inputs.size(); ++i)
       if (const at::Tensor& features = input(op, i); features.defined())
-        rows = rows.index_add(0, placeholder_rows(i), features);
+        rows = rows.index_add(0, placeholder_rows(i + static_cast<size_t>(op.count)), features);
     return rows;
   }
   at::Tensor loss(const at::Tensor& x, Parameter& vocabulary) const {
@@ -336,11 +348,14 @@ class UnitRun {
   bool of_last() const { return head_ == HeadOutput::LastLogits; }
 
   const HeadShape& all_heads() const { return model_.attention(unit_).heads; }
-  /// Heads of the parameters at hand, which may be a part of the model's: as many as the output
-  /// projection reads.
+  /// Heads of the parameters at hand, which may be a part of the model's: queries are as many as
+  /// the output projection reads; without it there are none.
   HeadShape heads_here(const at::Tensor& qkv, const Operation& op) const {
-    const std::vector<int64_t>& out = parameters_[op.known_by]->shape();
-    const int64_t attended = block_.order == WeightOrder::OutIn ? out[1] : out[0];
+    int64_t attended = 0;
+    if (op.known_by >= 0) {
+      const std::vector<int64_t>& out = parameters_[op.known_by]->shape();
+      attended = block_.order == WeightOrder::OutIn ? out[1] : out[0];
+    }
     const int64_t query = attended / model_.attention(unit_).value_dim();
     const int64_t all = qkv.flatten(1).size(1) / all_heads().dim;
     return {query, (all - query) / 2, all_heads().dim};

@@ -52,8 +52,7 @@ GroupTransfers::Route GroupTransfers::route_of(const Action& action) const {
   route.link = &plan_.mesh.link(name);
   route.is_features = plan_.model.makes_features(action.unit);
   route.dtype = route.is_features ? precision.output : precision.param;
-  route.width =
-      route.is_features ? plan_.model.decoder.block.hidden : plan_.model.hidden(unit.module);
+  route.width = plan_.model.output_width(unit, plan_.mesh.grid(unit.module).tp);
   return route;
 }
 

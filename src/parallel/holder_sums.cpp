@@ -10,13 +10,13 @@ namespace zea {
 namespace {
 
 Collectives& group_of(const HeldRanges& held, Mesh& mesh) {
-  switch (held.group) {
+  switch (held.holders.group) {
     case HolderGroup::Tp:
       return mesh.along(held.module, {Axis::Tp});
     case HolderGroup::Kv:
       return mesh.kv_holders(held.module);
     case HolderGroup::Tied:
-      return mesh.tied(held.module);
+      return mesh.tied(held.module, held.holders.tied);
   }
   throw InternalError("a group of holders that nobody knows");
 }
@@ -38,8 +38,15 @@ at::Tensor HolderSums::gradient_of(const HeldRange& range) const {
 }
 
 void HolderSums::run(const std::vector<bool>& buffers_with_gradient) {
-  for (Sum& sum : sums_) start(sum, buffers_with_gradient);
-  for (Sum& sum : sums_) finish(sum, buffers_with_gradient);
+  // Stages add what their tp ranks have added up.
+  for (const bool is_tied : {false, true}) {
+    const auto each = [&](const auto& run) {
+      for (Sum& sum : sums_)
+        if (sum.held.is_tied() == is_tied) run(sum);
+    };
+    each([&](Sum& sum) { start(sum, buffers_with_gradient); });
+    each([&](Sum& sum) { finish(sum, buffers_with_gradient); });
+  }
 }
 
 void HolderSums::start(Sum& sum, const std::vector<bool>& buffers_with_gradient) {

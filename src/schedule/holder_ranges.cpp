@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedule/holder_ranges.hpp"
 
+#include <algorithm>
+
 #include "layout/reduction.hpp"
 
 namespace zea {
@@ -19,15 +21,15 @@ void add_buffer(HeldRanges& sum, const Plan& plan, int world_rank, int buffer) {
   const FlatBuffer& layout = plan.buffers[buffer];
   const FlatRange range =
       shard_range(layout, plan.shard_of(world_rank, buffer), plan.shardings[buffer].shards);
-  if (sum.group == HolderGroup::Tied) {
-    if (plan.stages_of_buffer(buffer).size() > 1)
+  if (sum.is_tied()) {
+    if (plan.stages_of_buffer(buffer) == plan.mesh.grid(sum.module).tied_stages[sum.holders.tied])
       add_range(sum, {buffer, 0, range.end - range.begin, 1});
     return;
   }
   const bool sequence_parallel = plan.token_shardings.at(sum.module).sequence_parallel;
   for (const FlatPart& part : parts_in_range(layout, range)) {
     const ParamCut& cut = plan.cuts[part.param];
-    if (cut.holders == 1 || (cut.dim < 0) != (sum.group == HolderGroup::Tp)) continue;
+    if (cut.holders == 1 || (cut.dim < 0) != (sum.holders.group == HolderGroup::Tp)) continue;
     add_range(sum, {buffer, part.flat_begin - range.begin, part.elements,
                     holder_scale(cut, sequence_parallel)});
   }
@@ -42,11 +44,18 @@ int64_t HeldRanges::elements(const std::vector<bool>& buffers_with_gradient) con
   return sum;
 }
 
+std::vector<HolderSet> holder_sets(const ModuleGrid& grid) {
+  std::vector<HolderSet> sets{{HolderGroup::Tp}, {HolderGroup::Kv}};
+  for (int set = 0; set < std::ssize(grid.tied_stages); ++set)
+    sets.push_back({HolderGroup::Tied, set});
+  return sets;
+}
+
 std::vector<HeldRanges> held_ranges(const Plan& plan, int world_rank) {
   std::vector<HeldRanges> sums;
   for (const ModuleGrid& grid : plan.mesh.modules)
-    for (const HolderGroup group : {HolderGroup::Tp, HolderGroup::Kv, HolderGroup::Tied}) {
-      HeldRanges sum{grid.module, group, {}};
+    for (const HolderSet& holders : holder_sets(grid)) {
+      HeldRanges sum{grid.module, holders, {}};
       for (const int g : plan.held_buffers(world_rank))
         if (plan.buffers[g].trainable && plan.buffers[g].module == grid.module)
           add_buffer(sum, plan, world_rank, g);
@@ -61,10 +70,10 @@ std::vector<HeldRanges> held_ranges(const Plan& plan, int world_rank) {
 
 int64_t packed_holder_bytes(const Plan& plan, int world_rank) {
   const std::vector<bool> all(plan.buffers.size(), true);
-  int64_t elements = 0;
+  int64_t tied = 0, others = 0;
   for (const HeldRanges& sum : held_ranges(plan, world_rank))
-    if (!sum.in_place) elements += sum.elements(all);
-  return elements * static_cast<int64_t>(element_bytes(plan.precision.master));
+    if (!sum.in_place) (sum.is_tied() ? tied : others) += sum.elements(all);
+  return std::max(tied, others) * static_cast<int64_t>(element_bytes(plan.precision.master));
 }
 
 }  // namespace zea

@@ -15,6 +15,17 @@ namespace zea {
 /// tied parameters.
 enum class HolderGroup { Tp, Kv, Tied };
 
+/// A group of holders of a module; `tied`: of ModuleGrid::tied_stages, the number of a set.
+struct HolderSet {
+  HolderGroup group;
+  int tied = 0;
+
+  bool operator==(const HolderSet&) const = default;
+};
+
+/// Returns the groups of a module, in one order on all ranks, tied ones last.
+std::vector<HolderSet> holder_sets(const ModuleGrid& grid);
+
 /// A run of a shard whose parameters have the same holders.
 struct HeldRange {
   int buffer;
@@ -25,16 +36,18 @@ struct HeldRange {
 /// The ranges that are summed over one group of holders.
 struct HeldRanges {
   std::string module;
-  HolderGroup group;
+  HolderSet holders;
   std::vector<HeldRange> ranges;
   /// The owned gradient is sent in place: it is one range, on the computing device. Otherwise
   /// ranges are packed.
   bool in_place = false;
 
+  bool is_tied() const { return holders.group == HolderGroup::Tied; }
   int64_t elements(const std::vector<bool>& buffers_with_gradient) const;
 };
 
-/// Returns the ranges of `world_rank`, in one order on all ranks.
+/// Returns the ranges of `world_rank`, in one order on all ranks; tied ones are summed after the
+/// others.
 std::vector<HeldRanges> held_ranges(const Plan& plan, int world_rank);
 
 /// Returns the largest number of bytes that are packed for them at once.

@@ -292,18 +292,18 @@ std::vector<RankLink> links_of(const Pipeline& pipeline, const ModelSpec& model)
   return links;
 }
 
-/// Along pp of a module: where units that read the same parameters stand, where these are several.
-std::vector<int> tied_stages_of(const Pipeline& pipeline, const ModelSpec& model,
-                                const ModuleGrid& grid) {
+/// Returns the sets of stages along pp of a module whose units read the same parameters.
+std::vector<std::vector<int>> tied_stages_of(const Pipeline& pipeline, const ModelSpec& model,
+                                             const ModuleGrid& grid) {
   std::vector<std::set<int>> stages(model.params.size());
   for (size_t u = 0; u < model.units.size(); ++u)
     for (int param : model.units[u].params)
       if (model.units[u].module == grid.module && model.params[param].module == grid.module)
         stages[param].insert(pipeline.stage_in_module(static_cast<int>(u), grid));
-  std::vector<int> tied;
+  std::set<std::vector<int>> tied;
   for (const std::set<int>& of_param : stages)
-    if (of_param.size() > 1) tied = {of_param.begin(), of_param.end()};
-  return tied;
+    if (of_param.size() > 1) tied.insert({of_param.begin(), of_param.end()});
+  return {tied.begin(), tied.end()};
 }
 
 /// A template, several modules on the same ranks, or no stages at all: whatever stands on a rank

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedule/pipeline.hpp"
 
+#include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "core/error.hpp"
 
@@ -33,15 +35,24 @@ Pipeline one_group(const ModelSpec& model, int ranks) {
 }
 
 std::vector<PipelineEdge> edges_of(const Pipeline& pipeline, const ModelSpec& model) {
+  // By the stage and module of what is read, and the stage group that reads it.
+  const auto source_of = [&](int unit, int to) {
+    return std::tuple(pipeline.stage_of_unit[unit], model.units[unit].module, to);
+  };
+  std::map<std::tuple<int, std::string, int>, int> first_readers;
   std::vector<std::set<int>> readers(model.units.size());
   for (size_t u = 0; u < model.units.size(); ++u)
-    for (const UnitInput& input : model.units[u].inputs)
-      readers[input.unit].insert(pipeline.group_of_unit(static_cast<int>(u)));
+    for (const UnitInput& input : model.units[u].inputs) {
+      const int to = pipeline.group_of_unit(static_cast<int>(u));
+      readers[input.unit].insert(to);
+      first_readers.try_emplace(source_of(input.unit, to), static_cast<int>(u));
+    }
   std::vector<PipelineEdge> edges;
   for (size_t u = 0; u < model.units.size(); ++u) {
-    const int from = pipeline.group_of_unit(static_cast<int>(u));
+    const auto unit = static_cast<int>(u);
+    const int from = pipeline.group_of_unit(unit);
     for (int to : readers[u])
-      if (to != from) edges.push_back({static_cast<int>(u), from, to});
+      if (to != from) edges.push_back({unit, from, to, first_readers.at(source_of(unit, to))});
   }
   return edges;
 }

@@ -440,6 +440,7 @@ Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
       make_flat_layout(model, wrappings, cuts, pipeline.stage_of_unit);
   const std::vector<Sharding> shardings = make_shardings(options, mesh, buffers);
   const bool images_both_ways = sees_images_both_ways(options, model);
+  detail::check_message_order(faults, options, {model, buffers, fsdp_units, shardings, pipeline});
   detail::check_graphs(faults, {options, model, mesh, shardings, images_both_ways});
   faults.throw_if_any();
   return {.options = options,

@@ -13,6 +13,7 @@
 #include "layout/flat_layout.hpp"
 #include "layout/optimizer_spec.hpp"
 #include "schedule/pipeline.hpp"
+#include "schedule/schedule.hpp"
 #include "schedule/unit_cost.hpp"
 #include "spec/model_spec.hpp"
 #include "spec/param_rules.hpp"
@@ -37,6 +38,10 @@ struct PlacedPipeline {
 
 /// Throws PlanError if the units cannot be split into stages as the deck asks.
 PlacedPipeline make_pipeline(Faults& faults, const PipelineParts& parts);
+
+/// Refuses pipelines whose stage groups would receive the outputs that blocks read of earlier ones
+/// in another order than they are sent, and on devices those in which such outputs skip stages.
+void check_message_order(Faults& faults, const Options& options, const ScheduleParts& parts);
 
 // data.cache_features: the encoders that do not run in training, because their outputs for an item
 // never change.

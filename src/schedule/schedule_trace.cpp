@@ -148,34 +148,9 @@ std::vector<int> ScheduleTrace::moved_units(size_t i) const {
   return moved;
 }
 
-/// The unit here before which `source`'s output is received: its first reader, or that of a later
-/// unit of its stage, where that comes sooner (several taps): messages of one link have no names,
-/// so they are taken in the order in which they are made. -1: none here reads it.
-int ScheduleTrace::receiving_unit(int source) const {
-  const auto first_reader = [&](int unit) {
-    for (int reader : readers_[unit])
-      if (input_.pipeline.group_of_unit(reader) == input_.group) return reader;
-    return -1;
-  };
-  int receiving = first_reader(source);
-  for (size_t u = source + 1; receiving >= 0 && u < readers_.size(); ++u) {
-    const auto later = static_cast<int>(u);
-    if (input_.pipeline.stage_of_unit[later] != input_.pipeline.stage_of_unit[source]) continue;
-    if (input_.model.units[later].module != input_.model.units[source].module) continue;
-    const int reader = first_reader(later);
-    if (reader >= 0 &&
-        input_.pipeline.stage_of_unit[reader] == input_.pipeline.stage_of_unit[receiving])
-      receiving = std::min(receiving, reader);
-  }
-  return receiving;
-}
-
 void ScheduleTrace::find_received_units() {
-  for (size_t u = 0; u < readers_.size(); ++u) {
-    const auto source = static_cast<int>(u);
-    if (input_.pipeline.group_of_unit(source) == input_.group) continue;
-    if (const int unit = receiving_unit(source); unit >= 0) received_[unit].push_back(source);
-  }
+  for (const PipelineEdge& edge : edges_of(input_.pipeline, input_.model))
+    if (edge.to == input_.group) received_[edge.receiver].push_back(edge.unit);
 }
 
 /// Returns the units that have work in this rank's replica.

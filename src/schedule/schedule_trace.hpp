@@ -89,8 +89,6 @@ class ScheduleTrace {
   };
   Work work_of(const MicrobatchKinds& kinds) const;
   const Work& work_here(int microbatch) const { return work_[0][microbatch]; }
-  /// The unit here before which `source`'s output is received; -1: none reads it.
-  int receiving_unit(int source) const;
   void find_received_units();
   std::vector<int> received_units(const Compute& compute) const;
   /// The other stage groups that read its output.

@@ -61,10 +61,12 @@ bool is_target(const std::string& pattern, const std::string& name) {
 /// Roles of linears that may have adapters.
 bool takes_adapter(UnitKind kind, const std::string& role) {
   static const std::set<std::string> of_block{
-      "qkv",        "delta",        "out",       "up",          "down",
-      "latent_q",   "latent_kv",    "key_value", "query",       "router",
-      "experts.up", "experts.down", "shared.up", "shared.down", "shared_gate"};
+      "qkv",        "delta",           "out",       "up",          "down",
+      "latent_q",   "latent_kv",       "key_value", "query",       "router",
+      "experts.up", "experts.down",    "shared.up", "shared.down", "shared_gate",
+      "input_gate", "input_projection"};
   static const std::set<std::string> of_projector{"merger", "linear", "linear_1", "linear_2"};
+  if (kind == UnitKind::Keys) return role == "qkv";
   if (kind == UnitKind::Block) return of_block.contains(role);
   return kind == UnitKind::Projector && of_projector.contains(role);
 }
@@ -400,7 +402,9 @@ class Adapting {
 
   WeightOrder order_of(const UnitSpec& unit, const std::string& role) const {
     if (is_in_mixture(role)) return WeightOrder::OutIn;
-    if (unit.kind == UnitKind::Block) return model_.block(unit.module).order;
+    const bool is_of_inputs = role == "input_gate" || role == "input_projection";
+    if (unit.kind == UnitKind::Keys || (unit.kind == UnitKind::Block && !is_of_inputs))
+      return model_.block(unit.module).order;
     return role == "linear" ? model_.encoders[unit.encoder].projector.order : WeightOrder::OutIn;
   }
 

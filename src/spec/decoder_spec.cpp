@@ -63,8 +63,9 @@ void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string
     builder.start("llm.merge", "llm", UnitKind::Merge, std::move(merged));
   }
   const int embedded = builder.last_unit();
-  builder.add_blocks("llm", text.layers, text.block, decoder.blocks, root + names.layers,
-                     trainable);
+  BlockFamily blocks = decoder.blocks;
+  blocks.names.layer_input.root = root;
+  builder.add_blocks("llm", text.layers, text.block, blocks, root + names.layers, trainable);
   std::vector<UnitInput> states{{builder.last_unit(), false}};
   if (text.mtp_loss > 0) {
     const int norm = add_mtp(builder, decoder, root + names.norm, embedded, trainable);

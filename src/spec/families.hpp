@@ -59,6 +59,15 @@ struct LatentNames {
   std::string kv_a, kv_norm, kv_b;
 };
 
+/// A family's names of the parameters of per-layer inputs: those of each block as below, and after
+/// `root` those of the table, the linear and the norm that blocks share, of which the first two
+/// have a part for each block.
+struct LayerInputNames {
+  std::string gate, projection, post_norm;
+  std::string table, context, context_norm;
+  std::string root = {};
+};
+
 /// A family's names of the parameters of a transformer block, after the layer's name and without
 /// ".weight" and ".bias"; empty: there is none.
 struct BlockNames {
@@ -79,6 +88,7 @@ struct BlockNames {
   std::string mlp_post_norm = {};
   std::string mlp_scale = {};
   std::string output_scale = {};  ///< of a block's outputs, one element that never trains
+  LayerInputNames layer_input = {};
 };
 
 /// The projections of a block that have biases.
@@ -100,6 +110,9 @@ struct BlockFamily {
   BlockInit init;
   std::vector<int> mixer = {};  ///< UnitSpec::mixer of each block; empty: all 0
   std::vector<int> mlp = {};    ///< UnitSpec::mlp of each block; empty: all 0
+  /// For each block the one whose keys and values it attends to: itself where others do as well;
+  /// -1: itself alone. Empty: all -1.
+  std::vector<int> keys = {};
 };
 
 class SpecBuilder {
@@ -142,11 +155,19 @@ class SpecBuilder {
   void add_block(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
                  bool trainable);
   /// Adds blocks named "<module>.layers.0" and so on; each reads the unit before it. `layers`
-  /// begins the names of their parameters.
+  /// begins the names of their parameters. Keys and values that several blocks read are made by a
+  /// unit of their own before the first of these, "<module>.layers.0.keys".
   void add_blocks(const std::string& module, int64_t count, const BlockSpec& block,
                   const BlockFamily& family, const std::string& layers, bool trainable);
 
  private:
+  /// Adds the norm of a block's input, which a unit of its keys reads as well.
+  void add_attention_norm(const BlockSpec& block, const BlockFamily& family,
+                          const std::string& layer, bool trainable);
+  /// Adds the parameters of block number `number` of `count` that make and read its per-layer
+  /// input; `context_norm` is that of all blocks, -1 before the first.
+  void add_layer_input(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
+                       int64_t number, int64_t count, int& context_norm, bool trainable);
   void add_attention(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
                      bool trainable);
   void add_latent_heads(const BlockSpec& block, const BlockFamily& family, const std::string& layer,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The text of Gemma 4: a decoder whose layers without a window have larger heads, fewer KV heads,
-// perhaps keys that are its values, too, and heads of which few pairs rotate. Files leave out what
-// equals the defaults of transformers' configs.
+// perhaps keys that are its values, too, and heads of which few pairs rotate. In E2B and E4B the
+// last layers read keys and values of earlier ones, and each layer has an input of its own. Files
+// leave out what equals the defaults of transformers' configs.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -13,21 +14,70 @@ namespace {
 
 constexpr const char* kPerLayer = "per_layer_config";
 
-/// Refuses the options of models whose layers read more than the layer before.
+/// Refuses text that sees what follows it.
 void refuse_unbuilt(const ConfigReader& config) {
-  const auto refuse = [&](const char* key, int64_t usual, const std::string& what) {
-    const int64_t found = config.integer(key, usual);
-    if (found != 0) config.refuse(key, std::to_string(found), "0 (" + what + " are not built yet)");
-  };
-  refuse("hidden_size_per_layer_input", 256, "inputs of each layer, as in E2B and E4B,");
-  refuse("num_kv_shared_layers", 0, "layers that share keys and values, as in E2B and E4B,");
   const std::string key = "use_bidirectional_attention";
   if (config.has(key.c_str()) && config.text(key.c_str(), "") != "vision")
     config.refuse(key, config.dump(key.c_str()),
                   "null, \"vision\" (text that sees what follows it is not built)");
-  // Sizes of these, and which image tokens see each other.
-  config.pass_over(
-      {"vocab_size_per_layer_input", "use_double_wide_mlp", "use_bidirectional_attention"});
+  config.pass_over({"use_bidirectional_attention"});  // which image tokens see each other
+}
+
+/// Gives each layer an input of its own, where "hidden_size_per_layer_input" is not 0.
+void read_layer_inputs(const ConfigReader& config, Decoder& decoder) {
+  constexpr const char *kWidth = "hidden_size_per_layer_input",
+                       *kRows = "vocab_size_per_layer_input";
+  config.pass_over({kRows});
+  const int64_t width = config.integer(kWidth, 256);
+  if (width == 0) return;
+  LayerInputSpec& spec = decoder.spec.block.layer_input;
+  spec = {.width = config.positive(kWidth, 256),
+          .vocabulary = config.positive(kRows, 262144),
+          .placeholder_id = config.integer("pad_token_id", 0)};
+  if (spec.vocabulary < decoder.spec.vocabulary)
+    config.refuse(kRows, std::to_string(spec.vocabulary),
+                  "vocab_size = " + std::to_string(decoder.spec.vocabulary) + " or more");
+  if (spec.placeholder_id < 0 || spec.placeholder_id >= spec.vocabulary)
+    config.refuse("pad_token_id", std::to_string(spec.placeholder_id),
+                  "an id below " + std::string(kRows) + " = " + std::to_string(spec.vocabulary));
+  decoder.blocks.names.layer_input = {.gate = ".per_layer_input_gate",
+                                      .projection = ".per_layer_projection",
+                                      .post_norm = ".post_per_layer_input_norm",
+                                      .table = "embed_tokens_per_layer",
+                                      .context = "per_layer_model_projection",
+                                      .context_norm = "per_layer_projection_norm"};
+}
+
+/// Lets the last "num_kv_shared_layers" layers read the keys and values of the last layer of their
+/// type before them; these layers may have MLPs of twice the width.
+void share_keys(const ConfigReader& config, const std::vector<bool>& narrow, Decoder& decoder) {
+  constexpr const char* kShared = "num_kv_shared_layers";
+  const auto layers = std::ssize(narrow);
+  const int64_t shared = config.integer(kShared, 0);
+  const bool are_wide = config.boolean("use_double_wide_mlp", false);
+  if (shared == 0) return;
+  if (shared < 0 || shared >= layers)
+    config.refuse(kShared, std::to_string(shared),
+                  "0 to " + std::to_string(layers - 1) + ", fewer than num_hidden_layers");
+  const int64_t first = layers - shared;
+  BlockFamily& blocks = decoder.blocks;
+  blocks.keys.assign(narrow.size(), -1);
+  for (int64_t layer = first; layer < layers; ++layer) {
+    int64_t source = first - 1;
+    while (source >= 0 && narrow[source] != narrow[layer]) --source;
+    if (source < 0)
+      config.refuse(kShared, std::to_string(shared),
+                    std::string("fewer: a layer before the last ones must be of ") +
+                        (narrow[layer] ? "sliding_attention" : "full_attention"));
+    blocks.keys[layer] = blocks.keys[source] = static_cast<int>(source);
+  }
+  if (!are_wide) return;
+  std::vector<MlpSpec>& mlps = decoder.spec.block.mlps;
+  mlps.push_back(mlps.front());
+  int64_t& width = mlps.back().router ? mlps.back().plain_intermediate : mlps.back().intermediate;
+  width = 2 * std::min(width, int64_t{1} << 41);  // more than any model has is refused
+  blocks.mlp.assign(narrow.size(), 0);
+  std::fill(blocks.mlp.begin() + first, blocks.mlp.end(), 1);
 }
 
 /// Gives each layer experts beside its MLP (26B-A4B).
@@ -168,6 +218,7 @@ Decoder read_gemma4(const ConfigReader& config) {
   add_head_norms(decoder);
   add_norms_after_halves(decoder);
   decoder.blocks.names.output_scale = ".layer_scalar";
+  read_layer_inputs(config, decoder);
   read_experts_beside_mlps(config, decoder);
   AttentionSpec of_window = text.block.attention();
   of_window.scores.scale = 1;
@@ -175,6 +226,7 @@ Decoder read_gemma4(const ConfigReader& config) {
   of_window.window = config.positive("sliding_window", 512);
   of_window.rope = read_rope_of(config, "sliding_attention", {.theta = 10000});
   const std::vector<bool> narrow = windowed_layers(config, text.layers);
+  share_keys(config, narrow, decoder);
   AttentionSpec wide = of_window;
   wide.window = 0;
   wide.keys_are_values = config.boolean("attention_k_eq_v", false);

@@ -167,14 +167,19 @@ void read_end_tokens(const ConfigReader& config, ModelSpec& model) {
 }  // namespace
 
 const char* unit_kind_name(UnitKind kind) {
-  constexpr const char* kNames[] = {"patch_embed", "audio_embed", "block", "projector",
-                                    "token_embed", "merge",       "head"};
+  constexpr const char* kNames[] = {"patch_embed", "audio_embed", "keys",  "block",
+                                    "projector",   "token_embed", "merge", "head"};
   return kNames[static_cast<int>(kind)];
 }
 
 int UnitSpec::index_of(const std::string& role) const {
   const auto found = std::find(roles.begin(), roles.end(), role);
   return found == roles.end() ? -1 : static_cast<int>(found - roles.begin());
+}
+
+int UnitSpec::input_read_as(UnitReads reads) const {
+  const auto found = std::ranges::find(inputs, reads, &UnitInput::reads);
+  return found == inputs.end() ? -1 : static_cast<int>(found - inputs.begin());
 }
 
 Shape ParamSpec::tensor_shape() const {
@@ -200,6 +205,13 @@ std::vector<std::vector<int>> ModelSpec::expert_params(const UnitSpec& unit) con
       for (const std::string& matrix : {adapter.down, adapter.up})
         found.push_back(params_of(unit, matrix + ".weight"));
   return found;
+}
+
+int64_t ModelSpec::output_width(const UnitSpec& unit, int64_t tp) const {
+  if (unit.kind == UnitKind::Projector) return decoder.block.hidden;
+  if (unit.kind != UnitKind::Keys) return hidden(unit.module);
+  const HeadShape& heads = attention(unit).heads;
+  return 2 * std::max<int64_t>(1, heads.key_value / tp) * heads.dim;
 }
 
 bool ModelSpec::caches_latents(const UnitSpec& unit) const {

@@ -76,6 +76,7 @@ struct ParamSpec {
 enum class UnitKind {
   PatchEmbed,  ///< pixels -> patches + positions, perhaps a class token and a norm
   AudioEmbed,  ///< log-mel columns -> two convolutions + positions
+  Keys,        ///< keys and values that several blocks attend to
   Block,       ///< a transformer block
   Projector,   ///< features of an encoder -> the language model's width
   TokenEmbed,
@@ -85,10 +86,18 @@ enum class UnitKind {
 
 const char* unit_kind_name(UnitKind kind);
 
+/// The use that a block makes of an input.
+enum class UnitReads {
+  Rows,      ///< its residual path; features that are added to this, or merged
+  Keys,      ///< the keys and values that it attends to, of a unit of kind Keys
+  Embedded,  ///< the input of the first block, of which it makes its per-layer input
+};
+
 /// An input slot of a unit: the output of another unit.
 struct UnitInput {
   int unit;       ///< index in ModelSpec::units
   bool optional;  ///< absent when that unit does not run: no item in the microbatch, or no training
+  UnitReads reads = UnitReads::Rows;
 };
 
 /// LoRA adapter of one of a unit's linears (adapters.hpp): x (tokens, in) goes down to (tokens,
@@ -128,6 +137,11 @@ struct UnitSpec {
   /// Returns the index of a role in `roles`; -1: the unit has no such parameter.
   int index_of(const std::string& role) const;
   bool has(const std::string& role) const { return index_of(role) >= 0; }
+  /// Returns the index in `inputs` of the one that is read so; -1: there is none.
+  int input_read_as(UnitReads reads) const;
+  /// Returns whether the unit makes queries, or keys and values, of its own.
+  bool makes_queries() const { return kind == UnitKind::Block; }
+  bool makes_keys() const { return input_read_as(UnitReads::Keys) < 0; }
   /// Returns whether a role belongs to a projector: the last norm of an encoder is in its unit,
   /// too.
   bool is_of_projector(const std::string& role) const {
@@ -163,6 +177,14 @@ struct ModelSpec {
   /// Returns whether decoding keeps the latents of a block's tokens in place of keys and values:
   /// with adapters of what makes these of latents it does not.
   bool caches_latents(const UnitSpec& unit) const;
+  /// Returns the unit whose keys and values a block attends to, by which decoding keeps them.
+  const UnitSpec& keys_of(const UnitSpec& block) const {
+    const int input = block.input_read_as(UnitReads::Keys);
+    return input < 0 ? block : units[block.inputs[input].unit];
+  }
+  /// Returns the elements of a row of a unit's output on one of `tp` ranks. A unit of kind Keys has
+  /// the rows of all tp ranks.
+  int64_t output_width(const UnitSpec& unit, int64_t tp) const;
   /// Returns the gated delta rule of a unit; null: it has none.
   const DeltaRuleSpec* delta_rule(const UnitSpec& unit) const {
     return unit.kind == UnitKind::Block ? std::get_if<DeltaRuleSpec>(&mixer(unit)) : nullptr;

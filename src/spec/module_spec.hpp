@@ -200,6 +200,16 @@ struct MlpSpec {
   int64_t plain_intermediate = 0;
 };
 
+/// Per-layer inputs (Gemma 3n, arXiv:2507.06261, section 1; Gemma 4 E2B and E4B): each block has a
+/// vector of each token, (P t + T[id]) / sqrt(2) of its embedding t, normed, and of its id, by
+/// which a gate of the block's output is multiplied before it is projected and added to that
+/// output.
+struct LayerInputSpec {
+  int64_t width = 0;           ///< of such a vector; 0: blocks have none
+  int64_t vocabulary = 0;      ///< rows of the table of ids
+  int64_t placeholder_id = 0;  ///< the id that is looked up for placeholders of features
+};
+
 /// A transformer block: norm, token mixer, norm, MLP, with a residual path around each half. A
 /// linear has a bias where the unit has a parameter for it.
 struct BlockSpec {
@@ -212,6 +222,7 @@ struct BlockSpec {
   /// The norm of all queries, and all keys, of a token; without it, norms are per head.
   std::optional<NormSpec> query_key_norm = {};
   bool rotary = false;  ///< RoPE on queries and keys
+  LayerInputSpec layer_input = {};
   WeightOrder order = WeightOrder::OutIn;
   double dropout = 0;  ///< probability of dropping a residual branch's output while training
 

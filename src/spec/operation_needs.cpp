@@ -73,9 +73,9 @@ class Declarations {
         needs.rows = 2 * sizes_.tokens.here;
         return;
       case Kind::Vocabulary:
-        needs.elements = sizes_.tokens.here * hidden_;
-        needs.messages = {{MessageKind::SumRows, SentIn::Forward, hidden_},
-                          {MessageKind::GatherRows, SentIn::Backward, hidden_}};
+        needs.elements = sizes_.tokens.here * weight(op).in;
+        needs.messages = {{MessageKind::SumRows, SentIn::Forward, weight(op).in},
+                          {MessageKind::GatherRows, SentIn::Backward, weight(op).in}};
         return declare_table(weight(op), sizes_.tokens, needs);
       case Kind::Positions:
         return declare_positions(weight(op), needs);
@@ -173,7 +173,7 @@ class Declarations {
         return;
       case Kind::Scale:
       case Kind::RowEnds:
-        needs.elements = x.rows * hidden_;
+        needs.elements = x.rows * width(x);
         memory = {.output = x.bytes};
         return;
       case Kind::Dropout:  // the mask is drawn again in backward
@@ -223,8 +223,8 @@ class Declarations {
       case Kind::NextRows:
         return declare_next_rows(x, needs);
       case Kind::Concat:
-        needs.elements = 2 * x.rows * hidden_;
-        memory = {.output = 2 * x.bytes};
+        memory = {.output = x.bytes + values_[op.inputs[1]].bytes};
+        needs.elements = memory.output / bytes_.param;
         return;
       case Kind::TargetRows:
         needs.rows = sizes_.targets.here;
@@ -237,13 +237,12 @@ class Declarations {
 
   void declare_input(const Operation& op, OperationNeeds& needs) {
     const auto number = static_cast<size_t>(op.count);
-    const int source = unit_.inputs[number].unit;
-    const int64_t columns = model_.makes_features(source)
-                                ? model_.decoder.block.hidden
-                                : model_.hidden(model_.units[source].module);
+    const UnitSpec& source = model_.units[unit_.inputs[number].unit];
+    const int64_t columns = model_.output_width(source, share_.tp);
     needs.is_absent = !part_.inputs_present.empty() && !part_.inputs_present[number];
     if (needs.is_absent) return;
-    needs.rows = sizes_.inputs.empty() ? sizes_.tokens.here : sizes_.inputs[number];
+    const int64_t usual = source.kind == UnitKind::Keys ? sizes_.tokens.all : sizes_.tokens.here;
+    needs.rows = sizes_.inputs.empty() ? usual : sizes_.inputs[number];
     needs.has_gradient =
         number < part_.inputs_need_gradient.size() && part_.inputs_need_gradient[number];
     needs.memory.output = needs.rows * columns * bytes_.param;
@@ -358,7 +357,9 @@ class Declarations {
     const WeightSpec norm = weight(op);
     const HeadShape& heads = all_heads();
     const int64_t normed = model_.attention(unit_).norms_values ? 2 : 1;
-    needs.elements = x.rows * (heads.query + normed * heads.key_value) * heads.dim;
+    needs.elements = x.rows * heads.dim *
+                     ((unit_.makes_queries() ? heads.query : 0) +
+                      (unit_.makes_keys() ? normed * heads.key_value : 0));
     if (block_.query_key_norm)
       needs.messages = {{MessageKind::SumStatistics, SentIn::Forward, 2},
                         {MessageKind::SumStatistics, SentIn::InputGradient, 2}};
@@ -423,7 +424,9 @@ class Declarations {
 
   const HeadShape& all_heads() const { return model_.attention(unit_).heads; }
   /// Columns of this tp rank's queries.
-  int64_t query_width() const { return all_heads().query / share_.tp * all_heads().dim; }
+  int64_t query_width() const {
+    return unit_.makes_queries() ? all_heads().query / share_.tp * all_heads().dim : 0;
+  }
   const Value& input(const Operation& op) const { return values_[op.inputs[0]]; }
   /// How many inputs beyond the first one this microbatch has.
   int others(const Operation& op) const {

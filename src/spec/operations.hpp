@@ -15,10 +15,11 @@ struct ModelSpec;
 struct UnitSpec;
 
 enum class OperationKind {
-  Input,         ///< the unit's input number `count`
-  Patches,       ///< pixels of the microbatch, a row for each patch
-  Columns,       ///< log-mel columns of the microbatch
-  Vocabulary,    ///< embeddings of token ids; params: table
+  Input,    ///< the unit's input number `count`
+  Patches,  ///< pixels of the microbatch, a row for each patch
+  Columns,  ///< log-mel columns of the microbatch
+  /// Embeddings of token ids; params: table; `count`: its rows for per-layer inputs, else 0
+  Vocabulary,
   Positions,     ///< embeddings of positions; params: table
   Linear,        ///< params: weight, bias
   ColumnLinear,  ///< a linear whose outputs tp ranks share; params: weight, bias
@@ -46,14 +47,16 @@ enum class OperationKind {
   Norm,          ///< params: weight, bias
   NormSum,       ///< the norm of x + y (x where y is absent); others: the sum; params: weight, bias
   SplitGates,    ///< queries, keys and values without gates behind queries; others: the gates
-  KeysAsValues,  ///< queries and keys, and keys once more as values
+  KeysAsValues,  ///< queries and keys, and keys once more as values; a unit may make keys alone
   SplitColumns,  ///< the first `count` columns; others: the rest
   /// Queries, keys and values of equal heads (LatentSpec), of which the first coordinates rotate;
   /// inputs: queries, keys and values, the keys' coordinates that rotate
   LatentHeads,
   ValueColumns,  ///< of each head the coordinates of values
-  HeadNorms,     ///< norms of queries and keys, perhaps of values; params: query, key
-  Rotary,        ///< rotary positions of queries and keys, in place
+  /// norms of queries and keys, perhaps of values; params: query, key, the same one where the unit
+  /// makes but one of these
+  HeadNorms,
+  Rotary,  ///< rotary positions of queries and keys, in place
   /// params: sinks, the linear of keys and values from latents; inputs: qkv, latents
   Attention,
   /// The gated delta rule of the in-projection's outputs: convolution, recurrence, norm and gate;
@@ -71,10 +74,12 @@ enum class OperationKind {
   Resample,     ///< features interpolated from projected rows
   RowEnds,      ///< a learned row in place of each feature that ends a row; params: row
   Merge,        ///< x with the features of every other input that is present at its placeholders
-  AddFeatures,  ///< x, to whose placeholders the other inputs that are present are added
-  NextRows,     ///< of each token the row of the next one in its sample; of the last its own
-  Concat,       ///< the columns of x, then those of y
-  TargetRows,   ///< rows whose next token is a target; `count` 1: the token after the next
+  /// x, to whose placeholders the other inputs that are present are added; those of the unit after
+  /// `count` more than its first one
+  AddFeatures,
+  NextRows,    ///< of each token the row of the next one in its sample; of the last its own
+  Concat,      ///< the columns of x, then those of y
+  TargetRows,  ///< rows whose next token is a target; `count` 1: the token after the next
   /// Cross entropy, or logits, of the vocabulary; `count` 1: `factor` times the cross entropy of
   /// tokens after the next, added to the loss y; params: table
   Loss,

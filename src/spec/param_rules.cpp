@@ -116,12 +116,19 @@ std::vector<Frozen> frozen_updates(const ModelSpec& model, const OptimOptions& o
   return frozen;
 }
 
-/// Finds the matrices that only blocks and projectors read: no embeddings, no head.
+bool is_inner(UnitKind kind) {
+  return kind == UnitKind::Block || kind == UnitKind::Keys || kind == UnitKind::Projector;
+}
+
+/// Finds the matrices that only blocks and projectors read: no embeddings, no head, and nothing of
+/// which each block has a part.
 std::vector<bool> inner_matrices(const ModelSpec& model) {
   std::vector<bool> inner(model.params.size(), false), outer = inner;
   for (const UnitSpec& unit : model.units)
-    for (const int p : unit.params)
-      (unit.kind == UnitKind::Block || unit.kind == UnitKind::Projector ? inner : outer)[p] = true;
+    for (const int p : unit.params) (is_inner(unit.kind) ? inner : outer)[p] = true;
+  for (const UnitSpec& unit : model.units)
+    for (const char* role : {"input_table", "input_context.weight"})
+      for (const int p : model.params_of(unit, role)) outer[p] = true;
   for (size_t p = 0; p < inner.size(); ++p)
     inner[p] = inner[p] && !outer[p] && model.params[p].tensor_shape().size() == 2;
   return inner;

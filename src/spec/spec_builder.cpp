@@ -9,6 +9,7 @@ namespace {
 
 constexpr int64_t kMaxLayers = 1024;                ///< of a module
 constexpr int64_t kMaxElements = int64_t{1} << 40;  ///< of a parameter
+constexpr const char* kKeysSuffix = ".keys";        ///< after the name of a block
 
 /// Refuses sizes of an untrusted config that would take all memory or overflow in sums.
 void check_size(const std::string& name, const Shape& shape) {
@@ -95,13 +96,69 @@ void SpecBuilder::add_blocks(const std::string& module, int64_t count, const Blo
   if (count > kMaxLayers)
     throw ConfigError(std::to_string(count) + " layers of " + module,
                       "; allowed: 1 to " + std::to_string(kMaxLayers));
+  const int embedded = last_unit();
+  int context_norm = -1;
+  std::vector<int> keys_units(static_cast<size_t>(count), -1);
   for (int64_t i = 0; i < count; ++i) {
-    const std::string number = std::to_string(i);
-    start(module + ".layers." + number, module, UnitKind::Block, {{last_unit(), false}});
-    if (!family.mixer.empty()) model_.units.back().mixer = family.mixer.at(i);
-    if (!family.mlp.empty()) model_.units.back().mlp = family.mlp.at(i);
+    const std::string number = std::to_string(i), name = module + ".layers." + number;
+    const int keys = family.keys.empty() ? -1 : family.keys.at(i);
+    std::vector<UnitInput> inputs{{last_unit(), false}};
+    const auto set_kinds = [&] {
+      if (!family.mixer.empty()) unit().mixer = family.mixer.at(i);
+      if (!family.mlp.empty()) unit().mlp = family.mlp.at(i);
+    };
+    if (keys == i) {
+      start(name + kKeysSuffix, module, UnitKind::Keys, inputs);
+      set_kinds();
+      keys_units[i] = last_unit();
+      add_attention_norm(block, family, layers + number, trainable);
+      add_attention(block, family, layers + number, trainable);
+    }
+    if (keys >= 0) inputs.push_back({keys_units.at(keys), false, UnitReads::Keys});
+    if (block.layer_input.width > 0) inputs.push_back({embedded, false, UnitReads::Embedded});
+    start(name, module, UnitKind::Block, std::move(inputs));
+    set_kinds();
     add_block(block, family, layers + number, trainable);
+    if (block.layer_input.width > 0)
+      add_layer_input(block, family, layers + number, i, count, context_norm, trainable);
   }
+}
+
+void SpecBuilder::add_attention_norm(const BlockSpec& block, const BlockFamily& family,
+                                     const std::string& layer, bool trainable) {
+  const std::string& name = family.names.attention_norm;
+  if (name.empty()) return;
+  const UnitSpec& keys = model_.keys_of(unit());
+  if (keys.name == unit().name + kKeysSuffix)
+    use("attention_norm.weight", keys.params.front());
+  else
+    add_norm("attention_norm", layer + name, block.norm, block.hidden, trainable);
+}
+
+void SpecBuilder::add_layer_input(const BlockSpec& block, const BlockFamily& family,
+                                  const std::string& layer, int64_t number, int64_t count,
+                                  int& context_norm, bool trainable) {
+  const LayerInputNames& names = family.names.layer_input;
+  const auto& [width, vocabulary, placeholder] = block.layer_input;
+  add("input_gate.weight", layer + names.gate + ".weight", {width, block.hidden}, trainable,
+      family.init.up);
+  add("input_projection.weight", layer + names.projection + ".weight", {block.hidden, width},
+      trainable, family.init.down);
+  add_norm("input_post_norm", layer + names.post_norm, block.norm, block.hidden, trainable);
+  const auto add_part = [&](const std::string& role, const std::string& name, Shape shape, int dim,
+                            const TpCut& cut) {
+    const int64_t length = shape[dim];
+    ParamSpec& param = model_.params[add(role, names.root + name + ".weight", std::move(shape),
+                                         trainable, family.init.up, cut)];
+    if (count > 1) param.part = {dim, number * length, count * length};
+  };
+  add_part("input_table", names.table, {vocabulary, width}, 1, cut_vocabulary());
+  add_part("input_context.weight", names.context, {width, block.hidden}, 0, {});
+  if (context_norm < 0)
+    context_norm =
+        add_norm("input_norm", names.root + names.context_norm, block.norm, width, trainable);
+  else
+    use("input_norm.weight", context_norm);
 }
 
 void SpecBuilder::add_block(const BlockSpec& block, const BlockFamily& family,
@@ -115,7 +172,7 @@ void SpecBuilder::add_block(const BlockSpec& block, const BlockFamily& family,
     const double value = family.init.scale;
     model_.params[add(role, layer + name, {block.hidden}, trainable, value)].init = Init::Constant;
   };
-  add_norm_if("attention_norm", names.attention_norm, block.hidden);
+  add_attention_norm(block, family, layer, trainable);
   if (const auto* rule = std::get_if<DeltaRuleSpec>(&block.mixers.at(model_.units.back().mixer)))
     add_delta_rule(block, *rule, family, layer, trainable);
   else
@@ -145,13 +202,14 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
     TpCut kv_heads = cut_outputs(key_heads);
     kv_heads.repeats = key_heads < query_heads;
     const std::string query = layer + names.q, key = layer + names.k, value = layer + names.v;
-    std::vector<Part> weights{{query + ".weight", {made, block.hidden}, heads},
-                              {key + ".weight", {kv, block.hidden}, kv_heads}};
-    std::vector<Part> all_biases{{query + ".bias", {made}, heads}, {key + ".bias", {kv}, kv_heads}};
-    if (!attention.keys_are_values) {
-      weights.push_back({value + ".weight", {kv, block.hidden}, kv_heads});
-      all_biases.push_back({value + ".bias", {kv}, kv_heads});
-    }
+    std::vector<Part> weights, all_biases;
+    const auto add_part = [&](const std::string& name, int64_t rows, const TpCut& cut) {
+      weights.push_back({name + ".weight", {rows, block.hidden}, cut});
+      all_biases.push_back({name + ".bias", {rows}, cut});
+    };
+    if (unit().makes_queries()) add_part(query, made, heads);
+    if (unit().makes_keys()) add_part(key, kv, kv_heads);
+    if (unit().makes_keys() && !attention.keys_are_values) add_part(value, kv, kv_heads);
     add_fused("qkv.weight", weights, trainable, family.init.qkv);
     if (biases.k) {
       add_fused("qkv.bias", all_biases, trainable, 0);
@@ -166,18 +224,20 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
     add_linear("qkv", layer + names.qkv, block, 3 * q, block.hidden, heads, biases.q, trainable,
                family.init.qkv);
   }
-  add_linear("out", layer + names.out, block, block.hidden, query_heads * attention.value_dim(),
-             cut_inputs(query_heads), biases.out, trainable, family.init.out);
-  if (attention.has_sinks) {
+  if (unit().makes_queries())
+    add_linear("out", layer + names.out, block, block.hidden, query_heads * attention.value_dim(),
+               cut_inputs(query_heads), biases.out, trainable, family.init.out);
+  if (unit().makes_queries() && attention.has_sinks) {
     const int sinks = add("sinks", layer + names.sinks, {query_heads}, trainable, family.init.qkv,
                           cut_outputs(query_heads));
     model_.params[sinks].init = Init::Normal;
   }
   const int64_t norm_width = dim * (block.query_key_norm ? query_heads : 1);
   const TpCut norm_cut = block.query_key_norm ? cut_outputs(query_heads) : TpCut{.of_heads = true};
-  for (const auto& [role, name] :
-       {std::pair("q_norm", names.q_norm), std::pair("k_norm", names.k_norm)})
-    if (!name.empty())
+  for (const auto& [role, name, is_made] :
+       {std::tuple("q_norm", names.q_norm, unit().makes_queries()),
+        std::tuple("k_norm", names.k_norm, unit().makes_keys())})
+    if (is_made && !name.empty())
       add_norm(role, layer + name, block.query_key_norm.value_or(block.norm), norm_width, trainable,
                norm_cut);
 }

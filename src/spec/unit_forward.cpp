@@ -2,81 +2,17 @@
 // The forward of every unit kind, written once. It names parameters by role; a bias, norm or class
 // token takes part where the unit has a parameter of that role.
 #include <cmath>
-#include <memory>
-#include <set>
-#include <utility>
 
-#include "core/error.hpp"
-#include "spec/model_spec.hpp"
+#include "spec/graph_recorder.hpp"
 
 namespace zea {
 namespace {
 
 using Kind = OperationKind;
-
-/// A value lives as long as a variable of the forward holds it, on tensors as well.
-using Value = std::shared_ptr<const int>;
+using Value = GraphRecorder::Value;
 
 struct NormedSum {
   Value sum, normed;
-};
-
-class Recorder {
- public:
-  explicit Recorder(const UnitSpec& unit) : unit_(unit) {}
-
-  bool has(const std::string& role) const { return unit_.has(role); }
-  /// Indices of parameters that the unit must have.
-  std::vector<int> roles(const std::vector<std::string>& names) {
-    std::vector<int> found;
-    for (const std::string& name : names) {
-      found.push_back(optional(name));
-      if (found.back() < 0)
-        throw InternalError(unit_.name + " reads a parameter \"" + name +
-                            "\" that it does not have");
-    }
-    return found;
-  }
-  int optional(const std::string& role) {
-    used_.insert(role);
-    return unit_.index_of(role);
-  }
-
-  Value record(Operation operation, const std::vector<Value>& inputs = {}) {
-    operation.dropped = std::exchange(dropped_, {});
-    for (const Value& input : inputs) operation.inputs.push_back(input ? *input : -1);
-    Value output = value();
-    operation.output = *output;
-    graph_.operations.push_back(std::move(operation));
-    return output;
-  }
-  /// Returns a further value that the latest operation makes.
-  Value record_other() {
-    Value other = value();
-    graph_.operations.back().others.push_back(*other);
-    return other;
-  }
-
-  UnitGraph finish(const Value& output) {
-    for (const std::string& role : unit_.roles)
-      if (!used_.contains(role))
-        throw InternalError(unit_.name + " has a parameter \"" + role + "\" that it does not read");
-    graph_.output = *output;
-    return graph_;
-  }
-
- private:
-  Value value() {
-    return {new int(graph_.values++), [this](const int* number) {
-              dropped_.push_back(*number);
-              delete number;
-            }};
-  }
-
-  const UnitSpec& unit_;
-  UnitGraph graph_;
-  std::vector<int> dropped_;
-  std::set<std::string> used_;
 };
 
 class Forward {
@@ -95,6 +31,8 @@ class Forward {
         return patch_embed();
       case UnitKind::AudioEmbed:
         return audio_embed();
+      case UnitKind::Keys:
+        return keys(norm(input(0), "attention_norm", block_.norm));
       case UnitKind::Block:
         return transformer_block();
       case UnitKind::Projector:
@@ -110,7 +48,14 @@ class Forward {
   }
 
   bool has(const std::string& role) const { return ops_.has(role); }
+  Value input(UnitReads reads) { return input(unit_.input_read_as(reads)); }
   Value input(int64_t number) { return ops_.record({.kind = Kind::Input, .count = number}); }
+  Value scale(const Value& x, double factor) {
+    return ops_.record({.kind = Kind::Scale, .factor = factor}, {x});
+  }
+  Value concat(const Value& x, const Value& y) {
+    return ops_.record({.kind = Kind::Concat}, {x, y});
+  }
   Value add(const Value& x, const Value& y) { return ops_.record({.kind = Kind::Add}, {x, y}); }
   Value norm(const Value& x, const std::string& role, const NormSpec& spec) {
     return ops_.record({.kind = Kind::Norm, .params = norm_params(role, spec), .norm = spec}, {x});
@@ -230,8 +175,7 @@ class Forward {
 
   Value token_embed() {
     auto x = ops_.record({.kind = Kind::Vocabulary, .params = ops_.roles({"vocabulary"})});
-    const double scale = model_.decoder.embedding_scale;
-    if (scale != 1) x = ops_.record({.kind = Kind::Scale, .factor = scale}, {x});
+    if (model_.decoder.embedding_scale != 1) x = scale(x, model_.decoder.embedding_scale);
     if (has("positions")) x = add(x, positions());
     return dropped_rows(x, model_.decoder.embedding_dropout, "embedding");
   }
@@ -242,10 +186,14 @@ class Forward {
                        {x});
   }
 
+  /// Features are the last inputs.
   Value with_other_inputs(Kind kind, const Value& x) {
+    int64_t first = 1;
+    while (first < std::ssize(unit_.inputs) && unit_.inputs[first].reads != UnitReads::Rows)
+      ++first;
     std::vector<Value> all{x};
-    for (size_t i = 1; i < unit_.inputs.size(); ++i) all.push_back(input(static_cast<int64_t>(i)));
-    return ops_.record({.kind = kind}, all);
+    for (int64_t i = first; i < std::ssize(unit_.inputs); ++i) all.push_back(input(i));
+    return ops_.record({.kind = kind, .count = first - 1}, all);
   }
 
   /// Returns what a half of a block adds to the residual path.
@@ -266,10 +214,30 @@ class Forward {
         block_change(adapted_row_linear(mixed, "out", UnitRows::Tokens, block_.order), "attention");
     const auto [y, normed_again] = norm_sum(x, change, "mlp_norm");
     auto z = add(y, block_change(mlp_change(y, normed_again, model_.mlp(unit_)), "mlp"));
+    if (has("input_table")) z = with_layer_input(z);
     if (has("output_scale"))
       z = ops_.record({.kind = Kind::LayerScale, .params = ops_.roles({"output_scale"})}, {z});
     if (unit_.is_mtp) return norm(z, "norm", block_.norm);
-    return unit_.inputs.size() > 1 ? with_other_inputs(Kind::AddFeatures, z) : z;
+    const bool has_features =
+        unit_.inputs.size() > 1 && unit_.inputs.back().reads == UnitReads::Rows;
+    return has_features ? with_other_inputs(Kind::AddFeatures, z) : z;
+  }
+
+  Value with_layer_input(const Value& z) {
+    const LayerInputSpec& spec = block_.layer_input;
+    const auto width = static_cast<double>(spec.width), hidden = static_cast<double>(block_.hidden);
+    const auto context =
+        norm(scale(linear(input(UnitReads::Embedded), "input_context"), 1 / std::sqrt(hidden)),
+             "input_norm", block_.norm);
+    const auto of_id = ops_.record({.kind = Kind::Vocabulary,
+                                    .params = ops_.roles({"input_table"}),
+                                    .count = spec.vocabulary});
+    const auto layer_input = scale(add(context, scale(of_id, std::sqrt(width))), std::sqrt(0.5));
+    const auto gated =
+        gate(concat(adapted_linear(z, "input_gate", UnitRows::Tokens, kOrder), layer_input),
+             model_.mlp(unit_));
+    return add(z, norm(adapted_linear(gated, "input_projection", UnitRows::Tokens, kOrder),
+                       "input_post_norm", block_.norm));
   }
 
   /// A block of multi-token prediction reads a token's state after the final norm, and the input
@@ -278,7 +246,7 @@ class Forward {
     const auto next =
         norm(ops_.record({.kind = Kind::NextRows}, {input(1)}), "next_norm", block_.norm);
     const auto state = norm(norm(input(0), "final_norm", block_.norm), "state_norm", block_.norm);
-    return linear(ops_.record({.kind = Kind::Concat}, {next, state}), "fc");
+    return linear(concat(next, state), "fc");
   }
 
   Value delta_rule(const Value& x) {
@@ -309,6 +277,25 @@ class Forward {
             latents};
   }
 
+  /// Returns the heads that the unit makes, normed and rotated.
+  Value positioned_heads(Value heads, const AttentionSpec& spec, int out) {
+    if (unit_.makes_keys() && spec.keys_are_values)
+      heads = ops_.record({.kind = Kind::KeysAsValues, .known_by = out}, {heads});
+    if (has("q_norm.weight") || has("k_norm.weight")) {
+      const std::string query = unit_.makes_queries() ? "q_norm.weight" : "k_norm.weight",
+                        key = unit_.makes_keys() ? "k_norm.weight" : "q_norm.weight";
+      heads = ops_.record(
+          {.kind = Kind::HeadNorms, .params = ops_.roles({query, key}), .known_by = out}, {heads});
+    }
+    return block_.rotary ? ops_.record({.kind = Kind::Rotary, .known_by = out}, {heads}) : heads;
+  }
+
+  /// The rows of a unit of kind Keys; `x`: normed rows.
+  Value keys(const Value& x) {
+    return positioned_heads(adapted_column_linear(x, "qkv", UnitRows::Tokens, block_.order),
+                            model_.attention(unit_), -1);
+  }
+
   Value attended(const Value& x) {
     const AttentionSpec& spec = model_.attention(unit_);
     auto [qkv, latents] =
@@ -323,14 +310,8 @@ class Forward {
       qkv = ops_.record({.kind = Kind::SplitGates, .known_by = out}, {qkv});
       gates = ops_.record_other();
     }
-    if (spec.keys_are_values)
-      qkv = ops_.record({.kind = Kind::KeysAsValues, .known_by = out}, {qkv});
-    if (has("q_norm.weight"))
-      qkv = ops_.record({.kind = Kind::HeadNorms,
-                         .params = ops_.roles({"q_norm.weight", "k_norm.weight"}),
-                         .known_by = out},
-                        {qkv});
-    if (block_.rotary) qkv = ops_.record({.kind = Kind::Rotary, .known_by = out}, {qkv});
+    qkv = positioned_heads(qkv, spec, out);
+    if (!unit_.makes_keys()) qkv = concat(qkv, input(UnitReads::Keys));
     auto attended =
         ops_.record({.kind = Kind::Attention,
                      .params = {ops_.optional("sinks"), ops_.optional("key_value.weight")},
@@ -483,7 +464,7 @@ class Forward {
   const ModelSpec& model_;
   const UnitSpec& unit_;
   const BlockSpec& block_;
-  Recorder ops_;
+  GraphRecorder ops_;
 };
 
 }  // namespace

@@ -15,7 +15,15 @@
 namespace zea {
 namespace {
 
-constexpr int kGroups = 3;  // of HolderGroup
+/// A group of holders of a module.
+using ModuleHolders = std::pair<std::string, HolderSet>;
+
+std::vector<ModuleHolders> all_holders(const MeshShape& mesh) {
+  std::vector<ModuleHolders> all;
+  for (const ModuleGrid& grid : mesh.modules)
+    for (const HolderSet& holders : holder_sets(grid)) all.emplace_back(grid.module, holders);
+  return all;
+}
 
 /// Adds values (n) to a hash; those of a device come over in chunks.
 void add_to_hash(int64_t& hash, const at::Tensor& values) {
@@ -36,28 +44,29 @@ std::vector<int64_t> own_hashes(Engine& engine) {
   const Plan& plan = engine.plan();
   const auto& buffers = engine.buffers();
   const size_t num_buffers = buffers.size();
-  std::vector<int64_t> hashes(num_buffers + kGroups * plan.mesh.modules.size());
+  const std::vector<ModuleHolders> holders = all_holders(plan.mesh);
+  std::vector<int64_t> hashes(num_buffers + holders.size());
   for (size_t b = 0; b < num_buffers; ++b)
     if (buffers[b] && plan.shardings[b].replicas > 1) add_to_hash(hashes[b], buffers[b]->master());
   for (const HeldRanges& held : held_ranges(plan, engine.world_rank())) {
-    const auto module = std::ranges::find(plan.mesh.modules, held.module, &ModuleGrid::module);
-    const auto number = static_cast<size_t>(module - plan.mesh.modules.begin());
+    const auto found = std::ranges::find(holders, ModuleHolders(held.module, held.holders));
+    const auto number = static_cast<size_t>(found - holders.begin());
     for (const HeldRange& range : held.ranges)
-      add_to_hash(hashes[num_buffers + kGroups * number + static_cast<size_t>(held.group)],
+      add_to_hash(hashes[num_buffers + number],
                   buffers[range.buffer]->master().narrow(0, range.begin, range.elements));
   }
   return hashes;
 }
 
 std::vector<int> holders_of(const MeshShape& mesh, int rank, const ModuleGrid& grid,
-                            HolderGroup group) {
-  switch (group) {
+                            const HolderSet& holders) {
+  switch (holders.group) {
     case HolderGroup::Tp:
       return mesh.group(rank, grid.module, {Axis::Tp});
     case HolderGroup::Kv:
       return piece_holders(mesh, rank, grid.module, std::max(1, grid.kv_holders));
     case HolderGroup::Tied:
-      return tied_group(mesh, rank, grid.module);
+      return tied_group(mesh, rank, grid.module, holders.tied);
   }
   throw InternalError("a group of holders that nobody knows");
 }
@@ -82,16 +91,15 @@ std::vector<Copies> all_copies(const Plan& plan) {
       all.push_back({plan.buffers[b].name, b, std::move(of_part)});
   }
   size_t hash = plan.buffers.size();
-  for (const ModuleGrid& grid : plan.mesh.modules)
-    for (const HolderGroup group : {HolderGroup::Tp, HolderGroup::Kv, HolderGroup::Tied}) {
-      for (int rank = 0; rank < plan.world_size(); ++rank) {
-        if (!plan.mesh.has(rank, grid.module)) continue;
-        std::vector<int> ranks = holders_of(plan.mesh, rank, grid, group);
-        if (ranks.size() > 1 && ranks.front() == rank)
-          all.push_back({"what " + grid.module + " ranks hold in common", hash, std::move(ranks)});
-      }
-      ++hash;
+  for (const auto& [module, holders] : all_holders(plan.mesh)) {
+    for (int rank = 0; rank < plan.world_size(); ++rank) {
+      if (!plan.mesh.has(rank, module)) continue;
+      std::vector<int> ranks = holders_of(plan.mesh, rank, plan.mesh.grid(module), holders);
+      if (ranks.size() > 1 && ranks.front() == rank)
+        all.push_back({"what " + module + " ranks hold in common", hash, std::move(ranks)});
     }
+    ++hash;
+  }
   return all;
 }
 

@@ -449,9 +449,11 @@ class Comparison {
     for (const std::vector<int>& of_rank : gather(control_, own, {}).first)
       all.insert(of_rank.begin(), of_rank.end());
     for (const int unit : all)
-      result_.notes.push_back("rows of " + model_.units[unit].name +
-                              " are not compared: ranks make parts of interpolated features, which "
-                              "are compared where they are merged");
+      result_.notes.push_back(
+          "rows of " + model_.units[unit].name + " are not compared: ranks make parts of " +
+          (model_.units[unit].kind == UnitKind::Keys
+               ? "keys and values, and what blocks make of them is compared"
+               : "interpolated features, which are compared where they are merged"));
   }
 
   Collectives& control_;

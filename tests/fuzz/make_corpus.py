@@ -268,6 +268,12 @@ def write_config():
         config("good_" + family, LLAMA, model_type=family, rope_scaling=None)
     config("good_gemma4_text", GEMMA4)
     config("good_gemma4", {"model_type": "gemma4", "text_config": GEMMA4, "vision_config": None})
+    like_e4b = {"num_hidden_layers": 3, "num_kv_shared_layers": 1, "use_double_wide_mlp": True,
+                "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+                "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 1 << 10}
+    config("good_gemma4_e4b", GEMMA4, **like_e4b)
+    config("shared_gemma4_keys", GEMMA4, **{**like_e4b, "num_kv_shared_layers": -(1 << 63)})
+    config("wide_gemma4_layer_inputs", GEMMA4, **{**like_e4b, "hidden_size_per_layer_input": 1 << 62})
     config("many_gemma4_experts", GEMMA4, enable_moe_block=True, num_experts=1 << 40, top_k_experts=2,
            moe_intermediate_size=8)
     config("heads_of_gemma4_layers", GEMMA4, global_head_dim=None, num_global_key_value_heads=None,

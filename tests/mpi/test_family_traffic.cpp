@@ -46,6 +46,8 @@ void take_measured(TinyRunOptions& run, const char* name, int tp, int cp = 1) {
   }
 }
 
+constexpr const char* kGemma4E4b = "gemma4_text with shared keys and inputs of each layer";
+
 const TrafficLayout kLayouts[] = {
     {"tp 2, images of any size, four patches a feature",
      2,
@@ -257,6 +259,22 @@ const TrafficLayout kLayouts[] = {
      {"llm.cp_outer", "audio.cp_outer"},
      [](TinyRunOptions& run) {
        take_measured(run, "three positions of sound side by side", 1, 2);
+     }},
+    {"two stages of tp 2, shared keys and inputs of each layer",
+     4,
+     {"llm.tp", "llm.kv_holders", "llm.tied", "llm.pp0>llm.pp1 outputs",
+      "llm.pp0>llm.pp1 gradients"},
+     [](TinyRunOptions& run) {
+       take_measured(run, kGemma4E4b, 2);
+       run.deck.meshes["llm"].pp = 2;
+     }},
+    {"three stages, shared keys and inputs of each layer",
+     3,
+     {"llm.tied", "llm.pp0>llm.pp1 outputs", "llm.pp0>llm.pp2 outputs",
+      "llm.pp0>llm.pp2 gradients"},
+     [](TinyRunOptions& run) {
+       take_measured(run, kGemma4E4b, 1);
+       run.deck.meshes["llm"].pp = 3;
      }},
     {"tp 2, phi3", 2, {"llm.tp"}, [](TinyRunOptions& run) { take_measured(run, "phi3", 2); }},
 };

@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "data/sampler.hpp"
 #include "estimate/fitting_plan.hpp"
 #include "estimate/memory_estimate.hpp"
 #include "support/measured_models.hpp"
 #include "support/mpi_main.hpp"
+#include "support/predicted_memory.hpp"
 #include "support/shared_directory.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
@@ -251,21 +251,6 @@ std::string sized_config(const Size& size) {
   return config.dump();
 }
 
-/// The largest estimate of the steps that this rank makes.
-MemoryEstimate predict(const Plan& plan, const MemoryDataset& dataset, int rank, int64_t steps) {
-  const Options& deck = plan.options;
-  Sampler sampler(static_cast<int64_t>(dataset.index().size()), deck.schedule.global_batch,
-                  deck.run.seed, deck.data.shuffle);
-  MemoryEstimate largest;
-  for (int64_t step = 0; step < steps; ++step) {
-    const StepPlan step_plan = plan.step_plan(step, sampler.global_batch(step), dataset.index());
-    const MemoryEstimate estimate =
-        estimate_memory(plan, rank, step_plan.replicas[plan.replica_of(rank)], dataset.index());
-    if (estimate.total() > largest.total()) largest = estimate;
-  }
-  return largest;
-}
-
 const Size kSizes[] = {{224, 608, 112, 224, 44, {1, 0, 2}},
                        {88, 184, 56, 1536, 360, {1, 0, 2}},
                        {88, 184, 56, 1400, 160, {1, 0, 2}, true},
@@ -293,27 +278,6 @@ double largest_of_ranks(int64_t mine) {
   int64_t largest = 0;
   MPI_Allreduce(&mine, &largest, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
   return static_cast<double>(largest);
-}
-
-/// Returns the estimate of `zea -n`, for as many microbatches as the steps of this run have.
-int64_t predicted_without_samples(const Plan& plan, const MemoryDataset& dataset, int64_t steps) {
-  const Options& deck = plan.options;
-  Sampler sampler(static_cast<int64_t>(dataset.index().size()), deck.schedule.global_batch,
-                  deck.run.seed, deck.data.shuffle);
-  size_t microbatches = 0;
-  for (int64_t step = 0; step < steps; ++step)
-    for (const auto& replica :
-         plan.step_plan(step, sampler.global_batch(step), dataset.index()).replicas)
-      microbatches = std::max(microbatches, replica.size());
-  const auto told = [&](int64_t count) {
-    int64_t most = 0;
-    for (const MemoryEstimate& group : estimate_groups(plan, count))
-      most = std::max(most, group.total());
-    return most;
-  };
-  const int64_t first = predicted_microbatches(plan),
-                others = static_cast<int64_t>(microbatches) - first;
-  return told(first) + std::max<int64_t>(0, others) * (told(first + 1) - told(first));
 }
 
 /// Expects the predicted memory of a run within `tolerance` of the peak.
@@ -440,6 +404,23 @@ TEST(Memory, OfScansOnGridsItIsWithinTenPercent) {
   Size size{.row_tokens = 1400, .batch = 120, .images = {0}};
   size.config = measured_model("qwen3_next").config;
   for (const Layout& layout : layouts) expect_predicted(layout, size, 0.1);
+}
+
+/// Keys and values of a unit of their own, and per-layer inputs, also where they cross stages.
+TEST(Memory, OfSharedKeysItIsWithinFifteenPercent) {
+  const Layout layouts[] = {
+      {"full_shard", [](Options&) {}},
+      {"recomputed",
+       [](Options& o) { o.model.activation_checkpointing = AutoOption::of_count(1); }},
+      {"tp 2 x cp 2", [](Options& o) { o.meshes["llm"].tp = o.meshes["llm"].cp = 2; }},
+      {"pp 4", [](Options& o) {
+         o.meshes["llm"].pp = 4;
+         o.data.row_tokens /= 4;
+       }}};
+  Size size{.row_tokens = 1400, .batch = 120, .images = {0}};
+  size.config = measured_model("gemma4_text with shared keys and inputs of each layer").config;
+  for (const Layout& layout : layouts)
+    expect_predicted(layout, size, layout.name == std::string("pp 4") ? 0.15 : 0.1);
 }
 
 /// Where ranks make parts of the features that they have rows of.

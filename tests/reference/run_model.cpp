@@ -256,12 +256,13 @@ void write_gradients(H5File* out, Engine& engine, Collectives& all,
                      const std::vector<bool>& has_gradient, double targets) {
   const Plan& plan = engine.plan();
   const std::vector<bool> is_written = on_any_rank(all, has_gradient);
+  std::map<std::string, at::Tensor> whole_gradients;  // by tensor, of which buffers may have parts
   for (size_t g = 0; g < plan.buffers.size(); ++g) {
     if (!is_written[g]) continue;
-    std::map<std::string, at::Tensor> whole_gradients;  // by tensor
     for (const FlatParam& member : plan.buffers[g].params) {
       const ParamSpec& param = plan.model.params[member.param];
-      whole_gradients[param.name] = at::zeros(param.tensor_shape(), at::kDouble);
+      at::Tensor& whole_gradient = whole_gradients[param.name];
+      if (!whole_gradient.defined()) whole_gradient = at::zeros(param.tensor_shape(), at::kDouble);
     }
     // Stages that hold the same one have its sum.
     if (plan.counts(engine.world_rank(), static_cast<int>(g))) {
@@ -272,10 +273,10 @@ void write_gradients(H5File* out, Engine& engine, Collectives& all,
         copy_box(flat, box.flat_begin - buffer.range().begin, box.extent,
                  whole_gradients.at(plan.model.params[box.param].name));
     }
-    for (const auto& [name, gradient] : whole_gradients)
-      write(out, "gradients/" + name, {gradient.sizes().begin(), gradient.sizes().end()},
-            summed(all, gradient));
   }
+  for (const auto& [name, gradient] : whole_gradients)
+    write(out, "gradients/" + name, {gradient.sizes().begin(), gradient.sizes().end()},
+          summed(all, gradient));
 }
 
 /// Collective over `ranks`.

@@ -16,13 +16,18 @@ OWN = {
     "deepseek_v3": {**GLM, "num_key_value_heads": 4, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1},
     "gpt_oss": {"num_local_experts": 4, "head_dim": 12},
 }
+LIKE_E4B = {
+    "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 160,
+}
 DECODERS = (*GEMMA, "mistral", "phi3", "qwen2", "qwen3", "qwen3_5_text", *MOE)
 
 
-def text_config(tied=False, family="llama"):
+def text_config(tied=False, family="llama", own=None):
     if family == "gemma4":  # without towers
-        return AutoConfig.for_model(family, text_config=text_config(tied, "gemma4_text"), tie_word_embeddings=tied)
-    own = OWN.get(family, {"num_experts": 4} if family in MOE else {})
+        text = text_config(tied, "gemma4_text", LIKE_E4B)
+        return AutoConfig.for_model(family, text_config=text, tie_word_embeddings=tied)
+    own = own or OWN.get(family, {"num_experts": 4} if family in MOE else {})
     experts = {"num_experts_per_tok": 2} if family in MOE else {}
     return AutoConfig.for_model(family, **{
         "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -48,6 +48,10 @@ std::string gemma4_config(const TinyLlava& model) {
   return with_gemma4_text(tiny_llava_config(model));
 }
 
+std::string gemma4_e4b_config(const TinyLlava& model) {
+  return with_gemma4_text(tiny_llava_config(model), {.is_like_e4b = true});
+}
+
 void cut_into_two(ModelSpec& model) {
   model.encoders.at(0).patches().limit_tiles({.most = 2});
 }
@@ -274,7 +278,20 @@ const GridScenario kScenarios[] = {
          },
      .other_config = gemma4_config},
     {.name = "Gemma 4's text, experts beside MLPs",
-     .other_config = [](const TinyLlava& o) { return with_gemma4_text(tiny_llava_config(o), 5); }},
+     .other_config =
+         [](const TinyLlava& o) { return with_gemma4_text(tiny_llava_config(o), {.experts = 5}); }},
+    {.name = "Gemma 4 E4B's text, shared keys and inputs of each layer",
+     .model = {.tied = true},
+     .other_config = gemma4_e4b_config},
+    {.name = "Gemma 4 E4B's text, adapters, every unit recomputed",
+     .model = {.biases = true},
+     .images = {0, 1},
+     .set =
+         [](Options& deck) {
+           deck.llm.lora = {.targets = {"*_proj", "*per_layer_input_gate"}, .rank = 3};
+           deck.model.activation_checkpointing = AutoOption::of_count(1);
+         },
+     .other_config = gemma4_e4b_config},
     {.name = "DeepSeek-V3, latent attention",
      .other_config =
          [](const TinyLlava& o) { return with_latent_attention(tiny_llava_config(o)); }},

@@ -313,6 +313,18 @@ nlohmann::json gemma4_config() {
   return {{"model_type", "gemma4"}, {"text_config", text}};
 }
 
+/// The last of three layers reads keys and values of the first one.
+std::string gemma4_e4b_config() {
+  nlohmann::json text = gemma4_config()["text_config"];
+  text.update({{"num_hidden_layers", 3},
+               {"layer_types", {"full_attention", "sliding_attention", "full_attention"}},
+               {"num_kv_shared_layers", 1},
+               {"use_double_wide_mlp", true},
+               {"hidden_size_per_layer_input", 36},
+               {"vocab_size_per_layer_input", 1307}});
+  return text.dump();
+}
+
 std::string gemma4_experts_config() {
   nlohmann::json text = gemma4_config()["text_config"];
   text.update({{"enable_moe_block", true},
@@ -474,6 +486,7 @@ const std::vector<MeasuredModel>& measured_models() {
       {"gemma4_text", gemma4_config()["text_config"].dump()},
       {"gemma4", gemma4_config().dump()},
       {"gemma4_text with experts", gemma4_experts_config()},
+      {"gemma4_text with shared keys and inputs of each layer", gemma4_e4b_config()},
       {"phi3", phi3_config()},
       {"qwen2_moe", moe_config("qwen2_moe")},
       {"qwen3_moe", moe_config("qwen3_moe")},

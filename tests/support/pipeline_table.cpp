@@ -132,122 +132,14 @@ const PipelineLayout kLayouts[] = {
     {kDisjoint, kInterleaved, {2, 1, 1, 1, 2}, {1}, kFull, kFull, 1, 2, Nothing, Qwen3VlMoe, ExpertAdapters},
     {kDisjoint, k1F1B, {2, 1, 1, 1, 1, "", 2}, {1, 1, 1, 2}, kFull, kFull, 1, 2, Nothing, Qwen3VlMoe, FewSamples},
     {kColocated, kZeroBubble, {1, 1, 1, 1, 1, "", 2}, {1}, kHybrid2, kHybrid, 2, 2, Nothing, Experts, Recomputing},
+    {kShared, k1F1B, {4}, {}, kNo, kNo, 1, 1, Nothing, Gemma4},
+    {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring"}, {1, 1, 2}, kFull, kFull, 1, 2, Nothing, Gemma4, Recomputing},
+    {kShared, kInterleaved, {3, 1, 1, 1, 2}, {}, kHybrid, kFull, 2, 1, Llm, Gemma4, RareImages},
+    {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Gemma4, Adapters},
+    {kDisjoint, kZeroBubble, {3, 2}, {1, 2}, kFull, kFull, 1, 1, Nothing, Gemma4, EachUse},
+    {kColocated, kGPipe, {2, 1, 2, 1, 1, "ulysses"}, {1, 1, 2}, kGradOp, kFull, 1, 1, Encoders, Gemma4, BufferOfEach},
 };
 // clang-format on
-
-const RefusedPipeline kRefused[] = {
-    {"a stage that lacks units", 2,
-     [](Options& o) {
-       o.meshes["llm"].stages = {{"llm.embed", "llm.merge"}, {"llm.layers.1..llm.head"}};
-     },
-     "llm.layers.0"},
-    {"a unit in two stages", 2,
-     [](Options& o) {
-       o.meshes["llm"].stages = {{"llm.embed..llm.layers.1"}, {"llm.layers.1..llm.head"}};
-     },
-     "mesh.llm.stages has llm.layers.1 twice, in stage 0 and in stage 1"},
-    {"a unit that is none", 2,
-     [](Options& o) {
-       o.meshes["llm"].stages = {{"llm.embed..llm.layers.1"}, {"llm.layer.2..llm.head"}};
-     },
-     "llm.layer.2"},
-    {"a stage without units", 2,
-     [](Options& o) {
-       o.meshes["llm"].stages = {{"llm.embed..llm.head"}, {}};
-     },
-     "stage 1 of mesh.llm.stages has no units"},
-    {"pp that is not the template's", 3,
-     [](Options& o) {
-       o.meshes["llm"].pp = 3;
-       o.meshes["llm"].stages = {{"llm.embed..llm.layers.1"}, {"llm.layers.2..llm.head"}};
-     },
-     "mesh.llm.pp = 3, but mesh.llm.stages has 2 stages; leave pp out"},
-    {"more stages than units", 8, [](Options& o) { o.meshes["llm"].pp = 8; },
-     "mesh.llm.pp = 8 with virtual_stages = 1 asks for 8 stages, but the module has 7 units; "
-     "allowed: up to 7"},
-    {"a world that does not fit", 8,
-     [](Options& o) {
-       o.mesh.placement = kDisjoint;
-       o.meshes["llm"].pp = 2;
-       o.meshes["vision"].encoder_dp = 1;
-     },
-     "x ranks of a replica (3) must be the world size 8"},
-    {"a world that does not fit, and those that do", 8,
-     [](Options& o) {
-       o.mesh.placement = kDisjoint;
-       o.meshes["llm"].pp = 2;
-       o.meshes["vision"].encoder_dp = 1;
-     },
-     "the nearest world sizes that fit are 6 and 9"},
-    {"an encoder without a layout", 3,
-     [](Options& o) {
-       o.mesh.placement = kDisjoint;
-       o.meshes["llm"].pp = 2;
-     },
-     "mesh.placement = \"disjoint\", but [mesh.vision] gives no layout: say on how many ranks it "
-     "stands"},
-    {"encoders together without a layout", 3,
-     [](Options& o) {
-       o.mesh.placement = kColocated;
-       o.meshes["llm"].pp = 2;
-     },
-     "mesh.placement = \"colocated\", but [mesh.vision] gives no layout"},
-    {"virtual stages of 1F1B", 2,
-     [](Options& o) {
-       o.meshes["llm"].pp = 2;
-       o.meshes["llm"].virtual_stages = 2;
-     },
-     "mesh.llm.virtual_stages = 2 with mesh.schedule = \"1f1b\", which has none; use "
-     "\"interleaved_1f1b\""},
-    {"interleaving without virtual stages", 2,
-     [](Options& o) {
-       o.meshes["llm"].pp = 2;
-       o.mesh.schedule = kInterleaved;
-     },
-     "mesh.schedule = \"interleaved_1f1b\" needs virtual stages"},
-    {"interleaving on one rank", 2,
-     [](Options& o) {
-       o.mesh.placement = kDisjoint;
-       o.meshes["vision"].encoder_dp = 1;
-       o.meshes["llm"].virtual_stages = 2;
-       o.mesh.schedule = kInterleaved;
-     },
-     "with mesh.llm.pp = 1: there are no ranks between which stages take turns"},
-    {"fewer stages than a rank would have", 1,
-     [](Options& o) {
-       o.mesh.schedule = kInterleaved;
-       o.meshes["llm"].virtual_stages = 2;
-       o.meshes["llm"].stages = {{"llm.embed..llm.head"}};
-     },
-     "mesh.llm.stages has 1 stages, which virtual_stages = 2 must divide", true},
-    {"virtual stages of an encoder", 3,
-     [](Options& o) {
-       o.mesh.placement = kDisjoint;
-       o.meshes["vision"].virtual_stages = 2;
-       o.meshes["vision"].encoder_dp = 1;
-       o.meshes["llm"].pp = 2;
-     },
-     "mesh.vision.virtual_stages = 2: only the language model has virtual stages"},
-    {"stages of an encoder that shares ranks", 2,
-     [](Options& o) {
-       o.meshes["llm"].pp = 2;
-       o.meshes["vision"].pp = 2;
-     },
-     "mesh.vision has 2 stages with mesh.placement = \"shared\", in which encoders stand in the "
-     "first stage of the language model"},
-    {"a smaller group between the passes of a microbatch", 8,
-     [](Options& o) {
-       o.meshes["llm"].pp = 2;
-       o.meshes["llm"].reshard_after_forward = AutoOption::of_count(2);
-     },
-     "mesh.llm.reshard_after_forward = 2 where modules or stages have ranks of their own: other "
-     "microbatches stand between the forward and the backward of one; allowed: true"},
-    {"no encoder to place", 2, [](Options& o) { o.mesh.placement = kDisjoint; },
-     "mesh.placement = \"disjoint\", but the model (gpt2) has no encoder to place; leave it out",
-     true},
-    {"items dealt to ranks of the llm", 2, [](Options& o) { o.meshes["llm"].encoder_dp = 2; },
-     "mesh.llm.encoder_dp = 2: only encoders deal items to their ranks"},
-};
 
 const char* const kTinyLlama =
     R"({"model_type": "llama", "hidden_size": 24, "intermediate_size": 40, "head_dim": 6,
@@ -265,9 +157,9 @@ const char* frozen_name(Frozen frozen) {
 }
 
 const char* model_name(PipelineModel model) {
-  const char* const names[] = {"Llava",        "tied Llava",  "two encoders", "tied Llama",
-                               "GPT-2",        "Gemma 3",     "Qwen3-VL",     "experts",
-                               "Qwen3-VL-MoE", "delta rules", "passed states"};
+  const char* const names[] = {"Llava",        "tied Llava",  "two encoders",  "tied Llama",
+                               "GPT-2",        "Gemma 3",     "Qwen3-VL",      "experts",
+                               "Qwen3-VL-MoE", "delta rules", "passed states", "Gemma 4"};
   return names[static_cast<int>(model)];
 }
 
@@ -410,8 +302,9 @@ std::string config_of(const PipelineLayout& layout) {
   if (layout.twist == AnySize || layout.twist == Merging) model.image_size = 24;
   if (layout.twist == TwoOfImages || layout.model == Gemma3) model.image_size = 16;
   if (layout.twist == Taps) model.feature_layer = "[0, -1, 1]";
-  if (layout.model != Experts) return tiny_llava_config(model);
-  return with_experts(tiny_llava_config(model), layout.llm.ep > 1 ? 4 : 5);
+  const std::string config = tiny_llava_config(model);
+  if (layout.model == Gemma4) return with_gemma4_text(config, {.is_like_e4b = true});
+  return layout.model == Experts ? with_experts(config, layout.llm.ep > 1 ? 4 : 5) : config;
 }
 
 void remake(const PipelineLayout& layout, ModelSpec& model) {
@@ -490,11 +383,6 @@ std::vector<int> images_of(const PipelineLayout& layout) {
 
 std::vector<int> clips_of(const PipelineLayout& layout) {
   return layout.twist == RareImages ? std::vector<int>{0, 0, 0, 0, 1} : std::vector<int>{1, 0, 0};
-}
-
-const std::vector<RefusedPipeline>& refused_pipelines() {
-  static const std::vector<RefusedPipeline> all(std::begin(kRefused), std::end(kRefused));
-  return all;
 }
 
 }  // namespace zea::testing

@@ -39,6 +39,7 @@ enum class PipelineModel {
   Qwen3VlMoe,
   DeltaRules,
   PassedDeltaRules,  ///< whose states pass between cp ranks
+  Gemma4,            ///< with shared keys and per-layer inputs, as E4B
 };
 
 /// Unusual data and settings.
@@ -90,11 +91,14 @@ struct PipelineLayout {
   bool is_tied() const {
     return model != PipelineModel::Llava && model != PipelineModel::TwoEncoders &&
            model != PipelineModel::Qwen3Vl && model != PipelineModel::Experts &&
-           model != PipelineModel::Qwen3VlMoe && !has_delta_rules();
+           model != PipelineModel::Qwen3VlMoe && model != PipelineModel::Gemma4 &&
+           !has_delta_rules();
   }
   bool has_delta_rules() const {
     return model == PipelineModel::DeltaRules || model == PipelineModel::PassedDeltaRules;
   }
+  /// Whether outputs travel to later stages than the next one, which devices refuse.
+  bool skips_stages() const { return model == PipelineModel::Gemma4 && llm.pp > 2; }
   int replicas() const { return dp_replicate * dp_shard; }
   int ranks() const;
   std::string name() const;

@@ -44,6 +44,7 @@ std::vector<SampledLayout> sampled_pipelines(size_t stride) {
   std::vector<SampledLayout> layouts;
   for (size_t i = 0; i < pipelines().size(); i += stride) {
     const PipelineLayout& layout = pipelines()[i];
+    if (layout.skips_stages()) continue;
     const auto run = [&layout](const Options& deck) {
       return SampledLayout::Run{run_of(layout, deck), dataset_of(layout)};
     };

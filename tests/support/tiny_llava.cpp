@@ -136,10 +136,11 @@ std::string with_latent_attention(const std::string& config) {
   return changed.dump();
 }
 
-std::string with_gemma4_text(const std::string& config, int64_t experts) {
+std::string with_gemma4_text(const std::string& config, const Gemma4Parts& parts) {
   nlohmann::json changed = nlohmann::json::parse(config);
   nlohmann::json& text = changed["text_config"];
   text.erase("mlp_bias");
+  if (parts.is_like_e4b) text["num_hidden_layers"] = 6;
   const auto layers = text["num_hidden_layers"].get<int64_t>();
   nlohmann::json types = nlohmann::json::array();
   for (int64_t layer = 1; layer <= layers; ++layer)
@@ -152,9 +153,14 @@ std::string with_gemma4_text(const std::string& config, int64_t experts) {
                {"layer_types", types},
                {"sliding_window", 3},
                {"hidden_size_per_layer_input", 0}});
-  if (experts > 0)
+  if (parts.is_like_e4b)
+    text.update({{"num_kv_shared_layers", 3},
+                 {"use_double_wide_mlp", true},
+                 {"hidden_size_per_layer_input", 5},
+                 {"vocab_size_per_layer_input", 43}});
+  if (parts.experts > 0)
     text.update({{"enable_moe_block", true},
-                 {"num_experts", experts},
+                 {"num_experts", parts.experts},
                  {"top_k_experts", 2},
                  {"moe_intermediate_size", 16}});
   return changed.dump();

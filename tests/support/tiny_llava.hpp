@@ -54,9 +54,16 @@ std::string with_biased_experts(const std::string& config);
 std::string with_gpt_oss(const std::string& config, int64_t experts = 5);
 /// The config with DeepSeek-V3's multi-head latent attention and experts in its language model.
 std::string with_latent_attention(const std::string& config);
+/// Parts of a Gemma 4 that its text has or not.
+struct Gemma4Parts {
+  int64_t experts = 0;  ///< beside each MLP
+  /// It has six layers, of which three read keys and values of earlier ones and have wide MLPs, and
+  /// each layer has an input of its own.
+  bool is_like_e4b = false;
+};
 /// The config with the text of a Gemma 4, whose last layer and every other one before it have no
-/// window, larger heads and one KV head; and `experts` beside each MLP, if there are any.
-std::string with_gemma4_text(const std::string& config, int64_t experts = 0);
+/// window, larger heads and one KV head.
+std::string with_gemma4_text(const std::string& config, const Gemma4Parts& parts = {});
 
 /// Small values around the initial ones: 1 for norms, 0 for the rest.
 class FilledSource : public WeightsSource {

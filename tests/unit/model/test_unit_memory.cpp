@@ -120,7 +120,7 @@ UnitMemory count(const LoneUnit& unit, const UnitInputs& inputs, const Microbatc
 /// Returns rows and width of a unit's output.
 std::pair<int64_t, int64_t> output_shape(const ModelSpec& model, const UnitSpec& unit,
                                          const MicrobatchSizes& sizes) {
-  if (unit.module == "llm") return {sizes.tokens, model.decoder.block.hidden};
+  if (unit.module == "llm") return {sizes.tokens, model.output_width(unit, 1)};
   const EncoderSizes& items = sizes.encoders[unit.encoder];
   if (unit.kind == UnitKind::Projector) return {items.features, model.decoder.block.hidden};
   return {items.tokens, model.hidden(unit.module)};

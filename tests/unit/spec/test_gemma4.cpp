@@ -2,6 +2,7 @@
 // The text of Gemma 4 as a spec: names, shapes, both kinds of layer, and refusals.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "support/config_refusal.hpp"
@@ -142,6 +143,85 @@ TEST(Gemma4, LayersHaveExpertsBesideTheirMlp) {
   EXPECT_EQ(model.num_parameters() - model.num_active_parameters(), 2 * 2 * 3 * 12 * 24);
 }
 
+/// The last three of six layers read keys and values of the second and third one.
+nlohmann::json like_e4b(const nlohmann::json& changes = nlohmann::json::object()) {
+  nlohmann::json config =
+      config_with({{"num_hidden_layers", 6},
+                   {"layer_types", {kSliding, kFull, kSliding, kFull, kSliding, kFull}},
+                   {"num_kv_shared_layers", 3},
+                   {"use_double_wide_mlp", true},
+                   {"hidden_size_per_layer_input", 5},
+                   {"vocab_size_per_layer_input", 64}});
+  config.update(changes);
+  return config;
+}
+
+int unit_of(const ModelSpec& model, const std::string& name) {
+  const auto found = std::ranges::find(model.units, name, &UnitSpec::name);
+  return found == model.units.end() ? -1 : static_cast<int>(found - model.units.begin());
+}
+
+TEST(Gemma4, TheLastLayersReadKeysOfEarlierOnes) {
+  const ModelSpec model = make_model_spec(like_e4b().dump());
+  const auto keys_of = [&](int number) {
+    return model.keys_of(model.units.at(unit_of(model, "llm.layers." + std::to_string(number))))
+        .name;
+  };
+  EXPECT_EQ(keys_of(0), "llm.layers.0");
+  EXPECT_EQ(keys_of(1), "llm.layers.1.keys");
+  EXPECT_EQ(keys_of(2), "llm.layers.2.keys");
+  EXPECT_EQ(keys_of(3), "llm.layers.1.keys");
+  EXPECT_EQ(keys_of(4), "llm.layers.2.keys");
+  EXPECT_EQ(keys_of(5), "llm.layers.1.keys");
+  const auto has = [&](const std::string& name) {
+    return model.param_index("model.layers." + name + ".weight") >= 0;
+  };
+  EXPECT_TRUE(has("2.self_attn.k_proj") && has("2.self_attn.v_proj") && has("2.self_attn.k_norm"));
+  EXPECT_FALSE(has("3.self_attn.k_proj") || has("4.self_attn.v_proj") || has("5.self_attn.k_norm"));
+  EXPECT_TRUE(has("5.self_attn.q_norm"));
+  const UnitSpec& keys = model.units.at(unit_of(model, "llm.layers.2.keys"));
+  EXPECT_EQ(model.output_width(keys, 1), 2 * 2 * 6);
+  EXPECT_EQ(model.output_width(keys, 2), 2 * 6);
+  EXPECT_EQ(model.output_width(keys, 4), 2 * 6);
+  const UnitSpec& block = model.units.at(unit_of(model, "llm.layers.2"));
+  EXPECT_EQ(keys.params.front(), block.params.front());
+}
+
+TEST(Gemma4, LayersThatReadKeysMayHaveWideMlps) {
+  const auto width = [](const nlohmann::json& config, const char* number) {
+    const ModelSpec model = make_model_spec(config.dump());
+    const std::string name = std::string("model.layers.") + number + ".mlp.up_proj.weight";
+    return model.params.at(static_cast<size_t>(model.param_index(name))).shape[0];
+  };
+  EXPECT_EQ(width(like_e4b(), "2"), 40);
+  EXPECT_EQ(width(like_e4b(), "3"), 80);
+  EXPECT_EQ(width(like_e4b({{"use_double_wide_mlp", false}}), "3"), 40);
+  EXPECT_EQ(width(like_e4b({{"num_kv_shared_layers", 0}}), "3"), 40);
+}
+
+/// Blocks have parts of one table and of one linear, and one norm.
+TEST(Gemma4, EachLayerHasAnInputOfItsOwn) {
+  const ModelSpec model = make_model_spec(like_e4b().dump());
+  const UnitSpec& block = model.units.at(unit_of(model, "llm.layers.4"));
+  const auto param = [&](const char* role) {
+    return model.params.at(static_cast<size_t>(model.params_of(block, role).front()));
+  };
+  const ParamSpec table = param("input_table"), context = param("input_context.weight");
+  EXPECT_EQ(table.name, "model.embed_tokens_per_layer.weight");
+  EXPECT_EQ(table.shape, (Shape{64, 5}));
+  EXPECT_EQ(table.tensor_shape(), (Shape{64, 30}));
+  EXPECT_EQ(table.part.begin, 20);
+  EXPECT_EQ(context.name, "model.per_layer_model_projection.weight");
+  EXPECT_EQ(context.tensor_shape(), (Shape{30, 24}));
+  EXPECT_EQ(context.part.begin, 20);
+  EXPECT_EQ(param("input_norm.weight").name, "model.per_layer_projection_norm.weight");
+  EXPECT_EQ(block.inputs.at(block.input_read_as(UnitReads::Embedded)).unit,
+            unit_of(model, "llm.embed"));
+  const UnitSpec& first = model.units.at(unit_of(model, "llm.layers.0"));
+  EXPECT_EQ(model.params_of(first, "input_norm.weight"),
+            model.params_of(block, "input_norm.weight"));
+}
+
 TEST(Gemma4, IsReadWithoutTowersFromACompositeConfig) {
   const nlohmann::json config{
       {"model_type", "gemma4"}, {"text_config", config_with()}, {"vision_config", nullptr}};
@@ -161,13 +241,16 @@ TEST(Gemma4, RefusesWhatIsNotBuilt) {
   const auto refused = [](const nlohmann::json& changes) {
     return refusal_of(config_with(changes));
   };
-  expect_refusal(refused({{"hidden_size_per_layer_input", 8}}),
-                 "hidden_size_per_layer_input = 8; allowed: 0 (inputs of each layer");
-  nlohmann::json usual = config_with();
-  usual.erase("hidden_size_per_layer_input");
-  expect_refusal(refusal_of(usual), "hidden_size_per_layer_input = 256; allowed: 0");
-  expect_refusal(refused({{"num_kv_shared_layers", 1}}),
-                 "num_kv_shared_layers = 1; allowed: 0 (layers that share keys and values");
+  expect_refusal(refused({{"hidden_size_per_layer_input", 8}, {"vocab_size_per_layer_input", 60}}),
+                 "vocab_size_per_layer_input = 60; allowed: vocab_size = 61 or more");
+  expect_refusal(refused({{"hidden_size_per_layer_input", 8}, {"pad_token_id", 262144}}),
+                 "pad_token_id = 262144; allowed: an id below vocab_size_per_layer_input = 262144");
+  expect_refusal(refused({{"num_kv_shared_layers", 2}}),
+                 "num_kv_shared_layers = 2; allowed: 0 to 1, fewer than num_hidden_layers");
+  expect_refusal(
+      refused({{"num_kv_shared_layers", 1}}),
+      "num_kv_shared_layers = 1; allowed: fewer: a layer before the last ones must be of "
+      "full_attention");
   expect_refusal(refused({{"enable_moe_block", true}}),
                  "num_experts = nothing; allowed: 1 or more");
   expect_refusal(refused({{"enable_moe_block", true},

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages of one link have no names: both of its ends must have them in one order. They have where
+// a stage sends to the next one; outputs that later stages read as well may come out of order where
+// a stage group has several stages, and on devices may wait for each other.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "schedule/plan_parts.hpp"
+#include "schedule/schedule_trace.hpp"
+
+namespace zea::detail {
+namespace {
+
+/// Units with their microbatches, in the order in which they are sent and received.
+struct LinkMessages {
+  std::vector<std::pair<int, int>> sent, received;
+};
+/// By the stage groups that send and receive, and whether gradients are sent.
+using AllMessages = std::map<std::tuple<int, int, bool>, LinkMessages>;
+
+void add_messages(AllMessages& all, const ScheduleInput& input) {
+  for (const ScheduleTrace::Transfers& pass : ScheduleTrace(input).transfers()) {
+    for (const Action& action : pass.receives)
+      all[{action.group, input.group, action.kind == ActionKind::ReceiveGradient}]
+          .received.emplace_back(action.unit, action.microbatch);
+    for (const auto& [compute, actions] : pass.sends_after)
+      for (const Action& action : actions)
+        all[{input.group, action.group, action.kind == ActionKind::SendGradient}].sent.emplace_back(
+            action.unit, action.microbatch);
+  }
+}
+
+/// Pairs of stage groups between which outputs travel.
+using Links = std::set<std::pair<int, int>>;
+
+/// Returns the links of the outputs that blocks read besides the rows of the block before, or of
+/// these rows.
+Links links_of(const Pipeline& pipeline, const ModelSpec& model, bool besides_rows) {
+  Links links;
+  for (size_t u = 0; u < model.units.size(); ++u)
+    for (const UnitInput& input : model.units[u].inputs) {
+      const int from = pipeline.group_of_unit(input.unit);
+      const int to = pipeline.group_of_unit(static_cast<int>(u));
+      if (from != to && (input.reads != UnitReads::Rows) == besides_rows) links.insert({from, to});
+    }
+  return links;
+}
+
+}  // namespace
+
+void check_message_order(Faults& faults, const Options& options, const ScheduleParts& parts) {
+  const Pipeline& pipeline = parts.pipeline;
+  const Links links = links_of(pipeline, parts.model, true);
+  if (links.empty()) return;
+  if (options.run.device != DeviceKind::Cpu &&
+      !std::ranges::includes(links_of(pipeline, parts.model, false), links)) {
+    // A stage group would wait for a message to be received that follows one which it receives.
+    faults.add("run.device = \"" + options.run.device + "\" with mesh." + kDecoder + ".pp = " +
+               std::to_string(pipeline.stage_groups.size()) + ": blocks of " + parts.model.family +
+               " read outputs of stages before the one before theirs, for which NCCL's order of "
+               "launches would let stage groups wait in a circle; use pp = 2, or tp and "
+               "full_shard");
+    return;
+  }
+  MicrobatchPlan one{.samples = {0}, .rows = 1, .tokens = 1, .targets = 1, .items = {}};
+  for (int encoder = 0; encoder < std::ssize(parts.model.encoders); ++encoder)
+    one.items.add(encoder, 1);
+  const std::vector<MicrobatchPlan> busy(2 * pipeline.stage_groups.size(), one);
+  const std::vector<MicrobatchKinds> kinds(busy.size(), {busy[0].kind()});
+  ScheduleInput input{parts, busy, kinds, kinds};
+  AllMessages all;
+  for (size_t group = 0; group < pipeline.stage_groups.size(); ++group) {
+    input.group = static_cast<int>(group);
+    add_messages(all, input);
+  }
+  for (const auto& [link, messages] : all) {
+    if (messages.sent == messages.received) continue;
+    const auto& [from, to, back] = link;
+    faults.add("mesh." + kDecoder +
+               ".virtual_stages = " + std::to_string(options.meshes[kDecoder].virtual_stages) +
+               " with pp = " + std::to_string(pipeline.stage_groups.size()) +
+               ": what the blocks of " + parts.model.family + " read of earlier ones would reach " +
+               pipeline.stage_groups[to].name + " from " + pipeline.stage_groups[from].name +
+               " in another order than it is sent; use virtual_stages = 1, or another pp");
+    return;
+  }
+}
+
+}  // namespace zea::detail
