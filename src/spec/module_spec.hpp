@@ -300,18 +300,27 @@ struct EncoderSpec {
   ItemShape fitted_shape(const ImageSize& image) const;
 };
 
+/// The blocks of the language model in which the features of an image attend to all of it: none,
+/// those with a window (which still hides what lies before it), or all.
+enum class BothWays { None, InWindows, All };
+
+/// Returns whether they do so in blocks with a window of `window` tokens (0: none).
+inline bool is_both_ways(BothWays where, int64_t window) {
+  return where == BothWays::All || (where == BothWays::InWindows && window > 0);
+}
+
 /// The language model.
 struct DecoderSpec {
   BlockSpec block;
   int64_t layers = 0;
   int64_t vocabulary = 0, max_positions = 0;
   bool tied_embeddings = false;
-  double embedding_scale = 1;      ///< factor of embedded rows of the vocabulary
-  double embedding_dropout = 0;    ///< probability of dropping an embedding (with its position)
-  bool images_both_ways = false;   ///< default: features of an image attend to all of it
-  double logit_softcap = 0;        ///< c: logits become c tanh(logit / c); 0: none
-  bool learned_positions = false;  ///< a table of max_positions rows, not RoPE
-  double router_aux_loss = 0;      ///< the config's coefficient of the loss that balances experts
+  double embedding_scale = 1;    ///< factor of embedded rows of the vocabulary
+  double embedding_dropout = 0;  ///< probability of dropping an embedding (with its position)
+  BothWays images_both_ways = BothWays::None;  ///< unless model.llm.image_attention says it
+  double logit_softcap = 0;                    ///< c: logits become c tanh(logit / c); 0: none
+  bool learned_positions = false;              ///< a table of max_positions rows, not RoPE
+  double router_aux_loss = 0;  ///< the config's coefficient of the loss that balances experts
   /// Coefficient of the loss of multi-token prediction (arXiv:2412.19437): its head, a block, reads
   /// the last states and the embeddings of next tokens, and predicts the tokens after these. 0: the
   /// model has no such unit.

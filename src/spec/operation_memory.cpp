@@ -398,7 +398,7 @@ FunctionMemory attention_here_memory(const ModelSpec& model, const UnitSpec& uni
   const int64_t window = unit.encoder < 0 && spec.window < longest ? spec.window : 0;
   const bool takes_segments =
       bytes.is_narrow() && takes_ragged_heads(heads.dim) && spec.scores.softcap == 0;
-  if (takes_segments && (window == 0 || !model.decoder.images_both_ways))
+  if (takes_segments && (window == 0 || model.decoder.images_both_ways == BothWays::None))
     return ragged_attention_memory(rows, segments, heads, bytes);
   return window > 0 ? window_attention_memory(rows, window, heads, bytes)
                     : context_attention_memory({rows, rows, 0, false}, heads, bytes);
