@@ -40,7 +40,7 @@ const LimitKeys kLimits[] = {
      [](const PatchInput& input) { return input.video.has_value(); },
      [](const PatchInput& input) { return input.video->pixels; },
      [](PatchInput& input, const PixelLimits& to) { input.video->pixels = to; },
-     [](const PatchInput&) { return false; }},
+     [](const PatchInput& input) { return input.as<ImagesFilling>() != nullptr; }},
 };
 
 bool is_set(const DataOptions& data, const LimitKeys& keys) {
