@@ -167,7 +167,8 @@ at::Tensor with_row_ends(const at::Tensor& x, const at::Tensor& rows, Parameter&
 
 /// Rotates the first `heads` heads of x (tokens, all heads of head_dim) by tables (tokens, pairs);
 /// the two halves of a head's first 2 * pairs coordinates form the pairs, as in transformers. Works
-/// in place, and so does backward on the gradient: neither tensor may be used elsewhere.
+/// in place, and so does backward on the gradient: neither tensor may be used elsewhere. Heads take
+/// the rows of tables (tokens, parts, pairs) in turn.
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                   int64_t heads, int64_t head_dim);
 

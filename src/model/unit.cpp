@@ -223,8 +223,9 @@ class UnitRun {
   }
   at::Tensor rotated(const at::Tensor& qkv, const HeadShape& heads) const {
     const TokenAttention& tokens = microbatch_.attention(unit_);
-    return rotary(qkv, tokens.rotary_cosines, tokens.rotary_sines, heads.query + heads.key_value,
-                  heads.dim);
+    const int64_t parts = model_.attention(unit_).rope.parts;
+    return rotary(qkv, tokens.rotary_cosines, tokens.rotary_sines,
+                  parts * (heads.query + heads.key_value), heads.dim / parts);
   }
   /// Tp ranks have parts of a sum to which one of them adds the bias.
   Parameter* expert_bias(const Operation& op) const {

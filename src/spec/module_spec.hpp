@@ -70,6 +70,8 @@ struct RopeConfig {
   /// M-RoPE sections or axial positions, for each pair of a head's coordinates; empty: each pair
   /// rotates by a token's position in the sample, at its own frequency.
   std::vector<RotaryPair> turns = {};
+  /// Equal parts of a head, whose halves form the pairs: of `turns` each part has its share.
+  int64_t parts = 1;
   double low_freq_factor = 1, high_freq_factor = 4;  ///< of llama3
   double beta_fast = 32, beta_slow = 1;              ///< of yarn
   bool truncate = true;                              ///< of yarn
