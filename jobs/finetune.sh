@@ -3,11 +3,11 @@
 # plan, trains, and writes a directory that transformers loads. Finished stages are skipped, and an interrupted run goes on.
 #   jobs/finetune.sh MODEL DATA.json [section.key=value ...]      # overrides of the deck, e.g. optim.lr=1e-5 mesh.llm.tp=2
 # MODEL: a Hugging Face directory (LLaVA-1.5, -NeXT, -OneVision, Pixtral, Mistral 3, Qwen2-VL to Qwen3.5, InternVL, SmolVLM, Gemma 3,
-# Qwen2-Audio, Voxtral, or a language model, for conversations of text alone). VISION= and AUDIO= name directories of encoders (CLIP,
-# SigLIP and others; Whisper) that are composed with MODEL, which is a language model then; PROJECTOR=mlp chooses the images' projector
-# (zea -h model.vision.projector).
+# Gemma 4, Qwen2-Audio, Voxtral, or a language model, for conversations of text alone). VISION= and AUDIO= name directories of
+# encoders (CLIP, SigLIP and others; Whisper) that are composed with MODEL, which is a language model then; PROJECTOR=mlp chooses the
+# images' projector (zea -h model.vision.projector).
 # DATA.json: conversations as LLaVA or OpenAI has them, or another source that jobs/pack.py takes, also a folder; paths of images, clips of
-# sound, and folders of the frames of videos (Qwen2-VL to Qwen3.5) start from its folder, or that folder, or from IMAGES=.
+# sound, and folders of the frames of videos (Qwen2-VL to Qwen3.5, Gemma 4) start from its folder, or that folder, or from IMAGES=.
 # These variables may be set: RANKS=1, OUT=finetuned, BIN=build/release (a build folder), EPOCHS=1 (schedule.steps=N counts instead),
 # HELD_OUT=0.02 (share of the entries that is evaluated and not trained on; 0: none), ROW_TOKENS=2048, MAX_PIXELS= (of an image that is
 # resized; 0: the family's), MAX_TILES= (that an image is cut into), VIDEO_MAX_PIXELS= (of a frame; from Qwen3-VL on of a whole video),

@@ -80,16 +80,17 @@ struct DataOptions {
          {0, 1e10}});
     key(video_min_pixels,
         {"video_min_pixels",
-         "least pixels of a resized video frame (from Qwen3-VL on: of all frames); 0: the "
+         "least pixels of a resized video frame (in Qwen3-VL and Qwen3.5: of all frames); 0: the "
          "encoder family's",
          {0, 1e12}});
     key(video_max_pixels,
         {"video_max_pixels",
-         "most pixels of a resized video frame (from Qwen3-VL on: of all frames); 0: the "
+         "most pixels of a resized video frame (in Qwen3-VL and Qwen3.5: of all frames); 0: the "
          "encoder family's",
          {0, 1e12}});
     key(max_frames, {"max_frames",
-                     "most frames of a video: a data set with a longer one is refused; 0: 768",
+                     "most frames of a video: a data set with a longer one is refused; 0: those "
+                     "of the video processor, or 768 (in Gemma 4 32)",
                      {0, 1e6}});
     key(min_tiles,
         {"min_tiles",

@@ -43,9 +43,9 @@ at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                   WeightOrder order = WeightOrder::OutIn, LinearCut cut = LinearCut::None,
                   const c10::intrusive_ptr<SharedRows>& rows = {});
 
-/// The norm of x (rows, hidden) over its last dim; `weight` (hidden), and `bias` (hidden) of a
-/// layer norm, null of RMSNorm.
-at::Tensor norm(const at::Tensor& x, Parameter& weight, Parameter* bias, const NormSpec& spec);
+/// The norm of x (rows, hidden) over its last dim; `weight` (hidden), null: there is none; `bias`
+/// (hidden) of a layer norm, null of RMSNorm.
+at::Tensor norm(const at::Tensor& x, Parameter* weight, Parameter* bias, const NormSpec& spec);
 
 /// A sum and its norm, as in blocks with residuals.
 struct NormedSum {
@@ -111,6 +111,13 @@ at::Tensor first_of_heads(const at::Tensor& x, int64_t dim, int64_t count);
 /// x (tokens, hidden), each column times its number of `scale` (hidden), or all times one that
 /// never trains.
 at::Tensor layer_scale(const at::Tensor& x, Parameter& scale);
+
+/// x between two bounds (scalars) that never train.
+at::Tensor clamped(const at::Tensor& x, Parameter& least, Parameter& most);
+
+/// (factor x - shift) scale of x (rows, hidden), for `shift` and `scale` (hidden) that never train;
+/// both null: there are none.
+at::Tensor standardized(const at::Tensor& x, double factor, Parameter* shift, Parameter* scale);
 
 /// x (tokens, width) without what `dropout` drops of the tokens of `keys` (tokens) int64; the mask
 /// is drawn again in backward, not kept.

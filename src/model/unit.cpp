@@ -110,7 +110,7 @@ class UnitRun {
       case Kind::AddBiases:
         return add_query_value_biases(x, parameter(op, 0), parameter(op, 1));
       case Kind::Norm:
-        return norm(x, parameter(op, 0), optional(op, 1), op.norm);
+        return norm(x, optional(op, 0), optional(op, 1), op.norm);
       case Kind::NormSum: {
         const NormedSum made =
             norm_sum(x, input(op, 1), parameter(op, 0), optional(op, 1), op.norm);
@@ -142,8 +142,12 @@ class UnitRun {
         return attended(x, heads_here(x, op), op);
       case Kind::DeltaRule:
         return scanned(x, op);
+      case Kind::Clamp:
+        return clamped(x, parameter(op, 0), parameter(op, 1));
       case Kind::LayerScale:
         return layer_scale(x, parameter(op, 0));
+      case Kind::Standardize:
+        return standardized(x, op.factor, optional(op, 0), optional(op, 1));
       case Kind::Scale:  // by a factor of the rows' type, as transformers has it
         return x * at::scalar_tensor(op.factor, at::dtype(x.scalar_type()))
                        .to(at::kDouble)

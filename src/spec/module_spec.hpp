@@ -216,6 +216,8 @@ struct BlockSpec {
   bool rotary = false;  ///< RoPE on queries and keys
   WeightOrder order = WeightOrder::OutIn;
   double dropout = 0;  ///< probability of dropping a residual branch's output while training
+  /// Clipped linears (Gemma 4): inputs and outputs of each stay between bounds that never train.
+  bool clips_linears = false;
 
   /// The first kind of attention, which families with one kind have.
   AttentionSpec& attention() { return std::get<AttentionSpec>(mixers.front()); }
@@ -240,12 +242,14 @@ struct BlockSpec {
 /// The projector from features of an encoder to the language model's width: one linear, or an MLP.
 /// Before them there may be a norm, and a linear of merged features.
 struct ProjectorSpec {
-  NormSpec norm = {};        ///< of features, of tokens before they are merged, or of merged ones
-  int64_t merge = 1;         ///< neighboring tokens that are concatenated to one feature
-  bool by_channel = false;   ///< ... channel by channel (space-to-depth)
-  bool pools = false;        ///< ... or averaged
-  bool pools_first = false;  ///< ... before the norm
-  bool shrinks = false;      ///< features of images with too many tiles are interpolated
+  NormSpec norm = {};          ///< of features, of tokens before they are merged, or of merged ones
+  int64_t merge = 1;           ///< neighboring tokens that are concatenated to one feature
+  bool by_channel = false;     ///< ... channel by channel (space-to-depth)
+  bool pools = false;          ///< ... or averaged
+  bool pools_first = false;    ///< ... before the norm
+  double mean_scale = 1;       ///< of the means of `pools_first`, before they are standardized
+  bool has_bare_norm = false;  ///< of means, without a weight
+  bool shrinks = false;        ///< features of images with too many tiles are interpolated
   bool is_linear = false;
   Activation activation = Activation::Gelu;
   bool bias = true;

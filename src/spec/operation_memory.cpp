@@ -118,6 +118,11 @@ FunctionMemory mean_memory(int64_t x_bytes, int64_t count, const ElementBytes& b
   return {.output = output, .forward_peak = bytes.is_narrow() ? output + wide + wide / count : 0};
 }
 
+FunctionMemory standardized_memory(int64_t x_bytes, const ElementBytes& bytes) {
+  const int64_t wide = bytes.is_narrow() ? x_bytes / bytes.param * bytes.wide : 0;
+  return {.output = x_bytes, .forward_peak = x_bytes + wide, .gradient_working = wide};
+}
+
 /// Scores of all experts in the wide type are sorted with their indices.
 FunctionMemory route_memory(int64_t rows, const RouterSpec& router, const ElementBytes& bytes) {
   constexpr auto kIndex = static_cast<int64_t>(sizeof(int64_t));

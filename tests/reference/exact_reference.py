@@ -29,13 +29,16 @@ def wide_casts():
 
 
 def in_double(model):
-    """A copy in fp64, whose rotary frequencies are not rounded to fp32 before; for wide_casts()."""
+    """A copy in fp64, whose rotary frequencies and factors are not rounded to fp32 before; for wide_casts()."""
     wide = copy.deepcopy(model).double()
     wide.set_experts_implementation("eager")  # grouped GEMMs have no fp64
     with wide_casts():
         for module in wide.modules():
-            if hasattr(module, "inv_freq") and hasattr(module, "config"):
-                module.inv_freq = type(module)(module.config).inv_freq
+            names = [name for name, _ in module.named_buffers(recurse=False) if name.endswith("inv_freq")]
+            for name in names if hasattr(module, "config") else []:
+                setattr(module, name, getattr(type(module)(module.config), name))
+            if hasattr(module, "scalar_embed_scale"):
+                module.embed_scale = torch.tensor(module.scalar_embed_scale, dtype=torch.float64)
     return wide
 
 

@@ -372,11 +372,17 @@ TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
   // builds from their configs; in Gemma 4 each layer has a buffer of one element besides,
   // and the biases of choices are buffers, too.
   const std::pair<const char*, int64_t> composites[] = {
-      {"gemma4_31b.json", 30697345280 + 60},  {"gemma4_26b_a4b.json", 25233141760 + 30},
-      {"gemma3_12b.json", 12187325040},       {"qwen2_vl_7b.json", 8291375616},
-      {"qwen3_5_9b.json", 9409813744},        {"qwen3_5_35b_a3b.json", 35107181936},
-      {"qwen3_vl_30b_a3b.json", 31070754032}, {"voxtral_mini_3b.json", 4676271104},
-      {"gpt_oss_20b.json", 20914757184},      {"moonlight_16b_a3b.json", 15960108544 + 26 * 64}};
+      {"gemma4_31b.json", 30697345280 + 60},
+      {"gemma4_31b_images.json", 30868838656 + 60},
+      {"gemma4_26b_a4b.json", 25233141760 + 30},
+      {"gemma3_12b.json", 12187325040},
+      {"qwen2_vl_7b.json", 8291375616},
+      {"qwen3_5_9b.json", 9409813744},
+      {"qwen3_5_35b_a3b.json", 35107181936},
+      {"qwen3_vl_30b_a3b.json", 31070754032},
+      {"voxtral_mini_3b.json", 4676271104},
+      {"gpt_oss_20b.json", 20914757184},
+      {"moonlight_16b_a3b.json", 15960108544 + 26 * 64}};
   for (const auto& [name, parameters] : composites)
     EXPECT_EQ(make_model_spec(read_input(name)).num_parameters(), parameters) << name;
   // 120 of 128 experts of 48 layers, each of three matrices of 768 x 2048, do nothing for a token.
