@@ -61,7 +61,10 @@ QWEN_VL_VIDEOS |= dict.fromkeys(TIMED, (4096, 24576 * 32 * 32))
 # Defaults of families whose configs leave them out.
 USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10}
 USUAL_IMAGE_TOKENS |= dict.fromkeys(QWEN_VL, 151655) | {"idefics3": 128257, "smolvlm": 128257}
-USUAL_IMAGE_TOKENS |= {"qwen3_5": 248056, "qwen3_5_moe": 248056, "glm4v_moe": 151363}
+USUAL_IMAGE_TOKENS |= {"qwen3_5": 248056, "qwen3_5_moe": 248056, "gemma4": 258880, "glm4v_moe": 151363}
+USUAL_VIDEO_TOKENS = {family: USUAL_IMAGE_TOKENS[family] + 1 for family in QWEN_VL} | {"gemma4": 258884}
+# The most features of an image and of a video's frame, and frames, where no file says it.
+GEMMA4_FEATURES, GEMMA4_FRAME_FEATURES, GEMMA4_FRAMES = 280, 70, 32
 # Families that mark where an image begins and ends.
 AROUND_IMAGES = {"internvl": ("<img>", "</img>"), "gemma3": ("<start_of_image>", "<end_of_image>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
@@ -100,16 +103,18 @@ class ModelDirectory:
         self.family = self.config.get("model_type")
         self.processor = self._processor("image_processor", "preprocessor_config.json")
         self.video_processor = self._processor("video_processor", "video_preprocessor_config.json")
-        self.most_frames = self.video_processor.get("max_frames", USUAL_FRAMES)
-        tower = self.config.get("vision_config", {}).get("model_type")
+        is_gemma4 = self.family == "gemma4"
+        usual_frames = self.video_processor.get("num_frames", GEMMA4_FRAMES) if is_gemma4 else USUAL_FRAMES
+        self.most_frames = self.video_processor.get("max_frames", usual_frames)
+        tower = (self.config.get("vision_config") or {}).get("model_type")
         self.has_rows = tower == "pixtral" or self.family == "mistral3"
         self.placeholders = {}
-        if "vision_config" in self.config:
+        if self.config.get("vision_config") is not None:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
             self.placeholders["image"] = self._either("image_token_id", "image_token_index", usual)
-            if self.family in QWEN_VL:
-                self.placeholders["video"] = self.config.get("video_token_id", usual + 1)
-        if "audio_config" in self.config:
+            if self.family in USUAL_VIDEO_TOKENS:
+                self.placeholders["video"] = self.config.get("video_token_id", USUAL_VIDEO_TOKENS[self.family])
+        if self.config.get("audio_config") is not None:
             self.placeholders["audio"] = self._either("audio_token_id", "audio_token_index", -1)
 
     def _read(self, name):
@@ -155,11 +160,22 @@ class ModelDirectory:
         that, Vicuna's else."""
         turns = self._turns_of_text(tokenizer)
         turns.around_image = AROUND_IMAGES.get(self.family, ("", ""))
+        if self.family == "gemma4" and self.placeholders:
+            turns.around_image = self._around_gemma4_images(tokenizer)
         turns.template_wraps = self.family in QWEN_VL or self.family in GLM_VL
         turns.beside_image = "\n\n" if self.family == "gemma3" else ""
         if self.has_rows and tokenizer.token_to_id("[IMG_BREAK]") is not None:  # in whatever form the turns are
             turns.around_image, turns.row_end = ("", "[IMG_END]"), "[IMG_BREAK]"
         return turns
+
+    def _around_gemma4_images(self, tokenizer):
+        """Returns the texts of the tokens around images, whose ids are in config.json."""
+        ids = {key: self.config.get(key, usual) for key, usual in (("boi_token_id", 255999), ("eoi_token_id", 258882))}
+        for key, token in ids.items():
+            if tokenizer.id_to_token(token) is None:
+                sys.exit(f"{self.folder}: {key} of config.json is {token}, which {self.tokenizer.name} does not have; "
+                         "images stand between boi_token_id and eoi_token_id")
+        return tuple(map(tokenizer.id_to_token, ids.values()))
 
     def _turns_of_text(self, tokenizer):
         for begin, end in (("<start_of_turn>", "<end_of_turn>"), ("<|turn>", "<turn|>")):  # the latter of Gemma 4
@@ -190,6 +206,8 @@ class ModelDirectory:
 
     def moments(self, video):
         """Returns the features of each temporal patch of a video, and the text before them."""
+        if self.family == "gemma4":
+            return self._frames_of_gemma4(video)
         per_moment = self.config["vision_config"].get("temporal_patch_size", 2)
         frames = len(video.frames)
         moments = math.ceil(frames / per_moment)
@@ -201,6 +219,19 @@ class ModelDirectory:
         times = [min(n, frames - 1) / video.per_second for n in range(moments * per_moment)]
         ends = zip(times[::per_moment], times[per_moment - 1 :: per_moment])
         return [(f"<{(first + last) / 2:.1f} seconds>", count) for first, last in ends]
+
+    def _frames_of_gemma4(self, video):
+        if not video.per_second:
+            raise ValueError("its frames per second are not known, which the family writes each frame's time by")
+        most = self.video_processor.get("max_soft_tokens", GEMMA4_FRAME_FEATURES)
+        count = self._gemma4_features(video.size, most, self.video_max_pixels)
+        seconds = [int(number / video.per_second) for number in range(len(video.frames))]
+        return [(f"{' ' * (n > 0)}{time // 60:02d}:{time % 60:02d} ", count) for n, time in enumerate(seconds)]
+
+    def _gemma4_features(self, size, most, most_pixels):
+        vision = self.config["vision_config"]
+        step = vision.get("patch_size", 16) * vision.get("pooling_kernel_size", 3)
+        return squares_into(size, step, most_pixels // step**2 if most_pixels else most)
 
     def _video_features(self, video, frames, per_moment):
         vision, size = self.config["vision_config"], video.size
@@ -255,6 +286,9 @@ class ModelDirectory:
             return squares_within([int(side * stretch) for side in size], step, limits, frames, frames)
         if self.family == "gemma3":
             return self.config.get("mm_tokens_per_image", 256)
+        if self.family == "gemma4":
+            most = self.processor.get("max_soft_tokens", GEMMA4_FEATURES)
+            return self._gemma4_features(size_of(item), most, self.max_pixels)
         if self.family == "internvl":
             most = self.max_tiles or self.processor.get("max_patches", 12)
             return internvl_features(self.config, item, self.processor.get("min_patches", 1), most)
@@ -419,3 +453,15 @@ def squares_within(size, step, limits, frames=1, made=1):
         scale = math.sqrt(least / pixels)
         sides = [math.ceil(side * scale / step) * step for side in size]
     return math.prod(sides) // step**2
+
+
+def squares_into(size, step, most):
+    """Returns the squares of `step` pixels a side that an image has in Gemma 4: its sides shrink to whole squares at
+    the scale at which there would be `most`. A side of none has one, and the other as many as it is times longer."""
+    scale = math.sqrt(most * step**2 / math.prod(size))
+    high, wide = (math.floor(scale * side / step) for side in size)
+    if high == 0:
+        wide = min(size[1] // size[0], most)
+    if wide == 0:
+        high = min(size[0] // size[1], most)
+    return max(1, high) * max(1, wide)

@@ -45,9 +45,10 @@ struct MicrobatchOptions {
   /// Each encoder computes in; those beyond in that of the language model.
   std::vector<at::ScalarType> encoder_dtypes = {};
   at::Device device = at::kCPU;
-  bool images_both_ways = false;  ///< features of an image see all of it in the language model
-  ReplicaLayout replica = {};     ///< the ranks that share the microbatch
-  uint64_t seed = 0;              ///< run.seed
+  /// The blocks of the language model in which features of an image see all of it.
+  BothWays images_both_ways = BothWays::None;
+  ReplicaLayout replica = {};                ///< the ranks that share the microbatch
+  uint64_t seed = 0;                         ///< run.seed
   std::optional<int64_t> trained_step = {};  ///< for which dropout draws; none: it drops nothing
 };
 

@@ -43,11 +43,20 @@ bool is_image(MaskWord word) {
   return word_modality(word) == kModalityImage;
 }
 
-/// Returns the attention of blocks with a window of `window` tokens (0: none).
-TokenAttention text_attention(const HostTokens& host, int64_t window, const TokenLayout& layout,
+/// The tokens that those of a kind of block attend to.
+struct Sight {
+  int64_t window;  ///< 0: none
+  bool both_ways;  ///< features of an image attend to all of it
+
+  bool operator==(const Sight&) const = default;
+};
+
+/// Returns the attention of a kind of block.
+TokenAttention text_attention(const HostTokens& host, const Sight& sight, const TokenLayout& layout,
                               int cp_rank, const MicrobatchOptions& options) {
   TokenAttention attention;
-  const auto row = [&] { return visible_text(host.words, options.images_both_ways, window); };
+  const int64_t window = sight.window;
+  const auto row = [&] { return visible_text(host.words, sight.both_ways, window); };
   const ContextOptions context = options.replica.sharding(kDecoder).context;
   if (context.ranks > 1)
     attention.context.emplace(make_context_plan(row(), layout.owned(), context, cp_rank));
@@ -55,7 +64,7 @@ TokenAttention text_attention(const HostTokens& host, int64_t window, const Toke
   std::vector<TokenRange> all;
   if (!host.words.empty()) all.push_back({0, std::ssize(host.words)});
   const auto slices = [&] { return attention_slices(row(), all, all); };
-  const bool both_ways = options.images_both_ways && std::ranges::any_of(host.words, is_image);
+  const bool both_ways = sight.both_ways && std::ranges::any_of(host.words, is_image);
   const std::vector<Segment> samples = segments_of(host.words);
   AttentionMask& mask = attention.context ? attention.context->masks.at(0) : attention.mask;
   if (both_ways)
@@ -70,20 +79,21 @@ void fill_attention(Microbatch& out, const HostTokens& host, const ModelSpec& mo
                     const TokenLayout& layout, int cp_rank, const MicrobatchOptions& options) {
   int64_t longest = 0;
   for (const Segment& sample : segments_of(host.words)) longest = std::max(longest, sample.length);
-  Ids windows;
+  std::vector<Sight> kinds;
   for (const MixerSpec& mixer : model.decoder.block.mixers) {
     const auto* spec = std::get_if<AttentionSpec>(&mixer);
     if (!spec) {
-      windows.push_back(-1);
+      kinds.push_back({-1, false});
       out.text_attention.emplace_back();
       continue;
     }
-    const int64_t window = spec->window < longest ? spec->window : 0;
-    const auto same = std::ranges::find(windows, window) - windows.begin();
-    const bool is_made = same < std::ssize(windows);
-    windows.push_back(window);
+    const Sight sight{spec->window < longest ? spec->window : 0,
+                      is_both_ways(options.images_both_ways, spec->window)};
+    const auto same = std::ranges::find(kinds, sight) - kinds.begin();
+    const bool is_made = same < std::ssize(kinds);
+    kinds.push_back(sight);
     out.text_attention.push_back(is_made ? out.text_attention[same]
-                                         : text_attention(host, window, layout, cp_rank, options));
+                                         : text_attention(host, sight, layout, cp_rank, options));
   }
 }
 
@@ -168,8 +178,9 @@ void fill_lasts(Microbatch& out, const HostTokens& host, const TokenLayout& layo
 TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& model,
                         const MicrobatchOptions& options) {
   // Dealt by what those with the widest window see.
+  const int64_t window = model.decoder.block.widest_attention().window;
   const Visibility row =
-      visible_text(words, options.images_both_ways, model.decoder.block.widest_attention().window);
+      visible_text(words, is_both_ways(options.images_both_ways, window), window);
   return {row, options.replica.sharding(kDecoder), options.replica.grid(kDecoder).tp};
 }
 

@@ -86,8 +86,12 @@ void fill_rotary_tables(std::vector<TokenAttention>& attention, const BlockSpec&
     const auto* kind = std::get_if<AttentionSpec>(&block.mixers[k]);
     if (!kind) continue;
     const auto [cosines, sines] = rotary_tables(kind->rope, kind->heads.dim, positions, lengths);
-    attention[k].rotary_cosines = cosines.to(dtype);
-    attention[k].rotary_sines = sines.to(dtype);
+    const auto in_parts = [&](const at::Tensor& table) {
+      const int64_t parts = kind->rope.parts;
+      return parts == 1 ? table : table.view({table.size(0), parts, table.size(1) / parts});
+    };
+    attention[k].rotary_cosines = in_parts(cosines.to(dtype));
+    attention[k].rotary_sines = in_parts(sines.to(dtype));
   }
 }
 

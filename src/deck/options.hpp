@@ -220,7 +220,8 @@ struct LlmOptions {
     key(image_attention,
         {"image_attention",
          "attention among the features of one image in the language model: causal, or "
-         "bidirectional; auto: as the family was trained (bidirectional in Gemma 3)"});
+         "bidirectional; auto: as the family was trained (bidirectional in Gemma 3, and in the "
+         "layers of Gemma 4 that have a window)"});
     key(router_aux_loss_coef,
         {"router_aux_loss_coef",
          "coefficient of the auxiliary loss that balances experts (arXiv:2101.03961), over the "

@@ -76,16 +76,19 @@ struct DataOptions {
                              "maximum pixels of a resized image, for encoders of images of any "
                              "size; fewer pixels make fewer tokens; 0: the encoder family's",
                              {0, 1e10}});
-    key(video_min_pixels, {"video_min_pixels",
-                           "minimum pixels of a resized video frame (from Qwen3-VL on: of all "
-                           "frames together); 0: the encoder family's",
-                           {0, 1e12}});
-    key(video_max_pixels, {"video_max_pixels",
-                           "maximum pixels of a resized video frame (from Qwen3-VL on: of all "
-                           "frames together); 0: the encoder family's",
-                           {0, 1e12}});
+    key(video_min_pixels,
+        {"video_min_pixels",
+         "minimum pixels of a resized video frame (in Qwen3-VL and Qwen3.5: of all "
+         "frames together); 0: the encoder family's",
+         {0, 1e12}});
+    key(video_max_pixels,
+        {"video_max_pixels",
+         "maximum pixels of a resized video frame (in Qwen3-VL and Qwen3.5: of all "
+         "frames together); 0: the encoder family's",
+         {0, 1e12}});
     key(max_frames, {"max_frames",
-                     "maximum frames of a video: a data set with a longer one is refused; 0: 768",
+                     "maximum frames of a video: a data set with a longer one is refused; 0: those "
+                     "of the video processor, or 768 (in Gemma 4 32)",
                      {0, 1e6}});
     key(min_tiles, {"min_tiles",
                     "minimum tiles that an image is split into, for encoders of tiles; 0: the "

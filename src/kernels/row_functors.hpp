@@ -200,27 +200,29 @@ struct RowDot {
 };
 
 /// `heads` of a token, whose first are `items` times as many: their first 2 * half coordinates are
-/// turned by the token's angles, in place.
+/// turned by the token's angles, in place. Heads take the token's `parts` rows of angles in turn.
 template <class T>
 struct RotateHeads {
   T* x;
   const T *cosines, *sines;
   Wide<T> sign;  ///< -1: by the negative angles
-  int64_t all_heads, heads, items, dim, half;
+  int64_t all_heads, heads, items, dim, half, parts = 1;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
-    const int64_t token = item / items;
-    T* head = x + (token * all_heads + item % items * heads) * dim;
+    const int64_t token = item / items, first_head = item % items * heads;
+    T* head = x + (token * all_heads + first_head) * dim;
     const Wide<T> turned = sign;
     const auto values = [=](Wide<T> first, Wide<T> second, Wide<T> c,
                             Wide<T> sine) ZEA_INLINE_LAMBDA {
       const Wide<T> s = turned * sine;
       return Values<Wide<T>, 2>{first * c - second * s, second * c + first * s};
     };
-    for (const T* end = head + heads * dim; head < end; head += dim)
+    for (int64_t h = first_head; h < first_head + heads; ++h, head += dim) {
+      const int64_t angles = (token * parts + h % parts) * half;
       lanes.each(half, StoreTo<T, 2>{head, head + half}, values, head, head + half,
-                 cosines + token * half, sines + token * half);
+                 cosines + angles, sines + angles);
+    }
   }
 };
 

@@ -200,7 +200,8 @@ void rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tens
                                          .heads = heads / items,
                                          .items = items,
                                          .dim = x.size(2),
-                                         .half = cosines.size(1)};
+                                         .half = cosines.size(-1),
+                                         .parts = cosines.dim() == 3 ? cosines.size(1) : 1};
     run_items(x, functor, x.size(0) * items, functor.heads * functor.half);
   });
 }

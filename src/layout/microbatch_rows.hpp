@@ -63,6 +63,6 @@ void append_sample(MicrobatchTokens& tokens, const MicrobatchTokens& sample, int
 
 /// The part of rank `layout.rank`. `images_both_ways` as model.llm.image_attention says.
 MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpec& model,
-                                  const ReplicaLayout& layout, bool images_both_ways);
+                                  const ReplicaLayout& layout, BothWays images_both_ways);
 
 }  // namespace zea

@@ -39,9 +39,11 @@ struct ContextPart {
 
 /// How the tokens of a module attend in one of the ways of its blocks (BlockSpec::mixers).
 struct TokenAttention {
-  at::Tensor rotary_cosines, rotary_sines;  ///< (cp tokens, pairs), compute type; undefined: none
-  AttentionMask mask;                       ///< if there is one cp rank
-  std::optional<ContextPart> context;       ///< if there are several
+  /// (cp tokens, pairs), or (cp tokens, parts, pairs of a part) where heads rotate in parts
+  /// (RopeConfig::parts); compute type; undefined: none.
+  at::Tensor rotary_cosines, rotary_sines;
+  AttentionMask mask;                  ///< if there is one cp rank
+  std::optional<ContextPart> context;  ///< if there are several
 };
 
 /// The scores of attention, and its sinks (AttentionSpec::has_sinks), (heads); null: none. Heads

@@ -43,9 +43,9 @@ at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                   WeightOrder order = WeightOrder::OutIn, LinearCut cut = LinearCut::None,
                   const c10::intrusive_ptr<SharedRows>& rows = {});
 
-/// The norm of x (rows, hidden) over its last dim; `weight` (hidden), and `bias` (hidden) of a
-/// layer norm, null of RMSNorm.
-at::Tensor norm(const at::Tensor& x, Parameter& weight, Parameter* bias, const NormSpec& spec);
+/// The norm of x (rows, hidden) over its last dim; `weight` (hidden), null: there is none; `bias`
+/// (hidden) of a layer norm, null of RMSNorm.
+at::Tensor norm(const at::Tensor& x, Parameter* weight, Parameter* bias, const NormSpec& spec);
 
 /// A sum and its norm, as in blocks with residuals.
 struct NormedSum {
@@ -114,6 +114,13 @@ at::Tensor first_of_heads(const at::Tensor& x, int64_t dim, int64_t count);
 /// never trains.
 at::Tensor layer_scale(const at::Tensor& x, Parameter& scale);
 
+/// x between two bounds (scalars) that never train.
+at::Tensor clamped(const at::Tensor& x, Parameter& least, Parameter& most);
+
+/// (factor x - shift) scale of x (rows, hidden), for `shift` and `scale` (hidden) that never train;
+/// both null: there are none.
+at::Tensor standardized(const at::Tensor& x, double factor, Parameter* shift, Parameter* scale);
+
 /// x (tokens, width) without what `dropout` drops of the tokens of `keys` (tokens) int64; the mask
 /// is drawn again in backward, not kept.
 at::Tensor dropped(const at::Tensor& x, const at::Tensor& keys, const Dropout& dropout);
@@ -169,7 +176,8 @@ at::Tensor with_row_ends(const at::Tensor& x, const at::Tensor& rows, Parameter&
 
 /// Rotates the first `heads` heads of x (tokens, all heads of head_dim) by tables (tokens, pairs);
 /// the two halves of a head's first 2 * pairs coordinates form the pairs, as in transformers. Works
-/// in place, and so does backward on the gradient: neither tensor may be used elsewhere.
+/// in place, and so does backward on the gradient: neither tensor may be used elsewhere. Heads take
+/// the rows of tables (tokens, parts, pairs) in turn.
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                   int64_t heads, int64_t head_dim);
 

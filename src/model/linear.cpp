@@ -107,14 +107,15 @@ struct InterpolatedRowsFunction : Function<InterpolatedRowsFunction> {
     (void)anchor;
     remember(ctx, {table});
     ctx->save_for_backward({rows, shares});
-    Tensor sum = table->value().index_select(0, rows.select(1, 0)).mul_(shares.narrow(1, 0, 1));
+    const Tensor values = table->value().flatten(0, -2);
+    Tensor sum = values.index_select(0, rows.select(1, 0)).mul_(shares.narrow(1, 0, 1));
     for (int64_t i = 1; i < rows.size(1); ++i)
-      sum.addcmul_(table->value().index_select(0, rows.select(1, i)), shares.narrow(1, i, 1));
+      sum.addcmul_(values.index_select(0, rows.select(1, i)), shares.narrow(1, i, 1));
     return sum;
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
-    Tensor& gradient = recall(ctx, 0)->gradient();
+    Tensor gradient = recall(ctx, 0)->gradient().flatten(0, -2);
     const Tensors saved = ctx->get_saved_variables();
     for (int64_t i = 0; i < saved[0].size(1); ++i)
       gradient.index_add_(0, saved[0].select(1, i),

@@ -23,14 +23,20 @@ Tensor gradient_or_none(Parameter* parameter) {
   return parameter && parameter->trainable() ? parameter->gradient() : Tensor();
 }
 
+/// The weight of a norm, or one that leaves the rows of x as the norm makes them.
+Tensor weight_of(Parameter* weight, const Tensor& x, double offset) {
+  return weight ? weight->value() : at::full({x.size(-1)}, 1 - offset, x.options());
+}
+
 NormRows forward_rows(Context* ctx, const Tensor& x, const Tensor& added, Parameter* weight,
                       Parameter* bias, const NormSpec& spec) {
   ZEA_ASSERT((spec.kind == NormKind::Layer) == (bias != nullptr));
   remember(ctx, {weight, bias});
   ctx->saved_data["eps"] = spec.eps;
   ctx->saved_data["offset"] = spec.offset;
-  const NormRows rows = norm_forward(x.contiguous(), added.defined() ? added.contiguous() : added,
-                                     {weight->value(), value_or_none(bias), spec.eps, spec.offset});
+  const NormRows rows =
+      norm_forward(x.contiguous(), added.defined() ? added.contiguous() : added,
+                   {weight_of(weight, x, spec.offset), value_or_none(bias), spec.eps, spec.offset});
   ctx->save_for_backward({rows.x, rows.mean, rows.scale});
   return rows;
 }
@@ -40,16 +46,17 @@ Tensor backward_rows(Context* ctx, const Tensor& dy, const Tensor& before, bool 
   const Tensors saved = ctx->get_saved_variables();
   Parameter* weight = recall(ctx, 0);
   Parameter* bias = recall(ctx, 1);
+  const double offset = ctx->saved_data.at("offset").toDouble();
   return norm_backward(dy.contiguous(), before.defined() ? before.contiguous() : before,
                        {.x = saved[0], .y = {}, .mean = saved[1], .scale = saved[2]},
-                       {weight->value(), value_or_none(bias), ctx->saved_data.at("eps").toDouble(),
-                        ctx->saved_data.at("offset").toDouble()},
+                       {weight_of(weight, saved[0], offset), value_or_none(bias),
+                        ctx->saved_data.at("eps").toDouble(), offset},
                        {gradient_or_none(weight), gradient_or_none(bias), needs_dx});
 }
 
 struct NormFunction : Function<NormFunction> {
-  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* weight,
-                        Parameter* bias, const NormSpec& spec) {
+  static Tensor forward(Context* ctx, const Tensor& x, const std::optional<Tensor>& anchor,
+                        Parameter* weight, Parameter* bias, const NormSpec& spec) {
     (void)anchor;
     return forward_rows(ctx, x, {}, weight, bias, spec).y;
   }
@@ -121,8 +128,8 @@ at::Tensor wide(const at::Tensor& x) {
   return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf ? x.to(at::kFloat) : x;
 }
 
-at::Tensor norm(const at::Tensor& x, Parameter& weight, Parameter* bias, const NormSpec& spec) {
-  return NormFunction::apply(x, weight.anchor(), &weight, bias, spec);
+at::Tensor norm(const at::Tensor& x, Parameter* weight, Parameter* bias, const NormSpec& spec) {
+  return NormFunction::apply(x, anchor_of(weight), weight, bias, spec);
 }
 
 at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key,
@@ -161,10 +168,50 @@ struct LayerScaleFunction : Function<LayerScaleFunction> {
   }
 };
 
+struct ClampFunction : Function<ClampFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, Parameter* least, Parameter* most) {
+    remember(ctx, {least, most});
+    ctx->save_for_backward({x});
+    return at::clamp(x, least->value(), most->value());
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensor x = ctx->get_saved_variables()[0];
+    const Tensor inside = (x >= recall(ctx, 0)->value()).logical_and_(x <= recall(ctx, 1)->value());
+    return {outputs[0] * inside, {}, {}};
+  }
+};
+
+/// In the wide type, as the differences of large numbers need it.
+struct StandardizedFunction : Function<StandardizedFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, double factor, Parameter* shift,
+                        Parameter* scale) {
+    remember(ctx, {scale});
+    ctx->saved_data["factor"] = factor;
+    const Tensor y = wide(x) * factor;
+    if (shift) y.sub_(shift->value()).mul_(scale->value());
+    return y.to(x.scalar_type());
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensor dx = wide(outputs[0]) * ctx->saved_data.at("factor").toDouble();
+    if (const Parameter* scale = recall(ctx, 0)) dx.mul_(scale->value());
+    return {dx.to(outputs[0].scalar_type()), {}, {}, {}};
+  }
+};
+
 }  // namespace
 
 at::Tensor layer_scale(const at::Tensor& x, Parameter& scale) {
   return LayerScaleFunction::apply(x, scale.anchor(), &scale);
+}
+
+at::Tensor clamped(const at::Tensor& x, Parameter& least, Parameter& most) {
+  return ClampFunction::apply(x, &least, &most);
+}
+
+at::Tensor standardized(const at::Tensor& x, double factor, Parameter* shift, Parameter* scale) {
+  return StandardizedFunction::apply(x, factor, shift, scale);
 }
 
 }  // namespace zea

@@ -112,7 +112,7 @@ class UnitRun {
       case Kind::AddBiases:
         return add_query_value_biases(x, parameter(op, 0), parameter(op, 1));
       case Kind::Norm:
-        return norm(x, parameter(op, 0), optional(op, 1), op.norm);
+        return norm(x, optional(op, 0), optional(op, 1), op.norm);
       case Kind::NormSum: {
         const NormedSum made =
             norm_sum(x, input(op, 1), parameter(op, 0), optional(op, 1), op.norm);
@@ -144,8 +144,12 @@ class UnitRun {
         return attended(x, heads_here(x, op), op);
       case Kind::DeltaRule:
         return scanned(x, op);
+      case Kind::Clamp:
+        return clamped(x, parameter(op, 0), parameter(op, 1));
       case Kind::LayerScale:
         return layer_scale(x, parameter(op, 0));
+      case Kind::Standardize:
+        return standardized(x, op.factor, optional(op, 0), optional(op, 1));
       case Kind::Scale:  // by a factor of the rows' type, as transformers has it
         return x * at::scalar_tensor(op.factor, at::dtype(x.scalar_type()))
                        .to(at::kDouble)
@@ -235,8 +239,9 @@ class UnitRun {
   }
   at::Tensor rotated(const at::Tensor& qkv, const HeadShape& heads) const {
     const TokenAttention& tokens = microbatch_.attention(unit_);
-    return rotary(qkv, tokens.rotary_cosines, tokens.rotary_sines, heads.query + heads.key_value,
-                  heads.dim);
+    const int64_t parts = model_.attention(unit_).rope.parts;
+    return rotary(qkv, tokens.rotary_cosines, tokens.rotary_sines,
+                  parts * (heads.query + heads.key_value), heads.dim / parts);
   }
   /// Tp ranks have parts of a sum to which one of them adds the bias.
   Parameter* expert_bias(const Operation& op) const {

@@ -265,10 +265,10 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
   return shardings;
 }
 
-bool sees_images_both_ways(const Options& options, const ModelSpec& model) {
+BothWays images_both_ways_in(const Options& options, const ModelSpec& model) {
   const auto& asked = options.llm.image_attention;
-  return asked == ImageAttention::Auto ? model.decoder.images_both_ways
-                                       : asked == ImageAttention::Bidirectional;
+  if (asked == ImageAttention::Auto) return model.decoder.images_both_ways;
+  return asked == ImageAttention::Bidirectional ? BothWays::All : BothWays::None;
 }
 
 StepPlanOptions make_dealing(const DataOptions& data, const ModelSpec& model, const MeshShape& mesh,
@@ -439,7 +439,7 @@ Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
   const std::vector<FlatBuffer> buffers =
       make_flat_layout(model, wrappings, cuts, pipeline.stage_of_unit);
   const std::vector<Sharding> shardings = make_shardings(options, mesh, buffers);
-  const bool images_both_ways = sees_images_both_ways(options, model);
+  const BothWays images_both_ways = images_both_ways_in(options, model);
   detail::check_message_order(faults, options, {model, buffers, fsdp_units, shardings, pipeline});
   detail::check_graphs(faults, {options, model, mesh, shardings, images_both_ways});
   faults.throw_if_any();

@@ -40,7 +40,7 @@ const LimitKeys kLimits[] = {
      [](const PatchInput& input) { return input.video.has_value(); },
      [](const PatchInput& input) { return input.video->pixels; },
      [](PatchInput& input, const PixelLimits& to) { input.video->pixels = to; },
-     [](const PatchInput&) { return false; }},
+     [](const PatchInput& input) { return input.as<ImagesFilling>() != nullptr; }},
 };
 
 bool is_set(const DataOptions& data, const LimitKeys& keys) {
@@ -269,7 +269,7 @@ void check_graphs(Faults& faults, const GraphedRun& run) {
     faults.add(found +
                " with data.bad_items = \"mask\": what is masked changes the shape of a step on one "
                "rank alone; use \"stop\", or leave it out");
-  if (run.images_both_ways)
+  if (run.images_both_ways != BothWays::None)
     faults.add(found + " with a language model (" + run.model.family +
                ") in which images see all of themselves: where they stand in a row is not known "
                "from its shape; set model." +

@@ -64,7 +64,7 @@ struct GraphedRun {
   const ModelSpec& model;
   const MeshShape& mesh;
   const std::vector<Sharding>& shardings;
-  bool images_both_ways;
+  BothWays images_both_ways;
 };
 
 /// Refuses the key where a step does more than a graph can hold, or where not everything that the

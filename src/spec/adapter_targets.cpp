@@ -60,11 +60,27 @@ bool is_target(const std::string& pattern, const std::string& name) {
 
 /// Roles of linears that may have adapters.
 bool takes_adapter(UnitKind kind, const std::string& role) {
-  static const std::set<std::string> of_block{
-      "qkv",        "delta",           "out",       "up",          "down",
-      "latent_q",   "latent_kv",       "key_value", "query",       "router",
-      "experts.up", "experts.down",    "shared.up", "shared.down", "shared_gate",
-      "input_gate", "input_projection"};
+  static const std::set<std::string> of_block{"qkv",
+                                              "q",
+                                              "k",
+                                              "v",
+                                              "delta",
+                                              "out",
+                                              "gate",
+                                              "up",
+                                              "down",
+                                              "latent_q",
+                                              "latent_kv",
+                                              "key_value",
+                                              "query",
+                                              "router",
+                                              "experts.up",
+                                              "experts.down",
+                                              "shared.up",
+                                              "shared.down",
+                                              "shared_gate",
+                                              "input_gate",
+                                              "input_projection"};
   static const std::set<std::string> of_projector{"merger", "linear", "linear_1", "linear_2"};
   if (kind == UnitKind::Keys) return role == "qkv";
   if (kind == UnitKind::Block) return of_block.contains(role);

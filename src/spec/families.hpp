@@ -147,6 +147,8 @@ class SpecBuilder {
                          bool trainable);
   /// Adds a table of sinusoidal positions, which is never trained.
   void add_sinusoids(const std::string& name, int64_t positions, int64_t width);
+  /// Adds a parameter that never trains, ones at first.
+  void add_ones(const std::string& role, const std::string& name, const Shape& shape);
   /// Adds a state of the model, zeros at first (ParamSpec::is_state).
   void add_state(const std::string& role, const std::string& name, const Shape& shape);
   /// Lets the unit read a parameter of an earlier one (tied weights).

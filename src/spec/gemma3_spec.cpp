@@ -70,7 +70,7 @@ ModelSpec make_gemma3(const ConfigReader& config, const Trainable& trainable) {
   text.require_text("model_type", "gemma3_text");
   Decoder decoder = read_merging_decoder(text, "gemma3_text");
   decoder.spec.tied_embeddings = config.boolean("tie_word_embeddings", true);
-  decoder.spec.images_both_ways = true;
+  decoder.spec.images_both_ways = BothWays::All;
   if (config.has("eos_token_id")) decoder.spec.end_tokens = config.integers("eos_token_id", 1);
   const VisionEncoder encoder = read_pooled_siglip(config);
   const std::string tower = "vision_tower.";

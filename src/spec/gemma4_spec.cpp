@@ -240,28 +240,4 @@ Decoder read_gemma4(const ConfigReader& config) {
   return decoder;
 }
 
-/// The language model alone of a Gemma 4: published files have towers as well.
-ModelSpec make_gemma4(const ConfigReader& config, const Trainable& trainable) {
-  for (const auto& [key, tower] :
-       {std::pair("vision_config", "images"), std::pair("audio_config", "sound")})
-    if (config.has(key))
-      config.refuse(key, std::string("a tower of ") + tower,
-                    "null (the towers of Gemma 4 are not built yet; Gemma4ForCausalLM of "
-                    "transformers reads the text alone and writes it as gemma4_text)");
-  config.pass_over({"audio_config", "audio_token_id", "boa_token_id", "boi_token_id",
-                    "eoa_token_id", "eoa_token_index", "eoi_token_id", "image_token_id",
-                    "video_token_id", "vision_config", "vision_soft_tokens_per_image"});
-  const ConfigReader text = config.object("text_config");
-  text.require_text("model_type", "gemma4_text");
-  Decoder decoder = read_gemma4(text);
-  decoder.names.root = "model.language_model.";
-  decoder.spec.tied_embeddings = config.boolean("tie_word_embeddings", true);
-  if (config.has("eos_token_id")) decoder.spec.end_tokens = config.integers("eos_token_id", 1);
-  ModelSpec model;
-  model.decoder = decoder.spec;
-  SpecBuilder builder(model);
-  add_decoder(builder, decoder, "", {}, trainable.llm);
-  return model;
-}
-
 }  // namespace zea::detail

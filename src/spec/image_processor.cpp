@@ -4,68 +4,12 @@
 // defaults.
 #include <algorithm>
 #include <array>
-#include <string_view>
 
 #include "spec/families.hpp"
+#include "spec/processor_pixels.hpp"
 
 namespace zea::detail {
 namespace {
-
-/// The defaults of one of transformers' classes of image processors: a file names its class, which
-/// need not be the usual one of its encoder.
-struct ProcessorClass {
-  const char* name;  ///< without the common suffix
-  bool squares;      ///< a size that is one number is both sides; false: the shorter one
-  bool crops;        ///< the middle of an image is taken
-  bool halves;       ///< mean and deviation are 0.5; false: those of CLIP
-  Resampling resampling;
-
-  ImageColours colours() const {
-    if (!halves) return {};
-    return {.mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}};
-  }
-};
-
-constexpr Resampling kCubic = Resampling::Bicubic, kLinear = Resampling::Bilinear;
-
-/// The classes of transformers 5.17: name, squares, crops, halves, resampling.
-constexpr std::array kProcessorClasses{
-    ProcessorClass{"Bit", false, true, false, kCubic},
-    ProcessorClass{"CLIP", false, true, false, kCubic},
-    ProcessorClass{"DeiT", true, true, true, kCubic},
-    ProcessorClass{"Gemma3", true, false, true, kLinear},
-    ProcessorClass{"Glm46V", false, false, false, kCubic},
-    ProcessorClass{"Glm4v", false, false, false, kCubic},
-    ProcessorClass{"GotOcr2", true, false, false, kCubic},
-    ProcessorClass{"Idefics3", true, false, true, Resampling::Lanczos},
-    ProcessorClass{"Llava", false, true, false, kCubic},
-    ProcessorClass{"LlavaNext", false, true, false, kCubic},
-    ProcessorClass{"LlavaOnevision", false, false, false, kCubic},
-    ProcessorClass{"Pixtral", true, false, false, kCubic},
-    ProcessorClass{"Qwen2VL", false, false, false, kCubic},
-    ProcessorClass{"Siglip", false, false, true, kCubic},
-    ProcessorClass{"Siglip2", true, false, true, kLinear},
-    ProcessorClass{"SmolVLM", true, false, true, Resampling::Lanczos},
-    ProcessorClass{"ViT", true, false, true, kLinear}};
-
-/// Returns the class that a processor's file names, such as ViT for ViTImageProcessorFast; empty:
-/// none.
-std::string processor_class_name(const ConfigReader& config) {
-  std::string name = config.text("image_processor_type", config.text("feature_extractor_type", ""));
-  // "Fast" classes resize with torchvision; the last suffix is that of the oldest files.
-  for (const std::string_view end : {"Fast", "ImageProcessor", "FeatureExtractor"})
-    if (name.ends_with(end)) name.resize(name.size() - end.size());
-  return name;
-}
-
-/// Returns null where none is named, or an unknown one.
-const ProcessorClass* processor_class(const ConfigReader& config) {
-  const std::string name = processor_class_name(config);
-  const auto found =
-      std::ranges::find(kProcessorClasses, name,
-                        [](const ProcessorClass& of) -> std::string_view { return of.name; });
-  return found == kProcessorClasses.end() ? nullptr : &*found;
-}
 
 /// The sides in a size, in pixels, or areas; 0: not given.
 struct Sides {
@@ -87,39 +31,11 @@ Sides read_sides(const ConfigReader& config, const char* key, bool is_square) {
   return {read("height"), read("width"), read("shortest_edge"), read("longest_edge")};
 }
 
-/// Returns whether a processor does a step; null turns it off, unlike an absent key.
-bool does(const ConfigReader& config, const char* key, bool usual) {
-  return !config.is_null(key) && config.boolean(key, usual);
-}
-
 /// Throws unless the processor does a step that zea always does.
 void require_step(const ConfigReader& config, const char* key) {
   if (config.is_null(key))
     config.refuse(key, "null", "true (null turns it off, which is not built yet)");
   config.require_boolean(key, true);
-}
-
-void read_colours(const ConfigReader& config, ImageColours& colours) {
-  if (config.has("image_mean")) colours.mean = config.numbers("image_mean", 3, false);
-  if (config.has("image_std")) colours.std = config.numbers("image_std", 3);
-  if (!does(config, "do_normalize", true)) {
-    colours.mean = {0, 0, 0};
-    colours.std = {1, 1, 1};
-  }
-  colours.scale = config.number("rescale_factor", colours.scale);
-  if (colours.scale <= 0) config.refuse("rescale_factor", config.dump("rescale_factor"), "above 0");
-  if (!does(config, "do_rescale", true)) colours.scale = 1;
-}
-
-Resampling read_resampling(const ConfigReader& config, Resampling usual) {
-  constexpr int64_t kLanczos = 1, kBilinear = 2, kBicubic = 3;  // as PIL numbers them
-  if (usual == Resampling::Lanczos && config.integer("resample", kLanczos) == kLanczos)
-    return usual;
-  const int64_t found =
-      config.integer("resample", usual == Resampling::Bilinear ? kBilinear : kBicubic);
-  if (found != kBilinear && found != kBicubic)
-    config.refuse("resample", std::to_string(found), "2 (bilinear), 3 (bicubic)");
-  return found == kBilinear ? Resampling::Bilinear : Resampling::Bicubic;
 }
 
 void require_equal(const ConfigReader& config, const char* key, int64_t only) {
@@ -350,6 +266,21 @@ void read_split(const ConfigReader& config, const PatchInput& patches, SplitTile
   split.most_tiles = longest / tile * (longest / tile);
 }
 
+/// Reads the most features of an image, or of a frame, from Gemma 4's processors, of which
+/// transformers allows these numbers.
+PixelLimits read_soft_tokens(const ConfigReader& config, const PatchInput& patches,
+                             const PixelLimits& usual) {
+  constexpr std::array<int64_t, 5> kAllowed{70, 140, 280, 560, 1120};
+  config.pass_over({"do_center_crop", "do_pad", "image_seq_length", "size"});
+  require_equal(config, "patch_size", patches.patch_size);
+  require_equal(config, "pooling_kernel_size", patches.block);
+  const int64_t step = patches.patch_size * patches.block;
+  const int64_t most = config.positive("max_soft_tokens", usual.most / (step * step));
+  if (config.has("max_soft_tokens") && std::ranges::count(kAllowed, most) == 0)
+    config.refuse("max_soft_tokens", std::to_string(most), "70, 140, 280, 560, 1120");
+  return {.most = most * step * step};
+}
+
 /// Reads the most patches of SigLIP 2's processor.
 void read_filling(const ConfigReader& config, PatchInput& patches) {
   constexpr int64_t kMost = int64_t{1} << 20;
@@ -380,7 +311,12 @@ struct ShapeReader {
     config.pass_over({"do_pad"});
     read_longest(config, patches);
   }
-  void operator()(ImagesFilling&) const { read_filling(config, patches); }
+  void operator()(ImagesFilling& filling) const {
+    if (filling.shrinks_sides)
+      patches.limit(read_soft_tokens(config, patches, filling.pixels));
+    else
+      read_filling(config, patches);
+  }
   void operator()(NearestTiles& nearest) const {
     config.require_boolean("do_pad", false);
     read_tiles(config, patches, nearest.tiles);
@@ -391,45 +327,6 @@ struct ShapeReader {
     read_fitting(config, patches, fitted);
   }
 };
-
-/// Transformers 4 named processors "Fast" that resize with torchvision; in version 5 both have one
-/// name. Before torchvision 0.27 they had no Lanczos kernel, which PIL has.
-bool is_by_torchvision(const ConfigReader& config, Resampling resampling) {
-  return config.text("image_processor_type", "").ends_with("Fast") &&
-         resampling != Resampling::Lanczos;
-}
-
-/// Accepts keys of classes and arrays, and of images that are not RGB, which are refused later.
-void pass_over_classes(const ConfigReader& config) {
-  config.pass_over({"_processor_class", "_valid_processor_keys", "data_format", "default_to_square",
-                    "device", "disable_grouping", "do_convert_rgb", "feature_extractor_type",
-                    "image_processor_type", "image_seq_length", "input_data_format",
-                    "processor_class", "return_tensors", "size_divisor", "video_processor_type"});
-}
-
-/// Sets the defaults of the class that is named.
-void assume_class(const ConfigReader& config, PatchInput& patches) {
-  if (const ProcessorClass* of = processor_class(config)) {
-    patches.colours = of->colours();
-    patches.resampling = of->resampling;
-    return;
-  }
-  const std::string name = processor_class_name(config);
-  if (name.empty() || !does(config, "do_normalize", true)) return;
-  for (const char* key : {"image_mean", "image_std"})
-    if (!config.has(key))
-      config.refuse(key, "nothing", "a list of 3 numbers, as zea does not know those of " + name);
-}
-
-/// Reads the settings that do not depend on the tiling policy.
-void read_values(const ConfigReader& config, PatchInput& patches) {
-  pass_over_classes(config);
-  assume_class(config, patches);
-  read_colours(config, patches.colours);
-  patches.resampling = read_resampling(config, patches.resampling);
-  patches.by_torchvision = is_by_torchvision(config, patches.resampling);
-  read_pan_and_scan(config, patches);
-}
 
 }  // namespace
 
@@ -442,27 +339,35 @@ void read_video_processor(const ConfigReader& config, EncoderSpec& encoder) {
   require_step(config, "do_resize");
   config.require_boolean("do_pad", false);
   config.require_boolean("cap_pixels_per_frame", false);
-  require_patches(config, patches);
   ImageColours colours = patches.colours;
-  read_colours(config, colours);
+  read_pixel_range(config, true, patches.doubles_pixels, colours);
   if (colours != patches.colours)
     config.refuse("image_mean, image_std or rescale_factor", config.dump("image_mean"),
                   "those of images");
   if (read_resampling(config, patches.resampling) != patches.resampling)
     config.refuse("resample", config.dump("resample"), "that of images");
-  patches.video->pixels = read_areas(config, patches.video->pixels);
-  patches.video->most_frames = config.positive("max_frames", patches.video->most_frames);
+  VideoInput& video = *patches.video;
+  if (patches.as<ImagesFilling>()) {
+    video.pixels = read_soft_tokens(config, patches, video.pixels);
+    video.most_frames = config.positive("num_frames", video.most_frames);
+  } else {
+    require_patches(config, patches);
+    video.pixels = read_areas(config, video.pixels);
+  }
+  video.most_frames = config.positive("max_frames", video.most_frames);
   config.refuse_unknown();
 }
 
 void read_video_limits(const ConfigReader& of_images, EncoderSpec& encoder) {
+  if (encoder.patches().as<ImagesFilling>()) return;  // features of images and frames differ
   VideoInput& video = *encoder.patches().video;
   video.pixels = read_areas(of_images, video.pixels);
 }
 
 void read_image_processor(const ConfigReader& config, EncoderSpec& encoder) {
   PatchInput& patches = encoder.patches();
-  read_values(config, patches);
+  read_pixel_values(config, patches);
+  read_pan_and_scan(config, patches);
   require_step(config, "do_resize");
   std::visit(ShapeReader{config, patches}, patches.tiling);
   config.refuse_unknown();
@@ -474,7 +379,8 @@ std::string read_part_processor(const ConfigReader& config, EncoderSpec& encoder
     read_image_processor(config, encoder);
     return "";
   }
-  read_values(config, patches);
+  read_pixel_values(config, patches);
+  read_pan_and_scan(config, patches);
   std::string changed = read_scaled_square(config, patches);
   config.refuse_unknown();
   return changed;

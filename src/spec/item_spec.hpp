@@ -92,10 +92,11 @@ struct ImagesWithin {
 /// Images keep about their shape; the longer side has at most image_size pixels (Pixtral).
 struct ImagesBelow {};
 
-/// Images become as large as the limit of pixels allows, in about their shape (NaFlex of SigLIP 2,
-/// arXiv:2502.14786).
+/// Images become as large as the limit of pixels allows, in about their shape: sides grow to whole
+/// squares of patches (NaFlex of SigLIP 2, arXiv:2502.14786), or shrink to them (Gemma 4).
 struct ImagesFilling {
   PixelLimits pixels = {};
+  bool shrinks_sides = false;
 };
 
 /// An image is cut into tiles of image_size x image_size, in a grid whose shape is nearest to the
@@ -136,10 +137,11 @@ struct TableShare {
   double share = 0;
 };
 
-/// How a table of positions is interpolated to an image: corners aligned, each patch between four
-/// rows; or edges aligned, as pixels are resized; or edges aligned, each patch between 4 x 4 rows
-/// by cubic convolution with a = -0.75, however large the image is.
-enum class TableFit { Corners, Edges, Cubic };
+/// How an image takes positions from a table: interpolated with corners aligned, each patch between
+/// four rows; or with edges aligned, as pixels are resized; or with edges aligned, each patch
+/// between 4 x 4 rows by cubic convolution with a = -0.75, however large the image is; or as the
+/// sum of its column's row and of its row's, from a table for each (Gemma 4).
+enum class TableFit { Corners, Edges, Cubic, Sum };
 
 /// Returns the size of an image whose longer side becomes `longest` pixels, as Idefics 3 resizes it
 /// before it becomes whole tiles: the other side is rounded up to even numbers.
@@ -175,11 +177,13 @@ struct PatchInput {
   Resampling resampling = Resampling::Bicubic;
   bool by_torchvision = false;  ///< resizes images like torchvision, not PIL; videos always do
   bool by_pixel = false;        ///< a patch's values are ordered by pixel, then channel
-  /// Side of a square table of positions that is interpolated to every image; 0: position() is the
-  /// row of a patch.
+  /// Side of a square table of positions that is interpolated to every image, or rows of each table
+  /// of TableFit::Sum; 0: position() is the row of a patch.
   int64_t table_side = 0;
   TableFit table_fit = TableFit::Corners;
   ImageColours colours = {};
+  bool doubles_pixels =
+      false;  ///< the model maps a processor's pixels of 0..1 to -1..1, in `colours`
 
   /// Returns the policy if it is a `Policy`, else null.
   template <class Policy>
@@ -233,10 +237,13 @@ struct PatchInput {
   /// Returns the row in the table of positions, which has the class token, side() x side() patches
   /// and the registers, for a token of an image or tile; padding has the first.
   int64_t position(int64_t token, const ItemShape& image) const;
-  /// Returns the rows of an interpolated table, with their weights, for a patch.
+  /// Returns the rows of the tables of positions that a patch takes, with their weights.
   std::vector<TableShare> table_shares(int64_t patch, const ItemShape& image) const;
   /// Returns the most rows that table_shares() may have within the limits of pixels.
   int64_t most_table_shares() const;
+
+ private:
+  ImageSize filled(const ImageSize& image, const PixelLimits& limits) const;  ///< ImagesFilling
 };
 
 /// Audio clips as columns of log-mel features (Whisper, arXiv:2212.04356).

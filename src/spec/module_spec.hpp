@@ -70,6 +70,8 @@ struct RopeConfig {
   /// M-RoPE sections or axial positions, for each pair of a head's coordinates; empty: each pair
   /// rotates by a token's position in the sample, at its own frequency.
   std::vector<RotaryPair> turns = {};
+  /// Equal parts of a head, whose halves form the pairs: of `turns` each part has its share.
+  int64_t parts = 1;
   double low_freq_factor = 1, high_freq_factor = 4;  ///< of llama3
   double beta_fast = 32, beta_slow = 1;              ///< of yarn
   bool truncate = true;                              ///< of yarn
@@ -225,6 +227,8 @@ struct BlockSpec {
   LayerInputSpec layer_input = {};
   WeightOrder order = WeightOrder::OutIn;
   double dropout = 0;  ///< probability of dropping a residual branch's output while training
+  /// Clipped linears (Gemma 4): inputs and outputs of each stay between bounds that never train.
+  bool clips_linears = false;
 
   /// The first kind of attention, which families with one kind have.
   AttentionSpec& attention() { return std::get<AttentionSpec>(mixers.front()); }
@@ -249,12 +253,14 @@ struct BlockSpec {
 /// The projector from features of an encoder to the language model's width: one linear, or an MLP.
 /// Before them there may be a norm, and a linear of merged features.
 struct ProjectorSpec {
-  NormSpec norm = {};        ///< of features, of tokens before they are merged, or of merged ones
-  int64_t merge = 1;         ///< neighboring tokens that are concatenated to one feature
-  bool by_channel = false;   ///< ... channel by channel (space-to-depth)
-  bool pools = false;        ///< ... or averaged
-  bool pools_first = false;  ///< ... before the norm
-  bool shrinks = false;      ///< features of images with too many tiles are interpolated
+  NormSpec norm = {};          ///< of features, of tokens before they are merged, or of merged ones
+  int64_t merge = 1;           ///< neighboring tokens that are concatenated to one feature
+  bool by_channel = false;     ///< ... channel by channel (space-to-depth)
+  bool pools = false;          ///< ... or averaged
+  bool pools_first = false;    ///< ... before the norm
+  double mean_scale = 1;       ///< of the means of `pools_first`, before they are standardized
+  bool has_bare_norm = false;  ///< of means, without a weight
+  bool shrinks = false;        ///< features of images with too many tiles are interpolated
   bool is_linear = false;
   Activation activation = Activation::Gelu;
   bool bias = true;
@@ -311,18 +317,27 @@ struct EncoderSpec {
   ItemShape fitted_shape(const ImageSize& image) const;
 };
 
+/// The blocks of the language model in which the features of an image attend to all of it: none,
+/// those with a window (which still hides what lies before it), or all.
+enum class BothWays { None, InWindows, All };
+
+/// Returns whether they do so in blocks with a window of `window` tokens (0: none).
+inline bool is_both_ways(BothWays where, int64_t window) {
+  return where == BothWays::All || (where == BothWays::InWindows && window > 0);
+}
+
 /// The language model.
 struct DecoderSpec {
   BlockSpec block;
   int64_t layers = 0;
   int64_t vocabulary = 0, max_positions = 0;
   bool tied_embeddings = false;
-  double embedding_scale = 1;      ///< factor of embedded rows of the vocabulary
-  double embedding_dropout = 0;    ///< probability of dropping an embedding (with its position)
-  bool images_both_ways = false;   ///< default: features of an image attend to all of it
-  double logit_softcap = 0;        ///< c: logits become c tanh(logit / c); 0: none
-  bool learned_positions = false;  ///< a table of max_positions rows, not RoPE
-  double router_aux_loss = 0;      ///< the config's coefficient of the loss that balances experts
+  double embedding_scale = 1;    ///< factor of embedded rows of the vocabulary
+  double embedding_dropout = 0;  ///< probability of dropping an embedding (with its position)
+  BothWays images_both_ways = BothWays::None;  ///< unless model.llm.image_attention says it
+  double logit_softcap = 0;                    ///< c: logits become c tanh(logit / c); 0: none
+  bool learned_positions = false;              ///< a table of max_positions rows, not RoPE
+  double router_aux_loss = 0;  ///< the config's coefficient of the loss that balances experts
   /// Coefficient of the loss of multi-token prediction (arXiv:2412.19437): its head, a block, reads
   /// the last states and the embeddings of next tokens, and predicts the tokens after these. 0: the
   /// model has no such unit.

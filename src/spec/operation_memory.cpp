@@ -118,6 +118,11 @@ FunctionMemory mean_memory(int64_t x_bytes, int64_t count, const ElementBytes& b
   return {.output = output, .forward_peak = bytes.is_narrow() ? output + wide + wide / count : 0};
 }
 
+FunctionMemory standardized_memory(int64_t x_bytes, const ElementBytes& bytes) {
+  const int64_t wide = bytes.is_narrow() ? x_bytes / bytes.param * bytes.wide : 0;
+  return {.output = x_bytes, .forward_peak = x_bytes + wide, .gradient_working = wide};
+}
+
 /// Scores of all experts in the wide type are sorted with their indices.
 FunctionMemory route_memory(int64_t rows, const RouterSpec& router, const ElementBytes& bytes) {
   constexpr auto kIndex = static_cast<int64_t>(sizeof(int64_t));
@@ -423,7 +428,7 @@ FunctionMemory attention_here_memory(const ModelSpec& model, const UnitSpec& uni
   const int64_t window = unit.encoder < 0 && spec.window < longest ? spec.window : 0;
   const bool takes_segments =
       bytes.is_narrow() && takes_ragged_heads(heads.dim) && spec.scores.softcap == 0;
-  if (takes_segments && (window == 0 || !model.decoder.images_both_ways))
+  if (takes_segments && (window == 0 || model.decoder.images_both_ways == BothWays::None))
     return ragged_attention_memory(rows, segments, heads, bytes);
   return window > 0 ? window_attention_memory(rows, window, heads, bytes)
                     : context_attention_memory({rows, rows, 0, false}, heads, bytes);

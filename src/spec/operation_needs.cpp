@@ -171,10 +171,16 @@ class Declarations {
         memory = {.output = x.bytes, .saves_input = needs.trains};
         if (needs.trains) memory.backward_working = x.bytes + sums_bytes(x.rows, width(x), bytes_);
         return;
+      case Kind::Clamp:
+        needs.elements = x.bytes / bytes_.param;
+        memory = {.output = x.bytes, .saves_input = true, .gradient_working = 3 * needs.elements};
+        return;
       case Kind::Scale:
+      case Kind::Standardize:
       case Kind::RowEnds:
         needs.elements = x.rows * width(x);
         memory = {.output = x.bytes};
+        if (op.kind == Kind::Standardize) memory = standardized_memory(x.bytes, bytes_);
         return;
       case Kind::Dropout:  // the mask is drawn again in backward
         needs.elements =
@@ -262,7 +268,8 @@ class Declarations {
     memory.backward_working = all + dealt.all * table.in * bytes_.gradient;
   }
 
-  void declare_positions(const WeightSpec& table, OperationNeeds& needs) {
+  void declare_positions(WeightSpec table, OperationNeeds& needs) {
+    table.in = hidden_;  // a table may have a row for each of several axes
     declare_table(table, RowCounts::whole(0), needs);
     const EncoderSpec* encoder = unit_.encoder < 0 ? nullptr : &model_.encoders[unit_.encoder];
     if (!encoder || encoder->modality() != Modality::Image || encoder->patches().table_side == 0)

@@ -114,6 +114,7 @@ FunctionMemory joint_norms_memory(int64_t rows, int64_t width, bool trains,
 /// Windows of a convolution over `rows` rows; the mean of `count` neighboring rows of `x_bytes`.
 FunctionMemory windows_memory(int64_t rows, int64_t width, const ElementBytes& bytes);
 FunctionMemory mean_memory(int64_t x_bytes, int64_t count, const ElementBytes& bytes);
+FunctionMemory standardized_memory(int64_t x_bytes, const ElementBytes& bytes);
 
 /// The experts that a rank has, and of how many of them a token can have rows.
 struct ExpertsHere {

@@ -44,7 +44,7 @@ enum class OperationKind {
   Add,           ///< x + y
   AddAdapted,    ///< adds y times an adapter's scale to the adapter's columns of x, in place
   AddBiases,     ///< adds biases to queries and values, in place; params: query, value
-  Norm,          ///< params: weight, bias
+  Norm,          ///< params: weight, bias, each perhaps absent
   NormSum,       ///< the norm of x + y (x where y is absent); others: the sum; params: weight, bias
   SplitGates,    ///< queries, keys and values without gates behind queries; others: the gates
   KeysAsValues,  ///< queries and keys, and keys once more as values; a unit may make keys alone
@@ -62,8 +62,10 @@ enum class OperationKind {
   /// The gated delta rule of the in-projection's outputs: convolution, recurrence, norm and gate;
   /// params: convolution, A_log, dt_bias, norm
   DeltaRule,
+  Clamp,        ///< x between two bounds; params: least, most
   LayerScale,   ///< each column times an element, or all times one; params: scale
   Scale,        ///< x times `factor`
+  Standardize,  ///< (`factor` x - shift) scale; params: shift, scale
   Dropout,      ///< x without a share `factor` of its elements, while training
   Windows,      ///< a convolution's windows: three rows side by side, of every second row
   ImageTokens,  ///< patches and learned tokens; params: class token, positions, registers

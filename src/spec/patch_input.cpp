@@ -76,6 +76,21 @@ ImageSize resized_to_fill(const ImageSize& image, int64_t most_squares, int64_t 
   return {step * steps_of(image.height, least), step * steps_of(image.width, least)};
 }
 
+/// Gemma 4's rule: sides shrink to whole steps at the scale at which there are so many squares of a
+/// step; a side of less than a step becomes one, and the other as many as it is times longer.
+ImageSize resized_into(const ImageSize& image, int64_t most_squares, int64_t step) {
+  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
+  const double scale =
+      std::sqrt(static_cast<double>(most_squares * step * step) / (height * width));
+  const auto steps_of = [&](double side) {
+    return static_cast<int64_t>(std::floor(scale * side / static_cast<double>(step)));
+  };
+  int64_t rows = steps_of(height), columns = steps_of(width);
+  if (rows == 0) columns = std::min(image.width / image.height, most_squares);
+  if (columns == 0) rows = std::min(image.height / image.width, most_squares);
+  return {step * std::max<int64_t>(1, rows), step * std::max<int64_t>(1, columns)};
+}
+
 /// Returns the weights along one side of a table whose corners are aligned with an image's.
 std::vector<TableShare> between_corners(int64_t index, int64_t rows, int64_t patches) {
   const double at = static_cast<double>(index * (rows - 1)) /
@@ -219,10 +234,29 @@ ImageSize PatchInput::resized(const ImageSize& image) const {
     return resized_within(within->counts_frames ? stretched_to(step, image) : image, within->pixels,
                           step);
   if (as<ImagesBelow>()) return resized_below(image, image_size, step);
-  return resized_to_fill(image, pixel_limits()->most / (step * step), step);
+  return filled(image, as<ImagesFilling>()->pixels);
+}
+
+ImageSize PatchInput::filled(const ImageSize& image, const PixelLimits& limits) const {
+  const int64_t step = patch_size * block, most = limits.most / (step * step);
+  if (!as<ImagesFilling>()->shrinks_sides) return resized_to_fill(image, most, step);
+  if (most < 1)
+    throw DataError("at most " + std::to_string(limits.most) +
+                    " pixels of an image, fewer than those of a feature, " + std::to_string(step) +
+                    " x " + std::to_string(step));
+  const ImageSize made = resized_into(image, most, step);
+  const int64_t longer = std::max(made.height, made.width) / patch_size;
+  if (table_fit == TableFit::Sum && longer > table_side)
+    throw DataError("an image of " + std::to_string(image.height) + " x " +
+                    std::to_string(image.width) + " pixels becomes " + std::to_string(longer) +
+                    " patches long, more than the encoder's " + std::to_string(table_side) +
+                    " positions; lower data.resized_max_pixels or data.video_max_pixels, or leave "
+                    "the image out");
+  return made;
 }
 
 ImageSize PatchInput::resized(const ImageSize& frame, int64_t frames) const {
+  if (as<ImagesFilling>()) return filled(frame, video->pixels);
   const int64_t step = patch_size * block;
   if (!video->limits_all) return resized_within(frame, video->pixels, step);
   const double moments = static_cast<double>(frames) / static_cast<double>(this->frames);
@@ -301,6 +335,10 @@ int64_t PatchInput::position(int64_t token, const ItemShape& shape) const {
 }
 
 std::vector<TableShare> PatchInput::table_shares(int64_t patch, const ItemShape& image) const {
+  if (table_fit == TableFit::Sum) {
+    const PatchCell of_sum = cell(patch, image);
+    return {{of_sum.column, 1}, {table_side + of_sum.row, 1}};
+  }
   const auto along = [this](int64_t index, int64_t patches) {
     if (table_fit == TableFit::Cubic) return between_four(index, table_side, patches);
     return table_fit == TableFit::Edges ? between_edges(index, table_side, patches)
@@ -319,6 +357,7 @@ std::vector<TableShare> PatchInput::table_shares(int64_t patch, const ItemShape&
 int64_t PatchInput::most_table_shares() const {
   static constexpr int64_t kBetween = 2, kCubic = 4;
   if (table_fit == TableFit::Cubic) return kCubic * kCubic;
+  if (table_fit == TableFit::Sum) return kBetween;
   if (table_fit == TableFit::Corners) return kBetween * kBetween;
   // A side with fewer patches than the table has rows takes twice their ratio into each patch.
   const auto along = [this](int64_t patches) {

@@ -2,6 +2,7 @@
 #include "spec/families.hpp"
 
 #include <cmath>
+#include <limits>
 #include <map>
 
 namespace zea::detail {
@@ -46,6 +47,10 @@ int SpecBuilder::add(const std::string& role, const std::string& name, Shape sha
 
 void SpecBuilder::add_state(const std::string& role, const std::string& name, const Shape& shape) {
   model_.params[add(role, name, shape, false, 0)].is_state = true;
+}
+
+void SpecBuilder::add_ones(const std::string& role, const std::string& name, const Shape& shape) {
+  model_.params[add(role, name, shape, false, 0)].init = Init::Ones;
 }
 
 void SpecBuilder::use(const std::string& role, int param) {
@@ -183,8 +188,7 @@ void SpecBuilder::add_block(const BlockSpec& block, const BlockFamily& family,
   add_feed_forward(block, family, layer, trainable);
   add_norm_if("mlp_post_norm", names.mlp_post_norm, block.hidden);
   add_scale_if("mlp_scale", names.mlp_scale);
-  if (!names.output_scale.empty())
-    model_.params[add("output_scale", layer + names.output_scale, {1}, false, 0)].init = Init::Ones;
+  if (!names.output_scale.empty()) add_ones("output_scale", layer + names.output_scale, {1});
 }
 
 void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& family,
@@ -197,6 +201,14 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
   const int64_t made = attention.gates_output ? 2 * q : q;
   if (attention.latent) {
     add_latent_heads(block, family, layer, trainable);
+  } else if (block.clips_linears) {
+    TpCut kv_heads = cut_outputs(key_heads);
+    kv_heads.repeats = key_heads < query_heads;
+    add_linear("q", layer + names.q, block, q, block.hidden, cut_outputs(query_heads), false,
+               trainable, family.init.qkv);
+    for (const auto& [role, name] : {std::pair("k", names.k), std::pair("v", names.v)})
+      add_linear(role, layer + name, block, kv, block.hidden, kv_heads, false, trainable,
+                 family.init.qkv);
   } else if (names.qkv.empty()) {
     const TpCut heads = cut_outputs(query_heads);
     TpCut kv_heads = cut_outputs(key_heads);
@@ -315,7 +327,12 @@ void SpecBuilder::add_feed_forward(const BlockSpec& block, const BlockFamily& fa
   const bool bias = family.biases.mlp;
   const int64_t inner = mlp.router ? mlp.plain_intermediate : mlp.intermediate;
   const TpCut cut = cut_outputs(inner);
-  if (mlp.gated) {
+  if (block.clips_linears) {
+    ZEA_ASSERT(mlp.gated && !bias);
+    for (const auto& [role, name] : {std::pair("gate", names.gate), std::pair("up", names.up)})
+      add_linear(role, layer + name, block, inner, block.hidden, cut, false, trainable,
+                 family.init.up);
+  } else if (mlp.gated) {
     const std::string gate = layer + names.gate, up = layer + names.up;
     const Shape shape{inner, block.hidden};
     add_fused("up.weight", {{gate + ".weight", shape, cut}, {up + ".weight", shape, cut}},
@@ -417,7 +434,8 @@ void SpecBuilder::add_gate_parts(const BlockSpec& block, const ExpertNames& name
   add_norm_if("plain_post_norm", names.plain_post_norm, {});
 }
 
-/// `cut` shards a weight of (out, in).
+/// `cut` shards a weight of (out, in). The bounds of a clipped linear lie beside what holds its
+/// weight; they are infinite at first.
 void SpecBuilder::add_linear(const std::string& role, const std::string& name,
                              const BlockSpec& block, int64_t out, int64_t in, const TpCut& cut,
                              bool bias, bool trainable, double std) {
@@ -425,6 +443,14 @@ void SpecBuilder::add_linear(const std::string& role, const std::string& name,
   add(role + ".weight", name + ".weight", out_in ? Shape{out, in} : Shape{in, out}, trainable, std,
       out_in ? cut : other_order(cut));
   if (bias) add(role + ".bias", name + ".bias", {out}, trainable, 0, cut.dim == 0 ? cut : TpCut{});
+  if (!block.clips_linears) return;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const char* side : {".input", ".output"})
+    for (const auto& [end, value] : {std::pair("_min", -kInfinity), std::pair("_max", kInfinity)}) {
+      const int bound =
+          add(role + side + end, name.substr(0, name.rfind('.')) + side + end, {}, false, value);
+      model_.params[bound].init = Init::Constant;
+    }
 }
 
 }  // namespace zea::detail

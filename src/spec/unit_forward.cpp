@@ -2,7 +2,9 @@
 // The forward of every unit kind, written once. It names parameters by role; a bias, norm or class
 // token takes part where the unit has a parameter of that role.
 #include <cmath>
+#include <utility>
 
+#include "core/error.hpp"
 #include "spec/graph_recorder.hpp"
 
 namespace zea {
@@ -131,9 +133,29 @@ class Forward {
                     rows, kOrder);
     });
   }
+  /// Returns x between the bounds of a clipped linear, or as it is where there are none.
+  Value clipped(const Value& x, const std::string& bounds) {
+    if (!has(bounds + "_min")) return x;
+    const auto params = ops_.roles({bounds + "_min", bounds + "_max"});
+    return ops_.record({.kind = Kind::Clamp, .params = params}, {x});
+  }
   Value adapted_column_linear(const Value& x, const std::string& role, UnitRows rows,
                               WeightOrder order) {
-    return adapted_columns(linear(Kind::ColumnLinear, x, role, rows, order), x, role, rows);
+    const auto in = clipped(x, role + ".input");
+    const auto y = linear(Kind::ColumnLinear, in, role, rows, order);
+    return clipped(adapted_columns(y, in, role, rows), role + ".output");
+  }
+  /// The outputs of one linear, or side by side those of `parts`, which are clipped.
+  Value block_columns(const Value& x, const std::string& whole,
+                      const std::vector<std::string>& parts) {
+    if (!block_.clips_linears)
+      return adapted_column_linear(x, whole, UnitRows::Tokens, block_.order);
+    Value all;
+    for (const std::string& part : parts) {
+      auto y = adapted_column_linear(x, part, UnitRows::Tokens, block_.order);
+      all = all ? ops_.record({.kind = Kind::Concat}, {all, y}) : y;
+    }
+    return all;
   }
   Value activated_column_linear(const Value& x, const std::string& role, Activation activation,
                                 UnitRows rows, WeightOrder order) {
@@ -143,11 +165,14 @@ class Forward {
   }
   Value adapted_row_linear(const Value& x, const std::string& role, UnitRows rows,
                            WeightOrder order) {
-    return with_adapters(linear(Kind::RowLinear, x, role, rows, order), role, [&](int adapter) {
-      return linear(linear(Kind::RowLinear, dropped(x, adapter, rows, true),
+    const auto in = clipped(x, role + ".input");
+    auto y = linear(Kind::RowLinear, in, role, rows, order);
+    y = with_adapters(std::move(y), role, [&](int adapter) {
+      return linear(linear(Kind::RowLinear, dropped(in, adapter, rows, true),
                            unit_.adapters[adapter].down, rows, kOrder),
                     unit_.adapters[adapter].up);
     });
+    return clipped(y, role + ".output");
   }
 
   Value positions() {
@@ -298,9 +323,8 @@ class Forward {
 
   Value attended(const Value& x) {
     const AttentionSpec& spec = model_.attention(unit_);
-    auto [qkv, latents] =
-        spec.latent ? latent_heads(x, *spec.latent)
-                    : Heads{adapted_column_linear(x, "qkv", UnitRows::Tokens, block_.order), {}};
+    auto [qkv, latents] = spec.latent ? latent_heads(x, *spec.latent)
+                                      : Heads{block_columns(x, "qkv", {"q", "k", "v"}), {}};
     if (has("q.bias"))
       qkv =
           ops_.record({.kind = Kind::AddBiases, .params = ops_.roles({"q.bias", "v.bias"})}, {qkv});
@@ -333,7 +357,7 @@ class Forward {
     constexpr UnitRows kRows = UnitRows::Tokens;
     const WeightOrder order = block_.order;
     const Value inner = spec.gated
-                            ? gate(adapted_column_linear(x, "up", kRows, order), spec)
+                            ? gate(block_columns(x, "up", {"gate", "up"}), spec)
                             : activated_column_linear(x, "up", spec.activation, kRows, order);
     return adapted_row_linear(inner, "down", kRows, order);
   }
@@ -419,11 +443,23 @@ class Forward {
     return ops_.record({.kind = kind, .count = spec.merge}, {x});
   }
 
+  Value standardized(const Value& x, double factor) {
+    const int shift = ops_.optional("encoder_norm_shift");
+    if (factor == 1 && shift < 0) return x;
+    return ops_.record({.kind = Kind::Standardize,
+                        .params = {shift, ops_.optional("encoder_norm_scale")},
+                        .factor = factor},
+                       {x});
+  }
+
   Value projector(const ProjectorSpec& spec) {
     constexpr UnitRows kRows = UnitRows::Features;
     auto x = norm_if_has(features(), "encoder_norm", block_.norm);
     if (spec.pools_first) x = ops_.record({.kind = Kind::Mean, .count = spec.merge}, {x});
+    x = standardized(x, spec.mean_scale);
     x = norm_if_has(x, "encoder_norm_of_means", block_.norm);
+    if (spec.has_bare_norm)
+      x = ops_.record({.kind = Kind::Norm, .params = {-1, -1}, .norm = spec.norm}, {x});
     x = norm_if_has(x, "norm", spec.norm);
     if (spec.merge > 1 && !spec.pools_first) x = merged_features(x, spec);
     x = norm_if_has(x, "merged_norm", spec.norm);

@@ -106,12 +106,15 @@ std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& e
     builder.add("patch.bias", root + names.patch + ".bias", {hidden}, trainable, 0);
   if (!names.patch_norm.empty())
     builder.add_norm("patch_norm", root + names.patch_norm, vision.block.norm, hidden, trainable);
-  if (!names.positions.empty())
-    builder.add(
-        "positions", root + names.positions,
-        table(patches.table_side > 0 ? patches.table_side * patches.table_side
-                                     : patches.side() * patches.side() + patches.class_tokens()),
-        trainable, encoder.position_std);
+  const int64_t positions = patches.table_side;
+  if (!names.positions.empty() && patches.table_fit == TableFit::Sum)
+    builder.add("positions", root + names.positions, {2, positions, hidden}, trainable,
+                encoder.position_std);
+  else if (!names.positions.empty())
+    builder.add("positions", root + names.positions,
+                table(positions > 0 ? positions * positions
+                                    : patches.side() * patches.side() + patches.class_tokens()),
+                trainable, encoder.position_std);
   if (!names.pre_norm.empty())
     builder.add_norm("norm", root + names.pre_norm, vision.block.norm, hidden, trainable);
   std::vector<int> states{builder.last_unit()};

@@ -196,6 +196,8 @@ GEMMA4 = {**TEXT, "model_type": "gemma4_text", "num_hidden_layers": 2, "head_dim
           "layer_types": ["sliding_attention", "full_attention"], "hidden_size_per_layer_input": 0,
           "rope_parameters": {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
                               "sliding_attention": {"rope_type": "default"}}}
+GEMMA4_TOWER = {"model_type": "gemma4_vision", **TILES, "num_key_value_heads": 2, "head_dim": 8, "patch_size": 4,
+                "pooling_kernel_size": 2, "position_embedding_size": 600}
 PIXTRAL = {"model_type": "pixtral", **TILES, "image_size": 16, "patch_size": 4, "hidden_act": "silu"}
 MISTRAL3 = {"model_type": "mistral3", "image_token_index": 3, "text_config": {"model_type": "mistral", **TEXT},
             "vision_config": PIXTRAL}
@@ -274,6 +276,12 @@ def write_config():
     config("good_gemma4_e4b", GEMMA4, **like_e4b)
     config("shared_gemma4_keys", GEMMA4, **{**like_e4b, "num_kv_shared_layers": -(1 << 63)})
     config("wide_gemma4_layer_inputs", GEMMA4, **{**like_e4b, "hidden_size_per_layer_input": 1 << 62})
+    seeing = {"model_type": "gemma4", "image_token_id": 3, "video_token_id": 4, "text_config": GEMMA4}
+    for name, more in (("images", {"standardize": True}), ("clipped_images", {"use_clipped_linears": True})):
+        config(f"good_gemma4_{name}", seeing, vision_config={**GEMMA4_TOWER, **more},
+               image_processor={"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 70})
+    config("large_gemma4_patches", seeing, vision_config={**GEMMA4_TOWER, "patch_size": 1 << 40,
+                                                          "pooling_kernel_size": 1 << 40})
     config("many_gemma4_experts", GEMMA4, enable_moe_block=True, num_experts=1 << 40, top_k_experts=2,
            moe_intermediate_size=8)
     config("heads_of_gemma4_layers", GEMMA4, global_head_dim=None, num_global_key_value_heads=None,

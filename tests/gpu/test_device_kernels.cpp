@@ -168,6 +168,19 @@ TEST_P(DeviceKernels, Rotary) {
   }
 }
 
+TEST_P(DeviceKernels, RotaryInParts) {
+  const at::Tensor x = random({50, 10, 32}), angles = random({50, 2, 16}, 10);
+  const at::Tensor cosines = angles.cos(), sines = angles.sin();
+  for (bool backwards : {false, true})
+    for (int64_t heads : {10, 8, 2}) {
+      const at::Tensor found = x.clone(), expected = exact(x.clone());
+      rotate_heads(found, cosines, sines, heads, backwards);
+      rotate_heads_reference(expected, exact(cosines), exact(sines), heads, backwards);
+      expect_close(found, expected, 4);
+    }
+}
+
+/// By batched GEMMs, against the host's scan: samples shorter and longer than a chunk, and longer
 /// All chunks at once, against the host's scan: samples shorter and longer than a chunk, and longer
 /// than what is computed at once.
 TEST_P(DeviceKernels, GatedDeltaRules) {

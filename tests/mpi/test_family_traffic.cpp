@@ -157,6 +157,20 @@ const TrafficLayout kLayouts[] = {
        use_cp(run, "ring", 2);
        run.deck.encoders["vision"].train = false;
      }},
+    {"tp 2 and cp 2, gemma4 with images, whole in windows",
+     4,
+     {"llm.tp", "llm.cp_outer", "vision.tp", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "gemma4 with images", 2, 2);
+       each(run, [](ModuleMeshOptions& mesh) { mesh.cp_mode = "ring"; });
+     }},
+    {"tp 2, gemma4 with images and clipped linears, recomputed",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "gemma4 with images and clipped linears", 2);
+       run.deck.model.activation_checkpointing = AutoOption::of_count(1);
+     }},
     {"tp 2, mistral3",
      2,
      {"llm.tp", "vision.tp"},

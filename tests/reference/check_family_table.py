@@ -62,6 +62,10 @@ FAMILIES = {
     "qwen2_5_vl of videos": "Qwen25VLVideos",
     "qwen3_vl of videos": "Qwen3VLVideos",
     "gemma3": "Gemma3",
+    "gemma4 of images": "Gemma4",
+    "gemma4 of videos": "Gemma4Videos",
+    "gemma4 with experts": "Gemma4Moe",
+    "gemma4 with clipped linears": "Gemma4Clipped",
 }
 MOE = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "gpt_oss", "deepseek_v3")
 GEMMA = ("gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4")

@@ -244,23 +244,6 @@ class Finetune(FinetuneCase):
         model = Qwen2VLForConditionalGeneration(config)
         self.check(Qwen2VLForConditionalGeneration, model, CHATML, {"min_pixels": 9000, "max_pixels": 12000})
 
-    def add_video(self):
-        """In place of the entry of text alone."""
-        random = np.random.default_rng(2)
-        (self.folder / "pictures/moving").mkdir()
-        for number in range(3):
-            pixels = random.integers(0, 256, (60, 40, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(self.folder / f"pictures/moving/{number}.jpg")
-        entries = json.loads(self.data.read_text())
-        entries[3]["video"], entries[3]["fps"] = "pictures/moving", 1.5
-        entries[3]["conversations"][0]["value"] = "<video>\nWhat moves?"
-        self.data.write_text(json.dumps(entries))
-
-    def packed(self, sample):
-        with h5py.File(self.folder / "out/train.h5") as data:
-            begin, end = data["token_offsets"][sample : sample + 2]
-            return data["tokens"][begin:end].tolist(), dict(data.attrs), data["item_frames"][...].tolist()
-
     def test_qwen2_5_vl(self):
         rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
         tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outputs of jobs/finetune.sh other than weights: processors, chat templates, and tokenizers, which know the
-placeholders of composed encoders.
+placeholders of composed encoders; and buffers of Gemma 4.
 
 check_finetune_parts.py SOURCE_FOLDER BUILD_FOLDER MPIRUN_IN_ONE_ARGUMENT
 """
@@ -16,6 +16,7 @@ try:
     import h5py
     import torch
     from PIL import Image
+    from tokenizers import Tokenizer
     from transformers import (
         AutoConfig,
         AutoModelForCausalLM,
@@ -23,6 +24,8 @@ try:
         AutoTokenizer,
         CLIPVisionConfig,
         CLIPVisionModel,
+        Gemma4Config,
+        Gemma4ForConditionalGeneration,
         LlavaForConditionalGeneration,
         LlavaProcessor,
         PreTrainedTokenizerFast,
@@ -38,6 +41,7 @@ except ImportError as error:
 import finetune_case
 from finetune_case import SOURCE, SPECIAL, TEXT, FinetuneCase, tiny_llava
 
+GEMMA4 = ["<bos>", "<|turn>", "<turn|>", "<|image>", "<image|>", "<|image|>", "<|video|>"]
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {% for p in m.content %}"
     "{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}{{ eos_token if m.role == 'assistant' }}{% endfor %}"
@@ -91,6 +95,36 @@ class FinetuneParts(FinetuneCase):
         sizes = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
         CLIPImageProcessorPil(**sizes).save_pretrained(clip)
         return llama, clip
+
+    def test_gemma4(self):
+        """Trains on images and a video, and keeps the bounds of clipped linears."""
+        vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
+        sizes = {"patch_size": 4, "pooling_kernel_size": 2}
+        windows = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"], "global_head_dim": 16}
+        config = Gemma4Config(
+            text_config={**TEXT, **windows, "head_dim": 8, "hidden_size_per_layer_input": 0,
+                         "use_bidirectional_attention": "vision"},
+            vision_config={**vision, **sizes, "num_key_value_heads": 2, "head_dim": 8, "use_clipped_linears": True},
+            image_token_id=5,
+            video_token_id=6,
+            boi_token_id=3,
+            eoi_token_id=4,
+        )
+        self.add_video()
+        model = Gemma4ForConditionalGeneration(config)
+        with torch.no_grad():
+            for name, bound in model.model.vision_tower.named_buffers():
+                bound.fill_(-3 if name.endswith("_min") else 3)
+        self.check(Gemma4ForConditionalGeneration, model, GEMMA4, {**sizes, "max_soft_tokens": 70})
+        ids, _, frames = self.packed(3)
+        self.assertEqual(frames, [0, 0, 0, 3, -1, -1, 0])
+        # Frames of 60 x 40 pixels become 10 x 6 squares of 8 x 8; the third begins after 1.33 seconds.
+        tokenizer = Tokenizer.from_file(str(self.folder / "model/tokenizer.json"))
+        spelled = " ".join(f"{time} <|image>{'<|video|>' * 60}<image|>" for time in ("00:00", "00:00", "00:01"))
+        self.assertIn(f"{tokenizer.encode(spelled).ids}"[1:-1], f"{ids}")
+        returned = Gemma4ForConditionalGeneration.from_pretrained(self.folder / "out/model")
+        for name, bound in returned.model.vision_tower.named_buffers():
+            self.assertEqual(bound.item(), -3 if name.endswith("_min") else 3, name)
 
     def test_composed_becomes_a_llava(self):
         """Its new token has one of the rows that the vocabulary has to spare."""

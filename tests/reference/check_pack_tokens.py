@@ -314,7 +314,7 @@ class PackItems(FolderCase):
             Image.fromarray(frame.transpose(1, 2, 0)).save(self.folder / f"video/{number}.png")
         content = [{"type": "video"}, {"type": "text", "text": "What?"}]
         messages = [{"role": "user", "content": content}, {"role": "assistant", "content": "A cup."}]
-        for name in ("Qwen2-VL", "Qwen3-VL"):
+        for name in ("Qwen2-VL", "Qwen3-VL", "Gemma 4"):
             folder = self.folder / name
             processor = write_model(folder, name)
             source = write_lines(folder / "in.jsonl", [{"video": "video", "fps": 4, "messages": messages}])

@@ -32,7 +32,6 @@ except ImportError as missing:
     sys.exit(77)
 
 PREPARE, JOBS = sys.argv[1:3]
-PLACES = {"video": "<|video_pad|>"}
 
 
 def pictures(draw, *shape):
@@ -162,7 +161,8 @@ def check(family, number, folder, tally):
             tally[f"refused by transformers: {str(fault)[:60]}"] += 1
             continue
         tally[f"{sample.kind}s"] += 1
-        place = case.tokenizer.convert_tokens_to_ids(PLACES.get(sample.kind, case.placeholder))
+        name = case.video_placeholder if sample.kind == "video" else case.placeholder
+        place = case.tokenizer.convert_tokens_to_ids(name)
         if ids is not None and place not in ids:
             tally["too short for a feature"] += 1
             if not isinstance(ours, str):

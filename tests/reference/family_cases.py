@@ -11,7 +11,8 @@ A family is a class with
     file_name(name)              of a parameter that a running model calls `name`
     spell_as_published(folder)   a directory that transformers 5 wrote, as the family was published
     is_published                 its directories are always spelled so
-    is_hybrid                    layers have the gated delta rule: outputs are compared with those in fp64
+    is_hybrid                    layers enlarge rounding (the gated delta rule, scores with a scale of 1): outputs are
+                                 compared with those in fp64
     rounds_inputs                its processor rounds pixels in another order: outputs in fp64 are not equal
     file_experts(tensors)        those of experts as such files hold them
 """

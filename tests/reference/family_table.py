@@ -6,6 +6,7 @@ those of the model) or as the family was published, and by how many tokens one s
 
 from cropped_cases import Gemma3WithCrops, LlavaNextOfSiglip, LlavaOneVision, LlavaOneVisionOfUnevenPatches
 from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL, Qwen35, Qwen35Moe, Qwen35MoeStacked
+from gemma4_images import Gemma4, Gemma4Clipped, Gemma4Moe, Gemma4Videos
 from glm4v_cases import Glm4vMoe
 from idefics3_cases import Idefics3, SmolVLM, SmolVLMOfOneTile, SmolVLMOfUnevenPatches
 from parity_cases import grid
@@ -245,6 +246,40 @@ OF_ONE = {
         "cp2_ulysses": {"ranks": 2, "deck": grid("llm", cp=2, cp_mode="ulysses")},
     },
     Gemma3WithCrops: {},
+    Gemma4: {
+        "untied": UNTIED,
+        "wide_windows": {"model": {"text": {"sliding_window": 21}}},
+        "options": {
+            "model": {
+                "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1, "attention_bias": True},
+                "vision": {
+                    "hidden_activation": "silu",
+                    "rms_norm_eps": 1e-2,
+                    "head_dim": 12,
+                    "num_key_value_heads": 1,
+                    "standardize": False,
+                    "attention_bias": True,
+                    "rope_parameters": None,
+                },
+            }
+        },
+        "tp2_frozen_vision": TP2_FROZEN_VISION,
+        "cp4_gathered": {"ranks": 4, "deck": grid("llm", cp=4)},
+        "cp2_ulysses": {"ranks": 2, "deck": grid("llm", cp=2, cp_mode="ulysses")},
+        "cp4_of_both": CP4_OF_BOTH,
+        "tp2_all_tokens_frozen_llm": {
+            "ranks": 2,
+            "frozen": ["llm"],
+            "deck": [*grid("llm", tp=2, sequence_parallel=False), *grid("vision", tp=2, sequence_parallel=False)],
+        },
+        "pp2_beside_vision_of_two_stages": TWO_STAGES_OF_VISION,
+    },
+    Gemma4Moe: {},
+    Gemma4Clipped: {
+        "options": {"model": {"vision": {"hidden_activation": "gelu", "rms_norm_eps": 1e-2}}},
+        "tp4_of_vision": {"ranks": 4, "deck": [*grid("llm", tp=4), *grid("vision", tp=4)]},
+        "pp2_beside_vision_of_two_stages": TWO_STAGES_OF_VISION,
+    },
     SmolVLM: {
         "tied": TIED,
         "options": {
@@ -300,6 +335,7 @@ OF_ONE = {
     Qwen25VLVideos: {"cp3_ring": {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3)]}},
     Qwen3VLVideos: {},
     Qwen35Videos: {},
+    Gemma4Videos: {"cp3_ring": {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3)]}},
 }
 # Cases of other images, by the plain model of each family.
 VARIANTS = {

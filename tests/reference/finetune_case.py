@@ -10,6 +10,7 @@ import unittest
 import wave
 
 try:
+    import h5py
     import numpy as np
     import torch
     from PIL import Image
@@ -71,6 +72,18 @@ class FinetuneCase(FolderCase):
                 Image.fromarray(pixels).save(self.folder / entry["image"])
             entries.append(entry)
         self.data = self.folder / "data.json"
+        self.data.write_text(json.dumps(entries))
+
+    def add_video(self):
+        """In place of the entry of text alone."""
+        random = np.random.default_rng(2)
+        (self.folder / "pictures/moving").mkdir()
+        for number in range(3):
+            pixels = random.integers(0, 256, (60, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(self.folder / f"pictures/moving/{number}.jpg")
+        entries = json.loads(self.data.read_text())
+        entries[3]["video"], entries[3]["fps"] = "pictures/moving", 1.5
+        entries[3]["conversations"][0]["value"] = "<video>\nWhat moves?"
         self.data.write_text(json.dumps(entries))
 
     def hear(self, number_of_images=0):
@@ -135,6 +148,11 @@ class FinetuneCase(FolderCase):
             self.assertTrue(config.keys().isdisjoint(["image_processor", "video_processor"]))
         if hasattr(model.config, "vision_config"):
             self.ask("What is it?", "--image", self.folder / "pictures/0.png")
+
+    def packed(self, sample):
+        with h5py.File(self.folder / "out/train.h5") as data:
+            begin, end = data["token_offsets"][sample : sample + 2]
+            return data["tokens"][begin:end].tolist(), dict(data.attrs), data["item_frames"][...].tolist()
 
     def ask(self, *question):
         """Returns the trained model's answer by zea-generate."""

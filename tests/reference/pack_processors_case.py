@@ -8,6 +8,10 @@ from transformers import (
     CLIPImageProcessor,
     Gemma3ImageProcessor,
     Gemma3Processor,
+    Gemma4AudioFeatureExtractor,
+    Gemma4ImageProcessor,
+    Gemma4Processor,
+    Gemma4VideoProcessor,
     Glm4vImageProcessor,
     Glm4vProcessor,
     Glm4vVideoProcessor,
@@ -51,6 +55,8 @@ VISION = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"
 GLM = ["<|begin_of_image|>", "<|end_of_image|>", "<|image|>"]
 ROWS = ["[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 GEMMA = ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]
+GEMMA4 = {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>",
+          "audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>"}
 QWEN = {"patch_size": 8, "temporal_patch_size": 2, "merge_size": 2}
 
 
@@ -122,6 +128,18 @@ def gemma3(family):
     return special, config, build
 
 
+def gemma4(family):
+    special = SPECIAL + [*GEMMA4.values(), "<|video|>"]
+    ids = {f"{key}_token_id": special.index(GEMMA4[f"{key}_token"]) for key in ("image", "boi", "eoi")}
+    sizes = {"patch_size": 4, "pooling_kernel_size": 2}
+    config = {**ids, "video_token_id": special.index("<|video|>"), "vision_config": sizes}
+    image, video = Gemma4ImageProcessor(**sizes, max_soft_tokens=70), Gemma4VideoProcessor(**sizes)
+    source = PARTS.replace("IMAGE", GEMMA4["image_token"]).replace("VIDEO", "<|video|>")
+    sound = Gemma4AudioFeatureExtractor()
+    build = lambda t: Gemma4Processor(sound, image, t, video, chat_template=source)  # noqa: E731
+    return special, config, build
+
+
 def internvl(family):
     special = SPECIAL + ["<img>", "</img>", "<IMG_CONTEXT>", "<video>"]
     vision = {"image_size": [28, 28], "patch_size": [7, 7]}
@@ -189,6 +207,7 @@ MODELS = {
     "Mistral 3": ("mistral3", pixtral),
     "Gemma 3": ("gemma3", gemma3),
     "GLM-4.5V": ("glm4v_moe", glm),
+    "Gemma 4": ("gemma4", gemma4),
     "Qwen2.5-VL": ("qwen2_5_vl", qwen_vl),
     "InternVL": ("internvl", internvl),
     "SmolVLM": ("smolvlm", smolvlm),
@@ -197,6 +216,7 @@ MODELS = {
 }
 SPOKEN = {"Qwen2-Audio": ("qwen2_audio", qwen2_audio)}
 NAMED = {"gemma3": {"boi_token": GEMMA[0], "eoi_token": GEMMA[1], "image_token": GEMMA[2]}}
+NAMED["gemma4"] = {**GEMMA4, "pad_token": "<|endoftext|>"}
 NAMED["internvl"] = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
 NAMED["internvl"]["video_token"] = "<video>"
 

@@ -8,7 +8,7 @@ import transformers
 from transformers import WhisperFeatureExtractor
 from transformers.image_processing_utils import select_best_resolution
 
-from processor_directories import NAMED, NAMED_BY_INTERNVL, SPECIAL, TEXT, TOWER, Case
+from processor_directories import NAMED, NAMED_BY_GEMMA4, NAMED_BY_INTERNVL, SPECIAL, TEXT, TOWER, Case
 
 
 def put_together(llava):
@@ -347,6 +347,51 @@ class Gemma3(Case):
                          "<image_soft_token>", named=NAMED, asked=pans, step=side, name_of_token="image_token_index")
 
 
+class Gemma4(Case):
+    """Pixels are those that the model makes of its processor's, 2 x - 1."""
+
+    samples = {"image": 5, "video": 2}
+    special = [*SPECIAL, *NAMED_BY_GEMMA4.values(), "<|video|>"]
+    video_placeholder = "<|video|>"
+
+    def __init__(self, draw):
+        patch, pooled = draw.choice([4, 8]), draw.randint(1, 3)
+        sizes = {"patch_size": patch, "pooling_kernel_size": pooled}
+        tower = {**TOWER, **sizes, "model_type": "gemma4_vision", "head_dim": 8, "num_key_value_heads": 4}
+        text = {"model_type": "gemma4_text", **TEXT, "head_dim": 8, "hidden_size_per_layer_input": 0}
+        config = {"model_type": "gemma4", "vision_config": tower, "text_config": text}
+        said = {**draw.values(), **sizes, "max_soft_tokens": draw.choice([70, 70, 140, 280])}
+        super().__init__(draw, config, "Gemma4", said, "Gemma4", {}, "<|image|>", "<|image|>", named=NAMED_BY_GEMMA4,
+                         step=patch * pooled)
+        self.template = self.template.replace("VIDEO", self.video_placeholder)
+        self.tokenizer.pad_token = "<unk>"  # its processor pads
+        ids = {key: self.tokenizer.convert_tokens_to_ids(NAMED_BY_GEMMA4[f"{key}_token"]) for key in ("boi", "eoi")}
+        config |= {f"{key}_token_id": token for key, token in ids.items()}
+        config["video_token_id"] = self.tokenizer.convert_tokens_to_ids(self.video_placeholder)
+        same = ("image_mean", "image_std", "do_normalize", "do_rescale", "rescale_factor", "resample")
+        said = {key: getattr(self.images, key) for key in same} | {"do_sample_frames": False, **sizes}
+        self.processor_of_videos = transformers.Gemma4VideoProcessor(**said, max_soft_tokens=draw.choice([70, 140]))
+        self.video_said = json.loads(self.processor_of_videos.to_json_string())
+
+    def processor(self):
+        parts = (transformers.Gemma4AudioFeatureExtractor(), self.images, self.tokenizer, self.processor_of_videos)
+        return transformers.Gemma4Processor(*parts, chat_template=self.template)
+
+    def pixels(self, inputs):
+        return self.pixels_of(inputs["pixel_values"], inputs["image_position_ids"])
+
+    def pixels_of_videos(self, inputs):
+        return self.pixels_of(inputs["pixel_values_videos"][0], inputs["video_position_ids"][0])
+
+    def pixels_of(self, values, positions):
+        patch, images = self.images.patch_size, []
+        for patches, cells in zip(values, positions.tolist()):
+            wide, high = (max(sides) + 1 for sides in zip(*cells))
+            squares = patches[: high * wide].reshape(high, wide, patch, patch, 3).permute(4, 0, 2, 1, 3)
+            images.append((2 * (squares - 0.5)).numpy().reshape(-1))
+        return np.concatenate(images)
+
+
 class Qwen2Audio(Case):
     """Clips of sound, of which each has the features of its own length."""
 
@@ -427,4 +472,4 @@ class Whisper(Qwen2Audio):
 
 
 FAMILIES = [Llava, Composed, Pixtral, Mistral3, LlavaNext, LlavaOnevision, Qwen2VL, Qwen25VL, Qwen3VL, Qwen35, Glm4v,
-            InternVL, Idefics3, SmolVLM, Gemma3, Qwen2Audio, Voxtral, Whisper]
+            InternVL, Idefics3, SmolVLM, Gemma3, Gemma4, Qwen2Audio, Voxtral, Whisper]

@@ -25,6 +25,8 @@ SPECIAL = ["<s>", "</s>", "<unk>", "<image>", "<video>", "<audio>", "[INST]", "[
 NAMED = {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
 NAMED_BY_INTERNVL = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>",
                      "video_token": "<video>"}
+NAMED_BY_GEMMA4 = {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>",
+                   "audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>"}
 PARTS = ("{% for part in message['content'] %}{% if part['type'] == 'image' %}IMAGE{% elif part['type'] == 'video' %}"
          "VIDEO{% elif part['type'] == 'audio' %}SOUND{% else %}{{ part['text'] }}{% endif %}{% endfor %}")
 CHATML = ("{% for message in messages %}<|im_start|>{{ message['role'] }}\n" + PARTS + "<|im_end|>\n{% endfor %}"
@@ -114,7 +116,7 @@ class Case:
     is composed by a deck, and has none; `mark`, `placeholder`: in templates and in ids; `asked`: settings that
     transformers takes only from a call, and zea from the directory."""
 
-    samples, special = {"image": 5}, SPECIAL
+    samples, special, video_placeholder = {"image": 5}, SPECIAL, "<|video_pad|>"
     processor_of_videos = video_said = None
 
     def __init__(self, draw, config, image_class, said, kind=None, made=None, mark="<image>", placeholder="<image>",

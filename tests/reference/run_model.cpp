@@ -83,9 +83,9 @@ std::vector<Target> own_targets(const Engine& engine, const LoadedMicrobatch& lo
                                 const Microbatch& microbatch) {
   const MicrobatchOptions options = engine.microbatch_options();
   const ReplicaLayout& replica = options.replica;
+  const int64_t window = engine.plan().model.decoder.block.widest_attention().window;
   const TokenLayout layout(
-      visible_text(microbatch.words, options.images_both_ways,
-                   engine.plan().model.decoder.block.widest_attention().window),
+      visible_text(microbatch.words, is_both_ways(options.images_both_ways, window), window),
       replica.sharding("llm"), replica.grid("llm").tp);
   std::vector<Target> targets;
   for (const TokenRange& run : layout.owned()[replica.coordinate(replica.rank, "llm").cp])

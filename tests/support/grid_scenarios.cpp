@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "support/made_up_models.hpp"
+#include "support/tiny_gemma4.hpp"
 #include "support/tiny_qwen2_vl.hpp"
 
 namespace zea::testing {
@@ -292,6 +293,26 @@ const GridScenario kScenarios[] = {
            deck.model.activation_checkpointing = AutoOption::of_count(1);
          },
      .other_config = gemma4_e4b_config},
+    {"Gemma 4, images and videos that see all of themselves in windows",
+     {},
+     {1, 0, 2},
+     nullptr,
+     nullptr,
+     false,
+     5,
+     {1},
+     shrink_images,
+     [](const TinyLlava& model) { return tiny_gemma4_config(model); }},
+    {.name = "Gemma 4, clipped linears, adapters in the tower, every unit recomputed",
+     .images = {2, 1, 0},
+     .set =
+         [](Options& deck) {
+           deck.encoders["vision"].lora = {.targets = {"*"}, .rank = 3};
+           deck.model.activation_checkpointing = AutoOption::of_count(1);
+         },
+     .clips = {1},
+     .remake = shrink_images,
+     .other_config = [](const TinyLlava& model) { return tiny_gemma4_config(model, true); }},
     {.name = "DeepSeek-V3, latent attention",
      .other_config =
          [](const TinyLlava& o) { return with_latent_attention(tiny_llava_config(o)); }},

@@ -325,6 +325,27 @@ std::string gemma4_e4b_config() {
   return text.dump();
 }
 
+/// With images; `clips`: linears of the tower are clipped, else its means are standardized.
+std::string seeing_gemma4_config(bool clips) {
+  nlohmann::json config = gemma4_config();
+  config["text_config"]["use_bidirectional_attention"] = "vision";
+  config["image_token_id"] = 3;
+  config["video_token_id"] = 4;
+  config["vision_config"] = {{"model_type", "gemma4_vision"},
+                             {"hidden_size", 78},
+                             {"intermediate_size", 142},
+                             {"num_hidden_layers", 2},
+                             {"num_attention_heads", 4},
+                             {"num_key_value_heads", 2},
+                             {"head_dim", 20},
+                             {"patch_size", 4},
+                             {"pooling_kernel_size", 2},
+                             {"position_embedding_size", 34},
+                             {"use_clipped_linears", clips},
+                             {"standardize", !clips}};
+  return config.dump();
+}
+
 std::string gemma4_experts_config() {
   nlohmann::json text = gemma4_config()["text_config"];
   text.update({{"enable_moe_block", true},
@@ -487,6 +508,8 @@ const std::vector<MeasuredModel>& measured_models() {
       {"gemma4", gemma4_config().dump()},
       {"gemma4_text with experts", gemma4_experts_config()},
       {"gemma4_text with shared keys and inputs of each layer", gemma4_e4b_config()},
+      {"gemma4 with images", seeing_gemma4_config(false), shrink_images},
+      {"gemma4 with images and clipped linears", seeing_gemma4_config(true), shrink_images},
       {"phi3", phi3_config()},
       {"qwen2_moe", moe_config("qwen2_moe")},
       {"qwen3_moe", moe_config("qwen3_moe")},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/tiny_llava.hpp"
 
+#include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -181,7 +182,9 @@ FilledSource::FilledSource(const ModelSpec& model, std::string config_json, uint
 
 void FilledSource::read(const std::string& name, const Shape& shape, const Extent& extent,
                         DType dtype, void* target) const {
-  const double base = model_.params[model_.param_index(name)].init == Init::Ones ? 1 : 0;
+  const ParamSpec& param = model_.params[model_.param_index(name)];
+  const bool is_bound = param.init == Init::Constant && std::isinf(param.std);
+  const double base = param.init == Init::Ones ? 1 : is_bound ? std::copysign(1, param.std) : 0;
   const auto value = [&](int64_t element) { return base + 0.4 * uniform(seed_, name, element); };
   std::vector<double> packed(extent.elements());
   for (const CopyRun& run : copy_runs(extent, whole(shape), extent))

@@ -138,9 +138,9 @@ TEST(MicrobatchRows, CountRowsOfImagesAndWhatTheyBecome) {
   ReplicaLayout two;
   two.grids = {1, 1, {{.module = "vision", .encoder_dp = 2}, {.module = "llm", .tp = 2}}};
 
-  const MicrobatchRows first = rows_of_microbatch(tokens, model, two, false);
+  const MicrobatchRows first = rows_of_microbatch(tokens, model, two, BothWays::None);
   two.rank = 1;
-  const MicrobatchRows second = rows_of_microbatch(tokens, model, two, false);
+  const MicrobatchRows second = rows_of_microbatch(tokens, model, two, BothWays::None);
 
   // Images 0 and 2 are the first rank's, image 1 the second's; both need all features.
   EXPECT_EQ(first.of("vision").held.all(), 2 * 5);

@@ -105,6 +105,20 @@ TEST_P(RowKernels, Rotary) {
   }
 }
 
+/// Heads take the rows of a token's table in turn: the parts of a head, each with its own angles.
+TEST_P(RowKernels, RotaryInParts) {
+  const at::Tensor x = random({7, 5, 16}), angles = random({7, 2, 4}, 10);
+  for (const bool backwards : {false, true}) {
+    const at::Tensor found = x.clone(), expected = exact(x.clone());
+    rotate_heads(found.view({7, 10, 8}), angles.cos(), angles.sin(), 6, backwards);
+    for (const int64_t part : {0, 1})
+      rotate_heads_reference(expected.view({7, 5, 2, 8}).select(2, part),
+                             exact(angles.cos().select(1, part).contiguous()),
+                             exact(angles.sin().select(1, part).contiguous()), 3, backwards);
+    expect_close(found, expected, 4);
+  }
+}
+
 TEST_P(RowKernels, RotaryLeavesTheRestOfAHead) {
   const at::Tensor x = random({7, 3, 8}), angles = random({7, 3}, 10);
   const at::Tensor y = x.clone();

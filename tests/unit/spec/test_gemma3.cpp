@@ -71,10 +71,10 @@ TEST(Gemma3, ImagesSeeAllOfThemselvesUnlessTheDeckSaysElse) {
     deck.llm.image_attention = asked;
     return make_plan(deck, tiny_config(), 1).images_both_ways;
   };
-  EXPECT_TRUE(see("auto"));
-  EXPECT_TRUE(see("bidirectional"));
-  EXPECT_FALSE(see("causal"));
-  EXPECT_FALSE(make_plan({}, testing::tiny_llava_config(), 1).images_both_ways);
+  EXPECT_EQ(see("auto"), BothWays::All);
+  EXPECT_EQ(see("bidirectional"), BothWays::All);
+  EXPECT_EQ(see("causal"), BothWays::None);
+  EXPECT_EQ(make_plan({}, testing::tiny_llava_config(), 1).images_both_ways, BothWays::None);
 }
 
 /// The refusal of a config in which `change` was made.

@@ -107,18 +107,20 @@ class Facts {
   /// the encoder.
   void look_at_images(const Microbatch& made, const MicrobatchOptions& options) {
     if (made.items.of(0) == 0) return;
-    note(options.images_both_ways, Fact::BothWays);
+    const bool both_ways = options.images_both_ways != BothWays::None;
+    note(both_ways, Fact::BothWays);
     const ReplicaLayout& replica = options.replica;
-    const TokenLayout text(visible_text(made.words, options.images_both_ways,
-                                        plan_.model.decoder.block.widest_attention().window),
-                           replica.sharding("llm"), replica.grid("llm").tp);
+    const int64_t window = plan_.model.decoder.block.widest_attention().window;
+    const TokenLayout text(
+        visible_text(made.words, is_both_ways(options.images_both_ways, window), window),
+        replica.sharding("llm"), replica.grid("llm").tp);
     EXPECT_EQ(count_tokens(text.owned()[replica.coordinate(replica.rank, "llm").cp]),
               made.token_ids.numel());
     const bool shared = shares_an_item(text.owned(), [&](int64_t token) {
       return word_modality(made.words[token]) == kModalityImage ? made.words[token] : -1;
     });
     note(shared, Fact::ImageOnTwoRanks);
-    note(shared && options.images_both_ways, Fact::ImageSeenOnTwoRanks);
+    note(shared && both_ways, Fact::ImageSeenOnTwoRanks);
     const EncoderSpec& vision = plan_.model.encoders[0];
     const std::vector<ItemShape> all = made.items.shapes(0, vision);
     note(std::ranges::any_of(all, [&](const ItemShape& shape) { return shape != all.front(); }),

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// The config.json of a tiny Gemma 4 with images and videos.
+#pragma once
+
+#include <string>
+
+#include "support/tiny_llava.hpp"
+
+namespace zea::testing {
+
+/// Patches of 4 x 4 pixels, of which squares of 2 x 2 become features; placeholder ids 3 of images
+/// and 4 of videos. Means are standardized, or linears are clipped.
+std::string tiny_gemma4_config(const TinyLlava& options = {}, bool clips = false);
+
+}  // namespace zea::testing
