@@ -134,6 +134,8 @@ class ModelDirectory:
         tokenizer's special tokens by name."""
         processor = self._read("processor_config.json")
         usual = "[IMG]" if self.has_rows else "<|image_pad|>" if self.family in QWEN_VL else "<image>"
+        if self.family == "gemma4":  # whose tokenizer names it
+            usual = None
         for modality, token in self.placeholders.items():
             key = f"{modality}_token"
             name = names.get(key) or processor.get(key) or (usual if modality == "image" else None)
