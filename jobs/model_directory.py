@@ -140,6 +140,8 @@ class ModelDirectory:
         processor = self._read("processor_config.json")
         usual = "[IMG]" if self.has_rows else "<|image_pad|>" if self.family in QWEN_VL else "<image>"
         usual = "<|image|>" if self.family in GLM_VL else usual
+        if self.family == "gemma4":  # whose tokenizer names it
+            usual = None
         for modality, token in self.placeholders.items():
             key = f"{modality}_token"
             name = names.get(key) or processor.get(key) or (usual if modality == "image" else None)
