@@ -141,10 +141,12 @@ class Network:
         return self
 
     def __exit__(self, *_):
+        # The kernel removes the cables of a namespace some time after its end, and the next nodes have the same names.
+        for device in (*self.names, "bridge"):
+            subprocess.run(["ip", "link", "del", device], capture_output=True)
         for init in self.init_of.values():
             init.kill()
             init.wait()
-        subprocess.run(["ip", "link", "del", "bridge"], capture_output=True)
         shutil.rmtree(SHARED / "nodes", ignore_errors=True)
 
     def make_bridge(self):
