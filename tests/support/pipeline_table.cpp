@@ -134,9 +134,8 @@ const PipelineLayout kLayouts[] = {
     {kColocated, kZeroBubble, {1, 1, 1, 1, 1, "", 2}, {1}, kHybrid2, kHybrid, 2, 2, Nothing, Experts, Recomputing},
     {kShared, k1F1B, {4}, {}, kNo, kNo, 1, 1, Nothing, Gemma4},
     {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring"}, {1, 1, 2}, kFull, kFull, 1, 2, Nothing, Gemma4, Recomputing},
-    {kShared, kInterleaved, {3, 1, 1, 1, 2}, {}, kHybrid, kFull, 2, 1, Llm, Gemma4, RareImages},
+    {kShared, kInterleaved, {3, 1, 1, 1, 2}, {}, kHybrid, kHybrid, 2, 1, Llm, Gemma4, RareImages},
     {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Gemma4, Adapters},
-    {kDisjoint, kZeroBubble, {3, 2}, {1, 2}, kFull, kFull, 1, 1, Nothing, Gemma4, EachUse},
     {kColocated, kGPipe, {2, 1, 2, 1, 1, "ulysses"}, {1, 1, 2}, kGradOp, kFull, 1, 1, Encoders, Gemma4, BufferOfEach},
 };
 // clang-format on
