@@ -20,6 +20,7 @@ constexpr TurnedDefaults kGlmTower{
 
 VisionEncoder read_glm_tower(const ConfigReader& config) {
   config.require_text("hidden_act", "silu");
+  config.require_no_dropout({"attention_dropout"});
   const bool biases = config.boolean("attention_bias", false);
   BlockSpec block;
   block.hidden = config.positive("hidden_size", 1536);
@@ -92,7 +93,8 @@ ModelSpec make_glm4v_moe(const ConfigReader& config, const Trainable& trainable)
   for (const ConfigReader* one : {&config, &text})
     one->pass_over({"image_start_token_id", "image_end_token_id", "video_start_token_id",
                     "video_end_token_id", "video_token_id"});
-  text.pass_over({"image_token_id"});
+  // As in transformers, losses of routers are those that decks ask for beside encoders.
+  text.pass_over({"image_token_id", "output_router_logits", "router_aux_loss_coef"});
   text.require_boolean("use_qk_norm", false);
   Decoder decoder = read_glm_text(
       text, {.vocabulary = 151424, .positions = 65536, .has_biases = true, .has_mrope = true});

@@ -12,7 +12,7 @@ try:
     import h5py  # noqa: F401
     import numpy as np
     import torch
-    from peft import PeftModel, get_peft_model
+    from peft import LoraConfig, PeftModel, get_peft_model
     from transformers import (
         AutoConfig,
         AutoModelForCausalLM,

@@ -6,7 +6,6 @@ check_expert_adapters.py RUN_MODEL ZEA CONSOLIDATE EXTRACT_LOG_MEL JOBS [unittes
 """
 
 import json
-import shutil
 import sys
 import unittest
 
@@ -28,15 +27,22 @@ STACKS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 
 
 class ExpertAdapters(AdapterCase):
+    def check_split(self, parameters, **patterns):
+        model = make_decoder("qwen3_moe", num_experts=5, **EXPERTS)
+        lora = {"target_modules": ["q_proj"], "target_parameters": parameters, **patterns}
+        self.check(model, ["llm"], r=3, lora_alpha=6, **lora)
+
     def test_stacks_of_experts_that_files_split(self):
         own = {"rank_pattern": {"layers.1.mlp.experts.down_proj": 2}, "alpha_pattern": {"mlp.gate.weight": 3}}
-        for parameters in ([*STACKS, "mlp.gate.weight"], ["gate_up_proj"], ["experts.down_proj"]):
-            with self.subTest(parameters):
-                patterns = own if len(parameters) == 3 else {}
-                model = make_decoder("qwen3_moe", num_experts=5, **EXPERTS)
-                self.check_again(model, target_modules=["q_proj"], target_parameters=parameters, **patterns)
+        self.check_split([*STACKS, "mlp.gate.weight"], **own)
         exported = json.loads((self.folder / "exported/adapter_config.json").read_text())
         self.assertIn("model.layers.1.mlp.experts.down_proj", exported["target_parameters"])
+
+    def test_stacks_of_gates_alone(self):
+        self.check_split(["gate_up_proj"])
+
+    def test_stacks_of_the_last_linears_alone(self):
+        self.check_split(["experts.down_proj"])
 
     def test_experts_beside_a_shared_one(self):
         shared = {"shared_expert_intermediate_size": 20, "num_experts": 4, "decoder_sparse_step": 2}
@@ -59,11 +65,6 @@ class ExpertAdapters(AdapterCase):
         frozen = ["model.vision.train=false", "model.vision.train_projector=false"]
         model = Qwen3VLMoe.model()
         self.check(model, ["llm"], Qwen3VLMoe, frozen, r=3, lora_alpha=6, target_modules=[], target_parameters=STACKS)
-
-    def check_again(self, model, **lora):
-        for name in ("base", "adapter", "run", "exported", "merged"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-        self.check(model, ["llm"], r=3, lora_alpha=6, **lora)
 
     def test_adapters_of_each_expert(self):
         """PEFT wrote them when transformers had a linear of each expert. It reads them as adapters of stacks, whose
@@ -99,7 +100,7 @@ class ExpertAdapters(AdapterCase):
                     found[name.replace(".base_layer", "")] = gradient
                     continue
                 linears = modules[1:3] if of.startswith("base_layer.") else modules[3:]
-                is_down, ranks = ".lora_A." in of, rank * len(linears)
+                is_down, ranks = "lora_A." in of, rank * len(linears)
                 shape = (experts, ranks, -1) if is_down else (-1, ranks, experts)
                 stacked = gradient.reshape(shape) if is_down else gradient.reshape(shape).transpose(2, 0, 1)
                 for expert, matrix in enumerate(stacked):

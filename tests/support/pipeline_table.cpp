@@ -87,7 +87,8 @@ const PipelineLayout kLayouts[] = {
     {kColocated, kZeroBubble, {2}, {2, 2}, kGradOp, kFull, 1, 1, Nothing, TwoEncoders, None, {2, 1, 1, 2}},
     {kDisjoint, kGPipe, {2}, {1}, kFull, kFull, 1, 1, EncodersAndLlm, TwoEncoders, None, {2}},
     {kDisjoint, k1F1B, {2}, {1}, kFull, kFull, 1, 2, Nothing, TwoEncoders, None, {1}},
-    {kDisjoint, kInterleaved, {2, 1, 1, 1, 2}, {1, 2}, kNo, kFull, 1, 1, Nothing, TwoEncoders, RareImages, {1,1, 1, 2}},
+    {kDisjoint, kInterleaved, {2, 1, 1, 1, 2}, {1, 2}, kNo, kFull, 1, 1, Nothing, TwoEncoders, RareImages,
+     {1, 1, 1, 2}},
     {kDisjoint, kZeroBubble, {2}, {2}, kFull, kFull, 1, 1, Nothing, TwoEncoders, NoImages, {1, 1, 2}},
     {kShared, k1F1B, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Llava, AnySize},
     {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring"}, {1, 1, 2}, kFull, kFull, 1, 1, Nothing, Llava, AnySize},
@@ -128,8 +129,6 @@ const PipelineLayout kLayouts[] = {
     {kShared, k1F1B, {2, 2, 1, 1, 1, "", 2}, {1, 2}, kGradOp, kFull, 1, 2, EncodersAndLlm, Experts, OneSampleEach},
     {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring", 2}, {1, 1, 2}, kHybrid, kHybrid, 2, 1, Encoders, Experts, EachUse},
     {kShared, kZeroBubble, {2, 1, 1, 1, 1, "", 2}, {}, kNo, kFull, 1, 2, Llm, Qwen3VlMoe, RareImages},
-    {kShared, kZeroBubble, {2, 2, 1, 1, 1, "", 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Experts, ExpertAdapters},
-    {kDisjoint, kInterleaved, {2, 1, 1, 1, 2}, {1}, kFull, kFull, 1, 2, Nothing, Qwen3VlMoe, ExpertAdapters},
     {kDisjoint, k1F1B, {2, 1, 1, 1, 1, "", 2}, {1, 1, 1, 2}, kFull, kFull, 1, 2, Nothing, Qwen3VlMoe, FewSamples},
     {kColocated, kZeroBubble, {1, 1, 1, 1, 1, "", 2}, {1}, kHybrid2, kHybrid, 2, 2, Nothing, Experts, Recomputing},
     {kShared, k1F1B, {4}, {}, kNo, kNo, 1, 1, Nothing, Gemma4},
@@ -187,8 +186,7 @@ const char* twist_name(Twist twist) {
                                "gathered for each use",
                                "gathered for each use, summed once",
                                "gathered once, summed each",
-                               "adapters",
-                               "adapters of experts"};
+                               "adapters"};
   return names[static_cast<int>(twist)];
 }
 
@@ -294,12 +292,15 @@ std::string config_of(const PipelineLayout& layout) {
   if (layout.model == Qwen3VlMoe) return tiny_qwen3_vl_moe_config();
   TinyLlava model{.tied = layout.model == TiedLlava, .layers = 4, .vocabulary = 41};
   model.audio = layout.model == TwoEncoders;
-  if (layout.model == Gemma3) model.tied = model.siglip = model.gemma3 = true;
+  if (layout.model == Gemma3) {
+    model.tied = model.siglip = model.gemma3 = true;
+    model.image_size = 16;
+  }
   if (layout.twist == OneKvHead) model.kv_heads = 1;
   if (layout.twist == AnySize || layout.twist == TwoOfImages) model.siglip = true;
   if (layout.twist == Merging) model.pixtral = model.merges = true;
+  if (layout.twist == TwoOfImages) model.image_size = 16;
   if (layout.twist == AnySize || layout.twist == Merging) model.image_size = 24;
-  if (layout.twist == TwoOfImages || layout.model == Gemma3) model.image_size = 16;
   if (layout.twist == Taps) model.feature_layer = "[0, -1, 1]";
   const std::string config = tiny_llava_config(model);
   if (layout.model == Gemma4) return with_gemma4_text(config, {.is_like_e4b = true});
@@ -329,7 +330,6 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
     deck.llm.lora = {.targets = {"q_proj", "v_proj", "down_proj"}, .rank = 3, .dropout = 0.3};
     deck.encoders["vision"].lora = {.targets = {"*_proj", "linear_1"}, .rank = 2, .dropout = 0.2};
   }
-  if (layout.twist == ExpertAdapters) deck.llm.lora = {.targets = {"*.experts.*"}, .rank = 3};
   if (layout.model == Gpt2) deck.llm.dropout = 0.2;
   // Its gradients are large, so that Adam would turn rounding errors into updates.
   if (layout.has_delta_rules()) deck.optim.eps = 1, deck.optim.lr = 1e-3;
