@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 
 #include <nlohmann/json.hpp>
@@ -29,7 +30,22 @@ Json number(double value) {
 struct Matrix {
   std::string name;
   TensorInfo in_file;
+  Shape shape;  ///< the model's; PEFT's has two dims
 };
+
+/// Reorders B from the model's (experts, out, rank) to PEFT's (out, rank, experts).
+std::vector<char> in_order_of_peft(const std::vector<char>& values, const Shape& shape,
+                                   size_t bytes) {
+  std::vector<char> ordered(values.size());
+  const char* source = values.data();
+  for (int64_t e = 0; e < shape[0]; ++e)
+    for (int64_t o = 0; o < shape[1]; ++o)
+      for (int64_t r = 0; r < shape[2]; ++r, source += bytes) {
+        const auto place = static_cast<size_t>((o * shape[2] + r) * shape[0] + e);
+        std::memcpy(ordered.data() + place * bytes, source, bytes);
+      }
+  return ordered;
+}
 
 /// A parameter in the model that PEFT adapts.
 struct RunningName {
@@ -72,21 +88,27 @@ class PeftDirectory {
         config_(Json::parse(source.config_json(), nullptr, false)),
         model_(model) {}
 
-  void add(const Adapter& adapter) {
-    for (const int param : {adapter.a, adapter.b}) {
-      const ParamSpec& spec = model_.params[param];
-      const auto found = std::ranges::find(source_.tensors(), spec.name, &TensorInfo::name);
-      if (found == source_.tensors().end())
-        throw WeightsError(source_.describe() + ": has no " + spec.name);
-      const DType dtype = dtype_.empty() ? found->dtype : dtype_from_name(dtype_);
-      const std::string name = running_name_of(model_, spec).name;
-      matrices_.push_back({spec.name, {kPeftPrefix + name, spec.tensor_shape(), dtype}});
+  void add(const UnitSpec& unit, const Adapter& adapter) {
+    for (const AdapterParams& params : params_of_adapter(model_, unit, adapter)) {
+      const std::string linear = running_linear(params.a);
+      for (const int param : {params.a, params.b}) {
+        const ParamSpec& spec = model_.params[param];
+        const auto found = std::ranges::find(source_.tensors(), spec.name, &TensorInfo::name);
+        if (found == source_.tensors().end())
+          throw WeightsError(source_.describe() + ": has no " + spec.name);
+        const DType dtype = dtype_.empty() ? found->dtype : dtype_from_name(dtype_);
+        const std::string ending = spec.name.substr(spec.name.rfind(".lora_"));
+        const std::string name = adapter.stacks_experts ? wrapper_of(unit, linear) : linear;
+        const Shape shape = spec.tensor_shape();
+        matrices_.push_back(
+            {spec.name, {kPeftPrefix + name + ending, shape_in_peft(shape, ending), dtype}, shape});
+      }
+      // The router is a module of its own kind, of which PEFT adapts the parameter.
+      const bool is_router = adapter.role == "router";
+      linears_[linear + (is_router ? ".weight" : "")] = &adapter;
     }
-    const ParamSpec& base = model_.params[adapter.base];
-    const std::string name = running_name_of(model_, base).name;
-    linears_[name.substr(0, name.rfind(".weight"))] = &adapter;
-    if (first_.is_null()) first_ = config_.at(kAdapters).at(base.module);
-    is_in_out_ |= adapter.order == WeightOrder::InOut;
+    if (first_.is_null()) first_ = config_.at(kAdapters).at(model_.params[adapter.base].module);
+    is_in_out_ |= adapter.order == WeightOrder::InOut && !adapter.stacks_experts;
   }
 
   void write(const std::string& target, bool replaces) const {
@@ -96,10 +118,12 @@ class PeftDirectory {
     for (const Matrix& matrix : matrices_) tensors.push_back(matrix.in_file);
     SafetensorsWriter file(directory.path() + "/" + kPeftWeights, tensors);
     std::vector<char> values;
-    for (const auto& [name, tensor] : matrices_) {
+    for (const auto& [name, tensor, shape] : matrices_) {
       const int64_t elements = num_elements(tensor.shape);
       values.resize(static_cast<size_t>(elements) * element_bytes(tensor.dtype));
-      source_.read(name, tensor.shape, whole(tensor.shape), tensor.dtype, values.data());
+      source_.read(name, shape, whole(shape), tensor.dtype, values.data());
+      if (shape.size() == 3 && name.ends_with(".lora_B.weight"))
+        values = in_order_of_peft(values, shape, static_cast<size_t>(element_bytes(tensor.dtype)));
       file.write(tensor.name, 0, elements, values.data());
     }
     file.finish();
@@ -107,6 +131,25 @@ class PeftDirectory {
   }
 
  private:
+  /// Returns the name in the running model of the linear, or stack, that has the adapter with A.
+  std::string running_linear(int a) const {
+    const std::string name = running_name_of(model_, model_.params[a]).name;
+    return name.substr(0, name.rfind(".lora_A"));
+  }
+  /// PEFT wraps the module of a stack for each tensor, gate_up_proj first (see io/peft.cpp).
+  std::string wrapper_of(const UnitSpec& unit, const std::string& stack) const {
+    const bool has_outer = std::ranges::any_of(unit.adapters, [](const Adapter& one) {
+      return one.stacks_experts && one.role == "experts.down";
+    });
+    const std::string experts = stack.substr(0, stack.rfind('.'));
+    return has_outer && stack.ends_with(".gate_up_proj") ? experts + ".base_layer" : experts;
+  }
+  static Shape shape_in_peft(const Shape& shape, const std::string& ending) {
+    if (shape.size() == 2) return shape;
+    return ending.starts_with(".lora_A") ? Shape{shape[0] * shape[1], shape[2]}
+                                         : Shape{shape[1], shape[2] * shape[0]};
+  }
+
   /// Times it PEFT's alpha is divided by the rank or its root, as the first module's was.
   double alpha_of(const Adapter& adapter, bool is_rslora) const {
     const auto rank = static_cast<double>(rank_of(adapter));
@@ -115,35 +158,41 @@ class PeftDirectory {
         adapter_scale({.rank = rank_of(adapter), .alpha = adapter.alpha, .rslora = is_rslora});
     return is_own ? adapter.alpha : adapter.scale * (is_rslora ? std::sqrt(rank) : rank);
   }
-  int64_t rank_of(const Adapter& adapter) const { return model_.params[adapter.a].shape[0]; }
+  int64_t rank_of(const Adapter& adapter) const { return model_.params[adapter.b].shape.back(); }
 
   /// The first module's rank and alpha are the adapter's; others stand with the names of linears.
   /// Of rates of dropout, which change nothing of what is computed, PEFT has one: the largest.
   Json config() const {
     const bool is_rslora = first_.at("rslora");
     const auto alpha = first_.at("alpha").get<double>();
-    Json targets = Json::array(), ranks = Json::object(), alphas = Json::object();
+    Json targets = Json::array(), parameters = Json::array();
+    Json ranks = Json::object(), alphas = Json::object();
     double dropout = 0;
     for (const auto& [linear, adapter] : linears_) {
-      targets.push_back(linear);
+      const bool is_parameter = adapter->stacks_experts || adapter->role == "router";
+      (is_parameter ? parameters : targets).push_back(linear);
       if (const int64_t rank = rank_of(*adapter); rank != first_.at("rank")) ranks[linear] = rank;
       if (const double own = alpha_of(*adapter, is_rslora); own != alpha)
         alphas[linear] = number(own);
       dropout = std::max(dropout, adapter->dropout);
     }
-    return {{"peft_type", "LORA"},
-            {"task_type", nullptr},
-            {"base_model_name_or_path", nullptr},
-            {"r", first_.at("rank")},
-            {"lora_alpha", number(alpha)},
-            {"use_rslora", is_rslora},
-            {"lora_dropout", dropout},
-            {"bias", "none"},
-            {"fan_in_fan_out", is_in_out_},
-            {"inference_mode", true},
-            {"target_modules", targets},
-            {"rank_pattern", ranks},
-            {"alpha_pattern", alphas}};
+    // PEFT refuses dropout beside adapters of parameters.
+    if (!parameters.empty()) dropout = 0;
+    Json config{{"peft_type", "LORA"},
+                {"task_type", nullptr},
+                {"base_model_name_or_path", nullptr},
+                {"r", first_.at("rank")},
+                {"lora_alpha", number(alpha)},
+                {"use_rslora", is_rslora},
+                {"lora_dropout", dropout},
+                {"bias", "none"},
+                {"fan_in_fan_out", is_in_out_},
+                {"inference_mode", true},
+                {"target_modules", targets},
+                {"rank_pattern", ranks},
+                {"alpha_pattern", alphas}};
+    if (!parameters.empty()) config["target_parameters"] = parameters;
+    return config;
   }
 
   const WeightsSource& source_;
@@ -169,7 +218,7 @@ void write_peft_adapter(const WeightsSource& source, const std::string& target,
   for (const UnitSpec& unit : model.units)
     for (const Adapter& adapter : unit.adapters) {
       const std::string directory = running_name_of(model, model.params[adapter.base]).directory;
-      directories.try_emplace(directory, source, model, dtype).first->second.add(adapter);
+      directories.try_emplace(directory, source, model, dtype).first->second.add(unit, adapter);
     }
   if (directories.size() == 1 && directories.begin()->first.empty())
     return directories.begin()->second.write(target, replaces);

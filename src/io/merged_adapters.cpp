@@ -17,6 +17,8 @@ struct Merge {
   Shape a_shape, b_shape;
   double scale;
   WeightOrder order;
+  int64_t expert = 0;     ///< whose matrices these are, where those of all are stacked
+  int64_t first_out = 0;  ///< the row of B that makes the first output
 };
 
 class MergedSource : public WeightsSource {
@@ -25,7 +27,7 @@ class MergedSource : public WeightsSource {
       : source_(std::move(source)), config_(without_adapters(source_->config_json())) {
     const ModelSpec model = model_spec_of(*source_);
     for (const UnitSpec& unit : model.units)
-      for (const Adapter& adapter : unit.adapters) add(model, adapter);
+      for (const Adapter& adapter : unit.adapters) add(model, unit, adapter);
     for (const TensorInfo& tensor : source_->tensors())
       if (!adapters_.contains(tensor.name)) tensors_.push_back(tensor);
   }
@@ -53,30 +55,63 @@ class MergedSource : public WeightsSource {
   }
 
  private:
-  void add(const ModelSpec& model, const Adapter& adapter) {
-    const ParamSpec& base = model.params[adapter.base];
-    const ParamSpec &a = model.params[adapter.a], &b = model.params[adapter.b];
-    adapters_.insert({a.name, b.name});
-    merges_[base.name] = {a.name,           b.name,        a.tensor_shape(),
-                          b.tensor_shape(), adapter.scale, adapter.order};
+  void add(const ModelSpec& model, const UnitSpec& unit, const Adapter& adapter) {
+    for (const AdapterParams& params : params_of_adapter(model, unit, adapter)) {
+      const ParamSpec &a = model.params[params.a], &b = model.params[params.b];
+      adapters_.insert({a.name, b.name});
+      const Merge merge{a.name,           b.name,        a.tensor_shape(),
+                        b.tensor_shape(), adapter.scale, adapter.order};
+      const ParamSpec& base = model.params[params.base];
+      if (adapter.stacks_experts && !base.stacks_experts)
+        add_experts(model, model.params_of(unit, adapter.role + ".weight"), adapter, merge);
+      else
+        merges_[base.name] = merge;
+    }
+  }
+  /// Each expert's linears are tensors of their own, and share A where they share inputs.
+  void add_experts(const ModelSpec& model, const std::vector<int>& bases, const Adapter& adapter,
+                   Merge merge) {
+    const int64_t parts = std::ssize(bases) / adapter.experts;
+    for (size_t i = 0; i < bases.size(); ++i) {
+      const ParamSpec& base = model.params[bases[i]];
+      merge.expert = static_cast<int64_t>(i) / parts;
+      merge.first_out = static_cast<int64_t>(i) % parts * base.shape[0];
+      merges_[base.name] = merge;
+    }
   }
 
-  std::vector<double> values(const std::string& name, const Shape& shape,
-                             const Extent& extent) const {
+  /// Returns a box of a matrix, or of that of an expert.
+  std::vector<double> values(const std::string& name, const Shape& shape, int64_t expert,
+                             Extent extent) const {
+    if (shape.size() == 3) {
+      extent.offset.insert(extent.offset.begin(), expert);
+      extent.length.insert(extent.length.begin(), 1);
+    }
     std::vector<double> values(static_cast<size_t>(extent.elements()));
     source_->read(name, shape, extent, DType::Float64, values.data());
     return values;
   }
 
-  /// To the packed weights of `box` that of B A, which lies as they do.
+  /// Adds to the packed weights of `box` that of B A, which has the same order; of stacked weights
+  /// expert by expert.
   void add_product(const Merge& merge, const Extent& box, double* weights) const {
+    if (box.length.size() == 2) return add_matrix(merge, box, weights);
+    Merge one = merge;
+    const Extent matrix{{box.offset[1], box.offset[2]}, {box.length[1], box.length[2]}};
+    for (int64_t e = 0; e < box.length[0]; ++e, weights += matrix.elements()) {
+      one.expert = box.offset[0] + e;
+      add_matrix(one, matrix, weights);
+    }
+  }
+  void add_matrix(const Merge& merge, const Extent& box, double* weights) const {
     const bool is_out_in = merge.order == WeightOrder::OutIn;
     const int out_dim = is_out_in ? 0 : 1, in_dim = 1 - out_dim;
-    const int64_t rank = merge.a_shape[0], outs = box.length[out_dim], ins = box.length[in_dim];
+    const int64_t rank = merge.b_shape.back(), outs = box.length[out_dim], ins = box.length[in_dim];
     const std::vector<double> a =
-        values(merge.a, merge.a_shape, {{0, box.offset[in_dim]}, {rank, ins}});
+        values(merge.a, merge.a_shape, merge.expert, {{0, box.offset[in_dim]}, {rank, ins}});
     const std::vector<double> b =
-        values(merge.b, merge.b_shape, {{box.offset[out_dim], 0}, {outs, rank}});
+        values(merge.b, merge.b_shape, merge.expert,
+               {{merge.first_out + box.offset[out_dim], 0}, {outs, rank}});
     for (int64_t o = 0; o < outs; ++o)
       for (int64_t r = 0; r < rank; ++r) {
         const double factor = merge.scale * b[o * rank + r];

@@ -273,7 +273,8 @@ void ModelSource::add_adapters(const std::vector<NewAdapters>& all) {
   if (!all.empty()) model_ = model_spec_of(*this);
   for (const UnitSpec& unit : model_.units)
     for (const Adapter& adapter : unit.adapters)
-      for (const int param : {adapter.a, adapter.b}) check_adapter(model_.params[param], all);
+      for (const AdapterParams& params : params_of_adapter(model_, unit, adapter))
+        for (const int param : {params.a, params.b}) check_adapter(model_.params[param], all);
 }
 
 /// Whoever gives adapters of a module gives all of them.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <regex>
 
 #include "core/error.hpp"
@@ -74,6 +75,15 @@ double PeftConfig::alpha_of(const std::string& linear) const {
   return number("lora_alpha", 8);
 }
 
+bool PeftConfig::targets_parameter(const std::string& name) const {
+  const auto found = config_.find("target_parameters");
+  if (found == config_.end() || !found->is_array()) return false;
+  return std::ranges::any_of(*found, [&](const nlohmann::ordered_json& target) {
+    return target.is_string() &&
+           (name == target.get<std::string>() || name.ends_with("." + target.get<std::string>()));
+  });
+}
+
 double PeftConfig::number(const char* key, double usual) const {
   if (!config_.contains(key)) return usual;
   if (!config_[key].is_number()) refuse(key, "a number");
@@ -87,9 +97,8 @@ void PeftConfig::check_kind() const {
   if (config_.contains("bias") && config_["bias"] != "none") refuse("bias", "\"none\"", false);
   for (const char* key : {"use_dora", "lora_bias", "use_qalora"})
     if (config_.contains(key) && config_[key] != false) refuse(key, "false", false);
-  for (const char* key :
-       {"modules_to_save", "layer_replication", "target_parameters", "trainable_token_indices",
-        "alora_invocation_tokens", "use_bdlora", "arrow_config"})
+  for (const char* key : {"modules_to_save", "layer_replication", "trainable_token_indices",
+                          "alora_invocation_tokens", "use_bdlora", "arrow_config"})
     if (config_.contains(key) && !config_[key].is_null() && !config_[key].empty())
       refuse(key, "null", false);
   // PEFT takes others' beginnings out of the base, also where it loads them.
@@ -165,14 +174,26 @@ class PeftAdapter : public WeightsSource {
   std::string config_json() const override { return ""; }
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
             void* target) const override {
-    file_->read(names_.at(name), shape, extent, dtype, target);
+    const Matrix& matrix = matrices_.at(name);
+    if (!matrix.stacks_experts)
+      file_->read(matrix.name, shape, extent, dtype, target);
+    else if (name.ends_with(kDown))
+      read_stacked_down(matrix, shape, extent, dtype, static_cast<char*>(target));
+    else
+      read_stacked_up(matrix, shape, extent, dtype, static_cast<char*>(target));
   }
 
  private:
+  static constexpr const char *kDown = ".lora_A.weight", *kUp = ".lora_B.weight";
+
+  struct Matrix {
+    std::string name;  ///< in the file
+    bool stacks_experts = false;
+  };
+
   void take(const TensorInfo& tensor, const ModelSpec& model, const std::string& module) {
     const std::string prefix = kPeftPrefix;
-    const size_t end =
-        std::min(tensor.name.rfind(".lora_A.weight"), tensor.name.rfind(".lora_B.weight"));
+    const size_t end = std::min(tensor.name.rfind(kDown), tensor.name.rfind(kUp));
     if (tensor.name.starts_with(prefix))
       for (const char* ending : kOfVocabulary)
         if (tensor.name.ends_with(ending))
@@ -183,6 +204,8 @@ class PeftAdapter : public WeightsSource {
                          " is no matrix of an adapter; these are called " + prefix +
                          "<linear>.lora_A.weight and .lora_B.weight");
     const std::string running = tensor.name.substr(prefix.size(), end - prefix.size());
+    if (const std::string stack = running_stack(running); !stack.empty())
+      return take_stack(tensor, model, module, stack);
     const std::string linear = linear_name(model, module, running);
     const int base = model.param_index(linear + ".weight");
     // Tied to the embeddings it has no name of its own.
@@ -191,32 +214,119 @@ class PeftAdapter : public WeightsSource {
     if (base < 0)
       throw WeightsError(directory_ + ": " + tensor.name + " stands beside " + linear +
                          ", which this " + model.family + " model has not");
-    const std::string& owner = model.params[base].module;
-    if (!asked_.contains(owner))
-      throw WeightsError(directory_ + ": holds adapters of " + owner + ", too; name it in model." +
-                         owner + ".lora.weights as well");
+    const std::string& owner = owner_of(model.params[base]);
     // Layers after those whose features are read have no effect, and neither have their adapters.
     if (owner != module || !model.params[base].used) return;
     if (!may_have_adapter(model, base)) refuse(tensor, running);
     const std::string name = linear + tensor.name.substr(end);
     tensors_.push_back({name, tensor.shape, tensor.dtype});
-    names_.emplace(name, tensor.name);
-    if (name.ends_with(".lora_A.weight")) take_scale(running, linear, tensor);
+    matrices_.emplace(name, Matrix{tensor.name});
+    if (!name.ends_with(kDown)) return;
+    const std::string weight = running + ".weight";
+    take_scale(config_.targets_parameter(weight) ? weight : running, of_all_experts(model, linear),
+               tensor.shape.at(0));
+  }
+
+  const std::string& owner_of(const ParamSpec& base) const {
+    if (!asked_.contains(base.module))
+      throw WeightsError(directory_ + ": holds adapters of " + base.module +
+                         ", too; name it in model." + base.module + ".lora.weights as well");
+    return base.module;
+  }
+
+  /// Returns the name in the running model of the tensor of all experts that an adapter of
+  /// `running` is beside; empty: it is beside a linear. PEFT wraps the module that has the tensors
+  /// once for each of them, gate_up_proj first, and calls what is wrapped "base_layer".
+  std::string running_stack(const std::string& running) const {
+    const std::string wrapped = ".base_layer", experts = ".experts", up = ".gate_up_proj";
+    if (running.ends_with(experts + wrapped))
+      return running.substr(0, running.size() - wrapped.size()) + up;
+    if (!running.ends_with(experts)) return "";
+    const std::string inner = kPeftPrefix + running + wrapped + kDown;
+    const bool is_outer = std::ranges::count(file_->tensors(), inner, &TensorInfo::name) > 0;
+    return running + (!is_outer && config_.targets_parameter(running + up) ? up : ".down_proj");
+  }
+
+  /// A of PEFT is (experts * rank, in), and B (out, rank * experts): of each row first what all
+  /// experts have in their first column. The model's are (experts, rank, in), (experts, out, rank).
+  void take_stack(const TensorInfo& tensor, const ModelSpec& model, const std::string& module,
+                  const std::string& running) {
+    const std::string stack = linear_name(model, module, running);
+    const std::string experts = stack.substr(0, stack.rfind('.') + 1);
+    const auto unit = std::ranges::find_if(model.units, [&](const UnitSpec& one) {
+      return std::ranges::any_of(model.expert_params(one), [&](const std::vector<int>& params) {
+        return model.params[params.front()].name.starts_with(experts);
+      });
+    });
+    if (unit == model.units.end())
+      throw WeightsError(directory_ + ": " + tensor.name + " is beside " + stack + ", which this " +
+                         model.family + " model has not");
+    if (owner_of(model.params[unit->params.front()]) != module) return;
+    const bool is_down = tensor.name.ends_with(kDown);
+    const int64_t count = model.mlp(*unit).router->experts;
+    if (tensor.shape.size() != 2 || tensor.shape[is_down ? 0 : 1] % count != 0)
+      throw WeightsError(directory_ + ": " + tensor.name + " has the shape " +
+                         shape_text(tensor.shape) + "; expected (" + std::to_string(count) +
+                         " experts * rank, in) of lora_A, (out, rank * " + std::to_string(count) +
+                         ") of lora_B");
+    const int64_t rank = tensor.shape[is_down ? 0 : 1] / count;
+    const Shape shape =
+        is_down ? Shape{count, rank, tensor.shape[1]} : Shape{count, tensor.shape[0], rank};
+    tensors_.push_back({stack + (is_down ? kDown : kUp), shape, tensor.dtype});
+    matrices_.emplace(tensors_.back().name, Matrix{tensor.name, true});
+    if (is_down) take_scale(running, stack, rank);
+  }
+
+  void read_stacked_down(const Matrix& matrix, const Shape& shape, const Extent& extent,
+                         DType dtype, char* target) const {
+    const auto& [at, length] = extent;
+    const int64_t bytes = length[1] * length[2] * element_bytes(dtype);
+    for (int64_t e = 0; e < length[0]; ++e)
+      file_->read(matrix.name, {shape[0] * shape[1], shape[2]},
+                  {{(at[0] + e) * shape[1] + at[1], at[2]}, {length[1], length[2]}}, dtype,
+                  target + e * bytes);
+  }
+  void read_stacked_up(const Matrix& matrix, const Shape& shape, const Extent& extent, DType dtype,
+                       char* target) const {
+    const auto& [at, length] = extent;
+    const int64_t columns = shape[0] * shape[2], bytes = element_bytes(dtype);
+    std::vector<char> rows(static_cast<size_t>(length[1] * columns * bytes));
+    file_->read(matrix.name, {shape[1], columns}, {{at[1], 0}, {length[1], columns}}, dtype,
+                rows.data());
+    for (int64_t e = 0; e < length[0]; ++e)
+      for (int64_t o = 0; o < length[1]; ++o)
+        for (int64_t r = 0; r < length[2]; ++r, target += bytes) {
+          const int64_t column = (at[2] + r) * shape[0] + at[0] + e;
+          std::memcpy(target, rows.data() + (o * columns + column) * bytes,
+                      static_cast<size_t>(bytes));
+        }
+  }
+
+  /// Returns a linear's name, of a linear of an expert with * in place of the expert's number: all
+  /// experts of a layer have adapters of one rank.
+  static std::string of_all_experts(const ModelSpec& model, const std::string& linear) {
+    if (!model.has_experts()) return linear;
+    const std::string words = ".experts.";
+    const size_t begin = linear.rfind(words);
+    if (begin == std::string::npos) return linear;
+    const size_t number = begin + words.size();
+    return linear.substr(0, number) + "*" + linear.substr(linear.find('.', number));
   }
 
   [[noreturn]] void refuse(const TensorInfo& tensor, const std::string& running) const {
-    throw WeightsError(
-        directory_ + ": " + tensor.name + " is of an adapter beside " + running +
-        ", where none is built; allowed are linears of transformer blocks (not of experts) and of "
-        "projectors: train it without " +
-        running.substr(running.rfind('.') + 1) + " in target_modules");
+    throw WeightsError(directory_ + ": " + tensor.name + " is of an adapter beside " + running +
+                       ", where none is built; allowed are linears of transformer blocks and of "
+                       "projectors: train it without " +
+                       running.substr(running.rfind('.') + 1) + " in target_modules");
   }
 
-  void take_scale(const std::string& running, const std::string& linear, const TensorInfo& tensor) {
-    const auto rank = static_cast<double>(tensor.shape.at(0));
+  /// `linear`: the model's name, with * for the numbers of experts, of which the first counts.
+  /// Whether the others' ranks are the same is seen when their matrices are loaded.
+  void take_scale(const std::string& running, const std::string& linear, int64_t rank) {
+    if (!known_.insert(linear).second) return;
     const double alpha = config_.alpha_of(running);
-    if (rank != static_cast<double>(lora_.rank))
-      lora_.rank_pattern.push_back(rule_text(linear, rank));
+    if (rank != lora_.rank)
+      lora_.rank_pattern.push_back(rule_text(linear, static_cast<double>(rank)));
     if (alpha != lora_.alpha) lora_.alpha_pattern.push_back(rule_text(linear, alpha));
     lora_.targets.push_back(linear);
   }
@@ -227,7 +337,8 @@ class PeftAdapter : public WeightsSource {
   PeftConfig config_;
   LoraOptions lora_;
   std::vector<TensorInfo> tensors_;
-  std::map<std::string, std::string> names_;  ///< in the file
+  std::map<std::string, Matrix> matrices_;  ///< by the model's names
+  std::set<std::string> known_;             ///< linears whose ranks are known
 };
 
 }  // namespace

@@ -22,6 +22,8 @@ class PeftConfig {
   LoraOptions lora() const;
   /// Returns the alpha of one linear, by its name in PEFT's files.
   double alpha_of(const std::string& linear) const;
+  /// Returns whether target_parameters name a parameter of the running model, or its last words.
+  bool targets_parameter(const std::string& name) const;
 
  private:
   double number(const char* key, double usual) const;

@@ -27,6 +27,14 @@ bool has_adapters(const std::string& config_json);
 /// Returns whether the linear with weight `param` may have an adapter.
 bool may_have_adapter(const ModelSpec& model, int param);
 
+/// The parameters of an adapter, and the weight that it is beside: indices in ModelSpec::params.
+struct AdapterParams {
+  int base, a, b;
+};
+/// Returns those of each tensor: of experts that have linears of their own, of each expert.
+std::vector<AdapterParams> params_of_adapter(const ModelSpec& model, const UnitSpec& unit,
+                                             const Adapter& adapter);
+
 /// Returns the scale of an adapter: alpha / rank, or alpha / sqrt(rank) (rsLoRA, arXiv:2312.03732).
 double adapter_scale(const LoraOptions& lora);
 

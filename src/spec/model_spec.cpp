@@ -195,6 +195,10 @@ std::vector<std::vector<int>> ModelSpec::expert_params(const UnitSpec& unit) con
   for (const char* role :
        {"experts.up.weight", "experts.up.bias", "experts.down.weight", "experts.down.bias"})
     if (unit.has(role)) found.push_back(params_of(unit, role));
+  for (const Adapter& adapter : unit.adapters)
+    if (adapter.experts > 0)
+      for (const std::string& matrix : {adapter.down, adapter.up})
+        found.push_back(params_of(unit, matrix + ".weight"));
   return found;
 }
 

@@ -103,6 +103,10 @@ struct Adapter {
   double dropout = 0;                      ///< probability of dropping an element of x in training
   WeightOrder order = WeightOrder::OutIn;  ///< of that weight
   int base = -1, a = -1, b = -1;           ///< indices in ModelSpec::params, the first of several
+  /// The linears of so many experts have matrices each, expert by expert; 0: no linear of experts.
+  int64_t experts = 0;
+  /// A (experts, rank, in) and B (experts, out, rank) stack the matrices of all experts.
+  bool stacks_experts = false;
 };
 
 struct UnitSpec {
@@ -168,8 +172,9 @@ struct ModelSpec {
   /// Returns the kind of MLP of a block.
   const MlpSpec& mlp(const UnitSpec& unit) const { return block(unit.module).mlps.at(unit.mlp); }
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
-  /// Returns for each linear of the unit's experts, and for each bias of these, its parameters,
-  /// expert by expert, or the one that stacks them; none where it is no mixture.
+  /// Returns for each linear of the unit's experts, and for each bias of these and each matrix of
+  /// their adapters, its parameters, expert by expert, or the one that stacks them; none where it
+  /// is no mixture.
   std::vector<std::vector<int>> expert_params(const UnitSpec& unit) const;
   /// Returns whether blocks of the language model have mixtures of experts.
   bool has_experts() const;

@@ -75,6 +75,14 @@ std::string canonical_qwen3_5_text_name(const std::string& name) {
   return name.starts_with(root) ? "model." + name.substr(root.size()) : name;
 }
 
+/// The running model calls a block's mixture "mlp".
+constexpr const char *kMixtralFiles = ".block_sparse_moe.", *kMixtralRuns = ".mlp.";
+
+std::string with_part(std::string name, const std::string& from, const std::string& to) {
+  const size_t place = name.find(from);
+  return place == std::string::npos ? name : name.replace(place, from.size(), to);
+}
+
 /// The first files, and those of the model without its head, leave "transformer." out.
 std::string canonical_gpt2_name(const std::string& name) {
   for (const char* bare : {"h.", "wte.", "wpe.", "ln_f."})
@@ -105,6 +113,7 @@ std::string with_prefix(const std::string& name, const std::array<Prefix, kCount
 std::string canonical_parameter_name(const std::string& family, const std::string& name) {
   if (has_llava_names(family)) return canonical_llava_name(name);
   if (family == "gpt2") return canonical_gpt2_name(name);
+  if (family == "mixtral") return with_part(name, kMixtralRuns, kMixtralFiles);
   if (family == "qwen3_5_text" || family == "qwen3_5_moe_text")
     return canonical_qwen3_5_text_name(name);
   return has_qwen_vl_names(family) ? canonical_qwen_vl_name(name) : name;
@@ -117,6 +126,7 @@ std::string running_parameter_name(const std::string& family, const std::string&
   constexpr std::array<Prefix, 2> kQwen{
       {{"visual.", "model.visual."}, {"model.", "model.language_model."}}};
   if (has_llava_names(family)) return with_prefix(name, kLlava);
+  if (family == "mixtral") return with_part(name, kMixtralFiles, kMixtralRuns);
   return has_qwen_vl_names(family) ? with_prefix(name, kQwen) : name;
 }
 

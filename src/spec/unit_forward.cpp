@@ -176,6 +176,9 @@ class Forward {
       return linear(adapter_down(x, adapter, rows), unit_.adapters[adapter].up);
     });
   }
+  Value adapted_linear(const Value& x, const std::string& role) {
+    return adapted_linear(x, role, UnitRows::Tokens, kOrder);
+  }
   /// Tp ranks exchange the few columns of `down`, not the columns of x once more.
   Value adapted_columns(Value y, const Value& x, const std::string& role, UnitRows rows) {
     return with_adapters(std::move(y), role, [&](int adapter) {
@@ -368,7 +371,7 @@ class Forward {
   }
   Value routed(const Value& rows, const RouterSpec& router, const MlpSpec& spec) {
     auto own_gates = ops_.record({.kind = Kind::Route, .params = {ops_.optional("choice_bias")}},
-                                 {linear(routed_by(rows), "router")});
+                                 {adapted_linear(routed_by(rows), "router")});
     auto own_chosen = ops_.record_other();
     if (has("gate_scale"))
       own_gates = ops_.record({.kind = Kind::ScaleGates, .params = ops_.roles({"gate_scale"})},
@@ -381,14 +384,23 @@ class Forward {
     auto sent = ops_.record({.kind = Kind::Dispatch}, {all, chosen});
     const auto places = ops_.record_other(), ends = ops_.record_other();
     all.reset();
-    const auto of_each = [&](const Value& inputs, const std::string& role) {
+    const auto linear_of_each = [&](const Value& inputs, const std::string& role, WeightOrder order,
+                                    bool reads_columns) {
       return ops_.record(
           {.kind = Kind::ExpertLinear,
            .params = {ops_.roles({role + ".weight"})[0], ops_.optional(role + ".bias")},
-           .order = spec.stack.value_or(kOrder),
+           .order = order,
            .count = router.experts,
-           .reads_columns = role == "experts.down"},
+           .reads_columns = reads_columns},
           {inputs, ends});
+    };
+    const auto of_each = [&](const Value& inputs, const std::string& role) {
+      const bool reads_columns = role == "experts.down";
+      auto y = linear_of_each(inputs, role, spec.stack.value_or(kOrder), reads_columns);
+      return with_adapters(std::move(y), role, [&](int adapter) {
+        const auto z = linear_of_each(inputs, unit_.adapters[adapter].down, kOrder, reads_columns);
+        return linear_of_each(z, unit_.adapters[adapter].up, kOrder, false);
+      });
     };
     auto inner = of_each(sent, "experts.up");
     sent.reset();
@@ -406,9 +418,9 @@ class Forward {
                        {norm(rows, "router_norm", block_.norm)});
   }
   Value shared(const Value& rows, const MlpSpec& spec) {
-    auto y = linear(gate(linear(rows, "shared.up"), spec), "shared.down");
+    auto y = adapted_linear(gate(adapted_linear(rows, "shared.up"), spec), "shared.down");
     if (!has("shared_gate.weight")) return y;
-    return ops_.record({.kind = Kind::SigmoidScale}, {y, linear(rows, "shared_gate")});
+    return ops_.record({.kind = Kind::SigmoidScale}, {y, adapted_linear(rows, "shared_gate")});
   }
 
   Value features() {

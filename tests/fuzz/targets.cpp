@@ -42,6 +42,7 @@ void read_adapter(const Input& input) {
   config.lora();
   for (const char* linear : {"model.layers.0.self_attn.q_proj", "h.1.attn.c_attn", ""})
     config.alpha_of(linear);
+  config.targets_parameter("model.layers.0.mlp.experts.gate_up_proj");
 }
 
 /// As a tokenizer.json, and as the tokenizer_config.json next to one.

@@ -127,6 +127,15 @@ const TrafficLayout kLayouts[] = {
        run.deck.meshes["llm"].ep = 2;
        run.deck.data.packing = false;
      }},
+    {"ep 2 of four replicas, adapters of each expert and of the router",
+     4,
+     {"llm.ep_dp_shard", "llm.expert_dp_shard+expert_cp", "llm.dp_shard+encoder_dp+cp"},
+     [](TinyRunOptions& run) {
+       run.config_json = with_experts(tiny_llava_config(), 4);
+       run.deck.meshes["llm"].strategy = "full_shard";
+       run.deck.meshes["llm"].ep = 2;
+       run.deck.llm.lora = {.targets = {"gate", "*.experts.*", "*shared*"}, .rank = 3};
+     }},
     {"ep 4 over cp 2 and two replicas, recomputed",
      4,
      {"llm.ep_dp_shard", "llm.ep_cp"},

@@ -179,6 +179,33 @@ TEST_F(ExpertParallel, AdaptersBesideExpertsDo) {
   expect_equal_one_rank(run, {{"all of dp_shard", 4, 4}, {"tp and cp", 8, 2, "no_shard", 2, 2}});
 }
 
+TEST_F(ExpertParallel, AdaptersOfEachExpertDo) {
+  TinyRunOptions run = base_run(experts_config());
+  run.deck.llm.lora = {.targets = {"q_proj", "gate", "*.experts.*", "*shared*"}, .rank = 3};
+  expect_equal_one_rank(run, {std::begin(kLayouts), std::end(kLayouts)});
+  run.deck.model.activation_checkpointing = AutoOption::of_count(2);
+  run.deck.data.packing = false;  // some replicas have no samples
+  run.deck.schedule.global_batch = 3;
+  expect_equal_one_rank(run, {{"all of dp_shard", 4, 4},
+                              {"cp and dp_shard", 8, 4, "full_shard", 1, 2},
+                              {"tp", 8, 4, "full_shard", 2}});
+}
+
+TEST_F(ExpertParallel, AdaptersOfStackedExpertsDo) {
+  const std::vector<Layout> layouts{{"half of dp_shard", 4, 2},
+                                    {"cp and dp_shard", 8, 4, "full_shard", 1, 2},
+                                    {"ulysses", 4, 4, "no_shard", 1, 2, 1, "ulysses"},
+                                    {"tp", 4, 2, "no_shard", 2},
+                                    {"tp and cp", 8, 4, "full_shard", 2, 2},
+                                    {"hybrid", 4, 2, "hybrid_shard", 1, 1, 2}};
+  TinyRunOptions stacked = base_run(with_gpt_oss(tiny_llava_config({.kv_heads = 2}), 4));
+  stacked.deck.llm.lora = {.targets = {"mlp.*"}, .rank = 3};
+  expect_equal_one_rank(stacked, layouts);
+  TinyRunOptions split = base_run(experts_config());  // in files; adapters stack them
+  split.deck.llm.lora = {.targets = {"experts.gate_up_proj", "experts.down_proj"}, .rank = 3};
+  expect_equal_one_rank(split, layouts);
+}
+
 TEST_F(ExpertParallel, SeveralUnitsAndBuffersOfEachParameterDo) {
   TinyRunOptions run = base_run(experts_config());
   run.deck.meshes["llm"].wrap_units = 2;

@@ -284,6 +284,9 @@ const GridScenario kScenarios[] = {
          [](const TinyLlava& o) { return with_latent_attention(tiny_llava_config(o)); }},
     {.name = "gpt-oss, attention sinks and biased experts",
      .other_config = [](const TinyLlava& o) { return with_gpt_oss(tiny_llava_config(o)); }},
+    {.name = "gpt-oss, adapters of biased experts and routers",
+     .set = [](Options& o) { o.llm.lora = {.targets = {"mlp.*"}, .rank = 3}; },
+     .other_config = [](const TinyLlava& o) { return with_gpt_oss(tiny_llava_config(o)); }},
     {"Qwen2.5-VL, images and videos in windows",
      {},
      {1, 0, 2},
@@ -311,12 +314,20 @@ const GridScenario kScenarios[] = {
     {.name = "mixtures of experts beside a shared one",
      .model = {.kv_heads = 1},
      .other_config = experts_config},
-    {.name = "mixtures of experts, adapters in attention, every unit recomputed",
+    {.name = "mixtures of experts, adapters of each expert and in attention, every unit recomputed",
      .set =
          [](Options& deck) {
-           deck.llm.lora = {.targets = {"q_proj", "o_proj"}, .rank = 3, .dropout = 0.3};
+           deck.llm.lora = {.targets = {"q_proj", "o_proj", "gate", "*.experts.*"}, .rank = 3};
            deck.model.activation_checkpointing = AutoOption::of_count(1);
            deck.data.row_tokens = 24;
+         },
+     .other_config = experts_config},
+    {.name = "mixtures of experts, adapters of their stacks and of shared experts",
+     .set =
+         [](Options& deck) {
+           deck.llm.lora = {.targets = {"experts.gate_up_proj", "experts.down_proj", "*shared*"},
+                            .rank = 3,
+                            .rank_pattern = {"experts.down_proj = 2"}};
          },
      .other_config = experts_config},
     {.name = "Qwen3-VL-MoE, stacked experts, frozen tower",

@@ -41,6 +41,14 @@ std::string adapted_config() {
                        {.targets = {"k_proj", "fc1", "linear_1"}, .rank = 7, .dropout = 0.1});
 }
 
+/// Experts whose adapters take more than those that train; `is_stacked`: adapters of their stacks.
+std::string adapted_experts_config(bool is_stacked) {
+  const std::vector<std::string> of_each{"gate", "*experts.*", "*shared*", "q_proj"};
+  const std::vector<std::string> of_stacks{"experts.gate_up_proj", "experts.down_proj"};
+  return with_adapters(with_experts(llava_config(false)), "llm",
+                       {.targets = is_stacked ? of_stacks : of_each, .rank = 12});
+}
+
 std::string siglip_config() {
   nlohmann::json config = nlohmann::json::parse(
       tiny_llava_config({.layers = 1, .vision_hidden = 78, .image_size = 48, .siglip = true}));
@@ -407,6 +415,8 @@ const std::vector<MeasuredModel>& measured_models() {
       {"llava", llava_config(false)},
       {"llava with taps, biases and full attention", llava_config(true)},
       {"llava with adapters", adapted_config()},
+      {"adapters of each expert", adapted_experts_config(false)},
+      {"adapters of stacked experts", adapted_experts_config(true)},
       {"llava with images of any size, four patches a feature", siglip_config(),
        merge_images_of_any_size},
       {"llava with a table of positions laid over images", siglip_config(), fill_patches},

@@ -72,6 +72,54 @@ TEST(Adapters, StandBesideLinearsOfLatents) {
   EXPECT_FALSE(keeps_latents(of_heads));
 }
 
+TEST(Adapters, StandBesideExperts) {
+  const std::string config = with_experts(tiny_llava_config(), 4);
+  const std::string layer = "language_model.model.layers.0.mlp.";
+  const ModelSpec each = with_lora(config, "llm", {.targets = {"gate_proj", "gate"}, .rank = 3});
+  EXPECT_EQ(param(each, layer + "experts.3.gate_proj.lora_A.weight").shape, (Shape{3, 24}));
+  EXPECT_EQ(param(each, layer + "experts.3.gate_proj.lora_B.weight").shape, (Shape{16, 3}));
+  EXPECT_EQ(param(each, layer + "shared_expert.gate_proj.lora_B.weight").tp_cut.dim, 0);
+  EXPECT_EQ(param(each, layer + "gate.lora_B.weight").shape, (Shape{4, 3}));
+  EXPECT_LT(each.param_index(layer + "experts.3.up_proj.lora_A.weight"), 0);
+
+  // transformers runs the linears of all experts as two tensors.
+  const ModelSpec stacks =
+      with_lora(config, "llm", {.targets = {"gate_up_proj", "experts.down_proj"}, .rank = 3});
+  EXPECT_EQ(param(stacks, layer + "experts.gate_up_proj.lora_A.weight").shape, (Shape{4, 3, 24}));
+  const ParamSpec& up = param(stacks, layer + "experts.gate_up_proj.lora_B.weight");
+  EXPECT_EQ(up.shape, (Shape{4, 32, 3}));
+  EXPECT_EQ(up.tp_cut.stretches, 2);
+  EXPECT_EQ(param(stacks, layer + "experts.down_proj.lora_A.weight").tp_cut.dim, 2);
+  std::vector<ParamCut> cuts;
+  for (const ParamSpec& one : stacks.params) cuts.push_back(cut_of(one, 2));
+  cut_experts(stacks, 2, 2, cuts);
+  EXPECT_EQ(cuts[stacks.param_index(up.name)].shape, (Shape{2, 16, 3}));
+}
+
+TEST(Adapters, OfExpertsAreRefusedWhereTheyCannotBe) {
+  const auto refused = [](const LoraOptions& lora) -> std::string {
+    try {
+      with_lora(with_experts(tiny_llava_config()), "llm", lora);
+    } catch (const PlanError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_NE(refused({.targets = {"experts.3.up_proj"}})
+                .find("\"experts.3.up_proj\" matches 1 of the 5 experts of"),
+            std::string::npos);
+  EXPECT_NE(refused({.targets = {"up_proj"}, .rank_pattern = {"experts.2.up_proj = 4"}})
+                .find("experts of a layer share both"),
+            std::string::npos);
+  EXPECT_NE(refused({.targets = {"up_proj", "gate_up_proj"}})
+                .find("which are the same weights; leave one of them out"),
+            std::string::npos);
+  EXPECT_NE(refused({.targets = {"gate"}, .dropout = 0.1})
+                .find("llm.lora.dropout = 0.1, but language_model.model.layers.*.mlp.gate is in "
+                      "a mixture of experts, whose adapters have no dropout"),
+            std::string::npos);
+}
+
 TEST(Adapters, BeginWithWhatChangesNothing) {
   const ModelSpec model = with_lora(tiny_llava_config(), "llm", {.targets = {"down_proj"}});
   const std::string down = "language_model.model.layers.1.mlp.down_proj.";

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The comparison of adapters with PEFT. Programs that run it begin their arguments with
+
+RUN_MODEL ZEA CONSOLIDATE EXTRACT_LOG_MEL JOBS
+"""
+
+import json
+import subprocess
+import sys
+
+try:
+    import h5py  # noqa: F401
+    import numpy as np
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        GPT2Config,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+    )
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+from folder_case import FolderCase
+from transformers_models import (
+    TEXT,
+    VOCABULARY,
+    ModelRuns,
+    check_gradients,
+    file_name,
+    normalised,
+    perturbed,
+    read_outputs,
+    reference,
+    run,
+)
+
+RUN_MODEL, ZEA, CONSOLIDATE, EXTRACT, JOBS = sys.argv[1:6]
+MODEL_RUNS = ModelRuns(RUN_MODEL)
+sys.path.insert(0, JOBS)
+from dataset_writer import Clip, DatasetWriter  # noqa: E402
+
+IMAGE_TOKEN, IMAGE_SIZE, PATCHES = 5, 24, 9
+AUDIO_TOKEN, POSITIONS, MELS = 4, 6, 8
+MEAN, STD = [0.48, 0.45, 0.4], [0.27, 0.26, 0.28]
+
+
+def tower_config(family):
+    sizes = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
+    return AutoConfig.for_model(family, image_size=IMAGE_SIZE, patch_size=8, **sizes)
+
+
+def make_llava(tower="clip_vision_model"):
+    config = LlavaConfig(
+        vision_config=tower_config(tower),
+        text_config=AutoConfig.for_model("llama", **TEXT),
+        image_token_index=IMAGE_TOKEN,
+    )
+    return LlavaForConditionalGeneration(config)
+
+
+def make_decoder(family, **more):
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**TEXT, **more}))
+
+
+def make_gpt2():
+    config = GPT2Config(
+        n_embd=32, n_layer=2, n_head=4, n_positions=24, vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=0
+    )
+    return AutoModelForCausalLM.from_config(config).eval()  # whose config has dropout
+
+
+def make_samples(has_images):
+    random = np.random.default_rng(3)
+    samples = []
+    for number in range(6):
+        images = number % 3 if has_images else 0
+        tokens = random.integers(6, VOCABULARY, size=4).tolist()
+        prompt = tokens[:2] + [IMAGE_TOKEN] * PATCHES * images + tokens[2:]
+        answer = random.integers(6, VOCABULARY, size=5 + number).tolist()
+        pixels = random.integers(0, 256, size=(images, IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8)
+        samples.append((prompt + answer, [0] * len(prompt) + [1] * len(answer), pixels))
+    return samples
+
+
+class Llava:
+    """Or a language model alone; what else has images is a family of family_cases.py."""
+
+    placeholder = IMAGE_TOKEN
+    deck = [f"data.image_mean={MEAN}", f"data.image_std={STD}"]
+
+    @staticmethod
+    def inputs(tokens, pixels):
+        return {"pixel_values": normalised(pixels, MEAN, STD)} if len(pixels) else {}
+
+
+def make_family_samples(family):
+    """Images of all shapes, behind each of which there is text."""
+    random = np.random.default_rng(3)
+    text = lambda count: random.integers(6, VOCABULARY, size=count).tolist()  # noqa: E731
+    samples, sizes = [], iter([(17, 40), (31, 23), (9, 14), (60, 51), (24, 24)])
+    for number in (1, 0, 2, 1, 1):
+        tokens, images = text(3), []
+        for height, width in [next(sizes) for _ in range(number)]:
+            images.append(random.integers(0, 256, size=(height, width, 3), dtype=np.uint8))
+            tokens += [family.placeholder] * family.features(height, width) + text(2)
+        answer = text(6)
+        samples.append((tokens + answer, [0] * len(tokens) + [1] * len(answer), images))
+    return samples
+
+
+def reference_of(model, samples, named_parameters=(), family=Llava):
+    def logits_of(tokens, mask, items):
+        inputs = family.inputs(tokens, items)
+        return model(input_ids=torch.tensor([tokens]), use_cache=False, **inputs).logits[0]
+
+    return reference(samples, logits_of, named_parameters)
+
+
+def project(states, weights):
+    linear = lambda x, name: x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]  # noqa: E731
+    return linear(torch.nn.functional.gelu(linear(states, "linear_1")), "linear_2")
+
+
+def by_expert(gradients, config):
+    """Returns gradients, for adapters of stacked experts in zea's order: (experts, rank, in) and (experts, out, rank).
+    PEFT has (experts * rank, in) and (out, rank * experts)."""
+    found = {}
+    for name, gradient in gradients.items():
+        text = config.get_text_config()
+        experts = getattr(text, "num_local_experts", None) or getattr(text, "num_experts", None)
+        if ".experts.gate_up_proj.lora_" in name or ".experts.down_proj.lora_" in name:
+            is_down = ".lora_A." in name
+            shape = (experts, -1, gradient.shape[1]) if is_down else (gradient.shape[0], -1, experts)
+            gradient = gradient.reshape(shape)
+            gradient = gradient if is_down else gradient.transpose(2, 0, 1)
+        found[name.replace(".mlp.", ".block_sparse_moe.") if config.model_type == "mixtral" else name] = gradient
+    return found
+
+
+class AdapterCase(FolderCase):
+    def setUp(self):
+        super().setUp()
+        torch.manual_seed(1)
+
+    def save(self, model, peft_config, samples, family=Llava):
+        """The base model, PEFT's adapters of it and the data; returns the model with adapters."""
+        perturbed(model).save_pretrained(self.folder / "base")
+        adapted = get_peft_model(model, peft_config).eval()
+        perturbed(adapted)  # of these the adapters alone train
+        adapted.save_pretrained(self.folder / "adapter")
+        with DatasetWriter(self.folder / "data.h5", family.placeholder) as writer:
+            for tokens, mask, items in samples:
+                writer.add(tokens, mask, items)
+        keys = "".join(f"{key.removeprefix('data.')}\n" for key in family.deck)
+        (self.folder / "deck.toml").write_text(
+            f'[model]\nweights = "{self.folder}/base"\n'
+            f'[data]\ntrain = "{self.folder}/data.h5"\nrow_tokens = 96\nrows_per_microbatch = 2\n{keys}'
+        )
+        return adapted
+
+    def check_logits(self, expected, found, atol=1e-5):
+        self.assertEqual(sorted(expected), sorted(found))
+        for row, values in expected.items():
+            # The bound follows the largest value: small ones are differences of larger ones.
+            least = atol * max(1, np.abs(values).max())
+            np.testing.assert_allclose(found[row], values, rtol=1e-5, atol=least, err_msg=str(row))
+
+    def check(self, model, modules, family=Llava, frozen=(), **lora):
+        samples = make_samples("vision" in modules) if family is Llava else make_family_samples(family)
+        multimodal = isinstance(model, LlavaForConditionalGeneration)
+        adapted = self.save(model, LoraConfig(**lora), samples, family)
+
+        def name_of(name):
+            name = name.removeprefix("base_model.model.").replace(".default", "")
+            # PEFT wraps the module of stacked experts once for each tensor.
+            name = name.replace(".experts.base_layer.lora_", ".experts.gate_up_proj.lora_")
+            outer = "gate_up_proj" if lora.get("target_parameters") == ["gate_up_proj"] else "down_proj"
+            name = name.replace(".experts.lora_", f".experts.{outer}.lora_").replace(".base_layer", "")
+            return file_name(name, multimodal) if family is Llava else family.file_name(name)
+
+        named = [(name_of(name), parameter) for name, parameter in adapted.named_parameters()]
+        self.check_saved(adapted, modules, samples, named, family, frozen)
+
+    def check_saved(self, adapted, modules, samples, named, family=Llava, frozen=(), in_files=by_expert):
+        model = adapted.get_base_model()
+        multimodal = isinstance(model, LlavaForConditionalGeneration)
+        loss, logits, gradients = reference_of(adapted, samples, named, family)
+        gradients = in_files(gradients, model.config)
+
+        # zea starts from PEFT's adapters...
+        run_directory, deck = self.folder / "run", self.folder / "deck.toml"
+        keys = [f"model.{module}.lora.weights={self.folder}/adapter" for module in modules]
+        if modules == ["vision"]:
+            keys += ["model.llm.train=false", "model.vision.train_projector=false"]
+        if modules == ["llm"] and multimodal:
+            keys += ["model.vision.train=false", "model.vision.train_projector=false"]
+        keys += frozen
+        run(ZEA, "-i", deck, "-d", run_directory, "schedule.steps=0", *keys)
+        # ... and computes as PEFT does.
+        state = self.folder / "state.h5"
+        run(CONSOLIDATE, "--optimizer", run_directory, state)
+        frozen = [key for key in keys if "train" in key]
+        MODEL_RUNS.run(1, deck, self.folder / "out.h5", f"model.weights={state}", *frozen)
+        found_loss, found_logits, found_gradients = read_outputs(self.folder / "out.h5")
+        self.check_logits(logits, found_logits)
+        self.assertAlmostEqual(found_loss, loss, delta=2e-6 * loss)
+        check_gradients(self, gradients, found_gradients)
+
+        # The adapters go out as they came in, and the merged model is a model like any.
+        run(CONSOLIDATE, "--adapter", run_directory, f"{self.folder}/exported/")
+        kind = type(model)
+        again = PeftModel.from_pretrained(kind.from_pretrained(self.folder / "base"), self.folder / "exported").eval()
+        self.check_logits(logits, reference_of(again, samples, family=family)[1])
+        run(CONSOLIDATE, run_directory, f"{self.folder}/merged/")
+        merged = reference_of(kind.from_pretrained(self.folder / "merged").eval(), samples, family=family)[1]
+        self.check_logits(logits, merged, atol=3e-5)  # sums of weights are rounded to fp32
+        self.assertNotIn("lora", json.dumps(json.loads((self.folder / "merged/config.json").read_text())))
+
+    def plan(self, *modules, **changes):
+        """zea -n with the adapters, whose config was changed so."""
+        path = self.folder / "adapter/adapter_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+        keys = [f"model.{module}.lora.weights={self.folder}/adapter" for module in modules]
+        return subprocess.run([ZEA, "-n", "-i", self.folder / "deck.toml", *keys], capture_output=True, text=True)
+
+    def refusal(self, *modules, **changes):
+        done = self.plan(*modules, **changes)
+        self.assertNotEqual(done.returncode, 0)
+        return done.stderr
