@@ -33,6 +33,10 @@ QWEN_VL = dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (14, 56 * 56, 28 * 28 * 1280
 QWEN_VL |= dict.fromkeys(TIMED, (16, 256 * 256, 4096 * 4096))
 
 
+# Families whose processor counts the pixels of so many equal frames of an image, and enlarges small ones.
+GLM_VL = {"glm4v_moe": (14, 112 * 112, 28 * 28 * 15000, 2)}
+
+
 def mistral_turns(bos, eos):
     return Turns(bos, "[INST]", "[/INST]", "", eos, "")
 
@@ -57,10 +61,11 @@ QWEN_VL_VIDEOS |= dict.fromkeys(TIMED, (4096, 24576 * 32 * 32))
 # Defaults of families whose configs leave them out.
 USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10}
 USUAL_IMAGE_TOKENS |= dict.fromkeys(QWEN_VL, 151655) | {"idefics3": 128257, "smolvlm": 128257}
-USUAL_IMAGE_TOKENS |= {"qwen3_5": 248056, "qwen3_5_moe": 248056}
+USUAL_IMAGE_TOKENS |= {"qwen3_5": 248056, "qwen3_5_moe": 248056, "glm4v_moe": 151363}
 # Families that mark where an image begins and ends.
 AROUND_IMAGES = {"internvl": ("<img>", "</img>"), "gemma3": ("<start_of_image>", "<end_of_image>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
+AROUND_IMAGES |= dict.fromkeys(GLM_VL, ("<|begin_of_image|>", "<|end_of_image|>"))
 # Families that number their tiles in the text.
 TILES_IN_TEXT = ("idefics3", "smolvlm")
 # The side of a tower's patch, where nobody says; 16 of others.
@@ -129,6 +134,7 @@ class ModelDirectory:
         tokenizer's special tokens by name."""
         processor = self._read("processor_config.json")
         usual = "[IMG]" if self.has_rows else "<|image_pad|>" if self.family in QWEN_VL else "<image>"
+        usual = "<|image|>" if self.family in GLM_VL else usual
         for modality, token in self.placeholders.items():
             key = f"{modality}_token"
             name = names.get(key) or processor.get(key) or (usual if modality == "image" else None)
@@ -149,7 +155,7 @@ class ModelDirectory:
         that, Vicuna's else."""
         turns = self._turns_of_text(tokenizer)
         turns.around_image = AROUND_IMAGES.get(self.family, ("", ""))
-        turns.template_wraps = self.family in QWEN_VL
+        turns.template_wraps = self.family in QWEN_VL or self.family in GLM_VL
         turns.beside_image = "\n\n" if self.family == "gemma3" else ""
         if self.has_rows and tokenizer.token_to_id("[IMG_BREAK]") is not None:  # in whatever form the turns are
             turns.around_image, turns.row_end = ("", "[IMG_END]"), "[IMG_BREAK]"
@@ -241,6 +247,12 @@ class ModelDirectory:
             patch, *usual = QWEN_VL[self.family]
             step = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
             return squares_within(size_of(item), step, limits_of(self.processor, usual, self.max_pixels))
+        if self.family in GLM_VL:
+            patch, *usual, frames = GLM_VL[self.family]
+            step, size = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2), size_of(item)
+            stretch = max(1, step / min(size))
+            limits = limits_of(self.processor, usual, frames * self.max_pixels)
+            return squares_within([int(side * stretch) for side in size], step, limits, frames, frames)
         if self.family == "gemma3":
             return self.config.get("mm_tokens_per_image", 256)
         if self.family == "internvl":

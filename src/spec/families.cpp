@@ -66,6 +66,7 @@ const std::map<std::string, ReadAudioEncoder>& audio_encoders() {
 
 ModelSpec make_gemma3(const ConfigReader&, const Trainable&),
     make_gemma4(const ConfigReader&, const Trainable&),
+    make_glm4v_moe(const ConfigReader&, const Trainable&),
     make_idefics3(const ConfigReader&, const Trainable&),
     make_internvl(const ConfigReader&, const Trainable&),
     make_llava(const ConfigReader&, const Trainable&),
@@ -83,23 +84,15 @@ ModelSpec make_gemma3(const ConfigReader&, const Trainable&),
 
 const std::map<std::string, MakeComposite>& composites() {
   static const std::map<std::string, MakeComposite> families{
-      {"gemma3", make_gemma3},
-      {"gemma4", make_gemma4},
-      {"idefics3", make_idefics3},
-      {"internvl", make_internvl},
-      {"llava", make_llava},
-      {"llava_next", make_llava_next},
-      {"llava_onevision", make_llava_onevision},
-      {"mistral3", make_mistral3},
-      {"qwen2_audio", make_qwen2_audio},
-      {"qwen2_5_vl", make_qwen2_5_vl},
-      {"qwen2_vl", make_qwen2_vl},
-      {"qwen3_5", make_qwen3_5},
-      {"qwen3_5_moe", make_qwen3_5_moe},
-      {"qwen3_vl", make_qwen3_vl},
-      {"qwen3_vl_moe", make_qwen3_vl_moe},
-      {"smolvlm", make_idefics3},
-      {"voxtral", make_voxtral},
+      {"gemma3", make_gemma3},         {"gemma4", make_gemma4},
+      {"glm4v_moe", make_glm4v_moe},   {"idefics3", make_idefics3},
+      {"internvl", make_internvl},     {"llava", make_llava},
+      {"llava_next", make_llava_next}, {"llava_onevision", make_llava_onevision},
+      {"mistral3", make_mistral3},     {"qwen2_audio", make_qwen2_audio},
+      {"qwen2_5_vl", make_qwen2_5_vl}, {"qwen2_vl", make_qwen2_vl},
+      {"qwen3_5", make_qwen3_5},       {"qwen3_5_moe", make_qwen3_5_moe},
+      {"qwen3_vl", make_qwen3_vl},     {"qwen3_vl_moe", make_qwen3_vl_moe},
+      {"smolvlm", make_idefics3},      {"voxtral", make_voxtral},
   };
   return families;
 }

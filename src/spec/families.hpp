@@ -263,6 +263,12 @@ struct DeepDefaults {
 };
 ModelSpec make_with_deep_tower(const ConfigReader& config, Decoder decoder,
                                const Trainable& trainable, const DeepDefaults& defaults);
+/// Reads the text of GLM-4.5 and GLM-4.5V, whose configs have these defaults.
+struct GlmDefaults {
+  int64_t vocabulary, positions;
+  bool has_biases = false, has_mrope = false;
+};
+Decoder read_glm_text(const ConfigReader& config, const GlmDefaults& defaults);
 /// Gives the layers that are true in `narrow` a sliding window.
 void add_windows(Decoder& decoder, const std::vector<bool>& narrow, int64_t window);
 
@@ -284,6 +290,7 @@ struct VisionEncoder {
     std::string class_token, patch, positions, pre_norm, layers;
     std::string registers = {};
     std::string final_norm = {};  ///< after the last block, of all tokens
+    std::string patch_norm = {};  ///< before positions
   } names;
   bool norms_features = false;  ///< features are normed by final_norm
   /// The shapes of learned tokens and positions begin with a 1.

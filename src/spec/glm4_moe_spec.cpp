@@ -7,20 +7,26 @@
 namespace zea::detail {
 
 Decoder read_glm4_moe(const ConfigReader& config) {
-  const bool biases = config.boolean("attention_bias", false);
+  Decoder decoder = read_glm_text(config, {.vocabulary = 151552, .positions = 131072});
+  if (config.boolean("use_qk_norm", false)) add_head_norms(decoder);
+  return decoder;
+}
+
+Decoder read_glm_text(const ConfigReader& config, const GlmDefaults& defaults) {
+  const bool biases = config.boolean("attention_bias", defaults.has_biases);
   Decoder decoder = read_llama_like(config,
                                     {.intermediate = 10944,
                                      .layers = 46,
                                      .heads = 96,
                                      .key_value_heads = 8,
-                                     .vocabulary = 151552,
-                                     .positions = 131072,
+                                     .vocabulary = defaults.vocabulary,
+                                     .positions = defaults.positions,
                                      .end_token = -1,
                                      .eps = 1e-5,
                                      .rotary_share = 0.5,
+                                     .has_mrope = defaults.has_mrope,
                                      .turns_all = false},
                                     {.q = biases, .k = biases, .v = biases});
-  if (config.boolean("use_qk_norm", false)) add_head_norms(decoder);
   // The layers of multi-token prediction are carried where files have them.
   config.pass_over({"num_mtp_layers", "num_nextn_predict_layers"});
   add_sigmoid_mixture(config, decoder, {.experts = 128, .intermediate = 1408});

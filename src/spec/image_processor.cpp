@@ -34,6 +34,8 @@ constexpr std::array kProcessorClasses{
     ProcessorClass{"CLIP", false, true, false, kCubic},
     ProcessorClass{"DeiT", true, true, true, kCubic},
     ProcessorClass{"Gemma3", true, false, true, kLinear},
+    ProcessorClass{"Glm46V", false, false, false, kCubic},
+    ProcessorClass{"Glm4v", false, false, false, kCubic},
     ProcessorClass{"GotOcr2", true, false, false, kCubic},
     ProcessorClass{"Idefics3", true, false, true, Resampling::Lanczos},
     ProcessorClass{"Llava", false, true, false, kCubic},
@@ -270,9 +272,19 @@ void require_patches(const ConfigReader& config, const PatchInput& patches) {
   require_equal(config, "merge_size", patches.block);
 }
 
+/// Processors may count each pixel once for every frame of a temporal patch.
 void read_limits(const ConfigReader& config, PatchInput& patches) {
   require_patches(config, patches);
-  patches.limit(read_areas(config, *patches.pixel_limits()));
+  const auto* within = patches.as<ImagesWithin>();
+  const int64_t frames = within && within->counts_frames ? patches.frames : 1;
+  const PixelLimits usual = *patches.pixel_limits();
+  const PixelLimits all =
+      read_areas(config, {.least = usual.least * frames, .most = usual.most * frames});
+  for (const int64_t pixels : {all.least, all.most})
+    if (pixels % frames != 0)
+      config.refuse("size", std::to_string(pixels),
+                    "multiples of temporal_patch_size = " + std::to_string(frames));
+  patches.limit({.least = all.least / frames, .most = all.most / frames});
 }
 
 /// Throws unless the patch is the encoder's, or the square of patches that become one feature, to

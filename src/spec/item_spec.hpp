@@ -84,6 +84,9 @@ struct SquareImages {
 /// Images keep about their shape, within limits of their pixels (Qwen2-VL's smart resize).
 struct ImagesWithin {
   PixelLimits pixels = {};
+  /// Processors count the pixels of all frames of a temporal patch, of which an image fills one,
+  /// and enlarge images that are smaller than a step (GLM-4.5V).
+  bool counts_frames = false;
 };
 
 /// Images keep about their shape; the longer side has at most image_size pixels (Pixtral).
@@ -134,8 +137,9 @@ struct TableShare {
 };
 
 /// How a table of positions is interpolated to an image: corners aligned, each patch between four
-/// rows; or edges aligned, as pixels are resized.
-enum class TableFit { Corners, Edges };
+/// rows; or edges aligned, as pixels are resized; or edges aligned, each patch between 4 x 4 rows
+/// by cubic convolution with a = -0.75, however large the image is.
+enum class TableFit { Corners, Edges, Cubic };
 
 /// Returns the size of an image whose longer side becomes `longest` pixels, as Idefics 3 resizes it
 /// before it becomes whole tiles: the other side is rounded up to even numbers.
@@ -229,7 +233,7 @@ struct PatchInput {
   /// Returns the row in the table of positions, which has the class token, side() x side() patches
   /// and the registers, for a token of an image or tile; padding has the first.
   int64_t position(int64_t token, const ItemShape& image) const;
-  /// Returns the rows of an interpolated table, with their weights, for a patch: bilinear.
+  /// Returns the rows of an interpolated table, with their weights, for a patch.
   std::vector<TableShare> table_shares(int64_t patch, const ItemShape& image) const;
   /// Returns the most rows that table_shares() may have within the limits of pixels.
   int64_t most_table_shares() const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tiling policies of images, and the positions of patches.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -90,6 +91,25 @@ std::vector<TableShare> between_edges(int64_t index, int64_t rows, int64_t patch
   std::vector<TableShare> shares;
   for (const double weight : found.weights)
     shares.push_back({found.first + std::ssize(shares), weight});
+  return shares;
+}
+
+/// Likewise with edges aligned, by Keys' cubic convolution with a = -0.75; rows beyond an edge are
+/// the edge's.
+std::vector<TableShare> between_four(int64_t index, int64_t rows, int64_t patches) {
+  constexpr double kA = -0.75;
+  const double at = (static_cast<double>(index) + 0.5) * static_cast<double>(rows) /
+                        static_cast<double>(patches) -
+                    0.5;
+  const double first = std::floor(at), share = at - first;
+  const auto near = [](double x) { return ((kA + 2) * x - (kA + 3)) * x * x + 1; };
+  const auto far = [](double x) { return ((kA * x - 5 * kA) * x + 8 * kA) * x - 4 * kA; };
+  const std::array weights{far(share + 1), near(share), near(1 - share), far(2 - share)};
+  std::vector<TableShare> shares;
+  for (const double weight : weights) {
+    const int64_t row = static_cast<int64_t>(first) - 1 + std::ssize(shares);
+    shares.push_back({std::clamp<int64_t>(row, 0, rows - 1), weight});
+  }
   return shares;
 }
 
@@ -195,7 +215,9 @@ ImageSize PatchInput::resized(const ImageSize& image) const {
   if (!any_size()) return {image_size, image_size};
   ZEA_ASSERT(!class_token);
   const int64_t step = patch_size * block;
-  if (const auto* within = as<ImagesWithin>()) return resized_within(image, within->pixels, step);
+  if (const auto* within = as<ImagesWithin>())
+    return resized_within(within->counts_frames ? stretched_to(step, image) : image, within->pixels,
+                          step);
   if (as<ImagesBelow>()) return resized_below(image, image_size, step);
   return resized_to_fill(image, pixel_limits()->most / (step * step), step);
 }
@@ -280,6 +302,7 @@ int64_t PatchInput::position(int64_t token, const ItemShape& shape) const {
 
 std::vector<TableShare> PatchInput::table_shares(int64_t patch, const ItemShape& image) const {
   const auto along = [this](int64_t index, int64_t patches) {
+    if (table_fit == TableFit::Cubic) return between_four(index, table_side, patches);
     return table_fit == TableFit::Edges ? between_edges(index, table_side, patches)
                                         : between_corners(index, table_side, patches);
   };
@@ -294,7 +317,8 @@ std::vector<TableShare> PatchInput::table_shares(int64_t patch, const ItemShape&
 }
 
 int64_t PatchInput::most_table_shares() const {
-  static constexpr int64_t kBetween = 2;
+  static constexpr int64_t kBetween = 2, kCubic = 4;
+  if (table_fit == TableFit::Cubic) return kCubic * kCubic;
   if (table_fit == TableFit::Corners) return kBetween * kBetween;
   // A side with fewer patches than the table has rows takes twice their ratio into each patch.
   const auto along = [this](int64_t patches) {

@@ -210,7 +210,8 @@ class Forward {
   }
 
   Value patch_embed() {
-    auto x = linear(ops_.record({.kind = Kind::Patches}), "patch");
+    auto x = norm_if_has(linear(ops_.record({.kind = Kind::Patches}), "patch"), "patch_norm",
+                         block_.norm);
     if (has("class_token")) {
       std::vector<int> params = ops_.roles({"class_token", "positions"});
       params.push_back(ops_.optional("registers"));
@@ -445,6 +446,8 @@ class Forward {
     x = norm_if_has(x, "norm", spec.norm);
     if (spec.merge > 1 && !spec.pools_first) x = merged_features(x, spec);
     x = norm_if_has(x, "merged_norm", spec.norm);
+    if (has("downsample.weight"))
+      return adapted_row_linear(gated_of_squares(x, spec), "linear_2", kRows, kOrder);
     if (has("merger.weight")) x = adapted_linear(x, "merger", kRows, kOrder);
     if (spec.is_linear) return adapted_linear(x, "linear", kRows, spec.order);
     const auto inner = activated_column_linear(x, "linear_1", spec.activation, kRows, kOrder);
@@ -452,6 +455,17 @@ class Forward {
     if (spec.shrinks) y = ops_.record({.kind = Kind::Resample}, {y});
     if (!has("row_end")) return y;
     return ops_.record({.kind = Kind::RowEnds, .params = ops_.roles({"row_end"})}, {y});
+  }
+
+  /// A convolution of squares without overlap, a linear, its norm and GELU, and a gated MLP but its
+  /// last linear (GLM-4.5V).
+  Value gated_of_squares(const Value& x, const ProjectorSpec& spec) {
+    const auto normed =
+        norm(adapted_linear(linear(x, "downsample"), "merger", UnitRows::Features, kOrder),
+             "projected_norm", spec.norm);
+    const auto inner = adapted_column_linear(activate(normed, "projected", Activation::Gelu),
+                                             "linear_1", UnitRows::Features, kOrder);
+    return ops_.record({.kind = Kind::Gate, .activation = spec.activation}, {inner});
   }
 
   Value head() {

@@ -104,6 +104,8 @@ std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& e
   builder.add("patch.weight", root + names.patch + ".weight", patch, trainable, encoder.patch_std);
   if (encoder.patch_bias)
     builder.add("patch.bias", root + names.patch + ".bias", {hidden}, trainable, 0);
+  if (!names.patch_norm.empty())
+    builder.add_norm("patch_norm", root + names.patch_norm, vision.block.norm, hidden, trainable);
   if (!names.positions.empty())
     builder.add(
         "positions", root + names.positions,

@@ -171,6 +171,9 @@ QWEN3_VL = {**QWEN_VL, "model_type": "qwen3_vl", "text_config": QWEN3_TEXT,
             "vision_config": {**TOWER, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}}
 QWEN3_VL_MOE = {**QWEN3_VL, "model_type": "qwen3_vl_moe",
                 "text_config": {**QWEN3_TEXT, "num_experts": 4, "num_experts_per_tok": 2}}
+GLM4V_MOE = {**QWEN_VL, "model_type": "glm4v_moe", "vision_config": {**TOWER, "image_size": 16},
+             "text_config": {**QWEN3_TEXT, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+                             "rope_parameters": {**MROPE, "mrope_section": [1, 1, 1], "partial_rotary_factor": 0.75}}}
 HYBRID = {**TEXT, "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 4,
           "linear_value_head_dim": 6, "full_attention_interval": 2}
 QWEN35 = {**QWEN3_VL, "model_type": "qwen3_5",
@@ -209,6 +212,7 @@ def write_composites(config):
     config("good_qwen2_vl", QWEN_VL, model_type="qwen2_vl",
            vision_config={"depth": 2, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 4})
     for name, base in (("qwen2_5_vl", QWEN25_VL), ("qwen3_vl", QWEN3_VL), ("qwen3_vl_moe", QWEN3_VL_MOE),
+                       ("glm4v_moe", GLM4V_MOE),
                        ("qwen3_5", QWEN35), ("internvl", INTERNVL), ("gemma3", GEMMA3), ("llava_next", LLAVA_NEXT),
                        ("mistral3", MISTRAL3), ("qwen2_audio", QWEN2_AUDIO), ("voxtral", VOXTRAL)):
         config("good_" + name, base)
@@ -313,6 +317,7 @@ def write_adapter():
         put("adapter", name + ".json", json.dumps({**ADAPTER, **changes}))
 
     adapter("good")
+    adapter("good_parameters", target_parameters=["mlp.experts.gate_up_proj", 4, "gate.weight"])
     adapter("texts", r="4", lora_alpha="6", use_rslora="no")
     adapter("numbers", r=(1 << 64) - 1, lora_alpha=1e308, lora_dropout=-1)
     adapter("deep_pattern", alpha_pattern={"(" * 5000 + ")" * 5000: 1})

@@ -54,6 +54,7 @@ FAMILIES = {
     "qwen2_5_vl": "Qwen25VL",
     "qwen3_vl": "Qwen3VL",
     "qwen3_vl_moe": "Qwen3VLMoe",
+    "glm4v_moe": "Glm4vMoe",
     "qwen3_5": "Qwen35",
     "qwen3_5_moe": "Qwen35Moe",
     "qwen3_5 of videos": "Qwen35Videos",

@@ -32,6 +32,8 @@ try:
         LlavaOnevisionForConditionalGeneration,
         Mistral3Config,
         Mistral3ForConditionalGeneration,
+        Glm4vMoeConfig,
+        Glm4vMoeForConditionalGeneration,
         Qwen2_5_VLConfig,
         Qwen2_5_VLForConditionalGeneration,
         Qwen2AudioConfig,
@@ -67,6 +69,7 @@ from packing.report import printable  # noqa: E402
 MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 CHATML = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 VIDEO_CHATML = [*CHATML, "<|video_pad|>"]
+GLM = ["<|im_start|>", "<|im_end|>", "<|begin_of_image|>", "<|end_of_image|>", "<|image|>"]
 DEEP = {"deepstack_visual_indexes": [0]}
 HYBRID = {
     "head_dim": 16,
@@ -310,6 +313,17 @@ class Finetune(FinetuneCase):
 
     def test_qwen3_5_moe(self):
         self.check_qwen3_vl(Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration, {**HYBRID, **SHARED_MOE}, {})
+
+    def test_glm4v_moe(self):
+        rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}
+        experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "head_dim": 16}
+        tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32}
+        config = Glm4vMoeConfig(
+            text_config={**TEXT, **experts, "rope_parameters": rope},
+            vision_config={**tower, "image_size": 56}, image_token_id=4
+        )
+        model, size = Glm4vMoeForConditionalGeneration(config), {"shortest_edge": 9000, "longest_edge": 24000}
+        self.check(Glm4vMoeForConditionalGeneration, model, GLM, {"size": size})
 
     def test_qwen3_vl(self):
         self.check_qwen3_vl(Qwen3VLConfig, Qwen3VLForConditionalGeneration, {}, DEEP)

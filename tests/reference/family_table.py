@@ -6,6 +6,7 @@ those of the model) or as the family was published, and by how many tokens one s
 
 from cropped_cases import Gemma3WithCrops, LlavaNextOfSiglip, LlavaOneVision, LlavaOneVisionOfUnevenPatches
 from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL, Qwen35, Qwen35Moe, Qwen35MoeStacked
+from glm4v_cases import Glm4vMoe
 from idefics3_cases import Idefics3, SmolVLM, SmolVLMOfOneTile, SmolVLMOfUnevenPatches
 from parity_cases import grid
 from pixtral_cases import Mistral3, PixtralLlava
@@ -170,6 +171,33 @@ OF_ONE = {
             }
         },
         "tp4_no_slices": {"ranks": 4, "deck": grid("llm", tp=4, sequence_parallel=False)},
+    },
+    Glm4vMoe: {
+        "tied": TIED,
+        "options": {
+            "model": {
+                "text": {
+                    "num_hidden_layers": 3,
+                    "first_k_dense_replace": 2,
+                    "attention_bias": False,
+                    "n_group": 4,
+                    "topk_group": 2,
+                    "norm_topk_prob": False,
+                    "rms_norm_eps": 1e-2,
+                    "num_key_value_heads": 1,
+                },
+                "vision": {
+                    "attention_bias": True,
+                    "image_size": 13,
+                    "num_heads": 2,
+                    "rms_norm_eps": 1e-2,
+                    "rope_parameters": {"rope_type": "axial", "rope_theta": 300.0},
+                },
+            }
+        },
+        "cp4_of_both": CP4_OF_BOTH,
+        "tp2_frozen_vision": TP2_FROZEN_VISION,
+        "pp2_beside_vision_of_two_stages": TWO_STAGES_OF_VISION,
     },
     Qwen35: {
         "tied": TIED,

@@ -8,6 +8,9 @@ from transformers import (
     CLIPImageProcessor,
     Gemma3ImageProcessor,
     Gemma3Processor,
+    Glm4vImageProcessor,
+    Glm4vProcessor,
+    Glm4vVideoProcessor,
     GotOcr2ImageProcessor,
     Idefics3ImageProcessor,
     Idefics3Processor,
@@ -45,6 +48,7 @@ IMAGES_FIRST = (
 )
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 VISION = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+GLM = ["<|begin_of_image|>", "<|end_of_image|>", "<|image|>"]
 ROWS = ["[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 GEMMA = ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 QWEN = {"patch_size": 8, "temporal_patch_size": 2, "merge_size": 2}
@@ -76,6 +80,15 @@ def qwen_vl(family):
     config = {"image_token_id": special.index(VISION[2]), "video_token_id": special.index(VISION[3])}
     build = lambda t: make(Qwen2VLImageProcessor(**QWEN, **limits), t, video, chat_template=source)  # noqa: E731
     return special, {**config, "vision_config": vision}, build
+
+
+def glm(family):
+    vision = {"patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    special = SPECIAL + GLM
+    config = {"image_token_id": special.index(GLM[2]), "vision_config": vision}
+    image = Glm4vImageProcessor(**QWEN, size={"shortest_edge": 512, "longest_edge": 8192})
+    source = PARTS.replace("IMAGE", GLM[0] + GLM[2] + GLM[1])
+    return special, config, lambda t: Glm4vProcessor(image, t, Glm4vVideoProcessor(**QWEN), chat_template=source)
 
 
 def llava(family):
@@ -175,6 +188,7 @@ MODELS = {
     "Pixtral": ("llava", pixtral),
     "Mistral 3": ("mistral3", pixtral),
     "Gemma 3": ("gemma3", gemma3),
+    "GLM-4.5V": ("glm4v_moe", glm),
     "Qwen2.5-VL": ("qwen2_5_vl", qwen_vl),
     "InternVL": ("internvl", internvl),
     "SmolVLM": ("smolvlm", smolvlm),

@@ -269,6 +269,27 @@ class Qwen35(Qwen3VL):
         return {name: value for name, value in super().tower().items() if name != "deepstack_visual_indexes"}
 
 
+class Glm4v(Case):
+    """The limits are of the pixels of two equal frames."""
+
+    special = [*SPECIAL, "<|begin_of_image|>", "<|end_of_image|>", "<|image|>"]
+    pixels, rows_of = Qwen2VL.pixels, Qwen2VL.rows_of
+
+    def __init__(self, draw):
+        patch, merge = draw.choice([4, 8, 14]), draw.choice([1, 2, 2, 3])
+        square = (patch * merge) ** 2
+        least = 2 * (square * draw.randint(1, 6) + draw.choice([0, 1, -1]))
+        most = least + 2 * (square * draw.choice([0, 1, 5, 40]) + draw.randrange(9))
+        said = {**draw.values(), "patch_size": patch, "merge_size": merge,
+                "size": {"shortest_edge": least, "longest_edge": most}}
+        vision = {"patch_size": patch, "spatial_merge_size": merge, "depth": 2, "hidden_size": 32, "num_heads": 4,
+                  "intermediate_size": 48, "out_hidden_size": 32, "image_size": 28}
+        rope = {**Qwen2VL.rope, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
+        text = {**TEXT, "head_dim": 16, "rope_parameters": rope, "n_routed_experts": 4, "num_experts_per_tok": 2}
+        super().__init__(draw, {"model_type": "glm4v_moe", "vision_config": vision, "text_config": text}, "Glm4v", said,
+                         "Glm4v", {}, "<|begin_of_image|><|image|><|end_of_image|>", "<|image|>", step=patch * merge)
+
+
 class InternVL(Case):
     def __init__(self, draw):
         patch, square = draw.choice([4, 8]), draw.choice([1, 2, 2, 4])
@@ -405,5 +426,5 @@ class Whisper(Qwen2Audio):
         return {**super().tower(), "model_type": "whisper"}
 
 
-FAMILIES = [Llava, Composed, Pixtral, Mistral3, LlavaNext, LlavaOnevision, Qwen2VL, Qwen25VL, Qwen3VL, Qwen35, InternVL,
-            Idefics3, SmolVLM, Gemma3, Qwen2Audio, Voxtral, Whisper]
+FAMILIES = [Llava, Composed, Pixtral, Mistral3, LlavaNext, LlavaOnevision, Qwen2VL, Qwen25VL, Qwen3VL, Qwen35, Glm4v,
+            InternVL, Idefics3, SmolVLM, Gemma3, Qwen2Audio, Voxtral, Whisper]

@@ -142,7 +142,7 @@ class Case:
 
     def processor(self):
         parts = [self.images, self.tokenizer]
-        if self.kind in ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL", "LlavaOnevision", "SmolVLM"):
+        if self.kind in ("Glm4v", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL", "LlavaOnevision", "SmolVLM"):
             parts.append(self.processor_of_videos or video_processor(self.kind))
         return getattr(transformers, f"{self.kind}Processor")(*parts, chat_template=self.template, **self.made)
 

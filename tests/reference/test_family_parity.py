@@ -141,7 +141,9 @@ class FamilyParity(ParityCase):
         """The deck of what they are."""
         model.save_pretrained(folder / "model")
         with safe_open(folder / "model" / "model.safetensors", "pt") as file:
-            named = {family.file_name(name): value for name, value in model.named_parameters()}
+            biases = [named for named in model.named_buffers() if named[0].endswith("e_score_correction_bias")]
+            every = [*model.named_parameters(), *biases]
+            named = {family.file_name(name): value for name, value in every}
             names = split_experts(named, model.config.get_text_config().model_type)
             self.assertEqual(set(names), set(file.keys()))
         if case.get("flat"):

@@ -311,6 +311,14 @@ const GridScenario kScenarios[] = {
      [](const TinyLlava& model) {
        return with_heads(tiny_qwen3_vl_config(), model.heads, model.kv_heads);
      }},
+    {.name = "GLM-4.5V, cubic positions and a gated merger",
+     .images = {2, 1, 0},
+     .set = [](Options& deck) { deck.data.row_tokens = 80; },
+     .remake = shrink_images,
+     .other_config =
+         [](const TinyLlava& model) {
+           return with_heads(tiny_glm4v_moe_config(), model.heads, model.kv_heads);
+         }},
     {.name = "mixtures of experts beside a shared one",
      .model = {.kv_heads = 1},
      .other_config = experts_config},

@@ -408,6 +408,23 @@ std::string qwen3_5_config(const std::string& family) {
   return config.dump();
 }
 
+std::string glm4v_moe_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_glm4v_moe_config());
+  auto& text = config["text_config"];
+  text["hidden_size"] = 116;
+  text["intermediate_size"] = 284;
+  text["num_attention_heads"] = 4;
+  text["num_key_value_heads"] = 2;
+  text["head_dim"] = 12;
+  text["vocab_size"] = 1307;
+  text["moe_intermediate_size"] = 44;
+  auto& vision = config["vision_config"];
+  vision["hidden_size"] = 72;
+  vision["intermediate_size"] = 202;
+  vision["out_hidden_size"] = 116;
+  return config.dump();
+}
+
 }  // namespace
 
 const std::vector<MeasuredModel>& measured_models() {
@@ -431,6 +448,7 @@ const std::vector<MeasuredModel>& measured_models() {
       {"qwen2_5_vl", qwen2_5_vl_config(), shrink_images},
       {"qwen3_vl", qwen3_vl_config(), shrink_images},
       {"qwen3_vl_moe", qwen3_vl_moe_config(), shrink_images},
+      {"glm4v_moe", glm4v_moe_config(), shrink_images},
       {"qwen3_5", qwen3_5_config("qwen3_5"), shrink_images},
       {"qwen3_5_moe", qwen3_5_config("qwen3_5_moe"), shrink_images},
       {"gemma3", gemma3_config()},

@@ -74,6 +74,32 @@ std::string tiny_qwen3_vl_moe_config() {
   return config.dump();
 }
 
+std::string tiny_glm4v_moe_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_qwen2_vl_config());
+  config["model_type"] = "glm4v_moe";
+  for (const char* key : {"vision_start_token_id", "vision_end_token_id"}) config.erase(key);
+  nlohmann::json& text = config["text_config"];
+  text.erase("use_sliding_window");
+  text["rope_parameters"]["mrope_section"] = {1, 1, 1};
+  text["rope_parameters"]["partial_rotary_factor"] = 0.5;
+  text.update({{"n_routed_experts", 8},
+               {"num_experts_per_tok", 3},
+               {"n_group", 4},
+               {"topk_group", 2},
+               {"n_shared_experts", 2},
+               {"moe_intermediate_size", 8},
+               {"routed_scaling_factor", 1.7}});
+  config["vision_config"] = {{"depth", 2},
+                             {"hidden_size", 16},
+                             {"num_heads", 2},
+                             {"image_size", 20},
+                             {"patch_size", 4},
+                             {"intermediate_size", 40},
+                             {"out_hidden_size", 24},
+                             {"attention_bias", true}};
+  return config.dump();
+}
+
 std::string with_heads(const std::string& config, int64_t heads, int64_t key_value_heads) {
   nlohmann::json changed = nlohmann::json::parse(config);
   nlohmann::json &text = changed["text_config"], &vision = changed["vision_config"];
@@ -88,7 +114,8 @@ std::string with_heads(const std::string& config, int64_t heads, int64_t key_val
 void shrink_images(ModelSpec& model) {
   auto& patches = std::get<PatchInput>(model.encoders.at(0).input);
   patches.limit({.least = 64, .most = 24 * 24});
-  patches.video->pixels = {.least = 64, .most = patches.video->limits_all ? 32 * 32 : 16 * 16};
+  if (patches.video)
+    patches.video->pixels = {.least = 64, .most = patches.video->limits_all ? 32 * 32 : 16 * 16};
 }
 
 }  // namespace zea::testing

@@ -127,7 +127,7 @@ TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
   EXPECT_NE(refusal([](auto& c) { c["model_type"] = "bert"; })
                 .find("config.model_type = \"bert\"; allowed: deepseek_v3, gemma, gemma2, gemma3, "
                       "gemma3_text, "
-                      "gemma4, gemma4_text, glm4_moe, gpt2, gpt_oss, idefics3, "
+                      "gemma4, gemma4_text, glm4_moe, glm4v_moe, gpt2, gpt_oss, idefics3, "
                       "internvl, llama, llava"),
             std::string::npos);
   EXPECT_NE(refusal([](auto& c) {
@@ -368,15 +368,16 @@ TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
   }
   EXPECT_EQ(vision, 87456000);
   EXPECT_EQ(llm, 1235814400);
-  // For Voxtral, Qwen3.5, gpt-oss and Gemma 4 the numbers are those of the models that transformers
-  // builds from their configs; in Gemma 4 each layer has a buffer of one element besides,
-  // and the biases of choices are buffers, too.
+  // For Voxtral, Qwen3.5, gpt-oss, GLM-4.5V and Gemma 4 the numbers are those of the models that
+  // transformers builds from their configs; in Gemma 4 each layer has a buffer of one element
+  // besides, and the biases of choices are buffers, too.
   const std::pair<const char*, int64_t> composites[] = {
-      {"gemma4_31b.json", 30697345280 + 60},  {"gemma4_26b_a4b.json", 25233141760 + 30},
-      {"gemma3_12b.json", 12187325040},       {"qwen2_vl_7b.json", 8291375616},
-      {"qwen3_5_9b.json", 9409813744},        {"qwen3_5_35b_a3b.json", 35107181936},
-      {"qwen3_vl_30b_a3b.json", 31070754032}, {"voxtral_mini_3b.json", 4676271104},
-      {"gpt_oss_20b.json", 20914757184},      {"moonlight_16b_a3b.json", 15960108544 + 26 * 64}};
+      {"gemma4_31b.json", 30697345280 + 60},     {"gemma4_26b_a4b.json", 25233141760 + 30},
+      {"gemma3_12b.json", 12187325040},          {"qwen2_vl_7b.json", 8291375616},
+      {"qwen3_5_9b.json", 9409813744},           {"qwen3_5_35b_a3b.json", 35107181936},
+      {"qwen3_vl_30b_a3b.json", 31070754032},    {"voxtral_mini_3b.json", 4676271104},
+      {"gpt_oss_20b.json", 20914757184},         {"moonlight_16b_a3b.json", 15960108544 + 26 * 64},
+      {"glm_4_5v.json", 107710927360 + 45 * 128}};
   for (const auto& [name, parameters] : composites)
     EXPECT_EQ(make_model_spec(read_input(name)).num_parameters(), parameters) << name;
   // 120 of 128 experts of 48 layers, each of three matrices of 768 x 2048, do nothing for a token.

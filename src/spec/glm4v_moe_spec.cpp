@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// GLM-4.5V (arXiv:2507.01006): GLM-4.5's decoder, whose tokens have three positions, and a tower
+// over images of any size. A norm follows the patches, a table of positions is interpolated to each
+// image by cubic convolution, and blocks have RMSNorms, axial RoPE and gated MLPs. A convolution
+// makes one feature of 2 x 2 patches, and a gated MLP merges its channels.
+#include "spec/families.hpp"
+
+namespace zea::detail {
+namespace {
+
+const std::string kGlmRoot = "model.visual.";
+constexpr double kMergerEps = 1e-5;  ///< of the merger's LayerNorm, whatever the config says
+constexpr int64_t kGlmWidth = 4096;  ///< of features, where the config does not say it
+/// Pixels of an image: the processor counts those of two equal frames.
+constexpr TurnedDefaults kGlmTower{
+    .layers = 24,
+    .patch = 14,
+    .pixels = {.least = int64_t{56} * 112, .most = int64_t{14} * 28 * 15000},
+    .frame_pixels = {}};
+
+VisionEncoder read_glm_tower(const ConfigReader& config) {
+  config.require_text("hidden_act", "silu");
+  config.require_no_dropout({"attention_dropout"});
+  const bool biases = config.boolean("attention_bias", false);
+  BlockSpec block;
+  block.hidden = config.positive("hidden_size", 1536);
+  block.mlp().intermediate = config.positive("out_hidden_size", kGlmWidth);
+  block.mlp().gated = true;
+  block.mlp().activation = Activation::Silu;
+  block.norm.kind = NormKind::Rms;
+  VisionEncoder encoder = read_turned_tower(config, block, "hidden_size", kGlmTower);
+  EncoderSpec& vision = encoder.spec;
+  vision.block.norm.eps = config.number("rms_norm_eps", 1e-5);
+  PatchInput& patches = vision.patches();
+  patches.video.reset();
+  patches.as<ImagesWithin>()->counts_frames = true;
+  const int64_t side = config.side("image_size", 336);
+  patches.table_side = side / patches.patch_size;
+  patches.table_fit = TableFit::Cubic;
+  if (patches.table_side < 1)
+    config.refuse("image_size", std::to_string(side),
+                  "patch_size = " + std::to_string(patches.patch_size) + " or more");
+  vision.projector = {.norm = {NormKind::Layer, kMergerEps},
+                      .merge = patches.block * patches.block,
+                      .by_channel = true,
+                      .activation = Activation::Silu};
+  BlockNames& names = encoder.blocks.names;
+  names.gate = ".mlp.gate_proj";
+  names.up = ".mlp.up_proj";
+  names.down = ".mlp.down_proj";
+  encoder.blocks.biases = {.q = biases, .k = biases, .v = biases};
+  encoder.names.positions = "embeddings.position_embedding.weight";
+  encoder.names.patch_norm = "post_conv_layernorm";
+  encoder.names.final_norm = "post_layernorm";
+  encoder.norms_features = encoder.patch_bias = true;
+  encoder.position_std = encoder.patch_std;
+  return encoder;
+}
+
+/// Adds the merger. The norm of the encoder's outputs is in its unit, too.
+std::vector<int> add_glm_merger(SpecBuilder& builder, const VisionEncoder& encoder, int state,
+                                int64_t width, int64_t inner, const Trainable& trainable) {
+  const EncoderSpec& vision = encoder.spec;
+  const Trainable::Encoder trains = trainable.of(vision.name);
+  const int64_t side = vision.patches().block;
+  const std::string merger = kGlmRoot + "merger.";
+  builder.start("vision.projector", "vision", UnitKind::Projector, {{state, false}});
+  builder.add_norm("encoder_norm", kGlmRoot + encoder.names.final_norm, vision.block.norm,
+                   vision.block.hidden, trains.encoder);
+  builder.add("downsample.weight", kGlmRoot + "downsample.weight",
+              {width, vision.block.hidden, side, side}, trains.projector, encoder.patch_std);
+  builder.add("downsample.bias", kGlmRoot + "downsample.bias", {width}, trains.projector, 0);
+  add_projector_linear(builder, "merger", merger + "proj", {width, width}, false, trains.projector);
+  builder.add_norm("projected_norm", merger + "post_projection_norm", vision.projector.norm, width,
+                   trains.projector);
+  const TpCut cut = cut_outputs(inner);
+  builder.add_fused("linear_1.weight",
+                    {{merger + "gate_proj.weight", {inner, width}, cut},
+                     {merger + "up_proj.weight", {inner, width}, cut}},
+                    trains.projector, encoder.patch_std);
+  add_projector_linear(builder, "linear_2", merger + "down_proj", {width, inner}, false,
+                       trains.projector);
+  return {builder.last_unit()};
+}
+
+}  // namespace
+
+ModelSpec make_glm4v_moe(const ConfigReader& config, const Trainable& trainable) {
+  const ConfigReader text = config.object("text_config"),
+                     of_vision = config.object("vision_config");
+  // Tokens around images are text like any other. Videos are not built: their frames have the
+  // placeholders of images.
+  for (const ConfigReader* one : {&config, &text})
+    one->pass_over({"image_start_token_id", "image_end_token_id", "video_start_token_id",
+                    "video_end_token_id", "video_token_id"});
+  // As in transformers, losses of routers are those that decks ask for beside encoders.
+  text.pass_over({"image_token_id", "output_router_logits", "router_aux_loss_coef"});
+  text.require_boolean("use_qk_norm", false);
+  Decoder decoder = read_glm_text(
+      text, {.vocabulary = 151424, .positions = 65536, .has_biases = true, .has_mrope = true});
+  decoder.names.root = "model.language_model.";
+  decoder.spec.tied_embeddings = ties_head(config, decoder, false);
+  AttentionSpec& attention = decoder.spec.block.attention();
+  attention.rope.turns =
+      read_mrope(text, attention.rope.pairs(attention.heads.dim), {8, 12, 12}, false);
+  VisionEncoder encoder = read_glm_tower(of_vision);
+  encoder.spec.placeholder = config.integer("image_token_id", 151363);
+  const int64_t hidden = decoder.spec.block.hidden, width = encoder.spec.block.mlp().intermediate;
+  if (width != hidden)
+    of_vision.refuse("out_hidden_size", std::to_string(width),
+                     std::to_string(hidden) + ", the text's hidden_size");
+  const int64_t inner = of_vision.positive("intermediate_size", 13696);
+  return make_with_tower(decoder, encoder, kGlmRoot, "", trainable,
+                         [&](SpecBuilder& builder, const std::vector<int>& states) {
+                           return add_glm_merger(builder, encoder, states.back(), width, inner,
+                                                 trainable);
+                         });
+}
+
+}  // namespace zea::detail

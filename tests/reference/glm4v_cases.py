@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GLM-4.5V, as the families of family_cases.py."""
+
+import torch
+from transformers import Glm4vMoeConfig, Glm4vMoeForConditionalGeneration
+from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil, smart_resize
+
+from glm_cases import GLM4_MOE
+from transformers_models import TEXT, resized
+
+
+class Glm4vMoe:
+    """A table of 5 x 5 positions, under images of up to 8 x 8 patches. The processor counts the pixels of two equal
+    frames."""
+
+    placeholder, video = 5, 4
+    frozen = {
+        "vision": tuple(
+            f"model.visual.{part}."
+            for part in ("blocks", "embeddings", "patch_embed", "post_conv_layernorm", "post_layernorm")
+        ),
+        "llm": ("model.language_model.", "lm_head."),
+    }
+    least, most, patch = 12 * 12, 36 * 36, 4
+    deck = [f"data.resized_min_pixels={least}", f"data.resized_max_pixels={most}"]
+    processor = Glm4vImageProcessorPil(
+        size={"shortest_edge": 2 * least, "longest_edge": 2 * most}, patch_size=patch, merge_size=2
+    )
+    rope = {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [1, 2, 1], "partial_rotary_factor": 0.5}
+    tower = {
+        "depth": 2,
+        "hidden_size": 32,
+        "image_size": 20,
+        "intermediate_size": 40,
+        "num_heads": 4,
+        "patch_size": patch,
+        "out_hidden_size": 32,
+    }
+
+    @classmethod
+    def model(cls, text=None, vision=None, **changes):
+        config = Glm4vMoeConfig(
+            text_config={**TEXT, **GLM4_MOE, "head_dim": 16, "rope_parameters": cls.rope, **(text or {})},
+            vision_config={**cls.tower, **(vision or {})},
+            image_token_id=cls.placeholder,
+            video_token_id=cls.video,
+            image_start_token_id=2,
+            image_end_token_id=3,
+            video_start_token_id=0,
+            video_end_token_id=1,
+            **changes,
+        )
+        return Glm4vMoeForConditionalGeneration(config)
+
+    @classmethod
+    def size_of(cls, height, width):
+        limits = {"factor": 2 * cls.patch, "min_pixels": 2 * cls.least, "max_pixels": 2 * cls.most}
+        return smart_resize(2, height, width, **limits)
+
+    @classmethod
+    def features(cls, height, width):
+        high, wide = cls.size_of(height, width)
+        return high * wide // (2 * cls.patch) ** 2
+
+    @classmethod
+    def inputs(cls, tokens, images):
+        if not images:
+            return {}
+        images = [resized(image, *cls.size_of(*image.shape[:2])) for image in images]
+        kinds = (torch.tensor([tokens]) == cls.placeholder).int()
+        return {**cls.processor(images, return_tensors="pt"), "mm_token_type_ids": kinds}
+
+    @staticmethod
+    def file_name(name):
+        return name

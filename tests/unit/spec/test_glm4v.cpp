@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// GLM-4.5V: its tower, the sizes of its images and the positions of their patches.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "spec/model_spec.hpp"
+#include "support/tiny_qwen2_vl.hpp"
+
+namespace zea::testing::test_glm4v {
+namespace {
+
+ModelSpec model_with(const nlohmann::json& changes = nlohmann::json::object()) {
+  nlohmann::json config = nlohmann::json::parse(tiny_glm4v_moe_config());
+  config.merge_patch(changes);
+  return make_model_spec(config.dump());
+}
+
+std::string refusal(const nlohmann::json& changes) {
+  try {
+    model_with(changes);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Glm4v, HasAMergerOfSquares) {
+  const ModelSpec model = model_with();
+  const auto shape = [&](const std::string& name) {
+    return model.params.at(model.param_index("model.visual." + name)).shape;
+  };
+  EXPECT_EQ(shape("downsample.weight"), (Shape{24, 16, 2, 2}));
+  EXPECT_EQ(shape("merger.gate_proj.weight"), (Shape{40, 24}));
+  EXPECT_EQ(shape("blocks.1.mlp.up_proj.weight"), (Shape{24, 16}));
+  EXPECT_EQ(shape("embeddings.position_embedding.weight"), (Shape{25, 16}));
+  EXPECT_GE(model.param_index("model.language_model.layers.1.mlp.gate.e_score_correction_bias"), 0);
+}
+
+/// Four rows a side, whose weights are one together, also where the table ends.
+TEST(Glm4v, InterpolatesPositionsByCubicConvolution) {
+  const ModelSpec model = model_with();
+  const PatchInput& patches = model.encoders[0].patches();
+  const ItemShape image{.tokens = 48, .features = 12, .merge = 4, .width = 8};
+  for (int64_t patch = 0; patch < image.tokens; ++patch) {
+    double sum = 0;
+    const std::vector<TableShare> shares = patches.table_shares(patch, image);
+    EXPECT_EQ(std::ssize(shares), patches.most_table_shares());
+    for (const auto& [row, share] : shares) {
+      EXPECT_TRUE(row >= 0 && row < 25);
+      sum += share;
+    }
+    EXPECT_NEAR(sum, 1, 1e-12);
+  }
+}
+
+/// The processor counts the pixels of two frames; images below a square of patches grow first.
+TEST(Glm4v, ReadsTheLimitsOfItsProcessor) {
+  const ModelSpec model =
+      model_with({{"image_processor",
+                   {{"size", {{"shortest_edge", 2 * 64}, {"longest_edge", 2 * 24 * 24}}}}}});
+  const PatchInput& patches = model.encoders[0].patches();
+  EXPECT_EQ(patches.pixel_limits()->least, 64);
+  EXPECT_EQ(patches.pixel_limits()->most, 24 * 24);
+  const ImageSize small = patches.resized({4, 8}), large = patches.resized({90, 60});
+  EXPECT_EQ(small.height, 8);
+  EXPECT_EQ(small.width, 16);
+  EXPECT_EQ(large.height, 24);
+  EXPECT_EQ(large.width, 16);
+}
+
+TEST(Glm4v, RefusesWhatIsNotBuilt) {
+  EXPECT_NE(refusal({{"vision_config", {{"out_hidden_size", 32}}}})
+                .find("out_hidden_size = 32; allowed: 24, the text's hidden_size"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"text_config", {{"use_qk_norm", true}}}}).find("use_qk_norm"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"image_processor", {{"size", {{"shortest_edge", 129}}}}}})
+                .find("multiples of temporal_patch_size = 2"),
+            std::string::npos);
+  EXPECT_FALSE(model_with().encoders[0].patches().video);
+}
+
+}  // namespace
+}  // namespace zea::testing::test_glm4v
