@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <tuple>
 #include <utility>
 
 #include "app/auto_layout.hpp"
@@ -195,8 +196,9 @@ class CheckpointPlanner {
   const MeasuredTimes measured_;
 };
 
-/// --plan: searches the fastest layouts of what the deck leaves open.
-std::string search(const CommandLine& line, int ranks) {
+/// --plan: searches the fastest layouts of what the deck leaves open. Returns the text, and the
+/// exit code of a refused plan where none fits.
+std::pair<std::string, ExitCode> search(const CommandLine& line, int ranks) {
   constexpr size_t kBest = 10;
   const PlannedHardware on = hardware_of(line, ranks);
   Start start = read_start(line, ranks);
@@ -226,9 +228,11 @@ std::string search(const CommandLine& line, int ranks) {
     for (FoundLayout& layout : result.best) layout.checkpoints = checkpoints->plan(layout);
   const std::string written =
       line.out_directory.empty() ? "" : write_decks(line.out_directory, request, result);
-  if (line.as_json) return search_json(request, result);
-  return data.notes + source + describe_search(request, result) +
-         (checkpoints ? checkpoints->text(result.best) : "") + written;
+  const ExitCode code = result.best.empty() ? ExitCode::Usage : ExitCode::Done;
+  if (line.as_json) return {search_json(request, result), code};
+  return {data.notes + source + describe_search(request, result) +
+              (checkpoints ? checkpoints->text(result.best) : "") + written,
+          code};
 }
 
 /// Returns the settings that decide which samples are drawn: layouts are compared by the same
@@ -358,6 +362,7 @@ bool answers_without_ranks(int argc, const char* const* argv) {
 
 ExitCode answer(const CommandLine& line) {
   std::string text;
+  ExitCode code = ExitCode::Done;
   const int ranks = std::max(1, line.ranks);
   if (line.show_help)
     text = line.help_key.empty() ? help_text() : key_help(line.help_key);
@@ -370,13 +375,13 @@ ExitCode answer(const CommandLine& line) {
   else if (!line.profile.empty())
     text = profile(line);
   else if (line.search)
-    text = search(line, ranks);
+    std::tie(text, code) = search(line, ranks);
   else if (!line.compare.empty())
     text = Comparison(line, ranks).text();
   else
     text = plan_text(line, ranks);
   std::fputs(printable(text).c_str(), stdout);
-  return ExitCode::Done;
+  return code;
 }
 
 }  // namespace zea

@@ -209,6 +209,7 @@ class LayoutSearch {
         result_.best.push_back(std::move(timed_.extract(node.key).mapped()));
     }
     result_.grids = std::ssize(grids_);
+    if (grids_.empty()) refuse_deck();
     if (result_.planned == 0) throw PlanError(no_layout());
     for (FoundLayout& layout : result_.best) complete(layout);
     keep_fast_refusals();
@@ -372,6 +373,16 @@ class LayoutSearch {
     }
   }
 
+  /// Where no grid keeps what the deck sets, the deck's own layout is refused with the reason.
+  void refuse_deck() {
+    try {
+      make_plan_without_slots(request_.options, model_, request_.config_json, request_.ranks,
+                              request_.profile);
+    } catch (const PlanError& error) {
+      first_refusal_ = error.what();
+    }
+  }
+
   void refuse(const LayoutKey& key, const std::string& reason, double seconds) {
     if (first_refusal_.empty()) first_refusal_ = reason;
     if (seconds > 0) refused_.emplace_back(seconds, 0, key, reason);
@@ -380,8 +391,9 @@ class LayoutSearch {
                      double seconds) {
     const int64_t excess = bytes - limit_;
     const double mib = static_cast<double>(excess) / (1 << 20);
-    const std::string size =
-        mib < 1024 ? formatted("%.2f MiB", mib) : formatted("%.2f GiB", mib / 1024);
+    const std::string size = mib < 1      ? std::to_string(excess) + " bytes"
+                             : mib < 1024 ? formatted("%.2f MiB", mib)
+                                          : formatted("%.2f GiB", mib / 1024);
     refused_.emplace_back(seconds, excess, key, "exceeds memory by " + size + where);
   }
 

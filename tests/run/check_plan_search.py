@@ -100,11 +100,15 @@ class PlanSearch(zr.ZeaTest):
 
     def test_what_cannot_be_is_refused(self):
         nothing = self.search("--ranks", "2", "--memory", "0.01MiB")
-        self.assert_code(nothing, 0)
+        self.assert_code(nothing, 2)
         self.assertIn("none fits", nothing.output)
+        self.assert_code(self.search("--ranks", "2", "--memory", "0.01MiB", "--json"), 2)
         impossible = self.search("--ranks", "2", "mesh.llm.tp=4")
         self.assert_code(impossible, 2)
         self.assertIn("no layout of 2 ranks can be planned with what the deck sets", impossible.output)
+        no_grid = self.search("--ranks", "2", "mesh.llm.ep=3")
+        self.assert_code(no_grid, 2)
+        self.assertRegex(no_grid.output, r"what the deck sets; the first that was tried: .*mesh\.llm\.ep = 3")
         (self.folder / "hardware.toml").write_text("[node]\nrank = 2\n")
         wrong = zr.answer("-n", "--hardware", self.folder / "hardware.toml", "-i", self.deck)
         self.assert_code(wrong, 2)

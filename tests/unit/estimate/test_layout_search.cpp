@@ -243,7 +243,7 @@ TEST(LayoutSearch, SaysThatNothingFits) {
   ASSERT_FALSE(found.refused.empty());
   const std::string text = describe_search(request, found);
   EXPECT_NE(text.find("none fits; the fastest that do not"), std::string::npos) << text;
-  EXPECT_NE(text.find(" MiB by what ranks own alone"), std::string::npos) << text;
+  EXPECT_NE(text.find(" bytes by what ranks own alone"), std::string::npos) << text;
   EXPECT_EQ(nlohmann::json::parse(search_json(request, found))["layouts"].size(), 0U);
 }
 
