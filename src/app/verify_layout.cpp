@@ -85,6 +85,16 @@ Options on_one_layout(Options options) {
   return options;
 }
 
+/// Refusals of the reference say that they do not concern the layout.
+template <class Make>
+auto in_reference(const std::string& against, const Make& make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    throw_error(error.code(), "in the reference (" + against + "): " + error.what());
+  }
+}
+
 /// Where rounding is coarse, tokens whose gates nearly tie choose other experts.
 void check_experts(const Plan& plan) {
   if (plan.model.has_experts() && plan.precision_of(kDecoder).param == DType::BFloat16)
@@ -153,6 +163,8 @@ ExitCode verify_layout(const CommandLine& line, Job& job) {
   const int most = world.size();
   const int64_t steps = line.steps > 0 ? line.steps : kUsualSteps;
   const int reference_ranks = line.ranks > 0 ? line.ranks : line.against.empty() ? 1 : most;
+  const std::string against =
+      line.against.empty() ? "keys of [mesh] at their defaults" : "--against " + line.against;
   agree(*of_all, [&] {
     if (reference_ranks > most)
       throw DeckError("--ranks " + std::to_string(reference_ranks) + " for the reference, but " +
@@ -160,15 +172,18 @@ ExitCode verify_layout(const CommandLine& line, Job& job) {
     start = read_start(line, most);
     start.options = checked_options(start.options, notes);
     if (line.against.empty()) return;
-    other = read_start(line_of_layout(line, line.against), reference_ranks);
+    other = in_reference(
+        against, [&] { return read_start(line_of_layout(line, line.against), reference_ranks); });
     std::string same_notes;
     other.options = checked_options(other.options, same_notes);
     check_same_run(start.options, other.options);
   });
   const Plan plan = make_fitting_plan(start.options, start.config_json, most, start.profile);
-  const Plan reference = make_fitting_plan(
-      line.against.empty() ? on_one_layout(start.options) : other.options, start.config_json,
-      reference_ranks, line.against.empty() ? std::string() : other.profile);
+  const Plan reference = in_reference(against, [&] {
+    return make_fitting_plan(line.against.empty() ? on_one_layout(start.options) : other.options,
+                             start.config_json, reference_ranks,
+                             line.against.empty() ? std::string() : other.profile);
+  });
   check_experts(plan);
   const RankOrder order = order_ranks(plan.mesh, world.node_of_rank(), plan.options.mesh.order);
   if (!order.is_identity()) all = all.reordered(order.logical_of_world[world.rank()], "ranks");
@@ -195,8 +210,6 @@ ExitCode verify_layout(const CommandLine& line, Job& job) {
   int64_t differs = comparison.first.has_value();
   ranks.control->broadcast(&differs, 1, DType::Int64, 0).wait();
   if (ranks.is_root()) {
-    const std::string against =
-        line.against.empty() ? "keys of [mesh] at their defaults" : line.against;
     std::string text;
     if (line.as_json) {
       text = json_of(comparison, {{"steps", steps},

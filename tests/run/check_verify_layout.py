@@ -106,7 +106,7 @@ class VerifyLayout(zr.ZeaTest):
             (["--ranks", "3"], "--ranks 3 for the reference, but 2 ranks were started"),
             (["--against", "optim.lr=0.1"], "--against changes optim.lr (optim.lr = 0.1, and optim.lr = 0.005 in the"),
             (["--against", "precision.preset=fp32"], "--against changes precision.preset"),
-            (["--against", "mesh.llm.tp=3"], "mesh.llm.tp = 3"),
+            (["--against", "mesh.llm.tp=3"], "in the reference (--against mesh.llm.tp=3): mesh.llm.tp = 3"),
             (["run.mode=evaluate", f"data.eval={self.folder}/train.h5"], 'run.mode = "evaluate" has none'),
             (["data.train=nothing.h5"], "nothing.h5"),
         ):
