@@ -34,7 +34,7 @@ PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
 # jobs ask for none.
 CONFIG = """\
 ClusterName=zea
-SlurmctldHost=localhost(127.0.0.1)
+SlurmctldHost={control}
 SlurmUser=root
 SlurmdUser=root
 SlurmctldPort={ports[0]}
@@ -60,8 +60,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 GresTypes=gpu,seat
-NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} Gres=gpu:4,seat:1
-NodeName=n2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} Gres=gpu:4,seat:1
+NodeName=n1 {hosts[0]} Port={ports[1]} CPUs={cpus} Gres=gpu:4,seat:1
+NodeName=n2 {hosts[1]} Port={ports[2]} CPUs={cpus} Gres=gpu:4,seat:1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP PreemptMode=OFF
@@ -71,7 +71,7 @@ PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 # Ranks of the two "nodes" would otherwise share memory as neighbors. SLURM_WAIT: how long srun lets ranks live after
 # one that was killed.
 JOB_ENVIRONMENT = {
-    "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo", "SLURM_WAIT": "5",
+    "OMPI_MCA_btl": "tcp,self", "SLURM_WAIT": "5",
 }  # fmt: skip
 
 
@@ -100,8 +100,7 @@ def keep_descendants():
 
 
 def end_at_once_with_parent():
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    zr.end_with_parent(signal.SIGKILL)
 
 
 def descendants(process=None):
@@ -181,10 +180,14 @@ def wait_until(happened, what, seconds=90):
 
 
 class Cluster:
-    def __init__(self, folder):
-        self.folder = folder
+    """`network`: nodes of tests/network, of which each has a slurmd; without, both are this machine."""
+
+    def __init__(self, folder, network=None):
+        self.folder, self.network = folder, network
+        interface = network.interface if network else "lo"
         self.environment = {
-            **os.environ, **JOB_ENVIRONMENT, "PATH": PATH, "SLURM_CONF": f"{folder}/slurm.conf",
+            **os.environ, **JOB_ENVIRONMENT, "OMPI_MCA_btl_tcp_if_include": interface, "PATH": PATH,
+            "SLURM_CONF": f"{folder}/slurm.conf",
         }
         self.write_files()
         self.start_daemons()
@@ -196,7 +199,12 @@ class Cluster:
         key = self.folder / "munge/key"
         key.write_bytes(os.urandom(64))
         key.chmod(0o600)
-        text = CONFIG.format(folder=self.folder, ports=free_ports(3), cpus=CPUS_PER_NODE)
+        control, hosts = "localhost(127.0.0.1)", ["NodeHostname=localhost NodeAddr=127.0.0.1"] * 2
+        if self.network:
+            control = f"{self.network.login}({self.network.address_of[self.network.login]})"
+            hosts = [f"NodeHostname={name} NodeAddr={self.network.address_of[name]}" for name in self.network.names]
+        ports = free_ports(3)
+        text = CONFIG.format(folder=self.folder, ports=ports, cpus=CPUS_PER_NODE, control=control, hosts=hosts)
         (self.folder / "slurm.conf").write_text(text)
         for number in range(4):
             (self.folder / f"gpu{number}").touch()
@@ -211,18 +219,20 @@ class Cluster:
         wait_until((munge / "socket").exists, "munged")
         config = ("-D", "-f", self.folder / "slurm.conf")
         self.start("slurmctld", *config)
-        for node in NODES:
-            self.start("slurmd", *config, "-N", node)
+        for number, node in enumerate(NODES):
+            inside = self.network.inside(self.network.names[number]) if self.network else []
+            self.start("slurmd", *config, "-N", node, inside=inside)
         wait_until(lambda: self.states() == ["idle", "idle"], self.complaint)
 
     def complaint(self):
         logs = [path.read_text()[-2000:] for path in sorted(self.folder.glob("*.log"))]
         return "\n".join(["two idle nodes; the logs end:", *logs])
 
-    def start(self, *command):
+    def start(self, *command, inside=()):
+        """`inside`: how to enter a node."""
         with open(self.folder / f"{command[0]}-{Path(command[-1]).name}.out", "w") as out:
             subprocess.Popen(
-                [str(word) for word in command], env=self.environment, stdin=subprocess.DEVNULL,
+                [str(word) for word in (*inside, *command)], env=self.environment, stdin=subprocess.DEVNULL,
                 stdout=out, stderr=subprocess.STDOUT, cwd=self.folder,
                 preexec_fn=end_at_once_with_parent,
             )  # fmt: skip

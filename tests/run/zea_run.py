@@ -136,10 +136,10 @@ def processes_of(directory):
     return found
 
 
-def end_with_parent():
+def end_with_parent(by=signal.SIGTERM):
     """So that a run ends when this script is killed, too."""
     set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(set_parent_death_signal, by)
 
 
 class Run:
