@@ -142,7 +142,7 @@ def faults_of_word(word, page):
             return []
         if not FILE.fullmatch(word):
             return [f"no deck key is called {word}"]
-    if re.fullmatch(r"(test|run|check|documents|deck|style|reference|bench)_\w+|other_processors", word):
+    if re.fullmatch(r"(test|run|network|check|documents|deck|style|reference|bench)_\w+|other_processors", word):
         return [] if word in test_names() or word in words_of_sources() else [f"no test is called {word}"]
     if FILE.fullmatch(word):
         return [] if file_exists(word, page) else [f"there is no file {word}"]

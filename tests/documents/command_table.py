@@ -275,6 +275,7 @@ TABLE = {
     ".venv/bin/ctest --preset fuzz": in_parts(
         ".venv/bin/cmake --list-presets=test | grep '\"fuzz\"'", by=("fuzz_preset",)
     ),
+    ".venv/bin/ctest --test-dir build/ci -L network --output-on-failure": runs(always=[("-L", "-N -L")]),
     ".venv/bin/ctest --test-dir build/ci -L long": runs(always=[("-L", "-N -L")]),
     ".venv/bin/ctest --test-dir build/ci -R documents --output-on-failure": runs(always=[("-R", "-N -R")]),
     # tests/bench/
@@ -296,6 +297,8 @@ TABLE = {
     ),
     f"{PROGRAMS}/bench_delta": runs(("bench_delta", "bench_delta 1"), always=()),
     f"{BENCH}/bench_layouts.py build/ci --ranks 4 --runs 16": bench(("--runs 16", "--runs 2 --decks text")),
+    f"{BENCH}/bench_network.py build/ci": bench(("build/ci", "build/ci --ranks 2 --rates 0 --layouts ddp --rounds 1")),
+    f"{BENCH}/bench_published.py build/ci": bench(),
     f"{BENCH}/bench_delta.py build/ci --rounds 3": bench(("--rounds 3", "--rounds 1")),
     f"{PROGRAMS}/bench_attention": runs(("bench_attention", "bench_attention planner"), always=()),
     f"{BENCH}/bench_collectives.py {PROGRAMS}/bench_collectives --rounds 7": bench(
