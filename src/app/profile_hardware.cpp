@@ -69,7 +69,8 @@ NodeFacts node_of(const Measurements& measured) {
 
 std::string name_of(const Measurements& measured, const std::string& gpu) {
   const RankFacts& first = measured.ranks.front();
-  return gpu.empty() ? first.processor + formatted(", %d threads a rank", first.threads) : gpu;
+  const char* const threads = first.threads == 1 ? "thread" : "threads";
+  return gpu.empty() ? first.processor + formatted(", %d %s a rank", first.threads, threads) : gpu;
 }
 
 }  // namespace

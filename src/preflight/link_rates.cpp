@@ -13,7 +13,8 @@
 namespace zea {
 namespace {
 
-constexpr int kLinkRepeats = 5;
+constexpr int kFewestRepeats = 1, kMostRepeats = 5;
+constexpr double kRepeatSeconds = 2;
 constexpr int64_t kHostBytes = int64_t{8} << 20;
 
 /// The result of one rank.
@@ -39,10 +40,17 @@ struct Summands {
   }
 };
 
+/// Returns the seconds of the rank that takes longest.
+double longest_of(Collectives& group, double seconds, const at::Tensor& like) {
+  at::Tensor all = at::full({1}, seconds, like.options());
+  group.all_reduce(all.data_ptr(), 1, DType::Float32, ReduceOp::Max).wait();
+  return all.item<double>();
+}
+
 /// Returns the best of a few, when nothing else uses the link.
-double best_seconds(Collectives& group, at::Tensor& memory) {
+double best_seconds(Collectives& group, at::Tensor& memory, int repeats) {
   double best = std::numeric_limits<double>::infinity();
-  for (int repeat = 0; repeat < kLinkRepeats; ++repeat) {
+  for (int repeat = 0; repeat < repeats; ++repeat) {
     group.barrier();
     const Stopwatch watch;
     group.all_reduce(memory.data_ptr(), memory.numel(), DType::Float32, ReduceOp::Sum).wait();
@@ -60,13 +68,17 @@ Timed time_all_reduce(const Communicator& ranks, const LinkEnds& ends, ActionRec
   const std::unique_ptr<Collectives> group = make_recorded_collectives(*real, record, name);
   const Summands summands(ends.bytes / static_cast<int64_t>(sizeof(float)), ends.device);
   at::Tensor memory = summands.of_rank(ranks.rank());
+  group->barrier();
+  const Stopwatch first;
   group->all_reduce(memory.data_ptr(), memory.numel(), DType::Float32, ReduceOp::Sum).wait();
   const bool is_right = at::equal(memory, summands.sum_of(ranks.size()));
+  const int repeats =
+      repeats_of(longest_of(*group, first.seconds(), memory), kFewestRepeats, kMostRepeats);
   memory.zero_();
   const double through_link = 2.0 * static_cast<double>(ends.bytes) *
                               static_cast<double>(ranks.size() - 1) /
                               static_cast<double>(ranks.size());
-  return {through_link / best_seconds(*group, memory), is_right ? 1.0 : 0.0};
+  return {through_link / best_seconds(*group, memory, repeats), is_right ? 1.0 : 0.0};
 }
 
 /// Returns this node's pair of a round; -1: none.
@@ -111,6 +123,12 @@ class Seen {
 
 LinkEnds LinkEnds::of(at::Device device) {
   return {device, collectives_of(device), device.is_cpu() ? kHostBytes : kSummedGpuBytes};
+}
+
+int repeats_of(double seconds, int fewest, int most) {
+  return seconds * most <= kRepeatSeconds
+             ? most
+             : std::max(fewest, static_cast<int>(kRepeatSeconds / seconds));
 }
 
 void measure_links(const World& world, Collectives& control, const LinkEnds& ends,

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 
 #include "comm/recorded_collectives.hpp"
 #include "core/system.hpp"
@@ -12,7 +11,7 @@
 namespace zea {
 namespace {
 
-constexpr int kRepeats = 20;
+constexpr int kFewestRepeats = 3, kMostRepeats = 20;
 constexpr int64_t kSmallBytes = 4096;
 constexpr double kGiga = 1e9, kMicro = 1e-6;
 constexpr int kKinds = 5;
@@ -83,20 +82,28 @@ class TimedGroup {
     }
   }
 
+  double seconds_once(CollectiveKind kind, int64_t bytes) {
+    group_->barrier();
+    const Stopwatch watch;
+    call(kind, bytes);
+    from_[0].item();  // a device has then done it
+    to_[0].item();
+    return watch.seconds();
+  }
+
+  double longest(double seconds) {
+    at::Tensor all = at::full({1}, seconds, from_.options().dtype(at::kDouble));
+    group_->all_reduce(all.data_ptr(), 1, DType::Float64, ReduceOp::Max).wait();
+    return all.item<double>();
+  }
+
   /// The best of a few, of the rank that takes longest.
   double seconds(CollectiveKind kind, int64_t bytes) {
-    double best = std::numeric_limits<double>::infinity();
-    for (int repeat = 0; repeat < kRepeats; ++repeat) {
-      group_->barrier();
-      const Stopwatch watch;
-      call(kind, bytes);
-      from_[0].item();  // a device has then done it
-      to_[0].item();
-      best = std::min(best, watch.seconds());
-    }
-    at::Tensor longest = at::full({1}, best, from_.options().dtype(at::kDouble));
-    group_->all_reduce(longest.data_ptr(), 1, DType::Float64, ReduceOp::Max).wait();
-    return longest.item<double>();
+    double best = seconds_once(kind, bytes);
+    const int repeats = repeats_of(longest(best), kFewestRepeats, kMostRepeats);
+    for (int repeat = 1; repeat < repeats; ++repeat)
+      best = std::min(best, seconds_once(kind, bytes));
+    return longest(best);
   }
 
   std::unique_ptr<Collectives> real_, group_;

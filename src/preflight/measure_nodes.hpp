@@ -48,6 +48,10 @@ RankFacts facts_of_text(const std::string& text);
 PciLink link_in_use(const std::string& address, at::Device device,
                     const std::string& devices = kPciDevices);
 
+/// Returns how often to repeat a call that took so many seconds, so that slow links take seconds,
+/// not minutes: `most` times, or fewer that take about 2 s, but `fewest` at least.
+int repeats_of(double seconds, int fewest, int most);
+
 /// The memory, backend and size of the all-reduces that are measured.
 struct LinkEnds {
   at::Device device;
