@@ -59,6 +59,10 @@ void give_up(const zea::World& world, const std::string& message) {
   std::_Exit(kCode);
 }
 
+void warn(const std::string& message) {
+  std::fprintf(stderr, "zea: warning: %s\n", zea::printable(message).c_str());
+}
+
 /// Faults of files, or of threads, for which a limit leaves no memory.
 std::string advice_on(const std::system_error& error) {
   const bool is_limit = error.code() == std::errc::resource_unavailable_try_again ||
@@ -78,7 +82,7 @@ int run(int argc, char** argv, std::optional<zea::World>& world) {
     if (!zea::answers_without_ranks(argc, argv)) {
       world.emplace(&argc, &argv);
       job.emplace(zea::Job{*world,
-                           [&world](const std::string& message) { give_up(*world, message); },
+                           [&world](const std::string& message) { give_up(*world, message); }, warn,
                            world->rank()});
     }
     const zea::CommandLine line = zea::parse_command_line(argc, argv);

@@ -7,8 +7,10 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <random>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -35,6 +37,7 @@
 #include "train/run_directory.hpp"
 #include "train/trainer.hpp"
 #include "train/training_data.hpp"
+#include "watch/unanswered.hpp"
 
 namespace zea {
 namespace {
@@ -142,16 +145,31 @@ Log open_log(const Start& start, WatchedRanks& ranks) {
   return {ranks.is_root(), start.directory + "/log.txt"};
 }
 
-/// Nodes that do not see each other's files cannot exchange heartbeats. Collective.
+/// File systems may show a node's new file to other nodes after some time.
+bool sees_first_node(const Watchdog& watchdog) {
+  constexpr int kLooks = 20;
+  for (int look = 1; look < kLooks && !watchdog.sees_first_node(); ++look)
+    std::this_thread::sleep_for(std::chrono::milliseconds(250));
+  return watchdog.sees_first_node();
+}
+
+/// Nodes that do not see each other's files cannot exchange heartbeats, and cannot write one
+/// checkpoint: a run that trains throws StorageError. Collective.
 std::string note_of_directory(const Start& start, WatchedRanks& ranks) {
-  int64_t cut_off = ranks.watchdog && !ranks.watchdog->sees_first_node();
+  int64_t cut_off = ranks.watchdog && !sees_first_node(*ranks.watchdog);
   ranks.control->all_reduce(&cut_off, 1, DType::Int64, ReduceOp::Sum).wait();
   if (cut_off == 0) return "";
-  return "the run directory " + start.directory +
-         " is not the same on all nodes: " + std::to_string(cut_off) + " of " +
-         std::to_string(ranks.records.nodes().size()) +
-         " nodes do not see what rank 0 writes there. Checkpoints need that, and without it each "
-         "node judges alone whether the run hangs (run.watchdog_seconds)";
+  const std::string found = "the run directory " + start.directory +
+                            " is not the same on all nodes: " + std::to_string(cut_off) + " of " +
+                            std::to_string(ranks.records.nodes().size()) +
+                            " nodes do not see what rank 0 writes there";
+  if (start.options.run.mode == RunMode::Train)
+    throw StorageError(found +
+                       ", and a checkpoint has a file of every rank; name a folder that all nodes "
+                       "share (-d)");
+  return found +
+         ", so each node judges alone whether the run hangs (run.watchdog_seconds); name a folder "
+         "that all nodes share (-d)";
 }
 
 void warn_of_start(const Start& start, WatchedRanks& ranks,
@@ -377,6 +395,22 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
       .run();
 }
 
+/// Returns the host of each address that the nodes have. Collective.
+std::map<std::string, std::string> hosts_by_address(Collectives& control,
+                                                    const NodeMemory& records) {
+  std::map<std::string, std::string> hosts;
+  if (records.nodes().size() == 1) return hosts;
+  const bool is_first = records.own() == records.of(0);
+  const std::string own = is_first ? host_name() + " " + join(own_addresses(), " ") : "";
+  for (const std::string& text : all_gather_texts(control, own)) {
+    std::istringstream words(text);
+    std::string host;
+    words >> host;
+    for (std::string address; words >> address;) hosts[address] = host;
+  }
+  return hosts;
+}
+
 }  // namespace
 
 WatchedRanks::WatchedRanks(Communicator of_plan, const Job& job, const Start& start)
@@ -389,7 +423,8 @@ WatchedRanks::WatchedRanks(Communicator of_plan, const Job& job, const Start& st
   const double deadline = start.options.run.watchdog_seconds;
   if (deadline > 0)
     watchdog.emplace(records, record,
-                     WatchdogOptions{deadline, start.directory, ranks.size(), job.give_up});
+                     WatchdogOptions{deadline, start.directory, ranks.size(), job.give_up, job.warn,
+                                     hosts_by_address(*real_control, records)});
 }
 
 OpenedDevice open_device_of(const Start& start, WatchedRanks& ranks, const World& world) {

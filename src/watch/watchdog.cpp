@@ -8,6 +8,7 @@
 #include "core/error.hpp"
 #include "core/system.hpp"
 #include "core/text.hpp"
+#include "watch/unanswered.hpp"
 
 namespace zea {
 namespace {
@@ -27,6 +28,8 @@ constexpr size_t kMostToldBytes = size_t{256} << 10;
 // a node that lives.
 constexpr double kPublish = 0.2;
 constexpr double kUnheard = 0.45;
+/// Share of the deadline after which a node that does not answer is named.
+constexpr double kSuspicion = 0.1;
 
 /// Runs `work` in a thread that nobody waits for: a file system may block it for ever. It refers to
 /// nothing but what it holds itself.
@@ -50,6 +53,10 @@ RankReports reports_of(const NodeMemory& memory) {
     reports[memory.ranks()[i]] = {host_name(), clock_nanoseconds(), state};
   }
   return reports;
+}
+
+std::string sentence_of(const std::string& text) {
+  return text.empty() ? "" : text + ". ";
 }
 
 int64_t moves_of(const NodeMemory& memory) {
@@ -126,6 +133,7 @@ bool Watchdog::tick(double seconds) {
   since_look_ += seconds;
   for (auto& [node, heartbeat] : others_) heartbeat.age += seconds;
   if (!reports_for_node()) return false;
+  if (has_others()) warn_of_unanswered();
   const bool exchanges = has_others() && uses_directory_;
   // The others have looked for news since half of the deadline.
   if (exchanges) exchange_heartbeats(moved && was_still);
@@ -162,6 +170,27 @@ bool Watchdog::reports_for_node() const {
     if (1e-9 * static_cast<double>(now - read_heartbeat(memory_.of(i))) < frozen_seconds_)
       return false;
   return true;
+}
+
+/// Names the nodes from which this one gets no answer; empty: all answer, or nothing was sent.
+std::string Watchdog::unanswered() const {
+  std::vector<std::string> peers = unanswered_peers();
+  for (std::string& peer : peers)
+    if (const auto host = options_.host_of_address.find(peer);
+        host != options_.host_of_address.end())
+      peer = host->second + " (" + peer + ")";
+  if (peers.empty()) return "";
+  return host_name() + " gets no answer over TCP from " + join(peers) +
+         ": look at these nodes and at the network between them";
+}
+
+void Watchdog::warn_of_unanswered() {
+  if (still_ < kSuspicion * options_.deadline_seconds) has_warned_ = false;
+  if (has_warned_ || still_ < kSuspicion * options_.deadline_seconds || !options_.warn) return;
+  const std::string found = unanswered();
+  if (found.empty()) return;
+  has_warned_ = true;
+  options_.warn(formatted("nothing began or ended for %.1f s, and ", still_) + found);
 }
 
 Heartbeat Watchdog::own_heartbeat() const {
@@ -250,7 +279,7 @@ void Watchdog::give_up() const {
   const HangVerdict verdict = judge_hang(reports, options_.num_ranks, frozen_seconds_);
   const std::string message = "the run hangs: for " + formatted("%g", options_.deadline_seconds) +
                               " s (run.watchdog_seconds) nothing began or ended on any rank. " +
-                              verdict.text + ". ";
+                              verdict.text + ". " + sentence_of(unanswered());
   std::string all;
   for (const auto& [rank, state] : reports) all += "\n" + describe_report(rank, state);
   std::vector<int> first = verdict.behind;
@@ -283,7 +312,8 @@ std::string Watchdog::report(const std::string& message, const std::string& all,
         return message + what + "are in " + path;
       case HangReport::ByAnother:
         std::this_thread::sleep_for(kOthersEndTime);
-        return "the run hangs, as another node has reported. " + what + "are in " + path;
+        return "the run hangs, as another node has reported. " + sentence_of(unanswered()) + what +
+               "are in " + path;
       case HangReport::HalfWritten:
         break;
     }

@@ -28,6 +28,11 @@ struct WatchdogOptions {
   /// Should end the job. A thread of one rank of a node calls it within 8 s of the deadline,
   /// whatever becomes of files; the message says what every rank was doing.
   std::function<void(const std::string& message)> give_up;
+  /// Is told of a node that does not answer, long before the deadline: a launcher may end the job
+  /// before. A thread of one rank of a node calls it.
+  std::function<void(const std::string& message)> warn = {};
+  /// Hosts of the run by address of a network interface.
+  std::map<std::string, std::string> host_of_address = {};
 };
 
 class Watchdog {
@@ -53,6 +58,8 @@ class Watchdog {
   bool tick(double seconds);
   bool gives_up_device(double seconds);
   bool reports_for_node() const;
+  std::string unanswered() const;
+  void warn_of_unanswered();
   int own_node() const { return memory_.ranks().front(); }
   bool is_first_of_node() const { return memory_.own() == memory_.of(0); }
   bool has_others() const { return memory_.nodes().size() > 1; }
@@ -82,6 +89,7 @@ class Watchdog {
   double since_publish_ = 0, since_look_ = 0;
   double last_span_ = 0;             ///< seconds from the look before the last to the last
   int64_t published_ = 0;            ///< how often
+  bool has_warned_ = false;          ///< since anything moved
   bool has_looked_ = false;          ///< since the deadline has passed
   bool looks_overdue_ = false;       ///< the look that is under way began after the deadline
   std::map<int, Heartbeat> others_;  ///< the last of the other nodes

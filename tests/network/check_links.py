@@ -20,6 +20,7 @@ FOR_EVER = "schedule.steps=1000000"
 # As jobs/train_chain.sh sets them, but shorter.
 KEEPALIVE = {f"OMPI_MCA_oob_tcp_keepalive_{name}": value for name, value in
              (("time", "5"), ("intvl", "1"), ("probes", "3"))}  # fmt: skip
+NAMED = r"node1 gets no answer over TCP from node2 \(10\.77\.0\.2\): look at these nodes"
 
 
 class Links(zr.ZeaTest):
@@ -70,11 +71,12 @@ class Links(zr.ZeaTest):
         return time.monotonic() - down
 
     def test_mpirun_gives_up_a_node(self):
-        with self.start("run.watchdog_seconds=60", **KEEPALIVE) as run:
+        with self.start("run.watchdog_seconds=30", **KEEPALIVE) as run:
             run.wait_for_step(12)
             self.network.take_down("node2")
             self.wait_for_end_of_ranks(run)
             self.assertNotIn(run.wait(), (0, 6, 75))
+            self.assertRegex(run.output, r"warning: nothing began or ended for \d+\.\d s, and " + NAMED)
             self.assertNotIn("the run hangs", run.output)
         self.go_on_without_the_node()
 
@@ -84,7 +86,7 @@ class Links(zr.ZeaTest):
             run.wait_for_step(12)
             self.network.take_down("node2")
             self.wait_for_end_of_ranks(run)
-            self.assertIn("the run hangs", run.output)
+            self.assertRegex(run.output, "the run hangs.*" + NAMED)
         self.go_on_without_the_node()
 
     def test_a_link_that_comes_back(self):

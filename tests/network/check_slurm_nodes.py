@@ -64,7 +64,8 @@ class SlurmNodes(zr.ZeaTest):
         job.wait_until(lambda: zr.last_step(self.directory) >= 20, "step 20")
         self.network.take_down("node2")
         begin = time.monotonic()
-        self.assert_ends(job, "FAILED", None, "the chain ends")
+        named = r"node1 gets no answer over TCP from node2 \(10\.77\.0\.2\)"
+        self.assert_ends(job, "FAILED", None, named, "the chain ends")
         self.assertLess(time.monotonic() - begin, SOON)
         step = int(zr.checkpoints(self.directory)[-1].name.removeprefix("step-")) + 10
         rest = self.submit(1, "-r", self.directory, f"schedule.steps={step}")

@@ -97,6 +97,8 @@ class Training(zr.ZeaTest):
         result = self.network.run(RANKS, ["-i", self.deck, "-d", own / "run"], None, self.two)
         self.assert_code(result, 7)
         self.assertIn("is not the same on all nodes: 1 of 2 nodes do not see what rank 0 writes there", result.output)
+        self.assertIn("name a folder that all nodes share (-d)", result.output)
+        self.assertNotIn("step 1/", result.output)
 
 
 nn.enter()
