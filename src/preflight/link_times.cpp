@@ -11,7 +11,7 @@
 namespace zea {
 namespace {
 
-constexpr int kFewestRepeats = 3, kMostRepeats = 20;
+constexpr int kFewestRounds = 3, kMostRounds = 20;
 constexpr int64_t kSmallBytes = 4096;
 constexpr double kGiga = 1e9, kMicro = 1e-6;
 constexpr int kKinds = 5;
@@ -100,7 +100,7 @@ class TimedGroup {
   /// The best of a few, of the rank that takes longest.
   double seconds(CollectiveKind kind, int64_t bytes) {
     double best = seconds_once(kind, bytes);
-    const int repeats = repeats_of(longest(best), kFewestRepeats, kMostRepeats);
+    const int repeats = repeats_of(longest(best), kFewestRounds, kMostRounds);
     for (int repeat = 1; repeat < repeats; ++repeat)
       best = std::min(best, seconds_once(kind, bytes));
     return longest(best);

@@ -35,7 +35,8 @@ std::string llama_config() {
              "num_key_value_heads": 2})";
 }
 
-double flops(const ModelSpec& model, const SampleIndex& sample, bool images_both_ways = false) {
+double flops(const ModelSpec& model, const SampleIndex& sample,
+             BothWays images_both_ways = BothWays::None) {
   return sample_cost(sample, model_flops(model, images_both_ways));
 }
 
@@ -52,7 +53,7 @@ TEST(ModelFlops, HeedTheWindow) {
   ModelSpec model = make_model_spec(llama_config());
   model.decoder.block.attention().window = 3;
   EXPECT_DOUBLE_EQ(flops(model, {10, {}, 0}), 6 * 10 * kLayers + (1 + 2 + 8 * 3) * kPair);
-  EXPECT_DOUBLE_EQ(unmasked_cost({10, {}, 0}, model_flops(model, false)),
+  EXPECT_DOUBLE_EQ(unmasked_cost({10, {}, 0}, model_flops(model, BothWays::None)),
                    6 * 10 * kLayers + 10 * 10 * kPair);
 }
 
@@ -109,7 +110,8 @@ TEST(ModelFlops, CountWhatAnImagesFeaturesSeeBehindThem) {
       make_model_spec(tiny_llava_config({.image_size = 16, .siglip = true, .gemma3 = true}));
   ASSERT_EQ(model.encoders[0].item_shape().features, 4);
   const SampleIndex sample{20, {2}, 5};
-  EXPECT_NEAR(flops(model, sample, true), flops(model, sample) + 2 * (4 * 3 / 2) * kPair, 1e-3);
+  EXPECT_NEAR(flops(model, sample, BothWays::All), flops(model, sample) + 2 * (4 * 3 / 2) * kPair,
+              1e-3);
 }
 
 TEST(ModelFlops, OfItemsOfAnySizeFollowTheirTokens) {

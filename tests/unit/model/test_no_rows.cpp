@@ -44,9 +44,9 @@ TEST_P(NoRowsTest, PassThroughLinearsAndNorms) {
   expect_none(kHidden, 6, [&](const Tensor& x) { return linear(x, matrix, &bias); });
   expect_none(kHidden, 6, [&](const Tensor& x) { return linear(x, matrix, nullptr); });
   expect_none(kHidden, kHidden,
-              [&](const Tensor& x) { return norm(x, weight, nullptr, {NormKind::Rms}); });
+              [&](const Tensor& x) { return norm(x, &weight, nullptr, {NormKind::Rms}); });
   expect_none(kHidden, kHidden,
-              [&](const Tensor& x) { return norm(x, weight, &offset, {NormKind::Layer}); });
+              [&](const Tensor& x) { return norm(x, &weight, &offset, {NormKind::Layer}); });
 
   for (Parameter* parameter : {&matrix, &bias, &weight, &offset}) expect_untouched(*parameter);
 }
