@@ -40,13 +40,6 @@ struct Summands {
   }
 };
 
-/// Returns the seconds of the rank that takes longest.
-double longest_of(Collectives& group, double seconds, const at::Tensor& like) {
-  at::Tensor all = at::full({1}, seconds, like.options());
-  group.all_reduce(all.data_ptr(), 1, DType::Float32, ReduceOp::Max).wait();
-  return all.item<double>();
-}
-
 /// Returns the best of a few, when nothing else uses the link.
 double best_seconds(Collectives& group, at::Tensor& memory, int repeats) {
   double best = std::numeric_limits<double>::infinity();
@@ -73,7 +66,7 @@ Timed time_all_reduce(const Communicator& ranks, const LinkEnds& ends, ActionRec
   group->all_reduce(memory.data_ptr(), memory.numel(), DType::Float32, ReduceOp::Sum).wait();
   const bool is_right = at::equal(memory, summands.sum_of(ranks.size()));
   const int repeats =
-      repeats_of(longest_of(*group, first.seconds(), memory), kFewestRepeats, kMostRepeats);
+      repeats_of(longest_of(*group, first.seconds(), ends.device), kFewestRepeats, kMostRepeats);
   memory.zero_();
   const double through_link = 2.0 * static_cast<double>(ends.bytes) *
                               static_cast<double>(ranks.size() - 1) /
@@ -129,6 +122,12 @@ int repeats_of(double seconds, int fewest, int most) {
   return seconds * most <= kRepeatSeconds
              ? most
              : std::max(fewest, static_cast<int>(kRepeatSeconds / seconds));
+}
+
+double longest_of(Collectives& group, double seconds, at::Device device) {
+  at::Tensor all = at::full({1}, seconds, at::TensorOptions(device).dtype(at::kDouble));
+  group.all_reduce(all.data_ptr(), 1, DType::Float64, ReduceOp::Max).wait();
+  return all.item<double>();
 }
 
 void measure_links(const World& world, Collectives& control, const LinkEnds& ends,

@@ -86,24 +86,19 @@ class TimedGroup {
     group_->barrier();
     const Stopwatch watch;
     call(kind, bytes);
-    from_[0].item();  // a device has then done it
+    from_[0].item();  // waits until a device has finished the call
     to_[0].item();
     return watch.seconds();
-  }
-
-  double longest(double seconds) {
-    at::Tensor all = at::full({1}, seconds, from_.options().dtype(at::kDouble));
-    group_->all_reduce(all.data_ptr(), 1, DType::Float64, ReduceOp::Max).wait();
-    return all.item<double>();
   }
 
   /// The best of a few, of the rank that takes longest.
   double seconds(CollectiveKind kind, int64_t bytes) {
     double best = seconds_once(kind, bytes);
-    const int repeats = repeats_of(longest(best), kFewestRounds, kMostRounds);
+    const int repeats =
+        repeats_of(longest_of(*group_, best, from_.device()), kFewestRounds, kMostRounds);
     for (int repeat = 1; repeat < repeats; ++repeat)
       best = std::min(best, seconds_once(kind, bytes));
-    return longest(best);
+    return longest_of(*group_, best, from_.device());
   }
 
   std::unique_ptr<Collectives> real_, group_;

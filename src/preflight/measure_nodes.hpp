@@ -48,9 +48,13 @@ RankFacts facts_of_text(const std::string& text);
 PciLink link_in_use(const std::string& address, at::Device device,
                     const std::string& devices = kPciDevices);
 
-/// Returns how often to repeat a call that took so many seconds, so that slow links take seconds,
-/// not minutes: `most` times, or fewer that take about 2 s, but `fewest` at least.
+/// Returns how often to repeat a call that took `seconds`: `most` times, or on slow links as often
+/// as takes about 2 s, but at least `fewest` times.
 int repeats_of(double seconds, int fewest, int most);
+
+/// Returns the seconds of the rank that takes longest. Collective over `group`, whose calls take
+/// memory of `device`.
+double longest_of(Collectives& group, double seconds, at::Device device);
 
 /// The memory, backend and size of the all-reduces that are measured.
 struct LinkEnds {
