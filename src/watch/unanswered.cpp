@@ -19,7 +19,7 @@
 namespace zea {
 namespace {
 
-constexpr uint64_t kSentAgain = 3;
+constexpr uint64_t kRetransmissions = 3;
 
 std::optional<uint64_t> number_of(const std::string& text, int base) {
   uint64_t number = 0;
@@ -34,8 +34,8 @@ std::string address_text(int family, const void* bytes) {
   return inet_ntop(family, bytes, text, sizeof text) ? text : "";
 }
 
-/// Reads "0200007F:1F90": an address as words of this machine's byte order, and a port. Empty where
-/// it is none.
+/// Returns the address of an "address:port" field such as "0200007F:1F90", whose 32-bit words have
+/// this machine's byte order; empty if the field is malformed.
 std::string peer_of(const std::string& field) {
   constexpr size_t kDigits = 8, kMostWords = 4;
   const std::string digits = field.substr(0, field.find(':'));
@@ -75,14 +75,14 @@ std::vector<std::string> own_addresses() {
 
 std::vector<std::string> unanswered_peers(const std::string& table, uid_t user) {
   // sl, local_address, rem_address, st, tx_queue:rx_queue, tr:tm->when, retrnsmt, uid, ...
-  constexpr size_t kPeer = 2, kAgain = 6, kUser = 7;
+  constexpr size_t kPeer = 2, kRetransmitted = 6, kUser = 7;
   std::set<std::string> peers;
   std::istringstream lines(table);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     const std::vector<std::string> fields{std::istream_iterator<std::string>(words), {}};
     if (fields.size() <= kUser || number_of(fields[kUser], 10) != uint64_t{user}) continue;
-    if (number_of(fields[kAgain], 16).value_or(0) < kSentAgain) continue;
+    if (number_of(fields[kRetransmitted], 16).value_or(0) < kRetransmissions) continue;
     if (const std::string peer = peer_of(fields[kPeer]); !peer.empty()) peers.insert(peer);
   }
   return {peers.begin(), peers.end()};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes that do not answer over TCP, as the operating system knows: whatever library sends, the
-// system sends data again that is not acknowledged, and counts how often.
+// Finds nodes that do not answer over TCP. The operating system retransmits data that is not
+// acknowledged and counts the retransmissions, whatever library sent the data.
 #pragma once
 
 #include <sys/types.h>
@@ -10,16 +10,16 @@
 
 namespace zea {
 
-/// Returns the addresses of this node's network interfaces but the loopback; none where the system
-/// does not tell them.
+/// Returns the addresses of this node's network interfaces except the loopback; empty if the system
+/// does not list them.
 std::vector<std::string> own_addresses();
 
-/// Returns the addresses of the peers, each once, to which data was sent again at least three times
-/// without an answer (after a second and more), of `user`'s connections in a `table` as
-/// /proc/net/tcp and /proc/net/tcp6 are.
+/// Returns the peer addresses, each once, of `user`'s connections with at least three
+/// retransmissions in a row without an answer (which take a second or more). `table` has the format
+/// of /proc/net/tcp and /proc/net/tcp6.
 std::vector<std::string> unanswered_peers(const std::string& table, uid_t user);
 
-/// Likewise of the connections that this process's user has on this node now.
+/// Reads the tables of this node and returns such peers of this process's user.
 std::vector<std::string> unanswered_peers();
 
 }  // namespace zea

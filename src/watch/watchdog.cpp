@@ -28,7 +28,7 @@ constexpr size_t kMostToldBytes = size_t{256} << 10;
 // a node that lives.
 constexpr double kPublish = 0.2;
 constexpr double kUnheard = 0.45;
-/// Share of the deadline after which a node that does not answer is named.
+/// Fraction of the deadline after which a warning names a node that does not answer.
 constexpr double kSuspicion = 0.1;
 
 /// Runs `work` in a thread that nobody waits for: a file system may block it for ever. It refers to
@@ -172,7 +172,8 @@ bool Watchdog::reports_for_node() const {
   return true;
 }
 
-/// Names the nodes from which this one gets no answer; empty: all answer, or nothing was sent.
+/// Returns a sentence that names the nodes that do not answer; empty: all answer, or nothing was
+/// sent to them.
 std::string Watchdog::unanswered() const {
   std::vector<std::string> peers = unanswered_peers();
   for (std::string& peer : peers)

@@ -28,10 +28,10 @@ struct WatchdogOptions {
   /// Should end the job. A thread of one rank of a node calls it within 8 s of the deadline,
   /// whatever becomes of files; the message says what every rank was doing.
   std::function<void(const std::string& message)> give_up;
-  /// Is told of a node that does not answer, long before the deadline: a launcher may end the job
-  /// before. A thread of one rank of a node calls it.
+  /// Receives a warning that names a node that does not answer, long before the deadline, since a
+  /// launcher may end the job earlier. A thread of one rank of a node calls it.
   std::function<void(const std::string& message)> warn = {};
-  /// Hosts of the run by address of a network interface.
+  /// The run's hosts by the addresses of their network interfaces.
   std::map<std::string, std::string> host_of_address = {};
 };
 
@@ -89,7 +89,7 @@ class Watchdog {
   double since_publish_ = 0, since_look_ = 0;
   double last_span_ = 0;             ///< seconds from the look before the last to the last
   int64_t published_ = 0;            ///< how often
-  bool has_warned_ = false;          ///< since anything moved
+  bool has_warned_ = false;          ///< since an action last began or ended
   bool has_looked_ = false;          ///< since the deadline has passed
   bool looks_overdue_ = false;       ///< the look that is under way began after the deadline
   std::map<int, Heartbeat> others_;  ///< the last of the other nodes
