@@ -196,8 +196,8 @@ class CheckpointPlanner {
   const MeasuredTimes measured_;
 };
 
-/// --plan: searches the fastest layouts of what the deck leaves open. Returns the text, and the
-/// exit code of a refused plan where none fits.
+/// --plan: searches the fastest layouts over the keys that the deck leaves open. Returns the text,
+/// and the exit code: Usage if no layout fits, like a refused plan.
 std::pair<std::string, ExitCode> search(const CommandLine& line, int ranks) {
   constexpr size_t kBest = 10;
   const PlannedHardware on = hardware_of(line, ranks);

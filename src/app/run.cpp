@@ -145,7 +145,7 @@ Log open_log(const Start& start, WatchedRanks& ranks) {
   return {ranks.is_root(), start.directory + "/log.txt"};
 }
 
-/// File systems may show a node's new file to other nodes after some time.
+/// Looks for 5 s, since file systems may show a node's new file to other nodes with a delay.
 bool sees_first_node(const Watchdog& watchdog) {
   constexpr int kLooks = 20;
   for (int look = 1; look < kLooks && !watchdog.sees_first_node(); ++look)
@@ -153,8 +153,8 @@ bool sees_first_node(const Watchdog& watchdog) {
   return watchdog.sees_first_node();
 }
 
-/// Nodes that do not see each other's files cannot exchange heartbeats, and cannot write one
-/// checkpoint: a run that trains throws StorageError. Collective.
+/// Returns a note if nodes do not see each other's files: they cannot exchange heartbeats, nor
+/// write a checkpoint together, so a run that trains throws StorageError. Collective.
 std::string note_of_directory(const Start& start, WatchedRanks& ranks) {
   int64_t cut_off = ranks.watchdog && !sees_first_node(*ranks.watchdog);
   ranks.control->all_reduce(&cut_off, 1, DType::Int64, ReduceOp::Sum).wait();
@@ -395,7 +395,7 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
       .run();
 }
 
-/// Returns the host of each address that the nodes have. Collective.
+/// Returns the host name of each address of the run's nodes. Collective.
 std::map<std::string, std::string> hosts_by_address(Collectives& control,
                                                     const NodeMemory& records) {
   std::map<std::string, std::string> hosts;

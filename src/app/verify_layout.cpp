@@ -85,7 +85,7 @@ Options on_one_layout(Options options) {
   return options;
 }
 
-/// Refusals of the reference say that they do not concern the layout.
+/// Prefixes errors in planning the reference, which do not concern the deck's own layout.
 template <class Make>
 auto in_reference(const std::string& against, const Make& make) {
   try {
