@@ -43,10 +43,10 @@ bool is_image(MaskWord word) {
   return word_modality(word) == kModalityImage;
 }
 
-/// The tokens that those of a kind of block attend to.
+/// The mask of a kind of block: the tokens to which a token attends.
 struct Sight {
-  int64_t window;  ///< 0: none
-  bool both_ways;  ///< features of an image attend to all of it
+  int64_t window;  ///< sliding window in tokens; 0: none
+  bool both_ways;  ///< bidirectional inside an image: its features attend to each other
 
   bool operator==(const Sight&) const = default;
 };

@@ -373,7 +373,7 @@ class LayoutSearch {
     }
   }
 
-  /// Where no grid keeps what the deck sets, the deck's own layout is refused with the reason.
+  /// Records why the deck's own layout is refused, for a search without any grid.
   void refuse_deck() {
     try {
       make_plan_without_slots(request_.options, model_, request_.config_json, request_.ranks,

@@ -176,7 +176,7 @@ int64_t kept_tokens(const Plan& plan) {
 int64_t key_bytes_per_token(const Plan& plan, int world_rank) {
   if (!plan.mesh.has(world_rank, kDecoder)) return 0;
   int64_t elements = 0;
-  std::set<std::string> kept;  // blocks that share keys keep them once
+  std::set<std::string> kept;  // blocks that share keys share a KV cache entry
   for (size_t u = 0; u < plan.model.units.size(); ++u) {
     const UnitSpec& unit = plan.model.units[u];
     if (!has_block(plan, u, world_rank) || plan.model.delta_rule(unit)) continue;

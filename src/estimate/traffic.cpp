@@ -424,7 +424,7 @@ class StepTraffic {
     return std::accumulate(rows.begin(), rows.end(), int64_t{0});
   }
 
-  /// The rows of the unit's output that this rank holds.
+  /// Returns the rows of the unit's output that this rank holds.
   int64_t rows_here(const Action& action) const {
     const std::string& module = plan_.model.units[action.unit].module;
     const TpRows& held = rows_[action.microbatch].of(module).held;

@@ -42,7 +42,7 @@ struct ModuleGrid {
   int shard_subgroup = 0;
   int kv_holders = 1;  ///< neighbouring tp ranks that hold the same KV head
   int cp_inner = 1;    ///< neighbouring cp ranks that exchange tokens for heads
-  /// Along pp: the sets of stages that read the same parameters (tied embeddings), ascending.
+  /// Sets of pp coordinates, ascending, whose stages share parameters (tied embeddings).
   std::vector<std::vector<int>> tied_stages = {};
   /// Sets of axes that single buffers are sharded or summed over, beside those of strategies.
   std::vector<std::vector<Axis>> buffer_axes = {};

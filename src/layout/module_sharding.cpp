@@ -210,7 +210,7 @@ double linear_tiles_per_token(const std::string& module, const ModelSpec& model,
     const bool makes_keys_alone = unit.kind == UnitKind::Keys;
     if (unit.module != module || (unit.kind != UnitKind::Block && !makes_keys_alone)) continue;
     double weights = 0;
-    const std::vector<int> table = model.params_of(unit, "input_table");  // is looked up
+    const std::vector<int> table = model.params_of(unit, "input_table");  // looked up, no GEMM
     for (int param : unit.params)
       if (model.params[param].decays() && std::ranges::count(table, param) == 0)
         weights += static_cast<double>(num_elements(model.params[param].shape));

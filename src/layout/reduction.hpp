@@ -43,11 +43,11 @@ double holder_scale(const ParamCut& cut, bool sequence_parallel);
 std::vector<int> piece_holders(const MeshShape& shape, int world_rank, const std::string& module,
                                int holders);
 
-/// The ranks that differ from `world_rank` only along pp and are at the stages of set number `set`
-/// of ModuleGrid::tied_stages; ascending; empty where it is at another stage.
+/// The ranks at the stages of ModuleGrid::tied_stages[set] that differ from `world_rank` only along
+/// pp; ascending; empty if `world_rank` is at none of these stages.
 std::vector<int> tied_group(const MeshShape& shape, int world_rank, const std::string& module,
                             int set);
-/// The name of such a group: "llm.tied", "llm.tied2".
+/// Returns the name of this group: "llm.tied", "llm.tied2".
 std::string tied_name(const std::string& module, int set);
 
 /// The neighbours of `world_rank` along cp, ModuleGrid::cp_inner of them, that exchange tokens for

@@ -15,7 +15,7 @@ namespace zea {
 /// tied parameters.
 enum class HolderGroup { Tp, Kv, Tied };
 
-/// A group of holders of a module; `tied`: of ModuleGrid::tied_stages, the number of a set.
+/// A group of holders of a module; `tied` is an index in ModuleGrid::tied_stages.
 struct HolderSet {
   HolderGroup group;
   int tied = 0;

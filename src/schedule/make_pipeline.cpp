@@ -292,7 +292,7 @@ std::vector<RankLink> links_of(const Pipeline& pipeline, const ModelSpec& model)
   return links;
 }
 
-/// Returns the sets of stages along pp of a module whose units read the same parameters.
+/// Returns the sets of a module's stages whose units share parameters (tied weights).
 std::vector<std::vector<int>> tied_stages_of(const Pipeline& pipeline, const ModelSpec& model,
                                              const ModuleGrid& grid) {
   std::vector<std::set<int>> stages(model.params.size());

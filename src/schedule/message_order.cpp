@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of one link have no names: both of its ends must have them in one order. They have where
-// a stage sends to the next one; outputs that later stages read as well may come out of order where
-// a stage group has several stages, and on devices may wait for each other.
+// Checks the order of messages between stage groups. Messages carry no tags, so the sender and the
+// receiver of a link must order them alike. Messages to the next stage are always in order. Outputs
+// that skip stages may be out of order if a stage group has several stages (virtual stages), and on
+// devices their NCCL calls may deadlock.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -13,11 +14,11 @@
 namespace zea::detail {
 namespace {
 
-/// Units with their microbatches, in the order in which they are sent and received.
+/// The messages of a link, as pairs of unit and microbatch, in the order of sender and of receiver.
 struct LinkMessages {
   std::vector<std::pair<int, int>> sent, received;
 };
-/// By the stage groups that send and receive, and whether gradients are sent.
+/// The key: sending stage group, receiving stage group, and whether the messages are gradients.
 using AllMessages = std::map<std::tuple<int, int, bool>, LinkMessages>;
 
 void add_messages(AllMessages& all, const ScheduleInput& input) {
@@ -32,18 +33,17 @@ void add_messages(AllMessages& all, const ScheduleInput& input) {
   }
 }
 
-/// Pairs of stage groups between which outputs travel.
+/// Pairs of stage groups: the first sends outputs to the second.
 using Links = std::set<std::pair<int, int>>;
 
-/// Returns the links of the outputs that blocks read besides the rows of the block before, or of
-/// these rows.
-Links links_of(const Pipeline& pipeline, const ModelSpec& model, bool besides_rows) {
+/// Returns the links of the residual path (UnitReads::Rows), or of the `other` inputs of blocks.
+Links links_of(const Pipeline& pipeline, const ModelSpec& model, bool other) {
   Links links;
   for (size_t u = 0; u < model.units.size(); ++u)
     for (const UnitInput& input : model.units[u].inputs) {
       const int from = pipeline.group_of_unit(input.unit);
       const int to = pipeline.group_of_unit(static_cast<int>(u));
-      if (from != to && (input.reads != UnitReads::Rows) == besides_rows) links.insert({from, to});
+      if (from != to && (input.reads != UnitReads::Rows) == other) links.insert({from, to});
     }
   return links;
 }
@@ -56,7 +56,8 @@ void check_message_order(Faults& faults, const Options& options, const ScheduleP
   if (links.empty()) return;
   if (options.run.device != DeviceKind::Cpu &&
       !std::ranges::includes(links_of(pipeline, parts.model, false), links)) {
-    // A stage group would wait for a message to be received that follows one which it receives.
+    // A stage group would wait for its message to be received, which the receiver launches only
+    // after a message that it expects from this stage group.
     faults.add("run.device = \"" + options.run.device + "\" with mesh." + kDecoder + ".pp = " +
                std::to_string(pipeline.stage_groups.size()) + ": blocks of " + parts.model.family +
                " read outputs of stages before the one before theirs, for which NCCL's order of "

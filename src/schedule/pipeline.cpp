@@ -35,7 +35,7 @@ Pipeline one_group(const ModelSpec& model, int ranks) {
 }
 
 std::vector<PipelineEdge> edges_of(const Pipeline& pipeline, const ModelSpec& model) {
-  // By the stage and module of what is read, and the stage group that reads it.
+  // The key: stage and module of the output, and the stage group that reads it.
   const auto source_of = [&](int unit, int to) {
     return std::tuple(pipeline.stage_of_unit[unit], model.units[unit].module, to);
   };

@@ -81,8 +81,8 @@ struct PipelineEdge {
   int from;
   int to;
   /// The unit at `to` before which the output is received, and after whose backward its gradient
-  /// goes back: the first that reads an output of the same stage and module, since messages of one
-  /// link have no names and are received in the order in which they are sent.
+  /// is sent back: the first unit that reads an output of the same stage and module, since messages
+  /// carry no tags and are received in the order in which they are sent.
   int receiver;
 
   bool operator==(const PipelineEdge&) const = default;

@@ -43,12 +43,12 @@ struct Plan {
   Pipeline pipeline;
   std::vector<UnitCost> unit_costs;  ///< by which stages were cut; of a full microbatch
   bool has_measured_costs = false;   ///< these are seconds, else multiplications
-  /// The blocks of the language model in which features see all of their image.
+  /// The blocks of the language model whose attention is bidirectional inside an image.
   BothWays images_both_ways = BothWays::None;
   StepPlanOptions dealing;         ///< how this run deals and packs samples
   SampleCosts flops_of_samples;    ///< of a training step, by sample_cost()
   std::vector<SlotPlans> slots;    ///< of each stage group
-  std::vector<std::string> notes;  ///< on what the deck says and the plan does not use
+  std::vector<std::string> notes;  ///< on deck settings without effect
 
   int world_size() const { return mesh.world_size(); }
   const Precision& precision_of(const std::string& module) const { return precisions.at(module); }

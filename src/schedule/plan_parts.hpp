@@ -39,8 +39,9 @@ struct PlacedPipeline {
 /// Throws PlanError if the units cannot be split into stages as the deck asks.
 PlacedPipeline make_pipeline(Faults& faults, const PipelineParts& parts);
 
-/// Refuses pipelines whose stage groups would receive the outputs that blocks read of earlier ones
-/// in another order than they are sent, and on devices those in which such outputs skip stages.
+/// Refuses pipelines in which outputs that skip blocks (shared keys, per-layer inputs) would be
+/// received in another order than they are sent, and on devices pipelines in which they skip
+/// stages.
 void check_message_order(Faults& faults, const Options& options, const ScheduleParts& parts);
 
 // data.cache_features: the encoders that do not run in training, because their outputs for an item
