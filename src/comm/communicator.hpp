@@ -47,8 +47,9 @@ class Communicator {
   int lowest_rank_of_node() const;
   const std::shared_ptr<Progress>& progress() const { return progress_; }
 
-  /// Says that calls are small, or wait long for their peers: on a GPU, where a call holds SMs from
-  /// its begin to its end, they get few. Duplicates and splits of this one do not inherit it.
+  /// Limits the SMs of this communicator's calls on a GPU, for small calls and for calls that wait
+  /// long for their peers: a call holds its SMs from its start to its end. Duplicates and splits do
+  /// not inherit the limit.
   void hold_few_sms() { holds_few_sms_ = true; }
   bool holds_few_sms() const { return holds_few_sms_; }
 

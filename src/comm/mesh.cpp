@@ -43,11 +43,11 @@ Collectives* Mesh::Owned::add(std::unique_ptr<Collectives> collectives) {
   return all.emplace_back(std::move(collectives)).get();
 }
 
-// Each way has a communicator of its own, also where other groups have the same ranks: on a device
-// the messages of a communicator follow each other on one stream, and those of one way must not
-// wait for those of the other. Messages wait for a peer's pass, so they hold few SMs. Pairs are
-// connected at once: at their first messages ranks would wait for each other in an order that the
-// data decides, perhaps in a circle.
+// Each direction has a separate communicator, also where other groups have the same ranks: on a
+// device the messages of a communicator follow each other on one stream, and forward must not wait
+// for backward. Messages wait for a peer's pass, so they hold few SMs. Pairs connect here: if they
+// connected at their first messages, ranks would wait for each other in an order that depends on
+// the data and could deadlock.
 void Mesh::build_link(const RankLink& link) {
   const int replica_ranks = shape_.ranks_per_replica(),
             first = rank() / replica_ranks * replica_ranks;

@@ -49,8 +49,7 @@ class Mesh {
 
   /// The tp ranks with the same KV head (ModuleGrid::kv_holders).
   Collectives& kv_holders(const std::string& module);
-  /// The ranks at other stages with the same tied parameters, those of a set of
-  /// ModuleGrid::tied_stages.
+  /// The ranks at the stages that share tied parameters, for a set of ModuleGrid::tied_stages.
   Collectives& tied(const std::string& module, int set);
   /// The ranks of one of MeshShape::links in this replica, those of its lower range first: for the
   /// outputs that travel over it, and for their gradients.

@@ -15,9 +15,9 @@
 namespace zea {
 namespace {
 
-/// Rows differ in length from step to step. With segments that grow, libtorch's allocator gives
-/// blocks back to each other, where otherwise it would fragment and, out of memory, return them to
-/// CUDA: that waits for all kernels, NCCL's among them.
+/// Turns on expandable segments in libtorch's allocator, against fragmentation: rows differ in
+/// length from step to step. A fragmented allocator that runs out of memory frees blocks with
+/// cudaFree, which waits for all kernels, including NCCL's.
 void let_segments_grow() {
   if (std::getenv("PYTORCH_CUDA_ALLOC_CONF") == nullptr)
     setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", 0);

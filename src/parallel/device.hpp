@@ -33,7 +33,7 @@ MakeCollectives collectives_of(at::Device device);
 
 // Whether the communicators of a plan can deadlock with these versions of NCCL and CUDA.
 
-/// Returns why they can, as a sentence with what to do; empty if they cannot.
+/// Returns the reason and a remedy, as a sentence; empty if they cannot deadlock.
 std::string launch_order_fault(const Plan& plan, const LaunchVersions& versions);
 
 /// Throws PlanError with that fault for the libraries of this process, if `device` is not the host.

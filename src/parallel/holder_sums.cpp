@@ -38,7 +38,7 @@ at::Tensor HolderSums::gradient_of(const HeldRange& range) const {
 }
 
 void HolderSums::run(const std::vector<bool>& buffers_with_gradient) {
-  // Stages add what their tp ranks have added up.
+  // Sums over stages (tied) follow the sums over tp ranks.
   for (const bool is_tied : {false, true}) {
     const auto each = [&](const auto& run) {
       for (Sum& sum : sums_)

@@ -17,7 +17,7 @@ TensorKind kind_of(const at::Tensor& tensor) {
   return {tensor.device().type(), tensor.scalar_type()};
 }
 
-/// Zeroes them in few launches.
+/// Zeroes the tensors of each type and device in one launch.
 void zero(const Tensors& tensors) {
   std::map<TensorKind, Tensors> kinds;
   for (const at::Tensor& tensor : tensors) kinds[kind_of(tensor)].push_back(tensor);

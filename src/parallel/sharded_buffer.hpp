@@ -67,7 +67,7 @@ class ShardedBuffer {
   /// are skipped.
   static void publish_all(const All& buffers);
   static void zero_gradients(const All& buffers);
-  /// Zeroes what no unit has written of gradients that are not gathered.
+  /// Zeroes the parts of ungathered gradients that no unit has written.
   static void finish_gradients(const All& buffers);
 
   void start_unshard();
@@ -91,14 +91,14 @@ class ShardedBuffer {
   struct FusedRun {
     int64_t offset, elements;
     std::unique_ptr<Parameter> parameter;
-    bool is_overwritten = false;  ///< by a linear, which needs no zeros
+    bool is_overwritten = false;  ///< the first write, of a linear, replaces the old values
   };
 
   void build_owned();
   void build_runs(const Plan& plan, const std::vector<bool>& linear_weights);
-  /// Begins a gradient: appends to `zeroed` the parts of `flat` that have to be zeroed.
+  /// Begins a new gradient in `flat`: appends the parts that have to be zeroed to `zeroed`.
   void renew_gradients(const at::Tensor& flat, std::vector<at::Tensor>& zeroed);
-  /// Appends the parts of `flat` that nobody has written since.
+  /// Appends the parts of `flat` that have not been written since to `zeroed`.
   void take_unwritten(const at::Tensor& flat, std::vector<at::Tensor>& zeroed);
   void zero_unwritten(const at::Tensor& flat);
   Buffer on_device(int64_t elements, at::ScalarType type, Collectives* reach);

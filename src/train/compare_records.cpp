@@ -452,7 +452,7 @@ class Comparison {
       result_.notes.push_back(
           "rows of " + model_.units[unit].name + " are not compared: ranks make parts of " +
           (model_.units[unit].kind == UnitKind::Keys
-               ? "keys and values, and what blocks make of them is compared"
+               ? "keys and values; the outputs of the blocks that read them are compared"
                : "interpolated features, which are compared where they are merged"));
   }
 

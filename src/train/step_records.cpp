@@ -137,7 +137,7 @@ void StepRecorder::begin(const std::vector<Microbatch>& microbatches, std::vecto
 
 /// Returns the names of the rows of a unit's output; null: they have none.
 const std::vector<RowName>* StepRecorder::names_of(const UnitSpec& unit, int microbatch) const {
-  if (unit.kind == UnitKind::Keys) return nullptr;  // tp ranks have parts of its columns
+  if (unit.kind == UnitKind::Keys) return nullptr;  // tp shards its columns
   const RowNames& names = names_.at(static_cast<size_t>(microbatch));
   if (unit.encoder < 0) return &names.text;
   const RowNames::Encoder& encoder = names.encoders.at(static_cast<size_t>(unit.encoder));

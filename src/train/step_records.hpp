@@ -55,7 +55,7 @@ struct ValueSums {
 struct StepRecord {
   std::map<std::pair<int, RowsOf>, std::vector<RowRecord>> rows;  ///< by unit
   std::vector<PartRecord> parts;
-  std::set<int> unnamed_units;  ///< whose rows are parts of interpolated features, or of heads
+  std::set<int> unnamed_units;  ///< with rows of partial sums, or of some heads
   // The numbers of the step, the same on all ranks.
   double loss = 0, grad_norm = 0, lr = 0;
   int64_t targets = 0;

@@ -14,9 +14,9 @@
 namespace zea {
 namespace {
 
-/// Thread blocks, of an SM each, of a call that holds few. By default NCCL takes up to 32: six
-/// calls under way would fill the 132 SMs of an H100 while the one that a peer waits for could not
-/// begin.
+/// Thread blocks (one SM each) of a call that holds few SMs. NCCL's default is up to 32: six
+/// pending calls could occupy the 132 SMs of an H100, so that the call a peer waits for could not
+/// start.
 constexpr int kFewBlocks = 8;
 
 /// Throws on every rank if any has no device: one that went on alone would wait for ever.
