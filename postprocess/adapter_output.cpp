@@ -30,7 +30,7 @@ Json number(double value) {
 struct Matrix {
   std::string name;
   TensorInfo in_file;
-  Shape shape;  ///< the model's; PEFT's has two dims
+  Shape shape;  ///< in the model; in PEFT's file it has two dims
 };
 
 /// Reorders B from the model's (experts, out, rank) to PEFT's (out, rank, experts).
@@ -103,7 +103,7 @@ class PeftDirectory {
         matrices_.push_back(
             {spec.name, {kPeftPrefix + name + ending, shape_in_peft(shape, ending), dtype}, shape});
       }
-      // The router is a module of its own kind, of which PEFT adapts the parameter.
+      // PEFT adapts a router by its parameter, since its module is no nn.Linear.
       const bool is_router = adapter.role == "router";
       linears_[linear + (is_router ? ".weight" : "")] = &adapter;
     }
@@ -131,12 +131,12 @@ class PeftDirectory {
   }
 
  private:
-  /// Returns the name in the running model of the linear, or stack, that has the adapter with A.
+  /// Returns the running model's name of the linear, or expert stack, that matrix `a` adapts.
   std::string running_linear(int a) const {
     const std::string name = running_name_of(model_, model_.params[a]).name;
     return name.substr(0, name.rfind(".lora_A"));
   }
-  /// PEFT wraps the module of a stack for each tensor, gate_up_proj first (see io/peft.cpp).
+  /// PEFT wraps a module of stacks once per tensor, gate_up_proj first (see io/peft.cpp).
   std::string wrapper_of(const UnitSpec& unit, const std::string& stack) const {
     const bool has_outer = std::ranges::any_of(unit.adapters, [](const Adapter& one) {
       return one.stacks_experts && one.role == "experts.down";
@@ -176,7 +176,7 @@ class PeftDirectory {
         alphas[linear] = number(own);
       dropout = std::max(dropout, adapter->dropout);
     }
-    // PEFT refuses dropout beside adapters of parameters.
+    // PEFT refuses dropout with target_parameters.
     if (!parameters.empty()) dropout = 0;
     Json config{{"peft_type", "LORA"},
                 {"task_type", nullptr},

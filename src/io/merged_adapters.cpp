@@ -17,8 +17,8 @@ struct Merge {
   Shape a_shape, b_shape;
   double scale;
   WeightOrder order;
-  int64_t expert = 0;     ///< whose matrices these are, where those of all are stacked
-  int64_t first_out = 0;  ///< the row of B that makes the first output
+  int64_t expert = 0;     ///< index in stacks A (experts, rank, in) and B (experts, out, rank)
+  int64_t first_out = 0;  ///< the row of B for the first output of the tensor
 };
 
 class MergedSource : public WeightsSource {
@@ -68,7 +68,7 @@ class MergedSource : public WeightsSource {
         merges_[base.name] = merge;
     }
   }
-  /// Each expert's linears are tensors of their own, and share A where they share inputs.
+  /// Merges stacked adapters into weights of single experts; gate and up read the same rows of A.
   void add_experts(const ModelSpec& model, const std::vector<int>& bases, const Adapter& adapter,
                    Merge merge) {
     const int64_t parts = std::ssize(bases) / adapter.experts;
@@ -80,7 +80,7 @@ class MergedSource : public WeightsSource {
     }
   }
 
-  /// Returns a box of a matrix, or of that of an expert.
+  /// Returns a box of a matrix, or of one expert's matrix in a stack.
   std::vector<double> values(const std::string& name, const Shape& shape, int64_t expert,
                              Extent extent) const {
     if (shape.size() == 3) {
@@ -92,8 +92,7 @@ class MergedSource : public WeightsSource {
     return values;
   }
 
-  /// Adds to the packed weights of `box` that of B A, which has the same order; of stacked weights
-  /// expert by expert.
+  /// Adds scale B A to the packed weights of `box`, in their order, expert by expert.
   void add_product(const Merge& merge, const Extent& box, double* weights) const {
     if (box.length.size() == 2) return add_matrix(merge, box, weights);
     Merge one = merge;

@@ -71,7 +71,7 @@ bool splits_experts(const ModelSpec& model, const WeightsSource& source) {
   });
 }
 
-/// Whether a tensor would make keys or values of a block that reads those of another one.
+/// Whether a tensor is a key or value projection of a block that reads another block's keys.
 bool is_of_shared_keys(const ModelSpec& model, const std::string& name) {
   constexpr std::array kParts{".k_proj.", ".v_proj.", ".k_norm."};
   const auto part = std::ranges::find_if(
@@ -85,8 +85,8 @@ bool is_of_shared_keys(const ModelSpec& model, const std::string& name) {
   return std::ranges::any_of(model.units, lacks_it);
 }
 
-/// Whether no unit computes with a tensor: it belongs to multi-token prediction, a head beside the
-/// model or layers after its last one, or to a layer that reads the keys of another one.
+/// Whether a tensor is carried along without use: it belongs to multi-token prediction (a separate
+/// head, or layers after the last one), or to the unused keys of a layer with shared keys.
 bool is_carried(const ModelSpec& model, const std::string& name) {
   if (is_of_shared_keys(model, name)) return true;
   constexpr const char *kHeadRoot = "mtp.", *kLayers = "model.layers.";

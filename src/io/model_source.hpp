@@ -42,7 +42,7 @@ TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
 /// Throws one WeightsError with every fault of the match of `source`, unless there is none.
 void check_match(const TensorMatch& match, const ModelSpec& model, const WeightsSource& source);
 
-/// Throws WeightsError where a head of multi-token prediction trains that `source` does not have.
+/// Throws WeightsError if a head of multi-token prediction trains and `source` lacks it.
 void check_head_that_trains(const ModelSpec& model, const WeightsSource& source);
 
 /// The name of the parameter that a tied head is.

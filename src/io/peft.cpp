@@ -90,7 +90,7 @@ double PeftConfig::number(const char* key, double usual) const {
   return config_[key].get<double>();
 }
 
-/// Keys of what is not built, with the values that ask for nothing of it.
+/// Refuses PEFT features that are not built, unless their keys have values that turn them off.
 void PeftConfig::check_kind() const {
   if (!config_.contains("peft_type") || config_["peft_type"] != "LORA")
     refuse("peft_type", "\"LORA\"", false);
@@ -101,7 +101,7 @@ void PeftConfig::check_kind() const {
                           "alora_invocation_tokens", "use_bdlora", "arrow_config"})
     if (config_.contains(key) && !config_[key].is_null() && !config_[key].empty())
       refuse(key, "null", false);
-  // PEFT takes others' beginnings out of the base, also where it loads them.
+  // With other initializations PEFT also changes the base weights, even when it loads an adapter.
   const nlohmann::json init = config_.value("init_lora_weights", nlohmann::json(true));
   if (!init.is_null() && !init.is_boolean() && init != "gaussian" && init != "eva" &&
       init != "orthogonal")
@@ -234,9 +234,9 @@ class PeftAdapter : public WeightsSource {
     return base.module;
   }
 
-  /// Returns the name in the running model of the tensor of all experts that an adapter of
-  /// `running` is beside; empty: it is beside a linear. PEFT wraps the module that has the tensors
-  /// once for each of them, gate_up_proj first, and calls what is wrapped "base_layer".
+  /// Returns the running model's name of the stacked expert tensor that the adapter called
+  /// `running` adapts; empty: it adapts a linear. PEFT wraps the module of these tensors once per
+  /// tensor, gate_up_proj first, and names the wrapped module "base_layer".
   std::string running_stack(const std::string& running) const {
     const std::string wrapped = ".base_layer", experts = ".experts", up = ".gate_up_proj";
     if (running.ends_with(experts + wrapped))
@@ -247,8 +247,8 @@ class PeftAdapter : public WeightsSource {
     return running + (!is_outer && config_.targets_parameter(running + up) ? up : ".down_proj");
   }
 
-  /// A of PEFT is (experts * rank, in), and B (out, rank * experts): of each row first what all
-  /// experts have in their first column. The model's are (experts, rank, in), (experts, out, rank).
+  /// PEFT's A is (experts * rank, in); its B is (out, rank * experts), with the expert as the
+  /// fastest index. The model's A is (experts, rank, in), its B (experts, out, rank).
   void take_stack(const TensorInfo& tensor, const ModelSpec& model, const std::string& module,
                   const std::string& running) {
     const std::string stack = linear_name(model, module, running);
@@ -302,8 +302,8 @@ class PeftAdapter : public WeightsSource {
         }
   }
 
-  /// Returns a linear's name, of a linear of an expert with * in place of the expert's number: all
-  /// experts of a layer have adapters of one rank.
+  /// Returns a linear's name, with * for an expert's number, since the experts of a layer have the
+  /// same rank.
   static std::string of_all_experts(const ModelSpec& model, const std::string& linear) {
     if (!model.has_experts()) return linear;
     const std::string words = ".experts.";
@@ -320,8 +320,8 @@ class PeftAdapter : public WeightsSource {
                        running.substr(running.rfind('.') + 1) + " in target_modules");
   }
 
-  /// `linear`: the model's name, with * for the numbers of experts, of which the first counts.
-  /// Whether the others' ranks are the same is seen when their matrices are loaded.
+  /// `linear`: the model's name, with * for the numbers of experts. The first expert decides rank
+  /// and alpha; loading refuses matrices of other ranks.
   void take_scale(const std::string& running, const std::string& linear, int64_t rank) {
     if (!known_.insert(linear).second) return;
     const double alpha = config_.alpha_of(running);

@@ -22,7 +22,7 @@ class PeftConfig {
   LoraOptions lora() const;
   /// Returns the alpha of one linear, by its name in PEFT's files.
   double alpha_of(const std::string& linear) const;
-  /// Returns whether target_parameters name a parameter of the running model, or its last words.
+  /// Returns whether target_parameters has the running model's parameter `name`, or a suffix of it.
   bool targets_parameter(const std::string& name) const;
 
  private:
