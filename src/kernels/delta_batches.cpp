@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans chunks of the gated delta rule on a device: functors compute what a chunk does by itself
-// (delta_chunk_functors.hpp), of all chunks at once; a GEMM a step passes states on, and another
-// one their gradients back. With N = U + W S, where W and U solve
+// Scans chunks of the gated delta rule on a device. Functors compute the part that does not depend
+// on states for all chunks at once (delta_chunk_functors.hpp); then one GEMM per step passes states
+// forward, and one per step passes their gradients back. With N = U + W S, where W and U solve
 // (I + A) [W U] = [-b exp(G) k, b v], and K the rows exp(G_n - G_i) k_i, the state after a chunk is
 //   S' = C + M S,   M = exp(G_n) I + K^T W,   C = K^T U;
 // its gradient passes back by the transposed factor:
@@ -80,10 +80,10 @@ void add_spans(const std::vector<int64_t>& bounds, const std::vector<int64_t>& s
   }
 }
 
-/// A span's chunks, whose heads are the items of all tensors.
+/// A span's chunks; the items of its tensors are the value heads of each chunk.
 class SpanScan {
  public:
-  /// `d_o`: where the span's gradients will be asked for.
+  /// `d_o`: the gradients of the outputs, if store_gradients() will be called.
   SpanScan(const DeltaRows& rows, const ChunkSpan& span, const Tensor& d_o = {})
       : rows_(rows),
         shape_(rows.shape),
@@ -235,7 +235,7 @@ class SpanScan {
   Tensor moves() const { return passing_.narrow(2, 0, shape_.key_dim); }
   Tensor states() const { return terms_.narrow(1, 0, shape_.key_dim); }
 
-  /// Computes the gradients of the states at the ends of all chunks, which are zeros.
+  /// Fills d_ends_, the gradients of the states after all chunks, which are zeros before.
   void pass_back(const Tensor& next, const Tensor& last, const Tensor& first) const {
     const int64_t steps = span_.steps();
     if (next.defined()) of_step(d_ends_, steps - 1).narrow(0, 0, next.size(0)).copy_(next);
@@ -259,7 +259,7 @@ class SpanScan {
   const Tensor chunks_, d_o_;
   Tensor numbers_, pairs_, solved_, passing_, terms_;  ///< see ChunkOperands
   Tensor d_changes_, adds_, d_ends_;                   ///< see ChunkGradients
-  int64_t stateless_ = 0;                              ///< the first items, whose states are zero
+  int64_t stateless_ = 0;                              ///< number of first items with zero states
 };
 
 /// (items, key_dim, value_dim) of kept states.

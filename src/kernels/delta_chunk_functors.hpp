@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chunks of the gated delta rule on a device (delta_batches.cpp): all that a chunk computes without
-// the state before it, and all that it computes from it. An item is a head of a chunk, whose
-// operands and tiles are in memory of its own; see delta_rule.hpp for the letters. A lane of a
-// product reads and writes its own columns, so only rows that other lanes wrote need sync().
+// Chunks of the gated delta rule on a device (delta_batches.cpp): the part that does not depend on
+// the state before a chunk, and the outputs, which do. An item is a value head of a chunk and has
+// separate memory for its operands; delta_rule.hpp defines the symbols. In a product each lane
+// reads and writes only its own columns, so sync() is needed only before other lanes' columns are
+// read.
 #pragma once
 
 #include "core/kernel_sizes.hpp"
@@ -24,8 +25,8 @@ struct ProductSizes {
   int64_t rows, inner, columns;
 };
 
-/// Row i of the product of `left` and `right` is the sum over r < inner of left(i, r) right[r]; it
-/// is written to to[i], or added to it.
+/// Multiplies `left` and `right`: row i of the product is the sum over r < inner of
+/// left(i, r) right[r]. It is added to to[i] if `adds`, or else replaces it.
 template <class Lanes, class W, class T, class LeftOf>
 ZEA_FUNCTION void multiply_rows(const Lanes& lanes, const ProductSizes& sizes, const LeftOf& left,
                                 const MatrixRows<const W>& right, const MatrixRows<T>& to,
@@ -56,7 +57,7 @@ ZEA_FUNCTION void transpose_rows(const Lanes& lanes, int64_t rows, int64_t colum
         [](W value) ZEA_INLINE_LAMBDA { return value; }, from[i]);
 }
 
-/// The rows of `mixed`, as MixDeltaToken makes them, that are a head of a chunk.
+/// The queries, keys and values of a head of a chunk: rows of `mixed`, which MixDeltaToken makes.
 template <class W>
 struct ChunkRows {
   const int64_t* chunks;  ///< (chunks, 2): the first token, and the number of tokens
@@ -83,15 +84,15 @@ struct ChunkRows {
   }
 };
 
-/// The operands of items.
+/// The operands of all items.
 template <class W>
 struct ChunkOperands {
-  W* numbers;  ///< (items, 5, chunk), of each token
+  W* numbers;  ///< (items, 5, chunk): scalars of each token, see number()
   W* pairs;    ///< (items, 2 chunks, chunk): -b_i D_ij k_i.k_j for j < i; D_ij q_i.k_j for j <= i
   W* solved;   ///< (items, chunk, key_dim + value_dim): W and U, where N = U + W S
   W* passing;  ///< (items, key_dim, key_dim + value_dim): M and C, where S' = C + M S
   W* terms;    ///< (items, key_dim + chunk, value_dim): S, and below it N
-  W* across;   ///< (items, key_dim, chunk): spare
+  W* across;   ///< (items, key_dim, chunk): scratch for transposed keys
   DeltaShape shape;
 
   static constexpr int64_t kNumbers = 5;
@@ -100,7 +101,7 @@ struct ChunkOperands {
   ZEA_FUNCTION W* decayed(int64_t item) const { return number(item, 1); }    ///< exp(G_i)
   ZEA_FUNCTION W* left(int64_t item) const { return number(item, 2); }       ///< exp(G_n - G_i)
   ZEA_FUNCTION W* strengths(int64_t item) const { return number(item, 3); }  ///< b_i
-  ZEA_FUNCTION W* spare(int64_t item) const { return number(item, 4); }
+  ZEA_FUNCTION W* spare(int64_t item) const { return number(item, 4); }      ///< gradients of G_i
   ZEA_FUNCTION MatrixRows<W> triangle(int64_t item) const {
     return {pairs + item * 2 * kDeltaChunk * kDeltaChunk, kDeltaChunk};
   }
@@ -133,7 +134,7 @@ ZEA_FUNCTION MatrixRows<const W> read(const MatrixRows<W>& rows) {
   return {rows.first, rows.stride};
 }
 
-/// Makes an item's numbers, pairs, and `solved` and `passing`.
+/// Computes an item's numbers, pairs, `solved` and `passing`.
 template <class W>
 struct MakeChunk {
   ChunkRows<W> from;
@@ -151,7 +152,7 @@ struct MakeChunk {
     lanes.sync();
     solve(lanes, at, item);
     lanes.sync();
-    // M = exp(G_n) I + K^T W, C = K^T U, of the rows exp(G_n - G_i) k_i of K
+    // M = exp(G_n) I + K^T W and C = K^T U; K has the rows exp(G_n - G_i) k_i
     const MatrixRows<W> moves = to.moves(item);
     const W* left = to.left(item);
     multiply_rows(
@@ -222,7 +223,7 @@ struct MakeChunk {
   }
 };
 
-/// Makes N = U + W S of an item; `has_state`: S is not zero.
+/// Computes N = U + W S of an item; `has_state`: S is not zero.
 template <class Lanes, class W>
 ZEA_FUNCTION void make_changes(const Lanes& lanes, const ChunkOperands<W>& of, int64_t item,
                                int64_t rows, bool has_state) {
@@ -237,12 +238,12 @@ ZEA_FUNCTION void make_changes(const Lanes& lanes, const ChunkOperands<W>& of, i
         changes[i], u[i]);
 }
 
-/// The outputs (tokens, value heads, value_dim) of items, from the states before them.
+/// Computes the outputs o (tokens, value heads, value_dim) of items from the states before them.
 template <class T>
 struct StoreOutputs {
   ChunkRows<Wide<T>> from;
   ChunkOperands<Wide<T>> operands;
-  int64_t stateless;  ///< the first items, whose states are zero
+  int64_t stateless;  ///< number of first items with zero states
   T* o;
 
   template <class Lanes>
@@ -252,7 +253,7 @@ struct StoreOutputs {
     const DeltaShape& shape = from.shape;
     const bool has_state = item >= stateless;
     make_changes(lanes, operands, item, at.rows, has_state);
-    lanes.sync();  // outputs may have other packs
+    lanes.sync();  // lanes own other columns of a narrower type T
     // o_i = exp(G_i) S^T q_i + sum_j D_ij q_i.k_j N_j: S and N are rows of one matrix.
     const MatrixRows<W> scores = operands.scores(item), changes = operands.changes(item);
     const W* decayed = operands.decayed(item);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recurrence of the gated delta rule, chunk by chunk: on the host head by head in a thread's
-// memory, on a device those of many chunks at once. Rows of `mixed` are those that
-// MixDeltaToken makes.
+// The recurrence of the gated delta rule in chunks: a thread of the host scans one head at a time,
+// a device computes the heads of many chunks at once. MixDeltaToken makes the rows of `mixed`.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,7 +38,7 @@ void scan_chunks(const DeltaRows& rows, const at::Tensor& o, const at::Tensor& s
 void scan_chunks_backward(const DeltaRows& rows, const at::Tensor& d_o, const at::Tensor& states,
                           const at::Tensor& dmixed, const SampleStates& of_samples = {});
 
-/// The same by all chunks at once, on any device. They keep the states in an order of their own.
+/// The same with many chunks at once, on any device; `states` are in another order.
 void scan_batches(const DeltaRows& rows, const at::Tensor& o, const at::Tensor& states,
                   const SampleStates& of_samples);
 void scan_batches_backward(const DeltaRows& rows, const at::Tensor& d_o, const at::Tensor& states,

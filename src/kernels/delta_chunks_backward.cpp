@@ -125,7 +125,7 @@ class BackwardChunks {
     store(at, adds);
   }
 
-  /// Gradients of the products k_i.k_j and q_i.k_j, for j = i apart.
+  /// Computes the gradients of the products k_i.k_j and q_i.k_j, separately for j = i (own_pairs_).
   void make_pairs(const Kept& kept) {
     ChunkTiles<W>& t = tiles_;
     const int64_t rows = t.rows();
@@ -141,8 +141,8 @@ class BackwardChunks {
     weigh_pairs(t.decays, factors, rows, false, query_pairs_);
   }
 
-  /// Gradients of queries, and of keys that meet states and keys before them (`before`) and of
-  /// those that states and keys after them meet; and that of the state before the chunk.
+  /// Computes gradients of queries and of keys: from products with the state and keys before them
+  /// (`before`), and with tokens and the state after them (`after`); and of the state before.
   void make_key_gradients(const Kept& kept, bool has_state, bool has_end) {
     ChunkTiles<W>& t = tiles_;
     const int64_t rows = t.rows(), dim = shape_.key_dim, value_dim = shape_.value_dim;
@@ -171,9 +171,9 @@ class BackwardChunks {
     multiply(plain(pairs_), t.k, dk_before_, by_rows, has_state, kLowerLeft);
   }
 
-  /// G_i is with q_i and with the k_i that meets what is before it, -G_i with the other one, and
-  /// the last G with the state at the end. g_i is in G_i and all later ones. In a token's product
-  /// with itself G_i cancels, so its terms come later.
+  /// Computes the gradients of decays g_i, each the sum of the gradients of G_i and later sums.
+  /// exp(G_i) scales q_i, and k_i in products with earlier tokens; exp(-G_i) scales k_i in products
+  /// with later ones; exp(G_n) scales the state. In products of a token with itself they cancel.
   void make_decay_gradients(const Tile<W>& end_state, bool has_end) {
     ChunkTiles<W>& t = tiles_;
     const int64_t rows = t.rows();
@@ -188,7 +188,7 @@ class BackwardChunks {
     for (int64_t i = rows - 1; i > 0; --i) dsums_[i - 1] += dsums_[i];
   }
 
-  /// Adds the gradients from q_i.k_i.
+  /// Adds the gradients of q_i and k_i from the products q_i.k_i.
   void add_own_pairs() {
     add_scaled_rows(tiles_.k, own_pairs_, tiles_.rows(), of_key_, dq_);
     add_scaled_rows(tiles_.q, own_pairs_, tiles_.rows(), of_key_, dk_after_);

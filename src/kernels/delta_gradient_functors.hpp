@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of chunks of the gated delta rule on a device: those that pass states back, and, from
-// what these pass, those of the rows. See delta_chunk_functors.hpp.
+// Gradients of chunks of the gated delta rule on a device: first the operands that pass gradients
+// of states back from chunk to chunk, then the gradients of rows. See delta_chunk_functors.hpp.
 #pragma once
 
 #include "kernels/delta_chunk_functors.hpp"
 
 namespace zea::detail {
 
-/// The gradients of an item that backward makes without the state before it and the gradient of the
-/// one after it; and these.
+/// Gradients of items: d_changes and adds depend on no other chunk; d_ends are the gradients of the
+/// states after chunks, which backward passes from chunk to chunk.
 template <class W>
 struct ChunkGradients {
   const W* d_o;  ///< (tokens, value heads, value_dim)
   W* d_changes;  ///< (items, chunk, value_dim): Y = scores^T dO
   W* adds;       ///< (items, key_dim, value_dim): (exp(G) q)^T dO + W^T Y
-  W* d_ends;     ///< (items, key_dim, value_dim): of S'
+  W* d_ends;     ///< (items, key_dim, value_dim): dS'
 
   ZEA_FUNCTION MatrixRows<const W> outputs(const typename ChunkRows<W>::Item& at,
                                            const DeltaShape& shape) const {
@@ -28,7 +28,7 @@ struct ChunkGradients {
   }
 };
 
-/// MakeChunk, and those of ChunkGradients; zeros for d_ends.
+/// Runs MakeChunk, computes d_changes and adds of ChunkGradients, and zeroes d_ends.
 template <class W>
 struct MakeChunkBackward {
   MakeChunk<W> make;
@@ -60,7 +60,7 @@ struct MakeChunkBackward {
   }
 };
 
-/// Tiles of a key head of a chunk, which its value heads use one after the other.
+/// Scratch tiles of a key head of a chunk, which its value heads use one after the other.
 template <class W>
 struct GradientTiles {
   W* all;  ///< (chunks x key heads, elements(shape))
@@ -95,15 +95,15 @@ struct GradientTiles {
   }
 };
 
-/// Gradients of rows of `mixed`. An item is here a key head of a chunk, whose value heads add to
-/// the gradients of its queries and keys.
+/// Computes the gradients of rows of `mixed`. Here an item is a key head of a chunk, since its
+/// value heads add to the same gradients of queries and keys.
 template <class W>
 struct StoreChunkGradients {
   ChunkRows<W> from;
   ChunkOperands<W> operands;
   ChunkGradients<W> gradients;
   GradientTiles<W> tiles;
-  int64_t stateless;  ///< the first heads of chunks, whose states are zero
+  int64_t stateless;  ///< number of first value heads of chunks with zero states
   W* dmixed;
 
   template <class Lanes>
@@ -133,7 +133,7 @@ struct StoreChunkGradients {
     return item < stateless ? 0 : from.shape.value_dim;
   }
 
-  /// N; dR = (I + A)^-T (Y + K dS'), in place of Y; and transposes of N, S and dS'.
+  /// Computes N, replaces Y by dR = (I + A)^-T (Y + K dS'), and transposes N, S and dS'.
   template <class Lanes>
   ZEA_FUNCTION void make_value_gradients(const Lanes& lanes, const Item& at, int64_t item,
                                          const Tiles& t) const {
@@ -155,7 +155,7 @@ struct StoreChunkGradients {
           dim, at.rows - 1 - i, d.stride, StoreTo<W>{d[i]}, true,
           [&](int64_t r) { return Values<W, 1>{triangle[i + 1 + r][i]}; }, d[i + 1]);
   }
-  /// Gradients of the products k_i.k_j and q_i.k_j, also for j = i.
+  /// Computes the gradients of the products k_i.k_j and q_i.k_j for j <= i.
   template <class Lanes>
   ZEA_FUNCTION void make_pairs(const Lanes& lanes, const Item& at, int64_t item,
                                const Tiles& t) const {
@@ -179,9 +179,9 @@ struct StoreChunkGradients {
                  t.lower[i], sums);
     }
   }
-  /// Gradients of queries, and of keys that meet states and keys before them, and of those that
-  /// states and keys after them meet, without the terms of pairs of a token and itself. Returns
-  /// the sum of those of G_n from the keys that the state after the chunk meets.
+  /// Computes gradients of queries (dq) and of keys: from products with the state and keys before
+  /// them (`before`), and with tokens and the state after them (`after`), without products of a
+  /// token with itself. Returns the gradient of G_n from the state after the chunk.
   template <class Lanes>
   ZEA_FUNCTION W make_key_gradients(const Lanes& lanes, const Item& at, int64_t item,
                                     const Tiles& t) const {
@@ -223,7 +223,7 @@ struct StoreChunkGradients {
                                                               gradients.end(item, from.shape)[0]);
   }
 
-  /// The gradients of all but decays, and `spare` of the operands: those of G_i.
+  /// Stores all gradients except those of decays, and the gradients of G_i in `spare`.
   template <class Lanes>
   ZEA_FUNCTION void store(const Lanes& lanes, const Item& at, int64_t item, const Tiles& t,
                           bool adds) const {
@@ -231,8 +231,9 @@ struct StoreChunkGradients {
     const int64_t key_head = at.head / shape.group();
     const MatrixRows<W> d = gradients.changes(item, shape), n = operands.changes(item);
     const auto product = [](W a, W b) ZEA_INLINE_LAMBDA { return a * b; };
-    // G_i is with q_i and with the k_i that meets what is before it, -G_i with the other one. Terms
-    // of a token and itself would cancel: they are left out.
+    // exp(G_i) scales q_i, and k_i in products with earlier tokens; exp(-G_i) scales k_i in
+    // products with later ones. In products of a token with itself they cancel, so these are left
+    // out.
     const auto of_sum = [](W q, W k, W dq, W before, W after)
                             ZEA_INLINE_LAMBDA { return q * dq + k * (before - after); };
     for (int64_t i = 0; i < at.rows; ++i) {
@@ -257,7 +258,7 @@ struct StoreChunkGradients {
       operands.spare(item)[i] = sum;
     }
   }
-  /// g_i is in G_i and all later ones.
+  /// Stores the gradients of g_i, each the sum of the gradients of G_i and later sums.
   ZEA_FUNCTION void store_decays(const Item& at, int64_t item, W of_end) const {
     W sum = of_end;
     for (int64_t i = at.rows - 1; i >= 0; --i) {

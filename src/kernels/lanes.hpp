@@ -101,7 +101,7 @@ struct StoreTo {
   }
 };
 
-/// The type of the elements that a writer stores; of others the widest one.
+/// The element type that a writer stores; for writers other than StoreTo the widest type.
 template <class Write>
 struct StoredBy {
   using Type = double;
@@ -269,9 +269,9 @@ class TeamLane {
     own_elements<kPack>(count, are_aligned, of_pack, of_one);
   }
 
-  /// Several rows of a product: to.targets[k][i] = (adds ? itself : 0) + the sum over r < inner of
-  /// factors_of(r).of[k] right[r * stride + i], for all i < count. A lane reads and writes its own
-  /// elements of rows alone.
+  /// Computes kRows rows of a product: to.targets[k][i] = (adds ? to.targets[k][i] : 0) + the sum
+  /// over r < inner of factors_of(r).of[k] right[r * stride + i], for all i < count. Each lane
+  /// reads and writes only its own elements of rows.
   template <int kRows, class T, class FactorsOf, class W>
   ZEA_FUNCTION void multiply(int64_t count, int64_t inner, int64_t stride,
                              const StoreTo<T, kRows>& to, bool adds, const FactorsOf& factors_of,

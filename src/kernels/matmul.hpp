@@ -20,8 +20,8 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 /// result (m, n) = a (m, k) times b (k, n).
 void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
 
-/// sum (m, n) = beta sum + a (m, k) times b (k, n); `sum` may be of a wider type. With a beta of 0
-/// it may hold anything, also NaN.
+/// sum (m, n) = beta sum + a (m, k) times b (k, n); `sum` may be of a wider type. With beta = 0 its
+/// old values are ignored, even NaN.
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, double beta = 1);
 
 /// bias (n) + a (m, k) times b (k, n).

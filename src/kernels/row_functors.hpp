@@ -199,8 +199,8 @@ struct RowDot {
   }
 };
 
-/// `heads` of a token, whose first are `items` times as many: their first 2 * half coordinates are
-/// turned by the token's angles, in place. Heads take the token's `parts` rows of angles in turn.
+/// Rotates the first 2 * half coordinates of `heads` heads of a token in place; a token has `items`
+/// such items. Head h uses row h % parts of the token's tables.
 template <class T>
 struct RotateHeads {
   T* x;

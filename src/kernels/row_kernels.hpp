@@ -42,7 +42,7 @@ at::Tensor row_dots_reference(const at::Tensor& x, const at::Tensor& y);
 
 /// Rotates the first `heads` heads of x (tokens, all_heads, head_dim), of each the first
 /// coordinates, by the angles of the tables (tokens, half of these coordinates), or by their
-/// negatives, in place. Heads take the rows of tables (tokens, parts, half of these) in turn.
+/// negatives, in place. With tables (tokens, parts, half of these) head h uses row h % parts.
 void rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                   int64_t heads, bool backwards);
 
