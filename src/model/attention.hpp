@@ -39,8 +39,8 @@ struct ContextPart {
 
 /// How the tokens of a module attend in one of the ways of its blocks (BlockSpec::mixers).
 struct TokenAttention {
-  /// (cp tokens, pairs), or (cp tokens, parts, pairs of a part) where heads rotate in parts
-  /// (RopeConfig::parts); compute type; undefined: none.
+  /// (cp tokens, pairs), or with RopeConfig::parts (cp tokens, parts, pairs of a part), in the
+  /// compute type; undefined: no RoPE.
   at::Tensor rotary_cosines, rotary_sines;
   AttentionMask mask;                  ///< if there is one cp rank
   std::optional<ContextPart> context;  ///< if there are several

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that are split into columns, and joined of these. Gradients are tensors of their own, not
-// views: what they reach may change them in place.
+// Splits rows into columns and concatenates columns. Gradients are separate tensors, not views,
+// since the functions that receive them may change them in place.
 #include <ATen/ops/cat.h>
 #include <torch/csrc/autograd/custom_function.h>
 

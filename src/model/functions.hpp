@@ -43,8 +43,8 @@ at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                   WeightOrder order = WeightOrder::OutIn, LinearCut cut = LinearCut::None,
                   const c10::intrusive_ptr<SharedRows>& rows = {});
 
-/// The norm of x (rows, hidden) over its last dim; `weight` (hidden), null: there is none; `bias`
-/// (hidden) of a layer norm, null of RMSNorm.
+/// The norm of x (rows, hidden) over its last dim; `weight` (hidden) may be null; `bias` (hidden)
+/// is null for RMSNorm.
 at::Tensor norm(const at::Tensor& x, Parameter* weight, Parameter* bias, const NormSpec& spec);
 
 /// A sum and its norm, as in blocks with residuals.
@@ -87,7 +87,7 @@ struct SplitRows {
   at::Tensor first, rest;
 };
 SplitRows split_columns(const at::Tensor& x, int64_t count);
-/// The columns of x (tokens, width) and then those of y (tokens, any width).
+/// Concatenates the columns of x (tokens, width) and y (tokens, any width).
 at::Tensor joined_columns(const at::Tensor& x, const at::Tensor& y);
 
 /// The rows of attention from those of multi-head latent attention: queries (tokens, heads * (plain
@@ -114,11 +114,11 @@ at::Tensor first_of_heads(const at::Tensor& x, int64_t dim, int64_t count);
 /// never trains.
 at::Tensor layer_scale(const at::Tensor& x, Parameter& scale);
 
-/// x between two bounds (scalars) that never train.
+/// x clamped between two scalars that never train.
 at::Tensor clamped(const at::Tensor& x, Parameter& least, Parameter& most);
 
-/// (factor x - shift) scale of x (rows, hidden), for `shift` and `scale` (hidden) that never train;
-/// both null: there are none.
+/// (factor x - shift) scale for x (rows, hidden); `shift` and `scale` (hidden) never train, and
+/// both may be null.
 at::Tensor standardized(const at::Tensor& x, double factor, Parameter* shift, Parameter* scale);
 
 /// x (tokens, width) without what `dropout` drops of the tokens of `keys` (tokens) int64; the mask
@@ -176,8 +176,8 @@ at::Tensor with_row_ends(const at::Tensor& x, const at::Tensor& rows, Parameter&
 
 /// Rotates the first `heads` heads of x (tokens, all heads of head_dim) by tables (tokens, pairs);
 /// the two halves of a head's first 2 * pairs coordinates form the pairs, as in transformers. Works
-/// in place, and so does backward on the gradient: neither tensor may be used elsewhere. Heads take
-/// the rows of tables (tokens, parts, pairs) in turn.
+/// in place, and so does backward on the gradient: neither tensor may be used elsewhere. With
+/// tables (tokens, parts, pairs) head h uses row h % parts.
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                   int64_t heads, int64_t head_dim);
 

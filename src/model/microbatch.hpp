@@ -29,9 +29,9 @@ class KeyCache {
  public:
   explicit KeyCache(int64_t rows) : rows_(rows) {}
 
-  /// Writes kv of a block, or of blocks that read the same keys, (tokens, 2 kv_heads, head_dim),
-  /// keys first, into `rows` (int64); returns all that the block has: (rows of the cache, 2
-  /// kv_heads, head_dim), zero where nothing was written.
+  /// Writes kv (tokens, 2 kv_heads, head_dim), keys first, into `rows` (int64) of the entry
+  /// `block`: a block's name, or the name of the unit whose keys several blocks read. Returns the
+  /// entry (rows of the cache, 2 kv_heads, head_dim), zero where nothing was written.
   const at::Tensor& write(const std::string& block, const at::Tensor& rows, const at::Tensor& kv);
   /// Returns what a block whose mixer carries a state has of the samples.
   DeltaMemory& memory(const std::string& block) { return memories_[block]; }
@@ -156,8 +156,8 @@ struct Microbatch {
   const TokenAttention& attention(const UnitSpec& block) const {
     return (block.encoder < 0 ? text_attention : encoder(block).attention).at(block.mixer);
   }
-  /// Rows of a unit's output that this rank holds: those between the layers of its module, but all
-  /// of its tp ranks' where these have heads.
+  /// Returns the rows of a unit's output that this rank holds: its part of the sequence, or for a
+  /// unit of kind Keys, whose heads tp shards, the rows of all tp ranks.
   int64_t rows_here(const UnitSpec& unit) const {
     if (unit.kind == UnitKind::Keys) return token_ids.numel();
     return unit.encoder < 0 ? text_rows : encoder(unit).rows_here();

@@ -23,7 +23,7 @@ Tensor gradient_or_none(Parameter* parameter) {
   return parameter && parameter->trainable() ? parameter->gradient() : Tensor();
 }
 
-/// The weight of a norm, or one that leaves the rows of x as the norm makes them.
+/// Returns the weight of a norm; without a weight one that has no effect.
 Tensor weight_of(Parameter* weight, const Tensor& x, double offset) {
   return weight ? weight->value() : at::full({x.size(-1)}, 1 - offset, x.options());
 }
@@ -182,7 +182,7 @@ struct ClampFunction : Function<ClampFunction> {
   }
 };
 
-/// In the wide type, as the differences of large numbers need it.
+/// Computes in the wide type, since differences of large numbers lose digits.
 struct StandardizedFunction : Function<StandardizedFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, double factor, Parameter* shift,
                         Parameter* scale) {

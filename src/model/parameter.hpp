@@ -29,10 +29,10 @@ class Parameter {
   const at::Tensor& value() const;
   /// (shape), in the gradient type; functions add into it. Throws InternalError when there is none.
   at::Tensor& gradient();
-  /// Says that the gradient's memory holds anything: the first that asks for gradient() gets zeros,
-  /// unless it is a linear, which overwrites it.
+  /// Marks the gradient's memory as uninitialized: the first call of gradient() zeroes it, unless a
+  /// linear overwrites it first (takes_new_gradient()).
   void renew_gradient() { is_new_ = true; }
-  /// Returns whether the gradient holds anything, and notes that the caller overwrites it.
+  /// Returns whether the gradient is uninitialized, so that the caller has to overwrite it.
   bool takes_new_gradient() { return std::exchange(is_new_, false); }
   /// A scalar leaf that requires a gradient when the parameter trains: it ties autograd's graph to
   /// the parameter, and never receives a gradient itself.
@@ -49,7 +49,7 @@ class Parameter {
   std::string name_;
   std::vector<int64_t> shape_;
   bool trainable_;
-  bool is_new_ = false;  ///< nothing was written to the gradient yet
+  bool is_new_ = false;  ///< the gradient is uninitialized
   at::Tensor value_, gradient_, anchor_;
   DeferredGradients* deferred_ = nullptr;
 };

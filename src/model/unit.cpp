@@ -34,7 +34,7 @@ class UnitRun {
     }
     const at::Tensor& made = values_[unit_.graph.output];
     if (unit_.kind == UnitKind::Head && head_ == HeadOutput::Loss) return {{}, made, {}, mtp_loss_};
-    if (unit_.kind == UnitKind::Keys) return {made.flatten(1), {}};  // rows, as others make
+    if (unit_.kind == UnitKind::Keys) return {made.flatten(1), {}};  // (rows, columns)
     return {made, loss_, expert_ends_};
   }
 
@@ -208,7 +208,7 @@ class UnitRun {
     return op.params[number] < 0 ? nullptr : parameters_[op.params[number]];
   }
 
-  /// Returns the ids that a table is read at; that of per-layer inputs has one for placeholders.
+  /// Returns the ids to look up; the table of per-layer inputs has one id for all placeholders.
   at::Tensor ids(const Operation& op) const {
     at::Tensor ids = microbatch_.token_ids;
     if (op.count == 0) return ids;
@@ -353,8 +353,8 @@ class UnitRun {
   bool of_last() const { return head_ == HeadOutput::LastLogits; }
 
   const HeadShape& all_heads() const { return model_.attention(unit_).heads; }
-  /// Heads of the parameters at hand, which may be a part of the model's: queries are as many as
-  /// the output projection reads; without it there are none.
+  /// Returns the heads of this rank's parameters, which may be a tp shard. The output projection's
+  /// shape gives the number of query heads; a unit without it has none.
   HeadShape heads_here(const at::Tensor& qkv, const Operation& op) const {
     int64_t attended = 0;
     if (op.known_by >= 0) {
