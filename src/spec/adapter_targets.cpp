@@ -16,14 +16,14 @@ namespace {
 constexpr const char* kWeightSuffix = ".weight";
 constexpr int kMostRank = 65536;
 
-/// "model.layers.0.mlp.up_proj.weight" -> "model.layers.0.mlp.up_proj"; empty: it is no such name.
+/// "model.layers.0.mlp.up_proj.weight" -> "model.layers.0.mlp.up_proj"; other names -> "".
 std::string linear_name(const ParamSpec& param) {
   const std::string suffix = kWeightSuffix;
   if (!param.name.ends_with(suffix)) return "";
   return param.name.substr(0, param.name.size() - suffix.size());
 }
 
-/// Returns the name with * for numbers, which all layers share.
+/// Returns the name with * for numbers, a pattern that matches it in all layers.
 std::string without_numbers(const std::string& name) {
   std::string pattern, word;
   for (size_t i = 0; i <= name.size(); ++i) {
@@ -39,7 +39,7 @@ std::string without_numbers(const std::string& name) {
   return pattern;
 }
 
-/// "pattern = number" of each rule.
+/// Parses rules "pattern = number".
 std::vector<PatternRule> parse_rules(const std::string& key,
                                      const std::vector<std::string>& texts) {
   std::vector<PatternRule> rules;
@@ -58,7 +58,7 @@ bool is_target(const std::string& pattern, const std::string& name) {
   return matches(pattern, name) || matches("*." + pattern, name);
 }
 
-/// Roles of linears that may have adapters.
+/// Whether a linear with this role may have an adapter.
 bool takes_adapter(UnitKind kind, const std::string& role) {
   static const std::set<std::string> of_block{"qkv",
                                               "q",
@@ -92,21 +92,23 @@ bool is_row_linear(const std::string& role) {
          role == "shared.down";
 }
 
-/// Whether each tp rank has the rows of all, and a part of the outputs or of a sum.
+/// Whether a linear belongs to a mixture of experts, where each tp rank has the rows of all tp
+/// ranks.
 bool is_in_mixture(const std::string& role) {
   return role == "router" || role.starts_with("experts.") || role.starts_with("shared");
 }
 
-/// One tensor of a linear's weight: the whole, or a part such as the queries of q, k, v.
+/// A linear that may have an adapter, or the same linear of all experts of a layer. A fused weight
+/// (q, k, v) has one target per tensor.
 struct Target {
   int unit;
   std::string role;  ///< of the linear, without ".weight"
-  int part;          ///< which of its tensors it is
+  int part;          ///< index among the tensors of the role
   std::vector<int> params;
-  /// The linear's name: of split experts that of each, of stacked ones that of their tensor.
+  /// The name of the linear, of each expert's linear, or of the tensor that stacks the experts.
   std::vector<std::string> names = {};
-  int64_t experts = 0;  ///< that have such a linear each; 0: it is no linear of experts
-  bool stacks = false;  ///< one adapter stacks the matrices of all of them
+  int64_t experts = 0;  ///< number of experts with this linear; 0: no linear of experts
+  bool stacks = false;  ///< one adapter with stacked matrices adapts all experts
 
   const std::string& name() const { return names.front(); }
 };
@@ -144,8 +146,8 @@ class Adapting {
   }
 
  private:
-  /// Chooses the targets that a pattern matches. A name in the weights files comes before that of
-  /// the tensor into which transformers stacks the same linear of all experts.
+  /// Chooses the targets that a pattern matches. Names in the weights files have precedence over
+  /// the names of tensors into which transformers stacks the experts of these files.
   void choose(const std::string& pattern, std::vector<bool>& chosen) const {
     for (const bool is_stacked : {false, true}) {
       bool is_used = false;
@@ -167,12 +169,13 @@ class Adapting {
     }
     refuse(pattern);
   }
-  /// Whether the target stacks what files have expert by expert.
+  /// Whether the target is stacked, but files have a tensor per expert.
   bool has_split_experts(const Target& target) const {
     return target.stacks && !model_.params[target.params.front()].stacks_experts;
   }
 
-  /// PEFT has no dropout for adapters of stacked tensors either: their inputs are not kept apart.
+  /// Refuses dropout in mixtures of experts (PEFT has none there either) and targets that name the
+  /// same weights twice.
   void check_experts(const std::vector<Target>& chosen) const {
     const Target* stack = nullptr;
     for (const Target& target : chosen) {
@@ -190,7 +193,7 @@ class Adapting {
     }
   }
 
-  /// A rule that matches no adapter has no effect.
+  /// Refuses rules that match no adapter.
   void check_rules(const std::vector<Target>& chosen) const {
     for (const auto& [key, rules] :
          {std::pair("rank_pattern", &ranks_), {"alpha_pattern", &alphas_}})
@@ -204,7 +207,7 @@ class Adapting {
                           "\" matches no linear that targets name");
   }
 
-  /// Returns the options with the rank and the alpha of a target, which its experts share.
+  /// Returns the options with the target's rank and alpha, which must be the same for its experts.
   LoraOptions lora_of(const Target& target) const {
     const LoraOptions own = lora_of(target.name());
     for (const std::string& name : target.names)
@@ -252,8 +255,8 @@ class Adapting {
     targets_.insert(targets_.end(), parts.begin(), parts.end());
   }
 
-  /// Lists the linears of experts: each by itself, and all stacked, as transformers runs them. The
-  /// stack comes first.
+  /// Lists the targets of a linear of experts: first all experts stacked, as in transformers'
+  /// running model, then a matrix per expert, if files have a tensor per expert.
   void list_experts(int unit, const std::string& role) {
     const int64_t experts = model_.mlp(model_.units[unit]).router->experts;
     const std::vector<int> all = model_.params_of(model_.units[unit], role + kWeightSuffix);
@@ -354,7 +357,7 @@ class Adapting {
     unit.adapters.push_back(std::move(adapter));
   }
 
-  /// A and B of an expert are (rank, in) and (out, rank); stacks have those of all experts.
+  /// A is (rank, in) and B (out, rank) of each expert; stacks have the expert as the first dim.
   void add_of_experts(const Target& target) {
     const ParamSpec base = model_.params[static_cast<size_t>(target.params.front())];
     UnitSpec& unit = model_.units[static_cast<size_t>(target.unit)];
@@ -410,7 +413,7 @@ class Adapting {
     unit.roles.push_back(adapter.up + kWeightSuffix);
     unit.adapters.push_back(std::move(adapter));
   }
-  /// Returns the dims of outputs and of inputs in a tensor of experts' weights.
+  /// Returns the indices of the out and in dims in the weights of experts.
   static std::pair<size_t, size_t> dims_of_experts(const ParamSpec& base, WeightOrder order) {
     const size_t first = base.stacks_experts ? 1 : 0;
     return order == WeightOrder::OutIn ? std::pair(first, first + 1) : std::pair(first + 1, first);

@@ -27,11 +27,12 @@ bool has_adapters(const std::string& config_json);
 /// Returns whether the linear with weight `param` may have an adapter.
 bool may_have_adapter(const ModelSpec& model, int param);
 
-/// The parameters of an adapter, and the weight that it is beside: indices in ModelSpec::params.
+/// The matrices A and B of an adapter and the weight that it adapts, as indices in
+/// ModelSpec::params.
 struct AdapterParams {
   int base, a, b;
 };
-/// Returns those of each tensor: of experts that have linears of their own, of each expert.
+/// Returns one entry for an adapter, or one per expert if experts have separate tensors.
 std::vector<AdapterParams> params_of_adapter(const ModelSpec& model, const UnitSpec& unit,
                                              const Adapter& adapter);
 

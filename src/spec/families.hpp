@@ -59,9 +59,9 @@ struct LatentNames {
   std::string kv_a, kv_norm, kv_b;
 };
 
-/// A family's names of the parameters of per-layer inputs: those of each block as below, and after
-/// `root` those of the table, the linear and the norm that blocks share, of which the first two
-/// have a part for each block.
+/// A family's names of the parameters of per-layer inputs. gate, projection and post_norm are in
+/// each block, with names as in BlockNames. All blocks share table, context and context_norm, whose
+/// names follow `root`; table and context have a part for each block.
 struct LayerInputNames {
   std::string gate, projection, post_norm;
   std::string table, context, context_norm;
@@ -110,8 +110,8 @@ struct BlockFamily {
   BlockInit init;
   std::vector<int> mixer = {};  ///< UnitSpec::mixer of each block; empty: all 0
   std::vector<int> mlp = {};    ///< UnitSpec::mlp of each block; empty: all 0
-  /// For each block the one whose keys and values it attends to: itself where others do as well;
-  /// -1: itself alone. Empty: all -1.
+  /// For each block, the index of the block whose keys and values it reads, which may be itself;
+  /// -1: its own, which no other block reads. Empty: all -1.
   std::vector<int> keys = {};
 };
 
@@ -147,7 +147,7 @@ class SpecBuilder {
                          bool trainable);
   /// Adds a table of sinusoidal positions, which is never trained.
   void add_sinusoids(const std::string& name, int64_t positions, int64_t width);
-  /// Adds a parameter that never trains, ones at first.
+  /// Adds a parameter that never trains, initialized to ones.
   void add_ones(const std::string& role, const std::string& name, const Shape& shape);
   /// Adds a state of the model, zeros at first (ParamSpec::is_state).
   void add_state(const std::string& role, const std::string& name, const Shape& shape);
@@ -157,17 +157,17 @@ class SpecBuilder {
   void add_block(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
                  bool trainable);
   /// Adds blocks named "<module>.layers.0" and so on; each reads the unit before it. `layers`
-  /// begins the names of their parameters. Keys and values that several blocks read are made by a
-  /// unit of their own before the first of these, "<module>.layers.0.keys".
+  /// begins the names of their parameters. A separate unit before the first reader makes the keys
+  /// and values that several blocks read: "<module>.layers.0.keys".
   void add_blocks(const std::string& module, int64_t count, const BlockSpec& block,
                   const BlockFamily& family, const std::string& layers, bool trainable);
 
  private:
-  /// Adds the norm of a block's input, which a unit of its keys reads as well.
+  /// Adds the norm before attention, or shares the one of the block's unit of keys.
   void add_attention_norm(const BlockSpec& block, const BlockFamily& family,
                           const std::string& layer, bool trainable);
-  /// Adds the parameters of block number `number` of `count` that make and read its per-layer
-  /// input; `context_norm` is that of all blocks, -1 before the first.
+  /// Adds the parameters of the per-layer input of block number `number` of `count`; `context_norm`
+  /// is the norm that all blocks share, -1 before the first block.
   void add_layer_input(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
                        int64_t number, int64_t count, int& context_norm, bool trainable);
   void add_attention(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
@@ -313,7 +313,7 @@ struct VisionEncoder {
     std::string class_token, patch, positions, pre_norm, layers;
     std::string registers = {};
     std::string final_norm = {};  ///< after the last block, of all tokens
-    std::string patch_norm = {};  ///< before positions
+    std::string patch_norm = {};  ///< after patches, before positions are added
   } names;
   bool norms_features = false;  ///< features are normed by final_norm
   /// The shapes of learned tokens and positions begin with a 1.

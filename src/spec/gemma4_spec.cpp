@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text of Gemma 4: a decoder whose layers without a window have larger heads, fewer KV heads,
-// perhaps keys that are its values, too, and heads of which few pairs rotate. In E2B and E4B the
-// last layers read keys and values of earlier ones, and each layer has an input of its own. Files
-// leave out what equals the defaults of transformers' configs.
+// The language model of Gemma 4: its layers without a window have larger heads, fewer KV heads,
+// partial RoPE, and in some models keys that are also the values. In E2B and E4B the last layers
+// share keys and values of earlier ones, and each layer has a per-layer input. Files leave out
+// values that equal the defaults of transformers' configs.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -14,16 +14,16 @@ namespace {
 
 constexpr const char* kPerLayer = "per_layer_config";
 
-/// Refuses text that sees what follows it.
+/// Refuses bidirectional attention in text.
 void refuse_unbuilt(const ConfigReader& config) {
   const std::string key = "use_bidirectional_attention";
   if (config.has(key.c_str()) && config.text(key.c_str(), "") != "vision")
     config.refuse(key, config.dump(key.c_str()),
                   "null, \"vision\" (text that sees what follows it is not built)");
-  config.pass_over({"use_bidirectional_attention"});  // which image tokens see each other
+  config.pass_over({"use_bidirectional_attention"});  // "vision" concerns image tokens
 }
 
-/// Gives each layer an input of its own, where "hidden_size_per_layer_input" is not 0.
+/// Reads per-layer inputs, unless "hidden_size_per_layer_input" is 0.
 void read_layer_inputs(const ConfigReader& config, Decoder& decoder) {
   constexpr const char *kWidth = "hidden_size_per_layer_input",
                        *kRows = "vocab_size_per_layer_input";
@@ -75,7 +75,7 @@ void share_keys(const ConfigReader& config, const std::vector<bool>& narrow, Dec
   std::vector<MlpSpec>& mlps = decoder.spec.block.mlps;
   mlps.push_back(mlps.front());
   int64_t& width = mlps.back().router ? mlps.back().plain_intermediate : mlps.back().intermediate;
-  width = 2 * std::min(width, int64_t{1} << 41);  // more than any model has is refused
+  width = 2 * std::min(width, int64_t{1} << 41);  // no overflow; such widths are refused later
   blocks.mlp.assign(narrow.size(), 0);
   std::fill(blocks.mlp.begin() + first, blocks.mlp.end(), 1);
 }

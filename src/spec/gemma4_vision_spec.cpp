@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma 4 with images and videos, whose frames are images with text between: a vision transformer
-// over images of any size, whose patches have the sum of two learned positions and heads that
-// rotate by columns and by rows, averaged over squares of patches, standardized, normed and
-// projected to the text's width. Files leave out what equals the defaults of transformers' configs.
+// Gemma 4 with images and videos, whose frames are images with text between. The encoder is a
+// vision transformer for images of any size. The position of a patch is the sum of a learned row
+// and a learned column position, with axial RoPE in attention. Its outputs are averaged over
+// squares of patches, standardized, normed and projected to the text's width. Files leave out
+// values that equal the defaults of transformers' configs.
 #include <cmath>
 
 #include "spec/families.hpp"
@@ -16,7 +17,8 @@ namespace {
 const std::string kTowerRoot = "model.vision_tower.";
 constexpr const char* kTextOfBoth = "use_bidirectional_attention";
 
-/// Heads rotate in two halves: the first by columns, the second by rows, at the same frequencies.
+/// Axial RoPE: the first half of a head rotates by the column, the second by the row, at the same
+/// frequencies.
 AttentionSpec read_axial_attention(const ConfigReader& config) {
   AttentionSpec attention{.scores = {.scale = 1}, .norms_values = true};
   HeadShape& heads = attention.heads;
@@ -114,7 +116,8 @@ VisionEncoder read_gemma4_vision(const ConfigReader& config) {
   return encoder;
 }
 
-/// `standardizes`: files hold a shift and a scale of means, which never train.
+/// Adds the projector. `standardizes`: files hold a shift and a scale of its averaged inputs, which
+/// never train.
 void add_embedder(SpecBuilder& builder, const VisionEncoder& encoder, bool standardizes,
                   int64_t hidden, const Trainable::Encoder& trains) {
   const EncoderSpec& vision = encoder.spec;
@@ -138,7 +141,7 @@ Decoder read_text(const ConfigReader& config, const ConfigReader& text) {
   return decoder;
 }
 
-/// The text alone, of a config that names no tower.
+/// Makes the language model alone, for a config without vision_config.
 ModelSpec make_text_alone(const Decoder& decoder, const Trainable& trainable) {
   ModelSpec model;
   model.decoder = decoder.spec;
@@ -154,7 +157,7 @@ ModelSpec make_gemma4(const ConfigReader& config, const Trainable& trainable) {
     config.refuse("audio_config", "a tower of sound",
                   "null (the tower of sound is not built yet; a directory that transformers writes "
                   "after model.audio_tower and model.embed_audio became None has none)");
-  // Tokens around images are text like any other; the last is not read.
+  // Tokens around images are ordinary text; vision_soft_tokens_per_image is not needed.
   config.pass_over({"audio_config", "audio_token_id", "boa_token_id", "boi_token_id",
                     "eoa_token_id", "eoa_token_index", "eoi_token_id", "image_token_id",
                     "video_token_id", "vision_config", "vision_soft_tokens_per_image"});
@@ -162,7 +165,7 @@ ModelSpec make_gemma4(const ConfigReader& config, const Trainable& trainable) {
   if (!config.has("vision_config")) return make_text_alone(read_text(config, text), trainable);
   if (text.integer("hidden_size_per_layer_input", 256) != 0)
     text.refuse("hidden_size_per_layer_input", text.dump("hidden_size_per_layer_input"),
-                "0 (inputs of each layer, as in E2B and E4B, are not built yet beside images)");
+                "0 (inputs of each layer, as in E2B and E4B, are not built yet with images)");
   VisionEncoder encoder = read_gemma4_vision(config.object("vision_config"));
   encoder.spec.placeholder = config.integer("image_token_id", 258880);
   encoder.spec.video_placeholder = config.integer("video_token_id", 258884);

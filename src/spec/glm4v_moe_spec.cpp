@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// GLM-4.5V (arXiv:2507.01006): GLM-4.5's decoder, whose tokens have three positions, and a tower
-// over images of any size. A norm follows the patches, a table of positions is interpolated to each
-// image by cubic convolution, and blocks have RMSNorms, axial RoPE and gated MLPs. A convolution
-// makes one feature of 2 x 2 patches, and a gated MLP merges its channels.
+// GLM-4.5V (arXiv:2507.01006): GLM-4.5's decoder with M-RoPE, and an encoder of images of any size.
+// Patches are normed, a table of positions is interpolated to each image by cubic convolution, and
+// blocks have RMSNorms, axial RoPE and gated MLPs. A convolution merges 2 x 2 patches into one
+// feature; a linear and a gated MLP follow.
 #include "spec/families.hpp"
 
 namespace zea::detail {
 namespace {
 
 const std::string kGlmRoot = "model.visual.";
-constexpr double kMergerEps = 1e-5;  ///< of the merger's LayerNorm, whatever the config says
-constexpr int64_t kGlmWidth = 4096;  ///< of features, where the config does not say it
-/// Pixels of an image: the processor counts those of two equal frames.
+constexpr double kMergerEps = 1e-5;  ///< of the merger's LayerNorm; no key of the config sets it
+constexpr int64_t kGlmWidth = 4096;  ///< of features, if the config has no out_hidden_size
+/// Limits in pixels of one frame; the processor counts an image as two equal frames.
 constexpr TurnedDefaults kGlmTower{
     .layers = 24,
     .patch = 14,
@@ -57,7 +57,7 @@ VisionEncoder read_glm_tower(const ConfigReader& config) {
   return encoder;
 }
 
-/// Adds the merger. The norm of the encoder's outputs is in its unit, too.
+/// Adds the merger's unit, which also has the encoder's final norm.
 std::vector<int> add_glm_merger(SpecBuilder& builder, const VisionEncoder& encoder, int state,
                                 int64_t width, int64_t inner, const Trainable& trainable) {
   const EncoderSpec& vision = encoder.spec;
@@ -88,12 +88,12 @@ std::vector<int> add_glm_merger(SpecBuilder& builder, const VisionEncoder& encod
 ModelSpec make_glm4v_moe(const ConfigReader& config, const Trainable& trainable) {
   const ConfigReader text = config.object("text_config"),
                      of_vision = config.object("vision_config");
-  // Tokens around images are text like any other. Videos are not built: their frames have the
-  // placeholders of images.
+  // Tokens around images are ordinary text. Videos are not built: their frames use the placeholder
+  // of images.
   for (const ConfigReader* one : {&config, &text})
     one->pass_over({"image_start_token_id", "image_end_token_id", "video_start_token_id",
                     "video_end_token_id", "video_token_id"});
-  // As in transformers, losses of routers are those that decks ask for beside encoders.
+  // As in transformers, a config with encoders does not turn on router losses; a deck may.
   text.pass_over({"image_token_id", "output_router_logits", "router_aux_loss_coef"});
   text.require_boolean("use_qk_norm", false);
   Decoder decoder = read_glm_text(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records the operations of a unit's forward, and which of its parameters they read.
+// Records the operations of a unit's forward and checks that they read each of its parameters.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@ namespace zea {
 
 class GraphRecorder {
  public:
-  /// A value lives as long as a variable of the forward holds it, on tensors as well.
+  /// A handle of a value. When the last handle is gone, the graph drops the value's tensor, too.
   using Value = std::shared_ptr<const int>;
 
   explicit GraphRecorder(const UnitSpec& unit) : unit_(unit) {}
 
   bool has(const std::string& role) const { return unit_.has(role); }
-  /// Indices of parameters that the unit must have.
+  /// Returns the indices of parameters that the unit must have.
   std::vector<int> roles(const std::vector<std::string>& names) {
     std::vector<int> found;
     for (const std::string& name : names) {
@@ -45,7 +45,7 @@ class GraphRecorder {
     graph_.operations.push_back(std::move(operation));
     return output;
   }
-  /// Returns a further value that the latest operation makes.
+  /// Adds an output to the latest operation.
   Value record_other() {
     Value other = value();
     graph_.operations.back().others.push_back(*other);

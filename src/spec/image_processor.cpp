@@ -188,7 +188,7 @@ void require_patches(const ConfigReader& config, const PatchInput& patches) {
   require_equal(config, "merge_size", patches.block);
 }
 
-/// Processors may count each pixel once for every frame of a temporal patch.
+/// Reads the limits of pixels. Some processors count a pixel once per frame of a temporal patch.
 void read_limits(const ConfigReader& config, PatchInput& patches) {
   require_patches(config, patches);
   const auto* within = patches.as<ImagesWithin>();
@@ -266,8 +266,8 @@ void read_split(const ConfigReader& config, const PatchInput& patches, SplitTile
   split.most_tiles = longest / tile * (longest / tile);
 }
 
-/// Reads the most features of an image, or of a frame, from Gemma 4's processors, of which
-/// transformers allows these numbers.
+/// Reads the maximum features of an image, or of a frame, from Gemma 4's processors; transformers
+/// allows only some numbers.
 PixelLimits read_soft_tokens(const ConfigReader& config, const PatchInput& patches,
                              const PixelLimits& usual) {
   constexpr std::array<int64_t, 5> kAllowed{70, 140, 280, 560, 1120};

@@ -84,16 +84,17 @@ struct SquareImages {
 /// Images keep about their shape, within limits of their pixels (Qwen2-VL's smart resize).
 struct ImagesWithin {
   PixelLimits pixels = {};
-  /// Processors count the pixels of all frames of a temporal patch, of which an image fills one,
-  /// and enlarge images that are smaller than a step (GLM-4.5V).
+  /// The processor counts an image's pixels once per frame of a temporal patch, and enlarges images
+  /// that are smaller than a square of patches (GLM-4.5V).
   bool counts_frames = false;
 };
 
 /// Images keep about their shape; the longer side has at most image_size pixels (Pixtral).
 struct ImagesBelow {};
 
-/// Images become as large as the limit of pixels allows, in about their shape: sides grow to whole
-/// squares of patches (NaFlex of SigLIP 2, arXiv:2502.14786), or shrink to them (Gemma 4).
+/// Images become as large as the limit of pixels allows and about keep their aspect ratio: sides
+/// are rounded up to whole squares of patches (NaFlex of SigLIP 2, arXiv:2502.14786), or down
+/// (Gemma 4).
 struct ImagesFilling {
   PixelLimits pixels = {};
   bool shrinks_sides = false;
@@ -137,10 +138,10 @@ struct TableShare {
   double share = 0;
 };
 
-/// How an image takes positions from a table: interpolated with corners aligned, each patch between
-/// four rows; or with edges aligned, as pixels are resized; or with edges aligned, each patch
-/// between 4 x 4 rows by cubic convolution with a = -0.75, however large the image is; or as the
-/// sum of its column's row and of its row's, from a table for each (Gemma 4).
+/// The lookup of an image's positions in a table. Corners: bilinear interpolation, corners aligned.
+/// Edges: bilinear with antialiasing, as pixels are resized. Cubic: cubic convolution of 4 x 4 rows
+/// with a = -0.75, edges aligned, without antialiasing. Sum: the sum of a column and a row
+/// position, from a table for each (Gemma 4).
 enum class TableFit { Corners, Edges, Cubic, Sum };
 
 /// Returns the size of an image whose longer side becomes `longest` pixels, as Idefics 3 resizes it
@@ -157,7 +158,7 @@ struct VideoInput {
   int64_t most_frames = 768;
   /// Positions in time that a second takes in the language model; 0: a temporal patch takes one.
   int64_t positions_per_second = 0;
-  bool has_text_between = false;  ///< each temporal patch has its features in a place of its own
+  bool has_text_between = false;  ///< text separates the features of temporal patches
 };
 
 /// Images as square patches, in rows of squares of block x block patches; those of a square lie in
@@ -177,13 +178,13 @@ struct PatchInput {
   Resampling resampling = Resampling::Bicubic;
   bool by_torchvision = false;  ///< resizes images like torchvision, not PIL; videos always do
   bool by_pixel = false;        ///< a patch's values are ordered by pixel, then channel
-  /// Side of a square table of positions that is interpolated to every image, or rows of each table
-  /// of TableFit::Sum; 0: position() is the row of a patch.
+  /// Side of a square table of positions that is interpolated to every image, or with TableFit::Sum
+  /// the number of rows of each table; 0: position() is the row of a patch.
   int64_t table_side = 0;
   TableFit table_fit = TableFit::Corners;
   ImageColours colours = {};
   bool doubles_pixels =
-      false;  ///< the model maps a processor's pixels of 0..1 to -1..1, in `colours`
+      false;  ///< the model maps processed pixels from 0..1 to -1..1; `colours` include it
 
   /// Returns the policy if it is a `Policy`, else null.
   template <class Policy>
@@ -237,7 +238,7 @@ struct PatchInput {
   /// Returns the row in the table of positions, which has the class token, side() x side() patches
   /// and the registers, for a token of an image or tile; padding has the first.
   int64_t position(int64_t token, const ItemShape& image) const;
-  /// Returns the rows of the tables of positions that a patch takes, with their weights.
+  /// Returns the rows of the tables of positions that are summed for a patch, with their weights.
   std::vector<TableShare> table_shares(int64_t patch, const ItemShape& image) const;
   /// Returns the most rows that table_shares() may have within the limits of pixels.
   int64_t most_table_shares() const;

@@ -76,7 +76,7 @@ struct ParamSpec {
 enum class UnitKind {
   PatchEmbed,  ///< pixels -> patches + positions, perhaps a class token and a norm
   AudioEmbed,  ///< log-mel columns -> two convolutions + positions
-  Keys,        ///< keys and values that several blocks attend to
+  Keys,        ///< keys and values that several blocks share
   Block,       ///< a transformer block
   Projector,   ///< features of an encoder -> the language model's width
   TokenEmbed,
@@ -86,11 +86,11 @@ enum class UnitKind {
 
 const char* unit_kind_name(UnitKind kind);
 
-/// The use that a block makes of an input.
+/// How a block uses an input.
 enum class UnitReads {
-  Rows,      ///< its residual path; features that are added to this, or merged
-  Keys,      ///< the keys and values that it attends to, of a unit of kind Keys
-  Embedded,  ///< the input of the first block, of which it makes its per-layer input
+  Rows,      ///< as its residual path, or as features that are added to it or merged
+  Keys,      ///< as shared keys and values, from a unit of kind Keys
+  Embedded,  ///< as the source of its per-layer input: the input of the first block
 };
 
 /// An input slot of a unit: the output of another unit.
@@ -112,9 +112,10 @@ struct Adapter {
   double dropout = 0;                      ///< probability of dropping an element of x in training
   WeightOrder order = WeightOrder::OutIn;  ///< of that weight
   int base = -1, a = -1, b = -1;           ///< indices in ModelSpec::params, the first of several
-  /// The linears of so many experts have matrices each, expert by expert; 0: no linear of experts.
+  /// The number of experts whose linears it adapts; 0: no linear of experts.
   int64_t experts = 0;
-  /// A (experts, rank, in) and B (experts, out, rank) stack the matrices of all experts.
+  /// A (experts, rank, in) and B (experts, out, rank) stack the experts' matrices; false: each
+  /// expert has its own.
   bool stacks_experts = false;
 };
 
@@ -137,9 +138,9 @@ struct UnitSpec {
   /// Returns the index of a role in `roles`; -1: the unit has no such parameter.
   int index_of(const std::string& role) const;
   bool has(const std::string& role) const { return index_of(role) >= 0; }
-  /// Returns the index in `inputs` of the one that is read so; -1: there is none.
+  /// Returns the index of the first input that is read as `reads`; -1: there is none.
   int input_read_as(UnitReads reads) const;
-  /// Returns whether the unit makes queries, or keys and values, of its own.
+  /// Returns whether the unit computes queries, and whether it computes keys and values.
   bool makes_queries() const { return kind == UnitKind::Block; }
   bool makes_keys() const { return input_read_as(UnitReads::Keys) < 0; }
   /// Returns whether a role belongs to a projector: the last norm of an encoder is in its unit,
@@ -177,13 +178,14 @@ struct ModelSpec {
   /// Returns whether decoding keeps the latents of a block's tokens in place of keys and values:
   /// with adapters of what makes these of latents it does not.
   bool caches_latents(const UnitSpec& unit) const;
-  /// Returns the unit whose keys and values a block attends to, by which decoding keeps them.
+  /// Returns the unit that makes a block's keys and values; its name is their entry in the KV
+  /// cache.
   const UnitSpec& keys_of(const UnitSpec& block) const {
     const int input = block.input_read_as(UnitReads::Keys);
     return input < 0 ? block : units[block.inputs[input].unit];
   }
-  /// Returns the elements of a row of a unit's output on one of `tp` ranks. A unit of kind Keys has
-  /// the rows of all tp ranks.
+  /// Returns the elements of a row of a unit's output on one of `tp` ranks. tp shards
+  /// the columns, not the rows, of a unit of kind Keys.
   int64_t output_width(const UnitSpec& unit, int64_t tp) const;
   /// Returns the gated delta rule of a unit; null: it has none.
   const DeltaRuleSpec* delta_rule(const UnitSpec& unit) const {
@@ -194,9 +196,8 @@ struct ModelSpec {
   /// Returns the kind of MLP of a block.
   const MlpSpec& mlp(const UnitSpec& unit) const { return block(unit.module).mlps.at(unit.mlp); }
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
-  /// Returns for each linear of the unit's experts, and for each bias of these and each matrix of
-  /// their adapters, its parameters, expert by expert, or the one that stacks them; none where it
-  /// is no mixture.
+  /// Returns the parameters of each linear of the unit's experts, of its bias and of its adapters'
+  /// matrices: one per expert, or one that stacks them. Empty if the unit has no experts.
   std::vector<std::vector<int>> expert_params(const UnitSpec& unit) const;
   /// Returns whether blocks of the language model have mixtures of experts.
   bool has_experts() const;

@@ -70,7 +70,8 @@ struct RopeConfig {
   /// M-RoPE sections or axial positions, for each pair of a head's coordinates; empty: each pair
   /// rotates by a token's position in the sample, at its own frequency.
   std::vector<RotaryPair> turns = {};
-  /// Equal parts of a head, whose halves form the pairs: of `turns` each part has its share.
+  /// Equal parts of a head that rotate separately, each with its halves as pairs; `turns` lists the
+  /// pairs of the parts in order.
   int64_t parts = 1;
   double low_freq_factor = 1, high_freq_factor = 4;  ///< of llama3
   double beta_fast = 32, beta_slow = 1;              ///< of yarn
@@ -202,14 +203,13 @@ struct MlpSpec {
   int64_t plain_intermediate = 0;
 };
 
-/// Per-layer inputs (Gemma 3n, arXiv:2507.06261, section 1; Gemma 4 E2B and E4B): each block has a
-/// vector of each token, (P t + T[id]) / sqrt(2) of its embedding t, normed, and of its id, by
-/// which a gate of the block's output is multiplied before it is projected and added to that
-/// output.
+/// Per-layer inputs (Gemma 3n, arXiv:2507.06261, section 1; Gemma 4 E2B and E4B). Each block
+/// computes a vector per token, (norm(P t) + T[id]) / sqrt(2), from the token's embedding t and id.
+/// The vector times a gate of the block's output is projected and added to the output.
 struct LayerInputSpec {
-  int64_t width = 0;           ///< of such a vector; 0: blocks have none
-  int64_t vocabulary = 0;      ///< rows of the table of ids
-  int64_t placeholder_id = 0;  ///< the id that is looked up for placeholders of features
+  int64_t width = 0;           ///< of a per-layer input; 0: blocks have none
+  int64_t vocabulary = 0;      ///< rows of the table T
+  int64_t placeholder_id = 0;  ///< row of T for placeholders of features
 };
 
 /// A transformer block: norm, token mixer, norm, MLP, with a residual path around each half. A
@@ -227,7 +227,7 @@ struct BlockSpec {
   LayerInputSpec layer_input = {};
   WeightOrder order = WeightOrder::OutIn;
   double dropout = 0;  ///< probability of dropping a residual branch's output while training
-  /// Clipped linears (Gemma 4): inputs and outputs of each stay between bounds that never train.
+  /// Clipped linears (Gemma 4): inputs and outputs are clamped to bounds that never train.
   bool clips_linears = false;
 
   /// The first kind of attention, which families with one kind have.
@@ -258,8 +258,8 @@ struct ProjectorSpec {
   bool by_channel = false;     ///< ... channel by channel (space-to-depth)
   bool pools = false;          ///< ... or averaged
   bool pools_first = false;    ///< ... before the norm
-  double mean_scale = 1;       ///< of the means of `pools_first`, before they are standardized
-  bool has_bare_norm = false;  ///< of means, without a weight
+  double mean_scale = 1;       ///< factor of the averages of `pools_first`
+  bool has_bare_norm = false;  ///< averages are normed without a weight
   bool shrinks = false;        ///< features of images with too many tiles are interpolated
   bool is_linear = false;
   Activation activation = Activation::Gelu;
@@ -317,11 +317,11 @@ struct EncoderSpec {
   ItemShape fitted_shape(const ImageSize& image) const;
 };
 
-/// The blocks of the language model in which the features of an image attend to all of it: none,
-/// those with a window (which still hides what lies before it), or all.
+/// The blocks of the language model with bidirectional attention inside an image: none, blocks with
+/// a sliding window (which still hides tokens before it), or all.
 enum class BothWays { None, InWindows, All };
 
-/// Returns whether they do so in blocks with a window of `window` tokens (0: none).
+/// Returns whether blocks with a window of `window` tokens (0: none) are among them.
 inline bool is_both_ways(BothWays where, int64_t window) {
   return where == BothWays::All || (where == BothWays::InWindows && window > 0);
 }

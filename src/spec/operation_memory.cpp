@@ -155,9 +155,8 @@ struct ScanSizes {
   int64_t tokens = 0, chunks = 0, states = 0;
 };
 
-/// Elements that a device holds for each head of the chunks that it computes at once, as
-/// kernels/delta_batches.cpp has them; and what backward adds, whose tiles the value heads
-/// of a key head share.
+/// Elements per value head of a chunk on a device, as in kernels/delta_batches.cpp. In backward the
+/// value heads of a key head share tiles.
 struct ChunkElements {
   explicit ChunkElements(const DeltaRuleSpec& rule) {
     const int64_t keys = kDeltaChunk * rule.key_dim, values = kDeltaChunk * rule.value_dim;
@@ -272,7 +271,7 @@ FunctionMemory passed_memory(const ScanSizes& sizes, const PassedRows& rows,
   return f;
 }
 
-/// The largest of both in each field.
+/// Returns the maximum of each field.
 FunctionMemory largest(FunctionMemory a, const FunctionMemory& b) {
   a.saved = std::max(a.saved, b.saved);
   a.forward_peak = std::max(a.forward_peak, b.forward_peak);
@@ -280,8 +279,8 @@ FunctionMemory largest(FunctionMemory a, const FunctionMemory& b) {
   return a;
 }
 
-/// A scan of all tokens by cp ranks that share the heads, or that each scan all heads
-/// (parallel/context_delta.cpp).
+/// Returns the memory of a scan of all tokens on a cp rank, of its share of the heads or of all
+/// heads (parallel/context_delta.cpp).
 FunctionMemory scan_of_all_tokens(ScanSizes scan, const DeltaRuleSpec& of_rank, int64_t all_tokens,
                                   int64_t cp, int64_t rows, const ElementBytes& bytes) {
   const bool shares_heads = of_rank.key_heads % cp == 0;

@@ -269,7 +269,7 @@ class Declarations {
   }
 
   void declare_positions(WeightSpec table, OperationNeeds& needs) {
-    table.in = hidden_;  // a table may have a row for each of several axes
+    table.in = hidden_;  // the table may have a leading dim for axes
     declare_table(table, RowCounts::whole(0), needs);
     const EncoderSpec* encoder = unit_.encoder < 0 ? nullptr : &model_.encoders[unit_.encoder];
     if (!encoder || encoder->modality() != Modality::Image || encoder->patches().table_side == 0)

@@ -40,7 +40,7 @@ struct UnitShare {
   bool gathers_keys = true;    ///< of all of them at once; false: one group's after the other's
   bool passes_states = false;  ///< scans pass states between cp ranks
   bool owns_runs = true;       ///< cp ranks own the runs of tokens that they then scan
-  bool scans_prompts = false;  ///< scans are of prompts, too, whose states do not pass
+  bool scans_prompts = false;  ///< generation also scans prompts, without passing states
   int ep = 1;                  ///< ranks that share experts
 };
 

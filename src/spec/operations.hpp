@@ -47,14 +47,14 @@ enum class OperationKind {
   Norm,          ///< params: weight, bias, each perhaps absent
   NormSum,       ///< the norm of x + y (x where y is absent); others: the sum; params: weight, bias
   SplitGates,    ///< queries, keys and values without gates behind queries; others: the gates
-  KeysAsValues,  ///< queries and keys, and keys once more as values; a unit may make keys alone
+  KeysAsValues,  ///< queries and keys, and keys once more as values; queries may be absent
   SplitColumns,  ///< the first `count` columns; others: the rest
   /// Queries, keys and values of equal heads (LatentSpec), of which the first coordinates rotate;
   /// inputs: queries, keys and values, the keys' coordinates that rotate
   LatentHeads,
   ValueColumns,  ///< of each head the coordinates of values
-  /// norms of queries and keys, perhaps of values; params: query, key, the same one where the unit
-  /// makes but one of these
+  /// Norms of queries and keys, perhaps of values; params: query, key; a unit that makes only
+  /// queries or only keys has the same one twice
   HeadNorms,
   Rotary,  ///< rotary positions of queries and keys, in place
   /// params: sinks, the linear of keys and values from latents; inputs: qkv, latents
@@ -62,7 +62,7 @@ enum class OperationKind {
   /// The gated delta rule of the in-projection's outputs: convolution, recurrence, norm and gate;
   /// params: convolution, A_log, dt_bias, norm
   DeltaRule,
-  Clamp,        ///< x between two bounds; params: least, most
+  Clamp,        ///< x clamped between two bounds; params: least, most
   LayerScale,   ///< each column times an element, or all times one; params: scale
   Scale,        ///< x times `factor`
   Standardize,  ///< (`factor` x - shift) scale; params: shift, scale
@@ -76,11 +76,11 @@ enum class OperationKind {
   Resample,     ///< features interpolated from projected rows
   RowEnds,      ///< a learned row in place of each feature that ends a row; params: row
   Merge,        ///< x with the features of every other input that is present at its placeholders
-  /// x, to whose placeholders the other inputs that are present are added; those of the unit after
-  /// `count` more than its first one
+  /// x plus the features of the other present inputs at their placeholders; `count`: the unit's
+  /// inputs between its first one and the features
   AddFeatures,
   NextRows,    ///< of each token the row of the next one in its sample; of the last its own
-  Concat,      ///< the columns of x, then those of y
+  Concat,      ///< the columns of x, then the columns of y
   TargetRows,  ///< rows whose next token is a target; `count` 1: the token after the next
   /// Cross entropy, or logits, of the vocabulary; `count` 1: `factor` times the cross entropy of
   /// tokens after the next, added to the loss y; params: table

@@ -120,8 +120,8 @@ bool is_inner(UnitKind kind) {
   return kind == UnitKind::Block || kind == UnitKind::Keys || kind == UnitKind::Projector;
 }
 
-/// Finds the matrices that only blocks and projectors read: no embeddings, no head, and nothing of
-/// which each block has a part.
+/// Finds the matrices that only blocks and projectors read: not embeddings, not the head, and not
+/// the tables and linears of per-layer inputs, which are split over blocks.
 std::vector<bool> inner_matrices(const ModelSpec& model) {
   std::vector<bool> inner(model.params.size(), false), outer = inner;
   for (const UnitSpec& unit : model.units)

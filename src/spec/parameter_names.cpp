@@ -75,7 +75,7 @@ std::string canonical_qwen3_5_text_name(const std::string& name) {
   return name.starts_with(root) ? "model." + name.substr(root.size()) : name;
 }
 
-/// The running model calls a block's mixture "mlp".
+/// Transformers' running model calls a mixture of experts "mlp".
 constexpr const char *kMixtralFiles = ".block_sparse_moe.", *kMixtralRuns = ".mlp.";
 
 std::string with_part(std::string name, const std::string& from, const std::string& to) {

@@ -76,8 +76,9 @@ ImageSize resized_to_fill(const ImageSize& image, int64_t most_squares, int64_t 
   return {step * steps_of(image.height, least), step * steps_of(image.width, least)};
 }
 
-/// Gemma 4's rule: sides shrink to whole steps at the scale at which there are so many squares of a
-/// step; a side of less than a step becomes one, and the other as many as it is times longer.
+/// Resizes like Gemma 4: scales the image to the area of `most_squares` squares and rounds sides
+/// down to whole steps. A side below one step becomes one step, and the other side the aspect ratio
+/// in steps, `most_squares` at most.
 ImageSize resized_into(const ImageSize& image, int64_t most_squares, int64_t step) {
   const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
   const double scale =
@@ -109,8 +110,8 @@ std::vector<TableShare> between_edges(int64_t index, int64_t rows, int64_t patch
   return shares;
 }
 
-/// Likewise with edges aligned, by Keys' cubic convolution with a = -0.75; rows beyond an edge are
-/// the edge's.
+/// Likewise with edges aligned, by Keys' cubic convolution with a = -0.75; rows beyond an edge
+/// repeat it.
 std::vector<TableShare> between_four(int64_t index, int64_t rows, int64_t patches) {
   constexpr double kA = -0.75;
   const double at = (static_cast<double>(index) + 0.5) * static_cast<double>(rows) /
@@ -241,9 +242,10 @@ ImageSize PatchInput::filled(const ImageSize& image, const PixelLimits& limits) 
   const int64_t step = patch_size * block, most = limits.most / (step * step);
   if (!as<ImagesFilling>()->shrinks_sides) return resized_to_fill(image, most, step);
   if (most < 1)
-    throw DataError("at most " + std::to_string(limits.most) +
-                    " pixels of an image, fewer than those of a feature, " + std::to_string(step) +
-                    " x " + std::to_string(step));
+    throw DataError("an image may have " + std::to_string(limits.most) +
+                    " pixels, but one feature takes " + std::to_string(step) + " x " +
+                    std::to_string(step) +
+                    "; raise data.resized_max_pixels or data.video_max_pixels");
   const ImageSize made = resized_into(image, most, step);
   const int64_t longer = std::max(made.height, made.width) / patch_size;
   if (table_fit == TableFit::Sum && longer > table_side)

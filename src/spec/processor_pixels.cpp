@@ -10,7 +10,7 @@ namespace {
 
 constexpr Resampling kCubic = Resampling::Bicubic, kLinear = Resampling::Bilinear;
 
-/// The classes of transformers 5.17: name, squares, crops, halves, resampling.
+/// The classes of transformers 5.17, in the order of ProcessorClass's members.
 constexpr std::array kProcessorClasses{
     ProcessorClass{"Bit", false, true, false, kCubic},
     ProcessorClass{"CLIP", false, true, false, kCubic},
@@ -40,7 +40,7 @@ std::string processor_class_name(const ConfigReader& config) {
   return name;
 }
 
-/// `normalizes`: the processor does it where nothing is said.
+/// `normalizes`: the default of do_normalize.
 void read_colours(const ConfigReader& config, bool normalizes, ImageColours& colours) {
   if (config.has("image_mean")) colours.mean = config.numbers("image_mean", 3, false);
   if (config.has("image_std")) colours.std = config.numbers("image_std", 3);
@@ -53,14 +53,14 @@ void read_colours(const ConfigReader& config, bool normalizes, ImageColours& col
   if (!does(config, "do_rescale", true)) colours.scale = 1;
 }
 
-/// Transformers 4 named processors "Fast" that resize with torchvision; in version 5 both have one
-/// name. Before torchvision 0.27 they had no Lanczos kernel, which PIL has.
+/// Whether a processor resizes with torchvision, which transformers 4 shows by "Fast" in its name.
+/// Lanczos resizing is always PIL's: torchvision has that kernel only since 0.27.
 bool is_by_torchvision(const ConfigReader& config, Resampling resampling) {
   return config.text("image_processor_type", "").ends_with("Fast") &&
          resampling != Resampling::Lanczos;
 }
 
-/// Sets the defaults of the class that is named.
+/// Sets the defaults of the named class.
 void assume_class(const ConfigReader& config, PatchInput& patches) {
   const std::string name = processor_class_name(config);
   if (patches.doubles_pixels) {
@@ -111,8 +111,8 @@ void pass_over_classes(const ConfigReader& config) {
                     "processor_class", "return_tensors", "size_divisor", "video_processor_type"});
 }
 
-/// A model that doubles pixels takes 2 y - 1 of y = (x - mean) / std. Its processors have no mean
-/// or deviation but those of their files.
+/// A model that doubles pixels reads 2 y - 1 of y = (x - mean) / std, with the mean and deviation
+/// of its processor's files, or 0 and 1.
 void read_pixel_range(const ConfigReader& config, bool normalizes, bool doubles,
                       ImageColours& colours) {
   if (doubles) colours = {.mean = {0, 0, 0}, .std = {1, 1, 1}, .scale = colours.scale};

@@ -434,8 +434,8 @@ void SpecBuilder::add_gate_parts(const BlockSpec& block, const ExpertNames& name
   add_norm_if("plain_post_norm", names.plain_post_norm, {});
 }
 
-/// `cut` shards a weight of (out, in). The bounds of a clipped linear lie beside what holds its
-/// weight; they are infinite at first.
+/// `cut` shards a weight (out, in). The bounds of a clipped linear belong to the module around its
+/// weight's module, and are infinite at first.
 void SpecBuilder::add_linear(const std::string& role, const std::string& name,
                              const BlockSpec& block, int64_t out, int64_t in, const TpCut& cut,
                              bool bias, bool trainable, double std) {

@@ -133,7 +133,7 @@ class Forward {
                     rows, kOrder);
     });
   }
-  /// Returns x between the bounds of a clipped linear, or as it is where there are none.
+  /// Returns x clamped to the bounds of a clipped linear; without bounds x itself.
   Value clipped(const Value& x, const std::string& bounds) {
     if (!has(bounds + "_min")) return x;
     const auto params = ops_.roles({bounds + "_min", bounds + "_max"});
@@ -145,7 +145,8 @@ class Forward {
     const auto y = linear(Kind::ColumnLinear, in, role, rows, order);
     return clipped(adapted_columns(y, in, role, rows), role + ".output");
   }
-  /// The outputs of one linear, or side by side those of `parts`, which are clipped.
+  /// Returns the outputs of the linear `whole`, or with clipping of the linears `parts` side by
+  /// side.
   Value block_columns(const Value& x, const std::string& whole,
                       const std::vector<std::string>& parts) {
     if (!block_.clips_linears)
@@ -211,7 +212,7 @@ class Forward {
                        {x});
   }
 
-  /// Features are the last inputs.
+  /// Adds the inputs with features, which are the unit's last ones.
   Value with_other_inputs(Kind kind, const Value& x) {
     int64_t first = 1;
     while (first < std::ssize(unit_.inputs) && unit_.inputs[first].reads != UnitReads::Rows)
@@ -302,7 +303,7 @@ class Forward {
             latents};
   }
 
-  /// Returns the heads that the unit makes, normed and rotated.
+  /// Returns the unit's heads after norms and RoPE.
   Value positioned_heads(Value heads, const AttentionSpec& spec, int out) {
     if (unit_.makes_keys() && spec.keys_are_values)
       heads = ops_.record({.kind = Kind::KeysAsValues, .known_by = out}, {heads});
@@ -315,7 +316,7 @@ class Forward {
     return block_.rotary ? ops_.record({.kind = Kind::Rotary, .known_by = out}, {heads}) : heads;
   }
 
-  /// The rows of a unit of kind Keys; `x`: normed rows.
+  /// Returns the output of a unit of kind Keys; `x`: normed rows.
   Value keys(const Value& x) {
     return positioned_heads(adapted_column_linear(x, "qkv", UnitRows::Tokens, block_.order),
                             model_.attention(unit_), -1);
@@ -474,8 +475,8 @@ class Forward {
     return ops_.record({.kind = Kind::RowEnds, .params = ops_.roles({"row_end"})}, {y});
   }
 
-  /// A convolution of squares without overlap, a linear, its norm and GELU, and a gated MLP but its
-  /// last linear (GLM-4.5V).
+  /// GLM-4.5V's merger without its last linear: a strided convolution of squares of patches, a
+  /// linear with norm and GELU, and a gated MLP.
   Value gated_of_squares(const Value& x, const ProjectorSpec& spec) {
     const auto normed =
         norm(adapted_linear(linear(x, "downsample"), "merger", UnitRows::Features, kOrder),
