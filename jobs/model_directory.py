@@ -33,7 +33,8 @@ QWEN_VL = dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (14, 56 * 56, 28 * 28 * 1280
 QWEN_VL |= dict.fromkeys(TIMED, (16, 256 * 256, 4096 * 4096))
 
 
-# Families whose processor counts the pixels of so many equal frames of an image, and enlarges small ones.
+# The side of a patch, the limits of pixels, and the number of equal frames as which the processor counts an image. It
+# enlarges images that are smaller than a square of patches.
 GLM_VL = {"glm4v_moe": (14, 112 * 112, 28 * 28 * 15000, 2)}
 
 
@@ -63,7 +64,7 @@ USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 1
 USUAL_IMAGE_TOKENS |= dict.fromkeys(QWEN_VL, 151655) | {"idefics3": 128257, "smolvlm": 128257}
 USUAL_IMAGE_TOKENS |= {"qwen3_5": 248056, "qwen3_5_moe": 248056, "gemma4": 258880, "glm4v_moe": 151363}
 USUAL_VIDEO_TOKENS = {family: USUAL_IMAGE_TOKENS[family] + 1 for family in QWEN_VL} | {"gemma4": 258884}
-# The most features of an image and of a video's frame, and frames, where no file says it.
+# Default maximum features of an image and of a video frame, and maximum frames.
 GEMMA4_FEATURES, GEMMA4_FRAME_FEATURES, GEMMA4_FRAMES = 280, 70, 32
 # Families that mark where an image begins and ends.
 AROUND_IMAGES = {"internvl": ("<img>", "</img>"), "gemma3": ("<start_of_image>", "<end_of_image>")}
@@ -140,7 +141,7 @@ class ModelDirectory:
         processor = self._read("processor_config.json")
         usual = "[IMG]" if self.has_rows else "<|image_pad|>" if self.family in QWEN_VL else "<image>"
         usual = "<|image|>" if self.family in GLM_VL else usual
-        if self.family == "gemma4":  # whose tokenizer names it
+        if self.family == "gemma4":  # only the tokenizer names its image token
             usual = None
         for modality, token in self.placeholders.items():
             key = f"{modality}_token"
@@ -171,12 +172,12 @@ class ModelDirectory:
         return turns
 
     def _around_gemma4_images(self, tokenizer):
-        """Returns the texts of the tokens around images, whose ids are in config.json."""
+        """Returns the texts of the tokens before and after an image, by their ids in config.json."""
         ids = {key: self.config.get(key, usual) for key, usual in (("boi_token_id", 255999), ("eoi_token_id", 258882))}
         for key, token in ids.items():
             if tokenizer.id_to_token(token) is None:
                 sys.exit(f"{self.folder}: {key} of config.json is {token}, which {self.tokenizer.name} does not have; "
-                         "images stand between boi_token_id and eoi_token_id")
+                         "the text marks images by boi_token_id and eoi_token_id")
         return tuple(map(tokenizer.id_to_token, ids.values()))
 
     def _turns_of_text(self, tokenizer):
@@ -224,7 +225,7 @@ class ModelDirectory:
 
     def _frames_of_gemma4(self, video):
         if not video.per_second:
-            raise ValueError("its frames per second are not known, which the family writes each frame's time by")
+            raise ValueError("its frames per second are not known, but the family writes the time before each frame")
         most = self.video_processor.get("max_soft_tokens", GEMMA4_FRAME_FEATURES)
         count = self._gemma4_features(video.size, most, self.video_max_pixels)
         seconds = [int(number / video.per_second) for number in range(len(video.frames))]
@@ -458,8 +459,9 @@ def squares_within(size, step, limits, frames=1, made=1):
 
 
 def squares_into(size, step, most):
-    """Returns the squares of `step` pixels a side that an image has in Gemma 4: its sides shrink to whole squares at
-    the scale at which there would be `most`. A side of none has one, and the other as many as it is times longer."""
+    """Returns the number of squares, `step` pixels a side, of an image in Gemma 4. The image is scaled to the area of
+    `most` squares, and its sides are rounded down to whole squares. A side below one square becomes one, and the other
+    side the aspect ratio in squares, `most` at most."""
     scale = math.sqrt(most * step**2 / math.prod(size))
     high, wide = (math.floor(scale * side / step) for side in size)
     if high == 0:

@@ -273,8 +273,8 @@ read -ra zea_command <<<"$zea"
 if [ -x "$zea" ]; then zea_command=("$zea"); fi
 if [ $# -eq 0 ]; then give_up 2 "no deck: sbatch <job script> inputs/<deck>.toml [section.key=value ...], or -r and a run directory"; fi
 export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
-# mpirun gives up a node that does not answer for 90 s, instead of 8 minutes. It must do so before a watchdog ends the ranks: behind a dead
-# link it would wait a quarter of an hour for them.
+# mpirun gives up a node that does not answer for 90 s, instead of 8 minutes. It must do so before a watchdog ends the ranks: after that,
+# mpirun would wait a quarter of an hour for the daemon of a node that is cut off.
 export OMPI_MCA_oob_tcp_keepalive_time=${OMPI_MCA_oob_tcp_keepalive_time:-60}
 export OMPI_MCA_oob_tcp_keepalive_intvl=${OMPI_MCA_oob_tcp_keepalive_intvl:-10}
 export OMPI_MCA_oob_tcp_keepalive_probes=${OMPI_MCA_oob_tcp_keepalive_probes:-3}
