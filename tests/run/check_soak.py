@@ -219,7 +219,7 @@ class Soak(DisturbedRun):
         with self.running(ranks=1) as run:
             self.assert_goes_on(run)
 
-    # What must hold after each.
+    # Checks after each fault.
 
     def check_nothing_is_left(self):
         gone_by = time.monotonic() + SOON
