@@ -212,8 +212,8 @@ class PeftAdapter : public WeightsSource {
     if (base < 0 && (running == "lm_head" || running.ends_with(".lm_head")))
       refuse(tensor, running);
     if (base < 0)
-      throw WeightsError(directory_ + ": " + tensor.name + " stands beside " + linear +
-                         ", which this " + model.family + " model has not");
+      throw WeightsError(directory_ + ": " + tensor.name + " adapts " + linear + ", which this " +
+                         model.family + " model does not have");
     const std::string& owner = owner_of(model.params[base]);
     // Layers after those whose features are read have no effect, and neither have their adapters.
     if (owner != module || !model.params[base].used) return;
@@ -259,8 +259,8 @@ class PeftAdapter : public WeightsSource {
       });
     });
     if (unit == model.units.end())
-      throw WeightsError(directory_ + ": " + tensor.name + " is beside " + stack + ", which this " +
-                         model.family + " model has not");
+      throw WeightsError(directory_ + ": " + tensor.name + " adapts " + stack + ", which this " +
+                         model.family + " model does not have");
     if (owner_of(model.params[unit->params.front()]) != module) return;
     const bool is_down = tensor.name.ends_with(kDown);
     const int64_t count = model.mlp(*unit).router->experts;

@@ -45,7 +45,7 @@ struct Plan {
   bool has_measured_costs = false;   ///< these are seconds, else multiplications
   /// The blocks of the language model whose attention is bidirectional inside an image.
   BothWays images_both_ways = BothWays::None;
-  StepPlanOptions dealing;         ///< how this run deals and packs samples
+  StepPlanOptions dealing;         ///< how this run distributes and packs samples
   SampleCosts flops_of_samples;    ///< of a training step, by sample_cost()
   std::vector<SlotPlans> slots;    ///< of each stage group
   std::vector<std::string> notes;  ///< on deck settings without effect

@@ -53,15 +53,15 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
                                       int64_t row_tokens = 0, int64_t rows = 1);
 
 /// Model FLOPs (unit_cost.hpp) of a training step as costs, of all units; read by sample_cost().
-/// `images_both_ways`: where features of an image see all of it in the language model. Exact for
+/// `images_both_ways`: the blocks with bidirectional attention inside an image. Exact for
 /// samples of text; items count by their tokens, those of an encoder with windows as if each window
 /// were full.
 SampleCosts model_flops(const ModelSpec& model, BothWays images_both_ways);
 
 double sample_cost(const SampleIndex& sample, const SampleCosts& costs);
 /// Returns the same where each token of the language model attends to all of its sample, as
-/// torchtitan counts: causal masks and windows hide half of the pairs, or more. Where the features
-/// of an image see all of it, the pairs with later features count twice.
+/// torchtitan counts: causal masks and windows hide half of the pairs, or more. With
+/// bidirectional attention inside images, pairs with later features count twice.
 double unmasked_cost(const SampleIndex& sample, const SampleCosts& costs);
 
 }  // namespace zea

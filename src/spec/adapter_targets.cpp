@@ -162,7 +162,7 @@ class Adapting {
                           std::to_string(matching) + " of the " +
                           std::to_string(target.names.size()) + " experts of " +
                           without_numbers(target.names.front()) +
-                          "; experts of a layer have adapters all or none: name experts.*");
+                          "; all experts of a layer have adapters, or none: name experts.*");
         chosen[i] = is_used = true;
       }
       if (is_used) return;
@@ -212,7 +212,7 @@ class Adapting {
     const LoraOptions own = lora_of(target.name());
     for (const std::string& name : target.names)
       if (lora_of(name) != own)
-        throw PlanError("model." + module_ + ".lora: the patterns of rank or alpha give " + name +
+        throw PlanError("model." + module_ + ".lora: rank_pattern or alpha_pattern gives " + name +
                         " other values than " + target.name() +
                         "; experts of a layer share both: name experts.*");
     return own;
@@ -286,8 +286,7 @@ class Adapting {
       if (std::ranges::find(names, name) == names.end()) names.push_back(name);
     }
     throw PlanError("model." + module_ + ".lora.targets: \"" + pattern +
-                    "\" matches no linear of " + module_ +
-                    " that an adapter can stand beside; these are " +
+                    "\" matches no linear of " + module_ + " that can have an adapter; these are " +
                     (names.empty() ? "none" : join(names)) + " (or their last words: q_proj)");
   }
 

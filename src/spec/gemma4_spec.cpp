@@ -19,7 +19,7 @@ void refuse_unbuilt(const ConfigReader& config) {
   const std::string key = "use_bidirectional_attention";
   if (config.has(key.c_str()) && config.text(key.c_str(), "") != "vision")
     config.refuse(key, config.dump(key.c_str()),
-                  "null, \"vision\" (text that sees what follows it is not built)");
+                  "null, \"vision\" (bidirectional attention in text is not built)");
   config.pass_over({"use_bidirectional_attention"});  // "vision" concerns image tokens
 }
 

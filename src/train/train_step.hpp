@@ -56,11 +56,11 @@ inline constexpr double kClipEps = 1e-6;
 /// The message of the all-reduce.
 using StepSumValues = std::array<double, sizeof(StepSums) / sizeof(double)>;
 
-/// The end of a step on a device, which sums and checks by itself, so that the update can be
-/// launched without the host. The host may read sums and seconds later. The seconds lie between two
+/// The end of a step on a device, which sums and checks without the host, so that the update can be
+/// launched at once. The host may read sums and seconds later. The seconds are measured between two
 /// events of the device's stream; the first is recorded when the step begins on the host. If the
-/// device is behind, the first event is reached when the step before is done, so the device's time
-/// counts; if the host is behind, loading and launching count. Work between steps never counts.
+/// device is late, it reaches the first event when the step before is done, so the device's time
+/// counts; if the host is late, loading and launching count. Work between steps never counts.
 class DeviceStepEnd {
  public:
   /// `world`: the device's collectives over all ranks, which outlive this.
