@@ -48,18 +48,28 @@ Links links_of(const Pipeline& pipeline, const ModelSpec& model, bool other) {
   return links;
 }
 
+/// The number of stage groups that hold a unit of the language model.
+size_t stage_groups_of_decoder(const Pipeline& pipeline, const ModelSpec& model) {
+  std::set<int> groups;
+  for (size_t unit = 0; unit < model.units.size(); ++unit)
+    if (model.units[unit].module == kDecoder)
+      groups.insert(pipeline.group_of_unit(static_cast<int>(unit)));
+  return groups.size();
+}
+
 }  // namespace
 
 void check_message_order(Faults& faults, const Options& options, const ScheduleParts& parts) {
   const Pipeline& pipeline = parts.pipeline;
   const Links links = links_of(pipeline, parts.model, true);
   if (links.empty()) return;
+  const size_t pp = stage_groups_of_decoder(pipeline, parts.model);
   if (options.run.device != DeviceKind::Cpu &&
       !std::ranges::includes(links_of(pipeline, parts.model, false), links)) {
     // A stage group would wait for its message to be received, which the receiver launches only
     // after a message that it expects from this stage group.
-    faults.add("run.device = \"" + options.run.device + "\" with mesh." + kDecoder + ".pp = " +
-               std::to_string(pipeline.stage_groups.size()) + ": blocks of " + parts.model.family +
+    faults.add("run.device = \"" + options.run.device + "\" with mesh." + kDecoder +
+               ".pp = " + std::to_string(pp) + ": blocks of " + parts.model.family +
                " read outputs of stages before the one before theirs, for which NCCL's order of "
                "launches would let stage groups wait in a circle; use pp = 2, or tp and "
                "full_shard");
@@ -81,9 +91,9 @@ void check_message_order(Faults& faults, const Options& options, const ScheduleP
     const auto& [from, to, back] = link;
     faults.add("mesh." + kDecoder +
                ".virtual_stages = " + std::to_string(options.meshes[kDecoder].virtual_stages) +
-               " with pp = " + std::to_string(pipeline.stage_groups.size()) +
-               ": what the blocks of " + parts.model.family + " read of earlier ones would reach " +
-               pipeline.stage_groups[to].name + " from " + pipeline.stage_groups[from].name +
+               " with pp = " + std::to_string(pp) + ": what the blocks of " + parts.model.family +
+               " read of earlier ones would reach " + pipeline.stage_groups[to].name + " from " +
+               pipeline.stage_groups[from].name +
                " in another order than it is sent; use virtual_stages = 1, or another pp");
     return;
   }

@@ -14,7 +14,7 @@ Decoder read_gemma4(const ConfigReader&);
 
 namespace {
 
-const std::string kTowerRoot = "model.vision_tower.";
+const std::string kGemma4Tower = "model.vision_tower.";
 constexpr const char* kTextOfBoth = "use_bidirectional_attention";
 
 /// Axial RoPE: the first half of a head rotates by the column, the second by the row, at the same
@@ -125,8 +125,8 @@ void add_embedder(SpecBuilder& builder, const VisionEncoder& encoder, bool stand
   builder.start(vision.name + ".projector", vision.name, UnitKind::Projector,
                 {{builder.last_unit(), false}});
   if (standardizes) {
-    builder.add("encoder_norm_shift", kTowerRoot + "std_bias", {width}, false, 0);
-    builder.add_ones("encoder_norm_scale", kTowerRoot + "std_scale", {width});
+    builder.add("encoder_norm_shift", kGemma4Tower + "std_bias", {width}, false, 0);
+    builder.add_ones("encoder_norm_scale", kGemma4Tower + "std_scale", {width});
   }
   add_projector_linear(builder, "linear", "model.embed_vision.embedding_projection",
                        {hidden, width}, false, trains.projector);
@@ -177,7 +177,7 @@ ModelSpec make_gemma4(const ConfigReader& config, const Trainable& trainable) {
                  trainable.of(encoder.spec.name));
     return std::vector{builder.last_unit()};
   };
-  return make_with_tower(decoder, encoder, kTowerRoot, "", trainable, add_projector);
+  return make_with_tower(decoder, encoder, kGemma4Tower, "", trainable, add_projector);
 }
 
 }  // namespace zea::detail

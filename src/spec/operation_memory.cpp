@@ -38,12 +38,22 @@ ElementBytes::ElementBytes(const UnitTypes& types)
       on_device(types.on_device),
       threads(types.threads) {}
 
+namespace {
+
+/// Both operands in tiles of AMX, as oneDNN packs them: whole blocks of 64.
+int64_t tiled_operands(int64_t m, int64_t k, int64_t n, int64_t element_bytes) {
+  const auto whole = [](int64_t size) { return (size + 63) / 64 * 64; };
+  return (whole(m) + whole(n)) * whole(k) * element_bytes;
+}
+
+}  // namespace
+
 int64_t gemm_scratch(int64_t m, int64_t k, int64_t n, const ElementBytes& bytes) {
   if (bytes.on_device || bytes.param > 4) return 0;
   const int64_t operands = (m + n) * k * bytes.param, result = m * n * bytes.wide;
   if (!bytes.is_narrow()) return std::min(bytes.threads * kBlockBytes, operands + result);
   const int64_t converted = converted_product_elements(m, k, n, true) * bytes.wide;
-  return std::max({operands, result, converted});
+  return std::max(tiled_operands(m, k, n, bytes.param) + result, converted);
 }
 
 int64_t sums_bytes(int64_t rows, int64_t columns, const ElementBytes& bytes) {

@@ -84,9 +84,9 @@ class Declarations {
         memory = linear_memory(x.rows, weight(op), bias_trains(op), bytes_);
         return;
       case Kind::ColumnLinear:
-        return declare_column_linear(op, needs);
+        return declare_cut_linear(op, false, needs);
       case Kind::RowLinear:
-        return declare_row_linear(op, needs);
+        return declare_cut_linear(op, true, needs);
       case Kind::Activate: {
         const bool keeps_output = op.activation == Activation::Relu;
         scale_by(op, x.rows, needs);
@@ -278,29 +278,23 @@ class Declarations {
     needs.memory.backward_working += needs.memory.output;
   }
 
-  void declare_column_linear(const Operation& op, OperationNeeds& needs) {
+  /// A linear of which tp ranks have parts: of its inputs (RowLinear) or of its outputs.
+  void declare_cut_linear(const Operation& op, bool cuts_inputs, OperationNeeds& needs) {
     const RowCounts& rows = rows_of(op.rows);
     count_gemm(op, rows.all, needs);
-    needs.rows = rows.all;
-    needs.memory = column_linear_memory(rows, weight(op), bias_trains(op), bytes_);
+    needs.rows = cuts_inputs ? rows.here : rows.all;
+    const auto memory = cuts_inputs ? row_linear_memory : column_linear_memory;
+    needs.memory = memory(rows, weight(op), bias_trains(op), bytes_);
     const ParamSpec& whole = first_param(op);
     if (whole.tp_cut.dim < 0) return;
-    const int64_t in = whole.shape[op.order == WeightOrder::OutIn ? 1 : 0];
-    needs.messages = {{MessageKind::GatherRows, SentIn::Forward, in, op.rows},
-                      {MessageKind::SumRows, SentIn::InputGradient, in, op.rows},
-                      {MessageKind::GatherRows, SentIn::WeightGradient, in, op.rows}};
-  }
-
-  void declare_row_linear(const Operation& op, OperationNeeds& needs) {
-    const RowCounts& rows = rows_of(op.rows);
-    count_gemm(op, rows.all, needs);
-    needs.rows = rows.here;
-    needs.memory = row_linear_memory(rows, weight(op), bias_trains(op), bytes_);
-    const ParamSpec& whole = first_param(op);
-    if (whole.tp_cut.dim < 0) return;
-    const int64_t out = whole.shape[op.order == WeightOrder::OutIn ? 0 : 1];
-    needs.messages = {{MessageKind::SumRows, SentIn::Forward, out, op.rows},
-                      {MessageKind::GatherRows, SentIn::Backward, out, op.rows}};
+    const int64_t columns = whole.shape[(op.order == WeightOrder::OutIn) == cuts_inputs ? 0 : 1];
+    if (cuts_inputs)
+      needs.messages = {{MessageKind::SumRows, SentIn::Forward, columns, op.rows},
+                        {MessageKind::GatherRows, SentIn::Backward, columns, op.rows}};
+    else
+      needs.messages = {{MessageKind::GatherRows, SentIn::Forward, columns, op.rows},
+                        {MessageKind::SumRows, SentIn::InputGradient, columns, op.rows},
+                        {MessageKind::GatherRows, SentIn::WeightGradient, columns, op.rows}};
   }
 
   /// Rows that tp ranks gather before a mixture of experts, and sum after it.

@@ -257,10 +257,11 @@ TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
   }
 }
 
-/// Gradients, and values in the type of the units.
+/// Gradients, those that no unit has written (of the encoder, without an image), and values in the
+/// type of the units.
 TEST_F(DeviceLaunches, AStepZeroesAndPublishesAllBuffersAtOnce) {
   Launches step = launches_of(3, {1}, true);
-  EXPECT_EQ(step["_foreach_zero_"], 1);
+  EXPECT_EQ(step["_foreach_zero_"], 2);
   EXPECT_EQ(step["_foreach_copy_"], 1);
 }
 

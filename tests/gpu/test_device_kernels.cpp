@@ -180,7 +180,6 @@ TEST_P(DeviceKernels, RotaryInParts) {
     }
 }
 
-/// By batched GEMMs, against the host's scan: samples shorter and longer than a chunk, and longer
 /// All chunks at once, against the host's scan: samples shorter and longer than a chunk, and longer
 /// than what is computed at once.
 TEST_P(DeviceKernels, GatedDeltaRules) {

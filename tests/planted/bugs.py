@@ -14,7 +14,7 @@ class Bug:
     file: str
     right: str  # occurs once in the file
     wrong: str
-    verify: tuple = ()  # the model of a deck (run_planted.py), and overrides; (): a layout and one rank share the bug
+    verify: tuple = ()  # the model of a deck (run_bugs.py), and overrides; (): a layout and one rank share the bug
     test: tuple = ()  # a test of CTest, and a filter of GoogleTest's
     run: tuple = ()  # the same as for verify, of a run that stops before its checkpoint, as copies of parameters differ
 
@@ -31,7 +31,7 @@ BUGS = [
         "gradients of parameters that tp ranks replicate are not summed",
         "src/parallel/holder_sums.cpp",
         "if (elements == 0) return;",
-        "if (elements == 0 || (PLANTED && sum.held.group == HolderGroup::Tp)) return;",
+        "if (elements == 0 || (PLANTED && sum.held.holders.group == HolderGroup::Tp)) return;",
         ("llava", "mesh.llm.tp=2"),
         ("test_holder_sums_ranks4", "HolderSums.SumOverHoldersWhatTheyHoldInCommon"),
         ("llava", "mesh.llm.tp=2"),
@@ -114,7 +114,7 @@ BUGS = [
         "src/parallel/holder_sums.cpp",
         "  sum.pending.wait();",
         "  sum.pending.wait();\n"
-        "  if (PLANTED && sum.held.group == HolderGroup::Tied)\n"
+        "  if (PLANTED && sum.held.is_tied())\n"
         "    (sum.packed.defined() ? sum.packed : gradient_of(sum.held.ranges.front())).mul_(2);",
         ("llava", "mesh.llm.pp=2"),
         AXES,

@@ -277,7 +277,7 @@ OF_ONE = {
     Gemma4Moe: {},
     Gemma4Clipped: {
         "options": {"model": {"vision": {"hidden_activation": "gelu", "rms_norm_eps": 1e-2}}},
-        "tp4_of_vision": {"ranks": 4, "deck": [*grid("llm", tp=4), *grid("vision", tp=4)]},
+        "tp4_of_vision": {"ranks": 4, "deck": [*grid("llm", tp=2, cp=2), *grid("vision", tp=4)]},
         "pp2_beside_vision_of_two_stages": TWO_STAGES_OF_VISION,
     },
     SmolVLM: {

@@ -30,6 +30,8 @@ struct GridScenario {
 };
 
 const std::vector<GridScenario>& grid_scenarios();
+/// The scenarios among them of decoders other than Llama's.
+const std::vector<GridScenario>& decoder_scenarios();
 /// The scenarios among them whose blocks have gated delta rules.
 const std::vector<GridScenario>& scan_scenarios();
 

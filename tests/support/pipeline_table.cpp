@@ -129,12 +129,15 @@ const PipelineLayout kLayouts[] = {
     {kShared, k1F1B, {2, 2, 1, 1, 1, "", 2}, {1, 2}, kGradOp, kFull, 1, 2, EncodersAndLlm, Experts, OneSampleEach},
     {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring", 2}, {1, 1, 2}, kHybrid, kHybrid, 2, 1, Encoders, Experts, EachUse},
     {kShared, kZeroBubble, {2, 1, 1, 1, 1, "", 2}, {}, kNo, kFull, 1, 2, Llm, Qwen3VlMoe, RareImages},
+    {kShared, kZeroBubble, {2, 2, 1, 1, 1, "", 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Experts, ExpertAdapters},
+    {kDisjoint, kInterleaved, {2, 1, 1, 1, 2}, {1}, kFull, kFull, 1, 2, Nothing, Qwen3VlMoe, ExpertAdapters},
     {kDisjoint, k1F1B, {2, 1, 1, 1, 1, "", 2}, {1, 1, 1, 2}, kFull, kFull, 1, 2, Nothing, Qwen3VlMoe, FewSamples},
     {kColocated, kZeroBubble, {1, 1, 1, 1, 1, "", 2}, {1}, kHybrid2, kHybrid, 2, 2, Nothing, Experts, Recomputing},
     {kShared, k1F1B, {4}, {}, kNo, kNo, 1, 1, Nothing, Gemma4},
     {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring"}, {1, 1, 2}, kFull, kFull, 1, 2, Nothing, Gemma4, Recomputing},
     {kShared, kInterleaved, {3, 1, 1, 1, 2}, {}, kHybrid, kHybrid, 2, 1, Llm, Gemma4, RareImages},
     {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Gemma4, Adapters},
+    {kDisjoint, kZeroBubble, {3, 2}, {1, 2}, kFull, kFull, 1, 1, Nothing, Gemma4, EachUse},
     {kColocated, kGPipe, {2, 1, 2, 1, 1, "ulysses"}, {1, 1, 2}, kGradOp, kFull, 1, 1, Encoders, Gemma4, BufferOfEach},
 };
 // clang-format on
@@ -186,7 +189,8 @@ const char* twist_name(Twist twist) {
                                "gathered for each use",
                                "gathered for each use, summed once",
                                "gathered once, summed each",
-                               "adapters"};
+                               "adapters",
+                               "adapters of experts"};
   return names[static_cast<int>(twist)];
 }
 
@@ -326,13 +330,14 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
   if (layout.twist == Recomputing || layout.twist == RecomputingSome)
     deck.model.activation_checkpointing = AutoOption::of_count(layout.twist == Recomputing ? 1 : 2);
   twist_data(layout.twist, deck);
+  if (layout.twist == ExpertAdapters) deck.llm.lora = {.targets = {"*.experts.*"}, .rank = 3};
   if (layout.twist == Adapters) {
     deck.llm.lora = {.targets = {"q_proj", "v_proj", "down_proj"}, .rank = 3, .dropout = 0.3};
     deck.encoders["vision"].lora = {.targets = {"*_proj", "linear_1"}, .rank = 2, .dropout = 0.2};
   }
   if (layout.model == Gpt2) deck.llm.dropout = 0.2;
-  // Its gradients are large, so that Adam would turn rounding errors into updates.
-  if (layout.has_delta_rules()) deck.optim.eps = 1, deck.optim.lr = 1e-3;
+  // Their gradients are large, so that Adam would turn rounding errors into updates.
+  if (layout.has_delta_rules() || layout.model == Gemma4) deck.optim.eps = 1, deck.optim.lr = 1e-3;
   if (layout.twist == BothWays) deck.llm.image_attention = "bidirectional";
   if (layout.has_audio()) deck.data.row_tokens = std::max<int64_t>(40, deck.data.row_tokens);
   if (layout.model == Qwen3Vl || layout.model == Qwen3VlMoe) deck.data.row_tokens = 80;

@@ -69,6 +69,7 @@ enum class Twist {
   EachUseSumOnce,   ///< units are gathered for each use, gradients kept whole for a step
   OnceSumEach,      ///< units stay gathered for a step, gradients are reduced after each backward
   Adapters,         ///< of all modules, which train in their place
+  ExpertAdapters,   ///< of experts alone
 };
 
 struct PipelineLayout {

@@ -33,10 +33,10 @@ Shape shape_of(const ModelSpec& model, const std::string& name) {
   return index < 0 ? Shape{-1} : model.params.at(static_cast<size_t>(index)).shape;
 }
 
-/// A config with the text of a processor's file.
+/// A config with a processor's file.
 json with_processor(const char* key, const json& said) {
   json config = json::parse(tiny_gemma4_config());
-  config[key] = said.dump();
+  config[key] = said;
   return config;
 }
 
@@ -142,7 +142,8 @@ TEST(Gemma4Vision, DecksSayHowImagesAttend) {
   const auto both_ways = [](const char* asked) {
     Options deck;
     deck.llm.image_attention = asked;
-    return make_plan(deck, tiny_gemma4_config(), 1).images_both_ways;
+    const json config = config_with("vision_config", {{"position_embedding_size", 40}});
+    return make_plan(deck, config.dump(), 1).images_both_ways;
   };
   EXPECT_EQ(both_ways("auto"), BothWays::InWindows);
   EXPECT_EQ(both_ways("bidirectional"), BothWays::All);

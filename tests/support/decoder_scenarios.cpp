@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scenarios of decoders other than Llama's: Gemma 4, latent attention, sinks, mixtures of experts.
+#include <iterator>
+
+#include "support/grid_scenarios.hpp"
+#include "support/made_up_models.hpp"
+#include "support/tiny_gemma4.hpp"
+#include "support/tiny_qwen2_vl.hpp"
+
+namespace zea::testing {
+namespace {
+
+std::string experts_config(const TinyLlava& model) {
+  return with_experts(tiny_llava_config(model));
+}
+
+std::string gemma4_config(const TinyLlava& model) {
+  return with_gemma4_text(tiny_llava_config(model));
+}
+
+std::string gemma4_e4b_config(const TinyLlava& model) {
+  return with_gemma4_text(tiny_llava_config(model), {.is_like_e4b = true});
+}
+
+const GridScenario kDecoderScenarios[] = {
+    {.name = "Gemma 4's text, layers with heads of their own",
+     .model = {.tied = true},
+     .other_config = gemma4_config},
+    {.name = "Gemma 4's text, adapters, every unit recomputed",
+     .model = {.biases = true},
+     .images = {0, 1},
+     .set =
+         [](Options& deck) {
+           deck.llm.lora = {.targets = {"q_proj", "k_proj", "v_proj", "o_proj"}, .rank = 3};
+           deck.model.activation_checkpointing = AutoOption::of_count(1);
+         },
+     .other_config = gemma4_config},
+    {.name = "Gemma 4's text, experts beside MLPs",
+     .other_config =
+         [](const TinyLlava& o) { return with_gemma4_text(tiny_llava_config(o), {.experts = 5}); }},
+    {.name = "Gemma 4 E4B's text, shared keys and inputs of each layer",
+     .model = {.tied = true},
+     .other_config = gemma4_e4b_config},
+    {.name = "Gemma 4 E4B's text, adapters, every unit recomputed",
+     .model = {.biases = true},
+     .images = {0, 1},
+     .set =
+         [](Options& deck) {
+           deck.llm.lora = {.targets = {"*_proj", "*per_layer_input_gate"}, .rank = 3};
+           deck.model.activation_checkpointing = AutoOption::of_count(1);
+         },
+     .other_config = gemma4_e4b_config},
+    {.name = "Gemma 4, images and videos that see all of themselves in windows",
+     .set = [](Options& deck) { deck.optim.weight_decays = {}; },  // it has no biases
+     .clips = {1},
+     .remake = shrink_images,
+     .other_config = [](const TinyLlava& model) { return tiny_gemma4_config(model); }},
+    {.name = "Gemma 4, clipped linears, adapters in the tower, every unit recomputed",
+     .images = {2, 1, 0},
+     .set =
+         [](Options& deck) {
+           deck.optim.weight_decays = {};
+           deck.encoders["vision"].lora = {.targets = {"*"}, .rank = 3};
+           deck.model.activation_checkpointing = AutoOption::of_count(1);
+         },
+     .clips = {1},
+     .remake = shrink_images,
+     .other_config = [](const TinyLlava& model) { return tiny_gemma4_config(model, true); }},
+    {.name = "DeepSeek-V3, latent attention",
+     .other_config =
+         [](const TinyLlava& o) { return with_latent_attention(tiny_llava_config(o)); }},
+    {.name = "DeepSeek-V3, adapters of latents and what is made of them",
+     .set = [](Options& o) { o.llm.lora = {.targets = {"*"}, .rank = 3}; },
+     .other_config =
+         [](const TinyLlava& o) { return with_latent_attention(tiny_llava_config(o)); }},
+    {.name = "gpt-oss, attention sinks and biased experts",
+     .other_config = [](const TinyLlava& o) { return with_gpt_oss(tiny_llava_config(o)); }},
+    {.name = "gpt-oss, adapters of biased experts and routers",
+     .set = [](Options& o) { o.llm.lora = {.targets = {"mlp.*"}, .rank = 3}; },
+     .other_config = [](const TinyLlava& o) { return with_gpt_oss(tiny_llava_config(o)); }},
+    {"Qwen2.5-VL, images and videos in windows",
+     {},
+     {1, 0, 2},
+     nullptr,
+     nullptr,
+     false,
+     5,
+     {1},
+     shrink_images,
+     [](const TinyLlava& model) {
+       return with_heads(tiny_qwen2_5_vl_config(), model.heads, model.kv_heads);
+     }},
+    {"Qwen3-VL, images and videos, features of several depths",
+     {},
+     {2, 1, 0},
+     [](Options& deck) { deck.data.row_tokens = 80; },
+     nullptr,
+     false,
+     5,
+     {1},
+     shrink_images,
+     [](const TinyLlava& model) {
+       return with_heads(tiny_qwen3_vl_config(), model.heads, model.kv_heads);
+     }},
+    {.name = "GLM-4.5V, cubic positions and a gated merger",
+     .images = {2, 1, 0},
+     .set = [](Options& deck) { deck.data.row_tokens = 80; },
+     .remake = shrink_images,
+     .other_config =
+         [](const TinyLlava& model) {
+           return with_heads(tiny_glm4v_moe_config(), model.heads, model.kv_heads);
+         }},
+    {.name = "mixtures of experts beside a shared one",
+     .model = {.kv_heads = 1},
+     .other_config = experts_config},
+    {.name = "mixtures of experts, adapters of each expert and in attention, every unit recomputed",
+     .set =
+         [](Options& deck) {
+           deck.llm.lora = {.targets = {"q_proj", "o_proj", "gate", "*.experts.*"}, .rank = 3};
+           deck.model.activation_checkpointing = AutoOption::of_count(1);
+           deck.data.row_tokens = 24;
+         },
+     .other_config = experts_config},
+    {.name = "mixtures of experts, adapters of their stacks and of shared experts",
+     .set =
+         [](Options& deck) {
+           deck.llm.lora = {.targets = {"experts.gate_up_proj", "experts.down_proj", "*shared*"},
+                            .rank = 3,
+                            .rank_pattern = {"experts.down_proj = 2"}};
+         },
+     .other_config = experts_config},
+    {.name = "Qwen3-VL-MoE, stacked experts, frozen tower",
+     .images = {2, 1, 0},
+     .set =
+         [](Options& deck) {
+           deck.encoders["vision"].train = false;
+           deck.data.row_tokens = 80;
+         },
+     .clips = {1},
+     .remake = shrink_images,
+     .other_config =
+         [](const TinyLlava& model) {
+           return with_heads(tiny_qwen3_vl_moe_config(), model.heads, model.kv_heads);
+         }},
+};
+
+}  // namespace
+
+const std::vector<GridScenario>& decoder_scenarios() {
+  static const std::vector<GridScenario> all(std::begin(kDecoderScenarios),
+                                             std::end(kDecoderScenarios));
+  return all;
+}
+
+}  // namespace zea::testing
