@@ -15,6 +15,12 @@ int64_t wide_bytes(DType param) {
   return std::max<int64_t>(4, static_cast<int64_t>(element_bytes(param)));
 }
 
+/// Both operands in tiles of AMX, as oneDNN packs them: whole blocks of 64.
+int64_t tiled_operands(int64_t m, int64_t k, int64_t n, int64_t element_bytes) {
+  const auto whole = [](int64_t size) { return (size + 63) / 64 * 64; };
+  return (whole(m) + whole(n)) * whole(k) * element_bytes;
+}
+
 /// Temporaries where a product of (m, k) and (k, n) is added to sums: it is made first where these
 /// are of another type.
 int64_t added_product_working(int64_t m, int64_t k, int64_t n, int64_t sum_bytes,
@@ -37,16 +43,6 @@ ElementBytes::ElementBytes(const UnitTypes& types)
       gradient(static_cast<int64_t>(element_bytes(types.gradient))),
       on_device(types.on_device),
       threads(types.threads) {}
-
-namespace {
-
-/// Both operands in tiles of AMX, as oneDNN packs them: whole blocks of 64.
-int64_t tiled_operands(int64_t m, int64_t k, int64_t n, int64_t element_bytes) {
-  const auto whole = [](int64_t size) { return (size + 63) / 64 * 64; };
-  return (whole(m) + whole(n)) * whole(k) * element_bytes;
-}
-
-}  // namespace
 
 int64_t gemm_scratch(int64_t m, int64_t k, int64_t n, const ElementBytes& bytes) {
   if (bytes.on_device || bytes.param > 4) return 0;

@@ -45,8 +45,8 @@ class Block {
 
   Tensor forward(const Tensor& x) {
     const int64_t heads = sizes_.hidden / 64;
-    const Tensor qkv =
-        linear(norm(x, all_[0].get(), nullptr, kNorm), *all_[1], nullptr).unflatten(1, {3 * heads, 64});
+    const Tensor qkv = linear(norm(x, all_[0].get(), nullptr, kNorm), *all_[1], nullptr)
+                           .unflatten(1, {3 * heads, 64});
     const Tensor h = x + linear(attention(qkv, mask_, heads, heads), *all_[2], nullptr);
     const Tensor inner =
         gated(linear(norm(h, all_[3].get(), nullptr, kNorm), *all_[4], nullptr), Activation::Silu);
