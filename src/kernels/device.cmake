@@ -71,6 +71,9 @@ target_include_directories(zea_device_kernels PRIVATE ${PROJECT_SOURCE_DIR}/src
 # std::bit_cast is constexpr, and no more, to nvcc.
 target_compile_options(zea_device_kernels PRIVATE --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra
   $<$<BOOL:${ZEA_WERROR}>:-Werror=all-warnings>)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)  # whose drivers all decompress it
+  target_compile_options(zea_device_kernels PRIVATE --compress-mode=size)
+endif()
 target_sources(zea_engine PRIVATE $<TARGET_OBJECTS:zea_device_kernels>)
 set_target_properties(zea_engine PROPERTIES CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")  # CMake wants them here, too
 # The runtime of the wheels, as NCCL has it: a process can have only one.
