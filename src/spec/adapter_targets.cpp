@@ -209,7 +209,7 @@ class Adapting {
 
   /// Returns the options with the target's rank and alpha, which must be the same for its experts.
   LoraOptions lora_of(const Target& target) const {
-    const LoraOptions own = lora_of(target.name());
+    LoraOptions own = lora_of(target.name());
     for (const std::string& name : target.names)
       if (lora_of(name) != own)
         throw PlanError("model." + module_ + ".lora: rank_pattern or alpha_pattern gives " + name +

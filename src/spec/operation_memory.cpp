@@ -15,10 +15,10 @@ int64_t wide_bytes(DType param) {
   return std::max<int64_t>(4, static_cast<int64_t>(element_bytes(param)));
 }
 
-/// Both operands in tiles of AMX, as oneDNN packs them: whole blocks of 64.
-int64_t tiled_operands(int64_t m, int64_t k, int64_t n, int64_t element_bytes) {
+/// oneDNN packs operands and result for AMX, in whole blocks of 64.
+int64_t blocked_product(int64_t m, int64_t k, int64_t n, const ElementBytes& bytes) {
   const auto whole = [](int64_t size) { return (size + 63) / 64 * 64; };
-  return (whole(m) + whole(n)) * whole(k) * element_bytes;
+  return (whole(m) + whole(n)) * whole(k) * bytes.param + whole(m) * whole(n) * bytes.wide;
 }
 
 /// Temporaries where a product of (m, k) and (k, n) is added to sums: it is made first where these
@@ -49,7 +49,7 @@ int64_t gemm_scratch(int64_t m, int64_t k, int64_t n, const ElementBytes& bytes)
   const int64_t operands = (m + n) * k * bytes.param, result = m * n * bytes.wide;
   if (!bytes.is_narrow()) return std::min(bytes.threads * kBlockBytes, operands + result);
   const int64_t converted = converted_product_elements(m, k, n, true) * bytes.wide;
-  return std::max(tiled_operands(m, k, n, bytes.param) + result, converted);
+  return std::max(blocked_product(m, k, n, bytes), converted);
 }
 
 int64_t sums_bytes(int64_t rows, int64_t columns, const ElementBytes& bytes) {
