@@ -288,7 +288,8 @@ const TrafficLayout kLayouts[] = {
       "llm.pp0>llm.pp2 gradients"},
      [](TinyRunOptions& run) {
        take_measured(run, kGemma4E4b, 1);
-       run.deck.meshes["llm"].pp = 3;
+       run.deck.meshes["llm"].stages = {
+           {"llm.embed..llm.layers.0"}, {"llm.layers.1"}, {"llm.layers.2..llm.head"}};
      }},
     {"tp 2, phi3", 2, {"llm.tp"}, [](TinyRunOptions& run) { take_measured(run, "phi3", 2); }},
 };

@@ -224,7 +224,10 @@ struct Size {
 /// Returns the family's config, with as many layers as the others.
 std::string family_config(const char* name) {
   nlohmann::json config = nlohmann::json::parse(measured_model(name).config);
-  config["text_config"]["num_hidden_layers"] = 3;
+  nlohmann::json& text = config["text_config"];
+  text["num_hidden_layers"] = 3;
+  if (text.contains("layer_types"))
+    text["layer_types"].insert(text["layer_types"].begin(), "sliding_attention");
   for (const char* encoder : {"vision_config", "audio_config"})
     for (const char* layers : {"num_hidden_layers", "encoder_layers", "depth"})
       if (config.contains(encoder) && config[encoder].contains(layers)) config[encoder][layers] = 3;
