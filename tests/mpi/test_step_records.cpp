@@ -89,7 +89,9 @@ TEST_F(StepRecords, EveryFamilyEqualsOneRank) {
     print_shares(layout.name(), comparison);
     EXPECT_FALSE(comparison.first) << describe(comparison);
     // Interpolated features, and keys of which ranks make parts, are not compared themselves.
-    const auto is_of = [&](const char* what) { return layout.name().find(what) != std::string::npos; };
+    const auto is_of = [&](const char* what) {
+      return layout.name().find(what) != std::string::npos;
+    };
     const bool has_note = is_of("onevision") || is_of("shared keys");
     EXPECT_EQ(comparison.notes.size(), has_note ? 1u : 0u) << describe(comparison);
   }
