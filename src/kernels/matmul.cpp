@@ -108,8 +108,9 @@ void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
   // oneDNN has only a loop for sums whose columns lie together.
   if (sum.stride(1) != 1 && sum.stride(0) == 1) return add_product(sum.t(), b.t(), a.t(), beta);
   const bool is_narrow = a.scalar_type() == at::kBFloat16 || a.scalar_type() != sum.scalar_type();
-  if (a.is_cpu() && beta == 0 && (is_narrow || a.size(1) == 0)) {
-    sum.zero_();  // the bf16 GEMMs below accumulate
+  // Narrow products of hosts always add to sums, and no rows add nothing.
+  if (beta == 0 && (a.size(1) == 0 || (a.is_cpu() && is_narrow))) {
+    sum.zero_();
     beta = 1;
   }
   if (takes_converted_product(a, b)) return add_converted_product(sum, a, b);
