@@ -21,11 +21,11 @@ struct Renaming {
   std::string from, to;
 };
 
-class RenamedSource : public WeightsSource {
+class RenamedSource : public SourceOver {
  public:
   RenamedSource(const WeightsSource& source, const Json& config,
                 const std::vector<Renaming>& renamings, Texts texts)
-      : source_(source), config_(config.dump()), texts_(std::move(texts)) {
+      : SourceOver(source), config_(config.dump()), texts_(std::move(texts)) {
     for (const TensorInfo& tensor : source.tensors())
       for (const auto& [from, to] : renamings) {
         if (!tensor.name.starts_with(from)) continue;
@@ -37,12 +37,11 @@ class RenamedSource : public WeightsSource {
     std::ranges::sort(tensors_, {}, &TensorInfo::name);
   }
 
-  std::string describe() const override { return source_.describe(); }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   std::string config_json() const override { return config_; }
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
             void* target) const override {
-    source_.read(names_.at(name), shape, extent, dtype, target);
+    below().read(names_.at(name), shape, extent, dtype, target);
   }
   std::vector<std::string> companions() const override {
     std::vector<std::string> names;
@@ -55,7 +54,6 @@ class RenamedSource : public WeightsSource {
   }
 
  private:
-  const WeightsSource& source_;
   std::string config_;
   Texts texts_;
   std::vector<TensorInfo> tensors_;

@@ -105,23 +105,15 @@ void consolidate(const ConsolidateOptions& options, const WeightsSource& source,
 }
 
 /// With the files of another source besides its own weights.
-class WithCompanions : public WeightsSource {
+class WithCompanions : public SourceOver {
  public:
   WithCompanions(const WeightsSource& weights, std::unique_ptr<WeightsSource> others)
-      : weights_(weights), others_(std::move(others)) {}
+      : SourceOver(weights), others_(std::move(others)) {}
 
-  std::string describe() const override { return weights_.describe(); }
-  const std::vector<TensorInfo>& tensors() const override { return weights_.tensors(); }
-  std::string config_json() const override { return weights_.config_json(); }
-  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
-            void* target) const override {
-    weights_.read(name, shape, extent, dtype, target);
-  }
   std::vector<std::string> companions() const override { return others_->companions(); }
   std::string companion(const std::string& name) const override { return others_->companion(name); }
 
  private:
-  const WeightsSource& weights_;
   std::unique_ptr<WeightsSource> others_;
 };
 

@@ -41,6 +41,32 @@ class WeightsSource {
   virtual std::string companion(const std::string& name) const;
 };
 
+/// A source that answers as another one; classes derived from it change a part of the answers.
+class SourceOver : public WeightsSource {
+ public:
+  /// `below` must exist as long as this.
+  explicit SourceOver(const WeightsSource& below) : below_(below) {}
+
+  std::string describe() const override { return below_.describe(); }
+  const std::vector<TensorInfo>& tensors() const override { return below_.tensors(); }
+  std::string config_json() const override { return below_.config_json(); }
+  std::string config_file(const std::string& key) const override { return below_.config_file(key); }
+  bool has_weights() const override { return below_.has_weights(); }
+  std::string note() const override { return below_.note(); }
+  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
+            void* target) const override {
+    below_.read(name, shape, extent, dtype, target);
+  }
+  std::vector<std::string> companions() const override { return below_.companions(); }
+  std::string companion(const std::string& name) const override { return below_.companion(name); }
+
+ protected:
+  const WeightsSource& below() const { return below_; }
+
+ private:
+  const WeightsSource& below_;
+};
+
 /// Opens the tensors at `path`; for a run directory, those of its newest complete checkpoint.
 /// Throws WeightsError with what was found at `path` and what is allowed.
 std::unique_ptr<WeightsSource> open_weights(const std::string& path);

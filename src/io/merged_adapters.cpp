@@ -21,10 +21,12 @@ struct Merge {
   int64_t first_out = 0;  ///< the row of B for the first output of the tensor
 };
 
-class MergedSource : public WeightsSource {
+class MergedSource : public SourceOver {
  public:
   explicit MergedSource(std::unique_ptr<WeightsSource> source)
-      : source_(std::move(source)), config_(without_adapters(source_->config_json())) {
+      : SourceOver(*source),
+        source_(std::move(source)),
+        config_(without_adapters(source_->config_json())) {
     const ModelSpec model = model_spec_of(*source_);
     for (const UnitSpec& unit : model.units)
       for (const Adapter& adapter : unit.adapters) add(model, unit, adapter);
@@ -32,15 +34,8 @@ class MergedSource : public WeightsSource {
       if (!adapters_.contains(tensor.name)) tensors_.push_back(tensor);
   }
 
-  std::string describe() const override { return source_->describe(); }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   std::string config_json() const override { return config_; }
-  std::string config_file(const std::string& key) const override {
-    return source_->config_file(key);
-  }
-  std::string note() const override { return source_->note(); }
-  std::vector<std::string> companions() const override { return source_->companions(); }
-  std::string companion(const std::string& name) const override { return source_->companion(name); }
 
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
             void* target) const override {

@@ -39,10 +39,11 @@ bool is_pair(const TensorInfo& blocks, const TensorInfo& scales) {
          b.back() == kBytes && s == Shape(b.begin(), b.end() - 1) && num_elements(s) > 0;
 }
 
-class Mxfp4Source : public WeightsSource {
+class Mxfp4Source : public SourceOver {
  public:
   Mxfp4Source(std::unique_ptr<WeightsSource> source, std::map<std::string, PackedPair> pairs)
-      : source_(std::move(source)),
+      : SourceOver(*source),
+        source_(std::move(source)),
         pairs_(std::move(pairs)),
         config_(without_mxfp4(source_->config_json())) {
     std::map<std::string, TensorInfo> all;
@@ -57,13 +58,8 @@ class Mxfp4Source : public WeightsSource {
     for (auto& [name, tensor] : all) tensors_.push_back(std::move(tensor));
   }
 
-  std::string describe() const override { return source_->describe(); }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   std::string config_json() const override { return config_; }
-  std::string config_file(const std::string& key) const override {
-    return source_->config_file(key);
-  }
-  std::string note() const override { return source_->note(); }
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
             void* target) const override {
     const auto pair = pairs_.find(name);
@@ -76,8 +72,6 @@ class Mxfp4Source : public WeightsSource {
         to = expand(pair->second, e, box, to);
     });
   }
-  std::vector<std::string> companions() const override { return source_->companions(); }
-  std::string companion(const std::string& name) const override { return source_->companion(name); }
 
  private:
   /// Writes the part of a box (experts, out, in) that is of one expert. Returns its end.

@@ -76,10 +76,10 @@ std::string config_of(const std::string& dense, const MixtureFamily& family,
   return config.dump();
 }
 
-class UpcycledSource : public WeightsSource {
+class UpcycledSource : public SourceOver {
  public:
   UpcycledSource(std::unique_ptr<WeightsSource> dense, const Upcycling& upcycling)
-      : dense_(std::move(dense)) {
+      : SourceOver(*dense), dense_(std::move(dense)) {
     const std::string where = dense_->describe();
     const Json config = parse_strict_json(dense_->config_json(), where);
     const MixtureFamily& family = family_for(config, where);
@@ -94,12 +94,8 @@ class UpcycledSource : public WeightsSource {
     }
   }
 
-  std::string describe() const override { return dense_->describe(); }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   std::string config_json() const override { return config_; }
-  std::string note() const override { return dense_->note(); }
-  std::vector<std::string> companions() const override { return dense_->companions(); }
-  std::string companion(const std::string& name) const override { return dense_->companion(name); }
 
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
             void* target) const override {
