@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/error.hpp"
+#include "core/extent.hpp"
 #include "parallel/slots.hpp"
 
 #ifdef __SSE2__
@@ -29,10 +30,6 @@ constexpr int64_t kSmallAlignment = 64;
 
 /// The least share of a copy that is worth a thread.
 constexpr int64_t kShareBytes = 4 << 20;
-
-int64_t round_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 at::Tensor pinned_block() {
   return at::empty({DeviceReads::kBlockBytes},

@@ -11,6 +11,11 @@
 
 namespace zea {
 
+/// Returns the least multiple that is not below `value`, which must not be negative.
+constexpr int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
 /// Returns the intersection of two boxes of one tensor, which may be empty.
 Extent intersect(const Extent& a, const Extent& b);
 

@@ -5,13 +5,10 @@
 #include <tuple>
 
 #include "core/error.hpp"
+#include "core/extent.hpp"
 
 namespace zea {
 namespace {
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 /// Units that read each parameter, in walking order.
 std::vector<std::vector<int>> readers_of_params(const ModelSpec& model) {

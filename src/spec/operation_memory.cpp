@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/extent.hpp"
 #include "core/kernel_sizes.hpp"
 
 namespace zea::detail {
@@ -17,7 +18,7 @@ int64_t wide_bytes(DType param) {
 
 /// oneDNN packs operands and result for AMX, in whole blocks of 64.
 int64_t blocked_product(int64_t m, int64_t k, int64_t n, const ElementBytes& bytes) {
-  const auto whole = [](int64_t size) { return (size + 63) / 64 * 64; };
+  const auto whole = [](int64_t size) { return round_up(size, 64); };
   return (whole(m) + whole(n)) * whole(k) * bytes.param + whole(m) * whole(n) * bytes.wide;
 }
 
