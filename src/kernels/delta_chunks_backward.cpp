@@ -190,8 +190,8 @@ class BackwardChunks {
 
   /// Adds the gradients of q_i and k_i from the products q_i.k_i.
   void add_own_pairs() {
-    add_scaled_rows(tiles_.k, own_pairs_, tiles_.rows(), of_key_, dq_);
-    add_scaled_rows(tiles_.q, own_pairs_, tiles_.rows(), of_key_, dk_after_);
+    scaled_rows<true>(tiles_.k, own_pairs_, tiles_.rows(), of_key_, dq_);
+    scaled_rows<true>(tiles_.q, own_pairs_, tiles_.rows(), of_key_, dk_after_);
   }
 
   void store(const ChunkPlace& at, bool adds) {

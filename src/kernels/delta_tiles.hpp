@@ -94,8 +94,8 @@ ZEA_WIDE_CLONES void weigh_pairs(const Tile<W>& decays, const W* __restrict fact
   }
 }
 
-/// target[i] = factors[i] source[i].
-template <class W>
+/// target[i] = factors[i] source[i], or adds it to target[i].
+template <bool adds = false, class W>
 ZEA_WIDE_CLONES void scaled_rows(const Tile<W>& source, const W* factors, int64_t rows,
                                  int64_t columns, const Tile<W>& target) {
   for (int64_t i = 0; i < rows; ++i) {
@@ -103,20 +103,7 @@ ZEA_WIDE_CLONES void scaled_rows(const Tile<W>& source, const W* factors, int64_
     W* to = target.row(i);
     const W factor = factors[i];
 #pragma omp simd
-    for (int64_t d = 0; d < columns; ++d) to[d] = factor * from[d];
-  }
-}
-
-/// target[i] += factors[i] source[i].
-template <class W>
-ZEA_WIDE_CLONES void add_scaled_rows(const Tile<W>& source, const W* factors, int64_t rows,
-                                     int64_t columns, const Tile<W>& target) {
-  for (int64_t i = 0; i < rows; ++i) {
-    const W* from = source.row(i);
-    W* to = target.row(i);
-    const W factor = factors[i];
-#pragma omp simd
-    for (int64_t d = 0; d < columns; ++d) to[d] += factor * from[d];
+    for (int64_t d = 0; d < columns; ++d) to[d] = factor * from[d] + (adds ? to[d] : W(0));
   }
 }
 
