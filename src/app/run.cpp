@@ -148,9 +148,11 @@ Log open_log(const Start& start, WatchedRanks& ranks) {
 /// Looks for 5 s, since file systems may show a node's new file to other nodes with a delay.
 bool sees_first_node(const Watchdog& watchdog) {
   constexpr int kLooks = 20;
-  for (int look = 1; look < kLooks && !watchdog.sees_first_node(); ++look)
+  for (int look = 0; look < kLooks; ++look) {
+    if (watchdog.sees_first_node()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(250));
-  return watchdog.sees_first_node();
+  }
+  return false;
 }
 
 /// Returns a note if nodes do not see each other's files: they cannot exchange heartbeats, nor

@@ -82,8 +82,6 @@ class ShardedBuffer {
   void finish_reduce_shard();
   void start_reduce_replicas();
   void finish_reduce_replicas();
-  /// Waits until an offloaded gradient has arrived from the device.
-  void finish_gradient();
   /// Advances pending communication.
   void progress();
 
@@ -105,6 +103,8 @@ class ShardedBuffer {
   /// Gathers from `from`; null: a group of one.
   void gather(Collectives* from, const at::Tensor& own, const Counts& counts);
   void finish_gather();
+  /// Waits until an offloaded gradient has arrived from the device.
+  void finish_gradient();
   void add_to_gradient(const at::Tensor& own);
   /// Overwrites the gradient. If the shard is offloaded to pinned memory, nobody waits.
   void copy_to_gradient(const at::Tensor& from);
