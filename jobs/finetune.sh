@@ -212,7 +212,8 @@ else
 fi
 if ! has_checkpoint && is_own_deck; then
   samples=$(count_of samples "$out/train.h5.report.json") batch=$(value_of schedule.global_batch 16 "$@")
-  write_deck "$(awk -v n="$samples" -v e="${EPOCHS:-1}" -v b="$batch" 'BEGIN { s = n * e / b; s = s > int(s) ? int(s) + 1 : s; print s < 1 ? 1 : s }')"
+  write_deck "$(awk -v n="$samples" -v e="${EPOCHS:-1}" -v b="$batch" '
+    BEGIN { s = n * e / b; s = s > int(s) ? int(s) + 1 : s; print s < 1 ? 1 : s }')"
 fi
 
 # A run that goes on has its deck, with the overrides that it began with.
