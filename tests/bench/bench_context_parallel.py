@@ -6,9 +6,10 @@ ranks with cp 2 in every mode: on the same tokens from the same weights, each st
 of which the first is not timed. Of ideal: half of the one rank's time over the two ranks' time. The pair shows what two
 busy cores of this machine take from each other, which no program can give back: the second figure is against it.
 PyTorch's context_parallel on two ranks is tried first: where it runs it is timed in the same rounds, else its error is
-shown and PyTorch is timed on one rank alone. Losses must agree.
+shown and PyTorch is timed on one rank alone. Losses must agree. With --hybrid the model is one of Qwen3.5, without a
+peer, and the modes are those of its scans.
 
-usage: bench_context_parallel.py BUILD [--rounds 5] [--steps 3]
+usage: bench_context_parallel.py BUILD [--rounds 5] [--steps 3] [--hybrid]
 """
 
 import contextlib
@@ -25,8 +26,30 @@ TOLERANCE, BAR = {"fp32": 1e-5, "bf16": 1e-3}, 0.90
 CHECKED_STEPS = 6  # PyTorch starts anew in every round
 MODEL = (192, 512, 4, 6, 2, 2048)  # hidden, inner, layers, heads, KV heads, vocabulary
 LENGTHS = [2048, 1024, 512, 256, 256]  # samples of the one row of a step
+HYBRID_LENGTHS = [4096, 2048, 1024, 1024]
 MODES = ["allgather_kv", "ring", "ulysses"]
+SCANS = ["states", "ulysses"]
 PRECISIONS = ["fp32", "bf16"]
+
+
+def hybrid_config():
+    """Three layers with Gated DeltaNet, then one with attention, of a third of the width of Qwen3.5-0.8B."""
+    return {
+        "model_type": "qwen3_5_text",
+        "hidden_size": 384,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "vocab_size": 2048,
+        "max_position_embeddings": max(HYBRID_LENGTHS),
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+    }
 
 
 def ratios(times, name, other):
@@ -45,8 +68,9 @@ class Sides:
 
     def __init__(self, arguments, folder, stack):
         self.steps = 1 + arguments.steps
-        self.modes = [(precision, mode) for precision in PRECISIONS for mode in MODES]
-        cut = [f"no_shard/{precision}@mesh.llm.cp=2,mesh.llm.cp_mode={mode}" for precision, mode in self.modes]
+        key, modes = ("cp_scan", SCANS) if arguments.hybrid else ("cp_mode", MODES)
+        self.modes = [(precision, mode) for precision in PRECISIONS for mode in modes]
+        cut = [f"no_shard/{precision}@mesh.llm.cp=2,mesh.llm.{key}={mode}" for precision, mode in self.modes]
         whole = [f"no_shard/{precision}" for precision in PRECISIONS]
 
         def start(name, ranks, variants):
@@ -84,11 +108,11 @@ def run_peers(arguments, folder, with_cp, times):
             times.add(f"torch, {'1 rank' if ranks == 1 else 'cp 2'}, {precision}", report)
 
 
-def print_times(times):
+def print_times(times, tokens):
     print("| variant | median ms | min ms | tokens/s |\n|---|---|---|---|")
     for name in times.seconds:
         median = times.median(name)
-        print(f"| {name} | {1e3 * median:.1f} | {1e3 * times.least(name):.1f} | {sum(LENGTHS) / median:.0f} |")
+        print(f"| {name} | {1e3 * median:.1f} | {1e3 * times.least(name):.1f} | {tokens / median:.0f} |")
 
 
 def print_ratios(times):
@@ -117,17 +141,23 @@ def print_ratios(times):
 
 
 def main():
-    arguments = bench_parser(__doc__, 5, STEPS_OF_TURN).parse_args()
-    times = Times()
+    parser = bench_parser(__doc__, 5, STEPS_OF_TURN)
+    parser.add_argument("--hybrid", action="store_true", help="cp 2 of a model with Gated DeltaNet, by its scans")
+    arguments = parser.parse_args()
+    llama = llama_config(*MODEL, positions=max(LENGTHS))
+    config, lengths = (hybrid_config(), HYBRID_LENGTHS) if arguments.hybrid else (llama, LENGTHS)
+    times, error = Times(), None
     with tempfile.TemporaryDirectory(prefix="zea-bench-") as name, contextlib.ExitStack() as stack:
         folder = Path(name) / "inputs"
-        write_inputs(folder, arguments.build, llama_config(*MODEL, positions=max(LENGTHS)), LENGTHS, 1)
-        error = try_peer(folder)
+        write_inputs(folder, arguments.build, config, lengths, 1)
+        if not arguments.hybrid:
+            error = try_peer(folder)
         sides = Sides(arguments, folder, stack)
         for _ in range(arguments.rounds):
             sides.turn(times)
-            run_peers(arguments, folder, error is None, times)
-    print_times(times)
+            if not arguments.hybrid:
+                run_peers(arguments, folder, error is None, times)
+    print_times(times, sum(lengths))
     faults = print_ratios(times)
     if error:
         print(f"\nPyTorch's context_parallel does not run here, so it is timed on one rank alone: {error}")

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A mixer with the gated delta rule, forward and backward, on one thread in fp32, at the sizes of
 // Qwen3.5-0.8B: over its attention layer of the same width, and at several lengths. Times are of
-// the thread, so that other load disturbs them little.
+// the thread, so that other load disturbs them little, and without the kernel's, which are printed
+// beside: on a virtual machine fresh pages of memory can cost more than what is computed in them.
 //   bench_delta [ROUNDS]
-//   bench_delta turns: answers each line of standard input with the seconds of one run of the mixer
+//   bench_delta turns: answers each line of standard input with the times of one run of the mixer,
+//     and of one without its linears
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <time.h>
+#include <sys/resource.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -28,15 +30,29 @@ constexpr int64_t kHidden = 1024, kRow = 2048;
 constexpr DeltaRuleSpec kRule{.key_heads = 16, .value_heads = 16, .key_dim = 128, .value_dim = 128};
 constexpr int64_t kQueries = 8, kKeys = 2, kHeadDim = 256;
 
-double seconds_of(const std::function<void()>& call) {
-  const auto now = [] {
-    timespec time{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+/// Seconds of this thread.
+struct Times {
+  double user = 1e30, kernel = 1e30;
+};
+
+Times times_so_far() {
+  rusage used{};
+  getrusage(RUSAGE_THREAD, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
-  const double start = now();
+  return {seconds(used.ru_utime), seconds(used.ru_stime)};
+}
+
+Times times_of(const std::function<void()>& call) {
+  const Times start = times_so_far();
   call();
-  return now() - start;
+  const Times end = times_so_far();
+  return {end.user - start.user, end.kernel - start.kernel};
+}
+
+Times least(const Times& a, const Times& b) {
+  return {std::min(a.user, b.user), std::min(a.kernel, b.kernel)};
 }
 
 class Mixer {
@@ -112,45 +128,68 @@ class AttentionMixer : public Mixer {
   Parameter& out_ = parameter({kHidden, kQueries* kHeadDim});
 };
 
-double run_rule(DeltaMixer& mixer, int64_t tokens) {
-  Tensor x = at::sin(at::arange(tokens * kRule.columns(), at::kFloat)).view({tokens, -1});
-  x.set_requires_grad(true);
-  return seconds_of([&] {
-    const Tensor y = mixer.rule_alone(x);
-    torch::autograd::backward({y}, {at::ones_like(y)});
-  });
+/// The mixer without its linears, on a sample of so many tokens.
+class Rule {
+ public:
+  explicit Rule(int64_t tokens) : mixer_({{0, tokens}}) {
+    x_ = at::sin(at::arange(tokens * kRule.columns(), at::kFloat)).view({tokens, -1});
+    x_.set_requires_grad(true);
+  }
+  Times run() {
+    x_.mutable_grad().reset();
+    return times_of([&] {
+      const Tensor y = mixer_.rule_alone(x_);
+      torch::autograd::backward({y}, {at::ones_like(y)});
+    });
+  }
+
+ private:
+  DeltaMixer mixer_;
+  Tensor x_;
+};
+
+std::string json_of(const Times& times) {
+  return "{\"user\": " + std::to_string(times.user) +
+         ", \"kernel\": " + std::to_string(times.kernel) + "}";
 }
 
 /// Answers in turn with another program.
 void take_turns() {
   DeltaMixer mixer({{0, kRow}});
+  Rule rule(kRow);
   for (std::string line; std::getline(std::cin, line);) {
-    std::printf("{\"seconds\": %.9f}\n", seconds_of([&] { mixer.run(kRow); }));
+    const Times with_linears = times_of([&] { mixer.run(kRow); });
+    std::printf("[%s, %s]\n", json_of(with_linears).c_str(), json_of(rule.run()).c_str());
     std::fflush(stdout);
   }
 }
 
 void compare(int rounds) {
+  const auto of_token = [](double seconds, int64_t tokens) {
+    return 1e6 * seconds / static_cast<double>(tokens);
+  };
   DeltaMixer delta({{0, kRow}});
   AttentionMixer attending({{0, kRow}});
-  double of_delta = 1e30, of_attention = 1e30;
+  Times of_delta, of_attention;
   for (int round = 0; round < rounds; ++round) {
-    of_delta = std::min(of_delta, seconds_of([&] { delta.run(kRow); }));
-    of_attention = std::min(of_attention, seconds_of([&] { attending.run(kRow); }));
+    const Times one = times_of([&] { delta.run(kRow); });
+    const Times other = times_of([&] { attending.run(kRow); });
+    of_delta = least(of_delta, one), of_attention = least(of_attention, other);
   }
   std::printf("mixer, %ld tokens: %.1f us a token; over attention's: %.2f\n",
-              static_cast<long>(kRow), 1e6 * of_delta / kRow, of_delta / of_attention);
-  double first = 0;
+              static_cast<long>(kRow), of_token(of_delta.user, kRow),
+              of_delta.user / of_attention.user);
+  double at_4096 = 0;
   for (const int64_t tokens : {int64_t{2048}, int64_t{4096}, int64_t{16384}, int64_t{65536}}) {
-    DeltaMixer mixer({{0, tokens}});
-    double best = 1e30;
-    for (int round = 0; round < std::max(1, rounds / 2); ++round)
-      best = std::min(best, run_rule(mixer, tokens));
-    const double each = best / static_cast<double>(tokens);
-    if (tokens == 4096) first = each;
-    std::printf("rule alone, %ld tokens: %.2f us a token%s\n", static_cast<long>(tokens),
-                1e6 * each,
-                first > 0 ? (", over 4096: " + std::to_string(each / first)).c_str() : "");
+    Rule rule(tokens);
+    Times times;
+    for (int round = 0; round < std::max(2, rounds / 2); ++round) times = least(times, rule.run());
+    if (tokens == 4096) at_4096 = of_token(times.user, tokens);
+    std::printf("rule alone, %ld tokens: %.2f us a token, and %.2f of the kernel",
+                static_cast<long>(tokens), of_token(times.user, tokens),
+                of_token(times.kernel, tokens));
+    if (at_4096 > 0) std::printf(", over 4096: %.3f", of_token(times.user, tokens) / at_4096);
+    std::printf("\n");
   }
 }
 
