@@ -321,13 +321,32 @@ class Parity(ParityCase):
     def test_eager_attention(self):
         self.check_case({}, "eager")
 
+    def errors_in_bfloat16(self, case):
+        """The relative error of the loss, that of all gradients as one vector, and the latter's of transformers in
+        bf16."""
+        model, samples = self.prepare(case)
+        rounded = reference_of(model.bfloat16(), samples, "sdpa")
+        (expected_loss, _, expected), (loss, _, found) = self.run_case(case, "sdpa", "precision.preset=bf16")
+
+        def error_of(gradients):
+            self.assertEqual(sorted(expected), sorted(gradients))
+            squares = sum(np.square(gradients[name] - g).sum() for name, g in expected.items())
+            return np.sqrt(squares / sum(np.square(g).sum() for g in expected.values()))
+
+        return abs(loss / expected_loss - 1), error_of(found), error_of(rounded[2])
+
     def test_bfloat16(self):
-        (expected_loss, _, expected), (loss, _, found) = self.run_case({}, "sdpa", "precision.preset=bf16")
-        self.assertAlmostEqual(loss, expected_loss, delta=2e-2 * expected_loss)
-        self.assertEqual(sorted(expected), sorted(found))
-        all_norm = np.sqrt(sum(np.square(g).sum() for g in expected.values()))
-        difference = np.sqrt(sum(np.square(found[name] - g).sum() for name, g in expected.items()))
-        self.assertLess(difference, 0.05 * all_norm)
+        of_loss, of_gradients, _ = self.errors_in_bfloat16({})
+        self.assertLess(of_loss, 2e-2)
+        self.assertLess(of_gradients, 0.05)
+
+    def test_bfloat16_of_qwen3_5_text(self):
+        """Longer keys than elsewhere: behind the L2 norm of short ones, gradients in bf16 are all rounding."""
+        case = {**HYBRID_CASES["qwen3_5_text"], "text": {**HYBRID, "linear_key_head_dim": 32}}
+        of_loss, of_gradients, of_transformers = self.errors_in_bfloat16(case)
+        self.assertLess(of_loss, 2e-2)
+        self.assertLess(of_gradients, 1.5 * of_transformers)
+        self.assertLess(of_gradients, 0.5)
 
     def check_generation(self, case):
         """Greedily: transformers' whole forward for each token against zea's evaluation."""

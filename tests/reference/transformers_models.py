@@ -178,6 +178,11 @@ def saved_tensors(model):
     return {**dict(model.named_parameters()), **buffers}
 
 
+def as_numpy(tensor):
+    """NumPy has no bf16."""
+    return (tensor.float() if tensor.element_size() == 2 else tensor).numpy()
+
+
 def reference(samples, logits_of, named_parameters=(), added=None):
     """Loss, logits by (sample, position of the predicted token), gradients by name; of samples
     (tokens, loss mask, ...), of which `logits_of` gives (tokens, vocabulary) each. `added`(tokens, mask): a term of the
@@ -197,8 +202,8 @@ def reference(samples, logits_of, named_parameters=(), added=None):
         if loss.requires_grad:
             (loss / targets).backward()
         total += loss.item() / targets
-        logits.update({(number, i): row for i, row in zip(positions, rows.detach().numpy())})
-    gradients = {n: p.grad.numpy() for n, p in named_parameters if p.grad is not None}
+        logits.update({(number, i): row for i, row in zip(positions, as_numpy(rows.detach()))})
+    gradients = {n: as_numpy(p.grad) for n, p in named_parameters if p.grad is not None}
     return total, logits, gradients
 
 
