@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Trains under one fault after the other, drawn at random, for so many hours (tests/run/check_soak.py):
+#   tests/soak.sh 2
+set -euo pipefail
+cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
+
+[[ ${1:-} =~ ^[0-9]+(\.[0-9]+)?$ ]] || { echo "usage: tests/soak.sh HOURS" >&2; exit 2; }
+jobs/setup.sh --tests
+jobs/build.sh ci zea zea_import zea_consolidate faulty_calls
+export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 ZEA_FAULTY_CALLS=$PWD/build/ci/tests/run/faulty_calls.so
+ZEA_SOAK_SECONDS=$(awk "BEGIN { print $1 * 3600 }")
+export ZEA_SOAK_SECONDS
+exec .venv/bin/python -B tests/run/check_soak.py build/ci/src/zea build/ci/postprocess/zea-import \
+  build/ci/postprocess/zea-consolidate jobs mpirun --allow-run-as-root --oversubscribe --bind-to none \
+  --mca btl_base_warn_component_unused 0
