@@ -18,7 +18,7 @@ enum class ExitCode : int {
   NonFinite = 5,      ///< loss or gradient is not finite, or spikes too often
   Communication = 6,  ///< MPI or NCCL, or a hang
   Storage = 7,        ///< disk, permissions, lock; out of memory
-  SickNode = 8,       ///< a faulty node (zea --check-node), or copies of parameters that differ
+  SickNode = 8,       ///< a faulty node (zea --check-node), or bits that changed on the way
   LayoutDiffers = 9,  ///< zea --verify-layout or --reproduce found other values
   Requeue = 75,       ///< stopped on request (training: after a checkpoint): start the run again
 };

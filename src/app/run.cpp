@@ -348,7 +348,8 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
 
   const RunData data = open_data(start, plan, ranks, log);
   log.info(describe_samples(start, plan, order, data, ranks));
-  Mesh mesh(ranks.ranks, plan.mesh, collectives_of(device), &ranks.record);
+  Mesh mesh(ranks.ranks, plan.mesh, collectives_of(device), &ranks.record,
+            start.options.run.collective_checksums);
   Engine engine(plan, mesh, device);
   const NodeNote of_node{world.node_of_rank()[world.rank()], host_name(), mesh.note()};
   if (const auto note = note_of_nodes(*ranks.control, of_node); !note.empty()) log.warn(note);

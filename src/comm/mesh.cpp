@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "comm/checksummed_collectives.hpp"
 #include "comm/recorded_collectives.hpp"
 #include "core/error.hpp"
 
@@ -17,11 +18,13 @@ constexpr const char* kGradients = " gradients";
 
 }  // namespace
 
-Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make, ActionRecord* record)
+Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make, ActionRecord* record,
+           bool has_checksums)
     : shape_(std::move(shape)),
       own_record_(record ? nullptr : std::make_unique<ActionRecord>()),
       record_(record ? record : own_record_.get()),
       make_(std::move(make)),
+      has_checksums_(has_checksums),
       world_communicator_(world.duplicate("world")) {
   if (world.size() != shape_.world_size())
     throw InternalError("a mesh of " + std::to_string(shape_.world_size()) + " ranks on " +
@@ -109,7 +112,9 @@ void Mesh::add_name(const std::string& name, Collectives& group, const Ranks& me
 
 Mesh::Watched Mesh::watched(Collectives& group, Named& named, const std::string& name,
                             const Ranks& members) {
-  Watched made{.counted = make_counted_collectives(group, named.sent_bytes), .recorded = {}};
+  Watched made;
+  if (has_checksums_) made.checked = make_checksummed_collectives(group, name, members);
+  made.counted = make_counted_collectives(made.checked ? *made.checked : group, named.sent_bytes);
   made.recorded = make_recorded_collectives(*made.counted, *record_, name, members);
   return made;
 }

@@ -26,8 +26,9 @@ class Mesh {
  public:
   /// Builds the mesh. Collective over `world`, whose size must be shape.world_size(). The actions
   /// of this rank's groups are written to `record`, which outlives the mesh; null: to its own.
+  /// `has_checksums`: all groups check what they carry (checksummed_collectives.hpp).
   Mesh(const Communicator& world, MeshShape shape, MakeCollectives make,
-       ActionRecord* record = nullptr);
+       ActionRecord* record = nullptr, bool has_checksums = false);
 
   const MeshShape& shape() const { return shape_; }
   int rank() const { return world_communicator_.rank(); }
@@ -79,8 +80,9 @@ class Mesh {
 
  private:
   using Ranks = std::vector<int>;
-  /// Collectives that count what they send and are recorded.
+  /// Collectives that count what they send and are recorded, and may be checked.
   struct Watched {
+    std::unique_ptr<Collectives> checked;  ///< null: not
     std::unique_ptr<Collectives> counted;
     std::unique_ptr<Collectives> recorded;
   };
@@ -116,6 +118,7 @@ class Mesh {
   std::unique_ptr<ActionRecord> own_record_;
   ActionRecord* record_;
   MakeCollectives make_;
+  bool has_checksums_;
   Communicator world_communicator_;
   Owned owned_;  ///< of the world, groups and links
   Groups groups_;

@@ -27,6 +27,7 @@ struct RunOptions {
   int64_t threads = 1;
   int64_t seed = 1;
   double watchdog_seconds = 600;
+  bool collective_checksums = false;
   double peak_tflops = 0;
 
   template <class Visitor>
@@ -63,6 +64,11 @@ struct RunOptions {
                            "action for this time is aborted with a report of each rank's last "
                            "actions; the start has 30 minutes; 0: no watchdog",
                            {0, 1e6}});
+    key(collective_checksums,
+        {"collective_checksums",
+         "check what collectives carry by checksums, to find a node or a cable that changes bits: "
+         "the run ends with exit code 8 and names both ranks; on CPUs; an all-reduce takes memory "
+         "for the buffers of all its ranks"});
     key(peak_tflops,
         {"peak_tflops",
          "peak TFLOP/s of a rank's device in the type of the computation, for the model FLOPs "

@@ -97,6 +97,10 @@ void check_device(Faults& faults, const Options& options) {
   if (run.device == DeviceKind::Cpu && run.cuda_graphs > 0)
     faults.add("run.cuda_graphs = " + std::to_string(run.cuda_graphs) +
                " with run.device = \"cpu\": a host has no graphs; leave it out");
+  if (run.device != DeviceKind::Cpu && run.collective_checksums)
+    faults.add(
+        "run.collective_checksums = true with run.device = \"cuda\": checksums are taken of host "
+        "memory; leave it out");
   if (run.device == DeviceKind::Cpu && run.deterministic)
     faults.add(
         "run.deterministic = true with run.device = \"cpu\": a run on CPUs gives the same bits "

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every operation of the contract against the same result worked out on one rank, for the MPI
-// collectives, the strict ones, MPI with messages cut into pieces of 7 elements, and those that
-// meet in shared memory: on one node and on several, in place and not. All of them write a record.
+// collectives, the strict ones, those with checksums, MPI with messages cut into pieces of 7
+// elements, and those that meet in shared memory: on one node and on several, in place and not. All
+// of them write a record.
 #include "comm/collectives.hpp"
 
 #include <gtest/gtest.h>
@@ -12,6 +13,7 @@
 #include <limits>
 #include <numeric>
 
+#include "comm/checksummed_collectives.hpp"
 #include "comm/recorded_collectives.hpp"
 #include "core/action_record.hpp"
 #include "mpi/shared_collectives.hpp"
@@ -100,6 +102,30 @@ std::unique_ptr<Collectives> make_cut_in_pieces(const Communicator& communicator
   return make_chunked_mpi_collectives(communicator, 7);
 }
 
+/// With the collectives that it checks.
+class CheckedCollectives : public WrappedCollectives {
+ public:
+  explicit CheckedCollectives(std::unique_ptr<Collectives> real)
+      : WrappedCollectives(*real), real_(std::move(real)) {
+    std::vector<int> ranks(size());
+    std::iota(ranks.begin(), ranks.end(), 0);
+    checked_ = make_checksummed_collectives(*real_, "all", ranks);
+  }
+
+  Pending start(const CollectiveCall& call) override { return checked_->start(call); }
+
+ private:
+  std::unique_ptr<Collectives> real_, checked_;
+};
+
+std::unique_ptr<Collectives> make_checked(const Communicator& communicator) {
+  return std::make_unique<CheckedCollectives>(make_mpi_collectives(communicator));
+}
+
+std::unique_ptr<Collectives> make_checked_on_one_node(const Communicator& communicator) {
+  return std::make_unique<CheckedCollectives>(testing::make_on_one_node(communicator));
+}
+
 /// Records each call and passes it on.
 class SeenCollectives : public WrappedCollectives {
  public:
@@ -158,6 +184,8 @@ class CollectivesTest : public ::testing::TestWithParam<Kind> {
 INSTANTIATE_TEST_SUITE_P(
     , CollectivesTest,
     ::testing::Values(Kind{"mpi", make_mpi_collectives}, Kind{"strict", make_strict_collectives},
+                      Kind{"checksummed", make_checked},
+                      Kind{"checksummed_node", make_checked_on_one_node},
                       Kind{"pieces", make_cut_in_pieces}, Kind{"node", testing::make_on_one_node},
                       Kind{"in_place", testing::make_in_place},
                       Kind{"two_level", testing::make_on_nodes_of_two},

@@ -44,9 +44,17 @@ class Layouts(zr.ZeaTest):
         self.assertEqual(list(alone), list(range(1, STEPS + 1)))
         self.assertEqual([step for step, loss in alone.items() if loss is None], [SKIPPED])
         self.assert_same_losses(self.train(3, "checkpoint.every=2").losses(), alone, 1e-4)
-        self.assert_same_losses(self.train(4).losses(), alone, 1e-4)
+        four = self.train(4).losses()
+        self.assert_same_losses(four, alone, 1e-4)
+        self.check_checksums_change_nothing(four)
         self.check_three_ranks_go_on_as_two(alone)
         self.check_model_of_four_ranks_on_one()
+
+    def check_checksums_change_nothing(self, expected):
+        """Of ranks that share a node, which add in their order."""
+        keys = [f"schedule.steps={STEPS}", "schedule.global_batch=5", "run.collective_checksums=true"]
+        result = self.run_in(self.folder / "checked", 4, "-i", self.deck, *keys)
+        self.assertEqual(result.losses(), expected)
 
     def check_three_ranks_go_on_as_two(self, alone):
         written = self.folder / "ranks3" / "checkpoints" / "step-00000004"
