@@ -79,7 +79,7 @@ class FileDataset : public Dataset {
   int64_t num_tokens() const { return tokens_.length(); }
 
   std::string describe() const override { return file_.path(); }
-  const std::vector<SampleIndex>& index() const override { return index_; }
+  const SampleTable& index() const override { return index_; }
   std::string hash() const override { return hash_; }
   std::string note() const override { return note_; }
   std::string check_files() const override { return watched_ ? watched_->check(is_on_disk()) : ""; }
@@ -133,7 +133,7 @@ class FileDataset : public Dataset {
   DatasetTexts texts_;
   std::vector<int64_t> sample_answers_;  ///< which of `answers_` are a sample's; may be empty
   std::vector<std::string> answers_;
-  std::vector<SampleIndex> index_;
+  SampleTable index_;
   std::optional<detail::WatchedFile> watched_;  ///< once the contents are accepted
   std::string hash_, note_;
 };
@@ -181,12 +181,13 @@ void FileDataset::read_answers() {
 }
 
 void FileDataset::make_index(const std::function<void()>& moved) {
-  index_.resize(token_offsets_.size() - 1);
-  for (size_t i = 0; i < index_.size(); ++i) {
+  const size_t samples = token_offsets_.size() - 1;
+  index_.reserve(samples);
+  for (size_t i = 0; i < samples; ++i) {
     if (i % detail::kSamplesOfAMove == 0) moved();
-    index_[i].tokens = token_offsets_[i + 1] - token_offsets_[i];
-    index_[i].items = list_items(items_of(i));
-    if (index_[i].tokens == 0) refuse("sample " + std::to_string(i) + " has no tokens");
+    const int64_t tokens = token_offsets_[i + 1] - token_offsets_[i];
+    if (tokens == 0) refuse("sample " + std::to_string(i) + " has no tokens");
+    index_.add({.tokens = tokens, .items = list_items(items_of(i))});
   }
 }
 
@@ -235,7 +236,7 @@ void FileDataset::look_at(int64_t position, int32_t token, uint8_t mask, size_t 
 void FileDataset::accept(const detail::ContentScan& found, detail::WatchedFile watched) {
   check_contents(found);
   max_token_ = static_cast<int32_t>(found.facts.max_token);
-  for (size_t i = 0; i < index_.size(); ++i) index_[i].targets = found.targets[i];
+  for (size_t i = 0; i < index_.size(); ++i) index_.set_targets(i, found.targets[i]);
   check_placeholder_ids();
   check_labels();
   // Tokens and masks are known whole, whatever the file's size; items of a large file by samples.

@@ -109,7 +109,7 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual std::string describe() const = 0;
-  virtual const std::vector<SampleIndex>& index() const = 0;
+  virtual const SampleTable& index() const = 0;
   /// The sets that it joins, whose samples follow each other in the index, or itself.
   virtual std::vector<const Dataset*> sets() const { return {this}; }
   std::vector<int64_t> set_samples() const;

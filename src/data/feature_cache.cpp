@@ -69,7 +69,7 @@ struct FeatureCache::OpenPart {
   std::vector<uint8_t> bad;
 };
 
-FeatureCache::FeatureCache(FeatureFormat format, const std::vector<SampleIndex>& index)
+FeatureCache::FeatureCache(FeatureFormat format, const SampleTable& index)
     : format_(std::move(format)), index_(index) {
   int64_t all = 0;
   for (const SampleIndex& sample : index_) all += bytes_of(sample.items);

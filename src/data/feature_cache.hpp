@@ -41,7 +41,7 @@ class FeatureCache {
   };
 
   /// `index`, of the data set, must outlive it.
-  FeatureCache(FeatureFormat format, const std::vector<SampleIndex>& index);
+  FeatureCache(FeatureFormat format, const SampleTable& index);
   ~FeatureCache();
 
   const FeatureFormat& format() const { return format_; }
@@ -63,7 +63,7 @@ class FeatureCache {
   std::vector<ItemShape> shapes(int64_t sample) const;
 
   FeatureFormat format_;
-  const std::vector<SampleIndex>& index_;
+  const SampleTable& index_;
   std::vector<Part> parts_;
   mutable std::mutex mutex_;
   mutable std::map<size_t, std::unique_ptr<OpenPart>> open_;  ///< guarded by mutex_

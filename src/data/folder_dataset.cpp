@@ -91,12 +91,12 @@ class FolderDataset : public Dataset {
         file_((fs::path(folder_) / kIndexName).string()) {
     look_at_files();
     kinds_ = opened(0)->kinds();
-    index_.resize(file_.samples());
-    for (size_t i = 0; i < index_.size(); ++i) {
+    index_.reserve(file_.samples());
+    for (size_t i = 0; i < file_.samples(); ++i) {
       if (i % kSamplesOfAMove == 0) moved();
-      index_[i].tokens = file_.token_offsets[i + 1] - file_.token_offsets[i];
-      index_[i].targets = file_.targets[i];
-      index_[i].items = list_items(items_of(i));
+      index_.add({.tokens = file_.token_offsets[i + 1] - file_.token_offsets[i],
+                  .items = list_items(items_of(i)),
+                  .targets = file_.targets[i]});
     }
   }
 
@@ -120,7 +120,7 @@ class FolderDataset : public Dataset {
   }
 
   std::string describe() const override { return folder_; }
-  const std::vector<SampleIndex>& index() const override { return index_; }
+  const SampleTable& index() const override { return index_; }
   const std::vector<ItemKind>& kinds() const override { return kinds_; }
   int32_t max_token() const override { return file_.max_token; }
   const DatasetTexts& texts() const override { return first_->texts(); }
@@ -236,7 +236,7 @@ class FolderDataset : public Dataset {
   FolderIndex file_;
   std::vector<FileFacts> facts_;      ///< of each file, when it was looked at first
   std::vector<WatchedFile> watched_;  ///< of each, once they are hashed; under mutex_
-  std::vector<SampleIndex> index_;
+  SampleTable index_;
   std::string hash_;
   mutable std::mutex mutex_;
   mutable std::list<Open> open_;

@@ -15,7 +15,7 @@ class JoinedDataset : public Dataset {
       : sets_(std::move(sets)), folder_(std::move(folder)) {
     for (const auto& set : sets_) {
       firsts_.push_back(static_cast<int64_t>(index_.size()));
-      index_.insert(index_.end(), set->index().begin(), set->index().end());
+      index_.append(set->index());
       max_token_ = std::max(max_token_, set->max_token());
     }
   }
@@ -24,7 +24,7 @@ class JoinedDataset : public Dataset {
     if (!folder_.empty()) return folder_;
     return sets_[0]->describe() + " and " + std::to_string(sets_.size() - 1) + " more";
   }
-  const std::vector<SampleIndex>& index() const override { return index_; }
+  const SampleTable& index() const override { return index_; }
   std::vector<const Dataset*> sets() const override {
     if (!folder_.empty()) return Dataset::sets();
     std::vector<const Dataset*> sets;
@@ -79,7 +79,7 @@ class JoinedDataset : public Dataset {
   std::vector<std::unique_ptr<Dataset>> sets_;
   std::string folder_;  ///< empty: they are sets of their own
   std::vector<int64_t> firsts_;
-  std::vector<SampleIndex> index_;
+  SampleTable index_;
   int32_t max_token_ = -1;
 };
 

@@ -239,8 +239,7 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
 }
 
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
-                               const std::vector<MicrobatchPlan>& step,
-                               const std::vector<SampleIndex>& index) {
+                               const std::vector<MicrobatchPlan>& step, const SampleTable& index) {
   std::vector<MicrobatchSizes> microbatches;
   for (const MicrobatchPlan& part : step) {
     std::vector<SampleIndex> samples;

@@ -48,8 +48,7 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchSizes>& microbatches);
 /// The same for the microbatches that the rank's replica has in a step.
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
-                               const std::vector<MicrobatchPlan>& step,
-                               const std::vector<SampleIndex>& index);
+                               const std::vector<MicrobatchPlan>& step, const SampleTable& index);
 /// The memory of the rank that needs most at the stage group of `world_rank`, in a run whose steps
 /// have these microbatches: of a step of its mode, or, if that needs more, of an evaluation during
 /// training that generates, with the KV cache of all samples.

@@ -17,7 +17,7 @@ struct StepSamples {
   std::string source;                         ///< for people: the data, or what was made up
   bool is_real = false;                       ///< a run trains on them
   int64_t first_step = 0;                     ///< of the run
-  std::vector<SampleIndex> index;             ///< of the samples that are drawn, and of no others
+  SampleTable index;                          ///< of the samples that are drawn, and of no others
   std::vector<std::vector<int64_t>> batches;  ///< of each step: numbers in `index`
   std::function<MicrobatchTokens(int64_t number)> tokens;  ///< of a sample; may read a file
 

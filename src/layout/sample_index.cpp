@@ -2,6 +2,10 @@
 #include "layout/sample_index.hpp"
 
 #include <algorithm>
+#include <limits>
+#include <string>
+
+#include "core/error.hpp"
 
 namespace zea {
 
@@ -46,6 +50,44 @@ ItemList ItemList::kinds() const {
 ItemList& ItemList::operator+=(const ItemList& other) {
   for (const Run& run : other.runs_) add(run.encoder, run.items, run.shape);
   return *this;
+}
+
+SampleTable::SampleTable(const std::vector<SampleIndex>& samples) {
+  reserve(samples.size());
+  for (const SampleIndex& sample : samples) add(sample);
+}
+
+void SampleTable::add(const SampleIndex& sample) {
+  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+  if (sample.tokens > kMost)
+    throw DataError("sample " + std::to_string(size()) + " has " + std::to_string(sample.tokens) +
+                    " tokens; allowed are at most " + std::to_string(kMost));
+  rows_.push_back({static_cast<uint32_t>(sample.tokens), static_cast<uint32_t>(sample.targets),
+                   number_of(sample.items)});
+}
+
+void SampleTable::append(const SampleTable& other) {
+  reserve(size() + other.size());
+  for (const SampleIndex& sample : other) add(sample);
+}
+
+void SampleTable::set_targets(size_t sample, int64_t targets) {
+  rows_[sample].targets = static_cast<uint32_t>(targets);
+}
+
+SampleIndex SampleTable::operator[](size_t sample) const {
+  const Row& row = rows_[sample];
+  return {.tokens = row.tokens, .items = items_[row.items], .targets = row.targets};
+}
+
+bool SampleTable::operator==(const SampleTable& other) const {
+  return std::ranges::equal(*this, other);
+}
+
+uint32_t SampleTable::number_of(const ItemList& items) {
+  const auto [found, is_new] = numbers_.emplace(items, static_cast<uint32_t>(items_.size()));
+  if (is_new) items_.push_back(items);
+  return found->second;
 }
 
 }  // namespace zea

@@ -3,8 +3,10 @@
 // contents.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <vector>
 
 #include "spec/module_spec.hpp"
@@ -26,7 +28,7 @@ class ItemList {
   /// An item of each encoder that there are items of.
   ItemList kinds() const;
   ItemList& operator+=(const ItemList& other);
-  bool operator==(const ItemList&) const = default;
+  auto operator<=>(const ItemList&) const = default;
 
   /// Neighbours among an encoder's items that are alike.
   struct Run {
@@ -34,7 +36,7 @@ class ItemList {
     int64_t items;
     ItemShape shape;  ///< without tokens: that of every item of the encoder
 
-    bool operator==(const Run&) const = default;
+    auto operator<=>(const Run&) const = default;
   };
   const std::vector<Run>& runs() const { return runs_; }
 
@@ -49,6 +51,65 @@ struct SampleIndex {
       0;  ///< tokens with loss, after the shift: a sample's first token is never a target
 
   bool operator==(const SampleIndex&) const = default;
+};
+
+/// The facts of all samples of a data set in 12 bytes each, as every rank holds them: samples with
+/// equal items share these.
+class SampleTable {
+ public:
+  SampleTable() = default;
+  /// Throws DataError as add() does.
+  SampleTable(const std::vector<SampleIndex>& samples);
+  SampleTable(std::initializer_list<SampleIndex> samples)
+      : SampleTable(std::vector<SampleIndex>(samples)) {}
+
+  /// Throws DataError for a sample of 2^32 tokens or more.
+  void add(const SampleIndex& sample);
+  void append(const SampleTable& other);
+  void set_targets(size_t sample, int64_t targets);
+  void reserve(size_t samples) { rows_.reserve(samples); }
+
+  size_t size() const { return rows_.size(); }
+  bool empty() const { return rows_.empty(); }
+  SampleIndex operator[](size_t sample) const;
+  bool operator==(const SampleTable& other) const;
+
+  /// Over the samples, by value.
+  class Iterator {
+   public:
+    using value_type = SampleIndex;
+    using difference_type = std::ptrdiff_t;
+
+    Iterator() = default;
+    Iterator(const SampleTable& table, size_t sample) : table_(&table), sample_(sample) {}
+    SampleIndex operator*() const { return (*table_)[sample_]; }
+    Iterator& operator++() {
+      ++sample_;
+      return *this;
+    }
+    Iterator operator++(int) {
+      const Iterator before = *this;
+      ++sample_;
+      return before;
+    }
+    bool operator==(const Iterator& other) const { return sample_ == other.sample_; }
+
+   private:
+    const SampleTable* table_ = nullptr;
+    size_t sample_ = 0;
+  };
+  Iterator begin() const { return {*this, 0}; }
+  Iterator end() const { return {*this, size()}; }
+
+ private:
+  struct Row {
+    uint32_t tokens, targets, items;  ///< the last: which of `items_`
+  };
+  uint32_t number_of(const ItemList& items);
+
+  std::vector<Row> rows_;
+  std::vector<ItemList> items_;           ///< each that occurs, once
+  std::map<ItemList, uint32_t> numbers_;  ///< of `items_`
 };
 
 }  // namespace zea

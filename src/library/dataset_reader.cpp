@@ -47,8 +47,8 @@ struct DatasetReader::State {
   std::unique_ptr<Dataset> dataset;
   std::string path = dataset->describe();
 
-  const SampleIndex& index(int64_t sample) const {
-    const std::vector<SampleIndex>& all = dataset->index();
+  SampleIndex index(int64_t sample) const {
+    const SampleTable& all = dataset->index();
     if (sample < 0 || sample >= std::ssize(all))
       throw DataError(path + ": there is no sample " + std::to_string(sample) + "; it holds " +
                       std::to_string(all.size()));
@@ -71,7 +71,7 @@ int64_t DatasetReader::samples() const {
 }
 
 SampleCounts DatasetReader::counts(int64_t sample) const {
-  const SampleIndex& index = state_->index(sample);
+  const SampleIndex index = state_->index(sample);
   return {.tokens = index.tokens,
           .targets = index.targets,
           .images = index.items.of(0),

@@ -319,7 +319,7 @@ FlatRange Plan::own_cut(int world_rank, int buffer) const {
 }
 
 StepPlan Plan::step_plan(int64_t step, const std::vector<int64_t>& samples,
-                         const std::vector<SampleIndex>& index) const {
+                         const SampleTable& index) const {
   StepPlan planned = make_step_plan(step, samples, index, dealing);
   for (const int64_t id : samples) {
     planned.model_flops += sample_cost(index[id], flops_of_samples);

@@ -108,7 +108,7 @@ struct Plan {
   bool generates() const { return evaluates() && options.eval.generate_tokens > 0; }
 
   StepPlan step_plan(int64_t step, const std::vector<int64_t>& samples,
-                     const std::vector<SampleIndex>& index) const;
+                     const SampleTable& index) const;
   /// The layout of tokens on this rank and the ranks that share its microbatches.
   ReplicaLayout replica_layout(int world_rank) const;
   ScheduleParts schedule_parts() const {

@@ -14,7 +14,7 @@ using detail::Costs;
 using detail::Ids;
 using detail::Rows;
 
-void check_lengths(const Ids& samples, const std::vector<SampleIndex>& index, int64_t row_tokens) {
+void check_lengths(const Ids& samples, const SampleTable& index, int64_t row_tokens) {
   for (int64_t id : samples)
     if (index[id].tokens > row_tokens)
       throw DataError("sample " + std::to_string(id) + " has " + std::to_string(index[id].tokens) +
@@ -32,8 +32,7 @@ std::vector<Costs> in_groups(const std::vector<double>& numbers, size_t each) {
 /// Knows samples by their positions in the global batch.
 class StepPlanner {
  public:
-  StepPlanner(const Ids& samples, const std::vector<SampleIndex>& index,
-              const StepPlanOptions& options)
+  StepPlanner(const Ids& samples, const SampleTable& index, const StepPlanOptions& options)
       : options_(options) {
     for (const int64_t id : samples) {
       lengths_.push_back(index[id].tokens);
@@ -101,17 +100,17 @@ class StepPlanner {
   std::vector<Costs> costs_;     ///< these, of each sample
 };
 
-MicrobatchPlan count_microbatch(const Rows& rows, const Ids& samples,
-                                const std::vector<SampleIndex>& index) {
+MicrobatchPlan count_microbatch(const Rows& rows, const Ids& samples, const SampleTable& index) {
   MicrobatchPlan microbatch;
   microbatch.rows = static_cast<int64_t>(rows.size());
   for (const Ids& row : rows)
     for (const int64_t position : row) {
       const int64_t id = samples[position];
       microbatch.samples.push_back(id);
-      microbatch.tokens += index[id].tokens;
-      microbatch.targets += index[id].targets;
-      microbatch.items += index[id].items;
+      const SampleIndex sample = index[id];
+      microbatch.tokens += sample.tokens;
+      microbatch.targets += sample.targets;
+      microbatch.items += sample.items;
     }
   return microbatch;
 }
@@ -157,7 +156,7 @@ StepPlan count_step(std::vector<std::vector<MicrobatchPlan>> replicas, int shard
   return plan;
 }
 
-StepShape shape_of(const StepPlan& step, const std::vector<SampleIndex>& index) {
+StepShape shape_of(const StepPlan& step, const SampleTable& index) {
   StepShape shape;
   for (const std::vector<MicrobatchPlan>& microbatches : step.replicas) {
     shape.emplace_back();
@@ -169,8 +168,8 @@ StepShape shape_of(const StepPlan& step, const std::vector<SampleIndex>& index) 
   return shape;
 }
 
-StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples,
-                        const std::vector<SampleIndex>& index, const StepPlanOptions& options) {
+StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples, const SampleTable& index,
+                        const StepPlanOptions& options) {
   check_lengths(samples, index, options.row_tokens);
   std::vector<std::vector<MicrobatchPlan>> replicas;
   for (const std::vector<Rows>& microbatches : StepPlanner(samples, index, options).deal()) {

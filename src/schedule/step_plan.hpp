@@ -76,7 +76,7 @@ struct StepPlan {
 StepPlan count_step(std::vector<std::vector<MicrobatchPlan>> replicas, int shard_group,
                     int expert_group = 1);
 
-StepShape shape_of(const StepPlan& step, const std::vector<SampleIndex>& index);
+StepShape shape_of(const StepPlan& step, const SampleTable& index);
 
 struct StepPlanOptions {
   int replicas = 1;
@@ -97,8 +97,8 @@ struct StepPlanOptions {
 /// and all microbatches of a replica, cost about the same. Microbatches come costliest first, the
 /// samples of a row in the order of the global batch. Pure and deterministic. Throws DataError if a
 /// sample is longer than a row.
-StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples,
-                        const std::vector<SampleIndex>& index, const StepPlanOptions& options);
+StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples, const SampleTable& index,
+                        const StepPlanOptions& options);
 
 // The steps of decoding that follow the prompts'.
 

@@ -81,8 +81,7 @@ StepSamples draw_samples(const Plan& plan, const Dataset& dataset, const std::st
       key + " (" + dataset.describe() + ", " + std::to_string(dataset.index().size()) + " samples)";
   for (Ids& batch : samples.batches)
     for (int64_t& id : batch) id = drawn->number_of(id);
-  for (const int64_t id : drawn->ids)
-    samples.index.push_back(dataset.index()[static_cast<size_t>(id)]);
+  for (const int64_t id : drawn->ids) samples.index.add(dataset.index()[static_cast<size_t>(id)]);
   samples.tokens = [drawn](int64_t number) { return drawn->tokens(number); };
   return samples;
 }

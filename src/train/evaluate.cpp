@@ -41,9 +41,11 @@ class Evaluator {
         control_(control),
         dataset_(dataset),
         loading_(loading),
-        options_(options),
-        grown_index_(dataset.index()) {
-    for (SampleIndex& sample : grown_index_) sample.tokens += options.generate_tokens;
+        options_(options) {
+    for (SampleIndex sample : dataset.index()) {
+      sample.tokens += options.generate_tokens;
+      grown_index_.add(sample);
+    }
     generation_ = {.tokens = options.generate_tokens,
                    .sampling = options.sampling,
                    .end_tokens = options.stop_tokens.empty()
@@ -240,7 +242,7 @@ class Evaluator {
   const Dataset& dataset_;
   const LoaderOptions& loading_;
   const EvaluateOptions options_;
-  std::vector<SampleIndex> grown_index_;  ///< with room for what may be generated
+  SampleTable grown_index_;  ///< with room for what may be generated
   GenerateOptions generation_;
   EvalMetrics own_;        ///< of this rank; its loss is the sum over targets
   std::string bad_lines_;  ///< of this rank

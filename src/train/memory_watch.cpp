@@ -18,7 +18,7 @@ double mebibytes(int64_t bytes) {
 
 }  // namespace
 
-MemoryWatch::MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index)
+MemoryWatch::MemoryWatch(TensorBytes& bytes, Engine& engine, const SampleTable& index)
     : bytes_(bytes), engine_(engine), index_(index) {}
 
 // Every rank estimates its own part; the first rank of a stage group reports, as all ranks there

@@ -56,7 +56,7 @@ struct MovingAverage {
 class MemoryWatch {
  public:
   /// All arguments outlive it.
-  MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index);
+  MemoryWatch(TensorBytes& bytes, Engine& engine, const SampleTable& index);
 
   /// In the first step, returns on the root rank the predicted memory of the rank that needs
   /// most. Collective then.
@@ -80,7 +80,7 @@ class MemoryWatch {
 
   TensorBytes& bytes_;
   Engine& engine_;
-  const std::vector<SampleIndex>& index_;
+  const SampleTable& index_;
   bool has_predicted_ = false;
   int64_t peak_ = 0, predicted_ = 0, step_ = 0;
   int64_t peak_allocated_ = 0,

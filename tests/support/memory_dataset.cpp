@@ -32,8 +32,8 @@ MemoryDataset::MemoryDataset(std::vector<Sample> samples, std::vector<ItemKind> 
     max_token_ =
         std::max(max_token_, *std::max_element(sample.tokens.begin(), sample.tokens.end()));
     assign_kinds(sample.tokens, kinds_, sample.items);
-    index_.push_back({static_cast<int64_t>(sample.tokens.size()), list_items(sample.items),
-                      count_targets(sample.loss_mask)});
+    index_.add({static_cast<int64_t>(sample.tokens.size()), list_items(sample.items),
+                count_targets(sample.loss_mask)});
   }
 }
 

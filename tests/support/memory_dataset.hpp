@@ -23,7 +23,7 @@ class MemoryDataset : public Dataset {
                 std::string name = "memory");
 
   std::string describe() const override { return name_; }
-  const std::vector<SampleIndex>& index() const override { return index_; }
+  const SampleTable& index() const override { return index_; }
   Sample read(int64_t id) const override;
   const std::vector<ItemKind>& kinds() const override { return kinds_; }
   int32_t max_token() const override { return max_token_; }
@@ -33,7 +33,7 @@ class MemoryDataset : public Dataset {
   void check_sample(const Sample& sample) const;
 
   std::vector<Sample> samples_;
-  std::vector<SampleIndex> index_;
+  SampleTable index_;
   std::vector<ItemKind> kinds_;
   int32_t max_token_ = -1;
   DatasetTexts texts_;

@@ -160,7 +160,7 @@ StepSamples whole_rows(const Plan& plan) {
   StepSamples samples = made_up_samples(plan);
   MicrobatchTokens row = samples.tokens(0);
   row.is_target.assign(row.is_target.size(), true);
-  samples.index[0].targets = samples.index[0].tokens;
+  samples.index.set_targets(0, samples.index[0].tokens);
   samples.tokens = [row](int64_t) { return row; };
   return samples;
 }
