@@ -41,6 +41,12 @@ def setting_of(script, arguments):
     )
 
 
+def name_of_machine(setting):
+    """The GPUs with their driver, or that there are none."""
+    found = query_gpus("name,driver_version") if setting.device == "cuda" else []
+    return f"{len(found)} x {found[0][0]}, driver {found[0][1]}" if found else "the host"
+
+
 def run_parts(setting, report, names, find_out, seconds_of, missing=lambda name: ""):
     """Returns the exit code. find_out(name, part) fills a part; seconds_of(number) is its limit; missing(name) says why
     a part cannot run, or nothing. A part that fails or reaches its limit is reported as such, and the next one runs."""
