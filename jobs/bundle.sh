@@ -4,8 +4,8 @@
 # libraries that they need, except libtorch, whose folder ZEA_TORCH_ROOT names there; and the build's Open MPI with the launcher
 # bin/zea-mpirun, for machines without one. An Open MPI 4 that is loaded or installed there has precedence, with mpirun:
 #   tar xf zea-0.1.0.tar.gz && ZEA_TORCH_ROOT=/opt/torch zea-0.1.0/bin/zea-mpirun -n 4 zea-0.1.0/bin/zea -i deck.toml
-# --tests adds the GPU tests (which preset ci builds) and share/zea/tests/gpu/first_run.sh, which runs them all; --no-mpi leaves
-# Open MPI out. share/doc/zea/licenses has the licenses of third-party components.
+# --tests adds the GPU tests (which preset ci builds) and share/zea/tests/gpu/first_run.sh, which runs them all, with lease.sh and
+# several.sh, which measure; --no-mpi leaves Open MPI out. share/doc/zea/licenses has the licenses of third-party components.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -26,8 +26,8 @@ std::optional<DeviceMemory> device_memory(c10::Device device) {
   };
   const auto allocated = all(stats.allocated_bytes), reserved = all(stats.reserved_bytes),
              requested = all(stats.requested_bytes);
-  return DeviceMemory{allocated.current, allocated.peak,    reserved.current,
-                      reserved.peak,     requested.current, requested.peak};
+  return DeviceMemory{allocated.current, allocated.peak, reserved.current,       reserved.peak,
+                      requested.current, requested.peak, stats.num_alloc_retries};
 }
 
 void reset_device_peaks(c10::Device device) {

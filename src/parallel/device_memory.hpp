@@ -15,11 +15,13 @@
 
 namespace zea {
 
-/// Bytes; peaks since reset_device_peaks().
+/// Bytes, and a count; peaks since reset_device_peaks().
 struct DeviceMemory {
   int64_t allocated = 0, peak_allocated = 0;  ///< blocks given to tensors
   int64_t reserved = 0, peak_reserved = 0;    ///< taken from the device, used or cached
   int64_t requested = 0, peak_requested = 0;  ///< asked for, before rounding up to blocks
+  /// Allocations that first returned cached memory to the device, since the start: a wait each.
+  int64_t alloc_retries = 0;
 };
 
 /// Returns the counts of this process on `device`, which include workspaces of libraries (cuBLAS),

@@ -138,7 +138,8 @@ void MetricsFile::append(const StepMetrics& m) const {
     line["gpu_memory"] = {{"allocated_bytes", m.gpu_memory->allocated},
                           {"reserved_bytes", m.gpu_memory->reserved},
                           {"peak_allocated_bytes", m.gpu_memory->peak_allocated},
-                          {"peak_reserved_bytes", m.gpu_memory->peak_reserved}};
+                          {"peak_reserved_bytes", m.gpu_memory->peak_reserved},
+                          {"alloc_retries", m.gpu_memory->alloc_retries}};
   if (m.tensor_peak_bytes > 0) line["tensor_peak_bytes"] = m.tensor_peak_bytes;
   if (!m.sent_bytes.empty()) line["sent_bytes"] = m.sent_bytes;
   append_line(line);

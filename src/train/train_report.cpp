@@ -19,9 +19,10 @@ namespace zea {
 namespace {
 
 /// The gathered numbers after a rank's seconds, in order.
-constexpr std::array kBytes = {&DeviceMemory::allocated, &DeviceMemory::peak_allocated,
-                               &DeviceMemory::reserved,  &DeviceMemory::peak_reserved,
-                               &DeviceMemory::requested, &DeviceMemory::peak_requested};
+constexpr std::array kMemoryFacts = {&DeviceMemory::allocated,    &DeviceMemory::peak_allocated,
+                                     &DeviceMemory::reserved,     &DeviceMemory::peak_reserved,
+                                     &DeviceMemory::requested,    &DeviceMemory::peak_requested,
+                                     &DeviceMemory::alloc_retries};
 
 std::string save_line(const SaveReport& report) {
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
@@ -77,7 +78,7 @@ void IntervalFacts::begin(double own_seconds, const std::optional<DeviceMemory>&
   ZEA_ASSERT(!are_begun());
   has_memory_ = memory.has_value();
   own_ = {own_seconds};
-  for (const auto bytes : kBytes)
+  for (const auto bytes : kMemoryFacts)
     if (memory) own_.push_back(static_cast<double>((*memory).*bytes));  // exact below 2^53
   all_.resize(own_.size() * static_cast<size_t>(control_.size()));
   pending_ = control_.all_gather(own_.data(), all_.data(),
@@ -90,8 +91,8 @@ IntervalFacts::OfRanks IntervalFacts::finish() {
   if (has_memory_) facts.most.emplace();
   for (size_t at = 0; at < all_.size(); at += own_.size()) {
     facts.own_seconds.push_back(all_[at]);
-    for (size_t i = 0; facts.most && i < kBytes.size(); ++i) {
-      int64_t& most = (*facts.most).*kBytes[i];
+    for (size_t i = 0; facts.most && i < kMemoryFacts.size(); ++i) {
+      int64_t& most = (*facts.most).*kMemoryFacts[i];
       most = std::max(most, static_cast<int64_t>(all_[at + 1 + i]));
     }
   }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grids and pipelines of the tables on GPUs, in fp32 and bf16, against one rank of the host in
 // fp64. Skipped without a GPU, but for ZEA_TESTED_DEVICE = cpu, which shows on
-// the host that fp32 is within these bounds. ZEA_DEVICE_STRIDE = n tries every n-th layout.
+// the host that fp32 is within these bounds. ZEA_DEVICE_STRIDE = n tries every n-th layout, and
+// ZEA_LAYOUTS, a regular expression, only those of whose names it finds a part.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <regex>
 
 #include "support/bf16_bounds.hpp"
 #include "support/mpi_main.hpp"
@@ -23,6 +26,17 @@ size_t stride(size_t usual) {
 bool is_on_host() {
   const char* asked = std::getenv("ZEA_TESTED_DEVICE");
   return asked != nullptr && std::string(asked) == "cpu";
+}
+
+std::vector<SampledLayout> chosen(std::vector<SampledLayout> layouts) {
+  if (const char* asked = std::getenv("ZEA_LAYOUTS")) {
+    const std::regex part(asked);
+    std::erase_if(layouts, [&](const SampledLayout& layout) {
+      return !std::regex_search(layout.name, part);
+    });
+  }
+  if (testing::world().rank() == 0) std::printf("%zu layouts\n", layouts.size());
+  return layouts;
 }
 
 /// Bound for losses: fp32 relative to fp64, after a few steps of AdamW, which divides by values
@@ -60,9 +74,11 @@ class CudaLayouts : public ::testing::Test {
   }
 
   /// Compares every layout in `preset` with one rank of the host in fp64 and in `preset`.
-  void sweep_in(const char* preset, const std::vector<SampledLayout>& layouts,
+  void sweep_in(const char* preset, const std::vector<SampledLayout>& sampled,
                 void (*expect)(const ComparedResult& got, const ComparedResult& exact,
                                const ComparedResult& one_rank)) {
+    const std::vector<SampledLayout> layouts = chosen(sampled);
+    ASSERT_FALSE(layouts.empty()) << "ZEA_LAYOUTS names none of the layouts";
     sweep_on_device(
         layouts, device_, collectives_of(device_),
         [&](TinyRunOptions& options) { options.deck.precision.preset = preset; },

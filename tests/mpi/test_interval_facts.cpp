@@ -14,7 +14,7 @@ TEST(IntervalFacts, GiveEachRanksSecondsAndTheMostMemory) {
   const int64_t rank = control->rank(), last = control->size() - 1;
   IntervalFacts facts(*control);
   facts.begin(0.5 + static_cast<double>(rank),
-              DeviceMemory{rank, 10 + rank, 20 - rank, int64_t{1} << 45, 40, 50 + rank});
+              DeviceMemory{rank, 10 + rank, 20 - rank, int64_t{1} << 45, 40, 50 + rank, 60 - rank});
   EXPECT_TRUE(facts.are_begun());
   const IntervalFacts::OfRanks heard = facts.finish();
   EXPECT_FALSE(facts.are_begun());
@@ -27,6 +27,7 @@ TEST(IntervalFacts, GiveEachRanksSecondsAndTheMostMemory) {
   EXPECT_EQ(heard.most->peak_reserved, int64_t{1} << 45);
   EXPECT_EQ(heard.most->requested, 40);
   EXPECT_EQ(heard.most->peak_requested, 50 + last);
+  EXPECT_EQ(heard.most->alloc_retries, 60);
 
   facts.begin(2, std::nullopt);
   EXPECT_FALSE(facts.finish().most);

@@ -118,6 +118,17 @@ class Bundle(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.expect_kernels("asked")
 
+    def test_brings_what_a_gpu_measures(self):
+        script = self.tree / "share/zea/tests/gpu/lease.sh"
+        if not (self.tree / "libexec/zea/tests/gpu_cuda_layouts").is_file():
+            self.skipTest("no NCCL in this build")
+        if run(PYTHON, "-c", "import h5py, torch, transformers").returncode:
+            self.skipTest("no h5py, torch or transformers")
+        command = [script, "--device", "cpu", "--quick", "--out", "lease", "--mpirun", " ".join(MPIRUN)]
+        result = run(*command, "--parts", "pipelines", cwd=self.folder, ZEA_TORCH_ROOT=self.torch, PYTHON=PYTHON)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertRegex(result.stdout, r"(?m)^pipelines: good, \d+ s: 1 pipelines of 8 ranks, 0 wrong; decides ")
+
     def test_asks_machines_without_open_mpi(self):
         self.expect_without_open_mpi(*self.first_run("without"), PYTHON=PYTHON)
         self.assertIn("(OpenRTE) 4.", self.expect_kernels("without"))

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """All that a machine with a GPU can tell about zea; tests/gpu/first_run.sh starts it."""
 
-import argparse
-import shlex
 import sys
-import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[2] / "jobs")]
 
-from machine import Tree, default_tree, launcher_of, query_gpus, run  # noqa: E402
-from report import Part, Report  # noqa: E402
-from setting import Setting, TimeIsUp  # noqa: E402
+from machine import run  # noqa: E402
+from parts import make_parser, run_parts, setting_of, shared_minutes  # noqa: E402
+from report import Report  # noqa: E402
 import checks  # noqa: E402
 import speed  # noqa: E402
 
@@ -34,19 +31,6 @@ PARTS = {
 MAKE_DATA = {"parity", "resume", "memory", "speed", "determinism"}
 
 
-def parse():
-    parser = argparse.ArgumentParser(prog="first_run.sh", description=__doc__)
-    parser.add_argument("--tree", type=Path, help="build folder with tests, or a packed tree")
-    parser.add_argument("--out", type=Path, default=Path("first_run"), help="folder of the report (default: first_run)")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
-    parser.add_argument("--minutes", type=float, default=25, help="that all may take (default: 25)")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: tries this script")
-    parser.add_argument("--quick", action="store_true", help="less of everything")
-    launcher = "the machine's, or the packed tree's where that has no Open MPI, for more ranks than cores"
-    parser.add_argument("--mpirun", help=f"how ranks are started (default: {launcher})")
-    return parser.parse_args()
-
-
 def needs():
     """Why no data can be made; empty: it can."""
     found = run([sys.executable, "-c", "import numpy, h5py"], 120)
@@ -54,43 +38,17 @@ def needs():
 
 
 def main():
-    arguments = parse()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    gpus = len(query_gpus("index")) if arguments.device == "cuda" else 0
-    if arguments.device == "cuda" and not gpus:
-        raise SystemExit("first_run: nvidia-smi shows no GPU; --device cpu tries the script itself")
-    tree = Tree(arguments.tree or default_tree())
-    setting = Setting(
-        tree=tree,
-        device=arguments.device,
-        gpus=max(1, gpus),
-        folder=arguments.out.resolve(),
-        mpirun=shlex.split(arguments.mpirun) if arguments.mpirun else launcher_of(tree),
-        quick=arguments.quick,
-        end=time.monotonic() + 60 * arguments.minutes,
+    arguments = make_parser("first_run", __doc__, PARTS, 25).parse_args()
+    setting = setting_of("first_run", arguments)
+    report, lacking = Report(arguments.out / "report.md", "zea on this machine"), needs()
+    return run_parts(
+        setting,
+        report,
+        arguments.parts,
+        lambda name, part: PARTS[name][0](setting, part),
+        shared_minutes(setting, arguments.parts, {name: minutes for name, (_, minutes) in PARTS.items()}),
+        lambda name: lacking if name in MAKE_DATA else "",
     )
-    report, missing = Report(arguments.out / "report.md", "zea on this machine"), needs()
-    for number, name in enumerate(arguments.parts):
-        part, (find_out, minutes) = Part(name), PARTS[name]
-        report.parts.append(part)
-        start = time.monotonic()
-        if setting.is_over():
-            part.leave_out(name, f"the {arguments.minutes:g} minutes are over")
-        elif name in MAKE_DATA and missing:
-            part.leave_out(name, missing)
-        else:
-            try:
-                with setting.within(minutes / sum(PARTS[other][1] for other in arguments.parts[number:])):
-                    find_out(setting, part)
-            except TimeIsUp as cut:
-                part.cut(str(cut))
-            except Exception as fault:  # of this script, or a file that a program did not write: one part's matter
-                part.check(f"{name} came to its end", False, f"{type(fault).__name__}: {fault}")
-        part.seconds = time.monotonic() - start
-        report.write()
-        print(f"{name}: {part.verdict}, {part.seconds:.0f} s", flush=True)
-    print(f"written to {report.path}")
-    return 1 if report.wrong else 0
 
 
 sys.exit(main())

@@ -56,6 +56,14 @@ def of_trace(path):
     return activity_of([(event["name"], event["ts"], event["ts"] + event["dur"]) for event in events], 1e-6)
 
 
+def nccl_spans(path):
+    """(name, begin, end) of NCCL's kernels in such a trace, in seconds, in the order of their launches."""
+    events = [event for event in json.loads(path.read_text())["traceEvents"] if event.get("cat") == "kernel"]
+    kernels = [event for event in events if "nccl" in event["name"].lower()]
+    kernels.sort(key=lambda event: event["args"]["correlation"])
+    return [(event["name"], 1e-6 * event["ts"], 1e-6 * (event["ts"] + event["dur"])) for event in kernels]
+
+
 def of_recording(folder):
     """(name, begin, end), in ns and as they began, of the files, one a process, that record_activity.cpp wrote."""
     files = [*folder.iterdir()]

@@ -46,12 +46,14 @@ def node(setting, part):
     part.say("\n```text\n" + found.output.strip() + "\n```\n")
 
 
-def programs(setting, part, names, rank_counts, seconds, env=None):
-    """Tests of zea's own, each on several numbers of ranks."""
+def programs(setting, part, names, rank_counts, seconds, env=None, arguments=()):
+    """Tests of zea's own, each on several numbers of ranks; returns the outputs."""
+    outputs = []
     for name in names:
         for ranks in rank_counts:
             plain = {"GTEST_COLOR": "no", **(env or {})}
-            found = setting.on_ranks(ranks, setting.tree.test(name), seconds=seconds, env=plain)
+            found = setting.on_ranks(ranks, setting.tree.test(name), *arguments, seconds=seconds, env=plain)
+            outputs.append(found.output)
             passed = len(re.findall(r"^\[       OK \]", found.output, re.M))
             skipped = len(re.findall(r"^\[  SKIPPED \] \S+ \(", found.output, re.M))
             what = f"{name} on {ranks} ranks: {passed} passed, {skipped} skipped, {found.seconds:.0f} s"
@@ -60,6 +62,7 @@ def programs(setting, part, names, rank_counts, seconds, env=None):
             else:
                 told = [line for line in found.output.splitlines() if "Failure" in line or "FAILED" in line]
                 part.check(what, found.ok, "\n".join(told) + "\n" + found.tail(30))
+    return outputs
 
 
 def kernels(setting, part):

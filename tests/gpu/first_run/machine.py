@@ -47,10 +47,18 @@ def run(command, seconds, env=None, cwd=None):
         output, _ = process.communicate(timeout=seconds)
         code = process.returncode
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        code = 124
+        output, code = end(process), 124
     return Outcome(" ".join(words), code, output, time.monotonic() - start)
+
+
+def end(process):
+    """Returns its output. mpirun ends the ranks that it started, which are not of its process group, if it may."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        return process.communicate(timeout=10)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()[0]
 
 
 class Tree:

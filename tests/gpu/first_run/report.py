@@ -16,6 +16,7 @@ class Part:
     left_out: int = 0
     is_cut: bool = False
     seconds: float = 0
+    result: str = ""  # a line for whoever waits
 
     def say(self, line):
         self.lines.append(line)

@@ -28,21 +28,24 @@ class Setting:
     end: float  # of the time that is left for what is done now, on the monotonic clock
 
     @contextmanager
-    def within(self, share):
-        """Limits its body to that share of the remaining time."""
+    def within(self, seconds):
+        """Limits its body to so many seconds of the remaining time."""
         end = self.end
-        self.end = time.monotonic() + share * (end - time.monotonic())
+        self.end = min(end, time.monotonic() + seconds)
         try:
             yield
         finally:
             self.end = end
+
+    def left(self):
+        return self.end - time.monotonic()
 
     def is_over(self):
         return time.monotonic() > self.end - 5
 
     def run(self, command, seconds, env=None):
         """Raises TimeIsUp in place of a program's end by a limit that it was not to have."""
-        limit = min(seconds, self.end - time.monotonic())
+        limit = min(seconds, self.left())
         found = run(command, limit, env=env) if limit > 0 else None
         if not found or (found.code == 124 and limit < seconds):
             raise TimeIsUp(" ".join(map(str, command[:6])) + (f" ...:\n{found.tail()}" if found else " ..."))
@@ -88,8 +91,8 @@ class Training:
         return self.folder / "checkpoints" / f"step-{step:08d}"
 
 
-def train(setting, name, deck, ranks, *overrides, device=None, seconds=240, resumed=None, env=None):
-    """Runs `deck`, or goes on from the checkpoint `resumed`, in a folder of its own."""
+def train(setting, name, deck, ranks, *overrides, device=None, seconds=240, resumed=None, env=None, program=None):
+    """Runs `deck`, or goes on from the checkpoint `resumed`, in a folder of its own; `program`: one that starts zea."""
     folder = setting.folder / "runs" / name
     folder.parent.mkdir(exist_ok=True)
     device = device or setting.device
@@ -97,7 +100,8 @@ def train(setting, name, deck, ranks, *overrides, device=None, seconds=240, resu
     keys = [*overrides, f"run.device={device}", "run.watchdog_seconds=120"]
     if device == "cuda" and ranks > setting.gpus:
         keys.append(f"run.ranks_per_gpu={-(-ranks // setting.gpus)}")
-    outcome = setting.on_ranks(ranks, setting.tree.zea, *source, "-d", folder, *keys, seconds=seconds, env=env)
+    program, arguments = program or setting.tree.zea, [*source, "-d", folder, *keys]
+    outcome = setting.on_ranks(ranks, program, *arguments, seconds=seconds, env=env)
     return Training(outcome, folder)
 
 

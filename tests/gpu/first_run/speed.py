@@ -203,36 +203,46 @@ def speed(setting, part):
     part.say("Beneath: kinds of launches of zea's steps, by their time; shares of the sum of all.")
     all_cases = cases(setting.quick)
     for number, case in enumerate(all_cases):
-        folder = setting.folder / f"case{number}"
-        folder.mkdir(exist_ok=True)
-        part.say(f"\n### {case.name}\n")
-        rows, steps = [], {}
         try:
-            with setting.within(1 / (len(all_cases) - number)):
-                write_data(folder / "data.h5", case, warm + timed)
-                for row in rows_of(setting, part, case, folder, steps):
-                    rows.append(row + [""] * (len(HEAD) - len(row)))
+            with setting.within(setting.left() / (len(all_cases) - number)):
+                rows = measure_case(setting, part, case, setting.folder / f"case{number}")
+            times = ", ".join(f"{row[0]} {row[1]} ms" for row in rows)
+            part.result = "; ".join(filter(None, [part.result, f"{case.name}: {times}"]))
         except TimeIsUp as cut:
             part.cut(str(cut))
+
+
+def measure_case(setting, part, case, folder, is_alone=False):
+    """Tells what was measured also where the time is over; returns the rows of the table. is_alone: zea's only, without
+    graphs."""
+    folder.mkdir(exist_ok=True)
+    part.say(f"\n### {case.name}\n")
+    rows, steps = [], {}
+    try:
+        write_data(folder / "data.h5", case, sum(turns(setting)))
+        for row in rows_of(setting, part, case, folder, steps, is_alone):
+            rows.append(row + [""] * (len(HEAD) - len(row)))
+    finally:
         if rows:
             part.table(HEAD, rows)
         for who, step in steps.items():
             part.table([f"{who}: launches", "a step", "ms a step", "share"], costliest(step))
+    return rows
 
 
-def rows_of(setting, part, case, folder, steps):
+def rows_of(setting, part, case, folder, steps, is_alone):
     """Returns rows of the table, and adds the GPU's activity in one of zea's steps to `steps`."""
     peer = {"config": case.config, "batch": len(case.lengths), "longest": max(case.lengths)}
     (folder / "peer.json").write_text(json.dumps(peer))
     for precision in case.precisions:
         known = None
-        for variant in variants(setting, case):
+        for variant in ["zea"] if is_alone else variants(setting, case):
             row, work, step = of_zea(setting, part, case, folder, precision, variant)
             known = known or work
             if step:
                 steps[row[0]] = step
             yield row
-        for way in ways(setting, case):
+        for way in [] if is_alone else ways(setting, case):
             yield of_peer(setting, folder, way, precision, known)
 
 

@@ -26,7 +26,8 @@ StepMetrics on_a_gpu() {
   metrics.gpu_memory = DeviceMemory{.allocated = 1 * kMebibyte,
                                     .peak_allocated = 5 * kMebibyte,
                                     .reserved = 6 * kMebibyte,
-                                    .peak_reserved = 8 * kMebibyte};
+                                    .peak_reserved = 8 * kMebibyte,
+                                    .alloc_retries = 3};
   return metrics;
 }
 
@@ -45,7 +46,8 @@ TEST(Metrics, TellSpeedAndMemoryOfGpus) {
   EXPECT_EQ(line.at("gpu_memory"), (nlohmann::json{{"allocated_bytes", 1 * kMebibyte},
                                                    {"reserved_bytes", 6 * kMebibyte},
                                                    {"peak_allocated_bytes", 5 * kMebibyte},
-                                                   {"peak_reserved_bytes", 8 * kMebibyte}}));
+                                                   {"peak_reserved_bytes", 8 * kMebibyte},
+                                                   {"alloc_retries", 3}}));
   EXPECT_NE(progress_line(on_a_gpu())
                 .find("  400 TFLOP/s a rank, MFU 40.0 % (45.0 % unmasked)  3 MiB, GPU 5 of 8 MiB "
                       "reserved  "),
