@@ -51,7 +51,7 @@ from packing.chat_template import ChatTemplate, read_templates, read_text
 from packing.media import MOST_ITEMS, Media
 from packing.parts import Parts, fingerprint
 from packing.processes import Sampler, outcomes
-from packing.put_together import PutTogether, read_parts
+from packing.composed_model import ComposedModel, read_parts
 from packing.readers import READERS, bytes_of, count_all, files_of, read_all, reader_of
 from packing.record import RecordMaker
 from packing.report import Progress, Tally, run
@@ -92,7 +92,7 @@ def make_templates(arguments, tokenizer, names, date):
 
 def make_tokens(arguments, tokenizer, names, date):
     if arguments.deck:
-        model = PutTogether(arguments.put_together, tokenizer, arguments.max_pixels)
+        model = ComposedModel(arguments.composed, tokenizer, arguments.max_pixels)
     elif arguments.model:
         limits = (arguments.max_pixels, arguments.max_tiles, arguments.video_max_pixels)
         model = ModelDirectory(arguments.model, *limits)
@@ -233,9 +233,9 @@ def parse_arguments():
         parser.error("--held-out is 0 or more and below 1, and above 0 with --take-held-out")
     if sum(bool(given) for given in (arguments.model, arguments.deck, arguments.tokenizer)) != 1:
         parser.error("give --model, or --deck, or --tokenizer and the options of tokens")
-    arguments.put_together = read_parts(arguments.deck) if arguments.deck else None
+    arguments.composed = read_parts(arguments.deck) if arguments.deck else None
     if arguments.deck:
-        arguments.model = Path(arguments.put_together["llm"]["weights"])
+        arguments.model = Path(arguments.composed["llm"]["weights"])
     if arguments.max_frames == 0:
         arguments.max_frames = ModelDirectory(arguments.model).most_frames if arguments.model else USUAL_FRAMES
     return arguments

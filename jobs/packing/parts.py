@@ -21,7 +21,7 @@ from packing.report import Tally
 def fingerprint(arguments, files):
     """Returns a fingerprint of everything that decides the result: options, and size and time of the files read."""
     options = {k: str(v) for k, v in sorted(vars(arguments).items()) if k not in ("processes", "sources")}
-    folders = [Path(part["weights"]) for part in (arguments.put_together or {}).values()] or [arguments.model]
+    folders = [Path(part["weights"]) for part in (arguments.composed or {}).values()] or [arguments.model]
     model = [path for folder in folders if folder for path in sorted(folder.glob("*.j*"))]
     read = [*files, *model, *(p for p in (arguments.tokenizer, arguments.chat_template) if p)]
     seen = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in read if p.is_file()]

@@ -28,7 +28,7 @@ void check_composition(const Options& options, Faults& faults) {
     if (!section.weights.empty() && !is_composed)
       faults.push_back({{path + ".weights", decoder},
                         path + ".weights = " + toml_text(section.weights) +
-                            " needs a language model in " + decoder + " to be put together with"});
+                            " needs a language model in " + decoder + " to be combined with"});
   }
   if (is_composed && (!options.model.weights.empty() || !options.model.config.empty()))
     faults.push_back({{decoder, "model.weights", "model.config"},

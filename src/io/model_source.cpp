@@ -249,7 +249,7 @@ void check_tied_head(const WeightsSource& source, const TensorInfo& embedding) {
     return values;
   };
   if (head->shape == embedding.shape && first_rows(*head) == first_rows(embedding)) return;
-  throw WeightsError(source.describe() + ": " + head->name + " is another than " + embedding.name +
+  throw WeightsError(source.describe() + ": " + head->name + " differs from " + embedding.name +
                      ", to which its config.json ties it; set tie_word_embeddings = false there to "
                      "keep it, or remove it from the file");
 }

@@ -75,7 +75,7 @@ class ModelSource : public WeightsSource {
  public:
   /// `source` may be null: then everything is drawn. An empty `config_json` means the source's own.
   /// Throws WeightsError when there is no config, when something does not fit and `strict` is set,
-  /// when nothing fits at all, and for a tied head that is another than the embedding.
+  /// when nothing fits at all, and for a tied head that differs from the embedding.
   ModelSource(std::unique_ptr<WeightsSource> source, const std::string& config_json,
               const LoadOptions& options = {});
 

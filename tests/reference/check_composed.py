@@ -363,7 +363,7 @@ class Composed(FolderCase):
         config = json.loads((trained / "config.json").read_text())
         (trained / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
         said = self.refusal({"vision": f'weights = "{clip}"', "llm": f'weights = "{trained}"'})
-        self.assertIn("lm_head.weight is another than model.embed_tokens.weight", said)
+        self.assertIn("lm_head.weight differs from model.embed_tokens.weight", said)
         two = {name: f'weights = "{clip}"\nplaceholder = "7"' for name in ("left", "right")}
         self.assertIn("another id than that of left", self.refusal({**two, "llm": llm}))
         self.assertIn("model_type = \"clip_vision_model\"; allowed", self.refusal({"llm": f'weights = "{clip}"'}))

@@ -57,7 +57,7 @@ ZEA, CONSOLIDATE, RUN_MODEL, JOBS, MPIRUN = sys.argv[1:6]
 MODEL_RUNS = ModelRuns(*shlex.split(MPIRUN), "-n", 4, RUN_MODEL)
 sys.path.insert(0, JOBS)
 from dataset_writer import DatasetWriter  # noqa: E402
-from packing.put_together import Encoder  # noqa: E402
+from packing.composed_model import Encoder  # noqa: E402
 
 PATCH, PLACEHOLDER = 4, 7
 # Sizes of images: wide, high, a strip, one of few pixels.

@@ -11,7 +11,7 @@ from transformers.image_processing_utils import select_best_resolution
 from processor_directories import NAMED, NAMED_BY_GEMMA4, NAMED_BY_INTERNVL, SPECIAL, TEXT, TOWER, Case
 
 
-def put_together(llava):
+def composed(llava):
     encoder = {key: llava[key] for key in ("vision_config", "vision_feature_select_strategy")}
     return {"model_type": "composed", "text_config": {**llava["text_config"], "vocab_size": 64},
             "encoders": {"eyes": {**encoder, "image_token_index": 3}}}
@@ -61,9 +61,9 @@ class Composed(Case):
             llava["vision_config"] = tower
             llava["vision_feature_select_strategy"] = "full"
             said = {**draw.values(), "patch_size": patch, "max_num_patches": draw.randint(4, 90)}
-            super().__init__(draw, put_together(llava), "Siglip2", said, step=patch)
+            super().__init__(draw, composed(llava), "Siglip2", said, step=patch)
         else:
-            super().__init__(draw, put_together(llava), *of_square(draw, tower["image_size"]))
+            super().__init__(draw, composed(llava), *of_square(draw, tower["image_size"]))
 
     def several(self):
         return 1

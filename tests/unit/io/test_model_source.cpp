@@ -116,7 +116,7 @@ TEST_F(ModelSourceTest, PassesOverTheHeadOfTiedEmbeddings) {
   EXPECT_EQ(make_model_spec(config_).param_index(kHead), -1);
   trained_ = kHead;
   const std::string error = error_of([&] { open(); });
-  EXPECT_TRUE(contains(error, kHead + " is another than language_model.model.embed_tokens.weight"))
+  EXPECT_TRUE(contains(error, kHead + " differs from language_model.model.embed_tokens.weight"))
       << error;
 }
 

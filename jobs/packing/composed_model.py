@@ -23,7 +23,7 @@ def read_parts(path):
     sections = {name: part for name, part in deck.get("model", {}).items() if isinstance(part, dict)}
     parts = {name: part for name, part in sections.items() if part.get("weights")}
     if "llm" not in parts:
-        sys.exit(f"{path}: has no model.llm.weights; with --deck a language model and encoders are put together")
+        sys.exit(f"{path}: has no model.llm.weights; with --deck a language model and encoders are combined")
     for name, part in parts.items():
         if not Path(part["weights"], "config.json").is_file():
             sys.exit(f"{path}: model.{name}.weights = {part['weights']} is no Hugging Face directory")
@@ -65,7 +65,7 @@ class Encoder:
         return (patches_a_side(self.config) // self.merge) ** 2
 
 
-class PutTogether:
+class ComposedModel:
     """Adds placeholders that the tokenizer lacks to it, in the order in which zea does."""
 
     def __init__(self, parts, tokenizer, max_pixels):
