@@ -48,10 +48,10 @@ from pathlib import Path
 from dataset_writer import DatasetWriter
 from model_directory import USUAL_FRAMES, ModelDirectory, vicuna_turns
 from packing.chat_template import ChatTemplate, read_templates, read_text
+from packing.composed_model import ComposedModel, read_parts
 from packing.media import MOST_ITEMS, Media
 from packing.parts import Parts, fingerprint
 from packing.processes import Sampler, outcomes
-from packing.composed_model import ComposedModel, read_parts
 from packing.readers import READERS, bytes_of, count_all, files_of, read_all, reader_of
 from packing.record import RecordMaker
 from packing.report import Progress, Tally, run
