@@ -211,6 +211,11 @@ enum class CpScan { Auto, Ulysses, States };
 template <>
 inline constexpr std::array kDeckNames<CpScan>{"auto", "ulysses", "states"};
 
+/// The way in which tokens reach the ranks that share experts; auto: by bytes.
+enum class EpDispatch { Auto, AllGather, AllToAll };
+template <>
+inline constexpr std::array kDeckNames<EpDispatch>{"auto", "allgather", "alltoall"};
+
 enum class TokenDistribution {
   /// Blocks by their cost, costliest first onto the least loaded rank: the makespan is at most 4/3
   /// -

@@ -108,6 +108,7 @@ struct ModuleMeshOptions {
   int64_t tp = 1;
   AutoOption sequence_parallel;
   int64_t ep = 1;
+  Choice<EpDispatch> ep_dispatch = EpDispatch::Auto;
 
   bool operator==(const ModuleMeshOptions&) const = default;
 
@@ -208,6 +209,12 @@ struct ModuleMeshOptions {
              "holds a part of the experts of every layer and computes it for the tokens of the "
              "whole group",
              {1, 65536}});
+    key(ep_dispatch,
+        {"ep_dispatch",
+         "dispatch of tokens among ep ranks: all-gather and reduce-scatter of all tokens "
+         "(allgather), or all-to-all of each token to the ranks of its experts, for whose counts "
+         "the host waits (alltoall); auto: alltoall if it is expected to send less than half the "
+         "bytes, on GPUs only with ep > 8"});
   }
 };
 

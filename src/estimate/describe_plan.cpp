@@ -5,10 +5,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/text.hpp"
 #include "estimate/describe.hpp"
 #include "estimate/fitting_plan.hpp"
 #include "estimate/plan_notes.hpp"
 #include "layout/reduction.hpp"
+#include "spec/expert_needs.hpp"
 
 namespace zea {
 namespace {
@@ -52,11 +54,20 @@ std::string rank_map(const Plan& plan) {
          detail::draw_ranks(plan.mesh, replica) + rank_line(plan, plan.world_size() - 1);
 }
 
-/// Says which ranks share experts, where some do.
-std::string ep_text(const ModuleGrid& grid) {
+/// Says which ranks share experts, where some do, and how tokens reach them.
+std::string ep_text(const Plan& plan, const ModuleGrid& grid) {
   if (grid.ep() == 1) return "";
-  return ", ep " + std::to_string(grid.ep()) + " (" + std::to_string(grid.ep_cp) + " cp ranks of " +
-         std::to_string(grid.ep_dp_shard) + " replicas share experts)";
+  const double share = detail::chosen_share(plan.model, grid.ep());
+  std::string text = ", ep " + std::to_string(grid.ep()) + " (" + std::to_string(grid.ep_cp) +
+                     " cp ranks of " + std::to_string(grid.ep_dp_shard) +
+                     " replicas share experts), dispatch by ";
+  if (!grid.ep_exchanges)
+    return text + formatted("all-gather (all-to-all: about %.0f %% of its bytes)", 100 * share);
+  return text +
+         formatted("all-to-all (expected: %.2f of %d ranks per token; ", grid.ep() * share,
+                   grid.ep()) +
+         "in each mixture's forward the host waits " + (grid.ep_waits() == 1 ? "once" : "twice") +
+         " for counts of rows)";
 }
 
 /// Returns how cp ranks scan for mixers that carry a state.
@@ -85,7 +96,7 @@ std::string module_lines(const Plan& plan) {
       text += " (" + mesh.cp_mode + ", " +
               (deals_evenly ? "equal runs" : mesh.cp_distribution.name()) + scan_text(plan, grid) +
               ")";
-    text += " x encoder_dp " + std::to_string(grid.encoder_dp) + ep_text(grid) + "\n";
+    text += " x encoder_dp " + std::to_string(grid.encoder_dp) + ep_text(plan, grid) + "\n";
   }
   return text.empty() ? text : "modules, on the ranks of a replica\n" + text;
 }

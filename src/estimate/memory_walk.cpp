@@ -23,7 +23,8 @@ UnitShare unit_share(const Plan& plan, const std::string& module, bool forward_o
           .passes_states = tokens.passes_states,
           .owns_runs = owns_runs(tokens.context.distribution),
           .scans_prompts = forward_only && plan.generates(),
-          .ep = grid.ep()};
+          .ep = grid.ep(),
+          .ep_exchanges = grid.ep_exchanges};
 }
 
 class MemoryWalk {

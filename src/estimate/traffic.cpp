@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "estimate/expert_traffic.hpp"
 #include "layout/reduction.hpp"
 #include "schedule/holder_ranges.hpp"
 #include "schedule/muon_work.hpp"
@@ -97,14 +98,15 @@ class UnitTraffic {
         return send(Axis::Tp, CollectiveKind::AllGather,
                     sent_by_all_gather(Ids(grid_.tp, statistics), coordinate_.tp), wide());
       case MessageKind::GatherExpertRows:
-        return gather_experts(message.width, dtype_);
+        return send_to_experts(experts().sent(message.width), dtype_);
       case MessageKind::SumExpertRows:
-        return sum_experts(message.width, dtype_);
+        return send_to_experts(experts().returned(message.width), dtype_);
       case MessageKind::GatherRouting:
-        gather_experts(message.width, wide());
-        return gather_experts(message.width, DType::Int64);
+        send_to_experts(experts().counts(), DType::Int64);
+        send_to_experts(experts().sent(message.width), wide());
+        return send_to_experts(experts().sent(message.width), DType::Int64);
       case MessageKind::SumGates:
-        return sum_experts(message.width, wide());
+        return send_to_experts(experts().returned(message.width), wide());
       case MessageKind::Attention:
         if (rows_.context) add_attention(*rows_.context);
         return;
@@ -116,23 +118,11 @@ class UnitTraffic {
     }
   }
 
-  /// Calls visit(axis, rows of each rank along it, this one's place) where ranks share experts.
-  void each_ep_axis(const auto& visit) const {
-    if (grid_.ep_cp > 1) visit(Axis::EpCp, rows_.experts.cp, coordinate_.cp % grid_.ep_cp);
-    if (grid_.ep_dp_shard > 1)
-      visit(Axis::EpDpShard, rows_.experts.replicas, coordinate_.dp_shard % grid_.ep_dp_shard);
+  detail::ExpertGroup experts() const {
+    return {grid_, coordinate_, rows_.experts, *plan_.model.mlp(unit_).router};
   }
-  void gather_experts(int64_t width, DType dtype) {
-    each_ep_axis([&](Axis axis, const Ids& rows, int rank) {
-      send(axis, CollectiveKind::AllGather,
-           sent_by_all_gather(times(travelling_rows(rows), width), rank), dtype);
-    });
-  }
-  void sum_experts(int64_t width, DType dtype) {
-    each_ep_axis([&](Axis axis, const Ids& rows, int rank) {
-      send(axis, CollectiveKind::ReduceScatter,
-           sent_by_reduce_scatter(times(travelling_rows(rows), width), rank), dtype);
-    });
+  void send_to_experts(const std::vector<detail::ExpertCall>& calls, DType dtype) {
+    for (const detail::ExpertCall& call : calls) send(call.axis, call.kind, call.elements, dtype);
   }
 
   /// All cp ranks exchange tokens for heads.

@@ -75,9 +75,11 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
   const UnitSpec& spec = model.units[static_cast<size_t>(unit)];
   const ModuleGrid& grid = plan_.mesh.grid(spec.module);
   const UnitTypes types = detail::unit_types(plan_, spec.module);
-  detail::UnitPart part{
-      .sizes = detail::rows_of_unit(model, spec, rows),
-      .share = {.tp = grid.tp, .sequence_parallel = rows.held.dealt, .ep = grid.ep()}};
+  detail::UnitPart part{.sizes = detail::rows_of_unit(model, spec, rows),
+                        .share = {.tp = grid.tp,
+                                  .sequence_parallel = rows.held.dealt,
+                                  .ep = grid.ep(),
+                                  .ep_exchanges = grid.ep_exchanges}};
   part.sizes.expert_tokens = rows.experts.all(rows.held.all());
   part.types = types;
   if (spec.kind != UnitKind::Head) part.sizes.tokens = counts_of(rows.held);
@@ -90,7 +92,7 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
   const double bandwidth = 1e9 * rates_.memory_gb_per_s;
   const double pairs = detail::pairs_of_unit(model, spec, rows);
   UnitSeconds seconds;
-  double launches_forward = 0, launches_backward = 0;
+  double launches_forward = 0, launches_backward = 0, waits = 0;
   const std::vector<OperationNeeds> all = detail::operation_needs(model, spec, part);
   seconds.gradients.resize(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
@@ -100,6 +102,7 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
                             op.kind != OperationKind::Columns && !needs.is_view && !needs.is_absent;
     if (!has_kernel) continue;
     ++launches_forward;
+    if (op.kind == OperationKind::GatherExpertRows) waits = grid.ep_waits();
     if (needs.has_gradient) launches_backward += needs.gemms.empty() ? 1 : 2;
     // A row of an expert is multiplied with one part of the parameters.
     const auto parts = static_cast<double>(needs.gemm_parts);
@@ -159,7 +162,8 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
     seconds.backward_input += launches_backward * launch;
     return seconds;
   }
-  seconds.forward = std::max(seconds.forward, launches_forward * launch);
+  // A host that has waited for counts has nothing launched ahead.
+  seconds.forward = std::max(seconds.forward, launches_forward * launch) + waits * launch;
   const double least = launches_backward * launch;
   if (seconds.backward() < least) seconds.backward_input = least - seconds.backward_weight;
   return seconds;

@@ -49,8 +49,11 @@ struct ModuleGrid {
   /// Neighboring ranks along dp_shard and along cp that share the experts of a mixture.
   int ep_dp_shard = 1;
   int ep_cp = 1;
+  bool ep_exchanges = false;  ///< each token goes only to the ranks of its experts (all-to-all)
 
   int ep() const { return ep_dp_shard * ep_cp; }
+  /// Exchanges of counts of rows before a mixture's tokens go, for which the host waits.
+  int ep_waits() const { return ep_exchanges ? (ep_cp > 1) + (ep_dp_shard > 1) : 0; }
   int ranks() const { return pp * encoder_dp * cp * tp; }
   /// The ranks of each stage, and the stage at a place of the replica that is one of the module's.
   int stage_ranks() const { return encoder_dp * cp * tp; }

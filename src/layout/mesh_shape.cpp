@@ -195,7 +195,7 @@ MeshShape shape_of(Faults& faults, const Options& options, const ModelSpec& mode
   add_grids(shape, options, model, faults);
   if (!gives_layouts(options, model)) return shape;  // so it is not known how many ranks are wanted
   resolve_replicas(faults, options.mesh, shape.ranks_per_replica(), world_size, shape);
-  set_ep(shape, options.meshes[kDecoder], model, faults);
+  set_ep(shape, options.meshes[kDecoder], model, options.run.device, faults);
   const RunKind run{options.run.device, is_pipelined(options)};
   for (ModuleGrid& grid : shape.modules) {
     const ModuleMeshOptions& of_module = options.meshes[grid.module];

@@ -59,9 +59,10 @@ bool divides_experts(const ModelSpec& model, int64_t ep);
 /// Whether `ep` ranks are neighbors along cp, or all of cp and neighbors along dp_shard.
 bool divides_ranks(int64_t cp, int64_t dp_shard, int64_t ep);
 
-/// Lays the experts of the language model, the last module, over its cp ranks and over dp_shard.
+/// Lays the experts of the language model, the last module, over its cp ranks and over dp_shard,
+/// and chooses how tokens reach them.
 void set_ep(MeshShape& shape, const ModuleMeshOptions& options, const ModelSpec& model,
-            Faults& faults);
+            DeviceKind device, Faults& faults);
 
 bool is_sequence_parallel(const ModuleMeshOptions& options);
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <set>
 
+#include "spec/expert_needs.hpp"
 #include "spec/param_cut.hpp"
 #include "spec/stage_template.hpp"
 
@@ -221,6 +222,9 @@ void check_degrees(const std::string& module, const ModuleMeshOptions& options,
   if (options.ep > 1 && module != kDecoder)
     faults.add(key + "ep = " + std::to_string(options.ep) +
                ": only the language model has experts; leave it out");
+  if (options.ep == 1 && options.ep_dispatch != EpDispatch::Auto)
+    faults.note(key + "ep_dispatch = \"" + options.ep_dispatch +
+                "\" has no effect with ep = 1: there are no ranks that share experts");
 }
 
 bool divides_experts(const ModelSpec& model, int64_t ep) {
@@ -234,8 +238,25 @@ bool divides_ranks(int64_t cp, int64_t dp_shard, int64_t ep) {
   return ep % cp == 0 && dp_shard % (ep / cp) == 0;
 }
 
+namespace {
+
+/// Whether `ep` ranks exchange tokens rather than gather those of all. By all-to-all a token goes
+/// to the ranks of its experts, by an all-gather to all ranks; so the expected bytes of the two are
+/// as the share of ranks that have an expert of a token. Counting costs an exchange of its own, and
+/// on a device a wait of the host, for which few ranks save too little.
+bool exchanges_tokens(const Choice<EpDispatch>& asked, const ModelSpec& model, int64_t ep,
+                      DeviceKind device) {
+  constexpr double kMostShare = 0.5;
+  constexpr int64_t kFewRanks = 8;
+  if (asked != EpDispatch::Auto) return asked == EpDispatch::AllToAll;
+  if (device == DeviceKind::Cuda && ep <= kFewRanks) return false;
+  return chosen_share(model, ep) < kMostShare;
+}
+
+}  // namespace
+
 void set_ep(MeshShape& shape, const ModuleMeshOptions& options, const ModelSpec& model,
-            Faults& faults) {
+            DeviceKind device, Faults& faults) {
   ModuleGrid& grid = shape.modules.back();
   const int64_t ep = options.ep;
   if (ep == 1) return;
@@ -257,6 +278,7 @@ void set_ep(MeshShape& shape, const ModuleMeshOptions& options, const ModelSpec&
                       ": groups of a shard group would have other experts; allowed: true, false");
   grid.ep_cp = static_cast<int>(std::min<int64_t>(ep, grid.cp));
   grid.ep_dp_shard = static_cast<int>(ep / grid.ep_cp);
+  grid.ep_exchanges = exchanges_tokens(options.ep_dispatch, model, ep, device);
 }
 
 ModuleGrid make_module_grid(const std::string& module, const ModuleMeshOptions& options,

@@ -203,11 +203,11 @@ Places places_on_device(const Tensor& chosen, const ExpertRange& experts) {
     all.masked_fill_(is_elsewhere, experts.count);
   }
   const Tensor of_copies = places.of_copies.view(-1);
-  of_copies.scatter_(0, all.argsort(true), at::arange(all.numel(), all.options()));
+  const auto [sorted, copies] = all.sort(true, 0, false);
+  const Tensor numbers = at::arange(std::max(all.numel(), experts.count), all.options());
+  of_copies.scatter_(0, copies, numbers.narrow(0, 0, all.numel()));
   if (!are_all) of_copies.masked_fill_(is_elsewhere, -1);
-  const Tensor counts = at::zeros({experts.count + (are_all ? 0 : 1)}, all.options())
-                            .index_add_(0, all, at::ones_like(all));
-  places.ends = counts.narrow(0, 0, experts.count).cumsum(0).to(at::kInt);
+  places.ends = at::searchsorted(sorted, numbers.narrow(0, 0, experts.count), true, true);
   return places;
 }
 

@@ -19,13 +19,12 @@ at::Tensor Layers::gathered_rows(const at::Tensor& x, const RowShares&) const {
   return x;
 }
 
-at::Tensor Layers::gathered_expert_rows(const at::Tensor& x, const ExpertRows& rows) const {
-  (void)rows;
-  return x;
+ExpertTokens Layers::expert_tokens(const ExpertTokens& own, int64_t, const ExpertRows&) const {
+  return own;
 }
 
-at::Tensor Layers::summed_expert_rows(const at::Tensor& x, const ExpertRows& rows) const {
-  (void)rows;
+at::Tensor Layers::summed_expert_rows(const at::Tensor& x, const ExpertRows&,
+                                      const ExpertWays*) const {
   return x;
 }
 

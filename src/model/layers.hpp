@@ -5,6 +5,7 @@
 // they are given.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "layout/token_layout.hpp"
@@ -22,6 +23,16 @@ using RowShares = std::vector<int64_t>;
 struct LogitSpec {
   int64_t vocabulary;
   double softcap = 0;
+};
+
+struct ExpertWays;  // parallel/expert_exchange.hpp
+
+/// Tokens for experts.
+struct ExpertTokens {
+  at::Tensor rows;    ///< (tokens, width)
+  at::Tensor gates;   ///< (tokens, chosen)
+  at::Tensor chosen;  ///< (tokens, chosen) int64: experts of the whole mixture
+  std::shared_ptr<const ExpertWays> ways = {};  ///< by which they came; null: gathered, or alone
 };
 
 class Layers {
@@ -50,13 +61,15 @@ class Layers {
   /// x (rows of all tp ranks, width), a part of a sum -> (rows here, width), summed over tp ranks.
   virtual at::Tensor summed_rows(const at::Tensor& x, const RowShares& shares) const;
 
-  /// x (rows of all tp ranks, width) -> (rows of all ranks that share experts, width). Its gradient
-  /// is summed over these.
-  virtual at::Tensor gathered_expert_rows(const at::Tensor& x, const ExpertRows& rows) const;
+  /// The tokens of all tp ranks -> those of all ranks that share `experts`, or those of them that
+  /// chose experts of this rank. Gradients are summed over these ranks.
+  virtual ExpertTokens expert_tokens(const ExpertTokens& own, int64_t experts,
+                                     const ExpertRows& rows) const;
 
-  /// x (rows of all ranks that share experts, width), the part of this rank's experts -> (rows of
-  /// all tp ranks, width), summed over these ranks.
-  virtual at::Tensor summed_expert_rows(const at::Tensor& x, const ExpertRows& rows) const;
+  /// x (rows of expert_tokens(), width), the part of this rank's experts -> (rows of all tp ranks,
+  /// width), summed over the ranks that share experts. `ways`: as in ExpertTokens.
+  virtual at::Tensor summed_expert_rows(const at::Tensor& x, const ExpertRows& rows,
+                                        const ExpertWays* ways) const;
 
   /// Returns the experts that this rank has of `experts`.
   virtual ExpertRange experts_here(int64_t experts) const;

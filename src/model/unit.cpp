@@ -76,13 +76,16 @@ class UnitRun {
       case Kind::ScaleGates:
         return scaled_gates(x, input(op, 1), parameter(op, 0));
       case Kind::GatherExpertRows: {
-        const ExpertRows& rows = microbatch_.expert_rows;
-        values_[op.others[0]] = layers_.gathered_expert_rows(input(op, 1), rows);
-        values_[op.others[1]] = layers_.gathered_expert_rows(input(op, 2), rows);
-        return layers_.gathered_expert_rows(x, rows);
+        const ExpertTokens all =
+            layers_.expert_tokens({x, input(op, 1), input(op, 2)},
+                                  model_.mlp(unit_).router->experts, microbatch_.expert_rows);
+        values_[op.others[0]] = all.gates;
+        values_[op.others[1]] = all.chosen;
+        expert_ways_ = all.ways;
+        return all.rows;
       }
       case Kind::SumExpertRows:
-        return layers_.summed_expert_rows(x, microbatch_.expert_rows);
+        return layers_.summed_expert_rows(x, microbatch_.expert_rows, expert_ways_.get());
       case Kind::Route: {
         if (const RouterLossesOfUnits* losses = layers_.router_losses())
           loss_ = router_loss(x, losses->at(unit_.name));
@@ -386,6 +389,7 @@ class UnitRun {
   const EncoderPart* const part_;  ///< of the microbatch; null: the unit is the decoder's
   std::vector<at::Tensor> values_;
   at::Tensor loss_, expert_ends_, mtp_loss_;  ///< as in UnitOutput
+  std::shared_ptr<const ExpertWays> expert_ways_;
 };
 
 }  // namespace

@@ -138,6 +138,7 @@ void Engine::build_layers() {
             grid.ep_dp_shard > 1 ? &mesh_.along(grid.module, {Axis::EpDpShard}) : nullptr,
         .ep_rank = plan_.mesh.rank_along(world_rank_, grid.module, ep_axes()),
         .ep = grid.ep(),
+        .ep_exchanges = grid.ep_exchanges,
         .cp = grid.cp > 1 ? &mesh_.along(grid.module, {Axis::Cp}) : nullptr});
   }
 }

@@ -4,6 +4,7 @@
 #include "core/error.hpp"
 #include "parallel/context_attention.hpp"
 #include "parallel/context_delta.hpp"
+#include "parallel/expert_exchange.hpp"
 #include "parallel/passed_delta.hpp"
 #include "parallel/tensor_rows.hpp"
 
@@ -65,8 +66,45 @@ at::Tensor TensorLayers::gathered_expert_rows(const at::Tensor& x, const ExpertR
   return all;
 }
 
-at::Tensor TensorLayers::summed_expert_rows(const at::Tensor& x, const ExpertRows& rows) const {
+ExpertTokens TensorLayers::exchanged_tokens(const ExpertTokens& own, int64_t experts) const {
+  auto ways = std::make_shared<ExpertWays>();
+  ExpertTokens here = own;
+  const auto send = [&](Collectives& ranks, const at::Tensor& members) {
+    const detail::ExpertWay& way = ways->along.emplace_back(detail::way_to_experts(ranks, members));
+    here.gates = detail::sent_along(way, here.gates);
+    here.chosen = detail::sent_along(way, here.chosen);
+    here.rows = detail::sent_along(way, here.rows);
+  };
+  const auto cp = options_.ep_cp ? options_.ep_cp->size() : 1;
+  // The ep ranks of a replica are neighbors.
+  const auto ep_ranks = [&] { return here.chosen.floor_divide(experts / options_.ep); };
+  if (options_.ep_cp) send(*options_.ep_cp, ep_ranks().remainder(cp));
+  if (options_.ep_dp_shard) {
+    const at::Tensor ranks = ep_ranks();
+    const at::Tensor is_elsewhere = ranks.remainder(cp) != options_.ep_rank % cp;
+    const int replicas = options_.ep_dp_shard->size();
+    send(*options_.ep_dp_shard, ranks.floor_divide(cp).masked_fill(is_elsewhere, replicas));
+  }
+  here.ways = std::move(ways);
+  return here;
+}
+
+ExpertTokens TensorLayers::expert_tokens(const ExpertTokens& own, int64_t experts,
+                                         const ExpertRows& rows) const {
+  if (options_.ep_exchanges) return exchanged_tokens(own, experts);
+  const at::Tensor gates = gathered_expert_rows(own.gates, rows);
+  const at::Tensor chosen = gathered_expert_rows(own.chosen, rows);
+  return {gathered_expert_rows(own.rows, rows), gates, chosen};
+}
+
+at::Tensor TensorLayers::summed_expert_rows(const at::Tensor& x, const ExpertRows& rows,
+                                            const ExpertWays* ways) const {
   at::Tensor sum = x;
+  if (ways) {
+    for (auto way = ways->along.rbegin(); way != ways->along.rend(); ++way)
+      sum = detail::returned_along(*way, sum);
+    return sum;
+  }
   if (ep_dp_shard_) sum = detail::tensor_summed_rows(TensorRows(*ep_dp_shard_, rows.replicas), sum);
   if (ep_cp_) sum = detail::tensor_summed_rows(TensorRows(*ep_cp_, rows.cp), sum);
   return sum;

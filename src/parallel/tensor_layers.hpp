@@ -28,6 +28,7 @@ struct TensorLayersOptions {
   Collectives* ep_dp_shard = nullptr;
   int ep_rank = 0;
   int ep = 1;
+  bool ep_exchanges = false;  ///< each token goes only to the ranks of its experts
   Collectives* cp = nullptr;  ///< all cp ranks; null: one
 };
 
@@ -45,8 +46,10 @@ class TensorLayers : public Layers {
                         WeightOrder order = WeightOrder::OutIn) const override;
   at::Tensor gathered_rows(const at::Tensor& x, const RowShares& shares) const override;
   at::Tensor summed_rows(const at::Tensor& x, const RowShares& shares) const override;
-  at::Tensor gathered_expert_rows(const at::Tensor& x, const ExpertRows& rows) const override;
-  at::Tensor summed_expert_rows(const at::Tensor& x, const ExpertRows& rows) const override;
+  ExpertTokens expert_tokens(const ExpertTokens& own, int64_t experts,
+                             const ExpertRows& rows) const override;
+  at::Tensor summed_expert_rows(const at::Tensor& x, const ExpertRows& rows,
+                                const ExpertWays* ways) const override;
   ExpertRange experts_here(int64_t experts) const override;
   int64_t first_column(int64_t columns) const override;
   at::Tensor joint_head_norms(const at::Tensor& qkv, Parameter& query, Parameter& key,
@@ -74,6 +77,8 @@ class TensorLayers : public Layers {
   /// Whether the layers' work is shared; checks that `shares` are what the options promise.
   bool is_shared(const RowShares& shares) const;
   c10::intrusive_ptr<SharedRows> linear_rows(const RowShares& shares) const;
+  at::Tensor gathered_expert_rows(const at::Tensor& x, const ExpertRows& rows) const;
+  ExpertTokens exchanged_tokens(const ExpertTokens& own, int64_t experts) const;
 
   TensorLayersOptions options_;
   std::unique_ptr<detail::TensorBuffers> buffers_;  ///< null: one tp rank

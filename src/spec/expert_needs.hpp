@@ -7,12 +7,19 @@
 
 namespace zea::detail {
 
+/// Returns the probability that a token chooses an expert of a part of the experts, which are in
+/// `parts` equal parts, if all choices are equally likely.
+double chosen_share(const RouterSpec& router, int64_t parts);
+/// Returns the largest of the model's mixtures.
+double chosen_share(const ModelSpec& model, int64_t parts);
+
 /// A mixture on one rank.
 struct MixturePart {
   const RouterSpec& router;
   const UnitSizes& sizes;
   int64_t hidden;
-  int ep;  ///< ranks that share experts
+  int ep;          ///< ranks that share experts
+  bool exchanges;  ///< tokens go only to the ranks of their experts
   ElementBytes bytes;
 
   /// Returns the experts of this rank. Its rows are at most those of which all are chosen by every

@@ -71,6 +71,18 @@ TEST(DeviceLayouts, SinksAndLatentsEqualOneRankOfTheHost) {
                  grid_layout(scenario_named(name), {{2, 2, "ring"}, "full_shard", 2})});
 }
 
+/// How many rows ranks exchange is known only once the host has waited for the counts.
+TEST(DeviceLayouts, TokensExchangedForExpertsEqualOneRankOfTheHost) {
+  const GridScenario& scenario = scenario_named("Qwen3-VL-MoE, stacked experts, frozen tower");
+  const auto exchange = [](TinyRunOptions& options) {
+    options.deck.meshes["llm"].ep = 2;
+    options.deck.meshes["llm"].ep_dispatch = "alltoall";
+  };
+  expect_same({grid_layout(scenario, {{1, 1}, "full_shard", 2}),
+               grid_layout(scenario, {{2, 2, "ring"}, "no_shard"})},
+              exchange);
+}
+
 /// Five rows of three ranks: two, two and one.
 TEST(DeviceLayouts, SlicesOfRowsTravelInOneCall) {
   const Communicator part = first_ranks(3);

@@ -145,6 +145,27 @@ const TrafficLayout kLayouts[] = {
        run.deck.meshes["llm"].ep = 4;
        run.deck.model.activation_checkpointing = AutoOption::of_count(1);
      }},
+    {"ep 4 over cp 2 and two replicas, exchanged, every token by all ranks, recomputed",
+     4,
+     {"llm.ep_dp_shard", "llm.ep_cp"},
+     [](TinyRunOptions& run) {
+       use_cp(run, "ring", 2);
+       run.config_json = with_experts(tiny_llava_config(), 4, 4);
+       run.deck.meshes["llm"].ep = 4;
+       run.deck.meshes["llm"].ep_dispatch = "alltoall";
+       run.deck.model.activation_checkpointing = AutoOption::of_count(1);
+     }},
+    {"ep 4 over cp 2 and two replicas, exchanged",
+     4,
+     {"llm.ep_dp_shard", "llm.ep_cp"},
+     [](TinyRunOptions& run) {
+       use_cp(run, "ring", 2);
+       run.config_json = with_experts(tiny_llava_config(), 8);
+       run.deck.meshes["llm"].ep = 4;
+       run.deck.meshes["llm"].ep_dispatch = "alltoall";
+     },
+     {1, 0, 2},
+     {"llm.ep_dp_shard", "llm.ep_cp"}},
     {"ep 2 beside tp 2, Muon",
      4,
      {"llm.ep_dp_shard", "llm.tp"},

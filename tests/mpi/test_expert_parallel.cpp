@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that share the experts of mixtures train as one rank does: in fp64, on grids that pair ep
 // with every strategy and axis; with optimizers of whole matrices and of blocks, adapters, text
-// alone, replicas without samples, and tokens that all choose the experts of one rank. Pipelines:
-// test_pipelines.
+// alone, replicas without samples, and tokens that all choose the experts of one rank. Tokens are
+// gathered, or exchanged with the ranks of their experts. Pipelines: test_pipelines.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -29,7 +29,14 @@ struct Layout {
   int64_t dp_replicate = 1;
   const char* cp_mode = "ring";
   bool sequence_parallel = true;
+  const char* dispatch = "allgather";
 };
+
+/// The same layout, in which tokens go only to the ranks of their experts.
+constexpr Layout exchanging(Layout layout) {
+  layout.dispatch = "alltoall";
+  return layout;
+}
 
 constexpr Layout kLayouts[] = {
     {"all of dp_shard", 4, 4},
@@ -79,6 +86,7 @@ TinyRunOptions on_layout(TinyRunOptions run, const Layout& layout) {
     if (layout.cp > 1 && mesh.cp_mode != CpMode::Ulysses) mesh.cp_block = 4;
   }
   run.deck.meshes["llm"].ep = layout.ep;
+  if (layout.ep > 1) run.deck.meshes["llm"].ep_dispatch = layout.dispatch;
   return run;
 }
 
@@ -110,6 +118,31 @@ class ExpertParallel : public ::testing::Test {
 
 TEST_F(ExpertParallel, EveryLayoutTrainsAsOneRank) {
   expect_equal_one_rank(base_run(experts_config()), {std::begin(kLayouts), std::end(kLayouts)});
+}
+
+TEST_F(ExpertParallel, RanksThatExchangeTokensDo) {
+  const Layout all = exchanging({"all of dp_shard", 4, 4}),
+               half = exchanging({"half of dp_shard", 4, 2, "no_shard"}),
+               hybrid = exchanging({"hybrid", 8, 2, "hybrid_shard_zero2", 1, 1, 2}),
+               cp = exchanging({"half of cp", 8, 2, "full_shard", 1, 4, 1, "allgather_kv"}),
+               both = exchanging({"cp and dp_shard", 8, 4, "full_shard", 1, 2, 1, "ulysses"}),
+               tp = exchanging({"tp and cp", 8, 4, "full_shard", 2, 2}),
+               whole = exchanging({"whole rows", 4, 2, "no_shard", 2, 1, 1, "ring", false});
+  TinyRunOptions run = base_run(experts_config());
+  expect_equal_one_rank(run, {all, half, hybrid, cp, both, tp, whole});
+  run.deck.model.activation_checkpointing = AutoOption::of_count(2);
+  run.deck.llm.lora = {.targets = {"q_proj", "gate", "*.experts.*", "*shared*"}, .rank = 3};
+  run.deck.data.packing = false;  // some replicas have no samples
+  run.deck.schedule.global_batch = 3;
+  expect_equal_one_rank(run, {all, both, tp});
+  TinyRunOptions frozen = base_run(experts_config());  // texts join the backward of images
+  frozen.deck.llm.train = false;
+  frozen.deck.data.packing = frozen.deck.data.shuffle = false;
+  frozen.deck.schedule.global_batch = 5;
+  expect_equal_one_rank(frozen, {all, both}, {0, 1, 0});
+  TinyRunOptions biased = base_run(with_gpt_oss(tiny_llava_config({.kv_heads = 2}), 4));
+  biased.deck.llm.lora = {.targets = {"mlp.*"}, .rank = 3};
+  expect_equal_one_rank(biased, {half, both});
 }
 
 TEST_F(ExpertParallel, StackedExpertsDo) {
@@ -287,7 +320,9 @@ TEST_F(ExpertParallel, AllTokensMayChooseTheExpertsOfOneRank) {
   const std::vector<Layout> layouts{{"one of two ranks", 2, 2},
                                     {"two of four ranks", 4, 4, "no_shard"},
                                     {"cp", 4, 4, "full_shard", 1, 4},
-                                    {"tp and dp_shard", 8, 4, "full_shard", 2}};
+                                    {"tp and dp_shard", 8, 4, "full_shard", 2},
+                                    exchanging({"two of four ranks", 4, 4}),
+                                    exchanging({"cp and dp_shard", 8, 4, "no_shard", 1, 2})};
   std::vector<Trial> trials;
   for (size_t l = 0; l < layouts.size(); ++l)
     trials.push_back(make_trial(layouts[l].name, l, layouts[l].ranks, l % 2 == 1));
@@ -306,9 +341,11 @@ TEST_F(ExpertParallel, MemoryIsWithinItsBound) {
   nlohmann::json config = nlohmann::json::parse(experts_config());
   config["text_config"].update(
       {{"hidden_size", 64}, {"head_dim", 16}, {"moe_intermediate_size", 256}});
-  for (const auto& [strategy, cp] :
-       {std::pair{"no_shard", 1}, {"full_shard", 1}, {"no_shard", 2}}) {
-    TinyRunOptions run = on_layout(base_run(config.dump()), {"", 2, 2, strategy, 1, cp});
+  for (const Layout& layout :
+       {Layout{"no_shard", 2, 2, "no_shard"}, Layout{"full_shard", 2, 2},
+        Layout{"cp", 2, 2, "no_shard", 1, 2}, exchanging({"exchanged", 2, 2, "no_shard"}),
+        exchanging({"exchanged, cp", 2, 2, "no_shard", 1, 2})}) {
+    TinyRunOptions run = on_layout(base_run(config.dump()), layout);
     run.deck.precision.preset = "fp32";
     run.deck.data.row_tokens = 256;
     run.deck.schedule.global_batch = 16;
@@ -322,9 +359,9 @@ TEST_F(ExpertParallel, MemoryIsWithinItsBound) {
         plan, ranks.rank(), step.replicas[plan.replica_of(ranks.rank())], dataset.index());
     const double share =
         static_cast<double>(got.tensor_peak_bytes) / static_cast<double>(told.total());
-    EXPECT_LE(share, 1.05) << strategy << " cp " << cp << " rank " << ranks.rank();
+    EXPECT_LE(share, 1.05) << layout.name << " rank " << ranks.rank();
     if (ranks.rank() == 0) {
-      EXPECT_GE(share, 0.8) << strategy << " cp " << cp;
+      EXPECT_GE(share, 0.8) << layout.name;
     }
   }
 }
@@ -333,7 +370,8 @@ TEST_F(ExpertParallel, MemoryIsWithinItsBound) {
 TEST_F(ExpertParallel, CpRanksGenerateAsOneRank) {
   const std::vector<Layout> layouts{{"cp", 2, 2, "full_shard", 1, 2},
                                     {"half of cp", 4, 2, "no_shard", 1, 4},
-                                    {"cp beside tp", 8, 2, "full_shard", 2, 2}};
+                                    {"cp beside tp", 8, 2, "full_shard", 2, 2},
+                                    exchanging({"all of cp", 4, 4, "full_shard", 1, 4})};
   std::vector<Trial> trials;
   for (size_t l = 0; l < layouts.size(); ++l)
     trials.push_back(make_trial(layouts[l].name, l, layouts[l].ranks, l % 2 == 1));

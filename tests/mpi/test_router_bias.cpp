@@ -55,6 +55,7 @@ TinyRunOptions on_layout(TinyRunOptions run, const Layout& layout) {
     if (layout.cp > 1) mesh.cp_block = 4;
   }
   run.deck.meshes["llm"].ep = layout.ep;
+  if (layout.ep > 1 && layout.cp > 1) run.deck.meshes["llm"].ep_dispatch = "alltoall";
   run.deck.meshes["llm"].pp = layout.pp;
   return run;
 }

@@ -12,9 +12,10 @@ namespace zea::testing {
 struct TrafficLayout {
   const char* name;
   int ranks;
-  std::vector<std::string> sends;       ///< groups that must have sent something
-  void (*refine)(TinyRunOptions&);      ///< of a LLaVA whose modules have one rank each
-  std::vector<int> images = {1, 0, 2};  ///< of each sample
+  std::vector<std::string> sends;        ///< groups that must have sent something
+  void (*refine)(TinyRunOptions&);       ///< of a LLaVA whose modules have one rank each
+  std::vector<int> images = {1, 0, 2};   ///< of each sample
+  std::vector<std::string> routed = {};  ///< groups whose bytes depend on routing: expected ones
 };
 
 /// Changes the options of vision and llm.

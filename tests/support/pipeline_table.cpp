@@ -354,6 +354,10 @@ Options deck_of(const PipelineLayout& layout) {
   deck.mesh.dp_shard = layout.dp_shard;
   apply(layout.llm, layout.strategy, deck.meshes["llm"]);
   if (layout.model == PassedDeltaRules) deck.meshes["llm"].cp_scan = CpScan::States;
+  // Half of those that share experts exchange tokens, which so few ranks do not choose.
+  if (layout.llm.ep > 1 &&
+      (layout.schedule == std::string(kInterleaved) || layout.schedule == std::string(kZeroBubble)))
+    deck.meshes["llm"].ep_dispatch = EpDispatch::AllToAll;
   const bool own_ranks = layout.placement != std::string(kShared);
   if (layout.has_encoder()) {
     apply(layout.vision, layout.vision_strategy, deck.meshes["vision"]);

@@ -77,14 +77,14 @@ std::string tiny_llava_config(const TinyLlava& o) {
          R"(, "mlp_bias": )" + biases + R"(, "tie_word_embeddings": )" + tied + "}}";
 }
 
-std::string with_experts(const std::string& config, int64_t experts) {
+std::string with_experts(const std::string& config, int64_t experts, int64_t chosen) {
   nlohmann::json changed = nlohmann::json::parse(config);
   nlohmann::json& text = changed["text_config"];
   text.erase("attention_bias");
   text.erase("mlp_bias");
   text.update({{"model_type", "qwen2_moe"},
                {"num_experts", experts},
-               {"num_experts_per_tok", 2},
+               {"num_experts_per_tok", chosen},
                {"moe_intermediate_size", 16},
                {"shared_expert_intermediate_size", 24},
                {"mlp_only_layers", {1}}});

@@ -293,13 +293,37 @@ TEST(StepTime, KnowsTheRowsThatSharedExpertsGet) {
   EXPECT_EQ(of(timed(planned(options, 2, kExperts), hardware).exposed(), Wait::Ep), 0);
   options.meshes["llm"].ep = 2;
   hardware.inside.gb_per_s = 1e-3;
+  for (const char* dispatch : {"allgather", "alltoall"}) {
+    options.meshes["llm"].ep_dispatch = dispatch;
+    const Plan plan = planned(options, 2, kExperts);
+    const StepSamples samples = made_up_samples(plan);
+    const StepPlan step = plan_steps(plan, samples).front();
+    const Traffic sent = traffic_of_step(plan, step, rows_of_step(plan, samples, step, 0), 0);
+    const double bytes = static_cast<double>(sent.at("llm.ep_dp_shard"));
+    EXPECT_GT(bytes, 0);
+    EXPECT_NEAR(of(timed(plan, hardware).exposed(), Wait::Ep), bytes / 1e6, 1e-6 * bytes / 1e6);
+  }
+}
+
+/// The host waits for counts of rows once in each mixture's forward, and launches anew then.
+TEST(StepTime, KnowsTheWaitsOfExchangedTokens) {
+  Options options = deck();
+  options.meshes["llm"].strategy = "full_shard";
+  options.meshes["llm"].ep = 2;
+  Hardware hardware = made_up();
+  hardware.device.launch_us = 1e3;
+  const auto compute = [&](const char* dispatch) {
+    options.meshes["llm"].ep_dispatch = dispatch;
+    return timed(planned(options, 2, kExperts), hardware).stages.front().compute;
+  };
   const Plan plan = planned(options, 2, kExperts);
-  const StepSamples samples = made_up_samples(plan);
-  const StepPlan step = plan_steps(plan, samples).front();
-  const Traffic sent = traffic_of_step(plan, step, rows_of_step(plan, samples, step, 0), 0);
-  const double bytes = static_cast<double>(sent.at("llm.ep_dp_shard"));
-  EXPECT_GT(bytes, 0);
-  EXPECT_NEAR(of(timed(plan, hardware).exposed(), Wait::Ep), bytes / 1e6, 1e-6 * bytes / 1e6);
+  const auto microbatches =
+      static_cast<double>(plan_steps(plan, made_up_samples(plan)).front().replicas.front().size());
+  double mixtures = 0;
+  for (const UnitSpec& unit : plan.model.units)
+    mixtures += unit.kind == UnitKind::Block && plan.model.mlp(unit).router ? 1 : 0;
+  EXPECT_GT(mixtures, 0);
+  EXPECT_NEAR(compute("alltoall") - compute("allgather"), 1e-3 * mixtures * microbatches, 1e-9);
 }
 
 TEST(StepTime, BoundsEveryStrategyAndRecomputation) {

@@ -3,10 +3,13 @@
 // group make the same computations in the same order, and what is refused.
 #include <gtest/gtest.h>
 
+#include <bit>
+
 #include "core/error.hpp"
 #include "estimate/describe.hpp"
 #include "estimate/memory_estimate.hpp"
 #include "schedule/plan.hpp"
+#include "spec/expert_needs.hpp"
 #include "support/coverage.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
@@ -169,6 +172,53 @@ TEST(ExpertRanks, MemoryHasFewerExpertsAndMoreRows) {
   EXPECT_GT(told(2).activations, told(1).activations);
   EXPECT_NE(describe(make_plan(deck_of({1, 4, 2, 1, 4}), experts_config(), 8))
                 .find("ep 4 (2 cp ranks of 2 replicas share experts)"),
+            std::string::npos);
+}
+
+/// Experts chosen by a token, of which so many ranks have equal parts: on the average over all
+/// choices, in that share of the parts.
+TEST(ExpertRanks, ATokenGoesToAShareOfThem) {
+  for (const int experts : {4, 6, 8})
+    for (int chosen = 1; chosen <= experts; ++chosen)
+      for (int parts = 1; parts <= experts; ++parts) {
+        if (experts % parts != 0) continue;
+        double choices = 0, hits = 0;
+        for (unsigned choice = 0; choice < 1U << experts; ++choice) {
+          if (std::popcount(choice) != chosen) continue;
+          ++choices;
+          hits += (choice & ((1U << (experts / parts)) - 1)) != 0;
+        }
+        const RouterSpec router{.experts = experts, .chosen = chosen};
+        EXPECT_NEAR(detail::chosen_share(router, parts), hits / choices, 1e-12)
+            << chosen << " of " << experts << " in " << parts;
+      }
+}
+
+TEST(ExpertRanks, ExchangeTokensWhereThatSendsFewBytes) {
+  const auto exchanges = [](int64_t ep, int64_t experts, DeviceKind device, const char* asked) {
+    Options deck = deck_of({1, ep, 1, 1, ep});
+    deck.run.device = device;
+    deck.meshes["llm"].ep_dispatch = asked;
+    const Plan plan =
+        make_plan(deck, with_experts(tiny_llava_config(), experts), static_cast<int>(ep));
+    const bool does = plan.mesh.grid("llm").ep_exchanges;
+    const std::string told = describe(plan);
+    EXPECT_EQ(told.find("dispatch by all-to-all (expected: ") != std::string::npos, does) << told;
+    EXPECT_EQ(told.find("dispatch by all-gather (all-to-all: ") != std::string::npos, !does)
+        << told;
+    return does;
+  };
+  EXPECT_FALSE(exchanges(4, 4, DeviceKind::Cpu, "auto")) << "half of the bytes";
+  EXPECT_TRUE(exchanges(8, 8, DeviceKind::Cpu, "auto")) << "a quarter";
+  EXPECT_TRUE(exchanges(4, 4, DeviceKind::Cpu, "alltoall"));
+  EXPECT_FALSE(exchanges(8, 8, DeviceKind::Cpu, "allgather"));
+  EXPECT_FALSE(exchanges(8, 8, DeviceKind::Cuda, "auto")) << "the host would wait";
+  EXPECT_TRUE(exchanges(16, 16, DeviceKind::Cuda, "auto"));
+  Options deck = deck_of({1, 4, 2, 1, 8});
+  deck.meshes["llm"].ep_dispatch = "alltoall";
+  EXPECT_NE(describe(make_plan(deck, with_experts(tiny_llava_config(), 8), 8))
+                .find("dispatch by all-to-all (expected: 2.00 of 8 ranks per token; in each "
+                      "mixture's forward the host waits twice for counts of rows)"),
             std::string::npos);
 }
 
