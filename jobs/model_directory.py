@@ -35,7 +35,7 @@ QWEN_VL |= dict.fromkeys(TIMED, (16, 256 * 256, 4096 * 4096))
 
 # The side of a patch, the limits of pixels, and the number of equal frames as which the processor counts an image. It
 # enlarges images that are smaller than a square of patches.
-GLM_VL = {"glm4v_moe": (14, 112 * 112, 28 * 28 * 15000, 2)}
+GLM_VL = dict.fromkeys(("glm4v", "glm4v_moe", "glm46v"), (14, 112 * 112, 28 * 28 * 15000, 2))
 
 
 def mistral_turns(bos, eos):
@@ -63,6 +63,7 @@ QWEN_VL_VIDEOS |= dict.fromkeys(TIMED, (4096, 24576 * 32 * 32))
 USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10}
 USUAL_IMAGE_TOKENS |= dict.fromkeys(QWEN_VL, 151655) | {"idefics3": 128257, "smolvlm": 128257}
 USUAL_IMAGE_TOKENS |= {"qwen3_5": 248056, "qwen3_5_moe": 248056, "gemma4": 258880, "glm4v_moe": 151363}
+USUAL_IMAGE_TOKENS |= {"glm4v": 151343, "glm46v": 151343}
 USUAL_VIDEO_TOKENS = {family: USUAL_IMAGE_TOKENS[family] + 1 for family in QWEN_VL} | {"gemma4": 258884}
 # Default maximum features of an image and of a video frame, and maximum frames.
 GEMMA4_FEATURES, GEMMA4_FRAME_FEATURES, GEMMA4_FRAMES = 280, 70, 32

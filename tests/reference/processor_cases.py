@@ -270,7 +270,7 @@ class Qwen35(Qwen3VL):
 
 
 class Glm4v(Case):
-    """The limits are of the pixels of two equal frames."""
+    """GLM-4.1V, GLM-4.5V or GLM-4.6V. The limits are of the pixels of two equal frames."""
 
     special = [*SPECIAL, "<|begin_of_image|>", "<|end_of_image|>", "<|image|>"]
     pixels, rows_of = Qwen2VL.pixels, Qwen2VL.rows_of
@@ -284,10 +284,14 @@ class Glm4v(Case):
                 "size": {"shortest_edge": least, "longest_edge": most}}
         vision = {"patch_size": patch, "spatial_merge_size": merge, "depth": 2, "hidden_size": 32, "num_heads": 4,
                   "intermediate_size": 48, "out_hidden_size": 32, "image_size": 28}
-        rope = {**Qwen2VL.rope, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
-        text = {**TEXT, "head_dim": 16, "rope_parameters": rope, "n_routed_experts": 4, "num_experts_per_tok": 2}
-        super().__init__(draw, {"model_type": "glm4v_moe", "vision_config": vision, "text_config": text}, "Glm4v", said,
-                         "Glm4v", {}, "<|begin_of_image|><|image|><|end_of_image|>", "<|image|>", step=patch * merge)
+        family = draw.choice(["glm4v", "glm4v_moe", "glm46v"])
+        kind = "Glm46V" if family == "glm46v" else "Glm4v"
+        rope = {**Qwen2VL.rope, "mrope_section": [1, 1, 1], "partial_rotary_factor": 0.75}
+        text = {**TEXT, "rope_parameters": rope}
+        if family == "glm4v_moe":
+            text |= {"n_routed_experts": 4, "num_experts_per_tok": 2}
+        super().__init__(draw, {"model_type": family, "vision_config": vision, "text_config": text}, kind, said, kind,
+                         {}, "<|begin_of_image|><|image|><|end_of_image|>", "<|image|>", step=patch * merge)
 
 
 class InternVL(Case):

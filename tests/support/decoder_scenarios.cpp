@@ -110,6 +110,20 @@ const GridScenario kDecoderScenarios[] = {
          [](const TinyLlava& model) {
            return with_heads(tiny_glm4v_moe_config(), model.heads, model.kv_heads);
          }},
+    {.name = "GLM-4.1V, neighbors that rotate, adapters, every unit recomputed",
+     .images = {2, 1, 0},
+     .set =
+         [](Options& deck) {
+           deck.data.row_tokens = 80;
+           deck.llm.lora = {.targets = {"q_proj", "k_proj", "gate_up_proj", "down_proj"},
+                            .rank = 3};
+           deck.model.activation_checkpointing = AutoOption::of_count(1);
+         },
+     .remake = shrink_images,
+     .other_config =
+         [](const TinyLlava& model) {
+           return with_heads(tiny_glm4v_config(), model.heads, model.kv_heads);
+         }},
     {.name = "mixtures of experts beside a shared one",
      .model = {.kv_heads = 1},
      .other_config = experts_config},
