@@ -12,12 +12,13 @@ namespace {
 const std::string kGlmRoot = "model.visual.";
 constexpr double kMergerEps = 1e-5;  ///< of the merger's LayerNorm; no key of the config sets it
 constexpr int64_t kGlmWidth = 4096;  ///< of features, if the config has no out_hidden_size
-/// Limits in pixels of one frame; the processor counts an image as two equal frames.
+/// Limits in pixels of one frame of an image, which the processor counts as two equal frames, and
+/// of all frames of a video.
 constexpr TurnedDefaults kGlmTower{
     .layers = 24,
     .patch = 14,
     .pixels = {.least = int64_t{56} * 112, .most = int64_t{14} * 28 * 15000},
-    .frame_pixels = {}};
+    .frame_pixels = {.least = int64_t{112} * 112, .most = int64_t{28} * 28 * 60000}};
 
 VisionEncoder read_glm_tower(const ConfigReader& config) {
   config.require_text("hidden_act", "silu");
@@ -33,7 +34,8 @@ VisionEncoder read_glm_tower(const ConfigReader& config) {
   EncoderSpec& vision = encoder.spec;
   vision.block.norm.eps = config.number("rms_norm_eps", 1e-5);
   PatchInput& patches = vision.patches();
-  patches.video.reset();
+  patches.video->limits_all = true;
+  patches.video->has_text_between = true;
   patches.as<ImagesWithin>()->counts_frames = true;
   const int64_t side = config.side("image_size", 336);
   patches.table_side = side / patches.patch_size;
@@ -124,8 +126,8 @@ ModelSpec make_with_glm_tower(const ConfigReader& config, Decoder decoder, int64
                               const Trainable& trainable) {
   const ConfigReader text = config.object("text_config"),
                      of_vision = config.object("vision_config");
-  // Tokens around images are ordinary text. Videos are not built: their frames use the placeholder
-  // of images.
+  // Tokens around images and videos are ordinary text. So is the token of a video, since features
+  // of its frames take the places of the image's.
   for (const ConfigReader* one : {&config, &text})
     one->pass_over({"image_start_token_id", "image_end_token_id", "video_start_token_id",
                     "video_end_token_id", "video_token_id"});
@@ -137,6 +139,7 @@ ModelSpec make_with_glm_tower(const ConfigReader& config, Decoder decoder, int64
       read_mrope(text, attention.rope.pairs(attention.heads.dim), {8, 12, 12}, false);
   VisionEncoder encoder = read_glm_tower(of_vision);
   encoder.spec.placeholder = config.integer("image_token_id", image_token);
+  encoder.spec.video_placeholder = encoder.spec.placeholder;
   const int64_t hidden = decoder.spec.block.hidden, width = encoder.spec.block.mlp().intermediate;
   if (width != hidden)
     of_vision.refuse("out_hidden_size", std::to_string(width),

@@ -55,6 +55,7 @@ FAMILIES = {
     "qwen3_vl": "Qwen3VL",
     "qwen3_vl_moe": "Qwen3VLMoe",
     "glm4v": "Glm4v",
+    "glm4v of videos": "Glm4vVideos",
     "glm4v_moe": "Glm4vMoe",
     "glm46v": "Glm46VMoe",
     "qwen3_5": "Qwen35",

@@ -20,7 +20,15 @@ from tiled_families import (
     InternVLOfQwen3,
     LlavaNext,
 )
-from video_cases import Qwen2VLVideos, Qwen3VLVideos, Qwen25VLVideos, Qwen35Videos
+from video_cases import (
+    Glm4vMoeVideos,
+    Glm4vVideos,
+    Glm46VMoeVideos,
+    Qwen2VLVideos,
+    Qwen3VLVideos,
+    Qwen25VLVideos,
+    Qwen35Videos,
+)
 
 ONE_ROW = ["data.rows_per_microbatch=1"]
 OWN_RANKS = ['mesh.placement="disjoint"', *ONE_ROW]
@@ -336,6 +344,7 @@ OF_ONE = {
     Qwen25VLVideos: {"cp3_ring": {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3)]}},
     Qwen3VLVideos: {},
     Qwen35Videos: {},
+    Glm4vVideos: {},
     Gemma4Videos: {"cp3_ring": {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3)]}},
     Glm4v: {
         "options": {
@@ -361,6 +370,8 @@ VARIANTS = {
     LlavaOneVisionOfUnevenPatches: {"plain": {}},
     SmolVLMOfUnevenPatches: {"plain": {}},
     Glm46V: {"plain": {}},
+    Glm4vMoeVideos: {"plain": {}},
+    Glm46VMoeVideos: {"plain": {}},
     SmolVLMOfOneTile: {
         "plain": {},
         "published": {"deck": ["data.max_tiles=0"], "model": {"vision": {"size": {"longest_edge": 16}}}},

@@ -21,7 +21,7 @@ class Glm4vMoe:
     frames."""
 
     made_of = (Glm4vMoeConfig, Glm4vMoeForConditionalGeneration)
-    placeholder, video = 5, 4
+    placeholder = 5
     frozen = {
         "vision": tuple(
             f"model.visual.{part}."
@@ -52,7 +52,7 @@ class Glm4vMoe:
             text_config={**cls.text, **(text or {})},
             vision_config={**cls.tower, **(vision or {})},
             image_token_id=cls.placeholder,
-            video_token_id=cls.video,
+            video_token_id=4,
             image_start_token_id=2,
             image_end_token_id=3,
             video_start_token_id=0,

@@ -202,19 +202,18 @@ class Qwen2VL(Case):
                          "<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>", step=patch * merge)
         self.template = self.template.replace("VIDEO", self.mark_of_videos())
         config["video_token_id"] = self.tokenizer.convert_tokens_to_ids("<|video_pad|>")
-        self.add_videos(draw, patch, merge, square)
+        self.add_videos(draw, patch, merge, square, "Qwen3VL" if self.family.startswith("qwen3") else "Qwen2VL")
 
     def mark_of_videos(self):
         return "<|vision_start|><|video_pad|><|vision_end|>"
 
-    def add_videos(self, draw, patch, merge, square):
-        """Colours and kernel are those of images."""
+    def add_videos(self, draw, patch, merge, square, name):
+        """Colours and kernel are those of images. `name`: of the video processor's class."""
         least = square * draw.randint(1, 6)
         size = {"shortest_edge": least, "longest_edge": least + square * draw.choice([2, 9, 60])}
         same = ("image_mean", "image_std", "do_normalize", "do_rescale", "rescale_factor", "resample")
         said = {key: getattr(self.images, key) for key in same}
-        said |= {"do_sample_frames": False, "cap_pixels_per_frame": False}
-        name = "Qwen3VL" if self.family.startswith("qwen3") else "Qwen2VL"
+        said |= {"do_sample_frames": False} | ({"cap_pixels_per_frame": False} if name.startswith("Qwen") else {})
         make = getattr(transformers, f"{name}VideoProcessor")
         self.processor_of_videos = make(**said, size=size, patch_size=patch, merge_size=merge)
         self.video_said = json.loads(self.processor_of_videos.to_json_string())
@@ -272,8 +271,11 @@ class Qwen35(Qwen3VL):
 class Glm4v(Case):
     """GLM-4.1V, GLM-4.5V or GLM-4.6V. The limits are of the pixels of two equal frames."""
 
+    samples, video_placeholder = {"image": 5, "video": 2}, "<|image|>"
     special = [*SPECIAL, "<|begin_of_image|>", "<|end_of_image|>", "<|image|>"]
-    pixels, rows_of = Qwen2VL.pixels, Qwen2VL.rows_of
+    special += ["<|begin_of_video|>", "<|end_of_video|>", "<|video|>"]
+    pixels, pixels_of_videos, rows_of = Qwen2VL.pixels, Qwen2VL.pixels_of_videos, Qwen2VL.rows_of
+    add_videos = Qwen2VL.add_videos
 
     def __init__(self, draw):
         patch, merge = draw.choice([4, 8, 14]), draw.choice([1, 2, 2, 3])
@@ -292,6 +294,9 @@ class Glm4v(Case):
             text |= {"n_routed_experts": 4, "num_experts_per_tok": 2}
         super().__init__(draw, {"model_type": family, "vision_config": vision, "text_config": text}, kind, said, kind,
                          {}, "<|begin_of_image|><|image|><|end_of_image|>", "<|image|>", step=patch * merge)
+        self.template = self.template.replace("VIDEO", "<|begin_of_video|><|video|><|end_of_video|>")
+        self.config["video_token_id"] = self.tokenizer.convert_tokens_to_ids("<|video|>")
+        self.add_videos(draw, patch, merge, square, kind)
 
 
 class InternVL(Case):

@@ -105,6 +105,7 @@ const GridScenario kDecoderScenarios[] = {
     {.name = "GLM-4.5V, cubic positions and a gated merger",
      .images = {2, 1, 0},
      .set = [](Options& deck) { deck.data.row_tokens = 80; },
+     .clips = {1},
      .remake = shrink_images,
      .other_config =
          [](const TinyLlava& model) {
@@ -119,6 +120,7 @@ const GridScenario kDecoderScenarios[] = {
                             .rank = 3};
            deck.model.activation_checkpointing = AutoOption::of_count(1);
          },
+     .clips = {1},
      .remake = shrink_images,
      .other_config =
          [](const TinyLlava& model) {

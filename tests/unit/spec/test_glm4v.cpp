@@ -80,7 +80,18 @@ TEST(Glm4v, RefusesWhatIsNotBuilt) {
   EXPECT_NE(refusal({{"image_processor", {{"size", {{"shortest_edge", 129}}}}}})
                 .find("multiples of temporal_patch_size = 2"),
             std::string::npos);
-  EXPECT_FALSE(model_with().encoders[0].patches().video);
+}
+
+/// Features of frames take the placeholders of images, and limits are of all frames of a video.
+TEST(Glm4v, TakesVideosAsImagesInTheText) {
+  const ModelSpec model = model_with(
+      {{"video_processor", {{"size", {{"shortest_edge", 64}, {"longest_edge", 4 * 24 * 24}}}}}});
+  const EncoderSpec& encoder = model.encoders[0];
+  EXPECT_EQ(encoder.video_placeholder, encoder.placeholder);
+  const ItemShape video = encoder.video_shape({90, 60}, 3, 2000);
+  EXPECT_TRUE(video.has_text_between);
+  EXPECT_EQ(video.tiles, 2);
+  EXPECT_EQ(video.tile_features(), 4 * 2);  // of 32 x 16 pixels
 }
 
 /// Norms before and after each half, and one matrix of gate and up in files.
