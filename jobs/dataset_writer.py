@@ -9,7 +9,7 @@ The format, an HDF5 file of contiguous, unfiltered datasets (version 3 where the
       version               "2" or "3"; zea reads "1", which has images only, as well
       image_token           id of the placeholder token in decimal, "-1" when there are no images
       audio_token           likewise of sound (not in version 1)
-      video_token           likewise of videos (version 3)
+      video_token           likewise of videos (version 3), which may be that of images
     ragged arrays: element i is values[offsets[i] : offsets[i + 1]]
       token_offsets         int64 (samples + 1)
       tokens                int32 (all tokens)

@@ -12,14 +12,16 @@ from dataset_writer import encoded_size
 class Turns:
     """How a pair of turns is written: the human's between `opening` and `reply`, the answer up to
     `end`, which is learnt, and `gap`, which is not. Around an image stand two tokens, and around
-    these `beside_image`, which is text like any other; between its rows stands `row_end`. `template_wraps`: a chat
-    template writes the two tokens itself. A turn that does not begin with an image begins with `before_text`."""
+    these `beside_image`, which is text like any other; between its rows stands `row_end`. `around_video` stands around
+    a video, besides `around_image` around its parts. `template_wraps`: a chat template writes these tokens itself, with
+    `video_mark` between those of a video, unless it is the placeholder. A turn that does not begin with an image begins
+    with `before_text`."""
 
     def __init__(self, start, opening, reply, lead, end, gap, before_text=""):
         self.start, self.opening, self.reply, self.lead = start, opening, reply, lead
         self.end, self.gap, self.before_text = end, gap, before_text
         self.around_image, self.beside_image, self.row_end = ("", ""), "", ""
-        self.template_wraps = False
+        self.around_video, self.video_mark, self.template_wraps = ("", ""), "", False
 
 
 def vicuna_turns(bos="<s>", eos="</s>"):
@@ -35,7 +37,7 @@ QWEN_VL |= dict.fromkeys(TIMED, (16, 256 * 256, 4096 * 4096))
 
 # The side of a patch, the limits of pixels, and the number of equal frames as which the processor counts an image. It
 # enlarges images that are smaller than a square of patches.
-GLM_VL = {"glm4v_moe": (14, 112 * 112, 28 * 28 * 15000, 2)}
+GLM_VL = dict.fromkeys(("glm4v", "glm4v_moe", "glm46v"), (14, 112 * 112, 28 * 28 * 15000, 2))
 
 
 def mistral_turns(bos, eos):
@@ -56,6 +58,10 @@ def gemma_turns(begin, end):
     return Turns("<bos>", f"{begin}user\n", f"{end}\n{begin}model\n", "", end, "\n")
 
 
+# Likewise of all frames of a video together, and what a template writes for a video, by its id in config.json.
+GLM_VIDEOS, GLM_VIDEO = (112 * 112, 28 * 28 * 2 * 30000), "<|video|>"
+
+
 # Likewise of a video's frame; in timed videos of all frames together.
 QWEN_VL_VIDEOS = dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (128 * 28 * 28, 768 * 28 * 28))
 QWEN_VL_VIDEOS |= dict.fromkeys(TIMED, (4096, 24576 * 32 * 32))
@@ -63,6 +69,7 @@ QWEN_VL_VIDEOS |= dict.fromkeys(TIMED, (4096, 24576 * 32 * 32))
 USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10}
 USUAL_IMAGE_TOKENS |= dict.fromkeys(QWEN_VL, 151655) | {"idefics3": 128257, "smolvlm": 128257}
 USUAL_IMAGE_TOKENS |= {"qwen3_5": 248056, "qwen3_5_moe": 248056, "gemma4": 258880, "glm4v_moe": 151363}
+USUAL_IMAGE_TOKENS |= {"glm4v": 151343, "glm46v": 151343}
 USUAL_VIDEO_TOKENS = {family: USUAL_IMAGE_TOKENS[family] + 1 for family in QWEN_VL} | {"gemma4": 258884}
 # Default maximum features of an image and of a video frame, and maximum frames.
 GEMMA4_FEATURES, GEMMA4_FRAME_FEATURES, GEMMA4_FRAMES = 280, 70, 32
@@ -115,6 +122,8 @@ class ModelDirectory:
             self.placeholders["image"] = self._either("image_token_id", "image_token_index", usual)
             if self.family in USUAL_VIDEO_TOKENS:
                 self.placeholders["video"] = self.config.get("video_token_id", USUAL_VIDEO_TOKENS[self.family])
+            if self.family in GLM_VL:  # a video's frames are images in the text
+                self.placeholders["video"] = self.placeholders["image"]
         if self.config.get("audio_config") is not None:
             self.placeholders["audio"] = self._either("audio_token_id", "audio_token_index", -1)
 
@@ -141,9 +150,12 @@ class ModelDirectory:
         processor = self._read("processor_config.json")
         usual = "[IMG]" if self.has_rows else "<|image_pad|>" if self.family in QWEN_VL else "<image>"
         usual = "<|image|>" if self.family in GLM_VL else usual
+        placeholders = self.placeholders
+        if self.family in GLM_VL:  # whose processors write the same one for frames
+            placeholders = {"image": placeholders["image"]}
         if self.family == "gemma4":  # only the tokenizer names its image token
             usual = None
-        for modality, token in self.placeholders.items():
+        for modality, token in placeholders.items():
             key = f"{modality}_token"
             name = names.get(key) or processor.get(key) or (usual if modality == "image" else None)
             found = tokenizer.token_to_id(name) if isinstance(name, str) else None
@@ -166,6 +178,8 @@ class ModelDirectory:
         if self.family == "gemma4" and self.placeholders:
             turns.around_image = self._around_gemma4_images(tokenizer)
         turns.template_wraps = self.family in QWEN_VL or self.family in GLM_VL
+        if self.family in GLM_VL:
+            turns.around_video, turns.video_mark = ("<|begin_of_video|>", "<|end_of_video|>"), GLM_VIDEO
         turns.beside_image = "\n\n" if self.family == "gemma3" else ""
         if self.has_rows and tokenizer.token_to_id("[IMG_BREAK]") is not None:  # in whatever form the turns are
             turns.around_image, turns.row_end = ("", "[IMG_END]"), "[IMG_BREAK]"
@@ -208,20 +222,24 @@ class ModelDirectory:
         return [self.features(modality, item)]
 
     def moments(self, video):
-        """Returns the features of each temporal patch of a video, and the text before them."""
+        """Returns the text before the features of each temporal patch of a video, their number, and the text after
+        them."""
         if self.family == "gemma4":
             return self._frames_of_gemma4(video)
         per_moment = self.config["vision_config"].get("temporal_patch_size", 2)
         frames = len(video.frames)
         moments = math.ceil(frames / per_moment)
         count = self._video_features(video, frames, per_moment)
-        if self.family not in TIMED:
-            return [("", moments * count)]
+        if self.family not in (*TIMED, *GLM_VL):
+            return [("", moments * count, "")]
         if not video.per_second:
-            raise ValueError("its frames per second are not known, which the family writes before them")
+            raise ValueError("its frames per second are not known, but the family writes the time of its frames")
         times = [min(n, frames - 1) / video.per_second for n in range(moments * per_moment)]
         ends = zip(times[::per_moment], times[per_moment - 1 :: per_moment])
-        return [(f"<{(first + last) / 2:.1f} seconds>", count) for first, last in ends]
+        if self.family in GLM_VL:
+            stamps = (f"{first:.1f} seconds" if self.family == "glm46v" else f"{int(first)}" for first, _ in ends)
+            return [("", count, stamp) for stamp in stamps]
+        return [(f"<{(first + last) / 2:.1f} seconds>", count, "") for first, last in ends]
 
     def _frames_of_gemma4(self, video):
         if not video.per_second:
@@ -229,7 +247,7 @@ class ModelDirectory:
         most = self.video_processor.get("max_soft_tokens", GEMMA4_FRAME_FEATURES)
         count = self._gemma4_features(video.size, most, self.video_max_pixels)
         seconds = [int(number / video.per_second) for number in range(len(video.frames))]
-        return [(f"{' ' * (n > 0)}{time // 60:02d}:{time % 60:02d} ", count) for n, time in enumerate(seconds)]
+        return [(f"{' ' * (n > 0)}{time // 60:02d}:{time % 60:02d} ", count, "") for n, time in enumerate(seconds)]
 
     def _gemma4_features(self, size, most, most_pixels):
         vision = self.config["vision_config"]
@@ -238,11 +256,11 @@ class ModelDirectory:
 
     def _video_features(self, video, frames, per_moment):
         vision, size = self.config["vision_config"], video.size
-        patch = QWEN_VL[self.family][0]
+        patch = (QWEN_VL | GLM_VL)[self.family][0]
         step = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
         processor = self.video_processor or self.processor
-        limits = limits_of(processor, QWEN_VL_VIDEOS[self.family], self.video_max_pixels)
-        if self.family not in TIMED:
+        limits = limits_of(processor, QWEN_VL_VIDEOS.get(self.family, GLM_VIDEOS), self.video_max_pixels)
+        if self.family not in (*TIMED, *GLM_VL):
             return squares_within(size, step, limits)
         stretch = max(1, step / min(size))
         made = round(frames / per_moment) * per_moment

@@ -92,10 +92,11 @@ class Tokens:
     def video(self, item):
         moments = self.model.moments(item)
         # Where moments have stamps, each is wrapped, also within what a chat template writes around the video.
-        is_wrapped = any(stamp for stamp, _ in moments) or not self.template_wraps
+        is_wrapped = any(stamp or late for stamp, _, late in moments) or not self.template_wraps
         before, after = map(self.name, self.turns.around_image) if is_wrapped else ("", "")
-        text = "".join(f"{stamp}{before}{self.spell['video'] * count}{after}" for stamp, count in moments)
-        return text, sum(count for _, count in moments)
+        begin, end = ("", "") if self.template_wraps else map(self.name, self.turns.around_video)
+        frames = (f"{stamp}{before}{self.spell['video'] * count}{after}{late}" for stamp, count, late in moments)
+        return f"{begin}{''.join(frames)}{end}", sum(count for _, count, _ in moments)
 
     def image_or_sound(self, modality, item, is_alone):
         placeholder = self.spell[modality]
@@ -135,7 +136,8 @@ class Tokens:
         tokens, mask = self.encoded(text, spans)
         for name, mark in MARKS.items():
             placeholders = tokens.count(self.placeholder[name])
-            if placeholders != sum(count for _, count in stands[name]):
+            same = [other for other in MARKS if self.placeholder[other] == self.placeholder[name]]
+            if placeholders != sum(count for other in same for _, count in stands[other]):
                 raise EntryFault(
                     "items",
                     f"has {placeholders} placeholders for {len(items[name])} {ITEMS[name]}: is {mark} in a gpt turn?",
@@ -215,14 +217,21 @@ class TemplateTurns(Tokens):
     def mark(self, modality):
         """Returns the part of the template's text that an item's text replaces, and whether the template writes it."""
         placeholder = self.tokenizer.id_to_token(self.placeholder[modality])
-        before = self.turns.around_image[0] if modality != "audio" else ""
+        if modality == "video":
+            placeholder = self.turns.video_mark or placeholder
+        before = self.around(modality)[0]
         written = self.tried(modality)
         found = next((name for name in (placeholder, before, MARKS[modality]) if name and name in written), None)
         return found or placeholder, found is not None
 
+    def around(self, modality):
+        if modality == "video" and any(self.turns.around_video):
+            return self.turns.around_video
+        return self.turns.around_image if modality != "audio" else ("", "")
+
     def inserted(self, modality):
         """The text for an item in a message of a template that takes texts alone."""
-        before, after = self.turns.around_image if self.template_wraps and modality != "audio" else ("", "")
+        before, after = self.around(modality) if self.template_wraps else ("", "")
         return before + self.marks[modality][0] + after
 
     def is_spaced(self, modality):

@@ -22,9 +22,10 @@ Ids features_up_to(const std::vector<ItemShape>& items) {
   return sums;
 }
 
-/// Checks that items are images or videos as their placeholders say.
+/// Checks that items are images or videos as their placeholders say, unless both have the same one.
 void check_placeholder(const Sample& sample, int64_t id, const EncoderSpec& encoder,
                        const std::vector<ItemShape>& items, int64_t item) {
+  if (encoder.placeholder == encoder.video_placeholder) return;
   const auto index = static_cast<size_t>(item);
   const bool wants_video = id != encoder.placeholder;
   if (index >= items.size() || (items[index].frames > 0) == wants_video) return;

@@ -151,8 +151,8 @@ void FileDataset::check_structure() const {
            std::to_string(tokens_.length()) + " tokens");
   if (audio_token_ >= 0 && audio_token_ == image_token_)
     refuse("image_token and audio_token are both " + std::to_string(image_token_));
-  if (video_token_ >= 0 && (video_token_ == image_token_ || video_token_ == audio_token_))
-    refuse("video_token is " + std::to_string(video_token_) + ", which stands for others, too");
+  if (video_token_ >= 0 && video_token_ == audio_token_)
+    refuse("video_token and audio_token are both " + std::to_string(video_token_));
 }
 
 void FileDataset::read_names() {

@@ -78,12 +78,12 @@ struct DataOptions {
                              {0, 1e10}});
     key(video_min_pixels,
         {"video_min_pixels",
-         "minimum pixels of a resized video frame (in Qwen3-VL and Qwen3.5: of all "
+         "minimum pixels of a resized video frame (in Qwen3-VL, Qwen3.5 and GLM: of all "
          "frames together); 0: the encoder family's",
          {0, 1e12}});
     key(video_max_pixels,
         {"video_max_pixels",
-         "maximum pixels of a resized video frame (in Qwen3-VL and Qwen3.5: of all "
+         "maximum pixels of a resized video frame (in Qwen3-VL, Qwen3.5 and GLM: of all "
          "frames together); 0: the encoder family's",
          {0, 1e12}});
     key(max_frames, {"max_frames",

@@ -89,10 +89,16 @@ bool is_of_shared_keys(const ModelSpec& model, const std::string& name) {
 /// head, or layers after the last one), or to the unused keys of a layer with shared keys.
 bool is_carried(const ModelSpec& model, const std::string& name) {
   if (is_of_shared_keys(model, name)) return true;
-  constexpr const char *kHeadRoot = "mtp.", *kLayers = "model.layers.";
-  const bool has_layers = model.family == "glm4_moe" || model.family == "deepseek_v3";
-  if (!has_layers || !name.starts_with(kLayers)) return name.starts_with(kHeadRoot);
-  const std::string number = name.substr(std::strlen(kLayers));
+  struct Layers {
+    const char *family, *root;
+  };
+  constexpr const char* kOfComposites = "model.language_model.layers.";
+  constexpr std::array kLayers{Layers{"deepseek_v3", "model.layers."},
+                               Layers{"glm46v", kOfComposites}, Layers{"glm4_moe", "model.layers."},
+                               Layers{"glm4v_moe", kOfComposites}};
+  const auto of = std::ranges::find(kLayers, model.family, &Layers::family);
+  if (of == kLayers.end() || !name.starts_with(of->root)) return name.starts_with("mtp.");
+  const std::string number = name.substr(std::strlen(of->root));
   return std::strtoll(number.c_str(), nullptr, 10) >= model.decoder.layers;
 }
 

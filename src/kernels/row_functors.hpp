@@ -105,26 +105,26 @@ struct GatedRowBackward {
   }
 };
 
-/// Neighboring columns, of a gate and of what it scales.
+/// Neighboring columns: a gate and what it scales, or a pair of coordinates that rotates.
 template <class T>
-struct GateUp {
-  T gate, up;
+struct Neighbors {
+  T first, second;
 };
 template <class T>
-ZEA_FUNCTION GateUp<Wide<T>> load(const GateUp<T>& stored) {
-  return {load(stored.gate), load(stored.up)};
+ZEA_FUNCTION Neighbors<Wide<T>> load(const Neighbors<T>& stored) {
+  return {load(stored.first), load(stored.second)};
 }
 template <class T>
-ZEA_FUNCTION void store(GateUp<T>& target, const Values<Wide<T>, 2>& values) {
-  store(target.gate, values.of[0]);
-  store(target.up, values.of[1]);
+ZEA_FUNCTION void store(Neighbors<T>& target, const Values<Wide<T>, 2>& values) {
+  store(target.first, values.of[0]);
+  store(target.second, values.of[1]);
 }
 
 /// y = g sigmoid(alpha g) (u + 1): g is the gate, at most `limit`, and u is up, at most `limit` in
 /// size.
 template <class T>
 struct ClampedGateRow {
-  const GateUp<T>* x;
+  const Neighbors<T>* x;
   T* y;
   Wide<T> alpha, limit;
   int64_t width;
@@ -134,9 +134,9 @@ struct ClampedGateRow {
     const T* target = y + row * width;
     const Wide<T> steepness = alpha, most = limit;
     // A source that is not used, so that packs are as long as those of the target.
-    const auto value = [=](const GateUp<Wide<T>>& z, Wide<T>) ZEA_INLINE_LAMBDA {
-      const Wide<T> g = z.gate > most ? most : z.gate;
-      const Wide<T> u = z.up > most ? most : z.up < -most ? -most : z.up;
+    const auto value = [=](const Neighbors<Wide<T>>& z, Wide<T>) ZEA_INLINE_LAMBDA {
+      const Wide<T> g = z.first > most ? most : z.first;
+      const Wide<T> u = z.second > most ? most : z.second < -most ? -most : z.second;
       return g * sigmoid(steepness * g) * (u + 1);
     };
     lanes.each(width, StoreTo<T>{y + row * width}, value, x + row * width, target);
@@ -146,23 +146,23 @@ struct ClampedGateRow {
 template <class T>
 struct ClampedGateRowBackward {
   const T* dy;
-  const GateUp<T>* x;
-  GateUp<T>* dx;
+  const Neighbors<T>* x;
+  Neighbors<T>* dx;
   Wide<T> alpha, limit;
   int64_t width;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
     const Wide<T> steepness = alpha, most = limit;
-    const auto values = [=](Wide<T> d, const GateUp<Wide<T>>& z) ZEA_INLINE_LAMBDA {
-      const Wide<T> g = z.gate > most ? most : z.gate;
-      const Wide<T> u = z.up > most ? most : z.up < -most ? -most : z.up;
+    const auto values = [=](Wide<T> d, const Neighbors<Wide<T>>& z) ZEA_INLINE_LAMBDA {
+      const Wide<T> g = z.first > most ? most : z.first;
+      const Wide<T> u = z.second > most ? most : z.second < -most ? -most : z.second;
       const Wide<T> s = sigmoid(steepness * g);
       const Wide<T> slope = s * (1 + steepness * g * (1 - s));
-      return Values<Wide<T>, 2>{z.gate > most ? Wide<T>(0) : d * (u + 1) * slope,
-                                z.up > most || z.up < -most ? Wide<T>(0) : d * g * s};
+      return Values<Wide<T>, 2>{z.first > most ? Wide<T>(0) : d * (u + 1) * slope,
+                                z.second > most || z.second < -most ? Wide<T>(0) : d * g * s};
     };
-    lanes.each(width, StoreTo<GateUp<T>>{dx + row * width}, values, dy + row * width,
+    lanes.each(width, StoreTo<Neighbors<T>>{dx + row * width}, values, dy + row * width,
                x + row * width);
   }
 };
@@ -200,8 +200,9 @@ struct RowDot {
 };
 
 /// Rotates the first 2 * half coordinates of `heads` heads of a token in place; a token has `items`
-/// such items. Head h uses row h % parts of the token's tables.
-template <class T>
+/// such items. Head h uses row h % parts of the token's tables. Pairs are coordinates of both
+/// halves, or neighbors.
+template <class T, bool kOfNeighbors = false>
 struct RotateHeads {
   T* x;
   const T *cosines, *sines;
@@ -220,8 +221,17 @@ struct RotateHeads {
     };
     for (int64_t h = first_head; h < first_head + heads; ++h, head += dim) {
       const int64_t angles = (token * parts + h % parts) * half;
-      lanes.each(half, StoreTo<T, 2>{head, head + half}, values, head, head + half,
-                 cosines + angles, sines + angles);
+      if constexpr (kOfNeighbors) {
+        auto* pairs = reinterpret_cast<Neighbors<T>*>(head);
+        const auto of_pair =
+            [=](const Neighbors<Wide<T>>& pair, Wide<T> c, Wide<T> sine)
+                ZEA_INLINE_LAMBDA { return values(pair.first, pair.second, c, sine); };
+        lanes.each(half, StoreTo<Neighbors<T>>{pairs}, of_pair, pairs, cosines + angles,
+                   sines + angles);
+      } else {
+        lanes.each(half, StoreTo<T, 2>{head, head + half}, values, head, head + half,
+                   cosines + angles, sines + angles);
+      }
     }
   }
 };

@@ -26,8 +26,8 @@ void with_gate(Gating gating, Visit visit) {
 }
 
 template <class T>
-detail::GateUp<T>* gates_of(const at::Tensor& x) {
-  return reinterpret_cast<detail::GateUp<T>*>(elements<T>(x));
+detail::Neighbors<T>* gates_of(const at::Tensor& x) {
+  return reinterpret_cast<detail::Neighbors<T>*>(elements<T>(x));
 }
 
 }  // namespace
@@ -185,24 +185,31 @@ at::Tensor row_dots(const at::Tensor& x, const at::Tensor& y) {
 }
 
 void rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
-                  int64_t heads, bool backwards) {
-  if (!runs_kernels(x)) return rotate_heads_reference(x, cosines, sines, heads, backwards);
+                  int64_t heads, bool backwards, bool of_neighbors) {
+  if (!runs_kernels(x))
+    return rotate_heads_reference(x, cosines, sines, heads, backwards, of_neighbors);
   ZEA_ASSERT(cosines.scalar_type() == x.scalar_type() && cosines.is_contiguous());
   ZEA_ASSERT(x.is_contiguous() && heads > 0);
   // A core of the host takes a token; a device has more lanes than there are tokens.
   const int64_t items = x.is_cpu() ? 1 : heads;
   with_element_type(x, [&]<class T>(T) {
-    const detail::RotateHeads<T> functor{.x = elements<T>(x),
-                                         .cosines = elements<T>(cosines),
-                                         .sines = elements<T>(sines),
-                                         .sign = static_cast<Wide<T>>(backwards ? -1 : 1),
-                                         .all_heads = x.size(1),
-                                         .heads = heads / items,
-                                         .items = items,
-                                         .dim = x.size(2),
-                                         .half = cosines.size(-1),
-                                         .parts = cosines.dim() == 3 ? cosines.size(1) : 1};
-    run_items(x, functor, x.size(0) * items, functor.heads * functor.half);
+    const auto rotate = [&]<class Functor>(Functor functor) {
+      functor = {.x = elements<T>(x),
+                 .cosines = elements<T>(cosines),
+                 .sines = elements<T>(sines),
+                 .sign = static_cast<Wide<T>>(backwards ? -1 : 1),
+                 .all_heads = x.size(1),
+                 .heads = heads / items,
+                 .items = items,
+                 .dim = x.size(2),
+                 .half = cosines.size(-1),
+                 .parts = cosines.dim() == 3 ? cosines.size(1) : 1};
+      run_items(x, functor, x.size(0) * items, functor.heads * functor.half);
+    };
+    if (of_neighbors)
+      rotate(detail::RotateHeads<T, true>{});
+    else
+      rotate(detail::RotateHeads<T>{});
   });
 }
 

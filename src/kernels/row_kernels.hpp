@@ -42,9 +42,10 @@ at::Tensor row_dots_reference(const at::Tensor& x, const at::Tensor& y);
 
 /// Rotates the first `heads` heads of x (tokens, all_heads, head_dim), of each the first
 /// coordinates, by the angles of the tables (tokens, half of these coordinates), or by their
-/// negatives, in place. With tables (tokens, parts, half of these) head h uses row h % parts.
+/// negatives, in place. With tables (tokens, parts, half of these) head h uses row h % parts. Pairs
+/// are coordinates of both halves, or neighbors.
 void rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
-                  int64_t heads, bool backwards);
+                  int64_t heads, bool backwards, bool of_neighbors = false);
 
 /// The elements of rows that dropout drops (arXiv:1207.0580): each is drawn from a counter of its
 /// row's key and its column.
@@ -85,7 +86,7 @@ at::Tensor drop_elements_reference(const at::Tensor& x, const at::Tensor& keys,
 at::Tensor gated_forward_reference(const at::Tensor& x, Gating gating);
 at::Tensor gated_backward_reference(const at::Tensor& dy, const at::Tensor& x, Gating gating);
 void rotate_heads_reference(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
-                            int64_t heads, bool backwards);
+                            int64_t heads, bool backwards, bool of_neighbors = false);
 
 // GELU with the bias of the linear in front of it, and that bias's gradient.
 

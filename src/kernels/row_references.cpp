@@ -226,13 +226,15 @@ at::Tensor gelu_backward_reference(const at::Tensor& dy, const at::Tensor& x,
 }
 
 void rotate_heads_reference(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
-                            int64_t heads, bool backwards) {
+                            int64_t heads, bool backwards, bool of_neighbors) {
   const int64_t half = cosines.size(-1);
   const auto of_heads = [&](const at::Tensor& table) {
     return table.dim() == 2 ? table.unsqueeze(1) : table.repeat({1, heads / table.size(1), 1});
   };
-  const at::Tensor turned = x.narrow(1, 0, heads), cos = of_heads(cosines);
-  const at::Tensor first = turned.narrow(2, 0, half), second = turned.narrow(2, half, half);
+  const at::Tensor turned = x.narrow(1, 0, heads).narrow(2, 0, 2 * half), cos = of_heads(cosines);
+  const at::Tensor pairs = of_neighbors ? turned.unflatten(2, {half, 2})
+                                        : turned.unflatten(2, {2, half}).transpose(2, 3);
+  const at::Tensor first = pairs.select(3, 0), second = pairs.select(3, 1);
   const at::Tensor sin = of_heads(backwards ? sines.neg() : sines);
   const at::Tensor sum = second.mul(cos).add_(first.mul(sin));
   first.copy_(first.mul(cos).sub_(second.mul(sin)));

@@ -101,12 +101,13 @@ struct ClampedGateFunction : Function<ClampedGateFunction> {
 
 struct RotaryFunction : Function<RotaryFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& cosines, const Tensor& sines,
-                        int64_t heads, int64_t head_dim) {
+                        int64_t heads, int64_t head_dim, bool of_neighbors) {
     ctx->save_for_backward({cosines, sines});
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["head_dim"] = head_dim;
+    ctx->saved_data["of_neighbors"] = of_neighbors;
     ctx->mark_dirty({x});
-    rotate_heads(by_head(x, head_dim), cosines, sines, heads, false);
+    rotate_heads(by_head(x, head_dim), cosines, sines, heads, false, of_neighbors);
     return x;
   }
 
@@ -115,8 +116,8 @@ struct RotaryFunction : Function<RotaryFunction> {
     const int64_t heads = ctx->saved_data.at("heads").toInt();
     const Tensor dx = outputs[0].contiguous();
     rotate_heads(by_head(dx, ctx->saved_data.at("head_dim").toInt()), saved[0], saved[1], heads,
-                 true);
-    return {dx, {}, {}, {}, {}};
+                 true, ctx->saved_data.at("of_neighbors").toBool());
+    return {dx, {}, {}, {}, {}, {}};
   }
 
  private:
@@ -128,8 +129,8 @@ struct RotaryFunction : Function<RotaryFunction> {
 }  // namespace
 
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
-                  int64_t heads, int64_t head_dim) {
-  return RotaryFunction::apply(x, cosines, sines, heads, head_dim);
+                  int64_t heads, int64_t head_dim, bool of_neighbors) {
+  return RotaryFunction::apply(x, cosines, sines, heads, head_dim, of_neighbors);
 }
 
 at::Tensor gated(const at::Tensor& x, Activation activation) {

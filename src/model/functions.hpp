@@ -175,11 +175,11 @@ at::Tensor mixed_rows(const at::Tensor& x, const at::Tensor& rows, const at::Ten
 at::Tensor with_row_ends(const at::Tensor& x, const at::Tensor& rows, Parameter& end);
 
 /// Rotates the first `heads` heads of x (tokens, all heads of head_dim) by tables (tokens, pairs);
-/// the two halves of a head's first 2 * pairs coordinates form the pairs, as in transformers. Works
-/// in place, and so does backward on the gradient: neither tensor may be used elsewhere. With
-/// tables (tokens, parts, pairs) head h uses row h % parts.
+/// the two halves of a head's first 2 * pairs coordinates form the pairs, or neighbors do. Works in
+/// place, and so does backward on the gradient: neither tensor may be used elsewhere. With tables
+/// (tokens, parts, pairs) head h uses row h % parts.
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
-                  int64_t heads, int64_t head_dim);
+                  int64_t heads, int64_t head_dim, bool of_neighbors = false);
 
 /// x (tokens, 2 * width), gate first: activation(gate) * up, (tokens, width). Silu or a GELU.
 at::Tensor gated(const at::Tensor& x, Activation activation);

@@ -242,9 +242,10 @@ class UnitRun {
   }
   at::Tensor rotated(const at::Tensor& qkv, const HeadShape& heads) const {
     const TokenAttention& tokens = microbatch_.attention(unit_);
-    const int64_t parts = model_.attention(unit_).rope.parts;
+    const RopeConfig& rope = model_.attention(unit_).rope;
     return rotary(qkv, tokens.rotary_cosines, tokens.rotary_sines,
-                  parts * (heads.query + heads.key_value), heads.dim / parts);
+                  rope.parts * (heads.query + heads.key_value), heads.dim / rope.parts,
+                  rope.of_neighbors);
   }
   /// Tp ranks have parts of a sum to which one of them adds the bias.
   Parameter* expert_bias(const Operation& op) const {

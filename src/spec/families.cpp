@@ -66,6 +66,8 @@ const std::map<std::string, ReadAudioEncoder>& audio_encoders() {
 
 ModelSpec make_gemma3(const ConfigReader&, const Trainable&),
     make_gemma4(const ConfigReader&, const Trainable&),
+    make_glm46v(const ConfigReader&, const Trainable&),
+    make_glm4v(const ConfigReader&, const Trainable&),
     make_glm4v_moe(const ConfigReader&, const Trainable&),
     make_idefics3(const ConfigReader&, const Trainable&),
     make_internvl(const ConfigReader&, const Trainable&),
@@ -85,6 +87,7 @@ ModelSpec make_gemma3(const ConfigReader&, const Trainable&),
 const std::map<std::string, MakeComposite>& composites() {
   static const std::map<std::string, MakeComposite> families{
       {"gemma3", make_gemma3},         {"gemma4", make_gemma4},
+      {"glm46v", make_glm46v},         {"glm4v", make_glm4v},
       {"glm4v_moe", make_glm4v_moe},   {"idefics3", make_idefics3},
       {"internvl", make_internvl},     {"llava", make_llava},
       {"llava_next", make_llava_next}, {"llava_onevision", make_llava_onevision},

@@ -73,6 +73,7 @@ struct RopeConfig {
   /// Equal parts of a head that rotate separately, each with its halves as pairs; `turns` lists the
   /// pairs of the parts in order.
   int64_t parts = 1;
+  bool of_neighbors = false;  ///< neighboring coordinates are the pairs (GPT-J), not the halves
   double low_freq_factor = 1, high_freq_factor = 4;  ///< of llama3
   double beta_fast = 32, beta_slow = 1;              ///< of yarn
   bool truncate = true;                              ///< of yarn

@@ -174,6 +174,12 @@ QWEN3_VL_MOE = {**QWEN3_VL, "model_type": "qwen3_vl_moe",
 GLM4V_MOE = {**QWEN_VL, "model_type": "glm4v_moe", "vision_config": {**TOWER, "image_size": 16},
              "text_config": {**QWEN3_TEXT, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
                              "rope_parameters": {**MROPE, "mrope_section": [1, 1, 1], "partial_rotary_factor": 0.75}}}
+GLM4V = {**GLM4V_MOE, "model_type": "glm4v",
+         "text_config": {key: value for key, value in GLM4V_MOE["text_config"].items() if "expert" not in key}}
+for only_of_others in ("moe_intermediate_size", "head_dim"):
+    del GLM4V["text_config"][only_of_others]
+GLM46V = {**GLM4V_MOE, "model_type": "glm46v",
+          "text_config": {**GLM4V_MOE["text_config"], "model_type": "glm4v_moe_text"}}
 HYBRID = {**TEXT, "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 4,
           "linear_value_head_dim": 6, "full_attention_interval": 2}
 QWEN35 = {**QWEN3_VL, "model_type": "qwen3_5",
@@ -214,7 +220,7 @@ def write_composites(config):
     config("good_qwen2_vl", QWEN_VL, model_type="qwen2_vl",
            vision_config={"depth": 2, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 4})
     for name, base in (("qwen2_5_vl", QWEN25_VL), ("qwen3_vl", QWEN3_VL), ("qwen3_vl_moe", QWEN3_VL_MOE),
-                       ("glm4v_moe", GLM4V_MOE),
+                       ("glm4v", GLM4V), ("glm4v_moe", GLM4V_MOE), ("glm46v", GLM46V),
                        ("qwen3_5", QWEN35), ("internvl", INTERNVL), ("gemma3", GEMMA3), ("llava_next", LLAVA_NEXT),
                        ("mistral3", MISTRAL3), ("qwen2_audio", QWEN2_AUDIO), ("voxtral", VOXTRAL)):
         config("good_" + name, base)

@@ -159,12 +159,14 @@ TEST_P(DeviceKernels, Rotary) {
     const at::Tensor x = random({50, 10, dim}), angles = random({50, dim / 2}, 10);
     const at::Tensor cosines = angles.cos(), sines = angles.sin();
     for (bool backwards : {false, true})
-      for (int64_t heads : {10, 8, 1}) {
-        const at::Tensor found = x.clone(), expected = exact(x.clone());
-        rotate_heads(found, cosines, sines, heads, backwards);
-        rotate_heads_reference(expected, exact(cosines), exact(sines), heads, backwards);
-        expect_close(found, expected, 4);
-      }
+      for (int64_t heads : {10, 8, 1})
+        for (bool of_neighbors : {false, true}) {
+          const at::Tensor found = x.clone(), expected = exact(x.clone());
+          rotate_heads(found, cosines, sines, heads, backwards, of_neighbors);
+          rotate_heads_reference(expected, exact(cosines), exact(sines), heads, backwards,
+                                 of_neighbors);
+          expect_close(found, expected, 4);
+        }
   }
 }
 

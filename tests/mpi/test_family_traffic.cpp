@@ -171,6 +171,13 @@ const TrafficLayout kLayouts[] = {
        take_measured(run, "gemma4 with images and clipped linears", 2);
        run.deck.model.activation_checkpointing = AutoOption::of_count(1);
      }},
+    {"tp 2 and cp 2, ring, glm4v",
+     4,
+     {"llm.tp", "llm.cp_outer", "vision.tp", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "glm4v", 2, 2);
+       each(run, [](ModuleMeshOptions& mesh) { mesh.cp_mode = "ring"; });
+     }},
     {"tp 2, mistral3",
      2,
      {"llm.tp", "vision.tp"},

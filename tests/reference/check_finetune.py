@@ -70,6 +70,7 @@ MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END
 CHATML = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 VIDEO_CHATML = [*CHATML, "<|video_pad|>"]
 GLM = ["<|im_start|>", "<|im_end|>", "<|begin_of_image|>", "<|end_of_image|>", "<|image|>"]
+GLM += ["<|begin_of_video|>", "<|end_of_video|>"]
 DEEP = {"deepstack_visual_indexes": [0]}
 HYBRID = {
     "head_dim": 16,
@@ -306,7 +307,14 @@ class Finetune(FinetuneCase):
             vision_config={**tower, "image_size": 56}, image_token_id=4
         )
         model, size = Glm4vMoeForConditionalGeneration(config), {"shortest_edge": 9000, "longest_edge": 24000}
+        self.add_video()
         self.check(Glm4vMoeForConditionalGeneration, model, GLM, {"size": size})
+        ids, attributes, _ = self.packed(3)
+        self.assertEqual(attributes["video_token"], attributes["image_token"])
+        tokenizer = Tokenizer.from_file(str(self.folder / "model/tokenizer.json"))
+        first, second = (tokenizer.encode(second).ids for second in "01")
+        moment = [2, *[4] * 6, 3]  # of 84 x 56 pixels
+        self.assertIn(f"{[5, *moment, *first, *moment, *second, 6]}"[1:-1], f"{ids}")
 
     def test_qwen3_vl(self):
         self.check_qwen3_vl(Qwen3VLConfig, Qwen3VLForConditionalGeneration, {}, DEEP)

@@ -160,18 +160,29 @@ class WeightsFiles(FolderCase):
             self.setUp()
 
     def test_glm_as_published(self):
-        """Weights in bf16, biases of the choice of experts in fp32, and a layer of multi-token prediction."""
+        """GLM-4.5 and GLM-4.5V: weights in bf16, biases of the choice of experts in fp32, and a layer of multi-token
+        prediction."""
+        text = AutoModelForCausalLM.from_config(text_config(family="glm4_moe"))
+        for model, layers in ((text, "model.layers."), (COMPOSITES["Glm4vMoe"](), "model.language_model.layers.")):
+            with self.subTest(layers):
+                self.check_glm_as_published(model, layers)
+            self.tearDown()
+            self.setUp()
+
+    def check_glm_as_published(self, model, layers):
         torch.manual_seed(2)
-        config = text_config(family="glm4_moe")
-        config.dtype = torch.bfloat16
-        source = self.saved(AutoModelForCausalLM.from_config(config).float())
+        model.config.dtype = torch.bfloat16
+        source = self.saved(model.float())
         tensors = load_file(source / "model.safetensors")
         tensors |= {name.replace("layers.1.", "layers.2."): torch.randn_like(tensor) for name, tensor in tensors.items()
-                    if name.startswith("model.layers.1.")}
-        tensors["model.layers.2.eh_proj.weight"] = torch.randn(48, 96)
+                    if name.startswith(f"{layers}1.")}
+        wide = tensors[f"{layers}1.input_layernorm.weight"].numel()
+        own = {"eh_proj": (wide, 2 * wide), "enorm": (wide,), "hnorm": (wide,), "shared_head.norm": (wide,)}
+        own |= dict.fromkeys(("shared_head.head", "embed_tokens"), (70, wide))
+        tensors |= {f"{layers}2.{name}.weight": torch.randn(shape) for name, shape in own.items()}
         biases = [name for name in tensors if name.endswith("e_score_correction_bias")]
         self.assertEqual(len(biases), 2)
-        tensors |= {name: torch.randn(4) for name in biases}
+        tensors |= {name: torch.randn_like(tensors[name]) for name in biases}
         tensors = {name: tensor if name in biases else tensor.bfloat16() for name, tensor in tensors.items()}
         save_file(tensors, source / "model.safetensors")
         json_path = source / "config.json"
@@ -182,7 +193,7 @@ class WeightsFiles(FolderCase):
         for out, held in (("export", weights), ("trained", self.folder / "run")):
             run("consolidate", held, f"{self.folder}/{out}/")
             self.assert_same_tensors(tensors, load_file(self.folder / out / "model.safetensors"))
-            _, info = AutoModelForCausalLM.from_pretrained(self.folder / out, output_loading_info=True)
+            _, info = type(model).from_pretrained(self.folder / out, output_loading_info=True)
             self.assertFalse(info["missing_keys"] or info["mismatched_keys"])
 
     def test_gpt2(self):

@@ -7,7 +7,7 @@ those of the model) or as the family was published, and by how many tokens one s
 from cropped_cases import Gemma3WithCrops, LlavaNextOfSiglip, LlavaOneVision, LlavaOneVisionOfUnevenPatches
 from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL, Qwen35, Qwen35Moe, Qwen35MoeStacked
 from gemma4_images import Gemma4, Gemma4Clipped, Gemma4Moe, Gemma4Videos
-from glm4v_cases import Glm4vMoe
+from glm4v_cases import Glm4v, Glm4vMoe, Glm46V, Glm46VMoe
 from idefics3_cases import Idefics3, SmolVLM, SmolVLMOfOneTile, SmolVLMOfUnevenPatches
 from parity_cases import grid
 from pixtral_cases import Mistral3, PixtralLlava
@@ -20,7 +20,15 @@ from tiled_families import (
     InternVLOfQwen3,
     LlavaNext,
 )
-from video_cases import Qwen2VLVideos, Qwen3VLVideos, Qwen25VLVideos, Qwen35Videos
+from video_cases import (
+    Glm4vMoeVideos,
+    Glm4vVideos,
+    Glm46VMoeVideos,
+    Qwen2VLVideos,
+    Qwen3VLVideos,
+    Qwen25VLVideos,
+    Qwen35Videos,
+)
 
 ONE_ROW = ["data.rows_per_microbatch=1"]
 OWN_RANKS = ['mesh.placement="disjoint"', *ONE_ROW]
@@ -173,6 +181,7 @@ OF_ONE = {
         },
         "tp4_no_slices": {"ranks": 4, "deck": grid("llm", tp=4, sequence_parallel=False)},
     },
+    Glm46VMoe: {},
     Glm4vMoe: {
         "tied": TIED,
         "options": {
@@ -335,7 +344,24 @@ OF_ONE = {
     Qwen25VLVideos: {"cp3_ring": {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3)]}},
     Qwen3VLVideos: {},
     Qwen35Videos: {},
+    Glm4vVideos: {},
     Gemma4Videos: {"cp3_ring": {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3)]}},
+    Glm4v: {
+        "options": {
+            "model": {
+                "text": {
+                    "num_attention_heads": 2,
+                    "num_key_value_heads": 1,
+                    "rms_norm_eps": 1e-2,
+                    "rope_parameters": {**Glm4vMoe.rope, "rope_type": "linear", "factor": 2.5},
+                },
+                "vision": {"attention_bias": True, "image_size": 13, "out_hidden_size": 32, "intermediate_size": 24},
+                "tie_word_embeddings": True,
+            }
+        },
+        "tp2_frozen_vision": TP2_FROZEN_VISION,
+        "pp2_beside_vision_of_two_stages": TWO_STAGES_OF_VISION,
+    },
 }
 # Cases of other images, by the plain model of each family.
 VARIANTS = {
@@ -343,6 +369,9 @@ VARIANTS = {
     InternVLOfLargeSquares: {"cp2": {"ranks": 2, "deck": [*grid("llm", cp=2), *grid("vision", cp=2)]}},
     LlavaOneVisionOfUnevenPatches: {"plain": {}},
     SmolVLMOfUnevenPatches: {"plain": {}},
+    Glm46V: {"plain": {}},
+    Glm4vMoeVideos: {"plain": {}},
+    Glm46VMoeVideos: {"plain": {}},
     SmolVLMOfOneTile: {
         "plain": {},
         "published": {"deck": ["data.max_tiles=0"], "model": {"vision": {"size": {"longest_edge": 16}}}},

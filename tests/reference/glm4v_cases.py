@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLM-4.5V, as the families of family_cases.py."""
+"""GLM-4.1V, GLM-4.5V and GLM-4.6V, as the families of family_cases.py."""
 
 import torch
-from transformers import Glm4vMoeConfig, Glm4vMoeForConditionalGeneration
+from transformers import (
+    Glm4vConfig,
+    Glm4vForConditionalGeneration,
+    Glm4vMoeConfig,
+    Glm4vMoeForConditionalGeneration,
+    Glm46VConfig,
+    Glm46VForConditionalGeneration,
+)
 from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil, smart_resize
 
 from glm_cases import GLM4_MOE
@@ -13,7 +20,8 @@ class Glm4vMoe:
     """A table of 5 x 5 positions, under images of up to 8 x 8 patches. The processor counts the pixels of two equal
     frames."""
 
-    placeholder, video = 5, 4
+    made_of = (Glm4vMoeConfig, Glm4vMoeForConditionalGeneration)
+    placeholder = 5
     frozen = {
         "vision": tuple(
             f"model.visual.{part}."
@@ -27,6 +35,7 @@ class Glm4vMoe:
         size={"shortest_edge": 2 * least, "longest_edge": 2 * most}, patch_size=patch, merge_size=2
     )
     rope = {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [1, 2, 1], "partial_rotary_factor": 0.5}
+    text = {**TEXT, **GLM4_MOE, "head_dim": 16, "rope_parameters": rope}
     tower = {
         "depth": 2,
         "hidden_size": 32,
@@ -39,18 +48,18 @@ class Glm4vMoe:
 
     @classmethod
     def model(cls, text=None, vision=None, **changes):
-        config = Glm4vMoeConfig(
-            text_config={**TEXT, **GLM4_MOE, "head_dim": 16, "rope_parameters": cls.rope, **(text or {})},
+        config = cls.made_of[0](
+            text_config={**cls.text, **(text or {})},
             vision_config={**cls.tower, **(vision or {})},
             image_token_id=cls.placeholder,
-            video_token_id=cls.video,
+            video_token_id=4,
             image_start_token_id=2,
             image_end_token_id=3,
             video_start_token_id=0,
             video_end_token_id=1,
             **changes,
         )
-        return Glm4vMoeForConditionalGeneration(config)
+        return cls.made_of[1](config)
 
     @classmethod
     def size_of(cls, height, width):
@@ -73,3 +82,29 @@ class Glm4vMoe:
     @staticmethod
     def file_name(name):
         return name
+
+
+class Glm4v(Glm4vMoe):
+    """Three quarters of a head of 8 coordinates rotate, neighbors together."""
+
+    made_of = (Glm4vConfig, Glm4vForConditionalGeneration)
+    rope = {**Glm4vMoe.rope, "mrope_section": [1, 1, 1], "partial_rotary_factor": 0.75}
+    text = {**TEXT, "rope_parameters": rope}
+
+
+class Glm46V(Glm4v):
+    """With GLM-4.1V's text."""
+
+    made_of = (Glm46VConfig, Glm46VForConditionalGeneration)
+
+
+class Glm46VMoe(Glm4vMoe):
+    """With GLM-4.5V's text. Files stack the experts of a layer, as the model does."""
+
+    made_of = (Glm46VConfig, Glm46VForConditionalGeneration)
+    text = {**Glm4vMoe.text, "model_type": "glm4v_moe_text"}
+    saves_stacks = True
+
+    @staticmethod
+    def file_experts(tensors):
+        return tensors

@@ -15,6 +15,8 @@ from transformers import (
     Glm4vImageProcessor,
     Glm4vProcessor,
     Glm4vVideoProcessor,
+    Glm46VProcessor,
+    Glm46VVideoProcessor,
     GotOcr2ImageProcessor,
     Idefics3ImageProcessor,
     Idefics3Processor,
@@ -94,7 +96,10 @@ def glm(family):
     config = {"image_token_id": special.index(GLM[2]), "vision_config": vision}
     image = Glm4vImageProcessor(**QWEN, size={"shortest_edge": 512, "longest_edge": 8192})
     source = PARTS.replace("IMAGE", GLM[0] + GLM[2] + GLM[1])
-    return special, config, lambda t: Glm4vProcessor(image, t, Glm4vVideoProcessor(**QWEN), chat_template=source)
+    make, video = Glm4vProcessor, Glm4vVideoProcessor
+    if family == "glm46v":
+        make, video = Glm46VProcessor, Glm46VVideoProcessor
+    return special, config, lambda t: make(image, t, video(**QWEN), chat_template=source)
 
 
 def llava(family):
@@ -206,7 +211,9 @@ MODELS = {
     "Pixtral": ("llava", pixtral),
     "Mistral 3": ("mistral3", pixtral),
     "Gemma 3": ("gemma3", gemma3),
+    "GLM-4.1V": ("glm4v", glm),
     "GLM-4.5V": ("glm4v_moe", glm),
+    "GLM-4.6V": ("glm46v", glm),
     "Gemma 4": ("gemma4", gemma4),
     "Qwen2.5-VL": ("qwen2_5_vl", qwen_vl),
     "InternVL": ("internvl", internvl),

@@ -202,19 +202,18 @@ class Qwen2VL(Case):
                          "<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>", step=patch * merge)
         self.template = self.template.replace("VIDEO", self.mark_of_videos())
         config["video_token_id"] = self.tokenizer.convert_tokens_to_ids("<|video_pad|>")
-        self.add_videos(draw, patch, merge, square)
+        self.add_videos(draw, patch, merge, square, "Qwen3VL" if self.family.startswith("qwen3") else "Qwen2VL")
 
     def mark_of_videos(self):
         return "<|vision_start|><|video_pad|><|vision_end|>"
 
-    def add_videos(self, draw, patch, merge, square):
-        """Colours and kernel are those of images."""
+    def add_videos(self, draw, patch, merge, square, name):
+        """Colours and kernel are those of images. `name`: of the video processor's class."""
         least = square * draw.randint(1, 6)
         size = {"shortest_edge": least, "longest_edge": least + square * draw.choice([2, 9, 60])}
         same = ("image_mean", "image_std", "do_normalize", "do_rescale", "rescale_factor", "resample")
         said = {key: getattr(self.images, key) for key in same}
-        said |= {"do_sample_frames": False, "cap_pixels_per_frame": False}
-        name = "Qwen3VL" if self.family.startswith("qwen3") else "Qwen2VL"
+        said |= {"do_sample_frames": False} | ({"cap_pixels_per_frame": False} if name.startswith("Qwen") else {})
         make = getattr(transformers, f"{name}VideoProcessor")
         self.processor_of_videos = make(**said, size=size, patch_size=patch, merge_size=merge)
         self.video_said = json.loads(self.processor_of_videos.to_json_string())
@@ -270,10 +269,13 @@ class Qwen35(Qwen3VL):
 
 
 class Glm4v(Case):
-    """The limits are of the pixels of two equal frames."""
+    """GLM-4.1V, GLM-4.5V or GLM-4.6V. The limits are of the pixels of two equal frames."""
 
+    samples, video_placeholder = {"image": 5, "video": 2}, "<|image|>"
     special = [*SPECIAL, "<|begin_of_image|>", "<|end_of_image|>", "<|image|>"]
-    pixels, rows_of = Qwen2VL.pixels, Qwen2VL.rows_of
+    special += ["<|begin_of_video|>", "<|end_of_video|>", "<|video|>"]
+    pixels, pixels_of_videos, rows_of = Qwen2VL.pixels, Qwen2VL.pixels_of_videos, Qwen2VL.rows_of
+    add_videos = Qwen2VL.add_videos
 
     def __init__(self, draw):
         patch, merge = draw.choice([4, 8, 14]), draw.choice([1, 2, 2, 3])
@@ -284,10 +286,17 @@ class Glm4v(Case):
                 "size": {"shortest_edge": least, "longest_edge": most}}
         vision = {"patch_size": patch, "spatial_merge_size": merge, "depth": 2, "hidden_size": 32, "num_heads": 4,
                   "intermediate_size": 48, "out_hidden_size": 32, "image_size": 28}
-        rope = {**Qwen2VL.rope, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
-        text = {**TEXT, "head_dim": 16, "rope_parameters": rope, "n_routed_experts": 4, "num_experts_per_tok": 2}
-        super().__init__(draw, {"model_type": "glm4v_moe", "vision_config": vision, "text_config": text}, "Glm4v", said,
-                         "Glm4v", {}, "<|begin_of_image|><|image|><|end_of_image|>", "<|image|>", step=patch * merge)
+        family = draw.choice(["glm4v", "glm4v_moe", "glm46v"])
+        kind = "Glm46V" if family == "glm46v" else "Glm4v"
+        rope = {**Qwen2VL.rope, "mrope_section": [1, 1, 1], "partial_rotary_factor": 0.75}
+        text = {**TEXT, "rope_parameters": rope}
+        if family == "glm4v_moe":
+            text |= {"n_routed_experts": 4, "num_experts_per_tok": 2}
+        super().__init__(draw, {"model_type": family, "vision_config": vision, "text_config": text}, kind, said, kind,
+                         {}, "<|begin_of_image|><|image|><|end_of_image|>", "<|image|>", step=patch * merge)
+        self.template = self.template.replace("VIDEO", "<|begin_of_video|><|video|><|end_of_video|>")
+        self.config["video_token_id"] = self.tokenizer.convert_tokens_to_ids("<|video|>")
+        self.add_videos(draw, patch, merge, square, kind)
 
 
 class InternVL(Case):

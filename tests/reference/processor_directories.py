@@ -38,6 +38,9 @@ PLAIN = ("{% for message in messages %}{{ message['role'] | upper }}: " + PARTS 
          "{% if add_generation_prompt %}ASSISTANT:{% endif %}")
 
 
+# Families whose processors have a part for videos.
+OF_VIDEOS = ("Glm4v", "Glm46V", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL", "LlavaOnevision", "SmolVLM")
+
 
 @functools.cache
 def tokenizer_of(kind, special):
@@ -144,7 +147,7 @@ class Case:
 
     def processor(self):
         parts = [self.images, self.tokenizer]
-        if self.kind in ("Glm4v", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL", "LlavaOnevision", "SmolVLM"):
+        if self.kind in OF_VIDEOS:
             parts.append(self.processor_of_videos or video_processor(self.kind))
         return getattr(transformers, f"{self.kind}Processor")(*parts, chat_template=self.template, **self.made)
 

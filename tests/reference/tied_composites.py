@@ -3,7 +3,7 @@
 
 from cropped_cases import LlavaOneVision
 from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen25VL
-from glm4v_cases import Glm4vMoe
+from glm4v_cases import Glm4v, Glm4vMoe, Glm46V
 from idefics3_cases import SmolVLM
 from pixtral_cases import Mistral3
 from tiled_families import InternVL, LlavaNext
@@ -56,7 +56,9 @@ def voxtral(text=None, **keys):
 
 COMPOSITES = {
     "Gemma3": Gemma3.model,
+    "Glm4v": Glm4v.model,
     "Glm4vMoe": Glm4vMoe.model,
+    "Glm46V": Glm46V.model,
     "InternVL": InternVL.model,
     "Llava": llava,
     "LlavaNext": LlavaNext.model,

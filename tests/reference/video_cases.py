@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from transformers.models.glm4v import image_processing_pil_glm4v
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from family_cases import Qwen2VL, Qwen3VL, Qwen25VL, Qwen35
+from glm4v_cases import Glm4v, Glm4vMoe, Glm46VMoe
 from transformers_models import normalised, resized_frames
 
 
@@ -127,3 +129,41 @@ class Qwen3VLVideos(OfVideos, Qwen3VL):
 class Qwen35Videos(Qwen3VLVideos, Qwen35):
     deck = Qwen3VLVideos.deck
     rounds_inputs = True
+
+
+class OfFrames(OfVideos):
+    """GLM's videos: their frames have the placeholder of images, with text around them. A sample of transformers has
+    images or videos: the third has two videos, the sixth three images."""
+
+    video, clips, least_frames = Glm4vMoe.placeholder, (1, 2, 7), 2
+    least_pixels, most_pixels = 9 * 9 * 3, 28 * 28 * 3
+    deck = Glm4vMoe.deck + [f"data.video_min_pixels={least_pixels}", f"data.video_max_pixels={most_pixels}"]
+
+    @classmethod
+    def resized_to(cls, clip):
+        limits = {"factor": 2 * cls.patch, "min_pixels": cls.least_pixels, "max_pixels": cls.most_pixels}
+        return image_processing_pil_glm4v.smart_resize(*clip.frames.shape[:3], **limits)
+
+    @classmethod
+    def spelled_clip(cls, clip):
+        moments = range(math.ceil(len(clip.frames) / 2))
+        return sum(([7, *[cls.video] * cls.moment(clip), 8, 9 + number] for number in moments), [])
+
+    @classmethod
+    def inputs(cls, tokens, items):
+        found = super().inputs(tokens, items)
+        if "video_grid_thw" in found:
+            found["mm_token_type_ids"] = 2 * (torch.tensor([tokens]) == cls.video).int()
+        return found
+
+
+class Glm4vVideos(OfFrames, Glm4v):
+    deck = OfFrames.deck
+
+
+class Glm4vMoeVideos(OfFrames, Glm4vMoe):
+    deck = OfFrames.deck
+
+
+class Glm46VMoeVideos(OfFrames, Glm46VMoe):
+    deck = OfFrames.deck

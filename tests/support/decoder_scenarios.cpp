@@ -105,10 +105,26 @@ const GridScenario kDecoderScenarios[] = {
     {.name = "GLM-4.5V, cubic positions and a gated merger",
      .images = {2, 1, 0},
      .set = [](Options& deck) { deck.data.row_tokens = 80; },
+     .clips = {1},
      .remake = shrink_images,
      .other_config =
          [](const TinyLlava& model) {
            return with_heads(tiny_glm4v_moe_config(), model.heads, model.kv_heads);
+         }},
+    {.name = "GLM-4.1V, neighbors that rotate, adapters, every unit recomputed",
+     .images = {2, 1, 0},
+     .set =
+         [](Options& deck) {
+           deck.data.row_tokens = 80;
+           deck.llm.lora = {.targets = {"q_proj", "k_proj", "gate_up_proj", "down_proj"},
+                            .rank = 3};
+           deck.model.activation_checkpointing = AutoOption::of_count(1);
+         },
+     .clips = {1},
+     .remake = shrink_images,
+     .other_config =
+         [](const TinyLlava& model) {
+           return with_heads(tiny_glm4v_config(), model.heads, model.kv_heads);
          }},
     {.name = "mixtures of experts beside a shared one",
      .model = {.kv_heads = 1},

@@ -334,6 +334,26 @@ std::string glm4v_moe_config() {
   return config.dump();
 }
 
+std::string glm46v_config() {
+  nlohmann::json config = nlohmann::json::parse(glm4v_moe_config());
+  config["model_type"] = "glm46v";
+  config["text_config"]["model_type"] = "glm4v_moe_text";
+  return config.dump();
+}
+
+std::string glm4v_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_glm4v_config());
+  const nlohmann::json wide = nlohmann::json::parse(glm4v_moe_config());
+  config["vision_config"] = wide["vision_config"];
+  auto& text = config["text_config"];
+  for (const char* key :
+       {"intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size"})
+    text[key] = wide["text_config"][key];
+  text["hidden_size"] = config["vision_config"]["out_hidden_size"] = 112;
+  text["rope_parameters"]["mrope_section"] = {3, 2, 2};
+  return config.dump();
+}
+
 }  // namespace
 
 const std::vector<MeasuredModel>& measured_models() {
@@ -357,7 +377,9 @@ const std::vector<MeasuredModel>& measured_models() {
       {"qwen2_5_vl", qwen2_5_vl_config(), shrink_images},
       {"qwen3_vl", qwen3_vl_config(), shrink_images},
       {"qwen3_vl_moe", qwen3_vl_moe_config(), shrink_images},
+      {"glm4v", glm4v_config(), shrink_images},
       {"glm4v_moe", glm4v_moe_config(), shrink_images},
+      {"glm46v", glm46v_config(), shrink_images},
       {"qwen3_5", qwen3_5_config("qwen3_5"), shrink_images},
       {"qwen3_5_moe", qwen3_5_config("qwen3_5_moe"), shrink_images},
       {"gemma3", gemma3_config()},

@@ -100,6 +100,22 @@ std::string tiny_glm4v_moe_config() {
   return config.dump();
 }
 
+std::string tiny_glm46v_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_glm4v_moe_config());
+  config["model_type"] = "glm46v";
+  config["text_config"]["model_type"] = "glm4v_moe_text";
+  return config.dump();
+}
+
+std::string tiny_glm4v_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_glm4v_moe_config());
+  config["model_type"] = "glm4v";
+  for (const char* key : {"n_routed_experts", "num_experts_per_tok", "n_group", "topk_group",
+                          "n_shared_experts", "moe_intermediate_size", "routed_scaling_factor"})
+    config["text_config"].erase(key);
+  return config.dump();
+}
+
 std::string with_heads(const std::string& config, int64_t heads, int64_t key_value_heads) {
   nlohmann::json changed = nlohmann::json::parse(config);
   nlohmann::json &text = changed["text_config"], &vision = changed["vision_config"];

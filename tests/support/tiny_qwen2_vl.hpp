@@ -19,6 +19,10 @@ std::string tiny_qwen3_vl_config();
 std::string tiny_qwen3_vl_moe_config();
 /// GLM-4.5V: a dense block and one of 8 experts in groups, a table of 5 x 5 positions.
 std::string tiny_glm4v_moe_config();
+/// GLM-4.6V with that text.
+std::string tiny_glm46v_config();
+/// GLM-4.1V: dense blocks, whose heads rotate neighboring coordinates.
+std::string tiny_glm4v_config();
 
 /// Returns one of these configs with that number of heads, of 12 dimensions in the text and of 8 in
 /// the encoder.

@@ -72,7 +72,7 @@ TEST_F(VideoFile, FaultsAreNamed) {
     });
   };
   expect("attribute video_token is \"\"", [](Arrays& a) { a.video_token.clear(); });
-  expect("video_token is 7, which stands for others, too", [](Arrays& a) { a.video_token = "7"; });
+  expect("video_token and audio_token are both 6", [](Arrays& a) { a.audio_token = "6"; });
   expect("video_token is 8, outside its vocabulary of 8", [](Arrays& a) { a.video_token = "8"; });
   expect("item_frames has 0 entries for 5 items", [](Arrays& a) { a.item_frames.clear(); });
   expect("item_frames has 5 entries for 5 items; in version 3 it has one for each, before it none",

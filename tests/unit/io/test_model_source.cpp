@@ -242,20 +242,21 @@ TEST(ModelSource, CarriesTheHeadOfMoreTokens) {
 }
 
 TEST(ModelSource, ReadsExpertsAsItsFilesHoldThem) {
-  const std::string config = testing::tiny_qwen3_5_config("qwen3_5_moe");
-  const std::string experts = "model.language_model.layers.0.mlp.experts.";
-  for (const bool are_split : {false, true}) {
-    nlohmann::json known = nlohmann::json::parse(config);
-    if (are_split) known[kWeightsFiles]["splits_experts"] = true;
-    std::vector<TensorInfo> tensors;
-    for (const ParamSpec& param : make_model_spec(known.dump()).params)
-      if (param.begins_tensor())
-        tensors.push_back({param.name, param.tensor_shape(), DType::Float32});
-    const ModelSource source(std::make_unique<ListedSource>(tensors), config);
-    EXPECT_EQ(source.model().param_index(experts + "gate_up_proj") < 0, are_split);
-    EXPECT_EQ(source.model().param_index(experts + "5.up_proj.weight") < 0, !are_split);
-    EXPECT_EQ(source.note(), "");
-  }
+  const std::string experts = "model.language_model.layers.1.mlp.experts.";
+  for (const std::string& config :
+       {testing::tiny_qwen3_5_config("qwen3_5_moe"), testing::tiny_glm46v_config()})
+    for (const bool are_split : {false, true}) {
+      nlohmann::json known = nlohmann::json::parse(config);
+      if (are_split) known[kWeightsFiles]["splits_experts"] = true;
+      std::vector<TensorInfo> tensors;
+      for (const ParamSpec& param : make_model_spec(known.dump()).params)
+        if (param.begins_tensor())
+          tensors.push_back({param.name, param.tensor_shape(), DType::Float32});
+      const ModelSource source(std::make_unique<ListedSource>(tensors), config);
+      EXPECT_EQ(source.model().param_index(experts + "gate_up_proj") < 0, are_split);
+      EXPECT_EQ(source.model().param_index(experts + "5.up_proj.weight") < 0, !are_split);
+      EXPECT_EQ(source.note(), "");
+    }
 }
 
 TEST_F(ModelSourceTest, SaysWhatItCannotDo) {

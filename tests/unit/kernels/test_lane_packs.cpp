@@ -101,6 +101,9 @@ std::vector<at::Tensor> results(int lanes, const Rows& in, int64_t offset, at::S
   run(GatedRowBackward<SiluGate, T>{of(in.dy), of(in.twice), of(dgated), width}, kRows);
   run(RotateHeads<T>{of(turned), of(in.cosines), of(in.sines), W(1), 1, 1, 1, 2 * width, width},
       kRows);
+  run(RotateHeads<T, true>{of(turned), of(in.cosines), of(in.sines), W(1), 1, 1, 1, 2 * width,
+                           width},
+      kRows);
   run(DropRow<T>{of(in.x), elements<int64_t>(keys), of(dropped), 9, uint64_t{1} << 52, W(2), width,
                  3},
       kRows);

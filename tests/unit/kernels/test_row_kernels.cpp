@@ -105,6 +105,27 @@ TEST_P(RowKernels, Rotary) {
   }
 }
 
+/// Neighbors rotate as halves do after the coordinates of each pair were moved into the halves.
+TEST_P(RowKernels, RotaryOfNeighbors) {
+  const at::Tensor x = random({50, 10, 32});
+  for (int64_t pairs : {16, 5}) {
+    const at::Tensor angles = random({50, pairs}, 10);
+    const at::Tensor cosines = angles.cos(), sines = angles.sin();
+    for (bool backwards : {false, true}) {
+      const at::Tensor found = x.clone(), expected = exact(x.clone());
+      rotate_heads(found, cosines, sines, 8, backwards, true);
+      const at::Tensor of_pairs = expected.narrow(2, 0, 2 * pairs).unflatten(2, {pairs, 2});
+      const at::Tensor halves = of_pairs.transpose(2, 3).flatten(2).contiguous();
+      rotate_heads_reference(halves, exact(cosines), exact(sines), 8, backwards);
+      of_pairs.copy_(halves.unflatten(2, {2, pairs}).transpose(2, 3));
+      expect_close(found, expected, 4);
+      const at::Tensor same = exact(x.clone());
+      rotate_heads_reference(same, exact(cosines), exact(sines), 8, backwards, true);
+      EXPECT_TRUE(at::equal(same, expected));
+    }
+  }
+}
+
 /// Heads take the rows of a token's table in turn: the parts of a head, each with its own angles.
 TEST_P(RowKernels, RotaryInParts) {
   const at::Tensor x = random({7, 5, 16}), angles = random({7, 2, 4}, 10);

@@ -264,17 +264,22 @@ TEST_P(TeamLanes, Rotary) {
     const int64_t half = rotation.second;
     const at::Tensor angles = random({tokens, half}, 10);
     const at::Tensor cosines = angles.cos(), sines = angles.sin();
-    const at::Tensor expected = exact(x.clone());
-    rotate_heads_reference(expected, exact(cosines), exact(sines), 3, backwards);
-    for (const int64_t items : {1, 3}) {
-      const at::Tensor found = x.clone();
-      with_element_type(x, [&]<class T>(T) {
-        run(RotateHeads<T>{elements<T>(found), elements<T>(cosines), elements<T>(sines),
-                           Wide<T>(backwards ? -1 : 1), all, 3 / items, items, dim, half},
-            tokens * items);
-      });
-      expect_close(found, expected, 4);
-    }
+    const auto check = [&]<bool kOfNeighbors>() {
+      const at::Tensor expected = exact(x.clone());
+      rotate_heads_reference(expected, exact(cosines), exact(sines), 3, backwards, kOfNeighbors);
+      for (const int64_t items : {1, 3}) {
+        const at::Tensor found = x.clone();
+        with_element_type(x, [&]<class T>(T) {
+          run(RotateHeads<T, kOfNeighbors>{elements<T>(found), elements<T>(cosines),
+                                           elements<T>(sines), Wide<T>(backwards ? -1 : 1), all,
+                                           3 / items, items, dim, half},
+              tokens * items);
+        });
+        expect_close(found, expected, 4);
+      }
+    };
+    check.template operator()<false>();
+    check.template operator()<true>();
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GLM-4.5V: its tower, the sizes of its images and the positions of their patches.
+// GLM-4.1V, GLM-4.5V and GLM-4.6V: their text and tower, the sizes of their images and the
+// positions of patches.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -79,7 +80,55 @@ TEST(Glm4v, RefusesWhatIsNotBuilt) {
   EXPECT_NE(refusal({{"image_processor", {{"size", {{"shortest_edge", 129}}}}}})
                 .find("multiples of temporal_patch_size = 2"),
             std::string::npos);
-  EXPECT_FALSE(model_with().encoders[0].patches().video);
+}
+
+/// Features of frames take the placeholders of images, and limits are of all frames of a video.
+TEST(Glm4v, TakesVideosAsImagesInTheText) {
+  const ModelSpec model = model_with(
+      {{"video_processor", {{"size", {{"shortest_edge", 64}, {"longest_edge", 4 * 24 * 24}}}}}});
+  const EncoderSpec& encoder = model.encoders[0];
+  EXPECT_EQ(encoder.video_placeholder, encoder.placeholder);
+  const ItemShape video = encoder.video_shape({90, 60}, 3, 2000);
+  EXPECT_TRUE(video.has_text_between);
+  EXPECT_EQ(video.tiles, 2);
+  EXPECT_EQ(video.tile_features(), 4 * 2);  // of 32 x 16 pixels
+}
+
+/// Norms before and after each half, and one matrix of gate and up in files.
+TEST(Glm4v, HasADenseTextWhoseNeighborsRotate) {
+  const ModelSpec model = make_model_spec(tiny_glm4v_config());
+  const RopeConfig& rope = model.decoder.block.attention().rope;
+  EXPECT_TRUE(rope.of_neighbors);
+  EXPECT_EQ(rope.pairs(model.decoder.block.attention().heads.dim), 3);
+  const std::string layer = "model.language_model.layers.1.";
+  for (const char* name :
+       {"post_self_attn_layernorm.weight", "post_mlp_layernorm.weight", "mlp.gate_up_proj.weight"})
+    EXPECT_GE(model.param_index(layer + name), 0) << name;
+  EXPECT_FALSE(model_with().decoder.block.attention().rope.of_neighbors);
+}
+
+TEST(Glm4v, TakesTheTextThatGlm46vNames) {
+  nlohmann::json dense = nlohmann::json::parse(tiny_glm4v_config());
+  dense["model_type"] = "glm46v";
+  EXPECT_TRUE(make_model_spec(dense.dump()).decoder.block.attention().rope.of_neighbors);
+  const ModelSpec sparse = make_model_spec(tiny_glm46v_config());
+  EXPECT_EQ(sparse.num_parameters(), model_with().num_parameters());
+  EXPECT_GE(sparse.param_index("model.language_model.layers.1.mlp.experts.gate_up_proj"), 0);
+  EXPECT_NE(refusal({{"model_type", "glm46v"}, {"text_config", {{"model_type", "glm4"}}}})
+                .find("allowed: glm4v_moe_text, glm4v_text"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"model_type", "glm46v"},
+                     {"text_config", {{"model_type", "glm4v_moe_text"}}},
+                     {"vision_config", {{"model_type", "qwen2_vl"}}}})
+                .find("allowed: glm4v_vision, glm4v_moe_vision"),
+            std::string::npos);
+}
+
+/// As in transformers, a head_dim of the text's config has no effect on its linears.
+TEST(Glm4v, RefusesHeadsThatDoNotFillTheDenseText) {
+  nlohmann::json dense = nlohmann::json::parse(tiny_glm4v_config());
+  dense["text_config"]["head_dim"] = 8;
+  EXPECT_THROW(make_model_spec(dense.dump()), ConfigError);
 }
 
 }  // namespace

@@ -126,9 +126,8 @@ std::string refusal(Change change) {
 TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
   EXPECT_NE(refusal([](auto& c) { c["model_type"] = "bert"; })
                 .find("config.model_type = \"bert\"; allowed: deepseek_v3, gemma, gemma2, gemma3, "
-                      "gemma3_text, "
-                      "gemma4, gemma4_text, glm4_moe, glm4v_moe, gpt2, gpt_oss, idefics3, "
-                      "internvl, llama, llava"),
+                      "gemma3_text, gemma4, gemma4_text, glm46v, glm4_moe, glm4v, glm4v_moe, gpt2, "
+                      "gpt_oss, idefics3, internvl, llama, llava"),
             std::string::npos);
   EXPECT_NE(refusal([](auto& c) {
               c["text_config"]["model_type"] = "gemma2";
@@ -368,7 +367,7 @@ TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
   }
   EXPECT_EQ(vision, 87456000);
   EXPECT_EQ(llm, 1235814400);
-  // For Voxtral, Qwen3.5, gpt-oss, GLM-4.5V and Gemma 4 the numbers are those of the models that
+  // For Voxtral, Qwen3.5, gpt-oss, GLM and Gemma 4 the numbers are those of the models that
   // transformers builds from their configs; in Gemma 4 each layer has a buffer of one element
   // besides, and the biases of choices are buffers, too.
   const std::pair<const char*, int64_t> composites[] = {
@@ -383,6 +382,7 @@ TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
       {"voxtral_mini_3b.json", 4676271104},
       {"gpt_oss_20b.json", 20914757184},
       {"moonlight_16b_a3b.json", 15960108544 + 26 * 64},
+      {"glm_4_1v_9b.json", 10292777472},
       {"glm_4_5v.json", 107710927360 + 45 * 128}};
   for (const auto& [name, parameters] : composites)
     EXPECT_EQ(make_model_spec(read_input(name)).num_parameters(), parameters) << name;

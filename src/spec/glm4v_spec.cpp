@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// GLM-4.5V (arXiv:2507.01006): GLM-4.5's decoder with M-RoPE, and an encoder of images of any size.
-// Patches are normed, a table of positions is interpolated to each image by cubic convolution, and
-// blocks have RMSNorms, axial RoPE and gated MLPs. A convolution merges 2 x 2 patches into one
-// feature; a linear and a gated MLP follow.
+// GLM-4.1V, GLM-4.5V (arXiv:2507.01006) and GLM-4.6V: a decoder with M-RoPE, and an encoder of
+// images of any size. Patches are normed, a table of positions is interpolated to each image by
+// cubic convolution, and blocks have RMSNorms, axial RoPE and gated MLPs. A convolution merges 2 x
+// 2 patches into one feature; a linear and a gated MLP follow. The decoder is GLM-4.5's, or a dense
+// one with norms before and after each half of a block.
 #include "spec/families.hpp"
 
 namespace zea::detail {
@@ -11,12 +12,13 @@ namespace {
 const std::string kGlmRoot = "model.visual.";
 constexpr double kMergerEps = 1e-5;  ///< of the merger's LayerNorm; no key of the config sets it
 constexpr int64_t kGlmWidth = 4096;  ///< of features, if the config has no out_hidden_size
-/// Limits in pixels of one frame; the processor counts an image as two equal frames.
+/// Limits in pixels of one frame of an image, which the processor counts as two equal frames, and
+/// of all frames of a video.
 constexpr TurnedDefaults kGlmTower{
     .layers = 24,
     .patch = 14,
     .pixels = {.least = int64_t{56} * 112, .most = int64_t{14} * 28 * 15000},
-    .frame_pixels = {}};
+    .frame_pixels = {.least = int64_t{112} * 112, .most = int64_t{28} * 28 * 60000}};
 
 VisionEncoder read_glm_tower(const ConfigReader& config) {
   config.require_text("hidden_act", "silu");
@@ -32,7 +34,8 @@ VisionEncoder read_glm_tower(const ConfigReader& config) {
   EncoderSpec& vision = encoder.spec;
   vision.block.norm.eps = config.number("rms_norm_eps", 1e-5);
   PatchInput& patches = vision.patches();
-  patches.video.reset();
+  patches.video->limits_all = true;
+  patches.video->has_text_between = true;
   patches.as<ImagesWithin>()->counts_frames = true;
   const int64_t side = config.side("image_size", 336);
   patches.table_side = side / patches.patch_size;
@@ -83,28 +86,60 @@ std::vector<int> add_glm_merger(SpecBuilder& builder, const VisionEncoder& encod
   return {builder.last_unit()};
 }
 
-}  // namespace
+/// Reads the text of GLM-4.5V.
+Decoder read_sparse_text(const ConfigReader& config) {
+  // As in transformers, a config with encoders does not turn on router losses; a deck may.
+  config.pass_over({"output_router_logits", "router_aux_loss_coef"});
+  config.require_boolean("use_qk_norm", false);
+  return read_glm_text(
+      config, {.vocabulary = 151424, .positions = 65536, .has_biases = true, .has_mrope = true});
+}
 
-ModelSpec make_glm4v_moe(const ConfigReader& config, const Trainable& trainable) {
+/// Reads the text of GLM-4.1V, whose files have gate and up in one matrix.
+Decoder read_dense_text(const ConfigReader& config) {
+  config.require_boolean("attention_bias", true);
+  Decoder decoder = read_llama_like(config,
+                                    {.intermediate = 13696,
+                                     .layers = 40,
+                                     .key_value_heads = 2,
+                                     .vocabulary = 151552,
+                                     .positions = 32768,
+                                     .end_token = -1,
+                                     .eps = 1e-5,
+                                     .has_mrope = true,
+                                     .turns_all = false},
+                                    {.q = true, .k = true, .v = true});
+  AttentionSpec& attention = decoder.spec.block.attention();
+  const HeadShape& heads = attention.heads;
+  if (heads.query * heads.dim != decoder.spec.block.hidden)
+    config.refuse("head_dim", std::to_string(heads.dim),
+                  "hidden_size / num_attention_heads in this family, without a remainder");
+  attention.rope.of_neighbors = true;
+  BlockNames& names = decoder.blocks.names;
+  names.attention_post_norm = ".post_self_attn_layernorm";
+  names.mlp_post_norm = ".post_mlp_layernorm";
+  names.gate = names.up = ".mlp.gate_up_proj";
+  return decoder;
+}
+
+ModelSpec make_with_glm_tower(const ConfigReader& config, Decoder decoder, int64_t image_token,
+                              const Trainable& trainable) {
   const ConfigReader text = config.object("text_config"),
                      of_vision = config.object("vision_config");
-  // Tokens around images are ordinary text. Videos are not built: their frames use the placeholder
-  // of images.
+  // Tokens around images and videos are ordinary text. So is the token of a video, since features
+  // of its frames take the places of the image's.
   for (const ConfigReader* one : {&config, &text})
     one->pass_over({"image_start_token_id", "image_end_token_id", "video_start_token_id",
                     "video_end_token_id", "video_token_id"});
-  // As in transformers, a config with encoders does not turn on router losses; a deck may.
-  text.pass_over({"image_token_id", "output_router_logits", "router_aux_loss_coef"});
-  text.require_boolean("use_qk_norm", false);
-  Decoder decoder = read_glm_text(
-      text, {.vocabulary = 151424, .positions = 65536, .has_biases = true, .has_mrope = true});
+  text.pass_over({"image_token_id"});
   decoder.names.root = "model.language_model.";
   decoder.spec.tied_embeddings = ties_head(config, decoder, false);
   AttentionSpec& attention = decoder.spec.block.attention();
   attention.rope.turns =
       read_mrope(text, attention.rope.pairs(attention.heads.dim), {8, 12, 12}, false);
   VisionEncoder encoder = read_glm_tower(of_vision);
-  encoder.spec.placeholder = config.integer("image_token_id", 151363);
+  encoder.spec.placeholder = config.integer("image_token_id", image_token);
+  encoder.spec.video_placeholder = encoder.spec.placeholder;
   const int64_t hidden = decoder.spec.block.hidden, width = encoder.spec.block.mlp().intermediate;
   if (width != hidden)
     of_vision.refuse("out_hidden_size", std::to_string(width),
@@ -115,6 +150,32 @@ ModelSpec make_glm4v_moe(const ConfigReader& config, const Trainable& trainable)
                            return add_glm_merger(builder, encoder, states.back(), width, inner,
                                                  trainable);
                          });
+}
+
+}  // namespace
+
+ModelSpec make_glm4v(const ConfigReader& config, const Trainable& trainable) {
+  return make_with_glm_tower(config, read_dense_text(config.object("text_config")), 151343,
+                             trainable);
+}
+
+ModelSpec make_glm4v_moe(const ConfigReader& config, const Trainable& trainable) {
+  return make_with_glm_tower(config, read_sparse_text(config.object("text_config")), 151363,
+                             trainable);
+}
+
+ModelSpec make_glm46v(const ConfigReader& config, const Trainable& trainable) {
+  static const std::map<std::string, ReadDecoder> texts{{"glm4v_text", read_dense_text},
+                                                        {"glm4v_moe_text", read_sparse_text}};
+  const ConfigReader of_vision = config.object("vision_config");
+  const std::string tower = of_vision.text("model_type", "glm4v_vision");
+  if (tower != "glm4v_vision" && tower != "glm4v_moe_vision")
+    of_vision.refuse("model_type", tower, "glm4v_vision, glm4v_moe_vision, which are the same");
+  Decoder decoder = read_part(texts, config.object("text_config"), "glm4v_text");
+  // Transformers writes and reads the experts of this family stacked, unlike those of GLM-4.5V.
+  MlpSpec& mlp = decoder.spec.block.mlps.back();
+  if (mlp.router) mlp.stack = read_stack(config, WeightOrder::OutIn);
+  return make_with_glm_tower(config, std::move(decoder), 151343, trainable);
 }
 
 }  // namespace zea::detail
