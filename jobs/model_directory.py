@@ -115,7 +115,7 @@ class ModelDirectory:
             self.placeholders["image"] = self._either("image_token_id", "image_token_index", usual)
             if self.family in USUAL_VIDEO_TOKENS:
                 self.placeholders["video"] = self.config.get("video_token_id", USUAL_VIDEO_TOKENS[self.family])
-        if self.config.get("audio_config") is not None:
+        if self.config.get("audio_config") is not None and not is_gemma4:  # whose audio encoder zea does not run
             self.placeholders["audio"] = self._either("audio_token_id", "audio_token_index", -1)
 
     def _read(self, name):
