@@ -153,9 +153,6 @@ ModelSpec make_text_alone(const Decoder& decoder, const Trainable& trainable) {
 /// Makes a model that takes images and videos.
 ModelSpec make_seeing(const ConfigReader& config, const ConfigReader& text,
                       const Trainable& trainable) {
-  if (text.integer("hidden_size_per_layer_input", 256) != 0)
-    text.refuse("hidden_size_per_layer_input", text.dump("hidden_size_per_layer_input"),
-                "0 (inputs of each layer, as in E2B and E4B, are not built yet with images)");
   VisionEncoder encoder = read_gemma4_vision(config.object("vision_config"));
   encoder.spec.placeholder = config.integer("image_token_id", 258880);
   encoder.spec.video_placeholder = config.integer("video_token_id", 258884);

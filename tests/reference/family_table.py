@@ -6,7 +6,7 @@ those of the model) or as the family was published, and by how many tokens one s
 
 from cropped_cases import Gemma3WithCrops, LlavaNextOfSiglip, LlavaOneVision, LlavaOneVisionOfUnevenPatches
 from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL, Qwen35, Qwen35Moe, Qwen35MoeStacked
-from gemma4_images import Gemma4, Gemma4Clipped, Gemma4Moe, Gemma4Videos
+from gemma4_images import Gemma4, Gemma4Clipped, Gemma4E4B, Gemma4Moe, Gemma4Videos
 from glm4v_cases import Glm4vMoe
 from idefics3_cases import Idefics3, SmolVLM, SmolVLMOfOneTile, SmolVLMOfUnevenPatches
 from parity_cases import grid
@@ -336,6 +336,15 @@ OF_ONE = {
     Qwen3VLVideos: {},
     Qwen35Videos: {},
     Gemma4Videos: {"cp3_ring": {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3)]}},
+    Gemma4E4B: {
+        "untied": UNTIED,
+        "pp4": {"ranks": 4, "deck": [*ONE_ROW, *grid("llm", pp=4)]},
+        "tp2_all_tokens_frozen_vision": {
+            "ranks": 2,
+            "frozen": ["vision"],
+            "deck": [*grid("llm", tp=2, sequence_parallel=False), *grid("vision", tp=2)],
+        },
+    },
 }
 # Cases of other images, by the plain model of each family.
 VARIANTS = {
