@@ -373,6 +373,7 @@ TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
       {"gemma4_31b.json", 30697345280 + 60},
       {"gemma4_31b_images.json", 30868838656 + 60},
       {"gemma4_26b_a4b.json", 25233141760 + 30},
+      {"gemma4_26b_a4b_images.json", 25402669056 + 30},
       {"gemma4_e4b_images.json", 7632344064 + 42 + 4 * 16 * 7},
       {"gemma3_12b.json", 12187325040},
       {"qwen2_vl_7b.json", 8291375616},
