@@ -52,7 +52,8 @@ const GridScenario kDecoderScenarios[] = {
      .images = {0, 1},
      .set =
          [](Options& deck) {
-           deck.llm.lora = {.targets = {"*_proj", "*per_layer_input_gate"}, .rank = 3};
+           deck.llm.lora = {.targets = {"*_proj", "*per_layer*gate", "per_layer_model_projection"},
+                            .rank = 3};
            deck.model.activation_checkpointing = AutoOption::of_count(1);
            soften(deck);
          },
