@@ -173,8 +173,10 @@ check_report() {
   if [ -z "$vision" ] && ! has_part "$model" vision_config && grep -qE 'has (<image>|[1-9][0-9]* images)' "$report"; then
     fail "the data has images, and $model takes none: VISION= names an encoder to compose with it"
   fi
-  if [ -z "$audio" ] && ! has_part "$model" audio_config && grep -qE 'has (<audio>|[1-9][0-9]* clips)' "$report"; then
-    fail "the data has sound, and $model takes none: AUDIO= names an encoder to compose with it"
+  if [ -z "$audio" ] && grep -qE 'has (<audio>|[1-9][0-9]* clips)' "$report"; then
+    has_part "$model" audio_config || fail "the data has sound, and $model takes none: AUDIO= names an encoder to compose with it"
+    ! grep -qE '"model_type" *: *"gemma4"' "$model/config.json" ||
+      fail "the data has sound, and the audio encoder of $model is not built yet: leave out entries with sound"
   fi
   if grep -q 'No such file or directory' "$report"; then
     local unread said="paths of the data start from $images; IMAGES= names another folder"

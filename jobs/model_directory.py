@@ -124,7 +124,7 @@ class ModelDirectory:
                 self.placeholders["video"] = self.config.get("video_token_id", USUAL_VIDEO_TOKENS[self.family])
             if self.family in GLM_VL:  # a video's frames are images in the text
                 self.placeholders["video"] = self.placeholders["image"]
-        if self.config.get("audio_config") is not None:
+        if self.config.get("audio_config") is not None and not is_gemma4:  # whose audio encoder zea does not run
             self.placeholders["audio"] = self._either("audio_token_id", "audio_token_index", -1)
 
     def _read(self, name):

@@ -90,6 +90,10 @@ class PeftDirectory {
   void add(const UnitSpec& unit, const Adapter& adapter) {
     for (const AdapterParams& params : params_of_adapter(model_, unit, adapter)) {
       const std::string linear = running_linear(params.a);
+      // PEFT adapts a router by its parameter, since its module is no nn.Linear.
+      const std::string target = linear + (adapter.role == "router" ? ".weight" : "");
+      // Blocks may have parts of one linear.
+      if (!linears_.emplace(target, &adapter).second) continue;
       for (const int param : {params.a, params.b}) {
         const ParamSpec& spec = model_.params[param];
         const auto found = std::ranges::find(source_.tensors(), spec.name, &TensorInfo::name);
@@ -102,9 +106,6 @@ class PeftDirectory {
         matrices_.push_back(
             {spec.name, {kPeftPrefix + name + ending, shape_in_peft(shape, ending), dtype}, shape});
       }
-      // PEFT adapts a router by its parameter, since its module is no nn.Linear.
-      const bool is_router = adapter.role == "router";
-      linears_[linear + (is_router ? ".weight" : "")] = &adapter;
     }
     if (first_.is_null()) first_ = config_.at(kAdapters).at(model_.params[adapter.base].module);
     is_in_out_ |= adapter.order == WeightOrder::InOut && !adapter.stacks_experts;

@@ -51,9 +51,7 @@ class UnitRun {
       case Kind::Columns:
         return part_->columns;
       case Kind::Vocabulary:
-        return layers_.embedding(ids(op), parameter(op, 0),
-                                 op.count > 0 ? op.count : model_.decoder.vocabulary,
-                                 microbatch_.text_shares);
+        return embedded(op);
       case Kind::Positions:
         return positions(parameter(op, 0));
       case Kind::Linear:
@@ -211,6 +209,20 @@ class UnitRun {
     return op.params[number] < 0 ? nullptr : parameters_[op.params[number]];
   }
 
+  /// Returns rows of a vocabulary. Placeholders do not train the row of per-layer inputs that they
+  /// read, which transformers calls padding.
+  at::Tensor embedded(const Operation& op) const {
+    const at::Tensor rows = layers_.embedding(ids(op), parameter(op, 0),
+                                              op.count > 0 ? op.count : model_.decoder.vocabulary,
+                                              microbatch_.text_shares);
+    if (op.count == 0 || !rows.requires_grad()) return rows;
+    for (const EncoderPart& part : microbatch_.encoders)
+      if (part.placeholder_rows.defined())
+        rows.register_hook([placeholders = part.placeholder_rows](const at::Tensor& gradient) {
+          return gradient.index_fill(0, placeholders, 0);
+        });
+    return rows;
+  }
   /// Returns the ids to look up; the table of per-layer inputs has one id for all placeholders.
   at::Tensor ids(const Operation& op) const {
     at::Tensor ids = microbatch_.token_ids;

@@ -80,6 +80,7 @@ bool takes_adapter(UnitKind kind, const std::string& role) {
                                               "shared.down",
                                               "shared_gate",
                                               "input_gate",
+                                              "input_context",
                                               "input_projection"};
   static const std::set<std::string> of_projector{"merger", "linear", "linear_1", "linear_2"};
   if (kind == UnitKind::Keys) return role == "qkv";
@@ -304,6 +305,7 @@ class Adapting {
     }
   }
 
+  /// Blocks with parts of one linear share its A, and have parts of its B.
   void add(const Target& target) {
     const ParamSpec& first = model_.params[static_cast<size_t>(target.params.front())];
     UnitSpec& unit = model_.units[static_cast<size_t>(target.unit)];
@@ -332,7 +334,9 @@ class Adapting {
       return is_out_in ? base.tp_cut : other_order(base.tp_cut);
     };
     if (is_row_linear(target.role)) down.tp_cut = cut(first);
-    adapter.a = add_param(target.unit, std::move(down));
+    const int shared = first.part.length > 0 ? model_.param_index(down.name) : -1;
+    adapter.a = shared < 0 ? add_param(target.unit, std::move(down)) : shared;
+    if (shared >= 0) unit.params.push_back(shared);
     unit.roles.push_back(adapter.down + kWeightSuffix);
     for (const int p : model_.params_of(unit, target.role + kWeightSuffix))
       if (p >= target.params.front())
@@ -420,8 +424,8 @@ class Adapting {
 
   WeightOrder order_of(const UnitSpec& unit, const std::string& role) const {
     if (is_in_mixture(role)) return WeightOrder::OutIn;
-    const bool is_of_inputs = role == "input_gate" || role == "input_projection";
-    if (unit.kind == UnitKind::Keys || (unit.kind == UnitKind::Block && !is_of_inputs))
+    const bool is_of_input = role.starts_with("input_");
+    if (unit.kind == UnitKind::Keys || (unit.kind == UnitKind::Block && !is_of_input))
       return model_.block(unit.module).order;
     return role == "linear" ? model_.encoders[unit.encoder].projector.order : WeightOrder::OutIn;
   }

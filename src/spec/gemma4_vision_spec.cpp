@@ -150,22 +150,9 @@ ModelSpec make_text_alone(const Decoder& decoder, const Trainable& trainable) {
   return model;
 }
 
-}  // namespace
-
-ModelSpec make_gemma4(const ConfigReader& config, const Trainable& trainable) {
-  if (config.has("audio_config"))
-    config.refuse("audio_config", "a tower of sound",
-                  "null (the tower of sound is not built yet; a directory that transformers writes "
-                  "after model.audio_tower and model.embed_audio became None has none)");
-  // Tokens around images are ordinary text; vision_soft_tokens_per_image is not needed.
-  config.pass_over({"audio_config", "audio_token_id", "boa_token_id", "boi_token_id",
-                    "eoa_token_id", "eoa_token_index", "eoi_token_id", "image_token_id",
-                    "video_token_id", "vision_config", "vision_soft_tokens_per_image"});
-  const ConfigReader text = config.object("text_config");
-  if (!config.has("vision_config")) return make_text_alone(read_text(config, text), trainable);
-  if (text.integer("hidden_size_per_layer_input", 256) != 0)
-    text.refuse("hidden_size_per_layer_input", text.dump("hidden_size_per_layer_input"),
-                "0 (inputs of each layer, as in E2B and E4B, are not built yet with images)");
+/// Makes a model that takes images and videos.
+ModelSpec make_seeing(const ConfigReader& config, const ConfigReader& text,
+                      const Trainable& trainable) {
   VisionEncoder encoder = read_gemma4_vision(config.object("vision_config"));
   encoder.spec.placeholder = config.integer("image_token_id", 258880);
   encoder.spec.video_placeholder = config.integer("video_token_id", 258884);
@@ -178,6 +165,24 @@ ModelSpec make_gemma4(const ConfigReader& config, const Trainable& trainable) {
     return std::vector{builder.last_unit()};
   };
   return make_with_tower(decoder, encoder, kGemma4Tower, "", trainable, add_projector);
+}
+
+}  // namespace
+
+ModelSpec make_gemma4(const ConfigReader& config, const Trainable& trainable) {
+  // Tokens around images are ordinary text; vision_soft_tokens_per_image is not needed.
+  config.pass_over({"audio_config", "audio_token_id", "boa_token_id", "boi_token_id",
+                    "eoa_token_id", "eoa_token_index", "eoi_token_id", "image_token_id",
+                    "video_token_id", "vision_config", "vision_soft_tokens_per_image"});
+  const ConfigReader text = config.object("text_config");
+  ModelSpec model = config.has("vision_config")
+                        ? make_seeing(config, text, trainable)
+                        : make_text_alone(read_text(config, text), trainable);
+  if (config.has("audio_config"))
+    model.notes.push_back(
+        "audio_config: the audio encoder is not built yet; its tensors are carried along as files "
+        "have them, and samples with audio are refused");
+  return model;
 }
 
 }  // namespace zea::detail

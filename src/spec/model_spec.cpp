@@ -143,7 +143,7 @@ void add_carried_tensors(const ConfigReader& config, ModelSpec& model) {
   detail::SpecBuilder builder(model);
   builder.start(kDecoder + ".carried", kDecoder, UnitKind::Block, {});
   for (const std::string& name : carried.keys()) {
-    const Shape shape = carried.integers(name.c_str(), 1);
+    const Shape shape = carried.integers(name.c_str());
     for (const int64_t length : shape)
       if (length < 1) carried.refuse(name, carried.dump(name.c_str()), "lengths of 1 or more");
     if (is_of_head(model, name)) continue;  // loading compares the shapes

@@ -121,14 +121,15 @@ bool is_inner(UnitKind kind) {
 }
 
 /// Finds the matrices that only blocks and projectors read: not embeddings, not the head, and not
-/// the tables and linears of per-layer inputs, which are split over blocks.
+/// the tables, linears and adapters of per-layer inputs, which are split over blocks.
 std::vector<bool> inner_matrices(const ModelSpec& model) {
   std::vector<bool> inner(model.params.size(), false), outer = inner;
   for (const UnitSpec& unit : model.units)
     for (const int p : unit.params) (is_inner(unit.kind) ? inner : outer)[p] = true;
   for (const UnitSpec& unit : model.units)
-    for (const char* role : {"input_table", "input_context.weight"})
-      for (const int p : model.params_of(unit, role)) outer[p] = true;
+    for (const std::string& role : unit.roles)
+      if (role == "input_table" || role.starts_with("input_context."))
+        for (const int p : model.params_of(unit, role)) outer[p] = true;
   for (size_t p = 0; p < inner.size(); ++p)
     inner[p] = inner[p] && !outer[p] && model.params[p].tensor_shape().size() == 2;
   return inner;

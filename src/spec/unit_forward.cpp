@@ -115,18 +115,16 @@ class Forward : LayerRecorder {
   Value with_layer_input(const Value& z) {
     const LayerInputSpec& spec = block_.layer_input;
     const auto width = static_cast<double>(spec.width), hidden = static_cast<double>(block_.hidden);
-    const auto context =
-        norm(scale(linear(input(UnitReads::Embedded), "input_context"), 1 / std::sqrt(hidden)),
-             "input_norm", block_.norm);
+    const auto context = norm(
+        scale(adapted_linear(input(UnitReads::Embedded), "input_context"), 1 / std::sqrt(hidden)),
+        "input_norm", block_.norm);
     const auto of_id = ops_.record({.kind = Kind::Vocabulary,
                                     .params = ops_.roles({"input_table"}),
                                     .count = spec.vocabulary});
     const auto layer_input = scale(add(context, scale(of_id, std::sqrt(width))), std::sqrt(0.5));
     const auto gated =
-        gate(concat(adapted_linear(z, "input_gate", UnitRows::Tokens, kOrder), layer_input),
-             model_.mlp(unit_));
-    return add(z, norm(adapted_linear(gated, "input_projection", UnitRows::Tokens, kOrder),
-                       "input_post_norm", block_.norm));
+        gate(concat(adapted_linear(z, "input_gate"), layer_input), model_.mlp(unit_));
+    return add(z, norm(adapted_linear(gated, "input_projection"), "input_post_norm", block_.norm));
   }
 
   /// A block of multi-token prediction reads a token's state after the final norm, and the input

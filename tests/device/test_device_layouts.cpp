@@ -50,6 +50,17 @@ TEST(DeviceLayouts, PipelinesEqualOneRankOfTheHost) {
   expect_same(sampled_pipelines(stride(12)));
 }
 
+/// Keys of earlier stages and per-layer inputs, in four stages of 1F1B and three of GPipe.
+TEST(DeviceLayouts, OutputsThatSkipStagesEqualOneRankOfTheHost) {
+  const PipelineLayout layout = *std::ranges::find_if(pipelines(), [](const PipelineLayout& one) {
+    return one.model == PipelineModel::Gemma4 && one.llm.pp == 4;
+  });
+  PipelineLayout of_gpipe = layout;
+  of_gpipe.schedule = "gpipe";
+  of_gpipe.llm.pp = 3;
+  expect_same({pipeline_layout(layout), pipeline_layout(of_gpipe)});
+}
+
 const GridScenario& scenario_named(std::string_view name) {
   return *std::ranges::find(grid_scenarios(), name, &GridScenario::name);
 }

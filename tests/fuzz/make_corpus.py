@@ -286,6 +286,7 @@ def write_config():
     for name, more in (("images", {"standardize": True}), ("clipped_images", {"use_clipped_linears": True})):
         config(f"good_gemma4_{name}", seeing, vision_config={**GEMMA4_TOWER, **more},
                image_processor={"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 70})
+    config("good_gemma4_e4b_images", seeing, text_config={**GEMMA4, **like_e4b}, vision_config=GEMMA4_TOWER)
     config("large_gemma4_patches", seeing, vision_config={**GEMMA4_TOWER, "patch_size": 1 << 40,
                                                           "pooling_kernel_size": 1 << 40})
     config("many_gemma4_experts", GEMMA4, enable_moe_block=True, num_experts=1 << 40, top_k_experts=2,

@@ -150,7 +150,7 @@ class AdapterCase(FolderCase):
         """The base model, PEFT's adapters of it and the data; returns the model with adapters."""
         perturbed(model).save_pretrained(self.folder / "base")
         adapted = get_peft_model(model, peft_config).eval()
-        perturbed(adapted)  # of these the adapters alone train
+        perturbed(adapted, buffers=False)  # of these the adapters alone train
         adapted.save_pretrained(self.folder / "adapter")
         with DatasetWriter(self.folder / "data.h5", family.placeholder) as writer:
             for tokens, mask, items in samples:

@@ -49,6 +49,7 @@ try:
         tower_config,
     )
     from family_cases import Gemma3, Qwen25VL
+    from gemma4_cases import E4B
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -89,6 +90,10 @@ class Adapters(AdapterCase):
         names = ["q_proj", "k_proj", "o_proj", "gate_proj", "fc2"]
         frozen = ["model.vision.train_projector=false"]
         self.check(Gemma3.model(), ["vision", "llm"], Gemma3, frozen, r=4, lora_alpha=6, target_modules=names)
+
+    def test_the_linear_of_per_layer_inputs_that_all_blocks_share(self):
+        names = ["per_layer_model_projection", "per_layer_input_gate", "per_layer_projection", "q_proj"]
+        self.check(make_decoder("gemma4_text", **E4B), ["llm"], r=3, lora_alpha=5, target_modules=names)
 
     def test_ranks_and_alphas_by_pattern(self):
         own = {

@@ -23,6 +23,7 @@ try:
         CLIPVisionModel,
         Dinov2WithRegistersConfig,
         Dinov2WithRegistersModel,
+        Gemma4TextConfig,
         LlamaConfig,
         LlavaForConditionalGeneration,
         Qwen2Config,
@@ -286,12 +287,13 @@ class Composed(FolderCase):
     def test_pool(self):
         self.check_projector("pool", SIDE * SIDE // 4)
 
-    def check_tower(self, tower, kind, states_of, keys="", last=None):
-        """The patches among the outputs of `states_of` are features."""
-        text = make_text(Qwen2Config)
+    def check_tower(self, tower, kind, states_of, keys="", last=None, family=Qwen2Config):
+        """The patches among the outputs of `states_of` are features. Where the text has per-layer inputs, placeholders
+        have that of padding."""
+        text = make_text(family)
         sections = {
             "vision": f'weights = "{self.save("tower", tower)}"\nplaceholder = "7"\nprojector = "linear"\n{keys}',
-            "llm": f'weights = "{self.save("qwen2", text)}"',
+            "llm": f'weights = "{self.save("text", text)}"',
         }
         samples = make_samples(SIDE * SIDE, 7)
         loss = self.train(sections, samples, 7)
@@ -307,7 +309,11 @@ class Composed(FolderCase):
                 states = states_of(pixels)[:, -SIDE * SIDE :]
                 found = torch.cat([project("linear", image, weights) for image in states])
                 embeds = embeds.index_copy(0, (ids == 7).nonzero()[:, 0], found)
-            return text(inputs_embeds=embeds[None], use_cache=False).logits[0]
+            more = {}
+            if hasattr(text.model, "get_per_layer_inputs"):
+                padded = ids.where(ids != 7, text.config.pad_token_id)
+                more = {"per_layer_inputs": text.model.get_per_layer_inputs(padded[None], None)}
+            return text(inputs_embeds=embeds[None], use_cache=False, **more).logits[0]
 
         self.assertAlmostEqual(loss, self.loss_of(samples, logits_of), delta=1e-5)
         sharded = self.train(sections, samples, 7, name="sharded", ranks=2, keys=["mesh.vision.tp=1", "mesh.llm.tp=2"])
@@ -321,6 +327,15 @@ class Composed(FolderCase):
         states = lambda pixels: dino(pixels).last_hidden_state  # noqa: E731
         keys = "feature_layer = -1\nfeature_norm = true"
         self.check_tower(dino, Dinov2WithRegistersModel, states, keys, dino)
+
+    def test_per_layer_inputs(self):
+        clip = make_clip()
+        states = lambda pixels: clip(pixels, output_hidden_states=True).hidden_states[-2]  # noqa: E731
+        like_e4b = {"hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": VOCABULARY, "pad_token_id": 3,
+                    "num_hidden_layers": 3, "num_kv_shared_layers": 1, "head_dim": 8, "global_head_dim": 12,
+                    "layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 4}
+        family = lambda **sizes: Gemma4TextConfig(**{**sizes, **like_e4b})  # noqa: E731
+        self.check_tower(clip, CLIPVisionModel, states, last=clip, family=family)
 
     def test_vit_of_a_classifier(self):
         """This encoder has no pooler, and its class token is dropped."""

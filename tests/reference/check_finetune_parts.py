@@ -99,18 +99,16 @@ class FinetuneParts(FinetuneCase):
     @staticmethod
     def bounds_of(model):
         """The bounds of clipped linears, by name."""
-        buffers = model.model.vision_tower.named_buffers()
-        return [(name, buffer) for name, buffer in buffers if name.endswith(("_min", "_max"))]
+        return [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(("_min", "_max"))]
 
-    def test_gemma4(self):
-        """Trains on images and a video, and keeps the bounds of clipped linears."""
-        vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
+    def check_gemma4(self, text, vision, audio=None):
+        """Trains on images and a video."""
+        of_tower = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
         sizes = {"patch_size": 4, "pooling_kernel_size": 2}
-        windows = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"], "global_head_dim": 16}
         config = Gemma4Config(
-            text_config={**TEXT, **windows, "head_dim": 8, "hidden_size_per_layer_input": 0,
-                         "use_bidirectional_attention": "vision"},
-            vision_config={**vision, **sizes, "num_key_value_heads": 2, "head_dim": 8, "use_clipped_linears": True},
+            text_config={**TEXT, "sliding_window": 7, "head_dim": 8, "global_head_dim": 16, **text},
+            vision_config={**of_tower, **sizes, "num_key_value_heads": 2, "head_dim": 8, **vision},
+            audio_config=audio,
             image_token_id=5,
             video_token_id=6,
             boi_token_id=3,
@@ -128,9 +126,30 @@ class FinetuneParts(FinetuneCase):
         tokenizer = Tokenizer.from_file(str(self.folder / "model/tokenizer.json"))
         spelled = " ".join(f"{time} <|image>{'<|video|>' * 60}<image|>" for time in ("00:00", "00:00", "00:01"))
         self.assertIn(f"{tokenizer.encode(spelled).ids}"[1:-1], f"{ids}")
+        return model
+
+    def test_gemma4(self):
+        types = {"layer_types": ["sliding_attention", "full_attention"], "hidden_size_per_layer_input": 0}
+        self.check_gemma4({**types, "use_bidirectional_attention": "vision"}, {"standardize": True})
+
+    def test_gemma4_e4b(self):
+        """Keeps the bounds of clipped linears, the per-layer input of padding, which placeholders read, and the audio
+        encoder, which does not train."""
+        text = {"num_hidden_layers": 3, "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+                "num_kv_shared_layers": 1, "hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": 320}
+        audio = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 12}
+        model = self.check_gemma4(text, {"use_clipped_linears": True}, audio)
         returned = Gemma4ForConditionalGeneration.from_pretrained(self.folder / "out/model")
         for name, bound in self.bounds_of(returned):
             self.assertEqual(bound.item(), -3 if name.endswith("_min") else 3, name)
+        for name, tensor in model.model.audio_tower.state_dict().items():
+            self.assertTrue(torch.equal(tensor, returned.model.audio_tower.state_dict()[name]), name)
+        before, after = (each.model.language_model.embed_tokens_per_layer.weight for each in (model, returned))
+        self.assertTrue(torch.equal(before[0], after[0]))
+        self.assertFalse(torch.equal(before, after))
+        self.hear(3)
+        said = self.finetune(self.folder / "model", fails=2, OUT=self.folder / "heard")
+        self.assertIn("the audio encoder of", said)
 
     def test_composed_becomes_a_llava(self):
         """Its new token has one of the rows that the vocabulary has to spare."""

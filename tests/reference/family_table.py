@@ -6,7 +6,7 @@ those of the model) or as the family was published, and by how many tokens one s
 
 from cropped_cases import Gemma3WithCrops, LlavaNextOfSiglip, LlavaOneVision, LlavaOneVisionOfUnevenPatches
 from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL, Qwen35, Qwen35Moe, Qwen35MoeStacked
-from gemma4_images import Gemma4, Gemma4Clipped, Gemma4Moe, Gemma4Videos
+from gemma4_images import Gemma4, Gemma4Clipped, Gemma4E4B, Gemma4Moe, Gemma4Videos
 from glm4v_cases import Glm4v, Glm4vMoe, Glm46V, Glm46VMoe
 from idefics3_cases import Idefics3, SmolVLM, SmolVLMOfOneTile, SmolVLMOfUnevenPatches
 from parity_cases import grid
@@ -361,6 +361,15 @@ OF_ONE = {
         },
         "tp2_frozen_vision": TP2_FROZEN_VISION,
         "pp2_beside_vision_of_two_stages": TWO_STAGES_OF_VISION,
+    },
+    Gemma4E4B: {
+        "untied": UNTIED,
+        "pp4": {"ranks": 4, "deck": [*ONE_ROW, *grid("llm", pp=4)]},
+        "tp2_all_tokens_frozen_vision": {
+            "ranks": 2,
+            "frozen": ["vision"],
+            "deck": [*grid("llm", tp=2, sequence_parallel=False), *grid("vision", tp=2)],
+        },
     },
 }
 # Cases of other images, by the plain model of each family.

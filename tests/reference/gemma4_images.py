@@ -9,7 +9,7 @@ from transformers.models.gemma4.image_processing_pil_gemma4 import (
     get_aspect_ratio_preserving_size,
 )
 
-from gemma4_cases import EXPERTS, GEMMA4
+from gemma4_cases import E4B, EXPERTS, GEMMA4
 from transformers_models import TEXT, resized, resized_frames
 from video_cases import Clip
 
@@ -151,3 +151,19 @@ class Gemma4Videos(Gemma4):
             "video_position_ids": torch.stack(cells)[None],
             "mm_token_type_ids": (ids == cls.placeholder).int() + 2 * (ids == cls.video).int(),
         }
+
+
+class Gemma4E4B(Gemma4Videos):
+    """Placeholders read the per-layer input of padding, which they do not train; images are causal. There is an audio
+    encoder, too, which is carried along."""
+
+    text = {**E4B, "use_bidirectional_attention": None, "pad_token_id": 1}
+    tower = Gemma4Clipped.tower
+    audio = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 12,
+             "subsampling_conv_channels": [8, 4]}
+
+    @classmethod
+    def model(cls, text=None, vision=None, **changes):
+        found = super().model({**cls.text, **(text or {})}, vision, audio_config=cls.audio, **changes)
+        cls.set_buffers(found.model.audio_tower)
+        return found

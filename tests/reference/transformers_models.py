@@ -148,9 +148,9 @@ def normalised(pixels, mean, std):
     return ((scaled - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)).float()
 
 
-def perturbed(model):
-    """Every trained parameter, and what scales layers, of a size at which it matters: initial zeros and ones hide
-    faults."""
+def perturbed(model, buffers=True):
+    """Every trained parameter, and with `buffers` what scales layers, of a size at which it matters: initial zeros and
+    ones hide faults."""
     import torch
 
     with torch.no_grad():
@@ -163,7 +163,7 @@ def perturbed(model):
                 parameter.normal_(std=parameter.shape[1:].numel() ** -0.5)
             else:
                 parameter.add_(0.2 * torch.randn_like(parameter))
-        for name, buffer in model.named_buffers():
+        for name, buffer in model.named_buffers() if buffers else ():
             if name.endswith("e_score_correction_bias"):
                 buffer.normal_(std=0.2)
             if name.endswith("layer_scalar"):

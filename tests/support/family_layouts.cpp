@@ -41,6 +41,8 @@ TinyRunOptions FamilyLayout::run_on_one_rank() const {
   run.deck.data.row_tokens = 400;
   run.deck.data.rows_per_microbatch = 1;
   run.deck.optim.lr = 1e-2;
+  // Their gradients are large, so that Adam would turn rounding errors into updates.
+  if (model->name.find("gemma4") == 0) run.deck.optim.eps = 1;
   run.deck.optim.warmup_steps = 2;
   run.deck.optim.clip_norm = 0.5;
   run.deck.schedule = {.steps = run.steps, .global_batch = 6};

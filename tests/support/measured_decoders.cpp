@@ -48,9 +48,12 @@ std::string gemma4_e4b_config() {
 }
 
 /// With images; `clips`: linears of the tower are clipped, else its means are standardized.
-std::string seeing_gemma4_config(bool clips) {
+std::string seeing_gemma4_config(bool clips, bool is_like_e4b) {
   nlohmann::json config = gemma4_config();
-  config["text_config"]["use_bidirectional_attention"] = "vision";
+  if (is_like_e4b)
+    config["text_config"] = nlohmann::json::parse(gemma4_e4b_config());
+  else
+    config["text_config"]["use_bidirectional_attention"] = "vision";
   config["image_token_id"] = 3;
   config["video_token_id"] = 4;
   config["vision_config"] = {{"model_type", "gemma4_vision"},

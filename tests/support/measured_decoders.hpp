@@ -11,7 +11,7 @@ std::string phi3_config();
 std::string decoder_config(const std::string& family, bool is_tied);
 nlohmann::json gemma4_config();
 std::string gemma4_e4b_config();
-std::string seeing_gemma4_config(bool clips);
+std::string seeing_gemma4_config(bool clips, bool is_like_e4b = false);
 std::string gemma4_experts_config();
 std::string moe_config(const std::string& family);
 std::string glm_config();

@@ -408,6 +408,8 @@ const std::vector<MeasuredModel>& measured_models() {
       {"gemma4_text with shared keys and inputs of each layer", gemma4_e4b_config()},
       {"gemma4 with images", seeing_gemma4_config(false), shrink_images},
       {"gemma4 with images and clipped linears", seeing_gemma4_config(true), shrink_images},
+      {"gemma4 with images, shared keys and inputs of each layer", seeing_gemma4_config(true, true),
+       shrink_images},
       {"phi3", phi3_config()},
       {"qwen2_moe", moe_config("qwen2_moe")},
       {"qwen3_moe", moe_config("qwen3_moe")},

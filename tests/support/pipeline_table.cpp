@@ -333,6 +333,7 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
   if (layout.twist == ExpertAdapters) deck.llm.lora = {.targets = {"*.experts.*"}, .rank = 3};
   if (layout.twist == Adapters) {
     deck.llm.lora = {.targets = {"q_proj", "v_proj", "down_proj"}, .rank = 3, .dropout = 0.3};
+    if (layout.model == Gemma4) deck.llm.lora.targets.push_back("per_layer_model_projection");
     deck.encoders["vision"].lora = {.targets = {"*_proj", "linear_1"}, .rank = 2, .dropout = 0.2};
   }
   if (layout.model == Gpt2) deck.llm.dropout = 0.2;

@@ -97,8 +97,12 @@ struct PipelineLayout {
   bool has_delta_rules() const {
     return model == PipelineModel::DeltaRules || model == PipelineModel::PassedDeltaRules;
   }
-  /// Whether outputs travel to later stages than the next one, which devices refuse.
-  bool skips_stages() const { return model == PipelineModel::Gemma4 && llm.pp > 2; }
+  /// Whether outputs skip stages in a schedule whose launches may deadlock on devices.
+  bool is_refused_on_devices() const {
+    const std::string order = schedule;
+    const bool may_skip = order == "gpipe" || (order == "1f1b" && llm.pp <= 4);
+    return model == PipelineModel::Gemma4 && llm.pp > 2 && !may_skip;
+  }
   int replicas() const { return dp_replicate * dp_shard; }
   int ranks() const;
   std::string name() const;

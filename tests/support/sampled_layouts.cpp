@@ -40,16 +40,19 @@ std::vector<SampledLayout> sampled_grids(size_t stride) {
   return layouts;
 }
 
+SampledLayout pipeline_layout(const PipelineLayout& layout) {
+  const auto run = [layout](const Options& deck) {
+    return SampledLayout::Run{run_of(layout, deck), dataset_of(layout)};
+  };
+  return {layout.name(), layout.ranks(), [=] { return run(deck_of(layout)); },
+          [=] { return run(deck_of_one_rank(layout)); }};
+}
+
 std::vector<SampledLayout> sampled_pipelines(size_t stride) {
   std::vector<SampledLayout> layouts;
   for (size_t i = 0; i < pipelines().size(); i += stride) {
     const PipelineLayout& layout = pipelines()[i];
-    if (layout.skips_stages()) continue;
-    const auto run = [&layout](const Options& deck) {
-      return SampledLayout::Run{run_of(layout, deck), dataset_of(layout)};
-    };
-    layouts.push_back({layout.name(), layout.ranks(), [=, &layout] { return run(deck_of(layout)); },
-                       [=, &layout] { return run(deck_of_one_rank(layout)); }});
+    if (!layout.is_refused_on_devices()) layouts.push_back(pipeline_layout(layout));
   }
   return layouts;
 }

@@ -9,6 +9,7 @@
 
 #include "support/compared_run.hpp"
 #include "support/grid_scenarios.hpp"
+#include "support/pipeline_table.hpp"
 
 namespace zea::testing {
 
@@ -23,9 +24,10 @@ struct SampledLayout {
 };
 
 SampledLayout grid_layout(const GridScenario& scenario, const Grid& grid);
+SampledLayout pipeline_layout(const PipelineLayout& layout);
 /// Every `stride`-th grid of each scenario, but for scores that no device's attention caps.
 std::vector<SampledLayout> sampled_grids(size_t stride);
-/// Every `stride`-th pipeline.
+/// Every `stride`-th pipeline that devices do not refuse.
 std::vector<SampledLayout> sampled_pipelines(size_t stride);
 
 /// Runs each on `device` over ranks of its own, with `options` as `prepare` leaves them, and passes

@@ -5,10 +5,10 @@
 
 namespace zea::testing {
 
-std::string tiny_gemma4_config(const TinyLlava& options, bool clips) {
+std::string tiny_gemma4_config(const TinyLlava& options, bool clips, const Gemma4Parts& parts) {
   nlohmann::json text =
-      nlohmann::json::parse(with_gemma4_text(tiny_llava_config(options))).at("text_config");
-  text["use_bidirectional_attention"] = "vision";
+      nlohmann::json::parse(with_gemma4_text(tiny_llava_config(options), parts)).at("text_config");
+  if (!parts.is_like_e4b) text["use_bidirectional_attention"] = "vision";
   const nlohmann::json tower{{"model_type", "gemma4_vision"},
                              {"hidden_size", options.vision_hidden},
                              {"intermediate_size", 24},

@@ -9,7 +9,9 @@
 namespace zea::testing {
 
 /// Patches of 4 x 4 pixels, of which squares of 2 x 2 become features; placeholder ids 3 of images
-/// and 4 of videos. Means are standardized, or linears are clipped.
-std::string tiny_gemma4_config(const TinyLlava& options = {}, bool clips = false);
+/// and 4 of videos. Means are standardized, or linears are clipped. Features see all of their image
+/// in windows, unless the text is like that of E4B.
+std::string tiny_gemma4_config(const TinyLlava& options = {}, bool clips = false,
+                               const Gemma4Parts& parts = {});
 
 }  // namespace zea::testing

@@ -76,11 +76,13 @@ TEST(MessageOrder, AcceptsStagesThatReceiveInOrder) {
   EXPECT_EQ(receivers, (std::vector<std::string>{"llm.layers.1", "llm.layers.2", "llm.layers.3"}));
 }
 
-/// On a device messages that skip a stage may wait for each other; with two stages none does.
+/// On a device messages that skip a stage may wait for each other, but not in GPipe, in 1F1B with
+/// few stages, and with two stages.
 TEST(MessageOrder, DevicesRefuseOutputsThatSkipStages) {
-  const auto refusal = [](int64_t pp) -> std::string {
+  const auto refusal = [](PipelineSchedule schedule, int64_t pp) -> std::string {
     Options deck;
     deck.run.device = DeviceKind::Cuda;
+    deck.mesh.schedule = schedule;
     deck.meshes["llm"].pp = pp;
     try {
       make_plan(deck, config_with(5), static_cast<int>(pp));
@@ -89,12 +91,17 @@ TEST(MessageOrder, DevicesRefuseOutputsThatSkipStages) {
     }
     return "accepted";
   };
-  EXPECT_EQ(refusal(2), "accepted");
-  EXPECT_NE(
-      refusal(3).find("run.device = \"cuda\" with mesh.llm.pp = 3: blocks of gemma4_text read "
-                      "outputs of stages before the one before theirs"),
-      std::string::npos)
-      << refusal(3);
+  EXPECT_EQ(refusal(PipelineSchedule::OneFOneB, 4), "accepted");
+  EXPECT_EQ(refusal(PipelineSchedule::GPipe, 6), "accepted");
+  EXPECT_EQ(refusal(PipelineSchedule::ZeroBubble, 2), "accepted");
+  const std::string refused = refusal(PipelineSchedule::ZeroBubble, 3);
+  EXPECT_NE(refused.find("run.device = \"cuda\" with mesh.llm.pp = 3 and mesh.schedule = "
+                         "\"zero_bubble\": blocks of gemma4_text read outputs of stages before the "
+                         "one before theirs"),
+            std::string::npos)
+      << refused;
+  EXPECT_NE(refusal(PipelineSchedule::OneFOneB, 5).find("\"1f1b\" with pp up to 4"),
+            std::string::npos);
 }
 
 /// The table of ids is tied between no stages, the norm of per-layer inputs between all, and the

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "core/error.hpp"
 #include "schedule/plan.hpp"
@@ -54,6 +55,26 @@ TEST(Adapters, StandBesideTheirLinearsAndTrainInPlaceOfTheModule) {
     }
   EXPECT_EQ(plain.params.size() + 2 * model.decoder.layers, model.params.size());
   EXPECT_TRUE(param(model, "multi_modal_projector.linear_1.weight").trainable);
+}
+
+/// As of per-layer inputs: files have one A and one B.
+TEST(Adapters, BlocksWithPartsOfALinearShareA) {
+  const ModelSpec model = with_lora(with_gemma4_text(tiny_llava_config(), {.is_like_e4b = true}),
+                                    "llm", {.targets = {"per_layer_model_projection"}, .rank = 3});
+  const std::string linear = "language_model.model.per_layer_model_projection.";
+  const int64_t hidden = model.decoder.block.hidden, width = model.decoder.block.layer_input.width;
+  EXPECT_EQ(param(model, linear + "lora_A.weight").tensor_shape(), (Shape{3, hidden}));
+  EXPECT_EQ(param(model, linear + "lora_B.weight").tensor_shape(),
+            (Shape{width * model.decoder.layers, 3}));
+  std::set<int> shared, own;
+  for (const UnitSpec& unit : model.units)
+    for (const Adapter& adapter : unit.adapters) {
+      shared.insert(adapter.a);
+      own.insert(adapter.b);
+      EXPECT_EQ(model.params.at(static_cast<size_t>(adapter.b)).shape, (Shape{width, 3}));
+    }
+  EXPECT_EQ(shared.size(), 1u);
+  EXPECT_EQ(std::ssize(own), model.decoder.layers);
 }
 
 TEST(Adapters, StandBesideLinearsOfLatents) {

@@ -367,13 +367,13 @@ TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
   }
   EXPECT_EQ(vision, 87456000);
   EXPECT_EQ(llm, 1235814400);
-  // For Voxtral, Qwen3.5, gpt-oss, GLM and Gemma 4 the numbers are those of the models that
-  // transformers builds from their configs; in Gemma 4 each layer has a buffer of one element
-  // besides, and the biases of choices are buffers, too.
+  // Most are transformers' numbers of parameters, and of the buffers that files have.
   const std::pair<const char*, int64_t> composites[] = {
       {"gemma4_31b.json", 30697345280 + 60},
       {"gemma4_31b_images.json", 30868838656 + 60},
       {"gemma4_26b_a4b.json", 25233141760 + 30},
+      {"gemma4_26b_a4b_images.json", 25402669056 + 30},
+      {"gemma4_e4b_images.json", 7632344064 + 42 + 4 * 16 * 7},
       {"gemma3_12b.json", 12187325040},
       {"qwen2_vl_7b.json", 8291375616},
       {"qwen3_5_9b.json", 9409813744},
