@@ -59,7 +59,7 @@ WrittenTensors written_tensors(const ConsolidateOptions& options, const WeightsS
   std::set<std::string> held, written;
   for (TensorInfo& tensor : tensors) {
     if (!is_floating(tensor.dtype) || !options.copy.dtype.empty() || !own) continue;
-    const DType wanted = is_choice_bias(tensor.name) ? DType::Float32 : *own;
+    const DType wanted = is_correction_bias(tensor.name) ? DType::Float32 : *own;
     if (element_bytes(tensor.dtype) <= element_bytes(wanted)) continue;
     held.insert(dtype_name(tensor.dtype));
     tensor.dtype = wanted;

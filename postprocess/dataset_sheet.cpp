@@ -128,7 +128,7 @@ void write_png(const std::string& path, const Picture& image) {
 /// The first picture, or the first of a video; empty where there is none that decodes.
 Picture first_picture(const DatasetSample& sample, int64_t id) {
   for (const DatasetItem& item : sample.items) {
-    if (item.type == DatasetItem::Type::Sound) continue;
+    if (item.type == DatasetItem::Type::Audio) continue;
     try {
       return decode_picture(item);
     } catch (const DataError& fault) {

@@ -78,7 +78,7 @@ std::string marked_text(const DatasetSample& sample, const DatasetReader& datase
 
 std::string words_of(const DatasetItem& item) {
   const std::string bytes = grouped(static_cast<int64_t>(item.bytes.size())) + " bytes";
-  if (item.type == DatasetItem::Type::Sound)
+  if (item.type == DatasetItem::Type::Audio)
     return item.rate == 0 ? "clip of unknown length, " + bytes
                           : "clip of " + grouped(item.samples) + " samples at " +
                                 std::to_string(item.rate) + " Hz, " + bytes;

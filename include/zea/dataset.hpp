@@ -13,7 +13,7 @@
 namespace zea {
 
 struct DatasetItem {
-  enum class Type { Image, Video, Sound };
+  enum class Type { Image, Video, Audio };
 
   Type type = Type::Image;
   /// The bytes of a JPEG, PNG, WAV or FLAC file; if `raw`, pixels (uint8, height x width x

@@ -345,7 +345,7 @@ StepSamples first_samples(const Start& start, const Plan& plan, const Dataset* t
                           const Dataset* eval) {
   const bool trains = plan.options.run.mode == RunMode::Train;
   const Dataset* const dataset = trains ? train : eval;
-  if (dataset == nullptr) return made_up_samples(plan);
+  if (dataset == nullptr) return synthetic_samples(plan);
   const int64_t first = trains && start.checkpoint ? start.checkpoint->position().step : 0;
   return draw_samples(plan, *dataset, trains ? "data.train" : "data.eval", first);
 }

@@ -21,7 +21,7 @@ constexpr double kCheckSeconds = 180;
 
 ExitCode check_nodes(const CommandLine& line, Job& job) {
   const KernelRuntime kernels;
-  std::optional<std::jthread> start_limit = limit_start(kCheckSeconds, job.give_up);
+  std::optional<std::jthread> start_limit = limit_start(kCheckSeconds, job.abort_job);
   Communicator all = job.world.communicator();
   Start start;
   agree(*make_mpi_collectives(all), [&] { start = read_check(line); });

@@ -37,7 +37,7 @@ int report(const zea::Job* job, const Failure& failure) {
     std::fprintf(stderr, "zea: %s\n", message.c_str());
     return code;
   }
-  const bool together = job->world.meets_within(2.0);
+  const bool together = job->world.barrier_within(2.0);
   if (!together || job->world.rank() == 0)
     std::fprintf(stderr, "zea: %s%s%s\n", together ? "" : "rank ",
                  together ? "" : (std::to_string(job->rank) + ": ").c_str(), message.c_str());
@@ -48,7 +48,7 @@ int report(const zea::Job* job, const Failure& failure) {
 /// Ends a run that hangs, from a thread other than the one that communicates. MPI's abort reaches
 /// all ranks, stopped ones too, whatever launched them; but this rank may hang in MPI, or where it
 /// writes to, and then leaves without a word.
-void give_up(const zea::World& world, const std::string& message) {
+void abort_job(const zea::World& world, const std::string& message) {
   constexpr int kCode = static_cast<int>(zea::ExitCode::Communication);
   std::thread([] {
     std::this_thread::sleep_for(std::chrono::seconds(2));
@@ -82,8 +82,8 @@ int run(int argc, char** argv, std::optional<zea::World>& world) {
     if (!zea::answers_without_ranks(argc, argv)) {
       world.emplace(&argc, &argv);
       job.emplace(zea::Job{*world,
-                           [&world](const std::string& message) { give_up(*world, message); }, warn,
-                           world->rank()});
+                           [&world](const std::string& message) { abort_job(*world, message); },
+                           warn, world->rank()});
     }
     const zea::CommandLine line = zea::parse_command_line(argc, argv);
     return static_cast<int>(!job                         ? zea::answer(line)

@@ -77,7 +77,7 @@ std::string name_of(const Measurements& measured, const std::string& gpu) {
 
 ExitCode profile_hardware(const CommandLine& line, Job& job) {
   const KernelRuntime kernels;
-  std::optional<std::jthread> start_limit = limit_start(kPartSeconds, job.give_up);
+  std::optional<std::jthread> start_limit = limit_start(kPartSeconds, job.abort_job);
   Communicator all = job.world.communicator();
   Start start;
   agree(*make_mpi_collectives(all), [&] {

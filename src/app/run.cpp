@@ -314,7 +314,7 @@ std::string choose_layout(Start& start, const World& world, Collectives& control
 /// Makes everything in order and hands it to the loop.
 ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, Starts& starts) {
   const World& world = job.world;
-  std::optional<std::jthread> start_limit = limit_start(kStartSeconds, job.give_up);
+  std::optional<std::jthread> start_limit = limit_start(kStartSeconds, job.abort_job);
   const auto heed_options = [&start_limit](const Options& options) {
     if (options.run.watchdog_seconds == 0) start_limit.reset();
   };
@@ -360,7 +360,7 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
     const EvaluationOutput output{.step = position.step,
                                   .seconds = stop.elapsed_seconds(),
                                   .directory = start.directory,
-                                  .is_leave_asked = leaves_between_batches(stop, log),
+                                  .is_exit_requested = leaves_between_batches(stop, log),
                                   .counts_part = true};
     const bool is_whole =
         evaluate_and_report(engine, *ranks.control, *data.eval, loading, log, metrics, output);
@@ -426,8 +426,8 @@ WatchedRanks::WatchedRanks(Communicator of_plan, const Job& job, const Start& st
   const double deadline = start.options.run.watchdog_seconds;
   if (deadline > 0)
     watchdog.emplace(records, record,
-                     WatchdogOptions{deadline, start.directory, ranks.size(), job.give_up, job.warn,
-                                     hosts_by_address(*real_control, records)});
+                     WatchdogOptions{deadline, start.directory, ranks.size(), job.abort_job,
+                                     job.warn, hosts_by_address(*real_control, records)});
 }
 
 OpenedDevice open_device_of(const Start& start, WatchedRanks& ranks, const World& world) {

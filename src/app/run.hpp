@@ -23,7 +23,7 @@ namespace zea {
 struct Job {
   World& world;
   /// Ends the job at once with this message. Any thread of one rank calls it when the run hangs.
-  std::function<void(const std::string& message)> give_up;
+  std::function<void(const std::string& message)> abort_job;
   /// Prints a warning. Any thread of a rank calls it.
   std::function<void(const std::string& message)> warn;
   int rank;  ///< this rank's number: that of the world, until a plan gives it another

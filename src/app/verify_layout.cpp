@@ -155,7 +155,7 @@ void wait_for_all(WatchedRanks& ranks) {
 ExitCode verify_layout(const CommandLine& line, Job& job) {
   const KernelRuntime kernels;
   const World& world = job.world;
-  std::optional<std::jthread> start_limit = limit_start(kStartSeconds, job.give_up);
+  std::optional<std::jthread> start_limit = limit_start(kStartSeconds, job.abort_job);
   Communicator all = world.communicator();
   const std::unique_ptr<Collectives> of_all = make_mpi_collectives(all);
   Start start, other;

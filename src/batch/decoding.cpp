@@ -24,7 +24,7 @@ std::vector<MaskWord> grown(const std::vector<MaskWord>& words) {
 }
 
 /// Returns how far the rotary positions after each sample are ahead of its token count.
-std::vector<TokenPosition> turned_ahead(const Microbatch& prompts, const ModelSpec& model) {
+std::vector<TokenPosition> rope_delta(const Microbatch& prompts, const ModelSpec& model) {
   const std::vector<MaskWord> words = grown(prompts.words);
   const TokenPlaces of = places_of(words, prompts.items, model);
   std::vector<TokenPosition> ahead;
@@ -43,14 +43,14 @@ int64_t cp_rank(const MicrobatchOptions& options) {
 /// Returns the rows of this rank's cache that each query sees, the last ones of its sample; queries
 /// are in order of cp rank.
 std::vector<AttentionSlice> seen_keys(const std::vector<NextToken>& next,
-                                      const std::vector<TokenRuns>& owned, const KeptKeys& keys,
+                                      const std::vector<TokenRuns>& owned, const KvCacheState& keys,
                                       int64_t window) {
   std::vector<AttentionSlice> slices;
   int64_t query = 0;
   for (const TokenRuns& runs : owned)
     for (const TokenRange& run : runs)
       for (int64_t token = run.begin; token < run.end; ++token, ++query) {
-        const KeptSample& sample = keys.samples[next[token].sample];
+        const CachedSample& sample = keys.samples[next[token].sample];
         const auto& places = sample.places;
         const int64_t first_seen = window > 0 ? next[token].place - window + 1 : 0;
         const int64_t hidden = std::ranges::lower_bound(places, first_seen) - places.begin();
@@ -73,12 +73,12 @@ HostTokens host_tokens(const std::vector<NextToken>& next, const ModelSpec& mode
   return host;
 }
 
-TokenPlaces places_of_next(const std::vector<NextToken>& next, const KeptKeys& keys) {
+TokenPlaces places_of_next(const std::vector<NextToken>& next, const KvCacheState& keys) {
   TokenPlaces of;
   for (const NextToken& token : next) {
     of.places.push_back(token.place);
     of.lengths.push_back(token.place + 1);
-    TokenPosition& position = of.positions.emplace_back(keys.samples[token.sample].turned_ahead);
+    TokenPosition& position = of.positions.emplace_back(keys.samples[token.sample].rope_delta);
     for (int64_t& axis : position) axis += token.place;
   }
   return of;
@@ -86,8 +86,8 @@ TokenPlaces places_of_next(const std::vector<NextToken>& next, const KeptKeys& k
 
 /// Gives the keys of the prompts' tokens rows of a cache that has room for `more` of each sample.
 void keep_prompts(Microbatch& out, const ModelSpec& model, const MicrobatchOptions& options,
-                  int64_t more, KeptKeys& keys) {
-  const std::vector<TokenPosition> ahead = turned_ahead(out, model);
+                  int64_t more, KvCacheState& keys) {
+  const std::vector<TokenPosition> ahead = rope_delta(out, model);
   const TokenLayout layout = text_layout(out.words, model, options);
   // Each rank keeps states of its heads, so prompts are not scanned in runs.
   fill_row_scan(out, out.words, model, layout);
@@ -97,9 +97,9 @@ void keep_prompts(Microbatch& out, const ModelSpec& model, const MicrobatchOptio
   Ids rows;
   int64_t next_row = 0;
   for (size_t s = 0; s < segments.size(); ++s) {
-    KeptSample& sample = keys.samples[s];
+    CachedSample& sample = keys.samples[s];
     sample.first_row = next_row;
-    sample.turned_ahead = ahead[s];
+    sample.rope_delta = ahead[s];
     const int64_t begin = segments[s].start, end = begin + segments[s].length;
     for (const TokenRange& run : own)
       for (int64_t token = std::max(run.begin, begin); token < std::min(run.end, end); ++token) {
@@ -108,14 +108,15 @@ void keep_prompts(Microbatch& out, const ModelSpec& model, const MicrobatchOptio
       }
     next_row += more;
   }
-  keys.cache = std::make_shared<KeyCache>(next_row);
+  keys.cache = std::make_shared<KvCache>(next_row);
   out.cached = {.cache = keys.cache, .rows = index_tensor(rows), .cp_tokens = {}, .samples = {}};
 }
 
 }  // namespace
 
 Microbatch make_prompt_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
-                                  const MicrobatchOptions& options, int64_t more, KeptKeys& keys) {
+                                  const MicrobatchOptions& options, int64_t more,
+                                  KvCacheState& keys) {
   Microbatch out = make_on_host(loaded, model, options);
   keys.samples.assign(loaded.samples.size(), {});
   if (options.replica.has(options.replica.rank, kDecoder))
@@ -124,7 +125,7 @@ Microbatch make_prompt_microbatch(const LoadedMicrobatch& loaded, const ModelSpe
 }
 
 Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelSpec& model,
-                                const MicrobatchOptions& options, KeptKeys& keys) {
+                                const MicrobatchOptions& options, KvCacheState& keys) {
   Microbatch out;
   out.tokens = std::ssize(next);
   out.encoders.resize(model.encoders.size());
@@ -140,7 +141,7 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
     Ids rows;
     for (const TokenRange& run : owned[cp_rank(options)])
       for (int64_t token = run.begin; token < run.end; ++token) {
-        KeptSample& sample = keys.samples[next[token].sample];
+        CachedSample& sample = keys.samples[next[token].sample];
         rows.push_back(sample.first_row + std::ssize(sample.places));
         sample.places.push_back(next[token].place);
       }
@@ -159,7 +160,7 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
   return move_to(options.device, pack(std::move(out), options.device));
 }
 
-bool turns_anew(const ModelSpec& model, int64_t before, int64_t after) {
+bool invalidates_kv_cache(const ModelSpec& model, int64_t before, int64_t after) {
   return std::ranges::any_of(model.decoder.block.attentions(), [&](const AttentionSpec& each) {
     const double original = each.rope.original_max_positions;
     return each.rope.type == RopeType::LongRope && static_cast<double>(before) <= original &&

@@ -12,16 +12,16 @@
 namespace zea {
 
 /// The keys of a sample that this rank holds.
-struct KeptSample {
-  int64_t first_row = 0;            ///< the cache's first row of the sample
-  std::vector<int64_t> places;      ///< positions in the sample of the keys' tokens, ascending
-  TokenPosition turned_ahead = {};  ///< offset of rotary positions after the prompt
+struct CachedSample {
+  int64_t first_row = 0;          ///< the cache's first row of the sample
+  std::vector<int64_t> places;    ///< positions in the sample of the keys' tokens, ascending
+  TokenPosition rope_delta = {};  ///< offset of rotary positions after the prompt
 };
 
 /// The keys of a microbatch's samples on this rank.
-struct KeptKeys {
-  std::shared_ptr<KeyCache> cache;
-  std::vector<KeptSample> samples;
+struct KvCacheState {
+  std::shared_ptr<KvCache> cache;
+  std::vector<CachedSample> samples;
 };
 
 /// A token after all tokens of its sample whose keys are kept.
@@ -34,15 +34,16 @@ struct NextToken {
 /// Makes a microbatch of prompts as make_microbatch() does; the decoder's blocks write into the
 /// cache that `keys` becomes, which has room for `more` tokens of each sample.
 Microbatch make_prompt_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
-                                  const MicrobatchOptions& options, int64_t more, KeptKeys& keys);
+                                  const MicrobatchOptions& options, int64_t more,
+                                  KvCacheState& keys);
 
 /// A token of some samples each, all of which attend to what precedes them. On every rank that
 /// shares the microbatch with the same `next`, of ascending samples. Their rows join `keys`.
 Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelSpec& model,
-                                const MicrobatchOptions& options, KeptKeys& keys);
+                                const MicrobatchOptions& options, KvCacheState& keys);
 
 /// Whether a sample that grows from `before` to `after` tokens turns otherwise from its first token
 /// on (LongRoPE), so that kept keys are no longer its.
-bool turns_anew(const ModelSpec& model, int64_t before, int64_t after);
+bool invalidates_kv_cache(const ModelSpec& model, int64_t before, int64_t after);
 
 }  // namespace zea

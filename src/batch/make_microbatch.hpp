@@ -46,7 +46,7 @@ struct MicrobatchOptions {
   std::vector<at::ScalarType> encoder_dtypes = {};
   at::Device device = at::kCPU;
   /// The blocks of the language model whose attention is bidirectional inside an image.
-  BothWays images_both_ways = BothWays::None;
+  BidirectionalLayers bidirectional_images = BidirectionalLayers::None;
   ReplicaLayout replica = {};                ///< the ranks that share the microbatch
   uint64_t seed = 0;                         ///< run.seed
   std::optional<int64_t> trained_step = {};  ///< for which dropout draws; none: it drops nothing

@@ -216,7 +216,7 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   if (!replica.has(replica.rank, name)) return;
   const Coordinate coordinate = replica.coordinate(replica.rank, name);
   const Ids& items = dealt[coordinate.encoder_dp];
-  part.items_here = static_cast<int64_t>(items.size());
+  part.local_items = static_cast<int64_t>(items.size());
   if (items.empty()) return;
   const auto& dtypes = options.encoder_dtypes;
   const at::ScalarType dtype = e < dtypes.size() ? dtypes[e] : options.dtype;

@@ -31,8 +31,8 @@ Ids indices_where(const TokenRuns& runs, Predicate is_wanted) {
 
 /// How many of these each tp rank of a cp rank has; empty where each has all.
 template <class Predicate>
-RowShares shares_where(const TokenLayout& layout, int cp_rank, Predicate is_wanted) {
-  RowShares shares;
+RowsPerTpRank shares_where(const TokenLayout& layout, int cp_rank, Predicate is_wanted) {
+  RowsPerTpRank shares;
   for (size_t t = 0; t < layout.shares(cp_rank).size(); ++t)
     shares.push_back(static_cast<int64_t>(
         indices_where(layout.held(cp_rank, static_cast<int>(t)), is_wanted).size()));
@@ -88,7 +88,7 @@ void fill_attention(Microbatch& out, const HostTokens& host, const ModelSpec& mo
       continue;
     }
     const Sight sight{spec->window < longest ? spec->window : 0,
-                      is_both_ways(options.images_both_ways, spec->window)};
+                      is_bidirectional(options.bidirectional_images, spec->window)};
     const auto same = std::ranges::find(kinds, sight) - kinds.begin();
     const bool is_made = same < std::ssize(kinds);
     kinds.push_back(sight);
@@ -142,8 +142,8 @@ void fill_targets(Microbatch& out, const HostTokens& host, const TokenLayout& la
 }
 
 /// Fills what multi-token prediction reads; all tokens are of one cp rank.
-void fill_further_targets(Microbatch& out, const HostTokens& host, const TokenLayout& layout,
-                          const Coordinate& coordinate) {
+void fill_mtp_targets(Microbatch& out, const HostTokens& host, const TokenLayout& layout,
+                      const Coordinate& coordinate) {
   Ids next, targets;
   for (const Segment& sample : segments_of(host.words))
     for (int64_t token = sample.start; token < sample.start + sample.length; ++token) {
@@ -180,7 +180,7 @@ TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& mod
   // Dealt by what those with the widest window see.
   const int64_t window = model.decoder.block.widest_attention().window;
   const Visibility row =
-      visible_text(words, is_both_ways(options.images_both_ways, window), window);
+      visible_text(words, is_bidirectional(options.bidirectional_images, window), window);
   return {row, options.replica.sharding(kDecoder), options.replica.grid(kDecoder).tp};
 }
 
@@ -197,7 +197,7 @@ TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
   for (const Segment& sample : segments_of(words))
     for (int64_t place = 0; place < sample.length; ++place) of.places.push_back(place);
   of.lengths = lengths_of(of.places);
-  const auto has_grid = [](const AttentionSpec& each) { return !each.rope.turns.empty(); };
+  const auto has_grid = [](const AttentionSpec& each) { return !each.rope.rotary_pairs.empty(); };
   if (std::ranges::any_of(model.decoder.block.attentions(), has_grid)) {
     std::vector<std::vector<ItemShape>> shapes;
     for (size_t e = 0; e < model.encoders.size(); ++e)
@@ -242,7 +242,7 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
   const Coordinate coordinate = options.replica.coordinate(options.replica.rank, kDecoder);
   fill_attention(out, host, model, layout, coordinate.cp, options);
   fill_text_at(out, host, places_of(host.words, out.items, model), layout, model, options);
-  if (model.decoder.mtp_loss > 0) fill_further_targets(out, host, layout, coordinate);
+  if (model.decoder.mtp_loss > 0) fill_mtp_targets(out, host, layout, coordinate);
 }
 
 std::vector<TokenRuns> taken_features(const HostTokens& host, const Ids& placeholders,

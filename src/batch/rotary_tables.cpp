@@ -66,7 +66,8 @@ RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim,
   const int64_t pairs = rope.pairs(head_dim);
   const std::vector<double> usual = rotary_frequencies(rope, head_dim, false),
                             of_long = rotary_frequencies(rope, head_dim, true);
-  const std::vector<RotaryPair> turns = rope.turns.empty() ? chunked_pairs({pairs}) : rope.turns;
+  const std::vector<RotaryPair> turns =
+      rope.rotary_pairs.empty() ? chunked_pairs({pairs}) : rope.rotary_pairs;
   ZEA_ASSERT(std::ssize(turns) == pairs);
   const at::Tensor angles = at::empty({static_cast<int64_t>(positions.size()), pairs}, at::kDouble);
   auto* angle = angles.data_ptr<double>();

@@ -28,8 +28,8 @@ template <class KeyOf>
 RowKeys keys_of_tokens(const TokenLayout& layout, const Coordinate& coordinate, KeyOf key_of) {
   RowKeys keys;
   keys.here = token_keys(layout.held(coordinate.cp, coordinate.tp), key_of);
-  const bool are_dealt = !layout.shares(coordinate.cp).empty();
-  keys.of_cp = are_dealt ? token_keys(layout.owned()[coordinate.cp], key_of) : keys.here;
+  const bool are_sharded = !layout.shares(coordinate.cp).empty();
+  keys.of_cp = are_sharded ? token_keys(layout.owned()[coordinate.cp], key_of) : keys.here;
   return keys;
 }
 

@@ -35,7 +35,7 @@ std::vector<HeldBox> held_boxes(const Plan& plan, int buffer, int world_rank, Fl
   const int piece_rank = plan.piece_rank(world_rank, buffer);
   std::vector<HeldBox> boxes;
   for (const FlatPart& part : parts_in_range(plan.buffers[buffer], range)) {
-    const ParamCut& cut = plan.cuts[part.param];
+    const ParamShard& cut = plan.cuts[part.param];
     const int param = cut.param_of(part.param, piece_rank);
     for (PieceBox& box : boxes_of_piece(plan.model.params[param], cut, piece_rank, part.param_begin,
                                         part.param_begin + part.elements))
@@ -60,7 +60,7 @@ std::vector<HeldBox> state_boxes(const Plan& plan, int buffer, FlatRange range,
 std::vector<HeldBox> own_boxes(const Plan& plan, int buffer, int world_rank) {
   const int piece_rank = plan.piece_rank(world_rank, buffer);
   std::vector<HeldBox> boxes =
-      held_boxes(plan, buffer, world_rank, plan.own_cut(world_rank, buffer));
+      held_boxes(plan, buffer, world_rank, plan.own_range(world_rank, buffer));
   std::erase_if(
       boxes, [&](const HeldBox& box) { return !plan.cuts[box.param].is_first_holder(piece_rank); });
   return boxes;

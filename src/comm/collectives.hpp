@@ -108,7 +108,7 @@ class Collectives {
   }
   /// Gives up pending communication while an exception unwinds, when peers may never arrive.
   /// Nothing may be called afterwards.
-  virtual void give_up() {}
+  virtual void abort() {}
   /// Starts a call; every method below uses it. Backends execute the call, wrappers inspect or
   /// change it.
   virtual Pending start(const CollectiveCall& call) = 0;
@@ -159,7 +159,7 @@ class WrappedCollectives : public Collectives {
   void connect(const std::vector<int>& receivers, const std::vector<int>& senders) override {
     inner_.connect(receivers, senders);
   }
-  void give_up() override { inner_.give_up(); }
+  void abort() override { inner_.abort(); }
   std::shared_ptr<void> allocate(int64_t bytes) override { return inner_.allocate(bytes); }
 
  protected:

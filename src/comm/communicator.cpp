@@ -64,7 +64,7 @@ Communicator::Communicator(Communicator&& other) noexcept
     : handle_(std::exchange(other.handle_, MPI_COMM_NULL)),
       rank_(other.rank_),
       size_(other.size_),
-      holds_few_sms_(other.holds_few_sms_),
+      limits_sms_(other.limits_sms_),
       name_(std::move(other.name_)),
       progress_(std::move(other.progress_)) {}
 
@@ -74,7 +74,7 @@ Communicator& Communicator::operator=(Communicator&& other) noexcept {
   handle_ = std::exchange(other.handle_, MPI_COMM_NULL);
   rank_ = other.rank_;
   size_ = other.size_;
-  holds_few_sms_ = other.holds_few_sms_;
+  limits_sms_ = other.limits_sms_;
   name_ = std::move(other.name_);
   progress_ = std::move(other.progress_);
   return *this;

@@ -50,8 +50,8 @@ class Communicator {
   /// Limits the SMs of this communicator's calls on a GPU, for small calls and for calls that wait
   /// long for their peers: a call holds its SMs from its start to its end. Duplicates and splits do
   /// not inherit the limit.
-  void hold_few_sms() { holds_few_sms_ = true; }
-  bool holds_few_sms() const { return holds_few_sms_; }
+  void limit_sms() { limits_sms_ = true; }
+  bool limits_sms() const { return limits_sms_; }
 
  private:
   Communicator(MPI_Comm owned, std::string name, std::shared_ptr<Progress> progress);
@@ -60,7 +60,7 @@ class Communicator {
   MPI_Comm handle_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 0;
-  bool holds_few_sms_ = false;
+  bool limits_sms_ = false;
   std::string name_;
   std::shared_ptr<Progress> progress_;
 };
@@ -100,9 +100,9 @@ using ComputeStream = void* (*)();
 std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& communicator,
                                                    ComputeStream compute_stream);
 
-/// Gives up all of them (Collectives::give_up) at once, since giving up one NCCL communicator waits
+/// Gives up all of them (Collectives::abort) at once, since giving up one NCCL communicator waits
 /// for its work in streams, which may be queued after calls of others.
-void give_up_together(const std::vector<std::unique_ptr<Collectives>>& all);
+void abort_together(const std::vector<std::unique_ptr<Collectives>>& all);
 
 /// Whether this build has NCCL.
 bool has_nccl();

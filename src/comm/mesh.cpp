@@ -29,7 +29,7 @@ Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make, Act
   if (world.size() != shape_.world_size())
     throw InternalError("a mesh of " + std::to_string(shape_.world_size()) + " ranks on " +
                         std::to_string(world.size()) + " ranks");
-  world_communicator_.hold_few_sms();
+  world_communicator_.limit_sms();
   Collectives* everyone = owned_.add(make_(world_communicator_));
   Ranks all(world.size());
   std::iota(all.begin(), all.end(), 0);
@@ -39,7 +39,7 @@ Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make, Act
 }
 
 Mesh::Owned::~Owned() {
-  if (std::uncaught_exceptions() > 0) give_up_together(all);
+  if (std::uncaught_exceptions() > 0) abort_together(all);
 }
 
 Collectives* Mesh::Owned::add(std::unique_ptr<Collectives> collectives) {
@@ -62,7 +62,7 @@ void Mesh::build_link(const RankLink& link) {
     Communicator communicator =
         world_communicator_.split(takes_part ? first : Communicator::kNoColor, link.name + way);
     if (!takes_part) continue;
-    communicator.hold_few_sms();
+    communicator.limit_sms();
     Collectives* exchanging = owned_.add(make_(communicator));
     const bool sends = link.from.has(rank() - first) == (way == kOutputs);
     const std::vector<int> peers = link.peers_of(rank() - first), none;

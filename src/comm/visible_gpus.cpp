@@ -114,7 +114,7 @@ std::vector<int> deal_gpus(const std::vector<std::vector<VisibleGpu>>& seen_by_r
   return taken;
 }
 
-void stand_alone_for_nccl(int local_rank) {
+void set_nccl_host_id(int local_rank) {
   setenv("NCCL_HOSTID", (host_name() + "-" + std::to_string(local_rank)).c_str(), 1);
 }
 

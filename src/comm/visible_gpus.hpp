@@ -59,6 +59,6 @@ std::vector<int> deal_gpus(const std::vector<std::vector<VisibleGpu>>& seen_by_r
                            int64_t ranks_per_gpu = 1);
 
 /// NCCL refuses ranks of one node that share a GPU: where any do, each becomes a node of its own.
-void stand_alone_for_nccl(int local_rank);
+void set_nccl_host_id(int local_rank);
 
 }  // namespace zea

@@ -93,7 +93,7 @@ World::~World() {
   MPI_Finalize();
 }
 
-bool World::meets_within(double seconds) const {
+bool World::barrier_within(double seconds) const {
   MPI_Request request = MPI_REQUEST_NULL;
   if (MPI_Ibarrier(world_->handle(), &request) != MPI_SUCCESS) return false;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);

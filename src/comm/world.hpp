@@ -34,7 +34,7 @@ class World {
 
   /// Whether every rank arrives here within `seconds`, which distinguishes a failure of all ranks
   /// from that of one.
-  bool meets_within(double seconds) const;
+  bool barrier_within(double seconds) const;
 
   /// Ends all ranks of the job with this exit code.
   void abort(int code) const;

@@ -64,7 +64,7 @@ constexpr bool keeps_logits(int64_t rows, int64_t vocabulary, const LogitBounds&
 
 /// The bf16 GEMM backend of a host, which its processor decides: so kernels tell, and
 /// nothing that ranks must agree on depends on it.
-enum class NarrowProducts {
+enum class Bf16GemmBackend {
   Library,      ///< libtorch's; sums of fp32 are added a product that was made first
   LibrarySums,  ///< the same, by a processor without bf16: all of a result is made in fp32 first
   Pairs,        ///< our own: operands are packed, and what they make is added to sums as it is

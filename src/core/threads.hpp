@@ -25,23 +25,23 @@ void parallel_for(int threads, size_t items,
 
 /// A producer thread that makes numbered values in order, ahead of the thread that takes them.
 template <class Value>
-class Ahead {
+class Prefetcher {
  public:
   using Make = std::function<Value(int64_t number, const std::stop_token& stop)>;
 
   /// Starts to make the values [first, end); at most `most` of them wait to be taken. The thread
   /// calls `make` once for each, in order, and drops a value that it returns after `stop` was
   /// requested.
-  Ahead(Make make, int64_t first, int64_t end, int64_t most)
+  Prefetcher(Make make, int64_t first, int64_t end, int64_t most)
       : make_(std::move(make)),
         most_(static_cast<size_t>(std::max<int64_t>(most, 1))),
         thread_([this, first, end](const std::stop_token& stop) { run(first, end, stop); }) {}
-  ~Ahead() {
+  ~Prefetcher() {
     thread_.request_stop();  // wakes the thread when it waits for room
     thread_.join();
   }
-  Ahead(const Ahead&) = delete;
-  Ahead& operator=(const Ahead&) = delete;
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
 
   /// Waits for the next value and returns it. An exception of `make` is thrown when its value is
   /// reached and at each later call.

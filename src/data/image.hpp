@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images from bytes to what a vision encoder takes, as transformers' image processors do it: to
-// RGB, resize (antialiased, rounded to 8 bits), scale to 0..1, normalise. What is resized to what
+// RGB, resize (antialiased, rounded to 8 bits), scale to 0..1, normalize. What is resized to what
 // is the family's: the shortest edge and then a centre crop (CLIP), the whole image (SigLIP), its
 // tiles or crops in addition (InternVL, Idefics3, Gemma 3), a grid that it fits into
 // (LLaVA-NeXT).
@@ -52,7 +52,7 @@ Image decode_png(std::span<const uint8_t> bytes, int64_t max_pixels);
 /// item it was.
 Image decode_image(const Item& item, int64_t max_pixels);
 
-/// (3, size, size), normalised, in `target` (3 * size * size values).
+/// (3, size, size), normalized, in `target` (3 * size * size values).
 void preprocess_image(const Image& image, const ImageOptions& options, float* target);
 /// The same of the tiles of an image that is made as large as all of them, row by row, and after
 /// several of them of the whole image, of these where it is stretched: (tiles, 3, size, size).

@@ -108,7 +108,7 @@ class Loader {
   const Dataset& dataset_;
   const LoaderOptions options_;
   const std::function<RankStep(int64_t)> plan_step_;
-  Ahead<LoadedStep> steps_;  ///< last: its thread uses all of the above
+  Prefetcher<LoadedStep> steps_;  ///< last: its thread uses all of the above
 };
 
 }  // namespace zea

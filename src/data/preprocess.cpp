@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Crops, tiles and squares of an image, resized, scaled and normalised.
+// Crops, tiles and squares of an image, resized, scaled and normalized.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -24,7 +24,7 @@ Image resize_and_crop(const Image& image, int64_t edge, const ImageOptions& opti
                 options);
 }
 
-void normalise(const Image& image, const ImageOptions& options, float* target) {
+void normalize(const Image& image, const ImageOptions& options, float* target) {
   ZEA_ASSERT(options.mean.size() == 3 && options.std.size() == 3);
   const int64_t plane = image.height * image.width;
   for (int c = 0; c < 3; ++c) {
@@ -78,11 +78,11 @@ Image cut(const Image& image, int64_t top, int64_t left, const ImageSize& size) 
 }
 
 /// All of them, row by row. Returns where the next image goes.
-float* normalise_tiles(const Image& canvas, const ImageOptions& options, const TileGrid& grid,
+float* normalize_tiles(const Image& canvas, const ImageOptions& options, const TileGrid& grid,
                        float* target) {
   const int64_t size = options.size;
   for (int64_t tile = 0; tile < grid.tiles(); ++tile, target += 3 * size * size)
-    normalise(cut(canvas, tile / grid.wide * size, tile % grid.wide * size, {size, size}), options,
+    normalize(cut(canvas, tile / grid.wide * size, tile % grid.wide * size, {size, size}), options,
               target);
   return target;
 }
@@ -92,7 +92,7 @@ float* normalise_tiles(const Image& canvas, const ImageOptions& options, const T
 void preprocess_image(const Image& image, const ImageOptions& options, float* target) {
   ZEA_ASSERT(options.size > 0);
   const int64_t edge = options.shortest_edge > 0 ? options.shortest_edge : options.size;
-  normalise(resize_and_crop(image, edge, options), options, target);
+  normalize(resize_and_crop(image, edge, options), options, target);
 }
 
 void preprocess_padded(const Image& image, const ImageOptions& options, float* target) {
@@ -111,7 +111,7 @@ void preprocess_fitted(const Image& image, const ImageOptions& options, const Ti
   preprocess_image(image, options, ImageSize{size, size}, target);
   const ImageSize all{grid.high * size, grid.wide * size};
   const Image canvas = in_the_middle(fitted(image, all, options), all, {});
-  normalise_tiles(canvas, options, grid, target + 3 * size * size);
+  normalize_tiles(canvas, options, grid, target + 3 * size * size);
 }
 
 void preprocess_crops(const Image& image, const ImageOptions& options, const TileGrid& grid,
@@ -140,13 +140,13 @@ void preprocess_tiles(const Image& image, const ImageOptions& options, const Til
                             grid, target);
   }
   const Image canvas = resize(image, {grid.high * size, grid.wide * size}, options);
-  target = normalise_tiles(canvas, options, grid, target);
+  target = normalize_tiles(canvas, options, grid, target);
   if (grid.tiles() > 1) preprocess_image(image, options, ImageSize{size, size}, target);
 }
 
 void preprocess_image(const Image& image, const ImageOptions& options, const ImageSize& to,
                       float* target) {
-  normalise(resize(image, to, options), options, target);
+  normalize(resize(image, to, options), options, target);
 }
 
 }  // namespace zea

@@ -208,7 +208,7 @@ std::string describe_generation(const Plan& plan) {
   if (!plan.generates()) return "";
   int64_t bytes = 0, of_sample = 0;
   for (int rank = 0; rank < plan.mesh.ranks_per_replica(); ++rank) {
-    bytes = std::max(bytes, key_bytes_per_token(plan, rank));
+    bytes = std::max(bytes, kv_bytes_per_token(plan, rank));
     of_sample = std::max(of_sample, state_bytes_per_sample(plan, rank));
   }
   const int64_t samples = kept_samples(plan), tokens = kept_tokens(plan);
@@ -255,7 +255,7 @@ std::string describe(const Plan& plan) {
       ", precision " + plan.options.precision.preset + "\n";
   for (const std::string& note : plan.model.notes) text += "note: " + note + "\n";
   for (const std::string& note : plan.notes) text += "note: " + note + "\n";
-  for (const std::string& note : idle_settings(plan)) text += "note: " + note + "\n";
+  for (const std::string& note : unused_settings(plan)) text += "note: " + note + "\n";
   text += idle_warning(plan);
   text += rank_map(plan) + module_lines(plan) + unit_table(plan) + describe_pipeline(plan);
   text += kept_feature_lines(plan) + graph_line(plan);

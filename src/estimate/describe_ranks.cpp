@@ -185,7 +185,7 @@ std::string describe_ranks(const Plan& plan, const RankOrder& order, const StepS
   for (const std::string& warning : tp_warnings(plan.mesh, order))
     text += "warning: " + warning + "\n";
   const auto can_exchange = [&](const ModuleGrid& grid, int ranks) {
-    return detail::can_exchange_heads(plan.model.block(grid.module), grid.tp, ranks);
+    return detail::can_use_ulysses(plan.model.block(grid.module), grid.tp, ranks);
   };
   for (const std::string& warning : ulysses_warnings(plan.mesh, order, can_exchange))
     text += "warning: " + warning + "\n";

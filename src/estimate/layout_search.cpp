@@ -79,7 +79,7 @@ int64_t owned_bytes_of(const Plan& plan) {
 /// Masters and optimizer states that the rank with most of them writes into a checkpoint.
 int64_t written_bytes_of(const Plan& plan) {
   return most_bytes(plan, [&](int rank, int g) {
-    const FlatRange own = plan.own_cut(rank, g);
+    const FlatRange own = plan.own_range(rank, g);
     return (own.end - own.begin) * static_cast<int64_t>(element_bytes(plan.owned_type(g))) +
            states_in(plan, g, own);
   });
@@ -108,9 +108,9 @@ struct Node {
 };
 
 /// The least microbatches of the timed replica in a step.
-int64_t least_microbatches(const std::vector<DealtStep>& steps) {
+int64_t least_microbatches(const std::vector<DistributedStep>& steps) {
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (const DealtStep& step : steps)
+  for (const DistributedStep& step : steps)
     least = std::min<int64_t>(
         least, std::ranges::count_if(step.plan.replicas.front(),
                                      [](const MicrobatchPlan& part) { return !part.empty(); }));
@@ -123,8 +123,8 @@ struct Planned {
   StepTimer timer;
   detail::ShardingFloor floor;
 
-  Planned(const Plan& plan, const StepSamples& samples, DealtSteps& steps, const Hardware& hardware,
-          std::vector<int> nodes)
+  Planned(const Plan& plan, const StepSamples& samples, DistributedSteps& steps,
+          const Hardware& hardware, std::vector<int> nodes)
       : node_of(std::move(nodes)),
         timer(plan, samples, steps, hardware, node_of),
         floor(plan, least_microbatches(steps.of(plan)), hardware, node_of) {}
@@ -140,7 +140,7 @@ class Recomputing {
 
   /// `plan` needs no slots.
   Recomputing(Plan plan, const StepTimer& timer, const std::vector<AutoOption>& choices,
-              KnownMemory& memory)
+              UnitMemoryCache& memory)
       : plan_(std::move(plan)),
         timer_(timer),
         memory_(memory),
@@ -176,7 +176,7 @@ class Recomputing {
  private:
   Plan plan_;
   const StepTimer& timer_;
-  KnownMemory& memory_;
+  UnitMemoryCache& memory_;
   const std::vector<AutoOption>& choices_;
   std::vector<std::optional<Least>> known_;
   std::vector<MicrobatchSizes> microbatches_;
@@ -443,8 +443,8 @@ class LayoutSearch {
   std::vector<std::vector<detail::ShardingChoice>> shardings_;  ///< of each of grids_
   std::vector<std::unique_ptr<Planned>> planned_;               ///< of each of grids_
   std::optional<StepSamples> samples_;
-  std::optional<DealtSteps> steps_;  ///< of these
-  std::optional<KnownMemory> memory_;
+  std::optional<DistributedSteps> steps_;  ///< of these
+  std::optional<UnitMemoryCache> memory_;
   std::optional<detail::StepRows> rows_;  ///< of these
   std::map<std::vector<int64_t>, std::optional<Plan>> plans_;
   std::map<std::vector<int64_t>, std::optional<detail::RankSeconds>> kernels_;

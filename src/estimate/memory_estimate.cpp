@@ -9,7 +9,7 @@
 
 #include "layout/flat_layout.hpp"
 #include "layout/muon_matrices.hpp"
-#include "schedule/holder_ranges.hpp"
+#include "schedule/replicated_ranges.hpp"
 
 namespace zea {
 namespace {
@@ -113,7 +113,7 @@ void add_behind(MemoryEstimate& estimate, int64_t inputs, int64_t bytes, const c
 /// `updating`: what the optimizer's step takes beside the inputs of microbatches; 0: there is none.
 MemoryEstimate estimate(const Plan& plan, int world_rank,
                         const std::vector<MicrobatchSizes>& microbatches, bool forward_only,
-                        int64_t updating, KnownMemory* known = nullptr) {
+                        int64_t updating, UnitMemoryCache* known = nullptr) {
   MemoryEstimate estimate;
   for (const int g : plan.held_buffers(world_rank)) add_owned(estimate, plan, g, world_rank);
   const int group = plan.group_of(world_rank);
@@ -132,7 +132,7 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
   estimate.activations = peak.bytes;
   estimate.scratch = peak.scratch;
   estimate.peak_at = std::move(peak.at);
-  const int64_t packed = forward_only ? 0 : packed_holder_bytes(plan, world_rank);
+  const int64_t packed = forward_only ? 0 : packed_replicated_bytes(plan, world_rank);
   add_behind(estimate, inputs, packed, "sums over holders");
   if (const int64_t shapes = forward_only ? 0 : plan.options.run.cuda_graphs; shapes > 0)
     estimate.graphs = shapes * inputs + estimate.activations - inputs;
@@ -173,7 +173,7 @@ int64_t kept_tokens(const Plan& plan) {
          plan.options.eval.generate_tokens;
 }
 
-int64_t key_bytes_per_token(const Plan& plan, int world_rank) {
+int64_t kv_bytes_per_token(const Plan& plan, int world_rank) {
   if (!plan.mesh.has(world_rank, kDecoder)) return 0;
   int64_t elements = 0;
   std::set<std::string> kept;  // blocks that share keys share a KV cache entry
@@ -207,8 +207,8 @@ int64_t state_bytes_per_sample(const Plan& plan, int world_rank) {
   return sum;
 }
 
-int64_t kept_key_bytes(const Plan& plan, int world_rank) {
-  return kept_samples(plan) * (key_bytes_per_token(plan, world_rank) * kept_tokens(plan) +
+int64_t kv_cache_bytes(const Plan& plan, int world_rank) {
+  return kept_samples(plan) * (kv_bytes_per_token(plan, world_rank) * kept_tokens(plan) +
                                state_bytes_per_sample(plan, world_rank));
 }
 
@@ -252,13 +252,14 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
 }
 
 MemoryEstimate estimate_run(const Plan& plan, int world_rank,
-                            const std::vector<MicrobatchSizes>& microbatches, KnownMemory* known) {
+                            const std::vector<MicrobatchSizes>& microbatches,
+                            UnitMemoryCache* known) {
   const bool trains = plan.options.run.mode == RunMode::Train;
   MemoryEstimate step =
       estimate(plan, world_rank, microbatches, !trains, muon_bytes(plan, world_rank, true), known);
   if (!plan.generates()) return step;
   MemoryEstimate said = trains ? estimate(plan, world_rank, microbatches, true, 0) : step;
-  said.keys = kept_key_bytes(plan, world_rank);
+  said.keys = kv_cache_bytes(plan, world_rank);
   said.graphs = step.graphs;  // an evaluation leaves them where they are
   if (trains) said.peak_at += " of an evaluation";
   return said.total() > step.total() ? said : step;

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "estimate/known_memory.hpp"
 #include "estimate/unit_memory.hpp"
+#include "estimate/unit_memory_cache.hpp"
 #include "schedule/plan.hpp"
 
 namespace zea {
@@ -54,7 +54,7 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
 /// training that generates, with the KV cache of all samples.
 MemoryEstimate estimate_run(const Plan& plan, int world_rank,
                             const std::vector<MicrobatchSizes>& microbatches,
-                            KnownMemory* known = nullptr);
+                            UnitMemoryCache* known = nullptr);
 /// The most microbatches that samples of the global batch can make of a replica's step. With
 /// data.balance each other replica may have one costly sample, and this one all cheap ones.
 int64_t most_microbatches(const Plan& plan);
@@ -73,12 +73,12 @@ int64_t kept_samples(const Plan& plan);
 int64_t kept_tokens(const Plan& plan);
 /// Bytes of the keys and values of a token that `world_rank` caches: of its heads in the blocks of
 /// its stage.
-int64_t key_bytes_per_token(const Plan& plan, int world_rank);
+int64_t kv_bytes_per_token(const Plan& plan, int world_rank);
 /// Bytes of the states and last inputs of a sample that it caches for blocks without attention.
 int64_t state_bytes_per_sample(const Plan& plan, int world_rank);
 /// The bytes of the cache for all samples of a replica, of full rows, whether or not the run
 /// generates.
-int64_t kept_key_bytes(const Plan& plan, int world_rank);
+int64_t kv_cache_bytes(const Plan& plan, int world_rank);
 
 /// Describes memory by class, with its peak: "parameters 1.00 MiB, ...; peak 9.00 MiB at backward
 /// llm.head".
@@ -98,7 +98,7 @@ struct StepPeak {
 /// `standing`: bytes that exist during the whole step, the inputs of all microbatches. `known`: of
 /// the sizes that all microbatches have, or null.
 StepPeak peak_of_step(const Plan& plan, int group, const std::vector<MicrobatchSizes>& microbatches,
-                      int64_t standing, bool forward_only, KnownMemory* known = nullptr);
+                      int64_t standing, bool forward_only, UnitMemoryCache* known = nullptr);
 
 }  // namespace detail
 }  // namespace zea

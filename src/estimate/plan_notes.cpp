@@ -302,7 +302,7 @@ std::set<std::string> trained_by(const Options& options, const std::string& conf
 
 }  // namespace
 
-std::vector<std::string> idle_settings(const Plan& plan) {
+std::vector<std::string> unused_settings(const Plan& plan) {
   std::vector<std::string> notes;
   for (const std::string& module : plan.model.modules()) note_prefetch(plan, module, notes);
   note_one_copy(plan, notes);
@@ -325,7 +325,7 @@ std::string late_starts(const Plan& plan, const Options& before, int64_t updates
     const ParamSpec& param = plan.model.params[p];
     const ParamRule& rule = plan.param_rules[p];
     const bool trains = param.trainable && rule.frozen_updates < updates &&
-                        rule.frozen_after > updates && !rule.orthogonalises;  // which corrects none
+                        rule.frozen_after > updates && !rule.orthogonalizes;  // which corrects none
     const bool is_late = trains && !trained.contains(param.name);
     if (is_late && ++others == 0) first = param.name;
   }

@@ -12,7 +12,7 @@ namespace zea {
 /// Returns a note on each setting without effect in `plan`: of gathering and reducing, of reading
 /// weights, of images and audio, of frozen parameters. A run that does not train gets one note for
 /// all settings of training, and one that does not evaluate one for those of evaluation.
-std::vector<std::string> idle_settings(const Plan& plan);
+std::vector<std::string> unused_settings(const Plan& plan);
 
 /// Returns a warning for parameters that train for the first time after updates of a run under the
 /// deck `before`, if their own updates are counted from another step: bias correction would take

@@ -50,7 +50,7 @@ std::string StepSamples::steps_text(const Plan& plan) const {
   return several + first + " to " + std::to_string(first_step + steps());
 }
 
-StepSamples made_up_samples(const Plan& plan) {
+StepSamples synthetic_samples(const Plan& plan) {
   const MicrobatchTokens row = made_up_row(plan);
   const int64_t count = plan.options.schedule.global_batch;
   StepSamples samples;
@@ -89,7 +89,7 @@ std::vector<MicrobatchRows> rows_of_step(const Plan& plan, const StepSamples& sa
       rows.push_back(MicrobatchRows(rows.back()));  // of made-up samples, as most are
     else
       rows.push_back(rows_of_microbatch(tokens_of(samples, microbatches[m]), plan.model, layout,
-                                        plan.images_both_ways));
+                                        plan.bidirectional_images));
     rows.back().text.experts.replicas = microbatches[m].expert_tokens;
   }
   return rows;

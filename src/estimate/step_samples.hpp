@@ -28,7 +28,7 @@ struct StepSamples {
 
 /// One step of schedule.global_batch rows, each one sample: it begins with an item of every encoder
 /// where that leaves room for text.
-StepSamples made_up_samples(const Plan& plan);
+StepSamples synthetic_samples(const Plan& plan);
 
 MicrobatchTokens tokens_of(const StepSamples& samples, const MicrobatchPlan& microbatch);
 

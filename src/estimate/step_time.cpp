@@ -90,12 +90,12 @@ WaitSeconds StepTime::exposed() const {
   return sum;
 }
 
-StepTimer::StepTimer(const Plan& plan, const StepSamples& samples, DealtSteps& steps,
+StepTimer::StepTimer(const Plan& plan, const StepSamples& samples, DistributedSteps& steps,
                      const Hardware& hardware, std::vector<int> node_of)
     : samples_(samples), steps_(steps), hardware_(hardware), node_of_(std::move(node_of)) {
   UnitTimes units(plan, hardware.device);
   CallTimes calls(plan, node_of_, hardware);
-  for (const DealtStep& step : steps_.of(plan)) {
+  for (const DistributedStep& step : steps_.of(plan)) {
     balance_ += step.balance;
     passes_.emplace_back(plan, samples, step, units, calls, hardware);
   }
@@ -103,7 +103,7 @@ StepTimer::StepTimer(const Plan& plan, const StepSamples& samples, DealtSteps& s
 }
 
 double StepTimer::bound(const Plan& plan) const {
-  const std::vector<DealtStep> steps = steps_.of(plan);
+  const std::vector<DistributedStep> steps = steps_.of(plan);
   double sum = 0;
   for (size_t s = 0; s < steps.size(); ++s)
     sum += detail::least_seconds(plan, steps[s], passes_[s]);
@@ -121,7 +121,7 @@ StepTime StepTimer::time(const Plan& plan, std::vector<TimelineSpan>* spans) con
   time.balance = balance_;
   time.norm = trains ? calls.of_all_ranks(kNormBytes) : 0;
   double flops = 0, unmasked = 0, tokens = 0;
-  const std::vector<DealtStep> steps = steps_.of(plan);
+  const std::vector<DistributedStep> steps = steps_.of(plan);
   for (size_t s = 0; s < steps.size(); ++s) {
     std::vector<TimelineSpan>* const drawn = s == 0 ? spans : nullptr;
     detail::ReplicaTimes times =
@@ -164,7 +164,7 @@ RankOrder planned_order(const Plan& plan, int ranks_per_node) {
 
 StepTime step_time(const Plan& plan, const StepSamples& samples, const Hardware& hardware,
                    const std::vector<int>& node_of, std::vector<TimelineSpan>* spans) {
-  DealtSteps steps(samples);
+  DistributedSteps steps(samples);
   return StepTimer(plan, samples, steps, hardware, node_of).time(plan, spans);
 }
 

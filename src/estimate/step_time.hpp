@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "deck/hardware.hpp"
-#include "estimate/dealt_steps.hpp"
+#include "estimate/distributed_steps.hpp"
 #include "estimate/step_samples.hpp"
 #include "layout/rank_order.hpp"
 #include "schedule/plan.hpp"
@@ -82,7 +82,7 @@ class StepTimer {
  public:
   /// `node_of`: the node of each logical rank. `plan` needs no slots. `samples`, their `steps` and
   /// `hardware` outlive this. Throws PlanError where the file has no peak for the type of a module.
-  StepTimer(const Plan& plan, const StepSamples& samples, DealtSteps& steps,
+  StepTimer(const Plan& plan, const StepSamples& samples, DistributedSteps& steps,
             const Hardware& hardware, std::vector<int> node_of);
   ~StepTimer();
 
@@ -94,7 +94,7 @@ class StepTimer {
 
  private:
   const StepSamples& samples_;
-  DealtSteps& steps_;
+  DistributedSteps& steps_;
   const Hardware& hardware_;
   std::vector<int> node_of_;
   double balance_ = 0;

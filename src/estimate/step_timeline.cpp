@@ -105,8 +105,8 @@ struct BufferCall {
 /// what another stage group sends.
 class Timeline {
  public:
-  Timeline(const Plan& plan, const DealtStep& step, const ReplicaPasses& passes, CallTimes& calls,
-           const Hardware& hardware, std::vector<TimelineSpan>* spans)
+  Timeline(const Plan& plan, const DistributedStep& step, const ReplicaPasses& passes,
+           CallTimes& calls, const Hardware& hardware, std::vector<TimelineSpan>* spans)
       : plan_(plan),
         passes_(passes),
         calls_(calls),
@@ -392,7 +392,8 @@ class Timeline {
   void finish(Lane& lane) {
     finish_reduction(lane);
     for (const double end : lane.replicas) wait(lane, end, Wait::Dp);
-    for (const SentCall& call : calls_after_walk(plan_, lane.rank, lane.schedule.has_gradient))
+    for (const SentCall& call :
+         calls_before_optimizer(plan_, lane.rank, lane.schedule.has_gradient))
       spend(lane, calls_.seconds(lane.rank, call), wait_of(call.group));
   }
 
@@ -414,8 +415,9 @@ double UnitPass::total() const {
   return kernels.forward + kernels.backward() + sum_of(forward) + sum_of(backward);
 }
 
-ReplicaPasses::ReplicaPasses(const Plan& plan, const StepSamples& samples, const DealtStep& step,
-                             UnitTimes& units, CallTimes& calls, const Hardware& hardware)
+ReplicaPasses::ReplicaPasses(const Plan& plan, const StepSamples& samples,
+                             const DistributedStep& step, UnitTimes& units, CallTimes& calls,
+                             const Hardware& hardware)
     : rows_(plan.pipeline.stage_groups.size()) {
   std::vector<MicrobatchTokens> tokens;
   std::vector<std::vector<int64_t>> expert_tokens;
@@ -441,7 +443,8 @@ ReplicaPasses::ReplicaPasses(const Plan& plan, const StepSamples& samples, const
     if (!rows) {
       std::vector<MicrobatchRows> made;
       for (size_t kind = 0; kind < kinds_; ++kind) {
-        made.push_back(rows_of_microbatch(tokens[kind], plan.model, layout, plan.images_both_ways));
+        made.push_back(
+            rows_of_microbatch(tokens[kind], plan.model, layout, plan.bidirectional_images));
         made.back().text.experts.replicas = expert_tokens[kind];
       }
       rows = std::make_shared<const std::vector<MicrobatchRows>>(std::move(made));
@@ -459,13 +462,13 @@ ReplicaPasses::ReplicaPasses(const Plan& plan, const StepSamples& samples, const
   }
 }
 
-ReplicaTimes replica_times(const Plan& plan, const DealtStep& step, const ReplicaPasses& passes,
-                           CallTimes& calls, const Hardware& hardware,
+ReplicaTimes replica_times(const Plan& plan, const DistributedStep& step,
+                           const ReplicaPasses& passes, CallTimes& calls, const Hardware& hardware,
                            std::vector<TimelineSpan>* spans) {
   return Timeline(plan, step, passes, calls, hardware, spans).run();
 }
 
-double least_seconds(const Plan& plan, const DealtStep& step, const ReplicaPasses& passes) {
+double least_seconds(const Plan& plan, const DistributedStep& step, const ReplicaPasses& passes) {
   const bool trains = plan.options.run.mode == RunMode::Train;
   const std::vector<bool> gradients = plan.model.units_with_gradient();
   std::vector<UnitCost> cheapest(plan.model.units.size());

@@ -23,7 +23,7 @@ struct UnitPass {
 /// on how parameters are sharded nor on recomputation.
 class ReplicaPasses {
  public:
-  ReplicaPasses(const Plan& plan, const StepSamples& samples, const DealtStep& step,
+  ReplicaPasses(const Plan& plan, const StepSamples& samples, const DistributedStep& step,
                 UnitTimes& units, CallTimes& calls, const Hardware& hardware);
 
   const UnitPass& of(int unit, int microbatch) const {
@@ -50,12 +50,12 @@ struct ReplicaTimes {
 };
 
 /// Adds the activities of stage groups to `spans`, if that is not null.
-ReplicaTimes replica_times(const Plan& plan, const DealtStep& step, const ReplicaPasses& passes,
-                           CallTimes& calls, const Hardware& hardware,
+ReplicaTimes replica_times(const Plan& plan, const DistributedStep& step,
+                           const ReplicaPasses& passes, CallTimes& calls, const Hardware& hardware,
                            std::vector<TimelineSpan>* spans = nullptr);
 
 /// A lower bound of a step's seconds, for any sharding: the longer of all passes of the busiest
 /// stage group, and a pipeline whose microbatches are all as cheap as the cheapest.
-double least_seconds(const Plan& plan, const DealtStep& step, const ReplicaPasses& passes);
+double least_seconds(const Plan& plan, const DistributedStep& step, const ReplicaPasses& passes);
 
 }  // namespace zea::detail

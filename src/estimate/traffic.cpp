@@ -7,8 +7,8 @@
 
 #include "estimate/expert_traffic.hpp"
 #include "layout/reduction.hpp"
-#include "schedule/holder_ranges.hpp"
 #include "schedule/muon_work.hpp"
+#include "schedule/replicated_ranges.hpp"
 
 namespace zea {
 namespace {
@@ -142,7 +142,7 @@ class UnitTraffic {
            (backward_ ? moves.rows_received() : moves.rows_sent()) * width, dtype_);
     };
     add_rows(scan.inputs, rule.columns());
-    if (!scan.is_dealt) add_rows(scan.outputs, rule.values());
+    if (!scan.scans_own_tokens) add_rows(scan.outputs, rule.values());
     const auto takers = std::ssize(backward_ ? scan.before : scan.after);
     // A run inside one sample sends the matrix, too, by which the state before it is multiplied.
     const bool is_inside = scan.bounds.size() == 2 && scan.continues() && scan.goes_on();
@@ -186,7 +186,7 @@ class UnitTraffic {
     const int member = coordinate_.cp / grid_.cp_inner, members = grid_.cp / grid_.cp_inner;
     const Ids keys = times(context.outer_tokens, 2 * shape.kv_heads * shape.dim);
     const std::string group = group_name(unit_.module, "cp_outer");
-    if (context.exchange == KeyExchange::Gather) {
+    if (context.exchange == KvExchange::Gather) {
       send(group, CollectiveKind::AllGather, sent_by_all_gather(keys, member), dtype_);
       if (backward_)
         send(group, CollectiveKind::ReduceScatter, sent_by_reduce_scatter(keys, member), dtype_);
@@ -269,7 +269,7 @@ class StepTraffic {
 
   /// Gradients of parameters that several tp ranks or stages hold are summed once per step.
   void add_holder_sums(const std::vector<bool>& buffers_with_gradient) {
-    for (const HeldRanges& held : held_ranges(plan_, rank_)) {
+    for (const ReplicatedRanges& held : replicated_ranges(plan_, rank_)) {
       const ModuleGrid& grid = plan_.mesh.grid(held.module);
       const Coordinate coordinate = plan_.mesh.coordinate(rank_, held.module);
       const auto add_sum = [&](const std::string& group, int size, int rank) {
@@ -278,14 +278,14 @@ class StepTraffic {
             sent_by_all_reduce(elements, size, rank));
       };
       switch (held.holders.group) {
-        case HolderGroup::Tp:
+        case ReplicationKind::Tp:
           add_sum(group_name(held.module, {Axis::Tp}), grid.tp, coordinate.tp);
           break;
-        case HolderGroup::Kv:
+        case ReplicationKind::Kv:
           add_sum(group_name(held.module, "kv_holders"), grid.kv_holders,
                   coordinate.tp % grid.kv_holders);
           break;
-        case HolderGroup::Tied: {
+        case ReplicationKind::Tied: {
           const std::vector<int>& stages = grid.tied_stages[held.holders.tied];
           add_sum(tied_name(held.module, held.holders.tied), static_cast<int>(stages.size()),
                   static_cast<int>(std::ranges::find(stages, coordinate.pp) - stages.begin()));
@@ -390,7 +390,7 @@ class StepTraffic {
     const auto& groups = plan_.pipeline.stage_groups;
     add_rows(link_name(groups[plan_.group_of(rank_)], groups[action.group]) + " outputs", action,
              plan_.model.makes_features(action.unit) ? sum(rows_of_features(action).features)
-                                                     : rows_here(action));
+                                                     : local_rows(action));
   }
 
   void add_send_gradient(const Action& action) {
@@ -398,7 +398,7 @@ class StepTraffic {
     add_rows(link_name(groups[action.group], groups[plan_.group_of(rank_)]) + " gradients", action,
              plan_.model.makes_features(action.unit)
                  ? sum(rows_of_features(action).feature_gradients)
-                 : rows_here(action));
+                 : local_rows(action));
   }
 
   /// Between stage groups.
@@ -415,7 +415,7 @@ class StepTraffic {
   }
 
   /// Returns the rows of the unit's output that this rank holds.
-  int64_t rows_here(const Action& action) const {
+  int64_t local_rows(const Action& action) const {
     const std::string& module = plan_.model.units[action.unit].module;
     const TpRows& held = rows_[action.microbatch].of(module).held;
     if (plan_.model.units[action.unit].kind == UnitKind::Keys) return held.all();
@@ -454,8 +454,8 @@ std::vector<SentCall> calls_of_unit(const Plan& plan, int unit, const ModuleRows
   return UnitTraffic(plan, plan.model.units[unit], rows, world_rank, backward).take();
 }
 
-std::vector<SentCall> calls_after_walk(const Plan& plan, int world_rank,
-                                       const std::vector<bool>& has_gradient) {
+std::vector<SentCall> calls_before_optimizer(const Plan& plan, int world_rank,
+                                             const std::vector<bool>& has_gradient) {
   const std::vector<MicrobatchRows> none;
   StepTraffic traffic(plan, none, world_rank);
   traffic.add_holder_sums(has_gradient);
@@ -474,7 +474,7 @@ Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
       step_traffic.add(action);
       add_calls(traffic, step_traffic.take());
     }
-  add_calls(traffic, calls_after_walk(plan, world_rank, part.schedule.has_gradient));
+  add_calls(traffic, calls_before_optimizer(plan, world_rank, part.schedule.has_gradient));
   return traffic;
 }
 

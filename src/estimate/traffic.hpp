@@ -34,8 +34,8 @@ std::vector<SentCall> calls_of_action(const Plan& plan, const std::vector<Microb
                                       int world_rank, const Action& action);
 std::vector<SentCall> calls_of_unit(const Plan& plan, int unit, const ModuleRows& rows,
                                     int world_rank, bool backward);
-std::vector<SentCall> calls_after_walk(const Plan& plan, int world_rank,
-                                       const std::vector<bool>& has_gradient);
+std::vector<SentCall> calls_before_optimizer(const Plan& plan, int world_rank,
+                                             const std::vector<bool>& has_gradient);
 
 /// Bytes that `world_rank` sends in `step`, only in forward if the run does not train; `rows`: of
 /// each of its microbatches.

@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "core/error.hpp"
-#include "estimate/known_memory.hpp"
 #include "estimate/memory_estimate.hpp"
 #include "estimate/step_facts.hpp"
+#include "estimate/unit_memory_cache.hpp"
 
 namespace zea {
 namespace {

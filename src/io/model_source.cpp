@@ -276,13 +276,13 @@ ModelSource::ModelSource(std::unique_ptr<WeightsSource> source, const std::strin
       config_ = std::move(known);
       model_ = model_spec_of(*this);
     }
-    load_what_fits(options);
+    load_matching(options);
   }
   if (options.adapters) add_adapters(options.adapters(model_));
-  draw_rest(options.seed);
+  init_missing(options.seed);
 }
 
-void ModelSource::load_what_fits(const LoadOptions& options) {
+void ModelSource::load_matching(const LoadOptions& options) {
   TensorMatch match = match_tensors(model_, *source_, options.modules);
   if (options.strict) check_match(match, model_, *source_);
   const auto embedding = match.found.find(embedding_of(model_));
@@ -323,7 +323,7 @@ void ModelSource::check_adapter(const ParamSpec& param, const std::vector<NewAda
   if (!fault.empty()) throw WeightsError(source.describe() + ": " + fault);
 }
 
-void ModelSource::draw_rest(uint64_t seed) {
+void ModelSource::init_missing(uint64_t seed) {
   for (const ParamSpec& param : model_.params) {
     if (!param.begins_tensor()) continue;
     const auto entry = loaded_.find(param.name);

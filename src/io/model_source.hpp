@@ -94,10 +94,10 @@ class ModelSource : public WeightsSource {
   std::string companion(const std::string& name) const override;
 
  private:
-  void load_what_fits(const LoadOptions& options);
+  void load_matching(const LoadOptions& options);
   void add_adapters(const std::vector<NewAdapters>& all);
   void check_adapter(const ParamSpec& param, const std::vector<NewAdapters>& all) const;
-  void draw_rest(uint64_t seed);
+  void init_missing(uint64_t seed);
 
   std::unique_ptr<WeightsSource> source_;
   std::string config_, config_path_, note_;

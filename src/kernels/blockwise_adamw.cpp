@@ -148,7 +148,7 @@ void run_blocks(const at::Tensor& parameter, const at::Tensor& gradient,
                                    .second = blocks_of<T>(exp_avg_sq, false),
                                    .block = block,
                                    .constants = blockwise_constants<T>(update),
-                                   .scale_there = update.scale_there};
+                                   .device_scale = update.device_scale};
   if (!parameter.is_cpu())
     return detail::launch_items(run, blocks, detail::num_packs(parameter, block),
                                 detail::stream_of(parameter));
@@ -183,9 +183,9 @@ void keep_values(const BlockwiseMoment& moment, const at::Tensor& values, bool i
 
 /// Whether a factor that lies on the device lets an update change anything; undefined: there is
 /// none.
-at::Tensor is_to_change(const double* scale_there, at::Device device) {
-  if (scale_there == nullptr) return {};
-  const at::Tensor scale = at::for_blob(const_cast<double*>(scale_there), {})
+at::Tensor is_to_change(const double* device_scale, at::Device device) {
+  if (device_scale == nullptr) return {};
+  const at::Tensor scale = at::for_blob(const_cast<double*>(device_scale), {})
                                .options(at::TensorOptions(device).dtype(at::kDouble))
                                .target_device(device)
                                .make_tensor();
@@ -217,7 +217,7 @@ void blockwise_adamw_reference(at::Tensor parameter, const at::Tensor& gradient,
                                const AdamwUpdate& update) {
   constexpr int64_t kMostBlocks = int64_t{1} << 14;
   const int64_t blocks = exp_avg.scales.numel(), block = parameter.numel() / blocks;
-  const at::Tensor may_change = is_to_change(update.scale_there, parameter.device());
+  const at::Tensor may_change = is_to_change(update.device_scale, parameter.device());
   for (int64_t begin = 0; begin < blocks; begin += kMostBlocks) {
     const int64_t count = std::min(kMostBlocks, blocks - begin);
     const auto elements = [&](const at::Tensor& all) {

@@ -97,11 +97,11 @@ struct ChunkOperands {
 
   static constexpr int64_t kNumbers = 5;
 
-  ZEA_FUNCTION W* sums(int64_t item) const { return number(item, 0); }       ///< G_i
-  ZEA_FUNCTION W* decayed(int64_t item) const { return number(item, 1); }    ///< exp(G_i)
-  ZEA_FUNCTION W* left(int64_t item) const { return number(item, 2); }       ///< exp(G_n - G_i)
-  ZEA_FUNCTION W* strengths(int64_t item) const { return number(item, 3); }  ///< b_i
-  ZEA_FUNCTION W* spare(int64_t item) const { return number(item, 4); }      ///< gradients of G_i
+  ZEA_FUNCTION W* sums(int64_t item) const { return number(item, 0); }     ///< G_i
+  ZEA_FUNCTION W* decayed(int64_t item) const { return number(item, 1); }  ///< exp(G_i)
+  ZEA_FUNCTION W* left(int64_t item) const { return number(item, 2); }     ///< exp(G_n - G_i)
+  ZEA_FUNCTION W* betas(int64_t item) const { return number(item, 3); }    ///< b_i
+  ZEA_FUNCTION W* spare(int64_t item) const { return number(item, 4); }    ///< gradients of G_i
   ZEA_FUNCTION MatrixRows<W> triangle(int64_t item) const {
     return {pairs + item * 2 * kDeltaChunk * kDeltaChunk, kDeltaChunk};
   }
@@ -168,11 +168,11 @@ struct MakeChunk {
  private:
   ZEA_FUNCTION void make_numbers(const typename ChunkRows<W>::Item& at, int64_t item) const {
     W *sums = to.sums(item), *decayed = to.decayed(item), *left = to.left(item);
-    W *strengths = to.strengths(item), sum = 0;
+    W *betas = to.betas(item), sum = 0;
     const W* row = from.mixed + at.token * to.shape.columns();
     for (int64_t i = 0; i < at.rows; ++i, row += to.shape.columns()) {
       sums[i] = sum += row[to.shape.decay(at.head)];
-      strengths[i] = row[to.shape.strength(at.head)];
+      betas[i] = row[to.shape.beta(at.head)];
     }
     for (int64_t i = 0; i < at.rows; ++i) {
       decayed[i] = std::exp(sums[i]);
@@ -190,9 +190,9 @@ struct MakeChunk {
     multiply_rows(
         lanes, sizes, [&](int64_t i, int64_t d) { return at.q[i][d]; }, read(across), scores,
         false);
-    const W *sums = to.sums(item), *strengths = to.strengths(item);
+    const W *sums = to.sums(item), *betas = to.betas(item);
     for (int64_t i = 0; i < at.rows; ++i) {
-      const W own = sums[i], factor = -strengths[i];
+      const W own = sums[i], factor = -betas[i];
       const auto weighed = [=](int64_t j, W above, W below, W sum) ZEA_INLINE_LAMBDA {
         const W decay = j <= i ? std::exp(own - sum) : W(0);
         return Values<W, 2>{j < i ? factor * decay * above : W(0), j <= i ? decay * below : W(0)};
@@ -205,7 +205,7 @@ struct MakeChunk {
   template <class Lanes>
   ZEA_FUNCTION void solve(const Lanes& lanes, const typename ChunkRows<W>::Item& at,
                           int64_t item) const {
-    const W *decayed = to.decayed(item), *strengths = to.strengths(item);
+    const W *decayed = to.decayed(item), *betas = to.betas(item);
     const auto columns = [&](int64_t count, const MatrixRows<W>& solved, int64_t i, const W* row,
                              W factor) {
       const W* known = to.triangle(item)[i];
@@ -217,8 +217,8 @@ struct MakeChunk {
           [=](W sum, W value) ZEA_INLINE_LAMBDA { return sum + factor * value; }, solved[i], row);
     };
     for (int64_t i = 0; i < at.rows; ++i) {
-      columns(to.shape.key_dim, to.w(item), i, at.k[i], -strengths[i] * decayed[i]);
-      columns(to.shape.value_dim, to.u(item), i, at.v[i], strengths[i]);
+      columns(to.shape.key_dim, to.w(item), i, at.k[i], -betas[i] * decayed[i]);
+      columns(to.shape.value_dim, to.u(item), i, at.v[i], betas[i]);
     }
   }
 };

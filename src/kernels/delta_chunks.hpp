@@ -32,7 +32,7 @@ struct SampleStates {
 void scan_chunks(const DeltaRows& rows, const at::Tensor& o, const at::Tensor& states,
                  const SampleStates& of_samples);
 
-/// Writes to `dmixed` (as mixed) the gradients of q, k, v, g, and of the strengths' logits, given
+/// Writes to `dmixed` (as mixed) the gradients of q, k, v, g, and of the betas' logits, given
 /// those of the outputs, d_o (tokens, values) of mixed's type. `first`: the states before samples;
 /// `last`: the gradients of those after them.
 void scan_chunks_backward(const DeltaRows& rows, const at::Tensor& d_o, const at::Tensor& states,

@@ -116,12 +116,12 @@ class BackwardChunks {
     solve_upper(kept.triangle, rhs_, rows, of_value_);
     std::fill_n(dstrengths_, rows, W(0));
     add_dots(rhs_, kept.changes, W(1), rows, of_value_, dstrengths_);
-    for (int64_t i = 0; i < rows; ++i) dstrengths_[i] *= 1 - t.strengths[i];
+    for (int64_t i = 0; i < rows; ++i) dstrengths_[i] *= 1 - t.betas[i];
     make_pairs(kept);
     make_key_gradients(kept, has_state, has_end);
     make_decay_gradients(end_state, has_end);
     add_own_pairs();
-    scale_rows(rhs_.data, of_value_, 0, rows, t.strengths);  // the gradient of values
+    scale_rows(rhs_.data, of_value_, 0, rows, t.betas);  // the gradient of values
     store(at, adds);
   }
 
@@ -134,7 +134,7 @@ class BackwardChunks {
     multiply(plain(rhs_), changes_across_, pairs_, size, false, kLowerResult);
     multiply(plain(d_o_tile_), changes_across_, query_pairs_, size, false, kLowerResult);
     W factors[kChunk];
-    for (int64_t i = 0; i < rows; ++i) factors[i] = -t.strengths[i];
+    for (int64_t i = 0; i < rows; ++i) factors[i] = -t.betas[i];
     weigh_pairs(t.decays, factors, rows, false, pairs_);
     std::fill_n(factors, rows, W(1));
     for (int64_t i = 0; i < rows; ++i) own_pairs_[i] = query_pairs_.row(i)[i];
@@ -162,7 +162,7 @@ class BackwardChunks {
       multiply(plain(scaled_), kept.state, dq_, by_values, false);
       multiply(transposed(t.q), scaled_, dstate_, of_state, true);
       W factors[kChunk];
-      for (int64_t i = 0; i < rows; ++i) factors[i] = -t.strengths[i] * t.decayed[i];
+      for (int64_t i = 0; i < rows; ++i) factors[i] = -t.betas[i] * t.decayed[i];
       scaled_rows(rhs_, factors, rows, of_value_, scaled_);
       multiply(plain(scaled_), kept.state, dk_before_, by_values, false);
       multiply(transposed(t.k), scaled_, dstate_, of_state, true);
@@ -202,7 +202,7 @@ class BackwardChunks {
     store_tile(dk_after_, at.rows, shape_.key_dim, true, row + shape_.key(key_head), columns);
     store_tile(rhs_, at.rows, shape_.value_dim, false, row + shape_.value(at.head), columns);
     for (int64_t i = 0; i < at.rows; ++i, row += columns) {
-      row[shape_.strength(at.head)] = dstrengths_[i];
+      row[shape_.beta(at.head)] = dstrengths_[i];
       row[shape_.decay(at.head)] = dsums_[i];
     }
   }

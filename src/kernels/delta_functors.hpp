@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of a gated delta rule that go token by token: the causal convolution with SiLU, norms
-// of queries and keys, decays and strengths, and the gated norm of outputs; forward and backward.
+// of queries and keys, decays and betas, and the gated norm of outputs; forward and backward.
 // Rows of wide elements lie like those of the in-projection's outputs: its channels' columns hold
-// q, k and v, and those of strengths and decays b and g; gradients lie likewise.
+// q, k and v, and those of betas and decays b and g; gradients lie likewise.
 #pragma once
 
 #include "kernels/delta_shape.hpp"
@@ -49,7 +49,7 @@ struct ConvolveHead {
   }
 };
 
-/// The heads of a token, and last its strengths and decays.
+/// The heads of a token, and last its betas and decays.
 template <class T>
 struct MixDeltaToken {
   ConvolveHead<T> convolve;
@@ -89,20 +89,20 @@ struct MixDeltaToken {
   ZEA_FUNCTION void gates(const Lanes& lanes, const T* from, Wide<T>* to) const {
     const DeltaShape own = convolve.shape;
     const auto put = [=](int64_t head, const Values<Wide<T>, 2>& values) {
-      to[own.strength(head)] = values.of[0];
+      to[own.beta(head)] = values.of[0];
       to[own.decay(head)] = values.of[1];
     };
     const auto value = [=](int64_t head, Wide<T> a_log, Wide<T> bias) {
       const Wide<T> a = load(from[own.decay(head)]) + bias;
-      return Values<Wide<T>, 2>{sigmoid(load(from[own.strength(head)])),
+      return Values<Wide<T>, 2>{sigmoid(load(from[own.beta(head)])),
                                 -std::exp(a_log) * softplus(a)};
     };
     lanes.each(own.value_heads, put, OfPlace{value}, decay, step);
   }
 };
 
-/// Turns gradients of q, k and v into those of the convolution's outputs, in place. Of strengths
-/// and decays the gradients come as those of the strengths' logits and of g: both go to dx, and in
+/// Turns gradients of q, k and v into those of the convolution's outputs, in place. Of betas
+/// and decays the gradients come as those of the betas' logits and of g: both go to dx, and in
 /// their places stay the terms of the gradients of A_log and dt_bias.
 template <class T>
 struct MixDeltaTokenBackward {
@@ -153,9 +153,9 @@ struct MixDeltaTokenBackward {
     Wide<T>* d = dmixed + row;
     T* to = dx + row;
     const auto put = [=](int64_t head, const Values<Wide<T>, 2>& values) {
-      store(to[own.strength(head)], d[own.strength(head)]);
+      store(to[own.beta(head)], d[own.beta(head)]);
       store(to[own.decay(head)], values.of[1]);
-      d[own.strength(head)] = values.of[0];
+      d[own.beta(head)] = values.of[0];
       d[own.decay(head)] = values.of[1];
     };
     const auto value = [=](int64_t head, Wide<T> a_log, Wide<T> bias) {

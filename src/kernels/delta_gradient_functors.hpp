@@ -168,9 +168,9 @@ struct StoreChunkGradients {
     multiply_rows(
         lanes, sizes, [&](int64_t i, int64_t c) { return d_o[i][c]; }, read(t.changes), t.lower,
         false);
-    const W *sums = operands.sums(item), *strengths = operands.strengths(item);
+    const W *sums = operands.sums(item), *betas = operands.betas(item);
     for (int64_t i = 0; i < at.rows; ++i) {
-      const W own = sums[i], factor = -strengths[i];
+      const W own = sums[i], factor = -betas[i];
       const auto weighed = [=](int64_t j, W above, W below, W sum) ZEA_INLINE_LAMBDA {
         const W decay = j <= i ? std::exp(own - sum) : W(0);
         return Values<W, 2>{factor * decay * above, decay * below};
@@ -188,7 +188,7 @@ struct StoreChunkGradients {
     const MatrixRows<const W> d_o = gradients.outputs(at, from.shape);
     const MatrixRows<W> d = gradients.changes(item, from.shape), n = operands.changes(item);
     const W *decayed = operands.decayed(item), *left = operands.left(item);
-    const W* strengths = operands.strengths(item);
+    const W* betas = operands.betas(item);
     const int64_t rows = at.rows, dim = from.shape.key_dim;
     const ProductSizes with_state{rows, state_dim(item), dim}, with_pairs{rows, rows, dim};
     multiply_rows(
@@ -198,9 +198,8 @@ struct StoreChunkGradients {
         lanes, with_pairs, [&](int64_t i, int64_t j) { return j < i ? t.lower[i][j] : W(0); }, at.k,
         t.dq, true);
     multiply_rows(
-        lanes, with_state,
-        [&](int64_t i, int64_t c) { return -strengths[i] * decayed[i] * d[i][c]; }, read(t.state),
-        t.before, false);
+        lanes, with_state, [&](int64_t i, int64_t c) { return -betas[i] * decayed[i] * d[i][c]; },
+        read(t.state), t.before, false);
     multiply_rows(
         lanes, with_pairs, [&](int64_t i, int64_t j) { return j < i ? t.upper[i][j] : W(0); }, at.k,
         t.before, true);
@@ -240,7 +239,7 @@ struct StoreChunkGradients {
       W* row = dmixed + (at.token + i) * shape.columns();
       const W sum = lanes.template sum<W>(shape.key_dim, of_sum, at.q[i], at.k[i], t.dq[i],
                                           t.before[i], t.after[i]);
-      const W own = t.lower[i][i], strength = operands.strengths(item)[i];
+      const W own = t.lower[i][i], beta = operands.betas(item)[i];
       W *dq = row + shape.query(key_head), *dk = row + shape.key(key_head);
       lanes.each(
           shape.key_dim, StoreTo<W, 2>{dq, dk},
@@ -251,10 +250,10 @@ struct StoreChunkGradients {
           dq, dk, at.q[i], at.k[i], t.dq[i], t.before[i], t.after[i]);
       lanes.each(
           shape.value_dim, StoreTo<W>{row + shape.value(at.head)},
-          [=](W d) ZEA_INLINE_LAMBDA { return strength * d; }, d[i]);
+          [=](W d) ZEA_INLINE_LAMBDA { return beta * d; }, d[i]);
       const W along = lanes.template sum<W>(shape.value_dim, product, d[i], n[i]);
       if (!lanes.is_first()) continue;
-      row[shape.strength(at.head)] = (1 - strength) * along;
+      row[shape.beta(at.head)] = (1 - beta) * along;
       operands.spare(item)[i] = sum;
     }
   }

@@ -35,12 +35,12 @@ struct DeltaShape {
   ZEA_FUNCTION int64_t gate(int64_t head) const {
     return value(head) + (by_key_head ? group() * value_dim : values());
   }
-  ZEA_FUNCTION int64_t strength(int64_t head) const {
+  ZEA_FUNCTION int64_t beta(int64_t head) const {
     const int64_t first = channels() + values();
     return by_key_head ? first + head / group() * 2 * group() + head % group() : first + head;
   }
   ZEA_FUNCTION int64_t decay(int64_t head) const {
-    return strength(head) + (by_key_head ? group() : value_heads);
+    return beta(head) + (by_key_head ? group() : value_heads);
   }
 
   /// A head of the channels: its columns, its channels in the convolution's weight, and whether it

@@ -107,15 +107,15 @@ ZEA_WIDE_CLONES void scaled_rows(const Tile<W>& source, const W* factors, int64_
   }
 }
 
-/// rest[i] = strengths[i] (values[i] - decayed[i] rest[i]).
+/// rest[i] = betas[i] (values[i] - decayed[i] rest[i]).
 template <class W>
-ZEA_WIDE_CLONES void subtract_known(const Tile<W>& values, const W* strengths, const W* decayed,
+ZEA_WIDE_CLONES void subtract_known(const Tile<W>& values, const W* betas, const W* decayed,
                                     int64_t rows, int64_t columns, const Tile<W>& rest) {
   for (int64_t i = 0; i < rows; ++i) {
     const W* __restrict value = values.row(i);
     W* __restrict row = rest.row(i);
-    const W strength = strengths[i], decay = decayed[i];
-    for (int64_t d = 0; d < columns; ++d) row[d] = strength * (value[d] - decay * row[d]);
+    const W beta = betas[i], decay = decayed[i];
+    for (int64_t d = 0; d < columns; ++d) row[d] = beta * (value[d] - decay * row[d]);
   }
 }
 
@@ -233,7 +233,7 @@ class ChunkTiles {
         sums(memory_.take(kChunk)),
         decayed(memory_.take(kChunk)),
         left(memory_.take(kChunk)),
-        strengths(memory_.take(kChunk)),
+        betas(memory_.take(kChunk)),
         state{memory_.take(state_elements()), value_columns_} {}
 
   int64_t key_tile() const { return kChunk * key_columns_; }
@@ -244,7 +244,7 @@ class ChunkTiles {
   TileMemory<W>& memory() { return memory_; }
   int64_t rows() const { return rows_; }  ///< of tiles
 
-  /// Loads keys, strengths and decays, and fills decays.
+  /// Loads keys, betas and decays, and fills decays.
   void start(const ChunkPlace& at) {
     rows_ = round_to(at.rows, kSide);
     const W* row = row_of(at.token);
@@ -253,7 +253,7 @@ class ChunkTiles {
     W sum = 0;
     for (int64_t i = 0; i < rows_; ++i, row += shape_.columns()) {
       const bool is_token = i < at.rows;
-      strengths[i] = is_token ? row[shape_.strength(at.head)] : W(0);
+      betas[i] = is_token ? row[shape_.beta(at.head)] : W(0);
       sums[i] = sum += is_token ? row[shape_.decay(at.head)] : W(0);
     }
     for (int64_t i = 0; i < rows_; ++i) {
@@ -267,7 +267,7 @@ class ChunkTiles {
     transpose(k.data, k.stride, rows_, key_columns_, across.data, kChunk);
     multiply(plain(k), across, triangle, {rows_, rows_, shape_.key_dim}, false, kLowerResult);
     W factors[kChunk];
-    for (int64_t i = 0; i < rows_; ++i) factors[i] = -strengths[i];
+    for (int64_t i = 0; i < rows_; ++i) factors[i] = -betas[i];
     weigh_pairs(decays, factors, rows_, false, triangle);
   }
   /// Makes the changes N of the state, from which there is nothing to subtract if it is zero.
@@ -278,7 +278,7 @@ class ChunkTiles {
       multiply(plain(k), state, changes, {rows_, value_columns_, shape_.key_dim}, false);
     else
       std::fill_n(changes.data, rows_ * value_columns_, W(0));
-    subtract_known(values, strengths, decayed, rows_, value_columns_, changes);
+    subtract_known(values, betas, decayed, rows_, value_columns_, changes);
     solve_lower(triangle, changes, rows_, value_columns_);
   }
   void load_queries(const ChunkPlace& at) {
@@ -322,10 +322,10 @@ class ChunkTiles {
   Tile<W> across;                     ///< (key_dim, chunk): the keys' transpose
   Tile<W> changes, values, weighted;  ///< weighted: changes as they are at the end of the chunk
   Tile<W> decays, triangle, scores;
-  W* sums;       ///< G
-  W* decayed;    ///< exp(G_i)
-  W* left;       ///< exp(G_n - G_i)
-  W* strengths;  ///< b
+  W* sums;     ///< G
+  W* decayed;  ///< exp(G_i)
+  W* left;     ///< exp(G_n - G_i)
+  W* betas;    ///< b
   Tile<W> state;
 };
 

@@ -19,16 +19,16 @@ struct AdamwChunk {
   T *exp_avgs, *exp_avg_sqs;
   int64_t elements;
   AdamwConstants<T> constants;
-  const double* scale_there = nullptr;  ///< as AdamwUpdate's
+  const double* device_scale = nullptr;  ///< as AdamwUpdate's
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
     const Chunk chunk(item, elements);
     T *p = parameters + chunk.begin, *m = exp_avgs + chunk.begin, *v = exp_avg_sqs + chunk.begin;
     const T* g = gradients + chunk.begin;
-    if (scale_there && !(*scale_there >= 0)) return;
+    if (device_scale && !(*device_scale >= 0)) return;
     AdamwConstants<T> c = constants;
-    if (scale_there) c.scale = static_cast<T>(*scale_there);
+    if (device_scale) c.scale = static_cast<T>(*device_scale);
     const auto updated = [=](T parameter, T raw_gradient, T exp_avg,
                              T exp_avg_sq) ZEA_INLINE_LAMBDA {
       const T gradient = raw_gradient * c.scale + c.decay * parameter;
@@ -53,16 +53,16 @@ struct SgdChunk {
   T* momentum_buffers;
   int64_t elements;
   SgdConstants<T> constants;
-  const double* scale_there = nullptr;  ///< as AdamwUpdate's
+  const double* device_scale = nullptr;  ///< as AdamwUpdate's
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
     const Chunk chunk(item, elements);
     T *p = parameters + chunk.begin, *b = momentum_buffers + chunk.begin;
     const T* g = gradients + chunk.begin;
-    if (scale_there && !(*scale_there >= 0)) return;
+    if (device_scale && !(*device_scale >= 0)) return;
     SgdConstants<T> c = constants;
-    if (scale_there) c.scale = static_cast<T>(*scale_there);
+    if (device_scale) c.scale = static_cast<T>(*device_scale);
     const auto updated = [=](T parameter, T gradient, T average) ZEA_INLINE_LAMBDA {
       const T buffer = c.momentum * average + c.scale * gradient + c.decay * parameter;
       return Values<T, 2>{parameter - c.lr * buffer, buffer};
@@ -218,13 +218,13 @@ struct BlockwiseAdamwBlock {
   MomentBlocks<T> first, second;
   int64_t block;  ///< elements
   BlockwiseConstants<T> constants;
-  const double* scale_there;  ///< as AdamwUpdate's
+  const double* device_scale;  ///< as AdamwUpdate's
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
-    if (scale_there && !(*scale_there >= 0)) return;
+    if (device_scale && !(*device_scale >= 0)) return;
     BlockwiseConstants<T> c = constants;
-    if (scale_there) c.scale = static_cast<T>(*scale_there);
+    if (device_scale) c.scale = static_cast<T>(*device_scale);
     const int64_t begin = item * block;
     const MomentBlocks<T> m = first, v = second;
     const T scale = m.scales[item], sq_scale = v.scales[item];

@@ -106,7 +106,7 @@ detail::AdamwChunk<T> chunk_of(const AdamwRun& run) {
           .exp_avg_sqs = elements<T>(run.exp_avg_sq),
           .elements = run.parameter.numel(),
           .constants = constants_of<T>(run.update),
-          .scale_there = run.update.scale_there};
+          .device_scale = run.update.device_scale};
 }
 
 template <class T>
@@ -119,7 +119,7 @@ detail::SgdChunk<T> chunk_of(const SgdRun& run) {
           .elements = run.parameter.numel(),
           .constants = {of(update.momentum), of(update.weight_decay), of(update.gradient_scale),
                         of(update.lr)},
-          .scale_there = update.scale_there};
+          .device_scale = update.device_scale};
 }
 
 template <class T>
@@ -238,7 +238,7 @@ double sum_of_squares(const std::vector<at::Tensor>& flats) {
 
 void adamw_reference(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
                      at::Tensor exp_avg_sq, const AdamwUpdate& update) {
-  ZEA_ASSERT(update.scale_there == nullptr);
+  ZEA_ASSERT(update.device_scale == nullptr);
   const double step = static_cast<double>(update.step);
   at::Tensor scaled = gradient * update.gradient_scale;
   if (!update.decoupled) scaled.add_(parameter, update.weight_decay);
@@ -252,7 +252,7 @@ void adamw_reference(at::Tensor parameter, const at::Tensor& gradient, at::Tenso
 
 void sgd_reference(const SgdRun& run) {
   const SgdUpdate& update = run.update;
-  ZEA_ASSERT(update.scale_there == nullptr);
+  ZEA_ASSERT(update.device_scale == nullptr);
   at::Tensor parameter = run.parameter, buffer = run.momentum_buffer;
   buffer.mul_(update.momentum).add_(run.gradient, update.gradient_scale);
   if (update.weight_decay != 0) buffer.add_(parameter, update.weight_decay);

@@ -22,7 +22,7 @@ class KernelRuntime {
   KernelRuntime& operator=(const KernelRuntime&) = delete;
 
  private:
-  std::unique_ptr<c10::Allocator> kept_memory_;
+  std::unique_ptr<c10::Allocator> caching_allocator_;
   c10::Allocator* before_;  ///< the previous allocator of host tensors
 };
 
@@ -38,7 +38,7 @@ struct AdamwUpdate {
   /// A pointer to memory of the parameter's device, which the kernel reads in place of
   /// gradient_scale; NaN there: the update changes nothing. Must be null if there are no kernels
   /// for that device (has_flat_kernels()).
-  const double* scale_there = nullptr;
+  const double* device_scale = nullptr;
   int64_t step = 1;  ///< counts from 1
 };
 
@@ -59,8 +59,8 @@ void adamw(const at::Tensor& parameter, const at::Tensor& gradient, const at::Te
 struct SgdUpdate {
   double lr = 0;
   double momentum = 0, weight_decay = 0;
-  double gradient_scale = 1;            ///< as AdamwUpdate's
-  const double* scale_there = nullptr;  ///< as AdamwUpdate's
+  double gradient_scale = 1;             ///< as AdamwUpdate's
+  const double* device_scale = nullptr;  ///< as AdamwUpdate's
 };
 
 /// The tensors of an update, as in AdamwRun.

@@ -75,7 +75,7 @@ HeadNorms head_norms_forward(const at::Tensor& x, const HeadNormParameters& norm
     using detail::Wide;
     out.scale = at::empty({x.size(0), x.size(1)},
                           x.options().dtype(c10::CppTypeToScalarType<Wide<T>>::value));
-    const detail::NormaliseHead<T> functor{.x = elements<T>(x),
+    const detail::NormalizeHead<T> functor{.x = elements<T>(x),
                                            .weights = weights_of<T>(norm),
                                            .y = elements<T>(out.y),
                                            .scales = elements<Wide<T>>(out.scale),
@@ -96,7 +96,7 @@ at::Tensor head_norms_backward(const at::Tensor& dy, const at::Tensor& x, const 
   detail::with_element_type(x, [&]<class T>(T) {
     using detail::elements;
     using detail::Wide;
-    const detail::NormaliseHeadBackward<T> functor{.dy = elements<T>(dy),
+    const detail::NormalizeHeadBackward<T> functor{.dy = elements<T>(dy),
                                                    .x = elements<T>(x),
                                                    .weights = weights_of<T>(norm),
                                                    .scales = elements<Wide<T>>(scale),
@@ -111,16 +111,16 @@ at::Tensor head_norms_backward(const at::Tensor& dy, const at::Tensor& x, const 
 HeadNorms head_norms_forward_reference(const at::Tensor& x, const HeadNormParameters& norm) {
   HeadNorms out{x.clone(), {}};
   std::vector<at::Tensor> scales;
-  const auto normalise = [&](const at::Tensor& weight, int64_t first, int64_t heads) {
+  const auto normalize = [&](const at::Tensor& weight, int64_t first, int64_t heads) {
     const NormRows rows = norm_forward_reference(rows_of(x, {}, first, heads).x, {},
                                                  {weight, {}, norm.eps, norm.offset});
     out.y.narrow(1, first, heads).copy_(rows.y.view({x.size(0), heads, x.size(2)}));
     scales.push_back(rows.scale.view({x.size(0), heads}));
   };
-  normalise(norm.query, 0, norm.queries);
-  normalise(norm.key, norm.queries, norm.keys);
+  normalize(norm.query, 0, norm.queries);
+  normalize(norm.key, norm.queries, norm.keys);
   const int64_t others = norm.queries + norm.keys;
-  if (norm.value.defined()) normalise(norm.value, others, x.size(1) - others);
+  if (norm.value.defined()) normalize(norm.value, others, x.size(1) - others);
   out.scale = at::cat(scales, 1);
   return out;
 }

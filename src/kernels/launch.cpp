@@ -33,11 +33,11 @@ void keep_freed_memory() {
 }
 
 /// Returns nothing under sanitizers, which must see every use of freed memory.
-std::unique_ptr<c10::Allocator> make_kept_memory() {
+std::unique_ptr<c10::Allocator> make_caching_allocator() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   return nullptr;
 #else
-  return std::make_unique<detail::KeptMemory>();
+  return std::make_unique<detail::CachingAllocator>();
 #endif
 }
 
@@ -45,9 +45,9 @@ std::unique_ptr<c10::Allocator> make_kept_memory() {
 
 // Priorities only ever rise, so the one that gives the place back must not be lower.
 KernelRuntime::KernelRuntime()
-    : kept_memory_(make_kept_memory()), before_(c10::GetAllocator(c10::kCPU)) {
+    : caching_allocator_(make_caching_allocator()), before_(c10::GetAllocator(c10::kCPU)) {
   keep_freed_memory();
-  if (kept_memory_) c10::SetAllocator(c10::kCPU, kept_memory_.get(), UINT8_MAX);
+  if (caching_allocator_) c10::SetAllocator(c10::kCPU, caching_allocator_.get(), UINT8_MAX);
 }
 
 KernelRuntime::~KernelRuntime() {

@@ -48,11 +48,11 @@ namespace zea::detail {
 // with other numbers of tokens fit; idle memory is bounded, and sizes that are asked for no more
 // make room.
 
-class KeptMemory : public c10::Allocator {
+class CachingAllocator : public c10::Allocator {
  public:
   static constexpr size_t kMostIdle = size_t{64} << 20;  ///< bytes that lie idle at most
 
-  KeptMemory();
+  CachingAllocator();
 
   /// If memory runs out, frees idle blocks; if that is not enough, throws an Error with the bytes.
   c10::DataPtr allocate(size_t bytes) override;

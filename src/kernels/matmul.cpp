@@ -26,12 +26,12 @@ namespace {
 using detail::add_converted_product;
 using detail::add_pair_product;
 using detail::converted_product;
-using detail::few_row_product;
 using detail::library_has_vectors;
 using detail::pair_product;
+using detail::skinny_gemm;
 using detail::takes_converted_product;
-using detail::takes_few_rows;
 using detail::takes_pair_product;
+using detail::takes_skinny_gemm;
 
 // Below this, calling oneDNN costs more than it saves.
 constexpr int64_t kLeastProducts = int64_t{1} << 20;
@@ -84,7 +84,8 @@ void multiply_rows(const at::Tensor& result, const at::Tensor& a, const at::Tens
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   const bool is_narrow = a.scalar_type() == at::kBFloat16;
-  if (!is_narrow && !takes_few_rows(a, b) && onednn_part(a, b, a.size(0)) == 0) return at::mm(a, b);
+  if (!is_narrow && !takes_skinny_gemm(a, b) && onednn_part(a, b, a.size(0)) == 0)
+    return at::mm(a, b);
   const at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
   product_into(result, a, b);
   return result;
@@ -92,7 +93,7 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 
 void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
   if (result.scalar_type() == a.scalar_type()) {
-    if (takes_few_rows(a, b)) return few_row_product(result, a, b, {});
+    if (takes_skinny_gemm(a, b)) return skinny_gemm(result, a, b, {});
     if (takes_pair_product(result, a, b)) return pair_product(result, a, b, {});
     if (takes_converted_product(a, b)) return converted_product(result, a, b, {});
   }
@@ -133,9 +134,9 @@ void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
 }
 
 at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b) {
-  if (takes_few_rows(a, b)) {
+  if (takes_skinny_gemm(a, b)) {
     const at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
-    few_row_product(result, a, b, bias);
+    skinny_gemm(result, a, b, bias);
     return result;
   }
   if (a.scalar_type() == at::kBFloat16) {
@@ -155,10 +156,10 @@ at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at:
   return result;
 }
 
-NarrowProducts narrow_products() {
-  if (detail::converts_products()) return NarrowProducts::Converted;
-  if (detail::pair_use() == detail::PairUse::All) return NarrowProducts::Pairs;
-  return sums_in_fp32() ? NarrowProducts::LibrarySums : NarrowProducts::Library;
+Bf16GemmBackend bf16_gemm_backend() {
+  if (detail::converts_products()) return Bf16GemmBackend::Converted;
+  if (detail::pair_use() == detail::PairUse::All) return Bf16GemmBackend::Pairs;
+  return sums_in_fp32() ? Bf16GemmBackend::LibrarySums : Bf16GemmBackend::Library;
 }
 
 }  // namespace zea

@@ -28,7 +28,7 @@ void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
 at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b);
 
 /// Returns the bf16 GEMM backend of this processor, for matrices whose pairs are whole.
-NarrowProducts narrow_products();
+Bf16GemmBackend bf16_gemm_backend();
 
 // Products of small matrices whose operands are rounded and whose sums are not, half of them where
 // the result is known to be symmetric: what Muon's iteration is made of.

@@ -25,7 +25,7 @@ struct WeightShare {
 
 /// y = (x - mean) scale w + bias, of x + added where there is such; w = weight + offset.
 template <class T>
-struct NormaliseRow {
+struct NormalizeRow {
   const T *x, *added, *weight, *bias;  ///< `added` and `bias` may be null
   T *sums, *y;                         ///< `sums` takes x + added; not used without it
   Wide<T>*means, *scales;
@@ -36,9 +36,9 @@ struct NormaliseRow {
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
     const T* source = added ? add(lanes, row) : x + row * hidden;
     if (bias)
-      normalise<true>(lanes, row, source);
+      normalize<true>(lanes, row, source);
     else
-      normalise<false>(lanes, row, source);
+      normalize<false>(lanes, row, source);
   }
 
  private:
@@ -51,7 +51,7 @@ struct NormaliseRow {
   }
 
   template <bool kCentres, class Lanes>
-  ZEA_FUNCTION void normalise(const Lanes& lanes, int64_t row, const T* source) const {
+  ZEA_FUNCTION void normalize(const Lanes& lanes, int64_t row, const T* source) const {
     const Wide<T> mean = kCentres ? mean_of(lanes, source) : 0;
     const auto square = [=](Wide<T> value) ZEA_INLINE_LAMBDA {
       const Wide<T> centred = value - mean;
@@ -83,7 +83,7 @@ struct NormaliseRow {
 /// dx = r (dy w - m1 - n m2) + before, n = (x - mean) r, m1 = mean(dy w) of a layer norm and 0 of
 /// RMSNorm, m2 = mean(dy w n), w = weight + offset.
 template <class T>
-struct NormaliseRowBackward {
+struct NormalizeRowBackward {
   const T *dy, *x, *weight, *before;  ///< `before` may be null
   const Wide<T>*means, *scales;       ///< `means`: null of RMSNorm
   T* dx;
@@ -194,7 +194,7 @@ struct HeadWeights {
 
 /// y = x scale (weight + offset), scale = 1 / sqrt(mean(x^2) + eps).
 template <class T>
-struct NormaliseHead {
+struct NormalizeHead {
   const T* x;
   HeadWeights<T> weights;
   T* y;
@@ -220,7 +220,7 @@ struct NormaliseHead {
 
 /// dx = scale (dy w - n mean(dy w n)), n = x scale, w = weight + offset.
 template <class T>
-struct NormaliseHeadBackward {
+struct NormalizeHeadBackward {
   const T *dy, *x;
   HeadWeights<T> weights;
   const Wide<T>* scales;

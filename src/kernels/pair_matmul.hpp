@@ -35,11 +35,11 @@ void add_pair_product(const at::Tensor& sum, const at::Tensor& a, const at::Tens
 
 /// Returns whether a (m, k) has few rows, and rows of a and columns of b (k, n) lie along k, as a
 /// linear's weights do.
-bool takes_few_rows(const at::Tensor& a, const at::Tensor& b);
+bool takes_skinny_gemm(const at::Tensor& a, const at::Tensor& b);
 
 /// The result (m, n) = a b + bias (n), rounded; of one type. `bias` may be undefined.
-void few_row_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
-                     const at::Tensor& bias);
+void skinny_gemm(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
+                 const at::Tensor& bias);
 
 // bf16 GEMMs by fp32 GEMMs, a tile at a time: for processors on which the library multiplies bf16
 // without vectors, at a tenth of fp32's speed. Sums are taken in fp32 and rounded once.

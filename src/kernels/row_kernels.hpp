@@ -118,7 +118,7 @@ struct NormParameters {
 
 /// A norm's outputs and saved tensors.
 struct NormRows {
-  at::Tensor x;      ///< (rows, hidden): what was normalised
+  at::Tensor x;      ///< (rows, hidden): what was normalized
   at::Tensor y;      ///< (rows, hidden)
   at::Tensor mean;   ///< (rows) of a layer norm, fp32 or wider
   at::Tensor scale;  ///< (rows) 1 / sqrt(mean square, or variance, + eps), fp32 or wider

@@ -25,7 +25,7 @@ T* elements_or_null(const at::Tensor& tensor) {
 }
 
 template <class T>
-detail::NormaliseRowBackward<T> gradient_of_rows(const at::Tensor& dy, const at::Tensor& before,
+detail::NormalizeRowBackward<T> gradient_of_rows(const at::Tensor& dy, const at::Tensor& before,
                                                  const NormRows& rows, const NormParameters& norm,
                                                  const at::Tensor& dx) {
   return {.dy = elements<T>(dy),
@@ -56,10 +56,10 @@ SumNormGradients<T> gradient_of_parameters(const at::Tensor& dy, const NormRows&
 
 /// A row's gradient and its share of the parameters', while it is in the cache.
 template <class T>
-ZEA_WIDE_CLONES void backward_on_host(const detail::NormaliseRowBackward<T>& row_functor,
+ZEA_WIDE_CLONES void backward_on_host(const detail::NormalizeRowBackward<T>& row_functor,
                                       const SumNormGradients<T>& sum_functor, int64_t begin,
                                       int64_t end) {
-  const detail::NormaliseRowBackward<T> gradient = row_functor;  // no store can change them
+  const detail::NormalizeRowBackward<T> gradient = row_functor;  // no store can change them
   const SumNormGradients<T> sums = sum_functor;
   for (int64_t row = begin; row < end; ++row) {
     if (sums.sums) sums.add_row(detail::HostLane{}, row);
@@ -68,7 +68,7 @@ ZEA_WIDE_CLONES void backward_on_host(const detail::NormaliseRowBackward<T>& row
 }
 
 template <class T>
-void backward_host(const detail::NormaliseRowBackward<T>& gradient, const at::Tensor& dy,
+void backward_host(const detail::NormalizeRowBackward<T>& gradient, const at::Tensor& dy,
                    const NormRows& rows, const NormGradients& gradients) {
   const int64_t hidden = dy.size(1), step = rows_per_sum(hidden);
   const bool trains = gradients.weight.defined(), is_centred = rows.mean.defined();
@@ -116,7 +116,7 @@ NormRows norm_forward(const at::Tensor& x, const at::Tensor& added, const NormPa
     const auto wide = x.options().dtype(c10::CppTypeToScalarType<Wide<T>>::value);
     out.scale = at::empty({x.size(0)}, wide);
     if (norm.bias.defined()) out.mean = at::empty({x.size(0)}, wide);
-    const detail::NormaliseRow<T> functor{.x = elements<T>(x),
+    const detail::NormalizeRow<T> functor{.x = elements<T>(x),
                                           .added = elements_or_null<T>(added),
                                           .weight = elements<T>(norm.weight),
                                           .bias = elements_or_null<T>(norm.bias),

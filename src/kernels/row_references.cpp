@@ -33,13 +33,13 @@ at::Tensor factor_of(const NormParameters& norm) {
 at::Tensor rms_norm_backward(const at::Tensor& dy, const NormRows& rows, const NormParameters& norm,
                              const NormGradients& gradients) {
   const at::Tensor r = rows.scale.unsqueeze(-1);
-  const at::Tensor normalised = widened(rows.x).mul(r), dy_wide = widened(dy);
+  const at::Tensor normalized = widened(rows.x).mul(r), dy_wide = widened(dy);
   if (at::Tensor target = gradients.weight; target.defined())
-    target.add_(dy_wide.mul(normalised).sum(0));
+    target.add_(dy_wide.mul(normalized).sum(0));
   if (!gradients.needs_dx) return {};
   const at::Tensor scaled = dy_wide.mul(factor_of(norm));
-  const at::Tensor mean = scaled.mul(normalised).mean(-1, true);
-  return scaled.sub(normalised.mul(mean)).mul_(r).to(dy.scalar_type());
+  const at::Tensor mean = scaled.mul(normalized).mean(-1, true);
+  return scaled.sub(normalized.mul(mean)).mul_(r).to(dy.scalar_type());
 }
 
 at::Tensor layer_norm_backward(const at::Tensor& dy, const NormRows& rows,

@@ -45,7 +45,7 @@ constexpr DigitRow kDigits[] = {
     {Axis::DpShard, Axis::ExpertDpShard, &ModuleGrid::ep_dp_shard},
     {Axis::DpShard, Axis::EpDpShard, &ModuleGrid::ep_dp_shard, true},
     {Axis::Pp, Axis::Pp},
-    {Axis::DpModule, Axis::DpModule},
+    {Axis::EncoderDp, Axis::EncoderDp},
     {Axis::Cp, Axis::ExpertCp, &ModuleGrid::ep_cp},
     {Axis::Cp, Axis::EpCp, &ModuleGrid::ep_cp, true},
     {Axis::Tp, Axis::Tp},

@@ -15,7 +15,7 @@ enum class Axis {
   DpReplicate,
   DpShard,
   Pp,
-  DpModule,
+  EncoderDp,
   Cp,
   Tp,
   ExpertDpShard,

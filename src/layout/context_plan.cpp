@@ -91,7 +91,7 @@ ContextPlan make_context_plan(const Visibility& row,
   plan.inner = group_tokens(all.subspan(static_cast<size_t>(group) * inner, inner));
   for (const Runs& runs : owned) plan.rank_tokens.push_back(count_tokens(runs));
   for (const Runs& keys : groups) plan.slices.push_back(attention_slices(row, groups[group], keys));
-  if (options.exchange == KeyExchange::Gather)
+  if (options.exchange == KvExchange::Gather)
     plan.slices = {joined(plan.slices, plan.outer_tokens)};
   return plan;
 }

@@ -29,14 +29,14 @@ std::vector<AttentionSlice> attention_slices(const Visibility& row,
 // at once, or passed around (Ring Attention, arXiv:2310.01889).
 
 /// How keys and values get from one group of cp ranks to another.
-enum class KeyExchange { Gather, Ring };
+enum class KvExchange { Gather, Ring };
 
 struct ContextOptions {
   int ranks = 1;  ///< cp
   /// Neighbouring cp ranks that exchange tokens for heads; divides `ranks`. 1: none do; `ranks`:
   /// all.
   int inner = 1;
-  KeyExchange exchange = KeyExchange::Gather;
+  KvExchange exchange = KvExchange::Gather;
   DistributionOptions distribution;
 };
 
@@ -54,7 +54,7 @@ GroupTokens group_tokens(std::span<const std::vector<TokenRange>> owned);
 /// cp rank r is member r % inner of inner group r / inner; its outer group is the members of the
 /// same number of all inner groups, in order.
 struct ContextPlan {
-  KeyExchange exchange = KeyExchange::Gather;
+  KvExchange exchange = KvExchange::Gather;
   GroupTokens inner;
   /// Tokens of each cp rank.
   std::vector<int64_t> rank_tokens;
@@ -79,7 +79,7 @@ std::vector<std::vector<TokenRange>> shard_tokens(const Visibility& row,
 /// Returns the cost of the row on the slowest rank, in tiles: where keys are passed around, the
 /// slowest of each hop, added up. `owned`: of each inner group.
 double makespan(const Visibility& row, const std::vector<std::vector<TokenRange>>& owned,
-                KeyExchange exchange, const DistributionOptions& options);
+                KvExchange exchange, const DistributionOptions& options);
 
 /// The part of cp rank `rank`, for tokens dealt as in `owned`.
 ContextPlan make_context_plan(const Visibility& row,

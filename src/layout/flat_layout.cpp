@@ -19,21 +19,21 @@ std::vector<std::vector<int>> readers_of_params(const ModelSpec& model) {
 }
 
 /// Whether another parameter is listed in its place: that of the first ep rank.
-bool is_listed(const ParamCuts& cuts, int param) {
+bool is_listed(const ParamShards& cuts, int param) {
   return cuts.empty() || cuts[param].home == 0;
 }
 
-int64_t piece_elements(const ModelSpec& model, const ParamCuts& cuts, int param) {
+int64_t piece_elements(const ModelSpec& model, const ParamShards& cuts, int param) {
   if (!is_listed(cuts, param)) return 0;
   return num_elements(cuts.empty() ? model.params[param].shape : cuts[param].shape);
 }
 
-Wrapping wrapping_of(const Wrappings& wrappings, const std::string& module) {
+WrapPolicy wrap_policy_of(const WrapPolicies& wrappings, const std::string& module) {
   const auto found = wrappings.find(module);
-  return found == wrappings.end() ? Wrapping{} : found->second;
+  return found == wrappings.end() ? WrapPolicy{} : found->second;
 }
 
-int64_t trained_elements(const ModelSpec& model, const ParamCuts& cuts, const UnitSpec& unit) {
+int64_t trained_elements(const ModelSpec& model, const ParamShards& cuts, const UnitSpec& unit) {
   int64_t elements = 0;
   for (int param : unit.params)
     if (model.params[param].trainable) elements += piece_elements(model, cuts, param);
@@ -45,7 +45,7 @@ constexpr const char *kExperts = ".experts", *kStates = ".states";  ///< follow 
 /// Opens a buffer when its first parameter comes.
 class LayoutBuilder {
  public:
-  LayoutBuilder(const ModelSpec& model, const Wrappings& wrappings, const ParamCuts& cuts,
+  LayoutBuilder(const ModelSpec& model, const WrapPolicies& wrappings, const ParamShards& cuts,
                 const std::vector<int>& stage_of_unit)
       : model_(model),
         wrappings_(wrappings),
@@ -55,7 +55,7 @@ class LayoutBuilder {
 
   void add_unit(int unit) {
     const UnitSpec& spec = model_.units[unit];
-    const bool each = wrapping_of(wrappings_, spec.module).each_parameter;
+    const bool each = wrap_policy_of(wrappings_, spec.module).each_parameter;
     int run = -1;  // the first parameter of the fused run under way
     bool joined = false;
     for (int param : spec.params) {
@@ -130,8 +130,8 @@ class LayoutBuilder {
   }
 
   const ModelSpec& model_;
-  const Wrappings& wrappings_;
-  const ParamCuts& cuts_;
+  const WrapPolicies& wrappings_;
+  const ParamShards& cuts_;
   std::vector<int> fsdp_units_;
   std::vector<std::vector<int>> readers_;
   std::vector<FlatBuffer> buffers_;
@@ -163,14 +163,14 @@ std::vector<FlatPart> parts_in_range(const FlatBuffer& buffer, FlatRange range) 
   return parts;
 }
 
-std::vector<int> fsdp_units_of(const ModelSpec& model, const Wrappings& wrappings,
-                               const ParamCuts& cuts, const std::vector<int>& stage_of_unit) {
+std::vector<int> fsdp_units_of(const ModelSpec& model, const WrapPolicies& wrappings,
+                               const ParamShards& cuts, const std::vector<int>& stage_of_unit) {
   std::vector<int> fsdp_units;
   int fsdp_unit = -1;
   int64_t units = 0, elements = 0;  // of the FSDP unit under way; units without parameters are free
   for (size_t u = 0; u < model.units.size(); ++u) {
     const UnitSpec& unit = model.units[u];
-    const Wrapping wrapping = wrapping_of(wrappings, unit.module);
+    const WrapPolicy wrapping = wrap_policy_of(wrappings, unit.module);
     const bool counts = !unit.params.empty();
     const bool is_full = (wrapping.units > 0 && units >= wrapping.units) ||
                          (wrapping.bucket_elements > 0 && elements >= wrapping.bucket_elements);
@@ -188,8 +188,8 @@ std::vector<int> fsdp_units_of(const ModelSpec& model, const Wrappings& wrapping
   return fsdp_units;
 }
 
-std::vector<FlatBuffer> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings,
-                                         const ParamCuts& cuts,
+std::vector<FlatBuffer> make_flat_layout(const ModelSpec& model, const WrapPolicies& wrappings,
+                                         const ParamShards& cuts,
                                          const std::vector<int>& stage_of_unit) {
   LayoutBuilder builder(model, wrappings, cuts, stage_of_unit);
   for (size_t u = 0; u < model.units.size(); ++u) builder.add_unit(static_cast<int>(u));

@@ -10,7 +10,7 @@
 #include "deck/key_types.hpp"
 #include "layout/axis.hpp"
 #include "spec/model_spec.hpp"
-#include "spec/param_cut.hpp"
+#include "spec/param_shard.hpp"
 #include "spec/precision.hpp"
 
 namespace zea {
@@ -21,11 +21,11 @@ namespace zea {
 // parallelism.
 
 struct Sharding {
-  std::vector<Axis> cut_over = {Axis::Tp};  ///< to whose ranks pieces of parameters are dealt
-  std::vector<Axis> sharded_over = {};      ///< whose ranks share one copy
-  std::vector<Axis> summed_over = {};       ///< whose ranks have copies, whose gradients are added
-  int shards = 1;                           ///< ranks along sharded_over
-  int replicas = 1;                         ///< ranks along summed_over
+  std::vector<Axis> split_over = {Axis::Tp};  ///< to whose ranks pieces of parameters are dealt
+  std::vector<Axis> sharded_over = {};        ///< whose ranks share one copy
+  std::vector<Axis> summed_over = {};  ///< whose ranks have copies, whose gradients are added
+  int shards = 1;                      ///< ranks along sharded_over
+  int replicas = 1;                    ///< ranks along summed_over
   bool keeps_until_backward =
       false;  ///< stays gathered between a microbatch's forward and backward
   /// Gathered once for all microbatches of a step, as pipelines may.
@@ -53,7 +53,7 @@ void set_placement(Sharding& sharding, const MeshShape& mesh, const std::string&
 
 /// The wrap policy says which parameters form one flat buffer: the parameters of so many
 /// neighbouring units of a module.
-struct Wrapping {
+struct WrapPolicy {
   int64_t units = 1;            ///< at most; 0: any number
   int64_t bucket_elements = 0;  ///< units are added until so much trains; 0: up to `units`
   bool each_parameter = false;  ///< every parameter (fused run) has a buffer of its own
@@ -69,7 +69,7 @@ struct Wrapping {
 inline constexpr int64_t kFlatAlignment = 128;
 
 struct FlatParam {
-  int param;         ///< index in ModelSpec::params; of experts see ParamCut::param_of
+  int param;         ///< index in ModelSpec::params; of experts see ParamShard::param_of
   int64_t offset;    ///< first element in the buffer
   int64_t elements;  ///< of the piece that a tp rank holds
 };
@@ -112,20 +112,20 @@ struct FlatPart {
 std::vector<FlatPart> parts_in_range(const FlatBuffer& buffer, FlatRange range);
 
 /// How each module's units are wrapped; a unit a buffer where nothing is said.
-using Wrappings = std::map<std::string, Wrapping>;
+using WrapPolicies = std::map<std::string, WrapPolicy>;
 
 /// The pieces of all parameters that a tp rank holds; all of each where there are none.
-using ParamCuts = std::vector<ParamCut>;
+using ParamShards = std::vector<ParamShard>;
 
 /// Returns for each unit its FSDP unit: neighbouring units of one module, and of one stage where
 /// there are several, whose parameters share buffers.
-std::vector<int> fsdp_units_of(const ModelSpec& model, const Wrappings& wrappings,
-                               const ParamCuts& cuts = {},
+std::vector<int> fsdp_units_of(const ModelSpec& model, const WrapPolicies& wrappings,
+                               const ParamShards& cuts = {},
                                const std::vector<int>& stage_of_unit = {});
 
 /// All buffers of a model, in walking order; carried parameters last.
-std::vector<FlatBuffer> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings = {},
-                                         const ParamCuts& cuts = {},
+std::vector<FlatBuffer> make_flat_layout(const ModelSpec& model, const WrapPolicies& wrappings = {},
+                                         const ParamShards& cuts = {},
                                          const std::vector<int>& stage_of_unit = {});
 
 /// For each unit the buffers it reads, in order.

@@ -74,8 +74,8 @@ std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items, bool
       if (in_windows && item.window > 0)
         std::ranges::for_each(item.windows(), append);
       else
-        append(item.tile_tokens() - item.apart);
-      for (int64_t i = 0; i < item.apart; ++i) append(1);
+        append(item.tile_tokens() - item.padding_tokens);
+      for (int64_t i = 0; i < item.padding_tokens; ++i) append(1);
       const bool is_last = tile + 1 == item.tiles;
       for (int64_t i = 0; is_last && i < item.row_ends(); ++i) append(1);
     }

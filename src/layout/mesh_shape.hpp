@@ -34,10 +34,10 @@ namespace zea::detail {
 // against what its parameters and heads allow.
 
 /// Whether `ranks` can exchange tokens for heads among `tp` tensor-parallel ones.
-bool can_exchange_heads(const BlockSpec& block, int64_t tp, int64_t ranks);
+bool can_use_ulysses(const BlockSpec& block, int64_t tp, int64_t ranks);
 
 /// Whether `ranks` can exchange tokens for heads in scans of gated delta rules, likewise.
-bool can_exchange_scans(const BlockSpec& block, int64_t tp, int64_t ranks);
+bool can_scan_with_ulysses(const BlockSpec& block, int64_t tp, int64_t ranks);
 
 /// tp x cp of the module.
 int64_t degrees_product(const ModuleMeshOptions& options);

@@ -123,10 +123,11 @@ void append_sample(MicrobatchTokens& tokens, const MicrobatchTokens& sample, int
 }
 
 MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpec& model,
-                                  const ReplicaLayout& replica, BothWays images_both_ways) {
+                                  const ReplicaLayout& replica,
+                                  BidirectionalLayers bidirectional_images) {
   const BlockSpec& block = model.decoder.block;
   const auto visible = [&](int64_t window) {
-    return visible_text(tokens.words, is_both_ways(images_both_ways, window), window);
+    return visible_text(tokens.words, is_bidirectional(bidirectional_images, window), window);
   };
   const TokenLayout text(visible(block.widest_attention().window), replica.sharding(kDecoder),
                          replica.grid(kDecoder).tp);

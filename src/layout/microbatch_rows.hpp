@@ -61,8 +61,9 @@ struct MicrobatchTokens {
 /// Adds the tokens of one sample, which becomes the microbatch's sample number `number`.
 void append_sample(MicrobatchTokens& tokens, const MicrobatchTokens& sample, int64_t number);
 
-/// The part of rank `layout.rank`. `images_both_ways` as model.llm.image_attention says.
+/// The part of rank `layout.rank`. `bidirectional_images` as model.llm.image_attention says.
 MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpec& model,
-                                  const ReplicaLayout& layout, BothWays images_both_ways);
+                                  const ReplicaLayout& layout,
+                                  BidirectionalLayers bidirectional_images);
 
 }  // namespace zea

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "spec/expert_needs.hpp"
-#include "spec/param_cut.hpp"
+#include "spec/param_shard.hpp"
 #include "spec/stage_template.hpp"
 
 namespace zea::detail {
@@ -23,7 +23,7 @@ std::string allowed_values(int64_t most, const std::function<bool(int64_t)>& fit
 /// The first parameter of the module that `tp` ranks cannot share; null: none.
 const ParamSpec* uncuttable(const std::string& module, const ModelSpec& model, int64_t tp) {
   for (const ParamSpec& param : model.params)
-    if (param.module == module && !can_cut(param, static_cast<int>(tp))) return &param;
+    if (param.module == module && !can_shard(param, static_cast<int>(tp))) return &param;
   return nullptr;
 }
 
@@ -59,7 +59,7 @@ void check_tp(const std::string& key, const std::string& module, const ModuleMes
   const ParamSpec* param = uncuttable(module, model, options.tp);
   if (param == nullptr) return check_key_heads(key, module, options, model, faults);
   const int64_t most = std::max(model.block(module).attention().heads.query, options.tp);
-  faults.add(found + " does not divide the " + std::to_string(param->tp_cut.blocks) +
+  faults.add(found + " does not divide the " + std::to_string(param->tp_sharding.blocks) +
              " heads or rows of " + param->name + "; allowed: " +
              allowed_values(most, [&](int64_t tp) { return !uncuttable(module, model, tp); }));
 }
@@ -110,11 +110,11 @@ void check_scans(const std::string& key, const std::string& module,
                "use \"auto\"");
     return;
   }
-  if (options.cp_scan != CpScan::Ulysses || can_exchange_scans(block, options.tp, options.cp))
+  if (options.cp_scan != CpScan::Ulysses || can_scan_with_ulysses(block, options.tp, options.cp))
     return;
   const int64_t heads =
       std::ranges::min(block.delta_rules(), {}, &DeltaRuleSpec::key_heads).key_heads;
-  const auto fits = [&](int64_t n) { return can_exchange_scans(block, options.tp, n); };
+  const auto fits = [&](int64_t n) { return can_scan_with_ulysses(block, options.tp, n); };
   faults.add(found + " with cp = " + std::to_string(options.cp) +
              ": each cp rank takes an equal part of the " + std::to_string(heads) +
              " key heads of " + std::to_string(options.tp) + " tp ranks; allowed: cp = " +
@@ -138,13 +138,13 @@ void check_cp(const std::string& key, const std::string& module, const ModuleMes
   const bool exchanges = two_level || options.cp_mode == CpMode::Ulysses;
   const BlockSpec& block = model.block(module);
   const int64_t ranks = two_level ? inner : options.cp, heads = block.attention().heads.query;
-  if (!exchanges || can_exchange_heads(block, options.tp, ranks)) return;
+  if (!exchanges || can_use_ulysses(block, options.tp, ranks)) return;
   faults.add(
       key + (two_level ? "cp_ulysses_ranks = " : "cp = ") + std::to_string(ranks) +
       " with cp_mode = \"" + options.cp_mode + "\": each rank takes an equal part of the " +
       std::to_string(heads) + " heads (" + std::to_string(block.fewest_key_heads()) +
       " KV heads) of " + std::to_string(options.tp) + " tp ranks; allowed: " +
-      allowed_values(heads, [&](int64_t n) { return can_exchange_heads(block, options.tp, n); }) +
+      allowed_values(heads, [&](int64_t n) { return can_use_ulysses(block, options.tp, n); }) +
       ", or cp_mode = \"allgather_kv\" or \"ring\"");
 }
 
@@ -178,14 +178,14 @@ void check_stages(const std::string& module, const ModuleMeshOptions& options,
 
 }  // namespace
 
-bool can_exchange_heads(const BlockSpec& block, int64_t tp, int64_t ranks) {
+bool can_use_ulysses(const BlockSpec& block, int64_t tp, int64_t ranks) {
   return std::ranges::all_of(block.attentions(), [&](const AttentionSpec& kind) {
     const int64_t kv_here = std::max<int64_t>(1, kind.heads.key_value / tp);
     return kind.heads.query / tp % ranks == 0 && (kv_here % ranks == 0 || ranks % kv_here == 0);
   });
 }
 
-bool can_exchange_scans(const BlockSpec& block, int64_t tp, int64_t ranks) {
+bool can_scan_with_ulysses(const BlockSpec& block, int64_t tp, int64_t ranks) {
   return std::ranges::all_of(block.delta_rules(), [&](const DeltaRuleSpec& rule) {
     return rule.key_heads / tp % ranks == 0;
   });

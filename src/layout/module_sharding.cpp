@@ -145,7 +145,7 @@ void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, con
 Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
                        const ModuleGrid& grid, bool is_pipelined, bool is_over_ep) {
   Sharding sharding;
-  if (is_over_ep) sharding.cut_over = {Axis::EpDpShard, Axis::EpCp, Axis::Tp};
+  if (is_over_ep) sharding.split_over = {Axis::EpDpShard, Axis::EpCp, Axis::Tp};
   const std::vector<Axis> shards = is_over_ep ? expert_shard_axes() : shard_axes();
   set_placement(sharding, mesh, grid.module, {}, is_over_ep ? expert_token_axes() : token_axes());
   if (!strategy_of(options.strategy).shards) return sharding;
@@ -180,7 +180,7 @@ bool may_gather_for_each_use(const ModuleMeshOptions& options) {
   return strategy.shards && strategy.reshards && options.reshard_after_forward.is_auto();
 }
 
-Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes) {
+WrapPolicy make_wrap_policy(const ModuleMeshOptions& options, int64_t gradient_bytes) {
   if (strategy_of(options.strategy).shards)
     return {.units = options.wrap_units, .each_parameter = !options.flatten_parameters};
   if (options.bucket_mib == 0) return {};
@@ -241,7 +241,7 @@ ContextOptions make_context_options(const std::string& module, const ModuleMeshO
   context.ranks = static_cast<int>(options.cp);
   context.inner = inner_ranks(options);
   const bool rings = options.cp_mode == CpMode::Ring || options.cp_mode == CpMode::UlyssesRing;
-  context.exchange = rings ? KeyExchange::Ring : KeyExchange::Gather;
+  context.exchange = rings ? KvExchange::Ring : KvExchange::Gather;
   context.distribution.kind = options.cp_distribution;
   context.distribution.block = options.cp_block;
   context.distribution.linear_tiles_per_token =
@@ -269,7 +269,7 @@ bool passes_states(const ModuleMeshOptions& options, const BlockSpec& block,
                    const DistributionOptions& distribution, const MicrobatchFormat& format) {
   if (options.cp == 1 || !block.carries_state()) return false;
   if (options.cp_scan != CpScan::Auto) return options.cp_scan == CpScan::States;
-  if (!can_exchange_scans(block, options.tp, options.cp)) return true;
+  if (!can_scan_with_ulysses(block, options.tp, options.cp)) return true;
   // Rows that are redistributed are as many bytes as heads.
   const auto is_fewer = [&](const DeltaRuleSpec& rule) {
     return are_states_fewer(rule, static_cast<double>(options.cp), format);

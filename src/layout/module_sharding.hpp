@@ -40,7 +40,7 @@ void gather(Sharding& sharding, const ModuleMeshOptions& options, bool once_a_st
 bool may_gather_for_each_use(const ModuleMeshOptions& options);
 
 /// `gradient_bytes` is the size of one element of a gradient.
-Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes);
+WrapPolicy make_wrap_policy(const ModuleMeshOptions& options, int64_t gradient_bytes);
 
 // From a deck to how a module's tokens are dealt to its ranks.
 

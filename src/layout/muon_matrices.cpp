@@ -123,7 +123,7 @@ std::vector<MuonMatrix> matrices_of(const ModelSpec& model, const std::vector<Fl
   for (const FlatParam& member : buffer.params) {
     const ParamSpec& param = model.params[member.param];
     const ParamRule& rule = rules[member.param];
-    if (!rule.orthogonalises) continue;
+    if (!rule.orthogonalizes) continue;
     const auto [found, is_new] = of_tensor.emplace(param.name, matrices.size());
     if (is_new) matrices.push_back({param.tensor_shape(), g, {}});
     matrices[found->second].members.push_back(member);
@@ -132,7 +132,7 @@ std::vector<MuonMatrix> matrices_of(const ModelSpec& model, const std::vector<Fl
 }
 
 bool lie_alike(const Sharding& a, const Sharding& b) {
-  return a.cut_over == b.cut_over && a.sharded_over == b.sharded_over &&
+  return a.split_over == b.split_over && a.sharded_over == b.sharded_over &&
          a.summed_over == b.summed_over && a.shards == b.shards && a.replicas == b.replicas;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrices that Muon orthogonalises, each a whole tensor of weights files; which buffers' are
+// The matrices that Muon orthogonalizes, each a whole tensor of weights files; which buffers' are
 // made together, who of the ranks with a copy of these makes which, and what they send each other.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace zea {
 
-/// Matrices whose long side is so many times the short one are orthogonalised in products of the
+/// Matrices whose long side is so many times the short one are orthogonalized in products of the
 /// short side alone, but for two.
 inline constexpr int64_t kMuonLong = 2;
 

@@ -116,7 +116,7 @@ OptimizerSpec make_optimizer_spec(const OptimOptions& optim, std::vector<std::st
   return own;
 }
 
-int64_t state_block(const ParamSpec& param, const ParamCut& cut) {
+int64_t state_block(const ParamSpec& param, const ParamShard& cut) {
   constexpr int64_t kLeastElements = 4096;  // bitsandbytes', too
   constexpr int64_t kLeastBlock = 8;
   static_assert(kFlatAlignment % kMostStateBlock == 0, "blocks would lie on two shards");
@@ -128,9 +128,9 @@ int64_t state_block(const ParamSpec& param, const ParamCut& cut) {
   int64_t block = power_of_two_in(tensor.back() | param.shape.back() |
                                   (param.part.dim == last ? param.part.begin : 0));
   if (block < kLeastBlock) return 0;
-  if (param.tp_cut.dim == last)
+  if (param.tp_sharding.dim == last)
     block = std::max(block / kMostRanks, std::min(block, kBlockOfRanks));
-  const int64_t section = cut.shape.back() / (cut.dim == last ? cut.stretches : 1);
+  const int64_t section = cut.shape.back() / (cut.dim == last ? cut.fused_sections : 1);
   return power_of_two_in(std::min(block, kMostStateBlock) | section);
 }
 

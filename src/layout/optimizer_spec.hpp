@@ -55,7 +55,7 @@ struct OptimizerSpec {
 /// the rows of the piece that a tp rank holds have whole ones, and up to 8 ranks those of as many
 /// as one rank. 0: its states are wide, as those of vectors and of tensors of less than 4096
 /// elements.
-int64_t state_block(const ParamSpec& param, const ParamCut& cut);
+int64_t state_block(const ParamSpec& param, const ParamShard& cut);
 
 /// How many a rank keeps of a state beside `range` of a buffer; in the order of the buffer.
 int64_t state_elements(const StateSpec& state, const FlatBuffer& buffer,

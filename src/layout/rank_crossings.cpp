@@ -64,7 +64,7 @@ int crossing_cp_groups(const MeshShape& shape, const RankOrder& order, const Mod
 
 /// The most cp ranks, fewer than all, whose groups lie inside nodes; 0: no number of them.
 int fitting_ulysses_ranks(const MeshShape& shape, const RankOrder& order, const ModuleGrid& grid,
-                          const CanExchangeHeads& can_exchange) {
+                          const CanUseUlysses& can_exchange) {
   for (int size = grid.cp / 2; size >= 2; --size)
     if (grid.cp % size == 0 && can_exchange(grid, size) &&
         crossing_cp_groups(shape, order, grid, size) == 0)
@@ -122,7 +122,7 @@ std::vector<std::string> tp_warnings(const MeshShape& shape, const RankOrder& or
 }
 
 std::vector<std::string> ulysses_warnings(const MeshShape& shape, const RankOrder& order,
-                                          const CanExchangeHeads& can_exchange) {
+                                          const CanUseUlysses& can_exchange) {
   std::vector<std::string> warnings;
   for (const ModuleGrid& grid : shape.modules) {
     if (grid.cp_inner <= 1 || grid.cp_inner >= grid.cp) continue;

@@ -49,12 +49,12 @@ NodeCrossings least_crossings(const MeshShape& shape, int largest_node);
 std::vector<std::string> tp_warnings(const MeshShape& shape, const RankOrder& order);
 
 /// Whether so many cp ranks of a module can exchange tokens for heads.
-using CanExchangeHeads = std::function<bool(const ModuleGrid&, int)>;
+using CanUseUlysses = std::function<bool(const ModuleGrid&, int)>;
 
 /// A sentence for each module with a ring between groups that exchange heads (ulysses_ring) whose
 /// groups cross nodes though groups of another size would not; the sentence names the largest.
 std::vector<std::string> ulysses_warnings(const MeshShape& shape, const RankOrder& order,
-                                          const CanExchangeHeads& can_exchange);
+                                          const CanUseUlysses& can_exchange);
 
 }  // namespace zea
 

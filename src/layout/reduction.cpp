@@ -27,7 +27,7 @@ std::vector<int> neighbours(const std::vector<int>& all, int world_rank, int siz
 }  // namespace
 
 std::vector<Axis> shard_axes() {
-  return {Axis::DpShard, Axis::DpModule, Axis::Cp};
+  return {Axis::DpShard, Axis::EncoderDp, Axis::Cp};
 }
 
 std::vector<Axis> ep_axes() {
@@ -43,14 +43,14 @@ std::vector<Axis> expert_token_axes() {
 }
 
 std::vector<Axis> stage_axes() {
-  return {Axis::DpModule, Axis::Cp, Axis::Tp};
+  return {Axis::EncoderDp, Axis::Cp, Axis::Tp};
 }
 
 std::vector<Axis> token_axes() {
-  return {Axis::DpReplicate, Axis::DpShard, Axis::DpModule, Axis::Cp};
+  return {Axis::DpReplicate, Axis::DpShard, Axis::EncoderDp, Axis::Cp};
 }
 
-double holder_scale(const ParamCut& cut, bool sequence_parallel) {
+double holder_scale(const ParamShard& cut, bool sequence_parallel) {
   return cut.dim >= 0 || cut.of_heads || sequence_parallel ? 1.0 : 1.0 / cut.holders;
 }
 

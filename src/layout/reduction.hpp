@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "layout/axis.hpp"
-#include "spec/param_cut.hpp"
+#include "spec/param_shard.hpp"
 
 namespace zea {
 
@@ -36,7 +36,7 @@ std::vector<Axis> stage_axes();
 std::vector<Axis> token_axes();
 
 /// The factor on what each holder of a piece contributes to the sum over its holders.
-double holder_scale(const ParamCut& cut, bool sequence_parallel);
+double holder_scale(const ParamShard& cut, bool sequence_parallel);
 
 /// The neighbours of `world_rank` along tp that hold the same piece as it, where `holders` do;
 /// `holders` divides tp. Ascending.

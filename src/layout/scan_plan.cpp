@@ -98,7 +98,7 @@ ScanPlan make_scan_plan(const std::vector<Segment>& samples, const std::vector<T
                 .after = {},
                 .inputs = row_moves(owned, read, rank),
                 .outputs = row_moves(scanned, owned, rank),
-                .is_dealt = scanned == owned};
+                .scans_own_tokens = scanned == owned};
   if (run.length() == 0) return plan;
   const int64_t first = begin_of_sample(samples, run.begin);
   for (int r = rank - 1; r >= 0 && runs[r].end > first && run.begin > first; --r)

@@ -36,9 +36,9 @@ struct ScanPlan {
   /// it that hold a part of the one with which it ends, both in order of nearness: the last of them
   /// holds that sample's begin, or end. Empty: the sample begins, or ends, here.
   std::vector<int> before, after;
-  RowMoves inputs;       ///< from its own tokens to the halo and the run
-  RowMoves outputs;      ///< from the run to its own tokens
-  bool is_dealt = true;  ///< cp ranks own such runs, so outputs stay where they are
+  RowMoves inputs;               ///< from its own tokens to the halo and the run
+  RowMoves outputs;              ///< from the run to its own tokens
+  bool scans_own_tokens = true;  ///< cp ranks own such runs, so outputs stay where they are
 
   bool operator==(const ScanPlan&) const = default;
   bool continues() const { return !before.empty(); }

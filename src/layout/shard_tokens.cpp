@@ -108,9 +108,9 @@ Owned deal_to_groups(const Visibility& row, const ContextOptions& options) {
 }  // namespace
 
 double makespan(const Visibility& row, const std::vector<std::vector<TokenRange>>& owned,
-                KeyExchange exchange, const DistributionOptions& options) {
+                KvExchange exchange, const DistributionOptions& options) {
   const OwnedBefore owned_before(owned);
-  const size_t ranks = owned.size(), hops = exchange == KeyExchange::Ring ? ranks : 1;
+  const size_t ranks = owned.size(), hops = exchange == KvExchange::Ring ? ranks : 1;
   std::vector<double> slowest(hops, 0);
   double linear = 0, slowest_with_linear = 0;
   for (size_t rank = 0; rank < ranks; ++rank) {
@@ -124,7 +124,7 @@ double makespan(const Visibility& row, const std::vector<std::vector<TokenRange>
     linear = std::max(linear, rest);
     slowest_with_linear = std::max(slowest_with_linear, sum + rest);
   }
-  if (exchange == KeyExchange::Gather) return slowest_with_linear;
+  if (exchange == KvExchange::Gather) return slowest_with_linear;
   double sum = linear;
   for (double hop : slowest) sum += hop;
   return sum;

@@ -13,7 +13,7 @@ namespace {
 
 DatasetItem item_of(Item item) {
   using Type = DatasetItem::Type;
-  const Type type = item.modality == Modality::Audio ? Type::Sound
+  const Type type = item.modality == Modality::Audio ? Type::Audio
                     : item.frames > 0                ? Type::Video
                                                      : Type::Image;
   return {.type = type,
@@ -109,7 +109,7 @@ DatasetSample DatasetReader::read(int64_t sample) const {
 }
 
 Picture decode_picture(const DatasetItem& item, int64_t frame, int64_t max_pixels) {
-  if (item.type == DatasetItem::Type::Sound) throw DataError("an item of sound is no picture");
+  if (item.type == DatasetItem::Type::Audio) throw DataError("an item of sound is no picture");
   Item found{.bytes = item.bytes,
              .raw = item.raw,
              .height = item.height,

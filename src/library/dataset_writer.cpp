@@ -117,7 +117,7 @@ ItemRow row_of_sound(const DatasetItem& sound) {
 
 void append_rows(const DatasetItem& item, const Placeholders& placeholders,
                  std::vector<ItemRow>& rows) {
-  if (item.type == DatasetItem::Type::Sound) {
+  if (item.type == DatasetItem::Type::Audio) {
     rows.push_back(row_of_sound(item));
   } else if (item.type == DatasetItem::Type::Image) {
     rows.push_back(row_of_image(item, 0, 0));

@@ -69,7 +69,7 @@ PlannedRun plan_run(const PlanRequest& request) {
   line.plan_only = true;
   const Start start = read_start(line, request.ranks);
   const Plan plan = plan_of(start, request.ranks);
-  const StepSamples samples = made_up_samples(plan);
+  const StepSamples samples = synthetic_samples(plan);
   const StepFacts facts = facts_of(plan, samples);
   return {.text = plan_text(start, plan, samples, facts, {.ranks_per_node = request.ranks_per_node},
                             ""),

@@ -180,7 +180,7 @@ TokenScan::TokenScan(const std::vector<Segment>& samples) : tokens{{0}, {}, {}} 
 std::vector<ColumnRun> columns_of(const DeltaRuleSpec& rule, const HeadShare& share) {
   const DeltaShape all = shape_of(rule), own = shape_of(rule.share(share.parts));
   const int64_t key_head = share.index * own.key_heads, head = share.index * own.value_heads;
-  const int64_t first_strength = all.strength(head);
+  const int64_t first_strength = all.beta(head);
   if (rule.by_key_head)
     return {{all.query(key_head), own.channels() + own.values()},
             {first_strength, 2 * own.value_heads}};

@@ -98,7 +98,7 @@ struct DeltaDecoding {
 /// graph. Decoding (null: none) has no backward.
 ///
 ///   q, k, v = silu(conv(x))        q = q / (|q| sqrt(key_dim)), k = k / |k|, |.|^2 with 1e-6 added
-///   g = -exp(A_log) softplus(a + dt_bias), b = sigmoid(x's strength)
+///   g = -exp(A_log) softplus(a + dt_bias), b = sigmoid(x's b)
 ///   S' = exp(g) S, S = S' + k (b (v - S'^T k))^T, o = S^T q
 ///   y = o / sqrt(mean(o^2) + eps) norm silu(z)
 at::Tensor delta_rule(const at::Tensor& x, const TokenScan& scan, const DeltaParameters& parameters,

@@ -66,7 +66,7 @@ Tensor in_best_groups(const Tensor& ranks, const RouterSpec& router) {
       ranks.view({ranks.size(0), router.groups, router.experts / router.groups});
   const Tensor sums = std::get<0>(by_group.topk(2, 2)).sum(2);
   const Tensor is_other = at::ones(sums.sizes(), sums.options().dtype(at::kBool))
-                              .scatter_(1, largest(sums, router.chosen_groups), false);
+                              .scatter_(1, largest(sums, router.topk_groups), false);
   return by_group.masked_fill(is_other.unsqueeze(2), -std::numeric_limits<double>::infinity())
       .flatten(1);
 }
@@ -84,11 +84,11 @@ struct RouteFunction : Function<RouteFunction> {
     const Tensor scores = scores_of(outputs, are_sigmoids);
     const Tensor chosen = chosen_experts(scores, *router, *bias);
     Tensor gates = scores.gather(1, chosen);
-    if (router->renormalizes) gates = gates / (gates.sum(1, true) + router->min_sum);
+    if (router->norm_topk_prob) gates = gates / (gates.sum(1, true) + router->min_sum);
     if (router->factor != 1) gates = gates * router->factor;
     ctx->save_for_backward({outputs, chosen});
     ctx->saved_data["are_sigmoids"] = are_sigmoids;
-    ctx->saved_data["renormalizes"] = router->renormalizes;
+    ctx->saved_data["norm_topk_prob"] = router->norm_topk_prob;
     ctx->saved_data["min_sum"] = router->min_sum;
     ctx->saved_data["factor"] = router->factor;
     ctx->mark_non_differentiable({chosen});
@@ -103,7 +103,7 @@ struct RouteFunction : Function<RouteFunction> {
     const Tensor scores = scores_of(saved[0], are_sigmoids), gates = scores.gather(1, saved[1]);
     Tensor dgates = gradients[0];
     if (number("factor") != 1) dgates = dgates * number("factor");
-    if (flag("renormalizes")) {
+    if (flag("norm_topk_prob")) {
       const Tensor sum = gates.sum(1, true) + number("min_sum");
       dgates = (dgates - (dgates * gates).sum(1, true) / sum) / sum;
     }
@@ -167,7 +167,7 @@ struct ScaleGatesFunction : Function<ScaleGatesFunction> {
 
 /// Where the rows of tokens go.
 struct Places {
-  Tensor of_copies, ends;  ///< as in SentRows
+  Tensor of_copies, ends;  ///< as in DispatchedRows
   int64_t rows = 0;        ///< of these experts; on a device as many as there can be
 };
 
@@ -343,8 +343,8 @@ at::Tensor router_loss(const at::Tensor& outputs, const RouterLossWeights& weigh
   return RouterLossFunction::apply(outputs, &weights);
 }
 
-SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen,
-                         const ExpertRange& experts) {
+DispatchedRows dispatch_to_experts(const at::Tensor& x, const at::Tensor& chosen,
+                                   const ExpertRange& experts) {
   const Tensors made = SendFunction::apply(x, chosen, &experts);
   return {made[0], made[1], made[2]};
 }

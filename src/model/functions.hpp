@@ -26,7 +26,7 @@ using ArrivingRows = std::function<at::Tensor()>;
 class SharedRows : public torch::CustomClassHolder {
  public:
   /// Whether ranks hold parts of the rows; else each holds all, and gathering is nothing.
-  virtual bool are_dealt() const = 0;
+  virtual bool are_sharded() const = 0;
   /// x (rows here, width) -> (rows of all ranks, width), good until the function returns.
   virtual ArrivingRows gather(const at::Tensor& x) const = 0;
   /// The sum over ranks of a b, for a (rows of all ranks, k) -> (rows here, width).
@@ -35,12 +35,12 @@ class SharedRows : public torch::CustomClassHolder {
 
 /// The side of a linear's weight that tp ranks shard: with its outputs cut (column), inputs are
 /// gathered; with its inputs cut (row), outputs are summed, and the whole bias is added once.
-enum class LinearCut { None, Outputs, Inputs };
+enum class TpLinear { None, Column, Row };
 
 /// x (tokens, in) -> (tokens, out). `weight` as `order` says, or any shape with out first; `bias`
 /// (out) may be null. `rows` of a weight that is cut.
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
-                  WeightOrder order = WeightOrder::OutIn, LinearCut cut = LinearCut::None,
+                  WeightOrder order = WeightOrder::OutIn, TpLinear cut = TpLinear::None,
                   const c10::intrusive_ptr<SharedRows>& rows = {});
 
 /// The norm of x (rows, hidden) over its last dim; `weight` (hidden) may be null; `bias` (hidden)
@@ -216,16 +216,17 @@ struct ExpertRange {
 };
 
 /// The rows of tokens for their experts, by expert, and for each expert in the order of the tokens.
-struct SentRows {
+struct DispatchedRows {
   /// (rows of these experts, width). On a device, whose host does not know how many these are, as
   /// many rows as there can be, the last ones of any content.
   at::Tensor rows;
   at::Tensor places;  ///< (tokens, chosen) int64: the row of each token's copies; -1: not here
   at::Tensor ends;    ///< (experts): the row after each expert's last; int64, on a device int32
 };
-SentRows sent_to_experts(const at::Tensor& x, const at::Tensor& chosen, const ExpertRange& experts);
+DispatchedRows dispatch_to_experts(const at::Tensor& x, const at::Tensor& chosen,
+                                   const ExpertRange& experts);
 
-/// The linears of experts: x (rows, in), sorted by expert, `ends` as in SentRows; weight
+/// The linears of experts: x (rows, in), sorted by expert, `ends` as in DispatchedRows; weight
 /// (experts * out, in), or (experts, in, out); bias (experts, out) may be null -> (rows, out).
 at::Tensor expert_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& ends,
                          WeightOrder order = WeightOrder::OutIn, Parameter* bias = nullptr);

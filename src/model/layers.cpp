@@ -6,16 +6,16 @@
 namespace zea {
 
 at::Tensor Layers::column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
-                                 const RowShares&, WeightOrder order) const {
+                                 const RowsPerTpRank&, WeightOrder order) const {
   return linear(x, weight, bias, order);
 }
 
 at::Tensor Layers::row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
-                              const RowShares&, WeightOrder order) const {
+                              const RowsPerTpRank&, WeightOrder order) const {
   return linear(x, weight, bias, order);
 }
 
-at::Tensor Layers::gathered_rows(const at::Tensor& x, const RowShares&) const {
+at::Tensor Layers::gathered_rows(const at::Tensor& x, const RowsPerTpRank&) const {
   return x;
 }
 
@@ -24,15 +24,15 @@ ExpertTokens Layers::expert_tokens(const ExpertTokens& own, int64_t, const Exper
 }
 
 at::Tensor Layers::summed_expert_rows(const at::Tensor& x, const ExpertRows&,
-                                      const ExpertWays*) const {
+                                      const ExpertDispatches*) const {
   return x;
 }
 
-ExpertRange Layers::experts_here(int64_t experts) const {
+ExpertRange Layers::local_experts(int64_t experts) const {
   return {0, experts, experts};
 }
 
-at::Tensor Layers::summed_rows(const at::Tensor& x, const RowShares&) const {
+at::Tensor Layers::summed_rows(const at::Tensor& x, const RowsPerTpRank&) const {
   return x;
 }
 
@@ -46,18 +46,18 @@ at::Tensor Layers::joint_head_norms(const at::Tensor& qkv, Parameter& query, Par
 }
 
 at::Tensor Layers::embedding(const at::Tensor& ids, Parameter& weight, int64_t,
-                             const RowShares&) const {
+                             const RowsPerTpRank&) const {
   return zea::embedding(ids, weight);
 }
 
 at::Tensor Layers::cross_entropy(const at::Tensor& x, Parameter& weight, const at::Tensor& targets,
-                                 const LogitSpec& spec, const RowShares&) const {
+                                 const LogitSpec& spec, const RowsPerTpRank&) const {
   ZEA_ASSERT(weight.shape()[0] == spec.vocabulary);
   return linear_cross_entropy(x, weight, targets, spec.softcap);
 }
 
 at::Tensor Layers::logits(const at::Tensor& x, Parameter& weight, const LogitSpec& spec,
-                          const RowShares&) const {
+                          const RowsPerTpRank&) const {
   ZEA_ASSERT(weight.shape()[0] == spec.vocabulary);
   const at::Tensor logits = linear(x, weight, nullptr);
   return spec.softcap > 0 ? (logits / spec.softcap).tanh() * spec.softcap : logits;

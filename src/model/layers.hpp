@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of a unit. This class computes on one rank; TensorLayers (parallel/) computes on
+// The layers of a unit. This class computes on one rank; TpLayers (parallel/) computes on
 // parameters that are cut over tp ranks and tokens that are dealt to cp ranks. Units are written
 // against this class and know no ranks: the widths that they see are those of the parameters that
 // they are given.
@@ -16,7 +16,7 @@ namespace zea {
 
 /// Rows of a tensor that each tp rank holds, in order of rank, where rows are dealt to them
 /// (sequence parallel); empty where every tp rank holds all rows.
-using RowShares = std::vector<int64_t>;
+using RowsPerTpRank = std::vector<int64_t>;
 
 /// The logits of a head: rows of its vocabulary, without padding, and the softcap c, which makes c
 /// tanh(logit / c) of a logit; 0: none.
@@ -25,14 +25,15 @@ struct LogitSpec {
   double softcap = 0;
 };
 
-struct ExpertWays;  // parallel/expert_exchange.hpp
+struct ExpertDispatches;  // parallel/expert_exchange.hpp
 
 /// Tokens for experts.
 struct ExpertTokens {
   at::Tensor rows;    ///< (tokens, width)
   at::Tensor gates;   ///< (tokens, chosen)
   at::Tensor chosen;  ///< (tokens, chosen) int64: experts of the whole mixture
-  std::shared_ptr<const ExpertWays> ways = {};  ///< by which they came; null: gathered, or alone
+  std::shared_ptr<const ExpertDispatches> ways =
+      {};  ///< by which they came; null: gathered, or alone
 };
 
 class Layers {
@@ -46,20 +47,20 @@ class Layers {
   /// x (rows here, in) -> (rows of all tp ranks, outputs of this one). The outputs of `weight` and
   /// `bias` (may be null) are cut. The gradient of x is summed over tp ranks.
   virtual at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
-                                   const RowShares& shares,
+                                   const RowsPerTpRank& shares,
                                    WeightOrder order = WeightOrder::OutIn) const;
 
   /// x (rows of all tp ranks, inputs of this one) -> (rows here, out). The inputs of `weight` are
   /// cut; `bias` (may be null) is whole on every tp rank and added once.
   virtual at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
-                                const RowShares& shares,
+                                const RowsPerTpRank& shares,
                                 WeightOrder order = WeightOrder::OutIn) const;
 
   /// x (rows here, width) -> (rows of all tp ranks, width). Its gradient is summed over tp ranks.
-  virtual at::Tensor gathered_rows(const at::Tensor& x, const RowShares& shares) const;
+  virtual at::Tensor gathered_rows(const at::Tensor& x, const RowsPerTpRank& shares) const;
 
   /// x (rows of all tp ranks, width), a part of a sum -> (rows here, width), summed over tp ranks.
-  virtual at::Tensor summed_rows(const at::Tensor& x, const RowShares& shares) const;
+  virtual at::Tensor summed_rows(const at::Tensor& x, const RowsPerTpRank& shares) const;
 
   /// The tokens of all tp ranks -> those of all ranks that share `experts`, or those of them that
   /// chose experts of this rank. Gradients are summed over these ranks.
@@ -69,10 +70,10 @@ class Layers {
   /// x (rows of expert_tokens(), width), the part of this rank's experts -> (rows of all tp ranks,
   /// width), summed over the ranks that share experts. `ways`: as in ExpertTokens.
   virtual at::Tensor summed_expert_rows(const at::Tensor& x, const ExpertRows& rows,
-                                        const ExpertWays* ways) const;
+                                        const ExpertDispatches* ways) const;
 
   /// Returns the experts that this rank has of `experts`.
-  virtual ExpertRange experts_here(int64_t experts) const;
+  virtual ExpertRange local_experts(int64_t experts) const;
 
   /// Returns the index, among the columns of all tp ranks, of the first of `columns` columns that
   /// this rank has of a row linear's input.
@@ -87,17 +88,17 @@ class Layers {
   /// Rows of the table `weight` at `ids` (rows of all tp ranks) int64, each below `vocabulary` ->
   /// (rows here, hidden). The table's rows are cut, the last ones may be padding.
   virtual at::Tensor embedding(const at::Tensor& ids, Parameter& weight, int64_t vocabulary,
-                               const RowShares& shares) const;
+                               const RowsPerTpRank& shares) const;
 
   /// Sum over the rows of all tp ranks of -log softmax(x W^T)[target], as a double scalar that is
   /// equal on all tp ranks. x (rows here, hidden), targets (rows of all tp ranks) int64.
   virtual at::Tensor cross_entropy(const at::Tensor& x, Parameter& weight,
                                    const at::Tensor& targets, const LogitSpec& spec,
-                                   const RowShares& shares) const;
+                                   const RowsPerTpRank& shares) const;
 
   /// x (rows here, hidden) -> (rows of all tp ranks, vocabulary). Has no backward across ranks.
   virtual at::Tensor logits(const at::Tensor& x, Parameter& weight, const LogitSpec& spec,
-                            const RowShares& shares) const;
+                            const RowsPerTpRank& shares) const;
 
   /// Attention of the heads that this rank has. qkv (tokens of all tp ranks, heads + 2 kv_heads,
   /// head_dim) -> (tokens, heads * head_dim).

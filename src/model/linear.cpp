@@ -14,7 +14,7 @@ using namespace detail;
 
 struct LinearFunction : Function<LinearFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* weight,
-                        Parameter* bias, WeightOrder order, LinearCut cut,
+                        Parameter* bias, WeightOrder order, TpLinear cut,
                         const c10::intrusive_ptr<SharedRows>& rows) {
     (void)anchor;
     remember(ctx, {weight, bias});
@@ -23,11 +23,11 @@ struct LinearFunction : Function<LinearFunction> {
     if (rows) ctx->saved_data["rows"] = c10::IValue::make_capsule(rows);
     if (weight->trainable()) ctx->save_for_backward({x});
     const Tensor matrix = out_in(weight->value(), order).t();
-    if (cut == LinearCut::Inputs) {
+    if (cut == TpLinear::Row) {
       Tensor y = rows->summed_product(x, matrix)();
       return bias ? y.add_(bias->value()) : y;
     }
-    const Tensor all = cut == LinearCut::Outputs ? rows->gather(x)() : x;
+    const Tensor all = cut == TpLinear::Column ? rows->gather(x)() : x;
     return bias ? biased_product(bias->value(), all, matrix) : product(all, matrix);
   }
 
@@ -36,22 +36,22 @@ struct LinearFunction : Function<LinearFunction> {
   static Tensors backward(Context* ctx, const Tensors& outputs) {
     const auto order =
         ctx->saved_data.at("in_out").toBool() ? WeightOrder::InOut : WeightOrder::OutIn;
-    const auto cut = static_cast<LinearCut>(ctx->saved_data.at("cut").toInt());
+    const auto cut = static_cast<TpLinear>(ctx->saved_data.at("cut").toInt());
     c10::intrusive_ptr<SharedRows> rows;
-    if (cut != LinearCut::None)
+    if (cut != TpLinear::None)
       rows = c10::static_intrusive_pointer_cast<SharedRows>(ctx->saved_data.at("rows").toCapsule());
     Parameter* weight = recall(ctx, 0);
     Parameter* bias = recall(ctx, 1);
     const Tensor dy_here = outputs[0].contiguous();
     ArrivingRows x_coming, dy_coming, dx_coming;
-    if (cut == LinearCut::Inputs) dy_coming = rows->gather(dy_here);
-    if (cut == LinearCut::Outputs && weight->trainable())
+    if (cut == TpLinear::Row) dy_coming = rows->gather(dy_here);
+    if (cut == TpLinear::Column && weight->trainable())
       x_coming = rows->gather(ctx->get_saved_variables()[0]);
     if (bias && bias->trainable()) add_bias_gradient(*bias, dy_here);
     Tensor dy = dy_coming ? dy_coming() : dy_here, dx;
     if (ctx->needs_input_grad(0)) {
       const Tensor matrix = out_in(weight->value(), order);
-      if (cut == LinearCut::Outputs)
+      if (cut == TpLinear::Column)
         dx_coming = rows->summed_product(dy, matrix);
       else
         dx = product(dy, matrix);
@@ -59,8 +59,8 @@ struct LinearFunction : Function<LinearFunction> {
     if (weight->trainable()) {
       Tensor x = x_coming ? x_coming() : ctx->get_saved_variables()[0];
       // Deferred gradients need copies of gathered rows, whose buffer the next function takes.
-      if (weight->deferred() && rows && rows->are_dealt())
-        (cut == LinearCut::Outputs ? x : dy) = (cut == LinearCut::Outputs ? x : dy).clone();
+      if (weight->deferred() && rows && rows->are_sharded())
+        (cut == TpLinear::Column ? x : dy) = (cut == TpLinear::Column ? x : dy).clone();
       add_weight_gradient(*weight, order, x, dy);
     }
     return {dx_coming ? dx_coming() : dx, {}, {}, {}, {}, {}, {}};
@@ -127,7 +127,7 @@ struct InterpolatedRowsFunction : Function<InterpolatedRowsFunction> {
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, WeightOrder order,
-                  LinearCut cut, const c10::intrusive_ptr<SharedRows>& rows) {
+                  TpLinear cut, const c10::intrusive_ptr<SharedRows>& rows) {
   return LinearFunction::apply(x, weight.anchor(), &weight, bias, order, cut, rows);
 }
 

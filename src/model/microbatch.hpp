@@ -25,9 +25,9 @@ namespace zea {
 
 /// The keys and values of each decoder block, for the tokens and heads that this rank has; the
 /// inputs and states of one without attention.
-class KeyCache {
+class KvCache {
  public:
-  explicit KeyCache(int64_t rows) : rows_(rows) {}
+  explicit KvCache(int64_t rows) : rows_(rows) {}
 
   /// Writes kv (tokens, 2 kv_heads, head_dim), keys first, into `rows` (int64) of the entry
   /// `block`: a block's name, or the name of the unit whose keys several blocks read. Returns the
@@ -46,7 +46,7 @@ class KeyCache {
 
 /// The cache into which the decoder blocks of a microbatch write.
 struct CachedTokens {
-  std::shared_ptr<KeyCache> cache;
+  std::shared_ptr<KvCache> cache;
   at::Tensor rows;  ///< (cp tokens) int64: of the cache, where their keys are written
   /// A prompt's tokens attend as in training. Later tokens attend to the cache, by the mask of
   /// their TokenAttention, whose queries are those of all cp ranks and whose keys are rows of this
@@ -75,13 +75,13 @@ struct RowKeys {
 
 /// An encoder's part in a microbatch.
 struct EncoderPart {
-  int64_t items_here = 0;  ///< encoded by this rank, with its tp and cp ranks
-  at::Tensor positions;    ///< (rows here) int64: of each row's token in its item or tile
+  int64_t local_items = 0;  ///< encoded by this rank, with its tp and cp ranks
+  at::Tensor positions;     ///< (rows here) int64: of each row's token in its item or tile
   /// For interpolated tables of positions: (rows here, n) the table's rows that a row lies between,
   /// int64, and their weights, compute type.
   at::Tensor corners, corner_shares;
   std::vector<TokenAttention> attention;  ///< for each of BlockSpec::mixers
-  RowShares shares;                       ///< shares of the cp tokens
+  RowsPerTpRank shares;                   ///< shares of the cp tokens
   at::Tensor feature_rows;  ///< int64: rows here that become features, in order of these; none:
                             ///< all, as they stand
   /// For resampled image features: (features made here, 4) the rows behind the projector that each
@@ -89,7 +89,7 @@ struct EncoderPart {
   /// count there: parts of a feature are summed by the rank that takes it.
   at::Tensor feature_corners, feature_shares_of;
   at::Tensor row_ends;            ///< int64: of the features made here those that end a row
-  RowShares feature_shares;       ///< shares of the cp tokens' features
+  RowsPerTpRank feature_shares;   ///< shares of the cp tokens' features
   RowKeys keys, feature_keys;     ///< keys of tokens, and of the projector's rows
   at::Tensor placeholder_rows;    ///< int64: rows here of the text that take features, ascending
   RowTransfer features;           ///< the exchange to the placeholders' ranks
@@ -106,15 +106,15 @@ struct EncoderPart {
   std::vector<at::Tensor> states;
 
   /// Rows that this rank holds between layers.
-  int64_t rows_here() const { return positions.defined() ? positions.numel() : 0; }
+  int64_t local_rows() const { return positions.defined() ? positions.numel() : 0; }
 };
 
 /// For multi-token prediction: the tokens after the next ones that are targets, as are the next
 /// ones of the tokens that Microbatch::target_rows has.
-struct FurtherTargets {
-  at::Tensor rows;   ///< int64: rows here
-  at::Tensor ids;    ///< int64: of all cp tokens
-  RowShares shares;  ///< of these
+struct MtpTargets {
+  at::Tensor rows;       ///< int64: rows here
+  at::Tensor ids;        ///< int64: of all cp tokens
+  RowsPerTpRank shares;  ///< of these
 };
 
 struct Microbatch {
@@ -129,17 +129,17 @@ struct Microbatch {
   at::Tensor positions;         ///< (rows here) int64: of models that learn positions
   std::vector<TokenAttention> text_attention;  ///< for each of BlockSpec::mixers
   TokenScan text_scan;                         ///< of mixers that carry a state
-  RowShares text_shares;                       ///< of the cp tokens
+  RowsPerTpRank text_shares;                   ///< of the cp tokens
   ExpertRows expert_rows;                      ///< of the ranks that share experts with this one
   RowKeys text_keys;
   at::Tensor target_rows;        ///< int64: rows here whose next token is predicted
   at::Tensor target_ids;         ///< (targets) int64: that next token, of all cp tokens
-  RowShares target_shares;       ///< shares of the targets
-  FurtherTargets further;        ///< undefined: the model does not predict them
+  RowsPerTpRank target_shares;   ///< shares of the targets
+  MtpTargets further;            ///< undefined: the model does not predict them
   at::Tensor next_rows;          ///< likewise; (rows here) int64: the cp token after each row's, or
                                  ///< its own where its sample ends
   at::Tensor last_rows;          ///< int64: rows here that end a sample
-  RowShares last_shares;         ///< shares of the last rows among the cp tokens
+  RowsPerTpRank last_shares;     ///< shares of the last rows among the cp tokens
   std::vector<int64_t> samples;  ///< samples that end in the cp tokens
 
   int64_t text_rows = 0;  ///< rows here of the text
@@ -158,9 +158,9 @@ struct Microbatch {
   }
   /// Returns the rows of a unit's output that this rank holds: its part of the sequence, or for a
   /// unit of kind Keys, whose heads tp shards, the rows of all tp ranks.
-  int64_t rows_here(const UnitSpec& unit) const {
+  int64_t local_rows(const UnitSpec& unit) const {
     if (unit.kind == UnitKind::Keys) return token_ids.numel();
-    return unit.encoder < 0 ? text_rows : encoder(unit).rows_here();
+    return unit.encoder < 0 ? text_rows : encoder(unit).local_rows();
   }
 };
 

@@ -66,7 +66,7 @@ class DeferredGradients {
   /// (tokens, out) and inputs `x` (tokens, in). Neither may change before run().
   void defer_weight(Parameter& weight, WeightOrder order, const at::Tensor& x,
                     const at::Tensor& dy);
-  /// Likewise for the weights of experts: rows are sorted by expert, `ends` as in SentRows.
+  /// Likewise for the weights of experts: rows are sorted by expert, `ends` as in DispatchedRows.
   void defer_experts(Parameter& weight, WeightOrder order, const at::Tensor& x,
                      const at::Tensor& dy, const at::Tensor& ends);
   /// `bias` gets the sum of `dy` (tokens, out) over tokens.

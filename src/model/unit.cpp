@@ -79,11 +79,11 @@ class UnitRun {
                                   model_.mlp(unit_).router->experts, microbatch_.expert_rows);
         values_[op.others[0]] = all.gates;
         values_[op.others[1]] = all.chosen;
-        expert_ways_ = all.ways;
+        expert_dispatches_ = all.ways;
         return all.rows;
       }
       case Kind::SumExpertRows:
-        return layers_.summed_expert_rows(x, microbatch_.expert_rows, expert_ways_.get());
+        return layers_.summed_expert_rows(x, microbatch_.expert_rows, expert_dispatches_.get());
       case Kind::Route: {
         if (const RouterLossesOfUnits* losses = layers_.router_losses())
           loss_ = router_loss(x, losses->at(unit_.name));
@@ -94,8 +94,8 @@ class UnitRun {
         return made.gates;
       }
       case Kind::Dispatch: {
-        const SentRows sent = sent_to_experts(
-            x, input(op, 1), layers_.experts_here(model_.mlp(unit_).router->experts));
+        const DispatchedRows sent = dispatch_to_experts(
+            x, input(op, 1), layers_.local_experts(model_.mlp(unit_).router->experts));
         values_[op.others[0]] = sent.places;
         values_[op.others[1]] = expert_ends_ = sent.ends;
         return sent.rows;
@@ -121,12 +121,12 @@ class UnitRun {
         return made.normed;
       }
       case Kind::SplitGates: {
-        const GatedHeads made = split_gates(x, heads_here(x, op).query, all_heads().dim);
+        const GatedHeads made = split_gates(x, local_heads(x, op).query, all_heads().dim);
         values_[op.others[0]] = made.gates;
         return made.qkv;
       }
       case Kind::KeysAsValues:
-        return with_keys_as_values(x, heads_here(x, op).query * all_heads().dim);
+        return with_keys_as_values(x, local_heads(x, op).query * all_heads().dim);
       case Kind::SplitColumns: {
         const SplitRows made = split_columns(x, op.count);
         values_[op.others[0]] = made.rest;
@@ -138,11 +138,11 @@ class UnitRun {
       case Kind::ValueColumns:
         return first_of_heads(x, all_heads().dim, model_.attention(unit_).value_dim());
       case Kind::HeadNorms:
-        return normed_heads(x, heads_here(x, op), parameter(op, 0), parameter(op, 1));
+        return normed_heads(x, local_heads(x, op), parameter(op, 0), parameter(op, 1));
       case Kind::Rotary:
-        return rotated(x, heads_here(x, op));
+        return rotated(x, local_heads(x, op));
       case Kind::Attention:
-        return attended(x, heads_here(x, op), op);
+        return attended(x, local_heads(x, op), op);
       case Kind::DeltaRule:
         return scanned(x, op);
       case Kind::Clamp:
@@ -166,7 +166,7 @@ class UnitRun {
         return joined_rows(states(op), part_->feature_rows);
       case Kind::SideBySide:
         return x.view({x.size(0) / op.count, op.count * x.size(1)});
-      case Kind::ByChannel:
+      case Kind::SpaceToDepth:
         return x.view({x.size(0) / op.count, op.count, x.size(1)})
             .transpose(1, 2)
             .reshape({x.size(0) / op.count, op.count * x.size(1)});
@@ -182,7 +182,7 @@ class UnitRun {
       case Kind::AddFeatures:
         return with_features_added(x, op);
       case Kind::NextRows: {  // all tokens are on the tp ranks together
-        const RowShares& dealt = shares(op.rows);
+        const RowsPerTpRank& dealt = shares(op.rows);
         const at::Tensor all = dealt.empty() ? x : layers_.gathered_rows(x, dealt);
         return all.index_select(0, microbatch_.next_rows);
       }
@@ -335,7 +335,7 @@ class UnitRun {
     return rows;
   }
   at::Tensor loss(const at::Tensor& x, Parameter& vocabulary) const {
-    const RowShares& shares = of_last() ? microbatch_.last_shares : microbatch_.target_shares;
+    const RowsPerTpRank& shares = of_last() ? microbatch_.last_shares : microbatch_.target_shares;
     const LogitSpec spec{model_.decoder.vocabulary, model_.decoder.logit_softcap};
     if (head_ == HeadOutput::Loss)
       return layers_.cross_entropy(x, vocabulary, microbatch_.target_ids, spec, shares);
@@ -346,7 +346,7 @@ class UnitRun {
   at::Tensor with_mtp_loss(const at::Tensor& x, const Operation& op) {
     const at::Tensor& loss = input(op, 1);
     if (!x.defined()) return loss;
-    const FurtherTargets& targets = microbatch_.further;
+    const MtpTargets& targets = microbatch_.further;
     const LogitSpec spec{model_.decoder.vocabulary, model_.decoder.logit_softcap};
     const at::Tensor added =
         layers_.cross_entropy(x, parameter(op, 0), targets.ids, spec, targets.shares);
@@ -358,7 +358,7 @@ class UnitRun {
     if (!part_) return microbatch_.text_keys;
     return rows == UnitRows::Tokens ? part_->keys : part_->feature_keys;
   }
-  const RowShares& shares(UnitRows rows) const {
+  const RowsPerTpRank& shares(UnitRows rows) const {
     if (!part_) return microbatch_.text_shares;
     return rows == UnitRows::Tokens ? part_->shares : part_->feature_shares;
   }
@@ -371,7 +371,7 @@ class UnitRun {
   const HeadShape& all_heads() const { return model_.attention(unit_).heads; }
   /// Returns the heads of this rank's parameters, which may be a tp shard. The output projection's
   /// shape gives the number of query heads; a unit without it has none.
-  HeadShape heads_here(const at::Tensor& qkv, const Operation& op) const {
+  HeadShape local_heads(const at::Tensor& qkv, const Operation& op) const {
     int64_t attended = 0;
     if (op.known_by >= 0) {
       const std::vector<int64_t>& out = parameters_[op.known_by]->shape();
@@ -402,7 +402,7 @@ class UnitRun {
   const EncoderPart* const part_;  ///< of the microbatch; null: the unit is the decoder's
   std::vector<at::Tensor> values_;
   at::Tensor loss_, expert_ends_, mtp_loss_;  ///< as in UnitOutput
-  std::shared_ptr<const ExpertWays> expert_ways_;
+  std::shared_ptr<const ExpertDispatches> expert_dispatches_;
 };
 
 }  // namespace

@@ -34,8 +34,9 @@ struct UnitOutput {
   /// A term of the loss, a scalar summed over this rank's tokens (as a router's may be) and the
   /// same on all tp ranks; undefined: none. That of the head is all it makes of HeadOutput::Loss.
   at::Tensor loss;
-  /// A mixture's ends (SentRows) of the rows of this rank's experts; undefined: it is no mixture.
-  at::Tensor expert_ends = {};
+  /// A mixture's ends (DispatchedRows) of the rows of this rank's experts; undefined: it is no
+  /// mixture.
+  at::Tensor expert_offsets = {};
   /// The cross entropy of the tokens after the next, which is in the head's loss times
   /// DecoderSpec::mtp_loss; undefined: none.
   at::Tensor mtp_loss = {};

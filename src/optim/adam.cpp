@@ -13,7 +13,7 @@ AdamwUpdate adamw_update(const OptimOptions& optim, const Update& update, bool d
           .weight_decay = update.weight_decay,
           .decoupled = decoupled,
           .gradient_scale = update.gradient_scale,
-          .scale_there = update.scale_there,
+          .device_scale = update.device_scale,
           .step = update.step};
 }
 

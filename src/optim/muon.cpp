@@ -62,7 +62,7 @@ at::ScalarType iteration_type(DType master) {
 
 }  // namespace
 
-void orthogonalise(const at::Tensor& matrix, at::ScalarType type, double scale) {
+void orthogonalize(const at::Tensor& matrix, at::ScalarType type, double scale) {
   const bool is_tall = matrix.size(0) > matrix.size(1);
   at::Tensor x = type == at::kBFloat16 ? matrix : matrix.to(type);
   const at::Tensor norm = x.norm().clamp_min(kEps);  // so that no singular value is above 1
@@ -134,9 +134,9 @@ Muon::Moved Muon::move_part(const Part& part, const Due& due, const Update& upda
   const int64_t begin = std::reduce(first, first + replica);
   const at::Tensor section = moved.runs.narrow(0, begin, of_replicas[static_cast<size_t>(replica)]);
   if (part.shard_group) {
-    orthogonalise_joined(moved, section, due);
+    orthogonalize_joined(moved, section, due);
   } else {
-    orthogonalise_made(part, section, at::Tensor(), due);
+    orthogonalize_made(part, section, at::Tensor(), due);
   }
   if (part.replicas) {
     moved.arriving.wait();
@@ -146,7 +146,7 @@ Muon::Moved Muon::move_part(const Part& part, const Due& due, const Update& upda
   return moved;
 }
 
-/// Returns the updates of the runs before they are orthogonalised, one after the other. States may
+/// Returns the updates of the runs before they are orthogonalized, one after the other. States may
 /// be offloaded.
 at::Tensor Muon::updates_of(const Part& part, const Due& due, const Update& update) const {
   const Plan& plan = engine_.plan();
@@ -176,9 +176,9 @@ void Muon::for_each_run(const Part& part, const Due& due, const auto& visit) con
 }
 
 /// `section` holds the parts in this rank's shard of the matrices that the ranks of its shard group
-/// orthogonalise. Ranks send each other the runs that lie in several shards, and send the results
+/// orthogonalize. Ranks send each other the runs that lie in several shards, and send the results
 /// back.
-void Muon::orthogonalise_joined(Moved& moved, const at::Tensor& section, const Due& due) const {
+void Muon::orthogonalize_joined(Moved& moved, const at::Tensor& section, const Due& due) const {
   const Part& part = *moved.part;
   const DType type = engine_.plan().precision.master;
   const MuonShare& share = part.share;
@@ -194,7 +194,7 @@ void Muon::orthogonalise_joined(Moved& moved, const at::Tensor& section, const D
   };
   part.shard_group->all_to_all(section.data_ptr(), sent, others.data_ptr(), received, type).wait();
   each_join([](const at::Tensor& whole, const at::Tensor& run) { whole.copy_(run); });
-  orthogonalise_made(part, section, joined, due);
+  orthogonalize_made(part, section, joined, due);
   each_join([](const at::Tensor& whole, const at::Tensor& run) { run.copy_(whole); });
   moved.arriving =
       part.shard_group->all_to_all(others.data_ptr(), received, section.data_ptr(), sent, type);
@@ -202,7 +202,7 @@ void Muon::orthogonalise_joined(Moved& moved, const at::Tensor& section, const D
 
 /// Orthogonalises the matrices that this rank makes and writes its tp pieces of them. Padding of
 /// pieces stays as it is.
-void Muon::orthogonalise_made(const Part& part, const at::Tensor& section, const at::Tensor& joined,
+void Muon::orthogonalize_made(const Part& part, const at::Tensor& section, const at::Tensor& joined,
                               const Due& due) const {
   const auto place = [&](const MuonMade& made) { return made.is_joined ? joined : section; };
   const std::vector<MuonMade>& all = part.share.made;
@@ -216,7 +216,7 @@ void Muon::orthogonalise_made(const Part& part, const at::Tensor& section, const
   const auto make = [&](const MuonMade& made) {
     const MuonMatrix& matrix = part.plan.matrices[static_cast<size_t>(made.matrix)];
     const at::Tensor own = place(made).narrow(0, made.begin, matrix.held_elements());
-    orthogonalise_in(
+    orthogonalize_in(
         own, part.pieces ? pieces.narrow(1, made.begin - first, own.numel()) : own.unsqueeze(0),
         matrix);
   };
@@ -245,13 +245,13 @@ at::Tensor Muon::gathered(const Part& part, const at::Tensor& own) const {
 }
 
 /// Orthogonalises the matrix of `pieces` (tp rank, element) and writes this rank's piece to `own`.
-void Muon::orthogonalise_in(const at::Tensor& own, const at::Tensor& pieces,
+void Muon::orthogonalize_in(const at::Tensor& own, const at::Tensor& pieces,
                             const MuonMatrix& matrix) const {
   const Plan& plan = engine_.plan();
   const at::ScalarType type = iteration_type(plan.precision.master);
   const double scale = muon_scale(plan.options.optim.muon_rate, matrix.shape[0], matrix.shape[1]);
   if (pieces.size(0) == 1 && matrix.members.size() == 1)
-    return orthogonalise(packed(own, 0, zea::whole(matrix.shape)), type, scale);
+    return orthogonalize(packed(own, 0, zea::whole(matrix.shape)), type, scale);
   const int own_piece = plan.piece_rank(engine_.world_rank(), matrix.buffer);
   const auto each_box = [&](int piece, const auto& visit) {
     int64_t begin = 0;
@@ -267,7 +267,7 @@ void Muon::orthogonalise_in(const at::Tensor& own, const at::Tensor& pieces,
     each_box(pieces.size(0) > 1 ? piece : own_piece, [&](int64_t from, const Extent& box) {
       box_of(whole, box).copy_(packed(pieces[piece], from, box));
     });
-  orthogonalise(whole, type, scale);
+  orthogonalize(whole, type, scale);
   each_box(own_piece,
            [&](int64_t to, const Extent& box) { packed(own, to, box).copy_(box_of(whole, box)); });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Muon (Keller Jordan, 2024; arXiv:2502.16982), as torch.optim.Muon: the average of gradients with
-// Nesterov's step, orthogonalised by Newton and Schulz's iteration. One of the ranks that have a
+// Nesterov's step, orthogonalized by Newton and Schulz's iteration. One of the ranks that have a
 // copy of a matrix takes the whole of it: ranks send each other the parts in their shards, and send
 // the results back.
 #pragma once
@@ -15,7 +15,7 @@ namespace zea {
 
 /// `matrix` (a, b) = U S V^T, its rows dense, becomes near to scale U V^T, by five steps of a
 /// quintic iteration in `type`.
-void orthogonalise(const at::Tensor& matrix, at::ScalarType type, double scale);
+void orthogonalize(const at::Tensor& matrix, at::ScalarType type, double scale);
 
 /// Returns the factor of the learning rate for a matrix (rows, columns).
 double muon_scale(MuonRate rate, int64_t rows, int64_t columns);
@@ -45,7 +45,7 @@ class Muon {
     bool is(const MuonMatrix& matrix) const;
   };
 
-  /// The orthogonalised runs of a part, one after the other; some of them may still come from other
+  /// The orthogonalized runs of a part, one after the other; some of them may still come from other
   /// ranks while the next part is made.
   struct Moved {
     const Part* part;
@@ -57,11 +57,11 @@ class Muon {
   Moved move_part(const Part& part, const Due& due, const Update& update) const;
   at::Tensor updates_of(const Part& part, const Due& due, const Update& update) const;
   void for_each_run(const Part& part, const Due& due, const auto& visit) const;
-  void orthogonalise_joined(Moved& moved, const at::Tensor& section, const Due& due) const;
-  void orthogonalise_made(const Part& part, const at::Tensor& section, const at::Tensor& joined,
+  void orthogonalize_joined(Moved& moved, const at::Tensor& section, const Due& due) const;
+  void orthogonalize_made(const Part& part, const at::Tensor& section, const at::Tensor& joined,
                           const Due& due) const;
   at::Tensor gathered(const Part& part, const at::Tensor& own) const;
-  void orthogonalise_in(const at::Tensor& own, const at::Tensor& pieces,
+  void orthogonalize_in(const at::Tensor& own, const at::Tensor& pieces,
                         const MuonMatrix& matrix) const;
   void apply(Moved& moved, const Due& due, const Update& update) const;
   at::TensorOptions options() const;

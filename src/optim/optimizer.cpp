@@ -35,7 +35,7 @@ void Optimizer::add_cuts(int buffer) {
   const Plan& plan = engine_.plan();
   const FlatRange range = engine_.buffers()[buffer]->range();
   for (const FlatPart& part : parts_in_range(plan.buffers[buffer], range)) {
-    if (plan.param_rules[part.param].orthogonalises) continue;
+    if (plan.param_rules[part.param].orthogonalizes) continue;
     const ParamRule& rule = plan.param_rules[part.param];
     Cut* last = cuts_.empty() ? nullptr : &cuts_.back();
     const int64_t begin = part.flat_begin - range.begin;
@@ -61,7 +61,7 @@ void Optimizer::add_cuts(int buffer) {
 /// Runs are split only where rules differ: the order of sums is that of buffers without rules.
 void Optimizer::add_counted(int buffer) {
   const Plan& plan = engine_.plan();
-  const FlatRange own = plan.own_cut(engine_.world_rank(), buffer);
+  const FlatRange own = plan.own_range(engine_.world_rank(), buffer);
   const int64_t shard = engine_.buffers()[buffer]->range().begin;
   int64_t begin = own.begin;
   ParamRule rule;

@@ -15,7 +15,7 @@ void update_sgd(const std::vector<OwnedRun>& runs, const OptimOptions& optim) {
                       .momentum = optim.momentum,
                       .weight_decay = update.weight_decay,
                       .gradient_scale = update.gradient_scale,
-                      .scale_there = update.scale_there}};
+                      .device_scale = update.device_scale}};
     if (states[0].scalar_type() == master.scalar_type())
       all.push_back(run);
     else

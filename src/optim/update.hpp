@@ -15,9 +15,10 @@ namespace zea {
 struct Update {
   double lr = 0;
   double weight_decay = 0;
-  double gradient_scale = 1;            ///< the gradient is multiplied by it: clipping and 1/N
-  const double* scale_there = nullptr;  ///< as AdamwUpdate's; by is_judged_on_device()'s optimizers
-  int64_t step = 1;                     ///< counts from 1
+  double gradient_scale = 1;  ///< the gradient is multiplied by it: clipping and 1/N
+  const double* device_scale =
+      nullptr;       ///< as AdamwUpdate's; by is_checked_on_device()'s optimizers
+  int64_t step = 1;  ///< counts from 1
 };
 
 /// A run of a shard whose parameters have one rule: 1-d, contiguous, of one length.

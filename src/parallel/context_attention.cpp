@@ -8,7 +8,7 @@
 
 #include "core/error.hpp"
 #include "model/parameter_function.hpp"
-#include "parallel/key_exchange.hpp"
+#include "parallel/kv_exchange.hpp"
 #include "parallel/token_exchange.hpp"
 
 namespace zea {
@@ -22,9 +22,9 @@ int64_t size_of(const Collectives* group) {
 
 /// The members of an inner group exchange tokens for heads: before, each has some tokens of all
 /// heads; then all of the group's tokens, ascending in the row, of some heads.
-class HeadExchange {
+class UlyssesExchange {
  public:
-  HeadExchange(const ContextPart& part, int64_t heads, int64_t kv_heads, Collectives& inner);
+  UlyssesExchange(const ContextPart& part, int64_t heads, int64_t kv_heads, Collectives& inner);
 
   /// Heads of this member.
   int64_t heads() const { return heads_; }
@@ -52,8 +52,8 @@ class HeadExchange {
   int64_t heads_, kv_heads_;
 };
 
-HeadExchange::HeadExchange(const ContextPart& part, int64_t heads, int64_t kv_heads,
-                           Collectives& inner)
+UlyssesExchange::UlyssesExchange(const ContextPart& part, int64_t heads, int64_t kv_heads,
+                                 Collectives& inner)
     : exchange_(part.inner, inner),
       members_(inner.size()),
       all_heads_(heads),
@@ -63,14 +63,14 @@ HeadExchange::HeadExchange(const ContextPart& part, int64_t heads, int64_t kv_he
   ZEA_ASSERT(heads % members_ == 0 && (kv_heads % members_ == 0 || members_ % kv_heads == 0));
 }
 
-std::array<HeadExchange::HeadRun, 3> HeadExchange::runs_of(int64_t member) const {
+std::array<UlyssesExchange::HeadRun, 3> UlyssesExchange::runs_of(int64_t member) const {
   const int64_t first_kv = member * all_kv_heads_ / members_;
   return {{{member * heads_, heads_, 0},
            {all_heads_ + first_kv, kv_heads_, heads_},
            {all_heads_ + all_kv_heads_ + first_kv, kv_heads_, heads_ + kv_heads_}}};
 }
 
-Tensor HeadExchange::inputs_to_heads(const Tensor& qkv) const {
+Tensor UlyssesExchange::inputs_to_heads(const Tensor& qkv) const {
   return exchange_.to_group(
       {heads_ + 2 * kv_heads_, qkv.size(2)}, qkv.options(),
       [&](int64_t member, const Tensor& part) {
@@ -79,7 +79,7 @@ Tensor HeadExchange::inputs_to_heads(const Tensor& qkv) const {
       });
 }
 
-Tensor HeadExchange::inputs_to_tokens(const Tensor& dqkv) const {
+Tensor UlyssesExchange::inputs_to_tokens(const Tensor& dqkv) const {
   // A KV head that several members used has a gradient from each.
   const bool is_shared = kv_heads_ * members_ > all_kv_heads_;
   const auto type = is_shared ? at::toOpMathType(dqkv.scalar_type()) : dqkv.scalar_type();
@@ -100,7 +100,7 @@ Tensor HeadExchange::inputs_to_tokens(const Tensor& dqkv) const {
   return all.to(dqkv.scalar_type());
 }
 
-Tensor HeadExchange::outputs_to_tokens(const Tensor& out) const {
+Tensor UlyssesExchange::outputs_to_tokens(const Tensor& out) const {
   const Tensor all = at::empty({exchange_.own_tokens(), all_heads_, out.size(2)}, out.options());
   exchange_.to_tokens(out, [&](int64_t member, const Tensor& part) {
     all.narrow(1, member * heads_, heads_).copy_(part);
@@ -108,7 +108,7 @@ Tensor HeadExchange::outputs_to_tokens(const Tensor& out) const {
   return all;
 }
 
-Tensor HeadExchange::outputs_to_heads(const Tensor& dout) const {
+Tensor UlyssesExchange::outputs_to_heads(const Tensor& dout) const {
   return exchange_.to_group({heads_, dout.size(2)}, dout.options(),
                             [&](int64_t member, const Tensor& part) {
                               part.copy_(dout.narrow(1, member * heads_, heads_));
@@ -121,7 +121,7 @@ struct GroupHeads {
   int64_t heads, kv_heads;  ///< of all tokens
   Collectives* inner;
 
-  HeadExchange exchange() const { return {*part, heads, kv_heads, *inner}; }
+  UlyssesExchange exchange() const { return {*part, heads, kv_heads, *inner}; }
 };
 
 void save(Context* ctx, const GroupHeads& of) {

@@ -78,7 +78,7 @@ at::Device open_device(const RunOptions& run,
                     std::to_string(run.ranks_per_gpu) +
                     ") to try the layout on fewer, or run.device to \"cpu\"");
   }
-  if (run.ranks_per_gpu > 1) stand_alone_for_nccl(local_rank);
+  if (run.ranks_per_gpu > 1) set_nccl_host_id(local_rank);
   if (run.deterministic) compute_deterministically();
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
   cuda().setDevice(device);

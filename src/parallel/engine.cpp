@@ -17,9 +17,9 @@ bool travels_with(const Action& action, const Action& next) {
 
 }  // namespace
 
-WalkResult Engine::run(const std::vector<Action>& actions,
-                       const std::vector<Microbatch>& microbatches, HeadOutput head,
-                       const RouterLossesOfUnits& router_losses) {
+EngineResult Engine::run(const std::vector<Action>& actions,
+                         const std::vector<Microbatch>& microbatches, HeadOutput head,
+                         const RouterLossesOfUnits& router_losses) {
   for (const auto& [module, layers] : layers_)
     layers->set_router_losses(router_losses.empty() ? nullptr : &router_losses);
   microbatches_ = &microbatches;

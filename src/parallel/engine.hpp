@@ -19,15 +19,15 @@
 
 namespace zea {
 
-struct WalkResult {
+struct EngineResult {
   /// The fp64 sum over this rank's targets, on the device of the head; undefined if no head runs.
   at::Tensor loss;
   at::Tensor mtp_loss;              ///< likewise: UnitOutput::mtp_loss, before its coefficient
   std::vector<at::Tensor> outputs;  ///< the head's logits per microbatch, if it computes them
   /// By unit and microbatch: outputs whose readers had no work.
   std::map<std::pair<int, int>, at::Tensor> unread;
-  /// By unit: UnitOutput::expert_ends of each microbatch, on the first tp rank.
-  std::map<int, std::vector<at::Tensor>> expert_ends;
+  /// By unit: UnitOutput::expert_offsets of each microbatch, on the first tp rank.
+  std::map<int, std::vector<at::Tensor>> expert_offsets;
 
   /// Returns the loss after waiting for its device; 0 if no head runs.
   double loss_sum() const { return loss.defined() ? loss.item<double>() : 0; }
@@ -54,8 +54,9 @@ class Engine {
 
   /// Runs a step's actions over this rank's microbatches; with Backward actions gradients are added
   /// into the buffers' shards. Routers add the losses of these weights; without weights, none.
-  WalkResult run(const std::vector<Action>& actions, const std::vector<Microbatch>& microbatches,
-                 HeadOutput head = HeadOutput::Loss, const RouterLossesOfUnits& router_losses = {});
+  EngineResult run(const std::vector<Action>& actions, const std::vector<Microbatch>& microbatches,
+                   HeadOutput head = HeadOutput::Loss,
+                   const RouterLossesOfUnits& router_losses = {});
 
  private:
   /// The saved tensors of a unit in a microbatch.
@@ -144,7 +145,7 @@ class Engine {
   std::optional<int> reducing_shard_;
   bool then_reduces_replicas_ = false;  ///< when that is finished
   std::vector<int> reducing_replicas_;
-  WalkResult result_;
+  EngineResult result_;
 };
 
 /// The types that the encoders of a plan's model compute in.

@@ -8,7 +8,7 @@
 #include "core/error.hpp"
 #include "layout/reduction.hpp"
 #include "parallel/device.hpp"
-#include "parallel/tensor_layers.hpp"
+#include "parallel/tp_layers.hpp"
 
 namespace zea {
 
@@ -128,7 +128,7 @@ void Engine::build_layers() {
       layers_[grid.module] = std::make_unique<Layers>();
       continue;
     }
-    layers_[grid.module] = std::make_unique<TensorLayers>(TensorLayersOptions{
+    layers_[grid.module] = std::make_unique<TpLayers>(TpLayersOptions{
         .tp = grid.tp > 1 ? &mesh_.along(grid.module, {Axis::Tp}) : nullptr,
         .sequence_parallel = plan_.token_shardings.at(grid.module).sequence_parallel,
         .cp_inner = grid.cp_inner > 1 ? &mesh_.cp_inner(grid.module) : nullptr,
@@ -147,7 +147,7 @@ MicrobatchOptions Engine::microbatch_options(std::optional<int64_t> trained_step
   return {.dtype = to_torch(plan_.precision.param),
           .encoder_dtypes = encoder_dtypes(plan_),
           .device = device_,
-          .images_both_ways = plan_.images_both_ways,
+          .bidirectional_images = plan_.bidirectional_images,
           .replica = plan_.replica_layout(world_rank_),
           .seed = static_cast<uint64_t>(plan_.options.run.seed),
           .trained_step = trained_step};

@@ -21,16 +21,16 @@ Tensor exchanged(Collectives& ranks, const Tensor& x, const Counts& sent, const 
   return made;
 }
 
-Tensor send(const ExpertWay& way, const Tensor& x) {
+Tensor send(const ExpertDispatch& way, const Tensor& x) {
   return exchanged(*way.ranks, x.index_select(0, way.tokens), way.sent, way.received);
 }
 
-Tensor send_back(const ExpertWay& way, const Tensor& x) {
+Tensor send_back(const ExpertDispatch& way, const Tensor& x) {
   return combine_rows(exchanged(*way.ranks, x.contiguous(), way.received, way.sent), way.places,
                       {});
 }
 
-void remember_way(Context* ctx, const ExpertWay& way) {
+void remember_way(Context* ctx, const ExpertDispatch& way) {
   ctx->saved_data["ranks"] = reinterpret_cast<int64_t>(way.ranks);
   ctx->saved_data["places"] = way.places;
   ctx->saved_data["tokens"] = way.tokens;
@@ -38,14 +38,14 @@ void remember_way(Context* ctx, const ExpertWay& way) {
   ctx->saved_data["received"] = way.received;
 }
 
-ExpertWay recall_way(Context* ctx) {
+ExpertDispatch recall_way(Context* ctx) {
   const auto saved = [&](const char* name) { return ctx->saved_data.at(name); };
   return {reinterpret_cast<Collectives*>(saved("ranks").toInt()), saved("places").toTensor(),
           saved("tokens").toTensor(), saved("sent").toIntVector(), saved("received").toIntVector()};
 }
 
 struct SendToExpertsFunction : Function<SendToExpertsFunction> {
-  static Tensor forward(Context* ctx, const Tensor& x, const ExpertWay* way) {
+  static Tensor forward(Context* ctx, const Tensor& x, const ExpertDispatch* way) {
     remember_way(ctx, *way);
     return send(*way, x);
   }
@@ -55,7 +55,7 @@ struct SendToExpertsFunction : Function<SendToExpertsFunction> {
 };
 
 struct ReturnFromExpertsFunction : Function<ReturnFromExpertsFunction> {
-  static Tensor forward(Context* ctx, const Tensor& x, const ExpertWay* way) {
+  static Tensor forward(Context* ctx, const Tensor& x, const ExpertDispatch* way) {
     remember_way(ctx, *way);
     return send_back(*way, x);
   }
@@ -66,7 +66,7 @@ struct ReturnFromExpertsFunction : Function<ReturnFromExpertsFunction> {
 
 }  // namespace
 
-ExpertWay way_to_experts(Collectives& ranks, const at::Tensor& members) {
+ExpertDispatch make_dispatch(Collectives& ranks, const at::Tensor& members) {
   const int64_t count = ranks.size(), tokens = members.size(0);
   const Tensor goes = at::zeros({tokens, count + 1}, members.options().dtype(at::kBool))
                           .scatter_(1, members, true)
@@ -79,7 +79,7 @@ ExpertWay way_to_experts(Collectives& ranks, const at::Tensor& members) {
       .wait();
   const Tensor both = at::cat({counts, of_others}).cpu();  // here the host waits
   const int64_t* first = both.const_data_ptr<int64_t>();
-  ExpertWay way{&ranks, {}, {}, {first, first + count}, {first + count, first + 2 * count}};
+  ExpertDispatch way{&ranks, {}, {}, {first, first + count}, {first + count, first + 2 * count}};
   const int64_t rows = std::accumulate(way.sent.begin(), way.sent.end(), int64_t{0});
   const Tensor stays = goes.flatten().logical_not(), rows_of = goes.flatten().cumsum(0) - 1;
   way.places = rows_of.masked_fill(stays, -1).view({count, tokens}).t().contiguous();
@@ -91,11 +91,11 @@ ExpertWay way_to_experts(Collectives& ranks, const at::Tensor& members) {
   return way;
 }
 
-at::Tensor sent_along(const ExpertWay& way, const at::Tensor& x) {
+at::Tensor sent_along(const ExpertDispatch& way, const at::Tensor& x) {
   return SendToExpertsFunction::apply(x, &way);
 }
 
-at::Tensor returned_along(const ExpertWay& way, const at::Tensor& x) {
+at::Tensor returned_along(const ExpertDispatch& way, const at::Tensor& x) {
   return ReturnFromExpertsFunction::apply(x, &way);
 }
 

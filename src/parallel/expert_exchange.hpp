@@ -21,7 +21,7 @@
 namespace zea::detail {
 
 /// The way of this rank's tokens to the ranks of one group, and back.
-struct ExpertWay {
+struct ExpertDispatch {
   Collectives* ranks;
   at::Tensor places;      ///< (tokens, ranks) int64: the row of a token among those sent; -1: none
   at::Tensor tokens;      ///< (rows sent) int64: their tokens, ordered by rank
@@ -30,21 +30,21 @@ struct ExpertWay {
 
 /// `members` (tokens, chosen) int64: the rank of the group that has an expert; the group's size
 /// where none has it. The host waits for the counts of all ranks. Collective.
-ExpertWay way_to_experts(Collectives& ranks, const at::Tensor& members);
+ExpertDispatch make_dispatch(Collectives& ranks, const at::Tensor& members);
 
 /// x (tokens, width) -> (rows received, width). Collective, as its backward is.
-at::Tensor sent_along(const ExpertWay& way, const at::Tensor& x);
+at::Tensor sent_along(const ExpertDispatch& way, const at::Tensor& x);
 /// x (rows received, width) -> (tokens, width), summed over ranks, in fp32 or wider. Collective, as
 /// its backward is.
-at::Tensor returned_along(const ExpertWay& way, const at::Tensor& x);
+at::Tensor returned_along(const ExpertDispatch& way, const at::Tensor& x);
 
 }  // namespace zea::detail
 
 namespace zea {
 
 /// The ways along cp and along dp_shard, in the order in which tokens go.
-struct ExpertWays {
-  std::vector<detail::ExpertWay> along;
+struct ExpertDispatches {
+  std::vector<detail::ExpertDispatch> along;
 };
 
 }  // namespace zea

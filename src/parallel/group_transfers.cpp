@@ -111,7 +111,7 @@ Arrival GroupTransfers::receive(const Action& action, const Microbatch& microbat
     indices = transfer.received_rows;
     rows = transfer.needed;
   } else {
-    rows = microbatch.rows_here(unit);
+    rows = microbatch.local_rows(unit);
     counts[peer_of(action)] = rows;
   }
   const at::Tensor received =

@@ -156,7 +156,7 @@ at::Tensor passed_delta_rule(const at::Tensor& x, const PassedScan& scan,
   const Tensor rows = MoveRowsFunction::apply(x, scan.inputs, cp);
   const Tensor y = PassedDeltaFunction::apply(rows, parameters.conv.anchor(), scan, parameters,
                                               shape_of(rule), cp);
-  return scan.plan.is_dealt ? y : MoveRowsFunction::apply(y, scan.outputs, cp);
+  return scan.plan.scans_own_tokens ? y : MoveRowsFunction::apply(y, scan.outputs, cp);
 }
 
 }  // namespace zea

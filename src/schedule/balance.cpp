@@ -159,7 +159,7 @@ std::optional<std::vector<Ids>> distribute_longest_first(const std::vector<Costs
   return shares;
 }
 
-std::vector<Ids> distribute_in_turn(int64_t positions, int takers) {
+std::vector<Ids> distribute_round_robin(int64_t positions, int takers) {
   std::vector<Ids> shares(takers);
   for (int64_t position = 0; position < positions; ++position)
     shares[position % takers].push_back(position);

@@ -10,7 +10,7 @@
 #include "layout/flat_layout.hpp"
 #include "layout/mesh_shape.hpp"
 #include "layout/module_sharding.hpp"
-#include "spec/param_cut.hpp"
+#include "spec/param_shard.hpp"
 #include "spec/stage_template.hpp"
 
 namespace zea::detail {
@@ -38,7 +38,7 @@ std::vector<int64_t> bytes_of_params(const PipelineParts& parts) {
     int64_t& bytes = all.emplace_back(0);
     if (sharding.offloads) continue;
     const Precision& precision = parts.precisions.at(spec.module);
-    const ParamCut cut = cut_of(spec, parts.mesh.grid(spec.module).tp);
+    const ParamShard cut = param_shard_of(spec, parts.mesh.grid(spec.module).tp);
     const int64_t elements = num_elements(cut.shape) / (is_over_ep ? ep : 1);
     bytes = elements * owned_bytes(precision, spec.trainable, spec.used && !spec.is_state).total();
     if (spec.trainable)

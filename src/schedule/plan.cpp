@@ -182,7 +182,7 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
   check_scores(faults, options, model);
   check_experts(faults, options, model);
   detail::check_routers(faults, options, model);
-  detail::check_further_tokens(faults, options, model);
+  detail::check_mtp(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   const auto train_keys = [](const std::string& module) {
     const std::string key = "model." + module + ".train";
@@ -221,16 +221,16 @@ std::vector<ParamRule> rules_of(Faults& faults, const Options& options, const Mo
   return rules;
 }
 
-ParamCuts make_cuts(const ModelSpec& model, const MeshShape& mesh) {
-  ParamCuts cuts;
+ParamShards make_cuts(const ModelSpec& model, const MeshShape& mesh) {
+  ParamShards cuts;
   for (const ParamSpec& param : model.params)
-    cuts.push_back(cut_of(param, mesh.grid(param.module).tp));
-  cut_experts(model, mesh.grid(kDecoder).ep(), mesh.grid(kDecoder).tp, cuts);
+    cuts.push_back(param_shard_of(param, mesh.grid(param.module).tp));
+  shard_experts(model, mesh.grid(kDecoder).ep(), mesh.grid(kDecoder).tp, cuts);
   return cuts;
 }
 
 std::vector<ParamRule> with_state_blocks(std::vector<ParamRule> rules, const ModelSpec& model,
-                                         const ParamCuts& cuts) {
+                                         const ParamShards& cuts) {
   for (size_t p = 0; p < rules.size(); ++p)
     rules[p].state_block = state_block(model.params[p], cuts[p]);
   return rules;
@@ -249,11 +249,11 @@ std::map<std::string, TokenSharding> make_token_shardings(const Options& options
   return shardings;
 }
 
-Wrappings make_wrappings(const Options& options, const MeshShape& mesh, DType master) {
+WrapPolicies make_wrap_policies(const Options& options, const MeshShape& mesh, DType master) {
   const auto bytes = static_cast<int64_t>(element_bytes(master));
-  Wrappings wrappings;
+  WrapPolicies wrappings;
   for (const ModuleGrid& grid : mesh.modules)
-    wrappings[grid.module] = detail::make_wrapping(options.meshes[grid.module], bytes);
+    wrappings[grid.module] = detail::make_wrap_policy(options.meshes[grid.module], bytes);
   return wrappings;
 }
 
@@ -269,10 +269,11 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
   return shardings;
 }
 
-BothWays images_both_ways_in(const Options& options, const ModelSpec& model) {
+BidirectionalLayers bidirectional_images_in(const Options& options, const ModelSpec& model) {
   const auto& asked = options.llm.image_attention;
-  if (asked == ImageAttention::Auto) return model.decoder.images_both_ways;
-  return asked == ImageAttention::Bidirectional ? BothWays::All : BothWays::None;
+  if (asked == ImageAttention::Auto) return model.decoder.bidirectional_images;
+  return asked == ImageAttention::Bidirectional ? BidirectionalLayers::All
+                                                : BidirectionalLayers::None;
 }
 
 StepPlanOptions make_dealing(const DataOptions& data, const ModelSpec& model, const MeshShape& mesh,
@@ -292,7 +293,7 @@ StepPlanOptions make_dealing(const DataOptions& data, const ModelSpec& model, co
 }  // namespace
 
 int Plan::piece_rank(int world_rank, int buffer) const {
-  return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].cut_over);
+  return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].split_over);
 }
 
 int Plan::shard_of(int world_rank, int buffer) const {
@@ -303,7 +304,7 @@ int Plan::copy_of(int world_rank, int buffer) const {
   return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].summed_over);
 }
 
-FlatRange Plan::own_cut(int world_rank, int buffer) const {
+FlatRange Plan::own_range(int world_rank, int buffer) const {
   // The owner of shard s in replica r takes the r-th part of it; so N ranks cut a buffer into N
   // parts either way; of whole blocks, where states are in blocks.
   const Sharding& sharding = shardings[buffer];
@@ -437,15 +438,15 @@ Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
   detail::check_cached_stages(faults, model, pipeline);
   faults.throw_if_any();
   const Precision& precision = precisions.at(kDecoder);
-  const ParamCuts cuts = make_cuts(model, mesh);
-  const Wrappings wrappings = make_wrappings(options, mesh, precision.master);
+  const ParamShards cuts = make_cuts(model, mesh);
+  const WrapPolicies wrappings = make_wrap_policies(options, mesh, precision.master);
   const std::vector<int> fsdp_units = fsdp_units_of(model, wrappings, cuts, pipeline.stage_of_unit);
   const std::vector<FlatBuffer> buffers =
       make_flat_layout(model, wrappings, cuts, pipeline.stage_of_unit);
   const std::vector<Sharding> shardings = make_shardings(options, mesh, buffers);
-  const BothWays images_both_ways = images_both_ways_in(options, model);
+  const BidirectionalLayers bidirectional_images = bidirectional_images_in(options, model);
   detail::check_message_order(faults, options, {model, buffers, fsdp_units, shardings, pipeline});
-  detail::check_graphs(faults, {options, model, mesh, shardings, images_both_ways});
+  detail::check_graphs(faults, {options, model, mesh, shardings, bidirectional_images});
   faults.throw_if_any();
   return {.options = options,
           .config_json = with_carried_head(with_adapters(config_json, options), model),
@@ -464,9 +465,9 @@ Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
           .pipeline = pipeline,
           .unit_costs = unit_costs,
           .has_measured_costs = !profile.empty(),
-          .images_both_ways = images_both_ways,
+          .bidirectional_images = bidirectional_images,
           .dealing = make_dealing(options.data, model, mesh, unit_costs),
-          .flops_of_samples = model_flops(model, images_both_ways),
+          .flops_of_samples = model_flops(model, bidirectional_images),
           .slots = {},
           .notes = faults.notes()};
 }

@@ -33,7 +33,7 @@ struct Plan {
   ModelSpec model;
   OptimizerSpec optimizer;
   std::vector<ParamRule> param_rules;                    ///< of each parameter of the model
-  ParamCuts cuts;                                        ///< of each parameter, over tp
+  ParamShards cuts;                                      ///< of each parameter, over tp
   std::map<std::string, TokenSharding> token_shardings;  ///< of each module
   std::vector<int> fsdp_units;                           ///< of each unit
   std::vector<FlatBuffer> buffers;
@@ -44,7 +44,7 @@ struct Plan {
   std::vector<UnitCost> unit_costs;  ///< by which stages were cut; of a full microbatch
   bool has_measured_costs = false;   ///< these are seconds, else multiplications
   /// The blocks of the language model whose attention is bidirectional inside an image.
-  BothWays images_both_ways = BothWays::None;
+  BidirectionalLayers bidirectional_images = BidirectionalLayers::None;
   StepPlanOptions dealing;         ///< how this run distributes and packs samples
   SampleCosts flops_of_samples;    ///< of a training step, by sample_cost()
   std::vector<SlotPlans> slots;    ///< of each stage group
@@ -81,7 +81,7 @@ struct Plan {
   /// A rank's part of a buffer for files and norms, which does not depend on the strategy: 1/N of
   /// it, N being the ranks that hold the same pieces. Parameters that several tp ranks replicate
   /// are in the parts of all of them.
-  FlatRange own_cut(int world_rank, int buffer) const;
+  FlatRange own_range(int world_rank, int buffer) const;
 
   /// The losses that routers add to that of the targets in training.
   struct RouterLosses {

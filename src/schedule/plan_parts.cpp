@@ -198,7 +198,7 @@ void check_routers(Faults& faults, const Options& options, const ModelSpec& mode
   bool has_bias = false, has_softmax = false, trains = false;
   for (const UnitSpec& unit : model.units) {
     if (unit.kind != UnitKind::Block || !model.mlp(unit).router) continue;
-    has_bias |= unit.has("choice_bias");
+    has_bias |= unit.has("correction_bias");
     has_softmax |= model.mlp(unit).router->scores == RouterScores::Softmax;
     trains |= model.trains(model.params_of(unit, "router.weight"));
   }
@@ -225,7 +225,7 @@ void check_routers(Faults& faults, const Options& options, const ModelSpec& mode
     faults.note(section + "router_aux_loss_scope has no effect without router_aux_loss_coef");
 }
 
-void check_further_tokens(Faults& faults, const Options& options, const ModelSpec& model) {
+void check_mtp(Faults& faults, const Options& options, const ModelSpec& model) {
   const double coefficient = options.llm.mtp_loss_coef;
   if (coefficient == 0 || options.run.mode != RunMode::Train) return;
   const std::string found = "model." + kDecoder + formatted(".mtp_loss_coef = %g", coefficient);
@@ -269,7 +269,7 @@ void check_graphs(Faults& faults, const GraphedRun& run) {
     faults.add(found +
                " with data.bad_items = \"mask\": what is masked changes the shape of a step on one "
                "rank alone; use \"stop\", or leave it out");
-  if (run.images_both_ways != BothWays::None)
+  if (run.bidirectional_images != BidirectionalLayers::None)
     faults.add(found + " with a language model (" + run.model.family +
                ") in which images see all of themselves: where they stand in a row is not known "
                "from its shape; set model." +

@@ -65,7 +65,7 @@ struct GraphedRun {
   const ModelSpec& model;
   const MeshShape& mesh;
   const std::vector<Sharding>& shardings;
-  BothWays images_both_ways;
+  BidirectionalLayers bidirectional_images;
 };
 
 /// Refuses the key where a step does more than a graph can hold, or where not everything that the
@@ -77,7 +77,7 @@ void check_graphs(Faults& faults, const GraphedRun& run);
 void check_routers(Faults& faults, const Options& options, const ModelSpec& model);
 
 /// Checks model.llm.mtp_loss_coef against what the model has and trains, and what is built.
-void check_further_tokens(Faults& faults, const Options& options, const ModelSpec& model);
+void check_mtp(Faults& faults, const Options& options, const ModelSpec& model);
 
 // How large images and videos become, of how many parts, and who resizes them.
 

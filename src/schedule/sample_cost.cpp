@@ -113,7 +113,7 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
   return all;
 }
 
-SampleCosts model_flops(const ModelSpec& model, BothWays images_both_ways) {
+SampleCosts model_flops(const ModelSpec& model, BidirectionalLayers bidirectional_images) {
   SampleCosts flops = costs_of_items(model);
   const std::vector<bool> gradients = model.units_with_gradient();
   for (size_t u = 0; u < model.units.size(); ++u) {
@@ -122,8 +122,8 @@ SampleCosts model_flops(const ModelSpec& model, BothWays images_both_ways) {
     add_unit(flops, model, unit, unit_flops(model, number, sizes_of_one(model, unit), gradients),
              1);
   }
-  if (images_both_ways == BothWays::None) return flops;
-  double pair = images_both_ways == BothWays::All ? flops.pair : 0;
+  if (bidirectional_images == BidirectionalLayers::None) return flops;
+  double pair = bidirectional_images == BidirectionalLayers::All ? flops.pair : 0;
   for (const WindowCost& window : flops.windows) pair += window.pair;
   for (size_t e = 0; e < flops.items.size(); ++e)
     if (model.encoders[e].modality() == Modality::Image)

@@ -53,10 +53,10 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
                                       int64_t row_tokens = 0, int64_t rows = 1);
 
 /// Model FLOPs (unit_cost.hpp) of a training step as costs, of all units; read by sample_cost().
-/// `images_both_ways`: the blocks with bidirectional attention inside an image. Exact for
+/// `bidirectional_images`: the blocks with bidirectional attention inside an image. Exact for
 /// samples of text; items count by their tokens, those of an encoder with windows as if each window
 /// were full.
-SampleCosts model_flops(const ModelSpec& model, BothWays images_both_ways);
+SampleCosts model_flops(const ModelSpec& model, BidirectionalLayers bidirectional_images);
 
 double sample_cost(const SampleIndex& sample, const SampleCosts& costs);
 /// Returns the same where each token of the language model attends to all of its sample, as

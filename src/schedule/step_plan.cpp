@@ -49,7 +49,7 @@ class StepPlanner {
     size_t most = 0;
     const std::vector<Ids> shares =
         options_.balance ? *detail::distribute_longest_first(costs_, options_.replicas)
-                         : detail::distribute_in_turn(std::ssize(lengths_), options_.replicas);
+                         : detail::distribute_round_robin(std::ssize(lengths_), options_.replicas);
     for (const Ids& share : shares) {
       replicas.push_back(detail::pack_in_order(share, lengths_, options_));
       most = std::max(most, replicas.back().size());

@@ -128,7 +128,7 @@ std::optional<std::vector<Ids>> distribute_longest_first(const std::vector<Costs
                                                          int takers, const Take& take = {});
 
 /// Position p to taker p mod takers.
-std::vector<Ids> distribute_in_turn(int64_t positions, int takers);
+std::vector<Ids> distribute_round_robin(int64_t positions, int takers);
 
 /// The rows of a microbatch: positions of samples in the global batch.
 using Rows = std::vector<Ids>;

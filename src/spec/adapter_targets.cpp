@@ -329,11 +329,11 @@ class Adapting {
                    .shape = {lora.rank, in},
                    .init = Init::Uniform,
                    .std = 1 / std::sqrt(static_cast<double>(in)),
-                   .tp_cut = {.of_heads = is_partial}};
+                   .tp_sharding = {.of_heads = is_partial}};
     const auto cut = [&](const ParamSpec& base) {
-      return is_out_in ? base.tp_cut : other_order(base.tp_cut);
+      return is_out_in ? base.tp_sharding : other_order(base.tp_sharding);
     };
-    if (is_row_linear(target.role)) down.tp_cut = cut(first);
+    if (is_row_linear(target.role)) down.tp_sharding = cut(first);
     const int shared = first.part.length > 0 ? model_.param_index(down.name) : -1;
     adapter.a = shared < 0 ? add_param(target.unit, std::move(down)) : shared;
     if (shared >= 0) unit.params.push_back(shared);
@@ -349,10 +349,10 @@ class Adapting {
                    .module = module_,
                    .shape = {out, lora.rank},
                    .init = Init::Zeros,
-                   .tp_cut = {.of_heads = is_partial},
+                   .tp_sharding = {.of_heads = is_partial},
                    .fused_with_next = p != target.params.back(),
                    .part = base.part};
-      if (!is_row_linear(target.role)) up.tp_cut = cut(base);
+      if (!is_row_linear(target.role)) up.tp_sharding = cut(base);
       const int index = add_param(target.unit, std::move(up));
       if (p == target.params.front()) adapter.b = index;
     }
@@ -385,13 +385,14 @@ class Adapting {
                     .experts = target.experts,
                     .stacks_experts = target.stacks};
     const bool cuts_inputs = is_row_linear(target.role);
-    TpCut cut{.dim = cuts_inputs ? 1 : 0, .blocks = base.tp_cut.blocks};
+    TpSharding cut{.dim = cuts_inputs ? 1 : 0, .blocks = base.tp_sharding.blocks};
     if (target.stacks) ++cut.dim;
-    if (target.stacks && !cuts_inputs) cut.stretches = std::max(parts, base.tp_cut.stretches);
-    const TpCut whole{.of_heads = true};
+    if (target.stacks && !cuts_inputs)
+      cut.fused_sections = std::max(parts, base.tp_sharding.fused_sections);
+    const TpSharding whole{.of_heads = true};
     const double most = 1 / std::sqrt(static_cast<double>(in));
     const auto add_matrices = [&](const char* name, const Shape& shape, Init init,
-                                  const TpCut& own_cut) {
+                                  const TpSharding& own_cut) {
       int first = -1;
       for (const std::string& linear : target.names) {
         ParamSpec param{.name = linear + name,
@@ -399,7 +400,7 @@ class Adapting {
                         .shape = shape,
                         .init = init,
                         .std = most,
-                        .tp_cut = own_cut,
+                        .tp_sharding = own_cut,
                         .fused_with_next = &linear != &target.names.back(),
                         .stacks_experts = target.stacks};
         if (target.stacks) param.shape.insert(param.shape.begin(), target.experts);

@@ -17,8 +17,8 @@ FunctionMemory memory_of(const HeadsPart& part) {
   const bool is_all = share.cp == share.cp_inner;
   heads.query /= share.cp_inner;
   heads.key_value = std::max<int64_t>(1, heads.key_value / share.cp_inner);
-  const int64_t keys = is_all ? 0 : share.gathers_keys ? rows : group;
-  return context_attention_memory({own, group, keys, !is_all && !share.gathers_keys}, heads,
+  const int64_t keys = is_all ? 0 : share.gathers_kv ? rows : group;
+  return context_attention_memory({own, group, keys, !is_all && !share.gathers_kv}, heads,
                                   part.bytes);
 }
 

@@ -9,7 +9,7 @@ namespace zea::detail {
 
 VisionEncoder read_clip(const ConfigReader& config) {
   config.require_no_dropout({"attention_dropout", "dropout"});
-  config.pass_over({"projection_dim", "vocab_size"});
+  config.ignore_keys({"projection_dim", "vocab_size"});
   VisionEncoder encoder;
   EncoderSpec& vision = encoder.spec =
       read_image_transformer(config, {.patch = 32, .eps = 1e-5, .activation = "quick_gelu"});

@@ -168,7 +168,7 @@ std::vector<std::string> ConfigReader::keys() const {
   return keys;
 }
 
-void ConfigReader::pass_over(const std::vector<const char*>& keys) const {
+void ConfigReader::ignore_keys(const std::vector<const char*>& keys) const {
   for (const char* key : keys) asked_->insert(path_ + "." + key);
 }
 

@@ -54,7 +54,7 @@ class ConfigReader {
   /// Throws unless `value` divides `multiple`, the value of key `of`.
   void require_divisor(const char* key, int64_t value, const char* of, int64_t multiple) const;
   /// Accepts keys that do not change the model.
-  void pass_over(const std::vector<const char*>& keys) const;
+  void ignore_keys(const std::vector<const char*>& keys) const;
   /// Throws where this object, or a nested one that was read, has a key that was not read.
   void refuse_unknown() const;
   [[noreturn]] void refuse(const std::string& key, const std::string& found,

@@ -53,7 +53,7 @@ void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string
   builder.start("llm.embed", "llm", UnitKind::TokenEmbed, {});
   const int embed =
       builder.add("vocabulary", root + names.embed + ".weight", {text.vocabulary, hidden},
-                  trainable, text.init_std, cut_vocabulary());
+                  trainable, text.init_std, vocab_parallel());
   if (!names.positions.empty())
     builder.add("positions", root + names.positions + ".weight", {text.max_positions, hidden},
                 trainable, text.init_std);
@@ -80,7 +80,7 @@ void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string
     builder.use("vocabulary", embed);
   else
     builder.add("vocabulary", prefix + names.head + ".weight", {text.vocabulary, hidden}, trainable,
-                text.init_std, cut_vocabulary());
+                text.init_std, vocab_parallel());
 }
 
 }  // namespace zea::detail

@@ -82,12 +82,12 @@ Decoder read_deepseek_v3(const ConfigReader& config) {
   if (const int64_t step = config.integer("moe_layer_freq", 1); step != 1)
     config.refuse("moe_layer_freq", std::to_string(step), "1");
   // The layers of multi-token prediction are carried where files have them.
-  config.pass_over({"aux_loss_alpha", "ep_size", "num_mtp_layers", "num_nextn_predict_layers",
-                    "pretraining_tp", "qk_head_dim", "seq_aux"});
+  config.ignore_keys({"aux_loss_alpha", "ep_size", "num_mtp_layers", "num_nextn_predict_layers",
+                      "pretraining_tp", "qk_head_dim", "seq_aux"});
   add_sigmoid_mixture(config, decoder,
                       {.experts = 256,
                        .groups = 8,
-                       .chosen_groups = 4,
+                       .topk_groups = 4,
                        .intermediate = 2048,
                        .dense = 3,
                        .factor = 2.5});

@@ -16,8 +16,8 @@ VisionEncoder read_scaled(const ConfigReader& config, int64_t patch) {
   config.require_no_dropout({"drop_path_rate"});
   // How the model gives its states away as the backbone of another, and how its table of positions
   // is laid over images of other sizes.
-  config.pass_over({"apply_layernorm", "interpolate_antialias", "interpolate_offset",
-                    "out_features", "out_indices", "reshape_hidden_states", "stage_names"});
+  config.ignore_keys({"apply_layernorm", "interpolate_antialias", "interpolate_offset",
+                      "out_features", "out_indices", "reshape_hidden_states", "stage_names"});
   VisionEncoder encoder;
   EncoderSpec& vision = encoder.spec = read_image_transformer(
       config, {.patch = patch, .eps = 1e-6, .activation = "gelu", .mlp_ratio = 4});

@@ -57,18 +57,18 @@ double chosen_share(const ModelSpec& model, int64_t parts) {
   return share;
 }
 
-ExpertsHere MixturePart::experts_here() const {
+LocalExperts MixturePart::local_experts() const {
   const int64_t count = router.experts / ep;
   return {count, std::min(router.chosen, count)};
 }
 
 int64_t MixturePart::usual_rows(int64_t most) const {
-  return most * router.chosen / (experts_here().copies * ep);
+  return most * router.chosen / (local_experts().copies * ep);
 }
 
 void declare_mixture(OperationKind kind, const MixturePart& part, int64_t rows, int64_t bytes,
                      OperationNeeds& needs) {
-  const ExpertsHere here = part.experts_here();
+  const LocalExperts here = part.local_experts();
   const int64_t chosen = part.router.chosen;
   switch (kind) {
     case OperationKind::Route:

@@ -24,7 +24,7 @@ struct MixturePart {
 
   /// Returns the experts of this rank. Its rows are at most those of which all are chosen by every
   /// token.
-  ExpertsHere experts_here() const;
+  LocalExperts local_experts() const;
   /// Returns how many of so many rows at most there are where tokens choose all experts equally
   /// often.
   int64_t usual_rows(int64_t most) const;

@@ -17,13 +17,13 @@
 namespace zea::detail {
 
 /// Tp shards of a linear by outputs (dim 0) or by inputs (dim 1), and of a vocabulary.
-inline TpCut cut_outputs(int64_t blocks) {
+inline TpSharding column_parallel(int64_t blocks) {
   return {.dim = 0, .blocks = blocks};
 }
-inline TpCut cut_inputs(int64_t blocks) {
+inline TpSharding row_parallel(int64_t blocks) {
   return {.dim = 1, .blocks = blocks};
 }
-inline TpCut cut_vocabulary() {
+inline TpSharding vocab_parallel() {
   return {.dim = 0, .pads = true};
 }
 
@@ -33,9 +33,9 @@ struct ExpertNames {
   std::string router, experts;
   std::string gate = {}, up = {}, down = {};  ///< of split experts, and of the shared one
   std::string stacked_up = "gate_up_proj", stacked_down = "down_proj";  ///< without numbers
-  std::string shared = {};       ///< precedes gate, up and down of the shared expert
-  std::string shared_gate = {};  ///< its sigmoid scales the shared expert's output; empty: none
-  std::string choice_bias = {};  ///< whole name of RouterSpec::has_choice_bias; empty: none
+  std::string shared = {};           ///< precedes gate, up and down of the shared expert
+  std::string shared_gate = {};      ///< its sigmoid scales the shared expert's output; empty: none
+  std::string correction_bias = {};  ///< whole name of RouterSpec::has_correction_bias; empty: none
   std::string router_norm = {};  ///< whole name: of the norm of what the router reads; empty: none
   std::string gate_scale = {};   ///< whole name: scales the gates of each expert; empty: none
   /// Norms before and after the experts, and after the MLP beside them; empty: there is none.
@@ -43,7 +43,7 @@ struct ExpertNames {
 };
 
 /// A family's names of the parameters of a gated delta rule, as below. In-projections: `qkv`, gates
-/// `z`, strengths `b` and decays `a`, each of all heads; with DeltaRuleSpec::by_key_head `qkv` has
+/// `z`, betas `b` and decays `a`, each of all heads; with DeltaRuleSpec::by_key_head `qkv` has
 /// the gates, too, `b` has the decays, and the other names are empty.
 struct DeltaNames {
   std::string qkv, z, b, a;
@@ -128,18 +128,18 @@ class SpecBuilder {
   /// Adds the parameter `name` with `role` in the unit's forward. Returns its index. Norms are
   /// initialized to 1, other vectors to 0, the rest to normal numbers of `std`.
   int add(const std::string& role, const std::string& name, Shape shape, bool trainable, double std,
-          const TpCut& cut = {});
+          const TpSharding& cut = {});
   /// Adds adjacent parameters of one role. Parts of one name are the rows of one tensor in files.
   struct Part {
     std::string name;
     Shape shape;
-    TpCut cut;
+    TpSharding cut;
   };
   void add_fused(const std::string& role, const std::vector<Part>& parts, bool trainable,
                  double std);
   /// Adds a norm. Returns the index of its weight.
   int add_norm(const std::string& role, const std::string& name, const NormSpec& norm,
-               int64_t width, bool trainable, const TpCut& cut = {});
+               int64_t width, bool trainable, const TpSharding& cut = {});
   /// Adds a class token, initialized to normal numbers.
   void add_class_token(const std::string& name, const Shape& shape, bool trainable, double std);
   /// Adds a vector, initialized to normal numbers with a norm of about 1.
@@ -183,7 +183,8 @@ class SpecBuilder {
   void add_gate_parts(const BlockSpec& block, const ExpertNames& names, const std::string& layer,
                       bool trainable);
   void add_linear(const std::string& role, const std::string& name, const BlockSpec& block,
-                  int64_t out, int64_t in, const TpCut& cut, bool bias, bool trainable, double std);
+                  int64_t out, int64_t in, const TpSharding& cut, bool bias, bool trainable,
+                  double std);
 
   ModelSpec& model_;
 };
@@ -194,7 +195,7 @@ struct MixtureDefaults {
   int64_t intermediate = 0;  ///< 0: that of the plain MLP
   int64_t experts, chosen;
   bool always_renormalizes = false;  ///< else "norm_topk_prob" says so
-  bool renormalizes = false;         ///< its default
+  bool norm_topk_prob = false;       ///< its default
   const char* intermediate_key = "moe_intermediate_size";
   int64_t shared_intermediate = 0;  ///< width of the shared expert; 0: none
   double aux_loss = 1e-3;           ///< router_aux_loss_coef
@@ -202,7 +203,7 @@ struct MixtureDefaults {
 /// The defaults of experts that are chosen by sigmoids of scores with a bias, in groups; the first
 /// `dense` layers have none.
 struct SigmoidDefaults {
-  int64_t experts, chosen = 8, groups = 1, chosen_groups = 1;
+  int64_t experts, chosen = 8, groups = 1, topk_groups = 1;
   int64_t intermediate, dense = 1;
   double factor = 1;
 };
@@ -210,7 +211,7 @@ void add_sigmoid_mixture(const ConfigReader& config, Decoder& decoder,
                          const SigmoidDefaults& defaults);
 /// Reads the number of experts of each of `layers` layers, and how many of them a token chooses.
 int64_t read_experts(const ConfigReader& config, const char* key, int64_t usual, int64_t layers);
-int64_t read_chosen(const ConfigReader& config, int64_t usual, int64_t experts);
+int64_t read_top_k(const ConfigReader& config, int64_t usual, int64_t experts);
 /// Gives a mixture to the layers that are true in `sparse`; the others keep the plain MLP.
 void set_mixture(Decoder& decoder, const std::vector<bool>& sparse, const MlpSpec& mixture,
                  const ExpertNames& names);
@@ -247,8 +248,8 @@ void add_norms_after_halves(Decoder& decoder);
 double read_cap(const ConfigReader& config, const char* key, double usual);
 /// Returns the layers with a sliding window, by "layer_types" or else `usual`; none without
 /// windows.
-std::vector<bool> narrow_layers(const ConfigReader& config, std::vector<bool> usual,
-                                bool has_windows);
+std::vector<bool> sliding_layers(const ConfigReader& config, std::vector<bool> usual,
+                                 bool has_windows);
 /// Reads the layers with a sliding window from the configs of Qwen2, Qwen2-VL and Qwen3: those from
 /// "max_window_layers" on, or from `usual`.
 void read_windows(const ConfigReader& config, Decoder& decoder, int64_t usual = 28);
@@ -268,9 +269,9 @@ struct LlamaDefaults {
   const char* activation = "silu";  ///< the only one
   bool tied = false;
   double eps = 1e-6, theta = 10000;
-  double rotary_share = 1;           ///< "partial_rotary_factor"
+  double partial_rotary_factor = 1;  ///< "partial_rotary_factor"
   bool has_mrope = false;            ///< its configs may name M-RoPE
-  bool turns_all = true;             ///< RoPE rotates the whole head
+  bool rotates_all = true;           ///< RoPE rotates the whole head
   int64_t original_positions = 0;    ///< before RoPE scaling; 0: from the config
   bool names_longrope_yarn = false;  ///< older configs do, or name it "su"
   const char* rope_part = nullptr;   ///< part of rope_parameters for layers without a window
@@ -333,13 +334,13 @@ RopeConfig read_axial_rope(const ConfigReader& config, std::vector<RotaryPair> t
 
 /// Reads the tower of the Qwen-VL families: patches of frame pairs of images of any size, axial
 /// RoPE, merged squares, and blocks whose width is the config's `width_key`.
-struct TurnedDefaults {
+struct QwenVisionDefaults {
   int64_t layers, patch;
   PixelLimits pixels;        ///< of the family's processor
   PixelLimits frame_pixels;  ///< for videos
 };
-VisionEncoder read_turned_tower(const ConfigReader& config, const BlockSpec& of_family,
-                                const char* width_key, const TurnedDefaults& defaults);
+VisionEncoder read_qwen_vision_tower(const ConfigReader& config, const BlockSpec& of_family,
+                                     const char* width_key, const QwenVisionDefaults& defaults);
 /// Throws unless the features have the width of the language model, `hidden`.
 void require_width(const ConfigReader& of_vision, const char* key, int64_t hidden);
 /// Adds a projector of concatenated tokens, whose parameters are named `root` and these names.
@@ -424,7 +425,7 @@ void read_video_limits(const ConfigReader& of_images, EncoderSpec& encoder);
 
 /// Returns the hidden state of vision_feature_layer = `layer` in an encoder of `layers` blocks: the
 /// number of blocks before it.
-int64_t resolve_tap(const ConfigReader& config, int64_t layer, int64_t layers);
+int64_t resolve_feature_layer(const ConfigReader& config, int64_t layer, int64_t layers);
 
 /// Reads a decoder for merged features, of family `usual` where its config names none.
 Decoder read_merging_decoder(const ConfigReader& config, const std::string& usual);

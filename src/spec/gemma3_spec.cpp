@@ -65,12 +65,12 @@ void add_pooled_projector(SpecBuilder& builder, const VisionEncoder& encoder,
 
 ModelSpec make_gemma3(const ConfigReader& config, const Trainable& trainable) {
   // Tokens around images are text like any other.
-  config.pass_over({"boi_token_id", "boi_token_index", "eoi_token_id", "eoi_token_index"});
+  config.ignore_keys({"boi_token_id", "boi_token_index", "eoi_token_id", "eoi_token_index"});
   const ConfigReader text = config.object("text_config");
   text.require_text("model_type", "gemma3_text");
   Decoder decoder = read_merging_decoder(text, "gemma3_text");
   decoder.spec.tied_embeddings = config.boolean("tie_word_embeddings", true);
-  decoder.spec.images_both_ways = BothWays::All;
+  decoder.spec.bidirectional_images = BidirectionalLayers::All;
   if (config.has("eos_token_id")) decoder.spec.end_tokens = config.integers("eos_token_id", 1);
   const VisionEncoder encoder = read_pooled_siglip(config);
   const std::string tower = "vision_tower.";

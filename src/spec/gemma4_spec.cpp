@@ -20,14 +20,14 @@ void refuse_unbuilt(const ConfigReader& config) {
   if (config.has(key.c_str()) && config.text(key.c_str(), "") != "vision")
     config.refuse(key, config.dump(key.c_str()),
                   "null, \"vision\" (bidirectional attention in text is not built)");
-  config.pass_over({"use_bidirectional_attention"});  // "vision" concerns image tokens
+  config.ignore_keys({"use_bidirectional_attention"});  // "vision" concerns image tokens
 }
 
 /// Reads per-layer inputs, unless "hidden_size_per_layer_input" is 0.
 void read_layer_inputs(const ConfigReader& config, Decoder& decoder) {
   constexpr const char *kWidth = "hidden_size_per_layer_input",
                        *kRows = "vocab_size_per_layer_input";
-  config.pass_over({kRows});
+  config.ignore_keys({kRows});
   const int64_t width = config.integer(kWidth, 256);
   if (width == 0) return;
   LayerInputSpec& spec = decoder.spec.block.layer_input;
@@ -83,7 +83,7 @@ void share_keys(const ConfigReader& config, const std::vector<bool>& narrow, Dec
 /// Gives each layer experts beside its MLP (26B-A4B).
 void read_experts_beside_mlps(const ConfigReader& config, Decoder& decoder) {
   const std::vector<const char*> sizes{"num_experts", "top_k_experts", "moe_intermediate_size"};
-  config.pass_over(sizes);
+  config.ignore_keys(sizes);
   if (!config.boolean("enable_moe_block", false)) return;
   for (const char* key : sizes)
     if (!config.has(key))
@@ -91,7 +91,7 @@ void read_experts_beside_mlps(const ConfigReader& config, Decoder& decoder) {
   MlpSpec& mlp = decoder.spec.block.mlp();
   const RouterSpec router{.experts = config.positive("num_experts", 1),
                           .chosen = config.positive("top_k_experts", 1),
-                          .renormalizes = true};
+                          .norm_topk_prob = true};
   // Each has parameters of its own.
   constexpr int64_t kMost = int64_t{1} << 17;
   if (router.experts > kMost)
@@ -118,7 +118,7 @@ std::vector<bool> windowed_layers(const ConfigReader& config, int64_t layers) {
   std::vector<bool> usual;
   for (int64_t layer = 1; layer <= layers; ++layer)
     usual.push_back(layer % kPeriod != 0 && layer < layers);
-  std::vector<bool> found = narrow_layers(config, usual, true);
+  std::vector<bool> found = sliding_layers(config, usual, true);
   if (found.back())
     config.refuse("layer_types", "sliding_attention as the last",
                   "full_attention as the last, which transformers makes of it");
@@ -162,7 +162,7 @@ HeadShape read_wide_heads(const ConfigReader& config, const std::vector<bool>& n
   } else {
     heads.dim = config.positive(kDim, 512);
     if (keys_are_values && config.has(kKeyHeads)) heads.key_value = config.positive(kKeyHeads, 1);
-    config.pass_over({kKeyHeads});  // without keys that are values transformers does not read it
+    config.ignore_keys({kKeyHeads});  // without keys that are values transformers does not read it
   }
   config.require_divisor(key_heads, heads.key_value, "num_attention_heads", heads.query);
   if (heads.dim % 2 != 0) config.refuse(dim, std::to_string(heads.dim), "an even number");

@@ -63,7 +63,7 @@ VisionEncoder read_gemma4_vision(const ConfigReader& config) {
   config.require_text("model_type", "gemma4_vision");
   config.require_no_dropout({"attention_dropout"});
   // transformers reads neither.
-  config.pass_over({"attention_bias", "max_position_embeddings"});
+  config.ignore_keys({"attention_bias", "max_position_embeddings"});
   VisionEncoder encoder;
   EncoderSpec& vision = encoder.spec;
   BlockSpec& block = vision.block;
@@ -157,7 +157,8 @@ ModelSpec make_seeing(const ConfigReader& config, const ConfigReader& text,
   encoder.spec.placeholder = config.integer("image_token_id", 258880);
   encoder.spec.video_placeholder = config.integer("video_token_id", 258884);
   Decoder decoder = read_text(config, text);
-  if (text.text(kTextOfBoth, "") == "vision") decoder.spec.images_both_ways = BothWays::InWindows;
+  if (text.text(kTextOfBoth, "") == "vision")
+    decoder.spec.bidirectional_images = BidirectionalLayers::InWindows;
   const bool standardizes = config.object("vision_config").boolean("standardize", false);
   const auto add_projector = [&](SpecBuilder& builder, const std::vector<int>&) {
     add_embedder(builder, encoder, standardizes, decoder.spec.block.hidden,
@@ -171,9 +172,9 @@ ModelSpec make_seeing(const ConfigReader& config, const ConfigReader& text,
 
 ModelSpec make_gemma4(const ConfigReader& config, const Trainable& trainable) {
   // Tokens around images are ordinary text; vision_soft_tokens_per_image is not needed.
-  config.pass_over({"audio_config", "audio_token_id", "boa_token_id", "boi_token_id",
-                    "eoa_token_id", "eoa_token_index", "eoi_token_id", "image_token_id",
-                    "video_token_id", "vision_config", "vision_soft_tokens_per_image"});
+  config.ignore_keys({"audio_config", "audio_token_id", "boa_token_id", "boi_token_id",
+                      "eoa_token_id", "eoa_token_index", "eoi_token_id", "image_token_id",
+                      "video_token_id", "vision_config", "vision_soft_tokens_per_image"});
   const ConfigReader text = config.object("text_config");
   ModelSpec model = config.has("vision_config")
                         ? make_seeing(config, text, trainable)

@@ -19,8 +19,8 @@ Decoder read_gemma_like(const ConfigReader& config, LlamaDefaults defaults) {
   Decoder decoder = read_llama_like(config, defaults, {biases, biases, biases, biases});
   config.require_boolean("use_bidirectional_attention", false);
   // Keys of generation, and second names that transformers does not read.
-  config.pass_over({"_sliding_window_pattern", "cache_implementation", "hidden_act",
-                    "hidden_activation", "sliding_window_size"});
+  config.ignore_keys({"_sliding_window_pattern", "cache_implementation", "hidden_act",
+                      "hidden_activation", "sliding_window_size"});
   decoder.spec.block.norm.offset = 1;
   decoder.spec.embedding_scale = std::sqrt(static_cast<double>(decoder.spec.block.hidden));
   return decoder;
@@ -53,7 +53,7 @@ void read_later_ways(const ConfigReader& config, Decoder& decoder, int64_t perio
   std::vector<bool> narrow;
   for (int64_t layer = 0; layer < decoder.spec.layers; ++layer)
     narrow.push_back((layer + 1) % period != 0);
-  const std::vector<bool> found = narrow_layers(config, narrow, true);
+  const std::vector<bool> found = sliding_layers(config, narrow, true);
   if (config.is_null("sliding_window") && std::ranges::count(found, true) > 0)
     config.refuse(
         "sliding_window", "null",

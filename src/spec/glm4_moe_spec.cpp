@@ -23,12 +23,12 @@ Decoder read_glm_text(const ConfigReader& config, const GlmDefaults& defaults) {
                                      .positions = defaults.positions,
                                      .end_token = -1,
                                      .eps = 1e-5,
-                                     .rotary_share = 0.5,
+                                     .partial_rotary_factor = 0.5,
                                      .has_mrope = defaults.has_mrope,
-                                     .turns_all = false},
+                                     .rotates_all = false},
                                     {.q = biases, .k = biases, .v = biases});
   // The layers of multi-token prediction are carried where files have them.
-  config.pass_over({"num_mtp_layers", "num_nextn_predict_layers"});
+  config.ignore_keys({"num_mtp_layers", "num_nextn_predict_layers"});
   add_sigmoid_mixture(config, decoder, {.experts = 128, .intermediate = 1408});
   return decoder;
 }

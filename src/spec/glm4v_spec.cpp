@@ -14,7 +14,7 @@ constexpr double kMergerEps = 1e-5;  ///< of the merger's LayerNorm; no key of t
 constexpr int64_t kGlmWidth = 4096;  ///< of features, if the config has no out_hidden_size
 /// Limits in pixels of one frame of an image, which the processor counts as two equal frames, and
 /// of all frames of a video.
-constexpr TurnedDefaults kGlmTower{
+constexpr QwenVisionDefaults kGlmTower{
     .layers = 24,
     .patch = 14,
     .pixels = {.least = int64_t{56} * 112, .most = int64_t{14} * 28 * 15000},
@@ -30,7 +30,7 @@ VisionEncoder read_glm_tower(const ConfigReader& config) {
   block.mlp().gated = true;
   block.mlp().activation = Activation::Silu;
   block.norm.kind = NormKind::Rms;
-  VisionEncoder encoder = read_turned_tower(config, block, "hidden_size", kGlmTower);
+  VisionEncoder encoder = read_qwen_vision_tower(config, block, "hidden_size", kGlmTower);
   EncoderSpec& vision = encoder.spec;
   vision.block.norm.eps = config.number("rms_norm_eps", 1e-5);
   PatchInput& patches = vision.patches();
@@ -45,7 +45,7 @@ VisionEncoder read_glm_tower(const ConfigReader& config) {
                   "patch_size = " + std::to_string(patches.patch_size) + " or more");
   vision.projector = {.norm = {NormKind::Layer, kMergerEps},
                       .merge = patches.block * patches.block,
-                      .by_channel = true,
+                      .space_to_depth = true,
                       .activation = Activation::Silu};
   BlockNames& names = encoder.blocks.names;
   names.gate = ".mlp.gate_proj";
@@ -76,7 +76,7 @@ std::vector<int> add_glm_merger(SpecBuilder& builder, const VisionEncoder& encod
   add_projector_linear(builder, "merger", merger + "proj", {width, width}, false, trains.projector);
   builder.add_norm("projected_norm", merger + "post_projection_norm", vision.projector.norm, width,
                    trains.projector);
-  const TpCut cut = cut_outputs(inner);
+  const TpSharding cut = column_parallel(inner);
   builder.add_fused("linear_1.weight",
                     {{merger + "gate_proj.weight", {inner, width}, cut},
                      {merger + "up_proj.weight", {inner, width}, cut}},
@@ -89,7 +89,7 @@ std::vector<int> add_glm_merger(SpecBuilder& builder, const VisionEncoder& encod
 /// Reads the text of GLM-4.5V.
 Decoder read_sparse_text(const ConfigReader& config) {
   // As in transformers, a config with encoders does not turn on router losses; a deck may.
-  config.pass_over({"output_router_logits", "router_aux_loss_coef"});
+  config.ignore_keys({"output_router_logits", "router_aux_loss_coef"});
   config.require_boolean("use_qk_norm", false);
   return read_glm_text(
       config, {.vocabulary = 151424, .positions = 65536, .has_biases = true, .has_mrope = true});
@@ -107,7 +107,7 @@ Decoder read_dense_text(const ConfigReader& config) {
                                      .end_token = -1,
                                      .eps = 1e-5,
                                      .has_mrope = true,
-                                     .turns_all = false},
+                                     .rotates_all = false},
                                     {.q = true, .k = true, .v = true});
   AttentionSpec& attention = decoder.spec.block.attention();
   const HeadShape& heads = attention.heads;
@@ -129,13 +129,13 @@ ModelSpec make_with_glm_tower(const ConfigReader& config, Decoder decoder, int64
   // Tokens around images and videos are ordinary text. So is the token of a video, since features
   // of its frames take the places of the image's.
   for (const ConfigReader* one : {&config, &text})
-    one->pass_over({"image_start_token_id", "image_end_token_id", "video_start_token_id",
-                    "video_end_token_id", "video_token_id"});
-  text.pass_over({"image_token_id"});
+    one->ignore_keys({"image_start_token_id", "image_end_token_id", "video_start_token_id",
+                      "video_end_token_id", "video_token_id"});
+  text.ignore_keys({"image_token_id"});
   decoder.names.root = "model.language_model.";
   decoder.spec.tied_embeddings = ties_head(config, decoder, false);
   AttentionSpec& attention = decoder.spec.block.attention();
-  attention.rope.turns =
+  attention.rope.rotary_pairs =
       read_mrope(text, attention.rope.pairs(attention.heads.dim), {8, 12, 12}, false);
   VisionEncoder encoder = read_glm_tower(of_vision);
   encoder.spec.placeholder = config.integer("image_token_id", image_token);

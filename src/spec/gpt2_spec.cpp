@@ -33,9 +33,9 @@ Decoder read_gpt2(const ConfigReader& config) {
   config.require_boolean("scale_attn_by_inverse_layer_idx", false);
   config.require_boolean("reorder_and_upcast_attn", false);
   config.require_boolean("add_cross_attention", false);
-  config.pass_over({"_num_labels", "n_ctx", "n_special", "output_past", "predict_special_tokens",
-                    "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
-                    "summary_type", "summary_use_proj"});
+  config.ignore_keys({"_num_labels", "n_ctx", "n_special", "output_past", "predict_special_tokens",
+                      "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+                      "summary_type", "summary_use_proj"});
   DecoderSpec text;
   BlockSpec& block = text.block;
   block.hidden = either(config, "n_embd", "hidden_size", 768);

@@ -41,7 +41,7 @@ Decoder read_gpt_oss(const ConfigReader& config) {
   attention.has_sinks = true;
   decoder.blocks.names.sinks = ".self_attn.sinks";
   // Published configs say these as well.
-  config.pass_over({"experts_per_token", "initial_context_length"});
+  config.ignore_keys({"experts_per_token", "initial_context_length"});
   const ClampedGate gate;
   if (const double limit = config.number("swiglu_limit", gate.limit); limit != gate.limit)
     config.refuse("swiglu_limit", std::to_string(limit), "7, the only limit of transformers");
@@ -49,7 +49,7 @@ Decoder read_gpt_oss(const ConfigReader& config) {
   const int64_t window = has_windows ? config.positive("sliding_window", 128) : 0;
   std::vector<bool> narrow;
   for (int64_t layer = 0; layer < decoder.spec.layers; ++layer) narrow.push_back(layer % 2 == 0);
-  add_windows(decoder, narrow_layers(config, narrow, has_windows), window);
+  add_windows(decoder, sliding_layers(config, narrow, has_windows), window);
   add_mixture(config, decoder, {},
               {.experts = 128,
                .chosen = 4,

@@ -21,7 +21,7 @@ constexpr int64_t kMostSide = 37;
 /// Published configs say of images what their processors do.
 void read_splitting(const ConfigReader& config, PatchInput& patches) {
   constexpr int64_t kUsual = 4, kMostPixels = 4096;  // along the longer side
-  config.pass_over({"use_base_siglip", "tie_word_embeddings"});
+  config.ignore_keys({"use_base_siglip", "tie_word_embeddings"});
   const auto edge = [&](const char* key, int64_t usual) {
     return config.has(key) ? config.object(key).positive("longest_edge", usual) : usual;
   };
@@ -74,8 +74,8 @@ VisionEncoder read_split_tower(const ConfigReader& config, int64_t square) {
 
 Decoder read_split_text(const ConfigReader& config) {
   // Keys of published configs that Llama does not have, for models that these are not.
-  config.pass_over({"_flash_attn_2_enabled", "neftune_noise_alpha", "perceiver_config",
-                    "pixel_shuffle_factor", "transformers.js_config"});
+  config.ignore_keys({"_flash_attn_2_enabled", "neftune_noise_alpha", "perceiver_config",
+                      "pixel_shuffle_factor", "transformers.js_config"});
   config.require_boolean("qk_layer_norms", false);
   config.require_boolean("use_resampler", false);
   Decoder decoder = read_merging_decoder(config, "llama");
@@ -98,8 +98,8 @@ void add_linear_connector(SpecBuilder& builder, const VisionEncoder& encoder, in
 
 ModelSpec make_idefics3(const ConfigReader& config, const Trainable& trainable) {
   constexpr int64_t kMostSquare = 16;
-  config.pass_over({"image_seq_len", "pad_token_id", "transformers.js_config",
-                    "use_reentrant_checkpointing", "vocab_size"});
+  config.ignore_keys({"image_seq_len", "pad_token_id", "transformers.js_config",
+                      "use_reentrant_checkpointing", "vocab_size"});
   Decoder decoder = read_split_text(config.object("text_config"));
   decoder.spec.tied_embeddings = config.boolean("tie_word_embeddings", false);
   const int64_t square = config.positive("scale_factor", 2);

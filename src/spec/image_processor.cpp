@@ -139,7 +139,7 @@ void read_tiles(const ConfigReader& config, const PatchInput& patches, TileLimit
   read_tile(config, patches);
   config.require_boolean("do_center_crop", false);
   // InternVLProcessor cuts tiles whatever the image processor says.
-  config.pass_over({"crop_to_patches"});
+  config.ignore_keys({"crop_to_patches"});
   tiles = {.least = config.positive("min_patches", tiles.least),
            .most = config.positive("max_patches", tiles.most)};
   if (tiles.least > tiles.most)
@@ -150,7 +150,7 @@ void read_tiles(const ConfigReader& config, const PatchInput& patches, TileLimit
 /// The language model's text has as many placeholders as config.json's resolutions ask for.
 void read_fitting(const ConfigReader& config, const PatchInput& patches, const FittedTiles& tiles) {
   read_tile(config, patches);
-  config.pass_over({"do_center_crop"});
+  config.ignore_keys({"do_center_crop"});
   config.require_text("aspect_ratio_setting", "anyres");
   if (tiles.fits_alone && !does(config, "do_normalize", true))
     config.refuse("do_normalize", config.dump("do_normalize"),
@@ -250,7 +250,7 @@ void read_pan_and_scan(const ConfigReader& config, PatchInput& patches) {
 /// Reads the longest side of Idefics 3's and SmolVLM's processors, which becomes whole tiles.
 void read_split(const ConfigReader& config, const PatchInput& patches, SplitTiles& split) {
   constexpr int64_t kMost = 4096;
-  config.pass_over({"do_center_crop", "do_pad", "return_row_col_info", "video_sampling"});
+  config.ignore_keys({"do_center_crop", "do_pad", "return_row_col_info", "video_sampling"});
   require_step(config, "do_image_splitting");
   const int64_t tile = patches.image_size;
   const Sides most = read_sides(config, "max_image_size", true);
@@ -271,7 +271,7 @@ void read_split(const ConfigReader& config, const PatchInput& patches, SplitTile
 PixelLimits read_soft_tokens(const ConfigReader& config, const PatchInput& patches,
                              const PixelLimits& usual) {
   constexpr std::array<int64_t, 5> kAllowed{70, 140, 280, 560, 1120};
-  config.pass_over({"do_center_crop", "do_pad", "image_seq_length", "size"});
+  config.ignore_keys({"do_center_crop", "do_pad", "image_seq_length", "size"});
   require_equal(config, "patch_size", patches.patch_size);
   require_equal(config, "pooling_kernel_size", patches.block);
   const int64_t step = patches.patch_size * patches.block;
@@ -284,7 +284,7 @@ PixelLimits read_soft_tokens(const ConfigReader& config, const PatchInput& patch
 /// Reads the most patches of SigLIP 2's processor.
 void read_filling(const ConfigReader& config, PatchInput& patches) {
   constexpr int64_t kMost = int64_t{1} << 20;
-  config.pass_over({"do_center_crop", "do_pad", "size"});
+  config.ignore_keys({"do_center_crop", "do_pad", "size"});
   require_equal(config, "patch_size", patches.patch_size);
   const int64_t square = patches.patch_size * patches.patch_size;
   const int64_t most = config.positive("max_num_patches", patches.pixel_limits()->most / square);
@@ -304,11 +304,11 @@ struct ShapeReader {
                 of_table(patches.image_size), square);
   }
   void operator()(ImagesWithin&) const {
-    config.pass_over({"do_pad"});
+    config.ignore_keys({"do_pad"});
     read_limits(config, patches);
   }
   void operator()(ImagesBelow&) const {
-    config.pass_over({"do_pad"});
+    config.ignore_keys({"do_pad"});
     read_longest(config, patches);
   }
   void operator()(ImagesFilling& filling) const {
@@ -323,7 +323,7 @@ struct ShapeReader {
   }
   void operator()(SplitTiles& split) const { read_split(config, patches, split); }
   void operator()(FittedTiles& fitted) const {
-    config.pass_over({"do_pad"});
+    config.ignore_keys({"do_pad"});
     read_fitting(config, patches, fitted);
   }
 };
@@ -334,8 +334,9 @@ void read_video_processor(const ConfigReader& config, EncoderSpec& encoder) {
   PatchInput& patches = encoder.patches();
   pass_over_classes(config);
   // Frames are sampled where data sets are packed.
-  config.pass_over({"do_sample_frames", "fps", "max_duration", "max_image_size", "max_video_tokens",
-                    "min_frames", "num_frames", "return_metadata", "video_metadata"});
+  config.ignore_keys({"do_sample_frames", "fps", "max_duration", "max_image_size",
+                      "max_video_tokens", "min_frames", "num_frames", "return_metadata",
+                      "video_metadata"});
   require_step(config, "do_resize");
   config.require_boolean("do_pad", false);
   config.require_boolean("cap_pixels_per_frame", false);

@@ -93,10 +93,10 @@ int64_t read_square(const ConfigReader& config, int64_t side) {
 }
 
 /// Features are those of a block, or of the last one behind its norm.
-int64_t read_tap(const ConfigReader& config, VisionEncoder& encoder) {
+int64_t read_feature_layer(const ConfigReader& config, VisionEncoder& encoder) {
   const int64_t layers = encoder.spec.layers, layer = config.integer("vision_feature_layer", -1);
   encoder.norms_features = layer == -1 && !encoder.names.final_norm.empty();
-  return resolve_tap(config, layer, layers);
+  return resolve_feature_layer(config, layer, layers);
 }
 
 void add_projector(SpecBuilder& builder, const VisionEncoder& encoder, int state, int64_t hidden,
@@ -117,7 +117,7 @@ void add_projector(SpecBuilder& builder, const VisionEncoder& encoder, int state
 }  // namespace
 
 ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable) {
-  config.pass_over({"image_seq_length", "vocab_size"});
+  config.ignore_keys({"image_seq_length", "vocab_size"});
   config.require_text("vision_feature_select_strategy", "default");
   const ConfigReader text = config.object("text_config");
   Decoder decoder = read_merging_decoder(text, "qwen2");
@@ -132,7 +132,7 @@ ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable) 
   vision.projector.merge = patches.block * patches.block;
   vision.projector.norm = kMergedNorm;
   vision.projector.activation = config.activation("projector_hidden_act", "gelu");
-  const int64_t tap = read_tap(config, encoder);
+  const int64_t tap = read_feature_layer(config, encoder);
   const Trainable::Encoder trains = trainable.of(vision.name);
   const auto add_features = [&](SpecBuilder& builder, const std::vector<int>& states) {
     add_projector(builder, encoder, states[static_cast<size_t>(tap)], decoder.spec.block.hidden,

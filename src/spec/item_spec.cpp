@@ -123,7 +123,10 @@ ItemShape EncoderSpec::clip_shape(int64_t columns) const {
   const int64_t positions = mels().positions, merge = projector.merge;
   const int64_t tokens = mels().own_length ? std::min(positions, (columns + 1) / 2) : positions;
   const int64_t apart = (merge - tokens % merge) % merge;
-  return {.tokens = tokens + apart, .features = tokens / merge, .merge = merge, .apart = apart};
+  return {.tokens = tokens + apart,
+          .features = tokens / merge,
+          .merge = merge,
+          .padding_tokens = apart};
 }
 
 ItemShape EncoderSpec::item_shape(const ImageSize& image) const {
@@ -149,7 +152,7 @@ ItemShape EncoderSpec::resized_shape(const ImageSize& image) const {
           .first = first,
           .merge = merge,
           .width = image.width / patch,
-          .apart = apart,
+          .padding_tokens = apart,
           .window = std::ranges::max(block.attentions(), {}, &AttentionSpec::window).window};
 }
 
@@ -183,7 +186,7 @@ ItemShape EncoderSpec::tiled_shape(int64_t tiles, int64_t tiles_wide) const {
           .features = tiles * side * side / merge,
           .merge = merge,
           .width = side,
-          .apart = apart,
+          .padding_tokens = apart,
           .tiles = tiles,
           .tiles_wide = tiles_wide};
 }

@@ -272,11 +272,11 @@ struct FittedGrid {
 /// The tokens of an item, and the features that become of them.
 struct ItemShape {
   int64_t tokens = 0, features = 0;
-  int64_t first = 0;  ///< token of the first feature
-  int64_t merge = 1;  ///< neighboring tokens that become one feature
-  int64_t width = 0;  ///< of an image, in patches
-  int64_t apart = 0;  ///< padding tokens, the last ones, which attend to nothing
-  /// Number of equal tiles, which do not attend to each other; width and apart are of each.
+  int64_t first = 0;           ///< token of the first feature
+  int64_t merge = 1;           ///< neighboring tokens that become one feature
+  int64_t width = 0;           ///< of an image, in patches
+  int64_t padding_tokens = 0;  ///< the last ones, which attend to nothing
+  /// Number of equal tiles, which do not attend to each other; width and padding are of each.
   int64_t tiles = 1;
   int64_t tiles_wide = 1;  ///< width of the grid of tiles
   std::optional<FittedGrid> fitted = {};

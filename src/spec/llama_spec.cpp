@@ -70,8 +70,8 @@ void read_stretching(const ConfigReader& config, const ConfigReader& scaling,
   rope.low_freq_factor = scaling.number("low_freq_factor", rope.low_freq_factor);
   rope.high_freq_factor = scaling.number("high_freq_factor", rope.high_freq_factor);
   // Keys of other types.
-  scaling.pass_over({kOriginal, "attention_factor", "beta_fast", "beta_slow", "long_factor",
-                     "mscale", "mscale_all_dim", "short_factor", "truncate"});
+  scaling.ignore_keys({kOriginal, "attention_factor", "beta_fast", "beta_slow", "long_factor",
+                       "mscale", "mscale_all_dim", "short_factor", "truncate"});
   if (is_yarn) read_yarn(scaling, rope);
   if (is_long) read_longrope(scaling, rope.pairs(text.block.attention().heads.dim), rope);
 }
@@ -80,8 +80,8 @@ RopeConfig read_rope(const ConfigReader& config, const DecoderSpec& text,
                      const LlamaDefaults& defaults) {
   RopeConfig rope;
   rope.theta = config.number("rope_theta", defaults.theta);
-  rope.share = config.number("partial_rotary_factor", defaults.rotary_share);
-  config.pass_over({"original_max_position_embeddings"});
+  rope.share = config.number("partial_rotary_factor", defaults.partial_rotary_factor);
+  config.ignore_keys({"original_max_position_embeddings"});
   const RopeConfig bare = rope;
   bool is_read = false;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
@@ -98,7 +98,7 @@ RopeConfig read_rope(const ConfigReader& config, const DecoderSpec& text,
     rope = found;
     is_read = true;
   }
-  if (defaults.turns_all && rope.share != 1)
+  if (defaults.rotates_all && rope.share != 1)
     config.refuse("partial_rotary_factor", std::to_string(rope.share),
                   "1 in this family (all of a head turns)");
   const int64_t head = text.block.attention().heads.dim;
@@ -165,7 +165,7 @@ Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& default
 }
 
 Decoder read_llama(const ConfigReader& config) {
-  config.pass_over({"is_llama_config", "pretraining_tp", "padding_idx"});
+  config.ignore_keys({"is_llama_config", "pretraining_tp", "padding_idx"});
   config.require_boolean("rope_interleaved", false);
   const bool biases = config.boolean("attention_bias", false);
   return read_llama_like(
@@ -187,8 +187,8 @@ Decoder read_mistral(const ConfigReader& config) {
   return decoder;
 }
 
-std::vector<bool> narrow_layers(const ConfigReader& config, std::vector<bool> narrow,
-                                bool has_windows) {
+std::vector<bool> sliding_layers(const ConfigReader& config, std::vector<bool> narrow,
+                                 bool has_windows) {
   const std::vector<std::string> types = config.texts("layer_types");
   if (types.empty()) return has_windows ? narrow : std::vector<bool>(narrow.size());
   if (types.size() != narrow.size())
@@ -212,7 +212,7 @@ void read_windows(const ConfigReader& config, Decoder& decoder, int64_t usual) {
   const int64_t first = config.integer("max_window_layers", usual);
   std::vector<bool> narrow;
   for (int64_t layer = 0; layer < decoder.spec.layers; ++layer) narrow.push_back(layer >= first);
-  add_windows(decoder, narrow_layers(config, narrow, has_windows), window);
+  add_windows(decoder, sliding_layers(config, narrow, has_windows), window);
 }
 
 /// Qwen2 and Qwen2.5 (arXiv:2407.10671): biases of queries, keys and values, and sliding windows in
@@ -251,7 +251,7 @@ Decoder read_qwen3(const ConfigReader& config) {
 Decoder read_phi3(const ConfigReader& config) {
   for (const char* bias : {"attention_bias", "lm_head_bias", "mlp_bias"})
     config.require_boolean(bias, false);
-  config.pass_over({"embd_pdrop", "full_attn_mod", "interpolate_factor"});
+  config.ignore_keys({"embd_pdrop", "full_attn_mod", "interpolate_factor"});
   Decoder decoder = read_llama_like(config,
                                     {.hidden = 3072,
                                      .intermediate = 8192,
@@ -259,7 +259,7 @@ Decoder read_phi3(const ConfigReader& config) {
                                      .positions = 4096,
                                      .end_token = 32000,
                                      .eps = 1e-5,
-                                     .turns_all = false,
+                                     .rotates_all = false,
                                      .original_positions = 4096,
                                      .names_longrope_yarn = true},
                                     {});

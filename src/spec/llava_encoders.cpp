@@ -79,7 +79,7 @@ void read_patch_merger(const ConfigReader& config, const DecoderSpec& text,
                   "1 to " + std::to_string(kMostSide));
   ProjectorSpec& projector = encoder.spec.projector;
   projector.merge = patches.block * patches.block;
-  projector.by_channel = true;
+  projector.space_to_depth = true;
   projector.norm = {NormKind::Rms, text.block.norm.eps};
 }
 
@@ -124,7 +124,7 @@ VisionEncoder read_vision(const ConfigReader& config, const ImageDefaults& defau
                   "an encoder that transformers' composites run, which this is in none; put it "
                   "together with a language model by a deck (weights of an encoder's section)");
   for (int64_t layer : config.integers("vision_feature_layer", defaults.layer))
-    encoder.taps.push_back(resolve_tap(config, layer, encoder.spec.layers));
+    encoder.taps.push_back(resolve_feature_layer(config, layer, encoder.spec.layers));
   const std::string select = config.text("vision_feature_select_strategy", defaults.select);
   if (encoder.spec.varies() && select != "full")
     config.refuse("vision_feature_select_strategy", select,
@@ -139,7 +139,7 @@ VisionEncoder read_vision(const ConfigReader& config, const ImageDefaults& defau
 
 }  // namespace
 
-int64_t resolve_tap(const ConfigReader& config, int64_t layer, int64_t layers) {
+int64_t resolve_feature_layer(const ConfigReader& config, int64_t layer, int64_t layers) {
   const int64_t state = layer < 0 ? layers + 1 + layer : layer;
   if (state < 0 || state > layers)
     config.refuse("vision_feature_layer", std::to_string(layer),
@@ -170,13 +170,13 @@ namespace detail {
 
 void add_projector_linear(SpecBuilder& builder, const std::string& role, const std::string& name,
                           const Shape& shape, bool bias, bool trainable) {
-  TpCut cut;
-  if (role == "linear_1") cut = cut_outputs(shape[0]);
-  if (role == "linear_2") cut = cut_inputs(shape[1]);
+  TpSharding cut;
+  if (role == "linear_1") cut = column_parallel(shape[0]);
+  if (role == "linear_2") cut = row_parallel(shape[1]);
   builder.add(role + ".weight", name + ".weight", shape, trainable, 0.02, cut);
   if (bias)
     builder.add(role + ".bias", name + ".bias", {shape[0]}, trainable, 0,
-                cut.dim == 0 ? cut : TpCut{});
+                cut.dim == 0 ? cut : TpSharding{});
 }
 
 void add_projector_linears(SpecBuilder& builder, const ProjectorSpec& projector,

@@ -43,7 +43,7 @@ int64_t read_most_tiles(const ConfigReader& config) {
 /// `usual`: the decoder's family where the config names none.
 ModelSpec make_fitted(const ConfigReader& config, const Trainable& trainable,
                       const ImageDefaults& defaults, const std::string& usual) {
-  config.pass_over({"ignore_index", "image_seq_length", "vocab_size"});
+  config.ignore_keys({"ignore_index", "image_seq_length", "vocab_size"});
   config.require_boolean("use_image_newline_parameter", true);
   return make_with_images(config, trainable,
                           {"vision", "vision_tower.", "multi_modal_projector.", "image_newline"},
@@ -66,7 +66,7 @@ ModelSpec make_llava_onevision(const ConfigReader& config, const Trainable& trai
                                  .resolutions = usual_resolutions(),
                                  .text_ties = true},
                                 "qwen2");
-  config.pass_over({"video_token_id", "video_token_index"});  // no item takes its place
+  config.ignore_keys({"video_token_id", "video_token_index"});  // no item takes its place
   EncoderSpec& vision = model.encoders.front();
   FittedTiles& tiles = *vision.patches().as<FittedTiles>();
   tiles.most_tiles = read_most_tiles(config);

@@ -81,7 +81,7 @@ ModelSpec make_with_images(const ConfigReader& config, const Trainable& trainabl
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable) {
   if (!config.has("text_config"))
     config.refuse("text_config", "nothing", "an object" + advice_on_type(config));
-  config.pass_over({"ignore_index", "image_seq_length", "vocab_size"});
+  config.ignore_keys({"ignore_index", "image_seq_length", "vocab_size"});
   ModelSpec model;
   Decoder decoder = read_merging_decoder(config.object("text_config"), "llama");
   decoder.spec.tied_embeddings = ties_head(config, decoder, true);
@@ -93,8 +93,8 @@ ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable) {
     features.push_back(add_image_encoder(
         builder, model, config, {"vision", "vision_tower.", "multi_modal_projector."}, trainable));
   else
-    config.pass_over({"image_token_id", "image_token_index", "vision_feature_layer",
-                      "vision_feature_select_strategy"});
+    config.ignore_keys({"image_token_id", "image_token_index", "vision_feature_layer",
+                        "vision_feature_select_strategy"});
   if (has_audio)
     features.push_back(add_sound_encoder(builder, model, config,
                                          {"audio", "audio_tower.", "audio_projector."}, trainable));

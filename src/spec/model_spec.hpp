@@ -23,18 +23,19 @@ enum class Init { Zeros, Ones, Normal, Uniform, Sinusoids, Constant, LogUniform 
 
 /// The tensor parallelism of a parameter: it is sharded along one dim, between blocks that stay
 /// whole.
-struct TpCut {
-  int dim = -1;          ///< the sharded dim; -1: none, every tp rank has the whole parameter
-  int64_t blocks = 0;    ///< equal blocks of a section: heads, or single rows
-  bool repeats = false;  ///< KV replication: ranks beyond the number of blocks hold the same
-  bool pads = false;     ///< vocabulary padding: dim 0 is extended by rows that nothing reads
+struct TpSharding {
+  int dim = -1;                ///< the sharded dim; -1: none, every tp rank has the whole parameter
+  int64_t blocks = 0;          ///< equal blocks of a section: heads, or single rows
+  bool replicates_kv = false;  ///< KV replication: ranks beyond the number of blocks hold the same
+  bool pads = false;           ///< vocabulary padding: dim 0 is extended by rows that nothing reads
   /// Every tp rank has the whole parameter and uses it on its own heads: gradients are summed.
   bool of_heads = false;
-  int64_t stretches = 1;  ///< fused sections of the dim, each sharded alone: q, k, v of one matrix
+  int64_t fused_sections =
+      1;  ///< fused sections of the dim, each sharded alone: q, k, v of one matrix
 };
 
 /// Returns the shard of the transposed matrix.
-inline TpCut other_order(TpCut cut) {
+inline TpSharding other_order(TpSharding cut) {
   if (cut.dim >= 0) cut.dim = 1 - cut.dim;
   return cut;
 }
@@ -54,7 +55,7 @@ struct ParamSpec {
   /// The deviation of Normal, the maximum of Uniform, the value of Constant; LogUniform takes
   /// logarithms of numbers between 0.01 and this.
   double std = 0.02;
-  TpCut tp_cut = {};
+  TpSharding tp_sharding = {};
   bool fused_with_next =
       false;  ///< adjacent to the next one in a flat buffer: q, k, v and gate, up
   bool trainable = true;
@@ -277,8 +278,8 @@ struct ConfigError : WeightsError {
 ModelSpec make_model_spec(const std::string& config_json, const Trainable& trainable = {});
 
 /// Returns whether a tensor of weights files is a bias for the choice of experts
-/// (RouterSpec::has_choice_bias), which files keep in fp32 where weights are narrower.
-inline bool is_choice_bias(const std::string& name) {
+/// (RouterSpec::has_correction_bias), which files keep in fp32 where weights are narrower.
+inline bool is_correction_bias(const std::string& name) {
   return name.ends_with(".e_score_correction_bias");
 }
 

@@ -69,9 +69,9 @@ struct RopeConfig {
   double original_max_positions = 8192;
   /// M-RoPE sections or axial positions, for each pair of a head's coordinates; empty: each pair
   /// rotates by a token's position in the sample, at its own frequency.
-  std::vector<RotaryPair> turns = {};
-  /// Equal parts of a head that rotate separately, each with its halves as pairs; `turns` lists the
-  /// pairs of the parts in order.
+  std::vector<RotaryPair> rotary_pairs = {};
+  /// Equal parts of a head that rotate separately, each with its halves as pairs; `rotary_pairs`
+  /// lists the pairs of the parts in order.
   int64_t parts = 1;
   bool of_neighbors = false;  ///< neighboring coordinates are the pairs (GPT-J), not the halves
   double low_freq_factor = 1, high_freq_factor = 4;  ///< of llama3
@@ -131,7 +131,7 @@ struct AttentionSpec {
 
 /// The gated delta rule (arXiv:2412.06464), a kind of token mixer. Each value head carries a state
 /// S (key_dim, value_dim) along the tokens of a sample, which begins with zeros. A token with decay
-/// g, strength b, query q, key k and value v (of its head, after a causal convolution with SiLU;
+/// g, beta b, query q, key k and value v (of its head, after a causal convolution with SiLU;
 /// q and k have norm 1, and q is scaled by key_dim^-1/2) changes S to exp(g) S and then adds
 /// k (b (v - S^T k))^T. Its output is S^T q, normed by RMSNorm and gated by SiLU.
 struct DeltaRuleSpec {
@@ -141,14 +141,14 @@ struct DeltaRuleSpec {
   int64_t taps = 4;   ///< tokens that the convolution reads, the last is the token itself
   double eps = 1e-6;  ///< of the norm of outputs
   /// The order of the in-projection's rows. True: the queries, keys, values and gates of each key
-  /// head, then its strengths and decays, as in Qwen3-Next; false: those of all heads.
+  /// head, then its betas and decays, as in Qwen3-Next; false: those of all heads.
   bool by_key_head = false;
 
   int64_t keys() const { return key_heads * key_dim; }
   int64_t values() const { return value_heads * value_dim; }
   /// Returns the channels of the convolution: queries, keys, values.
   int64_t channels() const { return 2 * keys() + values(); }
-  /// Returns the columns of the in-projection: channels, gates of outputs, strengths, decays.
+  /// Returns the columns of the in-projection: channels, gates of outputs, betas, decays.
   int64_t columns() const { return channels() + values() + 2 * value_heads; }
   /// Returns the multiplications of a token with states: S^T k, the change of S, and S^T q.
   int64_t multiplications() const { return 3 * value_heads * key_dim * value_dim; }
@@ -166,15 +166,15 @@ enum class RouterScores { Softmax, Sigmoid };
 /// the best scores are chosen. Their scores are their gates. Ties go to the lower index.
 struct RouterSpec {
   int64_t experts = 0;
-  int64_t chosen = 0;         ///< experts of a token (top-k)
-  bool renormalizes = false;  ///< the gates of a token are divided by their sum
+  int64_t chosen = 0;           ///< experts of a token (top-k)
+  bool norm_topk_prob = false;  ///< the gates of a token are divided by their sum
   RouterScores scores = RouterScores::Softmax;
   /// A bias is added to scores when experts are chosen, and not to gates (arXiv:2408.15664). It is
   /// a state of the model (ParamSpec::is_state).
-  bool has_choice_bias = false;
+  bool has_correction_bias = false;
   /// Group-limited routing (arXiv:2412.19437): a token chooses among the experts of its best
-  /// `chosen_groups` of `groups` equal groups; a group is as good as its two best experts together.
-  int64_t groups = 1, chosen_groups = 1;
+  /// `topk_groups` of `groups` equal groups; a group is as good as its two best experts together.
+  int64_t groups = 1, topk_groups = 1;
   double min_sum = 0;  ///< added to the sum that gates are divided by
   double factor = 1;   ///< of gates, at last
 };
@@ -254,14 +254,14 @@ struct BlockSpec {
 /// The projector from features of an encoder to the language model's width: one linear, or an MLP.
 /// Before them there may be a norm, and a linear of merged features.
 struct ProjectorSpec {
-  NormSpec norm = {};          ///< of features, of tokens before they are merged, or of merged ones
-  int64_t merge = 1;           ///< neighboring tokens that are concatenated to one feature
-  bool by_channel = false;     ///< ... channel by channel (space-to-depth)
-  bool pools = false;          ///< ... or averaged
-  bool pools_first = false;    ///< ... before the norm
-  double mean_scale = 1;       ///< factor of the averages of `pools_first`
-  bool has_bare_norm = false;  ///< averages are normed without a weight
-  bool shrinks = false;        ///< features of images with too many tiles are interpolated
+  NormSpec norm = {};  ///< of features, of tokens before they are merged, or of merged ones
+  int64_t merge = 1;   ///< neighboring tokens that are concatenated to one feature
+  bool space_to_depth = false;  ///< ... channel by channel (space-to-depth)
+  bool pools = false;           ///< ... or averaged
+  bool pools_first = false;     ///< ... before the norm
+  double mean_scale = 1;        ///< factor of the averages of `pools_first`
+  bool has_bare_norm = false;   ///< averages are normed without a weight
+  bool shrinks = false;         ///< features of images with too many tiles are interpolated
   bool is_linear = false;
   Activation activation = Activation::Gelu;
   bool bias = true;
@@ -320,11 +320,12 @@ struct EncoderSpec {
 
 /// The blocks of the language model with bidirectional attention inside an image: none, blocks with
 /// a sliding window (which still hides tokens before it), or all.
-enum class BothWays { None, InWindows, All };
+enum class BidirectionalLayers { None, InWindows, All };
 
 /// Returns whether blocks with a window of `window` tokens (0: none) are among them.
-inline bool is_both_ways(BothWays where, int64_t window) {
-  return where == BothWays::All || (where == BothWays::InWindows && window > 0);
+inline bool is_bidirectional(BidirectionalLayers where, int64_t window) {
+  return where == BidirectionalLayers::All ||
+         (where == BidirectionalLayers::InWindows && window > 0);
 }
 
 /// The language model.
@@ -335,10 +336,11 @@ struct DecoderSpec {
   bool tied_embeddings = false;
   double embedding_scale = 1;    ///< factor of embedded rows of the vocabulary
   double embedding_dropout = 0;  ///< probability of dropping an embedding (with its position)
-  BothWays images_both_ways = BothWays::None;  ///< unless model.llm.image_attention says it
-  double logit_softcap = 0;                    ///< c: logits become c tanh(logit / c); 0: none
-  bool learned_positions = false;              ///< a table of max_positions rows, not RoPE
-  double router_aux_loss = 0;  ///< the config's coefficient of the loss that balances experts
+  BidirectionalLayers bidirectional_images =
+      BidirectionalLayers::None;   ///< unless model.llm.image_attention says it
+  double logit_softcap = 0;        ///< c: logits become c tanh(logit / c); 0: none
+  bool learned_positions = false;  ///< a table of max_positions rows, not RoPE
+  double router_aux_loss = 0;      ///< the config's coefficient of the loss that balances experts
   /// Coefficient of the loss of multi-token prediction (arXiv:2412.19437): its head, a block, reads
   /// the last states and the embeddings of next tokens, and predicts the tokens after these. 0: the
   /// model has no such unit.

@@ -28,7 +28,7 @@ int64_t read_experts(const ConfigReader& config, const char* key, int64_t usual,
   return experts;
 }
 
-int64_t read_chosen(const ConfigReader& config, int64_t usual, int64_t experts) {
+int64_t read_top_k(const ConfigReader& config, int64_t usual, int64_t experts) {
   const int64_t chosen = config.positive("num_experts_per_tok", usual);
   if (chosen > experts)
     config.refuse("num_experts_per_tok", std::to_string(chosen),
@@ -68,9 +68,9 @@ void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector
   MlpSpec mixture = decoder.spec.block.mlp();
   RouterSpec router;
   router.experts = read_named_twice(config, defaults.experts, decoder.spec.layers);
-  router.chosen = read_chosen(config, defaults.chosen, router.experts);
-  router.renormalizes =
-      defaults.always_renormalizes || config.boolean("norm_topk_prob", defaults.renormalizes);
+  router.chosen = read_top_k(config, defaults.chosen, router.experts);
+  router.norm_topk_prob =
+      defaults.always_renormalizes || config.boolean("norm_topk_prob", defaults.norm_topk_prob);
   mixture.router = router;
   mixture.intermediate =
       config.positive(defaults.intermediate_key,
@@ -133,13 +133,13 @@ Decoder read_qwen2_moe(const ConfigReader& config) {
                                     {.q = biases, .k = biases, .v = biases});
   const bool has_windows =
       config.boolean("use_sliding_window", false) && !config.is_null("sliding_window");
-  config.pass_over({"sliding_window"});
+  config.ignore_keys({"sliding_window"});
   const int64_t window = has_windows ? config.positive("sliding_window", 4096) : 0;
   const int64_t last = config.integer("max_window_layers", 28);
   std::vector<bool> narrow;
   for (int64_t layer = 0; layer < decoder.spec.layers; ++layer)
     narrow.push_back(layer % 2 == 0 && layer < last);
-  add_windows(decoder, narrow_layers(config, narrow, has_windows), window);
+  add_windows(decoder, sliding_layers(config, narrow, has_windows), window);
   add_mixture(config, decoder, sparse_layers(config, decoder.spec.layers),
               {.intermediate = 1408, .experts = 60, .chosen = 4, .shared_intermediate = 5632},
               qwen_expert_names(true));
@@ -165,7 +165,7 @@ Decoder read_qwen3_moe(const ConfigReader& config) {
   config.require_boolean("use_qk_norm", true);
   if (const int64_t shared = config.integer("shared_expert_intermediate_size", 0); shared != 0)
     config.refuse("shared_expert_intermediate_size", std::to_string(shared), "0");
-  config.pass_over({"max_window_layers"});
+  config.ignore_keys({"max_window_layers"});
   const int64_t window = config.positive("sliding_window", 4096);
   if (config.boolean("use_sliding_window", false) && !config.is_null("sliding_window"))
     decoder.spec.block.attention().window = window;
@@ -189,7 +189,7 @@ Decoder read_olmoe(const ConfigReader& config) {
                                     {biases, biases, biases, biases});
   if (config.has("clip_qkv"))
     config.refuse("clip_qkv", config.dump("clip_qkv"), "null (clipping is not built yet)");
-  config.pass_over({"clip_qkv"});
+  config.ignore_keys({"clip_qkv"});
   BlockSpec& block = decoder.spec.block;
   if (block.attention().heads.key_value != block.attention().heads.query)
     config.refuse("num_key_value_heads", std::to_string(block.attention().heads.key_value),

@@ -76,7 +76,7 @@ FunctionMemory linear_memory(int64_t rows, const WeightSpec& weight, bool bias_t
 FunctionMemory column_linear_memory(const RowCounts& rows, const WeightSpec& weight,
                                     bool bias_trains, const ElementBytes& bytes) {
   FunctionMemory f = linear_memory(rows.all, weight, bias_trains, bytes);
-  if (!rows.are_dealt()) return f;
+  if (!rows.are_sharded()) return f;
   const int64_t gathered = rows.travelling * weight.in * bytes.param;
   f.forward_peak += gathered;
   // The input again, for the weight's gradient, and the unsummed one of it.
@@ -88,7 +88,7 @@ FunctionMemory column_linear_memory(const RowCounts& rows, const WeightSpec& wei
 FunctionMemory row_linear_memory(const RowCounts& rows, const WeightSpec& weight, bool bias_trains,
                                  const ElementBytes& bytes) {
   FunctionMemory f = linear_memory(rows.all, weight, bias_trains, bytes);
-  if (!rows.are_dealt()) return f;
+  if (!rows.are_sharded()) return f;
   const int64_t all = rows.travelling * weight.out * bytes.param;
   f.forward_peak += all - f.output;
   f.output = rows.here * weight.out * bytes.param;
@@ -102,7 +102,7 @@ FunctionMemory joint_norms_memory(int64_t rows, int64_t width, bool trains,
                                   const ElementBytes& bytes) {
   const int64_t output = 3 * rows * width * bytes.param, saved = 2 * rows * bytes.wide;
   const int64_t both = 2 * rows * width * bytes.wide, copy = bytes.is_narrow() ? both : 0;
-  // Backward what is normalised and the gradient of that; their products, whose sums travel, are
+  // Backward what is normalized and the gradient of that; their products, whose sums travel, are
   // gone before the gradient of the input is made.
   return {.output = output,
           .saved = saved,
@@ -144,7 +144,7 @@ FunctionMemory route_memory(int64_t rows, const RouterSpec& router, const Elemen
 /// The host multiplies expert by expert: its scratch is that of one that every token chooses. A
 /// device makes the gradients of all experts at once, before it adds them.
 FunctionMemory expert_linear_memory(int64_t rows, const WeightSpec& expert,
-                                    const ExpertsHere& experts, const ElementBytes& bytes) {
+                                    const LocalExperts& experts, const ElementBytes& bytes) {
   FunctionMemory f = linear_memory(rows / experts.copies, expert, false, bytes);
   const int64_t output = rows * expert.out * bytes.param;
   f.forward_peak += output - f.output;
@@ -434,7 +434,8 @@ FunctionMemory attention_here_memory(const ModelSpec& model, const UnitSpec& uni
   const int64_t window = unit.encoder < 0 && spec.window < longest ? spec.window : 0;
   const bool takes_segments =
       bytes.is_narrow() && takes_ragged_heads(heads.dim) && spec.scores.softcap == 0;
-  if (takes_segments && (window == 0 || model.decoder.images_both_ways == BothWays::None))
+  if (takes_segments &&
+      (window == 0 || model.decoder.bidirectional_images == BidirectionalLayers::None))
     return ragged_attention_memory(rows, segments, heads, bytes);
   return window > 0 ? window_attention_memory(rows, window, heads, bytes)
                     : context_attention_memory({rows, rows, 0, false}, heads, bytes);

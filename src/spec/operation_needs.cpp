@@ -6,7 +6,7 @@
 #include "core/kernel_sizes.hpp"
 #include "spec/attention_needs.hpp"
 #include "spec/expert_needs.hpp"
-#include "spec/param_cut.hpp"
+#include "spec/param_shard.hpp"
 
 namespace zea::detail {
 namespace {
@@ -200,7 +200,7 @@ class Declarations {
         needs.rows = x.rows / op.count;
         needs.is_view = true;
         return;
-      case Kind::ByChannel:
+      case Kind::SpaceToDepth:
         needs.rows = x.rows / op.count;
         memory = {.output = x.bytes};
         return;
@@ -261,7 +261,7 @@ class Declarations {
     const int64_t elements = needs.rows * table.in;
     memory.output = elements * bytes_.param;
     if (bytes_.gradient != bytes_.param) memory.backward_working = elements * bytes_.gradient;
-    if (!dealt.are_dealt()) return;
+    if (!dealt.are_sharded()) return;
     const int64_t all = dealt.travelling * table.in * bytes_.param;
     memory.forward_peak = memory.output + all;
     // The rows of other ranks are zeroed in a copy.
@@ -286,7 +286,7 @@ class Declarations {
     const auto memory = cuts_inputs ? row_linear_memory : column_linear_memory;
     needs.memory = memory(rows, weight(op), bias_trains(op), bytes_);
     const ParamSpec& whole = first_param(op);
-    if (whole.tp_cut.dim < 0) return;
+    if (whole.tp_sharding.dim < 0) return;
     const int64_t columns = whole.shape[(op.order == WeightOrder::OutIn) == cuts_inputs ? 0 : 1];
     if (cuts_inputs)
       needs.messages = {{MessageKind::SumRows, SentIn::Forward, columns, op.rows},
@@ -305,10 +305,10 @@ class Declarations {
         {gathers ? MessageKind::GatherRows : MessageKind::SumRows, SentIn::Forward, columns},
         {gathers ? MessageKind::SumRows : MessageKind::GatherRows, SentIn::Backward, columns}};
     needs.rows = gathers ? rows.all : rows.here;
-    needs.is_view = share_.tp == 1 || (gathers && !rows.are_dealt());
+    needs.is_view = share_.tp == 1 || (gathers && !rows.are_sharded());
     if (needs.is_view) return;
     const int64_t row = columns * bytes_.param,
-                  sent = rows.are_dealt() ? rows.travelling : rows.all;
+                  sent = rows.are_sharded() ? rows.travelling : rows.all;
     needs.memory = {.output = needs.rows * row,
                     .forward_peak = (needs.rows + sent) * row,
                     .gradient_working = sent * row};
@@ -331,7 +331,7 @@ class Declarations {
 
   void declare_expert_linear(const Operation& op, const Value& x, OperationNeeds& needs) const {
     const MixturePart part = mixture();
-    const ExpertsHere here = part.experts_here();
+    const LocalExperts here = part.local_experts();
     needs.gemms = model_.params_of(unit_, op.params[0]);
     const bool is_stacked = model_.params[needs.gemms.front()].stacks_experts;
     if (!is_stacked) needs.gemms.resize(needs.gemms.size() / static_cast<size_t>(share_.ep));
@@ -339,7 +339,7 @@ class Declarations {
     needs.gemm_parts = op.count / share_.ep;
     WeightSpec expert{.in = width(x), .trains = needs.trains};
     for (const int param : needs.gemms)
-      expert.out += num_elements(cut_of(model_.params[param], share_.tp).shape);
+      expert.out += num_elements(param_shard_of(model_.params[param], share_.tp).shape);
     expert.out /= (is_stacked ? op.count : here.count) * std::max<int64_t>(1, expert.in);
     needs.memory = expert_linear_memory(x.rows, expert, here, bytes_);
     if (op.params[1] < 0) return;
@@ -416,7 +416,7 @@ class Declarations {
     needs.rows = rows.all;
     needs.memory = cross_entropy_memory(rows.all, vocabulary, has_backward && share_.tp == 1,
                                         model_.decoder.logit_softcap > 0, bytes_);
-    if (!rows.are_dealt()) return;
+    if (!rows.are_sharded()) return;
     const int64_t gathered = rows.travelling * vocabulary.in * bytes_.param;
     needs.memory.forward_peak += gathered;
     needs.memory.backward_working += 2 * gathered;
@@ -450,7 +450,7 @@ class Declarations {
   WeightSpec weight(const Operation& op) const {
     WeightSpec weight;
     for (const int param : model_.params_of(unit_, op.params[0])) {
-      const Shape shape = cut_of(model_.params[param], share_.tp).shape;
+      const Shape shape = param_shard_of(model_.params[param], share_.tp).shape;
       weight.out += shape[0];
       weight.in = num_elements(shape) / shape[0];
       weight.trains |= model_.params[param].trainable;

@@ -37,7 +37,7 @@ struct UnitShare {
   bool sequence_parallel = false;
   int cp = 1;
   int cp_inner = 1;            ///< ranks that exchange tokens for heads in attention
-  bool gathers_keys = true;    ///< of all of them at once; false: one group's after the other's
+  bool gathers_kv = true;      ///< of all of them at once; false: one group's after the other's
   bool passes_states = false;  ///< scans pass states between cp ranks
   bool owns_runs = true;       ///< cp ranks own the runs of tokens that they then scan
   bool scans_prompts = false;  ///< generation also scans prompts, without passing states
@@ -95,7 +95,7 @@ struct RowCounts {
   int64_t all = 0, here = 0, travelling = 0;
 
   static RowCounts whole(int64_t rows) { return {rows, rows, rows}; }
-  bool are_dealt() const { return all != here; }
+  bool are_sharded() const { return all != here; }
 };
 
 /// A linear of all rows; one whose outputs are cut over tp, which gathers its rows; one whose
@@ -118,7 +118,7 @@ FunctionMemory mean_memory(int64_t x_bytes, int64_t count, const ElementBytes& b
 FunctionMemory standardized_memory(int64_t x_bytes, const ElementBytes& bytes);
 
 /// The experts that a rank has, and of how many of them a token can have rows.
-struct ExpertsHere {
+struct LocalExperts {
   int64_t count, copies;
 };
 
@@ -126,7 +126,7 @@ struct ExpertsHere {
 /// `expert`, for `rows` rows of all of them.
 FunctionMemory route_memory(int64_t rows, const RouterSpec& router, const ElementBytes& bytes);
 FunctionMemory expert_linear_memory(int64_t rows, const WeightSpec& expert,
-                                    const ExpertsHere& experts, const ElementBytes& bytes);
+                                    const LocalExperts& experts, const ElementBytes& bytes);
 
 /// Attention of all tokens here by the host's kernels, which beside these tensors have tiles.
 FunctionMemory attention_memory(int64_t rows, const HeadShape& heads, const ElementBytes& bytes);

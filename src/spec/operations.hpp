@@ -62,20 +62,20 @@ enum class OperationKind {
   /// The gated delta rule of the in-projection's outputs: convolution, recurrence, norm and gate;
   /// params: convolution, A_log, dt_bias, norm
   DeltaRule,
-  Clamp,        ///< x clamped between two bounds; params: least, most
-  LayerScale,   ///< each column times an element, or all times one; params: scale
-  Scale,        ///< x times `factor`
-  Standardize,  ///< (`factor` x - shift) scale; params: shift, scale
-  Dropout,      ///< x without a share `factor` of its elements, while training
-  Windows,      ///< a convolution's windows: three rows side by side, of every second row
-  ImageTokens,  ///< patches and learned tokens; params: class token, positions, registers
-  Features,     ///< of all inputs, the rows that become features
-  SideBySide,   ///< `count` neighboring rows as one
-  ByChannel,    ///< the same, ordered by channel
-  Mean,         ///< the mean of `count` neighboring rows
-  Resample,     ///< features interpolated from projected rows
-  RowEnds,      ///< a learned row in place of each feature that ends a row; params: row
-  Merge,        ///< x with the features of every other input that is present at its placeholders
+  Clamp,         ///< x clamped between two bounds; params: least, most
+  LayerScale,    ///< each column times an element, or all times one; params: scale
+  Scale,         ///< x times `factor`
+  Standardize,   ///< (`factor` x - shift) scale; params: shift, scale
+  Dropout,       ///< x without a share `factor` of its elements, while training
+  Windows,       ///< a convolution's windows: three rows side by side, of every second row
+  ImageTokens,   ///< patches and learned tokens; params: class token, positions, registers
+  Features,      ///< of all inputs, the rows that become features
+  SideBySide,    ///< `count` neighboring rows as one
+  SpaceToDepth,  ///< the same, ordered by channel
+  Mean,          ///< the mean of `count` neighboring rows
+  Resample,      ///< features interpolated from projected rows
+  RowEnds,       ///< a learned row in place of each feature that ends a row; params: row
+  Merge,         ///< x with the features of every other input that is present at its placeholders
   /// x plus the features of the other present inputs at their placeholders; `count`: the unit's
   /// inputs between its first one and the features
   AddFeatures,

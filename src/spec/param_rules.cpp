@@ -223,7 +223,7 @@ std::vector<ParamRule> make_param_rules(const ModelSpec& model, const OptimOptio
   }
   if (optim.kind != OptimizerKind::Muon) return rules;
   const std::vector<bool> inner = inner_matrices(model);
-  for (size_t p = 0; p < rules.size(); ++p) rules[p].orthogonalises = inner[p];
+  for (size_t p = 0; p < rules.size(); ++p) rules[p].orthogonalizes = inner[p];
   const auto stacked = std::ranges::find(model.params, true, &ParamSpec::stacks_experts);
   if (stacked != model.params.end())
     faults.push_back("optim.kind = \"muon\", but " + stacked->name +

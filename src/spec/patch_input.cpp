@@ -315,7 +315,7 @@ TileGrid PatchInput::shrunk(const TileGrid& shown) const {
 }
 
 int64_t PatchInput::patches_of(const ItemShape& shape) const {
-  const int64_t others = patches_first ? learned_tokens() + shape.apart : learned_tokens();
+  const int64_t others = patches_first ? learned_tokens() + shape.padding_tokens : learned_tokens();
   return shape.tile_tokens() - others;
 }
 

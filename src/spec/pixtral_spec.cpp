@@ -31,7 +31,7 @@ AttentionSpec read_pixtral_attention(const ConfigReader& config, int64_t head_di
 
 VisionEncoder read_pixtral(const ConfigReader& config) {
   config.require_no_dropout({"attention_dropout"});
-  config.pass_over({"tie_word_embeddings", "vocab_size"});
+  config.ignore_keys({"tie_word_embeddings", "vocab_size"});
   VisionEncoder encoder;
   EncoderSpec& vision = encoder.spec;
   BlockSpec& block = vision.block;

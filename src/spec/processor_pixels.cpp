@@ -105,10 +105,11 @@ Resampling read_resampling(const ConfigReader& config, Resampling usual) {
 }
 
 void pass_over_classes(const ConfigReader& config) {
-  config.pass_over({"_processor_class", "_valid_processor_keys", "data_format", "default_to_square",
-                    "device", "disable_grouping", "do_convert_rgb", "feature_extractor_type",
-                    "image_processor_type", "image_seq_length", "input_data_format",
-                    "processor_class", "return_tensors", "size_divisor", "video_processor_type"});
+  config.ignore_keys({"_processor_class", "_valid_processor_keys", "data_format",
+                      "default_to_square", "device", "disable_grouping", "do_convert_rgb",
+                      "feature_extractor_type", "image_processor_type", "image_seq_length",
+                      "input_data_format", "processor_class", "return_tensors", "size_divisor",
+                      "video_processor_type"});
 }
 
 /// A model that doubles pixels reads 2 y - 1 of y = (x - mean) / std, with the mean and deviation

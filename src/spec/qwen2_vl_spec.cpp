@@ -15,15 +15,15 @@ namespace {
 
 constexpr double kVisualEps = 1e-6;  // of the encoder's norms, whatever the config says
 const std::string kVisualRoot = "visual.";
-constexpr TurnedDefaults kDefaults{
+constexpr QwenVisionDefaults kDefaults{
     .layers = 32,
     .patch = 14,
     .pixels = {.least = int64_t{56} * 56, .most = int64_t{28} * 28 * 1280},
     .frame_pixels = {.least = int64_t{28} * 28 * 128, .most = int64_t{28} * 28 * 768}};
 
-PatchInput read_visual_patches(const ConfigReader& config, const TurnedDefaults& defaults) {
+PatchInput read_visual_patches(const ConfigReader& config, const QwenVisionDefaults& defaults) {
   // Names that transformers does not read, and whose values in files are the usual ones.
-  config.pass_over({"in_chans", "spatial_patch_size"});
+  config.ignore_keys({"in_chans", "spatial_patch_size"});
   PatchInput patches{.patch_size = config.positive("patch_size", defaults.patch),
                      .channels = config.positive("in_channels", 3),
                      .frames = config.positive("temporal_patch_size", 2),
@@ -44,7 +44,7 @@ VisionEncoder read_visual(const ConfigReader& config) {
   block.hidden = config.positive("embed_dim", 1280);
   block.mlp().intermediate = block.hidden * config.positive("mlp_ratio", 4);
   block.mlp().activation = config.activation("hidden_act", "quick_gelu");
-  return read_turned_tower(config, block, "embed_dim", kDefaults);
+  return read_qwen_vision_tower(config, block, "embed_dim", kDefaults);
 }
 
 /// All blocks but those of "fullatt_block_indexes" see windows of "window_size" pixels a side.
@@ -75,7 +75,7 @@ VisionEncoder read_windowed_visual(const ConfigReader& config) {
   block.norm.kind = NormKind::Rms;
   block.mlp().gated = true;
   block.mlp().activation = Activation::Silu;
-  VisionEncoder encoder = read_turned_tower(config, block, "hidden_size", kDefaults);
+  VisionEncoder encoder = read_qwen_vision_tower(config, block, "hidden_size", kDefaults);
   BlockNames& names = encoder.blocks.names;
   names.gate = ".mlp.gate_proj";
   names.up = ".mlp.up_proj";
@@ -85,7 +85,7 @@ VisionEncoder read_windowed_visual(const ConfigReader& config) {
   return encoder;
 }
 
-Decoder read_turned_text(const ConfigReader& config) {
+Decoder read_qwen_vl_text(const ConfigReader& config) {
   Decoder decoder = read_llama_like(config,
                                     {.hidden = 8192,
                                      .intermediate = 29568,
@@ -100,7 +100,7 @@ Decoder read_turned_text(const ConfigReader& config) {
                                      .has_mrope = true},
                                     {.q = true, .k = true, .v = true});
   BlockSpec& block = decoder.spec.block;
-  block.attention().rope.turns =
+  block.attention().rope.rotary_pairs =
       read_mrope(config, block.attention().heads.dim / 2, {16, 24, 24}, false);
   read_windows(config, decoder, 80);
   return decoder;
@@ -108,29 +108,29 @@ Decoder read_turned_text(const ConfigReader& config) {
 
 /// Tokens around images are text like any other.
 void pass_over_marks(const ConfigReader& config) {
-  config.pass_over({"vision_start_token_id", "vision_end_token_id", "vision_token_id"});
+  config.ignore_keys({"vision_start_token_id", "vision_end_token_id", "vision_token_id"});
 }
 
 /// Files of the last versions before 5 have the text's keys in both places, and these are not read.
 ConfigReader text_of(const ConfigReader& config) {
   if (!config.has("text_config")) return config;
-  config.pass_over({"attention_dropout", "hidden_act", "hidden_size", "intermediate_size",
-                    "layer_types", "max_position_embeddings", "max_window_layers",
-                    "num_attention_heads", "num_hidden_layers", "num_key_value_heads",
-                    "rms_norm_eps", "rope_scaling", "rope_theta", "sliding_window",
-                    "use_sliding_window", "vocab_size"});
+  config.ignore_keys({"attention_dropout", "hidden_act", "hidden_size", "intermediate_size",
+                      "layer_types", "max_position_embeddings", "max_window_layers",
+                      "num_attention_heads", "num_hidden_layers", "num_key_value_heads",
+                      "rms_norm_eps", "rope_scaling", "rope_theta", "sliding_window",
+                      "use_sliding_window", "vocab_size"});
   ConfigReader text = config.object("text_config");
   pass_over_marks(text);
   return text;
 }
 
 /// `read`: the tower, whose features have the width that the config calls `width_key`.
-ModelSpec make_turned(const ConfigReader& config, const Trainable& trainable,
-                      VisionEncoder (*read)(const ConfigReader&), const char* width_key) {
+ModelSpec make_qwen_vl(const ConfigReader& config, const Trainable& trainable,
+                       VisionEncoder (*read)(const ConfigReader&), const char* width_key) {
   pass_over_marks(config);
   const ConfigReader text = text_of(config);
   const ConfigReader of_vision = config.object("vision_config");
-  Decoder decoder = read_turned_text(text);
+  Decoder decoder = read_qwen_vl_text(text);
   decoder.spec.tied_embeddings = ties_head(config, decoder, true);
   VisionEncoder encoder = read(of_vision);
   encoder.spec.placeholder = config.integer("image_token_id", 151655);
@@ -148,8 +148,8 @@ ModelSpec make_turned(const ConfigReader& config, const Trainable& trainable,
 
 }  // namespace
 
-VisionEncoder read_turned_tower(const ConfigReader& config, const BlockSpec& of_family,
-                                const char* width_key, const TurnedDefaults& defaults) {
+VisionEncoder read_qwen_vision_tower(const ConfigReader& config, const BlockSpec& of_family,
+                                     const char* width_key, const QwenVisionDefaults& defaults) {
   VisionEncoder encoder;
   EncoderSpec& vision = encoder.spec;
   BlockSpec& block = vision.block = of_family;
@@ -227,11 +227,11 @@ std::vector<RotaryPair> read_mrope(const ConfigReader& config, int64_t pairs,
 }
 
 ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable) {
-  return make_turned(config, trainable, read_visual, "hidden_size");
+  return make_qwen_vl(config, trainable, read_visual, "hidden_size");
 }
 
 ModelSpec make_qwen2_5_vl(const ConfigReader& config, const Trainable& trainable) {
-  return make_turned(config, trainable, read_windowed_visual, "out_hidden_size");
+  return make_qwen_vl(config, trainable, read_windowed_visual, "out_hidden_size");
 }
 
 }  // namespace zea::detail

@@ -65,8 +65,8 @@ Decoder read_hybrid(const ConfigReader& config, LlamaDefaults defaults) {
   config.require_text("output_gate_type", "swish");
   defaults.heads = 16;
   defaults.head_dim = 256;
-  defaults.rotary_share = 0.25;
-  defaults.turns_all = false;
+  defaults.partial_rotary_factor = 0.25;
+  defaults.rotates_all = false;
   const bool biases = config.boolean("attention_bias", false);
   Decoder decoder = read_llama_like(config, defaults, {biases, biases, biases, biases});
   add_head_norms(decoder);
@@ -102,7 +102,7 @@ Decoder read_sparse_text(const ConfigReader& config, const ConfigReader& model) 
                                          .positions = 32768,
                                          .end_token = -1,
                                          .has_mrope = true});
-  config.pass_over({"norm_topk_prob"});  // the model's router does not read it
+  config.ignore_keys({"norm_topk_prob"});  // the model's router does not read it
   if (!config.integers("mlp_only_layers").empty())
     config.refuse("mlp_only_layers", config.dump("mlp_only_layers"), "[] in this family");
   if (config.positive("decoder_sparse_step", 1) != 1)
@@ -122,7 +122,7 @@ Decoder read_sparse_text(const ConfigReader& config, const ConfigReader& model) 
 /// Tokens of text have equal positions along all axes.
 void pass_over_mrope(const ConfigReader& config) {
   for (const char* key : {"rope_parameters", "rope_scaling"})
-    if (config.has(key)) config.object(key).pass_over({"mrope_section", "mrope_interleaved"});
+    if (config.has(key)) config.object(key).ignore_keys({"mrope_section", "mrope_interleaved"});
 }
 
 ModelSpec make_over_tower(const ConfigReader& config, const ConfigReader& text, Decoder decoder,
@@ -132,7 +132,7 @@ ModelSpec make_over_tower(const ConfigReader& config, const ConfigReader& text, 
   if (!decoder.names.mtp.empty()) decoder.spec.mtp_loss = trainable.mtp_loss;
   const int64_t dim = decoder.spec.block.attention().heads.dim;
   RopeConfig& rope = decoder.spec.block.attention().rope;
-  rope.turns = read_mrope(text, rope.pairs(dim), {11, 11, 10}, true);
+  rope.rotary_pairs = read_mrope(text, rope.pairs(dim), {11, 11, 10}, true);
   return make_with_deep_tower(config, std::move(decoder), trainable, kOfQwen35);
 }
 
@@ -152,7 +152,7 @@ Decoder read_qwen3_next(const ConfigReader& config) {
               {.intermediate = 512,
                .experts = 512,
                .chosen = 10,
-               .renormalizes = true,
+               .norm_topk_prob = true,
                .shared_intermediate = 512},
               qwen_expert_names(true));
   for (MixerSpec& mixer : decoder.spec.block.mixers)

@@ -12,7 +12,7 @@ namespace zea::detail {
 namespace {
 
 const std::string kTowerRoot = "model.visual.";
-constexpr TurnedDefaults kTower{
+constexpr QwenVisionDefaults kTower{
     .layers = 27,
     .patch = 16,
     .pixels = {.least = int64_t{256} * 256, .most = int64_t{4096} * 4096},
@@ -25,7 +25,7 @@ VisionEncoder read_deep_visual(const ConfigReader& config) {
   block.hidden = config.positive("hidden_size", 1152);
   block.mlp().intermediate = config.positive("intermediate_size", 4304);
   block.mlp().activation = config.activation("hidden_act", "gelu_pytorch_tanh");
-  VisionEncoder encoder = read_turned_tower(config, block, "hidden_size", kTower);
+  VisionEncoder encoder = read_qwen_vision_tower(config, block, "hidden_size", kTower);
   encoder.blocks.names.up = ".mlp.linear_fc1";
   encoder.blocks.names.down = ".mlp.linear_fc2";
   encoder.patch_bias = true;
@@ -65,7 +65,7 @@ Decoder read_interleaved_text(const ConfigReader& config, const LlamaDefaults& d
   add_head_norms(decoder);
   decoder.names.root = "model.language_model.";
   BlockSpec& block = decoder.spec.block;
-  block.attention().rope.turns =
+  block.attention().rope.rotary_pairs =
       read_mrope(config, block.attention().heads.dim / 2, {24, 20, 20}, true);
   return decoder;
 }
@@ -91,7 +91,7 @@ int add_deep_merger(SpecBuilder& builder, const EncoderSpec& vision, size_t numb
 ModelSpec make_with_deep_tower(const ConfigReader& config, Decoder decoder,
                                const Trainable& trainable, const DeepDefaults& defaults) {
   // Tokens around images are text like any other.
-  config.pass_over({"vision_start_token_id", "vision_end_token_id"});
+  config.ignore_keys({"vision_start_token_id", "vision_end_token_id"});
   const ConfigReader of_vision = config.object("vision_config");
   decoder.spec.tied_embeddings = ties_head(config, decoder, false);
   VisionEncoder encoder = read_deep_visual(of_vision);
@@ -141,7 +141,7 @@ ModelSpec make_qwen3_vl_moe(const ConfigReader& config, const Trainable& trainab
                                                  .end_token = -1,
                                                  .theta = 500000,
                                                  .has_mrope = true});
-  text.pass_over({"norm_topk_prob"});  // the model divides gates by their sum, whatever it says
+  text.ignore_keys({"norm_topk_prob"});  // the model divides gates by their sum, whatever it says
   add_mixture(text, decoder, sparse_layers(text, decoder.spec.layers),
               {.intermediate = 1408, .experts = 60, .chosen = 4, .always_renormalizes = true},
               qwen_expert_names(false));

@@ -9,19 +9,19 @@ namespace {
 
 void read_groups(const ConfigReader& config, const SigmoidDefaults& defaults, RouterSpec& router) {
   router.groups = config.positive("n_group", defaults.groups);
-  router.chosen_groups = config.positive("topk_group", defaults.chosen_groups);
+  router.topk_groups = config.positive("topk_group", defaults.topk_groups);
   config.require_divisor("n_group", router.groups, "n_routed_experts", router.experts);
   const int64_t of_group = router.experts / router.groups;
   if (router.groups > 1 && of_group < 2)
     config.refuse("n_group", std::to_string(router.groups),
                   "groups of 2 of the " + std::to_string(router.experts) + " experts, or more");
-  if (router.chosen_groups > router.groups)
-    config.refuse("topk_group", std::to_string(router.chosen_groups),
+  if (router.topk_groups > router.groups)
+    config.refuse("topk_group", std::to_string(router.topk_groups),
                   "1 to n_group = " + std::to_string(router.groups));
-  if (router.chosen > router.chosen_groups * of_group)
+  if (router.chosen > router.topk_groups * of_group)
     config.refuse("num_experts_per_tok", std::to_string(router.chosen),
                   "at most the experts of topk_group groups, " +
-                      std::to_string(router.chosen_groups * of_group));
+                      std::to_string(router.topk_groups * of_group));
 }
 
 }  // namespace
@@ -31,12 +31,12 @@ void add_sigmoid_mixture(const ConfigReader& config, Decoder& decoder,
   const int64_t layers = decoder.spec.layers;
   const int64_t dense = config.integer("first_k_dense_replace", defaults.dense);
   RouterSpec router{.experts = read_experts(config, "n_routed_experts", defaults.experts, layers),
-                    .renormalizes = config.boolean("norm_topk_prob", true),
+                    .norm_topk_prob = config.boolean("norm_topk_prob", true),
                     .scores = RouterScores::Sigmoid,
-                    .has_choice_bias = true,
+                    .has_correction_bias = true,
                     .min_sum = 1e-20,
                     .factor = config.number("routed_scaling_factor", defaults.factor)};
-  router.chosen = read_chosen(config, defaults.chosen, router.experts);
+  router.chosen = read_top_k(config, defaults.chosen, router.experts);
   read_groups(config, defaults, router);
   MlpSpec mixture = decoder.spec.block.mlp();
   mixture.router = router;
@@ -44,7 +44,7 @@ void add_sigmoid_mixture(const ConfigReader& config, Decoder& decoder,
   mixture.shared_intermediate = mixture.intermediate * config.positive("n_shared_experts", 1);
   ExpertNames names = qwen_expert_names(false);
   names.shared = ".mlp.shared_experts";
-  names.choice_bias = ".mlp.gate.e_score_correction_bias";
+  names.correction_bias = ".mlp.gate.e_score_correction_bias";
   std::vector<bool> sparse;
   for (int64_t layer = 0; layer < layers; ++layer) sparse.push_back(layer >= dense);
   set_mixture(decoder, sparse, mixture, names);

@@ -28,7 +28,7 @@ void SpecBuilder::start(const std::string& name, const std::string& module, Unit
 }
 
 int SpecBuilder::add(const std::string& role, const std::string& name, Shape shape, bool trainable,
-                     double std, const TpCut& cut) {
+                     double std, const TpSharding& cut) {
   check_size(name, shape);
   ParamSpec param;
   param.name = name;
@@ -36,7 +36,7 @@ int SpecBuilder::add(const std::string& role, const std::string& name, Shape sha
   param.shape = std::move(shape);
   param.trainable = trainable;
   param.std = std;
-  param.tp_cut = cut;
+  param.tp_sharding = cut;
   if (param.shape.size() == 1) param.init = Init::Zeros;
   if (role.ends_with("norm.weight")) param.init = Init::Ones;
   model_.params.push_back(std::move(param));
@@ -74,7 +74,7 @@ void SpecBuilder::add_fused(const std::string& role, const std::vector<Part>& pa
 }
 
 int SpecBuilder::add_norm(const std::string& role, const std::string& name, const NormSpec& norm,
-                          int64_t width, bool trainable, const TpCut& cut) {
+                          int64_t width, bool trainable, const TpSharding& cut) {
   const int weight = add(role + ".weight", name + ".weight", {width}, trainable, 0, cut);
   if (norm.offset == 1) model_.params[weight].init = Init::Zeros;
   if (norm.kind == NormKind::Layer) add(role + ".bias", name + ".bias", {width}, trainable, 0);
@@ -151,13 +151,13 @@ void SpecBuilder::add_layer_input(const BlockSpec& block, const BlockFamily& fam
       trainable, family.init.down);
   add_norm("input_post_norm", layer + names.post_norm, block.norm, block.hidden, trainable);
   const auto add_part = [&](const std::string& role, const std::string& name, Shape shape, int dim,
-                            const TpCut& cut) {
+                            const TpSharding& cut) {
     const int64_t length = shape[dim];
     ParamSpec& param = model_.params[add(role, names.root + name + ".weight", std::move(shape),
                                          trainable, family.init.up, cut)];
     if (count > 1) param.part = {dim, number * length, count * length};
   };
-  add_part("input_table", names.table, {vocabulary, width}, 1, cut_vocabulary());
+  add_part("input_table", names.table, {vocabulary, width}, 1, vocab_parallel());
   add_part("input_context.weight", names.context, {width, block.hidden}, 0, {});
   if (context_norm < 0)
     context_norm =
@@ -202,20 +202,20 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
   if (attention.latent) {
     add_latent_heads(block, family, layer, trainable);
   } else if (block.clips_linears) {
-    TpCut kv_heads = cut_outputs(key_heads);
-    kv_heads.repeats = key_heads < query_heads;
-    add_linear("q", layer + names.q, block, q, block.hidden, cut_outputs(query_heads), false,
+    TpSharding kv_heads = column_parallel(key_heads);
+    kv_heads.replicates_kv = key_heads < query_heads;
+    add_linear("q", layer + names.q, block, q, block.hidden, column_parallel(query_heads), false,
                trainable, family.init.qkv);
     for (const auto& [role, name] : {std::pair("k", names.k), std::pair("v", names.v)})
       add_linear(role, layer + name, block, kv, block.hidden, kv_heads, false, trainable,
                  family.init.qkv);
   } else if (names.qkv.empty()) {
-    const TpCut heads = cut_outputs(query_heads);
-    TpCut kv_heads = cut_outputs(key_heads);
-    kv_heads.repeats = key_heads < query_heads;
+    const TpSharding heads = column_parallel(query_heads);
+    TpSharding kv_heads = column_parallel(key_heads);
+    kv_heads.replicates_kv = key_heads < query_heads;
     const std::string query = layer + names.q, key = layer + names.k, value = layer + names.v;
     std::vector<Part> weights, all_biases;
-    const auto add_part = [&](const std::string& name, int64_t rows, const TpCut& cut) {
+    const auto add_part = [&](const std::string& name, int64_t rows, const TpSharding& cut) {
       weights.push_back({name + ".weight", {rows, block.hidden}, cut});
       all_biases.push_back({name + ".bias", {rows}, cut});
     };
@@ -231,21 +231,22 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
     }
   } else {
     ZEA_ASSERT(q == kv);  // fused sections are equal
-    TpCut heads = cut_outputs(query_heads);
-    heads.stretches = 3;
+    TpSharding heads = column_parallel(query_heads);
+    heads.fused_sections = 3;
     add_linear("qkv", layer + names.qkv, block, 3 * q, block.hidden, heads, biases.q, trainable,
                family.init.qkv);
   }
   if (unit().makes_queries())
     add_linear("out", layer + names.out, block, block.hidden, query_heads * attention.value_dim(),
-               cut_inputs(query_heads), biases.out, trainable, family.init.out);
+               row_parallel(query_heads), biases.out, trainable, family.init.out);
   if (unit().makes_queries() && attention.has_sinks) {
     const int sinks = add("sinks", layer + names.sinks, {query_heads}, trainable, family.init.qkv,
-                          cut_outputs(query_heads));
+                          column_parallel(query_heads));
     model_.params[sinks].init = Init::Normal;
   }
   const int64_t norm_width = dim * (block.query_key_norm ? query_heads : 1);
-  const TpCut norm_cut = block.query_key_norm ? cut_outputs(query_heads) : TpCut{.of_heads = true};
+  const TpSharding norm_cut =
+      block.query_key_norm ? column_parallel(query_heads) : TpSharding{.of_heads = true};
   for (const auto& [role, name, is_made] :
        {std::tuple("q_norm", names.q_norm, unit().makes_queries()),
         std::tuple("k_norm", names.k_norm, unit().makes_keys())})
@@ -267,7 +268,7 @@ void SpecBuilder::add_latent_heads(const BlockSpec& block, const BlockFamily& fa
   };
   const auto add_heads = [&](const std::string& role, const std::string& name, int64_t dim,
                              int64_t in) {
-    add_linear(role, layer + name, block, heads * dim, in, cut_outputs(heads), false, trainable,
+    add_linear(role, layer + name, block, heads * dim, in, column_parallel(heads), false, trainable,
                family.init.qkv);
   };
   if (latent.query_rank > 0) {
@@ -286,12 +287,13 @@ void SpecBuilder::add_delta_rule(const BlockSpec& block, const DeltaRuleSpec& ru
                                  const BlockFamily& family, const std::string& layer,
                                  bool trainable) {
   const DeltaNames& names = family.names.delta;
-  const TpCut by_key = cut_outputs(rule.key_heads), by_value = cut_outputs(rule.value_heads);
+  const TpSharding by_key = column_parallel(rule.key_heads),
+                   by_value = column_parallel(rule.value_heads);
   const int64_t keys = rule.keys(), values = rule.values(), heads = rule.value_heads;
-  const auto rows = [&](const std::string& name, int64_t count, const TpCut& cut) {
+  const auto rows = [&](const std::string& name, int64_t count, const TpSharding& cut) {
     return Part{layer + name + ".weight", {count, block.hidden}, cut};
   };
-  const auto channels = [&](int64_t count, const TpCut& cut) {
+  const auto channels = [&](int64_t count, const TpSharding& cut) {
     return Part{layer + names.conv + ".weight", {count, 1, rule.taps}, cut};
   };
   if (rule.by_key_head)
@@ -314,7 +316,7 @@ void SpecBuilder::add_delta_rule(const BlockSpec& block, const DeltaRuleSpec& ru
   model_.params[step].init = Init::Ones;
   add_norm("delta_norm", layer + names.norm, {NormKind::Rms, rule.eps}, rule.value_dim, trainable,
            {.of_heads = true});
-  add_linear("out", layer + names.out, block, block.hidden, values, cut_inputs(rule.value_heads),
+  add_linear("out", layer + names.out, block, block.hidden, values, row_parallel(rule.value_heads),
              false, trainable, family.init.out);
 }
 
@@ -326,7 +328,7 @@ void SpecBuilder::add_feed_forward(const BlockSpec& block, const BlockFamily& fa
   const BlockNames& names = family.names;
   const bool bias = family.biases.mlp;
   const int64_t inner = mlp.router ? mlp.plain_intermediate : mlp.intermediate;
-  const TpCut cut = cut_outputs(inner);
+  const TpSharding cut = column_parallel(inner);
   if (block.clips_linears) {
     ZEA_ASSERT(mlp.gated && !bias);
     for (const auto& [role, name] : {std::pair("gate", names.gate), std::pair("up", names.up)})
@@ -344,7 +346,7 @@ void SpecBuilder::add_feed_forward(const BlockSpec& block, const BlockFamily& fa
     add_linear("up", layer + names.up, block, inner, block.hidden, cut, bias, trainable,
                family.init.up);
   }
-  add_linear("down", layer + names.down, block, block.hidden, inner, cut_inputs(inner), bias,
+  add_linear("down", layer + names.down, block, block.hidden, inner, row_parallel(inner), bias,
              trainable, family.init.down);
 }
 
@@ -354,14 +356,14 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
   const MlpSpec& mlp = block.mlps.at(model_.units.back().mlp);
   const ExpertNames& names = family.names.experts;
   ZEA_ASSERT(mlp.gated);
-  const TpCut whole{.of_heads = true};  // tp ranks have parts of each expert's output
+  const TpSharding whole{.of_heads = true};  // tp ranks have parts of each expert's output
   const auto add_mlps = [&](const std::string& role, const std::vector<std::string>& experts,
                             int64_t inner) {
     std::vector<Part> up, down;
     for (const std::string& expert : experts) {
       for (const std::string& name : {names.gate, names.up})
-        up.push_back({expert + name + ".weight", {inner, block.hidden}, cut_outputs(inner)});
-      down.push_back({expert + names.down + ".weight", {block.hidden, inner}, cut_inputs(inner)});
+        up.push_back({expert + name + ".weight", {inner, block.hidden}, column_parallel(inner)});
+      down.push_back({expert + names.down + ".weight", {block.hidden, inner}, row_parallel(inner)});
     }
     add_fused(role + ".up.weight", up, trainable, family.init.up);
     add_fused(role + ".down.weight", down, trainable, family.init.down);
@@ -373,8 +375,8 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
                          trainable, family.init.up, whole);
     model_.params[bias].init = Init::Normal;
   }
-  if (mlp.router->has_choice_bias)
-    add_state("choice_bias", layer + names.choice_bias, {mlp.router->experts});
+  if (mlp.router->has_correction_bias)
+    add_state("correction_bias", layer + names.correction_bias, {mlp.router->experts});
   add_gate_parts(block, names, layer, trainable);
   if (mlp.stack) {
     const int64_t count = mlp.router->experts, inner = mlp.intermediate;
@@ -382,17 +384,17 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
     const auto add_stack = [&](const std::string& role, const std::string& name, int64_t out,
                                int64_t in, bool cuts_outputs, double std) {
       const bool is_out_in = *mlp.stack == WeightOrder::OutIn;
-      TpCut cut{.dim = is_out_in == cuts_outputs ? 1 : 2, .blocks = inner};
-      if (cuts_outputs && !mlp.clamped_gate) cut.stretches = 2;
+      TpSharding cut{.dim = is_out_in == cuts_outputs ? 1 : 2, .blocks = inner};
+      if (cuts_outputs && !mlp.clamped_gate) cut.fused_sections = 2;
       const int param =
           add(role, layer + names.experts + name,
               is_out_in ? Shape{count, out, in} : Shape{count, in, out}, trainable, std, cut);
       model_.params[param].stacks_experts = true;
       if (!family.biases.experts) return;
       // Biases of the sum over tp ranks are whole on each, and one of them adds them.
-      const int bias =
-          add(role.substr(0, role.rfind('.')) + ".bias", layer + names.experts + name + "_bias",
-              {count, out}, trainable, 0, cuts_outputs ? TpCut{.dim = 1, .blocks = inner} : whole);
+      const int bias = add(role.substr(0, role.rfind('.')) + ".bias",
+                           layer + names.experts + name + "_bias", {count, out}, trainable, 0,
+                           cuts_outputs ? TpSharding{.dim = 1, .blocks = inner} : whole);
       model_.params[bias].stacks_experts = true;
       model_.params[bias].init = Init::Zeros;
     };
@@ -416,8 +418,9 @@ void SpecBuilder::add_experts(const BlockSpec& block, const BlockFamily& family,
 /// each has a part.
 void SpecBuilder::add_gate_parts(const BlockSpec& block, const ExpertNames& names,
                                  const std::string& layer, bool trainable) {
-  const TpCut whole{.of_heads = true};
-  const auto add_norm_if = [&](const std::string& role, const std::string& name, const TpCut& cut) {
+  const TpSharding whole{.of_heads = true};
+  const auto add_norm_if = [&](const std::string& role, const std::string& name,
+                               const TpSharding& cut) {
     if (!name.empty()) add_norm(role, layer + name, block.norm, block.hidden, trainable, cut);
   };
   if (!names.router_norm.empty()) {
@@ -437,12 +440,13 @@ void SpecBuilder::add_gate_parts(const BlockSpec& block, const ExpertNames& name
 /// `cut` shards a weight (out, in). The bounds of a clipped linear belong to the module around its
 /// weight's module, and are infinite at first.
 void SpecBuilder::add_linear(const std::string& role, const std::string& name,
-                             const BlockSpec& block, int64_t out, int64_t in, const TpCut& cut,
+                             const BlockSpec& block, int64_t out, int64_t in, const TpSharding& cut,
                              bool bias, bool trainable, double std) {
   const bool out_in = block.order == WeightOrder::OutIn;
   add(role + ".weight", name + ".weight", out_in ? Shape{out, in} : Shape{in, out}, trainable, std,
       out_in ? cut : other_order(cut));
-  if (bias) add(role + ".bias", name + ".bias", {out}, trainable, 0, cut.dim == 0 ? cut : TpCut{});
+  if (bias)
+    add(role + ".bias", name + ".bias", {out}, trainable, 0, cut.dim == 0 ? cut : TpSharding{});
   if (!block.clips_linears) return;
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const char* side : {".input", ".output"})

@@ -238,8 +238,9 @@ class Forward : LayerRecorder {
     return ops_.record({.kind = Kind::SumRows}, {y});
   }
   Value routed(const Value& rows, const RouterSpec& router, const MlpSpec& spec) {
-    auto own_gates = ops_.record({.kind = Kind::Route, .params = {ops_.optional("choice_bias")}},
-                                 {adapted_linear(routed_by(rows), "router")});
+    auto own_gates =
+        ops_.record({.kind = Kind::Route, .params = {ops_.optional("correction_bias")}},
+                    {adapted_linear(routed_by(rows), "router")});
     auto own_chosen = ops_.record_other();
     if (has("gate_scale"))
       own_gates = ops_.record({.kind = Kind::ScaleGates, .params = ops_.roles({"gate_scale"})},
@@ -299,9 +300,9 @@ class Forward : LayerRecorder {
   }
 
   Value merged_features(const Value& x, const ProjectorSpec& spec) {
-    const Kind kind = spec.pools        ? Kind::Mean
-                      : spec.by_channel ? Kind::ByChannel
-                                        : Kind::SideBySide;
+    const Kind kind = spec.pools            ? Kind::Mean
+                      : spec.space_to_depth ? Kind::SpaceToDepth
+                                            : Kind::SideBySide;
     return ops_.record({.kind = kind, .count = spec.merge}, {x});
   }
 

@@ -6,7 +6,7 @@ namespace zea::detail {
 
 RopeConfig read_axial_rope(const ConfigReader& config, std::vector<RotaryPair> turns,
                            double theta) {
-  RopeConfig rope{.theta = theta, .turns = std::move(turns)};
+  RopeConfig rope{.theta = theta, .rotary_pairs = std::move(turns)};
   if (!config.has("rope_parameters")) return rope;
   const ConfigReader found = config.object("rope_parameters");
   found.require_text("rope_type", "axial");
@@ -16,7 +16,7 @@ RopeConfig read_axial_rope(const ConfigReader& config, std::vector<RotaryPair> t
 
 EncoderSpec read_image_transformer(const ConfigReader& config,
                                    const ImageTransformerDefaults& defaults) {
-  config.pass_over({"tie_word_embeddings"});  // of any config that is written whole
+  config.ignore_keys({"tie_word_embeddings"});  // of any config that is written whole
   EncoderSpec vision;
   BlockSpec& block = vision.block;
   block.hidden = config.positive("hidden_size", defaults.hidden);

@@ -15,7 +15,7 @@ void add_pooler(VisionEncoder& encoder, int64_t size) {
 }  // namespace
 
 VisionEncoder read_vit(const ConfigReader& config) {
-  config.pass_over({"encoder_stride", "pooler_act"});
+  config.ignore_keys({"encoder_stride", "pooler_act"});
   VisionEncoder encoder;
   encoder.spec = read_image_transformer(config, {.patch = 16, .eps = 1e-12, .activation = "gelu"});
   set_learned_tokens(config, encoder);

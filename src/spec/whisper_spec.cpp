@@ -53,24 +53,24 @@ EncoderSpec read_whisper_like(const ConfigReader& config, const WhisperDefaults&
 
 EncoderSpec read_whisper(const ConfigReader& config) {
   // Keys of its decoder and of its authors' training recipe.
-  config.pass_over({"apply_spec_augment",      "classifier_proj_size",
-                    "decoder_attention_heads", "decoder_ffn_dim",
-                    "decoder_layerdrop",       "decoder_layers",
-                    "forced_decoder_ids",      "init_std",
-                    "mask_feature_length",     "mask_feature_min_masks",
-                    "mask_feature_prob",       "mask_time_length",
-                    "mask_time_min_masks",     "mask_time_prob",
-                    "max_target_positions",    "median_filter_width",
-                    "num_hidden_layers",       "tie_word_embeddings",
-                    "use_weighted_layer_sum",  "vocab_size"});
-  config.pass_over({"is_encoder_decoder"});  // all of Whisper is one
+  config.ignore_keys({"apply_spec_augment",      "classifier_proj_size",
+                      "decoder_attention_heads", "decoder_ffn_dim",
+                      "decoder_layerdrop",       "decoder_layers",
+                      "forced_decoder_ids",      "init_std",
+                      "mask_feature_length",     "mask_feature_min_masks",
+                      "mask_feature_prob",       "mask_time_length",
+                      "mask_time_min_masks",     "mask_time_prob",
+                      "max_target_positions",    "median_filter_width",
+                      "num_hidden_layers",       "tie_word_embeddings",
+                      "use_weighted_layer_sum",  "vocab_size"});
+  config.ignore_keys({"is_encoder_decoder"});  // all of Whisper is one
   return read_whisper_like(
       config, {.hidden = 384, .intermediate = 1536, .layers = 4, .heads = 6, .mel_bins = 80});
 }
 
 EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config) {
   config.require_text("model_type", "qwen2_audio_encoder");
-  config.pass_over({"init_std", "num_hidden_layers"});  // of new weights; encoder_layers again
+  config.ignore_keys({"init_std", "num_hidden_layers"});  // of new weights; encoder_layers again
   EncoderSpec audio = read_whisper_like(
       config, {.hidden = 1280, .intermediate = 5120, .layers = 32, .heads = 20, .mel_bins = 128});
   std::get<MelInput>(audio.input).own_length = true;
@@ -81,7 +81,7 @@ EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config) {
 /// Concatenates as many positions as make the width of the MLP.
 EncoderSpec read_voxtral_encoder(const ConfigReader& config) {
   config.require_text("model_type", "voxtral_encoder");
-  config.pass_over({"head_dim", "num_key_value_heads", "vocab_size"});  // transformers reads none
+  config.ignore_keys({"head_dim", "num_key_value_heads", "vocab_size"});  // transformers reads none
   EncoderSpec audio = read_whisper_like(config, {.hidden = 1280,
                                                  .intermediate = 5120,
                                                  .layers = 32,

@@ -114,7 +114,7 @@ class FeaturePass {
       microbatches.push_back(
           make_microbatch(loaded.back(), plan_.model, run_.engine.microbatch_options()));
     }
-    const WalkResult made = run_.engine.run(step.schedule.actions, microbatches);
+    const EngineResult made = run_.engine.run(step.schedule.actions, microbatches);
     if (!encodes_) return;
     const auto& own = portions_[static_cast<size_t>(plan_.replica_of(rank_))];
     for (size_t p = begin; p < std::min(end, own.size()); ++p)
@@ -122,7 +122,7 @@ class FeaturePass {
   }
 
   /// Sends features to the rank that writes the part; ranks that encode together take turns.
-  void take(const Portion& portion, const LoadedMicrobatch& loaded, const WalkResult& made,
+  void take(const Portion& portion, const LoadedMicrobatch& loaded, const EngineResult& made,
             int microbatch) {
     const FeatureFormat& format = cache_.format();
     const MicrobatchOptions options = run_.engine.microbatch_options();

@@ -10,18 +10,19 @@
 #include "core/text.hpp"
 #include "io/manifest.hpp"
 #include "layout/reduction.hpp"
-#include "schedule/holder_ranges.hpp"
+#include "schedule/replicated_ranges.hpp"
 
 namespace zea {
 namespace {
 
 /// A group of holders of a module.
-using ModuleHolders = std::pair<std::string, HolderSet>;
+using ModuleHolders = std::pair<std::string, ReplicationGroup>;
 
 std::vector<ModuleHolders> all_holders(const MeshShape& mesh) {
   std::vector<ModuleHolders> all;
   for (const ModuleGrid& grid : mesh.modules)
-    for (const HolderSet& holders : holder_sets(grid)) all.emplace_back(grid.module, holders);
+    for (const ReplicationGroup& holders : replication_groups(grid))
+      all.emplace_back(grid.module, holders);
   return all;
 }
 
@@ -48,10 +49,10 @@ std::vector<int64_t> own_hashes(Engine& engine) {
   std::vector<int64_t> hashes(num_buffers + holders.size());
   for (size_t b = 0; b < num_buffers; ++b)
     if (buffers[b] && plan.shardings[b].replicas > 1) add_to_hash(hashes[b], buffers[b]->master());
-  for (const HeldRanges& held : held_ranges(plan, engine.world_rank())) {
+  for (const ReplicatedRanges& held : replicated_ranges(plan, engine.world_rank())) {
     const auto found = std::ranges::find(holders, ModuleHolders(held.module, held.holders));
     const auto number = static_cast<size_t>(found - holders.begin());
-    for (const HeldRange& range : held.ranges)
+    for (const ReplicatedRange& range : held.ranges)
       add_to_hash(hashes[num_buffers + number],
                   buffers[range.buffer]->master().narrow(0, range.begin, range.elements));
   }
@@ -59,13 +60,13 @@ std::vector<int64_t> own_hashes(Engine& engine) {
 }
 
 std::vector<int> holders_of(const MeshShape& mesh, int rank, const ModuleGrid& grid,
-                            const HolderSet& holders) {
+                            const ReplicationGroup& holders) {
   switch (holders.group) {
-    case HolderGroup::Tp:
+    case ReplicationKind::Tp:
       return mesh.group(rank, grid.module, {Axis::Tp});
-    case HolderGroup::Kv:
+    case ReplicationKind::Kv:
       return piece_holders(mesh, rank, grid.module, std::max(1, grid.kv_holders));
-    case HolderGroup::Tied:
+    case ReplicationKind::Tied:
       return tied_group(mesh, rank, grid.module, holders.tied);
   }
   throw InternalError("a group of holders that nobody knows");

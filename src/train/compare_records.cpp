@@ -421,7 +421,7 @@ class Comparison {
     const StepRecord& one = reference();
     const double share = bounds_.modelled_gradient(unit_of_param_[p]);
     double squares = std::pow(share * update_scale, 2);
-    if (rule.orthogonalises) {
+    if (rule.orthogonalizes) {
       squares += std::pow(std::min(1.0, kMuonGain * share) * update_scale, 2);
     } else if (options.optim.kind != OptimizerKind::Sgd) {
       const double clip = options.optim.clip_norm;

@@ -53,7 +53,7 @@ class Evaluator {
                                      : options.stop_tokens,
                    .stop_texts = options.stop_texts,
                    .token_bytes = &dataset.texts().token_bytes,
-                   .keeps_keys = options.keeps_keys};
+                   .uses_kv_cache = options.uses_kv_cache};
     // Special tokens are no text: one that a stop text names ends it by its id.
     const std::vector<std::string>& special = dataset.texts().special_texts;
     for (size_t id = 0; id < special.size(); ++id)
@@ -80,8 +80,8 @@ class Evaluator {
 
  private:
   bool is_left() {
-    if (!options_.is_leave_asked) return false;
-    int64_t asked = options_.is_leave_asked();
+    if (!options_.is_exit_requested) return false;
+    int64_t asked = options_.is_exit_requested();
     control_.all_reduce(&asked, 1, DType::Int64, ReduceOp::Max).wait();
     return asked > 0;
   }
@@ -282,7 +282,7 @@ bool evaluate_and_report(Engine& engine, Collectives& control, const Dataset& da
                          const EvaluationOutput& output) {
   const ActionRecord::Action action(engine.mesh().record(), "evaluation");
   EvaluateOptions options = options_of(engine.plan().options);
-  options.is_leave_asked = output.is_leave_asked;
+  options.is_exit_requested = output.is_exit_requested;
   Evaluation evaluation = evaluate(engine, control, dataset, loading, options);
   if (!evaluation.is_whole) {
     log.warn("the evaluation after step " + std::to_string(output.step) + " ends with " +

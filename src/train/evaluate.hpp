@@ -35,10 +35,10 @@ struct EvaluateOptions {
   Sampling sampling = {};
   std::vector<int64_t> stop_tokens = {};  ///< none: the model's end tokens
   std::vector<std::string> stop_texts = {};
-  bool keeps_keys = true;  ///< see GenerateOptions
+  bool uses_kv_cache = true;  ///< see GenerateOptions
   /// Called on every rank before each global batch. If it returns true on any rank, the evaluation
   /// ends.
-  std::function<bool()> is_leave_asked = {};
+  std::function<bool()> is_exit_requested = {};
 };
 
 /// Collective over all ranks; throws alike on all of them.
@@ -52,7 +52,7 @@ struct EvaluationOutput {
   double seconds = 0;
   std::string directory;
   bool goes_on = false;  ///< true: a failed write is a warning; false: a StorageError
-  std::function<bool()> is_leave_asked = {};  ///< see EvaluateOptions
+  std::function<bool()> is_exit_requested = {};  ///< see EvaluateOptions
   bool counts_part =
       false;  ///< whether a part is reported if the rest is left; false: only a warning
 };

@@ -27,12 +27,12 @@ ExpertLoads::ExpertLoads(Engine& engine) : engine_(engine) {
 }
 
 std::vector<double> ExpertLoads::own_rows(
-    const std::map<int, std::vector<at::Tensor>>& expert_ends) const {
+    const std::map<int, std::vector<at::Tensor>>& expert_offsets) const {
   const Plan& plan = engine_.plan();
   std::vector<double> rows(static_cast<size_t>(experts_), 0);
   for (const Layer& layer : layers_) {
-    const auto found = expert_ends.find(layer.unit);
-    if (found == expert_ends.end()) continue;
+    const auto found = expert_offsets.find(layer.unit);
+    if (found == expert_offsets.end()) continue;
     const int64_t here = layer.experts / plan.mesh.grid(kDecoder).ep();
     const int64_t first =
         layer.first + here * plan.mesh.rank_along(engine_.world_rank(), kDecoder, ep_axes());
@@ -77,7 +77,8 @@ void ExpertLoads::update_biases(const std::vector<double>& loads) const {
   const Plan& plan = engine_.plan();
   const double rate = plan.options.optim.router_bias_update_rate;
   for (const Layer& layer : layers_) {
-    const std::vector<int> bias = plan.model.params_of(plan.model.units[layer.unit], "choice_bias");
+    const std::vector<int> bias =
+        plan.model.params_of(plan.model.units[layer.unit], "correction_bias");
     if (bias.empty()) continue;
     const double mean = mean_of(loads, layer.first, layer.experts);
     std::vector<double> change;

@@ -17,9 +17,9 @@ class ExpertLoads {
  public:
   explicit ExpertLoads(Engine& engine);
 
-  /// Returns this rank's rows in a walk (WalkResult::expert_ends): those of the first layer's
+  /// Returns this rank's rows in a walk (EngineResult::expert_offsets): those of the first layer's
   /// experts, then those of the next. Summed over all ranks they are the loads.
-  std::vector<double> own_rows(const std::map<int, std::vector<at::Tensor>>& expert_ends) const;
+  std::vector<double> own_rows(const std::map<int, std::vector<at::Tensor>>& expert_offsets) const;
 
   int64_t layers() const { return std::ssize(layers_); }
   /// Returns for each layer, by its unit's name, the loads of its experts; `pooled`: the sums over

@@ -71,15 +71,15 @@ class Generation {
     bool from_prompts = true;
     for (int64_t token = 0; token < options_.tokens; ++token) {
       if (from_prompts)
-        walk_prompts(options_.tokens - token);
+        prefill(options_.tokens - token);
       else
-        walk_next();
+        decode_next();
       if (token == 0) generated.prompt_seconds = clock.seconds();
       // Every rank walks as long as some rank has an open sample, since walks may communicate.
       double sums[] = {0, 0};
       for (size_t m = 0; m < loaded_.size(); ++m) {
         sums[0] += static_cast<double>(std::ranges::count(is_open_[m], true));
-        sums[1] += options_.keeps_keys ? count_turned(m) : 1;
+        sums[1] += options_.uses_kv_cache ? count_invalidated(m) : 1;
       }
       control_.all_reduce(sums, std::size(sums), DType::Float64, ReduceOp::Sum).wait();
       if (sums[0] == 0) break;
@@ -101,12 +101,12 @@ class Generation {
     return plan.slots[plan.group_of(engine_.world_rank())].gathered;
   }
 
-  void walk_prompts(int64_t more) {
+  void prefill(int64_t more) {
     drop_gathered();
     walk(prompts_, prompt_microbatches(more));
   }
 
-  void walk_next() {
+  void decode_next() {
     if (!std::exchange(is_gathered_, true)) engine_.run(next_.before, {}, HeadOutput::LastLogits);
     walk(next_.each, next_microbatches());
   }
@@ -121,7 +121,7 @@ class Generation {
     const MicrobatchOptions making = engine_.microbatch_options();
     std::vector<Microbatch> microbatches;
     for (size_t m = 0; m < loaded_.size(); ++m)
-      microbatches.push_back(options_.keeps_keys
+      microbatches.push_back(options_.uses_kv_cache
                                  ? make_prompt_microbatch(loaded_[m], model, making, more, keys_[m])
                                  : make_microbatch(loaded_[m], model, making));
     return microbatches;
@@ -150,7 +150,7 @@ class Generation {
   }
 
   void walk(const std::vector<Action>& actions, const std::vector<Microbatch>& microbatches) {
-    const WalkResult result = engine_.run(actions, microbatches, HeadOutput::LastLogits);
+    const EngineResult result = engine_.run(actions, microbatches, HeadOutput::LastLogits);
     TokenIds chosen;
     for (size_t m = 0; m < microbatches.size(); ++m) {
       const TokenIds own = chosen_tokens(result.outputs[m], microbatches[m], m);
@@ -227,11 +227,11 @@ class Generation {
   }
 
   /// Counts open samples whose cached keys have other positions now.
-  double count_turned(size_t m) const {
+  double count_invalidated(size_t m) const {
     double turned = 0;
     for (size_t s = 0; s < loaded_[m].samples.size(); ++s) {
       const int64_t length = std::ssize(loaded_[m].samples[s].tokens);
-      turned += is_open_[m][s] && turns_anew(engine_.plan().model, length - 1, length);
+      turned += is_open_[m][s] && invalidates_kv_cache(engine_.plan().model, length - 1, length);
     }
     return turned;
   }
@@ -242,7 +242,7 @@ class Generation {
   std::vector<LoadedMicrobatch> loaded_;  ///< their samples grow
   std::vector<TokenIds> prompt_lengths_;
   std::vector<std::vector<bool>> is_open_;
-  std::vector<KeptKeys> keys_;
+  std::vector<KvCacheState> keys_;
   const std::vector<Action> prompts_;
   const RepeatedWalk next_;
   bool is_gathered_ = false;  ///< for next_

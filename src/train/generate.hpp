@@ -37,7 +37,7 @@ struct GenerateOptions {
   std::vector<std::string> stop_texts = {};  ///< end a text that contains one
   /// The bytes of each token, for stop_texts.
   const std::vector<std::string>* token_bytes = nullptr;
-  bool keeps_keys = true;  ///< false: each token recomputes the whole sample
+  bool uses_kv_cache = true;  ///< false: each token recomputes the whole sample
 };
 
 /// Samples to continue: all of their tokens are the prompt.

@@ -296,7 +296,7 @@ DeviceRates one_second_each() {
 double measured_over_planned(const LoneBlock& block, at::Device device, DType type,
                              const DeviceRates& rates) {
   const Plan plan = plan_of_one_rank(block.options(type), block.config());
-  const StepSamples samples = made_up_samples(plan);
+  const StepSamples samples = synthetic_samples(plan);
   const MicrobatchRows rows =
       rows_of_step(plan, samples, plan_steps(plan, samples).front(), 0).front();
   UnitTimes times(plan, rates);

@@ -10,7 +10,7 @@ RouterLosses::RouterLosses(Engine& engine, Collectives& control)
 std::vector<double> RouterLosses::sums_of(const RankStep& step,
                                           const std::vector<Microbatch>& microbatches) {
   std::vector<double> sums =
-      loads_.own_rows(engine_.run(step.counting.actions, microbatches).expert_ends);
+      loads_.own_rows(engine_.run(step.counting.actions, microbatches).expert_offsets);
   double targets = 0;
   for (const Microbatch& microbatch : microbatches)
     if (microbatch.counts) targets += static_cast<double>(microbatch.targets);

@@ -40,13 +40,13 @@ std::string find_spike(const OptimOptions& optim, const StepHistory& history, do
                          : of_loss;
 }
 
-bool is_judged_on_device(const Plan& plan, bool has_kernels) {
+bool is_checked_on_device(const Plan& plan, bool has_kernels) {
   const bool offloads = std::ranges::any_of(plan.shardings, &Sharding::offloads);
   return has_kernels && plan.optimizer.reads_factor && !offloads &&
          plan.options.optim.spike_deviations == 0 && !plan.updates_states();
 }
 
-bool is_asked_for_at_once(const Options& options, int64_t step) {
+bool needs_report_now(const Options& options, int64_t step) {
   const auto is_due = [&](int64_t every) { return every > 0 && step % every == 0; };
   return is_due(options.checkpoint.every.count()) || is_due(options.eval.every) ||
          step == options.schedule.steps;

@@ -22,11 +22,11 @@ std::string find_spike(const OptimOptions& optim, const StepHistory& history, do
 /// that read their scale from its memory (`has_kernels`), an optimizer that reads it
 /// (OptimizerSpec::reads_factor) with states on the device, no search for spikes, whose window is
 /// on the host, and no states of the model that steps update.
-bool is_judged_on_device(const Plan& plan, bool has_kernels);
+bool is_checked_on_device(const Plan& plan, bool has_kernels);
 
 /// Returns whether the report of step `step` (from 1 on) is needed before the next one begins: for
 /// a checkpoint, an evaluation or the end.
-bool is_asked_for_at_once(const Options& options, int64_t step);
+bool needs_report_now(const Options& options, int64_t step);
 
 /// Adds an accepted step to the window of the last optim.spike_window steps.
 void accept(const OptimOptions& optim, double loss, double grad_norm, StepHistory& history);

@@ -51,7 +51,7 @@ std::vector<OwnedPart> parts_of(const Plan& plan, Engine& engine) {
     if (!buffer) continue;
     const int piece = plan.piece_rank(engine.world_rank(), buffer->index());
     for (const FlatPart& part : parts_in_range(buffer->layout(), buffer->range())) {
-      const ParamCut& cut = plan.cuts[part.param];
+      const ParamShard& cut = plan.cuts[part.param];
       const int param = cut.param_of(part.param, piece);
       std::vector<PieceBox> boxes = boxes_of_piece(
           plan.model.params[param], cut, piece, part.param_begin, part.param_begin + part.elements);

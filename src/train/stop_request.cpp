@@ -94,7 +94,7 @@ bool StopRequest::is_time_up(double seconds_to_save) const {
   return wall_seconds_ > 0 && elapsed_seconds() + seconds_to_save > wall_seconds_;
 }
 
-bool StopRequest::is_leave_asked(double seconds_to_save) const {
+bool StopRequest::is_exit_requested(double seconds_to_save) const {
   if (leave_signals > 0) return true;
   std::error_code ignored;
   return is_root_ && (is_time_up(seconds_to_save) ||

@@ -37,7 +37,7 @@ class StopRequest {
   /// know that time, so it saves once when half of the limit is over.
   StepFlags poll(double seconds_to_save, bool has_saved = true);
   /// Returns whether the next poll() will request this rank to stop.
-  bool is_leave_asked(double seconds_to_save) const;
+  bool is_exit_requested(double seconds_to_save) const;
   /// Ranks have agreed to save after this step, which serves all requests to this rank until
   /// now. If there was none, the signal that others had may come for another
   /// `spread_seconds`.

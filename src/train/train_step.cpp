@@ -21,8 +21,8 @@ double clip_factor(double clip_norm, double norm) {
 TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
                      std::function<void()> before_update)
     : engine_(engine),
-      holder_sums_(engine.plan(), engine.mesh(), engine.buffers(),
-                   engine.microbatch_options().device),
+      replicated_grad_sync_(engine.plan(), engine.mesh(), engine.buffers(),
+                            engine.microbatch_options().device),
       expert_loads_(engine),
       router_losses_(engine, control),
       optimizer_(optimizer),
@@ -30,7 +30,7 @@ TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
       before_update_(std::move(before_update)) {
   const at::Device device = engine.microbatch_options().device;
   const Plan& plan = engine.plan();
-  if (zea::is_judged_on_device(plan, !device.is_cpu() && has_flat_kernels(device)))
+  if (zea::is_checked_on_device(plan, !device.is_cpu() && has_flat_kernels(device)))
     device_end_.emplace(engine.mesh().world(), device, plan.options.optim.clip_norm);
   if (const int64_t shapes = plan.options.run.cuda_graphs; shapes > 0)
     graphs_.emplace(shapes, plan.options.log.trace_step, engine.mesh(), device);
@@ -69,10 +69,10 @@ StepLoss TrainStep::walk(const RankStep& step, const std::vector<Microbatch>& mi
     ShardedBuffer::zero_gradients(engine_.buffers());
   }
   const RouterLossesOfUnits losses = router_losses_.weights(step, microbatches);
-  WalkResult result = engine_.run(step.schedule.actions, microbatches, HeadOutput::Loss, losses);
-  expert_ends_ = std::move(result.expert_ends);
+  EngineResult result = engine_.run(step.schedule.actions, microbatches, HeadOutput::Loss, losses);
+  expert_ends_ = std::move(result.expert_offsets);
   const ActionRecord::Action action(record, "sum gradients over holders");
-  holder_sums_.run(step.schedule.has_gradient);
+  replicated_grad_sync_.run(step.schedule.has_gradient);
   return {result.loss, result.mtp_loss};
 }
 
@@ -86,7 +86,7 @@ void TrainStep::end_on_device(const RankStep& step, const StepSums& own, const S
   on_device_ = step.step + 1;
   const Options& options = engine_.plan().options;
   update(step, {.lr = learning_rate(options.optim, *on_device_, options.schedule.steps),
-                .scale_there = device_end_->scale(),
+                .device_scale = device_end_->scale(),
                 .step = position.optimizer_step + 1});
   device_end_->end();
 }

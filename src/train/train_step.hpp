@@ -23,7 +23,7 @@
 #include "optim/optimizer.hpp"
 #include "parallel/device_memory.hpp"
 #include "parallel/engine.hpp"
-#include "parallel/holder_sums.hpp"
+#include "parallel/replicated_grad_sync.hpp"
 #include "train/expert_loads.hpp"
 #include "train/router_losses.hpp"
 #include "train/step_guard.hpp"
@@ -41,11 +41,11 @@ struct StepSums {
   double loss = 0, targets = 0;
   double squares = 0;  ///< of the gradient of the loss
   double bad_items = 0;
-  double mtp_loss = 0;  ///< WalkResult::mtp_loss
+  double mtp_loss = 0;  ///< EngineResult::mtp_loss
   StepFlags flags = {};
 };
 
-/// This rank's loss of a step: WalkResult::loss and mtp_loss, undefined where there is none.
+/// This rank's loss of a step: EngineResult::loss and mtp_loss, undefined where there is none.
 struct StepLoss {
   at::Tensor all, mtp;
 };
@@ -189,7 +189,7 @@ class TrainStep {
   std::optional<StepReport> finish(TrainPosition& position);
 
   /// Returns whether finish() waits for a device, so that reports should be read a step late.
-  bool is_judged_on_device() const { return device_end_.has_value(); }
+  bool is_checked_on_device() const { return device_end_.has_value(); }
   /// Returns the last step that was judged; steps count from 1.
   int64_t judged_step() const { return judged_step_; }
 
@@ -212,7 +212,7 @@ class TrainStep {
   void judge(StepReport& report, TrainPosition& position) const;
 
   Engine& engine_;
-  HolderSums holder_sums_;
+  ReplicatedGradSync replicated_grad_sync_;
   ExpertLoads expert_loads_;
   RouterLosses router_losses_;
   Optimizer& optimizer_;

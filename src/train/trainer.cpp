@@ -36,7 +36,7 @@ ExitCode Trainer::run() {
   const LoaderOptions loading = with_features(parts_.loading, parts_.features, parts_.engine.plan(),
                                               parts_.engine.world_rank());
   Loader loader(parts_.train, loading, plan_step, position_.step, steps, kStepsAhead);
-  MadeSteps made(loader, parts_.engine, position_.step, steps);
+  PrefetchedSteps made(loader, parts_.engine, position_.step, steps);
 
   try {
     const ExitCode code = train(made);
@@ -50,7 +50,7 @@ ExitCode Trainer::run() {
   }
 }
 
-ExitCode Trainer::train(MadeSteps& source) {
+ExitCode Trainer::train(PrefetchedSteps& source) {
   const int64_t steps = options_.schedule.steps;
   while (position_.step < steps) {
     const Known known = train_one(source);
@@ -85,10 +85,10 @@ ExitCode Trainer::train(MadeSteps& source) {
   return ExitCode::Done;
 }
 
-Trainer::Known Trainer::train_one(MadeSteps& source) {
+Trainer::Known Trainer::train_one(PrefetchedSteps& source) {
   report_.begin_step(position_.step + 1);
   step_.begin();
-  MadeStep made = [&] {
+  PrefetchedStep made = [&] {
     const ActionRecord::Action action(parts_.engine.mesh().record(), "load");
     return source.next();
   }();
@@ -109,7 +109,7 @@ Trainer::Known Trainer::train_one(MadeSteps& source) {
   return known;
 }
 
-Trainer::Known Trainer::run_step(const MadeSteps& source, MadeStep& made) {
+Trainer::Known Trainer::run_step(const PrefetchedSteps& source, PrefetchedStep& made) {
   std::vector<Microbatch> microbatches;
   int64_t bad_items = 0;
   for (size_t m = 0; m < made.loaded.microbatches.size(); ++m) {
@@ -122,9 +122,9 @@ Trainer::Known Trainer::run_step(const MadeSteps& source, MadeStep& made) {
   if (saves_.asks_for_save()) asked.save += 1;
   asked.writing = saves_.is_writing();
   Known known{.before = step_.run(made.loaded.plan, microbatches, bad_items, asked, position_)};
-  if (!step_.is_judged_on_device() || known.is_asked(&StepFlags::save) ||
+  if (!step_.is_checked_on_device() || known.is_asked(&StepFlags::save) ||
       known.is_asked(&StepFlags::leave) || position_.step + 1 == parts_.last_step ||
-      is_asked_for_at_once(options_, position_.step + 1))
+      needs_report_now(options_, position_.step + 1))
     known.own = step_.finish(position_);
   return known;
 }
@@ -145,7 +145,7 @@ bool Trainer::is_due(int64_t every) const {
 
 /// Twice the time of a step and a checkpoint.
 double Trainer::seconds_to_leave() const {
-  const int steps_to_go = step_.is_judged_on_device() ? 2 : 1;  // until all ranks know
+  const int steps_to_go = step_.is_checked_on_device() ? 2 : 1;  // until all ranks know
   return 2 * (steps_to_go * seconds_per_step_.value + saves_.seconds());
 }
 
@@ -156,7 +156,7 @@ void Trainer::run_evaluation() {
                           .directory = parts_.run_directory,
                           .goes_on = options_.checkpoint.on_failure == SaveFailure::Continue};
   if (position_.step < options_.schedule.steps)  // the last one has nothing to make way for
-    output.is_leave_asked = [this] { return parts_.stop.is_leave_asked(seconds_to_leave()); };
+    output.is_exit_requested = [this] { return parts_.stop.is_exit_requested(seconds_to_leave()); };
   evaluate_and_report(parts_.engine, parts_.control, *parts_.eval, parts_.loading, parts_.log,
                       parts_.metrics, output);
   seconds_per_evaluation_.add(clock.seconds());

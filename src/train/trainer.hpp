@@ -4,7 +4,7 @@
 
 #include "core/error.hpp"
 #include "io/manifest.hpp"
-#include "train/made_steps.hpp"
+#include "train/prefetched_steps.hpp"
 #include "train/train_report.hpp"
 #include "train/train_saves.hpp"
 #include "train/train_step.hpp"
@@ -30,9 +30,9 @@ class Trainer {
     }
   };
 
-  ExitCode train(MadeSteps& source);
-  Known train_one(MadeSteps& source);
-  Known run_step(const MadeSteps& source, MadeStep& made);
+  ExitCode train(PrefetchedSteps& source);
+  Known train_one(PrefetchedSteps& source);
+  Known run_step(const PrefetchedSteps& source, PrefetchedStep& made);
   void take(const StepReport& report);
   bool is_due(int64_t every) const;
   double seconds_to_leave() const;

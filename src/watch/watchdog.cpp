@@ -144,7 +144,7 @@ bool Watchdog::tick(double seconds) {
   }
   overdue_ += seconds;
   if (exchanges && !has_looked_ && overdue_ < kLookSeconds) return false;
-  give_up();
+  abort_job();
   return true;
 }
 
@@ -157,7 +157,7 @@ bool Watchdog::gives_up_device(double seconds) {
   } catch (const CommError& error) {
     device_failed_ += seconds;
     if (device_failed_ < frozen_seconds_) return false;
-    options_.give_up("rank " + std::to_string(memory_.own_rank()) + ": " + error.what());
+    options_.abort_job("rank " + std::to_string(memory_.own_rank()) + ": " + error.what());
     return true;
   }
   return false;
@@ -275,7 +275,7 @@ RankReports Watchdog::all_reports() const {
   return reports;
 }
 
-void Watchdog::give_up() const {
+void Watchdog::abort_job() const {
   const RankReports reports = all_reports();
   const HangVerdict verdict = judge_hang(reports, options_.num_ranks, frozen_seconds_);
   const std::string message = "the run hangs: for " + formatted("%g", options_.deadline_seconds) +
@@ -285,7 +285,7 @@ void Watchdog::give_up() const {
   for (const auto& [rank, state] : reports) all += "\n" + describe_report(rank, state);
   std::vector<int> first = verdict.behind;
   first.insert(first.end(), memory_.ranks().begin(), memory_.ranks().end());
-  options_.give_up(report(message, all, describe_some(reports, first, kMostToldBytes)));
+  options_.abort_job(report(message, all, describe_some(reports, first, kMostToldBytes)));
 }
 
 /// Writes all reports to a file. Returns the message for people, with `some` reports where no file
@@ -324,16 +324,17 @@ std::string Watchdog::report(const std::string& message, const std::string& all,
   return follow("another node began to write " + path + " and did not come to its end");
 }
 
-std::jthread limit_start(double seconds, std::function<void(const std::string& message)> give_up) {
-  return std::jthread([seconds, give_up = std::move(give_up)](const std::stop_token& over) {
+std::jthread limit_start(double seconds,
+                         std::function<void(const std::string& message)> abort_job) {
+  return std::jthread([seconds, abort_job = std::move(abort_job)](const std::stop_token& over) {
     std::mutex mutex;
     std::condition_variable_any stopping;
     std::unique_lock lock(mutex);
     stopping.wait_for(lock, over, std::chrono::duration<double>(seconds), [] { return false; });
     if (!over.stop_requested())
-      give_up("the run hangs: " + formatted("%g", seconds) +
-              " s after it began, not every rank has read the deck and opened the weights or the "
-              "checkpoint that it names");
+      abort_job("the run hangs: " + formatted("%g", seconds) +
+                " s after it began, not every rank has read the deck and opened the weights or the "
+                "checkpoint that it names");
   });
 }
 

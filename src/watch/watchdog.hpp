@@ -27,7 +27,7 @@ struct WatchdogOptions {
   int num_ranks = 1;
   /// Should end the job. A thread of one rank of a node calls it within 8 s of the deadline,
   /// whatever becomes of files; the message says what every rank was doing.
-  std::function<void(const std::string& message)> give_up;
+  std::function<void(const std::string& message)> abort_job;
   /// Receives a warning that names a node that does not answer, long before the deadline, since a
   /// launcher may end the job earlier. A thread of one rank of a node calls it.
   std::function<void(const std::string& message)> warn = {};
@@ -70,7 +70,7 @@ class Watchdog {
   double look_seconds() const;
   void take_heartbeats(std::map<int, Heartbeat>&& seen);
   RankReports all_reports() const;
-  void give_up() const;
+  void abort_job() const;
   std::string report(const std::string& message, const std::string& all,
                      const std::string& some) const;
 
@@ -104,6 +104,6 @@ class Watchdog {
 
 /// Ends a run that has not destroyed the result within `seconds`: for the time before there are
 /// records to watch.
-std::jthread limit_start(double seconds, std::function<void(const std::string& message)> give_up);
+std::jthread limit_start(double seconds, std::function<void(const std::string& message)> abort_job);
 
 }  // namespace zea

@@ -265,10 +265,8 @@ void measure_balance(const Words& words, const std::vector<int>& cp_sizes, int r
                      double zigzag_bar) {
   const Visibility row = visible_text(words, true);
   for (int cp : cp_sizes) {
-    ContextOptions options{.ranks = cp,
-                           .inner = 1,
-                           .exchange = KeyExchange::Gather,
-                           .distribution = {.block = kBlock}};
+    ContextOptions options{
+        .ranks = cp, .inner = 1, .exchange = KvExchange::Gather, .distribution = {.block = kBlock}};
     std::vector<Owned> dealt;
     for (TokenDistribution kind : kKinds) {
       options.distribution.kind = kind;
@@ -298,7 +296,7 @@ std::vector<double> work_over_mean(const Visibility& row, int cp, double linear)
     const ContextOptions options{
         .ranks = cp,
         .inner = 1,
-        .exchange = KeyExchange::Gather,
+        .exchange = KvExchange::Gather,
         .distribution = {.kind = kind, .block = kBlock, .linear_tiles_per_token = linear}};
     const DistributionOptions pairs{.block = 1, .linear_tiles_per_token = linear * kBlock * kBlock};
     const std::vector<double> costs = costs_of_ranks(row, shard_tokens(row, options), pairs);
@@ -378,11 +376,11 @@ void measure_planner() {
   struct Way {
     const char* name;
     int inner;
-    KeyExchange exchange;
+    KvExchange exchange;
   };
   for (const Way& way :
-       {Way{"allgather_kv", 1, KeyExchange::Gather}, Way{"ring", 1, KeyExchange::Ring},
-        Way{"ulysses", 16, KeyExchange::Gather}, Way{"two-level", 4, KeyExchange::Ring}}) {
+       {Way{"allgather_kv", 1, KvExchange::Gather}, Way{"ring", 1, KvExchange::Ring},
+        Way{"ulysses", 16, KvExchange::Gather}, Way{"two-level", 4, KvExchange::Ring}}) {
     const ContextOptions options{.ranks = 16,
                                  .inner = way.inner,
                                  .exchange = way.exchange,

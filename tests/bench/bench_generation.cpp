@@ -89,7 +89,7 @@ void bench(const World& world, const std::vector<std::string>& arguments) {
                                        {.generate_tokens = tokens,
                                         .has_loss = false,
                                         .stop_tokens = {plan.model.decoder.vocabulary},  // none
-                                        .keeps_keys = keeps});
+                                        .uses_kv_cache = keeps});
       times[keeps ? "kept" : "whole"].push_back(made.metrics.generate_seconds);
       times[keeps ? "kept_cpu" : "whole_cpu"].push_back(cpu_seconds() - cpu_before);
       said[keeps] = made.predictions_jsonl;

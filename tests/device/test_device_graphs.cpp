@@ -18,7 +18,7 @@
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/tiny_run.hpp"
-#include "train/made_steps.hpp"
+#include "train/prefetched_steps.hpp"
 #include "train/training_data.hpp"
 
 namespace zea::testing::test_device_graphs {
@@ -232,11 +232,11 @@ TEST_F(DeviceGraphs, AreLaunchedByOneCallWithoutAWait) {
     return plan.rank_step(plan.step_plan(step, ids, data.index()), rank);
   };
   Loader loader(data, loading_on(plan, rank), plan_step, 0, 4, 2);
-  MadeSteps made_steps(loader, run.engine(), 0, 4);
+  PrefetchedSteps made_steps(loader, run.engine(), 0, 4);
   Launches eager, replayed;
   for (int64_t number = 1; number <= 4; ++number) {
     train_step.begin();
-    MadeStep made = made_steps.next();
+    PrefetchedStep made = made_steps.next();
     std::vector<Microbatch> microbatches;
     for (size_t m = 0; m < made.loaded.microbatches.size(); ++m)
       microbatches.push_back(made_steps.take(made, m));

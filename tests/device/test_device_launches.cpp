@@ -15,7 +15,7 @@
 #include "kernels/matmul.hpp"
 #include "layout/context_plan.hpp"
 #include "layout/visibility.hpp"
-#include "parallel/tensor_rows.hpp"
+#include "parallel/tp_row_comm.hpp"
 #include "schedule/schedule.hpp"
 #include "support/attention_on_device.hpp"
 #include "support/bf16_bounds.hpp"
@@ -295,8 +295,8 @@ TEST_F(DeviceLaunches, OffloadedShardsAreCopiedBesideWhatTheDeviceComputes) {
 /// Where every rank has all rows: the sum lies in memory of its own.
 TEST_F(DeviceLaunches, SumsOverTensorParallelRanksAreNotCopied) {
   const std::unique_ptr<Collectives> tp = make_stand_in_collectives(world().communicator());
-  detail::TensorBuffers buffers(*tp);
-  const detail::TensorRows rows(buffers, {});
+  detail::TpBuffers buffers(*tp);
+  const detail::TpRowComm rows(buffers, {});
   const at::Tensor partial = rows.partial(4, 6, at::TensorOptions(stand_in_device()));
   device().take_launches();
   const at::Tensor sum = rows.sum(partial.fill_(3)).take();

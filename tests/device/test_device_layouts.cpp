@@ -11,7 +11,7 @@
 #include "device/kernels.hpp"
 #include "device/torch_device.hpp"
 #include "layout/token_layout.hpp"
-#include "parallel/tensor_rows.hpp"
+#include "parallel/tp_row_comm.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"
 #include "support/sampled_layouts.hpp"
@@ -100,8 +100,8 @@ TEST(DeviceLayouts, SlicesOfRowsTravelInOneCall) {
   if (part.size() == 0) return;
   const std::unique_ptr<Collectives> tp = make_stand_in_collectives(part);
   const std::vector<int64_t> slices = slice_rows(5, 3);
-  detail::TensorBuffers buffers(*tp);
-  const detail::TensorRows rows(buffers, slices);
+  detail::TpBuffers buffers(*tp);
+  const detail::TpRowComm rows(buffers, slices);
   const at::Tensor all = at::arange(5 * 4, at::kDouble).view({5, 4});
   const at::Tensor own = all.split_with_sizes(slices)[static_cast<size_t>(part.rank())];
   const at::Tensor there = own.to(stand_in_device());

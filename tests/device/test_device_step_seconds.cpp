@@ -48,7 +48,7 @@ class Steps {
             make_microbatch(load_microbatch(dataset_, loading_on(plan, 0), part.samples),
                             plan.model, run_.engine().microbatch_options()));
     }
-    EXPECT_EQ(step_.is_judged_on_device(), !by_host);
+    EXPECT_EQ(step_.is_checked_on_device(), !by_host);
   }
 
   /// Called once each: at the start of the next pass, and before the next update is launched.

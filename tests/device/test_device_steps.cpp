@@ -152,7 +152,7 @@ void expect_no_wait(const char* optimizer_kind) {
   TinyRun run(world().communicator(), make_stand_in_collectives, dataset, options);
   Optimizer optimizer(run.engine());
   TrainStep train_step(run.engine(), optimizer, run.control());
-  ASSERT_TRUE(train_step.is_judged_on_device());
+  ASSERT_TRUE(train_step.is_checked_on_device());
   const Plan& plan = run.engine().plan();
   const int rank = run.control().rank();
   for (int64_t number = 1; number <= 3; ++number) {

@@ -126,7 +126,7 @@ Timed run_step(const Communicator& ranks, const Layout& layout, Plan& plan) {
 }
 
 double predicted(const Plan& plan, double bytes_per_second) {
-  StepSamples samples = made_up_samples(plan);
+  StepSamples samples = synthetic_samples(plan);
   const Hardware hardware = made_up(bytes_per_second);
   return step_time(plan, samples, hardware, even_nodes(plan.world_size(), 0)).seconds;
 }

@@ -105,7 +105,7 @@ TEST_F(FirstMessages, CommunicatorsAreGivenUpTogether) {
   if (world().rank() == 0)
     for (const int which : {1, 0})
       both[which]->all_reduce(memory_, 1, DType::UInt8, ReduceOp::Sum).wait();
-  if (world().rank() == 0) give_up_together(both);
+  if (world().rank() == 0) abort_together(both);
   world().communicator().duplicate("met");  // the others hang until then
   const std::vector<std::string> faults = device().take_faults();
   EXPECT_EQ(faults.size(), world().rank() == 0 ? 2 : 0);

@@ -163,7 +163,7 @@ TEST_F(Waits, ForACommunicatorThatWasGivenUpFail) {
   const auto sums = make("sums");
   Pending summed = sum(*sums);
   while (!summed.test()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  sums->give_up();
+  sums->abort();
   EXPECT_THROW(summed.test(), CommError);
   device().compute().drain();
   world().communicator().duplicate("met");

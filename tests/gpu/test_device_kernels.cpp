@@ -99,9 +99,9 @@ TEST_P(DeviceKernels, ManyRowsOfTheParameters) {
   const at::Tensor dweight = of(at::zeros({130}), wide_type()),
                    dbias = of(at::zeros({130}), wide_type());
   EXPECT_FALSE(norm_backward(dy, {}, rows, norm, {dweight, dbias, false}).defined());
-  const at::Tensor normalised =
+  const at::Tensor normalized =
       (exact(x) - exact(rows.mean).unsqueeze(1)) * exact(rows.scale).unsqueeze(1);
-  expect_close(dweight, (exact(dy) * normalised).sum(0), 400);
+  expect_close(dweight, (exact(dy) * normalized).sum(0), 400);
   expect_close(dbias, exact(dy).sum(0), 400);
 }
 
@@ -308,7 +308,7 @@ TEST_P(DeviceKernels, MomentsInBlocks) {
   };
   const BlockwiseMoment m = moment(p), v = moment(p), m2 = moment(p2), v2 = moment(p2);
   AdamwUpdate there{.lr = 1e-2, .weight_decay = 0.1}, here = there;
-  there.scale_there = scale.const_data_ptr<double>();
+  there.device_scale = scale.const_data_ptr<double>();
   here.gradient_scale = 0.25;
   blockwise_adamw(p, g, m, v, there);
   blockwise_adamw(p2, exact(g), m2, v2, here);

@@ -71,7 +71,7 @@ class NcclTest : public ::testing::Test {
   void SetUp() override {
     if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU";
     const int rank = testing::world().local_rank(), gpus = num_cuda_devices();
-    if (testing::world().local_size() > gpus) stand_alone_for_nccl(rank);
+    if (testing::world().local_size() > gpus) set_nccl_host_id(rank);
     require(cudaSetDevice(rank % gpus));
     if (!compute) require(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking));
     host_ = make_mpi_collectives(communicator_);

@@ -103,7 +103,7 @@ class Experts : public ::testing::Test {
     plan.buffers = make_flat_layout(plan.model, {}, plan.cuts);
     for (size_t g = 0; g < plan.buffers.size(); ++g) {
       if (!is_expert(plan.model.params[plan.buffers[g].params[0].param].name)) continue;
-      plan.shardings[g].cut_over = {Axis::DpShard};
+      plan.shardings[g].split_over = {Axis::DpShard};
       set_placement(plan.shardings[g], plan.mesh, plan.buffers[g].module, {}, {Axis::DpReplicate});
     }
     plan.slots = make_slots(plan.schedule_parts(), plan.precisions);

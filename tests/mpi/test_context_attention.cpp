@@ -28,15 +28,15 @@ constexpr double kTolerance = 1e-12;
 struct Mode {
   const char* name;
   int ranks, inner;
-  KeyExchange exchange;
+  KvExchange exchange;
 };
 
 constexpr Mode kModes[] = {
-    {"gather", 4, 1, KeyExchange::Gather},       {"ring", 4, 1, KeyExchange::Ring},
-    {"ulysses", 4, 4, KeyExchange::Gather},      {"two-level gather", 4, 2, KeyExchange::Gather},
-    {"two-level ring", 4, 2, KeyExchange::Ring}, {"gather of 3", 3, 1, KeyExchange::Gather},
-    {"ring of 3", 3, 1, KeyExchange::Ring},      {"ring of 2", 2, 1, KeyExchange::Ring},
-    {"ulysses of 2", 2, 2, KeyExchange::Gather}, {"one rank", 1, 1, KeyExchange::Gather},
+    {"gather", 4, 1, KvExchange::Gather},       {"ring", 4, 1, KvExchange::Ring},
+    {"ulysses", 4, 4, KvExchange::Gather},      {"two-level gather", 4, 2, KvExchange::Gather},
+    {"two-level ring", 4, 2, KvExchange::Ring}, {"gather of 3", 3, 1, KvExchange::Gather},
+    {"ring of 3", 3, 1, KvExchange::Ring},      {"ring of 2", 2, 1, KvExchange::Ring},
+    {"ulysses of 2", 2, 2, KvExchange::Gather}, {"one rank", 1, 1, KvExchange::Gather},
 };
 
 constexpr TokenDistribution kKinds[] = {TokenDistribution::Uniform, TokenDistribution::Zigzag,
@@ -221,7 +221,7 @@ TEST_P(ContextAttentionTest, GathersManyHeadsInParts) {
   const Heads heads{8, 4};
   const Reference reference(row, heads, at::kDouble, 288);
   for (const Mode& mode : kModes) {
-    if (mode.exchange != KeyExchange::Gather || mode.ranks != 4) continue;
+    if (mode.exchange != KvExchange::Gather || mode.ranks != 4) continue;
     SCOPED_TRACE(mode.name);
     const CpGroup group(mode, make);
     const ContextOptions options = options_of(mode, TokenDistribution::MakespanMin);

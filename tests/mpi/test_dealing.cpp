@@ -31,7 +31,7 @@ Numbers dealt_tokens(uint64_t seed) {
   Numbers numbers;
   for (const auto kind :
        {TokenDistribution::Uniform, TokenDistribution::Zigzag, TokenDistribution::MakespanMin})
-    for (const KeyExchange exchange : {KeyExchange::Gather, KeyExchange::Ring})
+    for (const KvExchange exchange : {KvExchange::Gather, KvExchange::Ring})
       for (const int inner : {1, 2})
         append_dealt(numbers, row,
                      {.ranks = 6,

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "comm/node/file_box.hpp"
+#include "comm/node/fd_socket.hpp"
 #include "comm/node/segment.hpp"
 #include "core/error.hpp"
 #include "support/mpi_main.hpp"
@@ -22,7 +22,7 @@ namespace {
 class FileBoxTest : public ::testing::Test {
  protected:
   FileBoxTest() : addresses_(communicator_.size()) {
-    const Counts counts(communicator_.size(), sizeof(FileBox::Address));
+    const Counts counts(communicator_.size(), sizeof(FdSocket::Address));
     mpi_->all_gather(&box_.address(), addresses_.data(), counts, DType::UInt8).wait();
   }
 
@@ -33,8 +33,8 @@ class FileBoxTest : public ::testing::Test {
 
   Communicator communicator_ = testing::world().communicator();
   std::unique_ptr<Collectives> mpi_ = make_mpi_collectives(communicator_);
-  FileBox box_;
-  std::vector<FileBox::Address> addresses_;
+  FdSocket box_;
+  std::vector<FdSocket::Address> addresses_;
 };
 
 TEST_F(FileBoxTest, FilesOfPeersArrive) {
@@ -63,7 +63,7 @@ TEST_F(FileBoxTest, NothingToReceiveIsAnError) {
 }
 
 TEST_F(FileBoxTest, APeerThatIsNotThereIsAnError) {
-  FileBox::Address nobody;
+  FdSocket::Address nobody;
   std::strcpy(nobody.name, "zea-nobody");
   EXPECT_THROW(box_.send(nobody, rank(), STDIN_FILENO), CommError);
 }
@@ -83,7 +83,7 @@ bool write_as_stranger(const char* name) {
 TEST_F(FileBoxTest, StrangersAreIgnored) {
   const Descriptor file = make_segment_file(100, 0);
   EXPECT_TRUE(write_as_stranger(box_.address().name));
-  FileBox stranger;
+  FdSocket stranger;
   stranger.send(addresses_[next()], rank(), file.number());
   mpi_->barrier();
   box_.send(addresses_[next()], rank(), file.number());

@@ -28,7 +28,7 @@ struct Said {
   int64_t bytes_per_token = 0;  ///< of the cache
 };
 
-Said say(TinyRunOptions options, const MemoryDataset& dataset, bool keeps_keys) {
+Said say(TinyRunOptions options, const MemoryDataset& dataset, bool uses_kv_cache) {
   Said said;
   int walk = 0;
   options.deck.data.row_tokens = 4000;  // one microbatch
@@ -52,7 +52,7 @@ Said say(TinyRunOptions options, const MemoryDataset& dataset, bool keeps_keys) 
   said.predictions = predictions_on(alone, make_mpi_collectives, dataset, options,
                                     {.generate_tokens = kTokens,
                                      .stop_tokens = {1 << 20},  // none: all go on to the end
-                                     .keeps_keys = keeps_keys});
+                                     .uses_kv_cache = uses_kv_cache});
   return said;
 }
 
@@ -60,16 +60,16 @@ void expect_same(const TinyRunOptions& options, const MemoryDataset& dataset) {
   const Said whole = say(options, dataset, false), kept = say(options, dataset, true);
   EXPECT_EQ(kept.predictions, whole.predictions);
   EXPECT_LT(kept.rows, whole.rows / 2);
-  EXPECT_EQ(kept.bytes_per_token, key_bytes_per_token(plan_of(options, 1), 0));
+  EXPECT_EQ(kept.bytes_per_token, kv_bytes_per_token(plan_of(options, 1), 0));
   EXPECT_GT(kept.logits.size(), 4 * dataset.index().size());
   for (const auto& [of, logits] : kept.logits)
     EXPECT_LE((logits - whole.logits.at(of)).abs().max().item<double>(), 1e-10)
         << "walk " << of.first << ", sample " << of.second;
 }
 
-class KeptKeys : public ::testing::TestWithParam<int> {};
+class KvCacheState : public ::testing::TestWithParam<int> {};
 
-TEST_P(KeptKeys, GiveTheLogitsOfTheWholeForward) {
+TEST_P(KvCacheState, GiveTheLogitsOfTheWholeForward) {
   const GridScenario& scenario = grid_scenarios()[GetParam()];
   const Grid one = one_rank_like({});
   expect_same(run_of(scenario, one), dataset_of(scenario, one));
@@ -82,7 +82,7 @@ std::string name_of(const ::testing::TestParamInfo<int>& info) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Scenarios, KeptKeys,
+INSTANTIATE_TEST_SUITE_P(Scenarios, KvCacheState,
                          ::testing::Range(0, static_cast<int>(grid_scenarios().size())), name_of);
 
 TEST(KeptKeysOfLongRope, AreMadeAnewWhereASampleBecomesLong) {

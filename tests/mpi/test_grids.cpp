@@ -183,7 +183,7 @@ TEST(GridsTeeth, ASumThatIsLeftOutIsSeen) {
   if (world().rank() >= kBothAxes.ranks()) return;
   TinyRunOptions options = run_of(scenario, kBothAxes);
   options.adjust = [](Plan& plan) {
-    for (ParamCut& cut : plan.cuts) cut.holders = 1;
+    for (ParamShard& cut : plan.cuts) cut.holders = 1;
   };
   const ComparedResult got =
       run_compared(part, make_host_collectives, dataset_of(scenario, kBothAxes), options);

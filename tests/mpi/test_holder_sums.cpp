@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A parameter that several tp ranks replicate gets the sum of their gradients, everything else
 // keeps its own; one call serves each group of ranks.
-#include "parallel/holder_sums.hpp"
+#include "parallel/replicated_grad_sync.hpp"
 
 #include <gtest/gtest.h>
 
@@ -57,7 +57,7 @@ at::Tensor summed_gradient(const Plan& plan, const ShardedBuffer& buffer, int ra
   const std::string& module = buffer.layout().module;
   const bool sequence_parallel = plan.token_shardings.at(module).sequence_parallel;
   for (const FlatPart& part : parts_in_range(buffer.layout(), buffer.range())) {
-    const ParamCut& cut = plan.cuts[part.param];
+    const ParamShard& cut = plan.cuts[part.param];
     for (int64_t i = 0; i < part.elements; ++i) {
       double sum = 0;
       for (int holder : piece_holders(plan.mesh, rank, module, cut.holders))
@@ -82,7 +82,7 @@ struct Running {
   Record record;
   Mesh mesh;
   Engine engine;
-  HolderSums sums;
+  ReplicatedGradSync sums;
 
   explicit Running(const Plan& of)
       : plan(of),
@@ -93,7 +93,7 @@ struct Running {
   }
 };
 
-TEST(HolderSums, SumOverHoldersWhatTheyHoldInCommon) {
+TEST(ReplicatedGradSync, SumOverHoldersWhatTheyHoldInCommon) {
   for (const Grid& grid : kGrids) {
     Running running(plan_of(grid));
     const int rank = running.mesh.rank();
@@ -110,7 +110,7 @@ TEST(HolderSums, SumOverHoldersWhatTheyHoldInCommon) {
   }
 }
 
-TEST(HolderSums, LeaveWhatHasNoGradientInTheStep) {
+TEST(ReplicatedGradSync, LeaveWhatHasNoGradientInTheStep) {
   Running running(plan_of({4, 1, 2, true}));
   const int rank = running.mesh.rank();
   fill(running.engine, rank);
@@ -143,7 +143,7 @@ int64_t elements_held_by(Running& running, const std::string& module, int holder
   return elements;
 }
 
-TEST(HolderSums, AskEachGroupOfHoldersOnce) {
+TEST(ReplicatedGradSync, AskEachGroupOfHoldersOnce) {
   for (bool trains_vision : {true, false}) {
     Running running(plan_of({4, 1, 2, true}, trains_vision));
     std::multiset<std::pair<int, int64_t>> expected, found;  // ranks, elements
@@ -163,7 +163,7 @@ TEST(HolderSums, AskEachGroupOfHoldersOnce) {
   }
 }
 
-TEST(HolderSums, AskNothingWithoutTensorParallelism) {
+TEST(ReplicatedGradSync, AskNothingWithoutTensorParallelism) {
   Running running(plan_of({1, 1, 1, true}));
 
   running.sums.run(std::vector<bool>(running.plan.buffers.size(), true));

@@ -29,9 +29,9 @@ TinyRunOptions with_muon(TinyRunOptions run) {
   return run;
 }
 
-at::Tensor orthogonalised(const at::Tensor& matrix, at::ScalarType type) {
+at::Tensor orthogonalized(const at::Tensor& matrix, at::ScalarType type) {
   const at::Tensor made = matrix.clone();
-  orthogonalise(made, type, 1);
+  orthogonalize(made, type, 1);
   return made;
 }
 
@@ -64,7 +64,7 @@ TEST(Muon, IsTorchs) {
       nesterov({{average, gradient, update, 0.9}});
       const at::Tensor matrix = update.view({expected.rows, expected.columns});
       const double lr = 0.1 * muon_scale(expected.rate, expected.rows, expected.columns);
-      parameter.mul_(1 - 0.1 * 0.05).sub_(orthogonalised(matrix, at::kDouble).flatten() * lr);
+      parameter.mul_(1 - 0.1 * 0.05).sub_(orthogonalized(matrix, at::kDouble).flatten() * lr);
     }
     for (int64_t i = 0; i < 6; ++i)
       EXPECT_NEAR(parameter[i].item<double>(), expected.parameter[i], 1e-13) << i;
@@ -89,7 +89,7 @@ TEST(Muon, LongMatricesAreThoseOfAllSteps) {
       const at::Tensor matrix = at::randn({rows, rank}, generator, options)
                                     .mm(at::randn({rank, columns}, generator, options));
       const at::Tensor x = five_steps(rows > columns ? matrix.t() : matrix);
-      const at::Tensor made = orthogonalised(matrix, type).to(at::kDouble);
+      const at::Tensor made = orthogonalized(matrix, type).to(at::kDouble);
       EXPECT_LE((made - (rows > columns ? x.t() : x)).abs().max().item<double>(),
                 type == at::kDouble ? 1e-12 : 1e-4);
     }
@@ -118,7 +118,7 @@ TEST(Muon, InBf16IsNearerThanTorchs) {
       const at::Tensor wide = is_tall ? matrix.t() : matrix;
       const at::Tensor exact = five_steps(wide);
       const double of_torch = distance(five_steps(wide.to(at::kBFloat16)), exact);
-      const at::Tensor made = orthogonalised(matrix.to(at::kFloat), at::kBFloat16);
+      const at::Tensor made = orthogonalized(matrix.to(at::kFloat), at::kBFloat16);
       EXPECT_LE(distance(is_tall ? made.t() : made, exact), std::max(of_torch, 0.1));
     }
 }
@@ -145,7 +145,7 @@ TEST(Muon, OrthogonalisesTensorsOfFiles) {
       const at::Tensor average = at::tensor(averages.at(name), at::kDouble).view(shape);
       const at::Tensor gradient = average / (1 - options.deck.optim.momentum);
       const at::Tensor made =
-          orthogonalised(gradient.lerp(average, options.deck.optim.momentum), at::kDouble);
+          orthogonalized(gradient.lerp(average, options.deck.optim.momentum), at::kDouble);
       const at::Tensor expected =
           at::tensor(before.at(name), at::kDouble).view(shape) * (1 - lr * 0.1) -
           made * lr * muon_scale(MuonRate::MatchRmsAdamw, shape[0], shape[1]);

@@ -129,7 +129,7 @@ TEST_F(ScanTraining, TakesNoMoreForPromptsThanIsPredicted) {
     int64_t tokens = 0;
     for (const SampleIndex& sample : dataset.index()) tokens += sample.tokens;
     const int64_t kept =
-        key_bytes_per_token(plan, rank) * (tokens / kAxisRanks + kSamples * kTokens) +
+        kv_bytes_per_token(plan, rank) * (tokens / kAxisRanks + kSamples * kTokens) +
         state_bytes_per_sample(plan, rank) * kSamples;
     const TensorBytes bytes;
     predictions_on(ranks_, make_mpi_collectives, dataset, run, {.generate_tokens = kTokens});

@@ -8,7 +8,7 @@
 
 #include "layout/token_layout.hpp"
 #include "model/parameter.hpp"
-#include "parallel/tensor_layers.hpp"
+#include "parallel/tp_layers.hpp"
 #include "support/mpi_main.hpp"
 #include "support/strict_collectives.hpp"
 
@@ -68,8 +68,8 @@ class TensorLayersTest : public ::testing::TestWithParam<Setup> {
     if (!takes_part()) return;
     tp_ = GetParam().strict ? make_strict_collectives(communicator_)
                             : make_host_collectives(communicator_);
-    layers_ = std::make_unique<TensorLayers>(
-        TensorLayersOptions{.tp = tp_.get(), .sequence_parallel = GetParam().sequence_parallel});
+    layers_ = std::make_unique<TpLayers>(
+        TpLayersOptions{.tp = tp_.get(), .sequence_parallel = GetParam().sequence_parallel});
   }
 
   bool takes_part() const { return communicator_.size() > 0; }
@@ -78,20 +78,20 @@ class TensorLayersTest : public ::testing::TestWithParam<Setup> {
   bool is_sequence_parallel() const { return GetParam().sequence_parallel; }
 
   /// Rows of each rank: alike, in slices, uneven with none on one, all on the last, none at all.
-  std::vector<RowShares> all_shares() const {
-    RowShares even(tp(), 3), uneven, last(tp(), 0);
+  std::vector<RowsPerTpRank> all_shares() const {
+    RowsPerTpRank even(tp(), 3), uneven, last(tp(), 0);
     for (int r = 0; r < tp(); ++r) uneven.push_back((3 * r + 5) % 4);
     last.back() = 6;
-    return {even, slice_rows(2 * tp() + 1, tp()), uneven, last, RowShares(tp(), 0)};
+    return {even, slice_rows(2 * tp() + 1, tp()), uneven, last, RowsPerTpRank(tp(), 0)};
   }
-  static int64_t total(const RowShares& shares) {
+  static int64_t total(const RowsPerTpRank& shares) {
     return std::accumulate(shares.begin(), shares.end(), int64_t{0});
   }
   /// Returns the rows per rank that the layers receive.
-  RowShares told(const RowShares& shares) const {
-    return is_sequence_parallel() ? shares : RowShares{};
+  RowsPerTpRank told(const RowsPerTpRank& shares) const {
+    return is_sequence_parallel() ? shares : RowsPerTpRank{};
   }
-  Piece rows_here(const RowShares& shares) const {
+  Piece local_rows(const RowsPerTpRank& shares) const {
     if (!is_sequence_parallel()) return {0, total(shares)};
     return {std::accumulate(shares.begin(), shares.begin() + rank(), int64_t{0}), shares[rank()]};
   }
@@ -115,12 +115,12 @@ class TensorLayersTest : public ::testing::TestWithParam<Setup> {
 
   Communicator communicator_ = first_ranks(GetParam().tp);
   std::unique_ptr<Collectives> tp_;
-  std::unique_ptr<TensorLayers> layers_;
+  std::unique_ptr<TpLayers> layers_;
 };
 
 /// A linear's whole values; weight as `order` has it.
 struct LinearCase {
-  RowShares shares;
+  RowsPerTpRank shares;
   WeightOrder order;
   bool has_bias, trains, needs_dx;
 
@@ -132,9 +132,9 @@ struct LinearCase {
   }
 };
 
-std::vector<LinearCase> linear_cases(const std::vector<RowShares>& all_shares) {
+std::vector<LinearCase> linear_cases(const std::vector<RowsPerTpRank>& all_shares) {
   std::vector<LinearCase> cases;
-  for (const RowShares& shares : all_shares)
+  for (const RowsPerTpRank& shares : all_shares)
     for (WeightOrder order : {WeightOrder::OutIn, WeightOrder::InOut})
       for (bool has_bias : {true, false})
         for (const auto& [trains, needs_dx] : {std::pair(true, true), {true, false}, {false, true}})
@@ -194,7 +194,7 @@ TEST_P(TensorLayersTest, ColumnLinearEqualsTheWholeOne) {
   if (!takes_part()) return;
   for (const LinearCase& asked : linear_cases(all_shares())) {
     const LinearValues whole = linear_values(total(asked.shares));
-    const Piece rows = rows_here(asked.shares), out = piece_of(kOut);
+    const Piece rows = local_rows(asked.shares), out = piece_of(kOut);
     const LinearValues here{rows.rows_of(whole.x), out.rows_of(whole.weight),
                             out.rows_of(whole.bias), out.columns_of(whole.dy)};
 
@@ -217,7 +217,7 @@ TEST_P(TensorLayersTest, RowLinearEqualsTheWholeOne) {
   if (!takes_part()) return;
   for (const LinearCase& asked : linear_cases(all_shares())) {
     const LinearValues whole = linear_values(total(asked.shares));
-    const Piece rows = rows_here(asked.shares), in = piece_of(kIn);
+    const Piece rows = local_rows(asked.shares), in = piece_of(kIn);
     const LinearValues here{in.columns_of(whole.x), in.columns_of(whole.weight), whole.bias,
                             rows.rows_of(whole.dy)};
 
@@ -295,7 +295,7 @@ TEST_P(TensorLayersTest, WeightGradientsThatArePutOffAreTheSameBits) {
   for (const LinearCase& asked : linear_cases(all_shares())) {
     SCOPED_TRACE(asked.text());
     const LinearValues whole = linear_values(total(asked.shares));
-    const Piece rows = rows_here(asked.shares), in = piece_of(kIn), out = piece_of(kOut);
+    const Piece rows = local_rows(asked.shares), in = piece_of(kIn), out = piece_of(kOut);
     expect_same_bits(asked,
                      {rows.rows_of(whole.x), out.rows_of(whole.weight), out.rows_of(whole.bias),
                       out.columns_of(whole.dy)},
@@ -316,7 +316,7 @@ TEST_P(TensorLayersTest, Bf16IsTheWholeOneButForRounding) {
   if (!takes_part()) return;
   const LinearCase asked{all_shares()[1], WeightOrder::OutIn, true, true, true};
   const LinearValues whole = linear_values(total(asked.shares));
-  const Piece rows = rows_here(asked.shares), in = piece_of(kIn), out = piece_of(kOut);
+  const Piece rows = local_rows(asked.shares), in = piece_of(kIn), out = piece_of(kOut);
   const auto narrow = [](const LinearValues& values) {
     return LinearValues{values.x.to(at::kBFloat16), values.weight.to(at::kBFloat16),
                         values.bias.to(at::kBFloat16), values.dy.to(at::kBFloat16)};
@@ -387,13 +387,13 @@ const std::vector<int64_t> kVocabularies = {12, 11, 5};
 TEST_P(TensorLayersTest, EmbeddingEqualsTheWholeOne) {
   if (!takes_part()) return;
   for (int64_t vocabulary : kVocabularies)
-    for (const RowShares& shares : all_shares()) {
+    for (const RowsPerTpRank& shares : all_shares()) {
       SCOPED_TRACE("vocabulary " + std::to_string(vocabulary));
       const Tensor table = random({vocabulary, kIn}), dy = random({total(shares), kIn});
       const Tensor ids = at::randint(vocabulary, {total(shares)}, at::kLong);
       const VocabularyPiece piece(vocabulary, tp(), rank());
       const auto whole = make_parameter(table, true), here = make_parameter(piece.of(table), true);
-      const Piece rows = rows_here(shares);
+      const Piece rows = local_rows(shares);
 
       const Tensor want = Layers().embedding(ids, *whole, vocabulary, {});
       want.backward(dy);
@@ -407,7 +407,7 @@ TEST_P(TensorLayersTest, EmbeddingEqualsTheWholeOne) {
 
 struct HeadCase {
   int64_t vocabulary, hidden;
-  RowShares shares;
+  RowsPerTpRank shares;
   bool trains, needs_dx;
   double softcap = 0;
 };
@@ -420,7 +420,7 @@ class TensorHeadTest : public TensorLayersTest {
     const Tensor matrix = random({asked.vocabulary, asked.hidden});
     const Tensor targets = at::randint(asked.vocabulary, {rows}, at::kLong);
     const VocabularyPiece piece(asked.vocabulary, tp(), rank());
-    const Piece own = rows_here(asked.shares);
+    const Piece own = local_rows(asked.shares);
     const auto whole = make_parameter(matrix, asked.trains);
     const auto here = make_parameter(piece.of(matrix), asked.trains);
     const Tensor x_all = x.clone().set_requires_grad(asked.needs_dx);
@@ -448,7 +448,7 @@ class TensorHeadTest : public TensorLayersTest {
 TEST_P(TensorHeadTest, CrossEntropyAndLogitsEqualTheWholeOnes) {
   if (!takes_part()) return;
   for (int64_t vocabulary : kVocabularies)
-    for (const RowShares& shares : all_shares())
+    for (const RowsPerTpRank& shares : all_shares())
       for (const auto& [trains, needs_dx] : {std::pair(true, true), {true, false}, {false, true}}) {
         SCOPED_TRACE("vocabulary " + std::to_string(vocabulary));
         expect_head({vocabulary, kIn, shares, trains, needs_dx});

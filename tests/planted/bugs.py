@@ -29,11 +29,11 @@ BUGS = [
     Bug(
         "replicated_gradient",
         "gradients of parameters that tp ranks replicate are not summed",
-        "src/parallel/holder_sums.cpp",
+        "src/parallel/replicated_grad_sync.cpp",
         "if (elements == 0) return;",
-        "if (elements == 0 || (PLANTED && sum.held.holders.group == HolderGroup::Tp)) return;",
+        "if (elements == 0 || (PLANTED && sum.held.holders.group == ReplicationKind::Tp)) return;",
         ("llava", "mesh.llm.tp=2"),
-        ("test_holder_sums_ranks4", "HolderSums.SumOverHoldersWhatTheyHoldInCommon"),
+        ("test_holder_sums_ranks4", "ReplicatedGradSync.SumOverHoldersWhatTheyHoldInCommon"),
         ("llava", "mesh.llm.tp=2"),
     ),
     Bug(
@@ -111,7 +111,7 @@ BUGS = [
     Bug(
         "tied_twice",
         "the gradient of tied embeddings is summed over their stages twice",
-        "src/parallel/holder_sums.cpp",
+        "src/parallel/replicated_grad_sync.cpp",
         "  sum.pending.wait();",
         "  sum.pending.wait();\n"
         "  if (PLANTED && sum.held.is_tied())\n"
@@ -190,8 +190,8 @@ BUGS = [
         "expert_gradient",
         "gradients of experts are not divided by ep",
         "src/train/train_step.cpp",
-        "holder_sums_.run(step.schedule.has_gradient);",
-        "holder_sums_.run(step.schedule.has_gradient);\n"
+        "replicated_grad_sync_.run(step.schedule.has_gradient);",
+        "replicated_grad_sync_.run(step.schedule.has_gradient);\n"
         "  if (PLANTED)\n"
         "    for (const auto& buffer : engine_.buffers())\n"
         "      if (buffer && buffer->trainable() && buffer->layout().is_over_ep)\n"

@@ -29,7 +29,7 @@
 #include "io/weights_file.hpp"
 #include "kernels/flat_kernels.hpp"
 #include "parallel/engine.hpp"
-#include "parallel/holder_sums.hpp"
+#include "parallel/replicated_grad_sync.hpp"
 #include "schedule/step_plan.hpp"
 #include "train/router_losses.hpp"
 #include "train/training_data.hpp"
@@ -85,7 +85,8 @@ std::vector<Target> own_targets(const Engine& engine, const LoadedMicrobatch& lo
   const ReplicaLayout& replica = options.replica;
   const int64_t window = engine.plan().model.decoder.block.widest_attention().window;
   const TokenLayout layout(
-      visible_text(microbatch.words, is_both_ways(options.images_both_ways, window), window),
+      visible_text(microbatch.words, is_bidirectional(options.bidirectional_images, window),
+                   window),
       replica.sharding("llm"), replica.grid("llm").tp);
   std::vector<Target> targets;
   for (const TokenRange& run : layout.owned()[replica.coordinate(replica.rank, "llm").cp])
@@ -119,7 +120,7 @@ void write_rows(H5File& out, const Step& step) {
 at::Tensor write_logits(H5File* out, Engine& engine, Collectives& all, const Step& step) {
   const auto actions =
       engine.plan().rank_step(step.plan, engine.world_rank(), true).schedule.actions;
-  const WalkResult result = engine.run(actions, step.microbatches, HeadOutput::TargetLogits);
+  const EngineResult result = engine.run(actions, step.microbatches, HeadOutput::TargetLogits);
   const Shape shape{static_cast<int64_t>(step.targets.size()),
                     engine.plan().model.decoder.vocabulary};
   const at::Tensor logits = at::zeros(shape, at::kDouble);
@@ -187,7 +188,7 @@ class Growing {
   Engine& engine_;
   const Step& step_;
   const std::vector<ItemKind> kinds_ = item_kinds(model());
-  std::vector<KeptKeys> keys_;
+  std::vector<KvCacheState> keys_;
   int64_t longest_ = 0;
 };
 
@@ -205,14 +206,14 @@ void check_decoding(Engine& engine, Collectives& all, const Step& step,
   for (int64_t token = 0; token < growing.longest(); ++token) {
     const std::vector<Microbatch> microbatches = growing.microbatches(token);
     const auto& actions = (token == 0 ? prompts : next).schedule.actions;
-    const WalkResult result = engine.run(actions, microbatches, HeadOutput::LastLogits);
+    const EngineResult result = engine.run(actions, microbatches, HeadOutput::LastLogits);
     for (size_t m = 0; m < microbatches.size(); ++m)
       for (size_t i = 0; microbatches[m].counts && i < microbatches[m].samples.size(); ++i) {
         const Sample& sample = step.loaded[m].samples[microbatches[m].samples[i]];
         const int64_t prompt = prompt_length(sample, kinds);
         const auto place = std::ranges::find(step.targets, Target{sample.id, prompt + token});
         if (place == step.targets.end() ||
-            turns_anew(plan.model, prompt, std::ssize(sample.tokens)))
+            invalidates_kv_cache(plan.model, prompt, std::ssize(sample.tokens)))
           continue;
         found[place - step.targets.begin()] +=
             result.outputs[m][static_cast<int64_t>(i)].to(at::kDouble);
@@ -297,7 +298,7 @@ void run_model(const Communicator& ranks, const Options& options, const std::str
   const RouterLossesOfUnits losses = RouterLosses(engine, *all).weights(part, step.microbatches);
   const double loss =
       engine.run(schedule.actions, step.microbatches, HeadOutput::Loss, losses).loss_sum();
-  HolderSums(plan, mesh, engine.buffers(), at::kCPU).run(schedule.has_gradient);
+  ReplicatedGradSync(plan, mesh, engine.buffers(), at::kCPU).run(schedule.has_gradient);
 
   std::optional<H5File> file;
   if (ranks.rank() == 0) file = H5File::create(path);

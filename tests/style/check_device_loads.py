@@ -21,8 +21,8 @@ SUMS = ("AddLogitRow", "RowDot", "SquaresOfChunk")
 # Single loads and stores that are not of elements: statistics of rows, places, factors (of left matrices, too), what is
 # transposed, the table of codes in which values are looked for; as often as loops are unrolled.
 BESIDE = {
-    "NormaliseRow": (0, 3), "NormaliseRowBackward": (2, 0), "SumNormGradients": (42, 3),
-    "NormaliseHead": (0, 1), "NormaliseHeadBackward": (1, 0), "SumHeadNormGradients": (14, 1),
+    "NormalizeRow": (0, 3), "NormalizeRowBackward": (2, 0), "SumNormGradients": (42, 3),
+    "NormalizeHead": (0, 1), "NormalizeHeadBackward": (1, 0), "SumHeadNormGradients": (14, 1),
     "MergeHead": (6, 2), "DropRow": (1, 0), "CombineRows": (42, 1), "CombineRowBackward": (1, 1),
     "AddLogitRow": (3, 2), "LogitRowGradient": (3, 0),
     "MixDeltaToken": (17, 31), "MixDeltaTokenBackward": (26, 40), "ConvolveBackward": (2, 0),

@@ -35,14 +35,14 @@ std::string predictions_on(const Communicator& ranks, const MakeCollectives& mak
                            const EvaluateOptions& evaluation = {.generate_tokens = 4});
 
 /// Four tokens by the whole forward for each of them.
-inline const EvaluateOptions kWithoutCache{.generate_tokens = 4, .keeps_keys = false};
+inline const EvaluateOptions kWithoutCache{.generate_tokens = 4, .uses_kv_cache = false};
 /// Four tokens that are drawn, in the one way and the other.
 inline const EvaluateOptions kDrawn{.generate_tokens = 4,
                                     .sampling = {.temperature = 0.8, .top_p = 0.9, .seed = 7}};
 inline const EvaluateOptions kDrawnWithoutCache{
     .generate_tokens = 4,
     .sampling = {.temperature = 0.8, .top_p = 0.9, .seed = 7},
-    .keeps_keys = false};
+    .uses_kv_cache = false};
 
 /// A layout on some ranks.
 struct Trial {

@@ -35,7 +35,7 @@ Traffic expected_traffic(const Plan& plan, const Dataset& dataset, int64_t step,
   for (const MicrobatchPlan& part : step_plan.replicas[plan.replica_of(rank)]) {
     rows.push_back(rows_of_microbatch(
         tokens_of(load_microbatch(dataset, loading, part.samples).samples, plan.model), plan.model,
-        plan.replica_layout(rank), plan.images_both_ways));
+        plan.replica_layout(rank), plan.bidirectional_images));
     rows.back().text.experts.replicas = part.expert_tokens;
   }
   return traffic_of_step(plan, step_plan, rows, rank);

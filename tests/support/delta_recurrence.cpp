@@ -10,9 +10,9 @@ using at::Tensor;
 
 /// The parts of rows of the in-projection.
 struct Parts {
-  Tensor channels;         ///< (tokens, channels): queries, keys, values
-  Tensor gate;             ///< (tokens, value heads, value_dim)
-  Tensor strength, decay;  ///< (tokens, value heads)
+  Tensor channels;     ///< (tokens, channels): queries, keys, values
+  Tensor gate;         ///< (tokens, value heads, value_dim)
+  Tensor beta, decay;  ///< (tokens, value heads)
 };
 
 Parts parts_of(const Tensor& x, const DeltaRuleSpec& rule) {
@@ -52,7 +52,7 @@ Tensor sample_outputs(const DeltaLeaves& leaves, const Tensor& x, const DeltaRul
   const Tensor q = by_value(parts[0]) / std::sqrt(static_cast<double>(rule.key_dim));
   const Tensor k = by_value(parts[1]);
   const Tensor v = parts[2].reshape({rows, rule.value_heads, rule.value_dim});
-  const Tensor b = in.strength.sigmoid();
+  const Tensor b = in.beta.sigmoid();
   const Tensor g = (-leaves.decay.exp() * at::softplus(in.decay + leaves.step)).exp();
   Tensor state = at::zeros({rule.value_heads, rule.key_dim, rule.value_dim}, x.options());
   std::vector<Tensor> outputs;

@@ -18,7 +18,7 @@ inline void scatter_buffers(Plan& plan) {
       {{Axis::DpReplicate}, shard_axes()},
       {token_axes(), {}},
       {{}, token_axes()},
-      {{Axis::DpReplicate, Axis::DpModule, Axis::Cp}, {Axis::DpShard}},
+      {{Axis::DpReplicate, Axis::EncoderDp, Axis::Cp}, {Axis::DpShard}},
   };
   for (ModuleGrid& grid : plan.mesh.modules)
     for (const auto& [sharded, summed] : ways)

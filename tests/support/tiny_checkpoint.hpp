@@ -119,7 +119,7 @@ void run_on(const Layout& layout, const Deck& deck, Action action) {
 inline constexpr uint64_t kMasterSeed = 1, kExpAvgSeed = 2, kExpAvgSqSeed = 3;
 
 /// The piece of a parameter that a tp rank holds; its padding is zero.
-inline at::Tensor piece_of(const at::Tensor& values, const ParamCut& cut, int tp_rank) {
+inline at::Tensor piece_of(const at::Tensor& values, const ParamShard& cut, int tp_rank) {
   if (cut.dim < 0) return values;
   const int64_t length = cut.shape[cut.dim], begin = tp_rank / cut.holders * length;
   const int64_t real = std::min(length, values.size(cut.dim) - begin);

@@ -12,7 +12,7 @@
 #include "kernels/flat_kernels.hpp"
 #include "parallel/device_memory.hpp"
 #include "support/tiny_llava.hpp"
-#include "train/made_steps.hpp"
+#include "train/prefetched_steps.hpp"
 #include "train/training_data.hpp"
 
 namespace zea::testing {
@@ -81,10 +81,10 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
     result.expert_imbalance.push_back(report.expert_imbalance);
   };
   Loader loader(dataset_, loading, plan_step, position_.step, end, 2);
-  MadeSteps made_steps(loader, engine_, position_.step, end);
+  PrefetchedSteps made_steps(loader, engine_, position_.step, end);
   for (; position_.step < end; ++position_.step) {
     train_step.begin();
-    MadeStep made = made_steps.next();
+    PrefetchedStep made = made_steps.next();
     std::vector<Microbatch> microbatches;
     for (size_t m = 0; m < made.loaded.microbatches.size(); ++m)
       microbatches.push_back(made_steps.take(made, m));
@@ -110,7 +110,7 @@ Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedBuffer&)>& 
     if (!held.defined()) continue;
     const at::Tensor wide = held.to(at::kDouble).cpu();
     const int piece_rank = plan_.piece_rank(mesh_.rank(), static_cast<int>(g));
-    const FlatRange cut = plan_.own_cut(mesh_.rank(), static_cast<int>(g));
+    const FlatRange cut = plan_.own_range(mesh_.rank(), static_cast<int>(g));
     for (const FlatPart& part : parts_in_range(plan_.buffers[g], cut)) {
       if (!plan_.cuts[part.param].is_first_holder(piece_rank)) continue;
       const ParamSpec& param =

@@ -112,7 +112,7 @@ class NcclCollectives : public Collectives {
   NcclCollectives(const Communicator& communicator, ComputeStream compute_stream)
       : communicator_(communicator.duplicate(communicator.name())),
         host_(make_mpi_collectives(communicator_)),
-        nccl_(std::make_shared<NcclCommunicator>(communicator_, communicator.holds_few_sms())),
+        nccl_(std::make_shared<NcclCommunicator>(communicator_, communicator.limits_sms())),
         compute_stream_(compute_stream) {}
 
   int rank() const override { return communicator_.rank(); }
@@ -121,7 +121,7 @@ class NcclCollectives : public Collectives {
   bool is_streamed() const override { return true; }
 
   void connect(const std::vector<int>& receivers, const std::vector<int>& senders) override;
-  void give_up() override { nccl_->abort(); }
+  void abort() override { nccl_->abort(); }
   Pending start(const CollectiveCall& call) override;
 
  private:
@@ -250,9 +250,9 @@ std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& communica
   return std::make_unique<NcclCollectives>(communicator, compute_stream);
 }
 
-void give_up_together(const std::vector<std::unique_ptr<Collectives>>& all) {
+void abort_together(const std::vector<std::unique_ptr<Collectives>>& all) {
   ncclGroupStart();  // inside, all are told before one is waited for
-  for (const auto& one : all) one->give_up();
+  for (const auto& one : all) one->abort();
   ncclGroupEnd();
 }
 

@@ -105,14 +105,14 @@ LaunchVersions launch_versions() {
   return versions;
 }
 
-NcclCommunicator::NcclCommunicator(const Communicator& communicator, bool holds_few_sms) {
+NcclCommunicator::NcclCommunicator(const Communicator& communicator, bool limits_sms) {
   const ncclUniqueId id = agree_on_id(with_devices(communicator));
   check_cuda(cudaGetDevice(&device_), "cudaGetDevice");
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0)
   config.commName = communicator.name().c_str();
 #endif
-  if (holds_few_sms) config.maxCTAs = kFewBlocks;
+  if (limits_sms) config.maxCTAs = kFewBlocks;
   check_nccl(
       ncclCommInitRankConfig(&handle_, communicator.size(), id, communicator.rank(), &config),
       "ncclCommInitRankConfig");

@@ -70,7 +70,7 @@ class CudaMemory {
 class NcclCommunicator {
  public:
   /// Collective over `communicator`: either every rank gets one or every rank throws.
-  NcclCommunicator(const Communicator& communicator, bool holds_few_sms);
+  NcclCommunicator(const Communicator& communicator, bool limits_sms);
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
   /// Finishes what is under way, or aborts it while an exception unwinds: the peers may never come.

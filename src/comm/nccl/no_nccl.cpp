@@ -15,8 +15,8 @@ std::unique_ptr<Collectives> make_nccl_collectives(const Communicator&, ComputeS
       "cuda_runtime.h and libcudart are found");
 }
 
-void give_up_together(const std::vector<std::unique_ptr<Collectives>>& all) {
-  for (const auto& one : all) one->give_up();
+void abort_together(const std::vector<std::unique_ptr<Collectives>>& all) {
+  for (const auto& one : all) one->abort();
 }
 
 CapturedGraph::CapturedGraph(void*, const std::function<void()>&) {

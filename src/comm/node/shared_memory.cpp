@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "comm/agree.hpp"
-#include "comm/node/file_box.hpp"
+#include "comm/node/fd_socket.hpp"
 #include "core/error.hpp"
 
 namespace zea {
@@ -43,13 +43,13 @@ void check_limit(int64_t bytes, int64_t limit) {
 SharedMemory::Result SharedMemory::build(Collectives& ranks, int64_t bytes, int64_t limit) {
   struct Offer {
     int64_t bytes;
-    FileBox::Address box;
+    FdSocket::Address box;
   };
   const auto memory = std::make_shared<SharedMemory>();
   const int rank = ranks.rank(), size = ranks.size();
   memory->segments_.resize(size);
   Descriptor file;  // closed when this returns: then all have mapped it, or none will
-  std::optional<FileBox> box;
+  std::optional<FdSocket> box;
   Offer own{.bytes = bytes, .box = {}};
   std::string why = first_failure(ranks, [&] {
     check_limit(bytes, limit);
@@ -62,10 +62,10 @@ SharedMemory::Result SharedMemory::build(Collectives& ranks, int64_t bytes, int6
 
   std::vector<Offer> offers(size);
   ranks.all_gather(&own, offers.data(), Counts(size, sizeof(Offer)), DType::UInt8).wait();
-  std::vector<FileBox::Address> boxes;
+  std::vector<FdSocket::Address> boxes;
   for (const Offer& offer : offers) boxes.push_back(offer.box);
-  for (int first = 1; first < size && why.empty(); first += FileBox::kMaxQueued) {
-    const int end = std::min(first + FileBox::kMaxQueued, size);
+  for (int first = 1; first < size && why.empty(); first += FdSocket::kMaxQueued) {
+    const int end = std::min(first + FdSocket::kMaxQueued, size);
     why = first_failure(ranks, [&] {
       for (int step = first; step < end; ++step)
         box->send(boxes[(rank + step) % size], rank, file.number());

@@ -10,8 +10,8 @@
 #include "kernels/row_functors.hpp"
 
 #define ZEA_FOR_ROW_FUNCTORS_OF(visit, T)                                                        \
-  visit(NormaliseRow<T>) visit(NormaliseRowBackward<T>) visit(SumNormGradients<T>) visit(        \
-      NormaliseHead<T>) visit(NormaliseHeadBackward<T>) visit(SumHeadNormGradients<T>)           \
+  visit(NormalizeRow<T>) visit(NormalizeRowBackward<T>) visit(SumNormGradients<T>) visit(        \
+      NormalizeHead<T>) visit(NormalizeHeadBackward<T>) visit(SumHeadNormGradients<T>)           \
       visit(MergeHead<T>) visit(RotateHeads<T>) visit(RotateHeads<T, true>) visit(DropRow<T>)    \
           visit(GatedRow<SiluGate, T>) visit(GatedRow<ErfGate, T>) visit(GatedRow<TanhGate, T>)  \
               visit(GatedRowBackward<SiluGate, T>) visit(GatedRowBackward<ErfGate, T>)           \

@@ -69,7 +69,7 @@ TEST(RotaryTables, OfLongropeGoByTheLengthOfTheSample) {
 /// pair has its own frequency.
 std::vector<double> places(const std::vector<RotaryPair>& turns) {
   const auto pairs = std::ssize(turns);
-  std::vector<double> found = angles({.theta = 2, .turns = turns}, 1, {1, 2, 3}, 2 * pairs);
+  std::vector<double> found = angles({.theta = 2, .rotary_pairs = turns}, 1, {1, 2, 3}, 2 * pairs);
   for (int64_t i = 0; i < pairs; ++i)
     found[i] *= std::pow(2, static_cast<double>(i) / static_cast<double>(pairs));
   return found;
@@ -84,8 +84,9 @@ TEST(RotaryTables, TurnPairsByThreePositions) {
 }
 
 TEST(RotaryTables, TurnPairsByRowsAndColumns) {
-  expect_angles(angles({.turns = axial_pairs(4, 0)}, 1, {0, 3, 2}, kHeadDim), {3, 0.03, 2, 0.02});
-  expect_angles(angles({.turns = axial_pairs(4, 1)}, 1, {0, 3, 2}, kHeadDim),
+  expect_angles(angles({.rotary_pairs = axial_pairs(4, 0)}, 1, {0, 3, 2}, kHeadDim),
+                {3, 0.03, 2, 0.02});
+  expect_angles(angles({.rotary_pairs = axial_pairs(4, 1)}, 1, {0, 3, 2}, kHeadDim),
                 {3, 0.03, 0.2, 0.002});
   EXPECT_EQ(axial_pairs(3, 1), (std::vector<RotaryPair>{{1, 0}, {1, 2}, {2, 1}}));
 }

@@ -177,7 +177,7 @@ TEST(ChooseRecomputation, CountsTheKeysThatGenerationKeeps) {
   const MemoryEstimate said = told(32, 5);
 
   const Plan plan = make_plan(options, config(), 1);
-  EXPECT_EQ(said.keys, key_bytes_per_token(plan, 0) * 4096 * (96 + 32));
+  EXPECT_EQ(said.keys, kv_bytes_per_token(plan, 0) * 4096 * (96 + 32));
   EXPECT_EQ(said.states, step.states);
   EXPECT_LT(said.activations, step.activations);
   EXPECT_TRUE(said.peak_at.ends_with(" of an evaluation")) << said.peak_at;
@@ -231,7 +231,7 @@ TEST_F(ChooseGathering, KeepsTheLimitOfTheWholeRank) {
 
   EXPECT_TRUE(gathers_for_each_use(plan));
   EXPECT_LE(needed_mib(plan), (once + each_use) / 2);
-  const std::string told = describe_gathering(plan, made_up_samples(plan));
+  const std::string told = describe_gathering(plan, synthetic_samples(plan));
   EXPECT_NE(told.find("auto: more than mesh.rank_memory_mib otherwise"), std::string::npos) << told;
 }
 

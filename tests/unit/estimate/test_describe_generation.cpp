@@ -46,8 +46,8 @@ TEST(DescribeGeneration, KeepsNoMoreThanTheSamplesThatAreEvaluated) {
   for (const auto& [samples, kept] : {std::pair{0, 32}, {100, 32}, {9, 5}, {1, 1}}) {
     options.eval.samples = samples;
     const Plan plan = make_plan(options, testing::tiny_llava_config(), 2);
-    EXPECT_EQ(kept_key_bytes(plan, 0),
-              kept * key_bytes_per_token(plan, 0) * (options.data.row_tokens + 8));
+    EXPECT_EQ(kv_cache_bytes(plan, 0),
+              kept * kv_bytes_per_token(plan, 0) * (options.data.row_tokens + 8));
     EXPECT_TRUE(contains(describe_generation(plan), " for " + std::to_string(kept) + " samples"));
   }
 }

@@ -28,7 +28,7 @@ std::string text_of(const Plan& plan, int ranks_per_node) {
   return describe_ranks(plan,
                         order_ranks(plan.mesh, even_nodes(plan.world_size(), ranks_per_node),
                                     plan.options.mesh.order),
-                        made_up_samples(plan));
+                        synthetic_samples(plan));
 }
 
 bool contains(const std::string& text, const std::string& part) {
@@ -108,14 +108,14 @@ TEST(DescribeRanks, CutsALargeReplicaShort) {
 }
 
 Traffic sent_by(const Plan& plan, int rank) {
-  return traffic_of_samples(plan, made_up_samples(plan), rank);
+  return traffic_of_samples(plan, synthetic_samples(plan), rank);
 }
 
 Traffic between_nodes(const Plan& plan, int ranks_per_node) {
   return traffic_between_nodes(plan,
                                order_ranks(plan.mesh, even_nodes(plan.world_size(), ranks_per_node),
                                            plan.options.mesh.order),
-                               made_up_samples(plan));
+                               synthetic_samples(plan));
 }
 
 TEST(NodeTraffic, CountsWhatARankSendsByItsPeersOnOtherNodes) {

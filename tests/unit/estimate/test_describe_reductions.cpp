@@ -16,7 +16,7 @@ std::string text_of(DTypeOption reduce, int ranks, bool trains = true) {
   options.precision.preset = PrecisionPreset::Bf16;
   options.precisions["llm"].reduce_dtype = reduce;
   const Plan plan = make_plan(options, testing::tiny_llava_config(), ranks);
-  const StepSamples samples = made_up_samples(plan);
+  const StepSamples samples = synthetic_samples(plan);
   return describe_reductions(plan, samples, facts_of(plan, samples));
 }
 

@@ -14,7 +14,7 @@ namespace {
 using Notes = std::vector<std::string>;
 
 Notes notes_of(const Options& options, int ranks) {
-  return idle_settings(make_plan(options, testing::tiny_llava_config(), ranks));
+  return unused_settings(make_plan(options, testing::tiny_llava_config(), ranks));
 }
 
 struct Case {

@@ -63,7 +63,7 @@ SearchRequest asked(const std::string& deck, int ranks, const std::string& confi
 }
 
 SearchResult searched(const SearchRequest& request) {
-  return search_layouts(request, made_up_samples, kBest);
+  return search_layouts(request, synthetic_samples, kBest);
 }
 
 struct Tried {
@@ -99,7 +99,7 @@ std::vector<Tried> all_layouts(const SearchRequest& request) {
           const RankOrder order =
               order_ranks(plan.mesh, even_nodes(request.ranks, request.ranks_per_node), {});
           const StepTime time =
-              step_time(plan, made_up_samples(plan), request.hardware, order.node_of_logical);
+              step_time(plan, synthetic_samples(plan), request.hardware, order.node_of_logical);
           all.push_back({time.seconds, g, s, r, options, memory});
         } catch (const PlanError&) {
         }
@@ -185,13 +185,13 @@ TEST(LayoutSearch, BoundsGridsByTheirKernels) {
         const Plan plan = make_plan_without_slots(
             detail::with_layout(request, model, grids, sharding, AutoOption::of_count(0)), model,
             request.config_json, request.ranks);
-        const StepSamples samples = made_up_samples(plan);
+        const StepSamples samples = synthetic_samples(plan);
         const detail::StepRows rows(samples, model);
         const detail::StageUnits stages = detail::decoder_stages(plan);
         const double least = detail::least_seconds(
             grids, detail::rank_seconds(plan, grids.decoder.cp, samples, rows, request.hardware),
             &stages, model, rows, request);
-        DealtSteps steps(samples);
+        DistributedSteps steps(samples);
         const StepTimer timer(plan, samples, steps, request.hardware, even_nodes(request.ranks, 4));
         EXPECT_LT(least, timer.bound(plan));
         EXPECT_GT(least, 0);

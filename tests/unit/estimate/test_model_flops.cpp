@@ -36,8 +36,8 @@ std::string llama_config() {
 }
 
 double flops(const ModelSpec& model, const SampleIndex& sample,
-             BothWays images_both_ways = BothWays::None) {
-  return sample_cost(sample, model_flops(model, images_both_ways));
+             BidirectionalLayers bidirectional_images = BidirectionalLayers::None) {
+  return sample_cost(sample, model_flops(model, bidirectional_images));
 }
 
 ModelSpec frozen_tower() {
@@ -53,7 +53,7 @@ TEST(ModelFlops, HeedTheWindow) {
   ModelSpec model = make_model_spec(llama_config());
   model.decoder.block.attention().window = 3;
   EXPECT_DOUBLE_EQ(flops(model, {10, {}, 0}), 6 * 10 * kLayers + (1 + 2 + 8 * 3) * kPair);
-  EXPECT_DOUBLE_EQ(unmasked_cost({10, {}, 0}, model_flops(model, BothWays::None)),
+  EXPECT_DOUBLE_EQ(unmasked_cost({10, {}, 0}, model_flops(model, BidirectionalLayers::None)),
                    6 * 10 * kLayers + 10 * 10 * kPair);
 }
 
@@ -110,8 +110,8 @@ TEST(ModelFlops, CountWhatAnImagesFeaturesSeeBehindThem) {
       make_model_spec(tiny_llava_config({.image_size = 16, .siglip = true, .gemma3 = true}));
   ASSERT_EQ(model.encoders[0].item_shape().features, 4);
   const SampleIndex sample{20, {2}, 5};
-  EXPECT_NEAR(flops(model, sample, BothWays::All), flops(model, sample) + 2 * (4 * 3 / 2) * kPair,
-              1e-3);
+  EXPECT_NEAR(flops(model, sample, BidirectionalLayers::All),
+              flops(model, sample) + 2 * (4 * 3 / 2) * kPair, 1e-3);
 }
 
 TEST(ModelFlops, OfItemsOfAnySizeFollowTheirTokens) {
@@ -157,7 +157,7 @@ TEST(ModelFlops, OfAStepAreThoseOfItsSamplesOnEveryRank) {
 
 /// Rows in which every token is a target.
 StepSamples whole_rows(const Plan& plan) {
-  StepSamples samples = made_up_samples(plan);
+  StepSamples samples = synthetic_samples(plan);
   MicrobatchTokens row = samples.tokens(0);
   row.is_target.assign(row.is_target.size(), true);
   samples.index.set_targets(0, samples.index[0].tokens);
@@ -184,9 +184,9 @@ TEST(ModelFlops, OfAStepArePartOfThePlansText) {
   const Plan evaluation = make_plan(options, llama_config(), 2);
   EXPECT_EQ(describe_flops(evaluation, samples, facts_of(evaluation, samples)), "");
   options.run.peak_tflops = 0;
-  EXPECT_EQ(idle_settings(make_plan(options, llama_config(), 2)), std::vector<std::string>{});
+  EXPECT_EQ(unused_settings(make_plan(options, llama_config(), 2)), std::vector<std::string>{});
   options.run.peak_tflops = 989;
-  EXPECT_EQ(idle_settings(make_plan(options, llama_config(), 2)),
+  EXPECT_EQ(unused_settings(make_plan(options, llama_config(), 2)),
             std::vector<std::string>{"run.peak_tflops has no effect with run.mode = \"evaluate\": "
                                      "nothing is trained"});
 }

@@ -56,7 +56,7 @@ TEST(PlanMemory, APipelineGathersForEachUseWhereMemoryIsShort) {
       *held = std::max(*held, static_cast<double>(group.total() - group.activations) / (1 << 20));
 
   EXPECT_LT(gathered_bytes(each), gathered_bytes(once) / 2);
-  const StepSamples samples = made_up_samples(once);
+  const StepSamples samples = synthetic_samples(once);
   EXPECT_GT(traffic_of_samples(each, samples, 0).at("llm.dp_shard+encoder_dp+cp"),
             2 * traffic_of_samples(once, samples, 0).at("llm.dp_shard+encoder_dp+cp"));
   ASSERT_LT(held_each, held_once);

@@ -29,7 +29,7 @@ Options deck() {
 
 StepFacts facts(const Options& options, int ranks, const std::string& config = kText) {
   const Plan plan = make_plan(options, config, ranks);
-  return facts_of(plan, made_up_samples(plan));
+  return facts_of(plan, synthetic_samples(plan));
 }
 
 TEST(StepFacts, OfOneRankAreThoseOfTheModel) {
@@ -94,7 +94,7 @@ TEST(StepFacts, KnowReplicasWithoutSamplesAndStageGroupsThatWait) {
 
 TEST(StepFacts, ReadTheirSamplesAndNoOthers) {
   const Plan plan = make_plan(deck(), tiny_llava_config(), 1);
-  StepSamples samples = made_up_samples(plan);
+  StepSamples samples = synthetic_samples(plan);
   const SampleIndex with_image = samples.index[0];
   samples.index = {{.tokens = 10, .items = {}, .targets = 9}};
   samples.tokens = [](int64_t) {

@@ -59,12 +59,12 @@ Plan planned(const Options& options, int ranks, const std::string& config = kTex
 }
 
 StepTime timed(const Plan& plan, const Hardware& hardware, int ranks_per_node = 0) {
-  return step_time(plan, made_up_samples(plan), hardware,
+  return step_time(plan, synthetic_samples(plan), hardware,
                    even_nodes(plan.world_size(), ranks_per_node));
 }
 
 double model_flops_of(const Plan& plan) {
-  const StepSamples samples = made_up_samples(plan);
+  const StepSamples samples = synthetic_samples(plan);
   return plan_steps(plan, samples).front().model_flops;
 }
 
@@ -209,7 +209,7 @@ TEST(StepTime, ExposesTensorAndContextParallelCalls) {
   Options options = deck();
   options.meshes["llm"].tp = 2;
   const Plan tensor = planned(options, 2);
-  const StepSamples samples = made_up_samples(tensor);
+  const StepSamples samples = synthetic_samples(tensor);
   const StepPlan step = plan_steps(tensor, samples).front();
   const Traffic sent = traffic_of_step(tensor, step, rows_of_step(tensor, samples, step, 0), 0);
   const double all = static_cast<double>(sent.at("llm.tp")) / 5e7;
@@ -240,7 +240,7 @@ TEST(StepTime, OfPipelinesIsThatOfTheSimulatedPasses) {
     const Plan plan = planned(options, 2);
     const Hardware hardware = made_up();
     UnitTimes units(plan, hardware.device);
-    const StepSamples samples = made_up_samples(plan);
+    const StepSamples samples = synthetic_samples(plan);
     const StepPlan step = plan_steps(plan, samples).front();
     const std::vector<MicrobatchRows> rows = rows_of_step(plan, samples, step, 0);
     std::vector<UnitCost> costs;
@@ -296,7 +296,7 @@ TEST(StepTime, KnowsTheRowsThatSharedExpertsGet) {
   for (const char* dispatch : {"allgather", "alltoall"}) {
     options.meshes["llm"].ep_dispatch = dispatch;
     const Plan plan = planned(options, 2, kExperts);
-    const StepSamples samples = made_up_samples(plan);
+    const StepSamples samples = synthetic_samples(plan);
     const StepPlan step = plan_steps(plan, samples).front();
     const Traffic sent = traffic_of_step(plan, step, rows_of_step(plan, samples, step, 0), 0);
     const double bytes = static_cast<double>(sent.at("llm.ep_dp_shard"));
@@ -317,8 +317,8 @@ TEST(StepTime, KnowsTheWaitsOfExchangedTokens) {
     return timed(planned(options, 2, kExperts), hardware).stages.front().compute;
   };
   const Plan plan = planned(options, 2, kExperts);
-  const auto microbatches =
-      static_cast<double>(plan_steps(plan, made_up_samples(plan)).front().replicas.front().size());
+  const auto microbatches = static_cast<double>(
+      plan_steps(plan, synthetic_samples(plan)).front().replicas.front().size());
   double mixtures = 0;
   for (const UnitSpec& unit : plan.model.units)
     mixtures += unit.kind == UnitKind::Block && plan.model.mlp(unit).router ? 1 : 0;
@@ -334,8 +334,8 @@ TEST(StepTime, BoundsEveryStrategyAndRecomputation) {
     Options options = deck();
     options.meshes["llm"].pp = pp;
     const Plan base = planned(options, 4);
-    const StepSamples samples = made_up_samples(base);
-    DealtSteps steps(samples);
+    const StepSamples samples = synthetic_samples(base);
+    DistributedSteps steps(samples);
     const StepTimer timer(base, samples, steps, hardware, even_nodes(4, 0));
     for (const char* strategy : {"no_shard", "shard_grad_op", "full_shard"})
       for (const int every : {0, 1, 2}) {
@@ -355,7 +355,7 @@ TEST(StepTime, IsToldWithTheSlowestRankAndTheReason) {
   options.mesh.placement = "disjoint";
   options.meshes["vision"].encoder_dp = 1;
   const Plan plan = planned(options, 2, tiny_llava_config());
-  const StepSamples samples = made_up_samples(plan);
+  const StepSamples samples = synthetic_samples(plan);
   const StepTime time = step_time(plan, samples, made_up(), even_nodes(2, 0));
   EXPECT_EQ(time.slowest().name, "llm.pp0");
   const std::string text = describe_time(plan, samples, time, made_up());

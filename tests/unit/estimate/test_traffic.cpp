@@ -60,7 +60,7 @@ Options text_deck() {
 Traffic of_full_rows(Options options, const std::string& config, int ranks) {
   options.schedule.global_batch = make_plan(options, config, ranks).mesh.replicas();
   const Plan plan = make_plan(options, config, ranks);
-  return traffic_of_samples(plan, made_up_samples(plan), 0);
+  return traffic_of_samples(plan, synthetic_samples(plan), 0);
 }
 
 std::string llama_config(int64_t layers) {
@@ -138,9 +138,9 @@ TEST(MicrobatchRows, CountRowsOfImagesAndWhatTheyBecome) {
   ReplicaLayout two;
   two.grids = {1, 1, {{.module = "vision", .encoder_dp = 2}, {.module = "llm", .tp = 2}}};
 
-  const MicrobatchRows first = rows_of_microbatch(tokens, model, two, BothWays::None);
+  const MicrobatchRows first = rows_of_microbatch(tokens, model, two, BidirectionalLayers::None);
   two.rank = 1;
-  const MicrobatchRows second = rows_of_microbatch(tokens, model, two, BothWays::None);
+  const MicrobatchRows second = rows_of_microbatch(tokens, model, two, BidirectionalLayers::None);
 
   // Images 0 and 2 are the first rank's, image 1 the second's; both need all features.
   EXPECT_EQ(first.of("vision").held.all(), 2 * 5);

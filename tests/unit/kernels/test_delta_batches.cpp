@@ -31,7 +31,7 @@ DeltaTokens tokens_of(const Lengths& lengths) {
   return tokens;
 }
 
-/// Rows with keys of length one, strengths of (0, 1), and decays that are not positive.
+/// Rows with keys of length one, betas of (0, 1), and decays that are not positive.
 Tensor random_rows(int64_t tokens, const DeltaShape& shape) {
   const Tensor mixed = at::randn({tokens, shape.columns()}, at::kDouble);
   for (int64_t head = 0; head < shape.key_heads; ++head) {
@@ -39,7 +39,7 @@ Tensor random_rows(int64_t tokens, const DeltaShape& shape) {
     key.div_(key.norm(2, 1, true));
   }
   for (int64_t head = 0; head < shape.value_heads; ++head) {
-    mixed.select(1, shape.strength(head)).sigmoid_();
+    mixed.select(1, shape.beta(head)).sigmoid_();
     mixed.select(1, shape.decay(head)).abs_().mul_(-0.1);
   }
   return mixed;

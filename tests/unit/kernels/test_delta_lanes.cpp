@@ -32,7 +32,7 @@ struct Inputs {
     at::manual_seed(5);
     mixed = at::randn({kTokens, kShape.columns()}, at::kDouble) * 0.3;
     for (int64_t head = 0; head < kShape.value_heads; ++head) {
-      mixed.select(1, kShape.strength(head)).sigmoid_();
+      mixed.select(1, kShape.beta(head)).sigmoid_();
       mixed.select(1, kShape.decay(head)).abs_().neg_();
     }
     d_o = at::randn({kTokens, kShape.values()}, at::kDouble);

@@ -71,7 +71,7 @@ TEST_F(FlatKernels, AdamwTakesTheScaleFromWhereItLies) {
   adamw(p2, g, m2, v2, update);
   double scale = std::numeric_limits<double>::quiet_NaN();
   update.gradient_scale = 1;
-  update.scale_there = &scale;
+  update.device_scale = &scale;
   const at::Tensor before = p.clone();
   adamw(p, g, m, v, update);
   EXPECT_TRUE(at::equal(p, before));
@@ -126,7 +126,7 @@ TEST_F(FlatKernels, SgdTakesTheScaleFromWhereItLies) {
   sgd({{p2, g, b2, update}});
   double scale = std::numeric_limits<double>::quiet_NaN();
   update.gradient_scale = 1;
-  update.scale_there = &scale;
+  update.device_scale = &scale;
   sgd({{p, g, b, update}});
   EXPECT_TRUE(at::equal(p, before));
   EXPECT_TRUE(at::equal(b, at::zeros_like(b)));

@@ -18,8 +18,8 @@ namespace {
 
 constexpr size_t kKiB = 1024, kMiB = 1024 * kKiB;
 
-TEST(KeptMemory, GivesWhatWasFreedLastToAboutTheSameSize) {
-  KeptMemory memory;
+TEST(CachingAllocator, GivesWhatWasFreedLastToAboutTheSameSize) {
+  CachingAllocator memory;
   for (const size_t bytes : {20 * kKiB, 1000 * kKiB, 10 * kMiB}) {
     c10::DataPtr first = memory.allocate(bytes), second = memory.allocate(bytes);
     void* const address = first.get();
@@ -30,8 +30,8 @@ TEST(KeptMemory, GivesWhatWasFreedLastToAboutTheSameSize) {
   }
 }
 
-TEST(KeptMemory, IsAlignedAndAsLargeAsAsked) {
-  KeptMemory memory;
+TEST(CachingAllocator, IsAlignedAndAsLargeAsAsked) {
+  CachingAllocator memory;
   std::vector<c10::DataPtr> blocks;
   for (const size_t bytes : {size_t{1}, 63 * kKiB + 7, kMiB, kMiB + 1, 20 * kMiB}) {
     blocks.push_back(memory.allocate(bytes));
@@ -43,40 +43,40 @@ TEST(KeptMemory, IsAlignedAndAsLargeAsAsked) {
   EXPECT_EQ(memory.allocate(0).get(), nullptr);
 }
 
-TEST(KeptMemory, KeepsOnlySoMuchAndNothingSmallOrHuge) {
-  KeptMemory memory;
+TEST(CachingAllocator, KeepsOnlySoMuchAndNothingSmallOrHuge) {
+  CachingAllocator memory;
   memory.allocate(100).clear();
   memory.allocate(40 * kMiB).clear();
   EXPECT_EQ(memory.idle_bytes(), 0U);
   std::vector<c10::DataPtr> blocks;
   for (int i = 0; i < 9; ++i) blocks.push_back(memory.allocate(10 * kMiB));
   blocks.clear();
-  EXPECT_LE(memory.idle_bytes(), KeptMemory::kMostIdle);
-  EXPECT_GE(memory.idle_bytes(), KeptMemory::kMostIdle - 12 * kMiB);
+  EXPECT_LE(memory.idle_bytes(), CachingAllocator::kMostIdle);
+  EXPECT_GE(memory.idle_bytes(), CachingAllocator::kMostIdle - 12 * kMiB);
 }
 
 /// Fills the memory with blocks of one size, so that no other fits.
-void fill(KeptMemory& memory, size_t bytes) {
+void fill(CachingAllocator& memory, size_t bytes) {
   std::vector<c10::DataPtr> blocks;
-  for (size_t all = 0; all <= KeptMemory::kMostIdle; all += bytes)
+  for (size_t all = 0; all <= CachingAllocator::kMostIdle; all += bytes)
     blocks.push_back(memory.allocate(bytes));
 }
 
-TEST(KeptMemory, WhatNobodyAsksForAnyMoreMakesRoom) {
-  KeptMemory memory;
+TEST(CachingAllocator, WhatNobodyAsksForAnyMoreMakesRoom) {
+  CachingAllocator memory;
   fill(memory, 50 * kKiB);
   fill(memory, 15 * kMiB);
   for (const size_t bytes : {20 * kKiB, 1000 * kKiB, 10 * kMiB}) {
     c10::DataPtr block = memory.allocate(bytes);
     void* const address = block.get();
     block.clear();
-    EXPECT_LE(memory.idle_bytes(), KeptMemory::kMostIdle);
+    EXPECT_LE(memory.idle_bytes(), CachingAllocator::kMostIdle);
     EXPECT_EQ(memory.allocate(bytes).get(), address) << bytes;
   }
 }
 
-TEST(KeptMemory, WhatWasAskedForLaterStays) {
-  KeptMemory memory;
+TEST(CachingAllocator, WhatWasAskedForLaterStays) {
+  CachingAllocator memory;
   c10::DataPtr early = memory.allocate(9 * kMiB);
   fill(memory, 5 * kMiB);
   const size_t idle = memory.idle_bytes();
@@ -84,11 +84,11 @@ TEST(KeptMemory, WhatWasAskedForLaterStays) {
   EXPECT_EQ(memory.idle_bytes(), idle);
 }
 
-TEST(KeptMemory, AtItsEndGivesUpWhatIsIdleAndNamesTheBytes) {
+TEST(CachingAllocator, AtItsEndGivesUpWhatIsIdleAndNamesTheBytes) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer ends the program";
 #endif
-  KeptMemory memory;
+  CachingAllocator memory;
   memory.allocate(kMiB).clear();
   EXPECT_GT(memory.idle_bytes(), kMiB);
   const size_t bytes = size_t{1} << 60;
@@ -103,8 +103,8 @@ TEST(KeptMemory, AtItsEndGivesUpWhatIsIdleAndNamesTheBytes) {
   EXPECT_NE(memory.allocate(kMiB).get(), nullptr);
 }
 
-TEST(KeptMemory, OfOneThreadMayBeFreedByAnotherAndAfterTheAllocator) {
-  std::optional<KeptMemory> memory(std::in_place);
+TEST(CachingAllocator, OfOneThreadMayBeFreedByAnotherAndAfterTheAllocator) {
+  std::optional<CachingAllocator> memory(std::in_place);
   c10::DataPtr other = memory->allocate(kMiB), last = memory->allocate(kMiB);
   std::thread([&] { other.clear(); }).join();
   EXPECT_GT(memory->idle_bytes(), kMiB);

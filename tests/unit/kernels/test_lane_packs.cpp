@@ -86,10 +86,10 @@ std::vector<at::Tensor> results(int lanes, const Rows& in, int64_t offset, at::S
   const auto run = [=](const auto& functor, int64_t items) {
     run_by_threads(lanes, functor, items);
   };
-  run(NormaliseRow<T>{of(in.x), of(in.dy), of(in.weight), of(in.bias), of(sum), of(y),
+  run(NormalizeRow<T>{of(in.x), of(in.dy), of(in.weight), of(in.bias), of(sum), of(y),
                       elements<W>(mean), elements<W>(scale), width, W(1e-5), W(1)},
       kRows);
-  run(NormaliseRowBackward<T>{of(in.dy), of(sum), of(in.weight), of(in.x), elements<W>(mean),
+  run(NormalizeRowBackward<T>{of(in.dy), of(sum), of(in.weight), of(in.x), elements<W>(mean),
                               elements<W>(scale), of(dx), width, W(1)},
       kRows);
   SumNormGradients<T> gradients{

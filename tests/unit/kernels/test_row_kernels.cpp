@@ -21,8 +21,8 @@ class RowKernels : public testing::ElementTypes {
   static at::ScalarType sum_type() { return GetParam() == at::kDouble ? at::kDouble : at::kFloat; }
   /// Whether products of bf16 are added to sums of fp32 without being rounded.
   static bool sums_are_wide() {
-    return GetParam() == at::kBFloat16 && (narrow_products() == NarrowProducts::Pairs ||
-                                           narrow_products() == NarrowProducts::Converted);
+    return GetParam() == at::kBFloat16 && (bf16_gemm_backend() == Bf16GemmBackend::Pairs ||
+                                           bf16_gemm_backend() == Bf16GemmBackend::Converted);
   }
 };
 

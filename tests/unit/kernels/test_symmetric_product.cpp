@@ -16,7 +16,7 @@ struct Types {
 
 /// A bf16 product that is not ours may be rounded.
 double narrow_tolerance() {
-  return narrow_products() == NarrowProducts::Library ? 1.0 / 256 : 1e-5;
+  return bf16_gemm_backend() == Bf16GemmBackend::Library ? 1.0 / 256 : 1e-5;
 }
 
 const Types kTypes[] = {{at::kDouble, at::kDouble, 1e-14},

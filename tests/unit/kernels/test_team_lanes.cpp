@@ -74,7 +74,7 @@ T* elements_or_null(const at::Tensor& tensor) {
 }
 
 template <class T>
-NormaliseRow<T> norm_of(const NormCase& c, const NormRows& out) {
+NormalizeRow<T> norm_of(const NormCase& c, const NormRows& out) {
   return {elements<T>(c.x),
           elements_or_null<T>(c.added),
           elements<T>(c.weight),
@@ -89,7 +89,7 @@ NormaliseRow<T> norm_of(const NormCase& c, const NormRows& out) {
 }
 
 template <class T>
-NormaliseRowBackward<T> gradient_of(const NormCase& c, const NormRows& rows, const at::Tensor& dx) {
+NormalizeRowBackward<T> gradient_of(const NormCase& c, const NormRows& rows, const at::Tensor& dx) {
   return {elements<T>(c.dy),
           elements<T>(rows.x),
           elements<T>(c.weight),
@@ -197,10 +197,10 @@ TEST_P(TeamLanes, NormsOfHeads) {
         const HeadWeights<T> weights{elements<T>(query), elements<T>(key),
                                      norms_values ? elements<T>(value) : nullptr};
         auto* scales = elements<Wide<T>>(scale);
-        run(NormaliseHead<T>{elements<T>(x), weights, elements<T>(y), scales, heads, Wide<T>(1e-5),
+        run(NormalizeHead<T>{elements<T>(x), weights, elements<T>(y), scales, heads, Wide<T>(1e-5),
                              Wide<T>(1)},
             tokens * heads.all());
-        run(NormaliseHeadBackward<T>{elements<T>(dy), elements<T>(x), weights, scales,
+        run(NormalizeHeadBackward<T>{elements<T>(dy), elements<T>(x), weights, scales,
                                      elements<T>(dx), heads, Wide<T>(1)},
             tokens * heads.all());
         run(SumHeadNormGradients<T>{elements<T>(dy), elements<T>(x), scales,

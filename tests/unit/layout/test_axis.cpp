@@ -86,7 +86,7 @@ void expect_groups_partition(const MeshShape& shape, const ModuleGrid& grid,
 
 TEST(Axis, Names) {
   EXPECT_STREQ(axis_name(Axis::DpReplicate), "dp_replicate");
-  EXPECT_STREQ(axis_name(Axis::DpModule), "encoder_dp");
+  EXPECT_STREQ(axis_name(Axis::EncoderDp), "encoder_dp");
   EXPECT_STREQ(axis_name(Axis::Tp), "tp");
 }
 

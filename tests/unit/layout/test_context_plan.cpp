@@ -19,7 +19,7 @@ using Owned = std::vector<std::vector<TokenRange>>;
 constexpr TokenDistribution kKinds[] = {TokenDistribution::Uniform, TokenDistribution::Zigzag,
                                         TokenDistribution::MakespanMin};
 
-ContextOptions make_options(int ranks, int inner, KeyExchange exchange, TokenDistribution kind,
+ContextOptions make_options(int ranks, int inner, KvExchange exchange, TokenDistribution kind,
                             int64_t block = 8) {
   return {.ranks = ranks,
           .inner = inner,
@@ -71,7 +71,7 @@ void expect_plans_cover(const Visibility& row, const Owned& owned, const Context
     ASSERT_EQ(plan.outer_tokens.size(), groups.size());
     for (size_t g = 0; g < groups.size(); ++g)
       EXPECT_EQ(plan.outer_tokens[g], static_cast<int64_t>(groups[g].size()));
-    if (options.exchange == KeyExchange::Gather) {
+    if (options.exchange == KvExchange::Gather) {
       std::vector<int64_t> all;
       for (const auto& part : groups) all.insert(all.end(), part.begin(), part.end());
       ASSERT_EQ(plan.slices.size(), 1);
@@ -95,7 +95,7 @@ void expect_plans_cover(const Visibility& row, const Owned& owned, const Context
 TEST(ContextPlan, PlansOfAllRanksHoldEachVisiblePairOnce) {
   for (int64_t tokens : {1, 7, 8, 90})
     for (const auto& [ranks, inner] : {std::pair{4, 1}, {4, 2}, {4, 4}, {3, 1}, {3, 3}, {6, 2}})
-      for (KeyExchange exchange : {KeyExchange::Gather, KeyExchange::Ring})
+      for (KvExchange exchange : {KvExchange::Gather, KvExchange::Ring})
         for (TokenDistribution kind : kKinds) {
           const auto words = testing::random_row(tokens, 5, static_cast<uint64_t>(tokens + ranks));
           const Visibility row = visible_text(words, true, ranks == 4 ? 6 : 0);
@@ -114,7 +114,7 @@ TEST(ContextPlan, TakesTokensInAnyDistribution) {
   const Owned owned{{{3, 7}, {20, 21}}, {}, {{0, 3}, {7, 20}, {25, 40}}, {{21, 25}}};
   const Visibility windows = visible_text(words, true, 5);
   for (int inner : {1, 2, 4})
-    for (KeyExchange exchange : {KeyExchange::Gather, KeyExchange::Ring})
+    for (KvExchange exchange : {KvExchange::Gather, KvExchange::Ring})
       for (const Visibility& seen : {row, windows})
         expect_plans_cover(seen, owned,
                            make_options(4, inner, exchange, TokenDistribution::Uniform));
@@ -124,7 +124,7 @@ TEST(ContextPlan, MembersOfAGroupHoldEquallyManyTokens) {
   const auto words = testing::random_row(501, 30, 1);
   const Visibility row = visible_text(words, true);
   for (TokenDistribution kind : kKinds) {
-    const Owned owned = shard_tokens(row, make_options(4, 4, KeyExchange::Gather, kind));
+    const Owned owned = shard_tokens(row, make_options(4, 4, KvExchange::Gather, kind));
     for (const auto& runs : owned) EXPECT_NEAR(tokens_of(runs).size(), 501.0 / 4, 2);
   }
 }
@@ -154,7 +154,7 @@ TEST(ContextPlan, MakespanOfARingAddsUpTheSlowestOfEachHop) {
     for (TokenDistribution kind : kKinds) {
       const DistributionOptions options{.kind = kind, .block = 4};
       const Owned owned = distribute_tokens(row, 3, options);
-      EXPECT_NEAR(makespan(row, owned, KeyExchange::Ring, {.block = 1}),
+      EXPECT_NEAR(makespan(row, owned, KvExchange::Ring, {.block = 1}),
                   brute_force_ring(row, owned), 1e-9);
     }
   }
@@ -163,14 +163,14 @@ TEST(ContextPlan, MakespanOfARingAddsUpTheSlowestOfEachHop) {
 TEST(ContextPlan, MakespanMinIsZigzagWhereThatIsAsGood) {
   const auto words = testing::samples_of({4096});
   const Visibility row = visible_text(words, true);
-  for (KeyExchange exchange : {KeyExchange::Gather, KeyExchange::Ring})
+  for (KvExchange exchange : {KvExchange::Gather, KvExchange::Ring})
     EXPECT_EQ(shard_tokens(row, make_options(4, 1, exchange, TokenDistribution::MakespanMin)),
               shard_tokens(row, make_options(4, 1, exchange, TokenDistribution::Zigzag)));
 }
 
 TEST(ContextPlan, MakespanMinHasFewRunsWhereLongSamplesArePacked) {
   const Visibility row = visible_text(testing::samples_of({2048, 1000, 500, 260, 288}), true);
-  for (KeyExchange exchange : {KeyExchange::Gather, KeyExchange::Ring}) {
+  for (KvExchange exchange : {KvExchange::Gather, KvExchange::Ring}) {
     const ContextOptions options = make_options(2, 1, exchange, TokenDistribution::MakespanMin, 64);
     const Owned owned = shard_tokens(row, options);
 
@@ -186,7 +186,7 @@ TEST(ContextPlan, MakespanMinHasFewRunsWhereLongSamplesArePacked) {
 TEST(ContextPlan, MakespanMinIsNeverWorseThanTheOthers) {
   for (uint64_t seed = 0; seed < 20; ++seed)
     for (int64_t tokens : {20, 64, 200, 1000})
-      for (KeyExchange exchange : {KeyExchange::Gather, KeyExchange::Ring}) {
+      for (KvExchange exchange : {KvExchange::Gather, KvExchange::Ring}) {
         const auto words = testing::random_row(tokens, 20, seed);
         const Visibility row = visible_text(words, true);
         std::vector<double> spans;

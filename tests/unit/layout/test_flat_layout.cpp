@@ -70,9 +70,9 @@ TEST(FlatLayout, ShardsCoverEveryParameterExactlyOnce) {
     }
 }
 
-ParamCuts cuts_over(const ModelSpec& model, int tp) {
-  ParamCuts cuts;
-  for (const ParamSpec& param : model.params) cuts.push_back(cut_of(param, tp));
+ParamShards cuts_over(const ModelSpec& model, int tp) {
+  ParamShards cuts;
+  for (const ParamSpec& param : model.params) cuts.push_back(param_shard_of(param, tp));
   return cuts;
 }
 
@@ -80,7 +80,7 @@ TEST(FlatLayout, HoldsThePiecesOfATpRankAligned) {
   for (int tp : {1, 2, 4, 8}) {
     const ModelSpec model =
         make_model_spec(tiny_llava_config({.tied = true, .heads = 8, .vision_heads = 8}));
-    const ParamCuts cuts = cuts_over(model, tp);
+    const ParamShards cuts = cuts_over(model, tp);
     std::map<int, int> seen;
     for (const FlatBuffer& buffer : make_flat_layout(model, {}, cuts)) {
       int64_t end = 0;
@@ -105,7 +105,7 @@ TEST(FlatLayout, HoldsThePiecesOfATpRankAligned) {
 TEST(FlatLayout, BucketsCountThePiecesThatARankHolds) {
   const ModelSpec model = make_model_spec(tiny_llava_config({.layers = 8}));
   const auto buckets = [&](int tp) {
-    const Wrapping bucket{.units = 0, .bucket_elements = 8000};
+    const WrapPolicy bucket{.units = 0, .bucket_elements = 8000};
     return make_flat_layout(model, {{"llm", bucket}}, cuts_over(model, tp)).size();
   };
   EXPECT_GT(buckets(1), buckets(2));
@@ -117,7 +117,7 @@ TEST(FlatLayout, ShardsOfAllTpRanksCoverEveryParameterExactlyOnce) {
   const ModelSpec model = make_model_spec(tiny_llava_config({.vision_heads = 4, .vocabulary = 41}));
   for (int tp : {1, 2, 4})
     for (int shards : {1, 3, 4}) {
-      const ParamCuts cuts = cuts_over(model, tp);
+      const ParamShards cuts = cuts_over(model, tp);
       std::map<int, std::vector<Extent>> pieces;
       for (const FlatBuffer& buffer : make_flat_layout(model, {}, cuts))
         for (int shard = 0; shard < shards; ++shard)
@@ -136,7 +136,7 @@ TEST(FlatLayout, ShardsOfAllTpRanksCoverEveryParameterExactlyOnce) {
     }
 }
 
-std::vector<std::string> names_with(const Wrapping& llm) {
+std::vector<std::string> names_with(const WrapPolicy& llm) {
   const ModelSpec model = make_model_spec(tiny_llava_config());
   std::vector<std::string> names;
   for (const FlatBuffer& buffer : make_flat_layout(model, {{"llm", llm}}))

@@ -129,7 +129,7 @@ TEST(ModuleGrid, DefaultsOfContextParallelAreGatheredKeysAndBlocksByCost) {
   const ContextOptions& context = plan.token_shardings.at("llm").context;
   EXPECT_EQ(context.ranks, 4);
   EXPECT_EQ(context.inner, 1);
-  EXPECT_EQ(context.exchange, KeyExchange::Gather);
+  EXPECT_EQ(context.exchange, KvExchange::Gather);
   EXPECT_EQ(context.distribution.kind, TokenDistribution::MakespanMin);
   EXPECT_EQ(context.distribution.block, 128);
   EXPECT_TRUE(context.distribution.counts_attention);
@@ -142,11 +142,11 @@ TEST(ModuleGrid, ModesSayHowManyRanksExchangeHeadsAndHowKeysTravel) {
     const char* mode;
     int64_t asked;
     int inner;
-    KeyExchange exchange;
-  } cases[] = {{"allgather_kv", 0, 1, KeyExchange::Gather},
-               {"ring", 0, 1, KeyExchange::Ring},
-               {"ulysses", 0, 4, KeyExchange::Gather},
-               {"ulysses_ring", 2, 2, KeyExchange::Ring}};
+    KvExchange exchange;
+  } cases[] = {{"allgather_kv", 0, 1, KvExchange::Gather},
+               {"ring", 0, 1, KvExchange::Ring},
+               {"ulysses", 0, 4, KvExchange::Gather},
+               {"ulysses_ring", 2, 2, KvExchange::Ring}};
   for (const auto& one : cases) {
     Options deck = deck_of({1, 4}, {1, 1});
     deck.meshes["llm"].cp_mode = one.mode;

@@ -28,7 +28,7 @@ using Piece = std::pair<int, int>;
 struct Case {
   MeshShape shape;
   std::string module;
-  ParamCut cut;
+  ParamShard cut;
   bool sequence_parallel;
 };
 

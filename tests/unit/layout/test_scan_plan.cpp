@@ -70,7 +70,7 @@ TEST(ScanPlan, TakesRunsAsTheyAreOwned) {
   EXPECT_EQ(plans[3].before, (std::vector<int>{1, 0}));
   EXPECT_EQ(plans[3].halo, 3);
   EXPECT_FALSE(plans[3].goes_on() || plans[4].continues());
-  for (const ScanPlan& plan : plans) EXPECT_TRUE(plan.is_dealt);
+  for (const ScanPlan& plan : plans) EXPECT_TRUE(plan.scans_own_tokens);
   EXPECT_EQ(plans[1].inputs.rows_sent(), 3);  // the halo of the next run
   EXPECT_EQ(plans[1].outputs.rows_sent(), 0);
 }
@@ -82,7 +82,7 @@ TEST(ScanPlan, RedistributesOtherTokens) {
   EXPECT_EQ(plans[0].run, (TokenRange{0, 5}));
   EXPECT_EQ(plans[1].run, (TokenRange{5, 10}));
   EXPECT_EQ(plans[2].run, (TokenRange{10, 16}));
-  for (const ScanPlan& plan : plans) EXPECT_FALSE(plan.is_dealt);
+  for (const ScanPlan& plan : plans) EXPECT_FALSE(plan.scans_own_tokens);
   EXPECT_EQ(plans[1].halo, 2);
   EXPECT_EQ(plans[2].before, (std::vector<int>{1, 0}));
 }

@@ -60,7 +60,7 @@ double brute_force_tiles(const Words& words, TokenRange run, int64_t block, bool
 /// under blocks of 128 (6 x width / block), so that attention weighs more than in most runs.
 constexpr double kLeastLinear = 0.5;
 
-ContextOptions small_blocks(int groups, int inner, KeyExchange exchange, double linear) {
+ContextOptions small_blocks(int groups, int inner, KvExchange exchange, double linear) {
   return {.ranks = groups * inner,
           .inner = inner,
           .exchange = exchange,
@@ -153,7 +153,7 @@ TEST(TokenDistribution, ARowCostsWhatItsBlocksCost) {
       sum += attention_tiles(row, {begin, begin + 8}, 8);
     const DistributionOptions options{.block = 8};
     EXPECT_NEAR(attention_tiles(row, {0, 72}, 8), sum, 1e-9);
-    for (KeyExchange exchange : {KeyExchange::Gather, KeyExchange::Ring})
+    for (KvExchange exchange : {KvExchange::Gather, KvExchange::Ring})
       EXPECT_NEAR(makespan(row, {{{0, 72}}}, exchange, options), sum, 1e-9);
   }
 }
@@ -185,7 +185,7 @@ TEST(TokenDistribution, DistributesGatheredKeysWithinTheBoundOfTheBest) {
     for (int groups : {2, 3})
       for (int inner : {1, 2})
         for (double linear : {0.0, kLeastLinear}) {
-          const ContextOptions options = small_blocks(groups, inner, KeyExchange::Gather, linear);
+          const ContextOptions options = small_blocks(groups, inner, KvExchange::Gather, linear);
           EXPECT_LE(over_the_best(small_row(seed), groups, options), bound_of(groups) + 1e-9)
               << "seed " << seed << ", " << groups << " groups of " << inner << ", " << linear;
         }
@@ -195,7 +195,7 @@ TEST(TokenDistribution, DistributesKeysThatArePassedAroundWithinTheBoundOfTheBes
   for (uint64_t seed = 0; seed < 60; ++seed)
     for (int groups : {2, 3})
       for (int inner : {1, 2}) {
-        const ContextOptions options = small_blocks(groups, inner, KeyExchange::Ring, kLeastLinear);
+        const ContextOptions options = small_blocks(groups, inner, KvExchange::Ring, kLeastLinear);
         EXPECT_LE(over_the_best(small_row(seed), groups, options), bound_of(groups) + 1e-9)
             << "seed " << seed << ", " << groups << " groups of " << inner;
       }
@@ -229,7 +229,7 @@ TEST(TokenDistribution, ANearTieThatWouldBreakTheBoundIsNotTaken) {
   ASSERT_EQ(row.tokens(), 4900);
   ContextOptions options{.ranks = 2, .distribution = {.block = 490}};
   const auto span = [&](const Owned& owned) {
-    return makespan(row, owned, KeyExchange::Gather, options.distribution);
+    return makespan(row, owned, KvExchange::Gather, options.distribution);
   };
   const Owned halves = distribute_evenly(row.tokens(), 2, TokenDistribution::Uniform);
   ASSERT_LT(span(halves), 1.005 * span(distribute_tokens(row, 2, options.distribution)));

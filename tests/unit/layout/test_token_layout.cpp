@@ -136,7 +136,7 @@ MergedItems random_items(std::mt19937_64& random) {
                         .features = tiles * features,
                         .first = first,
                         .merge = merge,
-                        .apart = apart,
+                        .padding_tokens = apart,
                         .tiles = tiles});
     if (random() % 2 == 0) made.items.push_back(item);
   }
@@ -200,7 +200,7 @@ TEST(ItemRow, KnowsTheTokensOfEachItem) {
 }
 
 TEST(ItemRow, LetsTokensThatFillUpAMergeStandApart) {
-  const ItemShape odd{.tokens = 4, .features = 1, .merge = 2, .apart = 1};
+  const ItemShape odd{.tokens = 4, .features = 1, .merge = 2, .padding_tokens = 1};
   const ItemRow row({odd, {.tokens = 2, .features = 1, .merge = 2}}, {0, 1}, "audio", {});
 
   EXPECT_EQ(row.segments(), (std::vector<Segment>{{0, 3}, {3, 1}, {4, 2}}));
@@ -226,9 +226,9 @@ TEST(ItemRow, OrdersTheTokensOfAnImageByWindows) {
 }
 
 TEST(ItemRow, TilesOfAnItemDoNotSeeEachOther) {
-  const ItemShape tiled{.tokens = 8, .features = 2, .merge = 2, .apart = 1, .tiles = 2};
-  const ItemRow row({tiled, {.tokens = 4, .features = 1, .merge = 2, .apart = 1}}, {0, 1}, "vision",
-                    {});
+  const ItemShape tiled{.tokens = 8, .features = 2, .merge = 2, .padding_tokens = 1, .tiles = 2};
+  const ItemRow row({tiled, {.tokens = 4, .features = 1, .merge = 2, .padding_tokens = 1}}, {0, 1},
+                    "vision", {});
 
   EXPECT_EQ(row.segments(),
             (std::vector<Segment>{{0, 3}, {3, 1}, {4, 3}, {7, 1}, {8, 3}, {11, 1}}));

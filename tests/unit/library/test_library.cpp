@@ -31,7 +31,7 @@ DatasetItem raw_video() {
 }
 
 DatasetItem raw_sound() {
-  return {.type = DatasetItem::Type::Sound, .bytes = {1, 0, 2, 0}, .raw = true, .rate = 16000};
+  return {.type = DatasetItem::Type::Audio, .bytes = {1, 0, 2, 0}, .raw = true, .rate = 16000};
 }
 
 TEST(Library, ReadsTheDataSetThatItWrote) {
@@ -66,7 +66,7 @@ TEST(Library, ReadsTheDataSetThatItWrote) {
   EXPECT_EQ(sample.items[1].frame_ends, raw_video().frame_ends);
   EXPECT_EQ(sample.items[1].rate, 2000);
   EXPECT_EQ(decode_picture(sample.items[1], 1).pixels[3], 4);
-  EXPECT_EQ(sample.items[2].type, DatasetItem::Type::Sound);
+  EXPECT_EQ(sample.items[2].type, DatasetItem::Type::Audio);
   EXPECT_EQ(sample.items[2].rate, 16000);
   EXPECT_EQ(sample.items[2].bytes, raw_sound().bytes);
   EXPECT_THROW(data.read(2), DataError);

@@ -98,7 +98,7 @@ class Row {
     std::vector<Tensor> sent(ends.size()), sent_back(ends.size());
     for (int r = 0; r < static_cast<int>(ends.size()); ++r) {
       const ScanPlan plan = make_scan_plan(samples_, owned, rule_.taps, r);
-      EXPECT_TRUE(plan.is_dealt);
+      EXPECT_TRUE(plan.scans_own_tokens);
       Part part{plan, {plan.bounds, plan.halo, plan.continues(), plan.goes_on()}, {}, {}};
       part.x = leaves_.x.narrow(0, plan.run.begin - plan.halo, plan.run.length() + plan.halo);
       Passing passing(sent, r, plan.before);

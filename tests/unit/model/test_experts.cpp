@@ -21,21 +21,21 @@ struct Case {
   double preference;  ///< is added to the score of the first expert
 };
 
-RouterSpec sigmoid_router(int64_t experts, int64_t chosen, int64_t groups, int64_t chosen_groups,
-                          bool renormalizes) {
+RouterSpec sigmoid_router(int64_t experts, int64_t chosen, int64_t groups, int64_t topk_groups,
+                          bool norm_topk_prob) {
   return {.experts = experts,
           .chosen = chosen,
-          .renormalizes = renormalizes,
+          .norm_topk_prob = norm_topk_prob,
           .scores = RouterScores::Sigmoid,
-          .has_choice_bias = true,
+          .has_correction_bias = true,
           .groups = groups,
-          .chosen_groups = chosen_groups,
+          .topk_groups = topk_groups,
           .min_sum = 1e-20,
           .factor = 2.5};
 }
 
 /// The bias of the choice alone.
-at::Tensor choice_bias(const RouterSpec& router) {
+at::Tensor correction_bias(const RouterSpec& router) {
   return at::linspace(-0.4, 0.4, router.experts, at::TensorOptions(at::kDouble)).flip(0);
 }
 
@@ -55,7 +55,7 @@ at::TensorOptions doubles() {
 /// The experts of each token by their definition: those outside its best groups have no rank.
 Tensor defined_choice(const Tensor& scores, const RouterSpec& router) {
   Tensor ranks = scores.detach().clone();
-  if (router.has_choice_bias) ranks += choice_bias(router);
+  if (router.has_correction_bias) ranks += correction_bias(router);
   const int64_t of_group = router.experts / router.groups;
   for (int64_t t = 0; t < ranks.size(0) && router.groups > 1; ++t) {
     std::vector<std::pair<double, int64_t>> groups;
@@ -64,7 +64,7 @@ Tensor defined_choice(const Tensor& scores, const RouterSpec& router) {
       groups.emplace_back(-two.sum().item<double>(), g);
     }
     std::ranges::sort(groups);
-    for (int64_t g = router.chosen_groups; g < router.groups; ++g)
+    for (int64_t g = router.topk_groups; g < router.groups; ++g)
       ranks[t].narrow(0, groups[static_cast<size_t>(g)].second * of_group, of_group).fill_(-99);
   }
   return std::get<1>(ranks.topk(router.chosen, 1));
@@ -84,7 +84,7 @@ Results defined(const Tensor& x_values, const Weights& weights, const Case& one,
   const Tensor chosen = defined_choice(shares, one.router);
   const Tensor is_chosen = at::zeros_like(shares).scatter_(1, chosen, 1);
   Tensor gates = shares * is_chosen;
-  if (one.router.renormalizes) gates = gates / gates.sum(1, true);
+  if (one.router.norm_topk_prob) gates = gates / gates.sum(1, true);
   gates = gates * one.router.factor;
   Tensor y = at::zeros_like(x_values);
   for (int64_t e = 0; e < one.router.experts; ++e)
@@ -110,9 +110,9 @@ Results routed(const Tensor& x_values, const Weights& weights, const Case& one, 
   bias[0] = one.preference;
   const Routing routing =
       route(linear(x, router, nullptr) + bias, one.router,
-            one.router.has_choice_bias ? choice_bias(one.router).to(at::kFloat) : Tensor());
-  const SentRows sent =
-      sent_to_experts(x, routing.chosen, {0, one.router.experts, one.router.experts});
+            one.router.has_correction_bias ? correction_bias(one.router).to(at::kFloat) : Tensor());
+  const DispatchedRows sent =
+      dispatch_to_experts(x, routing.chosen, {0, one.router.experts, one.router.experts});
   const Tensor inner = expert_linear(sent.rows, up, sent.ends).tanh();
   const Tensor y = combined(expert_linear(inner, down, sent.ends), routing.gates, sent.places);
   DeferredGradients deferred;
@@ -233,7 +233,7 @@ TEST(Experts, GatesAreScaledByTheElementsOfTheirExperts) {
 TEST(Experts, RowsLieByExpertInTheOrderOfTokens) {
   const Tensor x = at::arange(4, doubles()).unsqueeze(1);
   const Tensor chosen = at::tensor({2, 0, 0, 2, 2, 1, 0, 1}, at::kLong).view({4, 2});
-  const SentRows sent = sent_to_experts(x, chosen, {0, 4, 4});
+  const DispatchedRows sent = dispatch_to_experts(x, chosen, {0, 4, 4});
   EXPECT_TRUE(sent.ends.equal(at::tensor({3, 5, 8, 8}, at::kLong)));
   EXPECT_TRUE(sent.rows.flatten().equal(at::tensor({0., 1., 3., 2., 3., 0., 1., 2.}, doubles())));
 }
@@ -241,11 +241,11 @@ TEST(Experts, RowsLieByExpertInTheOrderOfTokens) {
 TEST(Experts, ARankHasTheRowsOfItsExperts) {
   const Tensor x = at::arange(4, doubles()).unsqueeze(1);
   const Tensor chosen = at::tensor({2, 0, 0, 2, 2, 1, 0, 1}, at::kLong).view({4, 2});
-  const SentRows sent = sent_to_experts(x, chosen, {1, 2, 4});
+  const DispatchedRows sent = dispatch_to_experts(x, chosen, {1, 2, 4});
   EXPECT_TRUE(sent.ends.equal(at::tensor({2, 5}, at::kLong)));
   EXPECT_TRUE(sent.rows.flatten().equal(at::tensor({2., 3., 0., 1., 2.}, doubles())));
   EXPECT_TRUE(sent.places.flatten().equal(at::tensor({2, -1, -1, 3, 4, 0, -1, 1}, at::kLong)));
-  const SentRows none = sent_to_experts(x, chosen, {3, 1, 4});
+  const DispatchedRows none = dispatch_to_experts(x, chosen, {3, 1, 4});
   EXPECT_EQ(none.rows.size(0), 0);
   EXPECT_EQ(
       combined(none.rows, at::ones({4, 2}, doubles()), none.places).abs().max().item<double>(), 0);
@@ -262,7 +262,7 @@ TEST(Experts, PartsOfExpertsAddUp) {
   const auto made = [&](const ExpertRange& range) {
     const Tensor x = x_values.clone().requires_grad_(true);
     const Tensor gates = gate_values.clone().requires_grad_(true);
-    const SentRows sent = sent_to_experts(x, chosen, range);
+    const DispatchedRows sent = dispatch_to_experts(x, chosen, range);
     const Tensor y = combined(sent.rows.tanh(), gates, sent.places);
     y.backward(dy);
     return std::array{y.detach(), x.grad(), gates.grad()};
@@ -321,7 +321,7 @@ TEST(Experts, LinearsHaveBiasesOfTheirOwn) {
 TEST(Experts, NoRowsAreNoRows) {
   Parameter weight = parameter_of("up", at::randn({3 * kInner, kHidden}, doubles()));
   const Tensor x = at::zeros({0, kHidden}, doubles()).requires_grad_(true);
-  const SentRows sent = sent_to_experts(x, at::zeros({0, 2}, at::kLong), {0, 3, 3});
+  const DispatchedRows sent = dispatch_to_experts(x, at::zeros({0, 2}, at::kLong), {0, 3, 3});
   const Tensor y = expert_linear(sent.rows, weight, sent.ends);
   EXPECT_EQ(y.sizes(), (std::vector<int64_t>{0, kInner}));
   y.sum().backward();

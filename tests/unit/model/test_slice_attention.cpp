@@ -204,7 +204,7 @@ TEST(SliceAttention, IsAFewCallsOnRaggedSegments) {
   constexpr int kRanks = 8;
   constexpr size_t kMostCalls = 6;
   for (const int64_t window : {0, 40})
-    for (const KeyExchange exchange : {KeyExchange::Gather, KeyExchange::Ring}) {
+    for (const KvExchange exchange : {KvExchange::Gather, KvExchange::Ring}) {
       const Visibility row = visible_text(testing::random_row(900, 200, 3), false, window);
       ContextOptions options{.ranks = kRanks, .exchange = exchange, .distribution = {}};
       options.distribution.block = 16;

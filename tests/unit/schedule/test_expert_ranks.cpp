@@ -68,8 +68,9 @@ TEST(ExpertRanks, HaveEveryElementOfEveryParameterOnce) {
         over_ep += plan.buffers[g].is_over_ep;
         for (int rank = 0; rank < layout.ranks(); ++rank) {
           const int piece = plan.piece_rank(rank, buffer);
-          for (const FlatPart& part : parts_in_range(plan.buffers[g], plan.own_cut(rank, buffer))) {
-            const ParamCut& cut = plan.cuts[part.param];
+          for (const FlatPart& part :
+               parts_in_range(plan.buffers[g], plan.own_range(rank, buffer))) {
+            const ParamShard& cut = plan.cuts[part.param];
             if (!cut.is_first_holder(piece)) continue;
             const int param = cut.param_of(part.param, piece);
             for (PieceBox& box : boxes_of_piece(plan.model.params[param], cut, piece,

@@ -122,7 +122,7 @@ void expect_own_cuts_cover(const Plan& plan, int buffer) {
   const int tp = plan.mesh.grid(plan.buffers[buffer].module).tp;
   std::vector<std::vector<int>> owners(tp, std::vector<int>(end, 0));
   for (int rank = 0; rank < plan.world_size(); ++rank) {
-    const FlatRange cut = plan.own_cut(rank, buffer);
+    const FlatRange cut = plan.own_range(rank, buffer);
     const FlatRange shard = shard_range(plan.buffers[buffer], plan.shard_of(rank, buffer),
                                         plan.shardings[buffer].shards);
     ASSERT_GE(cut.begin, shard.begin);
@@ -156,7 +156,7 @@ TEST(Plan, FirstHoldersOwnEveryElementOfEveryParameterOnce) {
     for (int rank = 0; rank < layout.ranks; ++rank)
       for (size_t g = 0; g < plan.buffers.size(); ++g) {
         const int buffer = static_cast<int>(g), piece_rank = plan.piece_rank(rank, buffer);
-        for (const FlatPart& part : parts_in_range(plan.buffers[g], plan.own_cut(rank, buffer)))
+        for (const FlatPart& part : parts_in_range(plan.buffers[g], plan.own_range(rank, buffer)))
           if (plan.cuts[part.param].is_first_holder(piece_rank))
             for (PieceBox& box :
                  boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], piece_rank,
@@ -359,7 +359,7 @@ std::vector<std::vector<Action>> all_actions(const Plan& plan) {
 }
 
 bool is_noted(const Plan& plan, const std::string& setting) {
-  return std::ranges::any_of(idle_settings(plan), [&](const std::string& note) {
+  return std::ranges::any_of(unused_settings(plan), [&](const std::string& note) {
     return note.starts_with("mesh.llm." + setting + " has no effect");
   });
 }
@@ -461,7 +461,7 @@ TEST(Plan, NotesABroadcastOfWeightsWhereThereIsOneCopy) {
     options.mesh.dp_replicate = replicate;
     options.meshes["llm"].strategy = options.meshes["vision"].strategy = strategy;
     const Plan plan = make_plan(options, tiny_llava_config(), ranks);
-    return std::ranges::any_of(idle_settings(plan), [](const std::string& note) {
+    return std::ranges::any_of(unused_settings(plan), [](const std::string& note) {
       return note.starts_with("model.sync_module_states = true has no effect");
     });
   };

@@ -9,7 +9,7 @@
 #include "core/error.hpp"
 #include "schedule/plan.hpp"
 #include "schedule/unit_cost.hpp"
-#include "spec/param_cut.hpp"
+#include "spec/param_shard.hpp"
 #include "support/tiny_llava.hpp"
 
 namespace zea::testing::test_adapters {
@@ -82,9 +82,9 @@ TEST(Adapters, StandBesideLinearsOfLatents) {
   const std::string layer = "language_model.model.layers.0.self_attn.";
   const ModelSpec model = with_lora(config, "llm", {.targets = {"q_a_proj", "o_proj"}, .rank = 3});
   EXPECT_EQ(param(model, layer + "q_a_proj.lora_B.weight").shape, (Shape{10, 3}));
-  EXPECT_LT(param(model, layer + "q_a_proj.lora_B.weight").tp_cut.dim, 0);
+  EXPECT_LT(param(model, layer + "q_a_proj.lora_B.weight").tp_sharding.dim, 0);
   const ModelSpec of_heads = with_lora(config, "llm", {.targets = {"kv_b_proj"}, .rank = 3});
-  EXPECT_EQ(param(of_heads, layer + "kv_b_proj.lora_B.weight").tp_cut.dim, 0);
+  EXPECT_EQ(param(of_heads, layer + "kv_b_proj.lora_B.weight").tp_sharding.dim, 0);
   const auto keeps_latents = [](const ModelSpec& of) {
     const auto unit = std::ranges::find(of.units, "llm.layers.0", &UnitSpec::name);
     return of.caches_latents(*unit);
@@ -99,7 +99,7 @@ TEST(Adapters, StandBesideExperts) {
   const ModelSpec each = with_lora(config, "llm", {.targets = {"gate_proj", "gate"}, .rank = 3});
   EXPECT_EQ(param(each, layer + "experts.3.gate_proj.lora_A.weight").shape, (Shape{3, 24}));
   EXPECT_EQ(param(each, layer + "experts.3.gate_proj.lora_B.weight").shape, (Shape{16, 3}));
-  EXPECT_EQ(param(each, layer + "shared_expert.gate_proj.lora_B.weight").tp_cut.dim, 0);
+  EXPECT_EQ(param(each, layer + "shared_expert.gate_proj.lora_B.weight").tp_sharding.dim, 0);
   EXPECT_EQ(param(each, layer + "gate.lora_B.weight").shape, (Shape{4, 3}));
   EXPECT_LT(each.param_index(layer + "experts.3.up_proj.lora_A.weight"), 0);
 
@@ -109,11 +109,11 @@ TEST(Adapters, StandBesideExperts) {
   EXPECT_EQ(param(stacks, layer + "experts.gate_up_proj.lora_A.weight").shape, (Shape{4, 3, 24}));
   const ParamSpec& up = param(stacks, layer + "experts.gate_up_proj.lora_B.weight");
   EXPECT_EQ(up.shape, (Shape{4, 32, 3}));
-  EXPECT_EQ(up.tp_cut.stretches, 2);
-  EXPECT_EQ(param(stacks, layer + "experts.down_proj.lora_A.weight").tp_cut.dim, 2);
-  std::vector<ParamCut> cuts;
-  for (const ParamSpec& one : stacks.params) cuts.push_back(cut_of(one, 2));
-  cut_experts(stacks, 2, 2, cuts);
+  EXPECT_EQ(up.tp_sharding.fused_sections, 2);
+  EXPECT_EQ(param(stacks, layer + "experts.down_proj.lora_A.weight").tp_sharding.dim, 2);
+  std::vector<ParamShard> cuts;
+  for (const ParamSpec& one : stacks.params) cuts.push_back(param_shard_of(one, 2));
+  shard_experts(stacks, 2, 2, cuts);
   EXPECT_EQ(cuts[stacks.param_index(up.name)].shape, (Shape{2, 16, 3}));
 }
 
@@ -189,7 +189,7 @@ TEST(Adapters, AreCutAsTheirLinears) {
       with_lora(tiny_llava_config(), "llm", {.targets = {"q_proj", "o_proj"}, .rank = 3});
   const std::string layer = "language_model.model.layers.0.self_attn.";
   const auto cut = [&](const std::string& name) {
-    return cut_of(param(model, layer + name), 2).dim;
+    return param_shard_of(param(model, layer + name), 2).dim;
   };
   EXPECT_EQ(cut("q_proj.lora_A.weight"), -1);
   EXPECT_EQ(cut("q_proj.lora_B.weight"), 0);
@@ -201,11 +201,11 @@ TEST(Adapters, OfMatricesOfTheOtherOrderAreCutAsThese) {
   const ModelSpec model = with_lora(testing::tiny_gpt2_config(), "llm",
                                     {.targets = {"c_attn", "attn.c_proj"}, .rank = 3});
   const auto cut = [&](const std::string& name) {
-    return cut_of(param(model, "transformer.h.0.attn." + name), 2);
+    return param_shard_of(param(model, "transformer.h.0.attn." + name), 2);
   };
   EXPECT_EQ(cut("c_attn.lora_A.weight").dim, -1);
   EXPECT_EQ(cut("c_attn.lora_B.weight").dim, 0);
-  EXPECT_EQ(cut("c_attn.lora_B.weight").stretches, 3);
+  EXPECT_EQ(cut("c_attn.lora_B.weight").fused_sections, 3);
   EXPECT_EQ(cut("c_proj.lora_A.weight").dim, 1);
   EXPECT_EQ(cut("c_proj.lora_B.weight").dim, -1);
 }

@@ -69,12 +69,13 @@ TEST(Gemma3, ImagesSeeAllOfThemselvesUnlessTheDeckSaysElse) {
   const auto see = [](const char* asked) {
     Options deck;
     deck.llm.image_attention = asked;
-    return make_plan(deck, tiny_config(), 1).images_both_ways;
+    return make_plan(deck, tiny_config(), 1).bidirectional_images;
   };
-  EXPECT_EQ(see("auto"), BothWays::All);
-  EXPECT_EQ(see("bidirectional"), BothWays::All);
-  EXPECT_EQ(see("causal"), BothWays::None);
-  EXPECT_EQ(make_plan({}, testing::tiny_llava_config(), 1).images_both_ways, BothWays::None);
+  EXPECT_EQ(see("auto"), BidirectionalLayers::All);
+  EXPECT_EQ(see("bidirectional"), BidirectionalLayers::All);
+  EXPECT_EQ(see("causal"), BidirectionalLayers::None);
+  EXPECT_EQ(make_plan({}, testing::tiny_llava_config(), 1).bidirectional_images,
+            BidirectionalLayers::None);
 }
 
 /// The refusal of a config in which `change` was made.

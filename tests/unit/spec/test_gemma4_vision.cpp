@@ -52,7 +52,7 @@ TEST(Gemma4Vision, HasTheNamesAndShapesOfItsFiles) {
   EXPECT_EQ(shape_of(model, tower + "std_bias"), Shape{16});
   EXPECT_EQ(shape_of(model, "embed_vision.embedding_projection.weight"), (Shape{24, 16}));
   EXPECT_EQ(shape_of(model, block + "self_attn.q_proj.input_min"), Shape{-1});
-  EXPECT_EQ(model.decoder.images_both_ways, BothWays::InWindows);
+  EXPECT_EQ(model.decoder.bidirectional_images, BidirectionalLayers::InWindows);
 }
 
 TEST(Gemma4Vision, ClippedLinearsHaveBounds) {
@@ -141,13 +141,13 @@ TEST(Gemma4Vision, DecksSayHowImagesAttend) {
     Options deck;
     deck.llm.image_attention = asked;
     const json config = config_with("vision_config", {{"position_embedding_size", 40}});
-    return make_plan(deck, config.dump(), 1).images_both_ways;
+    return make_plan(deck, config.dump(), 1).bidirectional_images;
   };
-  EXPECT_EQ(both_ways("auto"), BothWays::InWindows);
-  EXPECT_EQ(both_ways("bidirectional"), BothWays::All);
-  EXPECT_EQ(both_ways("causal"), BothWays::None);
-  EXPECT_TRUE(is_both_ways(BothWays::InWindows, 3));
-  EXPECT_FALSE(is_both_ways(BothWays::InWindows, 0));
+  EXPECT_EQ(both_ways("auto"), BidirectionalLayers::InWindows);
+  EXPECT_EQ(both_ways("bidirectional"), BidirectionalLayers::All);
+  EXPECT_EQ(both_ways("causal"), BidirectionalLayers::None);
+  EXPECT_TRUE(is_bidirectional(BidirectionalLayers::InWindows, 3));
+  EXPECT_FALSE(is_bidirectional(BidirectionalLayers::InWindows, 0));
 }
 
 }  // namespace

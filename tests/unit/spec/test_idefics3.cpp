@@ -76,7 +76,7 @@ TEST(Idefics3, AFeatureIsASquareOfPatchesOfATile) {
   EXPECT_EQ(shape.tiles, 5);
   EXPECT_EQ(shape.tokens, 5 * 16);
   EXPECT_EQ(shape.features, 5 * 4);
-  EXPECT_EQ(shape.apart, 0);
+  EXPECT_EQ(shape.padding_tokens, 0);
 }
 
 std::string refusal(const char* part, const char* key, const Json& value) {

@@ -76,7 +76,7 @@ TEST(InternVl, TokensStandBehindPatchesAndFillUpSquares) {
   const ItemShape one = encoder.item_shape(ImageSize{8, 8});
   EXPECT_EQ(one.tokens, 20);
   EXPECT_EQ(one.features, 4);
-  EXPECT_EQ(one.apart, 3);
+  EXPECT_EQ(one.padding_tokens, 3);
   EXPECT_EQ(input.patches_of(one), 16);
   EXPECT_EQ(input.position(1, one), 2);   // right of the first
   EXPECT_EQ(input.position(2, one), 5);   // below it
@@ -103,9 +103,9 @@ TEST(InternVl, CutsNormsOfAllQueriesAndOfAllKeysAsHeads) {
     const std::string name = std::string("vision_tower.encoder.layer.1.attention.") + norm;
     const ParamSpec& param = model.params.at(model.param_index(name + ".weight"));
     EXPECT_EQ(param.shape, Shape{16});
-    EXPECT_EQ(param.tp_cut.dim, 0);
-    EXPECT_EQ(param.tp_cut.blocks, 2);
-    EXPECT_FALSE(param.tp_cut.of_heads);
+    EXPECT_EQ(param.tp_sharding.dim, 0);
+    EXPECT_EQ(param.tp_sharding.blocks, 2);
+    EXPECT_FALSE(param.tp_sharding.of_heads);
   }
 }
 

@@ -186,7 +186,8 @@ TEST(ModelSpec, Qwen2AudioAveragesTwoPositionsOfAClip) {
   EXPECT_EQ(audio.mels().mel_bins, 128);
   EXPECT_EQ(audio.placeholder, 9);
   EXPECT_EQ(audio.item_shape(), (ItemShape{.tokens = 1500, .features = 750, .merge = 2}));
-  EXPECT_EQ(audio.clip_shape(5), (ItemShape{.tokens = 4, .features = 1, .merge = 2, .apart = 1}));
+  EXPECT_EQ(audio.clip_shape(5),
+            (ItemShape{.tokens = 4, .features = 1, .merge = 2, .padding_tokens = 1}));
   const int linear = model.param_index("multi_modal_projector.linear.weight");
   EXPECT_EQ(model.params.at(linear).shape, (Shape{64, 1280}));
   EXPECT_GE(model.param_index("language_model.model.layers.0.self_attn.q_proj.weight"), 0);
@@ -392,8 +393,8 @@ TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
             31070754032 - idle);
 }
 
-const TpCut& cut_in(const ModelSpec& model, const std::string& name) {
-  return model.params.at(model.param_index(name)).tp_cut;
+const TpSharding& cut_in(const ModelSpec& model, const std::string& name) {
+  return model.params.at(model.param_index(name)).tp_sharding;
 }
 
 TEST(ModelSpec, CutsLinearLayersByHeadsAndRowsAndLeavesTheRestWhole) {
@@ -404,7 +405,7 @@ TEST(ModelSpec, CutsLinearLayersByHeadsAndRowsAndLeavesTheRestWhole) {
     std::string name;
     int dim;
     int64_t blocks;
-    bool repeats = false, pads = false;
+    bool replicates_kv = false, pads = false;
   };
   const Expected expected[] = {
       {layer + "self_attn.q_proj.weight", 0, 4},
@@ -433,10 +434,10 @@ TEST(ModelSpec, CutsLinearLayersByHeadsAndRowsAndLeavesTheRestWhole) {
       {root + "linear_2.bias", -1, 0},
   };
   for (const Expected& wanted : expected) {
-    const TpCut& cut = cut_in(model, wanted.name);
+    const TpSharding& cut = cut_in(model, wanted.name);
     EXPECT_EQ(cut.dim, wanted.dim) << wanted.name;
     EXPECT_EQ(cut.blocks, wanted.blocks) << wanted.name;
-    EXPECT_EQ(cut.repeats, wanted.repeats) << wanted.name;
+    EXPECT_EQ(cut.replicates_kv, wanted.replicates_kv) << wanted.name;
     EXPECT_EQ(cut.pads, wanted.pads) << wanted.name;
   }
 }
@@ -447,8 +448,8 @@ TEST(ModelSpec, FusedParametersAreCutByRows) {
                                  make_model_spec(R"({"model_type": "gpt2"})")})
     for (size_t p = 0; p + 1 < model.params.size(); ++p) {
       if (!model.params[p].fused_with_next) continue;
-      EXPECT_EQ(model.params[p].tp_cut.dim, 0) << model.params[p].name;
-      EXPECT_EQ(model.params[p + 1].tp_cut.dim, 0) << model.params[p + 1].name;
+      EXPECT_EQ(model.params[p].tp_sharding.dim, 0) << model.params[p].name;
+      EXPECT_EQ(model.params[p + 1].tp_sharding.dim, 0) << model.params[p + 1].name;
     }
 }
 

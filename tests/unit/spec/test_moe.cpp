@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "layout/flat_layout.hpp"
-#include "spec/param_cut.hpp"
 #include "spec/param_rules.hpp"
+#include "spec/param_shard.hpp"
 #include "support/config_refusal.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
@@ -76,7 +76,7 @@ TEST(Moe, ATokenUsesItsExpertsAlone) {
 TEST(Moe, TpRanksShareTheColumnsOfEachExpert) {
   const ModelSpec model = make_model_spec(config_of("qwen3_moe").dump());
   const auto cut = [&](const std::string& name) {
-    return cut_of(model.params[model.param_index("model.layers.0.mlp." + name)], 2);
+    return param_shard_of(model.params[model.param_index("model.layers.0.mlp." + name)], 2);
   };
   EXPECT_EQ(cut("experts.1.up_proj.weight").shape, (Shape{6, 32}));
   EXPECT_EQ(cut("experts.1.down_proj.weight").shape, (Shape{32, 6}));
@@ -85,7 +85,7 @@ TEST(Moe, TpRanksShareTheColumnsOfEachExpert) {
   const int up = stacked.param_index("model.language_model.layers.0.mlp.experts.gate_up_proj");
   ASSERT_GE(up, 0);
   const ParamSpec& param = stacked.params[up];
-  const ParamCut half = cut_of(param, 2);
+  const ParamShard half = param_shard_of(param, 2);
   EXPECT_EQ(half.shape, (Shape{param.shape[0], param.shape[1], param.shape[2] / 2}));
   // Rank 1 has the second half of the gates and of the ups of each row.
   const int64_t columns = param.shape[2], quarter = columns / 4;
@@ -103,9 +103,9 @@ TEST(Moe, EpRanksHaveExpertsOfTheirOwn) {
     for (const int ep : {2, 3})
       for (const int tp : {1, 2}) {
         const ModelSpec model = make_model_spec(config);
-        std::vector<ParamCut> cuts;
-        for (const ParamSpec& param : model.params) cuts.push_back(cut_of(param, tp));
-        cut_experts(model, ep, tp, cuts);
+        std::vector<ParamShard> cuts;
+        for (const ParamSpec& param : model.params) cuts.push_back(param_shard_of(param, tp));
+        shard_experts(model, ep, tp, cuts);
         std::map<std::string, int64_t> held;
         int64_t listed = 0;
         for (const UnitSpec& unit : model.units)
@@ -125,7 +125,7 @@ TEST(Moe, EpRanksHaveExpertsOfTheirOwn) {
         int64_t all = 0;
         for (const auto& [name, elements] : held) {
           const ParamSpec& param = model.params[model.param_index(name)];
-          const int holders = param.tp_cut.dim < 0 ? tp : 1;
+          const int holders = param.tp_sharding.dim < 0 ? tp : 1;
           EXPECT_EQ(elements, holders * num_elements(param.shape)) << name;
           all += elements;
         }
@@ -134,9 +134,9 @@ TEST(Moe, EpRanksHaveExpertsOfTheirOwn) {
       }
   const ModelSpec stacked = make_model_spec(testing::tiny_qwen3_vl_moe_config());
   const int up = stacked.param_index("model.language_model.layers.0.mlp.experts.gate_up_proj");
-  std::vector<ParamCut> cuts;
-  for (const ParamSpec& param : stacked.params) cuts.push_back(cut_of(param, 1));
-  cut_experts(stacked, 3, 1, cuts);
+  std::vector<ParamShard> cuts;
+  for (const ParamSpec& param : stacked.params) cuts.push_back(param_shard_of(param, 1));
+  shard_experts(stacked, 3, 1, cuts);
   const std::vector<PieceBox> boxes = boxes_of_piece(stacked.params[up], cuts[up], 2, 0, 1);
   EXPECT_EQ(boxes.at(0).extent.offset, (Shape{4, 0, 0}));
 }
@@ -180,7 +180,7 @@ TEST(Moe, GlmHasDenseLayersBiasesOfChoicesAndSharedExperts) {
   EXPECT_FALSE(bias.trainable);
   const RouterSpec router = *model.decoder.block.mlps.at(1).router;
   EXPECT_EQ(router.scores, RouterScores::Sigmoid);
-  EXPECT_TRUE(router.renormalizes);
+  EXPECT_TRUE(router.norm_topk_prob);
   EXPECT_EQ(model.decoder.block.attention().rope.share, 0.5);
 }
 
@@ -206,11 +206,11 @@ TEST(Moe, GptOssHasSinksWindowsAndBiasesOfExperts) {
   EXPECT_TRUE(param("mlp.experts.down_proj").decays());
   // A tp rank has neighboring columns, of gates and of what these scale; and biases of the sum
   // over tp ranks are whole.
-  const ParamCut half = cut_of(param("mlp.experts.gate_up_proj"), 2);
+  const ParamShard half = param_shard_of(param("mlp.experts.gate_up_proj"), 2);
   EXPECT_EQ(half.shape, (Shape{6, 32, 48}));
-  EXPECT_EQ(half.stretches, 1);
-  EXPECT_EQ(cut_of(param("mlp.experts.down_proj_bias"), 2).shape, (Shape{6, 32}));
-  EXPECT_EQ(cut_of(param("self_attn.sinks"), 2).shape, (Shape{2}));
+  EXPECT_EQ(half.fused_sections, 1);
+  EXPECT_EQ(param_shard_of(param("mlp.experts.down_proj_bias"), 2).shape, (Shape{6, 32}));
+  EXPECT_EQ(param_shard_of(param("self_attn.sinks"), 2).shape, (Shape{2}));
   std::vector<int64_t> windows;
   for (const UnitSpec& unit : model.units)
     if (unit.kind == UnitKind::Block) windows.push_back(model.window(unit));
@@ -254,8 +254,8 @@ TEST(Moe, DeepseekMakesKeysAndValuesOfALatent) {
   EXPECT_EQ(param("kv_a_proj_with_mqa.weight").shape, (Shape{13, 32}));
   EXPECT_EQ(param("kv_b_proj.weight").shape, (Shape{52, 9}));
   EXPECT_EQ(param("o_proj.weight").shape, (Shape{32, 28}));
-  EXPECT_EQ(cut_of(param("kv_a_proj_with_mqa.weight"), 2).shape, (Shape{13, 32}));
-  EXPECT_EQ(cut_of(param("kv_b_proj.weight"), 2).shape, (Shape{26, 9}));
+  EXPECT_EQ(param_shard_of(param("kv_a_proj_with_mqa.weight"), 2).shape, (Shape{13, 32}));
+  EXPECT_EQ(param_shard_of(param("kv_b_proj.weight"), 2).shape, (Shape{26, 9}));
   const AttentionSpec& attention = model.decoder.block.attention();
   EXPECT_EQ(attention.heads.dim, 10);
   EXPECT_EQ(attention.value_dim(), 7);

@@ -2,7 +2,7 @@
 // Pieces of parameters over tp ranks: for random shapes, head counts and vocabularies every element
 // of the global tensor is in the piece of each holder that should have it, at the place where an
 // independent cut puts it.
-#include "spec/param_cut.hpp"
+#include "spec/param_shard.hpp"
 
 #include <gtest/gtest.h>
 
@@ -42,19 +42,20 @@ ParamSpec random_param(Random& random) {
     case 0:
       break;
     case 1:
-      param.tp_cut = {.dim = 0, .pads = true};
+      param.tp_sharding = {.dim = 0, .pads = true};
       param.shape[0] = random.between(1, 30);
       break;
     case 2: {
       const int dim = param.shape.size() == 1 ? 0 : static_cast<int>(random.between(0, 1));
-      param.tp_cut = {.dim = dim, .blocks = random.between(1, 12)};
-      if (random.coin()) param.tp_cut.stretches = random.between(2, 3);
-      param.shape[dim] = param.tp_cut.stretches * param.tp_cut.blocks * random.between(1, 3);
+      param.tp_sharding = {.dim = dim, .blocks = random.between(1, 12)};
+      if (random.coin()) param.tp_sharding.fused_sections = random.between(2, 3);
+      param.shape[dim] =
+          param.tp_sharding.fused_sections * param.tp_sharding.blocks * random.between(1, 3);
       break;
     }
     default:
-      param.tp_cut = {.dim = 0, .blocks = random.between(1, 8), .repeats = true};
-      param.shape[0] = param.tp_cut.blocks * random.between(1, 3);
+      param.tp_sharding = {.dim = 0, .blocks = random.between(1, 8), .replicates_kv = true};
+      param.shape[0] = param.tp_sharding.blocks * random.between(1, 3);
   }
   return param;
 }
@@ -62,10 +63,11 @@ ParamSpec random_param(Random& random) {
 std::string words_of(const ParamSpec& param, int tp) {
   std::string words;
   for (int64_t length : param.shape) words += std::to_string(length) + " ";
-  return words + "dim " + std::to_string(param.tp_cut.dim) + " blocks " +
-         std::to_string(param.tp_cut.blocks) + " stretches " +
-         std::to_string(param.tp_cut.stretches) + (param.tp_cut.repeats ? " repeats" : "") +
-         (param.tp_cut.pads ? " pads" : "") + " tp " + std::to_string(tp);
+  return words + "dim " + std::to_string(param.tp_sharding.dim) + " blocks " +
+         std::to_string(param.tp_sharding.blocks) + " fused_sections " +
+         std::to_string(param.tp_sharding.fused_sections) +
+         (param.tp_sharding.replicates_kv ? " repeats" : "") +
+         (param.tp_sharding.pads ? " pads" : "") + " tp " + std::to_string(tp);
 }
 
 /// Calls check(param, tp) for many that go together.
@@ -76,7 +78,7 @@ void sweep(Check check) {
   for (int round = 0; round < 3000; ++round) {
     const ParamSpec param = random_param(random);
     const int tp = static_cast<int>(random.between(1, 9));
-    if (!can_cut(param, tp)) continue;
+    if (!can_shard(param, tp)) continue;
     ++tried;
     check(param, tp, random);
     if (::testing::Test::HasFatalFailure()) FAIL() << words_of(param, tp);
@@ -93,7 +95,7 @@ std::vector<int64_t> elements_of(const Extent& extent, const Shape& shape) {
 }
 
 /// The global element at each place of a piece, -1 for padding: index by index.
-std::vector<int64_t> piece_by_index(const ParamSpec& param, const ParamCut& cut, int tp_rank) {
+std::vector<int64_t> piece_by_index(const ParamSpec& param, const ParamShard& cut, int tp_rank) {
   std::vector<int64_t> elements;
   Shape index(cut.shape.size(), 0);
   for (int64_t place = 0; place < num_elements(cut.shape); ++place) {
@@ -102,9 +104,10 @@ std::vector<int64_t> piece_by_index(const ParamSpec& param, const ParamCut& cut,
     for (size_t d = 0; d < index.size(); ++d) {
       int64_t position = index[d];
       if (static_cast<int>(d) == cut.dim) {
-        const int64_t stretches = param.tp_cut.stretches, share = cut.shape[d] / stretches;
-        position = index[d] / share * (param.shape[d] / stretches) + tp_rank / cut.holders * share +
-                   index[d] % share;
+        const int64_t fused_sections = param.tp_sharding.fused_sections,
+                      share = cut.shape[d] / fused_sections;
+        position = index[d] / share * (param.shape[d] / fused_sections) +
+                   tp_rank / cut.holders * share + index[d] % share;
       }
       is_padding = is_padding || position >= param.shape[d];
       if (static_cast<int>(d) == param.part.dim) position += param.part.begin;
@@ -127,10 +130,10 @@ ParamSpec as_part(ParamSpec param, Random& random) {
   return param;
 }
 
-TEST(ParamCut, BoxesAreWhereAnIndexByIndexCutPutsThem) {
+TEST(ParamShard, BoxesAreWhereAnIndexByIndexCutPutsThem) {
   sweep([](const ParamSpec& whole_param, int tp, Random& random) {
     const ParamSpec param = random.coin() ? as_part(whole_param, random) : whole_param;
-    const ParamCut cut = cut_of(param, tp);
+    const ParamShard cut = param_shard_of(param, tp);
     const int64_t all = num_elements(cut.shape);
     for (int tp_rank = 0; tp_rank < tp; ++tp_rank) {
       std::vector<int64_t> expected = piece_by_index(param, cut, tp_rank);
@@ -152,9 +155,9 @@ TEST(ParamCut, BoxesAreWhereAnIndexByIndexCutPutsThem) {
   });
 }
 
-TEST(ParamCut, FirstHoldersCoverEveryElementOnceHoweverTheirPiecesAreSplit) {
+TEST(ParamShard, FirstHoldersCoverEveryElementOnceHoweverTheirPiecesAreSplit) {
   sweep([](const ParamSpec& param, int tp, Random& random) {
-    const ParamCut cut = cut_of(param, tp);
+    const ParamShard cut = param_shard_of(param, tp);
     std::vector<Extent> boxes;
     for (int tp_rank = 0; tp_rank < tp; ++tp_rank) {
       if (!cut.is_first_holder(tp_rank)) continue;
@@ -169,9 +172,9 @@ TEST(ParamCut, FirstHoldersCoverEveryElementOnceHoweverTheirPiecesAreSplit) {
   });
 }
 
-TEST(ParamCut, HoldersAreNeighboursWithTheSamePiece) {
+TEST(ParamShard, HoldersAreNeighboursWithTheSamePiece) {
   sweep([](const ParamSpec& param, int tp, Random&) {
-    const ParamCut cut = cut_of(param, tp);
+    const ParamShard cut = param_shard_of(param, tp);
     ASSERT_EQ(tp % cut.holders, 0);
     std::map<std::vector<int64_t>, std::vector<int>> holders;
     for (int tp_rank = 0; tp_rank < tp; ++tp_rank)
@@ -187,9 +190,9 @@ TEST(ParamCut, HoldersAreNeighboursWithTheSamePiece) {
   });
 }
 
-TEST(ParamCut, PadsAVocabularyByLessThanARowPerRank) {
+TEST(ParamShard, PadsAVocabularyByLessThanARowPerRank) {
   sweep([](const ParamSpec& param, int tp, Random&) {
-    const ParamCut cut = cut_of(param, tp);
+    const ParamShard cut = param_shard_of(param, tp);
     for (int d = 0; d < static_cast<int>(param.shape.size()); ++d) {
       if (d != cut.dim) {
         ASSERT_EQ(cut.shape[d], param.shape[d]);
@@ -197,33 +200,33 @@ TEST(ParamCut, PadsAVocabularyByLessThanARowPerRank) {
       }
       const int64_t pieces = tp / cut.holders, padding = cut.shape[d] * pieces - param.shape[d];
       ASSERT_GE(padding, 0);
-      ASSERT_LT(padding, param.tp_cut.pads ? pieces : 1);
+      ASSERT_LT(padding, param.tp_sharding.pads ? pieces : 1);
     }
   });
 }
 
-ParamSpec cut_by(const TpCut& cut) {
+ParamSpec cut_by(const TpSharding& cut) {
   ParamSpec param;
   param.shape = {24, 24};
-  param.tp_cut = cut;
+  param.tp_sharding = cut;
   return param;
 }
 
-TEST(ParamCut, CutsBetweenBlocksAndNowhereElse) {
+TEST(ParamShard, CutsBetweenBlocksAndNowhereElse) {
   const ParamSpec heads = cut_by({.dim = 0, .blocks = 6}),
-                  kv = cut_by({.dim = 0, .blocks = 4, .repeats = true}),
+                  kv = cut_by({.dim = 0, .blocks = 4, .replicates_kv = true}),
                   vocabulary = cut_by({.dim = 0, .pads = true}), norm = cut_by({});
   for (int tp = 1; tp <= 12; ++tp) {
-    EXPECT_EQ(can_cut(heads, tp), 6 % tp == 0) << tp;
-    EXPECT_EQ(can_cut(kv, tp), 4 % tp == 0 || tp % 4 == 0) << tp;
-    EXPECT_TRUE(can_cut(vocabulary, tp));
-    EXPECT_TRUE(can_cut(norm, tp));
+    EXPECT_EQ(can_shard(heads, tp), 6 % tp == 0) << tp;
+    EXPECT_EQ(can_shard(kv, tp), 4 % tp == 0 || tp % 4 == 0) << tp;
+    EXPECT_TRUE(can_shard(vocabulary, tp));
+    EXPECT_TRUE(can_shard(norm, tp));
   }
 }
 
-TEST(ParamCut, OneRankHoldsAll) {
+TEST(ParamShard, OneRankHoldsAll) {
   sweep([](const ParamSpec& param, int, Random&) {
-    const ParamCut cut = cut_of(param, 1);
+    const ParamShard cut = param_shard_of(param, 1);
     ASSERT_EQ(cut.shape, param.shape);
     ASSERT_EQ(cut.dim, -1);
     ASSERT_EQ(cut.holders, 1);

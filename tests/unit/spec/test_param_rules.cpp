@@ -41,9 +41,9 @@ TEST(ParamRules, VectorsDoNotDecayByDefault) {
 int64_t block_of(const Shape& shape, int tp = 1, int cut_dim = 0, int64_t sections = 1) {
   ParamSpec param{};
   param.shape = shape;
-  param.tp_cut = {.dim = cut_dim, .blocks = shape[cut_dim] / sections};
-  param.tp_cut.stretches = sections;
-  return state_block(param, cut_of(param, tp));
+  param.tp_sharding = {.dim = cut_dim, .blocks = shape[cut_dim] / sections};
+  param.tp_sharding.fused_sections = sections;
+  return state_block(param, param_shard_of(param, tp));
 }
 
 TEST(ParamRules, BlocksOfStatesAreOfRows) {

@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "spec/model_spec.hpp"
-#include "spec/param_cut.hpp"
+#include "spec/param_shard.hpp"
 #include "support/config_refusal.hpp"
 #include "support/tiny_qwen2_vl.hpp"
 
@@ -30,14 +30,15 @@ TEST(Qwen2Vl, HasTheNamesAndShapesOfItsFiles) {
   EXPECT_EQ(param(model, "visual.merger.mlp.2.weight").shape, (Shape{24, 64}));
   EXPECT_EQ(param(model, "model.layers.1.self_attn.k_proj.bias").shape, Shape{12});
   EXPECT_EQ(param(model, "lm_head.weight").shape, (Shape{61, 24}));
-  EXPECT_EQ(cut_of(param(model, "visual.blocks.0.attn.qkv.bias"), 2).shape, Shape{8});
+  EXPECT_EQ(param_shard_of(param(model, "visual.blocks.0.attn.qkv.bias"), 2).shape, Shape{8});
 }
 
 TEST(Qwen2Vl, OlderConfigsSayTheSame) {
   const ModelSpec now = make_model_spec(tiny_qwen2_vl_config());
   const ModelSpec then = make_model_spec(tiny_qwen2_vl_config(true));
-  EXPECT_EQ(then.decoder.block.attention().rope.turns, chunked_pairs({2, 3, 1}));
-  EXPECT_EQ(then.decoder.block.attention().rope.turns, now.decoder.block.attention().rope.turns);
+  EXPECT_EQ(then.decoder.block.attention().rope.rotary_pairs, chunked_pairs({2, 3, 1}));
+  EXPECT_EQ(then.decoder.block.attention().rope.rotary_pairs,
+            now.decoder.block.attention().rope.rotary_pairs);
   EXPECT_EQ(then.decoder.block.attention().rope.type, now.decoder.block.attention().rope.type);
   EXPECT_EQ(then.decoder.block.attention().rope.theta, now.decoder.block.attention().rope.theta);
   ASSERT_EQ(then.params.size(), now.params.size());

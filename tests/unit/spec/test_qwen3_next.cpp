@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "spec/param_cut.hpp"
+#include "spec/param_shard.hpp"
 #include "support/config_refusal.hpp"
 #include "support/tiny_qwen3_next.hpp"
 
@@ -69,7 +69,7 @@ TEST(Qwen3Next, GatesLieBehindTheirQueries) {
   const ModelSpec model = make_model_spec(tiny_hybrid_config("qwen3_5_text"));
   const ParamSpec& query = param(model, "model.layers.1.self_attn.q_proj.weight");
   // Rank 1 of 2 has the last two heads and their gates.
-  const ParamCut half = cut_of(query, 2);
+  const ParamShard half = param_shard_of(query, 2);
   EXPECT_EQ(half.shape, (Shape{64, 24}));
   const std::vector<PieceBox> boxes = boxes_of_piece(query, half, 1, 0, 64 * 24);
   ASSERT_EQ(boxes.size(), 1U);
@@ -98,7 +98,7 @@ TEST(Qwen3Next, AQuarterOfAHeadRotatesWhereNothingIsSaid) {
   config["rope_parameters"] = {{"rope_theta", 1e4}, {"partial_rotary_factor", 1.0}};
   EXPECT_EQ(make_model_spec(config.dump()).decoder.block.attention().rope.pairs(16), 8);
   const ModelSpec seeing = make_model_spec(tiny_qwen3_5_config());
-  const std::vector<RotaryPair>& turns = seeing.decoder.block.attention().rope.turns;
+  const std::vector<RotaryPair>& turns = seeing.decoder.block.attention().rope.rotary_pairs;
   EXPECT_EQ(turns, interleaved_pairs({2, 1, 1}));
 }
 
@@ -110,10 +110,10 @@ TEST(Qwen3Next, FilesStackExpertsOrSplitThem) {
                   &down = param(stacked, experts + "down_proj");
   EXPECT_EQ(up.shape, (Shape{6, 24, 24}));
   EXPECT_EQ(down.shape, (Shape{6, 24, 12}));
-  EXPECT_EQ(cut_of(up, 2).shape, (Shape{6, 12, 24}));
-  EXPECT_EQ(cut_of(down, 2).shape, (Shape{6, 24, 6}));
+  EXPECT_EQ(param_shard_of(up, 2).shape, (Shape{6, 12, 24}));
+  EXPECT_EQ(param_shard_of(down, 2).shape, (Shape{6, 24, 6}));
   // Rank 1 has the second half of the gates and of the ups of each expert.
-  const std::vector<PieceBox> boxes = boxes_of_piece(up, cut_of(up, 2), 1, 0, 12 * 24);
+  const std::vector<PieceBox> boxes = boxes_of_piece(up, param_shard_of(up, 2), 1, 0, 12 * 24);
   ASSERT_EQ(boxes.size(), 2U);
   EXPECT_EQ(boxes[0].extent.offset, (Shape{0, 6, 0}));
   EXPECT_EQ(boxes[1].extent.offset, (Shape{0, 18, 0}));

@@ -31,7 +31,7 @@ enum class Fact {
   StepWithImages,
   SeveralMicrobatches,
   SeveralSamplesInARow,
-  BothWays,
+  BidirectionalLayers,
   PaddedVocabulary,
   RepeatedKvHeads,
   ImagesOfSeveralSizes,
@@ -77,7 +77,7 @@ class Facts {
     std::map<int, int64_t> tokens;  // of each cp rank
     for (int rank = replica * ranks; rank < (replica + 1) * ranks; ++rank) {
       MicrobatchOptions options{.dtype = at::kDouble};
-      options.images_both_ways = plan_.images_both_ways;
+      options.bidirectional_images = plan_.bidirectional_images;
       options.replica = plan_.replica_layout(rank);
       const Microbatch made = make_microbatch(
           load_microbatch(dataset_, loading_on(plan_, rank), part.samples), plan_.model, options);
@@ -96,7 +96,7 @@ class Facts {
     const EncoderPart& images = made.encoders.empty() ? EncoderPart() : made.encoders[0];
     const bool has_tokens = made.token_ids.numel() > 0;
     note(!has_tokens, Fact::RankWithoutTokens);
-    note(made.items.of(0) > 0 && images.items_here == 0, Fact::RankWithoutItems);
+    note(made.items.of(0) > 0 && images.local_items == 0, Fact::RankWithoutItems);
     // A slice does not show the other tp ranks' rows.
     const bool has_image = images.placeholder_rows.defined() && images.placeholder_rows.numel() > 0;
     note(made.text_shares.empty() && has_tokens && made.items.of(0) > 0 && !has_image,
@@ -107,12 +107,12 @@ class Facts {
   /// the encoder.
   void look_at_images(const Microbatch& made, const MicrobatchOptions& options) {
     if (made.items.of(0) == 0) return;
-    const bool both_ways = options.images_both_ways != BothWays::None;
-    note(both_ways, Fact::BothWays);
+    const bool both_ways = options.bidirectional_images != BidirectionalLayers::None;
+    note(both_ways, Fact::BidirectionalLayers);
     const ReplicaLayout& replica = options.replica;
     const int64_t window = plan_.model.decoder.block.widest_attention().window;
     const TokenLayout text(
-        visible_text(made.words, is_both_ways(options.images_both_ways, window), window),
+        visible_text(made.words, is_bidirectional(options.bidirectional_images, window), window),
         replica.sharding("llm"), replica.grid("llm").tp);
     EXPECT_EQ(count_tokens(text.owned()[replica.coordinate(replica.rank, "llm").cp]),
               made.token_ids.numel());
@@ -181,14 +181,14 @@ TEST(GridScenarios, AreWhatTheySay) {
       {"one KV head, tied, frozen vision", {Fact::RepeatedKvHeads}},
       {"two KV heads on four ranks, with biases", {Fact::RepeatedKvHeads}},
       {"images that see all of themselves",
-       {Fact::BothWays, Fact::ImageSeenOnTwoRanks, Fact::ImageMadeOnTwoRanks}},
+       {Fact::BidirectionalLayers, Fact::ImageSeenOnTwoRanks, Fact::ImageMadeOnTwoRanks}},
       {"images that see all of themselves, class token, everything in one row",
-       {Fact::BothWays, Fact::SeveralSamplesInARow, Fact::ImageSeenOnTwoRanks}},
+       {Fact::BidirectionalLayers, Fact::SeveralSamplesInARow, Fact::ImageSeenOnTwoRanks}},
       {"images of any size, four patches a feature, windows in every other layer",
        {Fact::ImagesOfSeveralSizes, Fact::SeveralSamplesInARow, Fact::SeveralMicrobatches,
         Fact::ImageMadeOnTwoRanks, Fact::ImageOnTwoRanks}},
       {"images of any size that see all of themselves, frozen vision",
-       {Fact::ImagesOfSeveralSizes, Fact::BothWays, Fact::ImageSeenOnTwoRanks}},
+       {Fact::ImagesOfSeveralSizes, Fact::BidirectionalLayers, Fact::ImageSeenOnTwoRanks}},
       {"a vocabulary that tp does not divide", {Fact::PaddedVocabulary}},
       {"a tied one", {Fact::PaddedVocabulary}},
       {"several microbatches, reduced once", {Fact::SeveralMicrobatches}},

@@ -32,16 +32,16 @@ TEST(StepGuard, LeavesToTheDeviceWhatItCanJudge) {
   plan.shardings.resize(2);
   for (const OptimizerSpec& optimizer : optimizers()) {
     plan.optimizer = optimizer;
-    EXPECT_EQ(is_judged_on_device(plan, true), optimizer.kind != OptimizerKind::Muon)
+    EXPECT_EQ(is_checked_on_device(plan, true), optimizer.kind != OptimizerKind::Muon)
         << optimizer.kind.name();
   }
   plan.optimizer = optimizers().front();
-  EXPECT_FALSE(is_judged_on_device(plan, false)) << "the host, or libtorch's operations";
+  EXPECT_FALSE(is_checked_on_device(plan, false)) << "the host, or libtorch's operations";
   plan.shardings[1].offloads = true;
-  EXPECT_FALSE(is_judged_on_device(plan, true));
+  EXPECT_FALSE(is_checked_on_device(plan, true));
   plan.shardings[1].offloads = false;
   plan.options.optim.spike_deviations = 4;
-  EXPECT_FALSE(is_judged_on_device(plan, true));
+  EXPECT_FALSE(is_checked_on_device(plan, true));
 }
 
 TEST(StepGuard, KnowsWhatIsAskedForAtOnce) {
@@ -51,7 +51,7 @@ TEST(StepGuard, KnowsWhatIsAskedForAtOnce) {
   options.eval.every = 6;
   std::vector<int64_t> asked;
   for (int64_t step = 1; step <= 11; ++step)
-    if (is_asked_for_at_once(options, step)) asked.push_back(step);
+    if (needs_report_now(options, step)) asked.push_back(step);
   EXPECT_EQ(asked, (std::vector<int64_t>{4, 6, 8, 11}));
 }
 

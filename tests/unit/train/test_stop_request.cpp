@@ -56,20 +56,20 @@ TEST(StopRequest, ARunThatHasNotSavedSavesOnceWhenHalfOfItsTimeIsOver) {
 TEST(StopRequest, WhoAsksWhetherToLeaveTakesNothing) {
   const TemporaryDirectory folder;
   StopRequest stop(folder.path(), true, 0), other(folder.path(), false, 0);
-  EXPECT_FALSE(stop.is_leave_asked(1000));
+  EXPECT_FALSE(stop.is_exit_requested(1000));
   std::ofstream(folder / "STOP").close();
-  EXPECT_TRUE(stop.is_leave_asked(0));
-  EXPECT_FALSE(other.is_leave_asked(0)) << "the root rank looks for files";
+  EXPECT_TRUE(stop.is_exit_requested(0));
+  EXPECT_FALSE(other.is_exit_requested(0)) << "the root rank looks for files";
   EXPECT_EQ(stop.poll(0).leave, 1);
-  EXPECT_FALSE(stop.is_leave_asked(0));
+  EXPECT_FALSE(stop.is_exit_requested(0));
   std::raise(SIGUSR2);
-  EXPECT_TRUE(other.is_leave_asked(0));
+  EXPECT_TRUE(other.is_exit_requested(0));
   EXPECT_EQ(other.poll(0).leave, 1);
 
   const auto begin = std::chrono::steady_clock::now() - std::chrono::seconds(60);
   const StopRequest timed(folder.path(), true, 100, begin);
-  EXPECT_FALSE(timed.is_leave_asked(30));
-  EXPECT_TRUE(timed.is_leave_asked(50));
+  EXPECT_FALSE(timed.is_exit_requested(30));
+  EXPECT_TRUE(timed.is_exit_requested(50));
 }
 
 TEST(StopRequest, ASignalThatFindsASaveAgreedUponIsServedByIt) {

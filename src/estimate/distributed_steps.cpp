@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "estimate/dealt_steps.hpp"
+#include "estimate/distributed_steps.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -29,7 +29,7 @@ std::vector<SampleCosts> normalized(std::vector<SampleCosts> all) {
 
 /// A step, and what its replicas have in each microbatch.
 struct SharedStep {
-  DealtStep most;
+  DistributedStep most;
   std::vector<std::vector<MicrobatchKind>> kinds;  ///< of each replica; empty: all as the first
 };
 
@@ -68,16 +68,16 @@ std::vector<MicrobatchKinds> kinds_of(const SharedStep& step, size_t first, size
 
 }  // namespace
 
-struct DealtSteps::Dealing {
+struct DistributedSteps::Dealing {
   int replicas, expert_group;
   std::vector<SampleCosts> costs;
   std::vector<SharedStep> steps = {};
 };
 
-DealtSteps::DealtSteps(const StepSamples& samples) : samples_(samples) {}
-DealtSteps::~DealtSteps() = default;
+DistributedSteps::DistributedSteps(const StepSamples& samples) : samples_(samples) {}
+DistributedSteps::~DistributedSteps() = default;
 
-std::vector<DealtStep> DealtSteps::of(const Plan& plan) {
+std::vector<DistributedStep> DistributedSteps::of(const Plan& plan) {
   const int replicas = plan.dealing.replicas, expert_group = plan.dealing.expert_group;
   const std::vector<SampleCosts> costs = normalized(plan.dealing.costs);
   auto found = std::ranges::find_if(known_, [&](const auto& dealing) {
@@ -91,9 +91,9 @@ std::vector<DealtStep> DealtSteps::of(const Plan& plan) {
     known_.push_back(std::move(dealing));
     found = std::prev(known_.end());
   }
-  std::vector<DealtStep> steps;
+  std::vector<DistributedStep> steps;
   for (const SharedStep& shared : (*found)->steps) {
-    DealtStep& step = steps.emplace_back(shared.most);
+    DistributedStep& step = steps.emplace_back(shared.most);
     const auto group = static_cast<size_t>(plan.dealing.shard_group);
     const size_t first = static_cast<size_t>(step.replica) / group * group;
     step.plan.group_kinds = {kinds_of(shared, first, first + group)};

@@ -4,7 +4,7 @@
 //   y = n (weight + offset), n = x r, r = 1 / sqrt(mean(x^2) + eps)
 //   dx = r (d - n mean(d n)), d = dy (weight + offset)
 #include "core/error.hpp"
-#include "parallel/tensor_rows.hpp"
+#include "parallel/tp_row_comm.hpp"
 
 namespace zea::detail {
 namespace {
@@ -20,7 +20,7 @@ Tensor factors(const Parameter& query, const Parameter& key, double offset) {
 }
 
 /// Means of x (tokens, 2, width here) over the widths of all ranks: (tokens, 2, 1).
-Tensor means(const TensorRows& rows, const Tensor& x) {
+Tensor means(const TpRowComm& rows, const Tensor& x) {
   Tensor sums = rows.partial(x.size(0), x.size(1), x.options());
   at::sum_out(sums, x, {-1});
   const int64_t width = x.size(2) * rows.tp().size();
@@ -35,7 +35,7 @@ Tensor with_changed(const Tensor& x, const Tensor& changed) {
 }
 
 struct JointHeadNormsFunction : Function<JointHeadNormsFunction> {
-  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, const TensorRows* rows,
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, const TpRowComm* rows,
                         Parameter* query, Parameter* key, const NormSpec& spec) {
     (void)anchor;
     remember(ctx, {query, key});
@@ -70,8 +70,8 @@ struct JointHeadNormsFunction : Function<JointHeadNormsFunction> {
 
 }  // namespace
 
-at::Tensor tensor_joint_head_norms(const TensorRows& rows, const at::Tensor& qkv, Parameter& query,
-                                   Parameter& key, const NormSpec& spec) {
+at::Tensor tp_joint_head_norms(const TpRowComm& rows, const at::Tensor& qkv, Parameter& query,
+                               Parameter& key, const NormSpec& spec) {
   ZEA_ASSERT(spec.kind == NormKind::Rms);
   return JointHeadNormsFunction::apply(qkv, query.anchor(), &rows, &query, &key, spec);
 }

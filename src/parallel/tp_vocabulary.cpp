@@ -3,7 +3,7 @@
 // rows. If the ranks do not divide it, the last ones have fewer, and padding that is never read.
 #include "kernels/matmul.hpp"
 #include "model/logit_tiles.hpp"
-#include "parallel/tensor_rows.hpp"
+#include "parallel/tp_row_comm.hpp"
 
 namespace zea::detail {
 namespace {
@@ -23,7 +23,7 @@ OwnIds own_ids(const Tensor& ids, const VocabularyRange& range) {
 }
 
 struct EmbeddingFunction : Function<EmbeddingFunction> {
-  static Tensor forward(Context* ctx, const Tensor& anchor, const TensorRows* rows,
+  static Tensor forward(Context* ctx, const Tensor& anchor, const TpRowComm* rows,
                         const Tensor& ids, Parameter* weight, int64_t vocabulary) {
     (void)anchor;
     remember(ctx, {weight});
@@ -50,13 +50,13 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
 };
 
 /// The log-sum-exp of each row over all ranks' logits, and its target's logit.
-struct Normalised {
+struct Normalized {
   Tensor lse, picked;
 };
 
 /// (2, rows) of the logits here: log-sum-exp, -inf where there are none, and the target's logit, 0
 /// where another rank has it.
-Tensor normalise_here(const Tensor& x, const Tensor& matrix, const Tensor& targets,
+Tensor normalize_here(const Tensor& x, const Tensor& matrix, const Tensor& targets,
                       const VocabularyRange& range, double softcap) {
   if (range.count == 0) {
     Tensor none = at::zeros({2, x.size(0)}, wide(x.narrow(0, 0, 0)).options());
@@ -67,7 +67,7 @@ Tensor normalise_here(const Tensor& x, const Tensor& matrix, const Tensor& targe
   return at::stack({rows.lse, rows.picked});
 }
 
-Normalised normalise(Collectives& tp, const Tensor& here) {
+Normalized normalize(Collectives& tp, const Tensor& here) {
   Tensor all = at::empty({tp.size(), 2, here.size(1)}, here.options());
   tp.all_gather(here.const_data_ptr(), all.mutable_data_ptr(), Counts(tp.size(), here.numel()),
                 dtype_of(here))
@@ -76,7 +76,7 @@ Normalised normalise(Collectives& tp, const Tensor& here) {
 }
 
 struct CrossEntropyFunction : Function<CrossEntropyFunction> {
-  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, const TensorRows* rows,
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, const TpRowComm* rows,
                         const Tensor& targets, Parameter* weight, const LogitSpec& spec) {
     (void)anchor;
     remember(ctx, {weight});
@@ -88,8 +88,8 @@ struct CrossEntropyFunction : Function<CrossEntropyFunction> {
     Tensor loss = at::zeros({}, x.options().dtype(at::kDouble));
     if (targets.size(0) > 0) {
       const Tensor matrix = weight->value().narrow(0, 0, range.count);
-      const Normalised all = normalise(
-          rows->tp(), normalise_here(rows->gather(x).take(), matrix, targets, range, spec.softcap));
+      const Normalized all = normalize(
+          rows->tp(), normalize_here(rows->gather(x).take(), matrix, targets, range, spec.softcap));
       loss = all.lse.sub(all.picked).sum(at::kDouble);
       lse = all.lse;
     }
@@ -99,7 +99,7 @@ struct CrossEntropyFunction : Function<CrossEntropyFunction> {
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
     const Tensors saved = ctx->get_saved_variables();
-    const TensorRows rows = recall_rows(ctx);
+    const TpRowComm rows = recall_rows(ctx);
     Parameter* weight = recall(ctx, 0);
     const VocabularyRange range =
         vocabulary_range(rows.tp(), *weight, ctx->saved_data.at("vocabulary").toInt());
@@ -125,18 +125,18 @@ struct CrossEntropyFunction : Function<CrossEntropyFunction> {
 
 }  // namespace
 
-at::Tensor tensor_embedding(const TensorRows& rows, const at::Tensor& ids, Parameter& weight,
-                            int64_t vocabulary) {
+at::Tensor tp_embedding(const TpRowComm& rows, const at::Tensor& ids, Parameter& weight,
+                        int64_t vocabulary) {
   return EmbeddingFunction::apply(weight.anchor(), &rows, ids, &weight, vocabulary);
 }
 
-at::Tensor tensor_cross_entropy(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
-                                const at::Tensor& targets, const LogitSpec& spec) {
+at::Tensor tp_cross_entropy(const TpRowComm& rows, const at::Tensor& x, Parameter& weight,
+                            const at::Tensor& targets, const LogitSpec& spec) {
   return CrossEntropyFunction::apply(x, weight.anchor(), &rows, targets, &weight, spec);
 }
 
-at::Tensor tensor_logits(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
-                         const LogitSpec& spec) {
+at::Tensor tp_logits(const TpRowComm& rows, const at::Tensor& x, Parameter& weight,
+                     const LogitSpec& spec) {
   const at::Tensor all = rows.gather(x.detach()).take();
   const at::Tensor here = product(all, weight.value().t());
   cap_logits(here, spec.softcap);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/node/file_box.hpp"
+#include "comm/node/fd_socket.hpp"
 
 #include <cerrno>
 #include <cstddef>
@@ -73,7 +73,7 @@ struct Envelope {
 
 }  // namespace
 
-FileBox::FileBox() : socket_(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+FdSocket::FdSocket() : socket_(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
   std::random_device random;
   address_.key = (uint64_t{random()} << 32) | random() | 1;  // 0: nobody's
   std::snprintf(address_.name, sizeof address_.name, "zea-%ld-%08x%08x",
@@ -83,7 +83,7 @@ FileBox::FileBox() : socket_(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NO
     throw_system_error("opening a local socket", errno);
 }
 
-void FileBox::send(const Address& to, int own_rank, int file) const {
+void FdSocket::send(const Address& to, int own_rank, int file) const {
   SocketName name(to.name);
   Envelope envelope;
   envelope.letter = {address_.key, own_rank};
@@ -98,7 +98,7 @@ void FileBox::send(const Address& to, int own_rank, int file) const {
     throw_system_error("sending it through a local socket", errno);
 }
 
-std::pair<int, Descriptor> FileBox::receive(const std::vector<Address>& address_of_rank) const {
+std::pair<int, Descriptor> FdSocket::receive(const std::vector<Address>& address_of_rank) const {
   while (true) {
     Envelope envelope;
     const ssize_t received = recvmsg(socket_.number(), &envelope.message, MSG_CMSG_CLOEXEC);

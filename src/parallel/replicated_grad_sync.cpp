@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/holder_sums.hpp"
+#include "parallel/replicated_grad_sync.hpp"
 
 #include <utility>
 
@@ -9,13 +9,13 @@ namespace zea {
 
 namespace {
 
-Collectives& group_of(const HeldRanges& held, Mesh& mesh) {
+Collectives& group_of(const ReplicatedRanges& held, Mesh& mesh) {
   switch (held.holders.group) {
-    case HolderGroup::Tp:
+    case ReplicationKind::Tp:
       return mesh.along(held.module, {Axis::Tp});
-    case HolderGroup::Kv:
+    case ReplicationKind::Kv:
       return mesh.kv_holders(held.module);
-    case HolderGroup::Tied:
+    case ReplicationKind::Tied:
       return mesh.tied(held.module, held.holders.tied);
   }
   throw InternalError("a group of holders that nobody knows");
@@ -23,21 +23,21 @@ Collectives& group_of(const HeldRanges& held, Mesh& mesh) {
 
 }  // namespace
 
-HolderSums::HolderSums(const Plan& plan, Mesh& mesh,
-                       const std::vector<std::unique_ptr<ShardedBuffer>>& buffers,
-                       at::Device device)
+ReplicatedGradSync::ReplicatedGradSync(const Plan& plan, Mesh& mesh,
+                                       const std::vector<std::unique_ptr<ShardedBuffer>>& buffers,
+                                       at::Device device)
     : buffers_(buffers), dtype_(plan.precision.master), device_(device) {
-  for (HeldRanges& held : held_ranges(plan, mesh.rank())) {
+  for (ReplicatedRanges& held : replicated_ranges(plan, mesh.rank())) {
     Collectives& holders = group_of(held, mesh);
     sums_.push_back({&holders, std::move(held), {}, {}});
   }
 }
 
-at::Tensor HolderSums::gradient_of(const HeldRange& range) const {
+at::Tensor ReplicatedGradSync::gradient_of(const ReplicatedRange& range) const {
   return buffers_[range.buffer]->gradient().narrow(0, range.begin, range.elements);
 }
 
-void HolderSums::run(const std::vector<bool>& buffers_with_gradient) {
+void ReplicatedGradSync::run(const std::vector<bool>& buffers_with_gradient) {
   // Sums over stages (tied) follow the sums over tp ranks.
   for (const bool is_tied : {false, true}) {
     const auto each = [&](const auto& run) {
@@ -49,7 +49,7 @@ void HolderSums::run(const std::vector<bool>& buffers_with_gradient) {
   }
 }
 
-void HolderSums::start(Sum& sum, const std::vector<bool>& buffers_with_gradient) {
+void ReplicatedGradSync::start(Sum& sum, const std::vector<bool>& buffers_with_gradient) {
   const int64_t elements = sum.held.elements(buffers_with_gradient);
   if (elements == 0) return;
   if (sum.held.in_place) {
@@ -57,10 +57,10 @@ void HolderSums::start(Sum& sum, const std::vector<bool>& buffers_with_gradient)
     sum.pending = sum.holders->all_reduce(there.data_ptr(), elements, dtype_, ReduceOp::Sum);
     return;
   }
-  // Memory for the moment, which the estimate knows (packed_holder_bytes()).
+  // Memory for the moment, which the estimate knows (packed_replicated_bytes()).
   sum.packed = at::empty({elements}, at::TensorOptions().dtype(to_torch(dtype_)).device(device_));
   int64_t begin = 0;
-  for (const HeldRange& range : sum.held.ranges) {
+  for (const ReplicatedRange& range : sum.held.ranges) {
     if (!buffers_with_gradient[range.buffer]) continue;
     const at::Tensor part = sum.packed.narrow(0, begin, range.elements);
     part.copy_(gradient_of(range));
@@ -70,11 +70,11 @@ void HolderSums::start(Sum& sum, const std::vector<bool>& buffers_with_gradient)
   sum.pending = sum.holders->all_reduce(sum.packed.data_ptr(), elements, dtype_, ReduceOp::Sum);
 }
 
-void HolderSums::finish(Sum& sum, const std::vector<bool>& buffers_with_gradient) {
+void ReplicatedGradSync::finish(Sum& sum, const std::vector<bool>& buffers_with_gradient) {
   sum.pending.wait();
   if (!sum.packed.defined()) return;
   int64_t begin = 0;
-  for (const HeldRange& range : sum.held.ranges) {
+  for (const ReplicatedRange& range : sum.held.ranges) {
     if (!buffers_with_gradient[range.buffer]) continue;
     gradient_of(range).copy_(sum.packed.narrow(0, begin, range.elements));
     begin += range.elements;

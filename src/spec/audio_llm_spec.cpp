@@ -15,11 +15,11 @@ int64_t read_audio_token(const ConfigReader& config, int64_t fallback) {
   return token;
 }
 
-ModelSpec make_spoken(const ConfigReader& config, EncoderSpec audio, const char* usual_decoder,
-                      const Trainable& trainable) {
+ModelSpec make_audio_llm(const ConfigReader& config, EncoderSpec audio, const char* usual_decoder,
+                         const Trainable& trainable) {
   Decoder decoder = read_merging_decoder(config.object("text_config"), usual_decoder);
   // Transformers has a head of its own here, whatever both configs say.
-  config.pass_over({"tie_word_embeddings"});
+  config.ignore_keys({"tie_word_embeddings"});
   decoder.spec.tied_embeddings = false;
   audio.name = "audio";
   ModelSpec model;
@@ -35,15 +35,15 @@ ModelSpec make_spoken(const ConfigReader& config, EncoderSpec audio, const char*
 }  // namespace
 
 ModelSpec make_qwen2_audio(const ConfigReader& config, const Trainable& trainable) {
-  config.pass_over({"ignore_index", "vocab_size"});
+  config.ignore_keys({"ignore_index", "vocab_size"});
   EncoderSpec audio = read_qwen2_audio_encoder(config.object("audio_config"));
   audio.placeholder = read_audio_token(config, 151646);
-  return make_spoken(config, audio, "qwen2", trainable);
+  return make_audio_llm(config, audio, "qwen2", trainable);
 }
 
 /// Requires keys whose defaults in transformers differ from those of the decoder's own family.
 ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable) {
-  config.pass_over({"hidden_size", "vocab_size"});
+  config.ignore_keys({"hidden_size", "vocab_size"});
   const ConfigReader text = config.object("text_config");
   for (const char* key : {"head_dim", "hidden_size", "intermediate_size", "max_position_embeddings",
                           "num_hidden_layers", "num_key_value_heads", "rms_norm_eps", "vocab_size"})
@@ -53,7 +53,7 @@ ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable) {
   EncoderSpec audio = read_voxtral_encoder(config.object("audio_config"));
   audio.projector.activation = config.activation("projector_hidden_act", "gelu");
   audio.placeholder = read_audio_token(config, -1);
-  return make_spoken(config, audio, "llama", trainable);
+  return make_audio_llm(config, audio, "llama", trainable);
 }
 
 }  // namespace zea::detail

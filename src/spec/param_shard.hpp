@@ -11,12 +11,12 @@
 
 namespace zea {
 
-struct ParamCut {
-  Shape shape;            ///< of a shard; the last shards of a padded dim contain padding
-  int dim = -1;           ///< the sharded dim; -1: every tp rank holds the whole parameter
-  int holders = 1;        ///< neighboring tp ranks with the same shard
-  bool of_heads = false;  ///< each holder has the gradient of its own heads
-  int64_t stretches = 1;  ///< fused sections of dim: the shard has a share of each
+struct ParamShard {
+  Shape shape;                 ///< of a shard; the last shards of a padded dim contain padding
+  int dim = -1;                ///< the sharded dim; -1: every tp rank holds the whole parameter
+  int holders = 1;             ///< neighboring tp ranks with the same shard
+  bool of_heads = false;       ///< each holder has the gradient of its own heads
+  int64_t fused_sections = 1;  ///< fused sections of dim: the shard has a share of each
 
   // Expert parallelism. Buffers list the parameters of the first ep rank; at their places each of
   // the others has those of its own experts.
@@ -40,14 +40,14 @@ struct ParamCut {
 };
 
 /// Returns whether `param` can be sharded over `tp` ranks.
-bool can_cut(const ParamSpec& param, int tp);
+bool can_shard(const ParamSpec& param, int tp);
 
-/// Returns the shard of each of `tp` ranks; requires can_cut().
-ParamCut cut_of(const ParamSpec& param, int tp);
+/// Returns the shard of each of `tp` ranks; requires can_shard().
+ParamShard param_shard_of(const ParamSpec& param, int tp);
 
 /// Gives whole experts of the model's mixtures to each of `ep` ranks: changes their cuts, which are
 /// those over `tp`. Requires that `ep` divides the experts.
-void cut_experts(const ModelSpec& model, int ep, int tp, std::vector<ParamCut>& cuts);
+void shard_experts(const ModelSpec& model, int ep, int tp, std::vector<ParamShard>& cuts);
 
 /// A box of a parameter's tensor (ParamSpec::tensor_shape()), and the first of its packed elements
 /// in the row-major shard.
@@ -57,8 +57,8 @@ struct PieceBox {
 };
 
 /// Returns the boxes of elements [begin, end) of the part of `piece_rank` among the ep and tp
-/// ranks, ascending, without padding. `param` is the one that it has (ParamCut::param_of).
-std::vector<PieceBox> boxes_of_piece(const ParamSpec& param, const ParamCut& cut, int piece_rank,
+/// ranks, ascending, without padding. `param` is the one that it has (ParamShard::param_of).
+std::vector<PieceBox> boxes_of_piece(const ParamSpec& param, const ParamShard& cut, int piece_rank,
                                      int64_t begin, int64_t end);
 
 }  // namespace zea

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "schedule/holder_ranges.hpp"
+#include "schedule/replicated_ranges.hpp"
 
 #include <algorithm>
 
@@ -8,8 +8,8 @@
 namespace zea {
 namespace {
 
-void add_range(HeldRanges& sum, const HeldRange& range) {
-  HeldRange* last = sum.ranges.empty() ? nullptr : &sum.ranges.back();
+void add_range(ReplicatedRanges& sum, const ReplicatedRange& range) {
+  ReplicatedRange* last = sum.ranges.empty() ? nullptr : &sum.ranges.back();
   if (last && last->buffer == range.buffer && last->scale == range.scale &&
       last->begin + last->elements == range.begin)
     last->elements += range.elements;
@@ -17,7 +17,7 @@ void add_range(HeldRanges& sum, const HeldRange& range) {
     sum.ranges.push_back(range);
 }
 
-void add_buffer(HeldRanges& sum, const Plan& plan, int world_rank, int buffer) {
+void add_buffer(ReplicatedRanges& sum, const Plan& plan, int world_rank, int buffer) {
   const FlatBuffer& layout = plan.buffers[buffer];
   const FlatRange range =
       shard_range(layout, plan.shard_of(world_rank, buffer), plan.shardings[buffer].shards);
@@ -28,8 +28,8 @@ void add_buffer(HeldRanges& sum, const Plan& plan, int world_rank, int buffer) {
   }
   const bool sequence_parallel = plan.token_shardings.at(sum.module).sequence_parallel;
   for (const FlatPart& part : parts_in_range(layout, range)) {
-    const ParamCut& cut = plan.cuts[part.param];
-    if (cut.holders == 1 || (cut.dim < 0) != (sum.holders.group == HolderGroup::Tp)) continue;
+    const ParamShard& cut = plan.cuts[part.param];
+    if (cut.holders == 1 || (cut.dim < 0) != (sum.holders.group == ReplicationKind::Tp)) continue;
     add_range(sum, {buffer, part.flat_begin - range.begin, part.elements,
                     holder_scale(cut, sequence_parallel)});
   }
@@ -37,30 +37,30 @@ void add_buffer(HeldRanges& sum, const Plan& plan, int world_rank, int buffer) {
 
 }  // namespace
 
-int64_t HeldRanges::elements(const std::vector<bool>& buffers_with_gradient) const {
+int64_t ReplicatedRanges::elements(const std::vector<bool>& buffers_with_gradient) const {
   int64_t sum = 0;
-  for (const HeldRange& range : ranges)
+  for (const ReplicatedRange& range : ranges)
     if (buffers_with_gradient[range.buffer]) sum += range.elements;
   return sum;
 }
 
-std::vector<HolderSet> holder_sets(const ModuleGrid& grid) {
-  std::vector<HolderSet> sets{{HolderGroup::Tp}, {HolderGroup::Kv}};
+std::vector<ReplicationGroup> replication_groups(const ModuleGrid& grid) {
+  std::vector<ReplicationGroup> sets{{ReplicationKind::Tp}, {ReplicationKind::Kv}};
   for (int set = 0; set < std::ssize(grid.tied_stages); ++set)
-    sets.push_back({HolderGroup::Tied, set});
+    sets.push_back({ReplicationKind::Tied, set});
   return sets;
 }
 
-std::vector<HeldRanges> held_ranges(const Plan& plan, int world_rank) {
-  std::vector<HeldRanges> sums;
+std::vector<ReplicatedRanges> replicated_ranges(const Plan& plan, int world_rank) {
+  std::vector<ReplicatedRanges> sums;
   for (const ModuleGrid& grid : plan.mesh.modules)
-    for (const HolderSet& holders : holder_sets(grid)) {
-      HeldRanges sum{grid.module, holders, {}};
+    for (const ReplicationGroup& holders : replication_groups(grid)) {
+      ReplicatedRanges sum{grid.module, holders, {}};
       for (const int g : plan.held_buffers(world_rank))
         if (plan.buffers[g].trainable && plan.buffers[g].module == grid.module)
           add_buffer(sum, plan, world_rank, g);
       if (sum.ranges.empty()) continue;
-      const HeldRange& first = sum.ranges.front();
+      const ReplicatedRange& first = sum.ranges.front();
       sum.in_place =
           sum.ranges.size() == 1 && first.scale == 1 && !plan.shardings[first.buffer].offloads;
       sums.push_back(std::move(sum));
@@ -68,10 +68,10 @@ std::vector<HeldRanges> held_ranges(const Plan& plan, int world_rank) {
   return sums;
 }
 
-int64_t packed_holder_bytes(const Plan& plan, int world_rank) {
+int64_t packed_replicated_bytes(const Plan& plan, int world_rank) {
   const std::vector<bool> all(plan.buffers.size(), true);
   int64_t tied = 0, others = 0;
-  for (const HeldRanges& sum : held_ranges(plan, world_rank))
+  for (const ReplicatedRanges& sum : replicated_ranges(plan, world_rank))
     if (!sum.in_place) (sum.is_tied() ? tied : others) += sum.elements(all);
   return std::max(tied, others) * static_cast<int64_t>(element_bytes(plan.precision.master));
 }

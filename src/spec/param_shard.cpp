@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/param_cut.hpp"
+#include "spec/param_shard.hpp"
 
 #include <algorithm>
 
@@ -9,10 +9,10 @@ namespace zea {
 namespace {
 
 /// Splits a box of a shard into boxes that each lie in one section, packed in the same order.
-std::vector<Extent> in_stretches(const Extent& box, const ParamCut& cut) {
-  if (cut.stretches == 1) return {box};
+std::vector<Extent> in_fused_sections(const Extent& box, const ParamShard& cut) {
+  if (cut.fused_sections == 1) return {box};
   const auto dim = static_cast<size_t>(cut.dim);
-  const int64_t share = cut.shape[dim] / cut.stretches;
+  const int64_t share = cut.shape[dim] / cut.fused_sections;
   const int64_t begin = box.offset[dim], end = begin + box.length[dim];
   if (begin / share == (end - 1) / share) return {box};
   std::vector<Extent> boxes;
@@ -36,36 +36,36 @@ std::vector<Extent> in_stretches(const Extent& box, const ParamCut& cut) {
 
 }  // namespace
 
-bool can_cut(const ParamSpec& param, int tp) {
-  const TpCut& cut = param.tp_cut;
+bool can_shard(const ParamSpec& param, int tp) {
+  const TpSharding& cut = param.tp_sharding;
   if (cut.dim < 0 || cut.pads || cut.blocks % tp == 0) return true;
-  return cut.repeats && tp % cut.blocks == 0;
+  return cut.replicates_kv && tp % cut.blocks == 0;
 }
 
-ParamCut cut_of(const ParamSpec& param, int tp) {
-  ZEA_ASSERT(can_cut(param, tp));
-  ParamCut piece{.shape = param.shape};
+ParamShard param_shard_of(const ParamSpec& param, int tp) {
+  ZEA_ASSERT(can_shard(param, tp));
+  ParamShard piece{.shape = param.shape};
   if (tp == 1) return piece;
-  const TpCut& cut = param.tp_cut;
+  const TpSharding& cut = param.tp_sharding;
   piece.holders = tp;
   piece.of_heads = cut.of_heads;
   if (cut.dim < 0) return piece;
-  const int64_t pieces = cut.repeats ? std::min<int64_t>(cut.blocks, tp) : tp;
+  const int64_t pieces = cut.replicates_kv ? std::min<int64_t>(cut.blocks, tp) : tp;
   piece.dim = cut.dim;
-  piece.stretches = cut.stretches;
+  piece.fused_sections = cut.fused_sections;
   piece.holders = static_cast<int>(tp / pieces);
   int64_t& length = piece.shape[cut.dim];
   length = (length + pieces - 1) / pieces;
   return piece;
 }
 
-void cut_experts(const ModelSpec& model, int ep, int tp, std::vector<ParamCut>& cuts) {
+void shard_experts(const ModelSpec& model, int ep, int tp, std::vector<ParamShard>& cuts) {
   if (ep == 1) return;
   for (const UnitSpec& unit : model.units)
     for (const std::vector<int>& experts : model.expert_params(unit)) {
       const auto each = static_cast<int>(std::ssize(experts)) / ep;
       for (size_t e = 0; e < experts.size(); ++e) {
-        ParamCut& cut = cuts[experts[e]];
+        ParamShard& cut = cuts[experts[e]];
         cut.ep = ep;
         cut.tp = tp;
         if (model.params[experts[e]].stacks_experts) {
@@ -79,23 +79,23 @@ void cut_experts(const ModelSpec& model, int ep, int tp, std::vector<ParamCut>& 
     }
 }
 
-std::vector<PieceBox> boxes_of_piece(const ParamSpec& param, const ParamCut& cut, int piece_rank,
+std::vector<PieceBox> boxes_of_piece(const ParamSpec& param, const ParamShard& cut, int piece_rank,
                                      int64_t begin, int64_t end) {
   const int tp_rank = cut.ep > 1 ? piece_rank % cut.tp : piece_rank;
   int64_t stretch = 0, share = 0, offset = 0, real = num_elements(cut.shape);
   if (cut.dim >= 0) {
-    stretch = param.shape[cut.dim] / cut.stretches;
-    share = cut.shape[cut.dim] / cut.stretches;
+    stretch = param.shape[cut.dim] / cut.fused_sections;
+    share = cut.shape[cut.dim] / cut.fused_sections;
     offset = tp_rank / cut.holders * share;
     const int64_t length = std::clamp<int64_t>(stretch - offset, 0, share);
     // Only the first dim is padded, and it has one section then, so padding comes last.
-    ZEA_ASSERT((cut.dim == 0 && cut.stretches == 1) || length == share);
+    ZEA_ASSERT((cut.dim == 0 && cut.fused_sections == 1) || length == share);
     real = real / share * length;
   }
   std::vector<PieceBox> boxes;
   for (const Extent& extent :
        boxes_of_range(cut.shape, begin, std::clamp(end, begin, std::max(begin, real))))
-    for (Extent& box : in_stretches(extent, cut)) {
+    for (Extent& box : in_fused_sections(extent, cut)) {
       const int64_t elements = box.elements();
       if (cut.dim >= 0)
         box.offset[cut.dim] += offset + box.offset[cut.dim] / share * (stretch - share);

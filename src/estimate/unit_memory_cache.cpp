@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "estimate/known_memory.hpp"
+#include "estimate/unit_memory_cache.hpp"
 
 #include <string>
 

@@ -13,7 +13,7 @@
 namespace zea {
 
 /// A step; `plan` has only the replica with the most FLOPs, as replica 0.
-struct DealtStep {
+struct DistributedStep {
   StepPlan plan;
   int replica = 0;     ///< the number of that replica among all
   double balance = 1;  ///< FLOPs of all replicas over those of the most loaded, times replicas
@@ -21,13 +21,13 @@ struct DealtStep {
 
 /// Caches the steps of some samples by the ways in which they are distributed. All plans have the
 /// same model and data options.
-class DealtSteps {
+class DistributedSteps {
  public:
   /// `samples` outlive this.
-  explicit DealtSteps(const StepSamples& samples);
-  ~DealtSteps();
+  explicit DistributedSteps(const StepSamples& samples);
+  ~DistributedSteps();
 
-  std::vector<DealtStep> of(const Plan& plan);
+  std::vector<DistributedStep> of(const Plan& plan);
 
  private:
   struct Dealing;

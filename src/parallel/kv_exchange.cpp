@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/key_exchange.hpp"
+#include "parallel/kv_exchange.hpp"
 
 #include <numeric>
 
@@ -68,9 +68,9 @@ class TravellingTensor {
 /// Gathers the keys of the outer group's members, in order of member, some heads at a time: the
 /// next heads travel while these are used. On the host each member fetches keys when it needs them
 /// and waits for nobody's fetching; on devices these are collectives.
-class GatheredKeys {
+class GatheredKv {
  public:
-  GatheredKeys(const ContextPart& part, Collectives& outer) : part_(part), outer_(outer) {}
+  GatheredKv(const ContextPart& part, Collectives& outer) : part_(part), outer_(outer) {}
 
   AttentionSums attend(const GroupInputs& in) const;
   void write_gradients(const GroupGradients& gradients, const GroupInputs& in, const Tensor& dout,
@@ -91,9 +91,9 @@ class GatheredKeys {
 /// Passes keys from each member to the next: the next hop's travel while this one's are used. A
 /// member waits for the keys it needs, and for its send a hop later only, so that hops of unequal
 /// work even out over a call.
-class PassedKeys {
+class RingKv {
  public:
-  PassedKeys(const ContextPart& part, Collectives& outer) : part_(part), outer_(outer) {}
+  RingKv(const ContextPart& part, Collectives& outer) : part_(part), outer_(outer) {}
 
   AttentionSums attend(const GroupInputs& in) const;
   /// Gradients of other members' keys travel one hop after the keys and reach their owner last.
@@ -122,7 +122,7 @@ AttentionGradients with_keys(const GroupGradients& gradients, const Tensor& dkv)
   return {gradients.dq, dkv.narrow(1, 0, heads), dkv.narrow(1, heads, heads)};
 }
 
-int64_t GatheredKeys::heads_at_once(const Tensor& kv) const {
+int64_t GatheredKv::heads_at_once(const Tensor& kv) const {
   const int64_t tokens =
       std::accumulate(part_.plan.outer_tokens.begin(), part_.plan.outer_tokens.end(), int64_t{0});
   const int64_t all = kv.size(1) / 2, elements = tokens * kv.size(1) * kv.size(2);
@@ -132,7 +132,7 @@ int64_t GatheredKeys::heads_at_once(const Tensor& kv) const {
   return all;
 }
 
-TravellingTensor GatheredKeys::gather(const Tensor& kv, int64_t first, int64_t heads) const {
+TravellingTensor GatheredKv::gather(const Tensor& kv, int64_t first, int64_t heads) const {
   const int64_t tokens =
       std::accumulate(part_.plan.outer_tokens.begin(), part_.plan.outer_tokens.end(), int64_t{0});
   const Tensor all = at::empty({tokens, 2 * heads, kv.size(2)}, kv.options());
@@ -148,7 +148,7 @@ TravellingTensor GatheredKeys::gather(const Tensor& kv, int64_t first, int64_t h
   return {all, all, std::move(received), outer_.exchange(parts_of_others(for_each, outer_), {})};
 }
 
-TravellingTensor GatheredKeys::return_gradient(Tensor dkv) const {
+TravellingTensor GatheredKv::return_gradient(Tensor dkv) const {
   const Tensor own = rows_of_member(dkv, part_.plan.outer_tokens, outer_.rank());
   if (!dkv.is_cpu()) {
     Tensor sum = at::empty_like(own);
@@ -164,7 +164,7 @@ TravellingTensor GatheredKeys::return_gradient(Tensor dkv) const {
   return {std::move(dkv), std::move(parts), std::move(received), std::move(sent)};
 }
 
-AttentionSums GatheredKeys::attend(const GroupInputs& in) const {
+AttentionSums GatheredKv::attend(const GroupInputs& in) const {
   const AttentionSums sums = unwritten_sums(in.q);
   const int64_t all = in.kv.size(1) / 2, heads = heads_at_once(in.kv);
   TravellingTensor coming = gather(in.kv, 0, heads), before;
@@ -181,8 +181,8 @@ AttentionSums GatheredKeys::attend(const GroupInputs& in) const {
   return sums;
 }
 
-void GatheredKeys::write_gradients(const GroupGradients& gradients, const GroupInputs& in,
-                                   const Tensor& dout, const AttentionSums& sums) const {
+void GatheredKv::write_gradients(const GroupGradients& gradients, const GroupInputs& in,
+                                 const Tensor& dout, const AttentionSums& sums) const {
   const int64_t all = in.kv.size(1) / 2, heads = heads_at_once(in.kv);
   TravellingTensor coming = gather(in.kv, 0, heads), before, returning;
   const auto finish = [&](int64_t first) {
@@ -207,7 +207,7 @@ void GatheredKeys::write_gradients(const GroupGradients& gradients, const GroupI
   finish(all - heads);
 }
 
-TravellingTensor PassedKeys::pass(const Tensor& here, int hop) const {
+TravellingTensor RingKv::pass(const Tensor& here, int hop) const {
   const int next = (outer_.rank() + 1) % outer_.size();
   const int before = (outer_.rank() - 1 + outer_.size()) % outer_.size();
   ZEA_ASSERT(here.is_contiguous() && here.size(0) == part_.plan.outer_tokens[owner(hop)]);
@@ -224,7 +224,7 @@ TravellingTensor PassedKeys::pass(const Tensor& here, int hop) const {
   return {here, std::move(coming), std::move(received), outer_.exchange(sends, {})};
 }
 
-AttentionSums PassedKeys::attend(const GroupInputs& in) const {
+AttentionSums RingKv::attend(const GroupInputs& in) const {
   AttentionSums sums = unwritten_wide_sums(in.q);
   Tensor kv = in.kv;
   TravellingTensor before;
@@ -240,8 +240,8 @@ AttentionSums PassedKeys::attend(const GroupInputs& in) const {
   return sums;
 }
 
-void PassedKeys::write_gradients(const GroupGradients& gradients, const GroupInputs& in,
-                                 const Tensor& dout, const AttentionSums& sums) const {
+void RingKv::write_gradients(const GroupGradients& gradients, const GroupInputs& in,
+                             const Tensor& dout, const AttentionSums& sums) const {
   TravellingTensor before = pass(in.kv, 0), behind, behind_before;
   write_attention_gradients(with_keys(gradients, gradients.dkv), with_keys(in.q, in.kv, in.scores),
                             dout, sums, part_.masks.at(owner(0)));
@@ -267,19 +267,19 @@ void PassedKeys::write_gradients(const GroupGradients& gradients, const GroupInp
 }  // namespace
 
 bool passes_keys(const ContextPart& part) {
-  return part.plan.exchange == KeyExchange::Ring;
+  return part.plan.exchange == KvExchange::Ring;
 }
 
 AttentionSums attend_group(const ContextPart& part, Collectives& outer, const GroupInputs& in) {
-  if (passes_keys(part)) return PassedKeys(part, outer).attend(in);
-  return GatheredKeys(part, outer).attend(in);
+  if (passes_keys(part)) return RingKv(part, outer).attend(in);
+  return GatheredKv(part, outer).attend(in);
 }
 
 void write_group_gradients(const ContextPart& part, Collectives& outer,
                            const GroupGradients& gradients, const GroupInputs& in,
                            const Tensor& dout, const AttentionSums& sums) {
-  if (passes_keys(part)) return PassedKeys(part, outer).write_gradients(gradients, in, dout, sums);
-  GatheredKeys(part, outer).write_gradients(gradients, in, dout, sums);
+  if (passes_keys(part)) return RingKv(part, outer).write_gradients(gradients, in, dout, sums);
+  GatheredKv(part, outer).write_gradients(gradients, in, dout, sums);
 }
 
 }  // namespace zea::detail

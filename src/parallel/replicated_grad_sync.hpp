@@ -10,30 +10,30 @@
 
 #include "comm/mesh.hpp"
 #include "parallel/sharded_buffer.hpp"
-#include "schedule/holder_ranges.hpp"
+#include "schedule/replicated_ranges.hpp"
 
 namespace zea {
 
-class HolderSums {
+class ReplicatedGradSync {
  public:
   /// `mesh` and `buffers`, the buffers of `plan`, must outlive it. Does not communicate.
-  HolderSums(const Plan& plan, Mesh& mesh,
-             const std::vector<std::unique_ptr<ShardedBuffer>>& buffers, at::Device device);
+  ReplicatedGradSync(const Plan& plan, Mesh& mesh,
+                     const std::vector<std::unique_ptr<ShardedBuffer>>& buffers, at::Device device);
 
   /// Sums the owned gradients of the buffers for which some rank of the job has a gradient, after a
   /// step's reductions, before norm and update. One sum in the master type for each group of
-  /// holders, in place if HeldRanges says so. Collective.
+  /// holders, in place if ReplicatedRanges says so. Collective.
   void run(const std::vector<bool>& buffers_with_gradient);
 
  private:
   struct Sum {
     Collectives* holders;
-    HeldRanges held;
+    ReplicatedRanges held;
     at::Tensor packed;  ///< while it is under way
     Pending pending;
   };
 
-  at::Tensor gradient_of(const HeldRange& range) const;
+  at::Tensor gradient_of(const ReplicatedRange& range) const;
   void start(Sum& sum, const std::vector<bool>& buffers_with_gradient);
   void finish(Sum& sum, const std::vector<bool>& buffers_with_gradient);
 

@@ -36,7 +36,7 @@ void delete_block(void* block) {
 }  // namespace
 
 /// Idle blocks by their size. Sizes that are asked for no more make room for others.
-class KeptMemory::Idle {
+class CachingAllocator::Idle {
  public:
   ~Idle() { clear(); }
 
@@ -117,9 +117,9 @@ class KeptMemory::Idle {
   size_t bytes_ = 0;
 };
 
-KeptMemory::KeptMemory() : idle_(std::make_shared<Idle>()) {}
+CachingAllocator::CachingAllocator() : idle_(std::make_shared<Idle>()) {}
 
-c10::DataPtr KeptMemory::allocate(size_t bytes) {
+c10::DataPtr CachingAllocator::allocate(size_t bytes) {
   const c10::Device host(c10::kCPU);
   if (bytes == 0) return {nullptr, nullptr, &Idle::release, host};
   const size_t all = bytes + sizeof(Idle::Header);
@@ -131,7 +131,7 @@ c10::DataPtr KeptMemory::allocate(size_t bytes) {
   return {data, data, &Idle::release, host};
 }
 
-void* KeptMemory::new_or_throw(size_t block_bytes, size_t asked_bytes) {
+void* CachingAllocator::new_or_throw(size_t block_bytes, size_t asked_bytes) {
   if (void* block = new_block(block_bytes)) return block;
   idle_->clear();
   if (void* block = new_block(block_bytes)) return block;
@@ -141,15 +141,15 @@ void* KeptMemory::new_or_throw(size_t block_bytes, size_t asked_bytes) {
                                      "fewer tokens at once (data.row_tokens), or more ranks");
 }
 
-c10::DeleterFnPtr KeptMemory::raw_deleter() const {
+c10::DeleterFnPtr CachingAllocator::raw_deleter() const {
   return &Idle::release;
 }
 
-void KeptMemory::copy_data(void* target, const void* source, size_t bytes) const {
+void CachingAllocator::copy_data(void* target, const void* source, size_t bytes) const {
   std::memcpy(target, source, bytes);
 }
 
-size_t KeptMemory::idle_bytes() const {
+size_t CachingAllocator::idle_bytes() const {
   return idle_->bytes();
 }
 

@@ -13,7 +13,7 @@
 
 namespace zea {
 
-class FileBox {
+class FdSocket {
  public:
   /// Lets a peer find a box; trivially copyable.
   struct Address {
@@ -27,7 +27,7 @@ class FileBox {
   static constexpr int kMaxQueued = 8;
 
   /// Opens a box. Throws CommError where the system refuses one.
-  FileBox();
+  FdSocket();
 
   const Address& address() const { return address_; }
   /// Throws CommError where the peer's box does not exist or is full.

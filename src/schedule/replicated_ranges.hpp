@@ -13,44 +13,44 @@ namespace zea {
 
 /// The ranks along tp, those of them with the same KV head, or those at other stages with the same
 /// tied parameters.
-enum class HolderGroup { Tp, Kv, Tied };
+enum class ReplicationKind { Tp, Kv, Tied };
 
 /// A group of holders of a module; `tied` is an index in ModuleGrid::tied_stages.
-struct HolderSet {
-  HolderGroup group;
+struct ReplicationGroup {
+  ReplicationKind group;
   int tied = 0;
 
-  bool operator==(const HolderSet&) const = default;
+  bool operator==(const ReplicationGroup&) const = default;
 };
 
 /// Returns the groups of a module, in one order on all ranks, tied ones last.
-std::vector<HolderSet> holder_sets(const ModuleGrid& grid);
+std::vector<ReplicationGroup> replication_groups(const ModuleGrid& grid);
 
 /// A run of a shard whose parameters have the same holders.
-struct HeldRange {
+struct ReplicatedRange {
   int buffer;
   int64_t begin, elements;  ///< in the shard
   double scale;             ///< of what each holder contributes
 };
 
 /// The ranges that are summed over one group of holders.
-struct HeldRanges {
+struct ReplicatedRanges {
   std::string module;
-  HolderSet holders;
-  std::vector<HeldRange> ranges;
+  ReplicationGroup holders;
+  std::vector<ReplicatedRange> ranges;
   /// The owned gradient is sent in place: it is one range, on the computing device. Otherwise
   /// ranges are packed.
   bool in_place = false;
 
-  bool is_tied() const { return holders.group == HolderGroup::Tied; }
+  bool is_tied() const { return holders.group == ReplicationKind::Tied; }
   int64_t elements(const std::vector<bool>& buffers_with_gradient) const;
 };
 
 /// Returns the ranges of `world_rank`, in one order on all ranks; tied ones are summed after the
 /// others.
-std::vector<HeldRanges> held_ranges(const Plan& plan, int world_rank);
+std::vector<ReplicatedRanges> replicated_ranges(const Plan& plan, int world_rank);
 
 /// Returns the largest number of bytes that are packed for them at once.
-int64_t packed_holder_bytes(const Plan& plan, int world_rank);
+int64_t packed_replicated_bytes(const Plan& plan, int world_rank);
 
 }  // namespace zea

@@ -19,11 +19,11 @@ namespace zea::detail {
 /// Temporary memory of one function of a layer: on the host, memory that the ranks' collectives
 /// reach in place. A function has at most one buffer of each kind at a time, and none when it
 /// returns.
-class TensorBuffers {
+class TpBuffers {
  public:
   enum class Kind { Gathered, Partial };
 
-  explicit TensorBuffers(Collectives& tp) : tp_(&tp) {}
+  explicit TpBuffers(Collectives& tp) : tp_(&tp) {}
 
   Collectives& tp() const { return *tp_; }
   /// (rows, width), which must be equal on all ranks. Collective.
@@ -41,9 +41,9 @@ class TensorBuffers {
 
 /// Rows in transfer: from `source`, which is kept until they are taken, into `result`. If `result`
 /// is undefined, `source` is a host buffer into which they return and from which they are copied.
-class TravellingRows {
+class InFlightRows {
  public:
-  TravellingRows(at::Tensor source, at::Tensor result, Pending pending)
+  InFlightRows(at::Tensor source, at::Tensor result, Pending pending)
       : source_(std::move(source)), result_(std::move(result)), pending_(std::move(pending)) {}
 
   /// Waits. To be called once.
@@ -55,45 +55,45 @@ class TravellingRows {
 };
 
 /// The rows of one call of a layer.
-class TensorRows {
+class TpRowComm {
  public:
-  TensorRows(TensorBuffers& buffers, RowShares shares);
+  TpRowComm(TpBuffers& buffers, RowsPerTpRank shares);
 
   /// x (rows here, width) -> (rows of all ranks, width), good until the function returns.
-  TravellingRows gather(const at::Tensor& x) const;
+  InFlightRows gather(const at::Tensor& x) const;
 
   /// Returns memory for sum(): (rows of all ranks, width), of any content. `rows` are those of all
   /// ranks.
   at::Tensor partial(int64_t rows, int64_t width, const at::TensorOptions& options) const;
   /// The ranks' partial() (rows of all ranks, width) -> their sum's (rows here, width).
-  TravellingRows sum(const at::Tensor& partial) const;
+  InFlightRows sum(const at::Tensor& partial) const;
 
-  TensorBuffers& buffers() const { return *buffers_; }
+  TpBuffers& buffers() const { return *buffers_; }
   Collectives& tp() const { return buffers_->tp(); }
-  bool are_dealt() const { return !shares_.empty(); }
-  const RowShares& shares() const { return shares_; }
+  bool are_sharded() const { return !shares_.empty(); }
+  const RowsPerTpRank& shares() const { return shares_; }
 
  private:
   Counts counts(int64_t width) const;
 
-  TensorBuffers* buffers_;
-  RowShares shares_, travelling_;
+  TpBuffers* buffers_;
+  RowsPerTpRank shares_, travelling_;
 };
 
 // The autograd functions of sharded layers. Those that save their input save only this rank's rows;
 // the rows of other ranks are gathered again in backward.
 
 /// Layers::gathered_rows() and summed_rows(), each of which is the other's backward.
-at::Tensor tensor_gathered_rows(const TensorRows& rows, const at::Tensor& x);
-at::Tensor tensor_summed_rows(const TensorRows& rows, const at::Tensor& x);
-at::Tensor tensor_joint_head_norms(const TensorRows& rows, const at::Tensor& qkv, Parameter& query,
-                                   Parameter& key, const NormSpec& spec);
-at::Tensor tensor_embedding(const TensorRows& rows, const at::Tensor& ids, Parameter& weight,
-                            int64_t vocabulary);
-at::Tensor tensor_cross_entropy(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
-                                const at::Tensor& targets, const LogitSpec& spec);
-at::Tensor tensor_logits(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
-                         const LogitSpec& spec);
+at::Tensor tp_gathered_rows(const TpRowComm& rows, const at::Tensor& x);
+at::Tensor tp_summed_rows(const TpRowComm& rows, const at::Tensor& x);
+at::Tensor tp_joint_head_norms(const TpRowComm& rows, const at::Tensor& qkv, Parameter& query,
+                               Parameter& key, const NormSpec& spec);
+at::Tensor tp_embedding(const TpRowComm& rows, const at::Tensor& ids, Parameter& weight,
+                        int64_t vocabulary);
+at::Tensor tp_cross_entropy(const TpRowComm& rows, const at::Tensor& x, Parameter& weight,
+                            const at::Tensor& targets, const LogitSpec& spec);
+at::Tensor tp_logits(const TpRowComm& rows, const at::Tensor& x, Parameter& weight,
+                     const LogitSpec& spec);
 
 /// The rows of a vocabulary's matrix that a tp rank has, without padding.
 struct VocabularyRange {
@@ -106,31 +106,31 @@ inline VocabularyRange vocabulary_range(const Collectives& tp, const Parameter& 
   return {begin, std::min(vocabulary - begin, rows)};
 }
 
-inline void remember_rows(Context* ctx, const TensorRows& rows) {
+inline void remember_rows(Context* ctx, const TpRowComm& rows) {
   ctx->saved_data["buffers"] = reinterpret_cast<int64_t>(&rows.buffers());
   ctx->saved_data["shares"] = rows.shares();
 }
 
-inline TensorRows recall_rows(Context* ctx) {
-  return {*reinterpret_cast<TensorBuffers*>(ctx->saved_data.at("buffers").toInt()),
+inline TpRowComm recall_rows(Context* ctx) {
+  return {*reinterpret_cast<TpBuffers*>(ctx->saved_data.at("buffers").toInt()),
           ctx->saved_data.at("shares").toIntVector()};
 }
 
 /// The rows of a linear, for the model's function.
 class LinearRows : public SharedRows {
  public:
-  explicit LinearRows(TensorRows rows) : rows_(std::move(rows)) {}
+  explicit LinearRows(TpRowComm rows) : rows_(std::move(rows)) {}
 
-  bool are_dealt() const override { return rows_.are_dealt(); }
+  bool are_sharded() const override { return rows_.are_sharded(); }
   ArrivingRows gather(const at::Tensor& x) const override { return arriving(rows_.gather(x)); }
   ArrivingRows summed_product(const at::Tensor& a, const at::Tensor& b) const override;
 
  private:
-  static ArrivingRows arriving(TravellingRows rows) {
-    return [on_way = std::make_shared<TravellingRows>(std::move(rows))] { return on_way->take(); };
+  static ArrivingRows arriving(InFlightRows rows) {
+    return [on_way = std::make_shared<InFlightRows>(std::move(rows))] { return on_way->take(); };
   }
 
-  TensorRows rows_;
+  TpRowComm rows_;
 };
 
 }  // namespace zea::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/tensor_rows.hpp"
+#include "parallel/tp_row_comm.hpp"
 
 #include <numeric>
 
@@ -10,24 +10,24 @@
 namespace zea::detail {
 namespace {
 
-int64_t sum_of(const RowShares& shares) {
+int64_t sum_of(const RowsPerTpRank& shares) {
   return std::accumulate(shares.begin(), shares.end(), int64_t{0});
 }
 
 /// The rows of all ranks, in memory of their own.
-Tensor all_rows(const TensorRows& rows, const Tensor& x) {
+Tensor all_rows(const TpRowComm& rows, const Tensor& x) {
   Tensor all = rows.gather(x.contiguous()).take();
-  return rows.are_dealt() ? all.clone() : all;
+  return rows.are_sharded() ? all.clone() : all;
 }
 
-Tensor summed(const TensorRows& rows, const Tensor& x) {
+Tensor summed(const TpRowComm& rows, const Tensor& x) {
   const Tensor partial = rows.partial(x.size(0), x.size(1), x.options());
   partial.copy_(x);
   return rows.sum(partial).take();
 }
 
 struct GatherRowsFunction : Function<GatherRowsFunction> {
-  static Tensor forward(Context* ctx, const Tensor& x, const TensorRows* rows) {
+  static Tensor forward(Context* ctx, const Tensor& x, const TpRowComm* rows) {
     remember_rows(ctx, *rows);
     return all_rows(*rows, x);
   }
@@ -37,7 +37,7 @@ struct GatherRowsFunction : Function<GatherRowsFunction> {
 };
 
 struct SumRowsFunction : Function<SumRowsFunction> {
-  static Tensor forward(Context* ctx, const Tensor& x, const TensorRows* rows) {
+  static Tensor forward(Context* ctx, const Tensor& x, const TpRowComm* rows) {
     remember_rows(ctx, *rows);
     return summed(*rows, x);
   }
@@ -48,23 +48,23 @@ struct SumRowsFunction : Function<SumRowsFunction> {
 
 }  // namespace
 
-at::Tensor tensor_gathered_rows(const TensorRows& rows, const at::Tensor& x) {
+at::Tensor tp_gathered_rows(const TpRowComm& rows, const at::Tensor& x) {
   return GatherRowsFunction::apply(x, &rows);
 }
 
-at::Tensor tensor_summed_rows(const TensorRows& rows, const at::Tensor& x) {
+at::Tensor tp_summed_rows(const TpRowComm& rows, const at::Tensor& x) {
   return SumRowsFunction::apply(x, &rows);
 }
 
-at::Tensor TravellingRows::take() {
+at::Tensor InFlightRows::take() {
   pending_.wait();
   at::Tensor result = result_.defined() ? std::move(result_) : source_.clone();
   source_.reset();
   return result;
 }
 
-at::Tensor TensorBuffers::take(Kind kind, int64_t rows, int64_t width,
-                               const at::TensorOptions& options) {
+at::Tensor TpBuffers::take(Kind kind, int64_t rows, int64_t width,
+                           const at::TensorOptions& options) {
   const int64_t bytes = rows * width * static_cast<int64_t>(options.dtype().itemsize());
   if (!options.device().is_cpu() || bytes == 0) return at::empty({rows, width}, options);
   Buffer& buffer = buffers_[static_cast<size_t>(kind)];
@@ -78,25 +78,25 @@ at::Tensor TensorBuffers::take(Kind kind, int64_t rows, int64_t width,
       buffer.memory.get(), {rows, width}, [kept = buffer.memory](void*) { (void)kept; }, options);
 }
 
-TensorRows::TensorRows(TensorBuffers& buffers, RowShares shares)
+TpRowComm::TpRowComm(TpBuffers& buffers, RowsPerTpRank shares)
     : buffers_(&buffers), shares_(std::move(shares)) {
   ZEA_ASSERT(shares_.empty() || static_cast<int>(shares_.size()) == tp().size());
-  if (are_dealt()) travelling_ = travelling_rows(shares_);
+  if (are_sharded()) travelling_ = travelling_rows(shares_);
 }
 
-Counts TensorRows::counts(int64_t width) const {
+Counts TpRowComm::counts(int64_t width) const {
   Counts elements;
   for (int64_t rows : travelling_) elements.push_back(rows * width);
   return elements;
 }
 
-TravellingRows TensorRows::gather(const at::Tensor& x) const {
-  if (!are_dealt()) return {{}, x, {}};
+InFlightRows TpRowComm::gather(const at::Tensor& x) const {
+  if (!are_sharded()) return {{}, x, {}};
   const int rank = tp().rank();
   ZEA_ASSERT(x.size(0) == shares_[rank]);
   const int64_t width = x.size(1);
   const at::Tensor all =
-      buffers_->take(TensorBuffers::Kind::Gathered, sum_of(travelling_), width, x.options());
+      buffers_->take(TpBuffers::Kind::Gathered, sum_of(travelling_), width, x.options());
   if (all.numel() == 0) return {{}, all, {}};
   const int64_t before = sum_of({travelling_.begin(), travelling_.begin() + rank});
   const at::Tensor here = all.narrow(0, before, travelling_[rank]);
@@ -106,18 +106,17 @@ TravellingRows TensorRows::gather(const at::Tensor& x) const {
   return {{}, all.narrow(0, 0, sum_of(shares_)), std::move(pending)};
 }
 
-at::Tensor TensorRows::partial(int64_t rows, int64_t width,
-                               const at::TensorOptions& options) const {
-  ZEA_ASSERT(!are_dealt() || rows == sum_of(shares_));
+at::Tensor TpRowComm::partial(int64_t rows, int64_t width, const at::TensorOptions& options) const {
+  ZEA_ASSERT(!are_sharded() || rows == sum_of(shares_));
   const auto take = [&](int64_t room) {
-    return buffers_->take(TensorBuffers::Kind::Partial, room, width, options);
+    return buffers_->take(TpBuffers::Kind::Partial, room, width, options);
   };
-  return are_dealt() ? take(sum_of(travelling_)).narrow(0, 0, rows) : take(rows);
+  return are_sharded() ? take(sum_of(travelling_)).narrow(0, 0, rows) : take(rows);
 }
 
-TravellingRows TensorRows::sum(const at::Tensor& partial) const {
+InFlightRows TpRowComm::sum(const at::Tensor& partial) const {
   const DType dtype = dtype_of(partial);
-  if (!are_dealt()) {
+  if (!are_sharded()) {
     if (partial.numel() == 0) return {{}, partial, {}};
     Pending pending =
         tp().all_reduce(partial.mutable_data_ptr(), partial.numel(), dtype, ReduceOp::Sum);

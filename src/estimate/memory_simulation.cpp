@@ -19,7 +19,7 @@ UnitShare unit_share(const Plan& plan, const std::string& module, bool forward_o
           .sequence_parallel = tokens.sequence_parallel,
           .cp = grid.cp,
           .cp_inner = grid.cp_inner,
-          .gathers_keys = tokens.context.exchange == KeyExchange::Gather,
+          .gathers_kv = tokens.context.exchange == KvExchange::Gather,
           .passes_states = tokens.passes_states,
           .owns_runs = owns_runs(tokens.context.distribution),
           .scans_prompts = forward_only && plan.generates(),
@@ -27,11 +27,11 @@ UnitShare unit_share(const Plan& plan, const std::string& module, bool forward_o
           .ep_exchanges = grid.ep_exchanges};
 }
 
-class MemoryWalk {
+class MemorySimulation {
  public:
   /// `standing` bytes are there all the time: the inputs of all microbatches.
-  MemoryWalk(const Plan& plan, int group, const std::vector<MicrobatchSizes>& microbatches,
-             int64_t standing, bool forward_only, KnownMemory* known);
+  MemorySimulation(const Plan& plan, int group, const std::vector<MicrobatchSizes>& microbatches,
+                   int64_t standing, bool forward_only, UnitMemoryCache* known);
 
   StepPeak run();
 
@@ -76,7 +76,7 @@ class MemoryWalk {
   void add_gradient(size_t u, int source, int64_t bytes);
 
   const Plan& plan_;
-  KnownMemory* known_;  ///< may be null
+  UnitMemoryCache* known_;  ///< may be null
   const int group_;
   const std::vector<MicrobatchSizes>& microbatches_;
   const bool forward_only_;
@@ -95,9 +95,9 @@ class MemoryWalk {
   StepPeak peak_;
 };
 
-MemoryWalk::MemoryWalk(const Plan& plan, int group,
-                       const std::vector<MicrobatchSizes>& microbatches, int64_t standing,
-                       bool forward_only, KnownMemory* known)
+MemorySimulation::MemorySimulation(const Plan& plan, int group,
+                                   const std::vector<MicrobatchSizes>& microbatches,
+                                   int64_t standing, bool forward_only, UnitMemoryCache* known)
     : plan_(plan),
       known_(known),
       group_(group),
@@ -122,7 +122,7 @@ MemoryWalk::MemoryWalk(const Plan& plan, int group,
   if (!kind_of_.empty()) declared_.resize((kind_of_.back() + 1) * plan.model.units.size());
 }
 
-void MemoryWalk::prepare() {
+void MemorySimulation::prepare() {
   for (size_t u = 0; u < readers_.size(); ++u) {
     if (!runs(u)) continue;
     at(u).needs_gradient = !forward_only_ && plan_.model.trains(spec(u).params);
@@ -131,14 +131,14 @@ void MemoryWalk::prepare() {
   }
 }
 
-StepPeak MemoryWalk::run() {
+StepPeak MemorySimulation::run() {
   for (const Action& action : actions()) take(action);
   return peak_;
 }
 
 /// The actions of the first rank at the stage group, which has items wherever any rank has, where
 /// all replicas have these microbatches.
-std::vector<Action> MemoryWalk::actions() const {
+std::vector<Action> MemorySimulation::actions() const {
   std::vector<MicrobatchPlan> planned;
   for (const MicrobatchSizes& sizes : microbatches_)
     planned.push_back({.samples = std::vector<int64_t>(static_cast<size_t>(sizes.samples)),
@@ -150,7 +150,7 @@ std::vector<Action> MemoryWalk::actions() const {
   return plan_.rank_step(count_step({planned}, 1), rank, forward_only_).schedule.actions;
 }
 
-void MemoryWalk::take(const Action& action) {
+void MemorySimulation::take(const Action& action) {
   const auto u = static_cast<size_t>(action.unit);
   microbatch_ = static_cast<size_t>(action.microbatch);
   switch (action.kind) {
@@ -180,25 +180,25 @@ void MemoryWalk::take(const Action& action) {
   }
 }
 
-bool MemoryWalk::runs(size_t u) const {
+bool MemorySimulation::runs(size_t u) const {
   const bool does = forward_only_ ? !spec(u).is_mtp : !plan_.model.is_cached(static_cast<int>(u));
   return does && has_items(u);
 }
 
-bool MemoryWalk::has_items(size_t u) const {
+bool MemorySimulation::has_items(size_t u) const {
   const MicrobatchSizes& sizes = microbatches_[microbatch_];
   return spec(u).encoder < 0 || sizes.items.of(spec(u).encoder) > 0;
 }
 
 /// Neighboring microbatches of equal sizes share what was declared for the first of them.
-const UnitMemory& MemoryWalk::declared(size_t u, bool keeps_graph) {
+const UnitMemory& MemorySimulation::declared(size_t u, bool keeps_graph) {
   std::optional<UnitMemory>& known =
       declared_[kind_of_[microbatch_] * units_[0].size() + u][keeps_graph ? 1 : 0];
   if (!known) known = declare(u, keeps_graph);
   return *known;
 }
 
-UnitMemory MemoryWalk::declare(size_t u, bool keeps_graph) {
+UnitMemory MemorySimulation::declare(size_t u, bool keeps_graph) {
   UnitCall call{.keeps_graph = keeps_graph, .inputs_need_gradient = {}, .inputs_present = {}};
   for (const UnitInput& input : spec(u).inputs) {
     call.inputs_need_gradient.push_back(at(input.unit).needs_gradient);
@@ -215,7 +215,7 @@ UnitMemory MemoryWalk::declare(size_t u, bool keeps_graph) {
 
 /// The sizes for the ranks that share the unit's tokens: an encoder's items are dealt to encoder_dp
 /// groups of ranks.
-MicrobatchSizes MemoryWalk::module_sizes(size_t u) const {
+MicrobatchSizes MemorySimulation::module_sizes(size_t u) const {
   const std::string& module = spec(u).module;
   const MicrobatchSizes& sizes = microbatches_[microbatch_];
   if (module == kDecoder) return sizes;
@@ -224,17 +224,18 @@ MicrobatchSizes MemoryWalk::module_sizes(size_t u) const {
       largest_share(plan_.model, sizes.items, spec(u).encoder, plan_.mesh.grid(module).encoder_dp));
 }
 
-void MemoryWalk::touch(int64_t bytes, const char* what, const std::string& name, int64_t scratch) {
+void MemorySimulation::touch(int64_t bytes, const char* what, const std::string& name,
+                             int64_t scratch) {
   if (live_ + bytes > peak_.bytes) peak_ = {live_ + bytes, scratch, what + (" " + name)};
 }
 
-int64_t MemoryWalk::shard_bytes(int buffer, DType type) const {
+int64_t MemorySimulation::shard_bytes(int buffer, DType type) const {
   const int shards = plan_.shardings[buffer].shards;
   return plan_.buffers[buffer].padded(shards) / shards * static_cast<int64_t>(element_bytes(type));
 }
 
 /// An offloaded shard that others need is on the device until a unit waits for the whole.
-void MemoryWalk::gather(int buffer) {
+void MemorySimulation::gather(int buffer) {
   const Sharding& sharding = plan_.shardings[buffer];
   if (!sharding.offloads || sharding.shards == 1) return;
   const FlatBuffer& layout = plan_.buffers[buffer];
@@ -243,14 +244,14 @@ void MemoryWalk::gather(int buffer) {
   touch(0, "gathering", layout.name);
 }
 
-void MemoryWalk::wait_for(size_t u) {
+void MemorySimulation::wait_for(size_t u) {
   for (const int buffer : buffers_of_unit_[u]) live_ -= std::exchange(sent_[buffer], 0);
 }
 
 /// A shard arrives to be added to the owned gradient, and is there until the next reduction starts.
 /// The first of a step arrives in place where it travels in the owned type; none that is offloaded
 /// does.
-void MemoryWalk::reduce(int buffer) {
+void MemorySimulation::reduce(int buffer) {
   const Sharding& sharding = plan_.shardings[buffer];
   const Precision& precision = plan_.precision_of(plan_.buffers[buffer].module);
   const bool in_place =
@@ -263,24 +264,24 @@ void MemoryWalk::reduce(int buffer) {
 }
 
 /// A sum that is offloaded is made the master's type on the device.
-void MemoryWalk::convert(int buffer) {
+void MemorySimulation::convert(int buffer) {
   const FlatBuffer& layout = plan_.buffers[buffer];
   const Precision& precision = plan_.precision_of(layout.module);
   const bool converts = plan_.shardings[buffer].offloads && precision.reduce != precision.master;
   touch(converts ? shard_bytes(buffer, precision.master) : 0, "reducing", layout.name);
 }
 
-void MemoryWalk::let_go(size_t u) {
+void MemorySimulation::let_go(size_t u) {
   if (--at(u).holders == 0) live_ -= at(u).output;
 }
 
-void MemoryWalk::receive(size_t u) {
+void MemorySimulation::receive(size_t u) {
   at(u).output = declared(u, false).output_bytes;
   at(u).holders = readers_[u];
   live_ += at(u).output;
 }
 
-void MemoryWalk::forward(size_t u) {
+void MemorySimulation::forward(size_t u) {
   wait_for(u);
   Unit& unit = at(u);
   unit.keeps_graph = unit.needs_gradient && !plan_.recomputes(static_cast<int>(u));
@@ -296,7 +297,7 @@ void MemoryWalk::forward(size_t u) {
 }
 
 /// It may be under way until the unit's next does.
-void MemoryWalk::leave(size_t u, int64_t bytes) {
+void MemorySimulation::leave(size_t u, int64_t bytes) {
   if (last_sent_[u] != nullptr) live_ -= std::exchange(last_sent_[u]->leaving, 0);
   last_sent_[u] = &at(u);
   at(u).leaving = bytes;
@@ -304,7 +305,7 @@ void MemoryWalk::leave(size_t u, int64_t bytes) {
 }
 
 /// Features go as a copy of their rows, others as they are, which may be held here anyway.
-void MemoryWalk::send(size_t u) {
+void MemorySimulation::send(size_t u) {
   const Precision& precision = plan_.precision_of(spec(u).module);
   if (plan_.model.makes_features(static_cast<int>(u)))
     leave(u, at(u).output / static_cast<int64_t>(element_bytes(precision.param)) *
@@ -314,18 +315,18 @@ void MemoryWalk::send(size_t u) {
   touch(0, "sending", spec(u).name);
 }
 
-void MemoryWalk::send_gradient(size_t u) {
+void MemorySimulation::send_gradient(size_t u) {
   live_ -= at(u).gradient;
   leave(u, std::exchange(at(u).gradient, 0));
 }
 
-void MemoryWalk::receive_gradient(size_t u) {
+void MemorySimulation::receive_gradient(size_t u) {
   const int64_t bytes = declared(u, true).output_bytes;
   at(u).gradient += bytes;
   live_ += bytes;
 }
 
-void MemoryWalk::backward(size_t u, bool puts_off_weights) {
+void MemorySimulation::backward(size_t u, bool puts_off_weights) {
   wait_for(u);
   Unit& unit = at(u);
   live_ -= std::exchange(unit.leaving, 0);  // it was read
@@ -350,13 +351,13 @@ void MemoryWalk::backward(size_t u, bool puts_off_weights) {
   live_ -= unit.gradient;
 }
 
-void MemoryWalk::backward_weight(size_t u) {
+void MemorySimulation::backward_weight(size_t u) {
   wait_for(u);
   live_ -= at(u).saved;
 }
 
 /// The second consumer's gradient is added to the first's in a third tensor.
-void MemoryWalk::add_gradient(size_t u, int source, int64_t bytes) {
+void MemorySimulation::add_gradient(size_t u, int source, int64_t bytes) {
   Unit& of = at(source);
   if (of.gradient > 0) return touch(2 * bytes, "backward", spec(u).name);
   of.gradient = bytes;
@@ -372,11 +373,12 @@ UnitTypes unit_types(const Plan& plan, const std::string& module) {
 }
 
 StepPeak peak_of_step(const Plan& plan, int group, const std::vector<MicrobatchSizes>& microbatches,
-                      int64_t standing, bool forward_only, KnownMemory* known) {
+                      int64_t standing, bool forward_only, UnitMemoryCache* known) {
   const bool knows = known != nullptr && std::ranges::all_of(microbatches, [&](const auto& sizes) {
                        return sizes == known->microbatch();
                      });
-  return MemoryWalk(plan, group, microbatches, standing, forward_only, knows ? known : nullptr)
+  return MemorySimulation(plan, group, microbatches, standing, forward_only,
+                          knows ? known : nullptr)
       .run();
 }
 

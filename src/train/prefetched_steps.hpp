@@ -14,23 +14,23 @@
 
 namespace zea {
 
-struct MadeStep {
+struct PrefetchedStep {
   LoadedStep loaded;
   std::vector<PackedMicrobatch> microbatches = {};  ///< if they are made ahead
 };
 
-class MadeSteps {
+class PrefetchedSteps {
  public:
   /// Reads the steps [first_step, end_step) of the loader, which nobody else reads. Loader
   /// and engine outlive this.
-  MadeSteps(Loader& loader, const Engine& engine, int64_t first_step, int64_t end_step);
+  PrefetchedSteps(Loader& loader, const Engine& engine, int64_t first_step, int64_t end_step);
 
   /// Returns the next step, as Loader::next. Throws DataError where make_microbatch finds a
   /// fault in a sample.
-  MadeStep next();
+  PrefetchedStep next();
   /// Moves microbatch `number` of `step` to the device, once. On the host it may refer to the
   /// step.
-  Microbatch take(MadeStep& step, size_t number) const;
+  Microbatch take(PrefetchedStep& step, size_t number) const;
 
  private:
   PackedMicrobatch make(const LoadedStep& loaded, size_t number) const;
@@ -38,8 +38,8 @@ class MadeSteps {
   Loader& loader_;
   const Engine& engine_;
   const at::Device device_;
-  std::optional<c10::Stream> copies_;     ///< to the device
-  std::optional<Ahead<MadeStep>> ahead_;  ///< last: its thread uses all of the above
+  std::optional<c10::Stream> copies_;                ///< to the device
+  std::optional<Prefetcher<PrefetchedStep>> ahead_;  ///< last: its thread uses all of the above
 };
 
 }  // namespace zea

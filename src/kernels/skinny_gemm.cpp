@@ -22,7 +22,7 @@ constexpr int64_t kBytesAhead = 16384;
 
 /// Rows and columns along the inner dim.
 template <class T>
-struct FewRows {
+struct SkinnyGemm {
   const Wide<T>* left;
   int64_t rows;
   const T* right;
@@ -54,7 +54,7 @@ template <int64_t S, class V, size_t... l>
 
 /// N columns with M rows.
 template <int M, int N, class T>
-[[gnu::always_inline]] inline void multiply_block(const FewRows<T>& p, int64_t row,
+[[gnu::always_inline]] inline void multiply_block(const SkinnyGemm<T>& p, int64_t row,
                                                   int64_t column) {
   using W = Wide<T>;
   using V = typename LaneVector<W>::Type;
@@ -90,14 +90,14 @@ template <int M, int N, class T>
 
 /// N columns with all rows, at most M at once.
 template <int M, int N, class T>
-[[gnu::always_inline]] inline void multiply_rows_with(const FewRows<T>& p, int64_t row,
+[[gnu::always_inline]] inline void multiply_rows_with(const SkinnyGemm<T>& p, int64_t row,
                                                       int64_t column) {
   for (; row + M <= p.rows; row += M) multiply_block<M, N>(p, row, column);
   if constexpr (M > 1) multiply_rows_with<M - 1, N>(p, row, column);
 }
 
 template <class T>
-ZEA_WIDE_CLONES void multiply_columns(const FewRows<T>& p, int64_t begin, int64_t end) {
+ZEA_WIDE_CLONES void multiply_columns(const SkinnyGemm<T>& p, int64_t begin, int64_t end) {
   int64_t column = begin;
   for (; column + kBlock <= end; column += kBlock) multiply_rows_with<kBlock, kBlock>(p, 0, column);
   for (; column < end; ++column) multiply_rows_with<kBlock, 1>(p, 0, column);
@@ -109,12 +109,12 @@ bool lie_along_inner(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
-bool takes_few_rows(const at::Tensor& a, const at::Tensor& b) {
+bool takes_skinny_gemm(const at::Tensor& a, const at::Tensor& b) {
   return a.is_cpu() && a.size(0) > 0 && a.size(0) <= kFewRows && lie_along_inner(a, b);
 }
 
-void few_row_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
-                     const at::Tensor& bias) {
+void skinny_gemm(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
+                 const at::Tensor& bias) {
   const auto type = result.scalar_type();
   ZEA_ASSERT(a.size(1) == b.size(0) && result.sizes().equals({a.size(0), b.size(1)}));
   ZEA_ASSERT(a.scalar_type() == type && b.scalar_type() == type && result.stride(1) == 1);
@@ -123,14 +123,14 @@ void few_row_product(const at::Tensor& result, const at::Tensor& a, const at::Te
   with_element_type(result, [&](auto element) {
     using T = decltype(element);
     const at::Tensor left = a.to(c10::CppTypeToScalarType<Wide<T>>::value).contiguous();
-    const FewRows<T> product{elements<Wide<T>>(left),
-                             a.size(0),
-                             elements<T>(b),
-                             b.stride(1),
-                             a.size(1),
-                             bias.defined() ? elements<T>(bias) : nullptr,
-                             elements<T>(result),
-                             result.stride(0)};
+    const SkinnyGemm<T> product{elements<Wide<T>>(left),
+                                a.size(0),
+                                elements<T>(b),
+                                b.stride(1),
+                                a.size(1),
+                                bias.defined() ? elements<T>(bias) : nullptr,
+                                elements<T>(result),
+                                result.stride(0)};
     for_each_chunk(
         b.size(1),
         [&](int64_t, int64_t begin, int64_t end) { multiply_columns(product, begin, end); },

@@ -14,11 +14,11 @@ namespace zea {
 /// same shapes, so that they take the same time and memory for equal rows.
 std::vector<int> unit_classes(const ModelSpec& model);
 
-class KnownMemory {
+class UnitMemoryCache {
  public:
   /// `microbatch`: the sizes of every microbatch. All plans have the model, types and data options
   /// of `plan`, which need not outlive this.
-  KnownMemory(const Plan& plan, MicrobatchSizes microbatch)
+  UnitMemoryCache(const Plan& plan, MicrobatchSizes microbatch)
       : classes_(unit_classes(plan.model)), microbatch_(std::move(microbatch)) {}
 
   const MicrobatchSizes& microbatch() const { return microbatch_; }
@@ -31,7 +31,7 @@ class KnownMemory {
     std::vector<int64_t> key{classes_[unit],          share.tp,
                              share.sequence_parallel, share.ep,
                              share.ep_exchanges,      share.cp,
-                             share.cp_inner,          share.gathers_keys,
+                             share.cp_inner,          share.gathers_kv,
                              share.passes_states,     share.scans_prompts,
                              share.owns_runs,         encoder_dp,
                              call.keeps_graph};

@@ -13,12 +13,12 @@
 namespace zea {
 
 namespace detail {
-class TensorBuffers;
+class TpBuffers;
 }
 
-struct TensorLayersOptions {
+struct TpLayersOptions {
   Collectives* tp = nullptr;  ///< null: a group of one
-  /// Rows are distributed over the tp ranks, as all RowShares say; otherwise RowShares are empty.
+  /// Rows are distributed over the tp ranks, by RowsPerTpRank; otherwise these are empty.
   bool sequence_parallel = true;
   Collectives* cp_inner = nullptr;  ///< attention's groups; null: groups of one
   Collectives* cp_outer = nullptr;
@@ -33,34 +33,34 @@ struct TensorLayersOptions {
 };
 
 /// The collectives outlive it, and it outlives the graphs of its layers.
-class TensorLayers : public Layers {
+class TpLayers : public Layers {
  public:
-  explicit TensorLayers(const TensorLayersOptions& options);
-  ~TensorLayers() override;
+  explicit TpLayers(const TpLayersOptions& options);
+  ~TpLayers() override;
 
   at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
-                           const RowShares& shares,
+                           const RowsPerTpRank& shares,
                            WeightOrder order = WeightOrder::OutIn) const override;
   at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
-                        const RowShares& shares,
+                        const RowsPerTpRank& shares,
                         WeightOrder order = WeightOrder::OutIn) const override;
-  at::Tensor gathered_rows(const at::Tensor& x, const RowShares& shares) const override;
-  at::Tensor summed_rows(const at::Tensor& x, const RowShares& shares) const override;
+  at::Tensor gathered_rows(const at::Tensor& x, const RowsPerTpRank& shares) const override;
+  at::Tensor summed_rows(const at::Tensor& x, const RowsPerTpRank& shares) const override;
   ExpertTokens expert_tokens(const ExpertTokens& own, int64_t experts,
                              const ExpertRows& rows) const override;
   at::Tensor summed_expert_rows(const at::Tensor& x, const ExpertRows& rows,
-                                const ExpertWays* ways) const override;
-  ExpertRange experts_here(int64_t experts) const override;
+                                const ExpertDispatches* ways) const override;
+  ExpertRange local_experts(int64_t experts) const override;
   int64_t first_column(int64_t columns) const override;
   at::Tensor joint_head_norms(const at::Tensor& qkv, Parameter& query, Parameter& key,
                               const NormSpec& spec) const override;
   /// The tp rank t has the table's rows from t * weight.shape()[0] on.
   at::Tensor embedding(const at::Tensor& ids, Parameter& weight, int64_t vocabulary,
-                       const RowShares& shares) const override;
+                       const RowsPerTpRank& shares) const override;
   at::Tensor cross_entropy(const at::Tensor& x, Parameter& weight, const at::Tensor& targets,
-                           const LogitSpec& spec, const RowShares& shares) const override;
+                           const LogitSpec& spec, const RowsPerTpRank& shares) const override;
   at::Tensor logits(const at::Tensor& x, Parameter& weight, const LogitSpec& spec,
-                    const RowShares& shares) const override;
+                    const RowsPerTpRank& shares) const override;
   at::Tensor attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
                        int64_t kv_heads, const AttentionScores& scores) const override;
   at::Tensor delta_rule(const at::Tensor& x, const TokenScan& scan,
@@ -75,15 +75,15 @@ class TensorLayers : public Layers {
 
  private:
   /// Whether the layers' work is shared; checks that `shares` are what the options promise.
-  bool is_shared(const RowShares& shares) const;
-  c10::intrusive_ptr<SharedRows> linear_rows(const RowShares& shares) const;
+  bool is_shared(const RowsPerTpRank& shares) const;
+  c10::intrusive_ptr<SharedRows> linear_rows(const RowsPerTpRank& shares) const;
   at::Tensor gathered_expert_rows(const at::Tensor& x, const ExpertRows& rows) const;
   ExpertTokens exchanged_tokens(const ExpertTokens& own, int64_t experts) const;
 
-  TensorLayersOptions options_;
-  std::unique_ptr<detail::TensorBuffers> buffers_;  ///< null: one tp rank
+  TpLayersOptions options_;
+  std::unique_ptr<detail::TpBuffers> buffers_;  ///< null: one tp rank
   /// For ranks that share experts; null: there is one.
-  std::unique_ptr<detail::TensorBuffers> ep_cp_, ep_dp_shard_;
+  std::unique_ptr<detail::TpBuffers> ep_cp_, ep_dp_shard_;
 };
 
 }  // namespace zea
