@@ -87,7 +87,7 @@ std::vector<int> add_glm_merger(SpecBuilder& builder, const VisionEncoder& encod
 }
 
 /// Reads the text of GLM-4.5V.
-Decoder read_sparse_text(const ConfigReader& config) {
+Decoder read_sparse_glm_text(const ConfigReader& config) {
   // As in transformers, a config with encoders does not turn on router losses; a deck may.
   config.ignore_keys({"output_router_logits", "router_aux_loss_coef"});
   config.require_boolean("use_qk_norm", false);
@@ -96,7 +96,7 @@ Decoder read_sparse_text(const ConfigReader& config) {
 }
 
 /// Reads the text of GLM-4.1V, whose files have gate and up in one matrix.
-Decoder read_dense_text(const ConfigReader& config) {
+Decoder read_dense_glm_text(const ConfigReader& config) {
   config.require_boolean("attention_bias", true);
   Decoder decoder = read_llama_like(config,
                                     {.intermediate = 13696,
@@ -155,18 +155,18 @@ ModelSpec make_with_glm_tower(const ConfigReader& config, Decoder decoder, int64
 }  // namespace
 
 ModelSpec make_glm4v(const ConfigReader& config, const Trainable& trainable) {
-  return make_with_glm_tower(config, read_dense_text(config.object("text_config")), 151343,
+  return make_with_glm_tower(config, read_dense_glm_text(config.object("text_config")), 151343,
                              trainable);
 }
 
 ModelSpec make_glm4v_moe(const ConfigReader& config, const Trainable& trainable) {
-  return make_with_glm_tower(config, read_sparse_text(config.object("text_config")), 151363,
+  return make_with_glm_tower(config, read_sparse_glm_text(config.object("text_config")), 151363,
                              trainable);
 }
 
 ModelSpec make_glm46v(const ConfigReader& config, const Trainable& trainable) {
-  static const std::map<std::string, ReadDecoder> texts{{"glm4v_text", read_dense_text},
-                                                        {"glm4v_moe_text", read_sparse_text}};
+  static const std::map<std::string, ReadDecoder> texts{{"glm4v_text", read_dense_glm_text},
+                                                        {"glm4v_moe_text", read_sparse_glm_text}};
   const ConfigReader of_vision = config.object("vision_config");
   const std::string tower = of_vision.text("model_type", "glm4v_vision");
   if (tower != "glm4v_vision" && tower != "glm4v_moe_vision")

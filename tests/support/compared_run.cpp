@@ -68,8 +68,10 @@ void expect_equal(const ComparedResult& got, const ComparedResult& expected) {
   ASSERT_EQ(got.losses.size(), expected.losses.size());
   for (size_t step = 0; step < expected.losses.size(); ++step) {
     EXPECT_NEAR(got.losses[step], expected.losses[step], kSameTraining) << "step " << step;
-    EXPECT_NEAR(got.grad_norms[step], expected.grad_norms[step], kSameTraining) << "step " << step;
-    EXPECT_GT(expected.grad_norms[step], 0);
+    // Norms of hundreds have that many times the rounding.
+    const double norm = expected.grad_norms[step];
+    EXPECT_NEAR(got.grad_norms[step], norm, kSameTraining * std::max(1.0, norm)) << "step " << step;
+    EXPECT_GT(norm, 0);
   }
   for (const auto& [name, values] : expected.first_moment) {
     const Tensors one{{name, values}}, other{{name, got.first_moment.at(name)}};
