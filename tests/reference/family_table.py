@@ -363,7 +363,6 @@ OF_ONE = {
         "pp2_beside_vision_of_two_stages": TWO_STAGES_OF_VISION,
     },
     Gemma4E4B: {
-        "untied": UNTIED,
         "pp4": {"ranks": 4, "deck": [*ONE_ROW, *grid("llm", pp=4)]},
         "tp2_all_tokens_frozen_vision": {
             "ranks": 2,
