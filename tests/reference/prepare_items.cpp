@@ -24,7 +24,7 @@ class OneSample : public zea::Dataset {
   explicit OneSample(std::vector<zea::Item> items) { sample_.items = std::move(items); }
 
   std::string describe() const override { return "one sample"; }
-  const std::vector<zea::SampleIndex>& index() const override { return index_; }
+  const zea::SampleTable& index() const override { return index_; }
   zea::Sample read(int64_t) const override { return sample_; }
   const std::vector<zea::ItemKind>& kinds() const override { return kinds_; }
   int32_t max_token() const override { return 0; }
@@ -32,7 +32,7 @@ class OneSample : public zea::Dataset {
 
  private:
   zea::Sample sample_;
-  std::vector<zea::SampleIndex> index_;
+  zea::SampleTable index_;
   std::vector<zea::ItemKind> kinds_;
   zea::DatasetTexts texts_;
 };
