@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains under one fault after the other, drawn at random, for so many hours (tests/run/check_soak.py):
+# Trains for HOURS under one fault after the other, drawn at random (tests/run/check_soak.py):
 #   tests/soak.sh 2
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -11,20 +11,20 @@
 
 namespace zea {
 
-/// The keys of a sample that this rank holds.
+/// The part of a sample's KV cache that this rank holds.
 struct CachedSample {
   int64_t first_row = 0;          ///< the cache's first row of the sample
   std::vector<int64_t> places;    ///< positions in the sample of the keys' tokens, ascending
   TokenPosition rope_delta = {};  ///< offset of rotary positions after the prompt
 };
 
-/// The keys of a microbatch's samples on this rank.
+/// The KV cache of a microbatch's samples on this rank.
 struct KvCacheState {
   std::shared_ptr<KvCache> cache;
   std::vector<CachedSample> samples;
 };
 
-/// A token after all tokens of its sample whose keys are kept.
+/// The token of a sample that follows those in the KV cache.
 struct NextToken {
   int64_t sample = 0;  ///< index in the microbatch
   int64_t id = 0;
@@ -42,8 +42,8 @@ Microbatch make_prompt_microbatch(const LoadedMicrobatch& loaded, const ModelSpe
 Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelSpec& model,
                                 const MicrobatchOptions& options, KvCacheState& keys);
 
-/// Whether a sample that grows from `before` to `after` tokens turns otherwise from its first token
-/// on (LongRoPE), so that kept keys are no longer its.
+/// Whether the rotary angles of all tokens of a sample change as it grows from `before` to `after`
+/// tokens (LongRoPE), so that its cached keys are no longer valid.
 bool invalidates_kv_cache(const ModelSpec& model, int64_t before, int64_t after);
 
 }  // namespace zea

@@ -95,7 +95,7 @@ void append_sample(HostTokens& host, const Sample& sample, int64_t number, const
   }
   for (int64_t i = 0; i < length; ++i) {
     const int64_t id = sample.tokens[i];
-    // Labels are shifted here, before tokens are dealt to ranks.
+    // Labels are shifted here, before tokens are distributed over ranks.
     const bool is_target = i + 1 < length && sample.loss_mask[i + 1];
     host.targets.push_back(is_target ? sample.tokens[i + 1] : -1);
     MaskWord word = make_mask_word(number, kModalityText, 0);

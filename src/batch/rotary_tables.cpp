@@ -19,8 +19,8 @@ double llama3_frequency(const RopeConfig& rope, double frequency) {
   return (1 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 
-/// YaRN (arXiv:2309.00071) does it between two pairs: those that turn beta_fast and beta_slow times
-/// within the original length.
+/// YaRN (arXiv:2309.00071) does it between two pairs: those that rotate beta_fast and beta_slow
+/// times within the original length.
 double yarn_frequency(const RopeConfig& rope, int64_t pairs, int64_t pair, double frequency) {
   const double coordinates = 2 * static_cast<double>(pairs);
   const auto pair_of = [&](double turns) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The keys from which dropout draws: a number for each row, of the run's seed, the step, the sample
-// (and item) and the token's place in it. However tokens are packed and dealt, a row has the same.
+// (and item) and the token's place in it. However tokens are packed and distributed, a row
+// has the same key.
 #include "batch/microbatch_parts.hpp"
 
 #include "core/mixed_bits.hpp"
@@ -22,8 +23,8 @@ at::Tensor token_keys(const TokenRuns& runs, KeyOf key_of) {
   return index_tensor(keys);
 }
 
-/// Returns the keys of a rank's tokens, and, if rows are dealt to tp ranks, of the tokens of all of
-/// them.
+/// Returns the keys of a rank's tokens, and, if rows are distributed over tp ranks, of the tokens
+/// of all of them.
 template <class KeyOf>
 RowKeys keys_of_tokens(const TokenLayout& layout, const Coordinate& coordinate, KeyOf key_of) {
   RowKeys keys;

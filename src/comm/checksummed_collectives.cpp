@@ -14,7 +14,8 @@
 namespace zea {
 namespace {
 
-/// A sum over words of bijections that differ by place: any one changed word changes it.
+/// Sums a hash of each word of 8 bytes. The hash is a bijection that depends on the word's
+/// position, so a change of one word always changes the sum.
 uint64_t checksum(const std::byte* data, int64_t bytes) {
   constexpr int64_t kWord = sizeof(uint64_t);
   uint64_t sum = 0;
@@ -34,10 +35,11 @@ struct Received {
   const uint64_t* checksum;
 };
 
-/// A call under way. Buffers stand in deques, whose elements keep their addresses.
+/// A call in progress. Messages point to the elements of `sums`, which is a deque because its
+/// elements keep their addresses.
 struct CheckedCall {
   Pending data, checksums;
-  std::deque<uint64_t> sums;          ///< sent and received, of messages
+  std::deque<uint64_t> sums;          ///< of messages, sent and received
   std::vector<uint64_t> own, others;  ///< of collectives
   std::vector<std::byte> summands;
   std::vector<Received> received;
@@ -76,7 +78,7 @@ class CheckedWork : public Pending::Work {
     if (call->finish) call->finish();
   }
 
-  std::unique_ptr<CheckedCall> call_;  ///< null: it has ended
+  std::unique_ptr<CheckedCall> call_;  ///< null once the call has ended
   Check check_;
 };
 
@@ -133,7 +135,7 @@ class ChecksummedCollectives : public WrappedCollectives {
     start_all_to_all(call, checked.summands.data(), Counts(size(), own), checked);
     add_summands(call, own, ReduceOp::Sum, checked);
   }
-  /// `count`: elements of each of the packed summands.
+  /// Adds the packed summands, of `count` elements each, after they were checked.
   void add_summands(const CollectiveCall& call, int64_t count, ReduceOp op, CheckedCall& checked) {
     checked.finish = [&checked, result = call.receive, dtype = call.dtype, count, op,
                       ranks = size()] {
@@ -184,7 +186,7 @@ class ChecksummedCollectives : public WrappedCollectives {
     if (!sends)
       add_message(call.receive, call.count, call.dtype, call.peer, checked.own.front(), checked);
   }
-  /// Each message is followed by another to the same peer with its checksum.
+  /// After each message another one brings its checksum to the same peer.
   void start_messages(const CollectiveCall& call, CheckedCall& checked) {
     std::vector<Message> sends = call.sends, receives = call.receives;
     if (call.kind == CallKind::Send)
@@ -216,7 +218,7 @@ class ChecksummedCollectives : public WrappedCollectives {
                                 count * static_cast<int64_t>(element_bytes(dtype)), peer,
                                 &checksum});
   }
-  /// Packed parts of all ranks.
+  /// Adds the packed parts that came from all ranks to those that check() verifies.
   void add_received(const void* data, const Counts& counts, DType dtype,
                     CheckedCall& checked) const {
     const auto* part = static_cast<const std::byte*>(data);
@@ -235,7 +237,7 @@ class ChecksummedCollectives : public WrappedCollectives {
                         std::to_string(world_ranks_[part.peer]) + " sent (" +
                         std::to_string(part.bytes) +
                         " bytes, found by run.collective_checksums); memory or a cable of one of "
-                        "their nodes changes bits: go on with -r on other nodes; zea --check-node "
+                        "their nodes changes bits: resume with -r on other nodes; zea --check-node "
                         "may name the faulty one");
   }
 

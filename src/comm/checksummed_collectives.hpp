@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives on host memory that prove what they carry: for nodes and cables that are suspected of
-// changing bits.
+// Collectives on host memory that verify their data by checksums, to find nodes and cables that
+// change bits.
 //
-// Each message travels with a checksum of 64 bits that its sender takes before it starts; whoever
-// receives the message compares them. Sums need a detour, since a sum cannot be compared with what
-// was sent: ranks exchange the summands, check them, and add them in rank order, which gives the
-// bits of the MPI collectives. A reduce_scatter then sends as many bytes as before; an all_reduce
-// sends, and takes memory for, the buffers of all ranks.
+// The sender computes a checksum of 64 bits before a call starts and sends it with the data; the
+// receiver compares it with the checksum of the bytes that arrived. A sum cannot be compared with
+// what was sent, so for reductions ranks exchange the summands, check them, and add them in rank
+// order, which gives the bits of the MPI collectives. A reduce_scatter then sends as many bytes as
+// before; an all_reduce sends, and needs memory for, the buffers of all ranks.
 #pragma once
 
 #include <memory>
@@ -17,9 +17,10 @@
 
 namespace zea {
 
-/// Waiting for a call throws an Error of ExitCode::SickNode on a rank that receives other bits than
-/// were sent; it names the call, `name`, and both ranks by `world_ranks`, the group's members. A
-/// call that is dropped without a wait is not checked. `real` outlives it.
+/// Wraps `real`, which must outlive the result. Waiting for a call throws an Error of
+/// ExitCode::SickNode on a rank that received other bits than were sent. The error names the call,
+/// `name`, and both ranks by `world_ranks`, the group's members. A call that is dropped without a
+/// wait is not checked.
 std::unique_ptr<Collectives> make_checksummed_collectives(Collectives& real,
                                                           const std::string& name,
                                                           const std::vector<int>& world_ranks);

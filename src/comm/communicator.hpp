@@ -100,7 +100,7 @@ using ComputeStream = void* (*)();
 std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& communicator,
                                                    ComputeStream compute_stream);
 
-/// Gives up all of them (Collectives::abort) at once, since giving up one NCCL communicator waits
+/// Aborts all of them (Collectives::abort) at once, since aborting one NCCL communicator waits
 /// for its work in streams, which may be queued after calls of others.
 void abort_together(const std::vector<std::unique_ptr<Collectives>>& all);
 

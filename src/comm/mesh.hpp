@@ -97,7 +97,7 @@ class Mesh {
     std::set<Ranks> every;                  ///< built by any rank
   };
 
-  /// Collectives that are given up together while an exception unwinds, also that of a constructor.
+  /// Collectives that are aborted together while an exception unwinds, also that of a constructor.
   struct Owned {
     std::vector<std::unique_ptr<Collectives>> all;
 

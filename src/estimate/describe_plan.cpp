@@ -54,7 +54,7 @@ std::string rank_map(const Plan& plan) {
          detail::draw_ranks(plan.mesh, replica) + rank_line(plan, plan.world_size() - 1);
 }
 
-/// Says which ranks share experts, where some do, and how tokens reach them.
+/// Says which ranks share experts, if any do, and how tokens are dispatched to them.
 std::string ep_text(const Plan& plan, const ModuleGrid& grid) {
   if (grid.ep() == 1) return "";
   const double share = detail::chosen_share(plan.model, grid.ep());
@@ -164,7 +164,7 @@ std::string kept_feature_lines(const Plan& plan) {
   return text;
 }
 
-/// Replicas are dealt whole samples: those beyond a batch's get none.
+/// Whole samples are distributed over replicas: with more replicas than samples some are idle.
 std::string idle_warning(const Plan& plan) {
   const Options& options = plan.options;
   const int64_t replicas = plan.mesh.replicas(), each = plan.mesh.ranks_per_replica();

@@ -12,7 +12,7 @@ namespace {
 
 using RankRows = std::vector<int64_t>;
 
-/// The elements of each rank's rows as collectives of planned sizes send them.
+/// The elements of each rank's rows in collectives whose sizes the plan knows.
 RankRows travelling_elements(const RankRows& rows, int64_t width) {
   RankRows elements = travelling_rows(rows);
   for (int64_t& count : elements) count *= width;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The volume that a rank sends to the ranks that share experts with it. By all-gather and
-// reduce-scatter it is exact. By all-to-all it depends on what routers choose, so it is the
-// expected one if all choices are equally likely; a run counts what it sends.
+// The elements that a rank sends to the ranks that share experts with it. Their number is exact for
+// all-gather and reduce-scatter. With all-to-all it depends on routing: this is the expected number
+// if all choices of experts are equally likely. A run counts the bytes that it sends.
 #pragma once
 
 #include <vector>
@@ -19,23 +19,23 @@ struct ExpertCall {
   int64_t elements;
 };
 
-/// A rank and the rows of those that share the experts of a mixture with it.
+/// A rank, and the rows of the ranks that share the experts of a mixture with it.
 struct ExpertGroup {
   const ModuleGrid& grid;
   const Coordinate& rank;
   const ExpertRows& rows;
   const RouterSpec& router;
 
-  /// Rows of `width` elements to the ranks of their experts, in the order of calls.
+  /// Calls that send rows of `width` elements to the ranks of their experts, in order.
   std::vector<ExpertCall> sent(int64_t width) const;
-  /// Rows of `width` elements, summed, to the ranks of their tokens.
+  /// Calls that return rows of `width` elements, summed, to the ranks of their tokens.
   std::vector<ExpertCall> returned(int64_t width) const;
-  /// How many rows each rank gets; none where that is planned.
+  /// Exchanges of row counts before an all-to-all; empty for all-gather, whose sizes are planned.
   std::vector<ExpertCall> counts() const;
 
  private:
-  /// Calls visit(axis, rows of each rank along it, this one's place, the share of tokens that go to
-  /// each).
+  /// Calls visit(axis, rows of each rank along it, this rank's index among them, the share of
+  /// tokens that are sent to each).
   void each_axis(const auto& visit) const;
 };
 

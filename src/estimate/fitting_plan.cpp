@@ -139,7 +139,7 @@ std::string offloading(const Plan& plan, size_t group) {
   return text;
 }
 
-/// Returns other settings that take less memory: fewer samples where kept keys make the peak.
+/// Returns other settings that take less memory: fewer samples if the KV cache makes the peak.
 std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_choose) {
   if (needed.keys > 0)
     return ", generate for fewer samples at once (schedule.global_batch, eval.samples; kept keys "

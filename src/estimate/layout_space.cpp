@@ -150,7 +150,7 @@ class LayoutSpace {
       if (replica > ranks && replica <= 3 * ranks) add_own(grids, replica - ranks, replica);
   }
 
-  /// Encoders that share ranks with the decoder deal their items, or are cut as it is.
+  /// Encoders that share ranks with the decoder distribute their items, or are sharded as it is.
   void add_encoders(const LayoutGrids& grids, size_t encoder, int64_t replica) {
     if (encoder == model_.encoders.size()) return finish(grids, replica);
     const std::string& module = model_.encoders[encoder].name;

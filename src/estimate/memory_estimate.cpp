@@ -91,7 +91,7 @@ int64_t muon_bytes(const Plan& plan, int world_rank, bool at_most) {
   return most * bytes_of(plan.precision.master);
 }
 
-/// The items of a microbatch that a rank encodes, at most: they are dealt to encoder_dp groups.
+/// The items of a microbatch that a rank encodes, at most: encoder_dp groups share them.
 ItemList own_items(const Plan& plan, const ItemList& all, int world_rank) {
   ItemList own;
   for (const EncoderSpec& encoder : plan.model.encoders) {
@@ -102,7 +102,8 @@ ItemList own_items(const Plan& plan, const ItemList& all, int world_rank) {
   return own;
 }
 
-/// Adds `bytes` at `what`, which a step takes after its walk, beside the inputs of microbatches.
+/// Adds `bytes` at `what`, which a step needs after its last backward, in addition to the inputs of
+/// microbatches.
 void add_behind(MemoryEstimate& estimate, int64_t inputs, int64_t bytes, const char* what) {
   if (inputs + bytes <= estimate.activations) return;
   estimate.activations = inputs + bytes;

@@ -213,8 +213,8 @@ UnitMemory MemorySimulation::declare(size_t u, bool keeps_graph) {
   return known_->of(u, share, plan_.mesh.grid(spec(u).module).encoder_dp, call, compute);
 }
 
-/// The sizes for the ranks that share the unit's tokens: an encoder's items are dealt to encoder_dp
-/// groups of ranks.
+/// The sizes for the ranks that share the unit's tokens: an encoder's items are distributed over
+/// encoder_dp groups of ranks.
 MicrobatchSizes MemorySimulation::module_sizes(size_t u) const {
   const std::string& module = spec(u).module;
   const MicrobatchSizes& sizes = microbatches_[microbatch_];

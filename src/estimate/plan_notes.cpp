@@ -26,8 +26,8 @@ bool has_shared(const Plan& plan, const std::string& module) {
   });
 }
 
-/// Tells whether the language model, which is walked last, is one buffer: then its backward follows
-/// its forward with nothing else between them.
+/// Returns whether the language model, whose forward comes last, is one buffer: then its backward
+/// follows its forward with nothing else between them.
 bool turns_at_once(const Plan& plan, const std::string& module) {
   if (module != kDecoder || !plan.pipeline.is_one_group() || has_shared(plan, module)) return false;
   std::set<int> fsdp_units;

@@ -162,7 +162,7 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
     seconds.backward_input += launches_backward * launch;
     return seconds;
   }
-  // A host that has waited for counts has nothing launched ahead.
+  // When the host has waited for counts, the device has no launches in its queue.
   seconds.forward = std::max(seconds.forward, launches_forward * launch) + waits * launch;
   const double least = launches_backward * launch;
   if (seconds.backward() < least) seconds.backward_input = least - seconds.backward_weight;

@@ -16,16 +16,16 @@
 namespace zea {
 
 // How a flat buffer lies on the ranks of its module, and when it is gathered: a deck's strategy and
-// its refinements as plain values (ZeRO, arXiv:1910.02054; FSDP, arXiv:2304.11277). Over which
-// ranks it is cut, sharded and summed is said of each buffer: experts lie otherwise under expert
-// parallelism.
+// its refinements as plain values (ZeRO, arXiv:1910.02054; FSDP, arXiv:2304.11277). Each
+// buffer has its own axes over which it is split, sharded and summed, since expert parallelism
+// places experts differently.
 
 struct Sharding {
-  std::vector<Axis> split_over = {Axis::Tp};  ///< to whose ranks pieces of parameters are dealt
-  std::vector<Axis> sharded_over = {};        ///< whose ranks share one copy
-  std::vector<Axis> summed_over = {};  ///< whose ranks have copies, whose gradients are added
-  int shards = 1;                      ///< ranks along sharded_over
-  int replicas = 1;                    ///< ranks along summed_over
+  std::vector<Axis> split_over = {Axis::Tp};  ///< their ranks hold different tp or ep shards
+  std::vector<Axis> sharded_over = {};        ///< their ranks share one copy
+  std::vector<Axis> summed_over = {};         ///< their ranks have copies and add their gradients
+  int shards = 1;                             ///< ranks along sharded_over
+  int replicas = 1;                           ///< ranks along summed_over
   bool keeps_until_backward =
       false;  ///< stays gathered between a microbatch's forward and backward
   /// Gathered once for all microbatches of a step, as pipelines may.

@@ -240,10 +240,10 @@ bool divides_ranks(int64_t cp, int64_t dp_shard, int64_t ep) {
 
 namespace {
 
-/// Whether `ep` ranks exchange tokens rather than gather those of all. By all-to-all a token goes
-/// to the ranks of its experts, by an all-gather to all ranks; so the expected bytes of the two are
-/// as the share of ranks that have an expert of a token. Counting costs an exchange of its own, and
-/// on a device a wait of the host, for which few ranks save too little.
+/// Whether `ep` ranks dispatch tokens by all-to-all rather than all-gather. An all-to-all sends a
+/// token only to the ranks of its experts, an all-gather to all ranks. So the ratio of their
+/// expected bytes is the share of ranks that hold an expert of a token. An all-to-all also needs an
+/// exchange of counts and, on a device, a wait of the host; few ranks save too little for that.
 bool exchanges_tokens(const Choice<EpDispatch>& asked, const ModelSpec& model, int64_t ep,
                       DeviceKind device) {
   constexpr double kMostShare = 0.5;

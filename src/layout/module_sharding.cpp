@@ -23,7 +23,7 @@ namespace {
 constexpr double kMebibyte = 1 << 20;
 
 struct Strategy {
-  bool shards = true;         ///< parameters, gradients and optimizer state are cut
+  bool shards = true;         ///< parameters, gradients and optimizer state are sharded
   bool reshards = true;       ///< by default, between forward and backward
   bool has_replicas = false;  ///< one copy per dp_replicate
 };
@@ -195,10 +195,10 @@ WrapPolicy make_wrap_policy(const ModuleMeshOptions& options, int64_t gradient_b
 namespace zea::detail {
 namespace {
 
-/// Returns the cost of a token without attention with the widest window, by which tokens are dealt,
-/// in tiles of it: multiplications of a block over those of a tile. Blocks with narrower windows
-/// count as if every token had all of its window; they and blocks without attention are shared
-/// among those with the widest one.
+/// Returns the cost of a token without attention with the widest window, by which tokens are
+/// distributed, in tiles of it: multiplications of a block over those of a tile. Blocks with
+/// narrower windows count as if every token had all of its window; they and blocks without
+/// attention are shared among those with the widest one.
 double linear_tiles_per_token(const std::string& module, const ModelSpec& model, int64_t block) {
   const AttentionSpec widest = model.block(module).widest_attention();
   const auto pair_cost = [](const AttentionSpec& kind) {

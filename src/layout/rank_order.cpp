@@ -50,7 +50,7 @@ Ranks fill_order(const MeshShape& shape, const std::vector<std::string>& order) 
   return ranks;
 }
 
-/// `fill` dealt to the MPI ranks, node after node.
+/// Assigns the ranks of `fill` to the MPI ranks, node after node.
 RankOrder deal_in_order(const std::vector<Ranks>& nodes, const Ranks& fill) {
   RankOrder order;
   order.logical_of_world.resize(fill.size());

@@ -16,7 +16,7 @@ std::vector<int> consecutive(int first, int count) {
   return ranks;
 }
 
-/// The `size` ranks of `all` among which `world_rank` is, where `all` is dealt out in order.
+/// The `size` ranks of `all` among which `world_rank` is, if `all` is divided in order.
 std::vector<int> neighbours(const std::vector<int>& all, int world_rank, int size) {
   ZEA_ASSERT(size >= 1 && all.size() % static_cast<size_t>(size) == 0);
   const auto place = std::find(all.begin(), all.end(), world_rank) - all.begin();

@@ -53,8 +53,8 @@ struct SampleIndex {
   bool operator==(const SampleIndex&) const = default;
 };
 
-/// The facts of all samples of a data set in 12 bytes each, as every rank holds them: samples with
-/// equal items share these.
+/// The facts of all samples of a data set, in 12 bytes each because every rank holds them. Samples
+/// with equal items share one ItemList.
 class SampleTable {
  public:
   SampleTable() = default;
@@ -103,13 +103,13 @@ class SampleTable {
 
  private:
   struct Row {
-    uint32_t tokens, targets, items;  ///< the last: which of `items_`
+    uint32_t tokens, targets, items;  ///< `items`: an index in `items_`
   };
   uint32_t number_of(const ItemList& items);
 
   std::vector<Row> rows_;
-  std::vector<ItemList> items_;           ///< each that occurs, once
-  std::map<ItemList, uint32_t> numbers_;  ///< of `items_`
+  std::vector<ItemList> items_;           ///< the different lists of items
+  std::map<ItemList, uint32_t> numbers_;  ///< the index of each list in `items_`
 };
 
 }  // namespace zea

@@ -33,12 +33,12 @@ class SharedRows : public torch::CustomClassHolder {
   virtual ArrivingRows summed_product(const at::Tensor& a, const at::Tensor& b) const = 0;
 };
 
-/// The side of a linear's weight that tp ranks shard: with its outputs cut (column), inputs are
-/// gathered; with its inputs cut (row), outputs are summed, and the whole bias is added once.
+/// The dim of a linear's weight that tp ranks shard. Column-parallel: outputs are sharded, inputs
+/// gathered. Row-parallel: inputs are sharded, outputs summed, and the whole bias is added once.
 enum class TpLinear { None, Column, Row };
 
 /// x (tokens, in) -> (tokens, out). `weight` as `order` says, or any shape with out first; `bias`
-/// (out) may be null. `rows` of a weight that is cut.
+/// (out) may be null. `rows`: if the weight is sharded.
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                   WeightOrder order = WeightOrder::OutIn, TpLinear cut = TpLinear::None,
                   const c10::intrusive_ptr<SharedRows>& rows = {});

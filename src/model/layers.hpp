@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layers of a unit. This class computes on one rank; TpLayers (parallel/) computes on
-// parameters that are cut over tp ranks and tokens that are dealt to cp ranks. Units are written
-// against this class and know no ranks: the widths that they see are those of the parameters that
-// they are given.
+// parameters that are sharded over tp ranks and on tokens that are distributed over cp ranks. Units
+// are written against this class and know no ranks: the widths that they see are those of the
+// parameters that they are given.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@
 
 namespace zea {
 
-/// Rows of a tensor that each tp rank holds, in order of rank, where rows are dealt to them
-/// (sequence parallel); empty where every tp rank holds all rows.
+/// Rows of a tensor that each tp rank holds, in order of rank, if rows are distributed over tp
+/// ranks (sequence parallelism); empty if every tp rank holds all rows.
 using RowsPerTpRank = std::vector<int64_t>;
 
 /// The logits of a head: rows of its vocabulary, without padding, and the softcap c, which makes c
@@ -27,13 +27,13 @@ struct LogitSpec {
 
 struct ExpertDispatches;  // parallel/expert_exchange.hpp
 
-/// Tokens for experts.
+/// Tokens that are dispatched to experts.
 struct ExpertTokens {
   at::Tensor rows;    ///< (tokens, width)
   at::Tensor gates;   ///< (tokens, chosen)
   at::Tensor chosen;  ///< (tokens, chosen) int64: experts of the whole mixture
   std::shared_ptr<const ExpertDispatches> ways =
-      {};  ///< by which they came; null: gathered, or alone
+      {};  ///< of the all-to-all; null: tokens were gathered, or no ranks share experts
 };
 
 class Layers {
@@ -45,13 +45,13 @@ class Layers {
   const RouterLossesOfUnits* router_losses() const { return router_losses_; }
 
   /// x (rows here, in) -> (rows of all tp ranks, outputs of this one). The outputs of `weight` and
-  /// `bias` (may be null) are cut. The gradient of x is summed over tp ranks.
+  /// `bias` (may be null) are sharded. The gradient of x is summed over tp ranks.
   virtual at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                                    const RowsPerTpRank& shares,
                                    WeightOrder order = WeightOrder::OutIn) const;
 
   /// x (rows of all tp ranks, inputs of this one) -> (rows here, out). The inputs of `weight` are
-  /// cut; `bias` (may be null) is whole on every tp rank and added once.
+  /// sharded; `bias` (may be null) is whole on every tp rank and added once.
   virtual at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                                 const RowsPerTpRank& shares,
                                 WeightOrder order = WeightOrder::OutIn) const;
@@ -62,8 +62,9 @@ class Layers {
   /// x (rows of all tp ranks, width), a part of a sum -> (rows here, width), summed over tp ranks.
   virtual at::Tensor summed_rows(const at::Tensor& x, const RowsPerTpRank& shares) const;
 
-  /// The tokens of all tp ranks -> those of all ranks that share `experts`, or those of them that
-  /// chose experts of this rank. Gradients are summed over these ranks.
+  /// The tokens of all tp ranks -> those of all ranks that share `experts` (all-gather), or only
+  /// those of them that chose experts of this rank (all-to-all). Gradients are summed over these
+  /// ranks.
   virtual ExpertTokens expert_tokens(const ExpertTokens& own, int64_t experts,
                                      const ExpertRows& rows) const;
 
@@ -80,13 +81,13 @@ class Layers {
   virtual int64_t first_column(int64_t columns) const;
 
   /// RMSNorm of all queries of a token together by `query`, and of all its keys by `key`; qkv (rows
-  /// of all tp ranks, 3, width): queries, keys and values of the heads that this rank has, to which
-  /// both weights (width) are cut -> as qkv, with its values.
+  /// of all tp ranks, 3, width): queries, keys and values of the heads that this rank has; both
+  /// weights (width) are sharded like these heads -> as qkv, with its values.
   virtual at::Tensor joint_head_norms(const at::Tensor& qkv, Parameter& query, Parameter& key,
                                       const NormSpec& spec) const;
 
   /// Rows of the table `weight` at `ids` (rows of all tp ranks) int64, each below `vocabulary` ->
-  /// (rows here, hidden). The table's rows are cut, the last ones may be padding.
+  /// (rows here, hidden). The table's rows are sharded, the last ones may be padding.
   virtual at::Tensor embedding(const at::Tensor& ids, Parameter& weight, int64_t vocabulary,
                                const RowsPerTpRank& shares) const;
 

@@ -209,8 +209,8 @@ class UnitRun {
     return op.params[number] < 0 ? nullptr : parameters_[op.params[number]];
   }
 
-  /// Returns rows of a vocabulary. Placeholders do not train the row of per-layer inputs that they
-  /// read, which transformers calls padding.
+  /// Returns rows of a vocabulary. Placeholders read the per-layer inputs of the padding token, and
+  /// do not train this row, as in transformers.
   at::Tensor embedded(const Operation& op) const {
     const at::Tensor rows = layers_.embedding(ids(op), parameter(op, 0),
                                               op.count > 0 ? op.count : model_.decoder.vocabulary,

@@ -176,8 +176,7 @@ void Muon::for_each_run(const Part& part, const Due& due, const auto& visit) con
 }
 
 /// `section` holds the parts in this rank's shard of the matrices that the ranks of its shard group
-/// orthogonalize. Ranks send each other the runs that lie in several shards, and send the results
-/// back.
+/// orthogonalize. Ranks exchange the runs that lie in several shards, and return the results.
 void Muon::orthogonalize_joined(Moved& moved, const at::Tensor& section, const Due& due) const {
   const Part& part = *moved.part;
   const DType type = engine_.plan().precision.master;

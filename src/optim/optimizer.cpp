@@ -57,8 +57,9 @@ void Optimizer::add_cuts(int buffer) {
   }
 }
 
-/// This rank's own cut, but for what another tp rank counts. Padding is zero, so it may be counted.
-/// Runs are split only where rules differ: the order of sums is that of buffers without rules.
+/// Adds this rank's own range, except parameters that another tp rank counts. Padding is zero, so
+/// it may be counted. Runs are split only where rules differ: the order of sums is that of buffers
+/// without rules.
 void Optimizer::add_counted(int buffer) {
   const Plan& plan = engine_.plan();
   const FlatRange own = plan.own_range(engine_.world_rank(), buffer);

@@ -83,7 +83,7 @@ ExpertDispatch make_dispatch(Collectives& ranks, const at::Tensor& members) {
   const int64_t rows = std::accumulate(way.sent.begin(), way.sent.end(), int64_t{0});
   const Tensor stays = goes.flatten().logical_not(), rows_of = goes.flatten().cumsum(0) - 1;
   way.places = rows_of.masked_fill(stays, -1).view({count, tokens}).t().contiguous();
-  // Tokens that do not go share a row behind all others.
+  // Pairs of token and rank without a message all write to one extra row, which is then left out.
   way.tokens = at::empty({rows + 1}, members.options())
                    .scatter_(0, rows_of.masked_fill(stays, rows),
                              at::arange(tokens, members.options()).repeat({count}))

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dispatch of tokens to the ranks of their experts by all-to-all. A token goes once to each rank
-// that has experts which it chose, whatever their number, and returns as the sum of these experts'
-// outputs. So no token is dropped, and an all-gather's rows that no expert of a rank reads are not
-// sent.
+// Dispatch of tokens to the ranks of their experts by all-to-all. A token is sent once to each rank
+// that holds at least one of its experts, and returns as the sum of these experts' outputs. No
+// token is dropped, and, unlike with an all-gather, no rank receives rows that its experts do not
+// read.
 //
-// How many rows each rank receives depends on routing. Ranks exchange these counts first, and the
-// host waits for them: the one exception from planned sizes, once per mixture, forward and axis of
-// ranks. Backward and the way back use the same counts. Recomputed forwards exchange them again.
-// Every rank calls every exchange, also one without tokens, so none waits for another forever.
+// The number of rows that a rank receives depends on routing. Ranks exchange these counts first,
+// and the host waits for them, once per mixture, forward and axis of ranks. All other messages have
+// planned sizes. Backward and the return use the same counts; a recomputed forward exchanges them
+// again. Every rank calls every exchange, even if it has no tokens, so that no rank waits forever.
 //
-// If experts are shared along cp and along dp_shard, tokens go along cp first, then along dp_shard:
-// a token crosses replicas once for each of them, and neither step needs further communicators.
+// If experts are shared along cp and along dp_shard, tokens are sent along cp first, then along
+// dp_shard. So a token is sent once to each rank of another replica that holds its experts, and
+// neither step needs further communicators.
 #pragma once
 
 #include <vector>
@@ -20,29 +21,29 @@
 
 namespace zea::detail {
 
-/// The way of this rank's tokens to the ranks of one group, and back.
+/// This rank's tokens for each rank of a group, and the rows that arrive from each.
 struct ExpertDispatch {
   Collectives* ranks;
-  at::Tensor places;      ///< (tokens, ranks) int64: the row of a token among those sent; -1: none
-  at::Tensor tokens;      ///< (rows sent) int64: their tokens, ordered by rank
+  at::Tensor places;      ///< (tokens, ranks) int64: index among the rows sent; -1: not sent there
+  at::Tensor tokens;      ///< (rows sent) int64: the token of each row, ordered by rank
   Counts sent, received;  ///< rows to and from each rank
 };
 
-/// `members` (tokens, chosen) int64: the rank of the group that has an expert; the group's size
-/// where none has it. The host waits for the counts of all ranks. Collective.
+/// `members` (tokens, chosen) int64: the rank of the group that holds each chosen expert, or the
+/// group's size if no rank of it does. The host waits for the counts of all ranks. Collective.
 ExpertDispatch make_dispatch(Collectives& ranks, const at::Tensor& members);
 
-/// x (tokens, width) -> (rows received, width). Collective, as its backward is.
+/// Dispatches x (tokens, width) -> (rows received, width). Collective, as its backward is.
 at::Tensor sent_along(const ExpertDispatch& way, const at::Tensor& x);
-/// x (rows received, width) -> (tokens, width), summed over ranks, in fp32 or wider. Collective, as
-/// its backward is.
+/// Combines x (rows received, width) -> (tokens, width), summed over ranks in fp32 or wider.
+/// Collective, as its backward is.
 at::Tensor returned_along(const ExpertDispatch& way, const at::Tensor& x);
 
 }  // namespace zea::detail
 
 namespace zea {
 
-/// The ways along cp and along dp_shard, in the order in which tokens go.
+/// The dispatches along cp and along dp_shard, in the order in which tokens are sent.
 struct ExpertDispatches {
   std::vector<detail::ExpertDispatch> along;
 };

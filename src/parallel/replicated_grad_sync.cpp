@@ -18,7 +18,7 @@ Collectives& group_of(const ReplicatedRanges& held, Mesh& mesh) {
     case ReplicationKind::Tied:
       return mesh.tied(held.module, held.holders.tied);
   }
-  throw InternalError("a group of holders that nobody knows");
+  throw InternalError("unknown kind of replication group");
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ void ReplicatedGradSync::start(Sum& sum, const std::vector<bool>& buffers_with_g
     sum.pending = sum.holders->all_reduce(there.data_ptr(), elements, dtype_, ReduceOp::Sum);
     return;
   }
-  // Memory for the moment, which the estimate knows (packed_replicated_bytes()).
+  // The memory estimate includes this temporary buffer (packed_replicated_bytes()).
   sum.packed = at::empty({elements}, at::TensorOptions().dtype(to_torch(dtype_)).device(device_));
   int64_t begin = 0;
   for (const ReplicatedRange& range : sum.held.ranges) {

@@ -21,8 +21,8 @@ class ReplicatedGradSync {
                      const std::vector<std::unique_ptr<ShardedBuffer>>& buffers, at::Device device);
 
   /// Sums the owned gradients of the buffers for which some rank of the job has a gradient, after a
-  /// step's reductions, before norm and update. One sum in the master type for each group of
-  /// holders, in place if ReplicatedRanges says so. Collective.
+  /// step's reductions, before norm and update. Makes one all-reduce in the master type for each
+  /// replication group, in place if ReplicatedRanges says so. Collective.
   void run(const std::vector<bool>& buffers_with_gradient);
 
  private:

@@ -54,8 +54,8 @@ at::Tensor TpLayers::summed_rows(const at::Tensor& x, const RowsPerTpRank& share
   return detail::tp_summed_rows(TpRowComm(*buffers_, shares), x);
 }
 
-/// The cp ranks of a replica gather first, then the replicas: each knows how its own replica's rows
-/// lie on cp ranks, and of the others only how many they are.
+/// Gathers over the cp ranks of a replica first, then over replicas: a rank knows the rows of each
+/// cp rank of its own replica, but only the total of every other replica.
 at::Tensor TpLayers::gathered_expert_rows(const at::Tensor& x, const ExpertRows& rows) const {
   ZEA_ASSERT(!rows.cp.empty() || !ep_cp_);
   ZEA_ASSERT(!rows.replicas.empty() || !ep_dp_shard_);

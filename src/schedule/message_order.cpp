@@ -57,8 +57,8 @@ size_t stage_groups_of_decoder(const Pipeline& pipeline, const ModelSpec& model)
   return groups.size();
 }
 
-/// Whether NCCL calls of outputs that skip stages end on devices. In 1F1B with more stages the
-/// first one is so far ahead of the last one that its calls wait behind each other
+/// Whether the NCCL calls of outputs that skip stages are free of deadlock on devices. In 1F1B with
+/// more stages the first stage is so far ahead of the last that their calls wait for each other
 /// (test_launched_calls).
 constexpr size_t kMostSkipping = 4;
 bool may_skip_on_devices(PipelineSchedule schedule, size_t pp) {
@@ -81,7 +81,7 @@ void check_message_order(Faults& faults, const Options& options, const ScheduleP
                ".pp = " + std::to_string(pp) + " and mesh.schedule = \"" + options.mesh.schedule +
                "\": blocks of " + parts.model.family +
                " read outputs of stages before the one before theirs, for which NCCL's order of "
-               "launches could let stage groups wait in a circle; use \"gpipe\", \"1f1b\" with "
+               "launches could let stage groups wait in a cycle; use \"gpipe\", \"1f1b\" with "
                "pp up to " +
                std::to_string(kMostSkipping) + ", pp = 2, or tp and full_shard");
     return;

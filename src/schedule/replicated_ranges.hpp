@@ -15,7 +15,7 @@ namespace zea {
 /// tied parameters.
 enum class ReplicationKind { Tp, Kv, Tied };
 
-/// A group of holders of a module; `tied` is an index in ModuleGrid::tied_stages.
+/// A group of ranks that replicate parameters; `tied` is an index in ModuleGrid::tied_stages.
 struct ReplicationGroup {
   ReplicationKind group;
   int tied = 0;
@@ -26,14 +26,14 @@ struct ReplicationGroup {
 /// Returns the groups of a module, in one order on all ranks, tied ones last.
 std::vector<ReplicationGroup> replication_groups(const ModuleGrid& grid);
 
-/// A run of a shard whose parameters have the same holders.
+/// A range of a shard whose parameters are replicated by the same ranks.
 struct ReplicatedRange {
   int buffer;
   int64_t begin, elements;  ///< in the shard
-  double scale;             ///< of what each holder contributes
+  double scale;             ///< factor of each rank's gradient in the sum
 };
 
-/// The ranges that are summed over one group of holders.
+/// The ranges whose gradients are summed over one replication group.
 struct ReplicatedRanges {
   std::string module;
   ReplicationGroup holders;
@@ -50,7 +50,7 @@ struct ReplicatedRanges {
 /// others.
 std::vector<ReplicatedRanges> replicated_ranges(const Plan& plan, int world_rank);
 
-/// Returns the largest number of bytes that are packed for them at once.
+/// Returns the largest number of bytes that are packed for these sums at once.
 int64_t packed_replicated_bytes(const Plan& plan, int world_rank);
 
 }  // namespace zea

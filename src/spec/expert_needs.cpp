@@ -20,7 +20,7 @@ void declare_gathered(const MixturePart& part, int64_t rows, OperationNeeds& nee
   if (needs.is_view) return;
   needs.rows = part.sizes.expert_tokens > 0 ? part.sizes.expert_tokens : rows * part.ep;
   const int64_t row = part.hidden * part.bytes.param, routing = chosen * (part.bytes.wide + kIndex);
-  // An exchange keeps which row of each rank is which token's, and the reverse.
+  // An all-to-all saves the row of each token on each rank, and the token of each row.
   const int64_t indices = part.exchanges ? 2 * kIndex : 0;
   needs.memory = {.output = needs.rows * row,
                   .saved = needs.rows * (routing + indices),
@@ -43,7 +43,7 @@ void declare_summed(const MixturePart& part, int64_t rows, OperationNeeds& needs
 }  // namespace
 
 double chosen_share(const RouterSpec& router, int64_t parts) {
-  double none = 1;  // that a token chooses no expert of the part
+  double none = 1;  // probability that a token chooses no expert of the part
   for (int64_t i = 0; i < router.chosen; ++i)
     none *= static_cast<double>(std::max<int64_t>(0, router.experts - router.experts / parts - i)) /
             static_cast<double>(router.experts - i);

@@ -254,7 +254,7 @@ class Declarations {
     needs.memory.output = needs.rows * columns * bytes_.param;
   }
 
-  /// Rows of a table, looked up for all rows and then dealt.
+  /// Rows of a table, looked up for all rows and then distributed over tp ranks.
   void declare_table(const WeightSpec& table, const RowCounts& dealt, OperationNeeds& needs) {
     FunctionMemory& memory = needs.memory;
     needs.rows = sizes_.tokens.here;
@@ -314,7 +314,7 @@ class Declarations {
                     .gradient_working = sent * row};
   }
 
-  /// The tp ranks that rows are dealt to gather them first.
+  /// If rows are distributed over tp ranks, these gather them first.
   void declare_next_rows(const Value& x, OperationNeeds& needs) const {
     if (share_.tp > 1 && share_.sequence_parallel)
       declare_rows_of_all(Kind::GatherRows, hidden_, needs);

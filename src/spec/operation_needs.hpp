@@ -98,8 +98,8 @@ struct RowCounts {
   bool are_sharded() const { return all != here; }
 };
 
-/// A linear of all rows; one whose outputs are cut over tp, which gathers its rows; one whose
-/// inputs are cut, which deals its results. `bias_trains` of the linear's own bias.
+/// A linear of all rows; a column-parallel one, which gathers its rows; a row-parallel one, which
+/// reduce-scatters its results. `bias_trains`: the linear's own bias does.
 FunctionMemory linear_memory(int64_t rows, const WeightSpec& weight, bool bias_trains,
                              const ElementBytes& bytes);
 FunctionMemory column_linear_memory(const RowCounts& rows, const WeightSpec& weight,
@@ -187,7 +187,7 @@ struct UnitPart {
 
 /// Messages between tp or cp ranks, or ranks that share experts.
 enum class MessageKind {
-  GatherRows,        ///< rows of `width` elements, where they are dealt to tp ranks
+  GatherRows,        ///< rows of `width` elements, where they are distributed over tp ranks
   SumRows,           ///< the same, summed: a reduce-scatter, or an all-reduce where they are not
   GatherExpertRows,  ///< rows of `width` elements, to all ranks that share experts
   SumExpertRows,     ///< the same, summed

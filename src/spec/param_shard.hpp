@@ -45,8 +45,8 @@ bool can_shard(const ParamSpec& param, int tp);
 /// Returns the shard of each of `tp` ranks; requires can_shard().
 ParamShard param_shard_of(const ParamSpec& param, int tp);
 
-/// Gives whole experts of the model's mixtures to each of `ep` ranks: changes their cuts, which are
-/// those over `tp`. Requires that `ep` divides the experts.
+/// Gives whole experts of the model's mixtures to each of `ep` ranks: changes the experts' entries
+/// of `cuts`, which are sharded over `tp` before. Requires that `ep` divides the experts.
 void shard_experts(const ModelSpec& model, int ep, int tp, std::vector<ParamShard>& cuts);
 
 /// A box of a parameter's tensor (ParamSpec::tensor_shape()), and the first of its packed elements
@@ -57,7 +57,8 @@ struct PieceBox {
 };
 
 /// Returns the boxes of elements [begin, end) of the part of `piece_rank` among the ep and tp
-/// ranks, ascending, without padding. `param` is the one that it has (ParamShard::param_of).
+/// ranks, ascending, without padding. `param` is the parameter that this rank has
+/// (ParamShard::param_of).
 std::vector<PieceBox> boxes_of_piece(const ParamSpec& param, const ParamShard& cut, int piece_rank,
                                      int64_t begin, int64_t end);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pixtral's vision transformer (arXiv:2410.07073): images of any size, patches turned by rows and
+// Pixtral's vision transformer (arXiv:2410.07073): images of any size, axial RoPE by rows and
 // columns, a norm before the blocks, gated MLPs, and no bias anywhere. Files leave out what equals
 // the defaults of transformers' PixtralVisionConfig.
 #include "spec/families.hpp"
@@ -17,7 +17,7 @@ PatchInput read_pixtral_patches(const ConfigReader& config) {
   return patches;
 }
 
-/// Rows turn pairs at every other frequency from the first on, columns at those between them.
+/// Rows rotate pairs at every other frequency from the first on, columns at those between them.
 AttentionSpec read_pixtral_attention(const ConfigReader& config, int64_t head_dim) {
   if (head_dim % 2 != 0 || config.positive("head_dim", head_dim) != head_dim)
     config.refuse(

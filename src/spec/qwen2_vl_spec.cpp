@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen2-VL (arXiv:2409.12191): a vision transformer over images of any size, whose patches are
-// turned by their rows and columns, a merger that makes one feature of 2 x 2 of them, and a Qwen2
+// Qwen2-VL (arXiv:2409.12191): a vision transformer over images of any size, whose patches
+// have axial RoPE, a merger that makes one feature of 2 x 2 of them, and a Qwen2
 // decoder whose tokens have three positions. In Qwen2.5-VL (arXiv:2502.13923) the transformer has
 // the language model's norms and feed-forward, and most of its blocks see windows of an image.
 // Files leave out what equals the defaults of transformers' configs; before version 5 the text's

@@ -15,7 +15,7 @@
 namespace zea {
 namespace {
 
-/// A group of holders of a module.
+/// A module, and a group of its ranks that replicate parameters.
 using ModuleHolders = std::pair<std::string, ReplicationGroup>;
 
 std::vector<ModuleHolders> all_holders(const MeshShape& mesh) {
@@ -39,8 +39,8 @@ void add_to_hash(int64_t& hash, const at::Tensor& values) {
   }
 }
 
-/// Returns the hashes of this rank's copies: of each buffer, and of what it holds in common with
-/// the other ranks of each group of holders of each module. 0: it has none.
+/// Returns the hashes of this rank's copies: one of each buffer, and one of the parameters that
+/// each replication group of each module has in common. 0: the rank has none.
 std::vector<int64_t> own_hashes(Engine& engine) {
   const Plan& plan = engine.plan();
   const auto& buffers = engine.buffers();
@@ -69,7 +69,7 @@ std::vector<int> holders_of(const MeshShape& mesh, int rank, const ModuleGrid& g
     case ReplicationKind::Tied:
       return tied_group(mesh, rank, grid.module, holders.tied);
   }
-  throw InternalError("a group of holders that nobody knows");
+  throw InternalError("unknown kind of replication group");
 }
 
 /// Ranks whose values must be the same.

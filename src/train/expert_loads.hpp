@@ -17,7 +17,7 @@ class ExpertLoads {
  public:
   explicit ExpertLoads(Engine& engine);
 
-  /// Returns this rank's rows in a walk (EngineResult::expert_offsets): those of the first layer's
+  /// Returns this rank's rows in a step (EngineResult::expert_offsets): those of the first layer's
   /// experts, then those of the next. Summed over all ranks they are the loads.
   std::vector<double> own_rows(const std::map<int, std::vector<at::Tensor>>& expert_offsets) const;
 

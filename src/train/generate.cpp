@@ -16,9 +16,9 @@ namespace {
 
 using TokenIds = std::vector<int64_t>;
 
-/// The actions of a repeated walk. If all buffers that it gathers fit in memory at the same
-/// time, as without reshard_after_forward, they are gathered before the first and dropped after
-/// the last.
+/// The actions of a forward that is repeated. If all buffers that it gathers fit in memory at the
+/// same time, as without reshard_after_forward, they are gathered before the first forward and
+/// dropped after the last.
 struct RepeatedWalk {
   std::vector<Action> before, each, after;
 };
@@ -75,7 +75,7 @@ class Generation {
       else
         decode_next();
       if (token == 0) generated.prompt_seconds = clock.seconds();
-      // Every rank walks as long as some rank has an open sample, since walks may communicate.
+      // Every rank decodes as long as some rank has an open sample: a forward may communicate.
       double sums[] = {0, 0};
       for (size_t m = 0; m < loaded_.size(); ++m) {
         sums[0] += static_cast<double>(std::ranges::count(is_open_[m], true));
@@ -136,8 +136,8 @@ class Generation {
     return microbatches;
   }
 
-  /// Returns the last token of each open sample; where none is open, one that nobody needs,
-  /// since the walks of all ranks have the same actions.
+  /// Returns the last token of each open sample; if none is open, an unused token,
+  /// since the forwards of all ranks have the same actions.
   std::vector<NextToken> next_tokens(size_t m) const {
     std::vector<NextToken> next;
     const std::vector<Sample>& samples = loaded_[m].samples;

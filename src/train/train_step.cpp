@@ -51,8 +51,8 @@ std::optional<StepReport> TrainStep::run(const RankStep& step,
   StepSums own{.bad_items = static_cast<double>(bad_items), .flags = flags};
   for (const Microbatch& microbatch : microbatches)
     if (microbatch.counts) own.targets += static_cast<double>(microbatch.targets);
-  // The device has long done the step before, while it still has this one's walk to do. The update
-  // needs the count of those before it.
+  // The device ended the step before long ago, and still has this step's actions to do. The update
+  // needs the count of earlier updates.
   const std::optional<StepReport> before = finish(position);
   if (device_end_)
     end_on_device(step, own, loss, position);
@@ -93,8 +93,8 @@ void TrainStep::end_on_device(const RankStep& step, const StepSums& own, const S
 
 std::optional<StepReport> TrainStep::finish(TrainPosition& position) {
   if (!on_device_) return std::exchange(known_, std::nullopt);
-  // Waits for the step's update, too: where the next step is launched, the device has its walk
-  // left.
+  // Also waits for the step's update: if the next step is launched, the device still has its
+  // actions to do.
   const auto [sums, seconds] = [&] {
     const ActionRecord::Action action(engine_.mesh().record(), "read the sums of a step");
     return device_end_->wait();

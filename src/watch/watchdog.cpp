@@ -121,7 +121,7 @@ void Watchdog::watch() {
   }
 }
 
-/// Returns whether the run was given up.
+/// Returns whether the run was aborted.
 bool Watchdog::tick(double seconds) {
   record_.beat();
   if (gives_up_device(seconds)) return true;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A mixer with the gated delta rule, forward and backward, on one thread in fp32, at the sizes of
-// Qwen3.5-0.8B: over its attention layer of the same width, and at several lengths. Times are of
-// the thread, so that other load disturbs them little, and without the kernel's, which are printed
-// beside: on a virtual machine fresh pages of memory can cost more than what is computed in them.
+// Qwen3.5-0.8B: over its attention layer of the same width, and at several lengths. Times are
+// processor times of the thread, so that other load disturbs them little. Time in the operating
+// system is printed separately: on a virtual machine it can take longer to provide memory pages
+// than to compute in them.
 //   bench_delta [ROUNDS]
 //   bench_delta turns: answers each line of standard input with the times of one run of the mixer,
 //     and of one without its linears

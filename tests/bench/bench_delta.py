@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares zea's gated delta rule with the torch implementation of transformers: the mixer of Qwen3.5-0.8B with its
-linears and without them, forward and backward of a sample of 2048 tokens, fp32, one thread each, in turn. Times are of
-the thread, once without and once with the kernel's, most of which are for fresh pages of memory.
+linears and without them, forward and backward of a sample of 2048 tokens, fp32, one thread each, in turn. Times are
+processor times of the thread, without and with time in the operating system, which mostly provides memory pages.
 
 usage: bench_delta.py BUILD [--rounds 7]
 """

@@ -3,7 +3,7 @@
 # of the plan's predictions for an 8B's layers under FSDP, tp, cp, pp was off by more than 15 %; see several/report.md:
 #   tests/gpu/several.sh [--tree FOLDER] [--out FOLDER] [--parts NAME...] [--minutes N]
 # Trees and PYTHON are those of first_run.sh. The parts for axes need the hardware file that the part links writes.
-# --device cpu --quick tries the script itself where there is no GPU; --help says more.
+# --device cpu --quick tests the script itself without a GPU; --help says more.
 set -euo pipefail
 here=$(cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 exec "${PYTHON:-python3}" -B "$here/several" "$@"

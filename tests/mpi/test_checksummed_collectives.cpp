@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bit that flips between two ranks is found by whoever receives it, in every kind of call; that
-// calls give the right results otherwise is a matter of test_collectives.
+// The receiver finds a bit that flips between two ranks, in every kind of call. test_collectives
+// checks that calls without faults give the right results.
 #include "comm/checksummed_collectives.hpp"
 
 #include <gtest/gtest.h>
@@ -93,8 +93,8 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-/// Returns what a call throws on this rank; empty: nothing. The last rank receives a flipped bit,
-/// or nobody does.
+/// Returns the message of the exception that a call throws on this rank; empty: none. If `flips`,
+/// the last rank receives a flipped bit.
 std::string fault_of(const Case& call, bool flips) {
   const Communicator& communicator = testing::world().communicator();
   const auto real = make_host_collectives(communicator);

@@ -51,7 +51,7 @@ class Layouts(zr.ZeaTest):
         self.check_model_of_four_ranks_on_one()
 
     def check_checksums_change_nothing(self, expected):
-        """Of ranks that share a node, which add in their order."""
+        """Sums over ranks that share a node, which add in order of rank."""
         keys = [f"schedule.steps={STEPS}", "schedule.global_batch=5", "run.collective_checksums=true"]
         result = self.run_in(self.folder / "checked", 4, "-i", self.deck, *keys)
         self.assertEqual(result.losses(), expected)

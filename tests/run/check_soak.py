@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run under one fault after the other, drawn at random: killed, stopped, without a disk or with one that fails, is
-slow or full, without shared memory, with a clock that jumps, with a damaged checkpoint, with fewer ranks. It goes on
-from its newest checkpoint each time, reaches its last step, and ends bit for bit as the run that was left alone (within
-rounding where the number of ranks changed). Nothing stays behind in shared memory and temporary files.
+"""Trains under one fault after the other, drawn at random: ranks are killed or stopped, the disk fails, is slow or
+full, shared memory is full, the clock jumps, a checkpoint is damaged, a rank is lost. Each time the run resumes from
+its newest checkpoint. It reaches its last step and ends bit for bit as a run without faults (within rounding if the
+number of ranks changed). It leaves nothing in shared memory and among temporary files.
 
 ZEA_SOAK_SECONDS: how long (every kind of fault comes at least once); ZEA_SOAK_SEED: another order.
 ZEA_FAULTY_CALLS: the library of faulty_calls.cpp. Skipped where no file system can be mounted."""

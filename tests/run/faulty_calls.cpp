@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library to preload into a program: its writes and syncs of files below a folder fail or take
-// long, and its clock jumps, as a page of memory says that a test writes to while the program runs
-// (check_soak.py).
+// A library to preload into a program: writes and syncs of files below a folder fail or take long,
+// and the clock jumps. A test (check_soak.py) controls these faults through a page of shared memory
+// while the program runs.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>

@@ -355,7 +355,7 @@ Options deck_of(const PipelineLayout& layout) {
   deck.mesh.dp_shard = layout.dp_shard;
   apply(layout.llm, layout.strategy, deck.meshes["llm"]);
   if (layout.model == PassedDeltaRules) deck.meshes["llm"].cp_scan = CpScan::States;
-  // Half of those that share experts exchange tokens, which so few ranks do not choose.
+  // Two of the schedules use all-to-all, which ep_dispatch = "auto" does not choose for few ranks.
   if (layout.llm.ep > 1 &&
       (layout.schedule == std::string(kInterleaved) || layout.schedule == std::string(kZeroBubble)))
     deck.meshes["llm"].ep_dispatch = EpDispatch::AllToAll;

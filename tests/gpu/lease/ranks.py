@@ -3,8 +3,9 @@
 
 usage: ranks.py order|communicators cuda|cpu STORE ELEMENTS
 STORE is a file by which ranks find each other. Rank 0's last line of output is JSON.
-order: a reduce-scatter of ELEMENTS fp32 per rank, an all-gather as large after it, in the same communicator or in
-another one, and a small all-gather of a third; when each began and ended, in seconds from the first.
+order: a reduce-scatter of ELEMENTS fp32 per rank, then an all-gather of the same size in the same or another
+communicator, then a small all-gather in a third one. The JSON has the begin and end of each, in seconds after the
+first begin.
 communicators: seconds and bytes of each communicator, from its making to the end of its first call.
 """
 

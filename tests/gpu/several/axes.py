@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An 8B's layers over several GPUs by one axis of the mesh: seconds of a step and exposed communication, as `zea -n`
-predicts them from the measured rates of devices and links, and as a step has them.
+"""Compares predicted and measured times of an 8B's layers on several GPUs, along one axis of the mesh at a time: the
+seconds of a step, and exposed communication. `zea -n` predicts them from the measured rates of devices and links.
 
-Exposed: seconds in which a rank communicates and computes nothing. On GPUs a recording of every kernel tells them, in
-which the kind of NCCL's kernel tells the axis; on the host the waits of `log.trace_step`, in which the group does.
+Exposed communication: seconds in which a rank communicates and computes nothing. On GPUs they come from a recording of
+every kernel, where the kind of an NCCL kernel identifies the axis. On the host they come from the waits of
+`log.trace_step`, where the group of ranks identifies it.
 """
 
 import json

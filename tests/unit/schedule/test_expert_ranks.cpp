@@ -176,8 +176,8 @@ TEST(ExpertRanks, MemoryHasFewerExpertsAndMoreRows) {
             std::string::npos);
 }
 
-/// Experts chosen by a token, of which so many ranks have equal parts: on the average over all
-/// choices, in that share of the parts.
+/// The share equals a count over all choices of experts: how often at least one is in the first of
+/// equal parts.
 TEST(ExpertRanks, ATokenGoesToAShareOfThem) {
   for (const int experts : {4, 6, 8})
     for (int chosen = 1; chosen <= experts; ++chosen)

@@ -57,7 +57,7 @@ TEST(Adapters, StandBesideTheirLinearsAndTrainInPlaceOfTheModule) {
   EXPECT_TRUE(param(model, "multi_modal_projector.linear_1.weight").trainable);
 }
 
-/// As of per-layer inputs: files have one A and one B.
+/// The linear of per-layer inputs is split over blocks, and files have one A and one B of it.
 TEST(Adapters, BlocksWithPartsOfALinearShareA) {
   const ModelSpec model = with_lora(with_gemma4_text(tiny_llava_config(), {.is_like_e4b = true}),
                                     "llm", {.targets = {"per_layer_model_projection"}, .rank = 3});
