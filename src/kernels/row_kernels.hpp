@@ -40,6 +40,28 @@ at::Tensor clamped_gate_backward_reference(const at::Tensor& dy, const at::Tenso
 void scale_rows_reference(const at::Tensor& x, const at::Tensor& factors);
 at::Tensor row_dots_reference(const at::Tensor& x, const at::Tensor& y);
 
+/// How a router's outputs become gates: by softmax or sigmoids; perhaps divided by their sum, which
+/// `min_sum` is added to; multiplied by `factor`.
+struct RouteOptions {
+  int64_t chosen;  ///< experts of a token
+  bool are_sigmoids, renormalizes;
+  double min_sum, factor;
+};
+
+struct Routes {
+  at::Tensor gates;   ///< (tokens, chosen), of the outputs' wide type
+  at::Tensor chosen;  ///< (tokens, chosen) int64, best first; ties go to the lower index
+};
+
+/// Whether one kernel can route rows like `outputs`: on devices with zea's kernels.
+bool routes_by_kernels(const at::Tensor& outputs);
+/// outputs (tokens, experts); `bias` (experts), perhaps undefined, is added to scores for the
+/// choice alone.
+Routes route_rows(const at::Tensor& outputs, const at::Tensor& bias, const RouteOptions& options);
+/// The gradient of the outputs, given that of the gates.
+at::Tensor route_rows_backward(const at::Tensor& dgates, const at::Tensor& outputs,
+                               const at::Tensor& chosen, const RouteOptions& options);
+
 /// Rotates the first `heads` heads of x (tokens, all_heads, head_dim), of each the first
 /// coordinates, by the angles of the tables (tokens, half of these coordinates), or by their
 /// negatives, in place. With tables (tokens, parts, half of these) head h uses row h % parts. Pairs

@@ -77,39 +77,57 @@ Tensor chosen_experts(const Tensor& scores, const RouterSpec& router, const Tens
   return largest(ranks, router.chosen);
 }
 
+/// The experts of each token and their gates, by libtorch's operations.
+Routes routes_of(const Tensor& outputs, const RouterSpec& router, const Tensor& bias,
+                 const RouteOptions& options) {
+  const Tensor scores = scores_of(outputs, options.are_sigmoids);
+  const Tensor chosen = chosen_experts(scores, router, bias);
+  Tensor gates = scores.gather(1, chosen);
+  if (options.renormalizes) gates = gates / (gates.sum(1, true) + options.min_sum);
+  if (options.factor != 1) gates = gates * options.factor;
+  return {gates, chosen};
+}
+
+Tensor routes_backward(const Tensor& dgates, const Tensor& outputs, const Tensor& chosen,
+                       const RouteOptions& options) {
+  const Tensor scores = scores_of(outputs, options.are_sigmoids), gates = scores.gather(1, chosen);
+  Tensor d = options.factor == 1 ? dgates : dgates * options.factor;
+  if (options.renormalizes) {
+    const Tensor sum = gates.sum(1, true) + options.min_sum;
+    d = (d - (d * gates).sum(1, true) / sum) / sum;
+  }
+  const Tensor terms = d * (options.are_sigmoids ? gates * (1 - gates) : gates);
+  const Tensor others =
+      options.are_sigmoids ? at::zeros_like(scores) : scores * -terms.sum(1, true);
+  return others.scatter_add_(1, chosen, terms).to(outputs.scalar_type());
+}
+
 struct RouteFunction : Function<RouteFunction> {
   static Tensors forward(Context* ctx, const Tensor& outputs, const RouterSpec* router,
                          const Tensor* bias) {
-    const bool are_sigmoids = router->scores == RouterScores::Sigmoid;
-    const Tensor scores = scores_of(outputs, are_sigmoids);
-    const Tensor chosen = chosen_experts(scores, *router, *bias);
-    Tensor gates = scores.gather(1, chosen);
-    if (router->norm_topk_prob) gates = gates / (gates.sum(1, true) + router->min_sum);
-    if (router->factor != 1) gates = gates * router->factor;
-    ctx->save_for_backward({outputs, chosen});
-    ctx->saved_data["are_sigmoids"] = are_sigmoids;
-    ctx->saved_data["norm_topk_prob"] = router->norm_topk_prob;
-    ctx->saved_data["min_sum"] = router->min_sum;
-    ctx->saved_data["factor"] = router->factor;
-    ctx->mark_non_differentiable({chosen});
-    return {gates, chosen};
+    const RouteOptions options{router->chosen, router->scores == RouterScores::Sigmoid,
+                               router->norm_topk_prob, router->min_sum, router->factor};
+    const bool is_fused = routes_by_kernels(outputs) && router->groups == 1;
+    const Routes routes = is_fused ? route_rows(outputs, *bias, options)
+                                   : routes_of(outputs, *router, *bias, options);
+    ctx->save_for_backward({outputs, routes.chosen});
+    ctx->saved_data["are_sigmoids"] = options.are_sigmoids;
+    ctx->saved_data["renormalizes"] = options.renormalizes;
+    ctx->saved_data["min_sum"] = options.min_sum;
+    ctx->saved_data["factor"] = options.factor;
+    ctx->mark_non_differentiable({routes.chosen});
+    return {routes.gates, routes.chosen};
   }
 
   static Tensors backward(Context* ctx, const Tensors& gradients) {
     const Tensors saved = ctx->get_saved_variables();
+    const Tensor &outputs = saved[0], &chosen = saved[1];
     const auto flag = [&](const char* name) { return ctx->saved_data.at(name).toBool(); };
     const auto number = [&](const char* name) { return ctx->saved_data.at(name).toDouble(); };
-    const bool are_sigmoids = flag("are_sigmoids");
-    const Tensor scores = scores_of(saved[0], are_sigmoids), gates = scores.gather(1, saved[1]);
-    Tensor dgates = gradients[0];
-    if (number("factor") != 1) dgates = dgates * number("factor");
-    if (flag("norm_topk_prob")) {
-      const Tensor sum = gates.sum(1, true) + number("min_sum");
-      dgates = (dgates - (dgates * gates).sum(1, true) / sum) / sum;
-    }
-    const Tensor terms = dgates * (are_sigmoids ? gates * (1 - gates) : gates);
-    const Tensor others = are_sigmoids ? at::zeros_like(scores) : scores * -terms.sum(1, true);
-    return {others.scatter_add_(1, saved[1], terms).to(saved[0].scalar_type()), {}, {}};
+    const RouteOptions options{chosen.size(1), flag("are_sigmoids"), flag("renormalizes"),
+                               number("min_sum"), number("factor")};
+    const auto backward = routes_by_kernels(outputs) ? route_rows_backward : routes_backward;
+    return {backward(gradients[0], outputs, chosen, options), {}, {}};
   }
 };
 

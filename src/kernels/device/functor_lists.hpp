@@ -7,25 +7,28 @@
 #include "kernels/delta_gradient_functors.hpp"
 #include "kernels/flat_functors.hpp"
 #include "kernels/norm_functors.hpp"
+#include "kernels/route_functors.hpp"
 #include "kernels/row_functors.hpp"
 
-#define ZEA_FOR_ROW_FUNCTORS_OF(visit, T)                                                        \
-  visit(NormalizeRow<T>) visit(NormalizeRowBackward<T>) visit(SumNormGradients<T>) visit(        \
-      NormalizeHead<T>) visit(NormalizeHeadBackward<T>) visit(SumHeadNormGradients<T>)           \
-      visit(MergeHead<T>) visit(RotateHeads<T>) visit(RotateHeads<T, true>) visit(DropRow<T>)    \
-          visit(GatedRow<SiluGate, T>) visit(GatedRow<ErfGate, T>) visit(GatedRow<TanhGate, T>)  \
-              visit(GatedRowBackward<SiluGate, T>) visit(GatedRowBackward<ErfGate, T>)           \
-                  visit(GatedRowBackward<TanhGate, T>) visit(GeluRun<ErfGate, T>)                \
-                      visit(GeluRunBackward<ErfGate, T>) visit(GeluRun<TanhGate, T>)             \
-                          visit(GeluRunBackward<TanhGate, T>) visit(GeluRun<QuickGate, T>)       \
-                              visit(GeluRunBackward<QuickGate, T>) visit(SendRow<T>)             \
-                                  visit(CombineRows<T>) visit(CombineRowBackward<T>)             \
-                                      visit(MixDeltaToken<T>) visit(MixDeltaTokenBackward<T>)    \
-                                          visit(ConvolveBackward<T>) visit(GatedNormHead<T>)     \
-                                              visit(GatedNormBackward<T>) visit(StoreOutputs<T>) \
-                                                  visit(ScaleRow<T>) visit(RowDot<T>)            \
-                                                      visit(ClampedGateRow<T>)                   \
-                                                          visit(ClampedGateRowBackward<T>)
+#define ZEA_FOR_ROW_FUNCTORS_OF(visit, T)                                                         \
+  visit(RouteRow<T>) visit(RouteRowBackward<T>) visit(NormalizeRow<T>)                            \
+      visit(NormalizeRowBackward<T>) visit(SumNormGradients<T>) visit(NormalizeHead<T>)           \
+          visit(NormalizeHeadBackward<T>) visit(SumHeadNormGradients<T>) visit(MergeHead<T>)      \
+              visit(RotateHeads<T>) visit(RotateHeads<T, true>) visit(DropRow<T>) visit(          \
+                  GatedRow<SiluGate, T>) visit(GatedRow<ErfGate, T>) visit(GatedRow<TanhGate, T>) \
+                  visit(GatedRowBackward<SiluGate, T>) visit(GatedRowBackward<ErfGate, T>)        \
+                      visit(GatedRowBackward<TanhGate, T>) visit(GeluRun<ErfGate, T>)             \
+                          visit(GeluRunBackward<ErfGate, T>) visit(GeluRun<TanhGate, T>)          \
+                              visit(GeluRunBackward<TanhGate, T>) visit(GeluRun<QuickGate, T>)    \
+                                  visit(GeluRunBackward<QuickGate, T>) visit(SendRow<T>)          \
+                                      visit(CombineRows<T>) visit(CombineRowBackward<T>)          \
+                                          visit(MixDeltaToken<T>) visit(MixDeltaTokenBackward<T>) \
+                                              visit(ConvolveBackward<T>) visit(GatedNormHead<T>)  \
+                                                  visit(GatedNormBackward<T>)                     \
+                                                      visit(StoreOutputs<T>) visit(ScaleRow<T>)   \
+                                                          visit(RowDot<T>)                        \
+                                                              visit(ClampedGateRow<T>)            \
+                                                                  visit(ClampedGateRowBackward<T>)
 #define ZEA_FOR_CHUNK_FUNCTORS_OF(visit, W) \
   visit(MakeChunk<W>) visit(MakeChunkBackward<W>) visit(StoreChunkGradients<W>)
 #define ZEA_FOR_ROW_FUNCTORS(visit)      \

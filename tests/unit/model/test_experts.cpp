@@ -193,6 +193,31 @@ TEST(Experts, GatesThatVanishAreNotDividedByZero) {
   EXPECT_EQ(made.gates.abs().max().item<float>(), 0);
 }
 
+/// On the host, which routes by the library's operations otherwise.
+TEST(Experts, TheKernelOfDevicesRoutesAsTheLibrary) {
+  at::manual_seed(5);
+  for (RouterSpec router :
+       {RouterSpec{6, 2, true}, RouterSpec{40, 7, false}, RouterSpec{5, 5, true},
+        sigmoid_router(8, 3, 1, 1, true), sigmoid_router(8, 1, 1, 1, false)}) {
+    SCOPED_TRACE(std::to_string(router.experts) + " experts");
+    const bool are_sigmoids = router.scores == RouterScores::Sigmoid;
+    const Tensor bias = are_sigmoids ? correction_bias(router) : Tensor();
+    const RouteOptions options{router.chosen, are_sigmoids, router.norm_topk_prob, router.min_sum,
+                               router.factor};
+    const Tensor outputs = at::randn({kTokens, router.experts}, doubles());
+    outputs[3].fill_(0.5);  // ties
+    const Tensor x = outputs.clone().requires_grad_(true);
+    const Routing expected = route(x, router, bias);
+    const Routes found = route_rows(outputs, bias, options);
+    EXPECT_TRUE(found.chosen.equal(expected.chosen));
+    EXPECT_LE((found.gates - expected.gates).abs().max().item<double>(), 1e-14);
+    const Tensor dgates = at::randn_like(found.gates);
+    expected.gates.backward(dgates);
+    const Tensor dx = route_rows_backward(dgates, outputs, found.chosen, options);
+    EXPECT_LE((dx - x.grad()).abs().max().item<double>(), 1e-14);
+  }
+}
+
 /// Compared with autograd of the definition, with each part alone and both.
 TEST(Experts, LossesOfRoutersAreTheirDefinition) {
   at::manual_seed(3);

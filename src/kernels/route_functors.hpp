@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Functors of routers: the experts that a token chooses by its scores, their gates, and the
+// gradient of these. One row of outputs is one token's.
+#pragma once
+
+#include <limits>
+
+#include "kernels/lanes.hpp"
+
+namespace zea::detail {
+
+/// The scores of a row: a softmax over all experts, or a sigmoid of each output.
+template <class W>
+struct RowScores {
+  bool are_sigmoids;
+  W most = 0, sum = 1;  ///< of a softmax: the largest output, the sum of exponentials
+
+  template <class Lanes, class T>
+  ZEA_FUNCTION static RowScores of(const Lanes& lanes, const T* outputs, int64_t experts,
+                                   bool are_sigmoids) {
+    if (are_sigmoids) return {true};
+    const W most = lanes.largest(
+        experts, -std::numeric_limits<W>::infinity(),
+        [](W output) ZEA_INLINE_LAMBDA { return output; }, outputs);
+    const auto term = [=](W output) ZEA_INLINE_LAMBDA { return exponential(output - most); };
+    return {false, most, lanes.template sum<W>(experts, term, outputs)};
+  }
+  ZEA_FUNCTION W at(W output) const {
+    return are_sigmoids ? sigmoid(output) : exponential(output - most) / sum;
+  }
+};
+
+/// The best experts of a token and their gates: their scores, perhaps divided by the sum of these.
+/// Experts are found one by one, best first; ties go to the lower index.
+template <class T>
+struct RouteRow {
+  const T* x;
+  const Wide<T>* bias;  ///< added to scores for the choice alone; may be null
+  Wide<T>* gates;
+  int64_t* chosen;
+  int64_t experts, count;
+  bool are_sigmoids, renormalizes;
+  Wide<T> min_sum, factor;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
+    using W = Wide<T>;
+    constexpr W kNone = -std::numeric_limits<W>::infinity();
+    const T* outputs = x + row * experts;
+    const W* added = bias;
+    const auto scores = RowScores<W>::of(lanes, outputs, experts, are_sigmoids);
+    const auto all = static_cast<W>(experts);
+    W last = -kNone, total = min_sum;
+    int64_t last_expert = -1;
+    for (int64_t c = row * count; c < (row + 1) * count; ++c) {
+      const auto rank_of = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
+        const W rank = scores.at(output) + (added ? added[expert] : W(0));
+        return rank < last || (rank == last && expert > last_expert) ? rank : kNone;
+      };
+      const W best = lanes.largest(experts, kNone, OfPlace{rank_of}, outputs);
+      // Indices are exact in fp32.
+      const auto index_of = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
+        return rank_of(expert, output) == best ? all - static_cast<W>(expert) : W(0);
+      };
+      const W index = all - lanes.largest(experts, W(1), OfPlace{index_of}, outputs);
+      last = best, last_expert = static_cast<int64_t>(index);
+      const W gate = scores.at(load(outputs[last_expert]));
+      total += gate;
+      if (lanes.is_first()) chosen[c] = last_expert, gates[c] = gate;
+    }
+    const W scale = renormalizes ? factor / total : factor;
+    if (lanes.is_first())
+      for (int64_t c = row * count; c < (row + 1) * count; ++c) gates[c] *= scale;
+  }
+};
+
+/// The gradient of a row of outputs, given those of gates.
+template <class T>
+struct RouteRowBackward {
+  const T* x;
+  const Wide<T>* dgates;
+  const int64_t* chosen;
+  T* dx;
+  int64_t experts, count;
+  bool are_sigmoids, renormalizes;
+  Wide<T> min_sum, factor;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
+    using W = Wide<T>;
+    const T* outputs = x + row * experts;
+    const int64_t* own = chosen + row * count;
+    const W* d = dgates + row * count;
+    const int64_t choices = count;
+    const auto scores = RowScores<W>::of(lanes, outputs, experts, are_sigmoids);
+    W total = min_sum, dot = 0;
+    for (int64_t c = 0; c < choices; ++c) {
+      const W score = scores.at(load(outputs[own[c]]));
+      total += score;
+      dot += d[c] * score;
+    }
+    const W shift = renormalizes ? dot / total : 0;
+    const W scale = renormalizes ? factor / total : factor;
+    // The gradient of a chosen score, times its slope: of a softmax without the common term.
+    const auto term_of = [=](int64_t c, W score) ZEA_INLINE_LAMBDA {
+      return (d[c] - shift) * scale * score * (scores.are_sigmoids ? 1 - score : W(1));
+    };
+    W sum = 0;
+    for (int64_t c = 0; c < choices; ++c) sum += term_of(c, scores.at(load(outputs[own[c]])));
+    const W common = are_sigmoids ? W(0) : sum;
+    const auto gradient = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
+      const W score = scores.at(output);
+      W value = -score * common;
+      for (int64_t c = 0; c < choices; ++c)
+        if (own[c] == expert) value += term_of(c, score);
+      return value;
+    };
+    lanes.each(experts, StoreTo<T>{dx + row * experts}, OfPlace{gradient}, outputs);
+  }
+};
+
+}  // namespace zea::detail
