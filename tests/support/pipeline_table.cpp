@@ -76,7 +76,7 @@ const PipelineLayout kLayouts[] = {
     {kShared, k1F1B, {2}, {}, kFull, kFull, 1, 2, Nothing, Llava, WrappedAll},
     {kColocated, k1F1B, {2}, {2}, kFull, kFull, 1, 1, Nothing, Llava, Taps},
     {kDisjoint, kZeroBubble, {1}, {3}, kNo, kNo, 1, 2, Nothing, TiedLlava, Taps},
-    {kDisjoint, kGPipe, {1, 1, 4, 1, 1, "ulysses_ring"}, {1, 1, 2}, kFull, kFull, 1, 1, Nothing, Llava, BidirectionalLayers},
+    {kDisjoint, kGPipe, {1, 1, 4, 1, 1, "ulysses_ring"}, {1, 1, 2}, kFull, kFull, 1, 1, Nothing, Llava, Bidirectional},
     {kDisjoint, k1F1B, {2}, {1, 1, 1, 2}, kFull, kNo, 1, 2, Nothing, TiedLlava, InOrder},
     {kColocated, kZeroBubble, {2}, {2}, kHybrid, kHybrid, 2, 1, Nothing, TiedLlava, Broadcast},
     {kShared, k1F1B, {2}, {}, kFull, kFull, 1, 2, Nothing, TwoEncoders},
@@ -339,7 +339,7 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
   if (layout.model == Gpt2) deck.llm.dropout = 0.2;
   // Their gradients are large, so that Adam would turn rounding errors into updates.
   if (layout.has_delta_rules() || layout.model == Gemma4) deck.optim.eps = 1, deck.optim.lr = 1e-3;
-  if (layout.twist == BidirectionalLayers) deck.llm.image_attention = "bidirectional";
+  if (layout.twist == Bidirectional) deck.llm.image_attention = "bidirectional";
   if (layout.has_audio()) deck.data.row_tokens = std::max<int64_t>(40, deck.data.row_tokens);
   if (layout.model == Qwen3Vl || layout.model == Qwen3VlMoe) deck.data.row_tokens = 80;
   if (layout.has_encoder()) freeze(layout.frozen, deck);

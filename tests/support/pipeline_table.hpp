@@ -45,31 +45,31 @@ enum class PipelineModel {
 /// Unusual data and settings.
 enum class Twist {
   None,
-  RareImages,           ///< most microbatches have none
-  NoImages,             ///< no step has any
-  LateImages,           ///< the first two steps have none
-  OneMicrobatch,        ///< fewer than there are stages
-  OneSampleEach,        ///< many microbatches
-  Recomputing,          ///< every unit is recomputed
-  RecomputingSome,      ///< every other one is
-  FewSamples,           ///< fewer than there are replicas
-  Template,             ///< stages as a template says, uneven ones
-  WrappedByTwo,         ///< units are gathered in pairs
-  BufferOfEach,         ///< a buffer for each parameter
-  WrappedAll,           ///< all units of a stage are
-  OneKvHead,            ///< that several tp ranks hold
-  Taps,                 ///< the projector reads several layers, from all stages of the encoder
-  BidirectionalLayers,  ///< images see all of themselves
-  InOrder,              ///< samples are not balanced by cost; several rows per microbatch
-  Broadcast,            ///< weights are read by one copy; nothing is gathered ahead
-  AnySize,              ///< images of any size, of which four patches become a feature
-  TwoOfImages,          ///< two encoders of images, one of these of any size
-  Merging,              ///< Mistral 3
-  EachUse,              ///< units are gathered for each use, gradients reduced after it (ZeRO-3)
-  EachUseSumOnce,       ///< units are gathered for each use, gradients kept whole for a step
-  OnceSumEach,     ///< units stay gathered for a step, gradients are reduced after each backward
-  Adapters,        ///< of all modules, which train in their place
-  ExpertAdapters,  ///< of experts alone
+  RareImages,       ///< most microbatches have none
+  NoImages,         ///< no step has any
+  LateImages,       ///< the first two steps have none
+  OneMicrobatch,    ///< fewer than there are stages
+  OneSampleEach,    ///< many microbatches
+  Recomputing,      ///< every unit is recomputed
+  RecomputingSome,  ///< every other one is
+  FewSamples,       ///< fewer than there are replicas
+  Template,         ///< stages as a template says, uneven ones
+  WrappedByTwo,     ///< units are gathered in pairs
+  BufferOfEach,     ///< a buffer for each parameter
+  WrappedAll,       ///< all units of a stage are
+  OneKvHead,        ///< that several tp ranks hold
+  Taps,             ///< the projector reads several layers, from all stages of the encoder
+  Bidirectional,    ///< images see all of themselves
+  InOrder,          ///< samples are not balanced by cost; several rows per microbatch
+  Broadcast,        ///< weights are read by one copy; nothing is gathered ahead
+  AnySize,          ///< images of any size, of which four patches become a feature
+  TwoOfImages,      ///< two encoders of images, one of these of any size
+  Merging,          ///< Mistral 3
+  EachUse,          ///< units are gathered for each use, gradients reduced after it (ZeRO-3)
+  EachUseSumOnce,   ///< units are gathered for each use, gradients kept whole for a step
+  OnceSumEach,      ///< units stay gathered for a step, gradients are reduced after each backward
+  Adapters,         ///< of all modules, which train in their place
+  ExpertAdapters,   ///< of experts alone
 };
 
 struct PipelineLayout {

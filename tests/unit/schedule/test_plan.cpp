@@ -259,11 +259,6 @@ TEST(Plan, RefusesDataParallelSettingsThatDoNotGoTogether) {
          o.precision.preset = "fp64";
        },
        {"run.device = \"cuda\" with precision.preset = \"fp64\"", "use fp32 or bf16, or the CPU"}},
-      {[](Options& o) {
-         o.run.device = "cuda";
-         o.run.collective_checksums = true;
-       },
-       {"run.collective_checksums = true", "run.device = \"cuda\"", "host memory"}},
       {[](Options& o) { o.run.deterministic = true; },
        {"run.deterministic = true", "run.device = \"cpu\"", "the same bits"}},
       {[](Options& o) { o.meshes["llm"].pin_memory = AutoOption::of(true); },
