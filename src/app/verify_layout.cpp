@@ -125,7 +125,8 @@ struct Recording {
 Recorded record(const Recording& on) {
   const std::unique_ptr<Collectives> real = make_mpi_collectives(on.ranks);
   const auto control = make_recorded_collectives(*real, on.watched.record, "control");
-  Mesh mesh(on.ranks, on.plan.mesh, collectives_of(on.device), &on.watched.record);
+  Mesh mesh(on.ranks, on.plan.mesh, collectives_of(on.device), &on.watched.record,
+            on.plan.options.run.collective_checksums);
   StepRecorder recorder(on.plan);
   Engine engine(on.plan, mesh, on.device, recorder.observed(run_unit));
   agree(*control,

@@ -38,12 +38,12 @@ struct Received {
 /// A call in progress. Messages point to the elements of `sums`, which is a deque because its
 /// elements keep their addresses.
 struct CheckedCall {
-  Pending data, checksums;
   std::deque<uint64_t> sums;          ///< of messages, sent and received
   std::vector<uint64_t> own, others;  ///< of collectives
   std::vector<std::byte> summands;
   std::vector<Received> received;
   std::function<void()> finish;  ///< adds the summands
+  Pending data, checksums;       ///< last: they end before the buffers
 };
 
 class CheckedWork : public Pending::Work {
@@ -53,10 +53,20 @@ class CheckedWork : public Pending::Work {
       : call_(std::move(call)), check_(std::move(check)) {}
 
   ~CheckedWork() override {
-    if (!call_ || std::uncaught_exceptions() > 0) return;
-    call_->data.wait();
-    call_->checksums.wait();
-    if (call_->finish) call_->finish();
+    if (!call_) return;
+    if (std::uncaught_exceptions() > 0) {
+      call_->data = {};
+      call_->checksums = {};
+      (void)call_.release();  // a call that is given up may still write to the buffers
+      return;
+    }
+    try {
+      call_->data.wait();
+      call_->checksums.wait();
+      if (call_->finish) call_->finish();
+    } catch (
+        ...) {  // nobody waits for this call; whoever waits for another one learns of the fault
+    }
   }
   void wait() override {
     if (!call_) return;

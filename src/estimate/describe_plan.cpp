@@ -62,7 +62,8 @@ std::string ep_text(const Plan& plan, const ModuleGrid& grid) {
                      " cp ranks of " + std::to_string(grid.ep_dp_shard) +
                      " replicas share experts), dispatch by ";
   if (!grid.ep_exchanges)
-    return text + formatted("all-gather (all-to-all: about %.0f %% of its bytes)", 100 * share);
+    return text + formatted("all-gather (all-to-all: about %.0f %% of its bytes)",
+                            100 * detail::dispatch_ratio(plan.model, grid.ep_cp, grid.ep_dp_shard));
   return text +
          formatted("all-to-all (expected: %.2f of %d ranks per token; ", grid.ep() * share,
                    grid.ep()) +

@@ -24,6 +24,7 @@ UnitShare unit_share(const Plan& plan, const std::string& module, bool forward_o
           .owns_runs = owns_runs(tokens.context.distribution),
           .scans_prompts = forward_only && plan.generates(),
           .ep = grid.ep(),
+          .ep_cp = grid.ep_cp,
           .ep_exchanges = grid.ep_exchanges};
 }
 

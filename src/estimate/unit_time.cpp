@@ -79,6 +79,7 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
                         .share = {.tp = grid.tp,
                                   .sequence_parallel = rows.held.dealt,
                                   .ep = grid.ep(),
+                                  .ep_cp = grid.ep_cp,
                                   .ep_exchanges = grid.ep_exchanges}};
   part.sizes.expert_tokens = rows.experts.all(rows.held.all());
   part.types = types;

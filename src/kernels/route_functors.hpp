@@ -54,7 +54,9 @@ struct RouteRow {
     int64_t last_expert = -1;
     for (int64_t c = row * count; c < (row + 1) * count; ++c) {
       const auto rank_of = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
-        const W rank = scores.at(output) + (added ? added[expert] : W(0));
+        const W score = scores.at(output) + (added ? added[expert] : W(0));
+        // So that experts are distinct where scores are NaN.
+        const W rank = score == score ? score : std::numeric_limits<W>::lowest();
         return rank < last || (rank == last && expert > last_expert) ? rank : kNone;
       };
       const W best = lanes.largest(experts, kNone, OfPlace{rank_of}, outputs);

@@ -241,16 +241,15 @@ bool divides_ranks(int64_t cp, int64_t dp_shard, int64_t ep) {
 namespace {
 
 /// Whether `ep` ranks dispatch tokens by all-to-all rather than all-gather. An all-to-all sends a
-/// token only to the ranks of its experts, an all-gather to all ranks. So the ratio of their
-/// expected bytes is the share of ranks that hold an expert of a token. An all-to-all also needs an
+/// token only to the ranks of its experts, an all-gather to all ranks. An all-to-all also needs an
 /// exchange of counts and, on a device, a wait of the host; few ranks save too little for that.
-bool exchanges_tokens(const Choice<EpDispatch>& asked, const ModelSpec& model, int64_t ep,
-                      DeviceKind device) {
+bool exchanges_tokens(const Choice<EpDispatch>& asked, const ModelSpec& model,
+                      const ModuleGrid& grid, DeviceKind device) {
   constexpr double kMostShare = 0.5;
   constexpr int64_t kFewRanks = 8;
   if (asked != EpDispatch::Auto) return asked == EpDispatch::AllToAll;
-  if (device == DeviceKind::Cuda && ep <= kFewRanks) return false;
-  return chosen_share(model, ep) < kMostShare;
+  if (device == DeviceKind::Cuda && grid.ep() <= kFewRanks) return false;
+  return dispatch_ratio(model, grid.ep_cp, grid.ep_dp_shard) < kMostShare;
 }
 
 }  // namespace
@@ -278,7 +277,7 @@ void set_ep(MeshShape& shape, const ModuleMeshOptions& options, const ModelSpec&
                       ": groups of a shard group would have other experts; allowed: true, false");
   grid.ep_cp = static_cast<int>(std::min<int64_t>(ep, grid.cp));
   grid.ep_dp_shard = static_cast<int>(ep / grid.ep_cp);
-  grid.ep_exchanges = exchanges_tokens(options.ep_dispatch, model, ep, device);
+  grid.ep_exchanges = exchanges_tokens(options.ep_dispatch, model, grid, device);
 }
 
 ModuleGrid make_module_grid(const std::string& module, const ModuleMeshOptions& options,

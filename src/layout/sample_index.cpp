@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "core/mixed_bits.hpp"
 
 namespace zea {
 
@@ -52,6 +53,20 @@ ItemList& ItemList::operator+=(const ItemList& other) {
   return *this;
 }
 
+namespace {
+
+/// Lists that differ in other members are told apart by comparison.
+uint64_t hash_of(const ItemList& items) {
+  uint64_t hash = 0;
+  for (const ItemList::Run& run : items.runs())
+    for (const int64_t number : {int64_t{run.encoder}, run.items, run.shape.tokens,
+                                 run.shape.features, run.shape.width, run.shape.frames})
+      hash = mixed(hash ^ static_cast<uint64_t>(number));
+  return hash;
+}
+
+}  // namespace
+
 SampleTable::SampleTable(const std::vector<SampleIndex>& samples) {
   reserve(samples.size());
   for (const SampleIndex& sample : samples) add(sample);
@@ -67,7 +82,6 @@ void SampleTable::add(const SampleIndex& sample) {
 }
 
 void SampleTable::append(const SampleTable& other) {
-  reserve(size() + other.size());
   for (const SampleIndex& sample : other) add(sample);
 }
 
@@ -85,9 +99,14 @@ bool SampleTable::operator==(const SampleTable& other) const {
 }
 
 uint32_t SampleTable::number_of(const ItemList& items) {
-  const auto [found, is_new] = numbers_.emplace(items, static_cast<uint32_t>(items_.size()));
-  if (is_new) items_.push_back(items);
-  return found->second;
+  const uint64_t hash = hash_of(items);
+  const auto [first, last] = numbers_.equal_range(hash);
+  for (auto known = first; known != last; ++known)
+    if (items_[known->second] == items) return known->second;
+  const auto number = static_cast<uint32_t>(items_.size());
+  numbers_.emplace(hash, number);
+  items_.push_back(items);
+  return number;
 }
 
 }  // namespace zea

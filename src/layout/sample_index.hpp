@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <map>
+#include <unordered_map>
 #include <vector>
 
 #include "spec/module_spec.hpp"
@@ -28,7 +28,7 @@ class ItemList {
   /// An item of each encoder that there are items of.
   ItemList kinds() const;
   ItemList& operator+=(const ItemList& other);
-  auto operator<=>(const ItemList&) const = default;
+  bool operator==(const ItemList&) const = default;
 
   /// Neighbours among an encoder's items that are alike.
   struct Run {
@@ -36,7 +36,7 @@ class ItemList {
     int64_t items;
     ItemShape shape;  ///< without tokens: that of every item of the encoder
 
-    auto operator<=>(const Run&) const = default;
+    bool operator==(const Run&) const = default;
   };
   const std::vector<Run>& runs() const { return runs_; }
 
@@ -108,8 +108,8 @@ class SampleTable {
   uint32_t number_of(const ItemList& items);
 
   std::vector<Row> rows_;
-  std::vector<ItemList> items_;           ///< the different lists of items
-  std::map<ItemList, uint32_t> numbers_;  ///< the index of each list in `items_`
+  std::vector<ItemList> items_;                          ///< the different lists of items
+  std::unordered_multimap<uint64_t, uint32_t> numbers_;  ///< of `items_`, by their hashes
 };
 
 }  // namespace zea

@@ -10,6 +10,13 @@ namespace {
 
 constexpr auto kIndex = static_cast<int64_t>(sizeof(int64_t));
 
+/// The rows of the first of two exchanges, those of `rows` tokens of each cp rank at most; without
+/// a second one 0.
+int64_t rows_between(const MixturePart& part, int64_t rows) {
+  const bool are_two = part.exchanges && part.ep_cp > 1 && part.ep_cp < part.ep;
+  return are_two ? rows * part.ep_cp : 0;
+}
+
 void declare_gathered(const MixturePart& part, int64_t rows, OperationNeeds& needs) {
   const int64_t chosen = part.router.chosen;
   needs.is_view = part.ep == 1;
@@ -22,10 +29,11 @@ void declare_gathered(const MixturePart& part, int64_t rows, OperationNeeds& nee
   const int64_t row = part.hidden * part.bytes.param, routing = chosen * (part.bytes.wide + kIndex);
   // An all-to-all saves the row of each token on each rank, and the token of each row.
   const int64_t indices = part.exchanges ? 2 * kIndex : 0;
+  const int64_t between = rows_between(part, rows) * row;
   needs.memory = {.output = needs.rows * row,
                   .saved = needs.rows * (routing + indices),
-                  .forward_peak = needs.rows * (2 * row + routing),
-                  .gradient_working = needs.rows * row};
+                  .forward_peak = needs.rows * (2 * row + routing) + between,
+                  .gradient_working = needs.rows * row + between};
 }
 
 void declare_summed(const MixturePart& part, int64_t rows, OperationNeeds& needs) {
@@ -35,9 +43,10 @@ void declare_summed(const MixturePart& part, int64_t rows, OperationNeeds& needs
   if (needs.is_view) return;
   needs.rows = part.sizes.tokens.all;
   const int64_t row = part.hidden * part.bytes.param;
+  const int64_t between = rows_between(part, needs.rows) * row;
   needs.memory = {.output = needs.rows * row,
-                  .forward_peak = (needs.rows + rows) * row,
-                  .gradient_working = rows * row};
+                  .forward_peak = (needs.rows + rows) * row + between,
+                  .gradient_working = rows * row + between};
 }
 
 }  // namespace
@@ -55,6 +64,13 @@ double chosen_share(const ModelSpec& model, int64_t parts) {
   for (const MlpSpec& mlp : model.decoder.block.mlps)
     if (mlp.router) share = std::max(share, chosen_share(*mlp.router, parts));
   return share;
+}
+
+double dispatch_ratio(const ModelSpec& model, int64_t ep_cp, int64_t ep_dp_shard) {
+  const int64_t ep = ep_cp * ep_dp_shard;
+  const double along_cp = static_cast<double>(ep_cp - 1) * chosen_share(model, ep_cp);
+  const double along_dp = static_cast<double>((ep_dp_shard - 1) * ep_cp) * chosen_share(model, ep);
+  return (along_cp + along_dp) / static_cast<double>(ep - 1);
 }
 
 LocalExperts MixturePart::local_experts() const {

@@ -12,6 +12,9 @@ namespace zea::detail {
 double chosen_share(const RouterSpec& router, int64_t parts);
 /// Returns the largest of the model's mixtures.
 double chosen_share(const ModelSpec& model, int64_t parts);
+/// Returns the expected bytes of dispatch by all-to-all over those by all-gather, if `ep_cp` cp
+/// ranks of `ep_dp_shard` replicas share experts: tokens travel along cp first.
+double dispatch_ratio(const ModelSpec& model, int64_t ep_cp, int64_t ep_dp_shard);
 
 /// A mixture on one rank.
 struct MixturePart {
@@ -19,6 +22,7 @@ struct MixturePart {
   const UnitSizes& sizes;
   int64_t hidden;
   int ep;          ///< ranks that share experts
+  int ep_cp;       ///< those of them along cp
   bool exchanges;  ///< tokens go only to the ranks of their experts
   ElementBytes bytes;
 

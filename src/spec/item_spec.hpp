@@ -266,7 +266,7 @@ struct FittedGrid {
   int64_t shrunk_rows = 0, shrunk_columns = 0;
   int64_t sources = 0;  ///< rows of the projector before interpolation; 0: as many as features
 
-  auto operator<=>(const FittedGrid&) const = default;
+  bool operator==(const FittedGrid&) const = default;
 };
 
 /// The tokens of an item, and the features that become of them.
@@ -310,7 +310,7 @@ struct ItemShape {
   int64_t pictures() const { return frames > 0 ? frames : tiles; }  ///< that it is decoded to
   bool is_row_end(int64_t token) const { return token >= tokens - row_ends(); }
   TileGrid grid() const { return {tiles_wide, tiles == 1 ? 1 : (tiles - 1) / tiles_wide}; }
-  auto operator<=>(const ItemShape&) const = default;
+  bool operator==(const ItemShape&) const = default;
 
  private:
   int64_t fitted_feature_of(int64_t token) const;

@@ -326,7 +326,8 @@ class Declarations {
 
   HeadsPart heads() const { return {model_, unit_, sizes_, share_, bytes_}; }
   MixturePart mixture() const {
-    return {*model_.mlp(unit_).router, sizes_, hidden_, share_.ep, share_.ep_exchanges, bytes_};
+    return {*model_.mlp(unit_).router, sizes_, hidden_, share_.ep, share_.ep_cp,
+            share_.ep_exchanges,       bytes_};
   }
 
   void declare_expert_linear(const Operation& op, const Value& x, OperationNeeds& needs) const {

@@ -42,6 +42,7 @@ struct UnitShare {
   bool owns_runs = true;       ///< cp ranks own the runs of tokens that they then scan
   bool scans_prompts = false;  ///< generation also scans prompts, without passing states
   int ep = 1;                  ///< ranks that share experts
+  int ep_cp = 1;               ///< those of the ep ranks along cp
   bool ep_exchanges = false;   ///< tokens go only to the ranks of their experts
 };
 

@@ -336,15 +336,16 @@ TEST_F(ExpertParallel, AllTokensMayChooseTheExpertsOfOneRank) {
 /// The plan says how much a rank holds where all tokens choose its experts; one that has the rows
 /// of all comes near it, the other stays below.
 TEST_F(ExpertParallel, MemoryIsWithinItsBound) {
-  const Communicator ranks = first_ranks(2);
-  if (ranks.size() == 0) return;
   nlohmann::json config = nlohmann::json::parse(experts_config());
   config["text_config"].update(
       {{"hidden_size", 64}, {"head_dim", 16}, {"moe_intermediate_size", 256}});
   for (const Layout& layout :
        {Layout{"no_shard", 2, 2, "no_shard"}, Layout{"full_shard", 2, 2},
         Layout{"cp", 2, 2, "no_shard", 1, 2}, exchanging({"exchanged", 2, 2, "no_shard"}),
-        exchanging({"exchanged, cp", 2, 2, "no_shard", 1, 2})}) {
+        exchanging({"exchanged, cp", 2, 2, "no_shard", 1, 2}),
+        exchanging({"exchanged, cp and dp_shard", 4, 4, "no_shard", 1, 2})}) {
+    const Communicator ranks = first_ranks(layout.ranks);
+    if (ranks.size() == 0) continue;
     TinyRunOptions run = on_layout(base_run(config.dump()), layout);
     run.deck.precision.preset = "fp32";
     run.deck.data.row_tokens = 256;
@@ -352,7 +353,7 @@ TEST_F(ExpertParallel, MemoryIsWithinItsBound) {
     run.steps = 1;
     const MemoryDataset dataset = dataset_of(run, {0});
     const TinyResult got = run_with_zero_routers(ranks, make_host_collectives, dataset, run);
-    const Plan plan = plan_of(run, 2);
+    const Plan plan = plan_of(run, layout.ranks);
     const StepPlan step = plan.step_plan(
         0, Sampler(16, 16, run.deck.run.seed, true).global_batch(0), dataset.index());
     const MemoryEstimate told = estimate_memory(

@@ -199,5 +199,47 @@ TEST(Mesh, RefusesAnotherNumberOfRanks) {
   EXPECT_THROW(Mesh(all, shape, make_mpi_collectives), InternalError);
 }
 
+/// Flips a bit of what all-gathers of floats bring to the last rank.
+class FlippingCollectives : public WrappedCollectives {
+ public:
+  explicit FlippingCollectives(std::unique_ptr<Collectives> real)
+      : WrappedCollectives(*real), real_(std::move(real)) {}
+
+  Pending start(const CollectiveCall& call) override {
+    Pending pending = inner_.start(call);
+    if (call.kind != CallKind::AllGather || call.dtype != DType::Float32 || rank() < size() - 1)
+      return pending;
+    pending.wait();
+    *static_cast<uint32_t*>(call.receive) ^= 1;
+    return {};
+  }
+
+ private:
+  std::unique_ptr<Collectives> real_;
+};
+
+TEST(Mesh, GroupsCheckWhatTheyCarryOnRequest) {
+  const Communicator& all = testing::world().communicator();
+  if (all.size() < 2) return;
+  const MeshShape shape{1, all.size(), {{"llm", 0, 1, 1, 1, 1}}};
+  const auto flipping = [](const Communicator& communicator) {
+    return std::make_unique<FlippingCollectives>(make_host_collectives(communicator));
+  };
+  for (const bool has_checksums : {false, true}) {
+    Mesh mesh(all, shape, flipping, nullptr, has_checksums);
+    const float own = 1.5f;
+    std::vector<float> gathered(all.size());
+    const auto gather = [&] {
+      mesh.along("llm", shard_axes())
+          .all_gather(&own, gathered.data(), Counts(all.size(), 1), DType::Float32)
+          .wait();
+    };
+    if (has_checksums && all.rank() == all.size() - 1)
+      EXPECT_THROW(gather(), Error);
+    else
+      gather();
+  }
+}
+
 }  // namespace
 }  // namespace zea::test_mesh

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 
 #include "kernels/row_kernels.hpp"
 #include "model/functions.hpp"
@@ -216,6 +218,17 @@ TEST(Experts, TheKernelOfDevicesRoutesAsTheLibrary) {
     const Tensor dx = route_rows_backward(dgates, outputs, found.chosen, options);
     EXPECT_LE((dx - x.grad()).abs().max().item<double>(), 1e-14);
   }
+}
+
+/// Buffers have room for distinct experts alone.
+TEST(Experts, ATokenWithoutScoresChoosesDistinctExperts) {
+  const Tensor outputs = at::full({2, 6}, std::nan(""), doubles());
+  outputs[1].fill_(1);
+  outputs[1][2] = std::numeric_limits<double>::infinity();
+  const Routes routes = route_rows(outputs, {}, {4, false, true, 0, 1});
+  const Tensor expected = at::arange(4, at::kLong).expand({2, 4});
+  EXPECT_TRUE(routes.chosen.equal(expected)) << routes.chosen;
+  EXPECT_TRUE(routes.gates.isnan().all().item<bool>());
 }
 
 /// Compared with autograd of the definition, with each part alone and both.
