@@ -73,9 +73,10 @@ RunningName running_name_of(const ModelSpec& model, const ParamSpec& param) {
   const std::string root = param.module == kDecoder ? kDecoder + "." : param.module + ".encoder.";
   if (param.name.starts_with(root))
     return {param.module + "/", running_tower_name(model, root, param.name.substr(root.size()))};
-  throw WeightsError("adapters of the projector of " + param.module +
-                     " cannot be written alone: PEFT could load them beside none of the models that "
-                     "this one is composed of; without --adapter the merged model is written");
+  throw WeightsError(
+      "adapters of the projector of " + param.module +
+      " cannot be written alone: PEFT could load them beside none of the models that "
+      "this one is composed of; without --adapter the merged model is written");
 }
 
 /// The adapters of one model.

@@ -101,8 +101,7 @@ struct BufferCall {
   double seconds = 0;
 };
 
-/// The stage groups of a replica side by side, each action after the other. A computation waits for
-/// what another stage group sends.
+/// The stage groups of a replica in parallel; a computation waits for messages of other ones.
 class Timeline {
  public:
   Timeline(const Plan& plan, const DistributedStep& step, const ReplicaPasses& passes,
