@@ -121,4 +121,50 @@ struct RouteRowBackward {
   }
 };
 
+/// Where copies of tokens go that are sorted by expert: the place of each copy, and the end of each
+/// expert's places. Copies of `experts` and later ones, which are of other ranks, go nowhere.
+template <class I>
+struct PlaceCopies {
+  const I *sorted, *copies;  ///< experts, and the copies that have chosen them
+  I* places;                 ///< of each copy; -1: nowhere
+  int32_t* ends;             ///< of each of `experts`
+  int64_t count, experts;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
+    const Chunk chunk(item, count);
+    const I* all = sorted;
+    const int64_t begin = chunk.begin, last = count - 1, known = experts;
+    I* targets = places;
+    int32_t* limits = ends;
+    const auto both = [](I expert, I copy) ZEA_INLINE_LAMBDA { return Values<I, 2>{expert, copy}; };
+    const auto place = [=](int64_t i, const Values<I, 2>& of) ZEA_INLINE_LAMBDA {
+      const int64_t position = begin + i, expert = of.of[0];
+      const int64_t following = position < last ? all[position + 1] : known;
+      for (int64_t e = position == 0 ? 0 : expert; e < following && e < known; ++e)
+        limits[e] = static_cast<int32_t>(e < expert ? 0 : position + 1);
+      targets[of.of[1]] = expert < known ? position : -1;
+    };
+    lanes.each(chunk.count, place, both, all + begin, copies + begin);
+  }
+};
+
+/// Adds the rows of experts that have tokens: of others the library leaves anything in `made`.
+template <class T>
+struct AddActiveRows {
+  const Bf16* made;
+  T* target;
+  const int32_t* ends;  ///< of each expert's tokens
+  int64_t rows, width;  ///< of an expert
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
+    const int64_t expert = row / rows;
+    if (ends[expert] == (expert > 0 ? ends[expert - 1] : 0)) return;
+    const auto sum = [](Wide<T> old, float more) ZEA_INLINE_LAMBDA { return old + more; };
+    T* own = target + row * width;
+    lanes.each(width, StoreTo<T>{own}, sum, own, made + row * width);
+  }
+};
+
 }  // namespace zea::detail

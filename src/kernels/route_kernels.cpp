@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include "kernels/route_functors.hpp"
 #include "kernels/row_kernels.hpp"
@@ -55,6 +56,33 @@ at::Tensor route_rows_backward(const at::Tensor& dgates, const at::Tensor& outpu
     detail::run_items(x, functor, x.size(0), x.size(1));
   });
   return dx;
+}
+
+PlacesOfCopies place_copies(const at::Tensor& sorted, const at::Tensor& copies, int64_t experts) {
+  const auto ends_type = sorted.options().dtype(at::kInt);
+  if (sorted.numel() == 0) return {at::empty_like(copies), at::zeros({experts}, ends_type)};
+  const PlacesOfCopies made{at::empty_like(copies), at::empty({experts}, ends_type)};
+  const detail::PlaceCopies<int64_t> functor{.sorted = detail::elements<int64_t>(sorted),
+                                             .copies = detail::elements<int64_t>(copies),
+                                             .places = detail::elements<int64_t>(made.places),
+                                             .ends = detail::elements<int32_t>(made.ends),
+                                             .count = sorted.numel(),
+                                             .experts = experts};
+  const int64_t chunks = (sorted.numel() + kChunkElements - 1) / kChunkElements;
+  detail::run_items(sorted, functor, chunks, kChunkElements);
+  return made;
+}
+
+void add_active_rows(const at::Tensor& target, const at::Tensor& made, const at::Tensor& ends) {
+  ZEA_ASSERT(target.is_contiguous() && made.is_contiguous() && target.sizes() == made.sizes());
+  detail::with_element_type(target, [&]<class T>(T) {
+    const detail::AddActiveRows<T> functor{.made = detail::elements<detail::Bf16>(made),
+                                           .target = detail::elements<T>(target),
+                                           .ends = detail::elements<int32_t>(ends),
+                                           .rows = made.size(1),
+                                           .width = made.size(2)};
+    detail::run_items(made, functor, made.size(0) * made.size(1), made.size(2));
+  });
 }
 
 }  // namespace zea

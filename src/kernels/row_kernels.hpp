@@ -62,6 +62,19 @@ Routes route_rows(const at::Tensor& outputs, const at::Tensor& bias, const Route
 at::Tensor route_rows_backward(const at::Tensor& dgates, const at::Tensor& outputs,
                                const at::Tensor& chosen, const RouteOptions& options);
 
+struct PlacesOfCopies {
+  at::Tensor places;  ///< (copies) int64; -1: nowhere
+  at::Tensor ends;    ///< (experts) int32: of each expert's places
+};
+
+/// `sorted` (copies) int64: experts, ascending; `copies` (copies) int64: the copies of tokens that
+/// have chosen these. Those of `experts` and later ones go nowhere.
+PlacesOfCopies place_copies(const at::Tensor& sorted, const at::Tensor& copies, int64_t experts);
+
+/// Adds to `target` (experts, rows, width) the bf16 `made` of experts that have tokens, by the ends
+/// (experts) int32 of these.
+void add_active_rows(const at::Tensor& target, const at::Tensor& made, const at::Tensor& ends);
+
 /// Rotates the first `heads` heads of x (tokens, all_heads, head_dim), of each the first
 /// coordinates, by the angles of the tables (tokens, half of these coordinates), or by their
 /// negatives, in place. With tables (tokens, parts, half of these) head h uses row h % parts. Pairs

@@ -210,7 +210,7 @@ Places places_on_host(const Tensor& chosen, const ExpertRange& experts) {
 }
 
 /// The host does not wait for the device. Copies for experts of other ranks come last.
-Places places_on_device(const Tensor& chosen, const ExpertRange& experts) {
+Places places_on_device(const Tensor& chosen, const ExpertRange& experts, bool by_kernel) {
   const bool are_all = experts.count == experts.all;
   Places places{
       at::empty_like(chosen), {}, chosen.size(0) * std::min(chosen.size(1), experts.count)};
@@ -220,8 +220,12 @@ Places places_on_device(const Tensor& chosen, const ExpertRange& experts) {
     is_elsewhere = all.lt(0).logical_or_(all.ge(experts.count));
     all.masked_fill_(is_elsewhere, experts.count);
   }
-  const Tensor of_copies = places.of_copies.view(-1);
   const auto [sorted, copies] = all.sort(true, 0, false);
+  if (by_kernel) {
+    const PlacesOfCopies made = place_copies(sorted, copies, experts.count);
+    return {made.places.view_as(chosen), made.ends, places.rows};
+  }
+  const Tensor of_copies = places.of_copies.view(-1);
   const Tensor numbers = at::arange(std::max(all.numel(), experts.count), all.options());
   of_copies.scatter_(0, copies, numbers.narrow(0, 0, all.numel()));
   if (!are_all) of_copies.masked_fill_(is_elsewhere, -1);
@@ -232,8 +236,9 @@ Places places_on_device(const Tensor& chosen, const ExpertRange& experts) {
 struct SendFunction : Function<SendFunction> {
   static Tensors forward(Context* ctx, const Tensor& x, const Tensor& chosen,
                          const ExpertRange* experts) {
-    const Places places =
-        chosen.is_cpu() ? places_on_host(chosen, *experts) : places_on_device(chosen, *experts);
+    const Places places = chosen.is_cpu()
+                              ? places_on_host(chosen, *experts)
+                              : places_on_device(chosen, *experts, routes_by_kernels(x));
     ctx->save_for_backward({places.of_copies});
     ctx->mark_non_differentiable({places.of_copies, places.ends});
     return {send_rows(x.contiguous(), places.of_copies, places.rows), places.of_copies,
@@ -335,8 +340,11 @@ void detail::add_expert_gradients_now(Parameter& weight, WeightOrder order, cons
   if (is_grouped(x, gradients)) {
     const Tensor made =
         are_in_out ? at::_grouped_mm(x.t(), dy, ends) : at::_grouped_mm(dy.t(), x, ends);
-    with_idle_zeros(made, ends);
-    (are_in_out ? weight.gradient() : gradients).add_(made);
+    const Tensor target = are_in_out ? weight.gradient() : gradients;
+    if (routes_by_kernels(made) && made.is_contiguous() && target.is_contiguous())
+      add_active_rows(target, made, ends);
+    else
+      target.add_(with_idle_zeros(made, ends));
     return;
   }
   for_each_expert(ends, [&](int64_t e, int64_t begin, int64_t rows) {

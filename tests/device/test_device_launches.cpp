@@ -247,7 +247,7 @@ TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
   } rows[] = {{"a sample", {1}, 10, 30},
               {"samples", {3}, 10, 30},
               {"samples seen through windows", {3, 0, true}, 10, 30},
-              {"experts", {3, 0, false, true}, 25, 81},
+              {"experts", {3, 0, false, true}, 23, 69},
               {"gated delta rules", {.samples = 3, .scans = true}, 13, 41},
               {"an image", {1, 1}, 22, 71}};
   for (const auto& [what, row, forward, step] : rows) {

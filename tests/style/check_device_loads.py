@@ -17,7 +17,7 @@ ROOT = Path(sys.argv[1])
 NVCC = sys.argv[2:]
 KERNELS = ROOT / "src" / "kernels"
 # Their only results are sums.
-SUMS = ("AddLogitRow", "RouteRow", "RowDot", "SquaresOfChunk")
+SUMS = ("AddLogitRow", "PlaceCopies", "RouteRow", "RowDot", "SquaresOfChunk")
 # Single loads and stores that are not of elements: statistics of rows, places, factors (of left matrices, too), what is
 # transposed, the table of codes in which values are looked for; as often as loops are unrolled.
 BESIDE = {
@@ -26,7 +26,7 @@ BESIDE = {
     "MergeHead": (6, 2), "DropRow": (1, 0), "CombineRows": (42, 1), "CombineRowBackward": (1, 1),
     "AddLogitRow": (3, 2), "LogitRowGradient": (3, 0),
     "MixDeltaToken": (17, 31), "MixDeltaTokenBackward": (26, 40), "ConvolveBackward": (2, 0),
-    "RouteRow": (25, 12), "RouteRowBackward": (143, 0),
+    "AddActiveRows": (3, 0), "PlaceCopies": (20, 40), "RouteRow": (25, 12), "RouteRowBackward": (143, 0),
     "MakeChunk": (125, 25), "MakeChunkBackward": (227, 25), "StoreOutputs": (137, 0), "StoreChunkGradients": (373, 23),
     "AdamwChunk": (2, 0), "SgdChunk": (2, 0), "BlockwiseAdamwBlock": (103, 2),
 }  # fmt: skip

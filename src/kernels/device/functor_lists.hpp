@@ -11,7 +11,7 @@
 #include "kernels/row_functors.hpp"
 
 #define ZEA_FOR_ROW_FUNCTORS_OF(visit, T)                                                         \
-  visit(RouteRow<T>) visit(RouteRowBackward<T>) visit(NormalizeRow<T>)                            \
+  visit(RouteRow<T>) visit(RouteRowBackward<T>) visit(AddActiveRows<T>) visit(NormalizeRow<T>)    \
       visit(NormalizeRowBackward<T>) visit(SumNormGradients<T>) visit(NormalizeHead<T>)           \
           visit(NormalizeHeadBackward<T>) visit(SumHeadNormGradients<T>) visit(MergeHead<T>)      \
               visit(RotateHeads<T>) visit(RotateHeads<T, true>) visit(DropRow<T>) visit(          \
@@ -31,11 +31,12 @@
                                                                   visit(ClampedGateRowBackward<T>)
 #define ZEA_FOR_CHUNK_FUNCTORS_OF(visit, W) \
   visit(MakeChunk<W>) visit(MakeChunkBackward<W>) visit(StoreChunkGradients<W>)
-#define ZEA_FOR_ROW_FUNCTORS(visit)      \
-  ZEA_FOR_ROW_FUNCTORS_OF(visit, double) \
-  ZEA_FOR_ROW_FUNCTORS_OF(visit, float)  \
-  ZEA_FOR_ROW_FUNCTORS_OF(visit, Bf16)   \
-  ZEA_FOR_CHUNK_FUNCTORS_OF(visit, double) ZEA_FOR_CHUNK_FUNCTORS_OF(visit, float)
+#define ZEA_FOR_ROW_FUNCTORS(visit)                                    \
+  ZEA_FOR_ROW_FUNCTORS_OF(visit, double)                               \
+  ZEA_FOR_ROW_FUNCTORS_OF(visit, float)                                \
+  ZEA_FOR_ROW_FUNCTORS_OF(visit, Bf16)                                 \
+  visit(PlaceCopies<int64_t>) ZEA_FOR_CHUNK_FUNCTORS_OF(visit, double) \
+      ZEA_FOR_CHUNK_FUNCTORS_OF(visit, float)
 
 #define ZEA_FOR_LOGIT_FUNCTORS(visit)                                           \
   visit(AddLogitRow<double>) visit(AddLogitRow<float>) visit(AddLogitRow<Bf16>) \

@@ -220,6 +220,35 @@ TEST(Experts, TheKernelOfDevicesRoutesAsTheLibrary) {
   }
 }
 
+/// By the definition: experts of other ranks come last and get no place.
+TEST(Experts, CopiesAreSortedIntoThePlacesOfExperts) {
+  for (const int64_t last : {1, 3, 7}) {  // of experts that copies have chosen
+    const int64_t experts = 5;
+    const Tensor chosen = at::randint(last, {400}, at::kLong) * (last == 3 ? 2 : 1);
+    const auto [sorted, copies] = chosen.clamp_max(experts).sort(true, 0, false);
+    const PlacesOfCopies found = place_copies(sorted, copies, experts);
+    for (int64_t e = 0; e < experts; ++e)
+      EXPECT_EQ(found.ends[e].item<int64_t>(), (chosen <= e).sum().item<int64_t>()) << e;
+    const Tensor places = at::arange(400).masked_fill(sorted == experts, -1);
+    EXPECT_TRUE(found.places.index_select(0, copies).equal(places));
+  }
+  const Tensor none = at::zeros({0}, at::kLong);
+  EXPECT_TRUE(place_copies(none, none, 3).ends.equal(at::zeros({3}, at::kInt)));
+}
+
+TEST(Experts, OnlyRowsOfExpertsWithTokensAreAdded) {
+  const Tensor made = at::randn({4, 3, 8}).to(at::kBFloat16);
+  const Tensor ends = at::tensor({0, 5, 5, 9}, at::kInt);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const Tensor target = at::randn({4, 3, 8}).to(type);
+    const Tensor is_active = at::tensor({0, 1, 0, 1}).view({4, 1, 1});
+    const Tensor expected = target + (made * is_active).to(type);
+    add_active_rows(target, made, ends);
+    EXPECT_TRUE(at::allclose(target, expected, 1e-2, 1e-2));
+    EXPECT_TRUE(target[2].equal(expected[2]));
+  }
+}
+
 /// Buffers have room for distinct experts alone.
 TEST(Experts, ATokenWithoutScoresChoosesDistinctExperts) {
   const Tensor outputs = at::full({2, 6}, std::nan(""), doubles());
