@@ -302,7 +302,9 @@ TABLE = {
     ),
     f"{PROGRAMS}/bench_delta": runs(("bench_delta", "bench_delta 1"), always=()),
     f"{BENCH}/bench_layouts.py build/ci --ranks 4 --runs 16": bench(("--runs 16", "--runs 2 --decks text")),
-    f"{BENCH}/bench_network.py build/ci": bench(("build/ci", "build/ci --ranks 2 --rates 0 --layouts ddp --rounds 1")),
+    f"{BENCH}/bench_network.py build/ci --ranks 2 --rounds 2": bench(
+        ("--rounds 2", "--rates 0 --layouts ddp --rounds 1")
+    ),
     f"{BENCH}/bench_published.py build/ci": bench(),
     f"{BENCH}/bench_delta.py build/ci --rounds 7": bench(("--rounds 7", "--rounds 1")),
     f"{PROGRAMS}/bench_attention": runs(("bench_attention", "bench_attention planner"), always=()),
