@@ -53,7 +53,7 @@ from packing.media import MOST_ITEMS, Media
 from packing.parts import Parts, fingerprint
 from packing.processes import Sampler, outcomes
 from packing.readers import READERS, bytes_of, count_all, files_of, read_all, reader_of
-from packing.record import RecordMaker
+from packing.record_maker import RecordMaker
 from packing.report import Progress, Tally, run
 from packing.tokens import FamilyTurns, FixedCounts, TemplateTurns, token_id
 from token_bytes import read_tokenizer, special_texts, token_bytes

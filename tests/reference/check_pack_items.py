@@ -27,7 +27,8 @@ sys.path.insert(0, str(JOBS))
 from packing import decoding  # noqa: E402
 from packing.media import Media  # noqa: E402
 from packing.processes import Sampler, batches, outcomes  # noqa: E402
-from packing.record import Entry, EntryFault, RecordMaker  # noqa: E402
+from packing.record import Entry, EntryFault  # noqa: E402
+from packing.record_maker import RecordMaker  # noqa: E402
 
 LARGE = encoded(
     "JPEG", np.kron(np.arange(60).reshape(6, 10, 1), np.ones((16, 16, 3))).astype(np.uint8), quality=90
