@@ -125,6 +125,16 @@ class Soak(DisturbedRun):
         self.assertIn(run.wait(), (0, 75), run.output)
         (self.directory / "STOP").unlink(missing_ok=True)
 
+    @staticmethod
+    @contextlib.contextmanager
+    def naming(kind, number):
+        """The first fault whose test fails ends the soak: what it left behind would fail the next ones."""
+        try:
+            yield
+        except BaseException as error:
+            error.add_note(f"in fault {number}, {kind}")
+            raise
+
     @contextlib.contextmanager
     def ending_faults(self):
         """So that a fault whose test fails does not meet the next one."""
@@ -279,7 +289,7 @@ class Soak(DisturbedRun):
             for kind in order:
                 if time.monotonic() > end and seen[kind]:
                     continue
-                with self.subTest(kind=kind, number=seen.total()), self.ending_faults():
+                with self.naming(kind, seen.total()), self.ending_faults():
                     getattr(self, kind)()
                     self.check_nothing_is_left()
                     self.check_what_was_lost()
