@@ -108,6 +108,17 @@ void append_text(const std::string& path, const std::string& text) {
   write_rest(path, O_APPEND, text);
 }
 
+void remove_half_line(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat status {};
+  if (!file.is_open() || ::fstat(file.number(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+  off_t end = status.st_size;
+  for (char last = 0; end > 0; --end)
+    if (::pread(file.number(), &last, 1, end - 1) != 1 || last == '\n') break;
+  if (end < status.st_size && ::ftruncate(file.number(), end) != 0)
+    throw_storage_error("ftruncate", path, errno);
+}
+
 void replace_text(const std::string& path, const std::string& text) {
   write_rest(path, O_TRUNC, text);
 }

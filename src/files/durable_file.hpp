@@ -25,6 +25,9 @@ void write_text_durably(const std::string& path, const std::string& text);
 /// Writes `text` to the end of a file, or in place of what is there, at once and without syncing
 /// it. A symbolic link is not followed.
 void append_text(const std::string& path, const std::string& text);
+/// Cuts off what follows the last end of a line: half a line, of a program that was killed while it
+/// wrote or whose disk was full. A symbolic link is not followed.
+void remove_half_line(const std::string& path);
 void replace_text(const std::string& path, const std::string& text);
 
 /// All of a file. Throws WeightsError when it cannot be read, is no regular file, is a symbolic

@@ -23,14 +23,6 @@ nlohmann::ordered_json of_targets(int64_t targets, double value) {
   return targets == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
 }
 
-/// A run that was killed while it wrote leaves half a line, which must not spoil the next one.
-bool ends_within_line(const std::string& path) {
-  std::ifstream in(path, std::ios::binary | std::ios::ate);
-  if (!in || in.tellg() <= 0) return false;
-  in.seekg(-1, std::ios::end);
-  return in.get() != '\n';
-}
-
 void add_scalars(const std::string& tag, const nlohmann::ordered_json& value,
                  std::vector<EventScalar>& scalars) {
   if (value.is_number()) scalars.push_back({tag, value.get<double>()});
@@ -193,8 +185,8 @@ void MetricsFile::write_events(const std::string& directory, int64_t first_step)
 
 void MetricsFile::append_line(const nlohmann::ordered_json& line) const {
   if (path_.empty()) return;
-  const bool goes_on = ends_within_line(path_);
-  append_text(path_, (goes_on ? "\n" : "") + line.dump() + '\n');
+  remove_half_line(path_);
+  append_text(path_, line.dump() + '\n');
   if (events_) events_->append(line.at("step").get<int64_t>(), scalars_of(line));
 }
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "files/durable_file.hpp"
 #include "support/files.hpp"
 
 namespace zea::testing::test_metrics {
@@ -78,6 +79,22 @@ TEST(Metrics, TellTheLoadOfExperts) {
   EXPECT_NE(progress_line(metrics).find(", fullest expert 2.50 times the mean  lr"),
             std::string::npos)
       << progress_line(metrics);
+}
+
+/// A run leaves it if it is killed while it writes, or if its disk is full.
+TEST(Metrics, HalfALineIsReplaced) {
+  const TemporaryDirectory folder;
+  const std::string path = folder / "metrics.jsonl";
+  const std::string halves[] = {"{\"kind\": \"tr", "", "{\"kind\": \"train\"}\n{\"ki"};
+  for (const std::string& half : halves) {
+    replace_text(path, half);
+    MetricsFile(path).append(on_a_gpu());
+    std::ifstream file(path);
+    int lines = 0;
+    for (std::string line; std::getline(file, line); ++lines)
+      EXPECT_EQ(nlohmann::json::parse(line).at("kind"), "train");
+    EXPECT_EQ(lines, half.find('\n') == std::string::npos ? 1 : 2);
+  }
 }
 
 }  // namespace
