@@ -166,6 +166,9 @@ class Soak(DisturbedRun):
             ranks = run.rank_processes()
             if len(ranks) == 2:
                 os.kill(ranks[stopped], signal.SIGSTOP)
+            while run.process.poll() is None and zr.last_step(self.directory) < self.STEPS:
+                time.sleep(0.1)
+            run.resume_ranks(ranks)  # a run that was at its end has no watchdog any more
             if run.wait() != 0:
                 self.assert_says(run, 6, rf"the run hangs: .*rank {stopped} .* is behind: its process does not run")
 
