@@ -9,6 +9,14 @@
 
 namespace zea::detail {
 
+/// The formula of gates, as RouteOptions.
+template <class W>
+struct RouteFormula {
+  int64_t experts, count;  ///< count: those of a token
+  bool are_sigmoids, renormalizes;
+  W min_sum, factor;
+};
+
 /// The scores of a row: a softmax over all experts, or a sigmoid of each output.
 template <class W>
 struct RowScores {
@@ -16,9 +24,10 @@ struct RowScores {
   W most = 0, sum = 1;  ///< of a softmax: the largest output, the sum of exponentials
 
   template <class Lanes, class T>
-  ZEA_FUNCTION static RowScores of(const Lanes& lanes, const T* outputs, int64_t experts,
-                                   bool are_sigmoids) {
-    if (are_sigmoids) return {true};
+  ZEA_FUNCTION static RowScores of(const Lanes& lanes, const T* outputs,
+                                   const RouteFormula<W>& formula) {
+    if (formula.are_sigmoids) return {true};
+    const int64_t experts = formula.experts;
     const W most = lanes.largest(
         experts, -std::numeric_limits<W>::infinity(),
         [](W output) ZEA_INLINE_LAMBDA { return output; }, outputs);
@@ -38,21 +47,20 @@ struct RouteRow {
   const Wide<T>* bias;  ///< added to scores for the choice alone; may be null
   Wide<T>* gates;
   int64_t* chosen;
-  int64_t experts, count;
-  bool are_sigmoids, renormalizes;
-  Wide<T> min_sum, factor;
+  RouteFormula<Wide<T>> formula;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
     using W = Wide<T>;
     constexpr W kNone = -std::numeric_limits<W>::infinity();
+    const int64_t experts = formula.experts, first = row * formula.count;
     const T* outputs = x + row * experts;
     const W* added = bias;
-    const auto scores = RowScores<W>::of(lanes, outputs, experts, are_sigmoids);
+    const auto scores = RowScores<W>::of(lanes, outputs, formula);
     const auto all = static_cast<W>(experts);
-    W last = -kNone, total = min_sum;
+    W last = -kNone, total = formula.min_sum;
     int64_t last_expert = -1;
-    for (int64_t c = row * count; c < (row + 1) * count; ++c) {
+    for (int64_t c = first; c < first + formula.count; ++c) {
       const auto rank_of = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
         const W score = scores.at(output) + (added ? added[expert] : W(0));
         // So that experts are distinct where scores are NaN.
@@ -70,9 +78,9 @@ struct RouteRow {
       total += gate;
       if (lanes.is_first()) chosen[c] = last_expert, gates[c] = gate;
     }
-    const W scale = renormalizes ? factor / total : factor;
+    const W scale = formula.renormalizes ? formula.factor / total : formula.factor;
     if (lanes.is_first())
-      for (int64_t c = row * count; c < (row + 1) * count; ++c) gates[c] *= scale;
+      for (int64_t c = first; c < first + formula.count; ++c) gates[c] *= scale;
   }
 };
 
@@ -83,33 +91,31 @@ struct RouteRowBackward {
   const Wide<T>* dgates;
   const int64_t* chosen;
   T* dx;
-  int64_t experts, count;
-  bool are_sigmoids, renormalizes;
-  Wide<T> min_sum, factor;
+  RouteFormula<Wide<T>> formula;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
     using W = Wide<T>;
+    const int64_t experts = formula.experts, choices = formula.count;
     const T* outputs = x + row * experts;
-    const int64_t* own = chosen + row * count;
-    const W* d = dgates + row * count;
-    const int64_t choices = count;
-    const auto scores = RowScores<W>::of(lanes, outputs, experts, are_sigmoids);
-    W total = min_sum, dot = 0;
+    const int64_t* own = chosen + row * choices;
+    const W* d = dgates + row * choices;
+    const auto scores = RowScores<W>::of(lanes, outputs, formula);
+    W total = formula.min_sum, dot = 0;
     for (int64_t c = 0; c < choices; ++c) {
       const W score = scores.at(load(outputs[own[c]]));
       total += score;
       dot += d[c] * score;
     }
-    const W shift = renormalizes ? dot / total : 0;
-    const W scale = renormalizes ? factor / total : factor;
+    const W shift = formula.renormalizes ? dot / total : 0;
+    const W scale = formula.renormalizes ? formula.factor / total : formula.factor;
     // The gradient of a chosen score, times its slope: of a softmax without the common term.
     const auto term_of = [=](int64_t c, W score) ZEA_INLINE_LAMBDA {
       return (d[c] - shift) * scale * score * (scores.are_sigmoids ? 1 - score : W(1));
     };
     W sum = 0;
     for (int64_t c = 0; c < choices; ++c) sum += term_of(c, scores.at(load(outputs[own[c]])));
-    const W common = are_sigmoids ? W(0) : sum;
+    const W common = scores.are_sigmoids ? W(0) : sum;
     const auto gradient = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
       const W score = scores.at(output);
       W value = -score * common;

@@ -8,6 +8,19 @@
 #include "kernels/run_items.hpp"
 
 namespace zea {
+namespace {
+
+template <class W>
+detail::RouteFormula<W> formula_of(int64_t experts, const RouteOptions& options) {
+  return {experts,
+          options.chosen,
+          options.are_sigmoids,
+          options.renormalizes,
+          static_cast<W>(options.min_sum),
+          static_cast<W>(options.factor)};
+}
+
+}  // namespace
 
 bool routes_by_kernels(const at::Tensor& outputs) {
   return !outputs.is_cpu() && detail::runs_kernels(outputs);
@@ -26,12 +39,7 @@ Routes route_rows(const at::Tensor& outputs, const at::Tensor& bias, const Route
                                       .bias = bias.defined() ? detail::elements<W>(added) : nullptr,
                                       .gates = detail::elements<W>(routes.gates),
                                       .chosen = detail::elements<int64_t>(routes.chosen),
-                                      .experts = x.size(1),
-                                      .count = options.chosen,
-                                      .are_sigmoids = options.are_sigmoids,
-                                      .renormalizes = options.renormalizes,
-                                      .min_sum = static_cast<W>(options.min_sum),
-                                      .factor = static_cast<W>(options.factor)};
+                                      .formula = formula_of<W>(x.size(1), options)};
     detail::run_items(x, functor, x.size(0), x.size(1));
   });
   return routes;
@@ -47,12 +55,7 @@ at::Tensor route_rows_backward(const at::Tensor& dgates, const at::Tensor& outpu
                                               .dgates = detail::elements<W>(d),
                                               .chosen = detail::elements<int64_t>(chosen),
                                               .dx = detail::elements<T>(dx),
-                                              .experts = x.size(1),
-                                              .count = options.chosen,
-                                              .are_sigmoids = options.are_sigmoids,
-                                              .renormalizes = options.renormalizes,
-                                              .min_sum = static_cast<W>(options.min_sum),
-                                              .factor = static_cast<W>(options.factor)};
+                                              .formula = formula_of<W>(x.size(1), options)};
     detail::run_items(x, functor, x.size(0), x.size(1));
   });
   return dx;
