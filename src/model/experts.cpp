@@ -212,8 +212,7 @@ Places places_on_host(const Tensor& chosen, const ExpertRange& experts) {
 /// The host does not wait for the device. Copies for experts of other ranks come last.
 Places places_on_device(const Tensor& chosen, const ExpertRange& experts, bool by_kernel) {
   const bool are_all = experts.count == experts.all;
-  Places places{
-      at::empty_like(chosen), {}, chosen.size(0) * std::min(chosen.size(1), experts.count)};
+  const int64_t rows = chosen.size(0) * std::min(chosen.size(1), experts.count);
   Tensor all = chosen.flatten(), is_elsewhere;
   if (!are_all) {
     all = all - experts.first;
@@ -223,14 +222,14 @@ Places places_on_device(const Tensor& chosen, const ExpertRange& experts, bool b
   const auto [sorted, copies] = all.sort(true, 0, false);
   if (by_kernel) {
     const PlacesOfCopies made = place_copies(sorted, copies, experts.count);
-    return {made.places.view_as(chosen), made.ends, places.rows};
+    return {made.places.view_as(chosen), made.ends, rows};
   }
-  const Tensor of_copies = places.of_copies.view(-1);
+  const Tensor of_copies = at::empty_like(all);
   const Tensor numbers = at::arange(std::max(all.numel(), experts.count), all.options());
   of_copies.scatter_(0, copies, numbers.narrow(0, 0, all.numel()));
   if (!are_all) of_copies.masked_fill_(is_elsewhere, -1);
-  places.ends = at::searchsorted(sorted, numbers.narrow(0, 0, experts.count), true, true);
-  return places;
+  return {of_copies.view_as(chosen),
+          at::searchsorted(sorted, numbers.narrow(0, 0, experts.count), true, true), rows};
 }
 
 struct SendFunction : Function<SendFunction> {
