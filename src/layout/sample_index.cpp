@@ -82,7 +82,9 @@ void SampleTable::add(const SampleIndex& sample) {
 }
 
 void SampleTable::append(const SampleTable& other) {
-  for (const SampleIndex& sample : other) add(sample);
+  std::vector<uint32_t> numbers;  // here, of the other's lists
+  for (const ItemList& items : other.items_) numbers.push_back(number_of(items));
+  for (const Row& row : other.rows_) rows_.push_back({row.tokens, row.targets, numbers[row.items]});
 }
 
 void SampleTable::set_targets(size_t sample, int64_t targets) {
