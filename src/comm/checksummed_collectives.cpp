@@ -64,8 +64,8 @@ class CheckedWork : public Pending::Work {
       call_->data.wait();
       call_->checksums.wait();
       if (call_->finish) call_->finish();
-    } catch (
-        ...) {  // nobody waits for this call; whoever waits for another one learns of the fault
+    } catch (...) {
+      // Nobody waits for this call; whoever waits for another one learns of the fault.
     }
   }
   void wait() override {
