@@ -96,10 +96,6 @@ SampleIndex SampleTable::operator[](size_t sample) const {
   return {.tokens = row.tokens, .items = items_[row.items], .targets = row.targets};
 }
 
-bool SampleTable::operator==(const SampleTable& other) const {
-  return std::ranges::equal(*this, other);
-}
-
 uint32_t SampleTable::number_of(const ItemList& items) {
   const uint64_t hash = hash_of(items);
   const auto [first, last] = numbers_.equal_range(hash);

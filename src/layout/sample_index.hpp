@@ -72,7 +72,6 @@ class SampleTable {
   size_t size() const { return rows_.size(); }
   bool empty() const { return rows_.empty(); }
   SampleIndex operator[](size_t sample) const;
-  bool operator==(const SampleTable& other) const;
 
   /// Over the samples, by value.
   class Iterator {
