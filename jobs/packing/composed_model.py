@@ -7,7 +7,8 @@ import sys
 import tomllib
 from pathlib import Path
 
-from model_directory import ModelDirectory, patches_a_side, pixtral_rows, read_object, size_of
+from image_features import patches_a_side, pixtral_rows, size_of
+from model_directory import ModelDirectory, read_object
 from tokenizers import AddedToken
 
 MERGING = ("pixel_shuffle_mlp", "pool")  # projectors that make one feature of 2 x 2 patches

@@ -63,7 +63,7 @@ import finetune_case
 from finetune_case import BUILD, SOURCE, SPECIAL, TEXT, FinetuneCase, tiny_llava, write_wav
 
 sys.path.insert(0, f"{SOURCE}/jobs")
-from model_directory import idefics3_pieces  # noqa: E402
+from image_features import idefics3_pieces  # noqa: E402
 from packing.report import printable  # noqa: E402
 
 MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
