@@ -3,9 +3,9 @@
 # trains, and writes a directory that transformers loads. Finished steps are skipped, and an interrupted run continues.
 #   jobs/finetune.sh MODEL DATA.json [section.key=value ...]      # overrides of the deck, e.g. optim.lr=1e-5 mesh.llm.tp=2
 # MODEL: a Hugging Face directory (LLaVA-1.5, -NeXT, -OneVision, Pixtral, Mistral 3, Qwen2-VL to Qwen3.5, InternVL, SmolVLM, Gemma 3,
-# Gemma 4, GLM-4.1V to GLM-4.6V, Qwen2-Audio, Voxtral, or a language model, for text only). VISION= and AUDIO= name directories of
-# encoders (CLIP, SigLIP and others; Whisper) to compose with MODEL, which is then a language model; PROJECTOR=mlp chooses the
-# projector of images (zea -h model.vision.projector).
+# Gemma 4, GLM-4.1V to GLM-4.6V, Kimi-K2.5, Qwen2-Audio, Voxtral, or a language model, for text only). VISION= and AUDIO= name
+# directories of encoders (CLIP, SigLIP and others; Whisper) to compose with MODEL, which is then a language model; PROJECTOR=mlp
+# chooses the projector of images (zea -h model.vision.projector).
 # DATA.json: conversations in LLaVA's or OpenAI's format, or another source of jobs/pack.py, also a folder. Paths of images, audio clips
 # and folders of video frames (Qwen2-VL to Qwen3.5, Gemma 4, GLM) are relative to the folder of DATA.json, to that folder itself, or to IMAGES=.
 # Variables: RANKS=1, OUT=finetuned, BIN=build/release (a build folder), EPOCHS=1 (schedule.steps=N overrides it),

@@ -165,3 +165,12 @@ def squares_into(size, step, most):
     if wide == 0:
         high = min(size[0] // size[1], most)
     return max(1, high) * max(1, wide)
+
+
+def squares_padded(size, patch, merged, most, side):
+    """Returns the number of squares of `merged` x `merged` patches of an image in Kimi-K2.5. The image shrinks to about
+    `most` patches, and to `side` patches a side; begun squares count."""
+    count = math.prod(max(1, edge // patch) for edge in size)
+    scale = min(1, math.sqrt(most / count), *(side * patch / edge for edge in size))
+    shrunk = [min(max(1, int(edge * scale)), side * patch) for edge in size]
+    return math.prod(math.ceil(edge / (merged * patch)) for edge in shrunk)

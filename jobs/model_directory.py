@@ -11,10 +11,12 @@ from image_features import (
     internvl_features,
     llava_next_features,
     llava_onevision_features,
+    one_of,
     patches_a_side,
     pixtral_rows,
     size_of,
     squares_into,
+    squares_padded,
     squares_within,
 )
 
@@ -59,6 +61,11 @@ def chatml_turns():
     return Turns("", user, assistant, "", "<|im_end|>", "\n")
 
 
+def kimi_turns():
+    user, assistant = "<|im_user|>user<|im_middle|>", "<|im_end|><|im_assistant|>assistant<|im_middle|>"
+    return Turns("", user, assistant, "", "<|im_end|>", "")
+
+
 def idefics3_turns(start):
     end = "<end_of_utterance>"
     return Turns(start, "User:", f"{end}\nAssistant:", " ", end, "\n", before_text=" ")
@@ -79,14 +86,17 @@ QWEN_VL_VIDEOS |= dict.fromkeys(TIMED, (4096, 24576 * 32 * 32))
 USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10}
 USUAL_IMAGE_TOKENS |= dict.fromkeys(QWEN_VL, 151655) | {"idefics3": 128257, "smolvlm": 128257}
 USUAL_IMAGE_TOKENS |= {"qwen3_5": 248056, "qwen3_5_moe": 248056, "gemma4": 258880, "glm4v_moe": 151363}
-USUAL_IMAGE_TOKENS |= {"glm4v": 151343, "glm46v": 151343}
+USUAL_IMAGE_TOKENS |= {"glm4v": 151343, "glm46v": 151343, "kimi_k25": 163605}
 USUAL_VIDEO_TOKENS = {family: USUAL_IMAGE_TOKENS[family] + 1 for family in QWEN_VL} | {"gemma4": 258884}
 # Default maximum features of an image and of a video frame, and maximum frames.
 GEMMA4_FEATURES, GEMMA4_FRAME_FEATURES, GEMMA4_FRAMES = 280, 70, 32
+# Kimi-K2.5: the most patches of an image, and of a side, before the image is padded.
+KIMI, KIMI_PATCHES, KIMI_SIDE = "kimi_k25", 16384, 512
 # Families that mark where an image begins and ends.
 AROUND_IMAGES = {"internvl": ("<img>", "</img>"), "gemma3": ("<start_of_image>", "<end_of_image>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
 AROUND_IMAGES |= dict.fromkeys(GLM_VL, ("<|begin_of_image|>", "<|end_of_image|>"))
+AROUND_IMAGES[KIMI] = ("<|media_begin|>image<|media_content|>", "<|media_end|>")
 # Families that number their tiles in the text.
 TILES_IN_TEXT = ("idefics3", "smolvlm")
 # Tokens before the patches of towers.
@@ -127,6 +137,8 @@ class ModelDirectory:
         self.placeholders = {}
         if self.config.get("vision_config") is not None:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
+            if self.family == KIMI:  # by its published name
+                usual = self.config.get("media_placeholder_token_id", usual)
             self.placeholders["image"] = self._either("image_token_id", "image_token_index", usual)
             if self.family in USUAL_VIDEO_TOKENS:
                 self.placeholders["video"] = self.config.get("video_token_id", USUAL_VIDEO_TOKENS[self.family])
@@ -157,7 +169,7 @@ class ModelDirectory:
         tokenizer's special tokens by name."""
         processor = self._read("processor_config.json")
         usual = "[IMG]" if self.has_rows else "<|image_pad|>" if self.family in QWEN_VL else "<image>"
-        usual = "<|image|>" if self.family in GLM_VL else usual
+        usual = "<|image|>" if self.family in GLM_VL else "<|media_pad|>" if self.family == KIMI else usual
         placeholders = self.placeholders
         if self.family in GLM_VL:  # whose processors write the same one for frames
             placeholders = {"image": placeholders["image"]}
@@ -185,7 +197,7 @@ class ModelDirectory:
         turns.around_image = AROUND_IMAGES.get(self.family, ("", ""))
         if self.family == "gemma4" and self.placeholders:
             turns.around_image = self._around_gemma4_images(tokenizer)
-        turns.template_wraps = self.family in QWEN_VL or self.family in GLM_VL
+        turns.template_wraps = self.family in QWEN_VL or self.family in GLM_VL or self.family == KIMI
         if self.family in GLM_VL:
             turns.around_video, turns.video_mark = ("<|begin_of_video|>", "<|end_of_video|>"), GLM_VIDEO
         turns.beside_image = "\n\n" if self.family == "gemma3" else ""
@@ -206,6 +218,8 @@ class ModelDirectory:
         for begin, end in (("<start_of_turn>", "<end_of_turn>"), ("<|turn>", "<turn|>")):  # the latter of Gemma 4
             if tokenizer.token_to_id(begin) is not None:
                 return gemma_turns(begin, end)
+        if tokenizer.token_to_id("<|im_middle|>") is not None:
+            return kimi_turns()
         if self.family in TILES_IN_TEXT:
             for name in ("<fake_token_around_image>", "<global-img>"):
                 if tokenizer.token_to_id(name) is None:
@@ -313,6 +327,11 @@ class ModelDirectory:
             stretch = max(1, step / min(size))
             limits = limits_of(self.processor, usual, frames * self.max_pixels)
             return squares_within([int(side * stretch) for side in size], step, limits, frames, frames)
+        if self.family == KIMI:
+            patch, merged = vision.get("patch_size", 14), one_of(vision.get("merge_kernel_size", 2))
+            most = self.max_pixels // patch**2 or self.processor.get("max_patches", KIMI_PATCHES)
+            side = self.processor.get("size", {}).get("max_height", KIMI_SIDE)
+            return squares_padded(size_of(item), patch, merged, most, side)
         if self.family == "gemma3":
             return self.config.get("mm_tokens_per_image", 256)
         if self.family == "gemma4":

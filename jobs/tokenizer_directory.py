@@ -18,8 +18,8 @@ PLAIN = "TokenizersBackend"  # tokenizer.json as it is
 USUAL_CLASSES = dict.fromkeys(("gemma3", "gemma3_text"), "GemmaTokenizer") | {"gpt2": "GPT2Tokenizer"}
 QWEN = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "qwen2_audio", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl")
 QWEN35 = ("qwen3_5", "qwen3_5_moe", "qwen3_5_text")
-PLAIN_FAMILIES = ("deepseek_v3", "glm46v", "glm4_moe", "glm4v", "glm4v_moe", "llava", "llava_next", "smolvlm",
-                  "mistral", "mistral3", "mixtral", "pixtral", "voxtral")
+PLAIN_FAMILIES = ("deepseek_v3", "glm46v", "glm4_moe", "glm4v", "glm4v_moe", "kimi_k25", "llava", "llava_next",
+                  "mistral", "mistral3", "mixtral", "pixtral", "smolvlm", "voxtral")
 USUAL_CLASSES |= dict.fromkeys((*QWEN, "qwen3_vl_moe", "internvl"), "Qwen2Tokenizer")
 USUAL_CLASSES |= dict.fromkeys(QWEN35, "Qwen3_5Tokenizer") | dict.fromkeys(PLAIN_FAMILIES, PLAIN)
 FIXED_CLASSES = ("qwen2",)

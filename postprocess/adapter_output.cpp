@@ -66,6 +66,11 @@ RunningName running_name_of(const ModelSpec& model, const ParamSpec& param) {
   const std::string tower = "vision_tower.";
   if (model.family != "composed") {
     std::string name = param.name;
+    if (name.find(".wqkv.") != std::string::npos)
+      throw WeightsError(
+          "adapters of " + name +
+          " cannot be written alone: transformers splits and permutes this "
+          "linear of Kimi-K2.5's encoder; without --adapter the merged model is written");
     if (name.starts_with(tower))
       name = tower + running_tower_name(model, tower, name.substr(tower.size()));
     return {"", running_parameter_name(model.family, name)};

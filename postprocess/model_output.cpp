@@ -8,6 +8,7 @@
 #include "core/error.hpp"
 #include "files/durable_file.hpp"
 #include "spec/model_spec.hpp"
+#include "spec/parameter_names.hpp"
 #include "zea/copy.hpp"
 
 namespace zea {
@@ -47,6 +48,11 @@ std::string config_with_dtype(const std::string& config, DType dtype) {
 ModelOutput::ModelOutput(OutputOptions options, const std::string& config,
                          const std::vector<TensorInfo>& tensors)
     : options_(std::move(options)), config_(config), tensors_(tensors) {
+  const nlohmann::json known = nlohmann::json::parse(config, nullptr, false);
+  if (known.is_object()) {
+    family_ = known.value("model_type", "");
+    spelling_ = known.value(kWeightsFiles, nlohmann::json::object()).value("names", "");
+  }
   for (const TensorInfo& tensor : tensors_) {
     pieces_.push_back(make_whole_piece(tensor, kStateParameter, kStateFile, tensor.name));
     if (options_.state) add_states(tensor);
@@ -62,6 +68,16 @@ void ModelOutput::add_states(const TensorInfo& tensor) {
                                        state_dataset(tensor.name, state),
                                        elements_of_each(tensor, held)));
   }
+}
+
+std::string ModelOutput::file_name(const std::string& tensor) const {
+  return name_in_files(family_, spelling_, tensor);
+}
+
+std::vector<TensorInfo> ModelOutput::file_tensors() const {
+  std::vector<TensorInfo> named = tensors_;
+  for (TensorInfo& tensor : named) tensor.name = file_name(tensor.name);
+  return named;
 }
 
 int64_t ModelOutput::bytes() const {
@@ -82,7 +98,7 @@ void ModelOutput::open() {
   if (is_directory_target(target)) {
     open_directory();
   } else if (target.ends_with(".safetensors")) {
-    single_ = std::make_unique<SafetensorsWriter>(target, tensors_);
+    single_ = std::make_unique<SafetensorsWriter>(target, file_tensors());
   } else {
     throw DeckError(target +
                     ": the name of the target tells its kind: *.h5, *.safetensors, or a "
@@ -102,8 +118,8 @@ void ModelOutput::open_directory() {
   directory_.emplace(options_.target, options_.replaces);
   write_text_durably(directory_->path() + "/config.json",
                      config_with_dtype(config_, main_dtype(tensors_)));
-  shards_ =
-      std::make_unique<SafetensorsShards>(directory_->path(), tensors_, options_.max_shard_bytes);
+  shards_ = std::make_unique<SafetensorsShards>(directory_->path(), file_tensors(),
+                                                options_.max_shard_bytes);
 }
 
 void ModelOutput::write(Piece& piece, int64_t first, int64_t count, const void* data) {
@@ -111,9 +127,9 @@ void ModelOutput::write(Piece& piece, int64_t first, int64_t count, const void* 
   if (weights_)
     weights_->write(piece.dataset, first, count, data);
   else if (shards_)
-    shards_->write(piece.tensor, first, count, data);
+    shards_->write(file_name(piece.tensor), first, count, data);
   else
-    single_->write(piece.tensor, first, count, data);
+    single_->write(file_name(piece.tensor), first, count, data);
 }
 
 void ModelOutput::add_companion(const std::string& name, const std::string& text) {

@@ -79,10 +79,14 @@ class ModelOutput {
   void open_weights_file();
   void open_directory();
   void add_states(const TensorInfo& tensor);
+  /// Returns a tensor's name as the files had it that the model was read from.
+  std::string file_name(const std::string& tensor) const;
+  std::vector<TensorInfo> file_tensors() const;
   Manifest manifest() const;
 
   OutputOptions options_;
   std::string config_;
+  std::string family_, spelling_;  ///< see name_in_files()
   std::vector<TensorInfo> tensors_;
   std::vector<Piece> pieces_;
   std::optional<StagedDirectory> directory_;

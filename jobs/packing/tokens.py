@@ -3,6 +3,7 @@
 family is known by, is encoded as a whole, with the tokens that stand for its items in it."""
 
 import bisect
+import re
 import sys
 
 from packing.anchors import NOT_CHARACTERS
@@ -14,6 +15,8 @@ from tokenizers import AddedToken, Tokenizer
 # Texts around images with crops, as Gemma3Processor writes them.
 BEFORE_ORIGINAL = "Here is the original image "
 BEFORE_CROPS = " and here are some crops to help you see better "
+# Tokens of a form, as most tokenizers spell them.
+BARRED = re.compile(r"<\|[^|<>]+\|>")
 # Stand for placeholders that have no token of the tokenizer's.
 STAND_INS = {"image": "\ufde0\ufdd5", "audio": "\ufde0\ufdd6", "video": "\ufde0\ufdd7"}
 
@@ -71,15 +74,17 @@ class Tokens:
             self.encoder.add_special_tokens([AddedToken(STAND_INS[name], special=True) for name in lacking])
             self.replaced = {self.encoder.token_to_id(STAND_INS[name]): self.placeholder[name] for name in lacking}
 
-    def name(self, token):
-        """A token that a form writes; its tokenizer must know it, and as a whole."""
-        if token and self.tokenizer.token_to_id(token) is None:
-            raise EntryFault("items", f"the tokenizer has no token {token}, which stands around images")
-        if token and token_id(self.tokenizer, token) not in self.tokenizer.get_added_tokens_decoder():
-            self.tokenizer.add_special_tokens([AddedToken(token, special=True)])
-            if self.encoder is not self.tokenizer:
-                self.encoder.add_special_tokens([AddedToken(token, special=True)])
-        return token
+    def name(self, text):
+        """A token that a form writes, or several with words between them; its tokenizer must know each, and as a
+        whole."""
+        for token in BARRED.findall(text) or filter(None, [text]):
+            if self.tokenizer.token_to_id(token) is None:
+                raise EntryFault("items", f"the tokenizer has no token {token}, which stands around images")
+            if token_id(self.tokenizer, token) not in self.tokenizer.get_added_tokens_decoder():
+                self.tokenizer.add_special_tokens([AddedToken(token, special=True)])
+                if self.encoder is not self.tokenizer:
+                    self.encoder.add_special_tokens([AddedToken(token, special=True)])
+        return text
 
     def item(self, modality, item, is_alone):
         """The text that stands for an item, the only one of its sample or not, with the text around an image and

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct ImageOptions {
   bool has_crops_beside = false;  ///< after the whole image, as the item's shape says
   bool has_tiles = false;         ///< of size x size each, as many as the item's shape says
   int64_t longest_side = 0;  ///< of an image before it becomes tiles (stretched()); 0: as it is
+  std::optional<ImagesPadded> padded = {};  ///< black fills what the shrunk image leaves
 };
 
 /// 8-bit RGB, height x width x 3.

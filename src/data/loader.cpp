@@ -221,6 +221,7 @@ ItemDecoding decoding_of(const EncoderSpec& encoder) {
                              .max_source_positions = encoder.mels().positions})};
   const PatchInput& input = encoder.patches();
   const auto* square = input.as<SquareImages>();
+  const auto* padded = input.as<ImagesPadded>();
   return {.image = {.size = input.image_size,
                     .mean = input.colours.mean,
                     .std = input.colours.std,
@@ -232,7 +233,8 @@ ItemDecoding decoding_of(const EncoderSpec& encoder) {
                     .scale = input.colours.scale,
                     .has_crops_beside = square && input.has_tiles(),
                     .has_tiles = input.has_tiles(),
-                    .longest_side = input.longest_side()}};
+                    .longest_side = input.longest_side(),
+                    .padded = padded ? std::optional(*padded) : std::nullopt}};
 }
 
 ImageSize ItemDecoding::size_of(const ItemShape& shape) const {

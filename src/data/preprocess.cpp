@@ -54,17 +54,23 @@ Image fitted(const Image& image, const ImageSize& into, const ImageOptions& opti
   return resize(image, to, options);
 }
 
-/// Pads an image to `size` with one color; an odd pixel goes to the right and below.
-Image in_the_middle(const Image& image, const ImageSize& size,
-                    const std::array<uint8_t, 3>& around) {
+/// Pads an image to `size` with one color, with so many pixels above it and on its left.
+Image padded(const Image& image, const ImageSize& size, const std::array<uint8_t, 3>& around,
+             int64_t above, int64_t left) {
   Image all{size.height, size.width,
             std::vector<uint8_t>(static_cast<size_t>(3 * size.height * size.width))};
   for (size_t i = 0; i < all.pixels.size(); ++i) all.pixels[i] = around[i % 3];
-  const int64_t above = (size.height - image.height) / 2, left = (size.width - image.width) / 2;
   for (int64_t row = 0; row < image.height; ++row)
     std::copy_n(image.pixels.begin() + 3 * row * image.width, 3 * image.width,
                 all.pixels.begin() + 3 * ((above + row) * size.width + left));
   return all;
+}
+
+/// Likewise all around; an odd pixel goes to the right and below.
+Image in_the_middle(const Image& image, const ImageSize& size,
+                    const std::array<uint8_t, 3>& around) {
+  return padded(image, size, around, (size.height - image.height) / 2,
+                (size.width - image.width) / 2);
 }
 
 /// Crops an image.
@@ -146,7 +152,9 @@ void preprocess_tiles(const Image& image, const ImageOptions& options, const Til
 
 void preprocess_image(const Image& image, const ImageOptions& options, const ImageSize& to,
                       float* target) {
-  normalize(resize(image, to, options), options, target);
+  if (!options.padded) return normalize(resize(image, to, options), options, target);
+  const ImageSize shown = options.padded->shrunk({image.height, image.width}, options.patch_size);
+  normalize(padded(resize(image, shown, options), to, {}, 0, 0), options, target);
 }
 
 }  // namespace zea

@@ -111,6 +111,9 @@ std::string with_weights_files(const std::string& config_json, const ModelSpec& 
   nlohmann::ordered_json found = nlohmann::ordered_json::object();
   for (const TensorInfo& tensor : source.tensors())
     if (is_carried(model, tensor.name)) found["carried"][tensor.name] = tensor.shape;
+  for (const TensorInfo& tensor : source.tensors())
+    if (const std::string names = spelling_of(model.family, tensor.name); !names.empty())
+      found["names"] = names;
   if (splits_experts(model, source)) found["splits_experts"] = true;
   if (found.empty()) return config_json;
   nlohmann::ordered_json config = nlohmann::ordered_json::parse(config_json);

@@ -16,7 +16,7 @@ struct LimitKeys {
   bool (*has)(const PatchInput&);
   PixelLimits (*limits)(const PatchInput&);
   void (*limit)(PatchInput&, const PixelLimits&);
-  bool (*fills)(const PatchInput&);  ///< images become as large as they may: they have no least
+  bool (*has_no_least)(const PatchInput&);
 };
 
 const LimitKeys kLimits[] = {
@@ -25,7 +25,7 @@ const LimitKeys kLimits[] = {
      [](const PatchInput& input) { return input.pixel_limits().has_value(); },
      [](const PatchInput& input) { return *input.pixel_limits(); },
      [](PatchInput& input, const PixelLimits& to) { input.limit(to); },
-     [](const PatchInput& input) { return input.as<ImagesFilling>() != nullptr; }},
+     [](const PatchInput& input) { return input.as<ImagesFilling>() || input.as<ImagesPadded>(); }},
     {"min_tiles", "max_tiles", &DataOptions::min_tiles, &DataOptions::max_tiles, "tiles",
      [](const PatchInput& input) { return input.as<NearestTiles>() || input.as<SplitTiles>(); },
      [](const PatchInput& input) {
@@ -62,9 +62,10 @@ void check_limits(Faults& faults, const DataOptions& data, const ModelSpec& mode
     if (least > most)
       faults.add("data." + keys.least_key + " = " + std::to_string(least) + " is more than data." +
                  keys.most_key + " = " + std::to_string(most));
-    if (data.*keys.least > 0 && keys.fills(encoder.patches()))
+    if (data.*keys.least > 0 && keys.has_no_least(encoder.patches()))
       faults.add("data." + keys.least_key + " is set, but images of " + encoder.name +
-                 " become as large as data." + keys.most_key + " allows; leave it out");
+                 " have no least size: they fill data." + keys.most_key +
+                 " or are never enlarged; leave it out");
   }
 }
 

@@ -319,6 +319,7 @@ struct VisionEncoder {
   bool norms_features = false;  ///< features are normed by final_norm
   /// The shapes of learned tokens and positions begin with a 1.
   bool has_leading_one = false;
+  bool has_square_table = false;  ///< the shape of positions is (side, side, hidden)
   /// A parameter that no feature depends on: it is carried, never trained.
   struct Carried {
     std::string name;

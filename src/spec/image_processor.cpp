@@ -293,6 +293,27 @@ void read_filling(const ConfigReader& config, PatchInput& patches) {
   patches.limit({.most = most * square});
 }
 
+/// Reads the limits of MoonViT's processor, both in patches.
+void read_padded(const ConfigReader& config, PatchInput& patches, ImagesPadded& padded) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  // Published directories keep their own processor's settings there, which transformers leaves out.
+  config.ignore_keys({"media_proc_cfg"});
+  require_equal(config, "patch_size", patches.patch_size);
+  require_equal(config, "merge_size", patches.block);
+  const int64_t square = patches.patch_size * patches.patch_size;
+  const int64_t most = config.positive("max_patches", padded.pixels.most / square);
+  if (most > kMost)
+    config.refuse("max_patches", std::to_string(most), "1 to " + std::to_string(kMost));
+  if (config.has("size")) {
+    const ConfigReader size = config.object("size");
+    padded.side = size.positive("max_height", padded.side);
+    if (padded.side > kMost || size.positive("max_width", padded.side) != padded.side)
+      config.refuse("size", config.dump("size"),
+                    "equal max_height and max_width, in patches, up to " + std::to_string(kMost));
+  }
+  patches.limit({.most = most * square});
+}
+
 /// Reads a processor's settings of the image size, by the tiling policy.
 struct ShapeReader {
   const ConfigReader& config;
@@ -317,6 +338,7 @@ struct ShapeReader {
     else
       read_filling(config, patches);
   }
+  void operator()(ImagesPadded& padded) const { read_padded(config, patches, padded); }
   void operator()(NearestTiles& nearest) const {
     config.require_boolean("do_pad", false);
     read_tiles(config, patches, nearest.tiles);

@@ -51,6 +51,8 @@ struct ImageColours {
 /// Limits of the pixels of a resized image.
 struct PixelLimits {
   int64_t least = 0, most = 0;
+
+  bool operator==(const PixelLimits&) const = default;
 };
 
 /// Limits of the number of tiles that an image is cut into.
@@ -100,6 +102,17 @@ struct ImagesFilling {
   bool shrinks_sides = false;
 };
 
+/// Images shrink to limits of their pixels and of a side; black on the right and below fills whole
+/// squares of patches (MoonViT).
+struct ImagesPadded {
+  PixelLimits pixels = {};  ///< before they are filled; none is the least
+  int64_t side = 0;         ///< most patches of a side
+
+  bool operator==(const ImagesPadded&) const = default;
+  /// Returns the size of a shrunk image, without what fills squares. `patch`: side of a patch.
+  ImageSize shrunk(const ImageSize& image, int64_t patch) const;
+};
+
 /// An image is cut into tiles of image_size x image_size, in a grid whose shape is nearest to the
 /// image's, besides one tile of the whole image (InternVL, arXiv:2404.16821).
 struct NearestTiles {
@@ -125,7 +138,7 @@ struct FittedTiles {
 };
 
 using TilingPolicy = std::variant<SquareImages, ImagesWithin, ImagesBelow, ImagesFilling,
-                                  NearestTiles, SplitTiles, FittedTiles>;
+                                  ImagesPadded, NearestTiles, SplitTiles, FittedTiles>;
 
 /// The position of a patch in an image, in patches from the upper left corner.
 struct PatchCell {
@@ -196,7 +209,9 @@ struct PatchInput {
     return std::get_if<Policy>(&tiling);
   }
   /// Returns whether images keep about their shape.
-  bool any_size() const { return as<ImagesWithin>() || as<ImagesBelow>() || as<ImagesFilling>(); }
+  bool any_size() const {
+    return as<ImagesWithin>() || as<ImagesBelow>() || as<ImagesFilling>() || as<ImagesPadded>();
+  }
   /// Returns whether an image may become several tiles.
   bool has_tiles() const { return tile_limits().most > 1 || as<FittedTiles>(); }
   /// Returns the limits of a resized image's pixels; nullopt where the policy has none.

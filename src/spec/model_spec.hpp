@@ -254,10 +254,10 @@ struct Trainable {
 inline constexpr const char* kImageProcessor = "image_processor";
 inline constexpr const char* kVideoProcessor = "video_processor";
 inline constexpr const char* kGenerationConfig = "generation_config";
-/// And what the weights files show: {"carried": {name: shape}, "splits_experts": true}. No unit
-/// reads carried tensors: those of a head of multi-token prediction ("mtp.") unless it trains, of
-/// layers after the last one, of keys that a layer does not use, and of Gemma 4's audio encoder.
-/// Files of one family may stack the experts of a layer or split them.
+/// And what the weights files show: {"carried": {name: shape}, "splits_experts": true, "names":
+/// spelling_of() them}. No unit reads carried tensors: those of a head of multi-token prediction
+/// ("mtp.") unless it trains, of layers after the last one, of keys that a layer does not use, and
+/// of Gemma 4's audio encoder. Files of one family may stack the experts of a layer or split them.
 inline constexpr const char* kWeightsFiles = "weights_files";
 
 /// Returns the config with the tensors of a head of multi-token prediction that trains among the

@@ -8,6 +8,8 @@
 namespace zea {
 namespace {
 
+constexpr const char* kKimi = "kimi_k25";
+
 struct Prefix {
   const char* from;
   const char* to;
@@ -69,6 +71,53 @@ std::string canonical_qwen_vl_name(const std::string& name) {
   return name;
 }
 
+/// Names of Kimi-K2.5 as published, and in transformers' running model; names in blocks of the
+/// encoder differ in a part, too.
+constexpr Prefix kKimiBlocks{"vision_tower.encoder.blocks.", "model.vision_tower.layers."};
+constexpr std::array<Prefix, 5> kKimiParts{{{".norm0.", ".norm1."},
+                                            {".norm1.", ".norm2."},
+                                            {".mlp.fc0.", ".mlp.fc1."},
+                                            {".mlp.fc1.", ".mlp.fc2."},
+                                            {".wo.", ".attn.proj."}}};
+constexpr std::array<Prefix, 9> kKimiRoots{
+    {{"language_model.model.", "model.language_model."},
+     {"language_model.lm_head.", "lm_head."},
+     kKimiBlocks,
+     {"vision_tower.patch_embed.pos_emb.weight",
+      "model.vision_tower.patch_embed.pos_emb.position_embeddings"},
+     {"vision_tower.patch_embed.", "model.vision_tower.patch_embed."},
+     {"vision_tower.encoder.", "model.vision_tower."},
+     {"mm_projector.proj.0.", "model.mm_projector.in_proj."},
+     {"mm_projector.proj.2.", "model.mm_projector.out_proj."},
+     {"mm_projector.", "model.mm_projector."}}};
+/// Names as published, and in the files that transformers 5 saves.
+constexpr std::array<Prefix, 3> kKimiSaved{
+    {{"language_model.model.layers.", "language_model.model.blocks."},
+     {"vision_tower.patch_embed.proj.", "vision_tower.encoder.patch_embed.proj."},
+     {"mm_projector.pre_norm.", "model.mm_projector.pre_norm."}}};
+
+/// The published name of a parameter, or the running model's.
+std::string kimi_name(const std::string& name, bool is_published) {
+  const auto way = [&](const Prefix& pair) {
+    return is_published ? Prefix{pair.to, pair.from} : pair;
+  };
+  for (const Prefix& part : kKimiParts)
+    if (auto found = renamed(name + ".", way(kKimiBlocks), way(part))) {
+      found->pop_back();
+      return *found;
+    }
+  for (const Prefix& root : kKimiRoots)
+    if (const auto [from, to] = way(root); name.starts_with(from))
+      return to + name.substr(std::string(from).size());
+  return name;
+}
+
+std::string canonical_kimi_name(const std::string& name) {
+  for (const auto& [published, saved] : kKimiSaved)
+    if (name.starts_with(saved)) return published + name.substr(std::string(saved).size());
+  return kimi_name(name, true);
+}
+
 /// The language model of a composite's files.
 std::string canonical_qwen3_5_text_name(const std::string& name) {
   const std::string root = "model.language_model.";
@@ -113,6 +162,7 @@ std::string with_prefix(const std::string& name, const std::array<Prefix, kCount
 std::string canonical_parameter_name(const std::string& family, const std::string& name) {
   if (has_llava_names(family)) return canonical_llava_name(name);
   if (family == "gpt2") return canonical_gpt2_name(name);
+  if (family == kKimi) return canonical_kimi_name(name);
   if (family == "mixtral") return with_part(name, kMixtralRuns, kMixtralFiles);
   if (family == "qwen3_5_text" || family == "qwen3_5_moe_text")
     return canonical_qwen3_5_text_name(name);
@@ -127,7 +177,20 @@ std::string running_parameter_name(const std::string& family, const std::string&
       {{"visual.", "model.visual."}, {"model.", "model.language_model."}}};
   if (has_llava_names(family)) return with_prefix(name, kLlava);
   if (family == "mixtral") return with_part(name, kMixtralFiles, kMixtralRuns);
+  if (family == kKimi) return kimi_name(name, false);
   return has_qwen_vl_names(family) ? with_prefix(name, kQwen) : name;
+}
+
+std::string spelling_of(const std::string& family, const std::string& name) {
+  if (family != kKimi) return "";
+  if (name.starts_with(kKimiRoots.front().to)) return kRunningNames;
+  return name.starts_with(kKimiSaved.front().to) ? kSavedNames : "";
+}
+
+std::string name_in_files(const std::string& family, const std::string& spelling,
+                          const std::string& name) {
+  if (spelling == kRunningNames) return running_parameter_name(family, name);
+  return spelling == kSavedNames ? with_prefix(name, kKimiSaved) : name;
 }
 
 std::string canonical_vit_name(const std::string& name) {

@@ -10,12 +10,22 @@ namespace zea {
 /// Returns the canonical form of `name` in a model of `family`. llava:
 /// "language_model.model.layers.0...", "language_model.lm_head.weight", "vision_tower.encoder...",
 /// "multi_modal_projector..."; gpt2: "transformer.h.0...", "lm_head.weight"; qwen2_vl and
-/// qwen2_5_vl: "model.layers.0...", "lm_head.weight", "visual.blocks.0...". Other names come back
-/// unchanged.
+/// qwen2_5_vl: "model.layers.0...", "lm_head.weight", "visual.blocks.0..."; kimi_k25: the published
+/// ones. Other names come back unchanged.
 std::string canonical_parameter_name(const std::string& family, const std::string& name);
 
 /// Returns the name of a parameter in transformers' running model.
 std::string running_parameter_name(const std::string& family, const std::string& name);
+
+/// Ways to spell the names in files that are not the canonical one: of the running model, and of
+/// the files that transformers 5 saves (Kimi-K2.5).
+inline constexpr const char *kRunningNames = "running", *kSavedNames = "saved";
+
+/// Returns the way that shows in a tensor's name; empty: the canonical one, or it does not show.
+std::string spelling_of(const std::string& family, const std::string& name);
+/// Returns the name of a parameter in files that are spelled in that way.
+std::string name_in_files(const std::string& family, const std::string& spelling,
+                          const std::string& name);
 
 /// Convert between the names of ViT's parameters in files
 /// ("encoder.layer.0.attention.attention.query") and in transformers' running model

@@ -183,6 +183,23 @@ TileGrid grid_of_crops(const ImageSize& image, const PanAndScan& limits) {
 
 }  // namespace
 
+ImageSize ImagesPadded::shrunk(const ImageSize& image, int64_t patch) const {
+  const auto patches = [patch](int64_t edge) { return std::max<int64_t>(1, edge / patch); };
+  const auto edges_of = [](int64_t pixels, int64_t edge) {
+    return static_cast<double>(pixels) / static_cast<double>(edge);
+  };
+  const int64_t longest = side * patch;
+  const double scale = std::min({1.0,
+                                 std::sqrt(edges_of(pixels.most / (patch * patch),
+                                                    patches(image.height) * patches(image.width))),
+                                 edges_of(longest, image.height), edges_of(longest, image.width)});
+  const auto scaled = [&](int64_t edge) {
+    const auto whole = static_cast<int64_t>(static_cast<double>(edge) * scale);
+    return std::min(std::max<int64_t>(1, whole), longest);
+  };
+  return {scaled(image.height), scaled(image.width)};
+}
+
 ImageSize stretched(const ImageSize& image, int64_t longest) {
   const double shape = static_cast<double>(image.width) / static_cast<double>(image.height);
   const auto even = [](double side) {
@@ -204,6 +221,7 @@ int64_t PatchInput::longest_side() const {
 std::optional<PixelLimits> PatchInput::pixel_limits() const {
   if (const auto* within = as<ImagesWithin>()) return within->pixels;
   if (const auto* filling = as<ImagesFilling>()) return filling->pixels;
+  if (const auto* padded = as<ImagesPadded>()) return padded->pixels;
   return std::nullopt;
 }
 
@@ -211,6 +229,7 @@ void PatchInput::limit(const PixelLimits& to) {
   const int64_t step = patch_size * block;
   if (auto* within = as<ImagesWithin>()) within->pixels = to;
   if (auto* filling = as<ImagesFilling>()) filling->pixels = to;
+  if (auto* padded = as<ImagesPadded>()) padded->pixels = to;
   image_size = std::max(step, static_cast<int64_t>(std::sqrt(to.most)) / step * step);
 }
 
@@ -235,6 +254,11 @@ ImageSize PatchInput::resized(const ImageSize& image) const {
     return resized_within(within->counts_frames ? stretched_to(step, image) : image, within->pixels,
                           step);
   if (as<ImagesBelow>()) return resized_below(image, image_size, step);
+  if (const auto* padded = as<ImagesPadded>()) {
+    const auto filled_up = [step](int64_t side) { return (side + step - 1) / step * step; };
+    const ImageSize shown = padded->shrunk(image, patch_size);
+    return {filled_up(shown.height), filled_up(shown.width)};
+  }
   return filled(image, as<ImagesFilling>()->pixels);
 }
 

@@ -20,6 +20,7 @@ constexpr std::array kProcessorClasses{
     ProcessorClass{"Glm4v", false, false, false, kCubic},
     ProcessorClass{"GotOcr2", true, false, false, kCubic},
     ProcessorClass{"Idefics3", true, false, true, Resampling::Lanczos},
+    ProcessorClass{"Kimi_K25", true, false, true, kCubic},
     ProcessorClass{"Llava", false, true, false, kCubic},
     ProcessorClass{"LlavaNext", false, true, false, kCubic},
     ProcessorClass{"LlavaOnevision", false, false, false, kCubic},
@@ -130,7 +131,7 @@ void read_pixel_values(const ConfigReader& config, PatchInput& patches) {
   assume_class(config, patches);
   read_pixel_range(config, !patches.doubles_pixels, patches.doubles_pixels, patches.colours);
   patches.resampling = read_resampling(config, patches.resampling);
-  patches.by_torchvision = is_by_torchvision(config, patches.resampling);
+  patches.by_torchvision |= is_by_torchvision(config, patches.resampling);
 }
 
 }  // namespace zea::detail

@@ -110,6 +110,9 @@ std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& e
   if (!names.positions.empty() && patches.table_fit == TableFit::Sum)
     builder.add("positions", root + names.positions, {2, positions, hidden}, trainable,
                 encoder.position_std);
+  else if (!names.positions.empty() && encoder.has_square_table)
+    builder.add("positions", root + names.positions, {positions, positions, hidden}, trainable,
+                encoder.position_std);
   else if (!names.positions.empty())
     builder.add("positions", root + names.positions,
                 table(positions > 0 ? positions * positions

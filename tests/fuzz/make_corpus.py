@@ -209,6 +209,15 @@ MISTRAL3 = {"model_type": "mistral3", "image_token_index": 3, "text_config": {"m
             "vision_config": PIXTRAL}
 QWEN2_AUDIO = {"model_type": "qwen2_audio", "audio_token_index": 3, "text_config": {"model_type": "qwen2", **TEXT},
                "audio_config": {**WHISPER, "model_type": "qwen2_audio_encoder"}}
+KIMI_K25 = {"model_type": "kimi_k25", "image_token_id": 3, "projection_hidden_size": 16,
+            "weights_files": {"names": "running"},
+            "text_config": {**TEXT, "model_type": "kimi_k2", "num_key_value_heads": 4, "q_lora_rank": 6,
+                            "kv_lora_rank": 4,
+                            "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 6, "n_routed_experts": 4,
+                            "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 8,
+                            "first_k_dense_replace": 1},
+            "vision_config": {**TILES, "patch_size": 4, "merge_kernel_size": [2, 2], "pos_emb_height": 4,
+                              "init_pos_emb_width": 4}}
 VOXTRAL = {"model_type": "voxtral", "audio_token_id": 3,
            "text_config": {"model_type": "llama", "head_dim": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e4, **TEXT},
            "audio_config": {**TILES, "intermediate_size": 64, "model_type": "voxtral_encoder", "num_mel_bins": 16,
@@ -221,8 +230,9 @@ def write_composites(config):
            vision_config={"depth": 2, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 4})
     for name, base in (("qwen2_5_vl", QWEN25_VL), ("qwen3_vl", QWEN3_VL), ("qwen3_vl_moe", QWEN3_VL_MOE),
                        ("glm4v", GLM4V), ("glm4v_moe", GLM4V_MOE), ("glm46v", GLM46V),
-                       ("qwen3_5", QWEN35), ("internvl", INTERNVL), ("gemma3", GEMMA3), ("llava_next", LLAVA_NEXT),
-                       ("mistral3", MISTRAL3), ("qwen2_audio", QWEN2_AUDIO), ("voxtral", VOXTRAL)):
+                       ("qwen3_5", QWEN35), ("internvl", INTERNVL), ("kimi_k25", KIMI_K25), ("gemma3", GEMMA3),
+                       ("llava_next", LLAVA_NEXT), ("mistral3", MISTRAL3), ("qwen2_audio", QWEN2_AUDIO),
+                       ("voxtral", VOXTRAL)):
         config("good_" + name, base)
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
     config("good_qwen3_5_moe", QWEN35, model_type="qwen3_5_moe", text_config={**QWEN35["text_config"], **experts},
@@ -253,6 +263,8 @@ def write_composites(config):
     tower("wide_windows", QWEN25_VL, window_size=1 << 62)
     tower("large_squares", QWEN25_VL, spatial_merge_size=1 << 31)
     tower("many_positions", QWEN3_VL, num_position_embeddings=1 << 60)
+    tower("many_rows_of_positions", KIMI_K25, pos_emb_height=1 << 30, init_pos_emb_width=1 << 30)
+    tower("large_kimi_patches", KIMI_K25, patch_size=1 << 30)
     tower("many_depths", QWEN3_VL, deepstack_visual_indexes=[-(1 << 63)] * 2000)
     tower("large_edges", SMOLVLM, size={"longest_edge": 1 << 62})
     tower("large_tiles", INTERNVL, image_size=[1 << 40, 1 << 40])

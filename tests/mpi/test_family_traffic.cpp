@@ -178,6 +178,13 @@ const TrafficLayout kLayouts[] = {
        take_measured(run, "glm4v", 2, 2);
        each(run, [](ModuleMeshOptions& mesh) { mesh.cp_mode = "ring"; });
      }},
+    {"tp 2 and cp 2, ring, kimi_k25",
+     4,
+     {"llm.tp", "llm.cp_outer", "vision.tp", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "kimi_k25", 2, 2);
+       each(run, [](ModuleMeshOptions& mesh) { mesh.cp_mode = "ring"; });
+     }},
     {"tp 2, mistral3",
      2,
      {"llm.tp", "vision.tp"},

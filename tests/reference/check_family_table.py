@@ -58,6 +58,8 @@ FAMILIES = {
     "glm4v of videos": "Glm4vVideos",
     "glm4v_moe": "Glm4vMoe",
     "glm46v": "Glm46VMoe",
+    "kimi_k25": "KimiK25",
+    "kimi_k25 of the running model": "KimiK25Running",
     "qwen3_5": "Qwen35",
     "qwen3_5_moe": "Qwen35Moe",
     "qwen3_5 of videos": "Qwen35Videos",

@@ -26,6 +26,8 @@ try:
         CLIPVisionModel,
         Gemma4Config,
         Gemma4ForConditionalGeneration,
+        Kimi_K25Config,
+        Kimi_K25ForConditionalGeneration,
         LlavaForConditionalGeneration,
         LlavaProcessor,
         PreTrainedTokenizerFast,
@@ -42,6 +44,8 @@ import finetune_case
 from finetune_case import SOURCE, SPECIAL, TEXT, FinetuneCase, tiny_llava
 
 GEMMA4 = ["<bos>", "<|turn>", "<turn|>", "<|image>", "<image|>", "<|image|>", "<|video|>"]
+KIMI = ["<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|im_end|>", "<|media_begin|>", "<|media_content|>"]
+KIMI += ["<|media_end|>", "<|media_pad|>"]
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {% for p in m.content %}"
     "{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}{{ eos_token if m.role == 'assistant' }}{% endfor %}"
@@ -150,6 +154,26 @@ class FinetuneParts(FinetuneCase):
         self.hear(3)
         said = self.finetune(self.folder / "model", fails=2, OUT=self.folder / "heard")
         self.assertIn("the audio encoder of", said)
+
+    def test_kimi_k25(self):
+        """Trains on images from files as transformers saves them; videos are refused."""
+        experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "n_group": 2}
+        heads = {"q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+        text = {**TEXT, **experts, **heads, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4}
+        tower = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
+        config = Kimi_K25Config(
+            text_config=text, vision_config={**tower, "pos_emb_height": 8, "pos_emb_width": 8}, image_token_id=7,
+            projection_hidden_size=32, tie_word_embeddings=False,
+        )
+        model = Kimi_K25ForConditionalGeneration(config)
+        said = {"image_processor_type": "Kimi_K25ImageProcessor", "max_patches": 20}
+        self.check(Kimi_K25ForConditionalGeneration, model, KIMI, said)
+        ids, _, _ = self.packed(0)
+        word = Tokenizer.from_file(str(self.folder / "model/tokenizer.json")).encode("image").ids
+        self.assertIn(f"{[4, *word, 5, *[7] * 6, 6]}"[1:-1], f"{ids}")  # of 40 x 60 pixels, squares of 28 x 28
+        self.add_video()
+        said = self.finetune(self.folder / "model", OUT=self.folder / "moving", PLAN_ONLY=1)
+        self.assertIn("4 samples, 1 entries skipped", said)
 
     def test_composed_becomes_a_llava(self):
         """Its new token has one of the rows that the vocabulary has to spare."""

@@ -15,6 +15,7 @@ A family is a class with
                                  compared with those in fp64
     rounds_inputs                its processor rounds pixels in another order: outputs in fp64 are not equal
     file_experts(tensors)        those of experts as such files hold them
+    names_of_files(named)        where files do not have these names: theirs
 """
 
 import json

@@ -9,6 +9,7 @@ from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL, Qwen35,
 from gemma4_images import Gemma4, Gemma4Clipped, Gemma4E4B, Gemma4Moe, Gemma4Videos
 from glm4v_cases import Glm4v, Glm4vMoe, Glm46V, Glm46VMoe
 from idefics3_cases import Idefics3, SmolVLM, SmolVLMOfOneTile, SmolVLMOfUnevenPatches
+from kimi_k25_cases import KimiK25, KimiK25Running
 from parity_cases import grid
 from pixtral_cases import Mistral3, PixtralLlava
 from tiled_families import (
@@ -362,6 +363,34 @@ OF_ONE = {
         "tp2_frozen_vision": TP2_FROZEN_VISION,
         "pp2_beside_vision_of_two_stages": TWO_STAGES_OF_VISION,
     },
+    KimiK25: {
+        "options": {
+            "model": {
+                "text": {
+                    "attention_bias": True,
+                    "v_head_dim": 16,
+                    "n_group": 4,
+                    "topk_group": 2,
+                    "norm_topk_prob": False,
+                    "rms_norm_eps": 1e-2,
+                    "rope_interleave": False,
+                },
+                "vision": {
+                    "hidden_act": "relu",
+                    "pos_emb_height": 9,
+                    "pos_emb_width": 9,
+                    "pos_emb_time": 2,
+                    "rope_parameters": {"rope_type": "axial", "rope_theta": 20.0},
+                },
+                "projection_layer_norm_eps": 1e-2,
+                "tie_word_embeddings": True,
+            }
+        },
+        "published": {"published": True},
+        "tp2_frozen_vision": TP2_FROZEN_VISION,
+        "pp2_beside_vision_of_two_stages": TWO_STAGES_OF_VISION,
+    },
+    KimiK25Running: {},
     Gemma4E4B: {
         "pp4": {"ranks": 4, "deck": [*ONE_ROW, *grid("llm", pp=4)]},
         "tp2_all_tokens_frozen_vision": {

@@ -152,7 +152,8 @@ class FinetuneCase(FolderCase):
     def packed(self, sample):
         with h5py.File(self.folder / "out/train.h5") as data:
             begin, end = data["token_offsets"][sample : sample + 2]
-            return data["tokens"][begin:end].tolist(), dict(data.attrs), data["item_frames"][...].tolist()
+            frames = data["item_frames"][...].tolist() if "item_frames" in data else []
+            return data["tokens"][begin:end].tolist(), dict(data.attrs), frames
 
     def ask(self, *question):
         """Returns the trained model's answer by zea-generate."""

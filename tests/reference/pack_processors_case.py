@@ -22,6 +22,9 @@ from transformers import (
     Idefics3Processor,
     InternVLProcessor,
     InternVLVideoProcessor,
+    Kimi_K25ImageProcessor,
+    Kimi_K25Processor,
+    Kimi_K25VideoProcessor,
     LlavaNextImageProcessor,
     LlavaNextProcessor,
     LlavaOnevisionImageProcessor,
@@ -55,6 +58,7 @@ IMAGES_FIRST = (
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 VISION = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 GLM = ["<|begin_of_image|>", "<|end_of_image|>", "<|image|>"]
+KIMI = ["<|media_begin|>", "<|media_content|>", "<|media_end|>", "<|media_pad|>"]
 ROWS = ["[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 GEMMA = ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 GEMMA4 = {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>",
@@ -100,6 +104,15 @@ def glm(family):
     if family == "glm46v":
         make, video = Glm46VProcessor, Glm46VVideoProcessor
     return special, config, lambda t: make(image, t, video(**QWEN), chat_template=source)
+
+
+def kimi(family):
+    special = SPECIAL + KIMI
+    config = {"media_placeholder_token_id": special.index(KIMI[3]), "vision_config": {"patch_size": 8}}
+    image = Kimi_K25ImageProcessor(patch_size=8, max_patches=64, size={"max_height": 12, "max_width": 12})
+    begin, content, end, token = KIMI
+    source = PARTS.replace("IMAGE", f"{begin}image{content}{token}{end}")
+    return special, config, lambda t: Kimi_K25Processor(image, t, Kimi_K25VideoProcessor(), chat_template=source)
 
 
 def llava(family):
@@ -214,6 +227,7 @@ MODELS = {
     "GLM-4.1V": ("glm4v", glm),
     "GLM-4.5V": ("glm4v_moe", glm),
     "GLM-4.6V": ("glm46v", glm),
+    "Kimi-K2.5": ("kimi_k25", kimi),
     "Gemma 4": ("gemma4", gemma4),
     "Qwen2.5-VL": ("qwen2_5_vl", qwen_vl),
     "InternVL": ("internvl", internvl),

@@ -8,6 +8,7 @@ import transformers
 from transformers import WhisperFeatureExtractor
 from transformers.image_processing_utils import select_best_resolution
 
+from kimi_k25_processors import KimiK25
 from processor_directories import NAMED, NAMED_BY_GEMMA4, NAMED_BY_INTERNVL, SPECIAL, TEXT, TOWER, Case
 
 
@@ -481,4 +482,4 @@ class Whisper(Qwen2Audio):
 
 
 FAMILIES = [Llava, Composed, Pixtral, Mistral3, LlavaNext, LlavaOnevision, Qwen2VL, Qwen25VL, Qwen3VL, Qwen35, Glm4v,
-            InternVL, Idefics3, SmolVLM, Gemma3, Gemma4, Qwen2Audio, Voxtral, Whisper]
+            InternVL, Idefics3, SmolVLM, Gemma3, Gemma4, KimiK25, Qwen2Audio, Voxtral, Whisper]

@@ -39,7 +39,7 @@ PLAIN = ("{% for message in messages %}{{ message['role'] | upper }}: " + PARTS 
 
 
 # Families whose processors have a part for videos.
-OF_VIDEOS = ("Glm4v", "Glm46V", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL", "LlavaOnevision", "SmolVLM")
+OF_VIDEOS = ("Glm4v", "Glm46V", "Kimi_K25", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL", "LlavaOnevision", "SmolVLM")
 
 
 @functools.cache
@@ -126,6 +126,7 @@ class Case:
                  named=None, asked=None, name_of_token="image_token_id", step=8):
         self.draw, self.config, self.image_class, self.said = draw, config, image_class, said
         self.by_torchvision = draw.chance(0.4) and image_class not in ("Idefics3", "SmolVLM")
+        self.by_torchvision |= image_class == "Kimi_K25"
         backend = "" if self.by_torchvision else "Pil"
         self.images = getattr(transformers, f"{image_class}ImageProcessor{backend}")(**said)
         self.asked, self.step, self.kind = asked or {}, step, kind

@@ -22,6 +22,7 @@ try:
 
     from family_cases import Gemma3, Qwen3VLMoe, Qwen25VL
     from family_table import OF_ONE, cases
+    from kimi_k25_cases import KimiK25Published
     from video_cases import Clip
 except ImportError as error:
     print(f"skipped: {error}")
@@ -147,6 +148,8 @@ class FamilyParity(ParityCase):
             named = {family.file_name(name): value for name, value in saved_tensors(model).items()}
             is_split = not hasattr(family, "saves_stacks")
             names = split_experts(named, model.config.get_text_config().model_type) if is_split else named
+            if hasattr(family, "names_of_files"):
+                names = family.names_of_files(named)
             self.assertEqual(set(names), set(file.keys()))
         if case.get("flat"):
             flatten_config(folder / "model" / "config.json")
@@ -234,6 +237,9 @@ class FamilyParity(ParityCase):
 
     def test_qwen25_vl_in_bf16_comes_back_in_several_files(self):
         self.check_return(Qwen25VL, torch.bfloat16, 3)
+
+    def test_published_kimi_k25_comes_back(self):
+        self.check_return(KimiK25Published)
 
     def test_gemma3_in_bf16_comes_back_in_several_files(self):
         self.check_return(Gemma3, torch.bfloat16, 3)

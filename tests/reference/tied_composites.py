@@ -5,6 +5,7 @@ from cropped_cases import LlavaOneVision
 from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen25VL
 from glm4v_cases import Glm4v, Glm4vMoe, Glm46V
 from idefics3_cases import SmolVLM
+from kimi_k25_cases import KimiK25
 from pixtral_cases import Mistral3
 from tiled_families import InternVL, LlavaNext
 from transformers import (
@@ -60,6 +61,7 @@ COMPOSITES = {
     "Glm4vMoe": Glm4vMoe.model,
     "Glm46V": Glm46V.model,
     "InternVL": InternVL.model,
+    "KimiK25": KimiK25.model,
     "Llava": llava,
     "LlavaNext": LlavaNext.model,
     "LlavaOneVision": LlavaOneVision.model,

@@ -5,6 +5,7 @@
 #include "support/grid_scenarios.hpp"
 #include "support/made_up_models.hpp"
 #include "support/tiny_gemma4.hpp"
+#include "support/tiny_kimi_k25.hpp"
 #include "support/tiny_qwen2_vl.hpp"
 
 namespace zea::testing {
@@ -146,6 +147,16 @@ const GridScenario kDecoderScenarios[] = {
          [](const TinyLlava& model) {
            return with_heads(tiny_glm4v_config(), model.heads, model.kv_heads);
          }},
+    {.name = "Kimi-K2.5, padded images, adapters in the tower and the text",
+     .images = {2, 1, 0},
+     .set =
+         [](Options& deck) {
+           deck.data.row_tokens = 80;
+           deck.llm.lora = {.targets = {"kv_b_proj", "up_proj"}, .rank = 3};
+           deck.encoders["vision"].lora = {.targets = {"wqkv", "fc1"}, .rank = 3};
+         },
+     .remake = shrink_images,
+     .other_config = [](const TinyLlava& model) { return tiny_kimi_k25_config(model); }},
     {.name = "mixtures of experts beside a shared one",
      .model = {.kv_heads = 1},
      .other_config = experts_config},

@@ -8,6 +8,7 @@
 #include "spec/adapters.hpp"
 #include "support/made_up_models.hpp"
 #include "support/measured_decoders.hpp"
+#include "support/tiny_kimi_k25.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
 #include "support/tiny_qwen3_next.hpp"
@@ -354,6 +355,14 @@ std::string glm4v_config() {
   return config.dump();
 }
 
+std::string kimi_k25_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_kimi_k25_config());
+  config["text_config"] = nlohmann::json::parse(deepseek_config());
+  config["vision_config"]["hidden_size"] = config["projection_hidden_size"] = 72;
+  config["vision_config"]["intermediate_size"] = 202;
+  return config.dump();
+}
+
 }  // namespace
 
 const std::vector<MeasuredModel>& measured_models() {
@@ -380,6 +389,7 @@ const std::vector<MeasuredModel>& measured_models() {
       {"glm4v", glm4v_config(), shrink_images},
       {"glm4v_moe", glm4v_moe_config(), shrink_images},
       {"glm46v", glm46v_config(), shrink_images},
+      {"kimi_k25", kimi_k25_config(), shrink_images},
       {"qwen3_5", qwen3_5_config("qwen3_5"), shrink_images},
       {"qwen3_5_moe", qwen3_5_config("qwen3_5_moe"), shrink_images},
       {"gemma3", gemma3_config()},

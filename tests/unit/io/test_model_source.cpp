@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/dtype.hpp"
+#include "spec/parameter_names.hpp"
 #include "support/files.hpp"
+#include "support/tiny_kimi_k25.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
 #include "support/tiny_qwen3_next.hpp"
@@ -257,6 +259,25 @@ TEST(ModelSource, ReadsExpertsAsItsFilesHoldThem) {
       EXPECT_EQ(source.model().param_index(experts + "5.up_proj.weight") < 0, !are_split);
       EXPECT_EQ(source.note(), "");
     }
+}
+
+/// Queries and experts of the running model differ from those of published files.
+TEST(ModelSource, ReadsNamesAsItsFilesSpellThem) {
+  const std::string config = testing::tiny_kimi_k25_config();
+  for (const std::string names : {"", kSavedNames, kRunningNames}) {
+    nlohmann::json known = nlohmann::json::parse(config);
+    if (!names.empty()) known[kWeightsFiles]["names"] = names;
+    std::vector<TensorInfo> tensors;
+    for (const ParamSpec& param : make_model_spec(known.dump()).params)
+      if (param.begins_tensor())
+        tensors.push_back(
+            {name_in_files("kimi_k25", names, param.name), param.tensor_shape(), DType::Float32});
+    const ModelSource source(std::make_unique<ListedSource>(tensors), config);
+    EXPECT_EQ(source.model().param_index("vision_tower.encoder.blocks.0.wqkv.weight") < 0,
+              names == kRunningNames);
+    EXPECT_EQ(source.note(), "");
+    EXPECT_EQ(nlohmann::json::parse(source.config_json()).contains(kWeightsFiles), !names.empty());
+  }
 }
 
 TEST_F(ModelSourceTest, SaysWhatItCannotDo) {

@@ -127,7 +127,7 @@ TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
   EXPECT_NE(refusal([](auto& c) { c["model_type"] = "bert"; })
                 .find("config.model_type = \"bert\"; allowed: deepseek_v3, gemma, gemma2, gemma3, "
                       "gemma3_text, gemma4, gemma4_text, glm46v, glm4_moe, glm4v, glm4v_moe, gpt2, "
-                      "gpt_oss, idefics3, internvl, llama, llava"),
+                      "gpt_oss, idefics3, internvl, kimi_k25, llama, llava"),
             std::string::npos);
   EXPECT_NE(refusal([](auto& c) {
               c["text_config"]["model_type"] = "gemma2";
