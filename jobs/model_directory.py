@@ -92,6 +92,8 @@ USUAL_VIDEO_TOKENS = {family: USUAL_IMAGE_TOKENS[family] + 1 for family in QWEN_
 GEMMA4_FEATURES, GEMMA4_FRAME_FEATURES, GEMMA4_FRAMES = 280, 70, 32
 # Kimi-K2.5: the most patches of an image, and of a side, before the image is padded.
 KIMI, KIMI_PATCHES, KIMI_SIDE = "kimi_k25", 16384, 512
+# Families whose videos zea does not have.
+VIDEOS_UNBUILT = ("internvl", KIMI, "llava_onevision", "smolvlm")
 # Families that mark where an image begins and ends.
 AROUND_IMAGES = {"internvl": ("<img>", "</img>"), "gemma3": ("<start_of_image>", "<end_of_image>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
@@ -135,6 +137,8 @@ class ModelDirectory:
         tower = (self.config.get("vision_config") or {}).get("model_type")
         self.has_rows = tower == "pixtral" or self.family == "mistral3"
         self.placeholders = {}
+        is_unbuilt = self.family in VIDEOS_UNBUILT
+        self.unbuilt = {"video": f"zea does not train {self.family} on videos yet"} if is_unbuilt else {}
         if self.config.get("vision_config") is not None:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
             if self.family == KIMI:  # by its published name

@@ -69,6 +69,8 @@ class Encoder:
 class ComposedModel:
     """Adds placeholders that the tokenizer lacks to it, in the order in which zea does."""
 
+    unbuilt = {}
+
     def __init__(self, parts, tokenizer, max_pixels):
         self.llm = ModelDirectory(Path(parts["llm"]["weights"]))
         self.encoders, self.placeholders = {}, {}

@@ -24,6 +24,8 @@ STAND_INS = {"image": "\ufde0\ufdd5", "audio": "\ufde0\ufdd6", "video": "\ufde0\
 class FixedCounts:
     """In place of a model's directory: so many placeholders for each image and each clip of sound."""
 
+    unbuilt = {}
+
     def __init__(self, arguments, turns, id_of):
         each = {"image": arguments.image_tokens, "audio": arguments.audio_tokens}
         names = {"image": arguments.image_token, "audio": arguments.audio_token}
@@ -128,7 +130,8 @@ class Tokens:
             marks = record.marks(name)
             if marks and self.placeholder[name] < 0:
                 missing = "a model of videos (--model)" if name == "video" else f"--{name}-tokens"
-                raise EntryFault("items", f"has {mark}, but {missing} is not given, or the model takes none")
+                fault = self.model.unbuilt.get(name, f"{missing} is not given, or the model takes none")
+                raise EntryFault("items", f"has {mark}, but {fault}")
             if marks != len(items[name]):
                 raise EntryFault(
                     "items", f"has {len(items[name])} {ITEMS[name]} but {marks} {mark} in its human turns"

@@ -174,6 +174,8 @@ class FinetuneParts(FinetuneCase):
         self.add_video()
         said = self.finetune(self.folder / "model", OUT=self.folder / "moving", PLAN_ONLY=1)
         self.assertIn("4 samples, 1 entries skipped", said)
+        report = (self.folder / "moving/train.h5.report.json").read_text()
+        self.assertIn("has <video>, but zea does not train kimi_k25 on videos yet", report)
 
     def test_composed_becomes_a_llava(self):
         """Its new token has one of the rows that the vocabulary has to spare."""
