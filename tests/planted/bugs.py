@@ -33,7 +33,7 @@ BUGS = [
         "if (elements == 0) return;",
         "if (elements == 0 || (PLANTED && sum.held.holders.group == ReplicationKind::Tp)) return;",
         ("llava", "mesh.llm.tp=2"),
-        ("test_holder_sums_ranks4", "ReplicatedGradSync.SumOverHoldersWhatTheyHoldInCommon"),
+        ("test_replicated_grad_sync_ranks4", "ReplicatedGradSync.SumOverHoldersWhatTheyHoldInCommon"),
         ("llava", "mesh.llm.tp=2"),
     ),
     Bug(

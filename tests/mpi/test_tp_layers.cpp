@@ -12,7 +12,7 @@
 #include "support/mpi_main.hpp"
 #include "support/strict_collectives.hpp"
 
-namespace zea::testing::test_tensor_layers {
+namespace zea::testing::test_tp_layers {
 namespace {
 
 using at::Tensor;
@@ -471,4 +471,4 @@ INSTANTIATE_TEST_SUITE_P(Tp, TensorLayersTest, ::testing::ValuesIn(kSetups), nam
 INSTANTIATE_TEST_SUITE_P(Tp, TensorHeadTest, ::testing::ValuesIn(kSetups), name_of);
 
 }  // namespace
-}  // namespace zea::testing::test_tensor_layers
+}  // namespace zea::testing::test_tp_layers

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pieces of parameters over tp ranks: for random shapes, head counts and vocabularies every element
-// of the global tensor is in the piece of each holder that should have it, at the place where an
-// independent cut puts it.
+// of the global tensor is in the piece of each rank that should have it, at the place where an
+// independent split puts it.
 #include "spec/param_shard.hpp"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 #include "support/coverage.hpp"
 
-namespace zea::test_param_cut {
+namespace zea::test_param_shard {
 namespace {
 
 class Random {
@@ -234,4 +234,4 @@ TEST(ParamShard, OneRankHoldsAll) {
 }
 
 }  // namespace
-}  // namespace zea::test_param_cut
+}  // namespace zea::test_param_shard

@@ -12,7 +12,7 @@
 #include "support/recording_collectives.hpp"
 #include "support/tiny_llava.hpp"
 
-namespace zea::testing::test_holder_sums {
+namespace zea::testing::test_replicated_grad_sync {
 namespace {
 
 struct Grid {
@@ -172,4 +172,4 @@ TEST(ReplicatedGradSync, AskNothingWithoutTensorParallelism) {
 }
 
 }  // namespace
-}  // namespace zea::testing::test_holder_sums
+}  // namespace zea::testing::test_replicated_grad_sync
