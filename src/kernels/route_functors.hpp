@@ -15,7 +15,11 @@ struct RouteFormula {
   int64_t experts, count;  ///< count: those of a token
   bool are_sigmoids, renormalizes;
   W min_sum, factor;
+  int64_t groups, topk_groups;  ///< at most kMostGroups
 };
+
+/// Groups of experts are bits of a word.
+constexpr int64_t kMostGroups = 64;
 
 /// The scores of a row: a softmax over all experts, or a sigmoid of each output.
 template <class W>
@@ -39,6 +43,47 @@ struct RowScores {
   }
 };
 
+/// Returns the place of the first element whose rank is `best`, by ranks of places and elements.
+template <class W, class T, class Lanes, class Ranks>
+ZEA_FUNCTION int64_t place_of(const Lanes& lanes, int64_t count, const T* elements, W best,
+                              const Ranks& rank_of) {
+  // Indices are exact in fp32.
+  const auto all = static_cast<W>(count);
+  const auto index_of = [=](int64_t place, W element) ZEA_INLINE_LAMBDA {
+    return rank_of(place, element) == best ? all - static_cast<W>(place) : W(0);
+  };
+  return static_cast<int64_t>(all - lanes.largest(count, W(1), OfPlace{index_of}, elements));
+}
+
+/// Returns a bit for each of the best groups: those whose two best experts have the largest sums;
+/// ties go to the lower index.
+template <class W, class T, class Lanes, class Ranks>
+ZEA_FUNCTION uint64_t best_groups(const Lanes& lanes, const T* outputs,
+                                  const RouteFormula<W>& formula, const Ranks& rank_of) {
+  constexpr W kNone = -std::numeric_limits<W>::infinity();
+  const int64_t experts = formula.experts, size = experts / formula.groups;
+  W sums[kMostGroups];
+  for (int64_t g = 0; g < formula.groups; ++g) {
+    const auto in_group = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
+      return expert / size == g ? rank_of(expert, output) : kNone;
+    };
+    const W first = lanes.largest(experts, kNone, OfPlace{in_group}, outputs);
+    const int64_t taken = place_of(lanes, experts, outputs, first, in_group);
+    const auto others = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
+      return expert == taken ? kNone : in_group(expert, output);
+    };
+    sums[g] = first + lanes.largest(experts, kNone, OfPlace{others}, outputs);
+  }
+  uint64_t best = 0;
+  for (int64_t n = 0; n < formula.topk_groups; ++n) {
+    int64_t next = -1;
+    for (int64_t g = 0; g < formula.groups; ++g)
+      if ((best >> g & 1) == 0 && (next < 0 || sums[g] > sums[next])) next = g;
+    best |= uint64_t{1} << next;
+  }
+  return best;
+}
+
 /// The best experts of a token and their gates: their scores, perhaps divided by the sum of these.
 /// Experts are found one by one, best first; ties go to the lower index.
 template <class T>
@@ -57,23 +102,24 @@ struct RouteRow {
     const T* outputs = x + row * experts;
     const W* added = bias;
     const auto scores = RowScores<W>::of(lanes, outputs, formula);
-    const auto all = static_cast<W>(experts);
+    const auto rank_of = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
+      const W score = scores.at(output) + (added ? added[expert] : W(0));
+      // So that experts are distinct where scores are NaN.
+      return score == score ? score : std::numeric_limits<W>::lowest();
+    };
+    const int64_t of_group = experts / formula.groups;
+    const uint64_t groups =
+        formula.groups > 1 ? best_groups(lanes, outputs, formula, rank_of) : uint64_t{1};
     W last = -kNone, total = formula.min_sum;
     int64_t last_expert = -1;
     for (int64_t c = first; c < first + formula.count; ++c) {
-      const auto rank_of = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
-        const W score = scores.at(output) + (added ? added[expert] : W(0));
-        // So that experts are distinct where scores are NaN.
-        const W rank = score == score ? score : std::numeric_limits<W>::lowest();
-        return rank < last || (rank == last && expert > last_expert) ? rank : kNone;
+      const auto following = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
+        const W rank = rank_of(expert, output);
+        const bool follows = rank < last || (rank == last && expert > last_expert);
+        return follows && (groups >> (expert / of_group) & 1) != 0 ? rank : kNone;
       };
-      const W best = lanes.largest(experts, kNone, OfPlace{rank_of}, outputs);
-      // Indices are exact in fp32.
-      const auto index_of = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
-        return rank_of(expert, output) == best ? all - static_cast<W>(expert) : W(0);
-      };
-      const W index = all - lanes.largest(experts, W(1), OfPlace{index_of}, outputs);
-      last = best, last_expert = static_cast<int64_t>(index);
+      last = lanes.largest(experts, kNone, OfPlace{following}, outputs);
+      last_expert = place_of(lanes, experts, outputs, last, following);
       const W gate = scores.at(load(outputs[last_expert]));
       total += gate;
       if (lanes.is_first()) chosen[c] = last_expert, gates[c] = gate;

@@ -17,16 +17,16 @@ detail::RouteFormula<W> formula_of(int64_t experts, const RouteOptions& options)
           options.are_sigmoids,
           options.renormalizes,
           static_cast<W>(options.min_sum),
-          static_cast<W>(options.factor)};
+          static_cast<W>(options.factor),
+          options.groups,
+          options.topk_groups};
 }
 
 }  // namespace
 
-bool routes_by_kernels(const at::Tensor& outputs) {
-  return !outputs.is_cpu() && detail::runs_kernels(outputs);
-}
-
 Routes route_rows(const at::Tensor& outputs, const at::Tensor& bias, const RouteOptions& options) {
+  if (!detail::runs_kernels(outputs) || options.groups > detail::kMostGroups)
+    return route_rows_reference(outputs, bias, options);
   const at::Tensor x = outputs.contiguous();
   Routes routes;
   detail::with_element_type(x, [&]<class T>(T) {
@@ -47,6 +47,8 @@ Routes route_rows(const at::Tensor& outputs, const at::Tensor& bias, const Route
 
 at::Tensor route_rows_backward(const at::Tensor& dgates, const at::Tensor& outputs,
                                const at::Tensor& chosen, const RouteOptions& options) {
+  if (!detail::runs_kernels(outputs))
+    return route_rows_backward_reference(dgates, outputs, chosen, options);
   const at::Tensor x = outputs.contiguous(), d = dgates.contiguous();
   const at::Tensor dx = at::empty_like(x);
   detail::with_element_type(x, [&]<class T>(T) {
@@ -62,6 +64,8 @@ at::Tensor route_rows_backward(const at::Tensor& dgates, const at::Tensor& outpu
 }
 
 PlacesOfCopies place_copies(const at::Tensor& sorted, const at::Tensor& copies, int64_t experts) {
+  if (!sorted.is_cpu() && !detail::has_device_kernels())
+    return place_copies_reference(sorted, copies, experts);
   const auto ends_type = sorted.options().dtype(at::kInt);
   if (sorted.numel() == 0) return {at::empty_like(copies), at::zeros({experts}, ends_type)};
   const PlacesOfCopies made{at::empty_like(copies), at::empty({experts}, ends_type)};
@@ -77,7 +81,10 @@ PlacesOfCopies place_copies(const at::Tensor& sorted, const at::Tensor& copies, 
 }
 
 void add_active_rows(const at::Tensor& target, const at::Tensor& made, const at::Tensor& ends) {
-  ZEA_ASSERT(target.is_contiguous() && made.is_contiguous() && target.sizes() == made.sizes());
+  const bool are_contiguous = target.is_contiguous() && made.is_contiguous();
+  if (!are_contiguous || !detail::runs_kernels(target))
+    return add_active_rows_reference(target, made, ends);
+  ZEA_ASSERT(target.sizes() == made.sizes());
   detail::with_element_type(target, [&]<class T>(T) {
     const detail::AddActiveRows<T> functor{.made = detail::elements<detail::Bf16>(made),
                                            .target = detail::elements<T>(target),

@@ -41,11 +41,13 @@ void scale_rows_reference(const at::Tensor& x, const at::Tensor& factors);
 at::Tensor row_dots_reference(const at::Tensor& x, const at::Tensor& y);
 
 /// How a router's outputs become gates: by softmax or sigmoids; perhaps divided by their sum, which
-/// `min_sum` is added to; multiplied by `factor`.
+/// `min_sum` is added to; multiplied by `factor`. Experts are chosen in the best `topk_groups` of
+/// equal groups, whose two best experts have the largest sums.
 struct RouteOptions {
   int64_t chosen;  ///< experts of a token
   bool are_sigmoids, renormalizes;
   double min_sum, factor;
+  int64_t groups = 1, topk_groups = 1;
 };
 
 struct Routes {
@@ -53,14 +55,16 @@ struct Routes {
   at::Tensor chosen;  ///< (tokens, chosen) int64, best first; ties go to the lower index
 };
 
-/// Whether one kernel can route rows like `outputs`: on devices with zea's kernels.
-bool routes_by_kernels(const at::Tensor& outputs);
 /// outputs (tokens, experts); `bias` (experts), perhaps undefined, is added to scores for the
 /// choice alone.
 Routes route_rows(const at::Tensor& outputs, const at::Tensor& bias, const RouteOptions& options);
+Routes route_rows_reference(const at::Tensor& outputs, const at::Tensor& bias,
+                            const RouteOptions& options);
 /// The gradient of the outputs, given that of the gates.
 at::Tensor route_rows_backward(const at::Tensor& dgates, const at::Tensor& outputs,
                                const at::Tensor& chosen, const RouteOptions& options);
+at::Tensor route_rows_backward_reference(const at::Tensor& dgates, const at::Tensor& outputs,
+                                         const at::Tensor& chosen, const RouteOptions& options);
 
 struct PlacesOfCopies {
   at::Tensor places;  ///< (copies) int64; -1: nowhere
@@ -70,10 +74,14 @@ struct PlacesOfCopies {
 /// `sorted` (copies) int64: experts, ascending; `copies` (copies) int64: the copies of tokens that
 /// have chosen these. Those of `experts` and later ones go nowhere.
 PlacesOfCopies place_copies(const at::Tensor& sorted, const at::Tensor& copies, int64_t experts);
+PlacesOfCopies place_copies_reference(const at::Tensor& sorted, const at::Tensor& copies,
+                                      int64_t experts);
 
 /// Adds to `target` (experts, rows, width) the bf16 `made` of experts that have tokens, by the ends
 /// (experts) int32 of these.
 void add_active_rows(const at::Tensor& target, const at::Tensor& made, const at::Tensor& ends);
+void add_active_rows_reference(const at::Tensor& target, const at::Tensor& made,
+                               const at::Tensor& ends);
 
 /// Rotates the first `heads` heads of x (tokens, all_heads, head_dim), of each the first
 /// coordinates, by the angles of the tables (tokens, half of these coordinates), or by their

@@ -7,10 +7,15 @@
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/silu_backward.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
+#include <limits>
 #include <tuple>
 
 #include "core/mixed_bits.hpp"
@@ -84,6 +89,28 @@ at::Tensor mixed_elements(const at::Tensor& of) {
   x = x.bitwise_xor(moved_down(x, 30)).mul_(number(0xbf58476d1ce4e5b9u));
   x = x.bitwise_xor(moved_down(x, 27)).mul_(number(0x94d049bb133111ebu));
   return x.bitwise_xor(moved_down(x, 31));
+}
+
+/// Returns the scores of routers' outputs (tokens, experts).
+at::Tensor scores_of(const at::Tensor& outputs, bool are_sigmoids) {
+  return are_sigmoids ? widened(outputs).sigmoid() : widened(outputs).softmax(1);
+}
+
+/// Returns the indices of the largest values of each row. A stable sort: ties go to the lower
+/// index.
+at::Tensor largest(const at::Tensor& values, int64_t count) {
+  return std::get<1>(values.sort(true, 1, true)).narrow(1, 0, count).contiguous();
+}
+
+/// Leaves no experts but those of each token's best groups.
+at::Tensor in_best_groups(const at::Tensor& ranks, const RouteOptions& options) {
+  const at::Tensor by_group =
+      ranks.view({ranks.size(0), options.groups, ranks.size(1) / options.groups});
+  const at::Tensor sums = std::get<0>(by_group.topk(2, 2)).sum(2);
+  const at::Tensor is_other = at::ones(sums.sizes(), sums.options().dtype(at::kBool))
+                                  .scatter_(1, largest(sums, options.topk_groups), false);
+  return by_group.masked_fill(is_other.unsqueeze(2), -std::numeric_limits<double>::infinity())
+      .flatten(1);
 }
 
 }  // namespace
@@ -239,6 +266,48 @@ void rotate_heads_reference(const at::Tensor& x, const at::Tensor& cosines, cons
   const at::Tensor sum = second.mul(cos).add_(first.mul(sin));
   first.copy_(first.mul(cos).sub_(second.mul(sin)));
   second.copy_(sum);
+}
+
+Routes route_rows_reference(const at::Tensor& outputs, const at::Tensor& bias,
+                            const RouteOptions& options) {
+  const at::Tensor scores = scores_of(outputs, options.are_sigmoids);
+  at::Tensor ranks = bias.defined() ? scores + bias.to(scores.scalar_type()) : scores;
+  if (options.groups > 1) ranks = in_best_groups(ranks, options);
+  const at::Tensor chosen = largest(ranks, options.chosen);
+  at::Tensor gates = scores.gather(1, chosen);
+  if (options.renormalizes) gates = gates / (gates.sum(1, true) + options.min_sum);
+  if (options.factor != 1) gates = gates * options.factor;
+  return {gates, chosen};
+}
+
+at::Tensor route_rows_backward_reference(const at::Tensor& dgates, const at::Tensor& outputs,
+                                         const at::Tensor& chosen, const RouteOptions& options) {
+  const at::Tensor scores = scores_of(outputs, options.are_sigmoids);
+  const at::Tensor gates = scores.gather(1, chosen);
+  at::Tensor d = options.factor == 1 ? dgates : dgates * options.factor;
+  if (options.renormalizes) {
+    const at::Tensor sum = gates.sum(1, true) + options.min_sum;
+    d = (d - (d * gates).sum(1, true) / sum) / sum;
+  }
+  const at::Tensor terms = d * (options.are_sigmoids ? gates * (1 - gates) : gates);
+  const at::Tensor others =
+      options.are_sigmoids ? at::zeros_like(scores) : scores * -terms.sum(1, true);
+  return others.scatter_add_(1, chosen, terms).to(outputs.scalar_type());
+}
+
+PlacesOfCopies place_copies_reference(const at::Tensor& sorted, const at::Tensor& copies,
+                                      int64_t experts) {
+  const int64_t count = sorted.numel();
+  const at::Tensor numbers = at::arange(std::max(count, experts), sorted.options());
+  const at::Tensor placed = numbers.narrow(0, 0, count).masked_fill(sorted >= experts, -1);
+  return {at::empty_like(copies).scatter_(0, copies, placed),
+          at::searchsorted(sorted, numbers.narrow(0, 0, experts), true, true)};
+}
+
+void add_active_rows_reference(const at::Tensor& target, const at::Tensor& made,
+                               const at::Tensor& ends) {
+  const at::Tensor is_idle = ends.diff(1, 0, at::zeros({1}, ends.options())) == 0;
+  target.add_(made.masked_fill(is_idle.view({-1, 1, 1}), 0));
 }
 
 }  // namespace zea

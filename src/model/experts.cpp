@@ -34,13 +34,6 @@ bool waits_for_ends(const Tensor& x) {
          x.size(1) % kPackOfBf16 != 0;
 }
 
-/// Zeros in `made` (experts, ...) of experts without rows, for which the library leaves anything on
-/// some devices.
-Tensor with_idle_zeros(const Tensor& made, const Tensor& ends) {
-  const Tensor is_idle = ends.diff(1, 0, at::zeros({1}, ends.options())) == 0;
-  return made.masked_fill_(is_idle.view({-1, 1, 1}), 0);
-}
-
 /// Calls visit(expert, first row, rows) for each expert that has rows.
 template <class Visit>
 void for_each_expert(const Tensor& ends, const Visit& visit) {
@@ -50,66 +43,17 @@ void for_each_expert(const Tensor& ends, const Visit& visit) {
     if (end[e] > begin) visit(e, begin, end[e] - begin);
 }
 
-Tensor scores_of(const Tensor& outputs, bool are_sigmoids) {
-  return are_sigmoids ? wide(outputs).sigmoid() : wide(outputs).softmax(1);
-}
-
-/// Returns the indices of the largest values of each row. A stable sort: ties go to the lower
-/// index.
-Tensor largest(const Tensor& values, int64_t count) {
-  return std::get<1>(values.sort(true, 1, true)).narrow(1, 0, count).contiguous();
-}
-
-/// Leaves no experts but those of each token's best groups.
-Tensor in_best_groups(const Tensor& ranks, const RouterSpec& router) {
-  const Tensor by_group =
-      ranks.view({ranks.size(0), router.groups, router.experts / router.groups});
-  const Tensor sums = std::get<0>(by_group.topk(2, 2)).sum(2);
-  const Tensor is_other = at::ones(sums.sizes(), sums.options().dtype(at::kBool))
-                              .scatter_(1, largest(sums, router.topk_groups), false);
-  return by_group.masked_fill(is_other.unsqueeze(2), -std::numeric_limits<double>::infinity())
-      .flatten(1);
-}
-
-Tensor chosen_experts(const Tensor& scores, const RouterSpec& router, const Tensor& bias) {
-  Tensor ranks = bias.defined() ? scores + bias.to(scores.scalar_type()) : scores;
-  if (router.groups > 1) ranks = in_best_groups(ranks, router);
-  return largest(ranks, router.chosen);
-}
-
-/// The experts of each token and their gates, by libtorch's operations.
-Routes routes_of(const Tensor& outputs, const RouterSpec& router, const Tensor& bias,
-                 const RouteOptions& options) {
-  const Tensor scores = scores_of(outputs, options.are_sigmoids);
-  const Tensor chosen = chosen_experts(scores, router, bias);
-  Tensor gates = scores.gather(1, chosen);
-  if (options.renormalizes) gates = gates / (gates.sum(1, true) + options.min_sum);
-  if (options.factor != 1) gates = gates * options.factor;
-  return {gates, chosen};
-}
-
-Tensor routes_backward(const Tensor& dgates, const Tensor& outputs, const Tensor& chosen,
-                       const RouteOptions& options) {
-  const Tensor scores = scores_of(outputs, options.are_sigmoids), gates = scores.gather(1, chosen);
-  Tensor d = options.factor == 1 ? dgates : dgates * options.factor;
-  if (options.renormalizes) {
-    const Tensor sum = gates.sum(1, true) + options.min_sum;
-    d = (d - (d * gates).sum(1, true) / sum) / sum;
-  }
-  const Tensor terms = d * (options.are_sigmoids ? gates * (1 - gates) : gates);
-  const Tensor others =
-      options.are_sigmoids ? at::zeros_like(scores) : scores * -terms.sum(1, true);
-  return others.scatter_add_(1, chosen, terms).to(outputs.scalar_type());
-}
-
 struct RouteFunction : Function<RouteFunction> {
   static Tensors forward(Context* ctx, const Tensor& outputs, const RouterSpec* router,
                          const Tensor* bias) {
-    const RouteOptions options{router->chosen, router->scores == RouterScores::Sigmoid,
-                               router->norm_topk_prob, router->min_sum, router->factor};
-    const bool is_fused = routes_by_kernels(outputs) && router->groups == 1;
-    const Routes routes = is_fused ? route_rows(outputs, *bias, options)
-                                   : routes_of(outputs, *router, *bias, options);
+    const RouteOptions options{.chosen = router->chosen,
+                               .are_sigmoids = router->scores == RouterScores::Sigmoid,
+                               .renormalizes = router->norm_topk_prob,
+                               .min_sum = router->min_sum,
+                               .factor = router->factor,
+                               .groups = router->groups,
+                               .topk_groups = router->topk_groups};
+    const Routes routes = route_rows(outputs, *bias, options);
     ctx->save_for_backward({outputs, routes.chosen});
     ctx->saved_data["are_sigmoids"] = options.are_sigmoids;
     ctx->saved_data["renormalizes"] = options.renormalizes;
@@ -126,8 +70,7 @@ struct RouteFunction : Function<RouteFunction> {
     const auto number = [&](const char* name) { return ctx->saved_data.at(name).toDouble(); };
     const RouteOptions options{chosen.size(1), flag("are_sigmoids"), flag("renormalizes"),
                                number("min_sum"), number("factor")};
-    const auto backward = routes_by_kernels(outputs) ? route_rows_backward : routes_backward;
-    return {backward(gradients[0], outputs, chosen, options), {}, {}};
+    return {route_rows_backward(gradients[0], outputs, chosen, options), {}, {}};
   }
 };
 
@@ -210,34 +153,23 @@ Places places_on_host(const Tensor& chosen, const ExpertRange& experts) {
 }
 
 /// The host does not wait for the device. Copies for experts of other ranks come last.
-Places places_on_device(const Tensor& chosen, const ExpertRange& experts, bool by_kernel) {
-  const bool are_all = experts.count == experts.all;
+Places places_on_device(const Tensor& chosen, const ExpertRange& experts) {
   const int64_t rows = chosen.size(0) * std::min(chosen.size(1), experts.count);
-  Tensor all = chosen.flatten(), is_elsewhere;
-  if (!are_all) {
+  Tensor all = chosen.flatten();
+  if (experts.count < experts.all) {
     all = all - experts.first;
-    is_elsewhere = all.lt(0).logical_or_(all.ge(experts.count));
-    all.masked_fill_(is_elsewhere, experts.count);
+    all.masked_fill_(all.lt(0).logical_or_(all.ge(experts.count)), experts.count);
   }
   const auto [sorted, copies] = all.sort(true, 0, false);
-  if (by_kernel) {
-    const PlacesOfCopies made = place_copies(sorted, copies, experts.count);
-    return {made.places.view_as(chosen), made.ends, rows};
-  }
-  const Tensor of_copies = at::empty_like(all);
-  const Tensor numbers = at::arange(std::max(all.numel(), experts.count), all.options());
-  of_copies.scatter_(0, copies, numbers.narrow(0, 0, all.numel()));
-  if (!are_all) of_copies.masked_fill_(is_elsewhere, -1);
-  return {of_copies.view_as(chosen),
-          at::searchsorted(sorted, numbers.narrow(0, 0, experts.count), true, true), rows};
+  const PlacesOfCopies made = place_copies(sorted, copies, experts.count);
+  return {made.places.view_as(chosen), made.ends, rows};
 }
 
 struct SendFunction : Function<SendFunction> {
   static Tensors forward(Context* ctx, const Tensor& x, const Tensor& chosen,
                          const ExpertRange* experts) {
-    const Places places = chosen.is_cpu()
-                              ? places_on_host(chosen, *experts)
-                              : places_on_device(chosen, *experts, routes_by_kernels(x));
+    const Places places =
+        chosen.is_cpu() ? places_on_host(chosen, *experts) : places_on_device(chosen, *experts);
     ctx->save_for_backward({places.of_copies});
     ctx->mark_non_differentiable({places.of_copies, places.ends});
     return {send_rows(x.contiguous(), places.of_copies, places.rows), places.of_copies,
@@ -267,7 +199,8 @@ void add_expert_bias_gradients(const Tensor& gradient, const Tensor& dy, const T
   if (!waits_for_ends(dy)) {
     // Sums are products with columns of ones, as many as the library multiplies.
     const Tensor ones = at::ones({dy.size(0), kPackOfBf16}, dy.options());
-    gradient.add_(with_idle_zeros(at::_grouped_mm(ones.t(), dy, ends), ends).select(1, 0));
+    add_active_rows(gradient.unsqueeze(1), at::_grouped_mm(ones.t(), dy, ends).narrow(1, 0, 1),
+                    ends);
     return;
   }
   for_each_expert(ends, [&](int64_t e, int64_t begin, int64_t rows) {
@@ -339,11 +272,7 @@ void detail::add_expert_gradients_now(Parameter& weight, WeightOrder order, cons
   if (is_grouped(x, gradients)) {
     const Tensor made =
         are_in_out ? at::_grouped_mm(x.t(), dy, ends) : at::_grouped_mm(dy.t(), x, ends);
-    const Tensor target = are_in_out ? weight.gradient() : gradients;
-    if (routes_by_kernels(made) && made.is_contiguous() && target.is_contiguous())
-      add_active_rows(target, made, ends);
-    else
-      target.add_(with_idle_zeros(made, ends));
+    add_active_rows(are_in_out ? weight.gradient() : gradients, made, ends);
     return;
   }
   for_each_expert(ends, [&](int64_t e, int64_t begin, int64_t rows) {
