@@ -7,7 +7,7 @@
 # directories of encoders (CLIP, SigLIP and others; Whisper) to compose with MODEL, which is then a language model; PROJECTOR=mlp
 # chooses the projector of images (zea -h model.vision.projector).
 # DATA.json: conversations in LLaVA's or OpenAI's format, or another source of jobs/pack.py, also a folder. Paths of images, audio clips
-# and folders of video frames (Qwen2-VL to Qwen3.5, Gemma 4, GLM) are relative to the folder of DATA.json, to that folder itself, or to IMAGES=.
+# and folders of video frames are relative to the folder of DATA.json, to that folder itself, or to IMAGES=.
 # Variables: RANKS=1, OUT=finetuned, BIN=build/release (a build folder), EPOCHS=1 (schedule.steps=N overrides it),
 # HELD_OUT=0.02 (fraction of the entries that is evaluated, not trained on; 0: none), ROW_TOKENS=2048, MAX_PIXELS= (of a resized image;
 # 0: the family's), MAX_TILES= (of an image), VIDEO_MAX_PIXELS= (of a frame; from Qwen3-VL on of a whole video), MAX_FRAMES= (of a

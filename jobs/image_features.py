@@ -52,8 +52,13 @@ def internvl_features(config, item, least, most):
             if away < nearest or (away == nearest and height * width > 0.5 * size * size * count):
                 tiles = count
             nearest = min(nearest, away)
-    side = int(size // one_of(vision.get("patch_size", 14)) * config.get("downsample_ratio", 0.5))
-    return side * side * (tiles + 1 if tiles > 1 else 1)
+    return internvl_tile_features(config) * (tiles + 1 if tiles > 1 else 1)
+
+
+def internvl_tile_features(config):
+    vision = config["vision_config"]
+    size = one_of(vision.get("image_size", 448))
+    return int(size // one_of(vision.get("patch_size", 14)) * config.get("downsample_ratio", 0.5)) ** 2
 
 
 def idefics3_grid(config, item, most, size):
@@ -78,16 +83,36 @@ def idefics3_grid(config, item, most, size):
 
 def idefics3_pieces(config, item, most, size=None):
     rows, columns = idefics3_grid(config, item, most, size)
-    vision, around = config["vision_config"], "<fake_token_around_image>"
-    side = one_of(vision.get("image_size", 224)) // one_of(vision.get("patch_size", 32))
-    features = (side // config.get("scale_factor", 2)) ** 2
+    before_whole, features, around = idefics3_whole(config)
     pieces, before = [], ""
     for row in range(rows if rows * columns > 1 else 0):
         for column in range(columns):
             pieces += [f"{before}{around}<row_{row + 1}_col_{column + 1}>", features]
             before = ""
         before = "\n"
-    return [*pieces, f"{before}{before}{around}<global-img>", features, around]
+    return [*pieces, f"{before}{before}{before_whole}", features, around]
+
+
+def idefics3_whole(config):
+    """Returns the text before a whole image or frame, its features, and the text after it."""
+    vision, around = config["vision_config"], "<fake_token_around_image>"
+    side = one_of(vision.get("image_size", 224)) // one_of(vision.get("patch_size", 32))
+    return f"{around}<global-img>", (side // config.get("scale_factor", 2)) ** 2, around
+
+
+def in_words(number):
+    """An English number below a million, as num2words spells it."""
+    small = ("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+             "seventeen eighteen nineteen").split()
+    tens = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+    if number < 20:
+        return small[number]
+    if number < 100:
+        return tens[number // 10 - 2] + (f"-{small[number % 10]}" if number % 10 else "")
+    unit, name = (100, "hundred") if number < 1000 else (1000, "thousand")
+    rest = number % unit
+    between = " and " if rest < 100 else ", "
+    return f"{in_words(number // unit)} {name}" + (f"{between}{in_words(rest)}" if rest else "")
 
 
 def shown_features(item, size, side, resolutions):
@@ -122,9 +147,7 @@ def llava_next_features(config, item):
 def llava_onevision_features(config, item, is_alone):
     """As LLaVA-NeXT's, fewer where there are more than those of so many tiles; one of several images
     is a single tile, whose only row ends."""
-    vision = config["vision_config"]
-    size = one_of(vision.get("image_size", 384))
-    side = size // one_of(vision.get("patch_size", 14))
+    side, size = llava_onevision_side(config), one_of(config["vision_config"].get("image_size", 384))
     if not is_alone:
         return side * side + 1
     sides = [384 * count for count in range(1, 7)]
@@ -135,6 +158,12 @@ def llava_onevision_features(config, item, is_alone):
     if ratio > 1.1:
         high, wide = int(high // ratio), int(wide // ratio)
     return side * side + high * (wide + 1)
+
+
+def llava_onevision_side(config):
+    """Patches of a side of a tile."""
+    vision = config["vision_config"]
+    return one_of(vision.get("image_size", 384)) // one_of(vision.get("patch_size", 14))
 
 
 def squares_within(size, step, limits, frames=1, made=1):

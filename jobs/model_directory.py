@@ -8,9 +8,13 @@ import sys
 
 from image_features import (
     idefics3_pieces,
+    idefics3_whole,
+    in_words,
     internvl_features,
+    internvl_tile_features,
     llava_next_features,
     llava_onevision_features,
+    llava_onevision_side,
     one_of,
     patches_a_side,
     pixtral_rows,
@@ -87,13 +91,12 @@ USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 1
 USUAL_IMAGE_TOKENS |= dict.fromkeys(QWEN_VL, 151655) | {"idefics3": 128257, "smolvlm": 128257}
 USUAL_IMAGE_TOKENS |= {"qwen3_5": 248056, "qwen3_5_moe": 248056, "gemma4": 258880, "glm4v_moe": 151363}
 USUAL_IMAGE_TOKENS |= {"glm4v": 151343, "glm46v": 151343, "kimi_k25": 163605}
-USUAL_VIDEO_TOKENS = {family: USUAL_IMAGE_TOKENS[family] + 1 for family in QWEN_VL} | {"gemma4": 258884}
+USUAL_VIDEO_TOKENS = {family: USUAL_IMAGE_TOKENS[family] + 1 for family in (*QWEN_VL, "llava_onevision")}
+USUAL_VIDEO_TOKENS |= {"gemma4": 258884}
 # Default maximum features of an image and of a video frame, and maximum frames.
 GEMMA4_FEATURES, GEMMA4_FRAME_FEATURES, GEMMA4_FRAMES = 280, 70, 32
 # Kimi-K2.5: the most patches of an image, and of a side, before the image is padded.
 KIMI, KIMI_PATCHES, KIMI_SIDE = "kimi_k25", 16384, 512
-# Families whose videos zea does not have.
-VIDEOS_UNBUILT = ("internvl", KIMI, "llava_onevision", "smolvlm")
 # Families that mark where an image begins and ends.
 AROUND_IMAGES = {"internvl": ("<img>", "</img>"), "gemma3": ("<start_of_image>", "<end_of_image>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
@@ -137,16 +140,16 @@ class ModelDirectory:
         tower = (self.config.get("vision_config") or {}).get("model_type")
         self.has_rows = tower == "pixtral" or self.family == "mistral3"
         self.placeholders = {}
-        is_unbuilt = self.family in VIDEOS_UNBUILT
-        self.unbuilt = {"video": f"zea does not train {self.family} on videos yet"} if is_unbuilt else {}
+        self.unbuilt = {"video": f"zea does not train {KIMI} on videos yet"} if self.family == KIMI else {}
         if self.config.get("vision_config") is not None:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
             if self.family == KIMI:  # by its published name
                 usual = self.config.get("media_placeholder_token_id", usual)
             self.placeholders["image"] = self._either("image_token_id", "image_token_index", usual)
             if self.family in USUAL_VIDEO_TOKENS:
-                self.placeholders["video"] = self.config.get("video_token_id", USUAL_VIDEO_TOKENS[self.family])
-            if self.family in GLM_VL:  # a video's frames are images in the text
+                usual = USUAL_VIDEO_TOKENS[self.family]
+                self.placeholders["video"] = self._either("video_token_id", "video_token_index", usual)
+            if self.family in (*GLM_VL, "internvl", "smolvlm"):  # a video's frames are images in the text
                 self.placeholders["video"] = self.placeholders["image"]
         if self.config.get("audio_config") is not None and not is_gemma4:  # whose audio encoder zea does not run
             self.placeholders["audio"] = self._either("audio_token_id", "audio_token_index", -1)
@@ -202,6 +205,8 @@ class ModelDirectory:
         if self.family == "gemma4" and self.placeholders:
             turns.around_image = self._around_gemma4_images(tokenizer)
         turns.template_wraps = self.family in QWEN_VL or self.family in GLM_VL or self.family == KIMI
+        if self.family in ("internvl", "smolvlm"):
+            turns.video_mark = "<video>"
         if self.family in GLM_VL:
             turns.around_video, turns.video_mark = ("<|begin_of_video|>", "<|end_of_video|>"), GLM_VIDEO
         turns.beside_image = "\n\n" if self.family == "gemma3" else ""
@@ -252,6 +257,13 @@ class ModelDirectory:
         them."""
         if self.family == "gemma4":
             return self._frames_of_gemma4(video)
+        if self.family == "llava_onevision":
+            return [("", len(video.frames) * math.ceil(llava_onevision_side(self.config) / 2) ** 2 + 1, "")]
+        if self.family == "internvl":
+            count = internvl_tile_features(self.config)
+            return [("\n" * (n > 0) + f"Frame{n + 1}: ", count, "") for n in range(len(video.frames))]
+        if self.family == "smolvlm":
+            return self._frames_of_smolvlm(video)
         per_moment = self.config["vision_config"].get("temporal_patch_size", 2)
         frames = len(video.frames)
         moments = math.ceil(frames / per_moment)
@@ -266,6 +278,20 @@ class ModelDirectory:
             stamps = (f"{first:.1f} seconds" if self.family == "glm46v" else f"{int(first)}" for first, _ in ends)
             return [("", count, stamp) for stamp in stamps]
         return [(f"<{(first + last) / 2:.1f} seconds>", count, "") for first, last in ends]
+
+    def _frames_of_smolvlm(self, video):
+        """The text before the first frame counts frames in words and says how long the video lasts: until the last
+        frame begins, as transformers has it of frames alone."""
+        if not video.per_second:
+            raise ValueError("its frames per second are not known, but the family writes the time before each frame")
+        seconds = [int(number / video.per_second) for number in range(len(video.frames))]
+        length = f"{seconds[-1] // 3600}:{seconds[-1] // 60 % 60:02d}:{seconds[-1] % 60:02d}"
+        intro = (f"You are provided the following series of {in_words(len(seconds))} frames from a {length} [H:MM:SS] "
+                 "video.\n")
+        before, count, after = idefics3_whole(self.config)
+        stamps = [f"\nFrame from {second // 60:02d}:{second % 60:02d}:{before}" for second in seconds]
+        last = len(seconds) - 1
+        return [(intro * (n == 0) + stamp, count, after + "\n\n" * (n == last)) for n, stamp in enumerate(stamps)]
 
     def _frames_of_gemma4(self, video):
         if not video.per_second:

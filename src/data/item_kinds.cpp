@@ -39,16 +39,17 @@ void add_kind(std::vector<ItemKind>& kinds, const ItemKind& kind) {
 
 std::vector<ItemKind> item_kinds(const ModelSpec& model) {
   std::vector<ItemKind> kinds;
-  for (const EncoderSpec& encoder : model.encoders)
+  for (const EncoderSpec& encoder : model.encoders) {
+    const bool varies = encoder.varies() || encoder.video_placeholder >= 0;
     kinds.push_back({encoder.modality(), static_cast<int32_t>(encoder.placeholder),
-                     encoder.item_shape().features,
-                     encoder.varies() ? std::optional(encoder) : std::nullopt,
+                     encoder.item_shape().features, varies ? std::optional(encoder) : std::nullopt,
                      static_cast<int32_t>(encoder.video_placeholder)});
+  }
   return kinds;
 }
 
 ItemShape shape_of(const Item& item, const EncoderSpec& encoder, bool is_alone) {
-  if (!encoder.varies()) return encoder.item_shape();
+  if (item.frames == 0 && !encoder.varies()) return encoder.item_shape();
   const bool is_clip = item.modality == Modality::Audio;
   if (is_clip ? item.samples == 0 : item.height == 0)
     throw DataError("an encoded " + item_name(item) +
@@ -72,7 +73,9 @@ ItemShape shape_of(const Item& item, const EncoderSpec& encoder, bool is_alone) 
 void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind>& kinds,
                   std::vector<Item>& items) {
   auto next = tokens.begin();
-  const bool is_alone = std::ranges::count(items, Modality::Image, &Item::modality) == 1;
+  const bool is_alone = std::ranges::count_if(items, [](const Item& item) {
+                          return item.modality == Modality::Image && item.frames == 0;
+                        }) == 1;
   for (Item& item : items) {
     const auto has_modality = [&](const ItemKind& kind) { return kind.modality == item.modality; };
     const auto kind_at = [&](int32_t token) {

@@ -55,10 +55,15 @@ void decode_video(const Item& item, const LoaderOptions& options, float* target)
         " s, more than data.max_clip_seconds = " + std::to_string(options.max_clip_seconds));
   ImageOptions image = decoding.image;
   image.by_torchvision = true;
+  image.longest_side = decoding.frame_side;
+  // torchvision has had Lanczos' kernel since version 0.27; before, transformers takes this one.
+  if (image.resampling == Resampling::Lanczos) image.resampling = Resampling::Bicubic;
   const ImageSize size = decoding.size_of(item.shape);
   const int64_t values = 3 * size.height * size.width;
   for (int64_t i = 0; i < item.shape.frames; ++i, target += values)
-    if (i < item.frames)
+    if (i < item.frames && image.longest_side > 0)
+      preprocess_tiles(decode_sized(frame_of(item, i), image.max_pixels), image, {1, 1}, target);
+    else if (i < item.frames)
       preprocess_image(decode_sized(frame_of(item, i), image.max_pixels), image, size, target);
     else
       std::copy_n(target - values, values, target);
@@ -70,7 +75,7 @@ void decode_item(const Item& item, const LoaderOptions& options, float* target) 
   if (item.modality == Modality::Audio)
     return (*decoding.mel)(decode_clip(item, options.max_clip_seconds), target);
   if (item.frames > 0) return decode_video(item, options, target);
-  const bool varies = decoding.image.patch_size > 0;
+  const bool varies = decoding.image.patch_size > 0 || decoding.image.has_tiles;
   const int64_t max_pixels = decoding.image.max_pixels;
   const Image image = varies ? decode_sized(item, max_pixels) : decode_image(item, max_pixels);
   if (!varies && decoding.image.crops) return preprocess_image(image, decoding.image, target);
@@ -225,7 +230,7 @@ ItemDecoding decoding_of(const EncoderSpec& encoder) {
   return {.image = {.size = input.image_size,
                     .mean = input.colours.mean,
                     .std = input.colours.std,
-                    .patch_size = encoder.varies() ? input.patch_size : 0,
+                    .patch_size = input.any_size() ? input.patch_size : 0,
                     .crops = square && square->crops,
                     .shortest_edge = square ? square->shortest_edge : 0,
                     .resampling = input.resampling,
@@ -234,11 +239,12 @@ ItemDecoding decoding_of(const EncoderSpec& encoder) {
                     .has_crops_beside = square && input.has_tiles(),
                     .has_tiles = input.has_tiles(),
                     .longest_side = input.longest_side(),
-                    .padded = padded ? std::optional(*padded) : std::nullopt}};
+                    .padded = padded ? std::optional(*padded) : std::nullopt},
+          .frame_side = input.video ? input.video->longest_side : 0};
 }
 
 ImageSize ItemDecoding::size_of(const ItemShape& shape) const {
-  if (shape.tokens == 0 || image.has_tiles) return {image.size, image.size};
+  if (shape.tokens == 0 || image.patch_size == 0) return {image.size, image.size};
   return {shape.tile_tokens() / shape.width * image.patch_size, shape.width * image.patch_size};
 }
 

@@ -37,7 +37,7 @@ const LimitKeys kLimits[] = {
      [](const PatchInput& input) { return input.as<SplitTiles>() != nullptr; }},
     {"video_min_pixels", "video_max_pixels", &DataOptions::video_min_pixels,
      &DataOptions::video_max_pixels, "videos",
-     [](const PatchInput& input) { return input.video.has_value(); },
+     [](const PatchInput& input) { return input.video && input.any_size(); },
      [](const PatchInput& input) { return input.video->pixels; },
      [](PatchInput& input, const PixelLimits& to) { input.video->pixels = to; },
      [](const PatchInput& input) { return input.as<ImagesFilling>() != nullptr; }},

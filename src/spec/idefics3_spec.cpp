@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Idefics 3 (arXiv:2408.12637) and SmolVLM (arXiv:2504.05299), whose configs differ in their names
 // alone: images are cut into tiles, SigLIP's blocks see each, squares of patches become one feature
-// by a linear, and a Llama decoder takes these. Videos are not read. Files leave out what equals
-// the defaults of transformers' Idefics3Config and SmolVLMConfig.
+// by a linear, and a Llama decoder takes these. SmolVLM's videos are frames of one tile each, with
+// text between them. Files leave out what equals the defaults of transformers' Idefics3Config and
+// SmolVLMConfig.
 #include <algorithm>
 #include <array>
 
@@ -106,7 +107,13 @@ ModelSpec make_idefics3(const ConfigReader& config, const Trainable& trainable) 
   if (square > kMostSquare)
     config.refuse("scale_factor", std::to_string(square), "1 to " + std::to_string(kMostSquare));
   VisionEncoder encoder = read_split_tower(config.object("vision_config"), square);
-  encoder.spec.placeholder = config.integer("image_token_id", 128257);
+  EncoderSpec& vision = encoder.spec;
+  vision.placeholder = config.integer("image_token_id", 128257);
+  if (config.text("model_type", "") == "smolvlm") {
+    vision.video_placeholder = vision.placeholder;
+    vision.patches().video =
+        VideoInput{.has_text_between = true, .longest_side = 4 * vision.patches().image_size};
+  }
   const Trainable::Encoder trains = trainable.of(encoder.spec.name);
   const auto add_projector = [&](SpecBuilder& builder, const std::vector<int>& states) {
     add_linear_connector(builder, encoder, states.back(), decoder.spec.block.hidden, trains);

@@ -15,6 +15,7 @@ namespace {
 struct Sides {
   int64_t height = 0, width = 0, shortest = 0, longest = 0;
 
+  bool operator==(const Sides&) const = default;
   bool is_square_of(int64_t side) const { return height == side && width == side; }
   bool is_shortest() const { return shortest > 0 && height == 0 && width == 0 && longest == 0; }
 };
@@ -247,6 +248,20 @@ void read_pan_and_scan(const ConfigReader& config, PatchInput& patches) {
   square->pan_and_scan = {.most = most, .least_side = side, .least_ratio = ratio};
 }
 
+/// Reads the longer side that SmolVLM's frames have before they become tiles.
+int64_t read_frame_side(const ConfigReader& config, int64_t usual) {
+  constexpr int64_t kMost = 4096;
+  const bool samples = config.has("video_sampling") && !config.is_null("video_sampling");
+  const Sides sides = samples ? read_sides(config.object("video_sampling"), "video_size", false)
+                              : read_sides(config, "size", true);
+  if (sides == Sides{}) return usual;
+  if (sides.longest < 1 || sides.longest > kMost)
+    config.refuse(samples ? "video_sampling" : "size",
+                  config.dump(samples ? "video_sampling" : "size"),
+                  "a longest_edge of 1 to " + std::to_string(kMost));
+  return sides.longest;
+}
+
 /// Reads the longest side of Idefics 3's and SmolVLM's processors, which becomes whole tiles.
 void read_split(const ConfigReader& config, const PatchInput& patches, SplitTiles& split) {
   constexpr int64_t kMost = 4096;
@@ -356,11 +371,14 @@ void read_video_processor(const ConfigReader& config, EncoderSpec& encoder) {
   PatchInput& patches = encoder.patches();
   pass_over_classes(config);
   // Frames are sampled where data sets are packed.
-  config.ignore_keys({"do_sample_frames", "fps", "max_duration", "max_image_size",
+  config.ignore_keys({"do_sample_frames", "fps", "initial_shift", "max_duration", "max_image_size",
                       "max_video_tokens", "min_frames", "num_frames", "return_metadata",
                       "video_metadata"});
   require_step(config, "do_resize");
-  config.require_boolean("do_pad", false);
+  if (patches.as<SplitTiles>())
+    config.ignore_keys({"do_pad"});  // to the longest video of a batch
+  else
+    config.require_boolean("do_pad", false);
   config.require_boolean("cap_pixels_per_frame", false);
   ImageColours colours = patches.colours;
   read_pixel_range(config, true, patches.doubles_pixels, colours);
@@ -373,6 +391,11 @@ void read_video_processor(const ConfigReader& config, EncoderSpec& encoder) {
   if (patches.as<ImagesFilling>()) {
     video.pixels = read_soft_tokens(config, patches, video.pixels);
     video.most_frames = config.positive("num_frames", video.most_frames);
+  } else if (patches.as<SplitTiles>()) {
+    video.longest_side = read_frame_side(config, video.longest_side);
+  } else if (!patches.any_size()) {
+    read_tile(config, patches);
+    config.require_boolean("do_center_crop", false);
   } else {
     require_patches(config, patches);
     video.pixels = read_areas(config, video.pixels);
@@ -382,8 +405,11 @@ void read_video_processor(const ConfigReader& config, EncoderSpec& encoder) {
 }
 
 void read_video_limits(const ConfigReader& of_images, EncoderSpec& encoder) {
-  if (encoder.patches().as<ImagesFilling>()) return;  // features of images and frames differ
+  const PatchInput& patches = encoder.patches();
   VideoInput& video = *encoder.patches().video;
+  if (patches.as<SplitTiles>()) video.longest_side = read_frame_side(of_images, video.longest_side);
+  // Images and frames differ in their most features, or every frame becomes a square.
+  if (patches.as<ImagesFilling>() || !patches.any_size()) return;
   video.pixels = read_areas(of_images, video.pixels);
 }
 

@@ -128,7 +128,9 @@ ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable) 
   EncoderSpec& vision = encoder.spec;
   PatchInput& patches = vision.patches();
   patches.block = read_square(config, patches.side());
-  vision.placeholder = config.integer("image_token_id", 151667);
+  // Frames of videos are tiles with text between them, and have the placeholder of images.
+  vision.placeholder = vision.video_placeholder = config.integer("image_token_id", 151667);
+  patches.video = VideoInput{.has_text_between = true};
   vision.projector.merge = patches.block * patches.block;
   vision.projector.norm = kMergedNorm;
   vision.projector.activation = config.activation("projector_hidden_act", "gelu");

@@ -33,10 +33,10 @@ PatchCell ItemShape::square(int64_t index) const {
 int64_t ItemShape::fitted_source_of(int64_t token) const {
   const int64_t side = width, of_whole = side * side, wide = shown_columns();
   const int64_t behind = token - tiles * tile_tokens();
-  if (behind >= 0) return of_whole + shown_rows() * wide + behind;
+  if (behind >= 0) return projected() - row_ends() + behind;
   const int64_t tile = token / tile_tokens(), patch = token % tile_tokens() - first;
   if (patch < 0 || patch >= of_whole) return -1;
-  if (tile == 0) return patch;
+  if (tile == 0 || frames > 0) return tile * of_whole + patch;
   const int64_t row = (tile - 1) / tiles_wide * side + patch / side - fitted->rows_around;
   const int64_t column = (tile - 1) % tiles_wide * side + patch % side - fitted->columns_around;
   const bool shows = row >= 0 && row < shown_rows() && column >= 0 && column < wide;
@@ -45,6 +45,10 @@ int64_t ItemShape::fitted_source_of(int64_t token) const {
 
 int64_t ItemShape::fitted_feature_of(int64_t token) const {
   const int64_t of_whole = width * width, source = fitted_source_of(token);
+  if (frames > 0) {
+    if (is_row_end(token)) return features - 1;
+    return source < features - 1 ? source : -1;
+  }
   if (source < of_whole) return source;
   const int64_t rows = is_interpolated() ? fitted->shrunk_rows : shown_rows();
   const int64_t wide = is_interpolated() ? fitted->shrunk_columns : shown_columns();
@@ -58,34 +62,54 @@ int64_t ItemShape::source_of(int64_t token) const {
   return is_interpolated() ? fitted_source_of(token) : feature_of(token);
 }
 
-std::array<TableShare, 4> ItemShape::feature_shares(int64_t feature) const {
-  struct Between {
-    int64_t first, second;
-    double share;  ///< of the second
-  };
-  const int64_t of_whole = width * width, shown = feature - of_whole;
-  if (!is_interpolated() || shown < 0)
-    return {{{feature, 1}, {feature, 0}, {feature, 0}, {feature, 0}}};
-  const int64_t shrunk_rows = fitted->shrunk_rows, shrunk_columns = fitted->shrunk_columns;
-  const int64_t row = shown / (shrunk_columns + 1), column = shown % (shrunk_columns + 1);
-  const int64_t high = shown_rows(), wide = shown_columns();
-  const int64_t end = of_whole + high * wide + row;
-  if (column == shrunk_columns) return {{{end, 1}, {end, 0}, {end, 0}, {end, 0}}};
-  // The centers of squares are aligned, as in transformers' interpolate.
-  const auto between = [](int64_t index, int64_t from, int64_t to) -> Between {
-    const double scale = static_cast<double>(from) / static_cast<double>(to);
-    const double at = std::max(0.0, (static_cast<double>(index) + 0.5) * scale - 0.5);
-    const auto first = static_cast<int64_t>(at);
-    return {first, std::min(first + 1, from - 1), at - static_cast<double>(first)};
-  };
-  const Between y = between(row, high, shrunk_rows), x = between(column, wide, shrunk_columns);
-  const auto source = [&](int64_t of_row, int64_t of_column) {
-    return of_whole + of_row * wide + of_column;
-  };
+namespace {
+
+struct Between {
+  int64_t first, second;
+  double share;  ///< of the second
+};
+
+/// The centers of squares are aligned, as in transformers' interpolate.
+Between between(int64_t index, int64_t from, int64_t to) {
+  const double scale = static_cast<double>(from) / static_cast<double>(to);
+  const double at = std::max(0.0, (static_cast<double>(index) + 0.5) * scale - 0.5);
+  const auto first = static_cast<int64_t>(at);
+  return {first, std::min(first + 1, from - 1), at - static_cast<double>(first)};
+}
+
+/// Returns the shares of a feature of a grid whose first row of the projector is `begin`.
+std::array<TableShare, 4> shares_of_grid(int64_t begin, int64_t wide, const Between& y,
+                                         const Between& x) {
+  const auto source = [&](int64_t row, int64_t column) { return begin + row * wide + column; };
   return {{{source(y.first, x.first), (1 - y.share) * (1 - x.share)},
            {source(y.first, x.second), (1 - y.share) * x.share},
            {source(y.second, x.first), y.share * (1 - x.share)},
            {source(y.second, x.second), y.share * x.share}}};
+}
+
+std::array<TableShare, 4> one_share(int64_t source) {
+  return {{{source, 1}, {source, 0}, {source, 0}, {source, 0}}};
+}
+
+}  // namespace
+
+std::array<TableShare, 4> ItemShape::feature_shares(int64_t feature) const {
+  const int64_t of_whole = width * width;
+  if (!is_interpolated() || (frames == 0 && feature < of_whole)) return one_share(feature);
+  const int64_t shrunk_rows = fitted->shrunk_rows, shrunk_columns = fitted->shrunk_columns;
+  if (frames > 0) {
+    const int64_t of_frame = shrunk_rows * shrunk_columns, inside = feature % of_frame;
+    if (feature == features - 1) return one_share(projected() - 1);
+    return shares_of_grid(feature / of_frame * of_whole, width,
+                          between(inside / shrunk_columns, width, shrunk_rows),
+                          between(inside % shrunk_columns, width, shrunk_columns));
+  }
+  const int64_t shown = feature - of_whole;
+  const int64_t row = shown / (shrunk_columns + 1), column = shown % (shrunk_columns + 1);
+  const int64_t high = shown_rows(), wide = shown_columns();
+  if (column == shrunk_columns) return one_share(of_whole + high * wide + row);
+  return shares_of_grid(of_whole, wide, between(row, high, shrunk_rows),
+                        between(column, wide, shrunk_columns));
 }
 
 int64_t ItemShape::feature_of(int64_t token) const {
@@ -166,6 +190,7 @@ ItemShape EncoderSpec::video_shape(const ImageSize& frame, int64_t frames, int64
     throw DataError(what + ", more than data.max_frames = " + std::to_string(video.most_frames) +
                     "; raise it, or leave frames out");
   const int64_t moments = (frames + input.frames - 1) / input.frames;
+  if (input.as<FittedTiles>()) return fitted_video_shape(frames);
   ItemShape shape = resized_shape(input.resized(frame, frames));
   const int64_t seconds = rate > 0 ? 1000 * input.frames / rate : 1;  // of a moment, whole ones
   const int64_t per_second = video.positions_per_second;
@@ -223,6 +248,20 @@ ItemShape EncoderSpec::fitted_shape(const ImageSize& image) const {
           .tiles = tiles,
           .tiles_wide = to.width / size,
           .fitted = grid};
+}
+
+ItemShape EncoderSpec::fitted_video_shape(int64_t frames) const {
+  const int64_t side = patches().side(), shrunk = (side + 1) / 2, of_frame = side * side;
+  return {.tokens = frames * (of_frame + patches().learned_tokens()) + 1,
+          .features = frames * shrunk * shrunk + 1,
+          .first = patches().learned_tokens(),
+          .width = side,
+          .tiles = frames,
+          .fitted = FittedGrid{.row_ends = 1,
+                               .shrunk_rows = shrunk,
+                               .shrunk_columns = shrunk,
+                               .sources = frames * of_frame + 1},
+          .frames = frames};
 }
 
 ItemShape EncoderSpec::padded_shape() const {

@@ -172,6 +172,8 @@ struct VideoInput {
   /// Positions in time that a second takes in the language model; 0: a temporal patch takes one.
   int64_t positions_per_second = 0;
   bool has_text_between = false;  ///< text separates the features of temporal patches
+  /// Of a frame before it becomes a square (stretched()); 0: as it is.
+  int64_t longest_side = 0;
 };
 
 /// Images as square patches, in rows of squares of block x block patches; those of a square lie in
@@ -273,7 +275,8 @@ struct MelInput {
 };
 
 /// The grid of a fitted image (FittedTiles): the first tile is the whole image; the features of
-/// the others lie in rows of the grid, and each row ends with a learned vector.
+/// the others lie in rows of the grid, and each row ends with a learned vector. In a video every
+/// tile is a frame with a grid of its own, and one such vector follows them.
 struct FittedGrid {
   int64_t rows_around = 0, columns_around = 0;  ///< padding at each side of the image, in patches
   int64_t row_ends = 0;                         ///< the item's last tokens: the ends of rows

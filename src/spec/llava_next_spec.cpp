@@ -2,8 +2,8 @@
 // LLaVA-NeXT (LLaVA-1.6): a LLaVA whose images are fitted into one of several resolutions of whole
 // tiles. The whole image comes first; of the tiles what shows the image becomes features, row by
 // row, and each row ends with one that is learned. LLaVA-OneVision (arXiv:2408.03326) has more
-// resolutions and resamples features of too many tiles; of several images none is cut. Its videos
-// are not built.
+// resolutions and resamples features of too many tiles; of several images none is cut. Each frame
+// of its videos is one tile with a quarter of the features.
 #include <charconv>
 
 #include "spec/families.hpp"
@@ -66,8 +66,10 @@ ModelSpec make_llava_onevision(const ConfigReader& config, const Trainable& trai
                                  .resolutions = usual_resolutions(),
                                  .text_ties = true},
                                 "qwen2");
-  config.ignore_keys({"video_token_id", "video_token_index"});  // no item takes its place
   EncoderSpec& vision = model.encoders.front();
+  vision.video_placeholder =
+      config.integer("video_token_id", config.integer("video_token_index", 151647));
+  vision.patches().video = VideoInput{};
   FittedTiles& tiles = *vision.patches().as<FittedTiles>();
   tiles.most_tiles = read_most_tiles(config);
   tiles.fits_alone = true;

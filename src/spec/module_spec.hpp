@@ -292,7 +292,7 @@ struct EncoderSpec {
   const PatchInput& patches() const { return std::get<PatchInput>(input); }
   const MelInput& mels() const { return std::get<MelInput>(input); }
   PatchInput& patches() { return std::get<PatchInput>(input); }
-  /// Returns whether items differ in their shapes.
+  /// Returns whether images or clips differ in their shapes.
   bool varies() const {
     return modality() == Modality::Audio ? mels().own_length
                                          : patches().any_size() || patches().has_tiles();
@@ -316,6 +316,9 @@ struct EncoderSpec {
       const ImageSize& image) const;  ///< of an image, or a frame, resized to it
   ItemShape tiled_shape(int64_t tiles, int64_t tiles_wide) const;
   ItemShape fitted_shape(const ImageSize& image) const;
+  /// Every frame is one tile, whose features are interpolated to half as many a side; one end of a
+  /// row follows the last frame.
+  ItemShape fitted_video_shape(int64_t frames) const;
 };
 
 /// The blocks of the language model with bidirectional attention inside an image: none, blocks with

@@ -282,6 +282,7 @@ ImageSize PatchInput::filled(const ImageSize& image, const PixelLimits& limits) 
 }
 
 ImageSize PatchInput::resized(const ImageSize& frame, int64_t frames) const {
+  if (!any_size()) return {image_size, image_size};
   if (as<ImagesFilling>()) return filled(frame, video->pixels);
   const int64_t step = patch_size * block;
   if (!video->limits_all) return resized_within(frame, video->pixels, step);

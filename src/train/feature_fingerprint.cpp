@@ -66,6 +66,7 @@ std::string hash_preprocessing(const CachedRun& run, int encoder) {
        << image.longest_side << ' ' << image.max_pixels << ' ' << run.loading.max_clip_seconds
        << ' ' << run.loading.mask_bad_items;
   if (image.padded) text << ' ' << image.padded->pixels.most << ' ' << image.padded->side;
+  if (decoding.frame_side > 0) text << ' ' << decoding.frame_side;
   if (decoding.mel)
     text << ' ' << decoding.mel->options().mel_bins << ' ' << decoding.mel->options().columns();
   return hash_text(text.str());

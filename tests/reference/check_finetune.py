@@ -405,7 +405,13 @@ class Finetune(FinetuneCase):
         )
         special = [*CHATML[:2], "<img>", "</img>", "<IMG_CONTEXT>"]
         model = InternVLForConditionalGeneration(config)
+        self.add_video()
         self.check(InternVLForConditionalGeneration, model, special, {"min_patches": 2, "max_patches": 5})
+        ids, _, _ = self.packed(3)
+        tokenizer = Tokenizer.from_file(str(self.folder / "model/tokenizer.json"))
+        first, second = (tokenizer.encode(text).ids for text in ("Frame1: ", "\nFrame2: "))
+        frame = [2, *[4] * 4, 3]
+        self.assertIn(f"{[*first, *frame, *second, *frame]}"[1:-1], f"{ids}")
 
     def test_smolvlm(self):
         config = SmolVLMConfig(

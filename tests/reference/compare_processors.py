@@ -97,7 +97,8 @@ def expected_of(case, processor, sample, messages):
     if processor is None:
         inputs = case.images(Image.fromarray(sample.items[0]), return_tensors="pt", **case.asked)
         return None, case.pixels(inputs)
-    text = processor.apply_chat_template(messages, tokenize=False)
+    # SmolVLM's processor has a template of its own for videos.
+    text = processor.apply_chat_template(messages, tokenize=False, chat_template=case.template)
     begins = text.startswith("<s>")
     options = {"text": [text], "return_tensors": "pt", "add_special_tokens": not begins}
     if sample.kind == "image":
@@ -108,7 +109,7 @@ def expected_of(case, processor, sample, messages):
         return inputs["input_ids"][0].tolist(), inputs["input_features"].numpy().reshape(-1)
     metadata = VideoMetadata(total_num_frames=len(clip), fps=sample.rate, frames_indices=list(range(len(clip))))
     frames = torch.from_numpy(clip).permute(0, 3, 1, 2)
-    inputs = processor(videos=[frames], video_metadata=[metadata], do_sample_frames=False, **options)
+    inputs = processor(videos=[[frames]], video_metadata=[metadata], do_sample_frames=False, **options)
     return inputs["input_ids"][0].tolist(), case.pixels_of_videos(inputs)
 
 

@@ -25,16 +25,22 @@ from video_cases import (
     Glm4vMoeVideos,
     Glm4vVideos,
     Glm46VMoeVideos,
+    InternVLVideos,
+    InternVLVideosOfPatches,
+    LlavaOneVisionVideos,
+    LlavaOneVisionVideosOfUnevenPatches,
     Qwen2VLVideos,
     Qwen3VLVideos,
     Qwen25VLVideos,
     Qwen35Videos,
+    SmolVLMVideos,
 )
 
 ONE_ROW = ["data.rows_per_microbatch=1"]
 OWN_RANKS = ['mesh.placement="disjoint"', *ONE_ROW]
 TIED, UNTIED = ({"model": {"tie_word_embeddings": is_tied}} for is_tied in (True, False))
 CP4_OF_BOTH = {"ranks": 4, "deck": [*grid("llm", cp=4), *grid("vision", cp=4, cp_mode="ring")]}
+CP3_RING = {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3)]}
 TP2_FROZEN_VISION = {"ranks": 2, "frozen": ["vision"], "deck": [*grid("llm", tp=2), *grid("vision", tp=2)]}
 TWO_STAGES_OF_VISION = {"ranks": 4, "deck": [*OWN_RANKS, *grid("llm", pp=2), *grid("vision", pp=2)]}
 
@@ -341,12 +347,15 @@ OF_ONE = {
         },
         "pp2_cp2": {"ranks": 4, "deck": [*ONE_ROW, *grid("llm", pp=2, cp=2, cp_mode="ring")]},
     },
+    InternVLVideos: {},
+    LlavaOneVisionVideos: {"cp3_ring": CP3_RING},
+    SmolVLMVideos: {},
     Qwen2VLVideos: {},
-    Qwen25VLVideos: {"cp3_ring": {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3)]}},
+    Qwen25VLVideos: {"cp3_ring": CP3_RING},
     Qwen3VLVideos: {},
     Qwen35Videos: {},
     Glm4vVideos: {},
-    Gemma4Videos: {"cp3_ring": {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3)]}},
+    Gemma4Videos: {"cp3_ring": CP3_RING},
     Glm4v: {
         "options": {
             "model": {
@@ -403,8 +412,10 @@ OF_ONE = {
 # Cases of other images, by the plain model of each family.
 VARIANTS = {
     InternVLOfPatches: {"plain": {}},
+    InternVLVideosOfPatches: {"plain": {}},
     InternVLOfLargeSquares: {"cp2": {"ranks": 2, "deck": [*grid("llm", cp=2), *grid("vision", cp=2)]}},
     LlavaOneVisionOfUnevenPatches: {"plain": {}},
+    LlavaOneVisionVideosOfUnevenPatches: {"plain": {}},
     SmolVLMOfUnevenPatches: {"plain": {}},
     Glm46V: {"plain": {}},
     Glm4vMoeVideos: {"plain": {}},

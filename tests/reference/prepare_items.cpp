@@ -100,7 +100,7 @@ void prepare(const zea::EncoderSpec& encoder, std::vector<zea::Item> items) {
   for (zea::Item& item : items) {
     item.shape = zea::shape_of(item, encoder, is_alone);
     head.push_back(item.shape.features);
-    if (!encoder.varies()) item.shape = {};
+    if (!encoder.varies() && item.frames == 0) item.shape = {};
   }
   zea::LoaderOptions loading{.encoders = {zea::decoding_of(encoder)}};
   const auto loaded = zea::load_microbatch(OneSample(std::move(items)), loading, {0});

@@ -156,8 +156,23 @@ class LlavaNext(Case):
         return 1 + (high // side) * (wide // side)
 
 
+def processor_of_squares(case, name, side, **changes):
+    """The processor of videos whose frames become squares; colors and kernel are those of images."""
+    same = ("image_mean", "image_std", "do_normalize", "do_rescale", "rescale_factor", "resample")
+    said = {key: getattr(case.images, key) for key in same} | {"size": {"height": side, "width": side}} | changes
+    case.processor_of_videos = getattr(transformers, f"{name}VideoProcessor")(**said, do_sample_frames=False)
+    case.video_said = json.loads(case.processor_of_videos.to_json_string())
+
+
 class LlavaOnevision(LlavaNext):
+    samples, video_placeholder = {"image": 5, "video": 2}, "<video>"
     kinds, family, image_class, text = ["siglip_vision_model"], "llava_onevision", "LlavaOnevision", "qwen2"
+
+    def __init__(self, draw):
+        super().__init__(draw)
+        self.template = self.template.replace("VIDEO", "<video>")
+        self.config["video_token_index"] = self.tokenizer.convert_tokens_to_ids("<video>")
+        processor_of_squares(self, "LlavaOnevision", self.config["vision_config"]["image_size"])
 
     def sizes(self, draw, square):
         return {"size": square}
@@ -173,6 +188,9 @@ class LlavaOnevision(LlavaNext):
         patches = (tower["image_size"] // tower["patch_size"]) ** 2
         return {"num_image_tokens": patches, "vision_feature_select_strategy": select,
                 "vision_aspect_ratio": f"anyres_max_{most or 9}"}
+
+    def pixels_of_videos(self, inputs):
+        return inputs["pixel_values_videos"].numpy().reshape(-1)
 
     def pixels(self, inputs):
         if len(inputs["image_sizes"]) > 1:
@@ -301,6 +319,9 @@ class Glm4v(Case):
 
 
 class InternVL(Case):
+    samples, video_placeholder = {"image": 5, "video": 2}, "<IMG_CONTEXT>"
+    pixels_of_videos = Case.pixels
+
     def __init__(self, draw):
         patch, square = draw.choice([4, 8]), draw.choice([1, 2, 2, 4])
         along = square * draw.randint(1, 3)
@@ -313,6 +334,8 @@ class InternVL(Case):
                 "max_patches": least + draw.randint(0, 11), "crop_to_patches": draw.chance(0.5)}
         super().__init__(draw, config, "GotOcr2", said, "InternVL", {"image_seq_length": (along // square) ** 2},
                          "<IMG_CONTEXT>", "<IMG_CONTEXT>", named=NAMED_BY_INTERNVL, step=side)
+        self.template = self.template.replace("VIDEO", "<video>")
+        processor_of_squares(self, "InternVL", side)
 
 
 class Idefics3(Case):
@@ -338,6 +361,15 @@ class Idefics3(Case):
 
 class SmolVLM(Idefics3):
     family = "SmolVLM"
+    samples, video_placeholder = {"image": 5, "video": 2}, "<image>"
+    pixels_of_videos = Idefics3.pixels
+
+    def __init__(self, draw):
+        super().__init__(draw)
+        self.template = self.template.replace("VIDEO", "<video>")
+        side = self.said["max_image_size"]["longest_edge"]
+        processor_of_squares(self, "SmolVLM", side, size={"longest_edge": side * draw.choice([1, 2, 3])},
+                             max_image_size={"longest_edge": side})
 
 
 class Gemma3(Case):

@@ -55,7 +55,7 @@ SIZES = [(17, 40), (31, 23), (9, 14), (60, 51), (24, 24), (33, 75), (8, 30)]
 
 
 def spelled(family, item, number):
-    """Returns the tokens of item `number` of a sample."""
+    """Returns the tokens of an item of a sample that has `number` images."""
     if isinstance(item, Clip):
         return family.spelled_clip(item)
     height, width = item.shape[:2]
@@ -66,12 +66,17 @@ def spelled(family, item, number):
     return [family.placeholder] * family.features(height, width)
 
 
+def is_clip(family, number):
+    """Every second item of a family of videos is one, or those of the family's numbers."""
+    if not hasattr(family, "spelled_clip"):
+        return False
+    return number in family.clips if hasattr(family, "clips") else number % 2 == 1
+
+
 def make_item(family, random, number):
-    """A picture; of every two in a family of videos the second is one, of 1 to 5 frames, or those of the family's
-    numbers."""
+    """A picture, or a video of 1 to 5 frames."""
     height, width = SIZES[number % len(SIZES)]
-    is_clip = number in family.clips if hasattr(family, "clips") else number % 2 == 1
-    if not is_clip or not hasattr(family, "spelled_clip"):
+    if not is_clip(family, number):
         return random.integers(0, 256, (height, width, 3), np.uint8)
     frames = random.integers(0, 256, (family.least_frames + number // 2 % 4, height, width, 3), np.uint8)
     return Clip(frames, (0.7, 2, 3.1)[number % 3])
@@ -89,11 +94,12 @@ def make_samples(family, case, count=7, longest_answer=12):
     for number in range(count):
         tokens, items = text(1, 4), []
         several = pattern[number % len(pattern)]
+        images = sum(not is_clip(family, number_of_items + n) for n in range(several))
         for _ in range(several):
             items.append(make_item(family, random, number_of_items))
             number_of_items += 1
             # Two pictures of which nothing tells where one ends are one to transformers.
-            tokens += spelled(family, items[-1], several) + text(1, 2)
+            tokens += spelled(family, items[-1], images) + text(1, 2)
         prompt, answer = tokens + text(1, 5), text(1, longest_answer)
         if number == 2:
             prompt += text(case.get("longer", 0), case.get("longer", 0))

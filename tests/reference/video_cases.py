@@ -11,10 +11,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from transformers.models.glm4v import image_processing_pil_glm4v
+from transformers.models.smolvlm.video_processing_smolvlm import get_resize_output_image_size
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
+from cropped_cases import LlavaOneVision
 from family_cases import Qwen2VL, Qwen3VL, Qwen25VL, Qwen35
+from idefics3_cases import SmolVLM
 from glm4v_cases import Glm4v, Glm4vMoe, Glm46VMoe
+from tiled_families import InternVL
 from transformers_models import normalised, resized_frames
 
 
@@ -167,3 +171,76 @@ class Glm4vMoeVideos(OfFrames, Glm4vMoe):
 
 class Glm46VMoeVideos(OfFrames, Glm46VMoe):
     deck = OfFrames.deck
+
+
+class InternVLVideos(InternVL):
+    """Frames are tiles, with the placeholder of images and text between them."""
+
+    video, least_frames = InternVL.placeholder, 1
+
+    @classmethod
+    def spelled_clip(cls, clip):
+        return sum(([9 + number, 7, *[cls.video] * cls.of_tile, 8] for number in range(len(clip.frames))), [])
+
+    @classmethod
+    def tiles_of(cls, item):
+        if not isinstance(item, Clip):
+            return super().inputs([], [item])["pixel_values"]
+        frames = resized_frames(item.frames, cls.tile, cls.tile)
+        return normalised(frames, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+
+    @classmethod
+    def inputs(cls, tokens, items):
+        return {"pixel_values": torch.cat([cls.tiles_of(item) for item in items])} if items else {}
+
+
+class InternVLVideosOfPatches(InternVLVideos):
+    """Images are not cut, so that they alone would not differ in their features."""
+
+    most, of_tile, ratio = 1, 16, 1.0
+    deck = ["data.max_tiles=1", "data.row_tokens=192"]
+
+
+class LlavaOneVisionVideos(LlavaOneVision):
+    """Samples have one video at most, since transformers takes videos of one length alone."""
+
+    video, clips, least_frames = LlavaOneVision.placeholder - 1, (1, 3, 5), 2
+
+    @classmethod
+    def spelled_clip(cls, clip):
+        return [cls.video] * (len(clip.frames) * math.ceil(cls.tile // cls.patch / 2) ** 2 + 1)
+
+    @classmethod
+    def inputs(cls, tokens, items):
+        clips = [item for item in items if isinstance(item, Clip)]
+        found = super().inputs(tokens, [item for item in items if not isinstance(item, Clip)])
+        for clip in clips:
+            frames = resized_frames(clip.frames, cls.tile, cls.tile)
+            colours = cls.colours()
+            found["pixel_values_videos"] = normalised(frames, colours["image_mean"], colours["image_std"])[None]
+        return found
+
+
+class LlavaOneVisionVideosOfUnevenPatches(LlavaOneVisionVideos):
+    """Three patches a side become two features a side."""
+
+    patch = 5
+
+
+class SmolVLMVideos(SmolVLM):
+    """Frames are resized twice, to tiles with text between them and the placeholder of images."""
+
+    video, least_frames = SmolVLM.placeholder, 1
+
+    @classmethod
+    def spelled_clip(cls, clip):
+        frame = [cls.around, cls.whole, *[cls.video] * (cls.tile // cls.patch // cls.square) ** 2, cls.around]
+        return sum(([9 + number, *frame] for number in range(len(clip.frames))), [])
+
+    @classmethod
+    def tiles(cls, item):
+        if not isinstance(item, Clip):
+            return super().tiles(item)
+        first = get_resize_output_image_size(torch.from_numpy(item.frames).permute(0, 3, 1, 2), 4 * cls.tile)
+        frames = resized_frames(item.frames, *first)
+        return resized_frames(frames.numpy(), cls.tile, cls.tile).numpy()

@@ -192,7 +192,7 @@ TEST(Experts, TiesOfGroupsGoToTheLowerIndex) {
 TEST(Experts, GatesThatVanishAreNotDividedByZero) {
   const Tensor scores = at::full({1, 4}, -1e4, at::TensorOptions(at::kFloat));
   const Routing made = route(scores, sigmoid_router(4, 2, 1, 1, true));
-  EXPECT_EQ(made.gates.abs().max().item<float>(), 0);
+  EXPECT_LE(made.gates.abs().max().item<float>(), 1e-15F);
 }
 
 TEST(Experts, TheKernelRoutesAsTheLibrary) {

@@ -69,6 +69,21 @@ TEST(InternVl, CutsImagesAsItsProcessor) {
   }
 }
 
+/// Frames have the placeholder of images, and each is a tile.
+TEST(InternVl, TakesFramesOfVideosAsTiles) {
+  Json config = tiny_config();
+  config["video_processor"] = {{"size", {{"height", 16}, {"width", 16}}}};
+  const EncoderSpec encoder = make_model_spec(config.dump()).encoders.at(0);
+  EXPECT_EQ(encoder.video_placeholder, encoder.placeholder);
+  const ItemShape video = encoder.video_shape({90, 60}, 3, 2000);
+  EXPECT_TRUE(video.has_text_between);
+  EXPECT_EQ(video.tiles, 3);
+  EXPECT_EQ(video.tokens, 3 * encoder.item_shape(ImageSize{8, 8}).tokens);
+  EXPECT_EQ(video.features, 3 * 4);
+  config["video_processor"]["size"]["height"] = 32;
+  EXPECT_NE(testing::refusal_of(config).find("size"), std::string::npos);
+}
+
 TEST(InternVl, TokensStandBehindPatchesAndFillUpSquares) {
   const EncoderSpec encoder = make_model_spec(tiny_config().dump()).encoders.at(0);
   const PatchInput& input = encoder.patches();

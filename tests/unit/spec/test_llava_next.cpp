@@ -178,6 +178,29 @@ TEST(LlavaOneVision, EachRankMakesAPartOfTheFeaturesThatItHasRowsOf) {
   EXPECT_EQ(row.feature_shares(before)[0].row, before_rows);
 }
 
+/// A frame of 2 x 2 patches becomes one feature, and one end of a row follows all frames.
+TEST(LlavaOneVision, InterpolatesEachFrameOfAVideo) {
+  const ItemShape video = onevision_encoder().video_shape({30, 50}, 3, 1000);
+  EXPECT_EQ(video.tokens, 3 * 4 + 1);
+  EXPECT_EQ(video.features, 3 + 1);
+  EXPECT_EQ(video.projected(), 3 * 4 + 1);
+  for (int64_t frame = 0; frame < 3; ++frame) {
+    const auto shares = video.feature_shares(frame);
+    for (int64_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(shares.at(static_cast<size_t>(i)).row, 4 * frame + i);
+      EXPECT_EQ(shares.at(static_cast<size_t>(i)).share, 0.25);
+    }
+  }
+  EXPECT_EQ(video.feature_shares(3)[0].row, 12);
+  std::vector<int64_t> features, sources;
+  for (int64_t token = 0; token < video.tokens; ++token) {
+    sources.push_back(video.source_of(token));
+    if (video.feature_of(token) >= 0) features.push_back(video.feature_of(token));
+  }
+  EXPECT_EQ(features, (std::vector<int64_t>{0, 1, 2, 3}));
+  for (int64_t i = 0; i < video.tokens; ++i) EXPECT_EQ(sources.at(static_cast<size_t>(i)), i);
+}
+
 TEST(LlavaOneVision, RefusesWhatIsNotBuilt) {
   Json config = onevision_config();
   for (const char* ratio : {"pad", "anyres_max_", "anyres_max_0", "anyres_max_9x"}) {
