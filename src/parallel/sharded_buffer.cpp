@@ -273,9 +273,18 @@ void ShardedBuffer::open_gradient() {
   zero(zeroed);
 }
 
+const at::Tensor& ShardedBuffer::summand() {
+  if (gathers())
+    open_gradient();  // a rank without work here contributes zeros
+  else
+    finish_gradient();
+  const at::Tensor& own = gathers() ? open_gradient_ : gradient();
+  zero_unwritten(own);
+  return own;
+}
+
 void ShardedBuffer::start_reduce_shard() {
-  open_gradient();  // a rank without work here contributes zeros
-  if (open_gradient_.defined()) zero_unwritten(open_gradient_);
+  summand();
   set_gradients({});
   if (context_.shard_group == nullptr) return;
   at::Tensor sent = open_gradient_;
@@ -322,8 +331,10 @@ void ShardedBuffer::finish_gradient() {
 }
 
 void ShardedBuffer::start_reduce_replicas() {
-  finish_gradient();
-  if (!gathers()) zero_unwritten(gradient());
+  if (gathers())
+    finish_gradient();
+  else
+    summand();
   const at::Tensor& sent =
       own_wire_.defined() ? own_wire_.tensor().copy_(gradient_.tensor()) : gradient_.tensor();
   replicating_ = context_.replicas->all_reduce(sent.data_ptr(), sent.numel(), precision_.reduce,

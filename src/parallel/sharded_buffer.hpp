@@ -78,6 +78,9 @@ class ShardedBuffer {
 
   /// Gives parameters an unsharded gradient to write to, unless they have it already.
   void open_gradient();
+  /// Returns this rank's gradient before it is summed with those of other ranks, with zeros that no
+  /// unit has written: of all elements (padded) if the buffer is gathered, else of the range.
+  const at::Tensor& summand();
   void start_reduce_shard();
   void finish_reduce_shard();
   void start_reduce_replicas();

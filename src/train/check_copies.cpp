@@ -6,11 +6,10 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/mixed_bits.hpp"
 #include "core/text.hpp"
-#include "io/manifest.hpp"
 #include "layout/reduction.hpp"
 #include "schedule/replicated_ranges.hpp"
+#include "train/tensor_hash.hpp"
 
 namespace zea {
 namespace {
@@ -24,19 +23,6 @@ std::vector<ModuleHolders> all_holders(const MeshShape& mesh) {
     for (const ReplicationGroup& holders : replication_groups(grid))
       all.emplace_back(grid.module, holders);
   return all;
-}
-
-/// Adds values (n) to a hash; those of a device come over in chunks.
-void add_to_hash(int64_t& hash, const at::Tensor& values) {
-  constexpr int64_t kChunk = 1 << 24;
-  for (int64_t first = 0; first < values.numel(); first += kChunk) {
-    const int64_t count = std::min(kChunk, values.numel() - first);
-    const at::Tensor chunk = values.narrow(0, first, count).cpu();
-    const std::string text =
-        hash_bytes(chunk.const_data_ptr(), static_cast<int64_t>(chunk.nbytes()));
-    const uint64_t number = std::stoull(text.substr(0, 16), nullptr, 16);
-    hash = static_cast<int64_t>(mixed(static_cast<uint64_t>(hash) ^ number));
-  }
 }
 
 /// Returns the hashes of this rank's copies: one of each buffer, and one of the parameters that
