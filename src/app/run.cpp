@@ -350,7 +350,10 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
   log.info(describe_samples(start, plan, order, data, ranks));
   Mesh mesh(ranks.ranks, plan.mesh, collectives_of(device), &ranks.record,
             start.options.run.collective_checksums);
-  Engine engine(plan, mesh, device);
+  PassHashes hashes(plan.model);
+  const bool replays = start.options.run.replay_every > 0;
+  Engine engine(plan, mesh, device, replays ? hashes.observed(run_unit) : run_unit,
+                replays ? hashes.gradient_reader() : ReadGradient());
   const NodeNote of_node{world.node_of_rank()[world.rank()], host_name(), mesh.note()};
   if (const auto note = note_of_nodes(*ranks.control, of_node); !note.empty()) log.warn(note);
   const double cores = count_cores(ranks, world);
@@ -381,6 +384,7 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
               .train = *data.train,
               .eval = data.eval.get(),
               .loading = loading,
+              .hashes = replays ? &hashes : nullptr,
               .features = features,
               .stop = stop,
               .log = log,

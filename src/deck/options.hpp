@@ -28,6 +28,7 @@ struct RunOptions {
   int64_t seed = 1;
   double watchdog_seconds = 600;
   bool collective_checksums = false;
+  int64_t replay_every = 0;
   double peak_tflops = 0;
 
   template <class Visitor>
@@ -69,6 +70,14 @@ struct RunOptions {
          "check what collectives carry by checksums, to find a node or a cable that changes bits: "
          "the run ends with exit code 8 and names both ranks; on CPUs; an all-reduce takes memory "
          "for the buffers of all its ranks"});
+    key(replay_every,
+        {"replay_every",
+         "replay of every k-th step, to find processors and memory that compute wrong bits: other "
+         "data-parallel ranks compute forward and backward, too, and hashes of outputs and "
+         "gradients are compared; after a transient error training goes on with the right "
+         "gradients, other errors end the run with exit code 8 and name the rank; costs about a "
+         "forward and backward and the memory of one more step's microbatches; 0: none",
+         {0, 1e9}});
     key(peak_tflops,
         {"peak_tflops",
          "peak TFLOP/s of a rank's device in the type of the computation, for the model FLOPs "

@@ -112,6 +112,7 @@ const std::vector<std::string> kOfTraining = {
     "mesh.*.bucket_mib",
     "mesh.*.sync_grad_accum",
     "precision.*.reduce_dtype",
+    "run.replay_every",
     "data.train",
     "data.shuffle",
     "optim.*",

@@ -4,6 +4,7 @@
 // action of the list: one switch, no hooks.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -33,11 +34,17 @@ struct EngineResult {
   double loss_sum() const { return loss.defined() ? loss.item<double>() : 0; }
 };
 
+/// Reads this rank's gradient of a buffer before it is summed with those of other ranks
+/// (ShardedBuffer::summand), each time that such a sum begins, or once per step if there is none.
+using ReadGradient = std::function<void(int buffer, const at::Tensor& gradient)>;
+
 class Engine {
  public:
   /// `mesh` must outlive the engine. Collective. Throws PlanError if the plan's ranks would
-  /// deadlock with the device's libraries (check_launch_order).
-  Engine(const Plan& plan, Mesh& mesh, at::Device device, RunUnit run_unit = zea::run_unit);
+  /// deadlock with the device's libraries (check_launch_order). A null `read_gradient` is not
+  /// called.
+  Engine(const Plan& plan, Mesh& mesh, at::Device device, RunUnit run_unit = zea::run_unit,
+         ReadGradient read_gradient = {});
 
   const Plan& plan() const { return plan_; }
   Mesh& mesh() { return mesh_; }
@@ -106,6 +113,7 @@ class Engine {
   void add_loss(int unit, const at::Tensor& loss, at::Tensor& sum) const;
   bool is_first_tp_rank(int unit) const;
   void open_gradients(int unit);
+  void read_gradient(int buffer);
   void reduce_shard(int buffer);
   void finish_reduce_shard();
   void reduce_replicas(int buffer);
@@ -117,6 +125,7 @@ class Engine {
   int world_rank_;
   at::Device device_;
   RunUnit run_unit_;
+  ReadGradient read_gradient_;
   Ledger ledger_;
   std::unique_ptr<Slots> gathered_slots_, gradient_slots_, wire_slots_;
   std::optional<HostCopies> host_copies_;  ///< for shards that are offloaded to pinned memory

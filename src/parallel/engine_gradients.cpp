@@ -29,10 +29,15 @@ void Engine::open_gradient(int buffer) {
   buffers_[buffer]->open_gradient();
 }
 
+void Engine::read_gradient(int buffer) {
+  if (read_gradient_) read_gradient_(buffer, buffers_[buffer]->summand());
+}
+
 void Engine::reduce_shard(int buffer) {
   // Only one reduction is in flight: with the gradient that the next backward fills, two unsharded
   // gradients exist.
   finish_reduce_shard();
+  read_gradient(buffer);
   reducing_shard_ = buffer;
   buffers_[buffer]->start_reduce_shard();
 }
@@ -53,6 +58,7 @@ void Engine::reduce_replicas(int buffer) {
     then_reduces_replicas_ = true;
     return;
   }
+  if (!plan_.shardings[buffer].gathered()) read_gradient(buffer);
   buffers_[buffer]->start_reduce_replicas();
   reducing_replicas_.push_back(buffer);
 }
@@ -61,6 +67,11 @@ void Engine::finish_reductions() {
   finish_reduce_shard();
   for (int buffer : reducing_replicas_) buffers_[buffer]->finish_reduce_replicas();
   reducing_replicas_.clear();
+  if (trains_)
+    for (const auto& buffer : buffers_)
+      if (buffer && buffer->trainable() && !plan_.shardings[buffer->index()].gathered() &&
+          plan_.shardings[buffer->index()].replicas == 1)
+        read_gradient(buffer->index());
   ShardedBuffer::finish_gradients(buffers_);
 }
 

@@ -12,12 +12,14 @@
 
 namespace zea {
 
-Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device, RunUnit run_unit)
+Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device, RunUnit run_unit,
+               ReadGradient read_gradient)
     : plan_(plan),
       mesh_(mesh),
       world_rank_(mesh.rank()),
       device_(device),
       run_unit_(std::move(run_unit)),
+      read_gradient_(std::move(read_gradient)),
       unit_buffers_(buffers_of_units(plan.model, plan.buffers)),
       transfers_(plan, mesh, device) {
   check_launch_order(plan, device);

@@ -426,6 +426,7 @@ Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
                "); a run and zea -n search one, zea --plan finds several");
   const MeshShape unlinked = detail::make_mesh_shape(faults, options, model, world_size);
   check_device(faults, options);
+  detail::check_replay(faults, options, unlinked);
   const OptimizerSpec optimizer = optimizer_of(faults, options.optim);
   const std::vector<ParamRule> rules = rules_of(faults, options, model);
   check_model_options(faults, options, model);

@@ -279,4 +279,25 @@ void check_graphs(Faults& faults, const GraphedRun& run) {
                "leave it out");
 }
 
+void check_replay(Faults& faults, const Options& options, const MeshShape& mesh) {
+  const RunOptions& run = options.run;
+  const bool replays = run.replay_every > 0 && run.mode == RunMode::Train;
+  if (!replays || mesh.modules.empty()) return;
+  const std::string found = "run.replay_every = " + std::to_string(run.replay_every);
+  if (run.device != DeviceKind::Cpu && !run.deterministic)
+    faults.add(found +
+               " with run.device = \"cuda\": GPU kernels give other bits each time, which a replay "
+               "would report; set run.deterministic=true, or leave it out");
+  if (run.cuda_graphs > 0)
+    faults.add(found + " with run.cuda_graphs = " + std::to_string(run.cuda_graphs) +
+               ": no hashes are taken inside a graph; leave one of them out");
+  if (replay_distance({.replicas = mesh.replicas(),
+                       .shard_group = mesh.dp_shard,
+                       .expert_group = mesh.grid(kDecoder).ep_dp_shard}) == 0)
+    faults.note(found + ": no other ranks can replay a step (" + std::to_string(mesh.replicas()) +
+                (mesh.replicas() == 1 ? " replica" : " replicas, which share experts") +
+                "), so the same ranks do, which finds transient errors but no processor that "
+                "computes the same wrong bits each time");
+}
+
 }  // namespace zea::detail

@@ -44,6 +44,10 @@ PlacedPipeline make_pipeline(Faults& faults, const PipelineParts& parts);
 /// stages.
 void check_message_order(Faults& faults, const Options& options, const ScheduleParts& parts);
 
+/// Refuses run.replay_every where repeated steps would not have the same bits, and notes what a
+/// replay on the same ranks cannot find.
+void check_replay(Faults& faults, const Options& options, const MeshShape& mesh);
+
 // data.cache_features: the encoders that do not run in training, because their outputs for an item
 // never change.
 

@@ -168,6 +168,22 @@ StepShape shape_of(const StepPlan& step, const SampleTable& index) {
   return shape;
 }
 
+StepPlan moved(StepPlan step, int distance) {
+  std::ranges::rotate(step.replicas, step.replicas.begin() + distance);
+  if (!step.shape.empty()) std::ranges::rotate(step.shape, step.shape.begin() + distance);
+  StepPlan counted = count_step(std::move(step.replicas), step.shard_group, step.expert_group);
+  counted.step = step.step;
+  counted.model_flops = step.model_flops;
+  counted.unmasked_flops = step.unmasked_flops;
+  counted.shape = std::move(step.shape);
+  return counted;
+}
+
+int replay_distance(const StepPlanOptions& options) {
+  if (options.replicas > options.shard_group) return options.shard_group;
+  return options.replicas > options.expert_group ? options.expert_group : 0;
+}
+
 StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples, const SampleTable& index,
                         const StepPlanOptions& options) {
   check_lengths(samples, index, options.row_tokens);

@@ -78,6 +78,9 @@ StepPlan count_step(std::vector<std::vector<MicrobatchPlan>> replicas, int shard
 
 StepShape shape_of(const StepPlan& step, const SampleTable& index);
 
+/// Returns the same step with the microbatches of each replica on the one `distance` before it.
+StepPlan moved(StepPlan step, int distance);
+
 struct StepPlanOptions {
   int replicas = 1;
   int shard_group = 1;   ///< neighbouring replicas that hold one copy of the parameters
@@ -91,6 +94,11 @@ struct StepPlanOptions {
   /// The costs on each set of ranks of a replica that works at the same time as the others.
   std::vector<SampleCosts> costs = {SampleCosts{}};
 };
+
+/// Returns a distance by which ranks compute bit for bit what others did (moved()): a whole shard
+/// group where there are several, else a group of replicas that share experts; 0: there is no
+/// other.
+int replay_distance(const StepPlanOptions& options);
 
 /// Distributes `samples` (ids, in the order of the global batch) to replicas, and those of a
 /// replica to as few microbatches as first fit needs on the fullest of them, so that all replicas,

@@ -167,6 +167,16 @@ void MetricsFile::append(const SkipMetrics& m) const {
                                      {"samples", m.samples}});
 }
 
+void MetricsFile::append(const ReplayFinding& finding) const {
+  append_line(nlohmann::ordered_json{{"kind", "replay"},
+                                     {"step", finding.step},
+                                     {"verdict", replay_verdict_name(finding.verdict)},
+                                     {"ranks", finding.ranks},
+                                     {"hosts", finding.hosts},
+                                     {"place", finding.place},
+                                     {"microbatch", finding.where.microbatch}});
+}
+
 void MetricsFile::append(const SaveReport& save) const {
   append_line(nlohmann::ordered_json{{"kind", "checkpoint"},
                                      {"step", save.step},

@@ -14,6 +14,7 @@
 #include "files/event_file.hpp"
 #include "layout/collective_volume.hpp"
 #include "parallel/device_memory.hpp"
+#include "train/step_replay.hpp"
 #include "train/train_step.hpp"
 #include "watch/slow_ranks.hpp"
 
@@ -76,6 +77,7 @@ class MetricsFile {
   void append(const StepMetrics& metrics) const;
   void append(const EvalMetrics& metrics) const;
   void append(const SkipMetrics& metrics) const;
+  void append(const ReplayFinding& finding) const;
   void append(const SaveReport& save) const;
 
  private:

@@ -268,6 +268,11 @@ void TrainReport::log(const StepReport& report, bool last) {
   interval_ = {};
 }
 
+void TrainReport::replayed(const ReplayFinding& finding) {
+  if (finding.verdict == ReplayVerdict::Transient) parts_.log.warn(describe(finding));
+  append(finding);
+}
+
 void TrainReport::saved(const SaveReport& report) {
   if (report.was_there) return parts_.log.info(report.path + " is there already");
   parts_.log.info(save_line(report));

@@ -17,6 +17,7 @@
 #include "parallel/engine.hpp"
 #include "train/cache_features.hpp"
 #include "train/metrics.hpp"
+#include "train/step_replay.hpp"
 #include "train/stop_request.hpp"
 #include "watch/slow_ranks.hpp"
 
@@ -30,7 +31,8 @@ struct TrainerParts {
   const Dataset& train;
   const Dataset* eval;  ///< null: none
   LoaderOptions loading;
-  FeatureCaches features = {};  ///< cached features that steps read in place of items
+  PassHashes* hashes = nullptr;  ///< that observe the engine, for run.replay_every; null: none do
+  FeatureCaches features = {};   ///< cached features that steps read in place of items
   StopRequest& stop;
   Log& log;
   const MetricsFile& metrics;
@@ -141,6 +143,8 @@ class TrainReport {
   void judged(const StepReport& report);
   /// Prints the line of the interval, which ends with this step. Collective.
   void log(const StepReport& report, bool last);
+  /// Records what the replay of a step found; warns of it if training goes on.
+  void replayed(const ReplayFinding& finding);
   /// Prints and records a finished save.
   void saved(const SaveReport& report);
   /// Records the step at which the guard ended the run.

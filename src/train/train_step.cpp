@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "deck/learning_rate.hpp"
+#include "train/step_replay.hpp"
 
 namespace zea {
 namespace {
@@ -19,7 +20,7 @@ double clip_factor(double clip_norm, double norm) {
 }  // namespace
 
 TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
-                     std::function<void()> before_update)
+                     std::function<void()> before_update, StepReplay* replay)
     : engine_(engine),
       replicated_grad_sync_(engine.plan(), engine.mesh(), engine.buffers(),
                             engine.microbatch_options().device),
@@ -27,7 +28,8 @@ TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
       router_losses_(engine, control),
       optimizer_(optimizer),
       control_(control),
-      before_update_(std::move(before_update)) {
+      before_update_(std::move(before_update)),
+      replay_(replay) {
   const at::Device device = engine.microbatch_options().device;
   const Plan& plan = engine.plan();
   if (zea::is_checked_on_device(plan, !device.is_cpu() && has_flat_kernels(device)))
@@ -45,9 +47,7 @@ std::optional<StepReport> TrainStep::run(const RankStep& step,
                                          const std::vector<Microbatch>& microbatches,
                                          int64_t bad_items, const StepFlags& flags,
                                          TrainPosition& position) {
-  const auto walk_over = [&](const std::vector<Microbatch>& these) { return walk(step, these); };
-  const StepLoss loss =
-      graphs_ ? graphs_->run(step, microbatches, walk_over) : walk_over(microbatches);
+  const StepLoss loss = run_walk(step, microbatches);
   StepSums own{.bad_items = static_cast<double>(bad_items), .flags = flags};
   for (const Microbatch& microbatch : microbatches)
     if (microbatch.counts) own.targets += static_cast<double>(microbatch.targets);
@@ -59,6 +59,18 @@ std::optional<StepReport> TrainStep::run(const RankStep& step,
   else
     known_ = end_on_host(step, own, loss, position);
   return before;
+}
+
+/// Runs walk() as the step is due: replayed, as a graph or plainly.
+StepLoss TrainStep::run_walk(const RankStep& step, const std::vector<Microbatch>& microbatches) {
+  if (replay_ && replay_->is_due(step.step + 1))
+    return replay_->run(step, microbatches,
+                        [this](const RankStep& of, const std::vector<Microbatch>& these) {
+                          return walk(of, these);
+                        });
+  if (!graphs_) return walk(step, microbatches);
+  return graphs_->run(step, microbatches,
+                      [&](const std::vector<Microbatch>& these) { return walk(step, these); });
 }
 
 /// Runs a step up to the sums of its gradients.

@@ -30,6 +30,8 @@
 
 namespace zea {
 
+class StepReplay;
+
 /// Sums over ranks.
 struct StepFlags {
   double save = 0;     ///< ranks that were asked to write a checkpoint
@@ -172,16 +174,17 @@ struct StepReport {
 class TrainStep {
  public:
   /// `control`: host collectives over all ranks. `before_update` is called in every step right
-  /// before the shards change.
+  /// before the shards change. `replay` replays the steps that are due; null: none.
   TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
-            std::function<void()> before_update = {});
+            std::function<void()> before_update = {}, StepReplay* replay = nullptr);
 
   /// The next step begins with the loading of its samples: its seconds count from here.
   void begin();
   /// Runs `step`, which has begun, on this rank's microbatches. The optimizer's step and the
   /// guard's history in `position` go on; a skipped step advances neither the optimizer's step nor
   /// its states. Collective. Returns the report of the step before, unless finish() gave it. Throws
-  /// NonFiniteError on all ranks, before anything is updated, for this step or the one before.
+  /// NonFiniteError on all ranks, before anything is updated, for this step or the one before, and
+  /// what StepReplay::run() throws.
   std::optional<StepReport> run(const RankStep& step, const std::vector<Microbatch>& microbatches,
                                 int64_t bad_items, const StepFlags& flags, TrainPosition& position);
   /// Returns the report of the last step, once. Waits for the device if the device judges steps.
@@ -201,6 +204,7 @@ class TrainStep {
   }
 
  private:
+  StepLoss run_walk(const RankStep& step, const std::vector<Microbatch>& microbatches);
   StepLoss walk(const RankStep& step, const std::vector<Microbatch>& microbatches);
   void end_on_device(const RankStep& step, const StepSums& own, const StepLoss& loss,
                      const TrainPosition& position);
@@ -218,6 +222,7 @@ class TrainStep {
   Optimizer& optimizer_;
   Collectives& control_;
   std::function<void()> before_update_;
+  StepReplay* replay_;
   std::optional<DeviceStepEnd> device_end_;  ///< where the device judges
   Stopwatch host_clock_;
   std::optional<StepGraphs> graphs_;

@@ -17,12 +17,25 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
       options_(parts.engine.plan().options),
       report_(parts_),
       saves_(parts_, report_),
-      step_(parts.engine, parts.optimizer, parts.control,
-            [this] { saves_.snapshot_before_update(); }),
+      step_(
+          parts.engine, parts.optimizer, parts.control, [this] { saves_.snapshot_before_update(); },
+          make_replay()),
       position_(start) {
   position_.data_samples = std::ssize(parts.train.index());
   position_.data_hashes = parts.train.set_hashes();
   if (parts.resumed) report_.warn_of_resumed(start, position_);
+}
+
+/// Returns null if no step is replayed.
+StepReplay* Trainer::make_replay() {
+  if (!parts_.hashes) return nullptr;
+  return &replay_.emplace(parts_.engine, *parts_.hashes, parts_.control, parts_.train, loading(),
+                          [this](const ReplayFinding& finding) { report_.replayed(finding); });
+}
+
+LoaderOptions Trainer::loading() const {
+  return with_features(parts_.loading, parts_.features, parts_.engine.plan(),
+                       parts_.engine.world_rank());
 }
 
 ExitCode Trainer::run() {
@@ -33,9 +46,7 @@ ExitCode Trainer::run() {
                           sampler = make_sampler(options_, parts_.train)](int64_t step) mutable {
     return plan.rank_step(plan.step_plan(step, sampler.global_batch(step), index), rank);
   };
-  const LoaderOptions loading = with_features(parts_.loading, parts_.features, parts_.engine.plan(),
-                                              parts_.engine.world_rank());
-  Loader loader(parts_.train, loading, plan_step, position_.step, steps, kStepsAhead);
+  Loader loader(parts_.train, loading(), plan_step, position_.step, steps, kStepsAhead);
   PrefetchedSteps made(loader, parts_.engine, position_.step, steps);
 
   try {

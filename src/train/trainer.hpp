@@ -5,6 +5,7 @@
 #include "core/error.hpp"
 #include "io/manifest.hpp"
 #include "train/prefetched_steps.hpp"
+#include "train/step_replay.hpp"
 #include "train/train_report.hpp"
 #include "train/train_saves.hpp"
 #include "train/train_step.hpp"
@@ -30,6 +31,8 @@ class Trainer {
     }
   };
 
+  StepReplay* make_replay();
+  LoaderOptions loading() const;
   ExitCode train(PrefetchedSteps& source);
   Known train_one(PrefetchedSteps& source);
   Known run_step(const PrefetchedSteps& source, PrefetchedStep& made);
@@ -43,6 +46,7 @@ class Trainer {
   const Options& options_;
   TrainReport report_;
   TrainSaves saves_;
+  std::optional<StepReplay> replay_;  ///< before the step that uses it
   TrainStep step_;
   TrainPosition position_;
   MovingAverage seconds_per_step_, seconds_per_evaluation_;

@@ -87,6 +87,7 @@ TABLE = {
     ),
     f"zea -n --ranks 4 -i {DECK} mesh.llm.tp=2": runs(),
     f"mpirun -n 4 zea -i {DECK} -d runs/tp2 mesh.llm.tp=2": planned,
+    f"mpirun -n 4 zea -i {DECK} -d runs/replayed run.replay_every=100": planned,
     "jobs/finetune.sh llava-1.5-7b-hf talks.json": tested_by("reference_finetune"),
     "mpirun -n 4 zea -r quickstart/run -d runs/longer schedule.steps=1200": runs(
         ("=1200 checkpoint.every=300", "=6"), always=[("=1200", "=1200 checkpoint.every=300")]
@@ -312,6 +313,12 @@ TABLE = {
         ("--rounds 7", "--rounds 1")
     ),
     f"{PROGRAMS}/bench_balance inputs/qwen2_vl_7b.json": runs(),
+    f"mpirun -n 4 {PROGRAMS}/bench_flips 50": in_parts(
+        f"test -x {PROGRAMS}/bench_flips", long=(f"mpirun -n 4 {PROGRAMS}/bench_flips 1",)
+    ),
+    f"mpirun -n 4 {PROGRAMS}/bench_flips --clean 2000": in_parts(
+        f"test -x {PROGRAMS}/bench_flips", long=(f"mpirun -n 4 {PROGRAMS}/bench_flips --clean 10",)
+    ),
     f"{PROGRAMS}/bench_decoding 2 7": runs(("2 7", "2 1")),
     f"{PROGRAMS}/bench_opening . 1000": runs(always=((". 1000", ". 5"),)),
     f"{PROGRAMS}/bench_planning inputs/clip_b32_llama_1b.json": runs(("1b.json", "1b.json 2")),

@@ -46,15 +46,16 @@ class Layouts(zr.ZeaTest):
         self.assert_same_losses(self.train(3, "checkpoint.every=2").losses(), alone, 1e-4)
         four = self.train(4).losses()
         self.assert_same_losses(four, alone, 1e-4)
-        self.check_checksums_change_nothing(four)
+        self.check_checks_change_nothing(four)
         self.check_three_ranks_go_on_as_two(alone)
         self.check_model_of_four_ranks_on_one()
 
-    def check_checksums_change_nothing(self, expected):
-        """Sums over ranks that share a node, which add in order of rank."""
+    def check_checks_change_nothing(self, expected):
+        """Sums over ranks that share a node, which add in order of rank; and replays of steps."""
         keys = [f"schedule.steps={STEPS}", "schedule.global_batch=5", "run.collective_checksums=true"]
-        result = self.run_in(self.folder / "checked", 4, "-i", self.deck, *keys)
+        result = self.run_in(self.folder / "checked", 4, "-i", self.deck, *keys, "run.replay_every=2")
         self.assertEqual(result.losses(), expected)
+        self.assertEqual([line for line in zr.metrics(self.folder / "checked") if line["kind"] == "replay"], [])
 
     def check_three_ranks_go_on_as_two(self, alone):
         written = self.folder / "ranks3" / "checkpoints" / "step-00000004"

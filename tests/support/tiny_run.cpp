@@ -46,7 +46,10 @@ TinyRun::TinyRun(const Communicator& world, const MakeCollectives& make, const D
       plan_(plan_of(options, world.size())),
       mesh_(world, plan_.mesh, make),
       control_(make_mpi_collectives(world)),
-      engine_(plan_, mesh_, options.device, options.run_unit),
+      hashes_(plan_.model),
+      engine_(plan_, mesh_, options.device,
+              replays() ? hashes_.observed(options.run_unit) : options.run_unit,
+              replays() ? hashes_.gradient_reader() : ReadGradient()),
       sampler_(static_cast<int64_t>(dataset.index().size()), options.deck.schedule.global_batch,
                options.deck.run.seed, options.deck.data.shuffle) {
   const FilledSource weights(plan_.model, options.config_json, options.weights_seed);
@@ -69,7 +72,10 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
   const int64_t standing = engine_.ledger().now_bytes();
   const TensorBytes step_tensors;
   const LoaderOptions loading = with_features(this->loading(), features_, plan_, mesh_.rank());
-  TrainStep train_step(engine_, *optimizer_, *control_);
+  StepReplay replay(
+      engine_, hashes_, *control_, dataset_, loading,
+      [&](const ReplayFinding& finding) { result.replay_findings.push_back(finding); });
+  TrainStep train_step(engine_, *optimizer_, *control_, {}, &replay);
   const int64_t end = position_.step + steps;
   const auto plan_step = [this, sampler = sampler_](int64_t step) mutable {
     return plan_.rank_step(plan_.step_plan(step, sampler.global_batch(step), dataset_.index()),

@@ -15,6 +15,7 @@
 #include "support/memory_dataset.hpp"
 #include "train/cache_features.hpp"
 #include "train/evaluate.hpp"
+#include "train/step_replay.hpp"
 #include "train/train_step.hpp"
 #include "zea/weights.hpp"
 
@@ -29,7 +30,8 @@ struct TinyResult {
   int64_t peak_bytes = 0;
   int64_t tensor_peak_bytes = 0;  ///< of all tensors: the ledger's and those of a step
   StepGraphs::Counts graphs;      ///< of the latest steps trained at once
-  double eval_loss = 0;           ///< over the whole data set, after training
+  std::vector<ReplayFinding> replay_findings;
+  double eval_loss = 0;  ///< over the whole data set, after training
 };
 
 struct TinyRunOptions {
@@ -73,6 +75,7 @@ class TinyRun {
 
  private:
   LoaderOptions loading() const;  ///< of items
+  bool replays() const { return plan_.options.run.replay_every > 0; }
   Tensors collect(const std::function<at::Tensor(const ShardedBuffer&)>& values,
                   const StateSpec& state = {});
 
@@ -80,6 +83,7 @@ class TinyRun {
   Plan plan_;
   Mesh mesh_;
   std::unique_ptr<Collectives> control_;
+  PassHashes hashes_;  ///< for run.replay_every
   Engine engine_;
   FeatureCaches features_;                ///< where data.cache_features asks for them
   std::unique_ptr<Optimizer> optimizer_;  ///< made after the weights are there

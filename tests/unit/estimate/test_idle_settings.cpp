@@ -133,13 +133,28 @@ TEST(IdleSettings, OfTrainingAreOneNoteWhereNothingTrains) {
   options.meshes["llm"].sync_grad_accum = AutoOption::of(true);
   options.data.shuffle = false;
   options.checkpoint.every = AutoOption::of_count(5);
+  options.run.replay_every = 10;
   options.schedule.global_batch = 4;
   EXPECT_EQ(notes_of(options, 2), Notes{});
   options.run.mode = RunMode::Evaluate;
   EXPECT_EQ(notes_of(options, 2),
-            Notes{"model.activation_checkpointing, mesh.llm.sync_grad_accum, data.shuffle, "
+            Notes{"run.replay_every, model.activation_checkpointing, mesh.llm.sync_grad_accum, "
+                  "data.shuffle, "
                   "optim.kind, optim.on_nonfinite, checkpoint.every have no effect with run.mode = "
                   "\"evaluate\": nothing is trained"});
+}
+
+TEST(IdleSettings, OfAReplayNameTheErrorsThatItsOwnRanksCannotFind) {
+  Options options;
+  options.run.replay_every = 10;
+  const auto notes = [&](int ranks) {
+    return make_plan(options, testing::tiny_llava_config(), ranks).notes;
+  };
+  EXPECT_EQ(notes(2), Notes{});
+  ASSERT_EQ(notes(1).size(), 1u);
+  EXPECT_TRUE(notes(1)[0].starts_with(
+      "run.replay_every = 10: no other ranks can replay a step (1 replica), so the same ranks do"))
+      << notes(1)[0];
 }
 
 TEST(IdleSettings, OfEvaluationAreOneNoteWhereNothingIsEvaluated) {

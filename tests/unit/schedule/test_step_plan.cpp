@@ -260,6 +260,33 @@ TEST(StepPlan, WithoutPackingEverySampleIsARow) {
   for (const MicrobatchPlan& part : plan.replicas[0]) EXPECT_EQ(part.samples.size(), 1);
 }
 
+TEST(StepPlan, MovesMicrobatchesToOtherReplicas) {
+  const std::vector<SampleIndex> index = make_index(40, 3);
+  StepPlan plan =
+      make_step_plan(5, all_of(index), index, {.replicas = 4, .shard_group = 2, .row_tokens = 70});
+  plan.model_flops = 7;
+  plan.shape = shape_of(plan, index);
+  const StepPlan other = moved(plan, 2);
+  for (size_t replica = 0; replica < 4; ++replica)
+    for (size_t m = 0; m < plan.replicas[replica].size(); ++m)
+      EXPECT_EQ(other.replicas[replica][m].samples, plan.replicas[(replica + 2) % 4][m].samples);
+  EXPECT_EQ(other.group_kinds, (std::vector{plan.group_kinds[1], plan.group_kinds[0]}));
+  EXPECT_EQ(other.shape, shape_of(other, index));
+  EXPECT_EQ(other.step, 5);
+  EXPECT_EQ(other.tokens, plan.tokens);
+  EXPECT_EQ(other.targets, plan.targets);
+  EXPECT_EQ(other.model_flops, 7);
+}
+
+TEST(StepPlan, ReplaysMoveWholeGroups) {
+  EXPECT_EQ(replay_distance({.replicas = 4}), 1);
+  EXPECT_EQ(replay_distance({.replicas = 4, .shard_group = 2}), 2);
+  EXPECT_EQ(replay_distance({.replicas = 4, .shard_group = 4}), 1);
+  EXPECT_EQ(replay_distance({.replicas = 4, .shard_group = 4, .expert_group = 2}), 2);
+  EXPECT_EQ(replay_distance({.replicas = 4, .shard_group = 4, .expert_group = 4}), 0);
+  EXPECT_EQ(replay_distance({.replicas = 1}), 0);
+}
+
 TEST(StepPlan, RefusesASampleLongerThanARow) {
   const std::vector<SampleIndex> index{{10, 0, 1}, {65, 0, 1}};
   try {

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/pass_hashes.hpp"
+
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "train/tensor_hash.hpp"
+
+namespace zea {
+
+RunUnit PassHashes::observed(RunUnit run) {
+  return [this, run = std::move(run)](const ModelSpec& model, const UnitSpec& unit,
+                                      const std::vector<Parameter*>& parameters,
+                                      const UnitInputs& inputs, const Microbatch& microbatch,
+                                      HeadOutput head, const Layers& layers) {
+    const UnitOutput made = run(model, unit, parameters, inputs, microbatch, head, layers);
+    if (!microbatches_) return made;
+    const int index = static_cast<int>(&unit - model_.units.data());
+    const int number = static_cast<int>(&microbatch - microbatches_->data());
+    if (made.value.defined()) add(HashedValue::Output, index, number, made.value.detach());
+    if (made.loss.defined()) add(HashedValue::Output, index, number, made.loss.detach());
+    if (made.value.defined() && made.value.requires_grad())
+      made.value.register_hook([this, index, number](const at::Tensor& gradient) {
+        add(HashedValue::OutputGradient, index, number, gradient);
+      });
+    return made;
+  };
+}
+
+ReadGradient PassHashes::gradient_reader() {
+  return [this](int buffer, const at::Tensor& gradient) {
+    if (!microbatches_) return;
+    const auto at = static_cast<size_t>(buffer);
+    if (sums_.size() <= at) sums_.resize(at + 1);
+    add(HashedValue::Gradient, buffer, sums_[at]++, gradient);
+  };
+}
+
+void PassHashes::begin(const std::vector<Microbatch>& microbatches) {
+  microbatches_ = &microbatches;
+  sums_.clear();
+  hashes_.clear();
+}
+
+ValueHashes PassHashes::end() {
+  microbatches_ = nullptr;
+  return std::exchange(hashes_, {});
+}
+
+void PassHashes::add(HashedValue value, int index, int microbatch, const at::Tensor& values) {
+  const at::NoGradGuard no_graph;
+  ValueHash hashed{.value = value, .index = index, .microbatch = microbatch};
+  add_to_hash(hashed.hash, values);
+  hashes_.push_back(hashed);
+}
+
+}  // namespace zea
