@@ -313,8 +313,8 @@ TABLE = {
         ("--rounds 7", "--rounds 1")
     ),
     f"{PROGRAMS}/bench_balance inputs/qwen2_vl_7b.json": runs(),
-    f"mpirun -n 4 {PROGRAMS}/bench_flips 50": in_parts(
-        f"test -x {PROGRAMS}/bench_flips", long=(f"mpirun -n 4 {PROGRAMS}/bench_flips 1",)
+    f"mpirun -n 4 {PROGRAMS}/bench_flips full_shard 40": in_parts(
+        f"test -x {PROGRAMS}/bench_flips", long=(f"mpirun -n 4 {PROGRAMS}/bench_flips full_shard 1",)
     ),
     f"mpirun -n 4 {PROGRAMS}/bench_flips --clean 2000": in_parts(
         f"test -x {PROGRAMS}/bench_flips", long=(f"mpirun -n 4 {PROGRAMS}/bench_flips --clean 10",)
