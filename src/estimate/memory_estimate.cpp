@@ -75,8 +75,8 @@ int64_t muon_bytes(const Plan& plan, int world_rank, bool at_most) {
                                          plan.held_buffers(world_rank))) {
     const int buffer = part.buffers.front();
     const Sharding& sharding = plan.shardings[buffer];
-    std::vector<MuonElements> ranks = muon_elements(
-        part, plan.buffers, sharding, plan.mesh.grid(plan.buffers[buffer].module).tp, threads);
+    std::vector<MuonElements> ranks =
+        muon_elements(part, plan.buffers, sharding, plan.tp_pieces(buffer), threads);
     const int own =
         plan.copy_of(world_rank, buffer) * sharding.shards + plan.shard_of(world_rank, buffer);
     if (!at_most) ranks = {ranks[static_cast<size_t>(own)]};

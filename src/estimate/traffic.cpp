@@ -311,7 +311,7 @@ class StepTraffic {
     const std::string& module = plan_.buffers[buffer].module;
     const Sharding& sharding = plan_.shardings[buffer];
     const DType type = plan_.precision.master;
-    const int tp = plan_.mesh.grid(module).tp;
+    const int tp = plan_.tp_pieces(buffer);
     if (sharding.shards > 1)
       add(group_name(module, sharding.sharded_over), CollectiveKind::AllToAll, type,
           sent_by_all_to_all(share.sent, shard) + sent_by_all_to_all(share.received, shard), 2);

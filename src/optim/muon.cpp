@@ -94,7 +94,7 @@ Muon::Part Muon::make_part(MuonWork work) {
   Mesh& mesh = engine_.mesh();
   if (sharding.shards > 1) part.shard_group = &mesh.along(module, sharding.sharded_over);
   if (sharding.replicas > 1) part.replicas = &mesh.along(module, sharding.summed_over);
-  if (plan.mesh.grid(module).tp > 1) part.pieces = &mesh.along(module, {Axis::Tp});
+  if (plan.tp_pieces(buffer) > 1) part.pieces = &mesh.along(module, {Axis::Tp});
   return part;
 }
 

@@ -19,11 +19,8 @@ namespace {
 /// The bytes that a rank owns of each parameter where it computes; of experts that ranks share, its
 /// share.
 std::vector<int64_t> bytes_of_params(const PipelineParts& parts) {
-  std::set<int> experts;
   const int ep = parts.mesh.grid(kDecoder).ep();
-  for (const UnitSpec& unit : parts.model.units)
-    for (const std::vector<int>& of_linear : parts.model.expert_params(unit))
-      if (ep > 1) experts.insert(of_linear.begin(), of_linear.end());
+  const std::set<int> experts = ep > 1 ? parts.model.expert_params() : std::set<int>();
   std::map<std::pair<std::string, bool>, Sharding> shardings;
   for (const ModuleGrid& grid : parts.mesh.modules)
     for (const bool is_over_ep : {false, true})

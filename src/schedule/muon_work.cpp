@@ -10,7 +10,7 @@ std::vector<MuonWork> muon_work(const Plan& plan, int world_rank) {
   for (MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules,
                                    plan.held_buffers(world_rank))) {
     const int buffer = part.buffers.front();
-    const bool joins_all = plan.mesh.grid(plan.buffers[buffer].module).tp > 1;
+    const bool joins_all = plan.tp_pieces(buffer) > 1;
     MuonShare share =
         muon_share(part, plan.buffers, plan.shardings[buffer], plan.shard_of(world_rank, buffer),
                    plan.copy_of(world_rank, buffer), joins_all);

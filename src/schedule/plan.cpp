@@ -296,6 +296,10 @@ int Plan::piece_rank(int world_rank, int buffer) const {
   return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].split_over);
 }
 
+int Plan::tp_pieces(int buffer) const {
+  return mesh.grid(buffers[buffer].module).tp;
+}
+
 int Plan::shard_of(int world_rank, int buffer) const {
   return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].sharded_over);
 }

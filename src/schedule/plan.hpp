@@ -74,6 +74,8 @@ struct Plan {
   /// Returns which pieces of a buffer's parameters this rank has: its index among the ranks over
   /// which they are distributed.
   int piece_rank(int world_rank, int buffer) const;
+  /// Returns how many tp ranks shard the parameters of a buffer.
+  int tp_pieces(int buffer) const;
   /// This rank's part of a buffer: which of its shards.
   int shard_of(int world_rank, int buffer) const;
   /// Returns which of the copies of that shard this rank has.

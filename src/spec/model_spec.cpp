@@ -207,6 +207,14 @@ std::vector<std::vector<int>> ModelSpec::expert_params(const UnitSpec& unit) con
   return found;
 }
 
+std::set<int> ModelSpec::expert_params() const {
+  std::set<int> all;
+  for (const UnitSpec& unit : units)
+    for (const std::vector<int>& of_linear : expert_params(unit))
+      all.insert(of_linear.begin(), of_linear.end());
+  return all;
+}
+
 int64_t ModelSpec::output_width(const UnitSpec& unit, int64_t tp) const {
   if (unit.kind == UnitKind::Projector) return decoder.block.hidden;
   if (unit.kind != UnitKind::Keys) return hidden(unit.module);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -200,6 +201,8 @@ struct ModelSpec {
   /// Returns the parameters of each linear of the unit's experts, of its bias and of its adapters'
   /// matrices: one per expert, or one that stacks them. Empty if the unit has no experts.
   std::vector<std::vector<int>> expert_params(const UnitSpec& unit) const;
+  /// Returns those of all units.
+  std::set<int> expert_params() const;
   /// Returns whether blocks of the language model have mixtures of experts.
   bool has_experts() const;
   /// Returns the parameters that a token is multiplied with: of experts those it chooses.
