@@ -60,7 +60,8 @@ std::vector<std::string> open_keys(const Options& options, const ModelSpec& mode
     for (const char* key : {"strategy", "reshard_after_forward", "pp", "virtual_stages",
                             "encoder_dp", "cp", "cp_mode", "tp"})
       keys.push_back("mesh." + module + "." + key);
-  if (model.has_experts()) keys.push_back("mesh." + kDecoder + ".ep");
+  if (model.has_experts())
+    for (const char* key : {"ep", "etp"}) keys.push_back("mesh." + kDecoder + "." + key);
   if (options.model.activation_checkpointing.is_auto())  // which the limit of memory belongs to
     keys.emplace_back("mesh.rank_memory_mib");
   std::erase_if(keys, [&](const std::string& key) { return options.given.contains(key); });

@@ -49,6 +49,7 @@ std::string describe_module(const Plan& plan, const ModuleGrid& grid) {
   if (grid.tp > 1) text += " tp " + std::to_string(grid.tp);
   if (grid.cp > 1) text += " cp " + std::to_string(grid.cp);
   if (grid.ep() > 1) text += " ep " + std::to_string(grid.ep());
+  if (grid.ep_tp > 1) text += " etp 1";
   return text;
 }
 

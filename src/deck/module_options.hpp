@@ -109,6 +109,7 @@ struct ModuleMeshOptions {
   AutoOption sequence_parallel;
   int64_t ep = 1;
   Choice<EpDispatch> ep_dispatch = EpDispatch::Auto;
+  int64_t etp = 0;
 
   bool operator==(const ModuleMeshOptions&) const = default;
 
@@ -204,17 +205,23 @@ struct ModuleMeshOptions {
     key(sequence_parallel, {"sequence_parallel",
                             "sequence parallelism: between layers, each tp rank holds only a slice "
                             "of the tokens; auto: if tp > 1"});
-    key(ep, {"ep",
-             "expert-parallel ranks of the language model, neighbors along cp, then dp_shard: each "
-             "holds a part of the experts of every layer and computes it for the tokens of the "
-             "whole group",
-             {1, 65536}});
+    key(ep,
+        {"ep",
+         "expert-parallel ranks of the language model, neighbors along cp, then dp_shard (with "
+         "etp = 1 along tp first): each holds a part of the experts of every layer and computes "
+         "it for the tokens of the whole group",
+         {1, 65536}});
     key(ep_dispatch,
         {"ep_dispatch",
          "dispatch of tokens among ep ranks: all-gather and reduce-scatter of all tokens "
          "(allgather), or all-to-all of each token to the ranks of its experts, for whose counts "
          "the host waits (alltoall); auto: alltoall if it is expected to send less than half the "
          "bytes, on GPUs only with ep > 8"});
+    key(etp, {"etp",
+              "expert tensor parallelism of the language model: tp ranks that shard the columns of "
+              "each expert; 0: all tp ranks; 1: none, each tp rank holds whole experts, and ep, a "
+              "multiple of tp, counts these ranks",
+              {0, 4096}});
   }
 };
 

@@ -34,7 +34,7 @@ std::string rank_line(const Plan& plan, int rank) {
               std::to_string(coordinate.along(axis));
     }
     if (grid.ep() > 1)
-      line += " ep=" + std::to_string(plan.mesh.rank_along(rank, grid.module, ep_axes()));
+      line += " ep=" + std::to_string(plan.mesh.rank_along(rank, grid.module, ep_axes(grid)));
     line += ")";
   }
   return line + "\n";
@@ -58,12 +58,16 @@ std::string rank_map(const Plan& plan) {
 std::string ep_text(const Plan& plan, const ModuleGrid& grid) {
   if (grid.ep() == 1) return "";
   const double share = detail::chosen_share(plan.model, grid.ep());
-  std::string text = ", ep " + std::to_string(grid.ep()) + " (" + std::to_string(grid.ep_cp) +
-                     " cp ranks of " + std::to_string(grid.ep_dp_shard) +
-                     " replicas share experts), dispatch by ";
+  std::string text = ", ep " + std::to_string(grid.ep()) + " (" +
+                     (grid.ep_tp > 1 ? std::to_string(grid.ep_tp) + " tp ranks of " : "") +
+                     std::to_string(grid.ep_cp) + " cp ranks of " +
+                     std::to_string(grid.ep_dp_shard) + " replicas share experts)";
+  if (grid.ep_token_ranks() == 1) return text;
+  text += ", dispatch by ";
   if (!grid.ep_exchanges)
     return text + formatted("all-gather (all-to-all: about %.0f %% of its bytes)",
-                            100 * detail::dispatch_ratio(plan.model, grid.ep_cp, grid.ep_dp_shard));
+                            100 * detail::dispatch_ratio(plan.model, grid.ep_cp, grid.ep_dp_shard,
+                                                         grid.ep_tp));
   return text +
          formatted("all-to-all (expected: %.2f of %d ranks per token; ", grid.ep() * share,
                    grid.ep()) +

@@ -27,7 +27,8 @@ int64_t expected_elements(double rows, int64_t width) {
 
 void ExpertGroup::each_axis(const auto& visit) const {
   if (grid.ep_cp > 1)
-    visit(Axis::EpCp, rows.cp, rank.cp % grid.ep_cp, chosen_share(router, grid.ep_cp));
+    visit(Axis::EpCp, rows.cp, rank.cp % grid.ep_cp,
+          chosen_share(router, int64_t{grid.ep_cp} * grid.ep_tp));
   if (grid.ep_dp_shard > 1)
     visit(Axis::EpDpShard, rows.replicas, rank.dp_shard % grid.ep_dp_shard,
           chosen_share(router, grid.ep()));

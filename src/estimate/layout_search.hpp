@@ -87,7 +87,7 @@ namespace zea::detail {
 
 /// The grid of a module in a layout.
 struct GridChoice {
-  int64_t pp = 1, virtual_stages = 1, encoder_dp = 0, cp = 1, tp = 1, ep = 1;
+  int64_t pp = 1, virtual_stages = 1, encoder_dp = 0, cp = 1, tp = 1, ep = 1, etp = 0;
   CpMode cp_mode = CpMode::AllGatherKv;
 };
 

@@ -19,7 +19,8 @@ std::vector<int64_t> divisors(int64_t number) {
 }
 
 bool shares_experts(const GridChoice& decoder, int64_t dp_shard) {
-  return divides_ranks(decoder.cp, dp_shard, decoder.ep);
+  const int64_t over_tp = decoder.etp == 1 ? decoder.tp : 1;
+  return divides_ranks(over_tp, decoder.cp, dp_shard, decoder.ep);
 }
 
 /// The keys that a deck leaves open, with the values to try.
@@ -98,6 +99,12 @@ class LayoutSpace {
     return all;
   }
 
+  /// Whether tp ranks shard experts or hold whole ones.
+  std::vector<int64_t> expert_tp(int64_t tp, int64_t ep) const {
+    if (is_kept(kDecoder, "etp")) return {mesh_of(kDecoder).etp};
+    return tp > 1 && ep % tp == 0 ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{0};
+  }
+
   std::vector<GridChoice> decoder_grids() const {
     const ModuleMeshOptions& mesh = mesh_of(kDecoder);
     const int64_t ranks = request_.ranks, heads = query_heads(kDecoder);
@@ -110,8 +117,10 @@ class LayoutSpace {
         for (const int64_t pp : stages())
           for (const CpMode mode : cp_modes(cp))
             for (const int64_t ep : expert_degrees())
-              if (tp * cp * pp <= ranks)
-                all.push_back({.pp = pp, .cp = cp, .tp = tp, .ep = ep, .cp_mode = mode});
+              for (const int64_t etp : expert_tp(tp, ep))
+                if (tp * cp * pp <= ranks)
+                  all.push_back(
+                      {.pp = pp, .cp = cp, .tp = tp, .ep = ep, .etp = etp, .cp_mode = mode});
     }
     return all;
   }
@@ -318,6 +327,7 @@ Options with_layout(const SearchRequest& request, const ModelSpec& model, const 
     if (own.stages.empty()) set(prefix + "pp", own.pp, grid.pp);
     set(prefix + "tp", own.tp, grid.tp);
     set(prefix + "ep", own.ep, grid.ep);
+    set(prefix + "etp", own.etp, grid.etp);
     set(prefix + "cp", own.cp, grid.cp);
     set(prefix + "cp_mode", own.cp_mode, grid.cp_mode);
     set(prefix + "encoder_dp", own.encoder_dp, grid.encoder_dp);

@@ -25,6 +25,7 @@ UnitShare unit_share(const Plan& plan, const std::string& module, bool forward_o
           .scans_prompts = forward_only && plan.generates(),
           .ep = grid.ep(),
           .ep_cp = grid.ep_cp,
+          .ep_tp = grid.ep_tp,
           .ep_exchanges = grid.ep_exchanges};
 }
 

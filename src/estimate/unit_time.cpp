@@ -80,6 +80,7 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
                                   .sequence_parallel = rows.held.dealt,
                                   .ep = grid.ep(),
                                   .ep_cp = grid.ep_cp,
+                                  .ep_tp = grid.ep_tp,
                                   .ep_exchanges = grid.ep_exchanges}};
   part.sizes.expert_tokens = rows.experts.all(rows.held.all());
   part.types = types;

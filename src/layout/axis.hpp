@@ -46,12 +46,17 @@ struct ModuleGrid {
   std::vector<std::vector<int>> tied_stages = {};
   /// Sets of axes that single buffers are sharded or summed over, beside those of strategies.
   std::vector<std::vector<Axis>> buffer_axes = {};
-  /// Neighboring ranks along dp_shard and along cp that share the experts of a mixture.
+  /// Neighboring ranks along dp_shard, along cp and along tp that share the experts of a mixture.
   int ep_dp_shard = 1;
   int ep_cp = 1;
+  int ep_tp = 1;              ///< 1, as all tp ranks shard each expert, or tp
   bool ep_exchanges = false;  ///< each token goes only to the ranks of its experts (all-to-all)
 
-  int ep() const { return ep_dp_shard * ep_cp; }
+  int ep() const { return ep_token_ranks() * ep_tp; }
+  /// Returns how many ep ranks have different tokens; tp ranks have the same.
+  int ep_token_ranks() const { return ep_dp_shard * ep_cp; }
+  /// The tp ranks that shard each expert.
+  int expert_tp() const { return tp / ep_tp; }
   /// Exchanges of counts of rows before a mixture's tokens go, for which the host waits.
   int ep_waits() const { return ep_exchanges ? (ep_cp > 1) + (ep_dp_shard > 1) : 0; }
   int ranks() const { return pp * encoder_dp * cp * tp; }

@@ -20,10 +20,17 @@ std::string allowed_values(int64_t most, const std::function<bool(int64_t)>& fit
   return values;
 }
 
-/// The first parameter of the module that `tp` ranks cannot share; null: none.
-const ParamSpec* uncuttable(const std::string& module, const ModelSpec& model, int64_t tp) {
-  for (const ParamSpec& param : model.params)
-    if (param.module == module && !can_shard(param, static_cast<int>(tp))) return &param;
+/// The first parameter of the module that `tp` ranks cannot share, of experts if tp shards them;
+/// null: none.
+const ParamSpec* uncuttable(const std::string& module, const ModuleMeshOptions& options,
+                            const ModelSpec& model, int64_t tp) {
+  const std::set<int> experts = options.etp == 1 ? model.expert_params() : std::set<int>();
+  for (size_t p = 0; p < model.params.size(); ++p) {
+    const ParamSpec& param = model.params[p];
+    if (param.module == module && !experts.contains(static_cast<int>(p)) &&
+        !can_shard(param, static_cast<int>(tp)))
+      return &param;
+  }
   return nullptr;
 }
 
@@ -42,7 +49,7 @@ void check_key_heads(const std::string& key, const std::string& module,
              std::to_string(*counts.begin()) + ", " + std::to_string(*counts.rbegin()) +
              "), and tp ranks repeat the heads of one kind of layer only; allowed: " +
              allowed_values(options.tp, [&](int64_t tp) {
-               return repeated(tp).size() < 2 && !uncuttable(module, model, tp);
+               return repeated(tp).size() < 2 && !uncuttable(module, options, model, tp);
              }));
 }
 
@@ -56,12 +63,39 @@ void check_tp(const std::string& key, const std::string& module, const ModuleMes
     return;
   }
   const std::string found = key + "tp = " + std::to_string(options.tp);
-  const ParamSpec* param = uncuttable(module, model, options.tp);
+  const ParamSpec* param = uncuttable(module, options, model, options.tp);
   if (param == nullptr) return check_key_heads(key, module, options, model, faults);
   const int64_t most = std::max(model.block(module).attention().heads.query, options.tp);
   faults.add(found + " does not divide the " + std::to_string(param->tp_sharding.blocks) +
-             " heads or rows of " + param->name + "; allowed: " +
-             allowed_values(most, [&](int64_t tp) { return !uncuttable(module, model, tp); }));
+             " heads or rows of " + param->name +
+             "; allowed: " + allowed_values(most, [&](int64_t tp) {
+               return !uncuttable(module, options, model, tp);
+             }));
+}
+
+/// Checks ep, ep_dispatch and etp, except against the model and the ranks of the mesh.
+void check_ep(const std::string& key, const std::string& module, const ModuleMeshOptions& options,
+              Faults& faults) {
+  if (options.ep > 1 && module != kDecoder)
+    faults.add(key + "ep = " + std::to_string(options.ep) +
+               ": only the language model has experts; leave it out");
+  const std::string etp = key + "etp = " + std::to_string(options.etp);
+  if (options.etp > 0 && module != kDecoder)
+    faults.add(etp + ": only the language model has experts; leave it out");
+  else if (options.etp > 1 && options.etp != options.tp)
+    faults.add(etp + " with tp = " + std::to_string(options.tp) +
+               ": experts are sharded over all tp ranks, or each tp rank holds whole ones; "
+               "allowed: " +
+               std::to_string(options.tp) + ", 1");
+  else if (options.etp > 0 && options.tp == 1)
+    faults.note(etp + " has no effect with tp = 1: there are no tp ranks to shard experts over");
+  if (options.ep_dispatch == EpDispatch::Auto) return;
+  const std::string no_effect = key + "ep_dispatch = \"" + options.ep_dispatch +
+                                "\" has no effect with ep = " + std::to_string(options.ep);
+  if (options.ep == 1)
+    faults.note(no_effect + ": there are no ranks that share experts");
+  else if (options.ep == ep_tp(options))
+    faults.note(no_effect + " = tp and etp = 1: every tp rank has the rows of all");
 }
 
 /// Refuses settings that only several ranks have a use for.
@@ -219,12 +253,7 @@ void check_degrees(const std::string& module, const ModuleMeshOptions& options,
     check_cp(key, module, options, model, faults);
   }
   check_stages(module, options, model, faults);
-  if (options.ep > 1 && module != kDecoder)
-    faults.add(key + "ep = " + std::to_string(options.ep) +
-               ": only the language model has experts; leave it out");
-  if (options.ep == 1 && options.ep_dispatch != EpDispatch::Auto)
-    faults.note(key + "ep_dispatch = \"" + options.ep_dispatch +
-                "\" has no effect with ep = 1: there are no ranks that share experts");
+  check_ep(key, module, options, faults);
 }
 
 bool divides_experts(const ModelSpec& model, int64_t ep) {
@@ -233,9 +262,15 @@ bool divides_experts(const ModelSpec& model, int64_t ep) {
   });
 }
 
-bool divides_ranks(int64_t cp, int64_t dp_shard, int64_t ep) {
-  if (cp % ep == 0) return true;
-  return ep % cp == 0 && dp_shard % (ep / cp) == 0;
+int64_t ep_tp(const ModuleMeshOptions& options) {
+  return options.etp == 1 ? options.tp : 1;
+}
+
+bool divides_ranks(int64_t tp, int64_t cp, int64_t dp_shard, int64_t ep) {
+  if (ep % tp != 0) return false;
+  const int64_t token_ranks = ep / tp;
+  if (cp % token_ranks == 0) return true;
+  return token_ranks % cp == 0 && dp_shard % (token_ranks / cp) == 0;
 }
 
 namespace {
@@ -247,9 +282,10 @@ bool exchanges_tokens(const Choice<EpDispatch>& asked, const ModelSpec& model,
                       const ModuleGrid& grid, DeviceKind device) {
   constexpr double kMostShare = 0.5;
   constexpr int64_t kFewRanks = 8;
+  if (grid.ep_token_ranks() == 1) return false;
   if (asked != EpDispatch::Auto) return asked == EpDispatch::AllToAll;
   if (device == DeviceKind::Cuda && grid.ep() <= kFewRanks) return false;
-  return dispatch_ratio(model, grid.ep_cp, grid.ep_dp_shard) < kMostShare;
+  return dispatch_ratio(model, grid.ep_cp, grid.ep_dp_shard, grid.ep_tp) < kMostShare;
 }
 
 }  // namespace
@@ -257,26 +293,33 @@ bool exchanges_tokens(const Choice<EpDispatch>& asked, const ModelSpec& model,
 void set_ep(MeshShape& shape, const ModuleMeshOptions& options, const ModelSpec& model,
             DeviceKind device, Faults& faults) {
   ModuleGrid& grid = shape.modules.back();
-  const int64_t ep = options.ep;
-  if (ep == 1) return;
-  const std::string found = "mesh." + grid.module + ".ep = " + std::to_string(ep);
+  const int64_t ep = options.ep, over_tp = ep_tp(options);
+  if (ep == 1 && over_tp == 1) return;
+  const std::string found =
+      "mesh." + grid.module + ".ep = " + std::to_string(ep) + (over_tp > 1 ? " with etp = 1" : "");
   if (!model.has_experts())
     return faults.add(found + ", but the model (" + model.family +
                       ") has no mixtures of experts; leave it out");
   const auto fits = [&](int64_t value) {
-    return divides_experts(model, value) && divides_ranks(grid.cp, shape.dp_shard, value);
+    return divides_experts(model, value) && divides_ranks(over_tp, grid.cp, shape.dp_shard, value);
   };
-  if (!fits(ep))
-    return faults.add(found + " must divide the experts of each layer, and the ranks of cp (" +
-                      std::to_string(grid.cp) + ") or cp x a part of dp_shard (" +
-                      std::to_string(shape.dp_shard) +
-                      "); allowed: " + allowed_values(int64_t{grid.cp} * shape.dp_shard, fits));
-  if (options.reshard_after_forward.is_count())
+  if (!fits(ep)) {
+    const std::string allowed = allowed_values(over_tp * grid.cp * shape.dp_shard, fits);
+    return faults.add(
+        found + " must divide the experts of each layer, and " +
+        (over_tp > 1 ? "be tp (" + std::to_string(over_tp) + ") x a number that divides " : "") +
+        "the ranks of cp (" + std::to_string(grid.cp) + ") or cp x a part of dp_shard (" +
+        std::to_string(shape.dp_shard) +
+        "); allowed: " + (allowed.empty() ? "none, leave etp out" : allowed));
+  }
+  const int64_t token_ranks = ep / over_tp;
+  if (options.reshard_after_forward.is_count() && token_ranks > 1)
     return faults.add(found + " with reshard_after_forward = " +
                       std::to_string(options.reshard_after_forward.count()) +
                       ": groups of a shard group would have other experts; allowed: true, false");
-  grid.ep_cp = static_cast<int>(std::min<int64_t>(ep, grid.cp));
-  grid.ep_dp_shard = static_cast<int>(ep / grid.ep_cp);
+  grid.ep_tp = static_cast<int>(over_tp);
+  grid.ep_cp = static_cast<int>(std::min<int64_t>(token_ranks, grid.cp));
+  grid.ep_dp_shard = static_cast<int>(token_ranks / grid.ep_cp);
   grid.ep_exchanges = exchanges_tokens(options.ep_dispatch, model, grid, device);
 }
 

@@ -30,8 +30,10 @@ std::vector<Axis> shard_axes() {
   return {Axis::DpShard, Axis::EncoderDp, Axis::Cp};
 }
 
-std::vector<Axis> ep_axes() {
-  return {Axis::EpDpShard, Axis::EpCp};
+std::vector<Axis> ep_axes(const ModuleGrid& grid) {
+  std::vector<Axis> axes{Axis::EpDpShard, Axis::EpCp};
+  if (grid.ep_tp > 1) axes.push_back(Axis::Tp);
+  return axes;
 }
 
 std::vector<Axis> expert_shard_axes() {

@@ -6,7 +6,8 @@
 //
 //   parameter                                    its gradient, once reduced to shards, is
 //   cut over tp                                  whole
-//   of an expert, on one rank of an ep group     of this group's tokens, whole once reduced
+//   of an expert, on one rank of an ep group     of this group's tokens, whole once reduced (along
+//                                                tp nothing is summed: other ranks have others)
 //   whole on every tp rank, sequence parallel    a slice's share: summed over tp
 //   whole on every tp rank, without              whole on each: summed over tp, divided by tp
 //   the same, used on a rank's own heads         of these heads: summed over tp
@@ -27,7 +28,7 @@ namespace zea {
 std::vector<Axis> shard_axes();
 /// The ranks that share the experts of a mixture, and those with the same experts: in a shard
 /// group, and of all whose tokens differ.
-std::vector<Axis> ep_axes();
+std::vector<Axis> ep_axes(const ModuleGrid& grid);
 std::vector<Axis> expert_shard_axes();
 std::vector<Axis> expert_token_axes();
 /// encoder_dp, cp, tp: the ranks of one stage of a module in one replica.

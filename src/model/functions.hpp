@@ -213,6 +213,7 @@ at::Tensor scaled_gates(const at::Tensor& gates, const at::Tensor& chosen, Param
 /// The experts [first, first + count) of a mixture of `all`.
 struct ExpertRange {
   int64_t first, count, all;
+  bool adds_biases = true;  ///< false: of their output, which another tp rank adds
 };
 
 /// The rows of tokens for their experts, by expert, and for each expert in the order of the tokens.

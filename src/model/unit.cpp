@@ -259,9 +259,11 @@ class UnitRun {
                   rope.parts * (heads.query + heads.key_value), heads.dim / rope.parts,
                   rope.of_neighbors);
   }
-  /// Tp ranks have parts of a sum to which one of them adds the bias.
+  /// If tp ranks shard experts, they have parts of a sum to which one of them adds the bias.
   Parameter* expert_bias(const Operation& op) const {
-    return op.reads_columns && layers_.first_column(1) > 0 ? nullptr : optional(op, 1);
+    const int64_t experts = model_.mlp(unit_).router->experts;
+    const bool adds = !op.reads_columns || layers_.local_experts(experts).adds_biases;
+    return adds ? optional(op, 1) : nullptr;
   }
   at::Tensor attended(const at::Tensor& qkv, const HeadShape& heads, const Operation& op) const {
     const at::Tensor all = by_head(qkv, heads);

@@ -27,7 +27,8 @@ struct EngineResult {
   std::vector<at::Tensor> outputs;  ///< the head's logits per microbatch, if it computes them
   /// By unit and microbatch: outputs whose readers had no work.
   std::map<std::pair<int, int>, at::Tensor> unread;
-  /// By unit: UnitOutput::expert_offsets of each microbatch, on the first tp rank.
+  /// By unit: UnitOutput::expert_offsets of each microbatch, on the first of the tp ranks
+  /// with the same experts.
   std::map<int, std::vector<at::Tensor>> expert_offsets;
 
   /// Returns the loss after waiting for its device; 0 if no head runs.

@@ -138,8 +138,9 @@ void Engine::build_layers() {
         .ep_cp = grid.ep_cp > 1 ? &mesh_.along(grid.module, {Axis::EpCp}) : nullptr,
         .ep_dp_shard =
             grid.ep_dp_shard > 1 ? &mesh_.along(grid.module, {Axis::EpDpShard}) : nullptr,
-        .ep_rank = plan_.mesh.rank_along(world_rank_, grid.module, ep_axes()),
+        .ep_rank = plan_.mesh.rank_along(world_rank_, grid.module, ep_axes(grid)),
         .ep = grid.ep(),
+        .ep_tp = grid.ep_tp,
         .ep_exchanges = grid.ep_exchanges,
         .cp = grid.cp > 1 ? &mesh_.along(grid.module, {Axis::Cp}) : nullptr});
   }

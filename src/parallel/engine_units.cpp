@@ -35,7 +35,8 @@ void Engine::forward(int unit, int microbatch) {
   }
   if (saved.made.loss.defined()) add_loss(unit, saved.made.loss.detach(), result_.loss);
   if (saved.made.mtp_loss.defined()) add_loss(unit, saved.made.mtp_loss, result_.mtp_loss);
-  if (saved.made.expert_offsets.defined() && is_first_tp_rank(unit))
+  const bool has_own_experts = plan_.mesh.grid(kDecoder).ep_tp > 1;
+  if (saved.made.expert_offsets.defined() && (has_own_experts || is_first_tp_rank(unit)))
     result_.expert_offsets[unit].push_back(saved.made.expert_offsets);
   if (saved.made.value.defined()) saved.value = saved.made.value.detach();
   if (plan_.model.units[unit].kind == UnitKind::Head && saved.value.defined()) {

@@ -75,16 +75,19 @@ ExpertTokens TpLayers::exchanged_tokens(const ExpertTokens& own, int64_t experts
     here.chosen = detail::sent_along(way, here.chosen);
     here.rows = detail::sent_along(way, here.rows);
   };
-  const auto cp = options_.ep_cp ? options_.ep_cp->size() : 1;
-  // The ep ranks of a replica are neighbors.
-  const auto ep_ranks = [&] { return here.chosen.floor_divide(experts / options_.ep); };
-  if (options_.ep_cp) send(*options_.ep_cp, ep_ranks().remainder(cp));
-  if (options_.ep_dp_shard) {
-    const at::Tensor ranks = ep_ranks();
-    const at::Tensor is_elsewhere = ranks.remainder(cp) != options_.ep_rank % cp;
-    const int replicas = options_.ep_dp_shard->size();
-    send(*options_.ep_dp_shard, ranks.floor_divide(cp).masked_fill(is_elsewhere, replicas));
-  }
+  // The ep ranks of a replica are neighbors: along tp, then along cp. Members of a group are its
+  // ranks with the chosen experts, for the ep ranks that are `each` apart; other ep ranks, such as
+  // those of other tp ranks, which have the same rows, are in no group of this rank.
+  const auto send_along = [&](Collectives* ranks, int each) {
+    if (!ranks) return;
+    const at::Tensor ep_ranks = here.chosen.floor_divide(experts / options_.ep);
+    at::Tensor members = ep_ranks.floor_divide(each).remainder(ranks->size());
+    if (each > 1)
+      members.masked_fill_(ep_ranks.remainder(each) != options_.ep_rank % each, ranks->size());
+    send(*ranks, members);
+  };
+  send_along(options_.ep_cp, options_.ep_tp);
+  send_along(options_.ep_dp_shard, options_.ep_tp * (options_.ep_cp ? options_.ep_cp->size() : 1));
   here.ways = std::move(ways);
   return here;
 }
@@ -112,7 +115,8 @@ at::Tensor TpLayers::summed_expert_rows(const at::Tensor& x, const ExpertRows& r
 
 ExpertRange TpLayers::local_experts(int64_t experts) const {
   const int64_t each = experts / options_.ep;
-  return {options_.ep_rank * each, each, experts};
+  const bool are_first = !buffers_ || options_.ep_tp > 1 || options_.tp->rank() == 0;
+  return {options_.ep_rank * each, each, experts, are_first};
 }
 
 int64_t TpLayers::first_column(int64_t columns) const {

@@ -22,12 +22,13 @@ struct TpLayersOptions {
   bool sequence_parallel = true;
   Collectives* cp_inner = nullptr;  ///< attention's groups; null: groups of one
   Collectives* cp_outer = nullptr;
-  /// The ranks that share experts, along cp and along dp_shard, which rank of all of them this one
-  /// is, and how many they are; null: groups of one.
+  /// The ranks that share experts, along cp and along dp_shard (null: groups of one), which rank of
+  /// all of them this one is, how many they are, and how many of these are along tp.
   Collectives* ep_cp = nullptr;
   Collectives* ep_dp_shard = nullptr;
   int ep_rank = 0;
   int ep = 1;
+  int ep_tp = 1;
   bool ep_exchanges = false;  ///< each token goes only to the ranks of its experts
   Collectives* cp = nullptr;  ///< all cp ranks; null: one
 };

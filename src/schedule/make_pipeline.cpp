@@ -19,7 +19,8 @@ namespace {
 /// The bytes that a rank owns of each parameter where it computes; of experts that ranks share, its
 /// share.
 std::vector<int64_t> bytes_of_params(const PipelineParts& parts) {
-  const int ep = parts.mesh.grid(kDecoder).ep();
+  const ModuleGrid& decoder = parts.mesh.grid(kDecoder);
+  const int ep = decoder.ep();
   const std::set<int> experts = ep > 1 ? parts.model.expert_params() : std::set<int>();
   std::map<std::pair<std::string, bool>, Sharding> shardings;
   for (const ModuleGrid& grid : parts.mesh.modules)
@@ -35,7 +36,8 @@ std::vector<int64_t> bytes_of_params(const PipelineParts& parts) {
     int64_t& bytes = all.emplace_back(0);
     if (sharding.offloads) continue;
     const Precision& precision = parts.precisions.at(spec.module);
-    const ParamShard cut = param_shard_of(spec, parts.mesh.grid(spec.module).tp);
+    const ParamShard cut =
+        param_shard_of(spec, is_over_ep ? decoder.expert_tp() : parts.mesh.grid(spec.module).tp);
     const int64_t elements = num_elements(cut.shape) / (is_over_ep ? ep : 1);
     bytes = elements * owned_bytes(precision, spec.trainable, spec.used && !spec.is_state).total();
     if (spec.trainable)

@@ -223,9 +223,14 @@ std::vector<ParamRule> rules_of(Faults& faults, const Options& options, const Mo
 
 ParamShards make_cuts(const ModelSpec& model, const MeshShape& mesh) {
   ParamShards cuts;
-  for (const ParamSpec& param : model.params)
-    cuts.push_back(param_shard_of(param, mesh.grid(param.module).tp));
-  shard_experts(model, mesh.grid(kDecoder).ep(), mesh.grid(kDecoder).tp, cuts);
+  const int expert_tp = mesh.grid(kDecoder).expert_tp();
+  const std::set<int> experts = model.expert_params();
+  for (size_t p = 0; p < model.params.size(); ++p) {
+    const int tp = mesh.grid(model.params[p].module).tp;
+    cuts.push_back(
+        param_shard_of(model.params[p], experts.contains(static_cast<int>(p)) ? expert_tp : tp));
+  }
+  shard_experts(model, mesh.grid(kDecoder).ep(), expert_tp, cuts);
   return cuts;
 }
 
@@ -297,7 +302,8 @@ int Plan::piece_rank(int world_rank, int buffer) const {
 }
 
 int Plan::tp_pieces(int buffer) const {
-  return mesh.grid(buffers[buffer].module).tp;
+  const ModuleGrid& grid = mesh.grid(buffers[buffer].module);
+  return buffers[buffer].is_over_ep ? grid.expert_tp() : grid.tp;
 }
 
 int Plan::shard_of(int world_rank, int buffer) const {

@@ -13,19 +13,19 @@ constexpr auto kIndex = static_cast<int64_t>(sizeof(int64_t));
 /// The rows of the first of two exchanges, those of `rows` tokens of each cp rank at most; without
 /// a second one 0.
 int64_t rows_between(const MixturePart& part, int64_t rows) {
-  const bool are_two = part.exchanges && part.ep_cp > 1 && part.ep_cp < part.ep;
+  const bool are_two = part.exchanges && part.ep_cp > 1 && part.ep_cp < part.token_ranks();
   return are_two ? rows * part.ep_cp : 0;
 }
 
 void declare_gathered(const MixturePart& part, int64_t rows, OperationNeeds& needs) {
   const int64_t chosen = part.router.chosen;
-  needs.is_view = part.ep == 1;
+  needs.is_view = part.token_ranks() == 1;
   needs.messages = {{MessageKind::GatherRouting, SentIn::Forward, chosen},
                     {MessageKind::GatherExpertRows, SentIn::Forward, part.hidden},
                     {MessageKind::SumGates, SentIn::Backward, chosen},
                     {MessageKind::SumExpertRows, SentIn::Backward, part.hidden}};
   if (needs.is_view) return;
-  needs.rows = part.sizes.expert_tokens > 0 ? part.sizes.expert_tokens : rows * part.ep;
+  needs.rows = part.sizes.expert_tokens > 0 ? part.sizes.expert_tokens : rows * part.token_ranks();
   const int64_t row = part.hidden * part.bytes.param, routing = chosen * (part.bytes.wide + kIndex);
   // An all-to-all saves the row of each token on each rank, and the token of each row.
   const int64_t indices = part.exchanges ? 2 * kIndex : 0;
@@ -37,7 +37,7 @@ void declare_gathered(const MixturePart& part, int64_t rows, OperationNeeds& nee
 }
 
 void declare_summed(const MixturePart& part, int64_t rows, OperationNeeds& needs) {
-  needs.is_view = part.ep == 1;
+  needs.is_view = part.token_ranks() == 1;
   needs.messages = {{MessageKind::SumExpertRows, SentIn::Forward, part.hidden},
                     {MessageKind::GatherExpertRows, SentIn::Backward, part.hidden}};
   if (needs.is_view) return;
@@ -66,11 +66,12 @@ double chosen_share(const ModelSpec& model, int64_t parts) {
   return share;
 }
 
-double dispatch_ratio(const ModelSpec& model, int64_t ep_cp, int64_t ep_dp_shard) {
-  const int64_t ep = ep_cp * ep_dp_shard;
-  const double along_cp = static_cast<double>(ep_cp - 1) * chosen_share(model, ep_cp);
-  const double along_dp = static_cast<double>((ep_dp_shard - 1) * ep_cp) * chosen_share(model, ep);
-  return (along_cp + along_dp) / static_cast<double>(ep - 1);
+double dispatch_ratio(const ModelSpec& model, int64_t ep_cp, int64_t ep_dp_shard, int64_t ep_tp) {
+  const int64_t ranks = ep_cp * ep_dp_shard;
+  const double along_cp = static_cast<double>(ep_cp - 1) * chosen_share(model, ep_cp * ep_tp);
+  const double along_dp =
+      static_cast<double>((ep_dp_shard - 1) * ep_cp) * chosen_share(model, ranks * ep_tp);
+  return (along_cp + along_dp) / static_cast<double>(ranks - 1);
 }
 
 LocalExperts MixturePart::local_experts() const {

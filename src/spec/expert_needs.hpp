@@ -13,8 +13,9 @@ double chosen_share(const RouterSpec& router, int64_t parts);
 /// Returns the largest of the model's mixtures.
 double chosen_share(const ModelSpec& model, int64_t parts);
 /// Returns the expected bytes of dispatch by all-to-all over those by all-gather, if `ep_cp` cp
-/// ranks of `ep_dp_shard` replicas share experts: tokens travel along cp first.
-double dispatch_ratio(const ModelSpec& model, int64_t ep_cp, int64_t ep_dp_shard);
+/// ranks of `ep_dp_shard` replicas share experts: tokens travel along cp first, on each of `ep_tp`
+/// tp ranks those that go to experts of tp ranks in its place. Requires two or more such ranks.
+double dispatch_ratio(const ModelSpec& model, int64_t ep_cp, int64_t ep_dp_shard, int64_t ep_tp);
 
 /// A mixture on one rank.
 struct MixturePart {
@@ -23,9 +24,12 @@ struct MixturePart {
   int64_t hidden;
   int ep;          ///< ranks that share experts
   int ep_cp;       ///< those of them along cp
+  int ep_tp;       ///< and along tp, which have the same tokens
   bool exchanges;  ///< tokens go only to the ranks of their experts
   ElementBytes bytes;
 
+  /// Returns the ranks that share experts and have other tokens.
+  int token_ranks() const { return ep / ep_tp; }
   /// Returns the experts of this rank. Its rows are at most those of which all are chosen by every
   /// token.
   LocalExperts local_experts() const;

@@ -326,7 +326,7 @@ class Declarations {
 
   HeadsPart heads() const { return {model_, unit_, sizes_, share_, bytes_}; }
   MixturePart mixture() const {
-    return {*model_.mlp(unit_).router, sizes_, hidden_, share_.ep, share_.ep_cp,
+    return {*model_.mlp(unit_).router, sizes_, hidden_, share_.ep, share_.ep_cp, share_.ep_tp,
             share_.ep_exchanges,       bytes_};
   }
 
@@ -339,8 +339,9 @@ class Declarations {
     needs.gemm_rows = part.usual_rows(x.rows);
     needs.gemm_parts = op.count / share_.ep;
     WeightSpec expert{.in = width(x), .trains = needs.trains};
+    const int tp = share_.tp / share_.ep_tp;  // ranks that shard an expert
     for (const int param : needs.gemms)
-      expert.out += num_elements(param_shard_of(model_.params[param], share_.tp).shape);
+      expert.out += num_elements(param_shard_of(model_.params[param], tp).shape);
     expert.out /= (is_stacked ? op.count : here.count) * std::max<int64_t>(1, expert.in);
     needs.memory = expert_linear_memory(x.rows, expert, here, bytes_);
     if (op.params[1] < 0) return;

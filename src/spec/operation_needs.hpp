@@ -43,6 +43,7 @@ struct UnitShare {
   bool scans_prompts = false;  ///< generation also scans prompts, without passing states
   int ep = 1;                  ///< ranks that share experts
   int ep_cp = 1;               ///< those of the ep ranks along cp
+  int ep_tp = 1;               ///< those along tp: 1, or tp
   bool ep_exchanges = false;   ///< tokens go only to the ranks of their experts
 };
 

@@ -21,7 +21,7 @@ struct ParamShard {
   // Expert parallelism. Buffers list the parameters of the first ep rank; at their places each of
   // the others has those of its own experts.
   int ep = 1;    ///< ranks that share the experts that this parameter belongs to
-  int tp = 1;    ///< tp ranks of each: rank r of all has the shard r % tp of ep rank r / tp
+  int tp = 1;    ///< tp ranks that shard each: rank r of all has shard r % tp of ep rank r / tp
   int home = 0;  ///< the ep rank whose parameter it is, where experts have parameters of their own
   /// From a parameter to that of the next ep rank, in ModelSpec::params; 0: the parameter stacks
   /// all experts, and each ep rank has a range of its first dim.

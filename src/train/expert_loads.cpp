@@ -33,9 +33,10 @@ std::vector<double> ExpertLoads::own_rows(
   for (const Layer& layer : layers_) {
     const auto found = expert_offsets.find(layer.unit);
     if (found == expert_offsets.end()) continue;
-    const int64_t here = layer.experts / plan.mesh.grid(kDecoder).ep();
+    const ModuleGrid& grid = plan.mesh.grid(kDecoder);
+    const int64_t here = layer.experts / grid.ep();
     const int64_t first =
-        layer.first + here * plan.mesh.rank_along(engine_.world_rank(), kDecoder, ep_axes());
+        layer.first + here * plan.mesh.rank_along(engine_.world_rank(), kDecoder, ep_axes(grid));
     const at::Tensor ends = at::stack(found->second).sum(0).to(at::kCPU, at::kLong);
     const int64_t* end = ends.const_data_ptr<int64_t>();
     for (int64_t e = 0; e < here; ++e)

@@ -176,6 +176,44 @@ const TrafficLayout kLayouts[] = {
        run.deck.optim.kind = "muon";
        run.deck.optim.momentum = 0.95;
      }},
+    {"ep 4 over tp 2 and two replicas, Muon, recomputed",
+     4,
+     {"llm.ep_dp_shard", "llm.tp"},
+     [](TinyRunOptions& run) {
+       run.config_json = with_experts(tiny_llava_config(), 4);
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+       run.deck.meshes["llm"].ep = 4;
+       run.deck.meshes["llm"].etp = 1;
+       run.deck.optim.kind = "muon";
+       run.deck.optim.momentum = 0.95;
+       run.deck.model.activation_checkpointing = AutoOption::of_count(1);
+     }},
+    {"ep 2 over tp 2, experts sharded over two, adapters",
+     4,
+     {"llm.tp", "llm.expert_dp_shard+expert_cp"},
+     [](TinyRunOptions& run) {
+       run.config_json = with_experts(tiny_llava_config(), 4);
+       each(run, [](ModuleMeshOptions& mesh) {
+         mesh.tp = 2;
+         mesh.strategy = "full_shard";
+       });
+       run.deck.meshes["llm"].ep = 2;
+       run.deck.meshes["llm"].etp = 1;
+       run.deck.llm.lora = {.targets = {"gate", "*.experts.*", "*shared*"}, .rank = 3};
+     }},
+    {"ep 4 over tp 2 and cp 2, exchanged",
+     4,
+     {"llm.ep_cp", "llm.tp"},
+     [](TinyRunOptions& run) {
+       use_cp(run, "ring", 2);
+       run.config_json = with_experts(tiny_llava_config(), 8);
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+       run.deck.meshes["llm"].ep = 4;
+       run.deck.meshes["llm"].etp = 1;
+       run.deck.meshes["llm"].ep_dispatch = "alltoall";
+     },
+     {1, 0, 2},
+     {"llm.ep_cp"}},
     {"tied, one KV head, tp 2 of two replicas",
      4,
      {"llm.tp", "llm.kv_holders", "llm.dp_replicate+dp_shard+encoder_dp+cp"},

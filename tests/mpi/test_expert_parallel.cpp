@@ -30,11 +30,19 @@ struct Layout {
   const char* cp_mode = "ring";
   bool sequence_parallel = true;
   const char* dispatch = "allgather";
+  int64_t etp = 0;
+  int64_t subgroup = 0;  ///< ranks of `reshard_after_forward`
 };
 
 /// The same layout, in which tokens go only to the ranks of their experts.
 constexpr Layout exchanging(Layout layout) {
   layout.dispatch = "alltoall";
+  return layout;
+}
+
+/// The same layout, with whole experts on each tp rank.
+constexpr Layout over_tp(Layout layout) {
+  layout.etp = 1;
   return layout;
 }
 
@@ -79,13 +87,16 @@ TinyRunOptions on_layout(TinyRunOptions run, const Layout& layout) {
   for (const char* module : {"vision", "llm"}) {
     ModuleMeshOptions& mesh = run.deck.meshes[module];
     mesh.strategy = layout.strategy;
-    mesh.tp = layout.tp;
+    mesh.tp = module == kDecoder ? layout.tp : std::min<int64_t>(layout.tp, 2);
     mesh.cp = layout.cp;
     if (layout.tp > 1) mesh.sequence_parallel = AutoOption::of(layout.sequence_parallel);
     if (layout.cp > 1) mesh.cp_mode = layout.cp_mode;
     if (layout.cp > 1 && mesh.cp_mode != CpMode::Ulysses) mesh.cp_block = 4;
   }
   run.deck.meshes["llm"].ep = layout.ep;
+  run.deck.meshes["llm"].etp = layout.etp;
+  if (layout.subgroup > 0)
+    run.deck.meshes["llm"].reshard_after_forward = AutoOption::of_count(layout.subgroup);
   if (layout.ep > 1) run.deck.meshes["llm"].ep_dispatch = layout.dispatch;
   return run;
 }
@@ -143,6 +154,38 @@ TEST_F(ExpertParallel, RanksThatExchangeTokensDo) {
   TinyRunOptions biased = base_run(with_gpt_oss(tiny_llava_config({.kv_heads = 2}), 4));
   biased.deck.llm.lora = {.targets = {"mlp.*"}, .rank = 3};
   expect_equal_one_rank(biased, {half, both});
+}
+
+TEST_F(ExpertParallel, TpRanksWithWholeExpertsDo) {
+  const Layout tp = over_tp({"tp", 4, 2, "full_shard", 2}),
+               whole = over_tp({"whole rows", 4, 4, "shard_grad_op", 2, 1, 1, "ring", false}),
+               four = over_tp({"four tp ranks", 4, 4, "no_shard", 4}),
+               hybrid = over_tp({"hybrid", 8, 2, "hybrid_shard", 2, 1, 2}),
+               both = over_tp({"tp, cp and dp_shard", 8, 8, "full_shard", 2, 2}),
+               sent = exchanging(both), sent_whole = exchanging(whole);
+  Layout pairs = over_tp({"tp, resharded to pairs", 8, 2, "full_shard", 2});
+  pairs.subgroup = 2;
+  TinyRunOptions run = base_run(with_experts(tiny_llava_config({.kv_heads = 2}), 8, 3));
+  expect_equal_one_rank(run, {tp, whole, four, hybrid, both, pairs, sent, sent_whole});
+  run.deck.model.activation_checkpointing = AutoOption::of_count(2);
+  run.deck.llm.lora = {.targets = {"q_proj", "gate", "*.experts.*", "*shared*"}, .rank = 3};
+  run.deck.data.packing = false;  // some replicas have no samples
+  run.deck.schedule.global_batch = 3;
+  expect_equal_one_rank(run, {tp, sent});
+  TinyRunOptions frozen = base_run(experts_config());  // texts join the backward of images
+  frozen.deck.llm.train = false;
+  frozen.deck.data.packing = frozen.deck.data.shuffle = false;
+  frozen.deck.schedule.global_batch = 5;
+  expect_equal_one_rank(frozen, {sent_whole}, {0, 1, 0});
+  TinyRunOptions biased = base_run(with_gpt_oss(tiny_llava_config({.kv_heads = 2}), 8));
+  expect_equal_one_rank(biased, {whole, sent});
+  biased.deck.llm.lora = {.targets = {"mlp.*"}, .rank = 3};
+  expect_equal_one_rank(biased, {tp});
+  expect_equal_one_rank(base_run(with_latent_attention(tiny_llava_config())), {tp});
+  TinyRunOptions stacked = base_run(tiny_qwen3_vl_moe_config());
+  stacked.remake = shrink_images;
+  stacked.deck.data.row_tokens = 80;
+  expect_equal_one_rank(stacked, {hybrid}, {2, 1, 0});
 }
 
 TEST_F(ExpertParallel, StackedExpertsDo) {
@@ -267,6 +310,8 @@ TEST_F(ExpertParallel, MuonUpdatesEachExpertsMatrices) {
                                     {"half of it", 4, 2},
                                     {"hybrid", 8, 2, "hybrid_shard", 1, 1, 2},
                                     {"tp", 4, 2, "full_shard", 2},
+                                    over_tp({"over tp", 4, 2, "full_shard", 2}),
+                                    over_tp({"over tp and dp_shard", 4, 4, "no_shard", 2}),
                                     {"cp and dp_shard", 8, 4, "no_shard", 1, 2}};
   std::vector<Trial> trials;
   for (size_t l = 0; l < layouts.size(); ++l)
@@ -286,7 +331,8 @@ TEST_F(ExpertParallel, BlocksOfStatesAreEachExperts) {
   run.deck.optim.kind = "adamw_8bit";
   expect_equal_one_rank(run, {{"all of dp_shard", 4, 4},
                               {"half of it", 4, 2, "no_shard"},
-                              {"tp and half of dp_shard", 8, 2, "full_shard", 2}});
+                              {"tp and half of dp_shard", 8, 2, "full_shard", 2},
+                              over_tp({"over tp", 4, 2, "full_shard", 2})});
 }
 
 /// Routers of zeros score all experts alike, and ties go to the lower index: all tokens of the
@@ -321,6 +367,8 @@ TEST_F(ExpertParallel, AllTokensMayChooseTheExpertsOfOneRank) {
                                     {"two of four ranks", 4, 4, "no_shard"},
                                     {"cp", 4, 4, "full_shard", 1, 4},
                                     {"tp and dp_shard", 8, 4, "full_shard", 2},
+                                    over_tp({"over tp and dp_shard", 4, 4, "full_shard", 2}),
+                                    exchanging(over_tp({"over tp and cp", 4, 4, "no_shard", 2, 2})),
                                     exchanging({"two of four ranks", 4, 4}),
                                     exchanging({"cp and dp_shard", 8, 4, "no_shard", 1, 2})};
   std::vector<Trial> trials;
@@ -343,7 +391,9 @@ TEST_F(ExpertParallel, MemoryIsWithinItsBound) {
        {Layout{"no_shard", 2, 2, "no_shard"}, Layout{"full_shard", 2, 2},
         Layout{"cp", 2, 2, "no_shard", 1, 2}, exchanging({"exchanged", 2, 2, "no_shard"}),
         exchanging({"exchanged, cp", 2, 2, "no_shard", 1, 2}),
-        exchanging({"exchanged, cp and dp_shard", 4, 4, "no_shard", 1, 2})}) {
+        exchanging({"exchanged, cp and dp_shard", 4, 4, "no_shard", 1, 2}),
+        over_tp({"over tp", 2, 2, "no_shard", 2}),
+        exchanging(over_tp({"exchanged, tp and dp_shard", 4, 4, "no_shard", 2}))}) {
     const Communicator ranks = first_ranks(layout.ranks);
     if (ranks.size() == 0) continue;
     TinyRunOptions run = on_layout(base_run(config.dump()), layout);
@@ -372,6 +422,7 @@ TEST_F(ExpertParallel, CpRanksGenerateAsOneRank) {
   const std::vector<Layout> layouts{{"cp", 2, 2, "full_shard", 1, 2},
                                     {"half of cp", 4, 2, "no_shard", 1, 4},
                                     {"cp beside tp", 8, 2, "full_shard", 2, 2},
+                                    over_tp({"tp and cp", 4, 4, "full_shard", 2, 2}),
                                     exchanging({"all of cp", 4, 4, "full_shard", 1, 4})};
   std::vector<Trial> trials;
   for (size_t l = 0; l < layouts.size(); ++l)
@@ -401,8 +452,9 @@ TEST_F(ExpertParallel, RunsGoOnAtAnotherEp) {
                             {"ep 4, no shards", 4, 4, "no_shard"},
                             {"ep 4 over cp", 8, 4, "full_shard", 1, 2},
                             {"ep 2 beside tp", 4, 2, "full_shard", 2},
-                            {"no ep", 4, 1}};
-  for (const size_t writer : {1, 3, 4, 5}) {
+                            {"no ep", 4, 1},
+                            over_tp({"ep 4 over tp and dp_shard", 4, 4, "full_shard", 2})};
+  for (const size_t writer : {1, 3, 4, 5, 6}) {
     const Layout& from = layouts[writer];
     const Communicator ranks = first_ranks(from.ranks);
     const std::string directory = shared / std::to_string(writer);

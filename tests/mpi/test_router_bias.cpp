@@ -22,7 +22,7 @@ struct Layout {
   const char* name;
   int ranks;
   const char* strategy = "full_shard";
-  int64_t ep = 1, tp = 1, cp = 1, dp_replicate = 1, pp = 1;
+  int64_t ep = 1, tp = 1, cp = 1, dp_replicate = 1, pp = 1, etp = 0;
 };
 
 constexpr std::array kLayouts{
@@ -34,6 +34,8 @@ constexpr std::array kLayouts{
     Layout{"hybrid and ep", 4, "hybrid_shard", 2, 1, 1, 2},
     Layout{"tp and cp", 4, "full_shard", 1, 2, 2},
     Layout{"pp", 2, "full_shard", 1, 1, 1, 1, 2},
+    Layout{"ep over tp and dp_shard", 4, "full_shard", 4, 2, 1, 1, 1, 1},
+    Layout{"ep over tp", 4, "no_shard", 2, 2, 2, 1, 1, 1},
 };
 
 TinyRunOptions base_run() {
@@ -55,6 +57,7 @@ TinyRunOptions on_layout(TinyRunOptions run, const Layout& layout) {
     if (layout.cp > 1) mesh.cp_block = 4;
   }
   run.deck.meshes["llm"].ep = layout.ep;
+  run.deck.meshes["llm"].etp = layout.etp;
   if (layout.ep > 1 && layout.cp > 1) run.deck.meshes["llm"].ep_dispatch = "alltoall";
   run.deck.meshes["llm"].pp = layout.pp;
   return run;
@@ -176,7 +179,7 @@ TEST_F(RouterBias, ARunGoesOnAtAnotherLayout) {
     const StoppedRun stopped =
         run_through(ranks, make_mpi_collectives, dataset, on_layout(run, from), shared / from.name);
     shared.barrier();
-    for (const Layout& to : {one, kLayouts[1], kLayouts[4], kLayouts[5]}) {
+    for (const Layout& to : {one, kLayouts[1], kLayouts[4], kLayouts[5], kLayouts[8]}) {
       SCOPED_TRACE(std::string(from.name) + " read by " + to.name);
       const Communicator readers = first_ranks(to.ranks);
       if (readers.size() > 0)

@@ -19,6 +19,7 @@ struct Layout {
   const char* strategy = "full_shard";
   int64_t ep = 1, tp = 1, cp = 1, pp = 1;
   bool sequence_parallel = true;
+  int64_t etp = 0;
 };
 
 constexpr std::array kLayouts{
@@ -30,6 +31,7 @@ constexpr std::array kLayouts{
     Layout{"cp and ep", 4, "shard_grad_op", 2, 1, 2},
     Layout{"tp and cp", 4, "full_shard", 1, 2, 2},
     Layout{"pp and tp", 4, "full_shard", 1, 2, 1, 2},
+    Layout{"ep over tp and dp_shard", 4, "full_shard", 4, 2, 1, 1, true, 1},
 };
 
 struct Losses {
@@ -63,6 +65,7 @@ TinyRunOptions on_layout(TinyRunOptions run, const Layout& layout) {
     if (layout.cp > 1) mesh.cp_block = 4;
   }
   run.deck.meshes["llm"].ep = layout.ep;
+  run.deck.meshes["llm"].etp = layout.etp;
   if (layout.ep > 1 && layout.cp > 1) run.deck.meshes["llm"].ep_dispatch = "alltoall";
   run.deck.meshes["llm"].pp = layout.pp;
   return run;

@@ -69,9 +69,10 @@ class VerifyLayout(zr.ZeaTest):
             weights = zr.make_weights(self.folder / "experts.h5")
         train = zr.make_dataset(self.folder / "text.h5", [zr.text_sample(i, 3 + 2 * (i % 5)) for i in range(12)])
         deck = zr.write_deck(self.folder, weights, train, precision=['preset = "fp64"'])
-        output = zr.run_zea(4, ["--verify-layout", "-i", deck, "mesh.llm.ep=2"])
-        self.assert_code(output, 0)
-        self.assertTrue(output.output.endswith("the layout equals the reference within bounds\n"), output.output)
+        for keys in (["mesh.llm.ep=2"], ["mesh.llm.ep=4", "mesh.llm.tp=2", "mesh.llm.etp=1"]):
+            output = zr.run_zea(4, ["--verify-layout", "-i", deck, *keys])
+            self.assert_code(output, 0)
+            self.assertTrue(output.output.endswith("the layout equals the reference within bounds\n"), output.output)
 
     def test_other_weights_on_one_rank(self):
         """Each rank reads its part of the weights, rank 1 from another file."""

@@ -19,8 +19,8 @@ using enum Twist;
 
 // clang-format off
 const PipelineLayout kLayouts[] = {
-    // placement, schedule, llm {pp, tp, cp, -, virtual stages, cp_mode, ep}, vision {pp, tp, cp, encoder_dp}, their
-    // strategies, dp_replicate, dp_shard, frozen parts, model, twist, audio as vision
+    // placement, schedule, llm {pp, tp, cp, -, virtual stages, cp_mode, ep, etp}, vision {pp, tp, cp, encoder_dp},
+    // their strategies, dp_replicate, dp_shard, frozen parts, model, twist, audio as vision
     {kShared, kGPipe, {2}, {}, kFull, kFull, 1, 1},
     {kShared, kGPipe, {2, 1, 2, 1, 1, "ring"}, {}, kHybrid2, kFull, 1, 1, Llm, Llava, RareImages},
     {kShared, kGPipe, {2, 1, 2}, {}, kNo, kNo, 1, 1, Nothing, Gpt2, OneSampleEach},
@@ -133,6 +133,11 @@ const PipelineLayout kLayouts[] = {
     {kDisjoint, kInterleaved, {2, 1, 1, 1, 2}, {1}, kFull, kFull, 1, 2, Nothing, Qwen3VlMoe, ExpertAdapters},
     {kDisjoint, k1F1B, {2, 1, 1, 1, 1, "", 2}, {1, 1, 1, 2}, kFull, kFull, 1, 2, Nothing, Qwen3VlMoe, FewSamples},
     {kColocated, kZeroBubble, {1, 1, 1, 1, 1, "", 2}, {1}, kHybrid2, kHybrid, 2, 2, Nothing, Experts, Recomputing},
+    {kShared, k1F1B, {2, 2, 1, 1, 1, "", 2, 1}, {1, 2}, kNo, kFull, 1, 1, Nothing, Experts, Recomputing},
+    {kShared, kInterleaved, {2, 2, 1, 1, 2, "", 4, 1}, {1, 2}, kGradOp, kFull, 1, 2, EncodersAndLlm, Experts,
+     RareImages},
+    {kShared, kZeroBubble, {2, 2, 1, 1, 1, "", 4, 1}, {1, 2}, kFull, kFull, 1, 2, Nothing, Experts, ExpertAdapters},
+    {kShared, kZeroBubble, {2, 2, 1, 1, 1, "", 2, 1}, {1, 2}, kFull, kFull, 1, 2, Llm, Qwen3VlMoe, OneSampleEach},
     {kShared, k1F1B, {4}, {}, kNo, kNo, 1, 1, Nothing, Gemma4},
     {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring"}, {1, 1, 2}, kFull, kFull, 1, 2, Nothing, Gemma4, Recomputing},
     {kShared, kInterleaved, {3, 1, 1, 1, 2}, {}, kHybrid, kHybrid, 2, 1, Llm, Gemma4, RareImages},
@@ -204,6 +209,7 @@ std::string degrees(const PipelineModule& module) {
   add("encoder_dp", module.encoder_dp);
   add("virtual", module.virtual_stages);
   add("ep", module.ep);
+  if (module.etp == 1) text += " etp 1";
   return text;
 }
 
@@ -214,6 +220,7 @@ void apply(const PipelineModule& module, const char* strategy, ModuleMeshOptions
   mesh.cp = module.cp;
   mesh.virtual_stages = module.virtual_stages;
   mesh.ep = module.ep;
+  mesh.etp = module.etp;
   if (module.cp > 1) {
     mesh.cp_mode = module.cp_mode;
     if (module.cp_mode != std::string("ulysses")) mesh.cp_block = 4;

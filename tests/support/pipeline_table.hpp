@@ -18,7 +18,7 @@ struct PipelineModule {
   int encoder_dp = 1;  ///< of an encoder that has ranks of its own
   int virtual_stages = 1;
   const char* cp_mode = "allgather_kv";
-  int ep = 1;
+  int ep = 1, etp = 0;
 
   int ranks() const { return pp * tp * cp * encoder_dp; }
 };

@@ -187,22 +187,39 @@ TEST(Axis, RanksThatShareExpertsAreNeighbors) {
   grid.ep_dp_shard = grid.ep_cp = 2;
 
   EXPECT_EQ(grid.ep(), 4);
-  EXPECT_EQ(shape.group(5, "llm", ep_axes()), (std::vector<int>{1, 3, 5, 7}));
-  EXPECT_EQ(shape.rank_along(5, "llm", ep_axes()), 2);
+  EXPECT_EQ(shape.group(5, "llm", ep_axes(shape.modules[0])), (std::vector<int>{1, 3, 5, 7}));
+  EXPECT_EQ(shape.rank_along(5, "llm", ep_axes(shape.modules[0])), 2);
   EXPECT_EQ(shape.group(5, "llm", expert_shard_axes()), (std::vector<int>{5, 13}));
   EXPECT_EQ(shape.group(5, "llm", expert_token_axes()), (std::vector<int>{5, 13, 21, 29}));
   EXPECT_EQ(shape.group(5, "llm", {Axis::EpDpShard}), (std::vector<int>{1, 5}));
 
   grid.ep_dp_shard = 1;
-  EXPECT_EQ(shape.group(5, "llm", ep_axes()), (std::vector<int>{5, 7}));
+  EXPECT_EQ(shape.group(5, "llm", ep_axes(shape.modules[0])), (std::vector<int>{5, 7}));
   EXPECT_EQ(shape.group(5, "llm", expert_shard_axes()), (std::vector<int>{1, 5, 9, 13}));
 
   shape.modules[0].cp = 4;
-  EXPECT_EQ(shape.group(4, "llm", ep_axes()), (std::vector<int>{4, 6}));
+  EXPECT_EQ(shape.group(4, "llm", ep_axes(shape.modules[0])), (std::vector<int>{4, 6}));
   EXPECT_EQ(shape.group(4, "llm", {Axis::DpReplicate, Axis::ExpertCp}),
             (std::vector<int>{0, 4, 32, 36}));
   EXPECT_STREQ(axis_name(Axis::EpCp), "ep_cp");
   EXPECT_STREQ(axis_name(Axis::ExpertDpShard), "expert_dp_shard");
+}
+
+/// If tp ranks hold whole experts, ep counts them.
+TEST(Axis, RanksThatShareExpertsMayBeAlongTp) {
+  MeshShape shape{1, 2, {{"llm", 0, 1, 1, 2, 2}}};
+  ModuleGrid& grid = shape.modules[0];
+  grid.ep_tp = 2;
+  EXPECT_EQ(grid.ep(), 2);
+  EXPECT_EQ(grid.ep_token_ranks(), 1);
+  EXPECT_EQ(grid.expert_tp(), 1);
+  EXPECT_EQ(shape.group(3, "llm", ep_axes(grid)), (std::vector<int>{2, 3}));
+  EXPECT_EQ(shape.group(3, "llm", expert_shard_axes()), (std::vector<int>{1, 3, 5, 7}));
+  grid.ep_cp = grid.ep_dp_shard = 2;
+  EXPECT_EQ(grid.ep(), 8);
+  EXPECT_EQ(grid.ep_token_ranks(), 4);
+  for (int rank = 0; rank < shape.world_size(); ++rank)
+    EXPECT_EQ(shape.rank_along(rank, "llm", ep_axes(grid)), rank);
 }
 
 /// Both parts together are the axis.
@@ -212,13 +229,15 @@ TEST(Axis, GroupsOfBothPartsAreThoseOfTheAxis) {
     shape.modules[0].ep_dp_shard = dp_shard;
     shape.modules[0].ep_cp = cp;
     for (int rank = 0; rank < shape.world_size(); ++rank) {
-      std::vector<Axis> parts = ep_axes();
+      std::vector<Axis> parts = ep_axes(shape.modules[0]);
       for (const Axis axis : expert_shard_axes()) parts.push_back(axis);
       EXPECT_EQ(shape.group(rank, "llm", parts), shape.group(rank, "llm", shard_axes()));
       EXPECT_EQ(shape.rank_along(rank, "llm", parts), shape.rank_along(rank, "llm", shard_axes()));
-      EXPECT_EQ(shape.size_along("llm", ep_axes()), dp_shard * cp);
-      const std::vector<int> group = shape.group(rank, "llm", ep_axes());
-      EXPECT_EQ(group[static_cast<size_t>(shape.rank_along(rank, "llm", ep_axes()))], rank);
+      EXPECT_EQ(shape.size_along("llm", ep_axes(shape.modules[0])), dp_shard * cp);
+      const std::vector<int> group = shape.group(rank, "llm", ep_axes(shape.modules[0]));
+      EXPECT_EQ(
+          group[static_cast<size_t>(shape.rank_along(rank, "llm", ep_axes(shape.modules[0])))],
+          rank);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
 #include "estimate/describe.hpp"
@@ -27,6 +28,7 @@ std::string experts_config() {
 struct Layout {
   int64_t replicate, shard, cp, tp, ep;
   const char* strategy = "full_shard";
+  int64_t etp = 0;
   int ranks() const { return static_cast<int>(replicate * shard * cp * tp); }
 };
 
@@ -38,6 +40,7 @@ Options deck_of(const Layout& layout) {
   llm.cp = layout.cp;
   llm.tp = layout.tp;
   llm.ep = layout.ep;
+  llm.etp = layout.etp;
   llm.strategy = deck.meshes["vision"].strategy = layout.strategy;
   return deck;
 }
@@ -52,12 +55,17 @@ const Layout kLayouts[] = {
     {1, 4, 2, 1, 4},
     {1, 2, 1, 2, 2},
     {2, 2, 2, 2, 4, "hybrid_shard_zero2"},
+    {1, 1, 1, 2, 2, "no_shard", 1},
+    {2, 2, 2, 2, 2, "hybrid_shard", 1},
+    {1, 2, 1, 2, 4, "full_shard", 1},
+    {1, 1, 2, 2, 4, "full_shard", 1},
 };
 
 TEST(ExpertRanks, HaveEveryElementOfEveryParameterOnce) {
   for (const std::string& config : {experts_config(), testing::tiny_qwen3_vl_moe_config()})
     for (Layout layout : kLayouts) {
       if (config != experts_config()) layout.ep = std::min<int64_t>(layout.ep, 2);
+      if (layout.ep % layout.tp != 0) continue;
       SCOPED_TRACE(::testing::Message() << layout.replicate << " x " << layout.shard << " cp "
                                         << layout.cp << " tp " << layout.tp << " ep " << layout.ep);
       const Plan plan = make_plan(deck_of(layout), config, layout.ranks());
@@ -176,6 +184,27 @@ TEST(ExpertRanks, MemoryHasFewerExpertsAndMoreRows) {
             std::string::npos);
 }
 
+/// Whole experts on tp ranks: the matrices have any width, and no rank gets the rows of others.
+TEST(ExpertRanks, TpRanksMayHoldWholeExperts) {
+  nlohmann::json config = nlohmann::json::parse(experts_config());
+  config["text_config"].update({{"moe_intermediate_size", 33}});
+  Options deck = deck_of({1, 2, 1, 2, 2, "no_shard", 1});
+  const Plan plan = make_plan(deck, config.dump(), 4);
+  EXPECT_FALSE(plan.model.expert_params().empty());
+  for (const int param : plan.model.expert_params()) {
+    EXPECT_EQ(plan.cuts[param].shape, plan.model.params[param].shape);
+    EXPECT_EQ(plan.cuts[param].holders, 1);
+  }
+  const std::string told = describe(plan);
+  EXPECT_NE(told.find("ep 2 (2 tp ranks of 1 cp ranks of 1 replicas share experts)\n"),
+            std::string::npos)
+      << told;
+  deck.meshes["llm"].ep = 4;
+  EXPECT_NE(describe(make_plan(deck, config.dump(), 4))
+                .find("ep 4 (2 tp ranks of 1 cp ranks of 2 replicas share experts), dispatch by "),
+            std::string::npos);
+}
+
 /// The share equals a count over all choices of experts: how often at least one is in the first of
 /// equal parts.
 TEST(ExpertRanks, ATokenGoesToAShareOfThem) {
@@ -246,6 +275,21 @@ TEST(ExpertRanks, LayoutsThatDoNotFitAreRefused) {
   deck.meshes["vision"].ep = 2;
   expect_refused(deck, experts_config(), 4,
                  "mesh.vision.ep = 2: only the language model has experts; leave it out");
+  expect_refused(
+      deck_of({1, 2, 1, 2, 1, "full_shard", 1}), experts_config(), 4,
+      "mesh.llm.ep = 1 with etp = 1 must divide the experts of each layer, and be tp (2) "
+      "x a number that divides the ranks of cp (1) or cp x a part of dp_shard (2); "
+      "allowed: 2, 4");
+  expect_refused(deck_of({1, 1, 1, 4, 4, "full_shard", 2}), experts_config(), 4,
+                 "mesh.llm.etp = 2 with tp = 4: experts are sharded over all tp ranks, or each tp "
+                 "rank holds whole ones; allowed: 4, 1");
+  deck = deck_of({1, 2, 1, 2, 4, "full_shard", 1});
+  deck.meshes["llm"].reshard_after_forward = AutoOption::of_count(2);
+  expect_refused(deck, experts_config(), 4, "ep = 4 with etp = 1 with reshard_after_forward = 2");
+  deck = deck_of({1, 4, 1, 1, 2});
+  deck.meshes["vision"].etp = 1;
+  expect_refused(deck, experts_config(), 4,
+                 "mesh.vision.etp = 1: only the language model has experts; leave it out");
   deck = deck_of({1, 4, 1, 1, 2});
   deck.meshes["llm"].reshard_after_forward = AutoOption::of_count(2);
   expect_refused(deck, experts_config(), 4, "mesh.llm.ep = 2 with reshard_after_forward = 2");
