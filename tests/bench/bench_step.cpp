@@ -143,8 +143,10 @@ class Run {
     const RankStep step =
         plan_.rank_step(plan_.step_plan(done_, ids, dataset_->index()), mesh_->rank());
     std::vector<LoadedMicrobatch> loaded;
-    for (const MicrobatchPlan& part : step.microbatches)
+    for (const MicrobatchPlan& part : step.microbatches) {
       loaded.push_back(load_microbatch(*dataset_, loading(), part.samples));
+      loaded.back().expert_tokens = part.expert_tokens;
+    }
     control_->barrier();
     const Clock::time_point start = Clock::now();
     const double cpu_start = cpu_seconds();
@@ -197,6 +199,7 @@ class Run {
             {"tokens_per_s", static_cast<double>(tokens_) / steps / median},
             {"samples_per_s", static_cast<double>(samples_) / steps / median},
             {"min_cpu_s", least_cpu_seconds_},
+            {"sent_bytes", sent_bytes()},
             {"seconds", seconds_},
             {"losses", losses_}};
   }
@@ -219,6 +222,14 @@ class Run {
     for (const EncoderSpec& encoder : model.encoders)
       options.meshes[encoder.name].strategy = parts[0];
     return make_plan(options, config, ranks);
+  }
+
+  /// Bytes that this rank sends in a step, by group of ranks.
+  std::map<std::string, double> sent_bytes() const {
+    std::map<std::string, double> of_step;
+    for (const auto& [group, bytes] : mesh_->traffic())
+      of_step[group] = static_cast<double>(bytes) / static_cast<double>(done_);
+    return of_step;
   }
 
   static std::unique_ptr<Collectives> make_control(const Communicator& world) {

@@ -295,6 +295,7 @@ TABLE = {
     f"{BENCH}/bench_pipeline.py build/ci": bench(("build/ci", "build/ci --rounds 1 --steps 2")),
     f"{BENCH}/bench_modalities.py build/ci": bench(("build/ci", "build/ci --rounds 1 --steps 2")),
     f"{BENCH}/bench_tensor_parallel.py build/ci": bench(("build/ci", "build/ci --rounds 1 --steps 1")),
+    f"{BENCH}/bench_expert_parallel.py build/ci": bench(("build/ci", "build/ci --rounds 1 --steps 1")),
     f"{BENCH}/bench_context_parallel.py build/ci --rounds 6": bench(
         ("--rounds 6", "--rounds 1 --steps 1")
     ),
