@@ -32,6 +32,7 @@ std::string config_with_dtype(const std::string& config, DType dtype) {
   json.erase("torch_dtype");
   json.erase(kImageProcessor);  // their files go along
   json.erase(kVideoProcessor);
+  json.erase(kFeatureExtractor);
   json.erase(kGenerationConfig);
   json.erase(kWeightsFiles);
   json["dtype"] = dtype_name(dtype);

@@ -26,6 +26,9 @@ constexpr int64_t rows_per_sum(int64_t row_elements) {
   return std::max<int64_t>(32, rows_per_chunk(row_elements));
 }
 
+/// Queries that attention with relative positions takes at once, with the keys around them.
+inline constexpr int64_t kRelativeBlock = 32;
+
 /// The most elements of an optimizer's state that share a scale.
 inline constexpr int64_t kMostStateBlock = 128;
 

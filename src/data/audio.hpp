@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sound from bytes to what an audio encoder takes, as transformers' WhisperFeatureExtractor does
 // it: to mono samples at 16 kHz, padded or cut to the encoder's length, and the logarithm of the
-// power in mel bands, clamped to 80 dB below the loudest and scaled.
+// power in mel bands, clamped to 80 dB below the loudest and scaled. Gemma4AudioFeatureExtractor
+// takes the logarithm of the magnitude in other bands, and no padding.
 #pragma once
 
 #include <array>
@@ -20,17 +21,24 @@ namespace zea {
 constexpr int64_t kMelRate = 16000;
 constexpr int64_t kMelHop = 160;
 
+/// The kind of log-mel features.
+enum class MelKind { Whisper, Usm };
+
 struct AudioOptions {
   int64_t mel_bins = 80;  ///< the encoder's num_mel_bins; 128 for large-v3
-  /// Positions of the encoder; each takes two columns of features, which is 20 ms of sound.
+  /// Positions of the encoder; each takes two columns of features, which is 20 ms of sound; four of
+  /// MelKind::Usm.
   int64_t max_source_positions = 1500;
+  MelKind kind = MelKind::Whisper;
 
-  int64_t columns() const { return 2 * max_source_positions; }
+  int64_t columns() const { return (kind == MelKind::Usm ? 4 : 2) * max_source_positions; }
   int64_t samples() const { return columns() * kMelHop; }
 };
 
-/// Columns of features that begin within so much sound.
-int64_t mel_columns(int64_t samples, int64_t rate);
+/// Columns of features that begin within so much sound; with MelKind::Usm those that end in it.
+int64_t mel_columns(int64_t samples, int64_t rate, MelKind kind = MelKind::Whisper);
+
+int64_t usm_columns(int64_t samples_at_16_khz);
 
 /// Mono; full scale is -1..1.
 struct Audio {
@@ -56,6 +64,21 @@ Audio decode_audio(std::span<const uint8_t> bytes, int64_t max_seconds);
 Audio resample(const Audio& audio, int64_t rate,
                int64_t max_samples = std::numeric_limits<int64_t>::max());
 
+/// Log-mel features of USM (arXiv:2303.01037) with the defaults of Gemma4AudioFeatureExtractor.
+class UsmMel {
+ public:
+  explicit UsmMel(int64_t mel_bins);
+  ~UsmMel();
+
+  /// Puts the columns of a clip at 16 kHz into `target` (mel_bins, columns), then zeros.
+  void operator()(std::span<const float> samples, int64_t columns, float* target) const;
+
+ private:
+  struct Tables;
+
+  const std::unique_ptr<const Tables> tables_;
+};
+
 /// Log-mel features of an encoder. Makes its tables once; thread-safe.
 class LogMel {
  public:
@@ -67,7 +90,7 @@ class LogMel {
   const AudioOptions& options() const { return options_; }
 
   /// (mel_bins, columns) in `target`: the first samples() samples, resampled where the rate is
-  /// another, silence after the last.
+  /// another, silence after the last; with MelKind::Usm zeros after the last column of the clip.
   void operator()(const Audio& audio, float* target) const;
 
  private:
@@ -77,6 +100,7 @@ class LogMel {
 
   const AudioOptions options_;
   const std::unique_ptr<const Tables> tables_;
+  const std::unique_ptr<const UsmMel> usm_;
 };
 
 // Squared magnitudes of the discrete Fourier transform of real frames, several frames at a time,

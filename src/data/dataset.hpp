@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "data/audio.hpp"
 #include "layout/sample_index.hpp"
 #include "spec/model_spec.hpp"
 #include "zea/dataset.hpp"
@@ -71,6 +72,9 @@ std::vector<ItemKind> item_kinds(const ModelSpec& model);
 
 /// Returns an item's name in messages: "image", "video", "clip".
 std::string item_name(const Item& item);
+
+/// Returns the log-mel features that an audio encoder reads.
+MelKind mel_kind(const MelInput& input);
 
 /// The image that is a video's frame.
 Item frame_of(const Item& video, int64_t frame);

@@ -9,6 +9,10 @@
 
 namespace zea {
 
+MelKind mel_kind(const MelInput& input) {
+  return input.subsampling ? MelKind::Usm : MelKind::Whisper;
+}
+
 ItemList list_items(const std::vector<Item>& items) {
   ItemList list;
   for (const Item& item : items) list.add(item.kind, 1, item.shape);
@@ -61,7 +65,8 @@ ItemShape shape_of(const Item& item, const EncoderSpec& encoder, bool is_alone) 
   const auto* fitted = is_clip ? nullptr : encoder.patches().as<FittedTiles>();
   if (fitted && fitted->fits_alone && !is_alone) return encoder.padded_shape();
   if (!is_clip) return encoder.item_shape(size);
-  const ItemShape shape = encoder.clip_shape(mel_columns(item.samples, item.rate));
+  const ItemShape shape =
+      encoder.clip_shape(mel_columns(item.samples, item.rate, mel_kind(encoder.mels())));
   if (shape.features == 0)
     throw DataError("a clip of " + std::to_string(item.samples) + " samples at " +
                     std::to_string(item.rate) + " Hz, too short for a feature of the " +

@@ -223,7 +223,8 @@ ItemDecoding decoding_of(const EncoderSpec& encoder) {
   if (encoder.modality() == Modality::Audio)
     return {.mel = std::make_shared<const LogMel>(
                 AudioOptions{.mel_bins = encoder.mels().mel_bins,
-                             .max_source_positions = encoder.mels().positions})};
+                             .max_source_positions = encoder.mels().positions,
+                             .kind = mel_kind(encoder.mels())})};
   const PatchInput& input = encoder.patches();
   const auto* square = input.as<SquareImages>();
   const auto* padded = input.as<ImagesPadded>();

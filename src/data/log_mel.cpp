@@ -84,9 +84,9 @@ double logarithm_of(const Band& band, const std::array<Lanes, kBins>& power, siz
 
 }  // namespace
 
-int64_t mel_columns(int64_t samples, int64_t rate) {
+int64_t mel_columns(int64_t samples, int64_t rate, MelKind kind) {
   const int64_t resampled = (samples * kMelRate + rate - 1) / rate;
-  return (resampled + kMelHop - 1) / kMelHop;
+  return kind == MelKind::Usm ? usm_columns(resampled) : (resampled + kMelHop - 1) / kMelHop;
 }
 
 struct LogMel::Tables {
@@ -108,7 +108,9 @@ struct LogMel::Tables {
 };
 
 LogMel::LogMel(const AudioOptions& options)
-    : options_(options), tables_(std::make_unique<Tables>(options.mel_bins)) {
+    : options_(options),
+      tables_(std::make_unique<Tables>(options.mel_bins)),
+      usm_(options.kind == MelKind::Usm ? std::make_unique<UsmMel>(options.mel_bins) : nullptr) {
   ZEA_ASSERT(options.mel_bins > 0 && options.max_source_positions > 0);
 }
 
@@ -143,6 +145,10 @@ void LogMel::operator()(const Audio& audio, float* target) const {
   const Audio resampled =
       audio.rate == kMelRate ? Audio{} : resample(audio, kMelRate, options_.samples());
   const std::span<const float> samples = audio.rate == kMelRate ? audio.samples : resampled.samples;
+  if (usm_) {
+    const auto most = static_cast<size_t>(options_.samples());
+    return (*usm_)(samples.first(std::min(samples.size(), most)), options_.columns(), target);
+  }
   const auto floor = static_cast<float>(put_logarithms(samples, target) - kDepth);
   for (int64_t i = 0; i < options_.mel_bins * options_.columns(); ++i)
     target[i] = (std::max(target[i], floor) + 4) / 4;

@@ -377,10 +377,13 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
       if (input.table_side > 0)
         bytes += items.tokens * input.most_table_shares() * (kIndex + element);
     } else {
-      // Positions, features, placeholders and three columns of a row.
+      // Positions, features, placeholders and the columns of a row.
       const MelInput& input = encoder.mels();
-      bytes += kIndex * (6 * items.tokens + rows) +
-               items.items * input.columns() * 3 * input.mel_bins * element;
+      const int64_t bins = Subsampling::halved(input.mel_bins);
+      const int64_t seen = input.subsampling ? Subsampling::kTaps * input.subsampled_bins() : 3;
+      bytes += kIndex * ((3 + seen) * items.tokens + rows);
+      bytes += element * (input.subsampling ? 2 * items.tokens * bins * Subsampling::kTaps
+                                            : items.items * input.columns() * 3 * input.mel_bins);
     }
   }
   return bytes;

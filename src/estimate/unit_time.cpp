@@ -134,9 +134,11 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
       const double of_row = 2.0 * static_cast<double>(needs.row_products) / grid.tp;
       const double flops = of_row * static_cast<double>(needs.rows);
       // A sample that another rank began is scanned with the identity beside its values.
-      const DeltaRuleSpec& rule = *model.delta_rule(spec);
-      const double more = of_row * static_cast<double>(entered_tokens(rows) * rule.key_dim) /
-                          static_cast<double>(rule.value_dim);
+      const DeltaRuleSpec* rule = model.delta_rule(spec);
+      const double more = rule
+                              ? of_row * static_cast<double>(entered_tokens(rows) * rule->key_dim) /
+                                    static_cast<double>(rule->value_dim)
+                              : 0;
       seconds.forward += (flops + more) / attention_rate;
       if (needs.input_has_gradient) seconds.backward_input += 2 * flops / attention_rate;
     }

@@ -115,6 +115,7 @@ OrderedJson encoder_config(const ComposedPart& part, int64_t placeholder) {
   const OrderedJson processor = config.value(kImageProcessor, OrderedJson());
   config.erase(kImageProcessor);
   config.erase(kVideoProcessor);
+  config.erase(kFeatureExtractor);
   config.erase(kGenerationConfig);
   config.erase(kWeightsFiles);
   const bool of_sound = is_audio_family(family_of(config));
@@ -260,6 +261,7 @@ class ComposedSource : public WeightsSource {
     OrderedJson text = config_of(decoder());
     text.erase(kImageProcessor);
     text.erase(kVideoProcessor);
+    text.erase(kFeatureExtractor);
     family_ = family_of(text);
     known_rows_ = naming_file(*decoder().source,
                               [&] { return make_model_spec(text.dump()).decoder.vocabulary; });

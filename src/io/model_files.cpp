@@ -41,6 +41,15 @@ nlohmann::json processor_in(const fs::path& directory, const char* key, const ch
   return is_of_sound(alone) ? nlohmann::json() : alone;
 }
 
+/// Returns the settings of features of audio, of a family that has a choice; null: none.
+nlohmann::json feature_extractor_in(const fs::path& directory, const nlohmann::json& config) {
+  if (config.value("model_type", nlohmann::json()) != "gemma4") return {};
+  const nlohmann::json whole = read_if_there(directory / kWholeProcessor);
+  if (whole.contains(kFeatureExtractor)) return whole[kFeatureExtractor];
+  nlohmann::json alone = read_if_there(directory / "preprocessor_config.json");
+  return is_of_sound(alone) ? alone : nlohmann::json();
+}
+
 /// Returns the tokens that end a text, from generation_config.json; null: none.
 nlohmann::json end_tokens_in(const fs::path& directory) {
   const nlohmann::json said = read_if_there(directory / "generation_config.json");
@@ -54,6 +63,7 @@ struct FileOfKey {
 };
 constexpr FileOfKey kFiles[] = {{kImageProcessor, "preprocessor_config.json"},
                                 {kVideoProcessor, "video_preprocessor_config.json"},
+                                {kFeatureExtractor, "preprocessor_config.json"},
                                 {kGenerationConfig, "generation_config.json"}};
 
 }  // namespace
@@ -65,9 +75,11 @@ std::string read_model_config(const std::string& path) {
   nlohmann::json images = processor_in(directory, kImageProcessor, kFiles[0].file);
   nlohmann::json videos = processor_in(directory, kVideoProcessor, kFiles[1].file);
   const nlohmann::json ends = end_tokens_in(directory);
-  if (images.is_null() && videos.is_null() && ends.is_null()) return text;
   nlohmann::json config = parse_strict_json(text, path);
   if (!config.is_object()) return text;
+  nlohmann::json sound = feature_extractor_in(directory, config);
+  if (images.is_null() && videos.is_null() && sound.is_null() && ends.is_null()) return text;
+  if (!sound.is_null()) config[kFeatureExtractor] = std::move(sound);
   if (!images.is_null()) config[kImageProcessor] = std::move(images);
   if (!videos.is_null()) config[kVideoProcessor] = std::move(videos);
   if (!ends.is_null()) config[kGenerationConfig]["eos_token_id"] = ends;

@@ -86,12 +86,9 @@ bool is_of_shared_keys(const ModelSpec& model, const std::string& name) {
 }
 
 /// Whether a tensor is carried along without use: it belongs to multi-token prediction (a separate
-/// head, or layers after the last one), to the unused keys of a layer with shared keys, or to the
-/// audio encoder of Gemma 4.
+/// head, or layers after the last one), or to the unused keys of a layer with shared keys.
 bool is_carried(const ModelSpec& model, const std::string& name) {
   if (is_of_shared_keys(model, name)) return true;
-  if (model.family == "gemma4")
-    return name.starts_with("model.audio_tower.") || name.starts_with("model.embed_audio.");
   struct Layers {
     const char *family, *root;
   };

@@ -241,9 +241,20 @@ int64_t pipeline_ranks(const ModuleMeshOptions& options) {
   return std::max<int64_t>(1, stages / options.virtual_stages);  // check_stages() refuses less
 }
 
+/// Rows of a conformer read their neighbors, which other ranks would have.
+void check_conformer(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {
+  for (const auto& [name, degree] : {std::pair("tp", options.tp), std::pair("cp", options.cp)})
+    if (degree > 1)
+      faults.add(key + name + " = " + std::to_string(degree) +
+                 ": the blocks of a conformer are not built for several " + name +
+                 " ranks; leave it out (the module's clips are then distributed over the ranks of "
+                 "the language model)");
+}
+
 void check_degrees(const std::string& module, const ModuleMeshOptions& options,
                    const ModelSpec& model, Faults& faults) {
   const std::string key = "mesh." + module + ".";
+  if (model.block(module).conformer) check_conformer(key, options, faults);
   check_tp(key, module, options, model, faults);
   check_scans(key, module, options, model, faults);
   if (options.cp == 1) {

@@ -114,8 +114,9 @@ at::Tensor first_of_heads(const at::Tensor& x, int64_t dim, int64_t count);
 /// never trains.
 at::Tensor layer_scale(const at::Tensor& x, Parameter& scale);
 
-/// x clamped between two scalars that never train.
+/// x clamped between two scalars that never train, or between -bound and bound.
 at::Tensor clamped(const at::Tensor& x, Parameter& least, Parameter& most);
+at::Tensor clamped(const at::Tensor& x, double bound);
 
 /// (factor x - shift) scale for x (rows, hidden); `shift` and `scale` (hidden) never train, and
 /// both may be null.
@@ -159,6 +160,20 @@ at::Tensor image_tokens(const at::Tensor& patches, const ImageRows& rows,
 /// `windows` (rows, width) int64 lists rows of x, which become one row -> (rows, hidden * width).
 /// -1: zeros.
 at::Tensor windows_of(const at::Tensor& x, const at::Tensor& windows);
+
+/// (spec.rows(), width) in the type of `options`: sines, then cosines, of a position at frequencies
+/// from 1 to 1/10000, for each row of a window; zeros for positions below 0.
+at::Tensor relative_sinusoids(const RelativeSpec& spec, int64_t width,
+                              const at::TensorOptions& options);
+/// Attention with relative positions: qkv (rows, 3 * heads * dim), the keys of distances
+/// (spec.relative->rows(), heads * dim), `scale` (dim) of queries, `positions` (rows) int64 of rows
+/// in their clips, which lie whole one after the other -> (rows, heads * dim).
+at::Tensor relative_attention(const at::Tensor& qkv, const at::Tensor& distances,
+                              const at::Tensor& positions, Parameter& scale,
+                              const AttentionSpec& spec);
+/// Row r of column c becomes the sum over taps t of weight (width, 1, taps)[c, t] times x (rows,
+/// width)[r - (taps - 1) + t, c], without rows before the clip. `positions` as above.
+at::Tensor causal_convolution(const at::Tensor& x, const at::Tensor& positions, Parameter& weight);
 
 /// Adds biases to the queries and the values of qkv (tokens, query + key + value widths), in place.
 at::Tensor add_query_value_biases(const at::Tensor& qkv, Parameter& query, Parameter& value);

@@ -98,8 +98,12 @@ struct EncoderPart {
   at::Tensor patches;     ///< images: (patches here, values of a patch), compute type
   at::Tensor patch_rows;  ///< int64: the rows here that they become; others are learned
 
-  at::Tensor columns;  ///< clips: (columns here, mel_bins * 3), compute type: with neighbours
-  at::Tensor windows;  ///< (rows here, 3) int64: the columns that a row sees; -1: beyond the clip
+  /// Clips: (columns here, mel_bins * 3) columns with neighbors, compute type; with a subsampling
+  /// (columns * bins of its first convolution, 9).
+  at::Tensor columns;
+  /// (rows here, 3) int64: the columns that a row sees, -1: beyond the clip; with a subsampling
+  /// (rows here * bins, 9): rows of its first convolution.
+  at::Tensor windows;
 
   /// Cached outputs that are read with the samples in place of the items: (rows here, hidden) of
   /// each unit that projectors read (ModelSpec::read_by_projectors), compute type.

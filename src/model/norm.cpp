@@ -28,15 +28,29 @@ Tensor weight_of(Parameter* weight, const Tensor& x, double offset) {
   return weight ? weight->value() : at::full({x.size(-1)}, 1 - offset, x.options());
 }
 
+/// Returns the bias of a norm; of a layer norm without one zeros.
+Tensor bias_of(Parameter* bias, const Tensor& x, bool is_layer) {
+  return is_layer && !bias ? at::zeros({x.size(-1)}, x.options()) : value_or_none(bias);
+}
+
+/// Returns the gradient of the bias; of a layer norm without one memory that nobody reads. `mean`:
+/// as forward saved it.
+Tensor bias_gradient_of(Parameter* bias, Parameter* weight, const Tensor& mean) {
+  const Tensor of_weight = gradient_or_none(weight);
+  return mean.defined() && !bias && of_weight.defined() ? at::zeros_like(of_weight)
+                                                        : gradient_or_none(bias);
+}
+
 NormRows forward_rows(Context* ctx, const Tensor& x, const Tensor& added, Parameter* weight,
                       Parameter* bias, const NormSpec& spec) {
-  ZEA_ASSERT((spec.kind == NormKind::Layer) == (bias != nullptr));
+  ZEA_ASSERT((spec.kind == NormKind::Layer && spec.has_bias) == (bias != nullptr));
+  const bool is_layer = spec.kind == NormKind::Layer;
   remember(ctx, {weight, bias});
   ctx->saved_data["eps"] = spec.eps;
   ctx->saved_data["offset"] = spec.offset;
-  const NormRows rows =
-      norm_forward(x.contiguous(), added.defined() ? added.contiguous() : added,
-                   {weight_of(weight, x, spec.offset), value_or_none(bias), spec.eps, spec.offset});
+  const NormRows rows = norm_forward(
+      x.contiguous(), added.defined() ? added.contiguous() : added,
+      {weight_of(weight, x, spec.offset), bias_of(bias, x, is_layer), spec.eps, spec.offset});
   ctx->save_for_backward({rows.x, rows.mean, rows.scale});
   return rows;
 }
@@ -47,11 +61,12 @@ Tensor backward_rows(Context* ctx, const Tensor& dy, const Tensor& before, bool 
   Parameter* weight = recall(ctx, 0);
   Parameter* bias = recall(ctx, 1);
   const double offset = ctx->saved_data.at("offset").toDouble();
-  return norm_backward(dy.contiguous(), before.defined() ? before.contiguous() : before,
-                       {.x = saved[0], .y = {}, .mean = saved[1], .scale = saved[2]},
-                       {weight_of(weight, saved[0], offset), value_or_none(bias),
-                        ctx->saved_data.at("eps").toDouble(), offset},
-                       {gradient_or_none(weight), gradient_or_none(bias), needs_dx});
+  return norm_backward(
+      dy.contiguous(), before.defined() ? before.contiguous() : before,
+      {.x = saved[0], .y = {}, .mean = saved[1], .scale = saved[2]},
+      {weight_of(weight, saved[0], offset), bias_of(bias, saved[0], saved[1].defined()),
+       ctx->saved_data.at("eps").toDouble(), offset},
+      {gradient_or_none(weight), bias_gradient_of(bias, weight, saved[1]), needs_dx});
 }
 
 struct NormFunction : Function<NormFunction> {
@@ -182,6 +197,21 @@ struct ClampFunction : Function<ClampFunction> {
   }
 };
 
+/// Bounds beyond the type's range have no effect.
+struct BoundFunction : Function<BoundFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, double bound) {
+    ctx->save_for_backward({x});
+    ctx->saved_data["bound"] = bound;
+    return at::clamp(x, -bound, bound);
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensor x = ctx->get_saved_variables()[0];
+    const double bound = ctx->saved_data.at("bound").toDouble();
+    return {outputs[0] * (x >= -bound).logical_and_(x <= bound), {}};
+  }
+};
+
 /// Computes in the wide type, since differences of large numbers lose digits.
 struct StandardizedFunction : Function<StandardizedFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, double factor, Parameter* shift,
@@ -208,6 +238,10 @@ at::Tensor layer_scale(const at::Tensor& x, Parameter& scale) {
 
 at::Tensor clamped(const at::Tensor& x, Parameter& least, Parameter& most) {
   return ClampFunction::apply(x, &least, &most);
+}
+
+at::Tensor clamped(const at::Tensor& x, double bound) {
+  return BoundFunction::apply(x, bound);
 }
 
 at::Tensor standardized(const at::Tensor& x, double factor, Parameter* shift, Parameter* scale) {

@@ -54,6 +54,9 @@ class UnitRun {
         return embedded(op);
       case Kind::Positions:
         return positions(parameter(op, 0));
+      case Kind::Sinusoids:
+        return relative_sinusoids(*model_.attention(unit_).relative, block_.hidden,
+                                  inputs_[0]->options());
       case Kind::Linear:
         return linear(x, parameter(op, 0), optional(op, 1), op.order);
       case Kind::ColumnLinear:
@@ -143,10 +146,16 @@ class UnitRun {
         return rotated(x, local_heads(x, op));
       case Kind::Attention:
         return attended(x, local_heads(x, op), op);
+      case Kind::RelativeAttention:
+        return relative_attention(x, input(op, 1), part_->positions, parameter(op, 0),
+                                  model_.attention(unit_));
+      case Kind::CausalConvolution:
+        return causal_convolution(x, part_->positions, parameter(op, 0));
       case Kind::DeltaRule:
         return scanned(x, op);
       case Kind::Clamp:
-        return clamped(x, parameter(op, 0), parameter(op, 1));
+        return op.params.empty() ? clamped(x, op.factor)
+                                 : clamped(x, parameter(op, 0), parameter(op, 1));
       case Kind::LayerScale:
         return layer_scale(x, parameter(op, 0));
       case Kind::Standardize:

@@ -155,7 +155,7 @@ void check_scores(Faults& faults, const Options& options, const ModelSpec& model
   if (options.run.device != DeviceKind::Cuda) return;
   for (const std::string& module : model.modules())
     for (const AttentionSpec& attention : model.block(module).attentions())
-      if (attention.scores.softcap != 0) {
+      if (attention.scores.softcap != 0 && !attention.relative) {
         faults.add("run.device = \"cuda\" with the scores of attention of " + module +
                    " capped: the attention kernels of GPUs have no cap; use the CPU");
         break;

@@ -81,7 +81,13 @@ bool takes_adapter(UnitKind kind, const std::string& role) {
                                               "shared_gate",
                                               "input_gate",
                                               "input_context",
-                                              "input_projection"};
+                                              "input_projection",
+                                              "ff1.up",
+                                              "ff1.down",
+                                              "ff2.up",
+                                              "ff2.down",
+                                              "conv_start",
+                                              "conv_end"};
   static const std::set<std::string> of_projector{"merger", "linear", "linear_1", "linear_2"};
   if (kind == UnitKind::Keys) return role == "qkv";
   if (kind == UnitKind::Block) return of_block.contains(role);
@@ -89,8 +95,7 @@ bool takes_adapter(UnitKind kind, const std::string& role) {
 }
 
 bool is_row_linear(const std::string& role) {
-  return role == "out" || role == "down" || role == "linear_2" || role == "experts.down" ||
-         role == "shared.down";
+  return role == "out" || role == "linear_2" || role == "conv_end" || role.ends_with("down");
 }
 
 /// Whether a linear belongs to a mixture of experts, where each tp rank has the rows of all tp

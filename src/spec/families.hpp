@@ -161,6 +161,13 @@ class SpecBuilder {
   /// and values that several blocks read: "<module>.layers.0.keys".
   void add_blocks(const std::string& module, int64_t count, const BlockSpec& block,
                   const BlockFamily& family, const std::string& layers, bool trainable);
+  /// Likewise where `add` adds the parameters of the block of each number.
+  void add_each(const std::string& module, int64_t count,
+                const std::function<void(const std::string& number)>& add);
+  /// Adds a linear of a block; a clipped one also has its bounds.
+  void add_linear(const std::string& role, const std::string& name, const BlockSpec& block,
+                  int64_t out, int64_t in, const TpSharding& cut, bool bias, bool trainable,
+                  double std);
 
  private:
   /// Adds the norm before attention, or shares the one of the block's unit of keys.
@@ -182,9 +189,6 @@ class SpecBuilder {
                    bool trainable);
   void add_gate_parts(const BlockSpec& block, const ExpertNames& names, const std::string& layer,
                       bool trainable);
-  void add_linear(const std::string& role, const std::string& name, const BlockSpec& block,
-                  int64_t out, int64_t in, const TpSharding& cut, bool bias, bool trainable,
-                  double std);
 
   ModelSpec& model_;
 };
@@ -389,6 +393,18 @@ EncoderSpec read_voxtral_encoder(const ConfigReader& config);
 /// Adds Whisper's encoder, and its projector to the width `hidden`.
 void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const EncoderNames& names,
                        int64_t hidden, const Trainable& trainable);
+/// The audio encoder of Gemma 4; `out`: the width of its outputs before the projector.
+struct Gemma4Audio {
+  EncoderSpec spec;
+  int64_t out = 0;
+  double std = 0.02;
+};
+Gemma4Audio read_gemma4_audio(const ConfigReader& config);
+/// Throws unless the settings of a feature extractor are those of data/usm_mel.cpp.
+void check_feature_extractor(const ConfigReader& config, const EncoderSpec& audio);
+/// Adds it, with its projector to the width `hidden`. Returns the unit that makes the features.
+int add_gemma4_audio(SpecBuilder& builder, const Gemma4Audio& audio, int64_t hidden,
+                     const Trainable::Encoder& trains);
 /// Adds the linears of a projector from `width` to `hidden`, whose parameters begin with `root`.
 void add_projector_linears(SpecBuilder& builder, const ProjectorSpec& projector,
                            const std::string& root, int64_t width, int64_t hidden, bool trainable);

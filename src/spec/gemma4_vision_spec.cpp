@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma 4 with images and videos, whose frames are images with text between. The encoder is a
+// Gemma 4 with images, videos, whose frames are images with text between, and audio, whose encoder
+// is in gemma4_audio_spec.cpp. The encoder of images is a
 // vision transformer for images of any size. The position of a patch is the sum of a learned row
 // and a learned column position, with axial RoPE in attention. Its outputs are averaged over
 // squares of patches, standardized, normed and projected to the text's width. Files leave out
@@ -141,48 +142,52 @@ Decoder read_text(const ConfigReader& config, const ConfigReader& text) {
   return decoder;
 }
 
-/// Makes the language model alone, for a config without vision_config.
-ModelSpec make_text_alone(const Decoder& decoder, const Trainable& trainable) {
-  ModelSpec model;
-  model.decoder = decoder.spec;
-  SpecBuilder builder(model);
-  add_decoder(builder, decoder, "", {}, trainable.llm);
-  return model;
-}
-
-/// Makes a model that takes images and videos.
-ModelSpec make_seeing(const ConfigReader& config, const ConfigReader& text,
-                      const Trainable& trainable) {
-  VisionEncoder encoder = read_gemma4_vision(config.object("vision_config"));
+/// Adds the image encoder to `model`. Returns the unit that makes the features.
+int add_images(SpecBuilder& builder, const ConfigReader& config, ModelSpec& model,
+               const Trainable& trainable) {
+  const ConfigReader of_vision = config.object("vision_config");
+  VisionEncoder encoder = read_gemma4_vision(of_vision);
   encoder.spec.placeholder = config.integer("image_token_id", 258880);
   encoder.spec.video_placeholder = config.integer("video_token_id", 258884);
-  Decoder decoder = read_text(config, text);
-  if (text.text(kTextOfBoth, "") == "vision")
-    decoder.spec.bidirectional_images = BidirectionalLayers::InWindows;
-  const bool standardizes = config.object("vision_config").boolean("standardize", false);
-  const auto add_projector = [&](SpecBuilder& builder, const std::vector<int>&) {
-    add_embedder(builder, encoder, standardizes, decoder.spec.block.hidden,
-                 trainable.of(encoder.spec.name));
-    return std::vector{builder.last_unit()};
-  };
-  return make_with_tower(decoder, encoder, kGemma4Tower, "", trainable, add_projector);
+  if (config.object("text_config").text(kTextOfBoth, "") == "vision")
+    model.decoder.bidirectional_images = BidirectionalLayers::InWindows;
+  const Trainable::Encoder trains = trainable.of(encoder.spec.name);
+  model.encoders.push_back(encoder.spec);
+  add_vision_encoder(builder, encoder, kGemma4Tower, trains.encoder);
+  add_embedder(builder, encoder, of_vision.boolean("standardize", false),
+               model.decoder.block.hidden, trains);
+  return builder.last_unit();
+}
+
+int add_sound(SpecBuilder& builder, const ConfigReader& config, ModelSpec& model,
+              const Trainable& trainable) {
+  constexpr const char* kToken = "audio_token_id";
+  Gemma4Audio audio = read_gemma4_audio(config.object("audio_config"));
+  audio.spec.placeholder = config.integer(kToken, 258881);
+  if (audio.spec.placeholder < 0 || model.is_placeholder(audio.spec.placeholder))
+    config.refuse(kToken, std::to_string(audio.spec.placeholder),
+                  "an id of 0 or more that is not that of images or videos");
+  model.encoders.push_back(audio.spec);
+  return add_gemma4_audio(builder, audio, model.decoder.block.hidden,
+                          trainable.of(audio.spec.name));
 }
 
 }  // namespace
 
 ModelSpec make_gemma4(const ConfigReader& config, const Trainable& trainable) {
-  // Tokens around images are ordinary text; vision_soft_tokens_per_image is not needed.
+  // Tokens around images and clips are ordinary text; vision_soft_tokens_per_image is not needed.
   config.ignore_keys({"audio_config", "audio_token_id", "boa_token_id", "boi_token_id",
                       "eoa_token_id", "eoa_token_index", "eoi_token_id", "image_token_id",
                       "video_token_id", "vision_config", "vision_soft_tokens_per_image"});
-  const ConfigReader text = config.object("text_config");
-  ModelSpec model = config.has("vision_config")
-                        ? make_seeing(config, text, trainable)
-                        : make_text_alone(read_text(config, text), trainable);
-  if (config.has("audio_config"))
-    model.notes.push_back(
-        "audio_config: the audio encoder is not built yet; its tensors are carried along as files "
-        "have them, and samples with audio are refused");
+  const Decoder decoder = read_text(config, config.object("text_config"));
+  ModelSpec model;
+  model.decoder = decoder.spec;
+  SpecBuilder builder(model);
+  std::vector<int> features;
+  if (config.has("vision_config"))
+    features.push_back(add_images(builder, config, model, trainable));
+  if (config.has("audio_config")) features.push_back(add_sound(builder, config, model, trainable));
+  add_decoder(builder, decoder, "", features, trainable.llm);
   return model;
 }
 

@@ -144,13 +144,16 @@ ItemShape EncoderSpec::item_shape() const {
 }
 
 ItemShape EncoderSpec::clip_shape(int64_t columns) const {
-  const int64_t positions = mels().positions, merge = projector.merge;
-  const int64_t tokens = mels().own_length ? std::min(positions, (columns + 1) / 2) : positions;
+  const MelInput& input = mels();
+  const int64_t positions = input.positions, merge = projector.merge;
+  const int64_t tokens =
+      input.own_length ? std::min(positions, input.positions_of(columns)) : positions;
   const int64_t apart = (merge - tokens % merge) % merge;
   return {.tokens = tokens + apart,
           .features = tokens / merge,
           .merge = merge,
-          .padding_tokens = apart};
+          .padding_tokens = apart,
+          .mel_columns = input.subsampling ? std::min(columns, input.columns()) : 0};
 }
 
 ItemShape EncoderSpec::item_shape(const ImageSize& image) const {

@@ -264,14 +264,33 @@ struct PatchInput {
   ImageSize filled(const ImageSize& image, const PixelLimits& limits) const;  ///< ImagesFilling
 };
 
-/// Audio clips as columns of log-mel features (Whisper, arXiv:2212.04356).
+/// The subsampling of USM (arXiv:2303.01037): two convolutions of 3 x 3 columns and bins with
+/// stride 2 along both, each with a layer norm of its channels and ReLU. Beyond a clip are zeros.
+struct Subsampling {
+  static constexpr int64_t kSide = 3, kTaps = kSide * kSide;
+  int64_t first_channels = 0, second_channels = 0;
+
+  /// Returns the columns, or bins, that a convolution makes of so many.
+  static int64_t halved(int64_t count) { return (count + 1) / 2; }
+};
+
+/// Audio clips as columns of log-mel features (Whisper, arXiv:2212.04356; USM).
 struct MelInput {
   int64_t mel_bins = 80;
-  int64_t positions = 1500;  ///< of a clip, each of 20 ms
+  int64_t positions = 1500;  ///< of a clip, each of 20 ms, with a subsampling of 40 ms
   bool own_length = false;  ///< a clip has the tokens of its own length; false: padded with silence
+  std::optional<Subsampling> subsampling = {};  ///< none: Whisper's convolutions, and its features
 
-  /// Returns the log-mel columns of a clip: the second convolution makes one position of two.
-  int64_t columns() const { return 2 * positions; }
+  /// Returns the log-mel columns of a clip: the second convolution makes one position of two, the
+  /// subsampling one of four.
+  int64_t columns() const { return (subsampling ? 4 : 2) * positions; }
+  /// Returns the positions that become of so many columns.
+  int64_t positions_of(int64_t columns) const {
+    const int64_t once = Subsampling::halved(columns);
+    return subsampling ? Subsampling::halved(once) : once;
+  }
+  /// Returns the bins after both convolutions of the subsampling.
+  int64_t subsampled_bins() const { return Subsampling::halved(Subsampling::halved(mel_bins)); }
 };
 
 /// The grid of a fitted image (FittedTiles): the first tile is the whole image; the features of
@@ -303,6 +322,7 @@ struct ItemShape {
   /// Frames of a video, whose last one repeats to fill a temporal patch; tiles are these patches.
   int64_t frames = 0;
   int64_t time_step = 0;          ///< positions in time between temporal patches
+  int64_t mel_columns = 0;        ///< of a clip that is subsampled; 0: all that its tokens see
   bool has_text_between = false;  ///< as of VideoInput
 
   /// Returns the features of an image that lie side by side, each of a square of patches.

@@ -45,7 +45,8 @@ class LayerRecorder {
     return {ops_.record_other(), normed};
   }
   std::vector<int> norm_params(const std::string& role, const NormSpec& spec) {
-    if (spec.kind == NormKind::Layer) return ops_.roles({role + ".weight", role + ".bias"});
+    if (spec.kind == NormKind::Layer && spec.has_bias)
+      return ops_.roles({role + ".weight", role + ".bias"});
     return {ops_.roles({role + ".weight"})[0], -1};
   }
 

@@ -89,8 +89,11 @@ ModelSpec make_family(const std::string& family, const ConfigReader& config,
 void read_processor(const ConfigReader& config, ModelSpec& model) {
   const auto encoder = std::ranges::find(model.encoders, Modality::Image, &EncoderSpec::modality);
   const bool of_images = config.has(kImageProcessor), of_videos = config.has(kVideoProcessor);
-  if (encoder == model.encoders.end()) return;
   const auto said = [&](const char* key) { return config.object_alone(key, key); };
+  if (config.has(kFeatureExtractor))
+    for (const EncoderSpec& each : model.encoders)
+      if (each.block.conformer) detail::check_feature_extractor(said(kFeatureExtractor), each);
+  if (encoder == model.encoders.end()) return;
   if (of_images) detail::read_image_processor(said(kImageProcessor), *encoder);
   if (!encoder->patches().video) return;
   if (of_videos)
@@ -134,6 +137,13 @@ bool is_of_head(const ModelSpec& model, const std::string& name) {
   });
 }
 
+/// Returns whether a carried tensor is a parameter of Gemma 4's audio encoder, which an older zea
+/// did not train.
+bool is_of_audio(const ModelSpec& model, const std::string& name) {
+  const int param = model.param_index(name);
+  return param >= 0 && model.block(model.params[param].module).conformer.has_value();
+}
+
 /// Adds the tensors that files have and no unit reads.
 void add_carried_tensors(const ConfigReader& config, ModelSpec& model) {
   if (!config.has(kWeightsFiles)) return;
@@ -146,7 +156,8 @@ void add_carried_tensors(const ConfigReader& config, ModelSpec& model) {
     const Shape shape = carried.integers(name.c_str());
     for (const int64_t length : shape)
       if (length < 1) carried.refuse(name, carried.dump(name.c_str()), "lengths of 1 or more");
-    if (is_of_head(model, name)) continue;  // loading compares the shapes
+    // Loading compares the shapes.
+    if (is_of_head(model, name) || is_of_audio(model, name)) continue;
     if (model.param_index(name) >= 0)
       carried.refuse(name, "a parameter of the model", "tensors that no unit reads");
     model.params[builder.add(name, name, shape, false, 0)].used = false;

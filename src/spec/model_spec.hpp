@@ -77,7 +77,7 @@ struct ParamSpec {
 
 enum class UnitKind {
   PatchEmbed,  ///< pixels -> patches + positions, perhaps a class token and a norm
-  AudioEmbed,  ///< log-mel columns -> two convolutions + positions
+  AudioEmbed,  ///< log-mel columns -> two convolutions + positions, or a subsampling
   Keys,        ///< keys and values that several blocks share
   Block,       ///< a transformer block
   Projector,   ///< features of an encoder -> the language model's width
@@ -145,10 +145,10 @@ struct UnitSpec {
   /// Returns whether the unit computes queries, and whether it computes keys and values.
   bool makes_queries() const { return kind == UnitKind::Block; }
   bool makes_keys() const { return input_read_as(UnitReads::Keys) < 0; }
-  /// Returns whether a role belongs to a projector: the last norm of an encoder is in its unit,
-  /// too.
+  /// Returns whether a role belongs to a projector: the last norm or linear of an encoder is in
+  /// its unit, too.
   bool is_of_projector(const std::string& role) const {
-    return kind == UnitKind::Projector && !role.starts_with("encoder_norm");
+    return kind == UnitKind::Projector && !role.starts_with("encoder_");
   }
 };
 
@@ -253,14 +253,15 @@ struct Trainable {
 };
 
 /// Keys that zea adds to a config: the texts of the files beside config.json that describe the
-/// processing of images and of videos, and the end tokens of generation.
+/// processing of images, of videos and of audio (Gemma 4), and the end tokens of generation.
 inline constexpr const char* kImageProcessor = "image_processor";
 inline constexpr const char* kVideoProcessor = "video_processor";
+inline constexpr const char* kFeatureExtractor = "feature_extractor";
 inline constexpr const char* kGenerationConfig = "generation_config";
 /// And what the weights files show: {"carried": {name: shape}, "splits_experts": true, "names":
 /// spelling_of() them}. No unit reads carried tensors: those of a head of multi-token prediction
-/// ("mtp.") unless it trains, of layers after the last one, of keys that a layer does not use, and
-/// of Gemma 4's audio encoder. Files of one family may stack the experts of a layer or split them.
+/// ("mtp.") unless it trains, of layers after the last one, and of keys that a layer does not use.
+/// Files of one family may stack the experts of a layer or split them.
 inline constexpr const char* kWeightsFiles = "weights_files";
 
 /// Returns the config with the tensors of a head of multi-token prediction that trains among the

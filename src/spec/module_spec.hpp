@@ -26,7 +26,8 @@ enum class NormKind { Layer, Rms };
 struct NormSpec {
   NormKind kind = NormKind::Layer;
   double eps = 1e-5;
-  double offset = 0;  ///< added to the weight: 1 in Gemma, whose weights start as zeros
+  double offset = 0;     ///< added to the weight: 1 in Gemma, whose weights start as zeros
+  bool has_bias = true;  ///< of NormKind::Layer
 };
 
 /// The heads of attention, and the coordinates of each.
@@ -105,6 +106,16 @@ struct LatentSpec {
   NormSpec norm = {NormKind::Rms, 1e-6};  ///< of latents
 };
 
+/// Local attention with relative positions (arXiv:1901.02860): a row attends to the `left` rows
+/// before it, itself, and the `right` rows after it. A score has a term of the query and a key of
+/// the distance, made by a linear from the sinusoid of a position, which is `first` for the
+/// leftmost row and decreases by 1 from row to row. Positions below 0 have no term.
+struct RelativeSpec {
+  int64_t left = 0, right = 0, first = 0;
+
+  int64_t rows() const { return left + 1 + right; }
+};
+
 /// Softmax attention, a kind of token mixer.
 struct AttentionSpec {
   HeadShape heads = {};  ///< as many queries in all kinds of attention of a module
@@ -124,6 +135,8 @@ struct AttentionSpec {
   bool has_sinks = false;
   /// Heads have the coordinates of queries or of values, whichever are more; the others are zeros.
   std::optional<LatentSpec> latent = {};
+  /// Each coordinate of a query has a learned factor, too; scores.scale is of queries alone.
+  std::optional<RelativeSpec> relative = {};
 
   /// Returns the coordinates of a head's values.
   int64_t value_dim() const { return latent ? latent->value : heads.dim; }
@@ -213,6 +226,16 @@ struct LayerInputSpec {
   int64_t placeholder_id = 0;  ///< row of T for placeholders of features
 };
 
+/// The block of a conformer (arXiv:2005.08100) as in USM: a feed-forward part, attention with
+/// relative positions, a convolution part, a second feed-forward part, and a norm. The convolution
+/// is causal and depthwise, after a gated linear unit.
+struct ConformerSpec {
+  int64_t taps = 5;             ///< rows that the convolution reads, the last is the row itself
+  double feed_forward = 0.5;    ///< factor of what a feed-forward part adds
+  double bound = 1e10;          ///< rows are clamped to it before norms
+  NormSpec convolution_norm{};  ///< of the convolution part; the others have the block's
+};
+
 /// A transformer block: norm, token mixer, norm, MLP, with a residual path around each half. A
 /// linear has a bias where the unit has a parameter for it.
 struct BlockSpec {
@@ -230,6 +253,7 @@ struct BlockSpec {
   double dropout = 0;  ///< probability of dropping a residual branch's output while training
   /// Clipped linears (Gemma 4): inputs and outputs are clamped to bounds that never train.
   bool clips_linears = false;
+  std::optional<ConformerSpec> conformer = {};  ///< blocks are those of a conformer
 
   /// The first kind of attention, which families with one kind have.
   AttentionSpec& attention() { return std::get<AttentionSpec>(mixers.front()); }

@@ -112,13 +112,6 @@ FunctionMemory joint_norms_memory(int64_t rows, int64_t width, bool trains,
           .gradient_working = std::max(2 * both, 3 * both - output) + copy};
 }
 
-FunctionMemory windows_memory(int64_t rows, int64_t width, const ElementBytes& bytes) {
-  const int64_t output = 3 * rows * width * bytes.param;
-  // One column of the windows: its elements, their rows, and which of these lie in the clip.
-  const int64_t column = rows * (width * bytes.param + static_cast<int64_t>(sizeof(int64_t)) + 1);
-  return {.output = output, .forward_peak = output + column, .backward_working = column};
-}
-
 /// The library adds up narrow elements in a wide copy, into wide sums.
 FunctionMemory mean_memory(int64_t x_bytes, int64_t count, const ElementBytes& bytes) {
   const int64_t wide = x_bytes / bytes.param * bytes.wide, output = x_bytes / count;

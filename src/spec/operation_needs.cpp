@@ -5,6 +5,7 @@
 
 #include "core/kernel_sizes.hpp"
 #include "spec/attention_needs.hpp"
+#include "spec/audio_needs.hpp"
 #include "spec/expert_needs.hpp"
 #include "spec/param_shard.hpp"
 
@@ -70,8 +71,11 @@ class Declarations {
         needs.rows = sizes_.patches;
         return;
       case Kind::Columns:
-        needs.rows = 2 * sizes_.tokens.here;
-        return;
+      case Kind::Windows:
+      case Kind::Sinusoids:
+      case Kind::RelativeAttention:
+      case Kind::CausalConvolution:
+        return declare_audio(op, {model_, unit_, sizes_, bytes_, x.rows, x.bytes}, needs);
       case Kind::Vocabulary:
         needs.elements = sizes_.tokens.here * weight(op).in;
         needs.messages = {{MessageKind::SumRows, SentIn::Forward, weight(op).in},
@@ -187,10 +191,6 @@ class Declarations {
             x.rows *
             (op.adapter < 0 ? hidden_ : model_.params[unit_.adapters[op.adapter].a].shape[1]);
         memory = {.output = x.bytes};
-        return;
-      case Kind::Windows:
-        needs.rows = x.rows / 2;
-        memory = windows_memory(needs.rows, hidden_, bytes_);
         return;
       case Kind::ImageTokens:
         return declare_image_tokens(needs);

@@ -114,8 +114,7 @@ int64_t sums_bytes(int64_t rows, int64_t columns, const ElementBytes& bytes);
 FunctionMemory joint_norms_memory(int64_t rows, int64_t width, bool trains,
                                   const ElementBytes& bytes);
 
-/// Windows of a convolution over `rows` rows; the mean of `count` neighboring rows of `x_bytes`.
-FunctionMemory windows_memory(int64_t rows, int64_t width, const ElementBytes& bytes);
+/// The mean of `count` neighboring rows of `x_bytes`.
 FunctionMemory mean_memory(int64_t x_bytes, int64_t count, const ElementBytes& bytes);
 FunctionMemory standardized_memory(int64_t x_bytes, const ElementBytes& bytes);
 

@@ -21,6 +21,7 @@ enum class OperationKind {
   /// Embeddings of token ids; params: table; `count`: its rows for per-layer inputs, else 0
   Vocabulary,
   Positions,     ///< embeddings of positions; params: table
+  Sinusoids,     ///< sinusoids of the positions of relative attention, a row for each distance
   Linear,        ///< params: weight, bias
   ColumnLinear,  ///< a linear whose outputs tp ranks share; params: weight, bias
   RowLinear,     ///< a linear whose inputs tp ranks share; params: weight, bias
@@ -59,15 +60,19 @@ enum class OperationKind {
   Rotary,  ///< rotary positions of queries and keys, in place
   /// params: sinks, the linear of keys and values from latents; inputs: qkv, latents
   Attention,
+  /// Attention with relative positions; inputs: qkv, keys of the distances; params: of each
+  /// coordinate of queries, whose softplus is a factor
+  RelativeAttention,
+  CausalConvolution,  ///< of each column of a sample's or clip's rows; params: weight
   /// The gated delta rule of the in-projection's outputs: convolution, recurrence, norm and gate;
   /// params: convolution, A_log, dt_bias, norm
   DeltaRule,
-  Clamp,         ///< x clamped between two bounds; params: least, most
+  Clamp,         ///< x clamped between two bounds; params: least, most; none: `factor` both ways
   LayerScale,    ///< each column times an element, or all times one; params: scale
   Scale,         ///< x times `factor`
   Standardize,   ///< (`factor` x - shift) scale; params: shift, scale
   Dropout,       ///< x without a share `factor` of its elements, while training
-  Windows,       ///< a convolution's windows: three rows side by side, of every second row
+  Windows,       ///< a convolution's windows: the rows that each of its outputs reads
   ImageTokens,   ///< patches and learned tokens; params: class token, positions, registers
   Features,      ///< of all inputs, the rows that become features
   SideBySide,    ///< `count` neighboring rows as one

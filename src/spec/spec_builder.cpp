@@ -20,6 +20,12 @@ void check_size(const std::string& name, const Shape& shape) {
       throw ConfigError("parameter " + name, " has more than 2^40 elements; no model is as large");
 }
 
+void check_layers(const std::string& module, int64_t count) {
+  if (count > kMaxLayers)
+    throw ConfigError(std::to_string(count) + " layers of " + module,
+                      "; allowed: 1 to " + std::to_string(kMaxLayers));
+}
+
 }  // namespace
 
 void SpecBuilder::start(const std::string& name, const std::string& module, UnitKind kind,
@@ -77,7 +83,8 @@ int SpecBuilder::add_norm(const std::string& role, const std::string& name, cons
                           int64_t width, bool trainable, const TpSharding& cut) {
   const int weight = add(role + ".weight", name + ".weight", {width}, trainable, 0, cut);
   if (norm.offset == 1) model_.params[weight].init = Init::Zeros;
-  if (norm.kind == NormKind::Layer) add(role + ".bias", name + ".bias", {width}, trainable, 0);
+  if (norm.kind == NormKind::Layer && norm.has_bias)
+    add(role + ".bias", name + ".bias", {width}, trainable, 0);
   return weight;
 }
 
@@ -96,11 +103,19 @@ void SpecBuilder::add_sinusoids(const std::string& name, int64_t positions, int6
   model_.params[add("positions", name, {positions, width}, false, 0)].init = Init::Sinusoids;
 }
 
+void SpecBuilder::add_each(const std::string& module, int64_t count,
+                           const std::function<void(const std::string&)>& add) {
+  check_layers(module, count);
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string number = std::to_string(i);
+    start(module + ".layers." + number, module, UnitKind::Block, {{last_unit(), false}});
+    add(number);
+  }
+}
+
 void SpecBuilder::add_blocks(const std::string& module, int64_t count, const BlockSpec& block,
                              const BlockFamily& family, const std::string& layers, bool trainable) {
-  if (count > kMaxLayers)
-    throw ConfigError(std::to_string(count) + " layers of " + module,
-                      "; allowed: 1 to " + std::to_string(kMaxLayers));
+  check_layers(module, count);
   const int embedded = last_unit();
   int context_norm = -1;
   std::vector<int> keys_units(static_cast<size_t>(count), -1);

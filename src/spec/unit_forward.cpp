@@ -57,9 +57,22 @@ class Forward : LayerRecorder {
   }
 
   Value audio_embed() {
+    if (model_.encoders[unit_.encoder].mels().subsampling) return subsampled();
     const auto columns = activated_linear(ops_.record({.kind = Kind::Columns}), "conv1");
     const auto x = activated_linear(ops_.record({.kind = Kind::Windows}, {columns}), "conv2");
     return add(x, positions());
+  }
+
+  /// A row is a bin of a column, until the bins of a column lie side by side.
+  Value subsampled() {
+    const MelInput& input = model_.encoders[unit_.encoder].mels();
+    const NormSpec spec{NormKind::Layer, block_.conformer->convolution_norm.eps, 0, false};
+    auto x = ops_.record({.kind = Kind::Columns});
+    x = activate(norm(linear(x, "conv1"), "conv1_norm", spec), "conv1", Activation::Relu);
+    x = ops_.record({.kind = Kind::Windows}, {x});
+    x = activate(norm(linear(x, "conv2"), "conv2_norm", spec), "conv2", Activation::Relu);
+    x = ops_.record({.kind = Kind::SideBySide, .count = input.subsampled_bins()}, {x});
+    return linear(x, "in");
   }
 
   Value token_embed() {
@@ -96,6 +109,7 @@ class Forward : LayerRecorder {
   /// Features of further depths of an encoder are added after the block (DeepStack,
   /// arXiv:2406.04334).
   Value transformer_block() {
+    if (block_.conformer) return conformer_block(*block_.conformer);
     const auto [x, normed] =
         norm_sum(unit_.is_mtp ? joined_states() : input(0), {}, "attention_norm");
     const auto mixed = model_.delta_rule(unit_) ? delta_rule(normed) : attended(normed);
@@ -110,6 +124,43 @@ class Forward : LayerRecorder {
     const bool has_features =
         unit_.inputs.size() > 1 && unit_.inputs.back().reads == UnitReads::Rows;
     return has_features ? with_other_inputs(Kind::AddFeatures, z) : z;
+  }
+
+  Value conformer_block(const ConformerSpec& spec) {
+    const auto bounded = [&](const Value& x) {
+      return ops_.record({.kind = Kind::Clamp, .factor = spec.bound}, {x});
+    };
+    const auto with_feed_forward = [&](const Value& x, const std::string& name) {
+      auto y = norm(bounded(x), name + "_norm", block_.norm);
+      y = adapted_column_linear(y, name + ".up", UnitRows::Tokens, kOrder);
+      y = activate(y, name, block_.mlp().activation);
+      y = adapted_row_linear(y, name + ".down", UnitRows::Tokens, kOrder);
+      return add(x, scale(norm(bounded(y), name + "_post_norm", block_.norm), spec.feed_forward));
+    };
+    auto x = with_feed_forward(input(0), "ff1");
+    const auto mixed = relative_attention(norm(bounded(x), "attention_norm", block_.norm));
+    x = add(x, norm(bounded(mixed), "attention_post_norm", block_.norm));
+    auto y = gated_columns(norm(x, "conv_start_norm", spec.convolution_norm));
+    y = ops_.record({.kind = Kind::CausalConvolution, .params = ops_.roles({"conv.weight"})}, {y});
+    y = activate(norm(bounded(y), "conv_norm", spec.convolution_norm), "conv",
+                 block_.mlp().activation);
+    x = add(x, adapted_row_linear(y, "conv_end", UnitRows::Tokens, kOrder));
+    return norm(bounded(with_feed_forward(x, "ff2")), "norm", block_.norm);
+  }
+
+  /// A gated linear unit (arXiv:1612.08083).
+  Value gated_columns(const Value& x) {
+    const auto both = adapted_column_linear(x, "conv_start", UnitRows::Tokens, kOrder);
+    const auto y = ops_.record({.kind = Kind::SplitColumns, .count = block_.hidden}, {both});
+    return ops_.record({.kind = Kind::SigmoidScale}, {y, ops_.record_other()});
+  }
+
+  Value relative_attention(const Value& x) {
+    const auto qkv = block_columns(x, "qkv", {"q", "k", "v"});
+    const auto keys = linear(ops_.record({.kind = Kind::Sinusoids}), "relative_k");
+    const auto attended = ops_.record(
+        {.kind = Kind::RelativeAttention, .params = ops_.roles({"query_scale"})}, {qkv, keys});
+    return adapted_row_linear(attended, "out", UnitRows::Tokens, kOrder);
   }
 
   Value with_layer_input(const Value& z) {
@@ -318,6 +369,7 @@ class Forward : LayerRecorder {
   Value projector(const ProjectorSpec& spec) {
     constexpr UnitRows kRows = UnitRows::Features;
     auto x = norm_if_has(features(), "encoder_norm", block_.norm);
+    if (has("encoder_linear.weight")) x = linear(Kind::Linear, x, "encoder_linear", kRows, kOrder);
     if (spec.pools_first) x = ops_.record({.kind = Kind::Mean, .count = spec.merge}, {x});
     x = standardized(x, spec.mean_scale);
     x = norm_if_has(x, "encoder_norm_of_means", block_.norm);

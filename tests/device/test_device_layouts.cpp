@@ -12,6 +12,7 @@
 #include "device/torch_device.hpp"
 #include "layout/token_layout.hpp"
 #include "parallel/tp_row_comm.hpp"
+#include "support/family_layouts.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"
 #include "support/sampled_layouts.hpp"
@@ -92,6 +93,23 @@ TEST(DeviceLayouts, TokensExchangedForExpertsEqualOneRankOfTheHost) {
   expect_same({grid_layout(scenario, {{1, 1}, "full_shard", 2}),
                grid_layout(scenario, {{2, 2, "ring"}, "no_shard"})},
               exchange);
+}
+
+/// Audio of Gemma 4, encoded by the ranks of the language model, and frozen on separate ranks.
+TEST(DeviceLayouts, ConformersEqualOneRankOfTheHost) {
+  std::vector<SampledLayout> layouts;
+  for (const FamilyLayout& layout : family_layouts()) {
+    if (layout.model->name != "gemma4 with audio") continue;
+    const auto run = [&layout](const TinyRunOptions& options) {
+      ModelSpec model = make_model_spec(layout.model->config);
+      layout.model->remake(model);
+      return SampledLayout::Run{options, make_tiny_dataset(model, 10, {1, 0, 1}, 5)};
+    };
+    layouts.push_back({layout.name(), kFamilyRanks, [=, &layout] { return run(layout.run()); },
+                       [=, &layout] { return run(layout.run_on_one_rank()); }});
+  }
+  ASSERT_EQ(layouts.size(), 2U);
+  expect_same(layouts);
 }
 
 /// Five rows of three ranks: two, two and one.

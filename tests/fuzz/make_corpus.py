@@ -299,6 +299,12 @@ def write_config():
         config(f"good_gemma4_{name}", seeing, vision_config={**GEMMA4_TOWER, **more},
                image_processor={"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 70})
     config("good_gemma4_e4b_images", seeing, text_config={**GEMMA4, **like_e4b}, vision_config=GEMMA4_TOWER)
+    sound = {"model_type": "gemma4_audio", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+             "subsampling_conv_channels": [8, 3], "output_proj_dims": 12}
+    hearing = {**seeing, "audio_token_id": 5, "vision_config": GEMMA4_TOWER}
+    config("good_gemma4_audio", hearing, audio_config=sound)
+    config("wide_gemma4_conformer", hearing, audio_config={**sound, "hidden_size": 1 << 62, "num_attention_heads": 1})
+    config("long_gemma4_windows", hearing, audio_config={**sound, "attention_context_right": 1 << 62})
     config("large_gemma4_patches", seeing, vision_config={**GEMMA4_TOWER, "patch_size": 1 << 40,
                                                           "pooling_kernel_size": 1 << 40})
     config("many_gemma4_experts", GEMMA4, enable_moe_block=True, num_experts=1 << 40, top_k_experts=2,

@@ -288,6 +288,15 @@ const TrafficLayout kLayouts[] = {
      [](TinyRunOptions& run) {
        take_measured(run, "three positions of sound side by side", 1, 2);
      }},
+    {"two stages and fully sharded audio on its own rank, gemma4",
+     3,
+     {"llm.tied", "llm.pp0>llm.pp1 outputs", "llm.pp0>llm.pp1 gradients"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "gemma4 with audio", 1);
+       run.deck.mesh.placement = "disjoint";
+       run.deck.meshes["audio"].encoder_dp = 1;
+       run.deck.meshes["llm"].pp = 2;
+     }},
     {"two stages of tp 2, shared keys and inputs of each layer",
      4,
      {"llm.tp", "llm.kv_holders", "llm.tied", "llm.pp0>llm.pp1 outputs",

@@ -75,6 +75,7 @@ FAMILIES = {
     "gemma4 with experts": "Gemma4Moe",
     "gemma4 with clipped linears": "Gemma4Clipped",
     "gemma4 of E4B": "Gemma4E4B",
+    "gemma4 of audio": "Gemma4Audio",
 }
 MOE = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "gpt_oss", "deepseek_v3")
 GEMMA = ("gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4")

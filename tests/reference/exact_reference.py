@@ -39,6 +39,10 @@ def in_double(model):
                 exact = type(module)(module.config)
                 for name in frequencies:
                     setattr(module, name, getattr(exact, name))
+            if hasattr(module, "inv_timescales"):  # of relative positions
+                pairs = torch.arange(module.hidden_size // 2, dtype=torch.float64)
+                step = torch.tensor(10000.0, dtype=torch.float64).log() / max(len(pairs) - 1, 1)
+                module.inv_timescales = torch.exp(pairs * -step)[None, None]
             if hasattr(module, "scalar_embed_scale"):  # of Gemma's embeddings
                 module.embed_scale = torch.tensor(module.scalar_embed_scale, dtype=torch.float64)
     return wide

@@ -6,6 +6,7 @@ those of the model) or as the family was published, and by how many tokens one s
 
 from cropped_cases import Gemma3WithCrops, LlavaNextOfSiglip, LlavaOneVision, LlavaOneVisionOfUnevenPatches
 from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL, Qwen35, Qwen35Moe, Qwen35MoeStacked
+from gemma4_audio import Gemma4Audio, Gemma4AudioAlone
 from gemma4_images import Gemma4, Gemma4Clipped, Gemma4E4B, Gemma4Moe, Gemma4Videos
 from glm4v_cases import Glm4v, Glm4vMoe, Glm46V, Glm46VMoe
 from idefics3_cases import Idefics3, SmolVLM, SmolVLMOfOneTile, SmolVLMOfUnevenPatches
@@ -408,9 +409,23 @@ OF_ONE = {
             "deck": [*grid("llm", tp=2, sequence_parallel=False), *grid("vision", tp=2)],
         },
     },
+    Gemma4Audio: {
+        "frozen_audio": {"frozen": ["audio"]},
+        "pp2_beside_vision": {
+            "ranks": 4,
+            "deck": [*OWN_RANKS, *grid("llm", pp=2), *grid("vision", encoder_dp=1), *grid("audio", encoder_dp=1)],
+        },
+    },
 }
-# Cases of other images, by the plain model of each family.
+# Cases of other images, by the plain model of each family, and of audio.
 VARIANTS = {
+    Gemma4AudioAlone: {
+        "plain": {},
+        "recomputed_stages_beside": {
+            "ranks": 4,
+            "deck": [*OWN_RANKS, "model.activation_checkpointing=1", *grid("llm", pp=2), *grid("audio", pp=2)],
+        },
+    },
     InternVLOfPatches: {"plain": {}},
     InternVLVideosOfPatches: {"plain": {}},
     InternVLOfLargeSquares: {"cp2": {"ranks": 2, "deck": [*grid("llm", cp=2), *grid("vision", cp=2)]}},

@@ -22,6 +22,7 @@ try:
 
     from family_cases import Gemma3, Qwen3VLMoe, Qwen25VL
     from family_table import OF_ONE, cases
+    from gemma4_audio import Sound
     from kimi_k25_cases import KimiK25Published
     from video_cases import Clip
 except ImportError as error:
@@ -47,6 +48,7 @@ from transformers_models import (
 
 RUN_MODEL, IMPORT, CONSOLIDATE, JOBS, MPIRUN = sys.argv[1:6]
 sys.path.insert(0, JOBS)
+from dataset_writer import Clip as WrittenSound  # noqa: E402
 from dataset_writer import DatasetWriter, Video  # noqa: E402
 
 FIRST_WORD = 6  # smaller ids are the families' own
@@ -58,6 +60,8 @@ def spelled(family, item, number):
     """Returns the tokens of an item of a sample that has `number` images."""
     if isinstance(item, Clip):
         return family.spelled_clip(item)
+    if isinstance(item, Sound):
+        return family.spelled_sound(item)
     height, width = item.shape[:2]
     if hasattr(family, "spelled"):
         return family.spelled(height, width)
@@ -74,7 +78,9 @@ def is_clip(family, number):
 
 
 def make_item(family, random, number):
-    """A picture, or a video of 1 to 5 frames."""
+    """A picture, or a video of 1 to 5 frames. Families with audio have clips of sound."""
+    if hasattr(family, "is_sound") and family.is_sound(number):
+        return family.make_sound(random)
     height, width = SIZES[number % len(SIZES)]
     if not is_clip(family, number):
         return random.integers(0, 256, (height, width, 3), np.uint8)
@@ -105,7 +111,7 @@ def make_samples(family, case, count=7, longest_answer=12):
             prompt += text(case.get("longer", 0), case.get("longer", 0))
         mask = [0] * len(prompt) + [1] * len(answer)
         if number == 3 and longest_answer > 1:  # loss from the first token on
-            placeholders = {family.placeholder, getattr(family, "video", None)}
+            placeholders = {family.placeholder, getattr(family, "video", None), getattr(family, "audio", None)}
             mask = [int(token not in placeholders) for token in prompt] + [1] * len(answer)
         samples.append((prompt + answer, mask, items))
     return samples
@@ -126,6 +132,13 @@ def reference_of(family, model, samples, mtp=0, casts=contextlib.nullcontext):
     named = ((family.file_name(name), parameter) for name, parameter in model.named_parameters())
     loss, logits, gradients = reference(samples, logits_of, named, added if mtp else None)
     return loss, logits, file_experts(family, model, gradients)
+
+
+def written(item):
+    """An item as the writer of data sets takes it."""
+    if isinstance(item, Sound):
+        return WrittenSound(item.samples, 16000)
+    return Video(*item) if isinstance(item, Clip) else item
 
 
 def file_experts(family, model, tensors):
@@ -166,9 +179,10 @@ class FamilyParity(ParityCase):
             (folder / "model" / "preprocessor_config.json").write_text(said)
         run(IMPORT, folder / "model", folder / "weights.h5")
         video = family.video if hasattr(family, "spelled_clip") else -1
-        with DatasetWriter(folder / "data.h5", family.placeholder, video_token=video) as writer:
+        audio = getattr(family, "audio", -1)
+        with DatasetWriter(folder / "data.h5", family.placeholder, audio_token=audio, video_token=video) as writer:
             for tokens, mask, items in samples:
-                writer.add(tokens, mask, [Video(*i) if isinstance(i, Clip) else i for i in items])
+                writer.add(tokens, mask, [written(item) for item in items])
         (folder / "deck.toml").write_text(
             f'[model]\nweights = "{folder}/weights.h5"\n[data]\ntrain = "{folder}/data.h5"\n'
             "row_tokens = 96\nrows_per_microbatch = 2\n"

@@ -14,6 +14,7 @@ ModelSpec spec_of(const MeasuredModel& model) {
 
 void set_grid(const ModelSpec& model, Options& deck) {
   for (const std::string& module : model.modules()) {
+    if (model.block(module).conformer) continue;  // its clips are dealt to all ranks
     ModuleMeshOptions& mesh = deck.meshes[module];
     mesh.tp = 2;
     mesh.cp = kFamilyRanks / mesh.tp;

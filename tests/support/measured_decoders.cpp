@@ -71,6 +71,26 @@ std::string seeing_gemma4_config(bool clips, bool is_like_e4b) {
   return config.dump();
 }
 
+/// With audio, of which linears are clipped, or clamps act and windows reach both ways.
+std::string hearing_gemma4_config(bool clips) {
+  nlohmann::json config = gemma4_config();
+  config["audio_token_id"] = 4;
+  config["audio_config"] = {{"model_type", "gemma4_audio"},
+                            {"hidden_size", 84},
+                            {"num_hidden_layers", 2},
+                            {"num_attention_heads", 3},
+                            {"subsampling_conv_channels", {26, 7}},
+                            {"output_proj_dims", 58},
+                            {"use_clipped_linears", clips}};
+  if (!clips)
+    config["audio_config"].update({{"attention_context_left", 5},
+                                   {"attention_context_right", 3},
+                                   {"attention_logit_cap", 3},
+                                   {"conv_kernel_size", 3},
+                                   {"gradient_clipping", 1.5}});
+  return config.dump();
+}
+
 std::string gemma4_experts_config() {
   nlohmann::json text = gemma4_config()["text_config"];
   text.update({{"enable_moe_block", true},

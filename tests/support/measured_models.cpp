@@ -283,6 +283,12 @@ std::string gpt2_config(bool tied) {
       .dump();
 }
 
+/// Clips have at most 21 positions.
+void shorten_clips(ModelSpec& model) {
+  for (EncoderSpec& encoder : model.encoders)
+    if (auto* mels = std::get_if<MelInput>(&encoder.input)) mels->positions = 21;
+}
+
 void drop_rows(ModelSpec& model) {
   model.decoder.block.dropout = model.decoder.embedding_dropout = 0.1;
   record_graphs(model);
@@ -420,6 +426,9 @@ const std::vector<MeasuredModel>& measured_models() {
       {"gemma4 with images and clipped linears", seeing_gemma4_config(true), shrink_images},
       {"gemma4 with images, shared keys and inputs of each layer", seeing_gemma4_config(true, true),
        shrink_images},
+      {"gemma4 with audio", hearing_gemma4_config(true), shorten_clips},
+      {"gemma4 with audio, bounds and windows both ways", hearing_gemma4_config(false),
+       shorten_clips},
       {"phi3", phi3_config()},
       {"qwen2_moe", moe_config("qwen2_moe")},
       {"qwen3_moe", moe_config("qwen3_moe")},

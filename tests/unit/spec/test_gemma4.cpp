@@ -228,18 +228,6 @@ TEST(Gemma4, IsReadWithoutTowersFromACompositeConfig) {
   const ModelSpec model = make_model_spec(config.dump());
   EXPECT_GE(model.param_index("model.language_model.layers.1.self_attn.k_proj.weight"), 0);
   EXPECT_TRUE(model.notes.empty());
-  nlohmann::json hearing = config;
-  hearing["audio_config"] = {{"model_type", "gemma4_audio"}};
-  const std::vector<std::string> notes = make_model_spec(hearing.dump()).notes;
-  ASSERT_EQ(notes.size(), 1u);
-  EXPECT_TRUE(notes[0].starts_with("audio_config: the audio encoder is not built yet")) << notes[0];
-  hearing["weights_files"]["carried"] = {{"model.audio_tower.output_proj.bias", {7}},
-                                         {"model.audio_tower.input_min", nlohmann::json::array()}};
-  const ModelSpec carrying = make_model_spec(hearing.dump());
-  const ParamSpec& bound =
-      carrying.params.at(static_cast<size_t>(carrying.param_index("model.audio_tower.input_min")));
-  EXPECT_EQ(bound.shape, Shape{});
-  EXPECT_FALSE(bound.used);
 }
 
 TEST(Gemma4, RefusesWhatIsNotBuilt) {
