@@ -28,8 +28,8 @@ from image_features import (
 class Turns:
     """How a pair of turns is written: the human's between `opening` and `reply`, the answer up to
     `end`, which is learnt, and `gap`, which is not. Around an image stand two tokens, and around
-    these `beside_image`, which is text like any other; between its rows stands `row_end`. `around_video` stands around
-    a video, besides `around_image` around its parts. `template_wraps`: a chat template writes these tokens itself, with
+    these `beside_image`, which is text like any other; between its rows stands `row_end`. `around_audio` stands around
+    a clip of sound, `around_video` around a video, besides `around_image` around its parts. `template_wraps`: a chat template writes these tokens itself, with
     `video_mark` between those of a video, unless it is the placeholder. A turn that does not begin with an image begins
     with `before_text`."""
 
@@ -38,6 +38,7 @@ class Turns:
         self.end, self.gap, self.before_text = end, gap, before_text
         self.around_image, self.beside_image, self.row_end = ("", ""), "", ""
         self.around_video, self.video_mark, self.template_wraps = ("", ""), "", False
+        self.around_audio = ("", "")
 
 
 def vicuna_turns(bos="<s>", eos="</s>"):
@@ -97,6 +98,9 @@ USUAL_VIDEO_TOKENS |= {"gemma4": 258884}
 GEMMA4_FEATURES, GEMMA4_FRAME_FEATURES, GEMMA4_FRAMES = 280, 70, 32
 # Kimi-K2.5: the most patches of an image, and of a side, before the image is padded.
 KIMI, KIMI_PATCHES, KIMI_SIDE = "kimi_k25", 16384, 512
+# The ids of tokens before and after an item, another name of each, and its default.
+GEMMA4_AROUND = {"image": (("boi_token_id", "", 255999), ("eoi_token_id", "", 258882)),
+                 "audio": (("boa_token_id", "", 256000), ("eoa_token_id", "eoa_token_index", 258883))}
 # Families that mark where an image begins and ends.
 AROUND_IMAGES = {"internvl": ("<img>", "</img>"), "gemma3": ("<start_of_image>", "<end_of_image>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
@@ -151,8 +155,9 @@ class ModelDirectory:
                 self.placeholders["video"] = self._either("video_token_id", "video_token_index", usual)
             if self.family in (*GLM_VL, "internvl", "smolvlm"):  # a video's frames are images in the text
                 self.placeholders["video"] = self.placeholders["image"]
-        if self.config.get("audio_config") is not None and not is_gemma4:  # whose audio encoder zea does not run
-            self.placeholders["audio"] = self._either("audio_token_id", "audio_token_index", -1)
+        if self.config.get("audio_config") is not None:
+            usual = 258881 if is_gemma4 else -1
+            self.placeholders["audio"] = self._either("audio_token_id", "audio_token_index", usual)
 
     def _read(self, name):
         path = self.folder / name
@@ -202,8 +207,10 @@ class ModelDirectory:
         that, Vicuna's else."""
         turns = self._turns_of_text(tokenizer)
         turns.around_image = AROUND_IMAGES.get(self.family, ("", ""))
-        if self.family == "gemma4" and self.placeholders:
-            turns.around_image = self._around_gemma4_images(tokenizer)
+        if self.family == "gemma4" and "image" in self.placeholders:
+            turns.around_image = self._around_of_gemma4(tokenizer, "image")
+        if self.family == "gemma4" and "audio" in self.placeholders:
+            turns.around_audio = self._around_of_gemma4(tokenizer, "audio")
         turns.template_wraps = self.family in QWEN_VL or self.family in GLM_VL or self.family == KIMI
         if self.family in ("internvl", "smolvlm"):
             turns.video_mark = "<video>"
@@ -214,13 +221,13 @@ class ModelDirectory:
             turns.around_image, turns.row_end = ("", "[IMG_END]"), "[IMG_BREAK]"
         return turns
 
-    def _around_gemma4_images(self, tokenizer):
-        """Returns the texts of the tokens before and after an image, by their ids in config.json."""
-        ids = {key: self.config.get(key, usual) for key, usual in (("boi_token_id", 255999), ("eoi_token_id", 258882))}
+    def _around_of_gemma4(self, tokenizer, modality):
+        """Returns the texts of the tokens before and after an image or a clip, by their ids in config.json."""
+        ids = {key: self._either(key, alias, usual) for key, alias, usual in GEMMA4_AROUND[modality]}
         for key, token in ids.items():
             if tokenizer.id_to_token(token) is None:
                 sys.exit(f"{self.folder}: {key} of config.json is {token}, which {self.tokenizer.name} does not have; "
-                         "the text marks images by boi_token_id and eoi_token_id")
+                         f"the text marks {modality} items by {' and '.join(ids)}")
         return tuple(map(tokenizer.id_to_token, ids.values()))
 
     def _turns_of_text(self, tokenizer):
@@ -323,6 +330,11 @@ class ModelDirectory:
         positions = audio.get("max_source_positions", 1500)
         if self.family == "qwen2_audio":
             count = clip.averaged_features(positions // 2)
+            if not count:
+                raise ValueError("too short for a feature, or of unknown length")
+            return count
+        if self.family == "gemma4":
+            count = clip.subsampled_features()
             if not count:
                 raise ValueError("too short for a feature, or of unknown length")
             return count

@@ -91,9 +91,10 @@ class ComposedModel:
         return tokenizer.token_to_id(placeholder)
 
     def turns(self, tokenizer):
-        """The language model's, without what its own family puts around images."""
+        """The language model's, without what its own family puts around items."""
         turns = self.llm.turns(tokenizer)
         turns.around_image, turns.beside_image, turns.row_end = ("", ""), "", ""
+        turns.around_audio = ("", "")
         return turns
 
     def rows(self, modality, item, is_alone=True):

@@ -114,8 +114,9 @@ class Tokens:
         rows = self.model.rows(modality, item, is_alone)
         turns, is_image = self.turns, modality == "image"
         crops = self.model.crops(item) if is_image else 0
-        around = ("", "") if self.template_wraps else turns.around_image
-        before, after, between = map(self.name, (*around, turns.row_end) if is_image else ("", "", ""))
+        around = turns.around_image if is_image else turns.around_audio
+        between = turns.row_end if is_image else ""
+        before, after, between = map(self.name, (*(("", "") if self.template_wraps else around), between))
         beside = turns.beside_image if is_image else ""
         image = f"{beside}{before}{between.join(placeholder * count for count in rows)}{after}{beside}"
         if not crops:
@@ -235,7 +236,7 @@ class TemplateTurns(Tokens):
     def around(self, modality):
         if modality == "video" and any(self.turns.around_video):
             return self.turns.around_video
-        return self.turns.around_image if modality != "audio" else ("", "")
+        return self.turns.around_audio if modality == "audio" else self.turns.around_image
 
     def inserted(self, modality):
         """The text for an item in a message of a template that takes texts alone."""

@@ -106,7 +106,7 @@ def expected_of(case, processor, sample, messages):
         return inputs["input_ids"][0].tolist(), case.pixels(inputs)
     if sample.kind == "audio":
         inputs = processor(audio=[clip / 32768], sampling_rate=16000, **options)
-        return inputs["input_ids"][0].tolist(), inputs["input_features"].numpy().reshape(-1)
+        return inputs["input_ids"][0].tolist(), case.heard(inputs)
     metadata = VideoMetadata(total_num_frames=len(clip), fps=sample.rate, frames_indices=list(range(len(clip))))
     frames = torch.from_numpy(clip).permute(0, 3, 1, 2)
     inputs = processor(videos=[[frames]], video_metadata=[metadata], do_sample_frames=False, **options)
@@ -162,8 +162,7 @@ def check(family, number, folder, tally):
             tally[f"refused by transformers: {str(fault)[:60]}"] += 1
             continue
         tally[f"{sample.kind}s"] += 1
-        name = case.video_placeholder if sample.kind == "video" else case.placeholder
-        place = case.tokenizer.convert_tokens_to_ids(name)
+        place = case.tokenizer.convert_tokens_to_ids(case.placeholder_of(sample.kind))
         if ids is not None and place not in ids:
             tally["too short for a feature"] += 1
             if not isinstance(ours, str):

@@ -5,6 +5,7 @@
 // features of each and the number of values, and then these as fp32; or, of a sample that is
 // refused, -1, the length of the fault and its text. Exit code 3 or so with the fault on standard
 // error when the config is refused.
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -110,6 +111,12 @@ void prepare(const zea::EncoderSpec& encoder, std::vector<zea::Item> items) {
   write(values.data(), sizeof(float), values.size());
 }
 
+/// Returns the first encoder of such items.
+const zea::EncoderSpec& encoder_of(const zea::ModelSpec& model, const std::string& kind) {
+  const auto modality = kind == "audio" ? zea::Modality::Audio : zea::Modality::Image;
+  return *std::ranges::find(model.encoders, modality, &zea::EncoderSpec::modality);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -122,7 +129,7 @@ int main(int argc, char** argv) {
       words >> kind;
       const std::vector<std::string> paths{std::istream_iterator<std::string>(words), {}};
       try {
-        prepare(model.encoders.at(0), items_of(kind, paths));
+        prepare(encoder_of(model, kind), items_of(kind, paths));
       } catch (const zea::DataError& fault) {
         const std::string text = fault.what();
         write_numbers({-1, std::ssize(text)});

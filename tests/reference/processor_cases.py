@@ -392,23 +392,26 @@ class Gemma3(Case):
 class Gemma4(Case):
     """Pixels are those that the model makes of its processor's, 2 x - 1."""
 
-    samples = {"image": 5, "video": 2}
+    samples = {"image": 5, "video": 2, "audio": 4}
     special = [*SPECIAL, *NAMED_BY_GEMMA4.values(), "<|video|>"]
-    video_placeholder = "<|video|>"
+    video_placeholder, sound = "<|video|>", "<|audio|>"
+    conformer = {"model_type": "gemma4_audio", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+                 "output_proj_dims": 12}
 
     def __init__(self, draw):
         patch, pooled = draw.choice([4, 8]), draw.randint(1, 3)
         sizes = {"patch_size": patch, "pooling_kernel_size": pooled}
         tower = {**TOWER, **sizes, "model_type": "gemma4_vision", "head_dim": 8, "num_key_value_heads": 4}
         text = {"model_type": "gemma4_text", **TEXT, "head_dim": 8, "hidden_size_per_layer_input": 0}
-        config = {"model_type": "gemma4", "vision_config": tower, "text_config": text}
+        config = {"model_type": "gemma4", "vision_config": tower, "text_config": text, "audio_config": self.conformer}
         said = {**draw.values(), **sizes, "max_soft_tokens": draw.choice([70, 70, 140, 280])}
         super().__init__(draw, config, "Gemma4", said, "Gemma4", {}, "<|image|>", "<|image|>", named=NAMED_BY_GEMMA4,
                          step=patch * pooled)
         self.template = self.template.replace("VIDEO", self.video_placeholder)
         self.tokenizer.pad_token = "<unk>"  # its processor pads
-        ids = {key: self.tokenizer.convert_tokens_to_ids(NAMED_BY_GEMMA4[f"{key}_token"]) for key in ("boi", "eoi")}
-        config |= {f"{key}_token_id": token for key, token in ids.items()}
+        ids = {key: self.tokenizer.convert_tokens_to_ids(NAMED_BY_GEMMA4[f"{key}_token"])
+               for key in ("boi", "eoi", "boa", "eoa", "audio")}
+        config |= {f"{key}_token_{'index' if key == 'eoa' else 'id'}": token for key, token in ids.items()}
         config["video_token_id"] = self.tokenizer.convert_tokens_to_ids(self.video_placeholder)
         same = ("image_mean", "image_std", "do_normalize", "do_rescale", "rescale_factor", "resample")
         said = {key: getattr(self.images, key) for key in same} | {"do_sample_frames": False, **sizes}
@@ -418,6 +421,18 @@ class Gemma4(Case):
     def processor(self):
         parts = (transformers.Gemma4AudioFeatureExtractor(), self.images, self.tokenizer, self.processor_of_videos)
         return transformers.Gemma4Processor(*parts, chat_template=self.template)
+
+    def length(self):
+        """Samples of a clip: about whole frames or features, or about 30 s."""
+        draw = self.draw
+        if draw.chance(0.1):
+            return 480000 + draw.choice([-1, 0, 1, 5000])
+        return draw.choice([160, 160, 640]) * draw.randint(1, 60) + draw.choice([-1, 0, 1, 2])
+
+    def heard(self, inputs):
+        """Returns the features of 30 s, with zeros after the clip."""
+        features = inputs["input_features"][0].numpy().T
+        return np.pad(features, ((0, 0), (0, 3000 - features.shape[1]))).reshape(-1)
 
     def pixels(self, inputs):
         return self.pixels_of(inputs["pixel_values"], inputs["image_position_ids"])

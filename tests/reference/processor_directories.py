@@ -119,10 +119,11 @@ class Draw(random.Random):
 class Case:
     """`said`: the directory's settings for images; `made`: keys of the processor of images and text, None: the family
     is composed by a deck, and has none; `mark`, `placeholder`: in templates and in ids; `asked`: settings that
-    transformers takes only from a call, and zea from the directory."""
+    transformers takes only from a call, and zea from the directory; `sound`: the mark and placeholder of audio beside
+    images."""
 
     samples, special, video_placeholder = {"image": 5}, SPECIAL, "<|video_pad|>"
-    processor_of_videos = video_said = None
+    processor_of_videos = video_said = sound = None
 
     def __init__(self, draw, config, image_class, said, kind=None, made=None, mark="<image>", placeholder="<image>",
                  named=None, asked=None, name_of_token="image_token_id", step=8):
@@ -142,7 +143,8 @@ class Case:
 
     def set_tokenizer(self, draw, named=None):
         templates = [INST, PLAIN] + [CHATML] * ("<|im_start|>" in self.special)
-        self.template = draw.choice(templates).replace("IMAGE", self.mark).replace("SOUND", self.mark)
+        self.template = draw.choice(templates).replace("IMAGE", self.mark)
+        self.template = self.template.replace("SOUND", self.sound or self.mark)
         self.tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=tokenizer_of(draw.choice(["bytes", "words"]), tuple(self.special)), bos_token="<s>",
             eos_token="</s>", extra_special_tokens=named or {},
@@ -187,6 +189,16 @@ class Case:
     def pixels(self, inputs):
         """Returns the pixels of a sample, in zea's order."""
         return inputs["pixel_values"].numpy().reshape(-1)
+
+
+    def placeholder_of(self, kind):
+        if kind == "video":
+            return self.video_placeholder
+        return self.sound if kind == "audio" and self.sound else self.placeholder
+
+    def heard(self, inputs):
+        """Returns the log-mel features of a sample, in zea's order."""
+        return inputs["input_features"].numpy().reshape(-1)
 
 
 def video_processor(kind):
