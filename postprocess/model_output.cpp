@@ -25,6 +25,16 @@ DType main_dtype(const std::vector<TensorInfo>& tensors) {
   return most;
 }
 
+/// Renames the types that a config's parts name; what is carried keeps its own.
+void set_dtypes(nlohmann::ordered_json& config, DType dtype) {
+  for (const char* part : {"text_config", "vision_config", "audio_config", "thinker_config"}) {
+    if (!config.contains(part)) continue;
+    for (const char* key : {"dtype", "torch_dtype"})
+      if (config[part].contains(key)) config[part][key] = dtype_name(dtype);
+    set_dtypes(config[part], dtype);
+  }
+}
+
 /// transformers loads a directory in the type that its config names, so the config has to name the
 /// one written.
 std::string config_with_dtype(const std::string& config, DType dtype) {
@@ -36,11 +46,7 @@ std::string config_with_dtype(const std::string& config, DType dtype) {
   json.erase(kGenerationConfig);
   json.erase(kWeightsFiles);
   json["dtype"] = dtype_name(dtype);
-  for (const char* part : {"text_config", "vision_config", "audio_config"}) {
-    if (!json.contains(part)) continue;
-    for (const char* key : {"dtype", "torch_dtype"})
-      if (json[part].contains(key)) json[part][key] = dtype_name(dtype);
-  }
+  set_dtypes(json, dtype);
   return json.dump(2) + "\n";
 }
 

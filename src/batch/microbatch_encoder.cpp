@@ -14,8 +14,11 @@ namespace {
 /// The row of an encoder's table of positions for a token.
 int64_t table_row(const EncoderSpec& encoder, const ItemRow& row, int64_t token) {
   const int64_t position = row.position_in_tile(token);
-  if (encoder.modality() == Modality::Audio)
-    return std::min(position, encoder.mels().positions - 1);  // one that stands apart has none
+  if (encoder.modality() == Modality::Audio) {
+    const MelInput& input = encoder.mels();
+    if (input.chunk > 0) return position % input.chunk;
+    return std::min(position, input.positions - 1);  // one that stands apart has none
+  }
   return encoder.patches().position(position, row.shape(row.item_of(token)));
 }
 
@@ -233,7 +236,7 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   fill_attention(part, row, here, spec, dtype, options);
   if (coordinate.pp > 0) return;  // the first stage reads the items
   if (spec.modality() == Modality::Audio)
-    fill_clips(part, loaded.values[e], own, spec.mels());
+    fill_clips(part, loaded.values[e], own, spec);
   else
     fill_images(part, loaded.values[e], own, spec.patches());
 }

@@ -83,7 +83,7 @@ struct OwnItems {
 void fill_images(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
                  const PatchInput& input);
 void fill_clips(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
-                const MelInput& input);
+                const EncoderSpec& encoder);
 /// Fills the rows here of `states` cached outputs, given those of the items held, `kept`.
 void fill_states(EncoderPart& part, const std::vector<uint8_t>& kept, const OwnItems& own,
                  int64_t states);

@@ -61,9 +61,9 @@ class PackedTensors {
   }
   void add(EncoderPart& part) {
     for (at::Tensor* tensor :
-         {&part.positions, &part.corners, &part.corner_shares, &part.feature_rows,
-          &part.feature_corners, &part.feature_shares_of, &part.row_ends, &part.placeholder_rows,
-          &part.patches, &part.patch_rows, &part.columns, &part.windows})
+         {&part.positions, &part.position_table, &part.corners, &part.corner_shares,
+          &part.feature_rows, &part.feature_corners, &part.feature_shares_of, &part.row_ends,
+          &part.placeholder_rows, &part.patches, &part.patch_rows, &part.columns, &part.windows})
       add(*tensor);
     for (TokenAttention& attention : part.attention) add(attention);
     add(part.keys);

@@ -91,12 +91,13 @@ class LogMel {
 
   /// (mel_bins, columns) in `target`: the first samples() samples, resampled where the rate is
   /// another, silence after the last; with MelKind::Usm zeros after the last column of the clip.
-  void operator()(const Audio& audio, float* target) const;
+  /// `columns`: the first ones, of options().columns().
+  void operator()(const Audio& audio, float* target, int64_t columns) const;
 
  private:
   struct Tables;
 
-  double put_logarithms(std::span<const float> samples, float* target) const;
+  double put_logarithms(std::span<const float> samples, float* target, int64_t columns) const;
 
   const AudioOptions options_;
   const std::unique_ptr<const Tables> tables_;

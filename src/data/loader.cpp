@@ -73,7 +73,8 @@ void decode_video(const Item& item, const LoaderOptions& options, float* target)
 void decode_item(const Item& item, const LoaderOptions& options, float* target) {
   const ItemDecoding& decoding = options.encoders[static_cast<size_t>(item.kind)];
   if (item.modality == Modality::Audio)
-    return (*decoding.mel)(decode_clip(item, options.max_clip_seconds), target);
+    return (*decoding.mel)(decode_clip(item, options.max_clip_seconds), target,
+                           decoding.columns(item.shape));
   if (item.frames > 0) return decode_video(item, options, target);
   const bool varies = decoding.image.patch_size > 0 || decoding.image.has_tiles;
   const int64_t max_pixels = decoding.image.max_pixels;
@@ -249,8 +250,12 @@ ImageSize ItemDecoding::size_of(const ItemShape& shape) const {
   return {shape.tile_tokens() / shape.width * image.patch_size, shape.width * image.patch_size};
 }
 
+int64_t ItemDecoding::columns(const ItemShape& shape) const {
+  return shape.mel_columns > 0 ? shape.mel_columns : mel->options().columns();
+}
+
 size_t ItemDecoding::values(const ItemShape& shape) const {
-  if (mel) return static_cast<size_t>(mel->options().mel_bins * mel->options().columns());
+  if (mel) return static_cast<size_t>(mel->options().mel_bins * columns(shape));
   const auto [height, width] = size_of(shape);
   return static_cast<size_t>(3 * height * width * shape.pictures());
 }

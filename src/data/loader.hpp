@@ -66,9 +66,10 @@ struct ItemDecoding {
   /// Chooses the items that this rank takes; null: all.
   ItemsTaken taken = nullptr;
 
-  /// Returns the size that an image, or a tile, of that shape is resized to, and the values of an
-  /// item.
+  /// Returns the size that an image, or a tile, of that shape is resized to, the log-mel columns of
+  /// a clip, and the values of an item.
   ImageSize size_of(const ItemShape& shape) const;
+  int64_t columns(const ItemShape& shape) const;
   size_t values(const ItemShape& shape = {}) const;
 };
 

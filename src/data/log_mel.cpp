@@ -116,24 +116,26 @@ LogMel::LogMel(const AudioOptions& options)
 
 LogMel::~LogMel() = default;
 
-/// Logarithms of all columns; their maximum.
-double LogMel::put_logarithms(std::span<const float> samples, float* target) const {
-  const int64_t columns = options_.columns();
+/// Puts the logarithms of the first `columns`; returns the maximum of all.
+double LogMel::put_logarithms(std::span<const float> samples, float* target,
+                              int64_t columns) const {
+  const int64_t all = options_.columns();
   const double silence = std::log10(kSmallestPower);
   std::fill_n(target, options_.mel_bins * columns, static_cast<float>(silence));
   double maximum = silence;
   std::array<Lanes, kFrame> frames{};
   std::array<Lanes, kBins> power;
-  for (int64_t column = 0; column < columns; column += kLanes) {
+  for (int64_t column = 0; column < all; column += kLanes) {
     // From here on frames are silent, the mirrored ones, too.
     if (column * kMelHop - int64_t{kFrame / 2} >= static_cast<int64_t>(samples.size())) break;
-    const auto lanes = static_cast<size_t>(std::min<int64_t>(kLanes, columns - column));
+    const auto lanes = static_cast<size_t>(std::min<int64_t>(kLanes, all - column));
     tables_->put_frames(samples, column, options_.samples(), lanes, frames);
     tables_->spectrum(frames, power);
     for (size_t band = 0; band < tables_->bands.size(); ++band)
       for (size_t lane = 0; lane < lanes; ++lane) {
         const double value = logarithm_of(tables_->bands[band], power, lane);
         maximum = std::max(maximum, value);
+        if (column + static_cast<int64_t>(lane) >= columns) continue;
         target[static_cast<int64_t>(band) * columns + column + static_cast<int64_t>(lane)] =
             static_cast<float>(value);
       }
@@ -141,16 +143,16 @@ double LogMel::put_logarithms(std::span<const float> samples, float* target) con
   return maximum;
 }
 
-void LogMel::operator()(const Audio& audio, float* target) const {
+void LogMel::operator()(const Audio& audio, float* target, int64_t columns) const {
   const Audio resampled =
       audio.rate == kMelRate ? Audio{} : resample(audio, kMelRate, options_.samples());
   const std::span<const float> samples = audio.rate == kMelRate ? audio.samples : resampled.samples;
   if (usm_) {
     const auto most = static_cast<size_t>(options_.samples());
-    return (*usm_)(samples.first(std::min(samples.size(), most)), options_.columns(), target);
+    return (*usm_)(samples.first(std::min(samples.size(), most)), columns, target);
   }
-  const auto floor = static_cast<float>(put_logarithms(samples, target) - kDepth);
-  for (int64_t i = 0; i < options_.mel_bins * options_.columns(); ++i)
+  const auto floor = static_cast<float>(put_logarithms(samples, target, columns) - kDepth);
+  for (int64_t i = 0; i < options_.mel_bins * columns; ++i)
     target[i] = (std::max(target[i], floor) + 4) / 4;
 }
 

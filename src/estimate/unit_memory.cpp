@@ -297,6 +297,7 @@ EncoderSizes encoder_sizes(const EncoderSpec& encoder, const std::vector<ItemSha
     sizes.tokens += item.tokens;
     sizes.features += item.features;
     sizes.beyond += item.projected() / item.merge - item.features;
+    sizes.columns += item.mel_columns;
     if (encoder.modality() != Modality::Image) continue;
     const PatchInput& input = encoder.patches();
     const bool are_all = input.learned_tokens() == 0;  // ends of rows, too
@@ -383,7 +384,8 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
       const int64_t seen = input.subsampling ? Subsampling::kTaps * input.subsampled_bins() : 3;
       bytes += kIndex * ((3 + seen) * items.tokens + rows);
       bytes += element * (input.subsampling ? 2 * items.tokens * bins * Subsampling::kTaps
-                                            : items.items * input.columns() * 3 * input.mel_bins);
+                                            : items.columns * 3 * input.mel_bins);
+      bytes += element * input.chunk * encoder.block.hidden;
     }
   }
   return bytes;

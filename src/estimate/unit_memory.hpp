@@ -18,6 +18,7 @@ namespace zea {
 struct EncoderSizes {
   int64_t items = 0, tokens = 0, features = 0;
   int64_t patches = 0;  ///< of images
+  int64_t columns = 0;  ///< log-mel columns of clips
   int64_t beyond = 0;   ///< rows of the projector beyond features, of images that are resampled
   /// For each of BlockSpec::mixers.
   std::vector<std::vector<AttentionSizes>> attention = {};

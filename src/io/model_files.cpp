@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -28,26 +29,34 @@ nlohmann::json read_if_there(const fs::path& path) {
   return parse_strict_json(read_model_text(path.string()), path.string());
 }
 
-/// Whether it is a processor of sound, whose file has the same name.
-bool is_of_sound(const nlohmann::json& processor) {
-  return processor.contains("sampling_rate") || processor.contains("feature_size");
+/// Keys of a processor of sound. Its file has the name of that of images, and may have both.
+constexpr const char* kOfSound[] = {"chunk_length",  "dither",        "feature_extractor_type",
+                                    "feature_size",  "hop_length",    "n_fft",
+                                    "n_samples",     "nb_max_frames", "padding_side",
+                                    "padding_value", "sampling_rate", "return_attention_mask"};
+
+/// Splits a processor of sound from one of images, or of videos, in one file; null: there is none.
+void split_sound(nlohmann::json& images, nlohmann::json& sound) {
+  sound = {};
+  if (!images.contains("sampling_rate") && !images.contains("feature_size")) return;
+  if (!images.contains("image_mean") && !images.contains("image_processor_type")) {
+    sound = std::exchange(images, {});
+    return;
+  }
+  for (const char* key : kOfSound)
+    if (images.contains(key)) {
+      sound[key] = images[key];
+      images.erase(key);
+    }
 }
 
 /// A part of processor_config.json, or else a file of its own.
 nlohmann::json processor_in(const fs::path& directory, const char* key, const char* file) {
   const nlohmann::json whole = read_if_there(directory / kWholeProcessor);
   if (whole.contains(key)) return whole[key];
-  nlohmann::json alone = read_if_there(directory / file);
-  return is_of_sound(alone) ? nlohmann::json() : alone;
-}
-
-/// Returns the settings of features of audio, of a family that has a choice; null: none.
-nlohmann::json feature_extractor_in(const fs::path& directory, const nlohmann::json& config) {
-  if (config.value("model_type", nlohmann::json()) != "gemma4") return {};
-  const nlohmann::json whole = read_if_there(directory / kWholeProcessor);
-  if (whole.contains(kFeatureExtractor)) return whole[kFeatureExtractor];
-  nlohmann::json alone = read_if_there(directory / "preprocessor_config.json");
-  return is_of_sound(alone) ? alone : nlohmann::json();
+  nlohmann::json alone = read_if_there(directory / file), sound;
+  split_sound(alone, sound);
+  return key == std::string(kFeatureExtractor) ? sound : alone;
 }
 
 /// Returns the tokens that end a text, from generation_config.json; null: none.
@@ -74,14 +83,14 @@ std::string read_model_config(const std::string& path) {
   const fs::path directory = fs::path(path).parent_path();
   nlohmann::json images = processor_in(directory, kImageProcessor, kFiles[0].file);
   nlohmann::json videos = processor_in(directory, kVideoProcessor, kFiles[1].file);
+  nlohmann::json sound = processor_in(directory, kFeatureExtractor, kFiles[2].file);
   const nlohmann::json ends = end_tokens_in(directory);
+  if (images.is_null() && videos.is_null() && sound.is_null() && ends.is_null()) return text;
   nlohmann::json config = parse_strict_json(text, path);
   if (!config.is_object()) return text;
-  nlohmann::json sound = feature_extractor_in(directory, config);
-  if (images.is_null() && videos.is_null() && sound.is_null() && ends.is_null()) return text;
-  if (!sound.is_null()) config[kFeatureExtractor] = std::move(sound);
   if (!images.is_null()) config[kImageProcessor] = std::move(images);
   if (!videos.is_null()) config[kVideoProcessor] = std::move(videos);
+  if (!sound.is_null()) config[kFeatureExtractor] = std::move(sound);
   if (!ends.is_null()) config[kGenerationConfig]["eos_token_id"] = ends;
   return config.dump();
 }
@@ -112,6 +121,7 @@ constexpr const char* kNames[] = {"added_tokens.json",
                                   "preprocessor_config.json",
                                   "processor_config.json",
                                   "special_tokens_map.json",
+                                  "spk_dict.pt",  // voices of Qwen2.5-Omni's talker
                                   "tekken.json",
                                   "tokenizer.json",
                                   "tokenizer.model",

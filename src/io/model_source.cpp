@@ -38,7 +38,8 @@ std::map<std::string, TensorInfo> by_model_name(const ModelSpec& model,
                                                 const WeightsSource& source) {
   std::map<std::string, TensorInfo> tensors;
   for (const TensorInfo& tensor : source.tensors()) {
-    if (is_computed_buffer(tensor.name)) continue;
+    // Parts that are carried along keep their buffers.
+    if (is_computed_buffer(tensor.name) && model.param_index(tensor.name) < 0) continue;
     const std::string name = canonical_parameter_name(model.family, tensor.name);
     // A tied head is the embedding: files may carry it, models do not have it.
     if (model.decoder.tied_embeddings && name.ends_with(kHead)) continue;
@@ -86,9 +87,12 @@ bool is_of_shared_keys(const ModelSpec& model, const std::string& name) {
 }
 
 /// Whether a tensor is carried along without use: it belongs to multi-token prediction (a separate
-/// head, or layers after the last one), or to the unused keys of a layer with shared keys.
+/// head, or layers after the last one), to the unused keys of a layer with shared keys, or to what
+/// speaks in Qwen2.5-Omni.
 bool is_carried(const ModelSpec& model, const std::string& name) {
   if (is_of_shared_keys(model, name)) return true;
+  if (model.family == "qwen2_5_omni")
+    return name.starts_with("talker.") || name.starts_with("token2wav.");
   struct Layers {
     const char *family, *root;
   };

@@ -71,7 +71,7 @@ std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items, bool
   };
   for (const ItemShape& item : items)
     for (int64_t tile = 0; tile < item.tiles; ++tile) {
-      if (in_windows && item.window > 0)
+      if (in_windows && item.has_windows())
         std::ranges::for_each(item.windows(), append);
       else
         append(item.tile_tokens() - item.padding_tokens);

@@ -2,6 +2,7 @@
 #include "layout/visibility.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/error.hpp"
 
@@ -87,8 +88,9 @@ int64_t append_image(std::vector<TokenPosition>& positions, int64_t first, const
   for (int64_t moment = 0; moment < moments; ++moment)
     for (int64_t row = 0; row < high; ++row)
       for (int64_t column = 0; column < wide; ++column)
-        positions.push_back({first + moment * image.time_step, first + row, first + column});
-  return first + std::max(high, wide);
+        positions.push_back({first + image.time_of(moment), first + row, first + column});
+  const int64_t beyond = image.seconds > 0 ? image.time_of(moments - 1) + 1 : 0;
+  return first + std::max({high, wide, beyond});
 }
 
 /// The items of an encoder that are passed, and of the next one the moments.
@@ -96,6 +98,65 @@ struct Passed {
   size_t items = 0;
   int64_t moments = 0;
 };
+
+/// The features of a video and of its sound, in chunks by turns without text between them.
+struct VideoWithSound {
+  size_t end = 0;        ///< the first token after them
+  size_t last_turn = 0;  ///< where the last chunk begins
+  size_t encoder = 0;    ///< that of the sound
+};
+
+/// Returns what begins at `token`, where the features of `video` do; nullopt: a video alone.
+std::optional<VideoWithSound> video_with_sound(const std::vector<MaskWord>& words, size_t token,
+                                               const ItemShape& video) {
+  VideoWithSound both{.end = token};
+  MaskWord sound = 0, last = words[token];
+  int64_t shown = 0;
+  for (; both.end < words.size(); ++both.end) {
+    const MaskWord word = words[both.end];
+    const bool is_sound =
+        word_modality(word) == kModalityAudio && word_sample(word) == word_sample(words[token]);
+    if (is_sound && sound == 0) sound = word;
+    if (word != words[token] && (!is_sound || word != sound)) break;
+    if (word != last) both.last_turn = both.end;
+    last = word;
+    shown += word == words[token] ? 1 : 0;
+  }
+  if (sound == 0 || shown != video.features) return std::nullopt;
+  both.encoder = static_cast<size_t>(word_encoder(sound));
+  return both;
+}
+
+/// Appends the positions of both, which begin together. The two tokens before them share a
+/// position, and so do the two after them. Returns the position of the latter, of which one is
+/// appended.
+int64_t append_with_sound(std::vector<TokenPosition>& positions, const std::vector<MaskWord>& words,
+                          const VideoWithSound& both, const ItemShape& video) {
+  const size_t begin = positions.size();
+  const auto is_text_beside = [&](size_t token) {
+    return token < words.size() && word_modality(words[token]) == kModalityText &&
+           word_sample(words[token]) == word_sample(words[begin]);
+  };
+  if (begin >= 2 && is_text_beside(begin - 1) && is_text_beside(begin - 2))
+    positions[begin - 1] = positions[begin - 2];
+  const bool is_first = begin == 0 || !is_text_beside(begin - 1);
+  const int64_t first = is_first ? 0 : positions.back()[0] + 1;
+  std::vector<TokenPosition> seen;
+  append_image(seen, first, video, video.tiles);
+  int64_t next = first, last = 0;
+  size_t shown = 0;
+  for (size_t token = begin; token < both.end; ++token) {
+    if (word_modality(words[token]) == kModalityAudio) {
+      positions.push_back({next, next, next});
+      ++next;
+    } else {
+      positions.push_back(seen.at(shown++));
+    }
+    if (token >= both.last_turn) last = std::max(last, std::ranges::max(positions.back()));
+  }
+  if (is_text_beside(both.end)) positions.push_back({last + 1, last + 1, last + 1});
+  return last + 1;
+}
 
 }  // namespace
 
@@ -111,6 +172,13 @@ std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
       const auto encoder = static_cast<size_t>(word_encoder(word));
       auto& [before, moments] = passed[encoder];
       const ItemShape& item = items[encoder].at(before);
+      if (const auto both =
+              item.seconds > 0 ? video_with_sound(words, token, item) : std::nullopt) {
+        next = append_with_sound(positions, words, *both, item);
+        ++before;
+        ++passed[both->encoder].items;
+        continue;
+      }
       const int64_t here = item.frames == 0 || item.has_text_between ? 1 : item.tiles;
       moments += here;
       if (item.frames == 0 || moments == item.tiles) {

@@ -99,7 +99,8 @@ using TokenPosition = std::array<int64_t, 3>;
 /// on behind its longer side (M-RoPE, arXiv:2409.12191); those of a video's moments likewise, in
 /// time a step further each (Qwen2-VL), or where text stands between them as so many images
 /// (Qwen3-VL). `items`: the shapes of each encoder's, in the order of their features; those without
-/// a width, such as sound, are counted as text is.
+/// a width, such as sound, are counted as text is. Sound that follows features of a video without
+/// text between them is the video's, and both begin at one position (Qwen2.5-Omni).
 std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
                                           const std::vector<std::vector<ItemShape>>& items);
 

@@ -75,8 +75,10 @@ struct RowKeys {
 
 /// An encoder's part in a microbatch.
 struct EncoderPart {
-  int64_t local_items = 0;  ///< encoded by this rank, with its tp and cp ranks
-  at::Tensor positions;     ///< (rows here) int64: of each row's token in its item or tile
+  int64_t local_items = 0;    ///< encoded by this rank, with its tp and cp ranks
+  at::Tensor positions;       ///< (rows here) int64: of each row's token in its item or tile
+  at::Tensor position_table;  ///< (positions, hidden), compute type: of encoders without parameters
+                              ///< for them
   /// For interpolated tables of positions: (rows here, n) the table's rows that a row lies between,
   /// int64, and their weights, compute type.
   at::Tensor corners, corner_shares;

@@ -53,6 +53,7 @@ class UnitRun {
       case Kind::Vocabulary:
         return embedded(op);
       case Kind::Positions:
+        if (op.params.empty()) return part_->position_table.index_select(0, part_->positions);
         return positions(parameter(op, 0));
       case Kind::Sinusoids:
         return relative_sinusoids(*model_.attention(unit_).relative, block_.hidden,

@@ -346,12 +346,17 @@ struct QwenVisionDefaults {
 };
 VisionEncoder read_qwen_vision_tower(const ConfigReader& config, const BlockSpec& of_family,
                                      const char* width_key, const QwenVisionDefaults& defaults);
+/// Reads the tower and the text of Qwen2.5-VL, also as Qwen2.5-Omni has them.
+VisionEncoder read_windowed_visual(const ConfigReader& config);
+Decoder read_qwen_vl_text(const ConfigReader& config, const LlamaDefaults& defaults,
+                          int64_t windows_from);
 /// Throws unless the features have the width of the language model, `hidden`.
 void require_width(const ConfigReader& of_vision, const char* key, int64_t hidden);
 /// Adds a projector of concatenated tokens, whose parameters are named `root` and these names.
 struct MergerNames {
   const char *norm, *linear_1, *linear_2;
 };
+inline constexpr MergerNames kWindowedMerger{"ln_q", "mlp.0", "mlp.2"};
 void add_merger(SpecBuilder& builder, const EncoderSpec& vision, const std::string& root,
                 const MergerNames& names, int64_t hidden, bool trainable);
 
@@ -385,11 +390,16 @@ void add_carried(SpecBuilder& builder, const VisionEncoder& encoder, const std::
 /// The name of an encoder, and the prefixes of its parameters and of its projector's.
 struct EncoderNames {
   std::string name, root, projector_root;
-  std::string row_end = {};  ///< the learned end of rows of FittedTiles; empty: none
+  std::string row_end = {};         ///< the learned end of rows of FittedTiles; empty: none
+  std::string norm = "layer_norm";  ///< of an audio encoder, after its blocks
+  std::string linear = {};          ///< whole name of the projector's only linear
 };
 
 EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config);
 EncoderSpec read_voxtral_encoder(const ConfigReader& config);
+EncoderSpec read_omni_audio_encoder(const ConfigReader& config);
+/// Reads the processor of sound of a model whose clips are cut into chunks.
+void read_sound_processor(const ConfigReader& config, EncoderSpec& encoder);
 /// Adds Whisper's encoder, and its projector to the width `hidden`.
 void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const EncoderNames& names,
                        int64_t hidden, const Trainable& trainable);

@@ -398,7 +398,8 @@ void read_video_processor(const ConfigReader& config, EncoderSpec& encoder) {
     config.require_boolean("do_center_crop", false);
   } else {
     require_patches(config, patches);
-    video.pixels = read_areas(config, video.pixels);
+    const PixelLimits said = read_areas(config, video.pixels);
+    if (!video.has_own_limits) video.pixels = said;
   }
   video.most_frames = config.positive("max_frames", video.most_frames);
   config.refuse_unknown();
@@ -409,7 +410,7 @@ void read_video_limits(const ConfigReader& of_images, EncoderSpec& encoder) {
   VideoInput& video = *encoder.patches().video;
   if (patches.as<SplitTiles>()) video.longest_side = read_frame_side(of_images, video.longest_side);
   // Images and frames differ in their most features, or every frame becomes a square.
-  if (patches.as<ImagesFilling>() || !patches.any_size()) return;
+  if (patches.as<ImagesFilling>() || !patches.any_size() || video.has_own_limits) return;
   video.pixels = read_areas(of_images, video.pixels);
 }
 

@@ -123,8 +123,22 @@ int64_t ItemShape::feature_of(int64_t token) const {
   return of_tile + cell.row * columns() + cell.column;
 }
 
+int64_t ItemShape::time_of(int64_t moment) const {
+  // In single precision, whose rounding decides where a product is nearly whole.
+  if (seconds > 0)
+    return static_cast<int64_t>(static_cast<float>(moment) * seconds *
+                                static_cast<float>(time_step));
+  return moment * time_step;
+}
+
 std::vector<int64_t> ItemShape::windows() const {
   std::vector<int64_t> tokens_of;
+  if (chunk > 0) {
+    const int64_t inside = tile_tokens() - padding_tokens;
+    for (int64_t begin = 0; begin < inside; begin += chunk)
+      tokens_of.push_back(std::min(chunk, inside - begin));
+    return tokens_of;
+  }
   const int64_t wide = columns(), high = tile_features() / wide;
   for (int64_t row = 0; row < high; row += window)
     for (int64_t column = 0; column < wide; column += window)
@@ -133,7 +147,8 @@ std::vector<int64_t> ItemShape::windows() const {
 }
 
 int64_t ItemShape::most_seen(int64_t of_window) const {
-  return of_window == 0 ? tile_tokens() : std::min(tile_tokens(), of_window * of_window * merge);
+  if (of_window == 0) return tile_tokens();
+  return std::min(tile_tokens(), chunk > 0 ? chunk : of_window * of_window * merge);
 }
 
 ItemShape EncoderSpec::item_shape() const {
@@ -153,7 +168,9 @@ ItemShape EncoderSpec::clip_shape(int64_t columns) const {
           .features = tokens / merge,
           .merge = merge,
           .padding_tokens = apart,
-          .mel_columns = input.subsampling ? std::min(columns, input.columns()) : 0};
+          .mel_columns = input.chunk > 0 || input.subsampling ? std::min(columns, input.columns())
+                                                              : input.columns(),
+          .chunk = input.chunk};
 }
 
 ItemShape EncoderSpec::item_shape(const ImageSize& image) const {
@@ -195,13 +212,19 @@ ItemShape EncoderSpec::video_shape(const ImageSize& frame, int64_t frames, int64
   const int64_t moments = (frames + input.frames - 1) / input.frames;
   if (input.as<FittedTiles>()) return fitted_video_shape(frames);
   ItemShape shape = resized_shape(input.resized(frame, frames));
-  const int64_t seconds = rate > 0 ? 1000 * input.frames / rate : 1;  // of a moment, whole ones
+  const double seconds =
+      rate > 0 ? 1000.0 * static_cast<double>(input.frames) / static_cast<double>(rate)
+               : 1;  // of a moment
   const int64_t per_second = video.positions_per_second;
   shape.tokens *= moments;
   shape.features *= moments;
   shape.tiles = moments;
   shape.frames = moments * input.frames;
-  shape.time_step = per_second > 0 ? per_second * seconds : 1;
+  shape.time_step = 1;
+  if (per_second > 0)
+    shape.time_step =
+        video.takes_fractions ? per_second : per_second * static_cast<int64_t>(seconds);
+  if (video.takes_fractions) shape.seconds = static_cast<float>(seconds);
   shape.has_text_between = video.has_text_between;
   return shape;
 }
@@ -298,6 +321,8 @@ ItemShape EncoderSpec::shape_within(int64_t features) const {
     return tiled_shape(std::max<int64_t>(1, tiles == 2 ? 1 : tiles), 1);  // two are a grid of one
   }
   const int64_t most = std::max<int64_t>(1, features);
+  if (modality() == Modality::Audio && mels().chunk > 0)
+    return clip_shape(2 * most * projector.merge);
   return {.tokens = most * projector.merge, .features = most};
 }
 

@@ -171,7 +171,11 @@ struct VideoInput {
   int64_t most_frames = 768;
   /// Positions in time that a second takes in the language model; 0: a temporal patch takes one.
   int64_t positions_per_second = 0;
+  /// Temporal patches may take a part of a second, and tokens after a video come after its last
+  /// position in time; otherwise they take whole seconds (Qwen2.5-Omni).
+  bool takes_fractions = false;
   bool has_text_between = false;  ///< text separates the features of temporal patches
+  bool has_own_limits = false;    ///< the family's processor sets `pixels`, no file
   /// Of a frame before it becomes a square (stretched()); 0: as it is.
   int64_t longest_side = 0;
 };
@@ -277,8 +281,11 @@ struct Subsampling {
 /// Audio clips as columns of log-mel features (Whisper, arXiv:2212.04356; USM).
 struct MelInput {
   int64_t mel_bins = 80;
-  int64_t positions = 1500;  ///< of a clip, each of 20 ms, with a subsampling of 40 ms
+  int64_t positions = 1500;  ///< of the longest clip, each of 20 ms, with a subsampling of 40 ms
   bool own_length = false;  ///< a clip has the tokens of its own length; false: padded with silence
+  /// Positions of a chunk: chunks of a clip are convolved and attend separately, and sinusoidal
+  /// positions restart in each (Qwen2.5-Omni). 0: a clip is not cut.
+  int64_t chunk = 0;
   std::optional<Subsampling> subsampling = {};  ///< none: Whisper's convolutions, and its features
 
   /// Returns the log-mel columns of a clip: the second convolution makes one position of two, the
@@ -321,9 +328,13 @@ struct ItemShape {
   int64_t window = 0;
   /// Frames of a video, whose last one repeats to fill a temporal patch; tiles are these patches.
   int64_t frames = 0;
-  int64_t time_step = 0;          ///< positions in time between temporal patches
-  int64_t mel_columns = 0;        ///< of a clip that is subsampled; 0: all that its tokens see
+  int64_t time_step = 0;  ///< positions in time between temporal patches
+  /// Seconds of a temporal patch, where it need not take whole ones; `time_step` is then that of a
+  /// second. 0: it is that of a temporal patch.
+  float seconds = 0;
   bool has_text_between = false;  ///< as of VideoInput
+  int64_t mel_columns = 0;        ///< log-mel columns of a clip
+  int64_t chunk = 0;              ///< tokens of a chunk of a clip; 0: none
 
   /// Returns the features of an image that lie side by side, each of a square of patches.
   int64_t columns() const;
@@ -339,7 +350,11 @@ struct ItemShape {
   bool is_interpolated() const { return fitted && fitted->sources > 0; }
   int64_t projected() const { return is_interpolated() ? fitted->sources : features * merge; }
   int64_t row_ends() const { return fitted ? fitted->row_ends : 0; }
-  /// Returns the tokens of each window of an image or tile.
+  /// Returns the position in time of a temporal patch, from the first one on.
+  int64_t time_of(int64_t moment) const;
+  /// Returns whether blocks with windows see only parts of an item: windows or chunks.
+  bool has_windows() const { return window > 0 || chunk > 0; }
+  /// Returns the tokens of each window of an image or tile, or of each chunk of a clip.
   std::vector<int64_t> windows() const;
   /// Returns the most tokens that one attends to in windows of that side (0: the whole item).
   int64_t most_seen(int64_t of_window) const;

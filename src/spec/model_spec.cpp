@@ -36,9 +36,15 @@ constexpr const char* kAudioEncoder =
     "; this is an encoder of sound: name it in model.audio.weights, beside a language model in "
     "model.llm.weights";
 
+constexpr const char* kQwen3Omni =
+    "; the audio encoder of Qwen3-Omni, which begins with two-dimensional convolutions, is not "
+    "built "
+    "yet: take Qwen2.5-Omni, or Qwen3-VL-MoE for images and videos";
+
 /// Models by the beginning of their model_type.
-constexpr std::array<Known, 8> kKnown{{{"llava_", kOriginalLlava},
+constexpr std::array<Known, 9> kKnown{{{"llava_", kOriginalLlava},
                                        {"internvl_chat", kOriginalInternVl},
+                                       {"qwen3_omni_moe", kQwen3Omni},
                                        {"clip", kImageEncoder},
                                        {"siglip", kImageEncoder},
                                        {"dinov2", kImageEncoder},
@@ -85,14 +91,26 @@ ModelSpec make_family(const std::string& family, const ConfigReader& config,
   return make_decoder(config, decoder->second, trainable);
 }
 
+/// Other encoders of audio have one length of clips, which their config states.
+void read_feature_extractor(const ConfigReader& config, ModelSpec& model) {
+  if (!config.has(kFeatureExtractor)) return;
+  for (EncoderSpec& encoder : model.encoders) {
+    const bool has_chunks = encoder.modality() == Modality::Audio && encoder.mels().chunk > 0;
+    if (!has_chunks && !encoder.block.conformer) continue;
+    const ConfigReader said = config.object_alone(kFeatureExtractor, kFeatureExtractor);
+    if (has_chunks)
+      detail::read_sound_processor(said, encoder);
+    else
+      detail::check_feature_extractor(said, encoder);
+    said.refuse_unknown();
+  }
+}
+
 /// A model without images may lie beside one.
 void read_processor(const ConfigReader& config, ModelSpec& model) {
   const auto encoder = std::ranges::find(model.encoders, Modality::Image, &EncoderSpec::modality);
   const bool of_images = config.has(kImageProcessor), of_videos = config.has(kVideoProcessor);
   const auto said = [&](const char* key) { return config.object_alone(key, key); };
-  if (config.has(kFeatureExtractor))
-    for (const EncoderSpec& each : model.encoders)
-      if (each.block.conformer) detail::check_feature_extractor(said(kFeatureExtractor), each);
   if (encoder == model.encoders.end()) return;
   if (of_images) detail::read_image_processor(said(kImageProcessor), *encoder);
   if (!encoder->patches().video) return;
@@ -369,6 +387,7 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   const std::string family = config.text("model_type", "");
   ModelSpec model = make_family(family, config, trainable);
   read_processor(config, model);
+  read_feature_extractor(config, model);
   read_end_tokens(config, model);
   set_dropout(model, trainable);
   set_router_loss(model);

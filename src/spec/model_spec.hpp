@@ -253,7 +253,7 @@ struct Trainable {
 };
 
 /// Keys that zea adds to a config: the texts of the files beside config.json that describe the
-/// processing of images, of videos and of audio (Gemma 4), and the end tokens of generation.
+/// processing of images, of videos and of audio, and the end tokens of generation.
 inline constexpr const char* kImageProcessor = "image_processor";
 inline constexpr const char* kVideoProcessor = "video_processor";
 inline constexpr const char* kFeatureExtractor = "feature_extractor";

@@ -82,7 +82,7 @@ class Declarations {
                           {MessageKind::GatherRows, SentIn::Backward, weight(op).in}};
         return declare_table(weight(op), sizes_.tokens, needs);
       case Kind::Positions:
-        return declare_positions(weight(op), needs);
+        return declare_positions(op.params.empty() ? WeightSpec() : weight(op), needs);
       case Kind::Linear:
         count_gemm(op, x.rows, needs);
         memory = linear_memory(x.rows, weight(op), bias_trains(op), bytes_);

@@ -20,7 +20,7 @@ enum class OperationKind {
   Columns,  ///< log-mel columns of the microbatch
   /// Embeddings of token ids; params: table; `count`: its rows for per-layer inputs, else 0
   Vocabulary,
-  Positions,     ///< embeddings of positions; params: table
+  Positions,     ///< embeddings of positions; params: table, or none where it is computed
   Sinusoids,     ///< sinusoids of the positions of relative attention, a row for each distance
   Linear,        ///< params: weight, bias
   ColumnLinear,  ///< a linear whose outputs tp ranks share; params: weight, bias

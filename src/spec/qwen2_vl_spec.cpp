@@ -20,6 +20,17 @@ constexpr QwenVisionDefaults kDefaults{
     .patch = 14,
     .pixels = {.least = int64_t{56} * 56, .most = int64_t{28} * 28 * 1280},
     .frame_pixels = {.least = int64_t{28} * 28 * 128, .most = int64_t{28} * 28 * 768}};
+constexpr LlamaDefaults kTextDefaults{.hidden = 8192,
+                                      .intermediate = 29568,
+                                      .layers = 80,
+                                      .heads = 64,
+                                      .key_value_heads = 8,
+                                      .vocabulary = 152064,
+                                      .positions = 32768,
+                                      .end_token = 151645,
+                                      .eps = 1e-5,
+                                      .theta = 1e6,
+                                      .has_mrope = true};
 
 PatchInput read_visual_patches(const ConfigReader& config, const QwenVisionDefaults& defaults) {
   // Names that transformers does not read, and whose values in files are the usual ones.
@@ -67,45 +78,6 @@ void read_image_windows(const ConfigReader& config, VisionEncoder& encoder) {
     encoder.blocks.mixer.push_back(std::ranges::count(full, layer) > 0 ? 0 : 1);
 }
 
-VisionEncoder read_windowed_visual(const ConfigReader& config) {
-  config.require_text("hidden_act", "silu");
-  BlockSpec block;
-  block.hidden = config.positive("hidden_size", 3584);
-  block.mlp().intermediate = config.positive("intermediate_size", 3420);
-  block.norm.kind = NormKind::Rms;
-  block.mlp().gated = true;
-  block.mlp().activation = Activation::Silu;
-  VisionEncoder encoder = read_qwen_vision_tower(config, block, "hidden_size", kDefaults);
-  BlockNames& names = encoder.blocks.names;
-  names.gate = ".mlp.gate_proj";
-  names.up = ".mlp.up_proj";
-  names.down = ".mlp.down_proj";
-  read_image_windows(config, encoder);
-  encoder.spec.patches().video->positions_per_second = config.positive("tokens_per_second", 4);
-  return encoder;
-}
-
-Decoder read_qwen_vl_text(const ConfigReader& config) {
-  Decoder decoder = read_llama_like(config,
-                                    {.hidden = 8192,
-                                     .intermediate = 29568,
-                                     .layers = 80,
-                                     .heads = 64,
-                                     .key_value_heads = 8,
-                                     .vocabulary = 152064,
-                                     .positions = 32768,
-                                     .end_token = 151645,
-                                     .eps = 1e-5,
-                                     .theta = 1e6,
-                                     .has_mrope = true},
-                                    {.q = true, .k = true, .v = true});
-  BlockSpec& block = decoder.spec.block;
-  block.attention().rope.rotary_pairs =
-      read_mrope(config, block.attention().heads.dim / 2, {16, 24, 24}, false);
-  read_windows(config, decoder, 80);
-  return decoder;
-}
-
 /// Tokens around images are text like any other.
 void pass_over_marks(const ConfigReader& config) {
   config.ignore_keys({"vision_start_token_id", "vision_end_token_id", "vision_token_id"});
@@ -130,7 +102,7 @@ ModelSpec make_qwen_vl(const ConfigReader& config, const Trainable& trainable,
   pass_over_marks(config);
   const ConfigReader text = text_of(config);
   const ConfigReader of_vision = config.object("vision_config");
-  Decoder decoder = read_qwen_vl_text(text);
+  Decoder decoder = read_qwen_vl_text(text, kTextDefaults, kTextDefaults.layers);
   decoder.spec.tied_embeddings = ties_head(config, decoder, true);
   VisionEncoder encoder = read(of_vision);
   encoder.spec.placeholder = config.integer("image_token_id", 151655);
@@ -139,7 +111,7 @@ ModelSpec make_qwen_vl(const ConfigReader& config, const Trainable& trainable,
   require_width(of_vision, width_key, hidden);
   const auto add_projector = [&](SpecBuilder& builder, const std::vector<int>& states) {
     builder.start("vision.projector", "vision", UnitKind::Projector, {{states.back(), false}});
-    add_merger(builder, encoder.spec, kVisualRoot + "merger.", {"ln_q", "mlp.0", "mlp.2"}, hidden,
+    add_merger(builder, encoder.spec, kVisualRoot + "merger.", kWindowedMerger, hidden,
                trainable.of(encoder.spec.name).projector);
     return std::vector{builder.last_unit()};
   };
@@ -147,6 +119,34 @@ ModelSpec make_qwen_vl(const ConfigReader& config, const Trainable& trainable,
 }
 
 }  // namespace
+
+VisionEncoder read_windowed_visual(const ConfigReader& config) {
+  config.require_text("hidden_act", "silu");
+  BlockSpec block;
+  block.hidden = config.positive("hidden_size", 3584);
+  block.mlp().intermediate = config.positive("intermediate_size", 3420);
+  block.norm.kind = NormKind::Rms;
+  block.mlp().gated = true;
+  block.mlp().activation = Activation::Silu;
+  VisionEncoder encoder = read_qwen_vision_tower(config, block, "hidden_size", kDefaults);
+  BlockNames& names = encoder.blocks.names;
+  names.gate = ".mlp.gate_proj";
+  names.up = ".mlp.up_proj";
+  names.down = ".mlp.down_proj";
+  read_image_windows(config, encoder);
+  encoder.spec.patches().video->positions_per_second = config.positive("tokens_per_second", 4);
+  return encoder;
+}
+
+Decoder read_qwen_vl_text(const ConfigReader& config, const LlamaDefaults& defaults,
+                          int64_t windows_from) {
+  Decoder decoder = read_llama_like(config, defaults, {.q = true, .k = true, .v = true});
+  BlockSpec& block = decoder.spec.block;
+  block.attention().rope.rotary_pairs =
+      read_mrope(config, block.attention().heads.dim / 2, {16, 24, 24}, false);
+  read_windows(config, decoder, windows_from);
+  return decoder;
+}
 
 VisionEncoder read_qwen_vision_tower(const ConfigReader& config, const BlockSpec& of_family,
                                      const char* width_key, const QwenVisionDefaults& defaults) {

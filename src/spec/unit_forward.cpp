@@ -40,6 +40,7 @@ class Forward : LayerRecorder {
   }
 
   Value positions() {
+    if (!has("positions")) return ops_.record({.kind = Kind::Positions});
     return ops_.record({.kind = Kind::Positions, .params = ops_.roles({"positions"})});
   }
 

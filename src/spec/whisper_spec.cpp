@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whisper's encoder (arXiv:2212.04356) and its projector, also as Qwen2-Audio and Voxtral have it.
+// Whisper's encoder (arXiv:2212.04356) and its projector, also as Qwen2-Audio, Voxtral and
+// Qwen2.5-Omni have it.
 // Keys have no bias, so the biases of queries and values stand apart from the fused matrix. Names
 // are those of transformers' WhisperEncoder.
 #include "spec/families.hpp"
@@ -8,6 +9,9 @@ namespace zea::detail {
 namespace {
 
 constexpr double kStd = 0.02;  // WhisperConfig.init_std
+constexpr int64_t kPositionsPerSecond = 50;
+/// The longest clip of Qwen2.5-Omni's processor.
+constexpr int64_t kOmniSeconds = 300;
 
 void add_embed(SpecBuilder& builder, const EncoderSpec& audio, const std::string& root,
                bool trainable) {
@@ -19,7 +23,8 @@ void add_embed(SpecBuilder& builder, const EncoderSpec& audio, const std::string
   };
   convolution("conv1", audio.mels().mel_bins);
   convolution("conv2", hidden);
-  builder.add_sinusoids(root + "embed_positions.weight", audio.mels().positions, hidden);
+  if (audio.mels().chunk == 0)  // whose positions are in no file
+    builder.add_sinusoids(root + "embed_positions.weight", audio.mels().positions, hidden);
 }
 
 struct WhisperDefaults {
@@ -78,6 +83,44 @@ EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config) {
   return audio;
 }
 
+EncoderSpec read_omni_audio_encoder(const ConfigReader& config) {
+  config.require_text("model_type", "qwen2_5_omni_audio_encoder");
+  config.ignore_keys({"init_std", "num_hidden_layers"});  // of new weights; encoder_layers again
+  EncoderSpec audio = read_whisper_like(
+      config, {.hidden = 1280, .intermediate = 5120, .layers = 32, .heads = 20, .mel_bins = 128});
+  MelInput& input = std::get<MelInput>(audio.input);
+  const int64_t table = input.positions;
+  input.own_length = true;
+  input.positions = kOmniSeconds * kPositionsPerSecond;
+  input.chunk = audio.block.attention().window = config.positive("n_window", 100);
+  if (input.chunk > table)
+    config.refuse("n_window", std::to_string(input.chunk),
+                  "max_source_positions = " + std::to_string(table) + " or less");
+  audio.projector = {.merge = 2, .pools = true, .pools_first = true, .is_linear = true};
+  return audio;
+}
+
+void read_sound_processor(const ConfigReader& config, EncoderSpec& encoder) {
+  MelInput& input = std::get<MelInput>(encoder.input);
+  config.ignore_keys({"dither", "feature_extractor_type", "image_processor_type", "n_samples",
+                      "nb_max_frames", "padding_side", "padding_value", "processor_class",
+                      "return_attention_mask"});
+  const auto require = [&](const char* key, int64_t value) {
+    const int64_t found = config.positive(key, value);
+    if (found != value) config.refuse(key, std::to_string(found), std::to_string(value));
+  };
+  require("feature_size", input.mel_bins);
+  require("hop_length", 160);
+  require("n_fft", 400);
+  require("sampling_rate", 16000);
+  constexpr int64_t kMostSeconds = 3600;
+  const int64_t seconds = config.positive("chunk_length", kOmniSeconds);
+  if (seconds > kMostSeconds)
+    config.refuse("chunk_length", std::to_string(seconds),
+                  "1 to " + std::to_string(kMostSeconds) + " (seconds of the longest clip)");
+  input.positions = seconds * kPositionsPerSecond;
+}
+
 /// Concatenates as many positions as make the width of the MLP.
 EncoderSpec read_voxtral_encoder(const ConfigReader& config) {
   config.require_text("model_type", "voxtral_encoder");
@@ -115,10 +158,14 @@ void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const Enc
   builder.start(audio.name + ".projector", audio.name, UnitKind::Projector,
                 {{builder.last_unit(), false}});
   builder.add_norm(audio.projector.pools_first ? "encoder_norm_of_means" : "encoder_norm",
-                   names.root + "layer_norm", audio.block.norm, audio.block.hidden, trains);
+                   names.root + names.norm, audio.block.norm, audio.block.hidden, trains);
   const int64_t side_by_side = audio.projector.pools ? 1 : audio.projector.merge;
-  add_projector_linears(builder, audio.projector, names.projector_root,
-                        audio.block.hidden * side_by_side, hidden, projector_trains);
+  const int64_t width = audio.block.hidden * side_by_side;
+  if (!names.linear.empty())
+    return add_projector_linear(builder, "linear", names.linear, {hidden, width}, true,
+                                projector_trains);
+  add_projector_linears(builder, audio.projector, names.projector_root, width, hidden,
+                        projector_trains);
 }
 
 }  // namespace zea::detail

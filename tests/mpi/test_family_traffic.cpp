@@ -84,6 +84,11 @@ const TrafficLayout kLayouts[] = {
        take_qwen_vl(run, tiny_qwen2_vl_config());
        each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
      }},
+    {"tp 2 and cp 2, qwen2_5_omni_thinker",
+     4,
+     {"llm.tp", "llm.kv_holders", "llm.cp_outer", "vision.tp", "vision.cp_outer", "audio.tp",
+      "audio.cp_outer"},
+     [](TinyRunOptions& run) { take_measured(run, "qwen2_5_omni_thinker", 2, 2); }},
     {"tp 2 of llm, pp 2, qwen3_vl",
      4,
      {"llm.tp", "llm.kv_holders"},

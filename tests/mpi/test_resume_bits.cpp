@@ -3,9 +3,12 @@
 // weights, optimizer states and losses, in fp32 and bf16, whatever way the model is cut.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "support/axis_layouts.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
+#include "support/tiny_qwen2_vl.hpp"
 
 namespace zea::testing::test_resume_bits {
 namespace {
@@ -27,6 +30,23 @@ TEST_P(ResumeBits, AreThoseOfARunThatNeverStopped) {
         run_through(ranks, make_mpi_collectives, dataset, options, shared_ / layout.name);
     expect_resumes(ranks, make_mpi_collectives, dataset, options, expected, kSameBits);
   }
+}
+
+/// Images, videos and clips in chunks, on tp and cp together.
+TEST_P(ResumeBits, AreThoseOfItemsOfThreeKinds) {
+  const Communicator ranks = first_ranks(kAxisRanks);
+  const auto layout = std::ranges::find_if(
+      kAxisLayouts, [](const AxisLayout& one) { return one.tp == 2 && one.cp == 2; });
+  TinyRunOptions options = run_on(*layout, GetParam());
+  options.config_json = tiny_qwen2_5_omni_config();
+  options.remake = shrink_images;
+  options.deck.data.row_tokens = 90;
+  options.deck.meshes["audio"] = options.deck.meshes["vision"];
+  const MemoryDataset dataset =
+      make_tiny_dataset(plan_of(options, kAxisRanks).model, 23, {1, 0, 2}, 5, {1, 1, 0});
+  const StoppedRun expected =
+      run_through(ranks, make_mpi_collectives, dataset, options, shared_ / "omni");
+  expect_resumes(ranks, make_mpi_collectives, dataset, options, expected, kSameBits);
 }
 
 INSTANTIATE_TEST_SUITE_P(Precisions, ResumeBits, ::testing::Values("fp32", "bf16"),

@@ -16,7 +16,7 @@ std::vector<float> values_of(const zea::Audio& audio, const zea::AudioOptions& o
   if (options.mel_bins == 0) return zea::resample(audio, zea::kMelRate).samples;
   std::vector<float> features(static_cast<size_t>(options.mel_bins * options.columns()));
   zea::LogMel log_mel(options);
-  log_mel(audio, features.data());
+  log_mel(audio, features.data(), options.columns());
   return features;
 }
 

@@ -11,6 +11,7 @@ from gemma4_images import Gemma4, Gemma4Clipped, Gemma4E4B, Gemma4Moe, Gemma4Vid
 from glm4v_cases import Glm4v, Glm4vMoe, Glm46V, Glm46VMoe
 from idefics3_cases import Idefics3, SmolVLM, SmolVLMOfOneTile, SmolVLMOfUnevenPatches
 from kimi_k25_cases import KimiK25, KimiK25Running
+from omni_cases import Qwen25Omni, Qwen25OmniTalking, Qwen25OmniWhole
 from parity_cases import grid
 from pixtral_cases import Mistral3, PixtralLlava
 from tiled_families import (
@@ -165,6 +166,31 @@ OF_ONE = {
         "cp4_of_both": CP4_OF_BOTH,
         "cp3_gathered": {"ranks": 3, "deck": [*grid("llm", cp=3), *grid("vision", cp=3)]},
     },
+    Qwen25Omni: {
+        "tied": TIED,
+        "tp2_cp2_of_sound": {
+            "ranks": 4,
+            "deck": [*ONE_ROW, *grid("llm", tp=2, cp=2), *grid("audio", tp=2, cp=2, cp_mode="ring", cp_block=4)],
+        },
+        "options": {
+            "model": {
+                "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1, "tie_word_embeddings": False},
+                "vision": {"depth": 4, "fullatt_block_indexes": [0, 3], "num_heads": 2, "window_size": 24},
+                "audio": {"activation_function": "relu", "encoder_attention_heads": 2, "n_window": 4},
+                "position_id_per_seconds": 13,
+            }
+        },
+        "one_chunk": {"model": {"audio": {"n_window": 40, "max_source_positions": 40}}},
+        "frozen_audio": {"frozen": ["audio"]},
+        "cp4_of_both": CP4_OF_BOTH,
+        "tp2_frozen_vision": TP2_FROZEN_VISION,
+        "pp2_beside_both": {
+            "ranks": 4,
+            "deck": [*OWN_RANKS, *grid("llm", pp=2), *grid("vision", encoder_dp=1), *grid("audio", encoder_dp=1)],
+        },
+    },
+    Qwen25OmniTalking: {},
+    Qwen25OmniWhole: {},
     Qwen3VL: {
         "tied": TIED,
         "three_depths": {

@@ -111,6 +111,15 @@ const GridScenario kDecoderScenarios[] = {
      [](const TinyLlava& model) {
        return with_heads(tiny_qwen2_5_vl_config(), model.heads, model.kv_heads);
      }},
+    {.name = "Qwen2.5-Omni, images, videos and sound in chunks",
+     .model = {.audio = true},
+     .set = [](Options& deck) { deck.data.row_tokens = 90; },
+     .clips = {1, 0, 1},
+     .remake = shrink_images,
+     .other_config =
+         [](const TinyLlava& model) {
+           return with_heads(tiny_qwen2_5_omni_config(), model.heads, model.kv_heads);
+         }},
     {"Qwen3-VL, images and videos, features of several depths",
      {},
      {2, 1, 0},

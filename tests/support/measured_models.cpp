@@ -174,6 +174,21 @@ std::string qwen2_5_vl_config() {
   return config.dump();
 }
 
+/// Clips are longer than a chunk, whose length is odd.
+std::string qwen2_5_omni_config() {
+  nlohmann::json config = wide_qwen_vl(tiny_qwen2_5_omni_config());
+  config["vision_config"].update(
+      {{"hidden_size", 72}, {"intermediate_size", 164}, {"out_hidden_size", 120}});
+  config["audio_config"].update({{"d_model", 76},
+                                 {"encoder_ffn_dim", 202},
+                                 {"encoder_layers", 1},
+                                 {"n_window", 21},
+                                 {"num_mel_bins", 17},
+                                 {"output_dim", 120}});
+  config["feature_extractor"]["feature_size"] = 17;
+  return config.dump();
+}
+
 std::string qwen3_vl_config() {
   nlohmann::json config = nlohmann::json::parse(tiny_qwen3_vl_config());
   config["text_config"].update({{"hidden_size", 120},
@@ -390,6 +405,7 @@ const std::vector<MeasuredModel>& measured_models() {
       {"llava_onevision", llava_onevision_config()},
       {"qwen2_vl", qwen2_vl_config(), shrink_images},
       {"qwen2_5_vl", qwen2_5_vl_config(), shrink_images},
+      {"qwen2_5_omni_thinker", qwen2_5_omni_config(), shrink_images},
       {"qwen3_vl", qwen3_vl_config(), shrink_images},
       {"qwen3_vl_moe", qwen3_vl_moe_config(), shrink_images},
       {"glm4v", glm4v_config(), shrink_images},

@@ -46,6 +46,29 @@ std::string tiny_qwen2_5_vl_config() {
   return config.dump();
 }
 
+std::string tiny_qwen2_5_omni_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_qwen2_5_vl_config());
+  config["model_type"] = "qwen2_5_omni_thinker";
+  for (const char* item : {"image", "video"}) {
+    const std::string name = item;
+    config[name + "_token_index"] = config[name + "_token_id"];
+    config.erase(name + "_token_id");
+  }
+  config["audio_token_index"] = 6;
+  config["text_config"]["model_type"] = "qwen2_5_omni_text";
+  config["vision_config"]["model_type"] = "qwen2_5_omni_vision_encoder";
+  config["audio_config"] = {{"model_type", "qwen2_5_omni_audio_encoder"},
+                            {"d_model", 16},
+                            {"encoder_attention_heads", 2},
+                            {"encoder_ffn_dim", 40},
+                            {"encoder_layers", 2},
+                            {"n_window", 5},
+                            {"num_mel_bins", 6},
+                            {"output_dim", 24}};
+  config["feature_extractor"] = {{"chunk_length", 1}, {"feature_size", 6}};
+  return config.dump();
+}
+
 std::string tiny_qwen3_vl_config() {
   nlohmann::json config = nlohmann::json::parse(tiny_qwen2_vl_config());
   config["model_type"] = "qwen3_vl";
@@ -124,6 +147,9 @@ std::string with_heads(const std::string& config, int64_t heads, int64_t key_val
   text["hidden_size"] = vision["out_hidden_size"] = 12 * heads;
   vision["num_heads"] = heads;
   vision["hidden_size"] = 8 * heads;
+  if (changed.contains("audio_config"))
+    changed["audio_config"].update(
+        {{"d_model", 8 * heads}, {"encoder_attention_heads", heads}, {"output_dim", 12 * heads}});
   return changed.dump();
 }
 

@@ -15,6 +15,9 @@ std::string tiny_qwen2_vl_config(bool flat = false);
 std::string tiny_qwen2_5_vl_config();
 
 /// Qwen3-VL, of four text layers, with features of two of its three blocks and 5 x 5 positions.
+/// Qwen2.5-Omni's thinker: that tower and text, and clips of up to a second in chunks of 5
+/// positions.
+std::string tiny_qwen2_5_omni_config();
 std::string tiny_qwen3_vl_config();
 std::string tiny_qwen3_vl_moe_config();
 /// GLM-4.5V: a dense block and one of 8 experts in groups, a table of 5 x 5 positions.

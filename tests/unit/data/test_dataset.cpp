@@ -108,11 +108,14 @@ TEST_F(DatasetFile, ClipsHaveTheFeaturesOfTheirLengthWhereThatIsKnown) {
     arrays.item_shape[7] = rate;
     return open_dataset(write(arrays), kHeldBytes, {}, kinds)->read(2).items[1].shape;
   };
-  EXPECT_EQ(shape_of_clip(1280, 16000), (ItemShape{.tokens = 4, .features = 2, .merge = 2}));
-  EXPECT_EQ(shape_of_clip(641, 8000),  // and one more than 80 ms
-            (ItemShape{.tokens = 6, .features = 2, .merge = 2, .padding_tokens = 1}));
-  EXPECT_EQ(shape_of_clip(16000, 16000),
-            (ItemShape{.tokens = 10, .features = 4, .merge = 2, .padding_tokens = 1}));
+  EXPECT_EQ(shape_of_clip(1280, 16000),
+            (ItemShape{.tokens = 4, .features = 2, .merge = 2, .mel_columns = 18}));
+  EXPECT_EQ(
+      shape_of_clip(641, 8000),  // and one more than 80 ms
+      (ItemShape{.tokens = 6, .features = 2, .merge = 2, .padding_tokens = 1, .mel_columns = 18}));
+  EXPECT_EQ(
+      shape_of_clip(16000, 16000),
+      (ItemShape{.tokens = 10, .features = 4, .merge = 2, .padding_tokens = 1, .mel_columns = 18}));
   EXPECT_TRUE(contains(error_of([&] { shape_of_clip(320, 16000); }), "too short for a feature"));
   EXPECT_TRUE(contains(error_of([&] { shape_of_clip(0, 0); }), "without its length and rate"));
   EXPECT_TRUE(contains(error_of([&] { shape_of_clip(5, 0); }), "has an item_shape"));

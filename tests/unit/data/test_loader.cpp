@@ -112,7 +112,7 @@ TEST(LoadMicrobatch, ClipsAndImagesLieApartInTheOrderOfSamples) {
   for (int i = 0; i < 600; ++i)
     audio.samples.push_back(static_cast<float>(64 * 256 + static_cast<uint8_t>(i)) / 32768);
   std::vector<float> expected(4 * 6);
-  (*options.encoders[1].mel)(audio, expected.data());
+  (*options.encoders[1].mel)(audio, expected.data(), 6);
   for (size_t i = 0; i < loaded.values[1].size(); ++i)
     EXPECT_EQ(loaded.values[1][i], expected[i % expected.size()]);
 }

@@ -33,7 +33,7 @@ Audio noise(int64_t rate, int64_t samples) {
 std::vector<float> features_of(const Audio& audio, const AudioOptions& options) {
   std::vector<float> features(static_cast<size_t>(options.mel_bins * options.columns()));
   LogMel log_mel(options);
-  log_mel(audio, features.data());
+  log_mel(audio, features.data(), options.columns());
   return features;
 }
 

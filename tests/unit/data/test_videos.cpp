@@ -169,6 +169,61 @@ TEST(VideoPositions, ATemporalPatchIsAStepInTime) {
       (Positions{{0, 0, 0}, {1, 1, 1}, {1, 1, 2}, {3, 3, 3}, {4, 4, 4}, {4, 4, 5}, {6, 6, 6}}));
 }
 
+/// The positions of a video with its sound, and of one that lasts longer than its sound, are those
+/// of transformers' get_rope_index of Qwen2.5-Omni with use_audio_in_video.
+TEST(VideoPositions, SoundTakesTurnsWithItsVideo) {
+  ItemShape video{.tokens = 16, .features = 4, .merge = 4, .width = 4, .tiles = 2};
+  video.frames = 4;
+  video.time_step = 2;
+  video.seconds = 1.3F;
+  const ItemShape sound{.tokens = 6, .features = 3, .merge = 2};
+  const MaskWord text = make_mask_word(0, kModalityText, 0),
+                 seen = make_mask_word(0, kModalityImage, 1),
+                 heard = make_mask_word(0, kModalityAudio, 1, 1);
+  using Positions = std::vector<TokenPosition>;
+  EXPECT_EQ(
+      grid_positions({text, text, seen, seen, heard, heard, seen, seen, heard, text, text, text},
+                     {{video}, {sound}}),
+      (Positions{{0, 0, 0},
+                 {0, 0, 0},
+                 {1, 1, 1},
+                 {1, 1, 2},
+                 {1, 1, 1},
+                 {2, 2, 2},
+                 {3, 1, 1},
+                 {3, 1, 2},
+                 {3, 3, 3},
+                 {4, 4, 4},
+                 {4, 4, 4},
+                 {5, 5, 5}}));
+  video.seconds = 4;  // the last chunk tells how positions go on
+  EXPECT_EQ(grid_positions({text, text, seen, seen, seen, seen, heard, heard, heard, text, text},
+                           {{video}, {sound}}),
+            (Positions{{0, 0, 0},
+                       {0, 0, 0},
+                       {1, 1, 1},
+                       {1, 1, 2},
+                       {9, 1, 1},
+                       {9, 1, 2},
+                       {1, 1, 1},
+                       {2, 2, 2},
+                       {3, 3, 3},
+                       {4, 4, 4},
+                       {4, 4, 4}}));
+  // Text between them makes two items of them.
+  EXPECT_EQ(
+      grid_positions({text, seen, seen, seen, seen, text, heard, heard, heard}, {{video}, {sound}}),
+      (Positions{{0, 0, 0},
+                 {1, 1, 1},
+                 {1, 1, 2},
+                 {9, 1, 1},
+                 {9, 1, 2},
+                 {10, 10, 10},
+                 {11, 11, 11},
+                 {12, 12, 12},
+                 {13, 13, 13}}));
+}
+
 Sample sample_of_video(int64_t frames) {
   Sample sample;
   sample.tokens.assign(static_cast<size_t>((frames + 1) / 2), kVideo);

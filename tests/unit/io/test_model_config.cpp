@@ -42,6 +42,16 @@ TEST_F(ModelConfig, TakesTheWholeProcessorsFirst) {
 TEST_F(ModelConfig, LeavesTheAudioProcessor) {
   write("preprocessor_config.json", R"({"feature_size": 80, "sampling_rate": 16000})");
   EXPECT_TRUE(processor().is_null());
+  EXPECT_EQ(Json::parse(config()).at(kFeatureExtractor).size(), 2U);
+}
+
+/// As Qwen2.5-Omni is published.
+TEST_F(ModelConfig, SplitsImagesAndAudioOfOneFile) {
+  write("preprocessor_config.json",
+        R"({"feature_size": 80, "chunk_length": 300, "image_mean": [0, 0, 0], "patch_size": 14})");
+  EXPECT_EQ(processor(), Json({{"image_mean", {0, 0, 0}}, {"patch_size", 14}}));
+  EXPECT_EQ(Json::parse(config()).at(kFeatureExtractor),
+            Json({{"feature_size", 80}, {"chunk_length", 300}}));
 }
 
 TEST_F(ModelConfig, TakesWhatEndsATextOfTheGenerationConfig) {

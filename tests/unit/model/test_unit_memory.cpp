@@ -71,7 +71,7 @@ LoadedMicrobatch make_samples(const ModelSpec& model, const std::vector<int64_t>
       values += encoder.modality() == Modality::Image
                     ? shape.tiles * encoder.patches().patches_of(shape) *
                           encoder.patches().pixels_of_patch()
-                    : encoder.mels().mel_bins * encoder.mels().columns();
+                    : encoder.mels().mel_bins * shape.mel_columns;
     loaded.values.emplace_back(values, 0.5F);
   }
   return loaded;

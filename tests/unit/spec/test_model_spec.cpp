@@ -183,11 +183,11 @@ TEST(ModelSpec, Qwen2AudioAveragesTwoPositionsOfAClip) {
   config["model_type"] = "qwen2_audio";
   const ModelSpec model = make_model_spec(config.dump());
   const EncoderSpec& audio = model.encoders.at(0);
-  EXPECT_EQ(audio.mels().mel_bins, 128);
-  EXPECT_EQ(audio.placeholder, 9);
-  EXPECT_EQ(audio.item_shape(), (ItemShape{.tokens = 1500, .features = 750, .merge = 2}));
-  EXPECT_EQ(audio.clip_shape(5),
-            (ItemShape{.tokens = 4, .features = 1, .merge = 2, .padding_tokens = 1}));
+  EXPECT_EQ(std::pair(audio.mels().mel_bins, audio.placeholder), std::pair(128L, 9L));
+  ItemShape clip{.tokens = 1500, .features = 750, .merge = 2, .mel_columns = 3000};
+  EXPECT_EQ(audio.item_shape(), clip);
+  clip.tokens = 4, clip.features = clip.padding_tokens = 1;
+  EXPECT_EQ(audio.clip_shape(5), clip);
   const int linear = model.param_index("multi_modal_projector.linear.weight");
   EXPECT_EQ(model.params.at(linear).shape, (Shape{64, 1280}));
   EXPECT_GE(model.param_index("language_model.model.layers.0.self_attn.q_proj.weight"), 0);
@@ -198,11 +198,10 @@ TEST(ModelSpec, VoxtralPutsFourPositionsSideBySide) {
   nlohmann::json config = heard_config("voxtral");
   const ModelSpec model = make_model_spec(config.dump());
   EXPECT_EQ(model.encoders.at(0).item_shape(),
-            (ItemShape{.tokens = 1500, .features = 375, .merge = 4}));
+            (ItemShape{.tokens = 1500, .features = 375, .merge = 4, .mel_columns = 3000}));
   const int linear = model.param_index("multi_modal_projector.linear_1.weight");
   EXPECT_EQ(model.params.at(linear).shape, (Shape{64, 5120}));
   EXPECT_EQ(model.param_index("multi_modal_projector.linear_1.bias"), -1);
-
   const auto refused = [](const nlohmann::json& changed) {
     try {
       make_model_spec(changed.dump());

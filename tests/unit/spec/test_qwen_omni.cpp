@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Qwen2.5-Omni: its parts, the shapes of its clips and videos, and what is refused.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "spec/model_spec.hpp"
+#include "support/config_refusal.hpp"
+#include "support/tiny_qwen2_vl.hpp"
+
+namespace zea::testing::test_qwen_omni {
+namespace {
+
+ModelSpec model_with(const nlohmann::json& changes = nlohmann::json::object()) {
+  nlohmann::json config = nlohmann::json::parse(tiny_qwen2_5_omni_config());
+  config.merge_patch(changes);
+  return make_model_spec(config.dump());
+}
+
+std::string refusal(const nlohmann::json& changes) {
+  nlohmann::json config = nlohmann::json::parse(tiny_qwen2_5_omni_config());
+  config.merge_patch(changes);
+  return refusal_of(config);
+}
+
+TEST(QwenOmni, HasTwoEncodersBesideItsText) {
+  const ModelSpec model = model_with();
+  EXPECT_EQ(model.modules(), (std::vector<std::string>{"vision", "audio", "llm"}));
+  EXPECT_FALSE(model.decoder.tied_embeddings);
+  EXPECT_EQ(model.encoders[0].video_placeholder, 4);
+  EXPECT_EQ(model.encoders[1].placeholder, 6);
+  for (const char* name : {"visual.blocks.0.attn.q.weight", "audio_tower.ln_post.weight",
+                           "audio_tower.proj.bias", "model.norm.weight", "lm_head.weight"})
+    EXPECT_GE(model.param_index(name), 0) << name;
+  EXPECT_LT(model.param_index("audio_tower.embed_positions.weight"), 0);
+  const int marks = model.param_index("audio_tower.audio_bos_eos_token.weight");
+  ASSERT_GE(marks, 0);
+  EXPECT_FALSE(model.params[static_cast<size_t>(marks)].used);
+}
+
+TEST(QwenOmni, IsTheThinkerOfAWholeDirectory) {
+  nlohmann::json whole{{"model_type", "qwen2_5_omni"}, {"enable_audio_output", true}};
+  whole["thinker_config"] = nlohmann::json::parse(tiny_qwen2_5_omni_config());
+  whole["feature_extractor"] = whole["thinker_config"]["feature_extractor"];
+  whole["thinker_config"].erase("feature_extractor");
+  EXPECT_TRUE(make_model_spec(whole.dump()).notes.empty());
+  whole["talker_config"] = {{"model_type", "qwen2_5_omni_talker"}};
+  const ModelSpec model = make_model_spec(whole.dump());
+  EXPECT_GE(model.param_index("thinker.model.layers.0.self_attn.q_proj.bias"), 0);
+  EXPECT_EQ(model.num_parameters(), model_with().num_parameters());
+  ASSERT_EQ(model.notes.size(), 1U);
+  EXPECT_NE(model.notes[0].find("talker"), std::string::npos);
+}
+
+/// Clips have their own length, in chunks of 5 positions, the last of which may be shorter.
+TEST(QwenOmni, CutsClipsIntoChunks) {
+  const EncoderSpec audio = model_with().encoders[1];
+  const ItemShape clip = audio.clip_shape(25);
+  EXPECT_EQ(clip.mel_columns, 25);
+  EXPECT_EQ(clip.tokens, 14);  // of 13, one of which has no partner
+  EXPECT_EQ(clip.features, 6);
+  EXPECT_EQ(clip.windows(), (std::vector<int64_t>{5, 5, 3}));
+  EXPECT_EQ(clip.most_seen(5), 5);
+  EXPECT_EQ(audio.clip_shape(1000).mel_columns, 100);  // a second
+  EXPECT_EQ(audio.shape_within(4).features, 4);
+}
+
+/// Temporal patches need not take whole seconds.
+TEST(QwenOmni, CountsTimeInFractionsOfSeconds) {
+  const EncoderSpec vision = model_with({{"position_id_per_seconds", 10}}).encoders[0];
+  const ItemShape video = vision.video_shape({480, 640}, 8, 3000);
+  std::vector<int64_t> times;
+  for (int64_t moment = 0; moment < 4; ++moment) times.push_back(video.time_of(moment));
+  EXPECT_EQ(times, (std::vector<int64_t>{0, 6, 13, 20}));
+  EXPECT_EQ(vision.video_shape({480, 640}, 2, 0).time_of(1), 10);
+}
+
+TEST(QwenOmni, RefusesWhatDoesNotFit) {
+  EXPECT_NE(refusal({{"audio_config", {{"output_dim", 20}}}}).find("24, the text's hidden_size"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"audio_config", {{"n_window", 2000}}}}).find("max_source_positions = 1500"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"feature_extractor", {{"hop_length", 80}}}}).find("allowed: 160"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"audio_config", {{"scale_embedding", true}}}}).find("scale_embedding"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"model_type", "qwen3_omni_moe"}}).find("the audio encoder of Qwen3-Omni"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace zea::testing::test_qwen_omni
