@@ -29,9 +29,9 @@ class Turns:
     """How a pair of turns is written: the human's between `opening` and `reply`, the answer up to
     `end`, which is learnt, and `gap`, which is not. Around an image stand two tokens, and around
     these `beside_image`, which is text like any other; between its rows stands `row_end`. `around_audio` stands around
-    a clip of sound, `around_video` around a video, besides `around_image` around its parts. `template_wraps`: a chat template writes these tokens itself, with
-    `video_mark` between those of a video, unless it is the placeholder. A turn that does not begin with an image begins
-    with `before_text`."""
+    a clip of sound, `around_video` around a video, besides `around_image` around its parts. `template_wraps`: a chat
+    template writes these tokens itself, with `video_mark` between those of a video, unless it is the placeholder. A turn
+    that does not begin with an image begins with `before_text`."""
 
     def __init__(self, start, opening, reply, lead, end, gap, before_text=""):
         self.start, self.opening, self.reply, self.lead = start, opening, reply, lead
@@ -48,7 +48,8 @@ def vicuna_turns(bos="<s>", eos="</s>"):
 # Families that write the second of each moment of a video into the text.
 TIMED = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 # The side of a patch, and the least and the most pixels of an image, where nobody says.
-QWEN_VL = dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (14, 56 * 56, 28 * 28 * 1280))
+OMNI = "qwen2_5_omni_thinker"
+QWEN_VL = dict.fromkeys(("qwen2_vl", "qwen2_5_vl", OMNI), (14, 56 * 56, 28 * 28 * 1280))
 QWEN_VL |= dict.fromkeys(TIMED, (16, 256 * 256, 4096 * 4096))
 
 
@@ -85,7 +86,7 @@ GLM_VIDEOS, GLM_VIDEO = (112 * 112, 28 * 28 * 2 * 30000), "<|video|>"
 
 
 # Likewise of a video's frame; in timed videos of all frames together.
-QWEN_VL_VIDEOS = dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (128 * 28 * 28, 768 * 28 * 28))
+QWEN_VL_VIDEOS = dict.fromkeys(("qwen2_vl", "qwen2_5_vl", OMNI), (128 * 28 * 28, 768 * 28 * 28))
 QWEN_VL_VIDEOS |= dict.fromkeys(TIMED, (4096, 24576 * 32 * 32))
 # Defaults of families whose configs leave them out.
 USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10}
@@ -104,14 +105,14 @@ GEMMA4_AROUND = {"image": (("boi_token_id", "", 255999), ("eoi_token_id", "", 25
 # Families that mark where an image begins and ends.
 AROUND_IMAGES = {"internvl": ("<img>", "</img>"), "gemma3": ("<start_of_image>", "<end_of_image>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
+AROUND_IMAGES[OMNI] = ("<|vision_bos|>", "<|vision_eos|>")
+AROUND_AUDIO = {OMNI: ("<|audio_bos|>", "<|audio_eos|>")}
 AROUND_IMAGES |= dict.fromkeys(GLM_VL, ("<|begin_of_image|>", "<|end_of_image|>"))
 AROUND_IMAGES[KIMI] = ("<|media_begin|>image<|media_content|>", "<|media_end|>")
 # Families that number their tiles in the text.
 TILES_IN_TEXT = ("idefics3", "smolvlm")
 # Tokens before the patches of towers.
 LEARNED_TOKENS = {"clip_vision_model": 1, "vit": 1, "dinov2": 1}
-
-
 # Most frames of a video where no directory says it.
 USUAL_FRAMES = 768
 
@@ -136,6 +137,9 @@ class ModelDirectory:
         if not self.config:
             sys.exit(f"{folder}: has no config.json; name a Hugging Face directory")
         self.family = self.config.get("model_type")
+        if self.family == "qwen2_5_omni":  # whose other parts read no items
+            self.config, self.family = self.config.get("thinker_config", {}), OMNI
+        self.joins_sound = self.family == OMNI
         self.processor = self._processor("image_processor", "preprocessor_config.json")
         self.video_processor = self._processor("video_processor", "video_preprocessor_config.json")
         is_gemma4 = self.family == "gemma4"
@@ -149,15 +153,14 @@ class ModelDirectory:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
             if self.family == KIMI:  # by its published name
                 usual = self.config.get("media_placeholder_token_id", usual)
-            self.placeholders["image"] = self._either("image_token_id", "image_token_index", usual)
+            self.placeholders["image"] = self._either("image", usual)
             if self.family in USUAL_VIDEO_TOKENS:
-                usual = USUAL_VIDEO_TOKENS[self.family]
-                self.placeholders["video"] = self._either("video_token_id", "video_token_index", usual)
+                self.placeholders["video"] = self._either("video", USUAL_VIDEO_TOKENS[self.family])
             if self.family in (*GLM_VL, "internvl", "smolvlm"):  # a video's frames are images in the text
                 self.placeholders["video"] = self.placeholders["image"]
         if self.config.get("audio_config") is not None:
-            usual = 258881 if is_gemma4 else -1
-            self.placeholders["audio"] = self._either("audio_token_id", "audio_token_index", usual)
+            usual = 258881 if is_gemma4 else 151646 if self.family == OMNI else -1
+            self.placeholders["audio"] = self._either("audio", usual)
 
     def _read(self, name):
         path = self.folder / name
@@ -167,14 +170,15 @@ class ModelDirectory:
         """Returns the settings from the file that transformers takes; an audio processor's file has the same name."""
         whole = self._read("processor_config.json").get(key)
         alone = self._read(file)
-        is_of_sound = "sampling_rate" in alone or "feature_size" in alone
-        found = whole or ({} if is_of_sound else alone)
+        keys = ({"sampling_rate", "feature_size"}, {"image_processor_type", "image_mean"})
+        of_sound, of_images = (not some.isdisjoint(alone) for some in keys)  # a file may have both
+        found = whole or ({} if of_sound and not of_images else alone)
         if isinstance(found.get("size"), int):
             found["size"] = {"height": found["size"]}
         return {key: value for key, value in found.items() if value is not None}
 
-    def _either(self, key, alias, default):
-        return self.config.get(key, self.config.get(alias, default))
+    def _either(self, item, default):
+        return self.config.get(f"{item}_token_id", self.config.get(f"{item}_token_index", default))
 
     def check_tokens(self, tokenizer, names):
         """Refuses a directory whose processor writes another token for an item than its model looks for. `names`: the
@@ -182,6 +186,7 @@ class ModelDirectory:
         processor = self._read("processor_config.json")
         usual = "[IMG]" if self.has_rows else "<|image_pad|>" if self.family in QWEN_VL else "<image>"
         usual = "<|image|>" if self.family in GLM_VL else "<|media_pad|>" if self.family == KIMI else usual
+        usual = "<|IMAGE|>" if self.family == OMNI else usual
         placeholders = self.placeholders
         if self.family in GLM_VL:  # whose processors write the same one for frames
             placeholders = {"image": placeholders["image"]}
@@ -207,6 +212,7 @@ class ModelDirectory:
         that, Vicuna's else."""
         turns = self._turns_of_text(tokenizer)
         turns.around_image = AROUND_IMAGES.get(self.family, ("", ""))
+        turns.around_audio = AROUND_AUDIO.get(self.family, ("", ""))
         if self.family == "gemma4" and "image" in self.placeholders:
             turns.around_image = self._around_of_gemma4(tokenizer, "image")
         if self.family == "gemma4" and "audio" in self.placeholders:
@@ -223,7 +229,7 @@ class ModelDirectory:
 
     def _around_of_gemma4(self, tokenizer, modality):
         """Returns the texts of the tokens before and after an image or a clip, by their ids in config.json."""
-        ids = {key: self._either(key, alias, usual) for key, alias, usual in GEMMA4_AROUND[modality]}
+        ids = {key: self.config.get(key, self.config.get(alias, usual)) for key, alias, usual in GEMMA4_AROUND[modality]}
         for key, token in ids.items():
             if tokenizer.id_to_token(token) is None:
                 sys.exit(f"{self.folder}: {key} of config.json is {token}, which {self.tokenizer.name} does not have; "
@@ -317,7 +323,8 @@ class ModelDirectory:
         vision, size = self.config["vision_config"], video.size
         patch = (QWEN_VL | GLM_VL)[self.family][0]
         step = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
-        processor = self.video_processor or self.processor
+        # Qwen2.5-Omni's processor sets the limits of frames itself.
+        processor = {} if self.family == OMNI else self.video_processor or self.processor
         limits = limits_of(processor, QWEN_VL_VIDEOS.get(self.family, GLM_VIDEOS), self.video_max_pixels)
         if self.family not in (*TIMED, *GLM_VL):
             return squares_within(size, step, limits)
@@ -328,7 +335,10 @@ class ModelDirectory:
     def _audio_features(self, clip):
         audio = self.config["audio_config"]
         positions = audio.get("max_source_positions", 1500)
-        if self.family == "qwen2_audio":
+        if self.family == OMNI:
+            whole = self._read("processor_config.json").get("feature_extractor")
+            positions = 50 * (whole or self._read("preprocessor_config.json")).get("chunk_length", 300)
+        if self.family in ("qwen2_audio", OMNI):
             count = clip.averaged_features(positions // 2)
             if not count:
                 raise ValueError("too short for a feature, or of unknown length")

@@ -16,7 +16,8 @@ NAMED = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", 
 PLAIN = "TokenizersBackend"  # tokenizer.json as it is
 # Classes that transformers takes for a family where the files name none, and those that it takes whatever they name.
 USUAL_CLASSES = dict.fromkeys(("gemma3", "gemma3_text"), "GemmaTokenizer") | {"gpt2": "GPT2Tokenizer"}
-QWEN = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "qwen2_audio", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl")
+QWEN = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_omni", "qwen2_5_vl", "qwen2_audio", "qwen3", "qwen3_moe", "qwen3_next",
+        "qwen3_vl")
 QWEN35 = ("qwen3_5", "qwen3_5_moe", "qwen3_5_text")
 PLAIN_FAMILIES = ("deepseek_v3", "glm46v", "glm4_moe", "glm4v", "glm4v_moe", "kimi_k25", "llava", "llava_next",
                   "mistral", "mistral3", "mixtral", "pixtral", "smolvlm", "voxtral")

@@ -10,6 +10,7 @@ from packing.anchors import NOT_CHARACTERS
 from packing.chat_template import PROBE, Unmaskable
 from packing.forms import unread
 from packing.record import ITEMS, LEARNED, MARKS, EntryFault, Item
+from packing.talking_videos import TalkingVideo, joined, parts_of, turns_of
 from tokenizers import AddedToken, Tokenizer
 
 # Texts around images with crops, as Gemma3Processor writes them.
@@ -62,6 +63,10 @@ class Tokens:
         self.placeholder = {name: model.placeholders.get(name, -1) for name in MARKS}
         self.modalities = tuple(name for name, token in self.placeholder.items() if token >= 0)
         self.is_prompt = getattr(arguments, "prompts", False)
+        self.joins_sound = getattr(arguments, "audio_in_video", False)
+        if self.joins_sound and not getattr(model, "joins_sound", False):
+            sys.exit("--audio-in-video: the model does not take a video with its sound as one item; Qwen2.5-Omni does. "
+                     "Leave the option out")
         added = tokenizer.get_added_tokens_decoder()
         self.special = [token.content for token in added.values() if token.special]
         self.heads = {token[:2] for token in self.special}
@@ -98,12 +103,22 @@ class Tokens:
 
     def video(self, item):
         moments = self.model.moments(item)
+        if isinstance(item, TalkingVideo):
+            return self.talking_video(item, sum(count for _, count, _ in moments))
         # Where moments have stamps, each is wrapped, also within what a chat template writes around the video.
         is_wrapped = any(stamp or late for stamp, _, late in moments) or not self.template_wraps
         before, after = map(self.name, self.turns.around_image) if is_wrapped else ("", "")
         begin, end = ("", "") if self.template_wraps else map(self.name, self.turns.around_video)
         frames = (f"{stamp}{before}{self.spell['video'] * count}{after}{late}" for stamp, count, late in moments)
         return f"{begin}{''.join(frames)}{end}", sum(count for _, count, _ in moments)
+
+    def talking_video(self, video, seen):
+        heard = self.model.features("audio", video.sound)
+        turns = turns_of(video, self.model.config, seen, heard)
+        text = "".join(self.spell["video"] * seen + self.spell["audio"] * heard for seen, heard in turns)
+        before, after = ("", "") if self.template_wraps else map(self.name, self.turns.around_image)
+        begin, end = map(self.name, self.turns.around_audio)
+        return f"{before}{begin}{text}{end}{after}", seen
 
     def image_or_sound(self, modality, item, is_alone):
         placeholder = self.spell[modality]
@@ -114,9 +129,8 @@ class Tokens:
         rows = self.model.rows(modality, item, is_alone)
         turns, is_image = self.turns, modality == "image"
         crops = self.model.crops(item) if is_image else 0
-        around = turns.around_image if is_image else turns.around_audio
-        between = turns.row_end if is_image else ""
-        before, after, between = map(self.name, (*(("", "") if self.template_wraps else around), between))
+        around = ("", "") if self.template_wraps else turns.around_image if is_image else turns.around_audio
+        before, after, between = map(self.name, (*around, turns.row_end if is_image else ""))
         beside = turns.beside_image if is_image else ""
         image = f"{beside}{before}{between.join(placeholder * count for count in rows)}{after}{beside}"
         if not crops:
@@ -138,6 +152,9 @@ class Tokens:
                     "items", f"has {len(items[name])} {ITEMS[name]} but {marks} {mark} in its human turns"
                 )
         check_text("".join(record.answers))
+        if self.joins_sound:
+            record, items = joined(record, items)
+        sounds = [item.sound for item in items["video"] if isinstance(item, TalkingVideo)]
         stands = {
             name: [self.item(name, item, len(found) == 1) for item in found] for name, found in items.items()
         }
@@ -146,14 +163,15 @@ class Tokens:
         for name, mark in MARKS.items():
             placeholders = tokens.count(self.placeholder[name])
             same = [other for other in MARKS if self.placeholder[other] == self.placeholder[name]]
-            if placeholders != sum(count for other in same for _, count in stands[other]):
+            joint = sum(self.model.features("audio", sound) for sound in sounds) if name == "audio" else 0
+            if placeholders != joint + sum(count for other in same for _, count in stands[other]):
                 raise EntryFault(
                     "items",
                     f"has {placeholders} placeholders for {len(items[name])} {ITEMS[name]}: is {mark} in a gpt turn?",
                 )
         if self.max_tokens and len(tokens) > self.max_tokens:
             raise EntryFault("too long", f"has {len(tokens)} tokens, more than --max-tokens {self.max_tokens}")
-        return tokens, mask, [items[part.modality][part.number] for part in order]
+        return tokens, mask, [part for one in order for part in parts_of(items[one.modality][one.number])]
 
     def check_message(self, message, notes):
         """Tokens of the tokenizer in somebody's text are what they are, as in transformers, and noted."""

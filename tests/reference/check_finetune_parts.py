@@ -31,6 +31,8 @@ try:
         LlavaForConditionalGeneration,
         LlavaProcessor,
         PreTrainedTokenizerFast,
+        Qwen2_5OmniThinkerConfig,
+        Qwen2_5OmniThinkerForConditionalGeneration,
         WhisperConfig,
         WhisperFeatureExtractor,
         WhisperModel,
@@ -47,6 +49,8 @@ GEMMA4 = ["<bos>", "<|turn>", "<turn|>", "<|image>", "<image|>", "<|image|>", "<
 GEMMA4 += ["<|audio>", "<audio|>", "<|audio|>"]
 KIMI = ["<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|im_end|>", "<|media_begin|>", "<|media_content|>"]
 KIMI += ["<|media_end|>", "<|media_pad|>"]
+OMNI = ["<|im_start|>", "<|im_end|>", "<|vision_bos|>", "<|vision_eos|>", "<|IMAGE|>", "<|VIDEO|>", "<|audio_bos|>",
+        "<|audio_eos|>", "<|AUDIO|>"]
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {% for p in m.content %}"
     "{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}{{ eos_token if m.role == 'assistant' }}{% endfor %}"
@@ -135,6 +139,41 @@ class FinetuneParts(FinetuneCase):
         spelled = " ".join(f"{time} <|image>{'<|video|>' * 60}<image|>" for time in ("00:00", "00:00", "00:01"))
         self.assertIn(f"{tokenizer.encode(spelled).ids}"[1:-1], f"{ids}")
         return model
+
+    def test_qwen2_5_omni(self):
+        """Trains on an image, a video with its sound and other sound, also of one sample, and answers questions."""
+        tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32}
+        ear = {"d_model": 24, "encoder_ffn_dim": 40, "encoder_layers": 2, "encoder_attention_heads": 4}
+        config = Qwen2_5OmniThinkerConfig(
+            text_config={**TEXT, "rope_parameters": {"rope_type": "default", "mrope_section": [2, 1, 1]}},
+            vision_config={**tower, "fullatt_block_indexes": [1]},
+            audio_config={**ear, "num_mel_bins": 24, "n_window": 10, "output_dim": 32},
+            image_token_index=4,
+            video_token_index=5,
+            audio_token_index=8,
+        )
+        model = Qwen2_5OmniThinkerForConditionalGeneration(config)
+        self.add_video()
+        self.hear(2)
+        entries = json.loads(self.data.read_text())
+        entries[3] |= {"image": "pictures/0.png", "audio": ["sounds/0.wav", "sounds/2.wav"]}
+        entries[3]["conversations"][0]["value"] = "<image><video><audio>What moves?<audio>"
+        self.data.write_text(json.dumps(entries))
+        sound = {"feature_size": 24, "sampling_rate": 16000, "chunk_length": 2}
+        both = {"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 9000, "max_pixels": 12000, **sound}
+        os.environ["AUDIO_IN_VIDEO"] = "1"
+        self.addCleanup(os.environ.pop, "AUDIO_IN_VIDEO")
+        self.check(Qwen2_5OmniThinkerForConditionalGeneration, model, OMNI, both)
+        ids, attributes, frames = self.packed(3)
+        self.assertEqual((attributes["video_token"], attributes["audio_token"]), (b"5", b"8"))
+        self.assertEqual(frames, [0, 0, 0, 0, 3, -1, -1, 0, 0, 0])
+        heard = [ids.count(token) for token in (5, 8)]
+        # A second of video, whose frames are 224 x 448 pixels at least, before the sound that begins with it.
+        self.assertEqual(ids.index(5) + heard[0], ids.index(8))
+        self.assertIn(f"{[2, 6, *[5] * heard[0], 8]}"[1:-1], f"{ids}")
+        self.assertIn("[8, 7, 3]"[1:-1], f"{ids}")
+        self.ask("What is it?", "--audio", self.folder / "sounds/0.wav", "--image", self.folder / "pictures/0.png")
+        self.assertNotIn("feature_extractor", json.loads((self.folder / "out/model/config.json").read_text()))
 
     def test_gemma4(self):
         types = {"layer_types": ["sliding_attention", "full_attention"], "hidden_size_per_layer_input": 0}

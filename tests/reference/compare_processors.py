@@ -25,6 +25,7 @@ try:
 
     import forked_script
     from prepared_items import away, prepared
+    from omni_directories import Qwen25Omni
     from processor_cases import FAMILIES
     from processor_directories import Draw
 except ImportError as missing:
@@ -202,7 +203,7 @@ def main():
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     count, faults = int(os.environ.get("ZEA_PROCESSORS", 3)), 0
-    for family in FAMILIES:
+    for family in [*FAMILIES, Qwen25Omni]:
         if len(sys.argv) > 3 and family.__name__ not in sys.argv[3:]:
             continue
         tally = Counter()

@@ -34,6 +34,7 @@ from transformers import (
     PixtralImageProcessor,
     PixtralProcessor,
     PreTrainedTokenizerFast,
+    Qwen2_5OmniProcessor,
     Qwen2AudioProcessor,
     Qwen2VLImageProcessor,
     Qwen2VLProcessor,
@@ -63,6 +64,8 @@ ROWS = ["[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 GEMMA = ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 GEMMA4 = {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>",
           "audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>"}
+OMNI = {f"{key}_token": f"<|{key.upper()}|>" for key in ("image", "video", "audio")}
+OMNI |= {f"{key}_token": f"<|{key}|>" for key in ("vision_bos", "vision_eos", "audio_bos", "audio_eos")}
 QWEN = {"patch_size": 8, "temporal_patch_size": 2, "merge_size": 2}
 
 
@@ -213,6 +216,21 @@ def qwen2_audio(family):
     return special, config, lambda t: Qwen2AudioProcessor(hearing, t)
 
 
+def omni(family):
+    special = SPECIAL + list(OMNI.values())
+    vision = {"patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    ids = {f"{key}_token_index": special.index(f"<|{key.upper()}|>") for key in ("image", "video", "audio")}
+    config = {**ids, "vision_config": vision, "audio_config": {"num_mel_bins": 24}}
+    images, videos = Qwen2VLImageProcessor(**QWEN, min_pixels=256, max_pixels=4096), Qwen2VLVideoProcessor(**QWEN)
+    hearing = WhisperFeatureExtractor(feature_size=24, chunk_length=30, return_attention_mask=True)
+    source = PARTS.replace("IMAGE", "<|vision_bos|><|IMAGE|><|vision_eos|>")
+    source = source.replace("VIDEO", "<|vision_bos|><|VIDEO|><|vision_eos|>").replace(
+        "{% else %}{{ c.text", "{% elif c.type == 'audio' %}<|audio_bos|><|AUDIO|><|audio_eos|>{% else %}{{ c.text"
+    )
+    build = lambda t: Qwen2_5OmniProcessor(images, videos, hearing, t, chat_template=source)  # noqa: E731
+    return special, config, build
+
+
 # By name: model_type, and its parts.
 MODELS = {
     "LLaVA": ("llava", llava),
@@ -230,6 +248,7 @@ MODELS = {
     "Kimi-K2.5": ("kimi_k25", kimi),
     "Gemma 4": ("gemma4", gemma4),
     "Qwen2.5-VL": ("qwen2_5_vl", qwen_vl),
+    "Qwen2.5-Omni": ("qwen2_5_omni_thinker", omni),
     "InternVL": ("internvl", internvl),
     "SmolVLM": ("smolvlm", smolvlm),
     "LLaVA-NeXT": ("llava_next", llava_next),
@@ -237,6 +256,7 @@ MODELS = {
 }
 SPOKEN = {"Qwen2-Audio": ("qwen2_audio", qwen2_audio)}
 NAMED = {"gemma3": {"boi_token": GEMMA[0], "eoi_token": GEMMA[1], "image_token": GEMMA[2]}}
+NAMED["qwen2_5_omni_thinker"] = OMNI
 NAMED["gemma4"] = {**GEMMA4, "pad_token": "<|endoftext|>"}
 NAMED["internvl"] = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
 NAMED["internvl"]["video_token"] = "<video>"

@@ -430,9 +430,8 @@ class Gemma4(Case):
         return draw.choice([160, 160, 640]) * draw.randint(1, 60) + draw.choice([-1, 0, 1, 2])
 
     def heard(self, inputs):
-        """Returns the features of 30 s, with zeros after the clip."""
-        features = inputs["input_features"][0].numpy().T
-        return np.pad(features, ((0, 0), (0, 3000 - features.shape[1]))).reshape(-1)
+        columns = int(inputs["input_features_mask"][0].sum())
+        return inputs["input_features"][0].numpy().T[:, :columns].reshape(-1)
 
     def pixels(self, inputs):
         return self.pixels_of(inputs["pixel_values"], inputs["image_position_ids"])

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Videos with their own sound, as Qwen2.5-Omni's processor writes them with use_audio_in_video: between the tokens that
+stand around a video and around sound, features of both take turns, chunk by chunk of time."""
+
+import math
+
+from dataset_writer import Video
+from packing.record import EntryFault, Item
+
+
+class TalkingVideo(Video):
+    """A video and the clip of its sound, which are two items of a data set."""
+
+    def __init__(self, video, sound):
+        super().__init__(video.frames, video.per_second)
+        self.video, self.sound = video, sound
+
+
+def parts_of(item):
+    return [item.video, item.sound] if isinstance(item, TalkingVideo) else [item]
+
+
+def joined(record, items):
+    """The record and its items with each video and the clip that follows it as one item."""
+    videos, clips, rest, messages = list(items["video"]), items["audio"], [], []
+    for message in record.messages:
+        parts = []
+        for number, part in enumerate(message.parts):
+            following = message.parts[number + 1] if number + 1 < len(message.parts) else None
+            before = message.parts[number - 1] if number else None
+            if is_of(part, "video"):
+                if not is_of(following, "audio"):
+                    fault = "has a video without <audio> after it; with --audio-in-video each video has its sound"
+                    raise EntryFault("items", fault)
+                videos[part.number] = TalkingVideo(videos[part.number], clips[following.number])
+            elif is_of(part, "audio"):
+                if is_of(before, "video"):
+                    continue
+                part = Item("audio", len(rest))
+                rest.append(clips[message.parts[number].number])
+            parts.append(part)
+        messages.append(message._replace(parts=parts))
+    return record._replace(messages=messages), {**items, "video": videos, "audio": rest}
+
+
+def is_of(part, modality):
+    return isinstance(part, Item) and part.modality == modality
+
+
+def chunks(times, per_chunk):
+    """The numbers of features in each chunk of time; one feature begins one chunk at most."""
+    begins = [0]
+    for number, time in enumerate(times):
+        if time >= len(begins) * per_chunk:
+            begins.append(number)
+    return [end - begin for begin, end in zip(begins, [*begins[1:], len(times)])]
+
+
+def turns_of(video, config, seen, heard):
+    """Features of the video and of its sound in each chunk. `seen`: features of the video, `heard`: of the sound."""
+    per_moment = config["vision_config"].get("temporal_patch_size", 2)
+    moments = math.ceil(len(video.frames) / per_moment)
+    per_second = config.get("position_id_per_seconds", 25)
+    seconds = 1000 * per_moment / video.rate if video.rate else 1
+    times = [moment * seconds * per_second for moment in range(moments) for _ in range(seen // moments)]
+    per_chunk = int(per_second * config.get("seconds_per_chunk", 2))
+    by_turns = [chunks(times, per_chunk), chunks(range(heard), per_chunk)]
+    most = max(map(len, by_turns))
+    return list(zip(*(counts + [0] * (most - len(counts)) for counts in by_turns)))
