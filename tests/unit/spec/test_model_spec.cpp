@@ -383,6 +383,7 @@ TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
       {"gpt_oss_20b.json", 20914757184},
       {"moonlight_16b_a3b.json", 15960108544 + 26 * 64},
       {"glm_4_1v_9b.json", 10292777472},
+      {"qwen2_5_omni_7b.json", 8931813888},
       {"glm_4_5v.json", 107710927360 + 45 * 128}};
   for (const auto& [name, parameters] : composites)
     EXPECT_EQ(make_model_spec(read_input(name)).num_parameters(), parameters) << name;
