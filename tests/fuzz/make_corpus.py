@@ -239,9 +239,8 @@ def write_composites(config):
                        ("qwen2_audio", QWEN2_AUDIO),
                        ("voxtral", VOXTRAL)):
         config("good_" + name, base)
-    config("good_qwen2_5_omni", {"model_type": "qwen2_5_omni", "thinker_config": QWEN25_OMNI,
-                                 "talker_config": {"vocab_size": 9}, "token2wav_config": {}},
-           feature_extractor={"chunk_length": 1, "feature_size": 80})
+    config("good_qwen2_5_omni", {"model_type": "qwen2_5_omni", "thinker_config": QWEN25_OMNI},
+           feature_extractor={"chunk_length": 1, "feature_size": 128})
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
     config("good_qwen3_5_moe", QWEN35, model_type="qwen3_5_moe", text_config={**QWEN35["text_config"], **experts},
            weights_files={"splits_experts": True, "carried": CARRIED})

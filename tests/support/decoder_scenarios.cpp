@@ -120,6 +120,22 @@ const GridScenario kDecoderScenarios[] = {
          [](const TinyLlava& model) {
            return with_heads(tiny_qwen2_5_omni_config(), model.heads, model.kv_heads);
          }},
+    {.name = "Qwen2.5-Omni, adapters in all of its modules, every unit recomputed",
+     .model = {.audio = true},
+     .set =
+         [](Options& deck) {
+           deck.data.row_tokens = 90;
+           deck.llm.lora = {.targets = {"*_proj"}, .rank = 3};
+           for (const char* encoder : {"vision", "audio"})
+             deck.encoders[encoder].lora = {.targets = {"*"}, .rank = 3};
+           deck.model.activation_checkpointing = AutoOption::of_count(1);
+         },
+     .clips = {1, 0, 1},
+     .remake = shrink_images,
+     .other_config =
+         [](const TinyLlava& model) {
+           return with_heads(tiny_qwen2_5_omni_config(), model.heads, model.kv_heads);
+         }},
     {"Qwen3-VL, images and videos, features of several depths",
      {},
      {2, 1, 0},
