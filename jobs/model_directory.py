@@ -30,8 +30,8 @@ class Turns:
     `end`, which is learnt, and `gap`, which is not. Around an image stand two tokens, and around
     these `beside_image`, which is text like any other; between its rows stands `row_end`. `around_audio` stands around
     a clip of sound, `around_video` around a video, besides `around_image` around its parts. `template_wraps`: a chat
-    template writes these tokens itself, with `video_mark` between those of a video, unless it is the placeholder. A turn
-    that does not begin with an image begins with `before_text`."""
+    template writes these tokens itself, with `video_mark` between those of a video, unless it is the placeholder. A
+    turn that does not begin with an image begins with `before_text`."""
 
     def __init__(self, start, opening, reply, lead, end, gap, before_text=""):
         self.start, self.opening, self.reply, self.lead = start, opening, reply, lead
@@ -139,6 +139,8 @@ class ModelDirectory:
         self.family = self.config.get("model_type")
         if self.family == "qwen2_5_omni":  # whose other parts read no items
             self.config, self.family = self.config.get("thinker_config", {}), OMNI
+        if video_max_pixels and self.family in ("internvl", "smolvlm", "llava_onevision"):
+            sys.exit(f"--video-max-pixels: frames of {self.family} become squares of one size; leave it out")
         self.joins_sound = self.family == OMNI
         self.processor = self._processor("image_processor", "preprocessor_config.json")
         self.video_processor = self._processor("video_processor", "video_preprocessor_config.json")
@@ -229,7 +231,8 @@ class ModelDirectory:
 
     def _around_of_gemma4(self, tokenizer, modality):
         """Returns the texts of the tokens before and after an image or a clip, by their ids in config.json."""
-        ids = {key: self.config.get(key, self.config.get(alias, usual)) for key, alias, usual in GEMMA4_AROUND[modality]}
+        known = self.config
+        ids = {key: known.get(key, known.get(alias, usual)) for key, alias, usual in GEMMA4_AROUND[modality]}
         for key, token in ids.items():
             if tokenizer.id_to_token(token) is None:
                 sys.exit(f"{self.folder}: {key} of config.json is {token}, which {self.tokenizer.name} does not have; "
@@ -381,7 +384,9 @@ class ModelDirectory:
             return squares_within([int(side * stretch) for side in size], step, limits, frames, frames)
         if self.family == KIMI:
             patch, merged = vision.get("patch_size", 14), one_of(vision.get("merge_kernel_size", 2))
-            most = self.max_pixels // patch**2 or self.processor.get("max_patches", KIMI_PATCHES)
+            most = self.max_pixels // patch**2 if self.max_pixels else self.processor.get("max_patches", KIMI_PATCHES)
+            if most < 1:
+                raise ValueError(f"--max-pixels = {self.max_pixels} is less than the {patch**2} pixels of a patch")
             side = self.processor.get("size", {}).get("max_height", KIMI_SIDE)
             return squares_padded(size_of(item), patch, merged, most, side)
         if self.family == "gemma3":

@@ -61,18 +61,18 @@ template <class W, class T, class Lanes, class Ranks>
 ZEA_FUNCTION uint64_t best_groups(const Lanes& lanes, const T* outputs,
                                   const RouteFormula<W>& formula, const Ranks& rank_of) {
   constexpr W kNone = -std::numeric_limits<W>::infinity();
-  const int64_t experts = formula.experts, size = experts / formula.groups;
+  const int64_t size = formula.experts / formula.groups;
   W sums[kMostGroups];
   for (int64_t g = 0; g < formula.groups; ++g) {
-    const auto in_group = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
-      return expert / size == g ? rank_of(expert, output) : kNone;
+    const T* own = outputs + g * size;
+    const auto rank_here = [=](int64_t place, W output)
+                               ZEA_INLINE_LAMBDA { return rank_of(g * size + place, output); };
+    const W first = lanes.largest(size, kNone, OfPlace{rank_here}, own);
+    const int64_t taken = place_of(lanes, size, own, first, rank_here);
+    const auto others = [=](int64_t place, W output) ZEA_INLINE_LAMBDA {
+      return place == taken ? kNone : rank_here(place, output);
     };
-    const W first = lanes.largest(experts, kNone, OfPlace{in_group}, outputs);
-    const int64_t taken = place_of(lanes, experts, outputs, first, in_group);
-    const auto others = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
-      return expert == taken ? kNone : in_group(expert, output);
-    };
-    sums[g] = first + lanes.largest(experts, kNone, OfPlace{others}, outputs);
+    sums[g] = first + lanes.largest(size, kNone, OfPlace{others}, own);
   }
   uint64_t best = 0;
   for (int64_t n = 0; n < formula.topk_groups; ++n) {
@@ -108,15 +108,17 @@ struct RouteRow {
       return score == score ? score : std::numeric_limits<W>::lowest();
     };
     const int64_t of_group = experts / formula.groups;
+    const bool is_grouped = formula.groups > 1;
     const uint64_t groups =
-        formula.groups > 1 ? best_groups(lanes, outputs, formula, rank_of) : uint64_t{1};
+        is_grouped ? best_groups(lanes, outputs, formula, rank_of) : uint64_t{1};
     W last = -kNone, total = formula.min_sum;
     int64_t last_expert = -1;
     for (int64_t c = first; c < first + formula.count; ++c) {
       const auto following = [=](int64_t expert, W output) ZEA_INLINE_LAMBDA {
         const W rank = rank_of(expert, output);
         const bool follows = rank < last || (rank == last && expert > last_expert);
-        return follows && (groups >> (expert / of_group) & 1) != 0 ? rank : kNone;
+        if (!follows || (is_grouped && (groups >> (expert / of_group) & 1) == 0)) return kNone;
+        return rank;
       };
       last = lanes.largest(experts, kNone, OfPlace{following}, outputs);
       last_expert = place_of(lanes, experts, outputs, last, following);

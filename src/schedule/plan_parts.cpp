@@ -36,7 +36,7 @@ const LimitKeys kLimits[] = {
      },
      [](const PatchInput& input) { return input.as<SplitTiles>() != nullptr; }},
     {"video_min_pixels", "video_max_pixels", &DataOptions::video_min_pixels,
-     &DataOptions::video_max_pixels, "videos",
+     &DataOptions::video_max_pixels, "videos of any size",
      [](const PatchInput& input) { return input.video && input.any_size(); },
      [](const PatchInput& input) { return input.video->pixels; },
      [](PatchInput& input, const PixelLimits& to) { input.video->pixels = to; },
@@ -59,6 +59,11 @@ void check_limits(Faults& faults, const DataOptions& data, const ModelSpec& mode
   for (const EncoderSpec& encoder : model.encoders) {
     if (!has(encoder, keys)) continue;
     const auto [least, most] = keys.limits(encoder.patches());
+    const PatchInput& patches = encoder.patches();
+    const int64_t patch = patches.patch_size * patches.patch_size;
+    if (patches.as<ImagesPadded>() && keys.most == &DataOptions::resized_max_pixels && most < patch)
+      faults.add("data." + keys.most_key + " = " + std::to_string(most) + " is less than the " +
+                 std::to_string(patch) + " pixels of a patch of " + encoder.name + "; raise it");
     if (least > most)
       faults.add("data." + keys.least_key + " = " + std::to_string(least) + " is more than data." +
                  keys.most_key + " = " + std::to_string(most));

@@ -251,13 +251,19 @@ void read_pan_and_scan(const ConfigReader& config, PatchInput& patches) {
 /// Reads the longer side that SmolVLM's frames have before they become tiles.
 int64_t read_frame_side(const ConfigReader& config, int64_t usual) {
   constexpr int64_t kMost = 4096;
-  const bool samples = config.has("video_sampling") && !config.is_null("video_sampling");
-  const Sides sides = samples ? read_sides(config.object("video_sampling"), "video_size", false)
-                              : read_sides(config, "size", true);
+  const bool is_sampled = config.has("video_sampling") && !config.is_null("video_sampling");
+  Sides sides;
+  if (is_sampled) {
+    const ConfigReader sampling = config.object("video_sampling");
+    sampling.ignore_keys({"fps", "max_frames"});
+    sides = read_sides(sampling, "video_size", false);
+  }
+  // As in transformers, `size` goes before the size of sampled videos.
+  if (config.has("size")) sides = read_sides(config, "size", true);
   if (sides == Sides{}) return usual;
   if (sides.longest < 1 || sides.longest > kMost)
-    config.refuse(samples ? "video_sampling" : "size",
-                  config.dump(samples ? "video_sampling" : "size"),
+    config.refuse(config.has("size") ? "size" : "video_sampling",
+                  config.dump(config.has("size") ? "size" : "video_sampling"),
                   "a longest_edge of 1 to " + std::to_string(kMost));
   return sides.longest;
 }

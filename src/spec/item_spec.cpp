@@ -312,7 +312,13 @@ ItemShape EncoderSpec::shape_within(int64_t features) const {
       const bool is_larger = shrinks ? shape.tokens > best.tokens : shape.features > best.features;
       if (fits != best_fits ? fits : is_larger == fits) best = shape;
     }
-    return best;
+    if (!patches().video) return best;
+    const int64_t shrunk = (patches().side() + 1) / 2;
+    const int64_t frames =
+        std::min(patches().video->most_frames, (features - 1) / (shrunk * shrunk));
+    if (frames < 1) return best;
+    const ItemShape video = fitted_video_shape(frames);
+    return video.tokens > best.tokens ? video : best;
   }
   const ItemShape usual = item_shape();
   if (!varies() || usual.features <= features) return usual;

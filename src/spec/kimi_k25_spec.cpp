@@ -22,11 +22,12 @@ int64_t read_renamed(const ConfigReader& config, const char* key, const char* pu
 }
 
 int64_t read_merged_side(const ConfigReader& config) {
+  constexpr int64_t kMost = 16;
   const char* key = "merge_kernel_size";
   const std::vector<int64_t> sides =
       config.has(key) ? config.integers(key, 0) : std::vector<int64_t>{2, 2};
-  if (sides.size() != 2 || sides[0] != sides[1] || sides[0] < 1)
-    config.refuse(key, config.dump(key), "two equal numbers of 1 or more");
+  if (sides.size() != 2 || sides[0] != sides[1] || sides[0] < 1 || sides[0] > kMost)
+    config.refuse(key, config.dump(key), "two equal numbers of 1 to " + std::to_string(kMost));
   return sides[0];
 }
 

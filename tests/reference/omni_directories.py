@@ -6,7 +6,8 @@ import json
 import transformers
 from transformers import WhisperFeatureExtractor
 
-from processor_cases import Qwen2Audio, Qwen2VL
+from audio_directories import Qwen2Audio
+from processor_cases import Qwen2VL
 from processor_directories import SPECIAL
 
 NAMED = {

@@ -102,6 +102,22 @@ TEST(Idefics3, RefusesWhatIsNotBuiltByKey) {
   testing::expect_refusal(refusal("", "video_token_id", 4), "video_token_id");
 }
 
+/// transformers writes all three keys of video_sampling, and takes `size` where it is given too.
+TEST(Idefics3, FramesOfSmolVlmAreResizedAsItsProcessorSays) {
+  Json config = tiny_config();
+  const auto side = [&] {
+    return make_model_spec(config.dump()).encoders[0].patches().video->longest_side;
+  };
+  EXPECT_EQ(side(), 4 * 16);
+  const Json sampling{{"fps", 1}, {"max_frames", 64}, {"video_size", {{"longest_edge", 48}}}};
+  config["video_processor"] = {{"video_sampling", sampling}};
+  EXPECT_EQ(side(), 48);
+  config["video_processor"]["size"] = {{"longest_edge", 32}};
+  EXPECT_EQ(side(), 32);
+  config["model_type"] = "idefics3";
+  EXPECT_FALSE(make_model_spec(config.dump()).encoders[0].patches().video);
+}
+
 TEST(Idefics3, DecksChangeHowManyTilesThereAre) {
   Options deck;
   deck.data.max_tiles = 5;  // two along the longer side

@@ -199,6 +199,8 @@ TEST(LlavaOneVision, InterpolatesEachFrameOfAVideo) {
   }
   EXPECT_EQ(features, (std::vector<int64_t>{0, 1, 2, 3}));
   for (int64_t i = 0; i < video.tokens; ++i) EXPECT_EQ(sources.at(static_cast<size_t>(i)), i);
+  // In a row of 20 features no image has as many tokens as a video of 19 frames.
+  EXPECT_EQ(onevision_encoder().shape_within(20).tokens, 19 * 4 + 1);
 }
 
 TEST(LlavaOneVision, RefusesWhatIsNotBuilt) {
