@@ -11,7 +11,7 @@
 # Variables: RANKS=1, OUT=finetuned, BIN=build/release (a build folder), EPOCHS=1 (schedule.steps=N overrides it),
 # HELD_OUT=0.02 (fraction of the entries that is evaluated, not trained on; 0: none), ROW_TOKENS=2048, MAX_PIXELS= (of a resized image;
 # 0: the family's), MAX_TILES= (of an image), VIDEO_MAX_PIXELS= (of a frame; from Qwen3-VL on of a whole video), MAX_FRAMES= (of a
-# video; 0: MODEL's), AUDIO_IN_VIDEO=1 (an <audio> after each <video> is its sound, of Qwen2.5-Omni),
+# video; 0: MODEL's), AUDIO_IN_VIDEO=1 (Qwen2.5-Omni: the <audio> after each <video> is its audio track),
 # PROCESSES= (for packing; default: all cores, 2 with PLAN_ONLY) and
 # MPIRUN='mpirun --oversubscribe --bind-to none' (as root, add --allow-run-as-root for Open MPI).
 # PLAN_ONLY=1 ends after the plan; the same command without it trains.

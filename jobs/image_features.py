@@ -62,9 +62,8 @@ def internvl_tile_features(config):
 
 
 def idefics3_grid(config, item, most, size):
-    """Rows and columns of the tiles that an image becomes whose longer side is stretched to as many
-    tiles as the root of `most` has (0: as the processor's `size` or the config says), by the rounding
-    of transformers."""
+    """Rows and columns of the tiles of an image. Its longer side is resized to sqrt(`most`) tiles (0: to the
+    processor's or the config's `size`), rounded as in transformers."""
     height, width = size_of(item)
     vision = config["vision_config"]
     tile = one_of(vision.get("image_size", 224))

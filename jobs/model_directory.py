@@ -141,7 +141,7 @@ class ModelDirectory:
             self.config, self.family = self.config.get("thinker_config", {}), OMNI
         if video_max_pixels and self.family in ("internvl", "smolvlm", "llava_onevision"):
             sys.exit(f"--video-max-pixels: frames of {self.family} become squares of one size; leave it out")
-        self.joins_sound = self.family == OMNI
+        self.interleaves_audio = self.family == OMNI
         self.processor = self._processor("image_processor", "preprocessor_config.json")
         self.video_processor = self._processor("video_processor", "video_preprocessor_config.json")
         is_gemma4 = self.family == "gemma4"

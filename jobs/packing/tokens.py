@@ -10,7 +10,7 @@ from packing.anchors import NOT_CHARACTERS
 from packing.chat_template import PROBE, Unmaskable
 from packing.forms import unread
 from packing.record import ITEMS, LEARNED, MARKS, EntryFault, Item
-from packing.talking_videos import TalkingVideo, joined, parts_of, turns_of
+from packing.video_audio import VideoWithAudio, joined, parts_of, turns_of
 from tokenizers import AddedToken, Tokenizer
 
 # Texts around images with crops, as Gemma3Processor writes them.
@@ -63,9 +63,9 @@ class Tokens:
         self.placeholder = {name: model.placeholders.get(name, -1) for name in MARKS}
         self.modalities = tuple(name for name, token in self.placeholder.items() if token >= 0)
         self.is_prompt = getattr(arguments, "prompts", False)
-        self.joins_sound = getattr(arguments, "audio_in_video", False)
-        if self.joins_sound and not getattr(model, "joins_sound", False):
-            sys.exit("--audio-in-video: the model does not take a video with its sound as one item; Qwen2.5-Omni does. "
+        self.interleaves_audio = getattr(arguments, "audio_in_video", False)
+        if self.interleaves_audio and not getattr(model, "interleaves_audio", False):
+            sys.exit("--audio-in-video: the model cannot interleave a video with its audio track; Qwen2.5-Omni can. "
                      "Leave the option out")
         added = tokenizer.get_added_tokens_decoder()
         self.special = [token.content for token in added.values() if token.special]
@@ -103,7 +103,7 @@ class Tokens:
 
     def video(self, item):
         moments = self.model.moments(item)
-        if isinstance(item, TalkingVideo):
+        if isinstance(item, VideoWithAudio):
             return self.talking_video(item, sum(count for _, count, _ in moments))
         # Where moments have stamps, each is wrapped, also within what a chat template writes around the video.
         is_wrapped = any(stamp or late for stamp, _, late in moments) or not self.template_wraps
@@ -152,9 +152,9 @@ class Tokens:
                     "items", f"has {len(items[name])} {ITEMS[name]} but {marks} {mark} in its human turns"
                 )
         check_text("".join(record.answers))
-        if self.joins_sound:
+        if self.interleaves_audio:
             record, items = joined(record, items)
-        sounds = [item.sound for item in items["video"] if isinstance(item, TalkingVideo)]
+        sounds = [item.sound for item in items["video"] if isinstance(item, VideoWithAudio)]
         stands = {
             name: [self.item(name, item, len(found) == 1) for item in found] for name, found in items.items()
         }

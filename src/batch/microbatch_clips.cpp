@@ -108,10 +108,10 @@ at::Tensor sinusoids(int64_t positions, int64_t width) {
   return at::cat({at::sin(angles), at::cos(angles)}, 1);
 }
 
-/// The inputs of a subsampling: for each bin of each column that the first convolution makes the 9
-/// values that it reads, and for each bin of each column of the second one the rows that it reads.
-/// A clip has two columns of the first for each of its positions, of which the last may lie beyond
-/// the clip and is then not read.
+/// Fills the inputs of a subsampling's two convolutions. First: the 9 values that each bin of each
+/// output column reads. Second: for each bin of each output column, the rows of the first one's
+/// output that it reads. The first convolution makes two columns for each position of a clip; the
+/// last of these columns may lie beyond the clip and is then not read.
 void fill_subsampled(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
                      const MelInput& input) {
   constexpr int64_t kSide = Subsampling::kSide;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log-mel features of USM: frames of 320 samples under a periodic Hann window, one every 160, the
-// first of which begins 160 samples before the clip; the magnitudes of a transform of 512 in
-// triangular bands that are spaced evenly on HTK's mel scale up to 8 kHz; the logarithm of the sum
-// and a floor. A column needs its frame and one sample more. Computed in double precision, which
-// transformers does in single.
+// Log-mel features of USM. Frames of 320 samples under a periodic Hann window begin every 160
+// samples, the first one 160 samples before the clip. The magnitudes of a 512-point FFT are summed
+// in triangular bands, evenly spaced on HTK's mel scale up to 8 kHz; a feature is the logarithm of
+// this sum plus a floor. A column needs its frame and one more sample. zea computes in double
+// precision, transformers in single.
 #include <algorithm>
 #include <cmath>
 #include <complex>

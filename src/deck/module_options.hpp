@@ -207,9 +207,9 @@ struct ModuleMeshOptions {
                             "of the tokens; auto: if tp > 1"});
     key(ep,
         {"ep",
-         "expert-parallel ranks of the language model, neighbors along cp, then dp_shard (with "
-         "etp = 1 along tp first): each holds a part of the experts of every layer and computes "
-         "it for the tokens of the whole group",
+         "expert parallelism: ranks of the language model that share the experts of every layer, "
+         "neighbors along cp, then dp_shard (with etp = 1 along tp first); each rank computes its "
+         "experts for the tokens of the whole group",
          {1, 65536}});
     key(ep_dispatch,
         {"ep_dispatch",
@@ -218,9 +218,9 @@ struct ModuleMeshOptions {
          "the host waits (alltoall); auto: alltoall if it is expected to send less than half the "
          "bytes, on GPUs only with ep > 8"});
     key(etp, {"etp",
-              "expert tensor parallelism of the language model: tp ranks that shard the columns of "
-              "each expert; 0: all tp ranks; 1: none, each tp rank holds whole experts, and ep, a "
-              "multiple of tp, counts these ranks",
+              "expert tensor parallelism of the language model: number of tp ranks that shard each "
+              "expert; 0: all tp ranks; 1: each tp rank holds whole experts, and ep counts the tp "
+              "ranks, too, so it is a multiple of tp",
               {0, 4096}});
   }
 };

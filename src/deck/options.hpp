@@ -72,11 +72,11 @@ struct RunOptions {
          "for the buffers of all its ranks"});
     key(replay_every,
         {"replay_every",
-         "replay of every k-th step, to find processors and memory that compute wrong bits: other "
-         "data-parallel ranks compute forward and backward, too, and hashes of outputs and "
-         "gradients are compared; after a transient error training goes on with the right "
-         "gradients, other errors end the run with exit code 8 and name the rank; costs about a "
-         "forward and backward and the memory of one more step's microbatches; 0: none",
+         "replay every k-th step to find silent data corruption (CPUs, GPUs or memory that compute "
+         "wrong bits): other data-parallel ranks recompute forward and backward, and hashes of "
+         "outputs and gradients are compared; after a transient error training continues with the "
+         "correct gradients, other errors end the run with exit code 8 and name the rank; a replay "
+         "costs about a forward and backward and memory for a second set of microbatches; 0: never",
          {0, 1e9}});
     key(peak_tflops,
         {"peak_tflops",

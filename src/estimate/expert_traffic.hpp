@@ -19,9 +19,9 @@ struct ExpertCall {
   int64_t elements;
 };
 
-/// A rank, and the rows of the ranks that share the experts of a mixture with it. Those along tp
-/// send each other nothing here: all have the rows of all, and each sends its own column of ranks
-/// along cp and dp_shard the rows that choose experts of that column.
+/// A rank, and the rows of the ranks that share the experts of a mixture with it. tp ranks send
+/// each other nothing here, since all of them have the same rows. Each tp rank sends rows only to
+/// the ranks with its own tp coordinate along cp and dp_shard: the rows that choose their experts.
 struct ExpertGroup {
   const ModuleGrid& grid;
   const Coordinate& rank;

@@ -29,23 +29,23 @@ nlohmann::json read_if_there(const fs::path& path) {
   return parse_strict_json(read_model_text(path.string()), path.string());
 }
 
-/// Keys of a processor of sound. Its file has the name of that of images, and may have both.
-constexpr const char* kOfSound[] = {"chunk_length",  "dither",        "feature_extractor_type",
+/// Keys of a feature extractor. Its file has the name of that of images, and may have both.
+constexpr const char* kOfAudio[] = {"chunk_length",  "dither",        "feature_extractor_type",
                                     "feature_size",  "hop_length",    "n_fft",
                                     "n_samples",     "nb_max_frames", "padding_side",
                                     "padding_value", "sampling_rate", "return_attention_mask"};
 
-/// Splits a processor of sound from one of images, or of videos, in one file; null: there is none.
-void split_sound(nlohmann::json& images, nlohmann::json& sound) {
-  sound = {};
+/// Splits a feature extractor from one of images, or of videos, in one file; null: there is none.
+void split_audio(nlohmann::json& images, nlohmann::json& audio) {
+  audio = {};
   if (!images.contains("sampling_rate") && !images.contains("feature_size")) return;
   if (!images.contains("image_mean") && !images.contains("image_processor_type")) {
-    sound = std::exchange(images, {});
+    audio = std::exchange(images, {});
     return;
   }
-  for (const char* key : kOfSound)
+  for (const char* key : kOfAudio)
     if (images.contains(key)) {
-      sound[key] = images[key];
+      audio[key] = images[key];
       images.erase(key);
     }
 }
@@ -55,7 +55,7 @@ nlohmann::json processor_in(const fs::path& directory, const char* key, const ch
   const nlohmann::json whole = read_if_there(directory / kWholeProcessor);
   if (whole.contains(key)) return whole[key];
   nlohmann::json alone = read_if_there(directory / file), sound;
-  split_sound(alone, sound);
+  split_audio(alone, sound);
   return key == std::string(kFeatureExtractor) ? sound : alone;
 }
 

@@ -87,8 +87,8 @@ bool is_of_shared_keys(const ModelSpec& model, const std::string& name) {
 }
 
 /// Whether a tensor is carried along without use: it belongs to multi-token prediction (a separate
-/// head, or layers after the last one), to the unused keys of a layer with shared keys, or to what
-/// speaks in Qwen2.5-Omni.
+/// head, or layers after the last one), to the unused keys of a layer with shared keys, or to the
+/// talker and vocoder of Qwen2.5-Omni.
 bool is_carried(const ModelSpec& model, const std::string& name) {
   if (is_of_shared_keys(model, name)) return true;
   if (model.family == "qwen2_5_omni")

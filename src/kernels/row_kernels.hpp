@@ -41,8 +41,8 @@ void scale_rows_reference(const at::Tensor& x, const at::Tensor& factors);
 at::Tensor row_dots_reference(const at::Tensor& x, const at::Tensor& y);
 
 /// How a router's outputs become gates: by softmax or sigmoids; perhaps divided by their sum, which
-/// `min_sum` is added to; multiplied by `factor`. Experts are chosen in the best `topk_groups` of
-/// equal groups, whose two best experts have the largest sums.
+/// `min_sum` is added to; multiplied by `factor`. Experts are chosen from the best `topk_groups` of
+/// `groups` equal groups; a group's score is the sum of the scores of its two best experts.
 struct RouteOptions {
   int64_t chosen;  ///< experts of a token
   bool are_sigmoids, renormalizes;

@@ -49,7 +49,7 @@ struct ModuleGrid {
   /// Neighboring ranks along dp_shard, along cp and along tp that share the experts of a mixture.
   int ep_dp_shard = 1;
   int ep_cp = 1;
-  int ep_tp = 1;              ///< 1, as all tp ranks shard each expert, or tp
+  int ep_tp = 1;              ///< 1: all tp ranks shard each expert; tp: they hold whole ones
   bool ep_exchanges = false;  ///< each token goes only to the ranks of its experts (all-to-all)
 
   int ep() const { return ep_token_ranks() * ep_tp; }

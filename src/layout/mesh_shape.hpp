@@ -58,12 +58,12 @@ ModuleGrid make_module_grid(const std::string& module, const ModuleMeshOptions& 
 bool divides_experts(const ModelSpec& model, int64_t ep);
 /// The tp ranks that `ep` counts: all if each holds whole experts, else 1.
 int64_t ep_tp(const ModuleMeshOptions& options);
-/// Whether `ep` ranks are all of the `tp` ranks (1: ep does not count them), and neighbors along
-/// cp, or all of cp and neighbors along dp_shard.
+/// Whether an ep group of `ep` ranks fits the grid: all `tp` ranks (1: ep does not count them),
+/// times neighbors along cp, or times all cp ranks and neighbors along dp_shard.
 bool divides_ranks(int64_t tp, int64_t cp, int64_t dp_shard, int64_t ep);
 
-/// Lays the experts of the language model, the last module, over its cp ranks and over dp_shard, on
-/// request over its tp ranks, and chooses how tokens reach them.
+/// Distributes the experts of the language model, the last module, over its cp ranks and dp_shard,
+/// with etp = 1 also over its tp ranks, and chooses how tokens are dispatched to them.
 void set_ep(MeshShape& shape, const ModuleMeshOptions& options, const ModelSpec& model,
             DeviceKind device, Faults& faults);
 

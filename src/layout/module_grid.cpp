@@ -95,7 +95,7 @@ void check_ep(const std::string& key, const std::string& module, const ModuleMes
   if (options.ep == 1)
     faults.note(no_effect + ": there are no ranks that share experts");
   else if (options.ep == ep_tp(options))
-    faults.note(no_effect + " = tp and etp = 1: every tp rank has the rows of all");
+    faults.note(no_effect + " = tp and etp = 1: all tp ranks have the same tokens");
 }
 
 /// Refuses settings that only several ranks have a use for.
@@ -241,7 +241,7 @@ int64_t pipeline_ranks(const ModuleMeshOptions& options) {
   return std::max<int64_t>(1, stages / options.virtual_stages);  // check_stages() refuses less
 }
 
-/// Rows of a conformer read their neighbors, which other ranks would have.
+/// Refuses tp and cp in a conformer: its rows read neighboring rows, which must be on their rank.
 void check_conformer(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {
   for (const auto& [name, degree] : {std::pair("tp", options.tp), std::pair("cp", options.cp)})
     if (degree > 1)

@@ -100,16 +100,16 @@ struct Passed {
 };
 
 /// The features of a video and of its sound, in chunks by turns without text between them.
-struct VideoWithSound {
+struct VideoWithAudio {
   size_t end = 0;        ///< the first token after them
   size_t last_turn = 0;  ///< where the last chunk begins
   size_t encoder = 0;    ///< that of the sound
 };
 
 /// Returns what begins at `token`, where the features of `video` do; nullopt: a video alone.
-std::optional<VideoWithSound> video_with_sound(const std::vector<MaskWord>& words, size_t token,
+std::optional<VideoWithAudio> video_with_audio(const std::vector<MaskWord>& words, size_t token,
                                                const ItemShape& video) {
-  VideoWithSound both{.end = token};
+  VideoWithAudio both{.end = token};
   MaskWord sound = 0, last = words[token];
   int64_t shown = 0;
   for (; both.end < words.size(); ++both.end) {
@@ -127,11 +127,11 @@ std::optional<VideoWithSound> video_with_sound(const std::vector<MaskWord>& word
   return both;
 }
 
-/// Appends the positions of both, which begin together. The two tokens before them share a
-/// position, and so do the two after them. Returns the position of the latter, of which one is
-/// appended.
-int64_t append_with_sound(std::vector<TokenPosition>& positions, const std::vector<MaskWord>& words,
-                          const VideoWithSound& both, const ItemShape& video) {
+/// Appends the positions of a video and its audio, which begin at the same value. The two tokens
+/// before the pair share a position, and so do the two after it, of which one is appended. Returns
+/// the position of these.
+int64_t append_with_audio(std::vector<TokenPosition>& positions, const std::vector<MaskWord>& words,
+                          const VideoWithAudio& both, const ItemShape& video) {
   const size_t begin = positions.size();
   const auto is_text_beside = [&](size_t token) {
     return token < words.size() && word_modality(words[token]) == kModalityText &&
@@ -173,8 +173,8 @@ std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
       auto& [before, moments] = passed[encoder];
       const ItemShape& item = items[encoder].at(before);
       if (const auto both =
-              item.seconds > 0 ? video_with_sound(words, token, item) : std::nullopt) {
-        next = append_with_sound(positions, words, *both, item);
+              item.seconds > 0 ? video_with_audio(words, token, item) : std::nullopt) {
+        next = append_with_audio(positions, words, *both, item);
         ++before;
         ++passed[both->encoder].items;
         continue;

@@ -78,8 +78,8 @@ class ShardedBuffer {
 
   /// Gives parameters an unsharded gradient to write to, unless they have it already.
   void open_gradient();
-  /// Returns this rank's gradient before it is summed with those of other ranks, with zeros that no
-  /// unit has written: of all elements (padded) if the buffer is gathered, else of the range.
+  /// Returns this rank's gradient before it is summed over ranks; elements that no unit has written
+  /// are zero. It covers all elements, padded, if the buffer is gathered, else this rank's range.
   const at::Tensor& summand();
   void start_reduce_shard();
   void finish_reduce_shard();

@@ -291,18 +291,18 @@ void check_replay(Faults& faults, const Options& options, const MeshShape& mesh)
   const std::string found = "run.replay_every = " + std::to_string(run.replay_every);
   if (run.device != DeviceKind::Cpu && !run.deterministic)
     faults.add(found +
-               " with run.device = \"cuda\": GPU kernels give other bits each time, which a replay "
-               "would report; set run.deterministic=true, or leave it out");
+               " with run.device = \"cuda\": GPU kernels may give different bits each time, which "
+               "a replay would report; set run.deterministic=true, or leave run.replay_every out");
   if (run.cuda_graphs > 0)
     faults.add(found + " with run.cuda_graphs = " + std::to_string(run.cuda_graphs) +
-               ": no hashes are taken inside a graph; leave one of them out");
+               ": values inside a CUDA graph cannot be hashed; leave one of the keys out");
   if (replay_distance({.replicas = mesh.replicas(),
                        .shard_group = mesh.dp_shard,
                        .expert_group = mesh.grid(kDecoder).ep_dp_shard}) == 0)
     faults.note(found + ": no other ranks can replay a step (" + std::to_string(mesh.replicas()) +
                 (mesh.replicas() == 1 ? " replica" : " replicas, which share experts") +
-                "), so the same ranks do, which finds transient errors but no processor that "
-                "computes the same wrong bits each time");
+                "), so each rank repeats its own work, which finds transient errors but not a "
+                "processor that computes the same wrong bits each time");
 }
 
 }  // namespace zea::detail

@@ -78,7 +78,7 @@ StepPlan count_step(std::vector<std::vector<MicrobatchPlan>> replicas, int shard
 
 StepShape shape_of(const StepPlan& step, const SampleTable& index);
 
-/// Returns the same step with the microbatches of each replica on the one `distance` before it.
+/// Returns the same step with replicas rotated: replica r gets the microbatches of r + distance.
 StepPlan moved(StepPlan step, int distance);
 
 struct StepPlanOptions {
@@ -95,9 +95,9 @@ struct StepPlanOptions {
   std::vector<SampleCosts> costs = {SampleCosts{}};
 };
 
-/// Returns a distance by which ranks compute bit for bit what others did (moved()): a whole shard
-/// group where there are several, else a group of replicas that share experts; 0: there is no
-/// other.
+/// Returns the number of replicas by which to rotate a step (moved()) so that ranks compute the
+/// same bits as the ranks that they replay: a shard group if there are several, else a group of
+/// replicas that share experts; 0: no other replica can replay a step.
 int replay_distance(const StepPlanOptions& options);
 
 /// Distributes `samples` (ids, in the order of the global batch) to replicas, and those of a

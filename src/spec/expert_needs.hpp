@@ -13,8 +13,8 @@ double chosen_share(const RouterSpec& router, int64_t parts);
 /// Returns the largest of the model's mixtures.
 double chosen_share(const ModelSpec& model, int64_t parts);
 /// Returns the expected bytes of dispatch by all-to-all over those by all-gather, if `ep_cp` cp
-/// ranks of `ep_dp_shard` replicas share experts: tokens travel along cp first, on each of `ep_tp`
-/// tp ranks those that go to experts of tp ranks in its place. Requires two or more such ranks.
+/// ranks of `ep_dp_shard` replicas share experts: tokens travel along cp first, and each of `ep_tp`
+/// tp ranks sends only to ranks with its tp coordinate. Requires two or more such ranks.
 double dispatch_ratio(const ModelSpec& model, int64_t ep_cp, int64_t ep_dp_shard, int64_t ep_tp);
 
 /// A mixture on one rank.

@@ -398,23 +398,11 @@ struct EncoderNames {
 EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config);
 EncoderSpec read_voxtral_encoder(const ConfigReader& config);
 EncoderSpec read_omni_audio_encoder(const ConfigReader& config);
-/// Reads the processor of sound of a model whose clips are cut into chunks.
-void read_sound_processor(const ConfigReader& config, EncoderSpec& encoder);
+/// Reads the feature extractor of a model whose clips are cut into chunks.
+void read_audio_processor(const ConfigReader& config, EncoderSpec& encoder);
 /// Adds Whisper's encoder, and its projector to the width `hidden`.
 void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const EncoderNames& names,
                        int64_t hidden, const Trainable& trainable);
-/// The audio encoder of Gemma 4; `out`: the width of its outputs before the projector.
-struct Gemma4Audio {
-  EncoderSpec spec;
-  int64_t out = 0;
-  double std = 0.02;
-};
-Gemma4Audio read_gemma4_audio(const ConfigReader& config);
-/// Throws unless the settings of a feature extractor are those of data/usm_mel.cpp.
-void check_feature_extractor(const ConfigReader& config, const EncoderSpec& audio);
-/// Adds it, with its projector to the width `hidden`. Returns the unit that makes the features.
-int add_gemma4_audio(SpecBuilder& builder, const Gemma4Audio& audio, int64_t hidden,
-                     const Trainable::Encoder& trains);
 /// Adds the linears of a projector from `width` to `hidden`, whose parameters begin with `root`.
 void add_projector_linears(SpecBuilder& builder, const ProjectorSpec& projector,
                            const std::string& root, int64_t width, int64_t hidden, bool trainable);

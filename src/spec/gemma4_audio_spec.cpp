@@ -5,7 +5,7 @@
 // defaults of transformers' configs.
 #include <cmath>
 
-#include "spec/families.hpp"
+#include "spec/gemma4_audio.hpp"
 
 namespace zea::detail {
 namespace {
@@ -14,8 +14,8 @@ const std::string kAudioTower = "model.audio_tower.";
 /// A clip of 30 s, which the processor cuts longer ones to.
 constexpr int64_t kMostPositions = 750;
 
-/// transformers attends in chunks with a context around each, of which a mask leaves a window: the
-/// chunks only say which position a distance has.
+/// transformers attends in chunks with a context around each and masks all but a window per query,
+/// so the chunk size only determines the position of each distance.
 AttentionSpec read_relative_attention(const ConfigReader& config, int64_t hidden) {
   constexpr const char *kLeft = "attention_context_left", *kRight = "attention_context_right",
                        *kChunk = "attention_chunk_size",

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma 4 with images, videos, whose frames are images with text between, and audio, whose encoder
-// is in gemma4_audio_spec.cpp. The encoder of images is a
-// vision transformer for images of any size. The position of a patch is the sum of a learned row
-// and a learned column position, with axial RoPE in attention. Its outputs are averaged over
+// Gemma 4 with images, videos and audio. The frames of a video are images with text between them;
+// gemma4_audio_spec.cpp has the audio encoder. The image encoder is a vision transformer for images
+// of any size. The position of a patch is the sum of a learned row and a learned column position,
+// with axial RoPE in attention. The encoder's outputs are averaged over
 // squares of patches, standardized, normed and projected to the text's width. Files leave out
 // values that equal the defaults of transformers' configs.
 #include <cmath>
 
-#include "spec/families.hpp"
+#include "spec/gemma4_audio.hpp"
 
 namespace zea::detail {
 

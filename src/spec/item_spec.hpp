@@ -171,12 +171,12 @@ struct VideoInput {
   int64_t most_frames = 768;
   /// Positions in time that a second takes in the language model; 0: a temporal patch takes one.
   int64_t positions_per_second = 0;
-  /// Temporal patches may take a part of a second, and tokens after a video come after its last
-  /// position in time; otherwise they take whole seconds (Qwen2.5-Omni).
+  /// Qwen2.5-Omni: temporal patches may take a fraction of a second, and the token after a video
+  /// continues after its last temporal position. false: temporal patches take whole seconds.
   bool takes_fractions = false;
   bool has_text_between = false;  ///< text separates the features of temporal patches
   bool has_own_limits = false;    ///< the family's processor sets `pixels`, no file
-  /// Of a frame before it becomes a square (stretched()); 0: as it is.
+  /// The longer side of a frame before it is resized to a square (stretched()); 0: unchanged.
   int64_t longest_side = 0;
 };
 

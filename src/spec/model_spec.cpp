@@ -8,7 +8,7 @@
 
 #include "core/text.hpp"
 #include "spec/adapters.hpp"
-#include "spec/families.hpp"
+#include "spec/gemma4_audio.hpp"
 
 namespace zea {
 namespace {
@@ -99,7 +99,7 @@ void read_feature_extractor(const ConfigReader& config, ModelSpec& model) {
     if (!has_chunks && !encoder.block.conformer) continue;
     const ConfigReader said = config.object_alone(kFeatureExtractor, kFeatureExtractor);
     if (has_chunks)
-      detail::read_sound_processor(said, encoder);
+      detail::read_audio_processor(said, encoder);
     else
       detail::check_feature_extractor(said, encoder);
     said.refuse_unknown();

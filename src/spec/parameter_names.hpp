@@ -17,7 +17,7 @@ std::string canonical_parameter_name(const std::string& family, const std::strin
 /// Returns the name of a parameter in transformers' running model.
 std::string running_parameter_name(const std::string& family, const std::string& name);
 
-/// Ways to spell the names in files that are not the canonical one: of the running model, and of
+/// Naming schemes of files other than the canonical one: that of the running model, and that of
 /// the files that transformers 5 saves (Kimi-K2.5).
 inline constexpr const char *kRunningNames = "running", *kSavedNames = "saved";
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Qwen2.5-Omni (arXiv:2503.20215): its thinker has Qwen2.5-VL's tower and text, whose positions in
 // time are not rounded to seconds, and Whisper's encoder over chunks of a clip. The talker and the
-// vocoder beside it, which speak, are carried along. A directory may hold the thinker alone.
+// vocoder, which generate speech, are copied unchanged. A directory may hold the thinker alone.
 #include "spec/families.hpp"
 
 namespace zea::detail {
@@ -111,8 +111,8 @@ ModelSpec make_qwen2_5_omni(const ConfigReader& config, const Trainable& trainab
   ModelSpec model = make_thinker(config.object("thinker_config"), "thinker.", trainable);
   if (config.has("talker_config"))
     model.notes.push_back(
-        "talker_config, token2wav_config: talker and vocoder do not train; their tensors are "
-        "carried along as files have them");
+        "talker_config, token2wav_config: talker and vocoder are not trained; exports copy their "
+        "tensors unchanged");
   return model;
 }
 

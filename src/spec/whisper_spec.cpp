@@ -11,7 +11,7 @@ namespace {
 constexpr double kStd = 0.02;  // WhisperConfig.init_std
 constexpr int64_t kPositionsPerSecond = 50;
 /// The longest clip of Qwen2.5-Omni's processor.
-constexpr int64_t kOmniSeconds = 300;
+constexpr int64_t kOmniMaxClipSeconds = 300;
 
 void add_embed(SpecBuilder& builder, const EncoderSpec& audio, const std::string& root,
                bool trainable) {
@@ -91,7 +91,7 @@ EncoderSpec read_omni_audio_encoder(const ConfigReader& config) {
   MelInput& input = std::get<MelInput>(audio.input);
   const int64_t table = input.positions;
   input.own_length = true;
-  input.positions = kOmniSeconds * kPositionsPerSecond;
+  input.positions = kOmniMaxClipSeconds * kPositionsPerSecond;
   input.chunk = audio.block.attention().window = config.positive("n_window", 100);
   if (input.chunk > table)
     config.refuse("n_window", std::to_string(input.chunk),
@@ -100,7 +100,7 @@ EncoderSpec read_omni_audio_encoder(const ConfigReader& config) {
   return audio;
 }
 
-void read_sound_processor(const ConfigReader& config, EncoderSpec& encoder) {
+void read_audio_processor(const ConfigReader& config, EncoderSpec& encoder) {
   MelInput& input = std::get<MelInput>(encoder.input);
   config.ignore_keys({"dither", "feature_extractor_type", "image_processor_type", "n_samples",
                       "nb_max_frames", "padding_side", "padding_value", "processor_class",
@@ -114,7 +114,7 @@ void read_sound_processor(const ConfigReader& config, EncoderSpec& encoder) {
   require("n_fft", 400);
   require("sampling_rate", 16000);
   constexpr int64_t kMostSeconds = 3600;
-  const int64_t seconds = config.positive("chunk_length", kOmniSeconds);
+  const int64_t seconds = config.positive("chunk_length", kOmniMaxClipSeconds);
   if (seconds > kMostSeconds)
     config.refuse("chunk_length", std::to_string(seconds),
                   "1 to " + std::to_string(kMostSeconds) + " (seconds of the longest clip)");

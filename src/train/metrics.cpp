@@ -173,7 +173,7 @@ void MetricsFile::append(const ReplayFinding& finding) const {
                                      {"verdict", replay_verdict_name(finding.verdict)},
                                      {"ranks", finding.ranks},
                                      {"hosts", finding.hosts},
-                                     {"place", finding.place},
+                                     {"unit", finding.unit},
                                      {"microbatch", finding.where.microbatch}});
 }
 

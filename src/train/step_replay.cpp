@@ -85,10 +85,10 @@ std::string name_ranks(const ReplayFinding& finding) {
 
 std::string name_value(const ReplayFinding& finding) {
   if (finding.where.value == HashedValue::Gradient)
-    return "the gradient of the parameters of " + finding.place;
+    return "the gradient of the parameters of " + finding.unit;
   return std::string(finding.where.value == HashedValue::Output ? "the output of "
                                                                 : "the output's gradient of ") +
-         finding.place + " in microbatch " + std::to_string(finding.where.microbatch);
+         finding.unit + " in microbatch " + std::to_string(finding.where.microbatch);
 }
 
 int64_t digest_of(const ValueHashes& hashes) {
@@ -144,23 +144,23 @@ std::string describe(const ReplayFinding& finding) {
   switch (finding.verdict) {
     case ReplayVerdict::Transient:
       return start + " had wrong bits once, on " + name_ranks(finding) +
-             ": a transient error of its processor or memory. The step was computed again, and "
-             "training goes on with the bits on which two passes agree; if a rank's node is named "
-             "again, exchange it (zea --check-node may name the fault)";
+             ": a transient error of a processor or memory. The step was recomputed, and training "
+             "continues with the bits on which two passes agree; replace the node if it is named "
+             "again (zea --check-node may name the fault)";
     case ReplayVerdict::Persistent:
       return start +
              (finding.is_undecided
                   ? " has different bits on " + name_ranks(finding) +
-                        ", each time; one of them computes wrong bits, or their processors differ "
-                        "in kind"
+                        " in every pass: one of them computes wrong bits, or they have different "
+                        "models of processors"
                   : " has wrong bits on " + name_ranks(finding) +
                         ", but not on other ranks: its processor or memory is faulty") +
-             ". Nothing was updated: go on with -r on other nodes; zea --check-node may name the "
-             "faulty one. On processors of different kinds leave out run.replay_every";
+             ". Nothing was updated: resume with -r on other nodes; zea --check-node may name the "
+             "faulty one. If ranks have different models of processors, leave run.replay_every out";
     case ReplayVerdict::Software:
-      return start + " has other bits each time that " + name_ranks(finding) +
-             " computes it: software that is not deterministic, or failing memory. Nothing was "
-             "updated: go on with -r on other nodes, and report it if they do the same";
+      return start + " has different bits in every pass of " + name_ranks(finding) +
+             ": nondeterministic software, or failing memory. Nothing was updated: resume with -r "
+             "on other nodes, and report a bug of zea if the error appears there, too";
   }
   throw InternalError("unknown verdict of a replay");
 }
@@ -228,8 +228,8 @@ StepLoss StepReplay::run(const RankStep& step, const std::vector<Microbatch>& mi
   ZEA_ASSERT(finding);
   finding->step = step.step + 1;
   const auto index = static_cast<size_t>(finding->where.index);
-  finding->place = finding->where.value == HashedValue::Gradient ? plan.buffers[index].name
-                                                                 : plan.model.units[index].name;
+  finding->unit = finding->where.value == HashedValue::Gradient ? plan.buffers[index].name
+                                                                : plan.model.units[index].name;
   const std::vector<std::string> hosts = all_gather_texts(control_, host_name());
   for (const int rank : finding->ranks) finding->hosts.push_back(hosts[rank]);
   report_(*finding);

@@ -24,8 +24,8 @@ namespace zea {
 
 enum class ReplayVerdict {
   Transient,   ///< one pass was wrong, and two others have the same bits
-  Persistent,  ///< a rank computes other bits than another one, each time
-  Software     ///< a rank computes other bits each time, as does whoever replays its work
+  Persistent,  ///< in every pass, one rank computes different bits than another rank
+  Software     ///< the same work gives different bits in every pass, on the replaying rank, too
 };
 const char* replay_verdict_name(ReplayVerdict verdict);
 
@@ -46,14 +46,14 @@ struct ReplayFinding {
       {};                     ///< that made the error, or between which it is undecided; ascending
   bool is_undecided = false;  ///< only one of `ranks` computes wrong bits
   ValueHash where = {};       ///< the first value that differs
-  std::string place = {};     ///< its unit or buffer, by name
+  std::string unit = {};      ///< its unit, or the buffer of its gradient
   std::vector<std::string> hosts = {};  ///< of `ranks`
 };
 
-/// Returns the verdict over the parts of all ranks, without step, place and hosts; none: nothing
-/// differs. Of several parts that differ, for instance since tp ranks exchanged a wrong value, the
-/// one whose error comes first in the model counts. Throws InternalError if passes over a part
-/// computed different kinds of values.
+/// Returns the verdict over the parts of all ranks, without step, unit and hosts; nullopt: nothing
+/// differs. If several parts differ, for instance because tp ranks exchanged a wrong value, the
+/// gravest verdict counts, and then the error that comes first in the model. Throws InternalError
+/// if passes over a part computed different kinds of values.
 std::optional<ReplayFinding> judge_replay(const std::vector<ReplayedPart>& parts);
 
 /// Says in one sentence what was found and what to do.

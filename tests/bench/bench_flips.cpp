@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The share of flipped bits that each check of a run finds, and false alarms. A tiny LLaVA in fp32
-// trains on 4 ranks; after 8 steps a bit flips in the 9th: bit, element, unit or buffer, call and
-// rank are drawn.
+// The fraction of flipped bits that each check of a run finds, and false alarms. A tiny LLaVA in
+// fp32 trains on 4 ranks; one bit flips in step 9: bit, element, unit or buffer, call and rank are
+// random.
 //
-//   bench_flips STRATEGY TRIALS    how many of so many flips each check finds
-//   bench_flips --clean STEPS        steps without a flip: all replayed, then all with checksums
+//   bench_flips STRATEGY TRIALS    how many of TRIALS flips each check finds
+//   bench_flips --clean STEPS      steps without a flip: all replayed, then all with checksums
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 

@@ -68,7 +68,7 @@ class StepReplays : public ::testing::Test {
     EXPECT_EQ(found.hosts.size(), ranks.size());
     EXPECT_EQ(static_cast<int>(found.where.value), static_cast<int>(value));
     const bool is_of_unit = value != HashedValue::Gradient;
-    EXPECT_TRUE(!is_of_unit || found.place == kUnit) << zea::describe(found);
+    EXPECT_TRUE(!is_of_unit || found.unit == kUnit) << zea::describe(found);
     EXPECT_EQ(found.where.microbatch, 0);
     EXPECT_EQ(found.step, 1);
   }
@@ -157,7 +157,7 @@ TEST_F(StepReplays, FindErrorsOnEveryAxis) {
       // The second stage of a pipeline has the unit: rank 1 of a replica of two.
       const ReplayFinding found = find(run_on(layout, "fp32"), {kUnit, value, {1, 3}, {1}});
       EXPECT_STREQ(replay_verdict_name(found.verdict), "transient");
-      EXPECT_EQ(found.place, kUnit);
+      EXPECT_EQ(found.unit, kUnit);
       EXPECT_TRUE(std::ranges::includes(found.ranks, std::vector{3})) << zea::describe(found);
     }
 }
@@ -192,7 +192,7 @@ TEST_F(StepReplays, FindTransientErrorsWithOneReplica) {
   for (const int pass : {0, 1}) {
     const ReplayFinding found = find(run, {kUnit, HashedValue::OutputGradient, {1}, {pass}});
     EXPECT_STREQ(replay_verdict_name(found.verdict), "transient");
-    EXPECT_EQ(found.place, kUnit);
+    EXPECT_EQ(found.unit, kUnit);
   }
   Flips flips{kUnit, HashedValue::Output, {1}, {}};
   flips.changes = true;

@@ -69,7 +69,7 @@ FAMILIES = {
     "qwen2_vl of videos": "Qwen2VLVideos",
     "qwen2_5_omni": "Qwen25OmniWhole",
     "qwen2_5_omni_thinker": "Qwen25Omni",
-    "qwen2_5_omni_thinker with its sound": "Qwen25OmniTalking",
+    "qwen2_5_omni_thinker with audio tracks": "Qwen25OmniTalking",
     "qwen2_5_vl of videos": "Qwen25VLVideos",
     "qwen3_vl of videos": "Qwen3VLVideos",
     "gemma3": "Gemma3",

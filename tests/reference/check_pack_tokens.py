@@ -336,7 +336,7 @@ class PackItems(FolderCase):
         with self.assertRaises(SystemExit) as left:
             packed(self.folder / "out.h5", write_lines(self.folder / "in.jsonl", []), "--model", self.folder / "model",
                    "--audio-in-video")
-        self.assertIn("does not take a video with its sound as one item", str(left.exception))
+        self.assertIn("cannot interleave a video with its audio track", str(left.exception))
 
     def test_tokens_of_images_that_are_not_the_models_are_refused(self):
         folder = self.folder / "model"

@@ -153,7 +153,8 @@ TEST(IdleSettings, OfAReplayNameTheErrorsThatItsOwnRanksCannotFind) {
   EXPECT_EQ(notes(2), Notes{});
   ASSERT_EQ(notes(1).size(), 1u);
   EXPECT_TRUE(notes(1)[0].starts_with(
-      "run.replay_every = 10: no other ranks can replay a step (1 replica), so the same ranks do"))
+      "run.replay_every = 10: no other ranks can replay a step (1 replica), so each rank repeats "
+      "its own work"))
       << notes(1)[0];
 }
 

@@ -99,7 +99,7 @@ TEST(ReplayVerdict, IsASentence) {
                         .verdict = ReplayVerdict::Persistent,
                         .ranks = {2},
                         .where = {HashedValue::OutputGradient, 4, 1, 0},
-                        .place = "llm.layers.3",
+                        .unit = "llm.layers.3",
                         .hosts = {"n07"}};
   EXPECT_TRUE(
       describe(finding).starts_with("step 12: the output's gradient of llm.layers.3 in "

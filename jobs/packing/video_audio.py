@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos with their own sound, as Qwen2.5-Omni's processor writes them with use_audio_in_video: between the tokens that
-stand around a video and around sound, features of both take turns, chunk by chunk of time."""
+"""Videos with audio tracks, as Qwen2.5-Omni's processor writes them with use_audio_in_video: the features of both are
+interleaved, chunk by chunk of time, and enclosed by the begin and end tokens of a video and of audio."""
 
 import math
 
@@ -8,7 +8,7 @@ from dataset_writer import Video
 from packing.record import EntryFault, Item
 
 
-class TalkingVideo(Video):
+class VideoWithAudio(Video):
     """A video and the clip of its sound, which are two items of a data set."""
 
     def __init__(self, video, sound):
@@ -17,7 +17,7 @@ class TalkingVideo(Video):
 
 
 def parts_of(item):
-    return [item.video, item.sound] if isinstance(item, TalkingVideo) else [item]
+    return [item.video, item.sound] if isinstance(item, VideoWithAudio) else [item]
 
 
 def joined(record, items):
@@ -30,9 +30,9 @@ def joined(record, items):
             before = message.parts[number - 1] if number else None
             if is_of(part, "video"):
                 if not is_of(following, "audio"):
-                    fault = "has a video without <audio> after it; with --audio-in-video each video has its sound"
+                    fault = "has a <video> without an <audio> after it, which --audio-in-video requires"
                     raise EntryFault("items", fault)
-                videos[part.number] = TalkingVideo(videos[part.number], clips[following.number])
+                videos[part.number] = VideoWithAudio(videos[part.number], clips[following.number])
             elif is_of(part, "audio"):
                 if is_of(before, "video"):
                     continue
