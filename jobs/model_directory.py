@@ -340,7 +340,9 @@ class ModelDirectory:
         positions = audio.get("max_source_positions", 1500)
         if self.family == OMNI:
             whole = self._read("processor_config.json").get("feature_extractor")
-            positions = 50 * (whole or self._read("preprocessor_config.json")).get("chunk_length", 300)
+            said = whole or self._read("preprocessor_config.json")
+            is_said = whole or not {"sampling_rate", "feature_size"}.isdisjoint(said)
+            positions = 50 * ((said.get("chunk_length") or 30) if is_said else 300)
         if self.family in ("qwen2_audio", OMNI):
             count = clip.averaged_features(positions // 2)
             if not count:

@@ -69,6 +69,8 @@ Options checked_options(Options options, std::string& notes) {
                     options.run.mode.name() + "\" has none; set run.mode=train and data.train");
   if (std::exchange(options.run.cuda_graphs, 0) > 0)
     notes += "note: run.cuda_graphs is off for the check: graphs replay what is compared here\n";
+  if (std::exchange(options.run.replay_every, 0) > 0)
+    notes += "note: run.replay_every is off for the check, which compares every step\n";
   if (!std::exchange(options.data.cache_features, "").empty())
     notes += "note: data.cache_features is off for the check: encoders run in every step\n";
   return options;

@@ -157,8 +157,12 @@ void fill_clips(EncoderPart& part, const std::vector<float>& values, const OwnIt
   const SeenColumns seen = seen_columns(own, held);
   part.columns = with_neighbours(values, input.mel_bins, seen.columns, held).to(own.dtype);
   part.windows = index_tensor(seen.indices).view({-1, kWidth});
-  if (input.chunk > 0)
-    part.position_table = sinusoids(input.chunk, encoder.block.hidden).to(own.dtype);
+  if (input.chunk == 0) return;
+  int64_t longest = 1;
+  for (const int64_t item : own.held)
+    longest = std::max(longest, own.row.shape(static_cast<size_t>(item)).tokens);
+  part.position_table =
+      sinusoids(std::min(input.chunk, longest), encoder.block.hidden).to(own.dtype);
 }
 
 }  // namespace zea::detail

@@ -65,8 +65,12 @@ ItemShape shape_of(const Item& item, const EncoderSpec& encoder, bool is_alone) 
   const auto* fitted = is_clip ? nullptr : encoder.patches().as<FittedTiles>();
   if (fitted && fitted->fits_alone && !is_alone) return encoder.padded_shape();
   if (!is_clip) return encoder.item_shape(size);
-  const ItemShape shape =
-      encoder.clip_shape(mel_columns(item.samples, item.rate, mel_kind(encoder.mels())));
+  const MelKind kind = mel_kind(encoder.mels());
+  int64_t columns = mel_columns(item.samples, item.rate, kind);
+  // Longer clips are cut before their columns are counted.
+  if (kind == MelKind::Usm)
+    columns = std::min(columns, usm_columns(kMelHop * encoder.mels().columns()));
+  const ItemShape shape = encoder.clip_shape(columns);
   if (shape.features == 0)
     throw DataError("a clip of " + std::to_string(item.samples) + " samples at " +
                     std::to_string(item.rate) + " Hz, too short for a feature of the " +

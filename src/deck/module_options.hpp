@@ -216,7 +216,7 @@ struct ModuleMeshOptions {
          "dispatch of tokens among ep ranks: all-gather and reduce-scatter of all tokens "
          "(allgather), or all-to-all of each token to the ranks of its experts, for whose counts "
          "the host waits (alltoall); auto: alltoall if it is expected to send less than half the "
-         "bytes, on GPUs only with ep > 8"});
+         "bytes, on GPUs only if more than 8 ranks exchange tokens"});
     key(etp, {"etp",
               "expert tensor parallelism of the language model: number of tp ranks that shard each "
               "expert; 0: all tp ranks; 1: each tp rank holds whole experts, and ep counts the tp "

@@ -76,7 +76,8 @@ struct RunOptions {
          "wrong bits): other data-parallel ranks recompute forward and backward, and hashes of "
          "outputs and gradients are compared; after a transient error training continues with the "
          "correct gradients, other errors end the run with exit code 8 and name the rank; a replay "
-         "costs about a forward and backward and memory for a second set of microbatches; 0: never",
+         "costs about a forward and backward, copies of outputs and gradients to the host, and "
+         "memory for a second set of microbatches; 0: never",
          {0, 1e9}});
     key(peak_tflops,
         {"peak_tflops",

@@ -128,6 +128,9 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
   for (const MicrobatchSizes& sizes : microbatches)
     inputs += microbatch_bytes(
         plan.model, with_items(plan.model, sizes, own_items(plan, sizes.items, world_rank)), types);
+  // A replayed step holds the microbatches of two ranks.
+  const bool replays = !forward_only && plan.options.run.replay_every > 0;
+  if (replays && replay_distance(plan.dealing) > 0) inputs *= 2;
   detail::StepPeak peak =
       detail::peak_of_step(plan, group, microbatches, inputs, forward_only, known);
   estimate.activations = peak.bytes;

@@ -30,6 +30,7 @@ Json json_of(const LayoutDrawing& drawing) {
                                {"encoder_dp", grid.encoder_dp},
                                {"cp", grid.cp},
                                {"ep", grid.ep()},
+                               {"etp", grid.expert_tp()},
                                {"tp", grid.tp}});
   for (const StageGroup& group : drawing.stage_groups)
     json["stage_groups"].push_back(

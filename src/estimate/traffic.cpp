@@ -44,7 +44,11 @@ class UnitTraffic {
   Calls take() {
     const std::vector<bool> has_gradient = plan_.model.units_with_gradient();
     detail::UnitPart part;
-    part.share = {.tp = grid_.tp, .sequence_parallel = rows_.held.dealt};
+    part.share = {.tp = grid_.tp,
+                  .sequence_parallel = rows_.held.dealt,
+                  .ep = grid_.ep(),
+                  .ep_cp = grid_.ep_cp,
+                  .ep_tp = grid_.ep_tp};
     for (const UnitInput& input : unit_.inputs)
       part.inputs_need_gradient.push_back(has_gradient[input.unit]);
     int operation = 0;

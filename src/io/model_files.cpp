@@ -30,10 +30,31 @@ nlohmann::json read_if_there(const fs::path& path) {
 }
 
 /// Keys of a feature extractor. Its file has the name of that of images, and may have both.
-constexpr const char* kOfAudio[] = {"chunk_length",  "dither",        "feature_extractor_type",
-                                    "feature_size",  "hop_length",    "n_fft",
-                                    "n_samples",     "nb_max_frames", "padding_side",
-                                    "padding_value", "sampling_rate", "return_attention_mask"};
+constexpr const char* kOfAudio[] = {"chunk_length",
+                                    "dither",
+                                    "feature_extractor_type",
+                                    "feature_size",
+                                    "fft_length",
+                                    "fft_overdrive",
+                                    "frame_length",
+                                    "frame_length_ms",
+                                    "hop_length",
+                                    "hop_length_ms",
+                                    "input_scale_factor",
+                                    "max_frequency",
+                                    "mel_floor",
+                                    "min_frequency",
+                                    "n_fft",
+                                    "n_samples",
+                                    "nb_max_frames",
+                                    "padding_side",
+                                    "padding_value",
+                                    "per_bin_mean",
+                                    "per_bin_stddev",
+                                    "preemphasis",
+                                    "preemphasis_htk_flavor",
+                                    "return_attention_mask",
+                                    "sampling_rate"};
 
 /// Splits a feature extractor from one of images, or of videos, in one file; null: there is none.
 void split_audio(nlohmann::json& images, nlohmann::json& audio) {

@@ -295,7 +295,7 @@ bool exchanges_tokens(const Choice<EpDispatch>& asked, const ModelSpec& model,
   constexpr int64_t kFewRanks = 8;
   if (grid.ep_token_ranks() == 1) return false;
   if (asked != EpDispatch::Auto) return asked == EpDispatch::AllToAll;
-  if (device == DeviceKind::Cuda && grid.ep() <= kFewRanks) return false;
+  if (device == DeviceKind::Cuda && grid.ep_token_ranks() <= kFewRanks) return false;
   return dispatch_ratio(model, grid.ep_cp, grid.ep_dp_shard, grid.ep_tp) < kMostShare;
 }
 
@@ -305,6 +305,10 @@ void set_ep(MeshShape& shape, const ModuleMeshOptions& options, const ModelSpec&
             DeviceKind device, Faults& faults) {
   ModuleGrid& grid = shape.modules.back();
   const int64_t ep = options.ep, over_tp = ep_tp(options);
+  if (options.etp > 0 && !model.has_experts())
+    return faults.add("mesh." + grid.module + ".etp = " + std::to_string(options.etp) +
+                      ", but the model (" + model.family +
+                      ") has no mixtures of experts; leave it out");
   if (ep == 1 && over_tp == 1) return;
   const std::string found =
       "mesh." + grid.module + ".ep = " + std::to_string(ep) + (over_tp > 1 ? " with etp = 1" : "");

@@ -129,9 +129,9 @@ std::optional<VideoWithAudio> video_with_audio(const std::vector<MaskWord>& word
 
 /// Appends the positions of a video and its audio, which begin at the same value. The two tokens
 /// before the pair share a position, and so do the two after it, of which one is appended. Returns
-/// the position of these.
+/// the position of these. `next`: where the pair begins if no text of its sample is before it.
 int64_t append_with_audio(std::vector<TokenPosition>& positions, const std::vector<MaskWord>& words,
-                          const VideoWithAudio& both, const ItemShape& video) {
+                          const VideoWithAudio& both, const ItemShape& video, int64_t next) {
   const size_t begin = positions.size();
   const auto is_text_beside = [&](size_t token) {
     return token < words.size() && word_modality(words[token]) == kModalityText &&
@@ -139,11 +139,12 @@ int64_t append_with_audio(std::vector<TokenPosition>& positions, const std::vect
   };
   if (begin >= 2 && is_text_beside(begin - 1) && is_text_beside(begin - 2))
     positions[begin - 1] = positions[begin - 2];
-  const bool is_first = begin == 0 || !is_text_beside(begin - 1);
-  const int64_t first = is_first ? 0 : positions.back()[0] + 1;
+  const bool follows_text = begin > 0 && is_text_beside(begin - 1);
+  const int64_t first = follows_text ? positions.back()[0] + 1 : next;
   std::vector<TokenPosition> seen;
   append_image(seen, first, video, video.tiles);
-  int64_t next = first, last = 0;
+  int64_t last = 0;
+  next = first;
   size_t shown = 0;
   for (size_t token = begin; token < both.end; ++token) {
     if (word_modality(words[token]) == kModalityAudio) {
@@ -174,7 +175,7 @@ std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
       const ItemShape& item = items[encoder].at(before);
       if (const auto both =
               item.seconds > 0 ? video_with_audio(words, token, item) : std::nullopt) {
-        next = append_with_audio(positions, words, *both, item);
+        next = append_with_audio(positions, words, *both, item, next);
         ++before;
         ++passed[both->encoder].items;
         continue;

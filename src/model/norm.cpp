@@ -3,6 +3,7 @@
 // functions around the kernels of row_kernels.hpp.
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "core/error.hpp"
@@ -197,12 +198,16 @@ struct ClampFunction : Function<ClampFunction> {
   }
 };
 
+constexpr double kMostBound = 3.38e38;  ///< within the ranges of fp32 and bf16
+
 /// Bounds beyond the type's range have no effect.
 struct BoundFunction : Function<BoundFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, double bound) {
     ctx->save_for_backward({x});
     ctx->saved_data["bound"] = bound;
-    return at::clamp(x, -bound, bound);
+    // The library refuses numbers beyond fp32, also for bf16.
+    const double most = x.scalar_type() == at::kDouble ? bound : std::min(bound, kMostBound);
+    return at::clamp(x, -most, most);
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {

@@ -130,7 +130,7 @@ void check_experts_alike(Faults& faults, const Options& options, const ModelSpec
                    ", but the patterns of optim give " + model.params[param].name +
                    " other rules than " + model.params[first].name +
                    "; with expert parallelism all experts of a layer have the same: name "
-                   "experts.*, or use ep = 1");
+                   "experts.*, or leave ep and etp out");
         return;
       }
   if (options.eval.generate_tokens > 0 &&
@@ -139,7 +139,8 @@ void check_experts_alike(Faults& faults, const Options& options, const ModelSpec
     faults.add("mesh." + kDecoder + ".ep = " + std::to_string(ep) +
                " with eval.generate_tokens = " + std::to_string(options.eval.generate_tokens) +
                ": how many texts go on is not known to other replicas, so generation is built for "
-               "ep that divides cp; allowed: eval.generate_tokens = 0, or ep = 1");
+               "ep that divides cp, or tp x cp with etp = 1; allowed: eval.generate_tokens = 0, or "
+               "such an ep");
 }
 
 /// Graphs replay launches, and where the library has no grouped products the host asks how many

@@ -327,8 +327,8 @@ ItemShape EncoderSpec::shape_within(int64_t features) const {
     return tiled_shape(std::max<int64_t>(1, tiles == 2 ? 1 : tiles), 1);  // two are a grid of one
   }
   const int64_t most = std::max<int64_t>(1, features);
-  if (modality() == Modality::Audio && mels().chunk > 0)
-    return clip_shape(2 * most * projector.merge);
+  if (modality() == Modality::Audio)
+    return clip_shape((mels().subsampling ? 4 : 2) * most * projector.merge);
   return {.tokens = most * projector.merge, .features = most};
 }
 

@@ -24,7 +24,7 @@ constexpr PixelLimits kOmniFrames{.least = int64_t{128} * 28 * 28, .most = int64
 
 int64_t read_omni_token(const ConfigReader& config, const std::string& item, int64_t usual) {
   const std::string index = item + "_token_index", id = item + "_token_id";
-  return config.integer(index.c_str(), config.integer(id.c_str(), usual));
+  return config.integer(id.c_str(), config.integer(index.c_str(), usual));
 }
 
 VisionEncoder read_omni_visual(const ConfigReader& config, const ConfigReader& thinker) {
@@ -69,6 +69,9 @@ ModelSpec make_thinker(const ConfigReader& config, const std::string& root,
   const int64_t hidden = decoder.spec.block.hidden;
   const VisionEncoder vision = read_omni_visual(of_vision, config);
   const EncoderSpec audio = read_omni_audio(of_audio, config);
+  if (audio.placeholder < 0 || vision.spec.is_placeholder(audio.placeholder))
+    config.refuse("audio_token_id", std::to_string(audio.placeholder),
+                  "0 or more, and not the id of images or videos");
   require_width(of_vision, "out_hidden_size", hidden);
   const int64_t heard = of_audio.positive("output_dim", kOmniWidth);
   if (heard != hidden)

@@ -102,9 +102,11 @@ EncoderSpec read_omni_audio_encoder(const ConfigReader& config) {
 
 void read_audio_processor(const ConfigReader& config, EncoderSpec& encoder) {
   MelInput& input = std::get<MelInput>(encoder.input);
-  config.ignore_keys({"dither", "feature_extractor_type", "image_processor_type", "n_samples",
-                      "nb_max_frames", "padding_side", "padding_value", "processor_class",
-                      "return_attention_mask"});
+  config.ignore_keys({"feature_extractor_type", "image_processor_type", "n_samples",
+                      "nb_max_frames", "padding_side", "processor_class", "return_attention_mask"});
+  for (const char* key : {"dither", "padding_value"})
+    if (config.number(key, 0) != 0)
+      config.refuse(key, config.dump(key), "0 (others are not built)");
   const auto require = [&](const char* key, int64_t value) {
     const int64_t found = config.positive(key, value);
     if (found != value) config.refuse(key, std::to_string(found), std::to_string(value));
@@ -114,7 +116,7 @@ void read_audio_processor(const ConfigReader& config, EncoderSpec& encoder) {
   require("n_fft", 400);
   require("sampling_rate", 16000);
   constexpr int64_t kMostSeconds = 3600;
-  const int64_t seconds = config.positive("chunk_length", kOmniMaxClipSeconds);
+  const int64_t seconds = config.positive("chunk_length", 30);  // as in transformers
   if (seconds > kMostSeconds)
     config.refuse("chunk_length", std::to_string(seconds),
                   "1 to " + std::to_string(kMostSeconds) + " (seconds of the longest clip)");

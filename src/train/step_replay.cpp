@@ -2,6 +2,7 @@
 #include "train/step_replay.hpp"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 #include <utility>
 
@@ -155,14 +156,30 @@ std::string describe(const ReplayFinding& finding) {
                         "models of processors"
                   : " has wrong bits on " + name_ranks(finding) +
                         ", but not on other ranks: its processor or memory is faulty") +
-             ". Nothing was updated: resume with -r on other nodes; zea --check-node may name the "
+             ". This step updated nothing, but steps since the last replay may have: resume with "
+             "-r from a checkpoint before them, on other nodes; zea --check-node may name the "
              "faulty one. If ranks have different models of processors, leave run.replay_every out";
     case ReplayVerdict::Software:
       return start + " has different bits in every pass of " + name_ranks(finding) +
-             ": nondeterministic software, or failing memory. Nothing was updated: resume with -r "
-             "on other nodes, and report a bug of zea if the error appears there, too";
+             ": nondeterministic software, or failing memory. This step updated nothing, but steps "
+             "since the last replay may have: resume with -r from a checkpoint before them, on "
+             "other nodes, and report a bug of zea if the error appears there, too";
   }
   throw InternalError("unknown verdict of a replay");
+}
+
+bool lie_alike(const std::vector<std::string>& hosts, int ranks) {
+  std::vector<int> first;
+  for (size_t begin = 0; begin < hosts.size(); begin += static_cast<size_t>(ranks)) {
+    std::map<std::string, int> seen;
+    std::vector<int> nodes;
+    for (size_t rank = begin; rank < begin + static_cast<size_t>(ranks); ++rank)
+      nodes.push_back(
+          seen.try_emplace(hosts.at(rank), static_cast<int>(seen.size())).first->second);
+    if (begin == 0) first = nodes;
+    if (nodes != first) return false;
+  }
+  return true;
 }
 
 StepReplay::StepReplay(Engine& engine, PassHashes& hashes, Collectives& control,
@@ -174,7 +191,12 @@ StepReplay::StepReplay(Engine& engine, PassHashes& hashes, Collectives& control,
       loading_(std::move(loading)),
       report_(std::move(report)),
       distance_(replay_distance(engine.plan().dealing)),
-      sampler_(make_sampler(engine.plan().options, dataset)) {}
+      sampler_(make_sampler(engine.plan().options, dataset)) {
+  const std::vector<std::string> hosts = all_gather_texts(control_, host_name());
+  lie_alike_ =
+      distance_ == 0 || lie_alike(hosts, distance_ * engine.plan().mesh.ranks_per_replica());
+  if (!lie_alike_) distance_ = 0;
+}
 
 bool StepReplay::is_due(int64_t step) const {
   const int64_t every = engine_.plan().options.run.replay_every;
@@ -199,6 +221,7 @@ StepLoss StepReplay::run(const RankStep& step, const std::vector<Microbatch>& mi
   if (has_same_digests()) return first.loss;
 
   const Pass replayed_again = replay();
+  other.reset();
   const bool has_third = distance_ > 0 && plan.dealing.replicas / distance_ > 2;
   std::vector<ValueHashes> by_third;
   if (has_third) {

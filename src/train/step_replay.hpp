@@ -59,6 +59,9 @@ std::optional<ReplayFinding> judge_replay(const std::vector<ReplayedPart>& parts
 /// Says in one sentence what was found and what to do.
 std::string describe(const ReplayFinding& finding);
 
+/// Returns whether blocks of so many consecutive ranks are distributed over hosts in the same way.
+bool lie_alike(const std::vector<std::string>& hosts, int ranks);
+
 class StepReplay {
  public:
   /// Runs forward, backward and all sums of gradients (TrainStep::walk).
@@ -70,6 +73,9 @@ class StepReplay {
   StepReplay(Engine& engine, PassHashes& hashes, Collectives& control, const Dataset& dataset,
              LoaderOptions loading, Report report);
 
+  /// Returns whether groups of ranks that replay each other's work are distributed over nodes
+  /// alike. Otherwise collectives may sum in another order, and each rank repeats its own work.
+  bool lies_alike() const { return lie_alike_; }
   /// Returns whether step `step`, counted from 1, is replayed.
   bool is_due(int64_t step) const;
   /// Runs `walk` over other microbatches, then over those of `step`, and returns the loss of the
@@ -100,7 +106,8 @@ class StepReplay {
   const Dataset& dataset_;
   const LoaderOptions loading_;
   const Report report_;
-  const int distance_;
+  int distance_;
+  bool lie_alike_;
   Sampler sampler_;
 };
 

@@ -29,8 +29,18 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
 /// Returns null if no step is replayed.
 StepReplay* Trainer::make_replay() {
   if (!parts_.hashes) return nullptr;
-  return &replay_.emplace(parts_.engine, *parts_.hashes, parts_.control, parts_.train, loading(),
-                          [this](const ReplayFinding& finding) { report_.replayed(finding); });
+  const auto report = [this](const ReplayFinding& finding) {
+    report_.replayed(finding);
+    // The run then ends on all ranks: the save under way is sound.
+    if (finding.verdict != ReplayVerdict::Transient) saves_.finish(false);
+  };
+  StepReplay& replay = replay_.emplace(parts_.engine, *parts_.hashes, parts_.control, parts_.train,
+                                       loading(), report);
+  if (!replay.lies_alike())
+    parts_.log.info(
+        "note: replicas are distributed over nodes in different ways, so each rank replays its own "
+        "work (run.replay_every)");
+  return &replay;
 }
 
 LoaderOptions Trainer::loading() const {

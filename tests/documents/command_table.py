@@ -317,7 +317,7 @@ TABLE = {
     f"mpirun -n 4 {PROGRAMS}/bench_flips full_shard 40": in_parts(
         f"test -x {PROGRAMS}/bench_flips", long=(f"mpirun -n 4 {PROGRAMS}/bench_flips full_shard 1",)
     ),
-    f"mpirun -n 4 {PROGRAMS}/bench_flips --clean 2000": in_parts(
+    f"mpirun -n 4 {PROGRAMS}/bench_flips --clean 1000": in_parts(
         f"test -x {PROGRAMS}/bench_flips", long=(f"mpirun -n 4 {PROGRAMS}/bench_flips --clean 10",)
     ),
     f"{PROGRAMS}/bench_decoding 2 7": runs(("2 7", "2 1")),

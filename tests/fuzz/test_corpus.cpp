@@ -195,7 +195,7 @@ void find_objects(const Json& value, const Json::json_pointer& at,
 std::string path_of(const Json::json_pointer& at) {
   std::string path = "config" + at.to_string();
   std::ranges::replace(path, '/', '.');
-  for (const char* alone : {kImageProcessor, kVideoProcessor, kSoundProcessor})
+  for (const char* alone : {kImageProcessor, kVideoProcessor, kFeatureExtractor})
     if (const size_t begin = path.find(alone); begin != std::string::npos) path.erase(0, begin);
   return path;
 }

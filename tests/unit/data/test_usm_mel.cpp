@@ -24,7 +24,7 @@ Audio sine(int64_t samples, double hertz, int64_t rate = kMelRate) {
 std::vector<float> features_of(const Audio& audio, const AudioOptions& options) {
   std::vector<float> features(static_cast<size_t>(options.mel_bins * options.columns()), -9.0F);
   const LogMel log_mel(options);
-  log_mel(audio, features.data());
+  log_mel(audio, features.data(), options.columns());
   return features;
 }
 

@@ -210,6 +210,15 @@ TEST(VideoPositions, SoundTakesTurnsWithItsVideo) {
                        {3, 3, 3},
                        {4, 4, 4},
                        {4, 4, 4}}));
+  // A pair that follows another without text begins after it.
+  const MaskWord seen_next = make_mask_word(0, kModalityImage, 2),
+                 heard_next = make_mask_word(0, kModalityAudio, 2, 1);
+  const Positions two =
+      grid_positions({text, text, seen, seen, seen, seen, heard, heard, heard, seen_next, seen_next,
+                      seen_next, seen_next, heard_next, heard_next, heard_next},
+                     {{video, video}, {sound, sound}});
+  EXPECT_EQ(two.at(9), (TokenPosition{4, 4, 4}));
+  EXPECT_EQ(two.at(13), (TokenPosition{4, 4, 4}));
   // Text between them makes two items of them.
   EXPECT_EQ(
       grid_positions({text, seen, seen, seen, seen, text, heard, heard, heard}, {{video}, {sound}}),

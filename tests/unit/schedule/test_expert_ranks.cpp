@@ -9,6 +9,8 @@
 #include "core/error.hpp"
 #include "estimate/describe.hpp"
 #include "estimate/memory_estimate.hpp"
+#include "estimate/step_samples.hpp"
+#include "estimate/traffic.hpp"
 #include "schedule/plan.hpp"
 #include "spec/expert_needs.hpp"
 #include "support/coverage.hpp"
@@ -195,6 +197,7 @@ TEST(ExpertRanks, TpRanksMayHoldWholeExperts) {
     EXPECT_EQ(plan.cuts[param].shape, plan.model.params[param].shape);
     EXPECT_EQ(plan.cuts[param].holders, 1);
   }
+  EXPECT_FALSE(traffic_of_samples(plan, synthetic_samples(plan), 0).empty());
   const std::string told = describe(plan);
   EXPECT_NE(told.find("ep 2 (2 tp ranks of 1 cp ranks of 1 replicas share experts)\n"),
             std::string::npos)

@@ -108,5 +108,12 @@ TEST(ReplayVerdict, IsASentence) {
       << describe(finding);
 }
 
+TEST(ReplayVerdict, ReplicasLieAlikeIfTheirRanksAreOnNodesInTheSameWay) {
+  EXPECT_TRUE(lie_alike({"a", "a", "b", "b"}, 2));
+  EXPECT_TRUE(lie_alike({"a", "b", "b", "a"}, 2));
+  EXPECT_FALSE(lie_alike({"a", "a", "a", "b", "b", "b"}, 2));
+  EXPECT_TRUE(lie_alike({"a", "a", "a", "b", "b", "b"}, 1));
+}
+
 }  // namespace
 }  // namespace zea::test_replay_verdict
