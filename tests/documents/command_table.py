@@ -314,7 +314,7 @@ TABLE = {
         ("--rounds 7", "--rounds 1")
     ),
     f"{PROGRAMS}/bench_balance inputs/qwen2_vl_7b.json": runs(),
-    f"mpirun -n 4 {PROGRAMS}/bench_flips full_shard 40": in_parts(
+    f"mpirun -n 4 {PROGRAMS}/bench_flips full_shard 20": in_parts(
         f"test -x {PROGRAMS}/bench_flips", long=(f"mpirun -n 4 {PROGRAMS}/bench_flips full_shard 1",)
     ),
     f"mpirun -n 4 {PROGRAMS}/bench_flips --clean 1000": in_parts(
