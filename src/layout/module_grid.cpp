@@ -305,7 +305,7 @@ void set_ep(MeshShape& shape, const ModuleMeshOptions& options, const ModelSpec&
             DeviceKind device, Faults& faults) {
   ModuleGrid& grid = shape.modules.back();
   const int64_t ep = options.ep, over_tp = ep_tp(options);
-  if (options.etp > 0 && !model.has_experts())
+  if (options.etp > 0 && grid.tp > 1 && !model.has_experts())
     return faults.add("mesh." + grid.module + ".etp = " + std::to_string(options.etp) +
                       ", but the model (" + model.family +
                       ") has no mixtures of experts; leave it out");

@@ -169,8 +169,11 @@ StepShape shape_of(const StepPlan& step, const SampleTable& index) {
 }
 
 StepPlan moved(StepPlan step, int distance) {
-  std::ranges::rotate(step.replicas, step.replicas.begin() + distance);
-  if (!step.shape.empty()) std::ranges::rotate(step.shape, step.shape.begin() + distance);
+  const auto rotate = [distance](auto& of_replicas) {
+    std::rotate(of_replicas.begin(), of_replicas.begin() + distance, of_replicas.end());
+  };
+  rotate(step.replicas);
+  if (!step.shape.empty()) rotate(step.shape);
   StepPlan counted = count_step(std::move(step.replicas), step.shard_group, step.expert_group);
   counted.step = step.step;
   counted.model_flops = step.model_flops;

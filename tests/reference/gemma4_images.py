@@ -155,15 +155,15 @@ class Gemma4Videos(Gemma4):
 
 class Gemma4E4B(Gemma4Videos):
     """Placeholders read the per-layer input of padding, which they do not train; images are causal. There is an audio
-    encoder, too, which is carried along."""
+    encoder, too, which no sample uses."""
 
     text = {**E4B, "use_bidirectional_attention": None, "pad_token_id": 1}
     tower = Gemma4Clipped.tower
-    audio = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 12,
+    audio_config = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 12,
              "subsampling_conv_channels": [8, 4]}
 
     @classmethod
     def model(cls, text=None, vision=None, **changes):
-        found = super().model({**cls.text, **(text or {})}, vision, audio_config=cls.audio, **changes)
+        found = super().model({**cls.text, **(text or {})}, vision, audio_config=cls.audio_config, **changes)
         cls.set_buffers(found.model.audio_tower)
         return found

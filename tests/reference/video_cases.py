@@ -204,7 +204,7 @@ class InternVLVideosOfPatches(InternVLVideos):
 class LlavaOneVisionVideos(LlavaOneVision):
     """Samples have one video at most, since transformers takes videos of one length alone."""
 
-    video, clips, least_frames = LlavaOneVision.placeholder - 1, (1, 3, 5), 2
+    video, clips, least_frames = LlavaOneVision.placeholder - 1, (1, 3, 6), 2
 
     @classmethod
     def spelled_clip(cls, clip):

@@ -26,7 +26,7 @@ BESIDE = {
     "MergeHead": (6, 2), "DropRow": (1, 0), "CombineRows": (42, 1), "CombineRowBackward": (1, 1),
     "AddLogitRow": (3, 2), "LogitRowGradient": (3, 0),
     "MixDeltaToken": (17, 31), "MixDeltaTokenBackward": (26, 40), "ConvolveBackward": (2, 0),
-    "AddActiveRows": (3, 0), "PlaceCopies": (20, 40), "RouteRow": (25, 12), "RouteRowBackward": (143, 0),
+    "AddActiveRows": (3, 0), "PlaceCopies": (20, 40), "RouteRow": (52, 12), "RouteRowBackward": (143, 0),
     "MakeChunk": (125, 25), "MakeChunkBackward": (227, 25), "StoreOutputs": (137, 0), "StoreChunkGradients": (373, 23),
     "AdamwChunk": (2, 0), "SgdChunk": (2, 0), "BlockwiseAdamwBlock": (103, 2),
 }  # fmt: skip

@@ -130,6 +130,7 @@ std::string llava_next_config() {
 std::string llava_onevision_config() {
   nlohmann::json config = nlohmann::json::parse(tiny_llava_config({.layers = 1, .siglip = true}));
   config["model_type"] = "llava_onevision";
+  config["video_token_index"] = 4;
   config["vision_feature_select_strategy"] = "full";
   config["vision_aspect_ratio"] = "anyres_max_1";
   config["image_grid_pinpoints"] = {{40, 40}, {40, 80}};

@@ -108,7 +108,7 @@ TEST(KimiK25, RefusesWhatIsNotBuilt) {
   };
   refused({{"vision_config", {{"pos_emb_width", 6}}}},
           "pos_emb_width = 6; allowed: pos_emb_height");
-  refused({{"vision_config", {{"merge_kernel_size", {2, 1}}}}}, "two equal numbers of 1 or more");
+  refused({{"vision_config", {{"merge_kernel_size", {2, 1}}}}}, "two equal numbers of 1 to 16");
   refused({{"vision_config", {{"num_attention_heads", 8}}}}, "multiple of 4 coordinates");
   refused({{"vision_config", {{"merge_type", "sd2"}}}}, "sd2_tpool");
   refused({{"projection_hidden_size", 24}}, "projection_hidden_size = 24; allowed: 16");
