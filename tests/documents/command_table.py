@@ -208,6 +208,7 @@ TABLE = {
     "tar xf zea.tar.gz": tested_by("run_bundle_ranks2"),
     "PYTHON=python3 zea-0.1.0/share/zea/tests/gpu/first_run.sh": tested_by("run_bundle_ranks2", "gpu_first_run"),
     "tests/gpu/first_run.sh --device cpu --quick --tree build/ci --out first_run": tested_by("gpu_first_run"),
+    "tests/aarch64/run.sh build/aarch64": tested_by("aarch64"),
     "tests/gpu/lease.sh --device cpu --quick --tree build/ci --out lease": tested_by("gpu_lease_whole"),
     "tests/gpu/several.sh --device cpu --quick --tree build/ci --out several": tested_by("gpu_lease_whole"),
     ".venv/bin/cmake --preset release -DTorch_DIR=/opt/libtorch/share/cmake/Torch": tested_by("style_configure"),

@@ -179,7 +179,7 @@ ssize_t write_file(int descriptor, const void* data, size_t bytes, off_t offset)
 
 int rename_file(const char* from, const char* to) {
   if (faults::fails("rename", to)) return -1;
-  const auto result = static_cast<int>(::syscall(SYS_rename, from, to));
+  const auto result = static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
   if (result == 0) faults::note_rename(from, to);
   return result;
 }
@@ -243,14 +243,14 @@ int rename(const char* from, const char* to) noexcept {
 
 int link(const char* from, const char* to) noexcept {
   if (faults::fails("link", to)) return -1;
-  const auto result = static_cast<int>(::syscall(SYS_link, from, to));
+  const auto result = static_cast<int>(::syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
   if (result == 0) faults::note_link(from, to);
   return result;
 }
 
 int mkdir(const char* path, mode_t mode) noexcept {
   if (faults::fails("mkdir", path)) return -1;
-  const auto result = static_cast<int>(::syscall(SYS_mkdir, path, mode));
+  const auto result = static_cast<int>(::syscall(SYS_mkdirat, AT_FDCWD, path, mode));
   if (result == 0) faults::note_name(path);
   return result;
 }

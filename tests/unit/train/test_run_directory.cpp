@@ -23,7 +23,7 @@
 /// Delays locks, so that unsynchronized starts interfere with each other.
 extern "C" int unlink(const char* path) noexcept {
   if (std::string_view(path).ends_with("/LOCK")) usleep(20000);
-  return static_cast<int>(syscall(SYS_unlink, path));
+  return static_cast<int>(syscall(SYS_unlinkat, AT_FDCWD, path, 0));
 }
 
 namespace zea::test_run_directory {
