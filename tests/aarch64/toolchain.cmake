@@ -1,5 +1,5 @@
-# Builds for aarch64 by Debian's cross compiler, against the packages in ZEA_AARCH64/root and the wheels in ZEA_AARCH64/wheels;
-# programs of that processor run under QEMU. tests/aarch64/run.sh makes both folders.
+# Builds for aarch64 by Debian's cross compiler, against the packages in ZEA_AARCH64/root and the wheels in
+# ZEA_AARCH64/wheels; programs of that processor run under QEMU. tests/aarch64/run.sh makes both folders.
 list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES ZEA_AARCH64)
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -245,10 +246,13 @@ MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
     text(1 + random.below(3), false);
     for (const EncoderSpec& encoder : model.encoders) {
       const auto& counts = encoder.modality() == Modality::Image ? images : clips;
-      const int count = counts[s % counts.size()];
-      for (int item = 0; item < count; ++item) {
-        sample.items.push_back(make_item(encoder, random));
-        const ItemShape shape = shape_of(sample.items.back(), encoder, count == 1);
+      std::vector<Item> items;
+      for (int item = 0; item < counts[s % counts.size()]; ++item)
+        items.push_back(make_item(encoder, random));
+      const bool is_alone = std::ranges::count(items, 0, &Item::frames) == 1;  // of images
+      for (const Item& item : items) {
+        sample.items.push_back(item);
+        const ItemShape shape = shape_of(item, encoder, is_alone);
         const int64_t id = shape.frames > 0 ? encoder.video_placeholder : encoder.placeholder;
         for (int64_t i = 0; i < shape.features; ++i) {
           if (shape.has_text_between && i % shape.tile_features() == 0) text(1, false);
