@@ -38,7 +38,8 @@ chmod +x "$folder/emulate"
 cmake=.venv/bin/cmake python=$PWD/.venv/bin/python3
 $cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DZEA_AARCH64="$folder" -DZEA_ENABLE_NCCL=OFF \
   -DCMAKE_TOOLCHAIN_FILE="$PWD/tests/aarch64/toolchain.cmake" -DCMAKE_MAKE_PROGRAM="$(command -v ninja)" \
-  -DPython3_EXECUTABLE="$python" -DZEA_PYTHON="$python" -DGIT_EXECUTABLE="$(command -v git)"
+  -DPython3_EXECUTABLE="$python" -DZEA_PYTHON="$python" -DGIT_EXECUTABLE="$(command -v git)" \
+  -DMPIEXEC_EXECUTABLE="$(command -v mpirun)"
 $cmake --build "$build" --target zea zea_import zea_consolidate mpi_comm mpi_engine \
   unit_{core,deck,spec,layout,schedule,estimate,io,data,comm,kernels,stream_handle,model,train}
 
