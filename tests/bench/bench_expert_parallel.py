@@ -91,7 +91,7 @@ def print_ratios(times, reports):
     print("|---|---|---|---|---|---|")
     for ranks, first, second in RATIOS:
         a, b = keyed(ranks, first), keyed(ranks, second)
-        medians, minima, cpu = (of(b) / of(a) for of in (times.median, times.least, times.cpu.get))
+        medians, minima, cpu = times.speedups(a, b)
         sent = [bytes_of_experts(reports[name]) + bytes_of_tp(reports[name]) for name in (a, b)]
         difference = times.difference(a, b, CHECKED_STEPS)
         if not difference <= TOLERANCE:

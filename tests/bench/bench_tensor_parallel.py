@@ -40,7 +40,7 @@ def print_ratios(times):
     for shape in SHAPES:
         for ours, peer, bar in ROWS:
             a, b = f"{shape}, {ours}", f"{shape}, {peer}"
-            medians, minima, cpu = (of(b) / of(a) for of in (times.median, times.least, times.cpu.get))
+            medians, minima, cpu = times.speedups(a, b)
             difference, precision = times.difference(a, b), ours.split()[1]
             if not difference <= TOLERANCE[precision]:
                 faults.append(f"{a} and {b}: losses differ by {difference:.1e}")

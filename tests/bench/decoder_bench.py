@@ -74,6 +74,10 @@ class Times:
     def least(self, name):
         return min(self.seconds[name])
 
+    def speedups(self, name, other):
+        """How many times as fast it is as the other: by medians, minima and processor times."""
+        return [of(other) / of(name) for of in (self.median, self.least, self.cpu.get)]
+
     def print(self, tokens):
         """`tokens`: of a step, by name."""
         print("| variant | median ms | min ms | min CPU ms of the slowest rank | tokens/s | loss of the first steps |")

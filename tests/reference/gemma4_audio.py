@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gemma 4 with images and audio, a family as those of family_cases.py, which also has
 
-    audio, of_audio              the id that a feature of a clip takes the place of; which items are clips
-    make_sound(random)           a clip of a random length
-    spelled_sound(sound)         its tokens
+    audio                            the id that a feature of a clip takes the place of
+    make_item(random, number, size)  the item of that number: an image, or a clip of a random length
+    spelled_sound(sound)             the tokens of a clip
 """
 
 from typing import NamedTuple
@@ -56,13 +56,12 @@ class Gemma4Audio(Gemma4):
         return model
 
     video = 3  # no clip of frames is in the data
-
-    @staticmethod
-    def is_sound(number):
-        return number % 3 != 1
+    has_images = True
 
     @classmethod
-    def make_sound(cls, random):
+    def make_item(cls, random, number, size):
+        if cls.has_images and number % 3 == 1:
+            return random.integers(0, 256, (*size, 3), np.uint8)
         length, loudness = random.integers(500, 9000), random.uniform(500, 30000)
         samples = (random.standard_normal(length) * loudness).clip(-32768, 32767)
         return Sound(samples.astype(np.int16))
@@ -117,6 +116,4 @@ class Gemma4AudioAlone(Gemma4Audio):
         config.vision_config = None
         return type(found)(config)
 
-    @staticmethod
-    def is_sound(number):
-        return True
+    has_images = False

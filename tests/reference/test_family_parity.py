@@ -81,9 +81,7 @@ def is_clip(family, number):
 
 
 def make_item(family, random, number):
-    """A picture, or a video of 1 to 5 frames. Families with audio have clips of sound."""
-    if hasattr(family, "is_sound") and family.is_sound(number):
-        return family.make_sound(random)
+    """A picture, or a video of 1 to 5 frames; families with audio make their own items."""
     height, width = SIZES[number % len(SIZES)]
     if hasattr(family, "make_item"):
         return family.make_item(random, number, (height, width))
