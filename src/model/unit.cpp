@@ -11,20 +11,16 @@ namespace {
 
 class UnitRun {
  public:
-  UnitRun(const ModelSpec& model, const UnitSpec& unit, const std::vector<Parameter*>& parameters,
-          const UnitInputs& inputs, const Microbatch& microbatch, HeadOutput head,
-          const Layers& layers)
-      : model_(model),
-        unit_(unit),
-        block_(model.block(unit.module)),
-        parameters_(parameters),
-        inputs_(inputs),
-        microbatch_(microbatch),
-        head_(head),
-        layers_(layers),
-        part_(unit.encoder < 0 ? nullptr : &microbatch.encoder(unit)),
-        values_(static_cast<size_t>(unit.graph.values)) {
-    ZEA_ASSERT(parameters.size() == unit.roles.size());
+  explicit UnitRun(const UnitArguments& call)
+      : call_(call),
+        model_(call.model),
+        unit_(call.unit),
+        block_(model_.block(unit_.module)),
+        microbatch_(call.microbatch),
+        layers_(call.layers),
+        part_(unit_.encoder < 0 ? nullptr : &microbatch_.encoder(unit_)),
+        values_(static_cast<size_t>(unit_.graph.values)) {
+    ZEA_ASSERT(call.parameters.size() == unit_.roles.size());
   }
 
   UnitOutput run() {
@@ -33,7 +29,8 @@ class UnitRun {
       values_[op.output] = output(op);
     }
     const at::Tensor& made = values_[unit_.graph.output];
-    if (unit_.kind == UnitKind::Head && head_ == HeadOutput::Loss) return {{}, made, {}, mtp_loss_};
+    if (unit_.kind == UnitKind::Head && call_.head == HeadOutput::Loss)
+      return {{}, made, {}, mtp_loss_};
     if (unit_.kind == UnitKind::Keys) return {made.flatten(1), {}};  // (rows, columns)
     return {made, loss_, expert_ends_};
   }
@@ -45,7 +42,7 @@ class UnitRun {
     const at::Tensor& x = input(op, 0);
     switch (op.kind) {
       case Kind::Input:
-        return inputs_[op.count].value_or(at::Tensor());
+        return call_.inputs[op.count].value_or(at::Tensor());
       case Kind::Patches:
         return part_->patches;
       case Kind::Columns:
@@ -57,7 +54,7 @@ class UnitRun {
         return positions(parameter(op, 0));
       case Kind::Sinusoids:
         return relative_sinusoids(*model_.attention(unit_).relative, block_.hidden,
-                                  inputs_[0]->options());
+                                  call_.inputs[0]->options());
       case Kind::Linear:
         return linear(x, parameter(op, 0), optional(op, 1), op.order);
       case Kind::ColumnLinear:
@@ -213,10 +210,10 @@ class UnitRun {
     return is_absent ? kAbsent : values_[op.inputs[number]];
   }
   Parameter& parameter(const Operation& op, size_t number) const {
-    return *parameters_[op.params[number]];
+    return *call_.parameters[op.params[number]];
   }
   Parameter* optional(const Operation& op, size_t number) const {
-    return op.params[number] < 0 ? nullptr : parameters_[op.params[number]];
+    return op.params[number] < 0 ? nullptr : call_.parameters[op.params[number]];
   }
 
   /// Returns rows of a vocabulary. Placeholders read the per-layer inputs of the padding token, and
@@ -323,7 +320,7 @@ class UnitRun {
     const RowKeys& rows = keys(op.rows);
     const at::Tensor& drawn_by = op.reads_columns ? rows.of_cp : rows.here;
     if (!drawn_by.defined()) return x;
-    const std::string& seed = op.known_by < 0 ? op.seed : parameters_[op.known_by]->name();
+    const std::string& seed = op.known_by < 0 ? op.seed : call_.parameters[op.known_by]->name();
     const int64_t first_column = op.reads_columns ? layers_.first_column(x.size(1)) : 0;
     return dropped(x, drawn_by, {op.factor, mixed_name(0, seed), first_column});
   }
@@ -349,7 +346,7 @@ class UnitRun {
   at::Tensor loss(const at::Tensor& x, Parameter& vocabulary) const {
     const RowsPerTpRank& shares = of_last() ? microbatch_.last_shares : microbatch_.target_shares;
     const LogitSpec spec{model_.decoder.vocabulary, model_.decoder.logit_softcap};
-    if (head_ == HeadOutput::Loss)
+    if (call_.head == HeadOutput::Loss)
       return layers_.cross_entropy(x, vocabulary, microbatch_.target_ids, spec, shares);
     return layers_.logits(x, vocabulary, spec, shares);
   }
@@ -378,7 +375,7 @@ class UnitRun {
   const at::Tensor& placeholder_rows(size_t i) const {
     return microbatch_.encoder(model_.units[unit_.inputs[i].unit]).placeholder_rows;
   }
-  bool of_last() const { return head_ == HeadOutput::LastLogits; }
+  bool of_last() const { return call_.head == HeadOutput::LastLogits; }
 
   const HeadShape& all_heads() const { return model_.attention(unit_).heads; }
   /// Returns the heads of this rank's parameters, which may be a tp shard. The output projection's
@@ -386,7 +383,7 @@ class UnitRun {
   HeadShape local_heads(const at::Tensor& qkv, const Operation& op) const {
     int64_t attended = 0;
     if (op.known_by >= 0) {
-      const std::vector<int64_t>& out = parameters_[op.known_by]->shape();
+      const std::vector<int64_t>& out = call_.parameters[op.known_by]->shape();
       attended = block_.order == WeightOrder::OutIn ? out[1] : out[0];
     }
     const int64_t query = attended / model_.attention(unit_).value_dim();
@@ -403,13 +400,11 @@ class UnitRun {
     return x.view({x.size(0), heads.query + 2 * heads.key_value, heads.dim});
   }
 
+  const UnitArguments& call_;
   const ModelSpec& model_;
   const UnitSpec& unit_;
   const BlockSpec& block_;
-  const std::vector<Parameter*>& parameters_;
-  const UnitInputs& inputs_;
   const Microbatch& microbatch_;
-  const HeadOutput head_;
   const Layers& layers_;
   const EncoderPart* const part_;  ///< of the microbatch; null: the unit is the decoder's
   std::vector<at::Tensor> values_;
@@ -419,10 +414,8 @@ class UnitRun {
 
 }  // namespace
 
-UnitOutput run_unit(const ModelSpec& model, const UnitSpec& unit,
-                    const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-                    const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
-  return UnitRun(model, unit, parameters, inputs, microbatch, head, layers).run();
+UnitOutput run_unit(const UnitArguments& call) {
+  return UnitRun(call).run();
 }
 
 LoneUnit::LoneUnit(const ModelSpec& model, const UnitSpec& unit, const at::TensorOptions& options,
@@ -447,7 +440,7 @@ LoneUnit::LoneUnit(const ModelSpec& model, const UnitSpec& unit, const at::Tenso
 
 at::Tensor LoneUnit::output(const UnitInputs& inputs, const Microbatch& microbatch) const {
   const UnitOutput made =
-      run_unit(model_, unit_, parameters_, inputs, microbatch, HeadOutput::Loss, Layers());
+      run_unit({model_, unit_, parameters_, inputs, microbatch, HeadOutput::Loss, Layers()});
   return made.loss.defined() ? made.loss : made.value;
 }
 

@@ -42,11 +42,21 @@ struct UnitOutput {
   at::Tensor mtp_loss = {};
 };
 
-/// Runs unit `unit` of `model`. `parameters` are those of the unit in the order of its spec, fused
-/// runs being one.
-UnitOutput run_unit(const ModelSpec& model, const UnitSpec& unit,
-                    const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-                    const Microbatch& microbatch, HeadOutput head, const Layers& layers);
+/// The arguments of a unit's forward; its backward reads them, too.
+struct UnitArguments {
+  const ModelSpec& model;
+  const UnitSpec& unit;
+  /// In the order of the unit's spec, with one parameter for a fused run.
+  const std::vector<Parameter*>& parameters;
+  const UnitInputs& inputs;
+  const Microbatch& microbatch;
+  HeadOutput head;
+  const Layers& layers;
+
+  int unit_index() const { return static_cast<int>(&unit - model.units.data()); }
+};
+
+UnitOutput run_unit(const UnitArguments& call);
 using RunUnit = std::function<decltype(run_unit)>;
 
 /// A unit with random parameters of its own, to be measured alone.

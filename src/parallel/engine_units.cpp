@@ -13,8 +13,8 @@ namespace zea {
 
 UnitOutput Engine::call_unit(int unit, int microbatch, const UnitInputs& inputs) {
   const UnitSpec& spec = plan_.model.units[unit];
-  return run_unit_(plan_.model, spec, unit_parameters_[unit], inputs, (*microbatches_)[microbatch],
-                   head_, *layers_.at(spec.module));
+  return run_unit_({plan_.model, spec, unit_parameters_[unit], inputs, (*microbatches_)[microbatch],
+                    head_, *layers_.at(spec.module)});
 }
 
 void Engine::forward(int unit, int microbatch) {

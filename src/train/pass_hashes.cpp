@@ -10,14 +10,11 @@
 namespace zea {
 
 RunUnit PassHashes::observed(RunUnit run) {
-  return [this, run = std::move(run)](const ModelSpec& model, const UnitSpec& unit,
-                                      const std::vector<Parameter*>& parameters,
-                                      const UnitInputs& inputs, const Microbatch& microbatch,
-                                      HeadOutput head, const Layers& layers) {
-    const UnitOutput made = run(model, unit, parameters, inputs, microbatch, head, layers);
+  return [this, run = std::move(run)](const UnitCall& call) {
+    const UnitOutput made = run(call);
     if (!microbatches_) return made;
-    const int index = static_cast<int>(&unit - model_.units.data());
-    const int number = static_cast<int>(&microbatch - microbatches_->data());
+    const int index = call.unit_index();
+    const int number = static_cast<int>(&call.microbatch - microbatches_->data());
     if (made.value.defined()) add(HashedValue::Output, index, number, made.value.detach());
     if (made.loss.defined()) add(HashedValue::Output, index, number, made.loss.detach());
     if (made.value.defined() && made.value.requires_grad())

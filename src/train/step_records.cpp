@@ -112,18 +112,15 @@ void count_magnitudes(PartRecord& record, const OwnedPart& part, const at::Tenso
 }  // namespace
 
 RunUnit StepRecorder::observed(RunUnit run) {
-  return [this, run = std::move(run)](const ModelSpec& model, const UnitSpec& unit,
-                                      const std::vector<Parameter*>& parameters,
-                                      const UnitInputs& inputs, const Microbatch& microbatch,
-                                      HeadOutput head, const Layers& layers) {
-    const UnitOutput made = run(model, unit, parameters, inputs, microbatch, head, layers);
+  return [this, run = std::move(run)](const UnitCall& call) {
+    const UnitOutput made = run(call);
     if (!microbatches_ || !made.value.defined()) return made;
-    const int number = static_cast<int>(&unit - model.units.data());
-    const int of = static_cast<int>(&microbatch - microbatches_->data());
-    record_rows(number, of, RowsOf::Output, made.value.detach());
+    const int unit = call.unit_index();
+    const int number = static_cast<int>(&call.microbatch - microbatches_->data());
+    record_rows(unit, number, RowsOf::Output, made.value.detach());
     if (made.value.requires_grad())
-      made.value.register_hook([this, number, of](const at::Tensor& gradient) {
-        record_rows(number, of, RowsOf::Gradient, gradient);
+      made.value.register_hook([this, unit, number](const at::Tensor& gradient) {
+        record_rows(unit, number, RowsOf::Gradient, gradient);
       });
     return made;
   };

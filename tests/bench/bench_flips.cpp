@@ -158,11 +158,7 @@ class Bench {
       run.deck.optim.spike_window = kStepsBefore;
       run.deck.optim.max_skips = 0;
     }
-    run.run_unit = [this](const ModelSpec& model, const UnitSpec& unit,
-                          const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-                          const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
-      return run_unit_(model, unit, parameters, inputs, microbatch, head, layers);
-    };
+    run.run_unit = [this](const UnitArguments& call) { return run_unit_(call); };
     run_.emplace(ranks_, make(), dataset_, run);
     TinyResult result;
     run_->train(kStepsBefore, result);

@@ -14,10 +14,8 @@ void plant_loss(int64_t losses_until_fault) {
   losses_left = losses_until_fault;
 }
 
-UnitOutput planted_unit(const ModelSpec& model, const UnitSpec& unit,
-                        const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-                        const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
-  UnitOutput made = run_unit(model, unit, parameters, inputs, microbatch, head, layers);
+UnitOutput planted_unit(const UnitArguments& call) {
+  UnitOutput made = run_unit(call);
   if (made.loss.defined() && losses_left > 0 && --losses_left == 0) made.loss = made.loss * NAN;
   return made;
 }

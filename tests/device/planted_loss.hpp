@@ -10,8 +10,6 @@ namespace zea::testing {
 void plant_loss(int64_t losses_until_fault);
 
 /// run_unit(), with the planted loss.
-UnitOutput planted_unit(const ModelSpec& model, const UnitSpec& unit,
-                        const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-                        const Microbatch& microbatch, HeadOutput head, const Layers& layers);
+UnitOutput planted_unit(const UnitArguments& call);
 
 }  // namespace zea::testing

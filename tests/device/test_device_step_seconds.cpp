@@ -80,9 +80,9 @@ class Steps {
     run.deck.schedule.steps = kSteps;
     if (by_host) run.deck.optim.spike_deviations = 1e6;
     run.device = stand_in_device();
-    run.run_unit = [this](const auto&... given) {
+    run.run_unit = [this](const UnitArguments& given) {
       call(in_walk);
-      return zea::run_unit(given...);
+      return zea::run_unit(given);
     };
     return run;
   }

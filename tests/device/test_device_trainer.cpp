@@ -61,11 +61,9 @@ void sleep_long() {
   std::this_thread::sleep_for(std::chrono::duration<double>(kLong));
 }
 
-UnitOutput counted_unit(const ModelSpec& model, const UnitSpec& unit,
-                        const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-                        const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
+UnitOutput counted_unit(const UnitArguments& call) {
   ++units_run;
-  UnitOutput made = planted_unit(model, unit, parameters, inputs, microbatch, head, layers);
+  UnitOutput made = planted_unit(call);
   if (walks_long && made.loss.defined()) device().compute().push_aside(sleep_long);
   return made;
 }

@@ -33,13 +33,12 @@ Said say(TinyRunOptions options, const MemoryDataset& dataset, bool uses_kv_cach
   int walk = 0;
   options.deck.data.row_tokens = 4000;  // one microbatch
   options.deck.schedule.global_batch = static_cast<int64_t>(dataset.index().size());
-  options.run_unit = [&](const ModelSpec& model, const UnitSpec& unit,
-                         const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-                         const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
-    UnitOutput made = run_unit(model, unit, parameters, inputs, microbatch, head, layers);
-    if (head == HeadOutput::LastLogits && unit.kind == UnitKind::TokenEmbed)
-      said.rows += microbatch.tokens;
-    if (head != HeadOutput::LastLogits || unit.kind != UnitKind::Head) return made;
+  options.run_unit = [&](const UnitArguments& call) {
+    UnitOutput made = run_unit(call);
+    if (call.head != HeadOutput::LastLogits) return made;
+    const Microbatch& microbatch = call.microbatch;
+    if (call.unit.kind == UnitKind::TokenEmbed) said.rows += microbatch.tokens;
+    if (call.unit.kind != UnitKind::Head) return made;
     if (microbatch.cached && microbatch.cached->is_prompt)
       said.bytes_per_token = microbatch.cached->cache->bytes() /
                              (microbatch.tokens + kTokens * std::ssize(microbatch.samples));

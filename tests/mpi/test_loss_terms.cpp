@@ -15,11 +15,9 @@ constexpr double kTolerance = 1e-10, kRate = 1e-6;
 
 /// A block of the decoder and one of the encoder want small outputs, as a router wants small
 /// logits.
-UnitOutput run_with_terms(const ModelSpec& model, const UnitSpec& unit,
-                          const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-                          const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
-  UnitOutput made = run_unit(model, unit, parameters, inputs, microbatch, head, layers);
-  if (unit.name == "llm.layers.0" || unit.name == "vision.layers.1")
+UnitOutput run_with_terms(const UnitArguments& call) {
+  UnitOutput made = run_unit(call);
+  if (call.unit.name == "llm.layers.0" || call.unit.name == "vision.layers.1")
     made.loss = made.value.to(at::kDouble).square().sum() * 0.1;
   return made;
 }

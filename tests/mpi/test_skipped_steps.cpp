@@ -22,10 +22,8 @@ constexpr int64_t kWindow = 3;
 /// The factor of this rank's losses in the current steps.
 double g_factor = 1;
 
-UnitOutput planted_unit(const ModelSpec& model, const UnitSpec& unit,
-                        const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-                        const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
-  UnitOutput made = run_unit(model, unit, parameters, inputs, microbatch, head, layers);
+UnitOutput planted_unit(const UnitArguments& call) {
+  UnitOutput made = run_unit(call);
   if (g_factor != 1 && made.loss.defined()) made.loss = made.loss * g_factor;
   return made;
 }

@@ -130,30 +130,18 @@ TEST_F(StepRecords, BoundsHoldErrorsAgainstFp64) {
 
 // Faults, each planted in one unit: the function that the engine runs for it is another there.
 
-struct UnitCall {
-  const ModelSpec& model;
-  const UnitSpec& unit;
-  const std::vector<Parameter*>& parameters;
-  const UnitInputs& inputs;
-  const Microbatch& microbatch;
-  HeadOutput head;
-  const Layers& layers;
+UnitOutput run_on_microbatch(const UnitArguments& call, const Microbatch& other) {
+  return run_unit(
+      {call.model, call.unit, call.parameters, call.inputs, other, call.head, call.layers});
+}
+UnitOutput run_without_ranks(const UnitArguments& call) {
+  return run_unit(
+      {call.model, call.unit, call.parameters, call.inputs, call.microbatch, call.head, Layers()});
+}
 
-  UnitOutput run() const { return run_on(microbatch); }
-  UnitOutput run_on(const Microbatch& other) const {
-    return run_unit(model, unit, parameters, inputs, other, head, layers);
-  }
-  UnitOutput run_alone() const {
-    return run_unit(model, unit, parameters, inputs, microbatch, head, Layers());
-  }
-};
-
-RunUnit faulty(const std::string& name, std::function<UnitOutput(const UnitCall&)> fault) {
-  return [=](const ModelSpec& model, const UnitSpec& unit,
-             const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-             const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
-    const UnitCall call{model, unit, parameters, inputs, microbatch, head, layers};
-    return unit.name == name ? fault(call) : call.run();
+RunUnit faulty(const std::string& name, const RunUnit& fault) {
+  return [=](const UnitArguments& call) {
+    return call.unit.name == name ? fault(call) : run_unit(call);
   };
 }
 
@@ -195,13 +183,13 @@ constexpr AxisLayout kWholeTokens{.name = "tp", .tp = 2, .sequence_parallel = fa
 
 TEST_F(PlantedFaults, ASumOverTpThatIsLost) {
   for (const char* preset : {"fp64", "fp32", "bf16"})
-    expect_found(first_of(kWholeTokens, faulty("llm.layers.1", &UnitCall::run_alone), {}, preset),
+    expect_found(first_of(kWholeTokens, faulty("llm.layers.1", run_without_ranks), {}, preset),
                  Compared::Outputs, "llm.layers.1", {0, 1, 2, 3});
 }
 
 TEST_F(PlantedFaults, AGradientThatOneReplicaScales) {
-  const RunUnit fault = faulty("llm.layers.1", [&](const UnitCall& call) {
-    UnitOutput made = call.run();
+  const RunUnit fault = faulty("llm.layers.1", [&](const UnitArguments& call) {
+    UnitOutput made = run_unit(call);
     if (is_rank(2)) made.value = with_scaled_gradient(made.value, 2);
     return made;
   });
@@ -228,8 +216,8 @@ TEST_F(PlantedFaults, RelativeErrorsOfTwiceTheBound) {
                        : with_scaled_gradient(value, 1 + 2 * bounds[1]);
     };
     for (const bool is_output : {true, false}) {
-      const RunUnit fault = faulty("llm.layers.1", [&](const UnitCall& call) {
-        UnitOutput made = call.run();
+      const RunUnit fault = faulty("llm.layers.1", [&](const UnitArguments& call) {
+        UnitOutput made = run_unit(call);
         if (is_rank(2)) made.value = planted(made.value, is_output);
         return made;
       });
@@ -241,12 +229,12 @@ TEST_F(PlantedFaults, RelativeErrorsOfTwiceTheBound) {
 }
 
 TEST_F(PlantedFaults, AttentionAcrossABoundaryOnOneRank) {
-  const RunUnit fault = faulty("llm.layers.0", [&](const UnitCall& call) {
-    if (!is_rank(2)) return call.run();
+  const RunUnit fault = faulty("llm.layers.0", [&](const UnitArguments& call) {
+    if (!is_rank(2)) return run_unit(call);
     Microbatch& wrong = wrong_.emplace_back(call.microbatch);
     wrong.text_attention[0].mask =
         AttentionMask(std::vector{Segment{0, std::ssize(wrong.words)}}, true);
-    return call.run_on(wrong);
+    return run_on_microbatch(call, wrong);
   });
   for (const char* preset : {"fp64", "fp32", "bf16"})  // rank 3 adds up its heads, too
     expect_found(first_of(kWholeTokens, fault, {}, preset), Compared::Outputs, "llm.layers.0",
@@ -254,11 +242,11 @@ TEST_F(PlantedFaults, AttentionAcrossABoundaryOnOneRank) {
 }
 
 TEST_F(PlantedFaults, PositionsThatRestartOnACpRank) {
-  const RunUnit fault = faulty("llm.layers.0", [&](const UnitCall& call) {
-    if (!is_rank(1)) return call.run();
+  const RunUnit fault = faulty("llm.layers.0", [&](const UnitArguments& call) {
+    if (!is_rank(1)) return run_unit(call);
     Microbatch& wrong = wrong_.emplace_back(call.microbatch);
     wrong.text_attention[0].rotary_cosines = wrong.text_attention[0].rotary_cosines.flip(0);
-    return call.run_on(wrong);
+    return run_on_microbatch(call, wrong);
   });
   expect_found(first_of({.name = "cp", .cp = 2}, fault), Compared::Outputs, "llm.layers.0", {1});
 }
@@ -308,8 +296,8 @@ TEST_F(PlantedFaults, AFrozenParameterThatBothUpdate) {
 }
 
 TEST_F(PlantedFaults, ALossThatOneRankScales) {
-  const RunUnit fault = faulty("llm.head", [&](const UnitCall& call) {
-    UnitOutput made = call.run();
+  const RunUnit fault = faulty("llm.head", [&](const UnitArguments& call) {
+    UnitOutput made = run_unit(call);
     if (is_rank(1)) made.loss = made.loss * 1.01;
     return made;
   });
@@ -330,8 +318,8 @@ TEST_F(PlantedFaults, ARowOfALaterMicrobatchAndStep) {
   const int last = rows.back().microbatch;
   const RowName expected = std::ranges::find(rows, last, &RowRecord::microbatch)->name;
   int calls = 0;
-  const RunUnit fault = faulty("llm.layers.1", [&](const UnitCall& call) {
-    UnitOutput made = call.run();
+  const RunUnit fault = faulty("llm.layers.1", [&](const UnitArguments& call) {
+    UnitOutput made = run_unit(call);
     if (is_rank(0) && calls++ == in_first_step + last) {
       at::Tensor more = at::zeros_like(made.value);
       more[0].fill_(1e-6);
@@ -366,10 +354,10 @@ TEST_F(PlantedFaults, DropoutThatARankDrawsByItself) {
   const LayoutComparison same = compare(layout, one, dataset_);
   EXPECT_FALSE(same.first) << describe(same);
 
-  layout.run_unit = faulty("llm.layers.0", [&](const UnitCall& call) {
+  layout.run_unit = faulty("llm.layers.0", [&](const UnitArguments& call) {
     Microbatch& wrong = wrong_.emplace_back(call.microbatch);
     if (is_rank(1)) wrong.text_keys.here = wrong.text_keys.here + 1;
-    return call.run_on(wrong);
+    return run_on_microbatch(call, wrong);
   });
   const LayoutComparison other = compare(layout, one, dataset_);
   if (is_root())

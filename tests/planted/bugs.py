@@ -40,10 +40,10 @@ BUGS = [
         "loss_by_microbatch",
         "losses are averaged over microbatches of unequal numbers of targets",
         "src/parallel/engine_units.cpp",
-        "return run_unit_(plan_.model, spec, unit_parameters_[unit], inputs, (*microbatches_)[microbatch],\n"
-        "                   head_, *layers_.at(spec.module));",
-        "UnitOutput made = run_unit_(plan_.model, spec, unit_parameters_[unit], inputs,\n"
-        "                              (*microbatches_)[microbatch], head_, *layers_.at(spec.module));\n"
+        "return run_unit_({plan_.model, spec, unit_parameters_[unit], inputs, (*microbatches_)[microbatch],\n"
+        "                    head_, *layers_.at(spec.module)});",
+        "UnitOutput made = run_unit_({plan_.model, spec, unit_parameters_[unit], inputs,\n"
+        "                               (*microbatches_)[microbatch], head_, *layers_.at(spec.module)});\n"
         "  if (PLANTED && made.loss.defined())\n"
         "    made.loss = made.loss * (16.0 / static_cast<double>((*microbatches_)[microbatch].targets));\n"
         "  return made;",

@@ -26,15 +26,12 @@ void flip_bit(const at::Tensor& values, int64_t element, int bit) {
 }
 
 RunUnit flipped(const Flips& flips, int rank) {
-  return [flips, rank, calls = std::make_shared<int>(0)](
-             const ModelSpec& model, const UnitSpec& unit,
-             const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-             const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
-    UnitOutput made = run_unit(model, unit, parameters, inputs, microbatch, head, layers);
-    if (unit.name != flips.unit || std::ranges::count(flips.ranks, rank) == 0) return made;
-    const int call = (*calls)++;
-    if (!flips.passes.empty() && std::ranges::count(flips.passes, call) == 0) return made;
-    const int64_t element = flips.changes ? 7 * call + rank : flips.element;
+  return [flips, rank, calls = std::make_shared<int>(0)](const UnitArguments& call) {
+    UnitOutput made = run_unit(call);
+    if (call.unit.name != flips.unit || std::ranges::count(flips.ranks, rank) == 0) return made;
+    const int pass = (*calls)++;
+    if (!flips.passes.empty() && std::ranges::count(flips.passes, pass) == 0) return made;
+    const int64_t element = flips.changes ? 7 * pass + rank : flips.element;
     if (flips.value == HashedValue::Output) {
       const at::NoGradGuard no_graph;
       flip_bit(made.value.detach(), element, flips.bit);
@@ -44,8 +41,8 @@ RunUnit flipped(const Flips& flips, int rank) {
       });
     } else {
       // The gradient of the input is the last that the unit's backward computes.
-      inputs.front()->register_hook(
-          [element, bit = flips.bit, of = parameters.back()](const at::Tensor&) {
+      call.inputs.front()->register_hook(
+          [element, bit = flips.bit, of = call.parameters.back()](const at::Tensor&) {
             flip_bit(of->gradient(), element, bit);
           });
     }

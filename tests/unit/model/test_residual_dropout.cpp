@@ -128,7 +128,7 @@ class DroppedRows : public testing::KernelTest<> {
     }
     const Microbatch read = microbatch(step);
     Made made;
-    made.value = run_unit(model_, unit, list, inputs, read, HeadOutput::Loss, Layers()).value;
+    made.value = run_unit({model_, unit, list, inputs, read, HeadOutput::Loss, Layers()}).value;
     torch::autograd::backward({made.value}, {at::ones_like(made.value)});
     for (size_t i = 0; i < list.size(); ++i) made.gradients[unit.roles[i]] = list[i]->gradient();
     return made;
