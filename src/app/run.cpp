@@ -350,7 +350,7 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
   log.info(describe_samples(start, plan, order, data, ranks));
   Mesh mesh(ranks.ranks, plan.mesh, collectives_of(device), &ranks.record,
             start.options.run.collective_checksums);
-  PassHashes hashes(plan.model);
+  PassHashes hashes;
   const bool replays = start.options.run.replay_every > 0;
   Engine engine(plan, mesh, device, replays ? hashes.observed(run_unit) : run_unit,
                 replays ? hashes.gradient_reader() : ReadGradient());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/mixed_bits.hpp"
 #include "core/text.hpp"
 #include "layout/reduction.hpp"
 #include "schedule/replicated_ranges.hpp"
@@ -23,6 +24,11 @@ std::vector<ModuleHolders> all_holders(const MeshShape& mesh) {
     for (const ReplicationGroup& holders : replication_groups(grid))
       all.emplace_back(grid.module, holders);
   return all;
+}
+
+void add_to_hash(int64_t& hash, const at::Tensor& values) {
+  hash = static_cast<int64_t>(
+      mixed(static_cast<uint64_t>(hash) ^ static_cast<uint64_t>(hash_of(values).item<int64_t>())));
 }
 
 /// Returns the hashes of this rank's copies: one of each buffer, and one of the parameters that

@@ -10,7 +10,7 @@
 namespace zea {
 
 RunUnit PassHashes::observed(RunUnit run) {
-  return [this, run = std::move(run)](const UnitCall& call) {
+  return [this, run = std::move(run)](const UnitArguments& call) {
     const UnitOutput made = run(call);
     if (!microbatches_) return made;
     const int index = call.unit_index();
@@ -38,18 +38,23 @@ void PassHashes::begin(const std::vector<Microbatch>& microbatches) {
   microbatches_ = &microbatches;
   sums_.clear();
   hashes_.clear();
+  computed_.clear();
 }
 
 ValueHashes PassHashes::end() {
   microbatches_ = nullptr;
+  if (!computed_.empty()) {
+    const at::Tensor all = at::stack(computed_).cpu();
+    for (size_t i = 0; i < hashes_.size(); ++i) hashes_[i].hash = all.const_data_ptr<int64_t>()[i];
+  }
+  computed_.clear();
   return std::exchange(hashes_, {});
 }
 
 void PassHashes::add(HashedValue value, int index, int microbatch, const at::Tensor& values) {
   const at::NoGradGuard no_graph;
-  ValueHash hashed{.value = value, .index = index, .microbatch = microbatch};
-  add_to_hash(hashed.hash, values);
-  hashes_.push_back(hashed);
+  hashes_.push_back({.value = value, .index = index, .microbatch = microbatch});
+  computed_.push_back(hash_of(values));
 }
 
 }  // namespace zea

@@ -30,7 +30,7 @@ using ValueHashes = std::vector<ValueHash>;
 /// Between end() and begin() it observes nothing.
 class PassHashes {
  public:
-  explicit PassHashes(const ModelSpec& model) : model_(model) {}
+  PassHashes() = default;
   PassHashes(const PassHashes&) = delete;
   PassHashes& operator=(const PassHashes&) = delete;
 
@@ -45,10 +45,10 @@ class PassHashes {
  private:
   void add(HashedValue value, int index, int microbatch, const at::Tensor& values);
 
-  const ModelSpec& model_;
   const std::vector<Microbatch>* microbatches_ = nullptr;  ///< null: no pass is observed
   std::vector<int> sums_;                                  ///< of each buffer so far
-  ValueHashes hashes_;
+  ValueHashes hashes_;                ///< without the hashes, which the device may still compute
+  std::vector<at::Tensor> computed_;  ///< the hash of each
 };
 
 }  // namespace zea

@@ -112,7 +112,7 @@ void count_magnitudes(PartRecord& record, const OwnedPart& part, const at::Tenso
 }  // namespace
 
 RunUnit StepRecorder::observed(RunUnit run) {
-  return [this, run = std::move(run)](const UnitCall& call) {
+  return [this, run = std::move(run)](const UnitArguments& call) {
     const UnitOutput made = run(call);
     if (!microbatches_ || !made.value.defined()) return made;
     const int unit = call.unit_index();

@@ -4,11 +4,11 @@
 
 #include <ATen/ATen.h>
 
-#include <cstdint>
-
 namespace zea {
 
-/// Adds the bits of a tensor to a hash. A contiguous tensor of a device comes over in chunks.
-void add_to_hash(int64_t& hash, const at::Tensor& values);
+/// Returns a hash of the bits of a tensor, an int64 scalar on its device: the sum of its words of
+/// at most 32 bits, each times an odd factor, modulo 2^64. The order of the sum does not matter, so
+/// hosts and devices agree, and a change of one word always changes the hash.
+at::Tensor hash_of(const at::Tensor& values);
 
 }  // namespace zea

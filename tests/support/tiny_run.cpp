@@ -47,7 +47,6 @@ TinyRun::TinyRun(const Communicator& world, const MakeCollectives& make, const D
       plan_(plan_of(options, world.size())),
       mesh_(world, plan_.mesh, make),
       control_(make_mpi_collectives(world)),
-      hashes_(plan_.model),
       engine_(plan_, mesh_, options.device,
               replays() ? hashes_.observed(options.run_unit) : options.run_unit,
               replays() ? hashes_.gradient_reader() : ReadGradient()),
