@@ -166,10 +166,7 @@ void expect_equal_on(const Model& model, const std::vector<Layout>& layouts) {
   const Communicator alone = world().communicator().split(world().rank(), "alone");
   const MemoryDataset dataset = remade_dataset(model.run);
   const ComparedResult expected = run_compared(alone, make_mpi_collectives, dataset, model.run);
-  std::vector<Trial> trials;
-  for (size_t l = 0; l < layouts.size(); ++l)
-    trials.push_back(make_trial(layouts[l].name, l, layouts[l].ranks, l % 2 == 1));
-  sweep(trials, [&](const Communicator& part, const Trial& trial) {
+  sweep(make_trials(layouts), [&](const Communicator& part, const Trial& trial) {
     SCOPED_TRACE(model.name);
     TinyRunOptions run = model.run;
     layouts[trial.layout].set(run);

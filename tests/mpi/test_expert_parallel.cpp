@@ -10,6 +10,7 @@
 #include "estimate/memory_estimate.hpp"
 #include "estimate/traffic.hpp"
 #include "support/compared_run.hpp"
+#include "support/expert_layout.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/stopped_run.hpp"
@@ -19,32 +20,7 @@
 namespace zea::testing::test_expert_parallel {
 namespace {
 
-/// A layout of the language model; the encoder has tp x cp ranks without experts.
-struct Layout {
-  const char* name;
-  int ranks;
-  int64_t ep;
-  const char* strategy = "full_shard";
-  int64_t tp = 1, cp = 1;
-  int64_t dp_replicate = 1;
-  const char* cp_mode = "ring";
-  bool sequence_parallel = true;
-  const char* dispatch = "allgather";
-  int64_t etp = 0;
-  int64_t subgroup = 0;  ///< ranks of `reshard_after_forward`
-};
-
-/// The same layout, in which tokens go only to the ranks of their experts.
-constexpr Layout exchanging(Layout layout) {
-  layout.dispatch = "alltoall";
-  return layout;
-}
-
-/// The same layout, with whole experts on each tp rank.
-constexpr Layout over_tp(Layout layout) {
-  layout.etp = 1;
-  return layout;
-}
+using Layout = ExpertLayout;
 
 constexpr Layout kLayouts[] = {
     {"all of dp_shard", 4, 4},
@@ -82,25 +58,6 @@ TinyRunOptions base_run(const std::string& config) {
   return run;
 }
 
-TinyRunOptions on_layout(TinyRunOptions run, const Layout& layout) {
-  run.deck.mesh.dp_replicate = layout.dp_replicate;
-  for (const char* module : {"vision", "llm"}) {
-    ModuleMeshOptions& mesh = run.deck.meshes[module];
-    mesh.strategy = layout.strategy;
-    mesh.tp = module == kDecoder ? layout.tp : std::min<int64_t>(layout.tp, 2);
-    mesh.cp = layout.cp;
-    if (layout.tp > 1) mesh.sequence_parallel = AutoOption::of(layout.sequence_parallel);
-    if (layout.cp > 1) mesh.cp_mode = layout.cp_mode;
-    if (layout.cp > 1 && mesh.cp_mode != CpMode::Ulysses) mesh.cp_block = 4;
-  }
-  run.deck.meshes["llm"].ep = layout.ep;
-  run.deck.meshes["llm"].etp = layout.etp;
-  if (layout.subgroup > 0)
-    run.deck.meshes["llm"].reshard_after_forward = AutoOption::of_count(layout.subgroup);
-  if (layout.ep > 1) run.deck.meshes["llm"].ep_dispatch = layout.dispatch;
-  return run;
-}
-
 MemoryDataset dataset_of(const TinyRunOptions& run, const std::vector<int>& images = {1, 0, 2}) {
   ModelSpec model = make_model_spec(run.config_json);
   if (run.remake) run.remake(model);
@@ -114,10 +71,7 @@ class ExpertParallel : public ::testing::Test {
                              const std::vector<int>& images = {1, 0, 2}) {
     const MemoryDataset dataset = dataset_of(run, images);
     const ComparedResult expected = run_compared(alone_, make_mpi_collectives, dataset, run);
-    std::vector<Trial> trials;
-    for (size_t l = 0; l < layouts.size(); ++l)
-      trials.push_back(make_trial(layouts[l].name, l, layouts[l].ranks, l % 2 == 1));
-    sweep(trials, [&](const Communicator& part, const Trial& trial) {
+    sweep(make_trials(layouts), [&](const Communicator& part, const Trial& trial) {
       const ComparedResult got =
           run_compared(part, trial.make, dataset, on_layout(run, layouts[trial.layout]));
       if (part.rank() == 0) expect_equal(got, expected);
@@ -313,10 +267,7 @@ TEST_F(ExpertParallel, MuonUpdatesEachExpertsMatrices) {
                                     over_tp({"over tp", 4, 2, "full_shard", 2}),
                                     over_tp({"over tp and dp_shard", 4, 4, "no_shard", 2}),
                                     {"cp and dp_shard", 8, 4, "no_shard", 1, 2}};
-  std::vector<Trial> trials;
-  for (size_t l = 0; l < layouts.size(); ++l)
-    trials.push_back(make_trial(layouts[l].name, l, layouts[l].ranks, l % 2 == 1));
-  sweep(trials, [&](const Communicator& part, const Trial& trial) {
+  sweep(make_trials(layouts), [&](const Communicator& part, const Trial& trial) {
     const TinyResult got =
         run_tiny(part, trial.make, dataset, on_layout(run, layouts[trial.layout]));
     if (part.rank() == 0) expect_same_training(got, expected);
@@ -371,10 +322,7 @@ TEST_F(ExpertParallel, AllTokensMayChooseTheExpertsOfOneRank) {
                                     exchanging(over_tp({"over tp and cp", 4, 4, "no_shard", 2, 2})),
                                     exchanging({"two of four ranks", 4, 4}),
                                     exchanging({"cp and dp_shard", 8, 4, "no_shard", 1, 2})};
-  std::vector<Trial> trials;
-  for (size_t l = 0; l < layouts.size(); ++l)
-    trials.push_back(make_trial(layouts[l].name, l, layouts[l].ranks, l % 2 == 1));
-  sweep(trials, [&](const Communicator& part, const Trial& trial) {
+  sweep(make_trials(layouts), [&](const Communicator& part, const Trial& trial) {
     const TinyResult got =
         run_with_zero_routers(part, trial.make, dataset, on_layout(run, layouts[trial.layout]));
     if (part.rank() == 0) expect_same_training(got, expected);
@@ -424,9 +372,7 @@ TEST_F(ExpertParallel, CpRanksGenerateAsOneRank) {
                                     {"cp beside tp", 8, 2, "full_shard", 2, 2},
                                     over_tp({"tp and cp", 4, 4, "full_shard", 2, 2}),
                                     exchanging({"all of cp", 4, 4, "full_shard", 1, 4})};
-  std::vector<Trial> trials;
-  for (size_t l = 0; l < layouts.size(); ++l)
-    trials.push_back(make_trial(layouts[l].name, l, layouts[l].ranks, l % 2 == 1));
+  const std::vector<Trial> trials = make_trials(layouts);
   for (const std::string& config :
        {experts_config(), with_gpt_oss(tiny_llava_config({.kv_heads = 2}), 4),
         with_latent_attention(tiny_llava_config())}) {

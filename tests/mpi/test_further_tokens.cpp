@@ -78,10 +78,7 @@ TEST_P(FurtherTokens, EveryLayoutTrainsAsOneRank) {
   const ComparedResult expected = run_compared(alone_, make_mpi_collectives, dataset, run);
   ASSERT_TRUE(expected.weights.contains("mtp.layers.0.self_attn.q_proj.weight"));
   run.deck.data.row_tokens = 64;
-  std::vector<Trial> trials;
-  for (size_t l = 0; l < std::size(kLayouts); ++l)
-    trials.push_back(make_trial(kLayouts[l].name, l, kLayouts[l].ranks, l % 2 == 1));
-  sweep(trials, [&](const Communicator& part, const Trial& trial) {
+  sweep(make_trials(kLayouts), [&](const Communicator& part, const Trial& trial) {
     TinyRunOptions other = run;
     kLayouts[trial.layout].set(other.deck);
     const ComparedResult got = run_compared(part, trial.make, dataset, other);

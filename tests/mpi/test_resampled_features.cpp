@@ -128,10 +128,7 @@ TEST(ResampledFeatures, EqualThoseOfOneRank) {
   const MemoryDataset dataset = make_dataset({1, 2, 0, 1, 1});
   const Communicator alone = world.split(world.rank(), "alone");
   const ComparedResult expected = run_compared(alone, make_mpi_collectives, dataset, make_run());
-  std::vector<Trial> trials;
-  for (size_t i = 0; i < std::size(kLayouts); ++i)
-    trials.push_back(make_trial(kLayouts[i].name, i, kLayouts[i].ranks, i % 2 == 1));
-  sweep(trials, [&](const Communicator& part, const Trial& trial) {
+  sweep(make_trials(kLayouts), [&](const Communicator& part, const Trial& trial) {
     TinyRunOptions run = make_run();
     kLayouts[trial.layout].set(run.deck);
     expect_equal(run_compared(part, trial.make, dataset, run), expected);

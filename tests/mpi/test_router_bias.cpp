@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "support/expert_layout.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/stopped_run.hpp"
@@ -17,25 +18,24 @@ namespace {
 constexpr double kRate = 1e-2;
 constexpr const char* kBias = ".e_score_correction_bias";
 
-/// A layout of the language model; the encoder has tp x cp ranks.
-struct Layout {
-  const char* name;
-  int ranks;
-  const char* strategy = "full_shard";
-  int64_t ep = 1, tp = 1, cp = 1, dp_replicate = 1, pp = 1, etp = 0;
-};
+using Layout = ExpertLayout;
 
 constexpr std::array kLayouts{
-    Layout{"no shards", 2, "no_shard"},
-    Layout{"ep", 4, "full_shard", 4},
-    Layout{"ep, no shards", 4, "no_shard", 2},
-    Layout{"tp and ep", 4, "full_shard", 2, 2},
-    Layout{"cp and ep", 4, "shard_grad_op", 2, 1, 2},
-    Layout{"hybrid and ep", 4, "hybrid_shard", 2, 1, 1, 2},
-    Layout{"tp and cp", 4, "full_shard", 1, 2, 2},
-    Layout{"pp", 2, "full_shard", 1, 1, 1, 1, 2},
-    Layout{"ep over tp and dp_shard", 4, "full_shard", 4, 2, 1, 1, 1, 1},
-    Layout{"ep over tp", 4, "no_shard", 2, 2, 2, 1, 1, 1},
+    Layout{.name = "no shards", .ranks = 2, .strategy = "no_shard"},
+    Layout{.name = "ep", .ranks = 4, .ep = 4},
+    Layout{.name = "ep, no shards", .ranks = 4, .ep = 2, .strategy = "no_shard"},
+    Layout{.name = "tp and ep", .ranks = 4, .ep = 2, .tp = 2},
+    exchanging({.name = "cp and ep", .ranks = 4, .ep = 2, .strategy = "shard_grad_op", .cp = 2}),
+    Layout{.name = "hybrid and ep",
+           .ranks = 4,
+           .ep = 2,
+           .strategy = "hybrid_shard",
+           .dp_replicate = 2},
+    Layout{.name = "tp and cp", .ranks = 4, .tp = 2, .cp = 2},
+    Layout{.name = "pp", .ranks = 2, .pp = 2},
+    over_tp({.name = "ep over tp and dp_shard", .ranks = 4, .ep = 4, .tp = 2}),
+    exchanging(over_tp(
+        {.name = "ep over tp", .ranks = 4, .ep = 2, .strategy = "no_shard", .tp = 2, .cp = 2})),
 };
 
 TinyRunOptions base_run() {
@@ -43,23 +43,6 @@ TinyRunOptions base_run() {
   run.steps = 4;
   run.deck.data.row_tokens = 24;
   run.deck.optim.router_bias_update_rate = kRate;
-  return run;
-}
-
-TinyRunOptions on_layout(TinyRunOptions run, const Layout& layout) {
-  run.deck.mesh.dp_replicate = layout.dp_replicate;
-  for (const char* module : {"vision", "llm"}) {
-    ModuleMeshOptions& mesh = run.deck.meshes[module];
-    mesh.strategy = layout.strategy;
-    mesh.tp = layout.tp;
-    mesh.cp = layout.cp;
-    if (layout.cp > 1) mesh.cp_mode = "ring";
-    if (layout.cp > 1) mesh.cp_block = 4;
-  }
-  run.deck.meshes["llm"].ep = layout.ep;
-  run.deck.meshes["llm"].etp = layout.etp;
-  if (layout.ep > 1 && layout.cp > 1) run.deck.meshes["llm"].ep_dispatch = "alltoall";
-  run.deck.meshes["llm"].pp = layout.pp;
   return run;
 }
 
@@ -78,10 +61,7 @@ TEST_F(RouterBias, EveryLayoutTrainsAsOneRank) {
   for (const int64_t recomputed : {0, 1}) {
     run.deck.model.activation_checkpointing = AutoOption::of_count(recomputed);
     const ComparedResult expected = run_compared(alone_, make_mpi_collectives, dataset, run);
-    std::vector<Trial> trials;
-    for (size_t l = 0; l < kLayouts.size(); ++l)
-      trials.push_back(make_trial(kLayouts[l].name, l, kLayouts[l].ranks, l % 2 == 1));
-    sweep(trials, [&](const Communicator& part, const Trial& trial) {
+    sweep(make_trials(kLayouts), [&](const Communicator& part, const Trial& trial) {
       const ComparedResult got =
           run_compared(part, trial.make, dataset, on_layout(run, kLayouts[trial.layout]));
       if (part.rank() != 0) return;

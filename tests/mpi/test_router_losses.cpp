@@ -6,6 +6,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "support/expert_layout.hpp"
 #include "support/mpi_main.hpp"
 #include "support/stopped_run.hpp"
 #include "support/tiny_llava.hpp"
@@ -13,25 +14,18 @@
 namespace zea::testing::test_router_losses {
 namespace {
 
-struct Layout {
-  const char* name;
-  int ranks;
-  const char* strategy = "full_shard";
-  int64_t ep = 1, tp = 1, cp = 1, pp = 1;
-  bool sequence_parallel = true;
-  int64_t etp = 0;
-};
+using Layout = ExpertLayout;
 
 constexpr std::array kLayouts{
-    Layout{"more microbatches", 1, "no_shard"},
-    Layout{"dp", 4, "no_shard"},
-    Layout{"ep", 4, "full_shard", 4},
-    Layout{"tp and ep", 4, "full_shard", 2, 2},
-    Layout{"tp, every rank all tokens", 2, "full_shard", 1, 2, 1, 1, false},
-    Layout{"cp and ep", 4, "shard_grad_op", 2, 1, 2},
-    Layout{"tp and cp", 4, "full_shard", 1, 2, 2},
-    Layout{"pp and tp", 4, "full_shard", 1, 2, 1, 2},
-    Layout{"ep over tp and dp_shard", 4, "full_shard", 4, 2, 1, 1, true, 1},
+    Layout{.name = "more microbatches", .ranks = 1, .strategy = "no_shard"},
+    Layout{.name = "dp", .ranks = 4, .strategy = "no_shard"},
+    Layout{.name = "ep", .ranks = 4, .ep = 4},
+    Layout{.name = "tp and ep", .ranks = 4, .ep = 2, .tp = 2},
+    Layout{.name = "tp, every rank all tokens", .ranks = 2, .tp = 2, .sequence_parallel = false},
+    exchanging({.name = "cp and ep", .ranks = 4, .ep = 2, .strategy = "shard_grad_op", .cp = 2}),
+    Layout{.name = "tp and cp", .ranks = 4, .tp = 2, .cp = 2},
+    Layout{.name = "pp and tp", .ranks = 4, .tp = 2, .pp = 2},
+    over_tp({.name = "ep over tp and dp_shard", .ranks = 4, .ep = 4, .tp = 2}),
 };
 
 struct Losses {
@@ -53,22 +47,9 @@ TinyRunOptions base_run(const Losses& losses) {
   return run;
 }
 
-TinyRunOptions on_layout(TinyRunOptions run, const Layout& layout) {
+TinyRunOptions on_short_rows(TinyRunOptions run, const Layout& layout) {
   run.deck.data.row_tokens = 24;
-  for (const char* module : {"vision", "llm"}) {
-    ModuleMeshOptions& mesh = run.deck.meshes[module];
-    mesh.strategy = layout.strategy;
-    mesh.tp = layout.tp;
-    mesh.cp = layout.cp;
-    if (layout.tp > 1) mesh.sequence_parallel = AutoOption::of(layout.sequence_parallel);
-    if (layout.cp > 1) mesh.cp_mode = "ring";
-    if (layout.cp > 1) mesh.cp_block = 4;
-  }
-  run.deck.meshes["llm"].ep = layout.ep;
-  run.deck.meshes["llm"].etp = layout.etp;
-  if (layout.ep > 1 && layout.cp > 1) run.deck.meshes["llm"].ep_dispatch = "alltoall";
-  run.deck.meshes["llm"].pp = layout.pp;
-  return run;
+  return on_layout(std::move(run), layout);
 }
 
 MemoryDataset dataset_of(const TinyRunOptions& run) {
@@ -85,12 +66,9 @@ TEST_P(RouterLossRuns, EveryLayoutTrainsAsOneRank) {
   const MemoryDataset dataset = dataset_of(run);
   const ComparedResult expected = run_compared(alone_, make_mpi_collectives, dataset, run);
   run.deck.model.activation_checkpointing = AutoOption::of_count(2);
-  std::vector<Trial> trials;
-  for (size_t l = 0; l < kLayouts.size(); ++l)
-    trials.push_back(make_trial(kLayouts[l].name, l, kLayouts[l].ranks, l % 2 == 1));
-  sweep(trials, [&](const Communicator& part, const Trial& trial) {
+  sweep(make_trials(kLayouts), [&](const Communicator& part, const Trial& trial) {
     const ComparedResult got =
-        run_compared(part, trial.make, dataset, on_layout(run, kLayouts[trial.layout]));
+        run_compared(part, trial.make, dataset, on_short_rows(run, kLayouts[trial.layout]));
     if (part.rank() == 0) expect_equal(got, expected);
   });
 }

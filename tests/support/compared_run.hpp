@@ -56,6 +56,16 @@ struct Trial {
 /// Appends "host collectives" or "strict collectives" to `name`.
 Trial make_trial(const std::string& name, size_t layout, int ranks, bool is_strict);
 
+/// Returns a trial for each of `layouts`, which have members `name` and `ranks`; every other one
+/// has strict collectives.
+template <class Layouts>
+std::vector<Trial> make_trials(const Layouts& layouts) {
+  std::vector<Trial> trials;
+  for (const auto& layout : layouts)
+    trials.push_back(make_trial(layout.name, trials.size(), layout.ranks, trials.size() % 2 == 1));
+  return trials;
+}
+
 /// Gives each trial its ranks, several at a time. Collective over the world.
 void sweep(const std::vector<Trial>& trials,
            const std::function<void(const Communicator&, const Trial&)>& run);
