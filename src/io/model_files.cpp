@@ -71,13 +71,13 @@ void split_audio(nlohmann::json& images, nlohmann::json& audio) {
     }
 }
 
-/// A part of processor_config.json, or else a file of its own.
+/// Returns a part of processor_config.json, or else of a file of its own. transformers writes the
+/// keys of both processors into both parts if they were in one file before.
 nlohmann::json processor_in(const fs::path& directory, const char* key, const char* file) {
   const nlohmann::json whole = read_if_there(directory / kWholeProcessor);
-  if (whole.contains(key)) return whole[key];
-  nlohmann::json alone = read_if_there(directory / file), sound;
-  split_audio(alone, sound);
-  return key == std::string(kFeatureExtractor) ? sound : alone;
+  nlohmann::json images = whole.contains(key) ? whole[key] : read_if_there(directory / file), audio;
+  split_audio(images, audio);
+  return key == std::string(kFeatureExtractor) ? audio : images;
 }
 
 /// Returns the tokens that end a text, from generation_config.json; null: none.

@@ -348,6 +348,9 @@ VisionEncoder read_qwen_vision_tower(const ConfigReader& config, const BlockSpec
                                      const char* width_key, const QwenVisionDefaults& defaults);
 /// Reads the tower and the text of Qwen2.5-VL, also as Qwen2.5-Omni has them.
 VisionEncoder read_windowed_visual(const ConfigReader& config);
+/// Returns the text's part of a composite config, or all of it in files that have no part. Some
+/// files have the text's keys in both places; those above are not read.
+ConfigReader text_of(const ConfigReader& config);
 Decoder read_qwen_vl_text(const ConfigReader& config, const LlamaDefaults& defaults,
                           int64_t windows_from);
 /// Throws unless the features have the width of the language model, `hidden`.

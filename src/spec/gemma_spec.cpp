@@ -12,9 +12,10 @@
 namespace zea::detail {
 namespace {
 
+constexpr const char* kTanhGelu = "gelu_pytorch_tanh";
+
 Decoder read_gemma_like(const ConfigReader& config, LlamaDefaults defaults) {
   const bool biases = config.boolean("attention_bias", false);
-  defaults.activation = "gelu_pytorch_tanh";
   defaults.tied = true;
   Decoder decoder = read_llama_like(config, defaults, {biases, biases, biases, biases});
   config.require_boolean("use_bidirectional_attention", false);
@@ -37,7 +38,8 @@ LlamaDefaults later_defaults(int64_t vocabulary, int64_t positions) {
           .vocabulary = vocabulary,
           .positions = positions,
           .end_token = 1,
-          .activation_key = "hidden_activation"};
+          .activation_key = "hidden_activation",
+          .activation = kTanhGelu};
 }
 
 /// Reads the options that Gemma 2 and 3 add: by default, of `period` layers all but the last have a
@@ -74,7 +76,10 @@ void add_norms_after_halves(Decoder& decoder) {
   names.mlp_post_norm = ".post_feedforward_layernorm";
 }
 
+/// As transformers 5, computes the exact GELU where "hidden_act" is gelu, as published files say,
+/// though these models were trained with the approximation.
 Decoder read_gemma(const ConfigReader& config) {
+  const bool is_exact = config.text("hidden_act", kTanhGelu) == "gelu";
   return read_gemma_like(config, {.hidden = 3072,
                                   .intermediate = 24576,
                                   .layers = 28,
@@ -82,7 +87,8 @@ Decoder read_gemma(const ConfigReader& config) {
                                   .head_dim = 256,
                                   .vocabulary = 256000,
                                   .positions = 8192,
-                                  .end_token = 1});
+                                  .end_token = 1,
+                                  .activation = is_exact ? "gelu" : kTanhGelu});
 }
 
 Decoder read_gemma2(const ConfigReader& config) {

@@ -22,7 +22,7 @@ constexpr QwenVisionDefaults kGlmTower{
 
 VisionEncoder read_glm_tower(const ConfigReader& config) {
   config.require_text("hidden_act", "silu");
-  config.require_no_dropout({"attention_dropout"});
+  config.require_no_dropout({"attention_dropout", "hidden_dropout_prob"});
   const bool biases = config.boolean("attention_bias", false);
   BlockSpec block;
   block.hidden = config.positive("hidden_size", 1536);
@@ -124,8 +124,7 @@ Decoder read_dense_glm_text(const ConfigReader& config) {
 
 ModelSpec make_with_glm_tower(const ConfigReader& config, Decoder decoder, int64_t image_token,
                               const Trainable& trainable) {
-  const ConfigReader text = config.object("text_config"),
-                     of_vision = config.object("vision_config");
+  const ConfigReader text = text_of(config), of_vision = config.object("vision_config");
   // Tokens around images and videos are ordinary text. So is the token of a video, since features
   // of its frames take the places of the image's.
   for (const ConfigReader* one : {&config, &text})
@@ -155,8 +154,7 @@ ModelSpec make_with_glm_tower(const ConfigReader& config, Decoder decoder, int64
 }  // namespace
 
 ModelSpec make_glm4v(const ConfigReader& config, const Trainable& trainable) {
-  return make_with_glm_tower(config, read_dense_glm_text(config.object("text_config")), 151343,
-                             trainable);
+  return make_with_glm_tower(config, read_dense_glm_text(text_of(config)), 151343, trainable);
 }
 
 ModelSpec make_glm4v_moe(const ConfigReader& config, const Trainable& trainable) {

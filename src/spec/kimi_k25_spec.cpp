@@ -51,7 +51,7 @@ PatchInput read_moonvit_patches(const ConfigReader& config) {
                   "pos_emb_height = " + std::to_string(patches.table_side) +
                       " (transformers reads the table as a square)");
   // Positions in time are added to frames of videos alone.
-  config.ignore_keys({"init_pos_emb_time", "pos_emb_time"});
+  config.ignore_keys({"init_pos_emb_time", "pos_emb_time", "tie_word_embeddings"});
   return patches;
 }
 

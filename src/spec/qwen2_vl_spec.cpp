@@ -83,24 +83,12 @@ void pass_over_marks(const ConfigReader& config) {
   config.ignore_keys({"vision_start_token_id", "vision_end_token_id", "vision_token_id"});
 }
 
-/// Files of the last versions before 5 have the text's keys in both places, and these are not read.
-ConfigReader text_of(const ConfigReader& config) {
-  if (!config.has("text_config")) return config;
-  config.ignore_keys({"attention_dropout", "hidden_act", "hidden_size", "intermediate_size",
-                      "layer_types", "max_position_embeddings", "max_window_layers",
-                      "num_attention_heads", "num_hidden_layers", "num_key_value_heads",
-                      "rms_norm_eps", "rope_scaling", "rope_theta", "sliding_window",
-                      "use_sliding_window", "vocab_size"});
-  ConfigReader text = config.object("text_config");
-  pass_over_marks(text);
-  return text;
-}
-
 /// `read`: the tower, whose features have the width that the config calls `width_key`.
 ModelSpec make_qwen_vl(const ConfigReader& config, const Trainable& trainable,
                        VisionEncoder (*read)(const ConfigReader&), const char* width_key) {
   pass_over_marks(config);
   const ConfigReader text = text_of(config);
+  pass_over_marks(text);
   const ConfigReader of_vision = config.object("vision_config");
   Decoder decoder = read_qwen_vl_text(text, kTextDefaults, kTextDefaults.layers);
   decoder.spec.tied_embeddings = ties_head(config, decoder, true);
@@ -138,6 +126,17 @@ VisionEncoder read_windowed_visual(const ConfigReader& config) {
   return encoder;
 }
 
+ConfigReader text_of(const ConfigReader& config) {
+  if (!config.has("text_config")) return config;
+  config.ignore_keys({"attention_bias", "attention_dropout", "hidden_act", "hidden_size",
+                      "intermediate_size", "layer_types", "max_window_layers",
+                      "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
+                      "num_key_value_heads", "partial_rotary_factor", "rms_norm_eps",
+                      "rope_parameters", "rope_scaling", "rope_theta", "sliding_window",
+                      "use_sliding_window", "vocab_size"});
+  return config.object("text_config");
+}
+
 Decoder read_qwen_vl_text(const ConfigReader& config, const LlamaDefaults& defaults,
                           int64_t windows_from) {
   Decoder decoder = read_llama_like(config, defaults, {.q = true, .k = true, .v = true});
@@ -153,6 +152,7 @@ VisionEncoder read_qwen_vision_tower(const ConfigReader& config, const BlockSpec
   VisionEncoder encoder;
   EncoderSpec& vision = encoder.spec;
   BlockSpec& block = vision.block = of_family;
+  config.ignore_keys({"tie_word_embeddings"});  // of any config that is written whole
   const double std = config.number("initializer_range", 0.02);
   const int64_t heads = config.positive("num_heads", 16);
   block.norm.eps = kVisualEps;

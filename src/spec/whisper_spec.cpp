@@ -36,6 +36,7 @@ struct WhisperDefaults {
 EncoderSpec read_whisper_like(const ConfigReader& config, const WhisperDefaults& defaults) {
   config.require_no_dropout(
       {"dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "layerdrop"});
+  config.ignore_keys({"tie_word_embeddings"});  // of any config that is written whole
   config.require_boolean("scale_embedding", false);
   EncoderSpec audio;
   BlockSpec& block = audio.block;
@@ -58,16 +59,12 @@ EncoderSpec read_whisper_like(const ConfigReader& config, const WhisperDefaults&
 
 EncoderSpec read_whisper(const ConfigReader& config) {
   // Keys of its decoder and of its authors' training recipe.
-  config.ignore_keys({"apply_spec_augment",      "classifier_proj_size",
-                      "decoder_attention_heads", "decoder_ffn_dim",
-                      "decoder_layerdrop",       "decoder_layers",
-                      "forced_decoder_ids",      "init_std",
-                      "mask_feature_length",     "mask_feature_min_masks",
-                      "mask_feature_prob",       "mask_time_length",
-                      "mask_time_min_masks",     "mask_time_prob",
-                      "max_target_positions",    "median_filter_width",
-                      "num_hidden_layers",       "tie_word_embeddings",
-                      "use_weighted_layer_sum",  "vocab_size"});
+  config.ignore_keys(
+      {"apply_spec_augment", "classifier_proj_size", "decoder_attention_heads", "decoder_ffn_dim",
+       "decoder_layerdrop", "decoder_layers", "forced_decoder_ids", "init_std",
+       "mask_feature_length", "mask_feature_min_masks", "mask_feature_prob", "mask_time_length",
+       "mask_time_min_masks", "mask_time_prob", "max_target_positions", "median_filter_width",
+       "num_hidden_layers", "use_weighted_layer_sum", "vocab_size"});
   config.ignore_keys({"is_encoder_decoder"});  // all of Whisper is one
   return read_whisper_like(
       config, {.hidden = 384, .intermediate = 1536, .layers = 4, .heads = 6, .mel_bins = 80});

@@ -286,7 +286,7 @@ CASES = {
     "gemma_untied_biases": {
         "only_text": True,
         "decoder": "gemma",
-        "text": {"tie_word_embeddings": False, "attention_bias": True},
+        "text": {"tie_word_embeddings": False, "attention_bias": True, "hidden_act": "gelu"},
     },
     "gemma_cp2_ring": {
         "ranks": 2,

@@ -54,6 +54,16 @@ TEST_F(ModelConfig, SplitsImagesAndAudioOfOneFile) {
             Json({{"feature_size", 80}, {"chunk_length", 300}}));
 }
 
+/// As transformers saves it again: each part has the keys of both.
+TEST_F(ModelConfig, SplitsImagesAndAudioOfEachPart) {
+  write("processor_config.json", R"({
+    "image_processor": {"image_mean": [0, 0, 0], "patch_size": 14, "feature_size": 80},
+    "feature_extractor": {"feature_size": 80, "chunk_length": 300, "image_mean": [0, 0, 0]}})");
+  EXPECT_EQ(processor(), Json({{"image_mean", {0, 0, 0}}, {"patch_size", 14}}));
+  EXPECT_EQ(Json::parse(config()).at(kFeatureExtractor),
+            Json({{"feature_size", 80}, {"chunk_length", 300}}));
+}
+
 TEST_F(ModelConfig, TakesWhatEndsATextOfTheGenerationConfig) {
   write("generation_config.json", R"({"temperature": 0.6, "eos_token_id": [2, 7]})");
   EXPECT_EQ(Json::parse(config()),
