@@ -31,7 +31,7 @@ std::vector<TokenPosition> rope_delta(const Microbatch& prompts, const ModelSpec
   for (const Segment& sample : segments_of(words)) {
     const int64_t next = sample.start + sample.length - 1;
     TokenPosition& turned = ahead.emplace_back(of.positions[next]);
-    for (int64_t& axis : turned) axis -= of.places[next];
+    for (float& axis : turned) axis -= static_cast<float>(of.places[next]);
   }
   return ahead;
 }
@@ -79,7 +79,7 @@ TokenPlaces places_of_next(const std::vector<NextToken>& next, const KvCacheStat
     of.places.push_back(token.place);
     of.lengths.push_back(token.place + 1);
     TokenPosition& position = of.positions.emplace_back(keys.samples[token.sample].rope_delta);
-    for (int64_t& axis : position) axis += token.place;
+    for (float& axis : position) axis += static_cast<float>(token.place);
   }
   return of;
 }

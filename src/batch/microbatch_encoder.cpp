@@ -118,7 +118,7 @@ std::vector<TokenPosition> patch_positions(const PatchInput& input, const TokenR
     for (int64_t token = run.begin; token < run.end; ++token) {
       const ItemShape& image = row.shape(row.item_of(token));
       const PatchCell cell = input.cell(row.position_in_tile(token) - input.class_tokens(), image);
-      positions.push_back({0, cell.row, cell.column});
+      positions.push_back({0, static_cast<float>(cell.row), static_cast<float>(cell.column)});
     }
   return positions;
 }

@@ -204,7 +204,10 @@ TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
       shapes.push_back(items.shapes(static_cast<int>(e), model.encoders[e]));
     of.positions = grid_positions(words, shapes);
   } else {
-    for (const int64_t place : of.places) of.positions.push_back({place, place, place});
+    for (const int64_t place : of.places) {
+      const auto position = static_cast<float>(place);
+      of.positions.push_back({position, position, position});
+    }
   }
   return of;
 }

@@ -81,16 +81,17 @@ namespace {
 
 /// Appends the positions of an image's features, or of so many moments of a video; returns where
 /// what follows goes on.
-int64_t append_image(std::vector<TokenPosition>& positions, int64_t first, const ItemShape& image,
-                     int64_t moments) {
+float append_image(std::vector<TokenPosition>& positions, float first, const ItemShape& image,
+                   int64_t moments) {
   const int64_t all = image.frames > 0 ? image.tile_features() : image.features;
   const int64_t wide = image.columns(), high = all / wide;
   for (int64_t moment = 0; moment < moments; ++moment)
     for (int64_t row = 0; row < high; ++row)
       for (int64_t column = 0; column < wide; ++column)
-        positions.push_back({first + image.time_of(moment), first + row, first + column});
-  const int64_t beyond = image.seconds > 0 ? image.time_of(moments - 1) + 1 : 0;
-  return first + std::max({high, wide, beyond});
+        positions.push_back({first + image.time_of(moment), first + static_cast<float>(row),
+                             first + static_cast<float>(column)});
+  const float side = first + static_cast<float>(std::max(high, wide));
+  return image.seconds > 0 ? std::max(side, first + image.time_of(moments - 1) + 1) : side;
 }
 
 /// The items of an encoder that are passed, and of the next one the moments.
@@ -101,16 +102,15 @@ struct Passed {
 
 /// The features of a video and of its sound, in chunks by turns without text between them.
 struct VideoWithAudio {
-  size_t end = 0;        ///< the first token after them
-  size_t last_turn = 0;  ///< where the last chunk begins
-  size_t encoder = 0;    ///< that of the sound
+  size_t end = 0;      ///< the first token after them
+  size_t encoder = 0;  ///< that of the sound
 };
 
 /// Returns what begins at `token`, where the features of `video` do; nullopt: a video alone.
 std::optional<VideoWithAudio> video_with_audio(const std::vector<MaskWord>& words, size_t token,
                                                const ItemShape& video) {
   VideoWithAudio both{.end = token};
-  MaskWord sound = 0, last = words[token];
+  MaskWord sound = 0;
   int64_t shown = 0;
   for (; both.end < words.size(); ++both.end) {
     const MaskWord word = words[both.end];
@@ -118,8 +118,6 @@ std::optional<VideoWithAudio> video_with_audio(const std::vector<MaskWord>& word
         word_modality(word) == kModalityAudio && word_sample(word) == word_sample(words[token]);
     if (is_sound && sound == 0) sound = word;
     if (word != words[token] && (!is_sound || word != sound)) break;
-    if (word != last) both.last_turn = both.end;
-    last = word;
     shown += word == words[token] ? 1 : 0;
   }
   if (sound == 0 || shown != video.features) return std::nullopt;
@@ -130,8 +128,8 @@ std::optional<VideoWithAudio> video_with_audio(const std::vector<MaskWord>& word
 /// Appends the positions of a video and its audio, which begin at the same value. The two tokens
 /// before the pair share a position, and so do the two after it, of which one is appended. Returns
 /// the position of these. `next`: where the pair begins if no text of its sample is before it.
-int64_t append_with_audio(std::vector<TokenPosition>& positions, const std::vector<MaskWord>& words,
-                          const VideoWithAudio& both, const ItemShape& video, int64_t next) {
+float append_with_audio(std::vector<TokenPosition>& positions, const std::vector<MaskWord>& words,
+                        const VideoWithAudio& both, const ItemShape& video, float next) {
   const size_t begin = positions.size();
   const auto is_text_beside = [&](size_t token) {
     return token < words.size() && word_modality(words[token]) == kModalityText &&
@@ -140,10 +138,9 @@ int64_t append_with_audio(std::vector<TokenPosition>& positions, const std::vect
   if (begin >= 2 && is_text_beside(begin - 1) && is_text_beside(begin - 2))
     positions[begin - 1] = positions[begin - 2];
   const bool follows_text = begin > 0 && is_text_beside(begin - 1);
-  const int64_t first = follows_text ? positions.back()[0] + 1 : next;
+  const float first = follows_text ? positions.back()[0] + 1 : next;
   std::vector<TokenPosition> seen;
   append_image(seen, first, video, video.tiles);
-  int64_t last = 0;
   next = first;
   size_t shown = 0;
   for (size_t token = begin; token < both.end; ++token) {
@@ -153,10 +150,10 @@ int64_t append_with_audio(std::vector<TokenPosition>& positions, const std::vect
     } else {
       positions.push_back(seen.at(shown++));
     }
-    if (token >= both.last_turn) last = std::max(last, std::ranges::max(positions.back()));
   }
-  if (is_text_beside(both.end)) positions.push_back({last + 1, last + 1, last + 1});
-  return last + 1;
+  next = std::ranges::max(positions.back()) + 1;
+  if (is_text_beside(both.end)) positions.push_back({next, next, next});
+  return next;
 }
 
 }  // namespace
@@ -165,7 +162,7 @@ std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
                                           const std::vector<std::vector<ItemShape>>& items) {
   std::vector<TokenPosition> positions;
   std::vector<Passed> passed(items.size());
-  int64_t next = 0;
+  float next = 0;
   for (size_t token = 0; token < words.size(); token = positions.size()) {
     const MaskWord word = words[token];
     if (token > 0 && word_sample(word) != word_sample(words[token - 1])) next = 0;

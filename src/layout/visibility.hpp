@@ -91,8 +91,9 @@ Visibility visible_segments(const std::vector<Segment>& segments);
 
 // Where the tokens of a microbatch stand: in their samples, and those of images in a grid.
 
-/// In time, by row and by column.
-using TokenPosition = std::array<int64_t, 3>;
+/// In time, by row and by column: whole numbers, but in time some models have fractions. Single
+/// precision, in which transformers computes them.
+using TokenPosition = std::array<float, 3>;
 
 /// Returns the position of each token; samples begin at 0. Text goes on by 1 in all three. The
 /// features of an image that begins at p stand at (p, p + row, p + column), and what follows goes

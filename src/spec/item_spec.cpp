@@ -123,12 +123,11 @@ int64_t ItemShape::feature_of(int64_t token) const {
   return of_tile + cell.row * columns() + cell.column;
 }
 
-int64_t ItemShape::time_of(int64_t moment) const {
+float ItemShape::time_of(int64_t moment) const {
   // In single precision, whose rounding decides where a product is nearly whole.
   if (seconds > 0)
-    return static_cast<int64_t>(static_cast<float>(moment) * seconds *
-                                static_cast<float>(time_step));
-  return moment * time_step;
+    return std::trunc(static_cast<float>(moment) * seconds * static_cast<float>(time_step));
+  return static_cast<float>(moment * time_step);
 }
 
 std::vector<int64_t> ItemShape::windows() const {

@@ -351,7 +351,7 @@ struct ItemShape {
   int64_t projected() const { return is_interpolated() ? fitted->sources : features * merge; }
   int64_t row_ends() const { return fitted ? fitted->row_ends : 0; }
   /// Returns the position in time of a temporal patch, from the first one on.
-  int64_t time_of(int64_t moment) const;
+  float time_of(int64_t moment) const;
   /// Returns whether blocks with windows see only parts of an item: windows or chunks.
   bool has_windows() const { return window > 0 || chunk > 0; }
   /// Returns the tokens of each window of an image or tile, or of each chunk of a clip.
