@@ -283,6 +283,8 @@ struct LlamaDefaults {
 };
 Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& defaults,
                         const BlockBiases& biases);
+/// Reads the text of Qwen3-VL, also as Qwen3-Omni has it.
+Decoder read_interleaved_text(const ConfigReader& config, const LlamaDefaults& defaults);
 /// Makes a composite of a decoder and Qwen3-VL's tower of images and videos, whose config is
 /// "vision_config". With `is_deep` features of several depths are added after blocks.
 struct DeepDefaults {
@@ -362,6 +364,24 @@ struct MergerNames {
 inline constexpr MergerNames kWindowedMerger{"ln_q", "mlp.0", "mlp.2"};
 void add_merger(SpecBuilder& builder, const EncoderSpec& vision, const std::string& root,
                 const MergerNames& names, int64_t hidden, bool trainable);
+
+/// Reads the tower of Qwen3-VL, and the blocks behind which it takes features for blocks of the
+/// decoder, of which there are `takers`; without `is_deep` there must be none.
+VisionEncoder read_deep_visual(const ConfigReader& config);
+std::vector<int64_t> read_depths(const ConfigReader& config, int64_t layers, int64_t takers,
+                                 bool is_deep);
+/// Adds its projectors, whose parameters begin with `root`. Returns the units of the features:
+/// those that are merged, then those of each depth.
+struct DeepMergers {
+  MergerNames each;
+  const char* deep;  ///< precedes the numbers of those of depths
+};
+std::vector<int> add_deep_mergers(SpecBuilder& builder, const EncoderSpec& vision,
+                                  const std::string& root, const DeepMergers& names,
+                                  const std::vector<int64_t>& depths,
+                                  const std::vector<int>& states, int64_t hidden, bool trainable);
+/// Gives the first blocks of the decoder one input each of the units `deep`.
+void add_deep_features(ModelSpec& model, const std::vector<int>& deep);
 
 /// The families of encoders, by the model_type of their configs.
 using ReadVisionEncoder = VisionEncoder (*)(const ConfigReader&);

@@ -56,12 +56,16 @@ ModelSpec make_with_tower(const Decoder& decoder, const VisionEncoder& encoder,
   const std::vector<int> features = add_projector(builder, states);
   add_carried(builder, encoder, tower);
   add_decoder(builder, decoder, text, {features.front()}, trainable.llm);
-  auto deep = features.begin() + 1;
-  for (UnitSpec& unit : model.units)
-    if (unit.module == kDecoder && unit.kind == UnitKind::Block && deep != features.end())
-      unit.inputs.push_back({*deep++, true});
+  add_deep_features(model, {features.begin() + 1, features.end()});
   drop_unread_units(model);
   return model;
+}
+
+void add_deep_features(ModelSpec& model, const std::vector<int>& deep) {
+  auto next = deep.begin();
+  for (UnitSpec& unit : model.units)
+    if (unit.module == kDecoder && unit.kind == UnitKind::Block && next != deep.end())
+      unit.inputs.push_back({*next++, true});
 }
 
 ModelSpec make_with_images(const ConfigReader& config, const Trainable& trainable,

@@ -11,14 +11,32 @@
 namespace zea::detail {
 namespace {
 
-const std::string kTowerRoot = "model.visual.";
+const std::string kTowerRoot = "model.visual.", kTextRoot = "model.language_model.";
 constexpr QwenVisionDefaults kTower{
     .layers = 27,
     .patch = 16,
     .pixels = {.least = int64_t{256} * 256, .most = int64_t{4096} * 4096},
     .frame_pixels = {.least = 4096, .most = int64_t{24576} * 32 * 32}};
 constexpr DeepDefaults kOfQwen3Vl{.image_token = 151655, .video_token = 151656, .is_deep = true};
-constexpr MergerNames kMergerNames{"norm", "linear_fc1", "linear_fc2"};
+constexpr DeepMergers kMergers{{"norm", "linear_fc1", "linear_fc2"}, "deepstack_merger_list."};
+
+/// Norms stand behind the merge here.
+int add_deep_merger(SpecBuilder& builder, const EncoderSpec& vision, const std::string& root,
+                    const MergerNames& names, size_t number, int state, int64_t hidden,
+                    bool trainable) {
+  const int64_t width = vision.block.hidden * vision.projector.merge;
+  const std::string prefix = root + std::to_string(number) + ".";
+  builder.start("vision.deepstack." + std::to_string(number), "vision", UnitKind::Projector,
+                {{state, false}});
+  builder.add_norm("merged_norm", prefix + names.norm, vision.projector.norm, width, trainable);
+  add_projector_linear(builder, "linear_1", prefix + names.linear_1, {width, width}, true,
+                       trainable);
+  add_projector_linear(builder, "linear_2", prefix + names.linear_2, {hidden, width}, true,
+                       trainable);
+  return builder.last_unit();
+}
+
+}  // namespace
 
 VisionEncoder read_deep_visual(const ConfigReader& config) {
   BlockSpec block;
@@ -39,7 +57,6 @@ VisionEncoder read_deep_visual(const ConfigReader& config) {
   return encoder;
 }
 
-/// Blocks behind which features are taken for the decoder.
 std::vector<int64_t> read_depths(const ConfigReader& config, int64_t layers, int64_t takers,
                                  bool is_deep) {
   constexpr const char* kKey = "deepstack_visual_indexes";
@@ -63,30 +80,26 @@ Decoder read_interleaved_text(const ConfigReader& config, const LlamaDefaults& d
   const bool biases = config.boolean("attention_bias", false);
   Decoder decoder = read_llama_like(config, defaults, {biases, biases, biases, biases});
   add_head_norms(decoder);
-  decoder.names.root = "model.language_model.";
   BlockSpec& block = decoder.spec.block;
   block.attention().rope.rotary_pairs =
       read_mrope(config, block.attention().heads.dim / 2, {24, 20, 20}, true);
   return decoder;
 }
 
-/// Norms stand behind the merge here.
-int add_deep_merger(SpecBuilder& builder, const EncoderSpec& vision, size_t number, int state,
-                    int64_t hidden, bool trainable) {
-  const int64_t width = vision.block.hidden * vision.projector.merge;
-  const std::string root = kTowerRoot + "deepstack_merger_list." + std::to_string(number) + ".";
-  builder.start("vision.deepstack." + std::to_string(number), "vision", UnitKind::Projector,
-                {{state, false}});
-  builder.add_norm("merged_norm", root + kMergerNames.norm, vision.projector.norm, width,
-                   trainable);
-  add_projector_linear(builder, "linear_1", root + kMergerNames.linear_1, {width, width}, true,
-                       trainable);
-  add_projector_linear(builder, "linear_2", root + kMergerNames.linear_2, {hidden, width}, true,
-                       trainable);
-  return builder.last_unit();
+std::vector<int> add_deep_mergers(SpecBuilder& builder, const EncoderSpec& vision,
+                                  const std::string& root, const DeepMergers& names,
+                                  const std::vector<int64_t>& depths,
+                                  const std::vector<int>& states, int64_t hidden, bool trainable) {
+  std::map<int64_t, int> deep;  // by depth, the order in which the decoder's blocks take them
+  for (size_t i = 0; i < depths.size(); ++i)
+    deep[depths[i]] = add_deep_merger(builder, vision, root + names.deep, names.each, i,
+                                      states[depths[i] + 1], hidden, trainable);
+  builder.start("vision.projector", "vision", UnitKind::Projector, {{states.back(), false}});
+  add_merger(builder, vision, root + "merger.", names.each, hidden, trainable);
+  std::vector<int> features{builder.last_unit()};
+  for (const auto& [depth, unit] : deep) features.push_back(unit);
+  return features;
 }
-
-}  // namespace
 
 ModelSpec make_with_deep_tower(const ConfigReader& config, Decoder decoder,
                                const Trainable& trainable, const DeepDefaults& defaults) {
@@ -104,14 +117,7 @@ ModelSpec make_with_deep_tower(const ConfigReader& config, Decoder decoder,
       read_depths(of_vision, vision.layers, decoder.spec.layers, defaults.is_deep);
   const bool trains = trainable.of(vision.name).projector;
   const auto add_projectors = [&](SpecBuilder& builder, const std::vector<int>& states) {
-    std::map<int64_t, int> deep;  // by depth, the order in which the decoder's blocks take them
-    for (size_t i = 0; i < depths.size(); ++i)
-      deep[depths[i]] = add_deep_merger(builder, vision, i, states[depths[i] + 1], hidden, trains);
-    builder.start("vision.projector", "vision", UnitKind::Projector, {{states.back(), false}});
-    add_merger(builder, vision, kTowerRoot + "merger.", kMergerNames, hidden, trains);
-    std::vector<int> features{builder.last_unit()};
-    for (const auto& [depth, unit] : deep) features.push_back(unit);
-    return features;
+    return add_deep_mergers(builder, vision, kTowerRoot, kMergers, depths, states, hidden, trains);
   };
   return make_with_tower(decoder, encoder, kTowerRoot, "", trainable, add_projectors);
 }
@@ -124,8 +130,9 @@ ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable) 
                                .end_token = -1,
                                .theta = 500000,
                                .has_mrope = true};
-  return make_with_deep_tower(config, read_interleaved_text(config.object("text_config"), defaults),
-                              trainable, kOfQwen3Vl);
+  Decoder decoder = read_interleaved_text(config.object("text_config"), defaults);
+  decoder.names.root = kTextRoot;
+  return make_with_deep_tower(config, std::move(decoder), trainable, kOfQwen3Vl);
 }
 
 /// Files hold the weights of all experts of a layer in two tensors.
@@ -141,6 +148,7 @@ ModelSpec make_qwen3_vl_moe(const ConfigReader& config, const Trainable& trainab
                                                  .end_token = -1,
                                                  .theta = 500000,
                                                  .has_mrope = true});
+  decoder.names.root = kTextRoot;
   text.ignore_keys({"norm_topk_prob"});  // the model divides gates by their sum, whatever it says
   add_mixture(text, decoder, sparse_layers(text, decoder.spec.layers),
               {.intermediate = 1408, .experts = 60, .chosen = 4, .always_renormalizes = true},
