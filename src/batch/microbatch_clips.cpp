@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The input of an audio encoder: the log-mel columns that the rows here see through its two
 // convolutions. Rows may be any part of the clips' tokens: columns at their edges are made on
-// several ranks, so no rank needs another's. Clips that are subsampled are whole here.
+// several ranks, so no rank needs another's.
 #include <algorithm>
 #include <cmath>
 
@@ -19,7 +19,7 @@ constexpr int64_t kWidth = 3, kStride = 2;
 /// nothing of each other; a clip that is not cut is one.
 class HeldColumns {
  public:
-  HeldColumns(const OwnItems& own, const MelInput& input) : own_(own), chunk_(input.chunk) {
+  HeldColumns(const OwnItems& own, const MelInput& input) : own_(own), input_(input) {
     for (const int64_t item : own.held)
       starts_.push_back(starts_.back() + own.row.shape(static_cast<size_t>(item)).mel_columns);
   }
@@ -29,10 +29,10 @@ class HeldColumns {
     int64_t clip, begin, end;
   };
   Seen seen_by(int64_t token) const {
-    const auto item = static_cast<int64_t>(own_.row.item_of(token));
-    const auto clip = std::ranges::lower_bound(own_.held, item) - own_.held.begin();
-    return chunk_of(clip, kStride * own_.row.position(token));
+    return chunk_of(index_of(token), kStride * own_.row.position(token));
   }
+  /// Returns the first column of a token's clip.
+  int64_t clip_of(int64_t token) const { return starts_[static_cast<size_t>(index_of(token))]; }
   /// Returns the chunk of a column.
   Seen around(int64_t column) const {
     const auto clip = std::ranges::upper_bound(starts_, column) - starts_.begin() - 1;
@@ -47,13 +47,17 @@ class HeldColumns {
   Seen chunk_of(int64_t clip, int64_t column) const {
     const auto index = static_cast<size_t>(clip);
     const int64_t first = starts_[index], columns = starts_[index + 1] - first;
-    if (chunk_ == 0) return {first, first, first + columns};
-    const int64_t begin = column / (kStride * chunk_) * kStride * chunk_;
-    return {first, first + begin, first + std::min(columns, begin + kStride * chunk_)};
+    if (input_.chunk == 0) return {first, first, first + columns};
+    const int64_t begin = column / input_.chunk * input_.chunk;
+    return {first, first + begin, first + std::min(columns, begin + input_.chunk)};
+  }
+  int64_t index_of(int64_t token) const {
+    const auto item = static_cast<int64_t>(own_.row.item_of(token));
+    return std::ranges::lower_bound(own_.held, item) - own_.held.begin();
   }
 
   const OwnItems& own_;
-  const int64_t chunk_;
+  const MelInput& input_;
   Ids starts_{0};
 };
 
@@ -108,42 +112,117 @@ at::Tensor sinusoids(int64_t positions, int64_t width) {
   return at::cat({at::sin(angles), at::cos(angles)}, 1);
 }
 
-/// Fills the inputs of a subsampling's two convolutions. First: the 9 values that each bin of each
-/// output column reads. Second: for each bin of each output column, the rows of the first one's
-/// output that it reads. The first convolution makes two columns for each position of a clip; the
-/// last of these columns may lie beyond the clip and is then not read.
-void fill_subsampled(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
-                     const MelInput& input) {
-  constexpr int64_t kSide = Subsampling::kSide;
-  const int64_t bins = Subsampling::halved(input.mel_bins), last_bins = input.subsampled_bins();
-  std::vector<at::Tensor> columns;
-  Ids rows;
-  int64_t first = 0;  // row of the clip
-  auto* value = const_cast<float*>(values.data());
-  for (size_t clip = 0; clip < own.held.size(); ++clip) {
-    const ItemShape& shape = own.row.shape(static_cast<size_t>(own.held[clip]));
-    const int64_t made = 2 * shape.tokens;
-    const int64_t seen = Subsampling::halved(shape.mel_columns);  // by the second
-    // (bins, columns) -> (2 columns made + 1, 2 bins + 1), with zeros around.
-    const at::Tensor mel =
-        at::from_blob(value, {input.mel_bins, shape.mel_columns}, at::kFloat).t();
-    value += mel.numel();
-    const int64_t here = std::min(mel.size(0), 2 * made);
-    const at::Tensor padded = at::constant_pad_nd(
-        mel.narrow(0, 0, here), {1, 2 * bins - input.mel_bins, 1, 2 * made - here});
-    columns.push_back(
-        padded.unfold(0, kSide, 2).unfold(1, kSide, 2).reshape({made * bins, Subsampling::kTaps}));
-    for (int64_t position = 0; position < shape.tokens; ++position)
-      for (int64_t bin = 0; bin < last_bins; ++bin)
-        for (int64_t tap = 0; tap < Subsampling::kTaps; ++tap) {
-          const int64_t column = 2 * position + tap / kSide - 1, of = 2 * bin + tap % kSide - 1;
-          const bool is_there = column >= 0 && column < seen && of >= 0 && of < bins;
-          rows.push_back(is_there ? first + column * bins + of : -1);
+/// A column that a convolution of a subsampling makes of a chunk of a clip held.
+struct ConvolvedColumn {
+  int64_t clip;   ///< its first log-mel column, numbered through the clips
+  int64_t begin;  ///< first log-mel column of the chunk in the clip
+  int64_t column;
+
+  auto operator<=>(const ConvolvedColumn&) const = default;
+};
+
+/// The columns of a subsampling's convolutions that the rows here depend on.
+class Subsampled {
+ public:
+  Subsampled(const MelInput& input, const HeldColumns& held) : input_(input), held_(held) {}
+
+  /// Returns the columns that the last convolution makes of the rows here, ascending.
+  std::vector<ConvolvedColumn> last_columns(const OwnItems& own) const {
+    std::vector<ConvolvedColumn> columns;
+    for (const TokenRange& run : own.here)
+      for (int64_t token = run.begin; token < run.end; ++token) {
+        const int64_t position = own.row.position(token), clip = held_.clip_of(token);
+        if (input_.chunk == 0) {
+          columns.push_back({clip, 0, position});
+          continue;
         }
-    first += made * bins;
+        const int64_t each = input_.chunk_positions();
+        columns.push_back({clip, position / each * input_.chunk, position % each});
+      }
+    return columns;
   }
-  part.columns = at::cat(columns).to(own.dtype);
-  part.windows = index_tensor(rows).view({-1, Subsampling::kTaps});
+
+  /// Returns those of the convolution before the `number`-th one that `columns` read, ascending.
+  std::vector<ConvolvedColumn> read_by(const std::vector<ConvolvedColumn>& columns,
+                                       int64_t number) const {
+    std::vector<ConvolvedColumn> read;
+    for (const ConvolvedColumn& of : columns)
+      for (int64_t k = -1; k <= 1; ++k) {
+        const ConvolvedColumn one{of.clip, of.begin, kStride * of.column + k};
+        // Neighbors share a column: the last one of a column is the first of the next.
+        if (is_there(one, number - 1) && (read.empty() || one > read.back())) read.push_back(one);
+      }
+    return read;
+  }
+
+  /// For each bin of `columns` of the `number`-th convolution the rows of the convolution before
+  /// that it reads, whose columns are `before`.
+  at::Tensor windows(const std::vector<ConvolvedColumn>& columns,
+                     const std::vector<ConvolvedColumn>& before, int64_t number) const {
+    const int64_t bins = input_.bins_after(number - 1);
+    Ids rows;
+    const auto put = [&](const ConvolvedColumn& read, int64_t bin) {
+      const bool is_read = is_there(read, number - 1) && bin >= 0 && bin < bins;
+      const auto found = std::ranges::lower_bound(before, read);
+      rows.push_back(is_read ? (found - before.begin()) * bins + bin : -1);
+    };
+    for_each_tap(columns, number, put);
+    return index_tensor(rows).view({-1, Subsampling::kTaps});
+  }
+
+  /// For each bin of `columns` of the first convolution the values that it reads. `values` are
+  /// (mel_bins, columns) of each clip.
+  at::Tensor taps(const std::vector<ConvolvedColumn>& columns,
+                  const std::vector<float>& values) const {
+    std::vector<float> taps;
+    const auto put = [&](const ConvolvedColumn& read, int64_t bin) {
+      const int64_t all = held_.columns_from(read.clip), column = read.begin + read.column;
+      const bool is_read =
+          is_there(read, 0) && column < all && bin >= 0 && bin < input_.mel_bins;
+      const int64_t first = read.clip * input_.mel_bins + bin * all;
+      taps.push_back(is_read ? values[static_cast<size_t>(first + column)] : 0);
+    };
+    for_each_tap(columns, 1, put);
+    return at::tensor(taps, at::kFloat).view({-1, Subsampling::kTaps});
+  }
+
+ private:
+  /// Whether the chunk has the column after so many convolutions.
+  bool is_there(const ConvolvedColumn& of, int64_t convolutions) const {
+    const int64_t columns = input_.chunk_columns(held_.columns_from(of.clip));
+    return of.column >= 0 && of.column < Subsampling::halved(columns, convolutions);
+  }
+
+  /// Calls `put` with the column and the bin that each bin of `columns` reads by each tap.
+  template <class Put>
+  void for_each_tap(const std::vector<ConvolvedColumn>& columns, int64_t number,
+                    const Put& put) const {
+    constexpr int64_t kSide = Subsampling::kSide;
+    const bool bins_first = input_.subsampling->bins_first;
+    for (const ConvolvedColumn& of : columns)
+      for (int64_t bin = 0; bin < input_.bins_after(number); ++bin)
+        for (int64_t tap = 0; tap < Subsampling::kTaps; ++tap) {
+          const int64_t slow = tap / kSide - 1, fast = tap % kSide - 1;
+          put({of.clip, of.begin, kStride * of.column + (bins_first ? fast : slow)},
+              kStride * bin + (bins_first ? slow : fast));
+        }
+  }
+
+  const MelInput& input_;
+  const HeldColumns& held_;
+};
+
+void fill_subsampled(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
+                     const MelInput& input, const HeldColumns& held) {
+  const Subsampled subsampled(input, held);
+  std::vector<ConvolvedColumn> columns = subsampled.last_columns(own);
+  for (int64_t number = input.halvings(); number > 1; --number) {
+    const std::vector<ConvolvedColumn> before = subsampled.read_by(columns, number);
+    part.windows.push_back(subsampled.windows(columns, before, number));
+    columns = before;
+  }
+  std::ranges::reverse(part.windows);
+  part.columns = subsampled.taps(columns, values).to(own.dtype);
 }
 
 }  // namespace
@@ -153,16 +232,19 @@ void fill_clips(EncoderPart& part, const std::vector<float>& values, const OwnIt
   const MelInput& input = encoder.mels();
   const HeldColumns held(own, input);
   ZEA_ASSERT(held.all() * input.mel_bins == std::ssize(values));  // the loader took the same items
-  if (input.subsampling) return fill_subsampled(part, values, own, input);
-  const SeenColumns seen = seen_columns(own, held);
-  part.columns = with_neighbours(values, input.mel_bins, seen.columns, held).to(own.dtype);
-  part.windows = index_tensor(seen.indices).view({-1, kWidth});
+  if (input.subsampling) {
+    fill_subsampled(part, values, own, input, held);
+  } else {
+    const SeenColumns seen = seen_columns(own, held);
+    part.columns = with_neighbours(values, input.mel_bins, seen.columns, held).to(own.dtype);
+    part.windows = {index_tensor(seen.indices).view({-1, kWidth})};
+  }
   if (input.chunk == 0) return;
   int64_t longest = 1;
   for (const int64_t item : own.held)
     longest = std::max(longest, own.row.shape(static_cast<size_t>(item)).tokens);
   part.position_table =
-      sinusoids(std::min(input.chunk, longest), encoder.block.hidden).to(own.dtype);
+      sinusoids(std::min(input.chunk_positions(), longest), encoder.block.hidden).to(own.dtype);
 }
 
 }  // namespace zea::detail

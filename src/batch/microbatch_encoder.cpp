@@ -16,7 +16,7 @@ int64_t table_row(const EncoderSpec& encoder, const ItemRow& row, int64_t token)
   const int64_t position = row.position_in_tile(token);
   if (encoder.modality() == Modality::Audio) {
     const MelInput& input = encoder.mels();
-    if (input.chunk > 0) return position % input.chunk;
+    if (input.chunk > 0) return position % input.chunk_positions();
     return std::min(position, input.positions - 1);  // one that stands apart has none
   }
   return encoder.patches().position(position, row.shape(row.item_of(token)));

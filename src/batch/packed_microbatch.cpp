@@ -63,8 +63,9 @@ class PackedTensors {
     for (at::Tensor* tensor :
          {&part.positions, &part.position_table, &part.corners, &part.corner_shares,
           &part.feature_rows, &part.feature_corners, &part.feature_shares_of, &part.row_ends,
-          &part.placeholder_rows, &part.patches, &part.patch_rows, &part.columns, &part.windows})
+          &part.placeholder_rows, &part.patches, &part.patch_rows, &part.columns})
       add(*tensor);
+    for (at::Tensor& windows : part.windows) add(windows);
     for (TokenAttention& attention : part.attention) add(attention);
     add(part.keys);
     add(part.feature_keys);

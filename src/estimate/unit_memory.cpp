@@ -378,14 +378,20 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
       if (input.table_side > 0)
         bytes += items.tokens * input.most_table_shares() * (kIndex + element);
     } else {
-      // Positions, features, placeholders and the columns of a row.
+      // Positions, features, placeholders and the rows that convolutions read.
       const MelInput& input = encoder.mels();
-      const int64_t bins = Subsampling::halved(input.mel_bins);
-      const int64_t seen = input.subsampling ? Subsampling::kTaps * input.subsampled_bins() : 3;
-      bytes += kIndex * ((3 + seen) * items.tokens + rows);
-      bytes += element * (input.subsampling ? 2 * items.tokens * bins * Subsampling::kTaps
-                                            : items.columns * 3 * input.mel_bins);
-      bytes += element * input.chunk * encoder.block.hidden;
+      bytes += kIndex * (3 * items.tokens + rows);
+      const auto taps_of = [&](int64_t convolution) {
+        return input.columns_after(convolution, items.tokens) * input.bins_after(convolution) *
+               Subsampling::kTaps;
+      };
+      if (input.subsampling) {
+        bytes += element * taps_of(1);
+        for (int64_t i = 2; i <= input.halvings(); ++i) bytes += kIndex * taps_of(i);
+      } else {
+        bytes += kIndex * 3 * items.tokens + element * items.columns * 3 * input.mel_bins;
+      }
+      if (input.chunk > 0) bytes += element * input.chunk_positions() * encoder.block.hidden;
     }
   }
   return bytes;

@@ -165,7 +165,7 @@ class UnitRun {
       case Kind::Dropout:
         return with_dropout(x, op);
       case Kind::Windows:
-        return windows_of(x, part_->windows);
+        return windows_of(x, part_->windows[static_cast<size_t>(op.count)]);
       case Kind::ImageTokens:
         return image_tokens(x, {part_->patch_rows, part_->positions},
                             {parameter(op, 0), parameter(op, 1), optional(op, 2)});

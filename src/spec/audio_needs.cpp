@@ -64,11 +64,14 @@ void declare_audio(const Operation& op, const AudioPart& part, OperationNeeds& n
   const int64_t hidden = encoder.block.hidden, tokens = part.sizes.tokens.here;
   switch (op.kind) {
     case OperationKind::Columns:  // a subsampled clip has a row for each bin of its first output
-      needs.rows = 2 * tokens * (input.subsampling ? Subsampling::halved(input.mel_bins) : 1);
+      needs.rows = 2 * tokens;
+      if (input.subsampling) needs.rows = input.columns_after(1, tokens) * input.bins_after(1);
       return;
     case OperationKind::Windows: {
       const int64_t width = part.x_bytes / (std::max<int64_t>(1, part.x_rows) * part.bytes.param);
-      needs.rows = input.subsampling ? tokens * input.subsampled_bins() : part.x_rows / 2;
+      const int64_t made = op.count + 2;  // convolutions
+      needs.rows = input.subsampling ? input.columns_after(made, tokens) * input.bins_after(made)
+                                     : part.x_rows / 2;
       needs.memory =
           windows_memory(needs.rows, width, input.subsampling ? Subsampling::kTaps : 3, part.bytes);
       return;

@@ -63,7 +63,7 @@ MelInput read_subsampled_mels(const ConfigReader& config) {
   return {.mel_bins = kQuarter * (channels[0] / kQuarter),
           .positions = kMostPositions,
           .own_length = true,
-          .subsampling = Subsampling{channels[0], channels[1]}};
+          .subsampling = Subsampling{.channels = channels}};
 }
 
 /// Adds the parameters of one block of the conformer.
@@ -115,7 +115,7 @@ void add_conformer_block(SpecBuilder& builder, const BlockSpec& block, const std
 
 void add_subsampling(SpecBuilder& builder, const EncoderSpec& audio, double std, bool trains) {
   const MelInput& input = audio.mels();
-  const auto& [first, second] = *input.subsampling;
+  const std::vector<int64_t>& channels = input.subsampling->channels;
   const std::string root = kAudioTower + "subsample_conv_projection.";
   const NormSpec norm{NormKind::Layer, 0, 0, false};
   const auto add_layer = [&](const std::string& role, const std::string& name, int64_t in,
@@ -125,10 +125,10 @@ void add_subsampling(SpecBuilder& builder, const EncoderSpec& audio, double std,
     builder.add_norm(role + "_norm", root + name + ".norm", norm, out, trains);
   };
   builder.start(audio.name + ".embed", audio.name, UnitKind::AudioEmbed, {});
-  add_layer("conv1", "layer0", 1, first);
-  add_layer("conv2", "layer1", first, second);
+  add_layer("conv1", "layer0", 1, channels[0]);
+  add_layer("conv2", "layer1", channels[0], channels[1]);
   builder.add("in.weight", root + "input_proj_linear.weight",
-              {audio.block.hidden, input.subsampled_bins() * second}, trains, std);
+              {audio.block.hidden, input.subsampled_bins() * channels[1]}, trains, std);
 }
 
 }  // namespace

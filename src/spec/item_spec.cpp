@@ -150,6 +150,27 @@ int64_t ItemShape::most_seen(int64_t of_window) const {
   return std::min(tile_tokens(), chunk > 0 ? chunk : of_window * of_window * merge);
 }
 
+int64_t MelInput::columns_of(int64_t positions) const {
+  if (chunk == 0) return positions << halvings();
+  const int64_t whole = positions / chunk_positions(), rest = positions % chunk_positions();
+  return whole * chunk + std::min(chunk, rest << halvings());
+}
+
+int64_t MelInput::positions_of(int64_t columns) const {
+  if (chunk == 0) return Subsampling::halved(columns, halvings());
+  return columns / chunk * chunk_positions() + Subsampling::halved(columns % chunk, halvings());
+}
+
+int64_t MelInput::chunk_columns(int64_t columns) const {
+  return chunk == 0 ? columns : std::min(chunk, columns);
+}
+
+int64_t MelInput::columns_after(int64_t convolutions, int64_t positions) const {
+  if (chunk == 0) return positions << (halvings() - convolutions);
+  const int64_t all = chunk_positions();
+  return (positions * Subsampling::halved(chunk, convolutions) + all - 1) / all;
+}
+
 ItemShape EncoderSpec::item_shape() const {
   if (modality() == Modality::Audio) return clip_shape(mels().columns());
   if (patches().as<FittedTiles>()) return shape_within(std::numeric_limits<int64_t>::max());
@@ -169,7 +190,7 @@ ItemShape EncoderSpec::clip_shape(int64_t columns) const {
           .padding_tokens = apart,
           .mel_columns = input.chunk > 0 || input.subsampling ? std::min(columns, input.columns())
                                                               : input.columns(),
-          .chunk = input.chunk};
+          .chunk = input.chunk > 0 ? block.attention().window : 0};
 }
 
 ItemShape EncoderSpec::item_shape(const ImageSize& image) const {
@@ -327,7 +348,7 @@ ItemShape EncoderSpec::shape_within(int64_t features) const {
   }
   const int64_t most = std::max<int64_t>(1, features);
   if (modality() == Modality::Audio)
-    return clip_shape((mels().subsampling ? 4 : 2) * most * projector.merge);
+    return clip_shape(mels().columns_of(most * projector.merge));
   return {.tokens = most * projector.merge, .features = most};
 }
 

@@ -268,36 +268,55 @@ struct PatchInput {
   ImageSize filled(const ImageSize& image, const PixelLimits& limits) const;  ///< ImagesFilling
 };
 
-/// The subsampling of USM (arXiv:2303.01037): two convolutions of 3 x 3 columns and bins with
-/// stride 2 along both, each with a layer norm of its channels and ReLU. Beyond a clip are zeros.
+/// Convolutions of 3 x 3 columns and bins with stride 2 along both. Beyond a clip, or a chunk of
+/// it, are zeros.
 struct Subsampling {
   static constexpr int64_t kSide = 3, kTaps = kSide * kSide;
-  int64_t first_channels = 0, second_channels = 0;
+  std::vector<int64_t> channels = {};  ///< of each convolution
+  /// Each has a layer norm of its channels and ReLU (USM, arXiv:2303.01037); false: a bias and GELU
+  /// (Qwen3-Omni).
+  bool has_norms = true;
+  /// Kernels are indexed by bin, then column, and the bins of a channel lie side by side in a row;
+  /// false: by column, then bin, and the channels of a bin lie side by side.
+  bool bins_first = false;
 
-  /// Returns the columns, or bins, that a convolution makes of so many.
-  static int64_t halved(int64_t count) { return (count + 1) / 2; }
+  int64_t convolutions() const { return static_cast<int64_t>(channels.size()); }
+  /// Returns the columns, or bins, that so many convolutions make of `count`.
+  static int64_t halved(int64_t count, int64_t convolutions = 1) {
+    for (int64_t i = 0; i < convolutions; ++i) count = (count + 1) / 2;
+    return count;
+  }
 };
 
 /// Audio clips as columns of log-mel features (Whisper, arXiv:2212.04356; USM).
 struct MelInput {
   int64_t mel_bins = 80;
-  int64_t positions = 1500;  ///< of the longest clip, each of 20 ms, with a subsampling of 40 ms
+  int64_t positions = 1500;  ///< of the longest clip: what convolutions make of its columns
   bool own_length = false;  ///< a clip has the tokens of its own length; false: padded with silence
-  /// Positions of a chunk: chunks of a clip are convolved and attend separately, and sinusoidal
-  /// positions restart in each (Qwen2.5-Omni). 0: a clip is not cut.
+  /// Log-mel columns of a chunk: chunks of a clip are convolved separately, and sinusoidal positions
+  /// restart in each (Qwen-Omni). 0: a clip is not cut.
   int64_t chunk = 0;
   std::optional<Subsampling> subsampling = {};  ///< none: Whisper's convolutions, and its features
 
-  /// Returns the log-mel columns of a clip: the second convolution makes one position of two, the
-  /// subsampling one of four.
-  int64_t columns() const { return (subsampling ? 4 : 2) * positions; }
-  /// Returns the positions that become of so many columns.
-  int64_t positions_of(int64_t columns) const {
-    const int64_t once = Subsampling::halved(columns);
-    return subsampling ? Subsampling::halved(once) : once;
+  /// Returns the convolutions with stride 2.
+  int64_t halvings() const { return subsampling ? subsampling->convolutions() : 1; }
+  /// Returns the log-mel columns of the longest clip.
+  int64_t columns() const { return columns_of(positions); }
+  /// Returns the log-mel columns that make so many positions.
+  int64_t columns_of(int64_t positions) const;
+  /// Returns the positions that become of so many columns, and of those of a chunk.
+  int64_t positions_of(int64_t columns) const;
+  int64_t chunk_positions() const { return Subsampling::halved(chunk, halvings()); }
+  /// Returns the columns that are convolved together with those of a chunk of a clip
+  /// of `columns`. The last chunk of a clip is filled with zeros, unless it is the only one.
+  int64_t chunk_columns(int64_t columns) const;
+  /// Returns the bins after so many convolutions of a subsampling, after all of them, and about the
+  /// columns of which the others make `positions`.
+  int64_t bins_after(int64_t convolutions) const {
+    return Subsampling::halved(mel_bins, convolutions);
   }
-  /// Returns the bins after both convolutions of the subsampling.
-  int64_t subsampled_bins() const { return Subsampling::halved(Subsampling::halved(mel_bins)); }
+  int64_t subsampled_bins() const { return bins_after(halvings()); }
+  int64_t columns_after(int64_t convolutions, int64_t positions) const;
 };
 
 /// The grid of a fitted image (FittedTiles): the first tile is the whole image; the features of
@@ -334,7 +353,7 @@ struct ItemShape {
   float seconds = 0;
   bool has_text_between = false;  ///< as of VideoInput
   int64_t mel_columns = 0;        ///< log-mel columns of a clip
-  int64_t chunk = 0;              ///< tokens of a chunk of a clip; 0: none
+  int64_t chunk = 0;              ///< tokens of a clip that attend to each other; 0: all
 
   /// Returns the features of an image that lie side by side, each of a square of patches.
   int64_t columns() const;
@@ -352,9 +371,9 @@ struct ItemShape {
   int64_t row_ends() const { return fitted ? fitted->row_ends : 0; }
   /// Returns the position in time of a temporal patch, from the first one on.
   float time_of(int64_t moment) const;
-  /// Returns whether blocks with windows see only parts of an item: windows or chunks.
+  /// Returns whether blocks with windows see only parts of an item.
   bool has_windows() const { return window > 0 || chunk > 0; }
-  /// Returns the tokens of each window of an image or tile, or of each chunk of a clip.
+  /// Returns the tokens of each window of an image or tile, or of a clip.
   std::vector<int64_t> windows() const;
   /// Returns the most tokens that one attends to in windows of that side (0: the whole item).
   int64_t most_seen(int64_t of_window) const;

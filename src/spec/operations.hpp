@@ -72,7 +72,7 @@ enum class OperationKind {
   Scale,         ///< x times `factor`
   Standardize,   ///< (`factor` x - shift) scale; params: shift, scale
   Dropout,       ///< x without a share `factor` of its elements, while training
-  Windows,       ///< a convolution's windows: the rows that each of its outputs reads
+  Windows,       ///< a convolution's windows: the rows that each of its outputs reads; `count`: index
   ImageTokens,   ///< patches and learned tokens; params: class token, positions, registers
   Features,      ///< of all inputs, the rows that become features
   SideBySide,    ///< `count` neighboring rows as one

@@ -67,13 +67,21 @@ class Forward : LayerRecorder {
   /// A row is a bin of a column, until the bins of a column lie side by side.
   Value subsampled() {
     const MelInput& input = model_.encoders[unit_.encoder].mels();
-    const NormSpec spec{NormKind::Layer, block_.conformer->convolution_norm.eps, 0, false};
+    const Subsampling& subsampling = *input.subsampling;
     auto x = ops_.record({.kind = Kind::Columns});
-    x = activate(norm(linear(x, "conv1"), "conv1_norm", spec), "conv1", Activation::Relu);
-    x = ops_.record({.kind = Kind::Windows}, {x});
-    x = activate(norm(linear(x, "conv2"), "conv2_norm", spec), "conv2", Activation::Relu);
-    x = ops_.record({.kind = Kind::SideBySide, .count = input.subsampled_bins()}, {x});
-    return linear(x, "in");
+    for (int64_t i = 0; i < subsampling.convolutions(); ++i) {
+      const std::string name = "conv" + std::to_string(i + 1);
+      if (i > 0) x = ops_.record({.kind = Kind::Windows, .count = i - 1}, {x});
+      x = subsampling.has_norms ? normed_convolution(x, name) : activated_linear(x, name);
+    }
+    const Kind joins = subsampling.bins_first ? Kind::SpaceToDepth : Kind::SideBySide;
+    x = linear(ops_.record({.kind = joins, .count = input.subsampled_bins()}, {x}), "in");
+    return input.chunk > 0 ? add(x, positions()) : x;
+  }
+
+  Value normed_convolution(const Value& x, const std::string& name) {
+    const NormSpec spec{NormKind::Layer, block_.conformer->convolution_norm.eps, 0, false};
+    return activate(norm(linear(x, name), name + "_norm", spec), name, Activation::Relu);
   }
 
   Value token_embed() {

@@ -89,10 +89,12 @@ EncoderSpec read_omni_audio_encoder(const ConfigReader& config) {
   const int64_t table = input.positions;
   input.own_length = true;
   input.positions = kOmniMaxClipSeconds * kPositionsPerSecond;
-  input.chunk = audio.block.attention().window = config.positive("n_window", 100);
-  if (input.chunk > table)
-    config.refuse("n_window", std::to_string(input.chunk),
+  const int64_t window = config.positive("n_window", 100);
+  if (window > table)
+    config.refuse("n_window", std::to_string(window),
                   "max_source_positions = " + std::to_string(table) + " or less");
+  audio.block.attention().window = window;
+  input.chunk = 2 * window;
   audio.projector = {.merge = 2, .pools = true, .pools_first = true, .is_linear = true};
   return audio;
 }
