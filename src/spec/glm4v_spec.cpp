@@ -4,7 +4,7 @@
 // cubic convolution, and blocks have RMSNorms, axial RoPE and gated MLPs. A convolution merges 2 x
 // 2 patches into one feature; a linear and a gated MLP follow. The decoder is GLM-4.5's, or a dense
 // one with norms before and after each half of a block.
-#include "spec/families.hpp"
+#include "spec/qwen_vl.hpp"
 
 namespace zea::detail {
 namespace {

@@ -3,8 +3,8 @@
 // size. Its patches have a table of positions that is interpolated to each image by cubic
 // convolution, and axial RoPE whose pairs rotate by column and row in turn. Features of 2 x 2
 // patches are normed, concatenated and projected.
-#include "spec/families.hpp"
 #include "spec/parameter_names.hpp"
+#include "spec/qwen_vl.hpp"
 
 namespace zea::detail {
 

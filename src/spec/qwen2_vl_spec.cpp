@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "spec/families.hpp"
+#include "spec/qwen_vl.hpp"
 
 namespace zea::detail {
 namespace {

@@ -5,7 +5,7 @@
 // tower of Qwen3-VL, whose features it reads before the first block alone.
 #include <algorithm>
 
-#include "spec/families.hpp"
+#include "spec/qwen_vl.hpp"
 
 namespace zea::detail {
 namespace {

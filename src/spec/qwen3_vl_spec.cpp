@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "spec/families.hpp"
+#include "spec/qwen_vl.hpp"
 
 namespace zea::detail {
 namespace {

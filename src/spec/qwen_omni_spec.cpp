@@ -2,7 +2,7 @@
 // Qwen2.5-Omni (arXiv:2503.20215): its thinker has Qwen2.5-VL's tower and text, whose positions in
 // time are not rounded to seconds, and Whisper's encoder over chunks of a clip. The talker and the
 // vocoder, which generate speech, are copied unchanged. A directory may hold the thinker alone.
-#include "spec/families.hpp"
+#include "spec/qwen_vl.hpp"
 
 namespace zea::detail {
 namespace {
