@@ -177,8 +177,7 @@ class Subsampled {
     std::vector<float> taps;
     const auto put = [&](const ConvolvedColumn& read, int64_t bin) {
       const int64_t all = held_.columns_from(read.clip), column = read.begin + read.column;
-      const bool is_read =
-          is_there(read, 0) && column < all && bin >= 0 && bin < input_.mel_bins;
+      const bool is_read = is_there(read, 0) && column < all && bin >= 0 && bin < input_.mel_bins;
       const int64_t first = read.clip * input_.mel_bins + bin * all;
       taps.push_back(is_read ? values[static_cast<size_t>(first + column)] : 0);
     };

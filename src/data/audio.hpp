@@ -22,7 +22,11 @@ constexpr int64_t kMelRate = 16000;
 constexpr int64_t kMelHop = 160;
 
 /// The kind of log-mel features.
-enum class MelKind { Whisper, Usm };
+enum class MelKind {
+  Whisper,
+  Unpadded,  ///< Whisper's, of the clip alone: mirrored at its end (Qwen3-Omni)
+  Usm,
+};
 
 struct AudioOptions {
   int64_t mel_bins = 80;  ///< the encoder's num_mel_bins; 128 for large-v3
@@ -35,7 +39,8 @@ struct AudioOptions {
   int64_t samples() const { return columns() * kMelHop; }
 };
 
-/// Columns of features that begin within so much sound; with MelKind::Usm those that end in it.
+/// Columns of features that begin within so much sound; with MelKind::Usm those that end in it,
+/// with MelKind::Unpadded only whole ones.
 int64_t mel_columns(int64_t samples, int64_t rate, MelKind kind = MelKind::Whisper);
 
 int64_t usm_columns(int64_t samples_at_16_khz);
@@ -91,6 +96,7 @@ class LogMel {
 
   /// (mel_bins, columns) in `target`: the first samples() samples, resampled where the rate is
   /// another, silence after the last; with MelKind::Usm zeros after the last column of the clip.
+  /// MelKind::Unpadded has no such columns.
   /// `columns`: the first ones, of options().columns().
   void operator()(const Audio& audio, float* target, int64_t columns) const;
 

@@ -10,7 +10,8 @@
 namespace zea {
 
 MelKind mel_kind(const MelInput& input) {
-  return input.subsampling ? MelKind::Usm : MelKind::Whisper;
+  if (!input.subsampling) return MelKind::Whisper;
+  return input.subsampling->has_norms ? MelKind::Usm : MelKind::Unpadded;
 }
 
 ItemList list_items(const std::vector<Item>& items) {
@@ -70,6 +71,11 @@ ItemShape shape_of(const Item& item, const EncoderSpec& encoder, bool is_alone) 
   // Longer clips are cut before their columns are counted.
   if (kind == MelKind::Usm)
     columns = std::min(columns, usm_columns(kMelHop * encoder.mels().columns()));
+  if (kind == MelKind::Unpadded && columns > encoder.mels().columns())
+    throw DataError("a clip of " + std::to_string(item.samples) + " samples at " +
+                    std::to_string(item.rate) + " Hz, longer than the " +
+                    std::to_string(encoder.mels().columns() * kMelHop / kMelRate) +
+                    " s (chunk_length) of the " + encoder.name + " encoder; cut it before packing");
   const ItemShape shape = encoder.clip_shape(columns);
   if (shape.features == 0)
     throw DataError("a clip of " + std::to_string(item.samples) + " samples at " +

@@ -221,11 +221,14 @@ std::vector<LoadedMicrobatch> load_until(const Dataset& dataset, const LoaderOpt
 }  // namespace
 
 ItemDecoding decoding_of(const EncoderSpec& encoder) {
-  if (encoder.modality() == Modality::Audio)
+  if (encoder.modality() == Modality::Audio) {
+    const MelKind kind = mel_kind(encoder.mels());
+    const int64_t columns = encoder.mels().columns();
     return {.mel = std::make_shared<const LogMel>(
                 AudioOptions{.mel_bins = encoder.mels().mel_bins,
-                             .max_source_positions = encoder.mels().positions,
-                             .kind = mel_kind(encoder.mels())})};
+                             .max_source_positions = columns / (kind == MelKind::Usm ? 4 : 2),
+                             .kind = kind})};
+  }
   const PatchInput& input = encoder.patches();
   const auto* square = input.as<SquareImages>();
   const auto* padded = input.as<ImagesPadded>();

@@ -72,7 +72,8 @@ std::array<double, kFrame> hann_window() {
 double sample_at(std::span<const float> samples, int64_t position, int64_t length) {
   position = std::abs(position);
   if (position >= length) position = 2 * length - 2 - position;
-  return position < std::ssize(samples) ? samples[static_cast<size_t>(position)] : 0;
+  const bool is_there = position >= 0 && position < std::ssize(samples);
+  return is_there ? samples[static_cast<size_t>(position)] : 0;
 }
 
 double logarithm_of(const Band& band, const std::array<Lanes, kBins>& power, size_t lane) {
@@ -86,7 +87,10 @@ double logarithm_of(const Band& band, const std::array<Lanes, kBins>& power, siz
 
 int64_t mel_columns(int64_t samples, int64_t rate, MelKind kind) {
   const int64_t resampled = (samples * kMelRate + rate - 1) / rate;
-  return kind == MelKind::Usm ? usm_columns(resampled) : (resampled + kMelHop - 1) / kMelHop;
+  if (kind == MelKind::Usm) return usm_columns(resampled);
+  // A clip that is mirrored at its ends is longer than half a frame.
+  if (kind == MelKind::Unpadded) return resampled > int64_t{kFrame / 2} ? resampled / kMelHop : 0;
+  return (resampled + kMelHop - 1) / kMelHop;
 }
 
 struct LogMel::Tables {
@@ -119,7 +123,9 @@ LogMel::~LogMel() = default;
 /// Puts the logarithms of the first `columns`; returns the maximum of all.
 double LogMel::put_logarithms(std::span<const float> samples, float* target,
                               int64_t columns) const {
-  const int64_t all = options_.columns();
+  const bool is_alone = options_.kind == MelKind::Unpadded;
+  const int64_t length = is_alone ? std::ssize(samples) : options_.samples();
+  const int64_t all = is_alone ? length / kMelHop : options_.columns();
   const double silence = std::log10(kSmallestPower);
   std::fill_n(target, options_.mel_bins * columns, static_cast<float>(silence));
   double maximum = silence;
@@ -129,7 +135,7 @@ double LogMel::put_logarithms(std::span<const float> samples, float* target,
     // From here on frames are silent, the mirrored ones, too.
     if (column * kMelHop - int64_t{kFrame / 2} >= static_cast<int64_t>(samples.size())) break;
     const auto lanes = static_cast<size_t>(std::min<int64_t>(kLanes, all - column));
-    tables_->put_frames(samples, column, options_.samples(), lanes, frames);
+    tables_->put_frames(samples, column, length, lanes, frames);
     tables_->spectrum(frames, power);
     for (size_t band = 0; band < tables_->bands.size(); ++band)
       for (size_t lane = 0; lane < lanes; ++lane) {

@@ -88,11 +88,12 @@ bool is_of_shared_keys(const ModelSpec& model, const std::string& name) {
 
 /// Whether a tensor is carried along without use: it belongs to multi-token prediction (a separate
 /// head, or layers after the last one), to the unused keys of a layer with shared keys, or to the
-/// talker and vocoder of Qwen2.5-Omni.
+/// talker and vocoder of Qwen-Omni.
 bool is_carried(const ModelSpec& model, const std::string& name) {
   if (is_of_shared_keys(model, name)) return true;
-  if (model.family == "qwen2_5_omni")
-    return name.starts_with("talker.") || name.starts_with("token2wav.");
+  if (model.family == "qwen2_5_omni" || model.family == "qwen3_omni_moe")
+    return name.starts_with("talker.") || name.starts_with("token2wav.") ||
+           name.starts_with("code2wav.");
   struct Layers {
     const char *family, *root;
   };

@@ -90,8 +90,9 @@ float append_image(std::vector<TokenPosition>& positions, float first, const Ite
       for (int64_t column = 0; column < wide; ++column)
         positions.push_back({first + image.time_of(moment), first + static_cast<float>(row),
                              first + static_cast<float>(column)});
-  const float side = first + static_cast<float>(std::max(high, wide));
-  return image.seconds > 0 ? std::max(side, first + image.time_of(moments - 1) + 1) : side;
+  const float side = first + static_cast<float>(std::max(high, wide) - 1);
+  if (image.time == VideoTime::WholeSeconds) return side + 1;
+  return std::max(side, first + image.time_of(moments - 1)) + 1;
 }
 
 /// The items of an encoder that are passed, and of the next one the moments.
@@ -100,10 +101,11 @@ struct Passed {
   int64_t moments = 0;
 };
 
-/// The features of a video and of its sound, in chunks by turns without text between them.
+/// The features of a video and of its sound by turns, without text between them.
 struct VideoWithAudio {
   size_t end = 0;      ///< the first token after them
   size_t encoder = 0;  ///< that of the sound
+  int64_t heard = 0;   ///< features of the sound
 };
 
 /// Returns what begins at `token`, where the features of `video` do; nullopt: a video alone.
@@ -119,10 +121,30 @@ std::optional<VideoWithAudio> video_with_audio(const std::vector<MaskWord>& word
     if (is_sound && sound == 0) sound = word;
     if (word != words[token] && (!is_sound || word != sound)) break;
     shown += word == words[token] ? 1 : 0;
+    both.heard += is_sound ? 1 : 0;
   }
   if (sound == 0 || shown != video.features) return std::nullopt;
   both.encoder = static_cast<size_t>(word_encoder(sound));
   return both;
+}
+
+/// Appends the positions of a video and its audio, which begin at `first` and come in the order of
+/// their times. Returns the position of what follows.
+float append_by_time(std::vector<TokenPosition>& positions, const VideoWithAudio& both,
+                     const ItemShape& video, float first) {
+  std::vector<TokenPosition> seen;
+  append_image(seen, first, video, video.tiles);
+  int64_t heard = 0;
+  for (auto next = seen.begin(); positions.size() < both.end;) {
+    const float time = first + static_cast<float>(heard);
+    if (next != seen.end() && ((*next)[0] <= time || heard == both.heard)) {
+      positions.push_back(*next++);
+    } else {
+      positions.push_back({time, time, time});
+      ++heard;
+    }
+  }
+  return std::ranges::max(positions.back()) + 1;
 }
 
 /// Appends the positions of a video and its audio, which begin at the same value. The two tokens
@@ -172,7 +194,9 @@ std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
       const ItemShape& item = items[encoder].at(before);
       if (const auto both =
               item.seconds > 0 ? video_with_audio(words, token, item) : std::nullopt) {
-        next = append_with_audio(positions, words, *both, item, next);
+        next = item.time == VideoTime::Exact
+                   ? append_by_time(positions, *both, item, next)
+                   : append_with_audio(positions, words, *both, item, next);
         ++before;
         ++passed[both->encoder].items;
         continue;

@@ -101,7 +101,7 @@ using TokenPosition = std::array<float, 3>;
 /// time a step further each (Qwen2-VL), or where text stands between them as so many images
 /// (Qwen3-VL). `items`: the shapes of each encoder's, in the order of their features; those without
 /// a width, such as sound, are counted as text is. Sound that follows features of a video without
-/// text between them is the video's, and both begin at one position (Qwen2.5-Omni).
+/// text between them is the video's, and both begin at one position (Qwen-Omni).
 std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
                                           const std::vector<std::vector<ItemShape>>& items);
 

@@ -103,8 +103,8 @@ struct EncoderPart {
   /// Clips: (columns here, mel_bins * 3) columns with neighbors, compute type; with a subsampling
   /// (columns * bins of its first convolution, 9).
   at::Tensor columns;
-  /// Of each further convolution (rows, 3) int64: the columns that a row sees, -1: beyond the clip;
-  /// of a subsampling (columns * bins, 9): rows of the convolution before.
+  /// For each further convolution (rows, 3) int64: the columns that a row sees, -1: beyond the
+  /// clip; with a subsampling (columns * bins, 9): rows of the convolution before.
   std::vector<at::Tensor> windows;
 
   /// Cached outputs that are read with the samples in place of the items: (rows here, hidden) of

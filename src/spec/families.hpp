@@ -361,15 +361,18 @@ void add_carried(SpecBuilder& builder, const VisionEncoder& encoder, const std::
 
 /// The name of an encoder, and the prefixes of its parameters and of its projector's.
 struct EncoderNames {
-  std::string name, root, projector_root;
+  std::string name = {}, root = {}, projector_root = {};
   std::string row_end = {};         ///< the learned end of rows of FittedTiles; empty: none
   std::string norm = "layer_norm";  ///< of an audio encoder, after its blocks
-  std::string linear = {};          ///< whole name of the projector's only linear
+  /// Whole names of the projector's linears; none: they are below `projector_root`.
+  std::vector<std::string> linears = {};
+  bool has_key_biases = false;  ///< of an audio encoder
 };
 
 EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config);
 EncoderSpec read_voxtral_encoder(const ConfigReader& config);
 EncoderSpec read_omni_audio_encoder(const ConfigReader& config);
+EncoderSpec read_qwen3_omni_audio_encoder(const ConfigReader& config);
 /// Reads the feature extractor of a model whose clips are cut into chunks.
 void read_audio_processor(const ConfigReader& config, EncoderSpec& encoder);
 /// Adds Whisper's encoder, and its projector to the width `hidden`.

@@ -124,10 +124,10 @@ int64_t ItemShape::feature_of(int64_t token) const {
 }
 
 float ItemShape::time_of(int64_t moment) const {
+  if (time == VideoTime::WholeSeconds) return static_cast<float>(moment * time_step);
   // In single precision, whose rounding decides where a product is nearly whole.
-  if (seconds > 0)
-    return std::trunc(static_cast<float>(moment) * seconds * static_cast<float>(time_step));
-  return static_cast<float>(moment * time_step);
+  const float exact = static_cast<float>(moment) * seconds * static_cast<float>(time_step);
+  return time == VideoTime::Exact ? exact : std::trunc(exact);
 }
 
 std::vector<int64_t> ItemShape::windows() const {
@@ -241,10 +241,11 @@ ItemShape EncoderSpec::video_shape(const ImageSize& frame, int64_t frames, int64
   shape.tiles = moments;
   shape.frames = moments * input.frames;
   shape.time_step = 1;
+  shape.time = video.time;
+  const bool is_whole = video.time == VideoTime::WholeSeconds;
   if (per_second > 0)
-    shape.time_step =
-        video.takes_fractions ? per_second : per_second * static_cast<int64_t>(seconds);
-  if (video.takes_fractions) shape.seconds = static_cast<float>(seconds);
+    shape.time_step = is_whole ? per_second * static_cast<int64_t>(seconds) : per_second;
+  if (!is_whole) shape.seconds = static_cast<float>(seconds);
   shape.has_text_between = video.has_text_between;
   return shape;
 }
@@ -347,8 +348,7 @@ ItemShape EncoderSpec::shape_within(int64_t features) const {
     return tiled_shape(std::max<int64_t>(1, tiles == 2 ? 1 : tiles), 1);  // two are a grid of one
   }
   const int64_t most = std::max<int64_t>(1, features);
-  if (modality() == Modality::Audio)
-    return clip_shape(mels().columns_of(most * projector.merge));
+  if (modality() == Modality::Audio) return clip_shape(mels().columns_of(most * projector.merge));
   return {.tokens = most * projector.merge, .features = most};
 }
 

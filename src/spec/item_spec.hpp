@@ -163,6 +163,13 @@ ImageSize stretched(const ImageSize& image, int64_t longest);
 
 struct ItemShape;
 
+/// How temporal patches get positions in time.
+enum class VideoTime {
+  WholeSeconds,  ///< each takes whole seconds, or one position
+  Rounded,       ///< each takes a part of a second; rounded down to whole positions (Qwen2.5-Omni)
+  Exact,         ///< likewise, with fractions of a position (Qwen3-Omni)
+};
+
 /// How an encoder of images takes videos: as temporal patches of some frames, which do not attend
 /// to each other.
 struct VideoInput {
@@ -171,9 +178,8 @@ struct VideoInput {
   int64_t most_frames = 768;
   /// Positions in time that a second takes in the language model; 0: a temporal patch takes one.
   int64_t positions_per_second = 0;
-  /// Qwen2.5-Omni: temporal patches may take a fraction of a second, and the token after a video
-  /// continues after its last temporal position. false: temporal patches take whole seconds.
-  bool takes_fractions = false;
+  /// Unless it is WholeSeconds, the token after a video continues after its last position in time.
+  VideoTime time = VideoTime::WholeSeconds;
   bool has_text_between = false;  ///< text separates the features of temporal patches
   bool has_own_limits = false;    ///< the family's processor sets `pixels`, no file
   /// The longer side of a frame before it is resized to a square (stretched()); 0: unchanged.
@@ -293,8 +299,8 @@ struct MelInput {
   int64_t mel_bins = 80;
   int64_t positions = 1500;  ///< of the longest clip: what convolutions make of its columns
   bool own_length = false;  ///< a clip has the tokens of its own length; false: padded with silence
-  /// Log-mel columns of a chunk: chunks of a clip are convolved separately, and sinusoidal positions
-  /// restart in each (Qwen-Omni). 0: a clip is not cut.
+  /// Log-mel columns of a chunk: chunks of a clip are convolved separately, and sinusoidal
+  /// positions restart in each (Qwen-Omni). 0: a clip is not cut.
   int64_t chunk = 0;
   std::optional<Subsampling> subsampling = {};  ///< none: Whisper's convolutions, and its features
 
@@ -351,6 +357,7 @@ struct ItemShape {
   /// Seconds of a temporal patch, where it need not take whole ones; `time_step` is then that of a
   /// second. 0: it is that of a temporal patch.
   float seconds = 0;
+  VideoTime time = VideoTime::WholeSeconds;
   bool has_text_between = false;  ///< as of VideoInput
   int64_t mel_columns = 0;        ///< log-mel columns of a clip
   int64_t chunk = 0;              ///< tokens of a clip that attend to each other; 0: all

@@ -36,15 +36,9 @@ constexpr const char* kAudioEncoder =
     "; this is an encoder of sound: name it in model.audio.weights, beside a language model in "
     "model.llm.weights";
 
-constexpr const char* kQwen3Omni =
-    "; the audio encoder of Qwen3-Omni, which begins with two-dimensional convolutions, is not "
-    "built "
-    "yet: take Qwen2.5-Omni, or Qwen3-VL-MoE for images and videos";
-
 /// Models by the beginning of their model_type.
-constexpr std::array<Known, 9> kKnown{{{"llava_", kOriginalLlava},
+constexpr std::array<Known, 8> kKnown{{{"llava_", kOriginalLlava},
                                        {"internvl_chat", kOriginalInternVl},
-                                       {"qwen3_omni_moe", kQwen3Omni},
                                        {"clip", kImageEncoder},
                                        {"siglip", kImageEncoder},
                                        {"dinov2", kImageEncoder},
@@ -137,8 +131,10 @@ void set_dropout(ModelSpec& model, const Trainable& trainable) {
 }
 
 /// Transformers adds the loss that balances experts to language models alone.
-void set_router_loss(ModelSpec& model) {
-  if (model.encoders.empty() || model.decoder.router_aux_loss == 0) return;
+void set_router_loss(const std::string& family, ModelSpec& model) {
+  // Qwen3-Omni's thinker adds the losses of its routers.
+  if (model.encoders.empty() || family.starts_with("qwen3_omni_moe")) return;
+  if (model.decoder.router_aux_loss == 0) return;
   model.decoder.router_aux_loss = 0;
   model.notes.push_back(
       "the config's output_router_logits has no effect beside encoders, as in "
@@ -390,7 +386,7 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   read_feature_extractor(config, model);
   read_end_tokens(config, model);
   set_dropout(model, trainable);
-  set_router_loss(model);
+  set_router_loss(family, model);
   add_carried_tensors(config, model);
   model.family = family;
   for (UnitSpec& unit : model.units) unit.encoder = model.encoder_index(unit.module);

@@ -67,12 +67,12 @@ enum class OperationKind {
   /// The gated delta rule of the in-projection's outputs: convolution, recurrence, norm and gate;
   /// params: convolution, A_log, dt_bias, norm
   DeltaRule,
-  Clamp,         ///< x clamped between two bounds; params: least, most; none: `factor` both ways
-  LayerScale,    ///< each column times an element, or all times one; params: scale
-  Scale,         ///< x times `factor`
-  Standardize,   ///< (`factor` x - shift) scale; params: shift, scale
-  Dropout,       ///< x without a share `factor` of its elements, while training
-  Windows,       ///< a convolution's windows: the rows that each of its outputs reads; `count`: index
+  Clamp,        ///< x clamped between two bounds; params: least, most; none: `factor` both ways
+  LayerScale,   ///< each column times an element, or all times one; params: scale
+  Scale,        ///< x times `factor`
+  Standardize,  ///< (`factor` x - shift) scale; params: shift, scale
+  Dropout,      ///< x without a share `factor` of its elements, while training
+  Windows,  ///< a convolution's windows: the rows that each of its outputs reads; `count`: index
   ImageTokens,   ///< patches and learned tokens; params: class token, positions, registers
   Features,      ///< of all inputs, the rows that become features
   SideBySide,    ///< `count` neighboring rows as one

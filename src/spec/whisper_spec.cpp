@@ -1,22 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whisper's encoder (arXiv:2212.04356) and its projector, also as Qwen2-Audio, Voxtral and
-// Qwen2.5-Omni have it.
-// Keys have no bias, so the biases of queries and values stand apart from the fused matrix. Names
-// are those of transformers' WhisperEncoder.
+// Qwen-Omni have it.
+// Keys have no bias but in Qwen3-Omni, so the biases of queries and values stand apart from the
+// fused matrix. Names are those of transformers' WhisperEncoder.
 #include "spec/families.hpp"
 
 namespace zea::detail {
 namespace {
 
 constexpr double kStd = 0.02;  // WhisperConfig.init_std
-constexpr int64_t kPositionsPerSecond = 50;
-/// The longest clip of Qwen2.5-Omni's processor.
+constexpr int64_t kColumnsPerSecond = 100;
+constexpr int64_t kMostWindow = 1000000;  ///< columns
+/// The longest clip of Qwen-Omni's processors.
 constexpr int64_t kOmniMaxClipSeconds = 300;
 
 void add_embed(SpecBuilder& builder, const EncoderSpec& audio, const std::string& root,
                bool trainable) {
   builder.start(audio.name + ".embed", audio.name, UnitKind::AudioEmbed, {});
   const int64_t hidden = audio.block.hidden;
+  if (const auto& subsampling = audio.mels().subsampling) {
+    int64_t in = 1;
+    for (size_t i = 0; i < subsampling->channels.size(); ++i) {
+      const std::string number = std::to_string(i + 1), name = root + "conv2d" + number;
+      const int64_t out = subsampling->channels[i];
+      builder.add("conv" + number + ".weight", name + ".weight",
+                  {out, in, Subsampling::kSide, Subsampling::kSide}, trainable, kStd);
+      builder.add("conv" + number + ".bias", name + ".bias", {out}, trainable, 0);
+      in = out;
+    }
+    builder.add("in.weight", root + "conv_out.weight",
+                {hidden, in * audio.mels().subsampled_bins()}, trainable, kStd);
+    return;
+  }
   const auto convolution = [&](const std::string& name, int64_t channels) {
     builder.add(name + ".weight", root + name + ".weight", {hidden, channels, 3}, trainable, kStd);
     builder.add(name + ".bias", root + name + ".bias", {hidden}, trainable, 0);
@@ -32,6 +47,10 @@ struct WhisperDefaults {
   const char *hidden_key = "d_model", *intermediate_key = "encoder_ffn_dim",
              *layers_key = "encoder_layers", *heads_key = "encoder_attention_heads";
 };
+
+void set_longest_clip(MelInput& input, int64_t seconds) {
+  input.positions = input.positions_of(seconds * kColumnsPerSecond);
+}
 
 EncoderSpec read_whisper_like(const ConfigReader& config, const WhisperDefaults& defaults) {
   config.require_no_dropout(
@@ -88,14 +107,51 @@ EncoderSpec read_omni_audio_encoder(const ConfigReader& config) {
   MelInput& input = std::get<MelInput>(audio.input);
   const int64_t table = input.positions;
   input.own_length = true;
-  input.positions = kOmniMaxClipSeconds * kPositionsPerSecond;
   const int64_t window = config.positive("n_window", 100);
   if (window > table)
     config.refuse("n_window", std::to_string(window),
                   "max_source_positions = " + std::to_string(table) + " or less");
   audio.block.attention().window = window;
   input.chunk = 2 * window;
+  set_longest_clip(input, kOmniMaxClipSeconds);
   audio.projector = {.merge = 2, .pools = true, .pools_first = true, .is_linear = true};
+  return audio;
+}
+
+EncoderSpec read_qwen3_omni_audio_encoder(const ConfigReader& config) {
+  config.require_text("model_type", "qwen3_omni_moe_audio_encoder");
+  // How many chunks are convolved at a time; of new weights; encoder_layers again.
+  config.ignore_keys({"conv_chunksize", "init_std", "num_hidden_layers"});
+  EncoderSpec audio = read_whisper_like(
+      config, {.hidden = 1280, .intermediate = 5120, .layers = 32, .heads = 20, .mel_bins = 128});
+  MelInput& input = std::get<MelInput>(audio.input);
+  const int64_t table = input.positions;
+  constexpr int64_t kMostChannels = 4096;
+  const int64_t channels = config.positive("downsample_hidden_size", 480);
+  if (channels > kMostChannels)
+    config.refuse("downsample_hidden_size", std::to_string(channels),
+                  "1 to " + std::to_string(kMostChannels));
+  input.own_length = true;
+  input.subsampling = {
+      .channels = {channels, channels, channels}, .has_norms = false, .bins_first = true};
+  // transformers counts 13 features of a chunk, whatever its length is.
+  constexpr int64_t kFeatures = 13;
+  const int64_t window = config.positive("n_window", 50);
+  input.chunk = 2 * window;
+  if (window > kMostWindow || input.chunk_positions() != kFeatures)
+    config.refuse("n_window", std::to_string(window),
+                  "49 to 52, so that a chunk of 2 n_window columns has 13 features");
+  if (table < kFeatures)
+    config.refuse("max_source_positions", std::to_string(table),
+                  "13 (features of a chunk) or more");
+  const int64_t seen = config.positive("n_window_infer", 800);
+  if (seen < input.chunk || seen > kMostWindow)
+    config.refuse("n_window_infer", std::to_string(seen),
+                  "2 n_window = " + std::to_string(input.chunk) + " to " +
+                      std::to_string(kMostWindow) + " (columns that attend to each other)");
+  audio.block.attention().window = seen / input.chunk * kFeatures;
+  set_longest_clip(input, kOmniMaxClipSeconds);
+  audio.projector = {.activation = audio.block.mlp().activation};
   return audio;
 }
 
@@ -119,7 +175,7 @@ void read_audio_processor(const ConfigReader& config, EncoderSpec& encoder) {
   if (seconds > kMostSeconds)
     config.refuse("chunk_length", std::to_string(seconds),
                   "1 to " + std::to_string(kMostSeconds) + " (seconds of the longest clip)");
-  input.positions = seconds * kPositionsPerSecond;
+  set_longest_clip(input, seconds);
 }
 
 /// Concatenates as many positions as make the width of the MLP.
@@ -154,7 +210,7 @@ void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const Enc
   blocks.names.mlp_norm = ".final_layer_norm";
   blocks.names.up = ".fc1";
   blocks.names.down = ".fc2";
-  blocks.biases.k = false;
+  blocks.biases.k = names.has_key_biases;
   builder.add_blocks(audio.name, audio.layers, audio.block, blocks, names.root + "layers.", trains);
   builder.start(audio.name + ".projector", audio.name, UnitKind::Projector,
                 {{builder.last_unit(), false}});
@@ -162,9 +218,15 @@ void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const Enc
                    names.root + names.norm, audio.block.norm, audio.block.hidden, trains);
   const int64_t side_by_side = audio.projector.pools ? 1 : audio.projector.merge;
   const int64_t width = audio.block.hidden * side_by_side;
-  if (!names.linear.empty())
-    return add_projector_linear(builder, "linear", names.linear, {hidden, width}, true,
+  if (!names.linears.empty()) {
+    const std::string& first = names.linears.front();
+    if (audio.projector.is_linear)
+      return add_projector_linear(builder, "linear", first, {hidden, width}, true,
+                                  projector_trains);
+    add_projector_linear(builder, "linear_1", first, {width, width}, true, projector_trains);
+    return add_projector_linear(builder, "linear_2", names.linears.back(), {hidden, width}, true,
                                 projector_trains);
+  }
   add_projector_linears(builder, audio.projector, names.projector_root, width, hidden,
                         projector_trains);
 }

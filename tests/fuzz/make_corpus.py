@@ -222,6 +222,11 @@ QWEN25_OMNI = {"model_type": "qwen2_5_omni_thinker", "audio_token_index": 5, "im
                "text_config": {**QWEN_VL["text_config"], "model_type": "qwen2_5_omni_text"},
                "vision_config": {**QWEN25_VL["vision_config"], "model_type": "qwen2_5_omni_vision_encoder"},
                "audio_config": {**WHISPER, "model_type": "qwen2_5_omni_audio_encoder", "n_window": 5, "output_dim": 16}}
+QWEN3_OMNI = {"model_type": "qwen3_omni_moe_thinker", "audio_token_id": 5, "image_token_id": 3,
+              "text_config": {**QWEN3_VL_MOE["text_config"], "model_type": "qwen3_omni_moe_text"},
+              "vision_config": {**QWEN3_VL_MOE["vision_config"], "model_type": "qwen3_omni_moe_vision_encoder"},
+              "audio_config": {**WHISPER, "model_type": "qwen3_omni_moe_audio_encoder", "max_source_positions": 13,
+                               "downsample_hidden_size": 4, "output_dim": 16}}
 VOXTRAL = {"model_type": "voxtral", "audio_token_id": 3,
            "text_config": {"model_type": "llama", "head_dim": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e4, **TEXT},
            "audio_config": {**TILES, "intermediate_size": 64, "model_type": "voxtral_encoder", "num_mel_bins": 16,
@@ -236,11 +241,14 @@ def write_composites(config):
                        ("glm4v", GLM4V), ("glm4v_moe", GLM4V_MOE), ("glm46v", GLM46V),
                        ("qwen3_5", QWEN35), ("internvl", INTERNVL), ("kimi_k25", KIMI_K25), ("gemma3", GEMMA3),
                        ("llava_next", LLAVA_NEXT), ("qwen2_5_omni_thinker", QWEN25_OMNI), ("mistral3", MISTRAL3),
-                       ("qwen2_audio", QWEN2_AUDIO),
-                       ("voxtral", VOXTRAL)):
+                       ("qwen3_omni_moe_thinker", QWEN3_OMNI), ("qwen2_audio", QWEN2_AUDIO), ("voxtral", VOXTRAL)):
         config("good_" + name, base)
     config("good_qwen2_5_omni", {"model_type": "qwen2_5_omni", "thinker_config": QWEN25_OMNI},
            feature_extractor={"chunk_length": 1, "feature_size": 128})
+    config("good_qwen3_omni_moe", {"model_type": "qwen3_omni_moe", "thinker_config": QWEN3_OMNI},
+           feature_extractor={"chunk_length": 1, "feature_size": 128})
+    config("wide_qwen3_omni_convolutions", QWEN3_OMNI,
+           audio_config={**QWEN3_OMNI["audio_config"], "downsample_hidden_size": 1 << 40})
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
     config("good_qwen3_5_moe", QWEN35, model_type="qwen3_5_moe", text_config={**QWEN35["text_config"], **experts},
            weights_files={"splits_experts": True, "carried": CARRIED})

@@ -155,6 +155,15 @@ TEST_F(ExpertParallel, StackedExpertsDo) {
                         {2, 1, 0});
 }
 
+TEST_F(ExpertParallel, ExpertsBesideTwoEncodersDo) {
+  TinyRunOptions run = base_run(tiny_qwen3_omni_config());
+  run.remake = shrink_images;
+  run.deck.data.row_tokens = 90;
+  expect_equal_one_rank(run, {{"half of dp_shard", 4, 2},
+                              {"cp and dp_shard", 6, 6, "full_shard", 1, 2},
+                              {"tp", 4, 2, "no_shard", 2}});
+}
+
 TEST_F(ExpertParallel, BiasedExpertsDo) {
   expect_equal_one_rank(base_run(with_gpt_oss(tiny_llava_config({.kv_heads = 2}), 4)),
                         {{"half of dp_shard", 4, 2},

@@ -332,9 +332,9 @@ TEST(Memory, PredictionIsWithinFivePercentOfThePeak) {
 }
 
 TEST(Memory, OfFamiliesItIsWithinFivePercent) {
-  for (const char* family :
-       {"glm4v", "kimi_k25", "qwen2_5_vl", "gemma3", "gemma4 with images", "internvl", "mistral3",
-        "clips of their own length, averaged", "gemma4 with audio", "qwen2_5_omni_thinker"})
+  for (const char* family : {"glm4v", "kimi_k25", "qwen2_5_vl", "gemma3", "gemma4 with images",
+                             "internvl", "mistral3", "clips of their own length, averaged",
+                             "gemma4 with audio", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker"})
     for (const char* name : {"full_shard", "checkpointing"}) {
       const auto layout = std::ranges::find_if(
           kLayouts, [&](const Layout& one) { return one.name == std::string(name); });

@@ -16,6 +16,7 @@ A family is a class with
     rounds_inputs                its processor rounds pixels in another order: outputs in fp64 are not equal
     file_experts(tensors)        those of experts as such files hold them
     names_of_files(named)        where files do not have these names: theirs
+    router_loss(model, run_all)  the loss that balances experts over the rows of `run_all`(), if its config has one
 """
 
 import json

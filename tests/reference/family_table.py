@@ -14,6 +14,7 @@ from kimi_k25_cases import KimiK25, KimiK25Running
 from omni_cases import Qwen25Omni, Qwen25OmniTalking, Qwen25OmniWhole
 from parity_cases import grid
 from pixtral_cases import Mistral3, PixtralLlava
+from qwen3_omni_cases import Qwen3Omni, Qwen3OmniTalking, Qwen3OmniWhole
 from tiled_families import (
     InternVL,
     InternVLOfLargeSquares,
@@ -45,6 +46,14 @@ CP4_OF_BOTH = {"ranks": 4, "deck": [*grid("llm", cp=4), *grid("vision", cp=4, cp
 CP3_RING = {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3)]}
 TP2_FROZEN_VISION = {"ranks": 2, "frozen": ["vision"], "deck": [*grid("llm", tp=2), *grid("vision", tp=2)]}
 TWO_STAGES_OF_VISION = {"ranks": 4, "deck": [*OWN_RANKS, *grid("llm", pp=2), *grid("vision", pp=2)]}
+TP2_CP2_OF_SOUND = {
+    "ranks": 4,
+    "deck": [*ONE_ROW, *grid("llm", tp=2, cp=2), *grid("audio", tp=2, cp=2, cp_mode="ring", cp_block=4)],
+}
+PP2_BESIDE_BOTH = {
+    "ranks": 4,
+    "deck": [*OWN_RANKS, *grid("llm", pp=2), *grid("vision", encoder_dp=1), *grid("audio", encoder_dp=1)],
+}
 
 # Every family has these; they hold the axes of the table in inputs/README.md.
 OF_ALL = {
@@ -168,10 +177,7 @@ OF_ONE = {
     },
     Qwen25Omni: {
         "tied": TIED,
-        "tp2_cp2_of_sound": {
-            "ranks": 4,
-            "deck": [*ONE_ROW, *grid("llm", tp=2, cp=2), *grid("audio", tp=2, cp=2, cp_mode="ring", cp_block=4)],
-        },
+        "tp2_cp2_of_sound": TP2_CP2_OF_SOUND,
         "options": {
             "model": {
                 "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1, "tie_word_embeddings": False},
@@ -184,13 +190,29 @@ OF_ONE = {
         "frozen_audio": {"frozen": ["audio"]},
         "cp4_of_both": CP4_OF_BOTH,
         "tp2_frozen_vision": TP2_FROZEN_VISION,
-        "pp2_beside_both": {
-            "ranks": 4,
-            "deck": [*OWN_RANKS, *grid("llm", pp=2), *grid("vision", encoder_dp=1), *grid("audio", encoder_dp=1)],
-        },
+        "pp2_beside_both": PP2_BESIDE_BOTH,
     },
     Qwen25OmniTalking: {},
     Qwen25OmniWhole: {},
+    Qwen3Omni: {
+        "tied": TIED,
+        "options": {
+            "model": {
+                "text": {"num_hidden_layers": 3, "attention_bias": True, "mlp_only_layers": [1], "rms_norm_eps": 1e-2,
+                         "norm_topk_prob": False, "num_experts_per_tok": 2, "output_router_logits": True,
+                         "router_aux_loss_coef": 0.3},
+                "vision": {"deepstack_visual_indexes": [2, 0], "hidden_act": "gelu", "num_heads": 2},
+                "audio": {"activation_function": "relu", "downsample_hidden_size": 5, "encoder_attention_heads": 2,
+                          "max_source_positions": 13, "n_window_infer": 130},
+                "position_id_per_seconds": 13,
+            }
+        },
+        "frozen_audio": {"frozen": ["audio"]},
+        "tp2_cp2_of_sound": TP2_CP2_OF_SOUND,
+        "pp2_beside_both": PP2_BESIDE_BOTH,
+    },
+    Qwen3OmniTalking: {},
+    Qwen3OmniWhole: {},
     Qwen3VL: {
         "tied": TIED,
         "three_depths": {
@@ -437,10 +459,7 @@ OF_ONE = {
     },
     Gemma4Audio: {
         "frozen_audio": {"frozen": ["audio"]},
-        "pp2_beside_vision": {
-            "ranks": 4,
-            "deck": [*OWN_RANKS, *grid("llm", pp=2), *grid("vision", encoder_dp=1), *grid("audio", encoder_dp=1)],
-        },
+        "pp2_beside_vision": PP2_BESIDE_BOTH,
     },
 }
 # Cases of other images, by the plain model of each family, and of audio.

@@ -139,9 +139,14 @@ def reference_of(family, model, samples, mtp=0, casts=contextlib.nullcontext):
         with casts():
             return model(input_ids=ids, use_cache=False, **inputs).logits[0]
 
+    balance = 0
+    if hasattr(family, "router_loss") and model.config.get_text_config().output_router_logits:
+        balance = family.router_loss(model, lambda: [logits_of(*sample) for sample in samples])
+        balance.backward()
+        balance = balance.item()
     named = ((family.file_name(name), parameter) for name, parameter in model.named_parameters())
     loss, logits, gradients = reference(samples, logits_of, named, added if mtp else None)
-    return loss, logits, file_experts(family, model, gradients)
+    return loss + balance, logits, file_experts(family, model, gradients)
 
 
 def file_experts(family, model, tensors):

@@ -7,6 +7,7 @@ from glm4v_cases import Glm4v, Glm4vMoe, Glm46V
 from idefics3_cases import SmolVLM
 from kimi_k25_cases import KimiK25
 from omni_cases import Qwen25Omni
+from qwen3_omni_cases import Qwen3Omni
 from pixtral_cases import Mistral3
 from tiled_families import InternVL, LlavaNext
 from transformers import (
@@ -69,6 +70,7 @@ COMPOSITES = {
     "Mistral3": mistral3,
     "Qwen2Audio": qwen2_audio,
     "Qwen25Omni": Qwen25Omni.model,
+    "Qwen3Omni": Qwen3Omni.model,
     "Qwen2VL": Qwen2VL.model,
     "Qwen25VL": Qwen25VL.model,
     "Qwen3VL": Qwen3VL.model,

@@ -136,6 +136,31 @@ const GridScenario kDecoderScenarios[] = {
          [](const TinyLlava& model) {
            return with_heads(tiny_qwen2_5_omni_config(), model.heads, model.kv_heads);
          }},
+    {.name = "Qwen3-Omni, experts, images, videos and sound in chunks",
+     .model = {.audio = true},
+     .set = [](Options& deck) { deck.data.row_tokens = 90; },
+     .clips = {1, 0, 1},
+     .remake = shrink_images,
+     .other_config =
+         [](const TinyLlava& model) {
+           return with_heads(tiny_qwen3_omni_config(), model.heads, model.kv_heads);
+         }},
+    {.name = "Qwen3-Omni, adapters in all of its modules, every unit recomputed",
+     .model = {.audio = true},
+     .set =
+         [](Options& deck) {
+           deck.data.row_tokens = 90;
+           for (const char* module : {"vision", "audio"})
+             deck.encoders[module].lora = {.targets = {"*"}, .rank = 3};
+           deck.llm.lora = {.targets = {"*"}, .rank = 3};
+           deck.model.activation_checkpointing = AutoOption::of_count(1);
+         },
+     .clips = {1, 0, 1},
+     .remake = shrink_images,
+     .other_config =
+         [](const TinyLlava& model) {
+           return with_heads(tiny_qwen3_omni_config(), model.heads, model.kv_heads);
+         }},
     {"Qwen3-VL, images and videos, features of several depths",
      {},
      {2, 1, 0},

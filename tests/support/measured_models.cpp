@@ -214,6 +214,24 @@ std::string qwen3_vl_moe_config() {
   return config.dump();
 }
 
+/// Clips are longer than a chunk, whose convolutions make odd numbers of columns and bins.
+std::string qwen3_omni_config() {
+  nlohmann::json config = nlohmann::json::parse(qwen3_vl_moe_config());
+  const nlohmann::json tiny = nlohmann::json::parse(tiny_qwen3_omni_config());
+  for (const char* key : {"model_type", "audio_token_id", "audio_config"}) config[key] = tiny[key];
+  for (const char* part : {"text_config", "vision_config"})
+    config[part]["model_type"] = tiny[part]["model_type"];
+  config["audio_config"].update({{"d_model", 76},
+                                 {"downsample_hidden_size", 11},
+                                 {"encoder_ffn_dim", 202},
+                                 {"encoder_layers", 1},
+                                 {"n_window_infer", 200},
+                                 {"num_mel_bins", 17},
+                                 {"output_dim", 120}});
+  config["feature_extractor"] = {{"chunk_length", 3}, {"feature_size", 17}};
+  return config.dump();
+}
+
 std::string gemma3_config() {
   nlohmann::json config = nlohmann::json::parse(tiny_llava_config({.tied = true,
                                                                    .layers = 1,
@@ -409,6 +427,7 @@ const std::vector<MeasuredModel>& measured_models() {
       {"qwen2_5_omni_thinker", qwen2_5_omni_config(), shrink_images},
       {"qwen3_vl", qwen3_vl_config(), shrink_images},
       {"qwen3_vl_moe", qwen3_vl_moe_config(), shrink_images},
+      {"qwen3_omni_moe_thinker", qwen3_omni_config(), shrink_images},
       {"glm4v", glm4v_config(), shrink_images},
       {"glm4v_moe", glm4v_moe_config(), shrink_images},
       {"glm46v", glm46v_config(), shrink_images},

@@ -97,6 +97,25 @@ std::string tiny_qwen3_vl_moe_config() {
   return config.dump();
 }
 
+std::string tiny_qwen3_omni_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_qwen3_vl_moe_config());
+  config["model_type"] = "qwen3_omni_moe_thinker";
+  config["audio_token_id"] = 6;
+  config["text_config"]["model_type"] = "qwen3_omni_moe_text";
+  config["vision_config"]["model_type"] = "qwen3_omni_moe_vision_encoder";
+  config["audio_config"] = {{"model_type", "qwen3_omni_moe_audio_encoder"},
+                            {"d_model", 16},
+                            {"downsample_hidden_size", 4},
+                            {"encoder_attention_heads", 2},
+                            {"encoder_ffn_dim", 40},
+                            {"encoder_layers", 2},
+                            {"n_window_infer", 100},
+                            {"num_mel_bins", 6},
+                            {"output_dim", 24}};
+  config["feature_extractor"] = {{"chunk_length", 2}, {"feature_size", 6}};
+  return config.dump();
+}
+
 std::string tiny_glm4v_moe_config() {
   nlohmann::json config = nlohmann::json::parse(tiny_qwen2_vl_config());
   config["model_type"] = "glm4v_moe";

@@ -18,6 +18,7 @@ std::string tiny_qwen2_5_vl_config();
 /// Qwen2.5-Omni's thinker: that tower and text, and clips of up to a second in chunks of 5
 /// positions.
 std::string tiny_qwen2_5_omni_config();
+std::string tiny_qwen3_omni_config();
 std::string tiny_qwen3_vl_config();
 std::string tiny_qwen3_vl_moe_config();
 /// GLM-4.5V: a dense block and one of 8 experts in groups, a table of 5 x 5 positions.

@@ -175,6 +175,7 @@ TEST(VideoPositions, SoundTakesTurnsWithItsVideo) {
   ItemShape video{.tokens = 16, .features = 4, .merge = 4, .width = 4, .tiles = 2};
   video.frames = 4;
   video.time_step = 2;
+  video.time = VideoTime::Rounded;
   video.seconds = 1.3F;
   const ItemShape sound{.tokens = 6, .features = 3, .merge = 2};
   const MaskWord text = make_mask_word(0, kModalityText, 0),
@@ -231,6 +232,43 @@ TEST(VideoPositions, SoundTakesTurnsWithItsVideo) {
                  {11, 11, 11},
                  {12, 12, 12},
                  {13, 13, 13}}));
+}
+
+/// Likewise of Qwen3-Omni: positions in time have fractions, features come by time, and the tokens
+/// around them have positions of their own.
+TEST(VideoPositions, SoundComesByTimeWithItsVideo) {
+  ItemShape video{.tokens = 16, .features = 4, .merge = 4, .width = 4, .tiles = 2};
+  video.frames = 4;
+  video.time_step = 2;
+  video.time = VideoTime::Exact;
+  video.seconds = 0.75F;
+  const ItemShape sound{.tokens = 4, .features = 4};
+  const MaskWord text = make_mask_word(0, kModalityText, 0),
+                 seen = make_mask_word(0, kModalityImage, 1),
+                 heard = make_mask_word(0, kModalityAudio, 1, 1);
+  using Positions = std::vector<TokenPosition>;
+  EXPECT_EQ(
+      grid_positions({text, text, seen, seen, heard, heard, seen, seen, heard, heard, text, text},
+                     {{video}, {sound}}),
+      (Positions{{0, 0, 0},
+                 {1, 1, 1},
+                 {2, 2, 2},
+                 {2, 2, 3},
+                 {2, 2, 2},
+                 {3, 3, 3},
+                 {3.5F, 2, 2},
+                 {3.5F, 2, 3},
+                 {4, 4, 4},
+                 {5, 5, 5},
+                 {6, 6, 6},
+                 {7, 7, 7}}));
+  video.seconds = 4.25F;  // it lasts longer than its sound
+  const Positions longer = grid_positions(
+      {text, text, seen, seen, heard, heard, heard, heard, seen, seen, text}, {{video}, {sound}});
+  EXPECT_EQ(longer.at(9), (TokenPosition{10.5F, 2, 3}));
+  EXPECT_EQ(longer.at(10), (TokenPosition{11.5F, 11.5F, 11.5F}));
+  const Positions alone = grid_positions({text, seen, seen, seen, seen, text}, {{video}});
+  EXPECT_EQ(alone.at(5), (TokenPosition{10.5F, 10.5F, 10.5F}));
 }
 
 Sample sample_of_video(int64_t frames) {

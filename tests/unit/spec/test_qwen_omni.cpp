@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen2.5-Omni: its parts, the shapes of its clips and videos, and what is refused.
+// Qwen-Omni: its parts, the shapes of its clips and videos, and what is refused.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -69,9 +69,9 @@ TEST(QwenOmni, CutsClipsIntoChunks) {
 TEST(QwenOmni, CountsTimeInFractionsOfSeconds) {
   const EncoderSpec vision = model_with({{"position_id_per_seconds", 10}}).encoders[0];
   const ItemShape video = vision.video_shape({480, 640}, 8, 3000);
-  std::vector<int64_t> times;
+  std::vector<float> times;
   for (int64_t moment = 0; moment < 4; ++moment) times.push_back(video.time_of(moment));
-  EXPECT_EQ(times, (std::vector<int64_t>{0, 6, 13, 20}));
+  EXPECT_EQ(times, (std::vector<float>{0, 6, 13, 20}));
   EXPECT_EQ(vision.video_shape({480, 640}, 2, 0).time_of(1), 10);
 }
 
@@ -84,7 +84,68 @@ TEST(QwenOmni, RefusesWhatDoesNotFit) {
             std::string::npos);
   EXPECT_NE(refusal({{"audio_config", {{"scale_embedding", true}}}}).find("scale_embedding"),
             std::string::npos);
-  EXPECT_NE(refusal({{"model_type", "qwen3_omni_moe"}}).find("the audio encoder of Qwen3-Omni"),
+}
+
+ModelSpec moe_with(const nlohmann::json& changes = nlohmann::json::object()) {
+  nlohmann::json config = nlohmann::json::parse(tiny_qwen3_omni_config());
+  config.merge_patch(changes);
+  return make_model_spec(config.dump());
+}
+
+TEST(QwenOmniMoe, HasExpertsAndFeaturesOfSeveralDepths) {
+  const ModelSpec model = moe_with();
+  EXPECT_EQ(model.modules(), (std::vector<std::string>{"vision", "audio", "llm"}));
+  for (const char* name :
+       {"visual.blocks.0.attn.qkv.weight", "visual.merger_list.1.ln_q.weight",
+        "visual.merger.mlp.2.bias", "audio_tower.conv2d3.bias", "audio_tower.conv_out.weight",
+        "audio_tower.layers.1.self_attn.k_proj.bias", "audio_tower.proj2.weight",
+        "model.layers.3.mlp.experts.5.gate_proj.weight", "lm_head.weight"})
+    EXPECT_GE(model.param_index(name), 0) << name;
+  nlohmann::json whole{{"model_type", "qwen3_omni_moe"}, {"enable_audio_output", true}};
+  whole["thinker_config"] = nlohmann::json::parse(tiny_qwen3_omni_config());
+  whole["thinker_config"].erase("feature_extractor");
+  whole["talker_config"] = {{"num_code_groups", 16}};
+  const ModelSpec all = make_model_spec(whole.dump());
+  EXPECT_GE(all.param_index("thinker.audio_tower.conv2d1.weight"), 0);
+  EXPECT_EQ(all.num_parameters(), model.num_parameters());
+  ASSERT_EQ(all.notes.size(), 1U);
+  EXPECT_NE(all.notes[0].find("code2wav_config"), std::string::npos);
+}
+
+/// 13 features of a chunk of 100 columns; the last chunk is filled, and alone keeps its length.
+TEST(QwenOmniMoe, MakesFeaturesOfChunks) {
+  const EncoderSpec audio = moe_with({{"audio_config", {{"n_window_infer", 250}}}}).encoders[1];
+  const MelInput& input = audio.mels();
+  EXPECT_EQ(input.chunk_positions(), 13);
+  EXPECT_EQ(input.columns(), 200);
+  const ItemShape clip = audio.clip_shape(130);
+  EXPECT_EQ(clip.mel_columns, 130);
+  EXPECT_EQ(clip.tokens, 13 + 4);
+  EXPECT_EQ(clip.windows(), (std::vector<int64_t>{17}));  // of 26
+  EXPECT_EQ(moe_with().encoders[1].clip_shape(130).windows(), (std::vector<int64_t>{13, 4}));
+  EXPECT_EQ(input.chunk_columns(130), 100);
+  EXPECT_EQ(input.chunk_columns(30), 30);
+  EXPECT_EQ(input.columns_of(17), 132);
+  EXPECT_EQ(audio.shape_within(15).features, 15);
+  EXPECT_EQ(input.columns_after(1, 13), 50);
+  EXPECT_EQ(input.columns_after(2, 13), 25);
+}
+
+TEST(QwenOmniMoe, RefusesWhatDoesNotFit) {
+  const auto refused = [](const nlohmann::json& changes) {
+    nlohmann::json config = nlohmann::json::parse(tiny_qwen3_omni_config());
+    config.merge_patch(changes);
+    return refusal_of(config);
+  };
+  const auto of_audio = [&](const char* key, int64_t value) {
+    return refused({{"audio_config", {{key, value}}}});
+  };
+  EXPECT_NE(of_audio("n_window", 40).find("49 to 52"), std::string::npos);
+  EXPECT_NE(of_audio("n_window_infer", 60).find("2 n_window = 100"), std::string::npos);
+  EXPECT_NE(of_audio("max_source_positions", 12).find("13 (features of a chunk)"),
+            std::string::npos);
+  EXPECT_NE(of_audio("downsample_hidden_size", 5000).find("1 to 4096"), std::string::npos);
+  EXPECT_NE(refused({{"text_config", {{"sliding_window", 8}}}}).find("no layer has a window"),
             std::string::npos);
 }
 
