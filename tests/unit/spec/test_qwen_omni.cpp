@@ -2,6 +2,9 @@
 // Qwen-Omni: its parts, the shapes of its clips and videos, and what is refused.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
 #include <nlohmann/json.hpp>
 
 #include "spec/model_spec.hpp"
@@ -110,6 +113,13 @@ TEST(QwenOmniMoe, HasExpertsAndFeaturesOfSeveralDepths) {
   EXPECT_EQ(all.num_parameters(), model.num_parameters());
   ASSERT_EQ(all.notes.size(), 1U);
   EXPECT_NE(all.notes[0].find("code2wav_config"), std::string::npos);
+}
+
+/// transformers makes as many of the same config.
+TEST(QwenOmniMoe, HasTheParametersOfThePublishedModel) {
+  std::ifstream file(ZEA_INPUTS "/qwen3_omni_30b_a3b.json");
+  const std::string config{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(make_model_spec(config).num_parameters(), 31719205488);
 }
 
 /// 13 features of a chunk of 100 columns; the last chunk is filled, and alone keeps its length.
