@@ -48,9 +48,12 @@ def vicuna_turns(bos="<s>", eos="</s>"):
 # Families that write the second of each moment of a video into the text.
 TIMED = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 # The side of a patch, and the least and the most pixels of an image, where nobody says.
-OMNI = "qwen2_5_omni_thinker"
+OMNI, OMNI3 = "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker"
+OMNIS = (OMNI, OMNI3)
+# The thinker is a part of their whole directories.
+WHOLE_OMNIS = {"qwen2_5_omni": OMNI, "qwen3_omni_moe": OMNI3}
 QWEN_VL = dict.fromkeys(("qwen2_vl", "qwen2_5_vl", OMNI), (14, 56 * 56, 28 * 28 * 1280))
-QWEN_VL |= dict.fromkeys(TIMED, (16, 256 * 256, 4096 * 4096))
+QWEN_VL |= dict.fromkeys((*TIMED, OMNI3), (16, 256 * 256, 4096 * 4096))
 
 
 # The side of a patch, the limits of pixels, and the number of equal frames as which the processor counts an image. It
@@ -87,7 +90,7 @@ GLM_VIDEOS, GLM_VIDEO = (112 * 112, 28 * 28 * 2 * 30000), "<|video|>"
 
 # Likewise of a video's frame; in timed videos of all frames together.
 QWEN_VL_VIDEOS = dict.fromkeys(("qwen2_vl", "qwen2_5_vl", OMNI), (128 * 28 * 28, 768 * 28 * 28))
-QWEN_VL_VIDEOS |= dict.fromkeys(TIMED, (4096, 24576 * 32 * 32))
+QWEN_VL_VIDEOS |= dict.fromkeys(TIMED, (4096, 24576 * 32 * 32)) | {OMNI3: (128 * 32 * 32, 768 * 32 * 32)}
 # Defaults of families whose configs leave them out.
 USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10}
 USUAL_IMAGE_TOKENS |= dict.fromkeys(QWEN_VL, 151655) | {"idefics3": 128257, "smolvlm": 128257}
@@ -106,7 +109,7 @@ GEMMA4_AROUND = {"image": (("boi_token_id", "", 255999), ("eoi_token_id", "", 25
 AROUND_IMAGES = {"internvl": ("<img>", "</img>"), "gemma3": ("<start_of_image>", "<end_of_image>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
 AROUND_IMAGES[OMNI] = ("<|vision_bos|>", "<|vision_eos|>")
-AROUND_AUDIO = {OMNI: ("<|audio_bos|>", "<|audio_eos|>")}
+AROUND_AUDIO = {OMNI: ("<|audio_bos|>", "<|audio_eos|>"), OMNI3: ("<|audio_start|>", "<|audio_end|>")}
 AROUND_IMAGES |= dict.fromkeys(GLM_VL, ("<|begin_of_image|>", "<|end_of_image|>"))
 AROUND_IMAGES[KIMI] = ("<|media_begin|>image<|media_content|>", "<|media_end|>")
 # Families that number their tiles in the text.
@@ -137,11 +140,11 @@ class ModelDirectory:
         if not self.config:
             sys.exit(f"{folder}: has no config.json; name a Hugging Face directory")
         self.family = self.config.get("model_type")
-        if self.family == "qwen2_5_omni":  # whose other parts read no items
-            self.config, self.family = self.config.get("thinker_config", {}), OMNI
+        if self.family in WHOLE_OMNIS:  # whose other parts read no items
+            self.config, self.family = self.config.get("thinker_config", {}), WHOLE_OMNIS[self.family]
         if video_max_pixels and self.family in ("internvl", "smolvlm", "llava_onevision"):
             sys.exit(f"--video-max-pixels: frames of {self.family} become squares of one size; leave it out")
-        self.interleaves_audio = self.family == OMNI
+        self.interleaves_audio = self.family in OMNIS
         self.processor = self._processor("image_processor", "preprocessor_config.json")
         self.video_processor = self._processor("video_processor", "video_preprocessor_config.json")
         is_gemma4 = self.family == "gemma4"
@@ -161,7 +164,7 @@ class ModelDirectory:
             if self.family in (*GLM_VL, "internvl", "smolvlm"):  # a video's frames are images in the text
                 self.placeholders["video"] = self.placeholders["image"]
         if self.config.get("audio_config") is not None:
-            usual = 258881 if is_gemma4 else 151646 if self.family == OMNI else -1
+            usual = 258881 if is_gemma4 else 151646 if self.family in OMNIS else -1
             self.placeholders["audio"] = self._either("audio", usual)
 
     def _read(self, name):
@@ -326,8 +329,8 @@ class ModelDirectory:
         vision, size = self.config["vision_config"], video.size
         patch = (QWEN_VL | GLM_VL)[self.family][0]
         step = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
-        # Qwen2.5-Omni's processor sets the limits of frames itself.
-        processor = {} if self.family == OMNI else self.video_processor or self.processor
+        # Qwen-Omni's processors set the limits of frames themselves.
+        processor = {} if self.family in OMNIS else self.video_processor or self.processor
         limits = limits_of(processor, QWEN_VL_VIDEOS.get(self.family, GLM_VIDEOS), self.video_max_pixels)
         if self.family not in (*TIMED, *GLM_VL):
             return squares_within(size, step, limits)
@@ -338,11 +341,14 @@ class ModelDirectory:
     def _audio_features(self, clip):
         audio = self.config["audio_config"]
         positions = audio.get("max_source_positions", 1500)
-        if self.family == OMNI:
+        if self.family in OMNIS:
             whole = self._read("processor_config.json").get("feature_extractor")
             said = whole or self._read("preprocessor_config.json")
             is_said = whole or not {"sampling_rate", "feature_size"}.isdisjoint(said)
-            positions = 50 * ((said.get("chunk_length") or 30) if is_said else 300)
+            seconds = (said.get("chunk_length") or 30) if is_said else 300
+            if self.family == OMNI3:
+                return clip.chunked_features(audio.get("n_window", 50), seconds)
+            positions = 50 * seconds
         if self.family in ("qwen2_audio", OMNI):
             count = clip.averaged_features(positions // 2)
             if not count:

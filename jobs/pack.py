@@ -194,7 +194,7 @@ def add_item_options(parser):
     add("--images", type=Path, help="folder that the image paths start from (default: that of the first source)")
     add("--sounds", type=Path, help="folder that the audio paths start from")
     add("--videos", type=Path, help="folder that the video paths start from")
-    help_of_sound = "with --model: an <audio> after each <video> is its audio track (Qwen2.5-Omni's use_audio_in_video)"
+    help_of_sound = "with --model: an <audio> after each <video> is its audio track (Qwen-Omni's use_audio_in_video)"
     add("--audio-in-video", action="store_true", help=help_of_sound)
     add("--fps", type=float, default=2, help="frames of a video per second")
     help_of_frames = "frames taken from a longer video, evenly spaced: data.max_frames of the deck (0: as --model says)"

@@ -21,7 +21,7 @@ QWEN = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_omni", "qwen2_5_vl", "qwen2_a
 QWEN35 = ("qwen3_5", "qwen3_5_moe", "qwen3_5_text")
 PLAIN_FAMILIES = ("deepseek_v3", "glm46v", "glm4_moe", "glm4v", "glm4v_moe", "kimi_k25", "llava", "llava_next",
                   "mistral", "mistral3", "mixtral", "pixtral", "smolvlm", "voxtral")
-USUAL_CLASSES |= dict.fromkeys((*QWEN, "qwen3_vl_moe", "internvl"), "Qwen2Tokenizer")
+USUAL_CLASSES |= dict.fromkeys((*QWEN, "qwen3_omni_moe", "qwen3_vl_moe", "internvl"), "Qwen2Tokenizer")
 USUAL_CLASSES |= dict.fromkeys(QWEN35, "Qwen3_5Tokenizer") | dict.fromkeys(PLAIN_FAMILIES, PLAIN)
 FIXED_CLASSES = ("qwen2",)
 # Classes of transformers that build a tokenizer in a way of their own, which is not built here.

@@ -6,6 +6,7 @@ import bisect
 import re
 import sys
 
+from model_directory import OMNI3
 from packing.anchors import NOT_CHARACTERS
 from packing.chat_template import PROBE, Unmaskable
 from packing.forms import unread
@@ -65,8 +66,8 @@ class Tokens:
         self.is_prompt = getattr(arguments, "prompts", False)
         self.interleaves_audio = getattr(arguments, "audio_in_video", False)
         if self.interleaves_audio and not getattr(model, "interleaves_audio", False):
-            sys.exit("--audio-in-video: the model cannot interleave a video with its audio track; Qwen2.5-Omni can. "
-                     "Leave the option out")
+            sys.exit("--audio-in-video: the model cannot interleave a video with its audio track; Qwen2.5-Omni and "
+                     "Qwen3-Omni can. Leave the option out")
         added = tokenizer.get_added_tokens_decoder()
         self.special = [token.content for token in added.values() if token.special]
         self.heads = {token[:2] for token in self.special}
@@ -114,7 +115,7 @@ class Tokens:
 
     def talking_video(self, video, seen):
         heard = self.model.features("audio", video.sound)
-        turns = turns_of(video, self.model.config, seen, heard)
+        turns = turns_of(video, self.model.config, seen, heard, self.model.family == OMNI3)
         text = "".join(self.spell["video"] * seen + self.spell["audio"] * heard for seen, heard in turns)
         before, after = ("", "") if self.template_wraps else map(self.name, self.turns.around_image)
         begin, end = map(self.name, self.turns.around_audio)

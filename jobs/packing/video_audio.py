@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos with audio tracks, as Qwen2.5-Omni's processor writes them with use_audio_in_video: the features of both are
-interleaved, chunk by chunk of time, and enclosed by the begin and end tokens of a video and of audio."""
+"""Videos with audio tracks, as Qwen-Omni's processors write them with use_audio_in_video: the features of both are
+interleaved, in Qwen2.5-Omni chunk by chunk of time, in Qwen3-Omni by time, and enclosed by the begin and end tokens of
+a video and of audio."""
 
+import bisect
 import math
 
 from dataset_writer import Video
@@ -56,13 +58,26 @@ def chunks(times, per_chunk):
     return [end - begin for begin, end in zip(begins, [*begins[1:], len(times)])]
 
 
-def turns_of(video, config, seen, heard):
-    """Features of the video and of its sound in each chunk. `seen`: features of the video, `heard`: of the sound."""
+def turns_by_time(times, heard):
+    """Features of the video that come next, and of its sound after them, until all have come."""
+    turns, passed = [], 0
+    for number in range(heard):
+        seen = bisect.bisect_right(times, number)
+        turns.append((seen - passed, 1))
+        passed = seen
+    return [*turns, (len(times) - passed, 0)]
+
+
+def turns_of(video, config, seen, heard, is_by_time):
+    """Features of the video and of its sound in each chunk, or by time. `seen`: features of the video, `heard`: of the
+    sound."""
     per_moment = config["vision_config"].get("temporal_patch_size", 2)
     moments = math.ceil(len(video.frames) / per_moment)
     per_second = config.get("position_id_per_seconds", 25)
     seconds = 1000 * per_moment / video.rate if video.rate else 1
     times = [moment * seconds * per_second for moment in range(moments) for _ in range(seen // moments)]
+    if is_by_time:
+        return turns_by_time(times, heard)
     per_chunk = int(per_second * config.get("seconds_per_chunk", 2))
     by_turns = [chunks(times, per_chunk), chunks(range(heard), per_chunk)]
     most = max(map(len, by_turns))

@@ -33,6 +33,8 @@ try:
         PreTrainedTokenizerFast,
         Qwen2_5OmniThinkerConfig,
         Qwen2_5OmniThinkerForConditionalGeneration,
+        Qwen3OmniMoeThinkerConfig,
+        Qwen3OmniMoeThinkerForConditionalGeneration,
         WhisperConfig,
         WhisperFeatureExtractor,
         WhisperModel,
@@ -49,6 +51,8 @@ GEMMA4 = ["<bos>", "<|turn>", "<turn|>", "<|image>", "<image|>", "<|image|>", "<
 GEMMA4 += ["<|audio>", "<audio|>", "<|audio|>"]
 KIMI = ["<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|im_end|>", "<|media_begin|>", "<|media_content|>"]
 KIMI += ["<|media_end|>", "<|media_pad|>"]
+OMNI3 = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>",
+         "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>"]
 OMNI = ["<|im_start|>", "<|im_end|>", "<|vision_bos|>", "<|vision_eos|>", "<|IMAGE|>", "<|VIDEO|>", "<|audio_bos|>",
         "<|audio_eos|>", "<|AUDIO|>"]
 TEMPLATE = (
@@ -141,7 +145,6 @@ class FinetuneParts(FinetuneCase):
         return model
 
     def test_qwen2_5_omni(self):
-        """Trains on an image, a video with its sound and other sound, also of one sample, and answers questions."""
         tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32}
         ear = {"d_model": 24, "encoder_ffn_dim": 40, "encoder_layers": 2, "encoder_attention_heads": 4}
         config = Qwen2_5OmniThinkerConfig(
@@ -152,27 +155,55 @@ class FinetuneParts(FinetuneCase):
             video_token_index=5,
             audio_token_index=8,
         )
-        model = Qwen2_5OmniThinkerForConditionalGeneration(config)
+        self.check_omni(Qwen2_5OmniThinkerForConditionalGeneration(config), OMNI, {"chunk_length": 2}, last=8)
+        ids = self.packed(3)[0]
+        # A second of video, whose frames are 224 x 448 pixels at least, before the sound that begins with it.
+        self.assertEqual(ids.index(5) + ids.count(5), ids.index(8))
+
+    def test_qwen3_omni(self):
+        tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32}
+        ear = {"d_model": 24, "encoder_ffn_dim": 40, "encoder_layers": 2, "encoder_attention_heads": 4}
+        experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 8}
+        rope = {"rope_type": "default", "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+        config = Qwen3OmniMoeThinkerConfig(
+            text_config={**TEXT, **experts, "rope_parameters": rope},
+            vision_config={**tower, "deepstack_visual_indexes": [0]},
+            audio_config={**ear, "num_mel_bins": 24, "downsample_hidden_size": 6, "output_dim": 32},
+            image_token_id=4,
+            video_token_id=5,
+            audio_token_id=8,
+            position_id_per_seconds=13,
+        )
+        self.check_omni(Qwen3OmniMoeThinkerForConditionalGeneration(config), OMNI3, {"chunk_length": 300}, last=5)
+        ids = self.packed(3)[0]
+        # The frames at 0 s before the sound, those at 1.33 s after it.
+        self.assertEqual(ids.index(5) + ids.count(5) // 2, ids.index(8))
+
+    def check_omni(self, model, special, sound, last):
+        """Trains on an image, a video with its sound and other sound, also of one sample, and answers questions.
+        `last`: the last placeholder of the video with its sound."""
         self.add_video()
         self.hear(2)
         entries = json.loads(self.data.read_text())
         entries[3] |= {"image": "pictures/0.png", "audio": ["sounds/0.wav", "sounds/2.wav"]}
         entries[3]["conversations"][0]["value"] = "<image><video><audio>What moves?<audio>"
         self.data.write_text(json.dumps(entries))
-        sound = {"feature_size": 24, "sampling_rate": 16000, "chunk_length": 2}
+        sound = {"feature_size": 24, "sampling_rate": 16000, **sound}
         both = {"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 9000, "max_pixels": 12000, **sound}
         os.environ["AUDIO_IN_VIDEO"] = "1"
         self.addCleanup(os.environ.pop, "AUDIO_IN_VIDEO")
-        self.check(Qwen2_5OmniThinkerForConditionalGeneration, model, OMNI, both)
+        self.check(type(model), model, special, both)
         ids, attributes, frames = self.packed(3)
         self.assertEqual((attributes["video_token"], attributes["audio_token"]), (b"5", b"8"))
         self.assertEqual(frames, [0, 0, 0, 0, 3, -1, -1, 0, 0, 0])
-        heard = [ids.count(token) for token in (5, 8)]
-        # A second of video, whose frames are 224 x 448 pixels at least, before the sound that begins with it.
-        self.assertEqual(ids.index(5) + heard[0], ids.index(8))
-        self.assertIn(f"{[2, 6, *[5] * heard[0], 8]}"[1:-1], f"{ids}")
-        self.assertIn("[8, 7, 3]"[1:-1], f"{ids}")
+        before = ids[: ids.index(8)]
+        self.assertEqual(before[before.index(5) - 2 :], [2, 6, *[5] * before.count(5)])
+        self.assertIn(f"{[last, 7, 3]}"[1:-1], f"{ids}")
         self.ask("What is it?", "--audio", self.folder / "sounds/0.wav", "--image", self.folder / "pictures/0.png")
+        talking = ["--video", self.folder / "pictures/moving", "--audio", self.folder / "sounds/0.wav", "--fps", "1.5"]
+        self.ask("What moves?", *talking, "--audio-in-video")
+        with h5py.File(self.folder / "asked/question.h5") as asked:
+            self.assertIn(f"{before[before.index(5) - 2 :]}"[1:-1], f"{asked['tokens'][...].tolist()}")
         self.assertNotIn("feature_extractor", json.loads((self.folder / "out/model/config.json").read_text()))
 
     def test_gemma4(self):

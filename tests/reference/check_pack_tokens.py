@@ -301,25 +301,29 @@ class PackItems(FolderCase):
         self.assertEqual(ids, list(whole["input_ids"][0]))
 
     def test_videos_with_their_sound(self):
+        for name in ("Qwen2.5-Omni", "Qwen3-Omni"):
+            self.check_videos_with_their_sound(self.folder / name, name)
+
+    def check_videos_with_their_sound(self, folder, name):
         """Features of a video and of its sound take turns, whichever lasts longer, beside an image and other sound."""
-        folder, random = self.folder / "model", np.random.default_rng(8)
-        processor = write_model(folder, "Qwen2.5-Omni")
+        random = np.random.default_rng(8)
+        processor = write_model(folder, name)
         Image.fromarray(random.integers(0, 255, (40, 32, 3), dtype=np.uint8)).save(self.folder / "0.png")
         part = lambda kind, name: {"type": kind, kind: name}  # noqa: E731
         for number, (frames, seconds, fps) in enumerate([(9, 4.7, 2), (12, 1.3, 1.5), (3, 6.1, 4), (6, 3.0, 0.25)]):
             clip = random.integers(0, 255, (frames, 3, 32, 48), dtype=np.uint8)
-            (self.folder / f"{number}").mkdir()
+            (self.folder / f"{number}").mkdir(exist_ok=True)
             for index, frame in enumerate(clip):
                 Image.fromarray(frame.transpose(1, 2, 0)).save(self.folder / f"{number}/{index:02}.png")
             sounds = [random.integers(-9999, 9999, int(16000 * s)).astype("<i2") for s in (seconds, 0.4)]
-            for name, samples in zip("ab", sounds):
-                write_wave(self.folder / f"{name}{number}.wav", samples)
+            for letter, samples in zip("ab", sounds):
+                write_wave(self.folder / f"{letter}{number}.wav", samples)
             items = [part("image", "0.png"), part("video", f"{number}"), part("audio", f"a{number}.wav")]
             asked = [*items, {"type": "text", "text": "What?"}, part("audio", f"b{number}.wav")]
             answer = {"role": "assistant", "content": "A cup."}
             lines = [{"fps": fps, "messages": [{"role": "user", "content": asked}, answer]}]
             source = write_lines(folder / "in.jsonl", lines)
-            where = [option for name in ("--images", "--videos", "--sounds") for option in (name, self.folder)]
+            where = [option for key in ("--images", "--videos", "--sounds") for option in (key, self.folder)]
             ((ids, _),), _ = packed(folder / "out.h5", source, *where, "--model", folder, "--audio-in-video")
             joint = [*asked[:2], *asked[3:]]
             said = [{"type": "text", "text": "A cup."}]
@@ -328,7 +332,7 @@ class PackItems(FolderCase):
             whole = processor(text=[text], images=[Image.open(self.folder / "0.png")], videos=[clip], fps=fps,
                               audio=[samples / 2.0**15 for samples in sounds], sampling_rate=16000,
                               use_audio_in_video=True, do_sample_frames=False)
-            with self.subTest(video=number):
+            with self.subTest(video=number, model=name):
                 self.assertEqual(ids, list(whole["input_ids"][0]))
 
     def test_sound_of_videos_is_refused(self):
@@ -356,7 +360,7 @@ class PackItems(FolderCase):
             Image.fromarray(frame.transpose(1, 2, 0)).save(self.folder / f"video/{number}.png")
         content = [{"type": "video"}, {"type": "text", "text": "What?"}]
         messages = [{"role": "user", "content": content}, {"role": "assistant", "content": "A cup."}]
-        for name in ("Qwen2-VL", "Qwen3-VL", "Gemma 4", "Qwen2.5-Omni"):
+        for name in ("Qwen2-VL", "Qwen3-VL", "Gemma 4", "Qwen2.5-Omni", "Qwen3-Omni"):
             folder = self.folder / name
             processor = write_model(folder, name)
             source = write_lines(folder / "in.jsonl", [{"video": "video", "fps": 4, "messages": messages}])

@@ -25,7 +25,7 @@ try:
 
     import forked_script
     from prepared_items import away, prepared
-    from omni_directories import Qwen25Omni
+    from omni_directories import Qwen3Omni, Qwen25Omni
     from processor_cases import FAMILIES
     from processor_directories import Draw
 except ImportError as missing:
@@ -106,7 +106,8 @@ def expected_of(case, processor, sample, messages):
         inputs = processor(images=[[Image.fromarray(item) for item in sample.items]], **case.asked, **options)
         return inputs["input_ids"][0].tolist(), case.pixels(inputs)
     if sample.kind == "audio":
-        inputs = processor(audio=[clip / 32768], sampling_rate=16000, **options)
+        options |= case.sound_options() if hasattr(case, "sound_options") else {"sampling_rate": 16000}
+        inputs = processor(audio=[clip / 32768], **options)
         return inputs["input_ids"][0].tolist(), case.heard(inputs)
     metadata = VideoMetadata(total_num_frames=len(clip), fps=sample.rate, frames_indices=list(range(len(clip))))
     frames = torch.from_numpy(clip).permute(0, 3, 1, 2)
@@ -203,7 +204,7 @@ def main():
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     count, faults = int(os.environ.get("ZEA_PROCESSORS", 3)), 0
-    for family in [*FAMILIES, Qwen25Omni]:
+    for family in [*FAMILIES, Qwen25Omni, Qwen3Omni]:
         if len(sys.argv) > 3 and family.__name__ not in sys.argv[3:]:
             continue
         tally = Counter()

@@ -35,6 +35,7 @@ from transformers import (
     PixtralProcessor,
     PreTrainedTokenizerFast,
     Qwen2_5OmniProcessor,
+    Qwen3OmniMoeProcessor,
     Qwen2AudioProcessor,
     Qwen2VLImageProcessor,
     Qwen2VLProcessor,
@@ -66,6 +67,9 @@ GEMMA4 = {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<im
           "audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>"}
 OMNI = {f"{key}_token": f"<|{key.upper()}|>" for key in ("image", "video", "audio")}
 OMNI |= {f"{key}_token": f"<|{key}|>" for key in ("vision_bos", "vision_eos", "audio_bos", "audio_eos")}
+OMNI3 = {f"{key}_token": f"<|{key}_pad|>" for key in ("image", "video", "audio")}
+OMNI3 |= {f"{key}_{side}_token": f"<|{key}_{name}|>" for key in ("vision", "audio")
+          for side, name in (("bos", "start"), ("eos", "end"))}
 QWEN = {"patch_size": 8, "temporal_patch_size": 2, "merge_size": 2}
 
 
@@ -217,17 +221,24 @@ def qwen2_audio(family):
 
 
 def omni(family):
-    special = SPECIAL + list(OMNI.values())
+    is_moe = family == "qwen3_omni_moe_thinker"
+    names = OMNI3 if is_moe else OMNI
+    special = SPECIAL + list(names.values())
     vision = {"patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
-    ids = {f"{key}_token_index": special.index(f"<|{key.upper()}|>") for key in ("image", "video", "audio")}
+    key = "token_id" if is_moe else "token_index"
+    ids = {f"{item}_{key}": special.index(names[f"{item}_token"]) for item in ("image", "video", "audio")}
     config = {**ids, "vision_config": vision, "audio_config": {"num_mel_bins": 24}}
+    if is_moe:
+        config["position_id_per_seconds"] = 13  # as in the processor
     images, videos = Qwen2VLImageProcessor(**QWEN, min_pixels=256, max_pixels=4096), Qwen2VLVideoProcessor(**QWEN)
     hearing = WhisperFeatureExtractor(feature_size=24, chunk_length=30, return_attention_mask=True)
-    source = PARTS.replace("IMAGE", "<|vision_bos|><|IMAGE|><|vision_eos|>")
-    source = source.replace("VIDEO", "<|vision_bos|><|VIDEO|><|vision_eos|>").replace(
-        "{% else %}{{ c.text", "{% elif c.type == 'audio' %}<|audio_bos|><|AUDIO|><|audio_eos|>{% else %}{{ c.text"
-    )
-    build = lambda t: Qwen2_5OmniProcessor(images, videos, hearing, t, chat_template=source)  # noqa: E731
+    image, video, sound = (names[f"{mark}_bos_token"] + names[f"{item}_token"] + names[f"{mark}_eos_token"]
+                           for item, mark in (("image", "vision"), ("video", "vision"), ("audio", "audio")))
+    source = PARTS.replace("IMAGE", image).replace("VIDEO", video)
+    hears = "{% elif c.type == 'audio' %}" + sound
+    source = source.replace("{% else %}{{ c.text", hears + "{% else %}{{ c.text")
+    of_family = Qwen3OmniMoeProcessor if is_moe else Qwen2_5OmniProcessor
+    build = lambda t: of_family(images, videos, hearing, t, chat_template=source)  # noqa: E731
     return special, config, build
 
 
@@ -249,6 +260,7 @@ MODELS = {
     "Gemma 4": ("gemma4", gemma4),
     "Qwen2.5-VL": ("qwen2_5_vl", qwen_vl),
     "Qwen2.5-Omni": ("qwen2_5_omni_thinker", omni),
+    "Qwen3-Omni": ("qwen3_omni_moe_thinker", omni),
     "InternVL": ("internvl", internvl),
     "SmolVLM": ("smolvlm", smolvlm),
     "LLaVA-NeXT": ("llava_next", llava_next),
@@ -256,7 +268,7 @@ MODELS = {
 }
 SPOKEN = {"Qwen2-Audio": ("qwen2_audio", qwen2_audio)}
 NAMED = {"gemma3": {"boi_token": GEMMA[0], "eoi_token": GEMMA[1], "image_token": GEMMA[2]}}
-NAMED["qwen2_5_omni_thinker"] = OMNI
+NAMED |= {"qwen2_5_omni_thinker": OMNI, "qwen3_omni_moe_thinker": OMNI3}
 NAMED["gemma4"] = {**GEMMA4, "pad_token": "<|endoftext|>"}
 NAMED["internvl"] = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
 NAMED["internvl"]["video_token"] = "<video>"
