@@ -2,7 +2,7 @@
 """Asks a model a question, with images, videos, audio or only text, and prints its answer.
 
 usage: zea-generate WEIGHTS QUESTION [--image FILE]... [--video FOLDER [--fps 2]]... [--audio FILE]...
-                    [--max-tokens 128]
+                    [--audio-in-video] [--max-tokens 128]
 
 WEIGHTS is a Hugging Face directory, a run directory, a checkpoint or a weights file. The tokenizer and the chat
 template come from a Hugging Face directory: WEIGHTS, or else --model, the directory that the run started from.
@@ -35,6 +35,8 @@ def arguments_of():
         what = "folder of frames" if kind == "video" else "file"
         parser.add_argument(f"--{kind}", type=Path, action="append", default=[], help=f"{what}; may be repeated")
     parser.add_argument("--fps", type=float, default=2, help="frames per second of the videos (default: 2)")
+    help_of_tracks = "the first audio files are the audio tracks of the videos (Qwen-Omni)"
+    parser.add_argument("--audio-in-video", action="store_true", help=help_of_tracks)
     parser.add_argument("--model", type=Path, help="Hugging Face directory of the tokenizer (default: WEIGHTS)")
     help_of_tokens = "maximum number of tokens to generate (default: 128)"
     parser.add_argument(
@@ -79,6 +81,7 @@ def check_items(arguments, model):
     from model_directory import read_object  # here, as -h must do without what packing needs
 
     config = read_object(model / "config.json")
+    config = config.get("thinker_config") or config  # the part of Qwen-Omni that answers
     for kind in ITEMS:
         for path in getattr(arguments, kind):
             if not path.exists():
@@ -86,6 +89,9 @@ def check_items(arguments, model):
             if PARTS[kind] not in config:
                 family = config.get("model_type")
                 sys.exit(f"--{kind} {path}: the {family} model of {model} takes no {kind}; leave it out")
+    if arguments.audio_in_video and not 0 < len(arguments.video) <= len(arguments.audio):
+        sys.exit(f"--audio-in-video: there are {len(arguments.video)} videos and {len(arguments.audio)} audio files; "
+                 "name an audio file for each video, in the same order")
 
 
 def run(command, what):
@@ -104,7 +110,7 @@ def write_question(arguments, model, folder):
     """A conversation that ends with the question, whose items stand as in transformers' processors: parts before the
     text, where a chat template takes them and the question does not say where they stand."""
     entry, question = {"id": "question", "fps": arguments.fps}, arguments.question
-    parts, marks = [], ""
+    missing = {}
     for kind in ITEMS:
         paths = getattr(arguments, kind)
         names = []
@@ -119,9 +125,13 @@ def write_question(arguments, model, folder):
             names.append(name)
         if names:
             entry[kind] = names
-        missing = max(len(names) - question.count(f"<{kind}>"), 0)
-        marks += f"<{kind}>\n" * missing
-        parts += [{"type": kind}] * missing
+        missing[kind] = max(len(names) - question.count(f"<{kind}>"), 0)
+    pairs = min(missing["video"], missing["audio"]) if arguments.audio_in_video else 0
+    rest = {**missing, "video": missing["video"] - pairs, "audio": missing["audio"] - pairs}
+    groups = [["image"]] * rest["image"] + [["video", "audio"]] * pairs
+    groups += [[kind] for kind in ITEMS[1:] for _ in range(rest[kind])]
+    marks = "".join("".join(f"<{kind}>" for kind in group) + "\n" for group in groups)
+    parts = [{"type": kind} for group in groups for kind in group]
     says_where = any(f"<{kind}>" in question for kind in ITEMS if kind in entry)
     if says_where or not has_template(model):
         content = marks + question
@@ -135,7 +145,8 @@ def pack(arguments, model, folder):
     folders = [word for kind in ("images", "sounds", "videos") for word in (f"--{kind}", folder)]
     packer = HERE.parent / "jobs/pack.py"
     command = [sys.executable, packer, folder / "question.json", "--model", model, *folders]
-    run([*command, "--prompts", "--processes", 1, "--out", folder / "question.h5"], "packing the question")
+    options = ["--audio-in-video"] if arguments.audio_in_video else []
+    run([*command, *options, "--prompts", "--processes", 1, "--out", folder / "question.h5"], "packing the question")
 
 
 def end_of_answer(question):
