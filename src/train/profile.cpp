@@ -32,14 +32,25 @@
 namespace zea {
 namespace {
 
-void add_item(Sample& sample, const ModelSpec& model, const EncoderSpec& encoder) {
-  const int64_t features = encoder.item_shape().features;
+/// Returns the shape of the items that are measured in samples of `length`: the usual one, or of a
+/// clip that leaves room for an item of each other encoder.
+ItemShape measured_shape(const ModelSpec& model, const EncoderSpec& encoder, int64_t length) {
+  const ItemShape usual = encoder.item_shape();
+  if (encoder.modality() != Modality::Audio || !encoder.varies()) return usual;
+  const int64_t room = (length - 2) / std::ssize(model.encoders);
+  return usual.features <= room ? usual : encoder.shape_within(room);
+}
+
+void add_item(Sample& sample, const ModelSpec& model, const EncoderSpec& encoder,
+              const ItemShape& shape) {
+  const int64_t features = shape.features;
   const auto placeholder = static_cast<int32_t>(encoder.placeholder);
   sample.tokens.insert(sample.tokens.end(), features, placeholder);
   sample.loss_mask.insert(sample.loss_mask.end(), features, 1);
   sample.items.emplace_back();
   sample.items.back().modality = encoder.modality();
   sample.items.back().kind = model.encoder_index(encoder.name);
+  if (encoder.modality() == Modality::Audio) sample.items.back().shape = shape;
 }
 
 /// Returns a token that is no placeholder.
@@ -59,8 +70,9 @@ Sample make_sample(const ModelSpec& model, int64_t length) {
     added = false;
     for (const EncoderSpec& encoder : model.encoders) {
       const auto tokens = static_cast<int64_t>(sample.tokens.size());
-      if (tokens + encoder.item_shape().features >= length) continue;
-      add_item(sample, model, encoder);
+      const ItemShape shape = measured_shape(model, encoder, length);
+      if (tokens + shape.features >= length) continue;
+      add_item(sample, model, encoder, shape);
       added = true;
     }
   }
@@ -90,8 +102,10 @@ LoadedMicrobatch make_full_microbatch(const Plan& plan) {
                       " tokens; raise data.row_tokens to measure");
   for (const ItemDecoding& decoding : loading_of(plan).encoders) {
     const int64_t items = loaded.items.of(static_cast<int>(loaded.values.size()));
-    const ItemShape usual = plan.model.encoders[loaded.values.size()].item_shape();
-    const size_t each = decoding.values(decoding.image.has_tiles ? usual : ItemShape{});
+    const EncoderSpec& encoder = model.encoders[loaded.values.size()];
+    const ItemShape usual = measured_shape(model, encoder, length);
+    const size_t each =
+        decoding.values(decoding.mel || decoding.image.has_tiles ? usual : ItemShape{});
     loaded.values.emplace_back(each * static_cast<size_t>(items), 0.5F);
   }
   return loaded;
