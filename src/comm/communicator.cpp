@@ -43,6 +43,19 @@ Communicator Communicator::split(int color, const std::string& name) const {
   return Communicator(owned, name, progress_);
 }
 
+Communicator Communicator::of_ranks(const std::vector<int>& ranks, const std::string& name) const {
+  constexpr int kTag = 0;
+  MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
+  check_mpi(MPI_Comm_group(handle_, &all), "MPI_Comm_group");
+  check_mpi(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some),
+            "MPI_Group_incl");
+  MPI_Comm owned = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_create_group(handle_, some, kTag, &owned), "MPI_Comm_create_group");
+  MPI_Group_free(&some);
+  MPI_Group_free(&all);
+  return Communicator(owned, name, progress_);
+}
+
 Communicator Communicator::reordered(int key, const std::string& name) const {
   constexpr int kAll = 0;
   MPI_Comm owned = MPI_COMM_NULL;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/collectives.hpp"
 
@@ -30,6 +31,8 @@ class Communicator {
   /// Ranks of this communicator with equal `color` form one, in order of rank here; kNoColor gives
   /// an empty one (size 0). Collective.
   Communicator split(int color, const std::string& name) const;
+  /// The communicator of some ranks of this one, ascending. Collective over these alone.
+  Communicator of_ranks(const std::vector<int>& ranks, const std::string& name) const;
   /// The same ranks in the order of the `key` that each of them gives. Collective.
   Communicator reordered(int key, const std::string& name) const;
 

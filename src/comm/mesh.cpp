@@ -13,6 +13,7 @@
 namespace zea {
 namespace {
 
+constexpr const char* kWorld = "world";
 constexpr const char* kOutputs = " outputs";
 constexpr const char* kGradients = " gradients";
 
@@ -29,12 +30,12 @@ Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make, Act
   if (world.size() != shape_.world_size())
     throw InternalError("a mesh of " + std::to_string(shape_.world_size()) + " ranks on " +
                         std::to_string(world.size()) + " ranks");
-  world_communicator_.limit_sms();
-  Collectives* everyone = owned_.add(make_(world_communicator_));
   Ranks all(world.size());
   std::iota(all.begin(), all.end(), 0);
-  add_name("world", *everyone, all);
-  for (const RankGroups& groups : rank_groups(shape_)) build(groups);
+  declared_[kWorld] = {all, false};
+  for (const RankGroups& groups : rank_groups(shape_))
+    if (Ranks own = groups.of(rank()); !own.empty())
+      declared_[groups.name] = {std::move(own), groups.shards_buffers};
   for (const RankLink& link : shape_.links) build_link(link);
 }
 
@@ -54,60 +55,31 @@ Collectives* Mesh::Owned::add(std::unique_ptr<Collectives> collectives) {
 void Mesh::build_link(const RankLink& link) {
   const int replica_ranks = shape_.ranks_per_replica(),
             first = rank() / replica_ranks * replica_ranks;
-  const bool takes_part = link.has(rank() - first);
+  if (!link.has(rank() - first)) return;
   Ranks members;
-  for (int other = 0; takes_part && other < replica_ranks; ++other)
+  for (int other = 0; other < replica_ranks; ++other)
     if (link.has(other)) members.push_back(first + other);
   for (const char* way : {kOutputs, kGradients}) {
-    Communicator communicator =
-        world_communicator_.split(takes_part ? first : Communicator::kNoColor, link.name + way);
-    if (!takes_part) continue;
+    Communicator communicator = world_communicator_.of_ranks(members, link.name + way);
     communicator.limit_sms();
     Collectives* exchanging = owned_.add(make_(communicator));
     const bool sends = link.from.has(rank() - first) == (way == kOutputs);
     const std::vector<int> peers = link.peers_of(rank() - first), none;
     exchanging->connect(sends ? peers : none, sends ? none : peers);
-    add_name(link.name + way, *exchanging, members);
+    Named& named = by_name_[link.name + way];
+    named.all = watched(*exchanging, named, link.name + way, members);
   }
 }
 
-// Every rank works out the groups of all ranks, so that all agree which are new and enter the same
-// splits in the same order, also those in which they get nothing. A group's color is its lowest
-// rank.
-void Mesh::build(const RankGroups& groups) {
-  const Ranks own = groups.of(rank());
-  std::set<Ranks> all;
-  std::vector<bool> covered(shape_.world_size(), false);
-  for (int r = 0; r < shape_.world_size(); ++r) {
-    const Ranks ranks = covered[r] ? Ranks{} : groups.of(r);
-    for (int member : ranks) covered[member] = true;
-    if (!ranks.empty()) all.insert(ranks);
+Collectives& Mesh::made(std::map<Ranks, Collectives*>& groups, const Ranks& ranks,
+                        const std::string& name) {
+  Collectives*& group = groups[ranks];
+  if (group == nullptr) {
+    Communicator communicator = world_communicator_.of_ranks(ranks, name);
+    if (name == kWorld) communicator.limit_sms();
+    group = owned_.add(make_(communicator));
   }
-  build_new(groups.name, all, own, groups_);
-  if (groups.shards_buffers && owned_.all.front()->is_streamed())
-    build_new(groups.name + " reductions", all, own, reductions_);
-  if (!own.empty()) add_name(groups.name, *groups_.of_rank.at(own), own);
-}
-
-void Mesh::build_new(const std::string& name, const std::set<Ranks>& all, const Ranks& own,
-                     Groups& groups) {
-  int color = Communicator::kNoColor;
-  bool any_is_new = false;
-  for (const Ranks& ranks : all) {
-    if (!groups.every.insert(ranks).second) continue;
-    any_is_new = true;
-    if (ranks == own) color = ranks.front();
-  }
-  if (!any_is_new) return;
-  const Communicator communicator = world_communicator_.split(color, name);
-  if (color != Communicator::kNoColor) groups.of_rank.emplace(own, owned_.add(make_(communicator)));
-}
-
-void Mesh::add_name(const std::string& name, Collectives& group, const Ranks& members) {
-  Named& named = by_name_[name];
-  named.all = watched(group, named, name, members);
-  if (const auto found = reductions_.of_rank.find(members); found != reductions_.of_rank.end())
-    named.reductions = watched(*found->second, named, name, members);
+  return *group;
 }
 
 Mesh::Watched Mesh::watched(Collectives& group, Named& named, const std::string& name,
@@ -125,12 +97,29 @@ std::string Mesh::note() const {
   return "";
 }
 
-const Mesh::Named& Mesh::of_name(const std::string& name) const {
-  const auto found = by_name_.find(name);
-  if (found == by_name_.end())
+int Mesh::num_communicators() const {
+  return static_cast<int>(
+      std::ranges::count_if(owned_.all, [](const auto& group) { return group->size() > 1; }));
+}
+
+const Mesh::Declared& Mesh::declared(const std::string& name) const {
+  const auto found = declared_.find(name);
+  if (found == declared_.end())
     throw InternalError("rank " + std::to_string(rank()) + " has no group " + name +
-                        ": not a part of the module, or a group that is not built");
+                        ": not a part of the module, or a group that is not declared");
   return found->second;
+}
+
+Collectives& Mesh::named(const std::string& name) {
+  const auto known = by_name_.find(name);
+  if (known != by_name_.end()) return *known->second.all.recorded;
+  const Ranks& ranks = declared(name).ranks;
+  // The world's calls are small: a group of the same ranks does not share its few SMs.
+  std::map<Ranks, Collectives*> alone;
+  Collectives& group = made(name == kWorld ? alone : groups_, ranks, name);
+  Named& named = by_name_[name];
+  named.all = watched(group, named, name, ranks);
+  return *named.all.recorded;
 }
 
 Traffic Mesh::traffic() const {
@@ -144,17 +133,19 @@ void Mesh::count(const Traffic& sent) {
   for (const auto& [name, bytes] : sent) by_name_.at(name).sent_bytes += bytes;
 }
 
-Collectives& Mesh::replica() {
-  return named("replica");
-}
-
 Collectives& Mesh::along(const std::string& module, const std::vector<Axis>& axes) {
   return named(group_name(module, axes));
 }
 
 Collectives& Mesh::reducing_along(const std::string& module, const std::vector<Axis>& axes) {
-  const Named& group = of_name(group_name(module, axes));
-  return group.reductions.recorded ? *group.reductions.recorded : *group.all.recorded;
+  const std::string name = group_name(module, axes);
+  const auto& [ranks, shards_buffers] = declared(name);
+  if (ranks.size() == 1 || !shards_buffers || !along(module, axes).is_streamed())
+    return along(module, axes);
+  Named& named = by_name_[name];
+  if (!named.reductions.recorded)
+    named.reductions = watched(made(reductions_, ranks, name + " reductions"), named, name, ranks);
+  return *named.reductions.recorded;
 }
 
 Collectives& Mesh::shard_subgroup(const std::string& module) {

@@ -2,6 +2,10 @@
 // The mesh: the plan's groups of ranks as communicators, one per module, axis and shard group. It
 // is built once, below main, from any communicator of the plan's world size, so that a test can try
 // many layouts on sub-communicators. Sent bytes are counted by the group's name.
+//
+// A group gets its communicator when its ranks first ask for it, and one that nobody asks for gets
+// none: each takes seconds and memory of a GPU. So asking is collective over the group. The engine
+// and the optimizer ask when they are made, all ranks in the order of modules and buffers.
 #pragma once
 
 #include <functional>
@@ -24,8 +28,9 @@ using MakeCollectives = std::function<std::unique_ptr<Collectives>(const Communi
 
 class Mesh {
  public:
-  /// Builds the mesh. Collective over `world`, whose size must be shape.world_size(). The actions
-  /// of this rank's groups are written to `record`, which outlives the mesh; null: to its own.
+  /// Builds the mesh with its links. Collective over `world`, whose size must be
+  /// shape.world_size(). The actions of this rank's groups are written to `record`, which outlives
+  /// the mesh; null: to its own.
   /// `has_checksums`: all groups check what they carry (checksummed_collectives.hpp).
   Mesh(const Communicator& world, MeshShape shape, MakeCollectives make,
        ActionRecord* record = nullptr, bool has_checksums = false);
@@ -36,12 +41,11 @@ class Mesh {
 
   /// All ranks of the run.
   Collectives& world() { return named("world"); }
-  /// The ranks of this rank's replica, of all modules: features travel among them.
-  Collectives& replica();
+  /// The ranks of this rank's replica, of all modules.
+  Collectives& replica() { return named("replica"); }
 
-  /// This rank's group that differs along `axes` (in any order) in `module`. Built by the
-  /// constructor for the axes of rank_groups(); any other combination, and a module that this rank
-  /// has no part of, is refused by InternalError.
+  /// This rank's group that differs along `axes` (in any order) in `module`. Axes that are not in
+  /// rank_groups(), and a module that this rank has no part of, are refused by InternalError.
   Collectives& along(const std::string& module, const std::vector<Axis>& axes);
   /// The same ranks for reductions of gradients. On devices these have a separate communicator: on
   /// that of along() the next all-gather of parameters, and all later NCCL launches, would wait for
@@ -75,8 +79,8 @@ class Mesh {
   /// captured.
   void count(const Traffic& sent);
 
-  /// The number of communicators of this rank, without the world.
-  int num_groups() const { return static_cast<int>(groups_.of_rank.size()); }
+  /// The number of communicators of this rank so far that have other ranks.
+  int num_communicators() const;
 
  private:
   using Ranks = std::vector<int>;
@@ -92,9 +96,10 @@ class Mesh {
     Watched all, reductions;
   };
 
-  struct Groups {
-    std::map<Ranks, Collectives*> of_rank;  ///< of this rank
-    std::set<Ranks> every;                  ///< built by any rank
+  /// A group of this rank that may be asked for.
+  struct Declared {
+    Ranks ranks;
+    bool shards_buffers;
   };
 
   /// Collectives that are aborted together while an exception unwinds, also that of a constructor.
@@ -106,13 +111,12 @@ class Mesh {
   };
 
   void build_link(const RankLink& link);
-  void build(const RankGroups& groups);
-  void build_new(const std::string& name, const std::set<Ranks>& all, const Ranks& own,
-                 Groups& groups);
-  void add_name(const std::string& name, Collectives& group, const Ranks& members);
+  /// The communicator of these ranks, made by the first call. Collective over them.
+  Collectives& made(std::map<Ranks, Collectives*>& groups, const Ranks& ranks,
+                    const std::string& name);
   Watched watched(Collectives& group, Named& named, const std::string& name, const Ranks& members);
-  const Named& of_name(const std::string& name) const;
-  Collectives& named(const std::string& name) const { return *of_name(name).all.recorded; }
+  const Declared& declared(const std::string& name) const;
+  Collectives& named(const std::string& name);
 
   MeshShape shape_;
   std::unique_ptr<ActionRecord> own_record_;
@@ -121,9 +125,10 @@ class Mesh {
   bool has_checksums_;
   Communicator world_communicator_;
   Owned owned_;  ///< of the world, groups and links
-  Groups groups_;
-  Groups reductions_;                     ///< where reductions have communicators of their own
-  std::map<std::string, Named> by_name_;  ///< this rank's group of each name
+  std::map<std::string, Declared> declared_;
+  std::map<Ranks, Collectives*> groups_;
+  std::map<Ranks, Collectives*> reductions_;  ///< where reductions have communicators of their own
+  std::map<std::string, Named> by_name_;      ///< those that were asked for
 };
 
 }  // namespace zea

@@ -101,7 +101,7 @@ class Evaluator {
   }
 
   /// Ranks of a replica load the same samples; one of them reports bad items.
-  bool reports() const { return engine_.mesh().replica().rank() == 0; }
+  bool reports() const { return engine_.plan().rank_in_replica(engine_.world_rank()) == 0; }
 
   void note_bad_items(const LoadedMicrobatch& part) {
     if (!reports()) return;

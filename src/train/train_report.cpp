@@ -140,7 +140,7 @@ void TrainReport::loaded(const LoadedStep& loaded) {
 
 /// All ranks of a replica load the same samples; one of them answers for them.
 int64_t TrainReport::note_bad_items(const LoadedMicrobatch& part) {
-  if (parts_.engine.mesh().replica().rank() != 0) return 0;
+  if (parts_.engine.plan().rank_in_replica(parts_.engine.world_rank()) != 0) return 0;
   bad_lines_ += describe(part.bad);
   return std::ssize(part.bad);
 }

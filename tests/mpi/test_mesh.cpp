@@ -132,31 +132,43 @@ TEST(Mesh, ConnectsReplicas) {
   });
 }
 
-TEST(Mesh, BuildsEqualGroupsOnce) {
+TEST(Mesh, MakesEqualGroupsOnceAndThoseThatNobodyAsksForNever) {
   for (const MeshShape& shape : layouts()) {
     if (shape.world_size() > testing::world().size()) continue;
     const Communicator some = testing::first_ranks(shape.world_size());
     if (some.size() == 0) continue;
     int num_made = 0;
-
     Mesh mesh(some, shape, [&](const Communicator& communicator) {
       ++num_made;
       return make_mpi_collectives(communicator);
     });
+    EXPECT_EQ(num_made, 0);
 
     std::set<std::vector<int>> distinct = {replica(shape, mesh.rank())};
+    mesh.replica();
     for (const ModuleGrid& grid : shape.modules) {
       if (!shape.has(mesh.rank(), grid.module)) continue;
-      for (const std::vector<Axis>& axes : built_combinations())
-        distinct.insert(shape.group(mesh.rank(), grid.module, axes));
-      if (grid.kv_holders > 1)
+      for (int times = 0; times < 2; ++times)
+        for (const std::vector<Axis>& axes : built_combinations()) {
+          mesh.along(grid.module, axes);
+          distinct.insert(shape.group(mesh.rank(), grid.module, axes));
+        }
+      if (grid.kv_holders > 1) {
+        mesh.kv_holders(grid.module);
         distinct.insert(piece_holders(shape, mesh.rank(), grid.module, grid.kv_holders));
+      }
       if (grid.cp == 1) continue;
+      mesh.cp_inner(grid.module);
+      mesh.cp_outer(grid.module);
       distinct.insert(cp_inner_group(shape, mesh.rank(), grid.module));
       distinct.insert(cp_outer_group(shape, mesh.rank(), grid.module));
     }
-    EXPECT_EQ(mesh.num_groups(), static_cast<int>(distinct.size()));
-    EXPECT_EQ(num_made, mesh.num_groups() + 1);  // and the world
+    EXPECT_EQ(num_made, static_cast<int>(distinct.size()));
+    mesh.world();
+    EXPECT_EQ(num_made, static_cast<int>(distinct.size()) + 1);
+    std::erase_if(distinct, [](const std::vector<int>& ranks) { return ranks.size() == 1; });
+    EXPECT_EQ(mesh.num_communicators(),
+              static_cast<int>(distinct.size()) + (some.size() > 1 ? 1 : 0));
   }
 }
 
