@@ -9,6 +9,7 @@
 #include "layout/reduction.hpp"
 #include "parallel/device.hpp"
 #include "parallel/tp_layers.hpp"
+#include "schedule/communicators.hpp"
 
 namespace zea {
 
@@ -65,11 +66,11 @@ void Engine::build_buffers() {
     if (sharding.pins_memory && host_copies_) context.copies = &*host_copies_;
     if (sharding.shards > 1) {
       context.shard_group = &mesh_.along(module, sharding.sharded_over);
-      context.reducing_group = &mesh_.reducing_along(module, sharding.sharded_over);
+      if (plan_.buffers[g].trainable)
+        context.reducing_group = &mesh_.reducing_along(module, sharding.sharded_over);
     }
     if (sharding.subgroup > 0) context.shard_subgroup = &mesh_.shard_subgroup(module);
-    // Every rank reads its own copy of states, which no sum changes.
-    if (sharding.replicas > 1 && !plan_.buffers[g].is_state)
+    if (joins_replicas(plan_, static_cast<int>(g)))
       context.replicas = &mesh_.along(module, sharding.summed_over);
     buffers_.push_back(std::make_unique<ShardedBuffer>(plan_, static_cast<int>(g), world_rank_,
                                                        context, of_linears));
@@ -142,8 +143,12 @@ void Engine::build_layers() {
         .ep = grid.ep(),
         .ep_tp = grid.ep_tp,
         .ep_exchanges = grid.ep_exchanges,
-        .cp = grid.cp > 1 ? &mesh_.along(grid.module, {Axis::Cp}) : nullptr});
+        .cp = grid.cp > 1 && plan_.model.block(grid.module).carries_state()
+                  ? &mesh_.along(grid.module, {Axis::Cp})
+                  : nullptr});
   }
+  // In a step the host would wait for ranks that ask later.
+  if (moves_features(plan_, world_rank_)) mesh_.along(kDecoder, stage_axes());
 }
 
 MicrobatchOptions Engine::microbatch_options(std::optional<int64_t> trained_step) const {

@@ -7,6 +7,7 @@
 
 #include "batch/make_microbatch.hpp"
 #include "estimate/traffic.hpp"
+#include "schedule/communicators.hpp"
 #include "support/shared_directory.hpp"
 #include "support/tiny_llava.hpp"
 #include "train/training_data.hpp"
@@ -56,6 +57,19 @@ void use_cp(TinyRunOptions& run, const char* mode, int64_t cp) {
   }
 }
 
+namespace {
+
+/// On the host reductions have none of their own, and nobody asks for the world's.
+void expect_communicators_as_planned(Engine& engine) {
+  const Plan& plan = engine.plan();
+  int planned = count_small_communicators(plan, engine.world_rank()) - (plan.world_size() > 1);
+  for (const auto& [of, name] : communicators_of_groups(plan, engine.world_rank()))
+    planned += of.reduces ? 0 : 1;
+  EXPECT_EQ(engine.mesh().num_communicators(), planned);
+}
+
+}  // namespace
+
 void expect_counted_traffic(const Communicator& world, const TrafficLayout& layout) {
   SCOPED_TRACE(layout.name);
   const bool takes_part = world.rank() < layout.ranks;
@@ -89,6 +103,7 @@ void expect_counted_traffic(const Communicator& world, const TrafficLayout& layo
     run.control().all_reduce(&all[name], 1, DType::Int64, ReduceOp::Max).wait();
     EXPECT_GT(all[name], 0) << name;
   }
+  expect_communicators_as_planned(run.engine());
 }
 
 }  // namespace zea::testing
