@@ -242,6 +242,9 @@ std::string describe(const MemoryEstimate& memory) {
          mebibytes(memory.total()) + " at " + memory.peak_at +
          (memory.graphs > 0 ? ", and at most " + mebibytes(memory.graphs) + " that graphs keep"
                             : "") +
+         (memory.libraries > 0
+              ? "; CUDA's context and NCCL take about " + mebibytes(memory.libraries) + " more"
+              : "") +
          (memory.host > 0 ? "; in host memory (cpu_offload) " + mebibytes(memory.host) : "");
 }
 

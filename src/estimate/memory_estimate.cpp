@@ -9,6 +9,7 @@
 
 #include "layout/flat_layout.hpp"
 #include "layout/muon_matrices.hpp"
+#include "schedule/communicators.hpp"
 #include "schedule/replicated_ranges.hpp"
 
 namespace zea {
@@ -102,6 +103,18 @@ ItemList own_items(const Plan& plan, const ItemList& all, int world_rank) {
   return own;
 }
 
+/// Bytes of a GPU that CUDA's context and NCCL take. Assumed until tests/gpu/lease.sh has measured
+/// them: a context with libtorch's kernels, and for each communicator the buffers of its ring: a
+/// channel has 4 MiB for large messages and some 5 for NCCL's two protocols of small ones.
+int64_t library_bytes(const Plan& plan, int world_rank) {
+  constexpr int64_t kMebibyte = 1 << 20, kContext = 600 * kMebibyte, kChannel = 9 * kMebibyte;
+  constexpr int64_t kChannels = 16, kFewChannels = 8;
+  if (plan.options.run.device == DeviceKind::Cpu) return 0;
+  const int64_t usual = std::ssize(communicators_of_groups(plan, world_rank)),
+                small = count_small_communicators(plan, world_rank);
+  return kContext + (usual * kChannels + small * kFewChannels) * kChannel;
+}
+
 /// Adds `bytes` at `what`, which a step needs after its last backward, in addition to the inputs of
 /// microbatches.
 void add_behind(MemoryEstimate& estimate, int64_t inputs, int64_t bytes, const char* what) {
@@ -141,6 +154,7 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
   if (const int64_t shapes = forward_only ? 0 : plan.options.run.cuda_graphs; shapes > 0)
     estimate.graphs = shapes * inputs + estimate.activations - inputs;
   add_behind(estimate, inputs, updating, "optimizer");
+  estimate.libraries = library_bytes(plan, world_rank);
   return estimate;
 }
 

@@ -31,9 +31,12 @@ struct MemoryEstimate {
   /// Parameters, states and gradients of modules with cpu_offload, which are in host memory while a
   /// GPU computes and are not included above. Pinned allocations are rounded up to powers of two.
   int64_t host = 0;
+  /// What CUDA's context and NCCL's communicators take of a GPU, about; libtorch does not count it.
+  int64_t libraries = 0;
 
   int64_t total() const { return parameters + states + gradients + gathered + activations + keys; }
-  int64_t with_graphs() const { return total() + graphs; }
+  /// All bytes of the computing device: of tensors, of graphs and of libraries.
+  int64_t with_graphs() const { return total() + graphs + libraries; }
 };
 
 /// The fullest row that the deck allows: one sample, with as many items as fit and a target at
