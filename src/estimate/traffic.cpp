@@ -193,7 +193,7 @@ class UnitTraffic {
     if (context.exchange == KvExchange::Gather) {
       send(group, CollectiveKind::AllGather, sent_by_all_gather(keys, member), dtype_);
       if (backward_)
-        send(group, CollectiveKind::ReduceScatter, sent_by_reduce_scatter(keys, member), dtype_);
+        send(group, CollectiveKind::AllToAll, sent_by_reduce_scatter(keys, member), dtype_);
     } else {
       // A hop passes on what came with the hop before. What the next member owns ends here; its
       // gradient goes on to it. What a member does to the gradient of its own keys stays there.

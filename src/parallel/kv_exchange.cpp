@@ -81,7 +81,7 @@ class GatheredKv {
   int64_t heads_at_once(const Tensor& kv) const;
   /// kv of the KV heads from `first` on.
   TravellingTensor gather(const Tensor& kv, int64_t first, int64_t heads) const;
-  /// Sends dkv of all tokens to its owners; the received parts, (parts, own tokens, ...), add up.
+  /// Sends dkv of all tokens to its owners; the received parts, (members, own tokens, ...), add up.
   TravellingTensor return_gradient(Tensor dkv) const;
 
   const ContextPart& part_;
@@ -148,18 +148,15 @@ TravellingTensor GatheredKv::gather(const Tensor& kv, int64_t first, int64_t hea
   return {all, all, std::move(received), outer_.exchange(parts_of_others(for_each, outer_), {})};
 }
 
+// The owner sums the parts, in a wide type: a reduction by NCCL would round bf16 at every hop.
 TravellingTensor GatheredKv::return_gradient(Tensor dkv) const {
   const Tensor own = rows_of_member(dkv, part_.plan.outer_tokens, outer_.rank());
-  if (!dkv.is_cpu()) {
-    Tensor sum = at::empty_like(own);
-    Pending pending = outer_.reduce_scatter(
-        dkv.const_data_ptr(), sum.mutable_data_ptr(),
-        elements_of(part_.plan.outer_tokens, dkv.size(1) * dkv.size(2)), dtype_of(dkv));
-    return {std::move(dkv), sum.unsqueeze(0), std::move(pending)};
-  }
   Tensor parts = at::empty({outer_.size(), own.size(0), own.size(1), own.size(2)}, own.options());
-  Pending received = outer_.exchange({}, parts_of_others(parts, outer_));
-  Pending sent = outer_.exchange(rows_of_others(dkv, part_.plan.outer_tokens, outer_), {});
+  const std::vector<Message> sends = rows_of_others(dkv, part_.plan.outer_tokens, outer_),
+                             receives = parts_of_others(parts, outer_);
+  const bool is_one_call = !dkv.is_cpu();  // two would follow each other on a device's stream
+  Pending received = outer_.exchange(is_one_call ? sends : std::vector<Message>(), receives), sent;
+  if (!is_one_call) sent = outer_.exchange(sends, {});
   parts[outer_.rank()].copy_(own);
   return {std::move(dkv), std::move(parts), std::move(received), std::move(sent)};
 }
@@ -186,8 +183,8 @@ void GatheredKv::write_gradients(const GroupGradients& gradients, const GroupInp
   const int64_t all = in.kv.size(1) / 2, heads = heads_at_once(in.kv);
   TravellingTensor coming = gather(in.kv, 0, heads), before, returning;
   const auto finish = [&](int64_t first) {
-    const Tensor sum = returning.arrive().sum(0);
-    some_heads(gradients.dkv, first, heads).copy_(sum.unflatten(1, {2, heads}));
+    Tensor sum = some_heads(gradients.dkv, first, heads);
+    at::sum_out(sum, returning.arrive().unflatten(2, {2, heads}), 0);
     returning.finish();
   };
   for (int64_t first = 0; first < all; first += heads) {
