@@ -12,6 +12,10 @@
 namespace zea {
 namespace {
 
+/// Ranks that send to each other in an all-gather of unequal counts: each pair of ranks has buffers
+/// of its own.
+constexpr int kMostSenders = 16;
+
 ncclDataType_t nccl_type(DType dtype) {
   switch (dtype) {
     case DType::Float64:
@@ -216,17 +220,26 @@ void NcclCollectives::call_recv(void* data, int64_t count, DType dtype, int peer
   check_nccl(ncclRecv(data, count, nccl_type(dtype), peer, nccl(), stream()), "ncclRecv");
 }
 
+// NCCL has no all-gather of unequal counts. Messages between all pairs of a few ranks, such as
+// those of cp, are one step; broadcasts, one from each rank, follow each other along a ring.
 void NcclCollectives::submit_all_gather(const CollectiveCall& call) const {
   const Counts& counts = call.counts;
   const ncclDataType_t type = nccl_type(call.dtype);
   if (are_equal(counts))
     return check_nccl(ncclAllGather(call.send, call.receive, counts[0], type, nccl(), stream()),
                       "ncclAllGather");
-  for (int r = 0; r < size(); ++r)
-    if (counts[r] > 0)
-      check_nccl(ncclBroadcast(call.send, at(call.receive, counts, r, call.dtype), counts[r], type,
-                               r, nccl(), stream()),
+  const bool sends = size() <= kMostSenders;
+  for (int r = 0; r < size(); ++r) {
+    char* const theirs = at(call.receive, counts, r, call.dtype);
+    if (sends && r == rank() && theirs == call.send) continue;
+    if (sends) {
+      call_send(call.send, counts[rank()], call.dtype, r);
+      call_recv(theirs, counts[r], call.dtype, r);
+    } else if (counts[r] > 0) {
+      check_nccl(ncclBroadcast(call.send, theirs, counts[r], type, r, nccl(), stream()),
                  "ncclBroadcast");
+    }
+  }
 }
 
 void NcclCollectives::submit_reduce_scatter(const CollectiveCall& call) const {
