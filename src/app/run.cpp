@@ -34,6 +34,7 @@
 #include "parallel/device.hpp"
 #include "parallel/device_memory.hpp"
 #include "train/evaluate.hpp"
+#include "train/reserve_memory.hpp"
 #include "train/run_directory.hpp"
 #include "train/trainer.hpp"
 #include "train/training_data.hpp"
@@ -354,7 +355,7 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
   const bool replays = start.options.run.replay_every > 0;
   Engine engine(plan, mesh, device, replays ? hashes.observed(run_unit) : run_unit,
                 replays ? hashes.gradient_reader() : ReadGradient());
-  const NodeNote of_node{world.node_of_rank()[world.rank()], host_name(), mesh.note()};
+  NodeNote of_node{world.node_of_rank()[world.rank()], host_name(), mesh.note()};
   if (const auto note = note_of_nodes(*ranks.control, of_node); !note.empty()) log.warn(note);
   const double cores = count_cores(ranks, world);
   const TrainPosition position = load(start, ranks, engine, static_cast<int>(cores), log);
@@ -377,6 +378,8 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
   if (ranks.is_root() && start.options.log.tensorboard)
     metrics.write_events(start.directory + "/tensorboard", position.step + 1);
   Optimizer optimizer(engine);
+  of_node.text = reserve_for_steps(engine);
+  if (const auto note = note_of_nodes(*ranks.control, of_node); !note.empty()) log.warn(note);
   return Trainer(
              {.engine = engine,
               .optimizer = optimizer,

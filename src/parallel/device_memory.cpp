@@ -3,6 +3,7 @@
 #include <atomic>
 #include <new>
 
+#include <ATen/ATen.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 namespace zea {
@@ -28,6 +29,26 @@ std::optional<DeviceMemory> device_memory(c10::Device device) {
              requested = all(stats.requested_bytes);
   return DeviceMemory{allocated.current, allocated.peak, reserved.current,       reserved.peak,
                       requested.current, requested.peak, stats.num_alloc_retries};
+}
+
+// Only cached memory that no tensor has returns to the device: that of `spare_bytes`.
+bool reserve_device_memory(c10::Device device, int64_t bytes, int64_t spare) {
+  c10::DeviceAllocator* allocator = allocator_of(device);
+  if (allocator == nullptr) return true;
+  const auto take = [&](int64_t size) {
+    return at::empty({size}, at::TensorOptions(at::kByte).device(device));
+  };
+  bool has_room = true;
+  try {
+    at::Tensor spare_bytes = take(spare);
+    const at::Tensor kept = take(bytes);
+    spare_bytes.reset();
+    allocator->emptyCache();
+  } catch (const c10::OutOfMemoryError&) {
+    has_room = false;
+  }
+  if (!has_room) allocator->emptyCache();
+  return has_room;
 }
 
 void reset_device_peaks(c10::Device device) {

@@ -12,6 +12,7 @@
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
+#include "train/reserve_memory.hpp"
 #include "train/train_report.hpp"
 
 namespace zea::testing::test_device_memory {
@@ -134,6 +135,38 @@ TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfDeltaRules) {
       EXPECT_NEAR(told(summary, "counted") / told(summary, "predicted"), 1, 0.1)
           << preset << (passes_states ? ", states: " : ": ") << summary;
     }
+}
+
+/// So no allocation in a step waits for the device, and by it for other ranks.
+TEST_F(DeviceMemoryOfTraining, OfStepsIsWithinWhatIsReserved) {
+  for (const char* preset : {"fp32", "bf16"})
+    for (const char* strategy : {"full_shard", "no_shard"}) {
+      WatchedRun run(run_of(preset, strategy));
+      const Engine& engine = run.run.engine();
+      const int64_t reserved = bytes_of_steps(engine.plan(), engine.world_rank());
+      reset_device_peaks(stand_in_device());
+      const int64_t before = device_memory(stand_in_device())->requested;
+      EXPECT_EQ(reserve_for_steps(engine), "");
+      const auto after = device_memory(stand_in_device());
+      EXPECT_GE(after->peak_requested - before, reserved);
+      EXPECT_EQ(after->requested, before);
+      reset_device_peaks(stand_in_device());
+      for (int step = 0; step < 2; ++step) run.train();
+      const int64_t taken = run.watch.peak_bytes() - before;
+      EXPECT_GT(taken, 0);
+      EXPECT_LE(taken, reserved) << preset << ", " << strategy;
+    }
+}
+
+TEST_F(DeviceMemoryOfTraining, ThatADeviceDoesNotHaveIsTold) {
+  TinyRunOptions options = run_of("bf16", "full_shard");
+  options.deck.data.row_tokens = 1 << 21;
+  WatchedRun run(options);
+  EXPECT_NE(reserve_for_steps(run.run.engine()).find("a GPU does not have the "),
+            std::string::npos);
+  options.deck.run.cuda_graphs = 2;  // of memory of their own
+  WatchedRun in_graphs(options);
+  EXPECT_EQ(reserve_for_steps(in_graphs.run.engine()), "");
 }
 
 TEST_F(DeviceMemoryOfTraining, LeavesOutWhatTheFirstStepLeft) {

@@ -83,7 +83,12 @@ class Allocator : public c10::DeviceAllocator {
     const int pool = current_id == pooled_stream ? pool_of_graph.load() : 0;
     if (current_torch_stream().capture && pool == 0)
       device().fail("memory is allocated in a capture, but not of the graph's");
-    void* data = device().allocate(bytes, pool);
+    void* data = nullptr;
+    try {
+      data = device().allocate(bytes, pool);
+    } catch (const std::bad_alloc&) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "the stand-in device has no room for ", bytes);
+    }
     if (current_id != 0) owners().add(data, current_id);
     return {data, data, raw_deleter(), kDevice};
   }

@@ -39,10 +39,11 @@ bool is_send(const Action& action) {
 /// The calls and waits of a rank in a step, in the engine's order.
 class Program {
  public:
-  Program(const Plan& plan, const ActionLists& lists, int rank)
+  Program(const Plan& plan, const ActionLists& lists, int rank, HostWaits waits)
       : plan_(plan),
         lists_(lists),
         rank_(rank),
+        waits_(waits),
         buffers_of_unit_(buffers_of_units(plan.model, plan.buffers)) {
     for (const Action& action : lists[static_cast<size_t>(rank)]) {
       if (action.group < 0) last_message_.reset();
@@ -160,6 +161,7 @@ class Program {
     }
     for (auto& [receipt, call] : received_)
       if (call && is_read(receipt, action)) wait(std::exchange(call, std::nullopt));
+    for (size_t call = 0; call < calls.size() && waits_ == HostWaits::ForMemory; ++call) wait(call);
     meet(action, plan_.mesh.group(rank_, module_of(action.unit), {Axis::Cp, Axis::Tp}));
   }
 
@@ -252,6 +254,7 @@ class Program {
   const Plan& plan_;
   const ActionLists& lists_;
   int rank_;
+  HostWaits waits_;
   std::vector<std::vector<int>> buffers_of_unit_;
   Action last_{ActionKind::Send};  ///< with messages
   std::optional<size_t> last_message_;
@@ -265,9 +268,9 @@ class Program {
 /// The programs of all ranks side by side.
 class Device {
  public:
-  Device(const Plan& plan, const ActionLists& lists) {
+  Device(const Plan& plan, const ActionLists& lists, HostWaits waits) {
     for (int rank = 0; rank < plan.world_size(); ++rank)
-      ranks_.push_back({Program(plan, lists, rank)});
+      ranks_.push_back({Program(plan, lists, rank, waits)});
   }
 
   std::string run() {
@@ -336,8 +339,8 @@ class Device {
 
 }  // namespace
 
-std::string launch_deadlock(const Plan& plan, const ActionLists& lists) {
-  return Device(plan, lists).run();
+std::string launch_deadlock(const Plan& plan, const ActionLists& lists, HostWaits waits) {
+  return Device(plan, lists, waits).run();
 }
 
 }  // namespace zea::testing

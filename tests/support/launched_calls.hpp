@@ -13,7 +13,14 @@ namespace zea::testing {
 
 using ActionLists = std::vector<std::vector<Action>>;  ///< of each rank
 
+/// When a host waits for all calls that it has launched.
+enum class HostWaits {
+  Never,
+  ForMemory,  ///< in every computation: its allocations return cached memory to the device
+};
+
 /// Returns where every rank that cannot go on waits, a line each; empty if all get to the end.
-std::string launch_deadlock(const Plan& plan, const ActionLists& lists);
+std::string launch_deadlock(const Plan& plan, const ActionLists& lists,
+                            HostWaits waits = HostWaits::Never);
 
 }  // namespace zea::testing
