@@ -117,6 +117,9 @@ TABLE = {
     f" {PYTHON} postprocess/plot_schedule.py - --out schedule.png": runs(),
     f'zea -n --ranks 4 -i {DECK} --compare mesh.llm.tp=2 "mesh.llm.tp=2 mesh.vision.tp=2"': runs(),
     "zea -n --ranks 16 --hardware inputs/hardware/h100_nvlink_infiniband.toml -i inputs/qwen3_8b_fsdp.toml": runs(),
+    "zea -n --json --ranks 64 --hardware inputs/hardware/h100_nvlink_infiniband.toml"
+    " -i inputs/llama31_70b_tp8_fsdp8.toml schedule.global_batch=16 |"
+    f" {PYTHON} postprocess/plot_plan.py - --out timeline.png": runs(),
     "zea --plan --ranks 16 --hardware inputs/hardware/h100_nvlink_infiniband.toml --out layouts"
     " -i inputs/llava_15_7b_plan.toml": runs(("--ranks 16", "--ranks 4")),
     "zea --plan --ranks 16 --hardware inputs/hardware/h100_nvlink_infiniband.toml --mtbf 8 -d quickstart/run"
