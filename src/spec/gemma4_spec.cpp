@@ -4,7 +4,9 @@
 // share keys and values of earlier ones, and each layer has a per-layer input. Files leave out
 // values that equal the defaults of transformers' configs.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "spec/families.hpp"
@@ -125,24 +127,45 @@ std::vector<bool> windowed_layers(const ConfigReader& config, int64_t layers) {
   return found;
 }
 
-/// transformers 5 writes what each layer without a window has of its own, under its number.
+/// Returns the key of each layer in "per_layer_config": its number, which transformers pads with
+/// zeros.
+std::map<int64_t, std::string> keys_by_layer(const ConfigReader& layers, int64_t count) {
+  std::map<int64_t, std::string> found;
+  for (const std::string& key : layers.keys()) {
+    int64_t layer = -1;
+    const char* const end = key.data() + key.size();
+    const auto [rest, error] = std::from_chars(key.data(), end, layer);
+    if (error != std::errc() || rest != end || layer < 0 || layer >= count ||
+        !found.emplace(layer, key).second)
+      layers.refuse(key, layers.dump(key.c_str()),
+                    "the number of a layer, 0 to " + std::to_string(count - 1) + ", each once");
+  }
+  return found;
+}
+
+/// transformers 5 writes what each layer without a window has of its own, under its number; it
+/// leaves out what the other layers have too.
 void read_layers(const ConfigReader& config, const std::vector<bool>& narrow, HeadShape& heads) {
   const ConfigReader layers = config.object(kPerLayer);
+  const auto keys = keys_by_layer(layers, std::ssize(narrow));
   std::optional<HeadShape> first;
   for (size_t layer = 0; layer < narrow.size(); ++layer) {
-    const std::string number = std::to_string(layer);
-    if (narrow[layer] || !layers.has(number.c_str())) {
-      if (narrow[layer] == layers.has(number.c_str()))
-        layers.refuse(number, layers.dump(number.c_str()),
-                      "an object for each layer of full_attention, and none for others");
-      continue;
+    const auto key = keys.find(static_cast<int64_t>(layer));
+    HeadShape found = heads;
+    if (key != keys.end()) {
+      if (narrow[layer])
+        layers.refuse(key->second, layers.dump(key->second.c_str()),
+                      "nothing for layers of sliding_attention");
+      const ConfigReader own = layers.object(key->second.c_str());
+      found.key_value = own.positive("num_key_value_heads", heads.key_value);
+      found.dim = own.positive("head_dim", heads.dim);
     }
-    const ConfigReader own = layers.object(number.c_str());
-    const HeadShape found{heads.query, own.positive("num_key_value_heads", heads.key_value),
-                          own.positive("head_dim", heads.dim)};
-    if (first && (found.key_value != first->key_value || found.dim != first->dim))
-      layers.refuse(number, layers.dump(number.c_str()),
+    if (narrow[layer]) continue;
+    if (first && (found.key_value != first->key_value || found.dim != first->dim)) {
+      const std::string name = key == keys.end() ? std::to_string(layer) : key->second;
+      layers.refuse(name, layers.dump(name.c_str()),
                     "the same heads in all layers of full_attention");
+    }
     first = found;
   }
   if (first) heads = *first;

@@ -112,7 +112,7 @@ TEST(Gemma4, ReadsTheHeadsOfEachLayer) {
   EXPECT_EQ(layer(model, 1).heads.dim, 10);
   EXPECT_EQ(layer(model, 1).heads.key_value, 4);
   expect_refusal(refusal_of(with({{"0", own}, {"1", own}})), "per_layer_config.0 = ");
-  expect_refusal(refusal_of(with(nlohmann::json::object())), "per_layer_config.1 = ");
+  EXPECT_EQ(layer(make_model_spec(with(nlohmann::json::object()).dump()), 1).heads.dim, 6);
   expect_refusal(refusal_of(with({{"1", {{"head_dim", 10}, {"sliding_window", 4}}}})),
                  "per_layer_config.1.sliding_window");
   nlohmann::json more = with({{"1", own}, {"2", {{"head_dim", 12}}}});
@@ -123,6 +123,27 @@ TEST(Gemma4, ReadsTheHeadsOfEachLayer) {
   EXPECT_EQ(refusal_of(more), "accepted");
   more["global_head_dim"] = 10;
   expect_refusal(refusal_of(more), "global_head_dim = 10; allowed: nothing beside");
+}
+
+/// Keys as Gemma4TextConfig(num_hidden_layers=12) saves them.
+TEST(Gemma4, ReadsLayerNumbersThatArePaddedWithZeros) {
+  const auto with = [](const nlohmann::json& layers) {
+    nlohmann::json config = config_with({{"num_hidden_layers", 12}, {"per_layer_config", layers}});
+    for (const char* key : {"layer_types", "global_head_dim", "num_global_key_value_heads"})
+      config.erase(key);
+    return config;
+  };
+  const nlohmann::json own{{"head_dim", 10}};
+  const ModelSpec model = make_model_spec(with({{"05", own}, {"11", own}}).dump());
+  EXPECT_EQ(layer(model, 4).heads.dim, 6);
+  EXPECT_EQ(layer(model, 5).heads.dim, 10);
+  EXPECT_EQ(layer(model, 11).heads.dim, 10);
+  expect_refusal(refusal_of(with({{"05", own}})),
+                 "per_layer_config.11 = nothing; allowed: the same");
+  for (const char* key : {"12", "-5", "5 ", "", "5x"})
+    expect_refusal(refusal_of(with({{key, own}, {"11", own}})),
+                   "allowed: the number of a layer, 0 to 11, each once");
+  expect_refusal(refusal_of(with({{"05", own}, {"5", own}, {"11", own}})), "each once");
 }
 
 TEST(Gemma4, LayersHaveExpertsBesideTheirMlp) {
