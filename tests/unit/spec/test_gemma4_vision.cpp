@@ -70,6 +70,18 @@ TEST(Gemma4Vision, ClippedLinearsHaveBounds) {
   EXPECT_EQ(shape_of(model, "vision_tower.std_bias"), Shape{-1});
 }
 
+/// As the published config.json says it.
+TEST(Gemma4Vision, ReadsDefaultRopeAsAxial) {
+  const auto turns = [](const char* type) {
+    const json said{{"rope_parameters", {{"rope_type", type}, {"rope_theta", 50.0}}},
+                    {"default_output_length", 280},
+                    {"global_head_dim", 8}};
+    return spec_of(config_with("vision_config", said)).encoders.at(0).block.attention().rope;
+  };
+  EXPECT_EQ(turns("default").theta, 50);
+  EXPECT_EQ(turns("default").rotary_pairs, turns("axial").rotary_pairs);
+}
+
 /// Results of transformers' get_aspect_ratio_preserving_size for 280 soft tokens.
 TEST(Gemma4Vision, ResizesAsItsProcessor) {
   json config = json::parse(tiny_gemma4_config());
@@ -126,7 +138,8 @@ TEST(Gemma4Vision, RefusesWhatIsNotBuilt) {
                  "num_key_value_heads = 3; allowed: a divisor of num_attention_heads = 2");
   expect_refusal(refused({{"hidden_activation", "relu"}}),
                  "hidden_activation = relu; allowed: silu");
-  expect_refusal(refused({{"rope_parameters", {{"rope_type", "default"}}}}), "axial");
+  expect_refusal(refused({{"rope_parameters", {{"rope_type", "linear"}}}}),
+                 "rope_type = linear; allowed: axial, default");
   expect_refusal(refused({{"patch_size", 600}}), "patch_size = 600; allowed: at most 1024");
   const auto said = [](const json& processor) {
     return refusal_of(with_processor("image_processor", processor));

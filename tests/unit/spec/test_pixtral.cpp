@@ -118,9 +118,9 @@ TEST(Pixtral, RefusesWhatIsNotBuiltByKey) {
                  "head_dim = 1; allowed: 1 = hidden_size / num_attention_heads, and that an even");
   expect_refusal(refusal(false,
                          [](auto& c) {
-                           c["vision_config"]["rope_parameters"] = {{"rope_type", "default"}};
+                           c["vision_config"]["rope_parameters"] = {{"rope_type", "linear"}};
                          }),
-                 "rope_type = default; allowed: axial");
+                 "rope_type = linear; allowed: axial, default");
   expect_refusal(refusal(false, [](auto& c) { c["vision_config"]["layer_norm_eps"] = 1e-5; }),
                  "vision_config.layer_norm_eps");
   expect_refusal(refusal(false, [](auto& c) { c["vision_feature_select_strategy"] = "default"; }),

@@ -113,6 +113,16 @@ TEST(Qwen2Vl, TakesMarksThatStandBesideTheTextToo) {
   EXPECT_EQ(refusal([](auto& c) { c["text_config"]["vision_token_id"] = 5; }), "accepted");
 }
 
+TEST(Qwen2Vl, ReadsDefaultRopeOfItsTowerAsAxial) {
+  for (const std::string& tiny : {tiny_qwen2_vl_config(), tiny_qwen2_5_vl_config()})
+    EXPECT_EQ(refusal(
+                  [](auto& c) {
+                    c["vision_config"]["rope_parameters"] = {{"rope_type", "default"}};
+                  },
+                  tiny),
+              "accepted");
+}
+
 TEST(Qwen2Vl, RefusesWhatIsNotBuiltByKey) {
   testing::expect_refusal(
       refusal([](auto& c) {
