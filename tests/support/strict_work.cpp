@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/strict_work.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 
@@ -19,11 +20,26 @@ StrictWork::StrictWork(std::string what, std::shared_ptr<StrictState> state)
     : what_(std::move(what)), state_(std::move(state)) {}
 
 StrictWork::~StrictWork() {
+  for (const auto memory : used_) state_->used.erase(memory);
   if (!finished_ && std::uncaught_exceptions() == 0)
     state_->faults.push_back(what_ + " was dropped without being waited for");
 }
 
+/// Any number of calls may read memory, or one may receive into it.
+void StrictWork::use(const void* data, size_t bytes, bool is_received) {
+  const auto* begin = static_cast<const std::byte*>(data);
+  const auto is_own = [this](const UsedMemory& memory) {
+    return std::ranges::any_of(used_, [&](const auto& own) { return &*own == &memory; });
+  };
+  for (const UsedMemory& other : state_->used)
+    if ((is_received || other.is_received) && begin < other.begin + other.bytes &&
+        other.begin < begin + bytes && !is_own(other))
+      throw CommError(what_ + " uses memory of " + other.call + ", which is in progress");
+  used_.push_back(state_->used.insert(state_->used.end(), {begin, bytes, is_received, what_}));
+}
+
 void* StrictWork::hide(void* target, size_t bytes, const void* keep, size_t keep_bytes) {
+  use(target, bytes, true);
   auto arrived = std::make_unique_for_overwrite<std::byte[]>(bytes);
   void* place = arrived.get();
   if (bytes > 0) std::memcpy(place, target, bytes);
@@ -34,11 +50,12 @@ void* StrictWork::hide(void* target, size_t bytes, const void* keep, size_t keep
   }
   if (bytes > 0) std::memset(target, kPoison, bytes);
   if (keep_bytes > 0) std::memcpy(const_cast<void*>(keep), kept.get(), keep_bytes);
-  hidden_.push_back({std::move(arrived), target, bytes});
+  hidden_.push_back({std::move(arrived), target, bytes, hash_bytes(target, bytes)});
   return place;
 }
 
 void StrictWork::watch(const void* data, size_t bytes) {
+  use(data, bytes, false);
   watched_.push_back({data, bytes, hash_bytes(data, bytes)});
 }
 
@@ -66,6 +83,12 @@ void StrictWork::finish() {
   for (const Watched& sent : watched_)
     if (hash_bytes(sent.data, sent.bytes) != sent.hash)
       throw CommError("the buffer that " + what_ + " sends was changed before it was waited for");
+  for (const auto memory : used_) state_->used.erase(memory);
+  used_.clear();
+  for (const Hidden& hidden : hidden_)
+    if (hash_bytes(hidden.target, hidden.bytes) != hidden.hash)
+      throw CommError("the buffer into which " + what_ +
+                      " receives was changed before it was waited for");
   for (const Hidden& hidden : hidden_)
     if (hidden.bytes > 0) std::memcpy(hidden.target, hidden.arrived.get(), hidden.bytes);
 }
