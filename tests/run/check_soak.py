@@ -4,43 +4,33 @@ full, shared memory is full, the clock jumps, a checkpoint is damaged, a rank is
 its newest checkpoint. It reaches its last step and ends bit for bit as a run without faults (within rounding if the
 number of ranks changed). It leaves nothing in shared memory and among temporary files.
 
-ZEA_SOAK_SECONDS: how long (every kind of fault comes at least once); ZEA_SOAK_SEED: another order.
-ZEA_FAULTY_CALLS: the library of faulty_calls.cpp. Skipped where no file system can be mounted."""
+Variables of drawn_faults.py say how long and which; ZEA_FAULTY_CALLS: the library of faulty_calls.cpp. Skipped where no
+file system can be mounted."""
 
 import contextlib
 import ctypes
 import errno
 import os
-import random
-import re
 import signal
 import struct
 import subprocess
 import time
 import unittest
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
+import drawn_faults as df
 import zea_run as zr
 from check_damage import flip
-from disturbed_run import DisturbedRun
 
-SECONDS = float(os.environ.get("ZEA_SOAK_SECONDS", "600"))
-SEED = int(os.environ.get("ZEA_SOAK_SEED", "1"))
-EVERY = 20  # steps between checkpoints
 DEADLINE = 10  # seconds, of the watchdog
-SOON = 30  # seconds until processes are gone, on a machine that is busy
-ROUNDING = 1e-6  # of fp64 after hundreds of steps, which amplify it
 NEW_MOUNTS = 0x20000
-KINDS = (
-    "kill_a_rank", "kill_mpirun", "stop_a_rank", "fill_the_disk", "fail_writes", "slow_the_disk",
-    "fill_shared_memory", "put_the_clock_back", "put_the_clock_forward", "flip_a_bit", "lose_a_rank",
-)  # fmt: skip
 
 
-class Soak(DisturbedRun):
-    STEPS = 400
+class Soak(df.DrawnFaults):
+    KINDS = (
+        "kill_a_rank", "kill_mpirun", "stop_a_rank", "fill_the_disk", "fail_writes", "slow_the_disk",
+        "fill_shared_memory", "put_the_clock_back", "put_the_clock_forward", "flip_a_bit", "lose_a_rank",
+    )  # fmt: skip
 
     @classmethod
     def setUpClass(cls):
@@ -57,14 +47,7 @@ class Soak(DisturbedRun):
             LD_PRELOAD=os.environ["ZEA_FAULTY_CALLS"], ZEA_FAULTS=str(cls.page), ZEA_FAULTS_BELOW=str(cls.disk),
             TMPDIR=str(cls.temporary),
         )  # fmt: skip
-        cls.keys = [
-            f"checkpoint.every={EVERY}", "checkpoint.keep=3", f"run.watchdog_seconds={DEADLINE}",
-            "precision.preset=fp64", "optim.lr=0.0005",  # with 0.005 the steps amplify rounding to 0.1
-        ]  # fmt: skip
-
-    @classmethod
-    def arguments(cls, directory, *overrides):
-        return super().arguments(directory, *cls.keys, *overrides)
+        cls.keys = [*cls.keys_of_runs(), f"run.watchdog_seconds={DEADLINE}"]
 
     @classmethod
     def mount_own_shared_memory(cls):
@@ -88,16 +71,6 @@ class Soak(DisturbedRun):
         with cls.page.open("r+b" if cls.page.exists() else "wb") as file:
             file.write(struct.pack("<3q", error, delay_ms, clock_seconds))
 
-    def setUp(self):
-        super().setUp()
-        self.finished = 0
-        self.most_lost = 0
-        self.begin_another()
-
-    def begin_another(self):
-        self.directory = self.disk / f"run-{self.finished}"
-        self.is_rounded = False
-
     def start_or_resume(self, ranks=2):
         if zr.checkpoints(self.directory):
             return zr.start(ranks, ["-r", self.directory, *self.keys], self.directory)
@@ -119,31 +92,16 @@ class Soak(DisturbedRun):
     def assert_goes_on(self, run):
         """Takes another checkpoint, and leaves when it is told to; or comes to its end."""
         before = zr.last_step(self.directory)
-        until = min(before + EVERY, self.STEPS)
+        until = min(before + df.EVERY, self.STEPS)
         run.wait_until(lambda: zr.last_step(self.directory) >= until, f"step {until}")
         (self.directory / "STOP").touch()
         self.assertIn(run.wait(), (0, 75), run.output)
         (self.directory / "STOP").unlink(missing_ok=True)
 
-    @staticmethod
-    @contextlib.contextmanager
-    def naming(kind, number):
-        """The first fault whose test fails ends the soak: what it left behind would fail the next ones."""
-        try:
-            yield
-        except BaseException as error:
-            error.add_note(f"in fault {number}, {kind}")
-            raise
-
-    @contextlib.contextmanager
-    def ending_faults(self):
-        """So that a fault whose test fails does not meet the next one."""
-        try:
-            yield
-        finally:
-            self.set_faults()
-            for filler in (self.disk / "filler", Path("/dev/shm/filler")):
-                filler.unlink(missing_ok=True)
+    def end_faults(self):
+        self.set_faults()
+        for filler in (self.disk / "filler", Path("/dev/shm/filler")):
+            filler.unlink(missing_ok=True)
 
     # The faults.
 
@@ -245,7 +203,7 @@ class Soak(DisturbedRun):
     # Checks after each fault.
 
     def check_nothing_is_left(self):
-        gone_by = time.monotonic() + SOON
+        gone_by = time.monotonic() + df.SOON
         while left := zr.processes_of(self.directory):
             self.assertLess(time.monotonic(), gone_by, f"{left} still run")
             time.sleep(0.05)
@@ -254,54 +212,9 @@ class Soak(DisturbedRun):
         self.assertEqual(os.listdir("/dev/shm"), [])
         self.assertEqual([name for name in os.listdir(self.temporary) if "zea" in name], [])
 
-    def check_what_was_lost(self):
-        """A fault costs at most the steps since the newest checkpoint that was due, and one that was being written."""
-        step = zr.last_step(self.directory)
-        newest = zr.checkpoints(self.directory)[-1:]
-        saved = int(newest[0].name.split("-")[1]) if newest else 0
-        self.most_lost = max(self.most_lost, step - saved)
-        self.assertLessEqual(step - saved, 2 * EVERY, f"at step {step}, {newest}")
-
-    def check_end(self):
-        """Brings the run to its end, and begins another."""
+    def finish_run(self):
         with self.start_or_resume() as run:
             self.assertEqual(run.wait(), 0, run.output)
-        if self.is_rounded:
-            self.assert_close_to_alone()
-        else:
-            self.assert_same_as_alone(self.STEPS)
-        subprocess.run(["rm", "-r", self.directory], check=True)
-        self.finished += 1
-        self.begin_another()
-
-    def assert_close_to_alone(self):
-        alone = self.shared / f"alone-{self.STEPS}"
-        if not alone.exists():
-            self.assert_code(zr.run_zea(2, self.arguments(alone), alone), 0)
-        expected = zr.last_arrays(alone)
-        for name, array in zr.last_arrays(self.directory).items():
-            np.testing.assert_allclose(array, expected[name], ROUNDING, ROUNDING, err_msg=str(name))
-
-    def test_faults(self):
-        self.draw = random.Random(SEED)
-        end = time.monotonic() + SECONDS
-        seen = Counter()
-        while time.monotonic() < end or len(seen) < len(KINDS):
-            order = list(KINDS)
-            self.draw.shuffle(order)
-            for kind in order:
-                if time.monotonic() > end and seen[kind]:
-                    continue
-                with self.naming(kind, seen.total()), self.ending_faults():
-                    getattr(self, kind)()
-                    self.check_nothing_is_left()
-                    self.check_what_was_lost()
-                seen[kind] += 1
-                if zr.last_step(self.directory) >= self.STEPS - 2 * EVERY:
-                    self.check_end()
-        self.check_end()
-        print(f"{seen.total()} faults ({dict(seen)}), {self.finished} runs to their ends, at most {self.most_lost} "
-              f"steps lost, {EVERY} between checkpoints")  # fmt: skip
 
 
 zr.main()

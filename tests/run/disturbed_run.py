@@ -22,11 +22,20 @@ class DisturbedRun(zr.ZeaTest):
         super().setUp()
         self.directory = self.folder / "run"
 
-    def assert_same_as_alone(self, steps):
+    def run_alone(self, steps):
+        """The directory of an undisturbed run, made once."""
         alone = self.shared / f"alone-{steps}"
         if not alone.exists():
             keys = self.arguments(alone, f"schedule.steps={steps}")
-            self.assert_code(zr.run_zea(2, keys, alone), 0)
+            self.assert_code(self.run_undisturbed(keys, alone), 0)
+        return alone
+
+    @staticmethod
+    def run_undisturbed(arguments, directory):
+        return zr.run_zea(2, arguments, directory)
+
+    def assert_same_as_alone(self, steps):
+        alone = self.run_alone(steps)
         self.assertEqual(zr.last_step(self.directory), steps)
         self.assertEqual(zr.numbers_of_steps(self.directory), zr.numbers_of_steps(alone))
         self.assert_same_arrays(zr.last_arrays(alone), zr.last_arrays(self.directory))
