@@ -87,6 +87,21 @@ TEST_F(CheckCopies, NamesTheStagesOfTiedEmbeddings) {
   EXPECT_NE(found_in(run).find("what llm ranks hold in common on ranks 0, "), std::string::npos);
 }
 
+/// Biases by which routers choose experts, which every rank updates by the loads of all.
+TEST_F(CheckCopies, NamesTheRankWithAnotherStateOfTheModel) {
+  for (const char* strategy : {"no_shard", "full_shard"}) {
+    TinyRunOptions options =
+        stopped_run_options(with_biased_experts(tiny_llava_config({.kv_heads = 2})));
+    options.deck.optim.router_bias_update_rate = 0.01;
+    for (const char* module : {"vision", "llm"}) options.deck.meshes[module].strategy = strategy;
+    TinyRun run(ranks_, make_mpi_collectives, dataset_, options);
+    EXPECT_EQ(found_in(run), "");
+    if (is_rank(2)) flip(run, "language_model.model.layers.1.mlp.gate.e_score_correction_bias");
+    EXPECT_NE(found_in(run).find(".states on rank 2; a bit has flipped"), std::string::npos)
+        << strategy << ": " << found_in(run);
+  }
+}
+
 /// A parameter that one rank alone has cannot be compared.
 TEST_F(CheckCopies, ShardsHaveNoCopies) {
   TinyRun run = make({"full_shard"}, "fp32");
