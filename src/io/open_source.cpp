@@ -5,8 +5,8 @@
 
 #include "core/error.hpp"
 #include "io/checkpoint.hpp"
+#include "io/decoded_source.hpp"
 #include "io/model_files.hpp"
-#include "io/mxfp4_source.hpp"
 #include "io/safetensors.hpp"
 #include "io/weights_file.hpp"
 #include "zea/checkpoint.hpp"
@@ -29,7 +29,7 @@ void check_there(const std::string& path) {
 class ConfigSource : public WeightsSource {
  public:
   explicit ConfigSource(const std::string& directory)
-      : directory_(directory), config_(without_mxfp4(read_model_config(path()))) {}
+      : directory_(directory), config_(without_quantization(read_model_config(path()))) {}
 
   std::string describe() const override { return directory_; }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }

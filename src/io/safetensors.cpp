@@ -19,8 +19,8 @@
 #include "core/system.hpp"
 #include "core/text.hpp"
 #include "files/durable_file.hpp"
+#include "io/decoded_source.hpp"
 #include "io/model_files.hpp"
-#include "io/mxfp4_source.hpp"
 #include "io/open_source.hpp"
 #include "io/strict_json.hpp"
 #include "io/tensor_request.hpp"
@@ -410,7 +410,7 @@ class SafetensorsSource : public WeightsSource {
 }  // namespace
 
 std::unique_ptr<WeightsSource> open_safetensors(const std::string& path) {
-  return with_mxfp4_expanded(std::make_unique<SafetensorsSource>(path));
+  return with_decoded_tensors(std::make_unique<SafetensorsSource>(path));
 }
 
 }  // namespace zea
