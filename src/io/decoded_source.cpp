@@ -3,13 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 
-#include <nlohmann/json.hpp>
-
 #include "core/dtype.hpp"
+#include "core/error.hpp"
 #include "core/extent.hpp"
 #include "io/tensor_request.hpp"
 
@@ -21,21 +22,91 @@ constexpr int64_t kDecodedElements = int64_t{1} << 20;  ///< decoded at once, bu
 constexpr std::array<float, 16> kE2m1{0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                       -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
+/// Codes of int4 are the numbers plus 8.
+constexpr std::array<float, 16> kInt4{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+
+/// The value of 8 bits: a sign, 4 bits of exponent, 3 of mantissa; no infinity, one NaN.
+constexpr float value_of_e4m3(int bits) {
+  constexpr int kBias = 7, kFloatBias = 127;
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const auto power = [](int n) { return std::bit_cast<float>((n + kFloatBias) << 23); };
+  float magnitude = static_cast<float>(8 + mantissa) * power(exponent - kBias - 3);
+  if (exponent == 0) magnitude = static_cast<float>(mantissa) * power(1 - kBias - 3);
+  if ((bits & 0x7f) == 0x7f) magnitude = std::numeric_limits<float>::quiet_NaN();
+  return bits < 0x80 ? magnitude : -magnitude;
+}
+
+constexpr std::array<float, 256> kE4m3 = [] {
+  std::array<float, 256> values{};
+  for (int bits = 0; bits < 256; ++bits) values[static_cast<size_t>(bits)] = value_of_e4m3(bits);
+  return values;
+}();
+
 /// How files store a kind of quantized tensor.
 struct Format {
+  const char* name;            ///< for messages
   const char *codes, *scales;  ///< ends of names, after the name of the decoded tensor
-  int bits;                    ///< of a code; the first code of a byte is in its lower bits
-  const float* values;         ///< by code
-  int64_t rows, columns;       ///< of a block
+  const char* shape;           ///< likewise, of a tensor that has the shape; or null
+  const char* layout;          ///< the shape of the codes, for messages
+  DType code_type;
+  int bits;               ///< of a code; the first code of a byte is in its lower bits
+  int64_t block_bytes;    ///< the last dim of the codes, where it has the bytes of a block; or 0
+  bool has_exponents;     ///< scales are E8M0, not floats
+  const float* values;    ///< by code
+  int64_t rows, columns;  ///< of a block
 };
 
-constexpr Format kMxfp4{"_blocks", "_scales", 4, kE2m1.data(), 1, 32};
+Format format_of(const Quantization& found) {
+  switch (found.format) {
+    case QuantizedFormat::Fp8:
+      return {.name = "FP8",
+              .codes = "",
+              .scales = "_scale_inv",
+              .shape = nullptr,
+              .layout = "(..., out, in)",
+              .code_type = DType::UInt8,
+              .bits = 8,
+              .block_bytes = 0,
+              .has_exponents = false,
+              .values = kE4m3.data(),
+              .rows = found.rows,
+              .columns = found.columns};
+    case QuantizedFormat::Int4:
+      return {.name = "int4",
+              .codes = "_packed",
+              .scales = "_scale",
+              .shape = "_shape",
+              .layout = "(..., out, in / 8)",
+              .code_type = DType::Int32,
+              .bits = 4,
+              .block_bytes = 0,
+              .has_exponents = false,
+              .values = kInt4.data(),
+              .rows = found.rows,
+              .columns = found.columns};
+    case QuantizedFormat::Mxfp4:
+      return {.name = "MXFP4",
+              .codes = "_blocks",
+              .scales = "_scales",
+              .shape = nullptr,
+              .layout = "(..., out, in / 32, 16)",
+              .code_type = DType::UInt8,
+              .bits = 4,
+              .block_bytes = 16,
+              .has_exponents = true,
+              .values = kE2m1.data(),
+              .rows = found.rows,
+              .columns = found.columns};
+  }
+  throw InternalError("unknown quantized format");
+}
 
 /// A quantized tensor (..., rows, columns), and the tensors that store it. The codes have the same
 /// dims, the last one in steps of several elements, and perhaps one more with the bytes of a step.
 struct QuantizedTensor {
-  const Format* format;
+  Format format;
   TensorInfo decoded, codes, scales;
+  std::optional<TensorInfo> shape;  ///< a tensor that has the shape
 
   int64_t step() const { return decoded.shape.back() / codes.shape[decoded.shape.size() - 1]; }
 };
@@ -54,39 +125,30 @@ void in_runs(Extent& box, size_t dim, int64_t length) {
   box.length[dim] = (end + length - 1) / length - box.offset[dim];
 }
 
-bool is_mxfp4(const TensorInfo& blocks, const TensorInfo& scales) {
-  constexpr int64_t kBytes = 16;
-  const Shape &b = blocks.shape, &s = scales.shape;
-  return blocks.dtype == DType::UInt8 && scales.dtype == DType::UInt8 && b.size() == 4 &&
-         b.back() == kBytes && s == Shape(b.begin(), b.end() - 1) && num_elements(s) > 0;
-}
-
 class DecodedSource : public SourceOver {
  public:
   DecodedSource(std::unique_ptr<WeightsSource> source,
                 std::map<std::string, QuantizedTensor> quantized)
-      : SourceOver(*source),
-        source_(std::move(source)),
-        quantized_(std::move(quantized)),
-        config_(without_quantization(source_->config_json())) {
+      : SourceOver(*source), source_(std::move(source)), quantized_(std::move(quantized)) {
     std::map<std::string, TensorInfo> all;
     for (const TensorInfo& tensor : source_->tensors()) all.emplace(tensor.name, tensor);
     for (const auto& [name, tensor] : quantized_) {
       all.erase(tensor.codes.name);
       all.erase(tensor.scales.name);
+      if (tensor.shape) all.erase(tensor.shape->name);
       all.insert_or_assign(name, tensor.decoded);
     }
     for (auto& [name, tensor] : all) tensors_.push_back(std::move(tensor));
   }
 
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
-  std::string config_json() const override { return config_; }
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
             void* target) const override {
     const auto found = quantized_.find(name);
     if (found == quantized_.end()) return source_->read(name, shape, extent, dtype, target);
     const QuantizedTensor& tensor = found->second;
     check_request(tensor.decoded, shape, extent, dtype, describe());
+    check_shape(tensor);
     read_converted(tensor.decoded, extent, dtype, target, describe(),
                    [&](const Extent& box, void* into) {
                      decode_parts(tensor, box, static_cast<uint16_t*>(into));
@@ -94,6 +156,23 @@ class DecodedSource : public SourceOver {
   }
 
  private:
+  /// Throws unless the tensor that has the shape has that of the codes. It is read with them, as a
+  /// model may have many such tensors.
+  void check_shape(const QuantizedTensor& tensor) const {
+    if (!tensor.shape) return;
+    const TensorInfo& stored = *tensor.shape;
+    Shape found(tensor.decoded.shape.size());
+    std::vector<int32_t> narrow(found.size());
+    const bool is_narrow = stored.dtype == DType::Int32;
+    source_->read(stored.name, stored.shape, whole(stored.shape), stored.dtype,
+                  is_narrow ? static_cast<void*>(narrow.data()) : found.data());
+    if (is_narrow) found.assign(narrow.begin(), narrow.end());
+    if (found != tensor.decoded.shape)
+      throw WeightsError(describe() + ": tensor \"" + stored.name + "\" says " + shape_text(found) +
+                         ", but \"" + tensor.codes.name + "\" has codes for " +
+                         shape_text(tensor.decoded.shape));
+  }
+
   /// Decodes whole rows of a box, a bounded number at once.
   void decode_parts(const QuantizedTensor& tensor, const Extent& box, uint16_t* to) const {
     const int64_t columns = box.length.back(), elements = box.elements();
@@ -105,7 +184,7 @@ class DecodedSource : public SourceOver {
 
   /// Writes the bf16 of a box. Returns their end.
   uint16_t* decode(const QuantizedTensor& tensor, const Extent& box, uint16_t* to) const {
-    const Format& format = *tensor.format;
+    const Format& format = tensor.format;
     const size_t last = box.offset.size() - 1, row = last - 1;
     Extent codes = box, blocks = box;
     in_runs(codes, last, tensor.step());
@@ -151,6 +230,10 @@ class DecodedSource : public SourceOver {
 
   std::vector<float> read_scales(const TensorInfo& scales, const Extent& box) const {
     std::vector<float> values(static_cast<size_t>(box.elements()));
+    if (is_floating(scales.dtype)) {
+      source_->read(scales.name, scales.shape, box, DType::Float32, values.data());
+      return values;
+    }
     std::vector<uint8_t> exponents(values.size());
     source_->read(scales.name, scales.shape, box, DType::UInt8, exponents.data());
     std::ranges::transform(exponents, values.begin(), power_of_two);
@@ -159,38 +242,129 @@ class DecodedSource : public SourceOver {
 
   std::unique_ptr<WeightsSource> source_;
   std::map<std::string, QuantizedTensor> quantized_;  ///< by the name of the decoded tensor
-  std::string config_;
   std::vector<TensorInfo> tensors_;
+};
+
+/// The quantized tensors among those of a source.
+class QuantizedTensors {
+ public:
+  QuantizedTensors(const WeightsSource& source, const std::set<std::string>& float8)
+      : where_(source.describe()), float8_(float8) {
+    for (const TensorInfo& tensor : source.tensors()) all_.emplace(tensor.name, tensor);
+  }
+
+  void find(const Format& format) {
+    for (const auto& [name, tensor] : all_)
+      if (are_codes(format, tensor)) found_[stem_of(format, name)] = checked(format, tensor);
+  }
+
+  std::map<std::string, QuantizedTensor> take() {
+    for (const std::string& name : float8_)
+      if (!found_.contains(name))
+        throw WeightsError(
+            where_ + ": tensor \"" + name +
+            "\" is quantized (FP8), but quant_method in config.json is not \"fp8\"; " +
+            kDequantizeAdvice);
+    return std::move(found_);
+  }
+
+ private:
+  bool are_codes(const Format& format, const TensorInfo& tensor) const {
+    if (format.bits == 8) return float8_.contains(tensor.name);
+    return tensor.name.ends_with(format.codes) && tensor.dtype == format.code_type;
+  }
+
+  static std::string stem_of(const Format& format, const std::string& codes) {
+    return codes.substr(0, codes.size() - std::strlen(format.codes));
+  }
+
+  QuantizedTensor checked(const Format& format, const TensorInfo& codes) const {
+    const auto refuse = [&](const std::string& why) {
+      throw WeightsError(where_ + ": tensor \"" + codes.name + "\" is quantized (" + format.name +
+                         "), but " + why + "; " + kDequantizeAdvice);
+    };
+    Shape shape = codes.shape;
+    int64_t step = static_cast<int64_t>(element_bytes(codes.dtype)) * 8 / format.bits;
+    bool fits = num_elements(shape) > 0;
+    if (format.block_bytes > 0 && !shape.empty()) {
+      fits &= shape.back() == format.block_bytes;
+      step *= format.block_bytes;
+      shape.pop_back();
+    }
+    if (!fits || shape.size() < 2)
+      refuse("has shape " + shape_text(codes.shape) + "; allowed: " + format.layout);
+    shape.back() *= step;
+    const std::string stem = stem_of(format, codes.name);
+    if (stem != codes.name && all_.contains(stem)) refuse('"' + stem + "\" is there as well");
+    const TensorInfo& scales = scales_of(format, stem, shape, refuse);
+    const std::optional<TensorInfo> stored = shape_of(format, stem, shape.size(), refuse);
+    return {format, {stem, shape, DType::BFloat16}, codes, scales, stored};
+  }
+
+  template <class Refuse>
+  std::optional<TensorInfo> shape_of(const Format& format, const std::string& stem, size_t dims,
+                                     const Refuse& refuse) const {
+    if (!format.shape) return std::nullopt;
+    for (const char* other : {"_zero_point", "_g_idx"})
+      if (all_.contains(stem + other))
+        refuse('"' + stem + other + "\" is there as well; allowed: symmetric groups in order");
+    const std::string name = stem + format.shape;
+    const auto found = all_.find(name);
+    if (found == all_.end()) refuse('"' + name + "\" is missing");
+    const TensorInfo& stored = found->second;
+    if (stored.dtype != DType::Int64 && stored.dtype != DType::Int32)
+      refuse('"' + name + "\" has type " + dtype_name(stored.dtype) + "; allowed: int64, int32");
+    if (stored.shape != Shape{static_cast<int64_t>(dims)})
+      refuse('"' + name + "\" has shape " + shape_text(stored.shape) + "; allowed: (" +
+             std::to_string(dims) + ")");
+    return stored;
+  }
+
+  template <class Refuse>
+  const TensorInfo& scales_of(const Format& format, const std::string& stem, Shape shape,
+                              const Refuse& refuse) const {
+    const std::string name = stem + format.scales;
+    const auto found = all_.find(name);
+    if (found == all_.end()) refuse("its scales \"" + name + "\" are missing");
+    const TensorInfo& scales = found->second;
+    const bool has_type = format.has_exponents
+                              ? scales.dtype == DType::UInt8 && !float8_.contains(name)
+                              : scales.dtype == DType::Float32 || scales.dtype == DType::BFloat16;
+    if (!has_type)
+      refuse("its scales \"" + name + "\" have type " +
+             (float8_.contains(name) ? "F8_E4M3" : dtype_name(scales.dtype)) +
+             "; allowed: " + (format.has_exponents ? "uint8" : "float32, bfloat16"));
+    const size_t last = shape.size() - 1;
+    if (format.shape && shape[last] % format.columns != 0)
+      refuse("its rows of " + std::to_string(shape[last]) + " are no multiple of the group size " +
+             std::to_string(format.columns));
+    shape[last - 1] = (shape[last - 1] + format.rows - 1) / format.rows;
+    shape[last] = (shape[last] + format.columns - 1) / format.columns;
+    if (scales.shape != shape)
+      refuse("its scales \"" + name + "\" have shape " + shape_text(scales.shape) +
+             "; allowed for blocks of " + std::to_string(format.rows) + " x " +
+             std::to_string(format.columns) + ": " + shape_text(shape));
+    return scales;
+  }
+
+  std::string where_;
+  const std::set<std::string>& float8_;
+  std::map<std::string, TensorInfo> all_;
+  std::map<std::string, QuantizedTensor> found_;  ///< by the name of the decoded tensor
 };
 
 }  // namespace
 
-std::string without_quantization(const std::string& config_json) {
-  nlohmann::ordered_json config = nlohmann::ordered_json::parse(config_json, nullptr, false);
-  if (!config.is_object()) return config_json;
-  const auto said = config.find("quantization_config");
-  if (said == config.end() || !said->is_object()) return config_json;
-  const auto method = said->find("quant_method");
-  if (method == said->end() || *method != "mxfp4") return config_json;
-  config.erase(said);
-  return config.dump(2);
-}
-
-std::unique_ptr<WeightsSource> with_decoded_tensors(std::unique_ptr<WeightsSource> source) {
-  std::map<std::string, TensorInfo> all;
-  for (const TensorInfo& tensor : source->tensors()) all.emplace(tensor.name, tensor);
-  std::map<std::string, QuantizedTensor> quantized;
-  for (const auto& [name, codes] : all) {
-    if (!name.ends_with(kMxfp4.codes)) continue;
-    const std::string stem = name.substr(0, name.rfind(kMxfp4.codes));
-    const auto scales = all.find(stem + kMxfp4.scales);
-    if (scales == all.end() || !is_mxfp4(codes, scales->second)) continue;
-    Shape shape = scales->second.shape;
-    shape.back() *= kMxfp4.columns;
-    quantized[stem] = {&kMxfp4, {stem, shape, DType::BFloat16}, codes, scales->second};
-  }
-  if (quantized.empty()) return source;
-  return std::make_unique<DecodedSource>(std::move(source), std::move(quantized));
+std::unique_ptr<WeightsSource> with_decoded_tensors(
+    std::unique_ptr<WeightsSource> source, const std::set<std::string>& float8,
+    const std::optional<Quantization>& quantization) {
+  QuantizedTensors tensors(*source, float8);
+  if (quantization) tensors.find(format_of(*quantization));
+  if (!quantization)
+    for (const Quantization& usual : {kMxfp4, kFp8}) tensors.find(format_of(usual));
+  std::map<std::string, QuantizedTensor> found = tensors.take();
+  if (found.empty()) return source;
+  return std::make_unique<DecodedSource>(std::move(source), std::move(found));
 }
 
 }  // namespace zea

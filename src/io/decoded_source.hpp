@@ -1,25 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantized tensors, read as bf16. Files store such a tensor as codes of a few bits and as scales,
-// each for a block of elements: an element is its code's value times its block's scale. A read
-// decodes only the blocks that its box touches.
+// each for a block of elements: an element is its code's value times its block's scale, rounded to
+// bf16 as transformers does. A read decodes only the blocks that its box touches.
 //
-// MXFP4 (OCP Microscaling Formats, version 1.0), in which gpt-oss is published: 32 neighboring
-// inputs of an output have 4 bits each (E2M1) and share a scale (E8M0). A tensor NAME of experts is
-// the pair NAME_blocks (experts, out, in / 32, 16) and NAME_scales (experts, out, in / 32), uint8.
+// | format | codes | scales | block |
+// |---|---|---|---|
+// | MXFP4 | NAME_blocks (..., out, in / 32, 16), uint8: E2M1 | NAME_scales, uint8: E8M0 | 1 x 32 |
+// | FP8 | NAME (..., out, in), E4M3 | NAME_scale_inv, fp32 or bf16 | of the config, or 128 x 128 |
+// | int4 | NAME_packed (..., out, in / 8), int32: -8 to 7 | NAME_scale, fp32 or bf16 | 1 x group |
+//
+// MXFP4 (OCP Microscaling Formats, version 1.0) is that of gpt-oss, FP8 that of DeepSeek-V3, int4
+// ("pack-quantized" of compressed-tensors) that of Kimi-K2.5's experts; NAME_shape has its shape.
+// Scales have the dims of the tensor in blocks. The last blocks of rows and columns of FP8 may be
+// cut; groups of int4 are whole.
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 
+#include "spec/quantization.hpp"
 #include "zea/weights.hpp"
 
 namespace zea {
 
-/// Returns `source` with its quantized tensors as bf16 tensors (experts, out, in), and with a
-/// config that does not say that they are quantized; without such tensors `source` itself.
-std::unique_ptr<WeightsSource> with_decoded_tensors(std::unique_ptr<WeightsSource> source);
-
-/// Returns a config.json without what says that its weights are in MXFP4; any other as it is.
-std::string without_quantization(const std::string& config_json);
+/// Returns `source` with its quantized tensors as bf16 tensors; without such tensors `source`
+/// itself. `float8` names its tensors of E4M3, which it has as bytes. Without `quantization`
+/// (a file without a config.json) MXFP4 and FP8 of 128 x 128 are recognized by their tensors.
+/// Throws WeightsError that names a tensor that cannot be decoded, e.g. one without scales.
+std::unique_ptr<WeightsSource> with_decoded_tensors(
+    std::unique_ptr<WeightsSource> source, const std::set<std::string>& float8,
+    const std::optional<Quantization>& quantization);
 
 }  // namespace zea

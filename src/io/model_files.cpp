@@ -101,6 +101,7 @@ constexpr FileOfKey kFiles[] = {{kImageProcessor, "preprocessor_config.json"},
 std::string read_model_config(const std::string& path) {
   std::string text = read_model_text(path);
   if (text.empty()) throw WeightsError(path + ": is empty");
+  if (read_quantization(path)) text = without_quantization(text);
   const fs::path directory = fs::path(path).parent_path();
   nlohmann::json images = processor_in(directory, kImageProcessor, kFiles[0].file);
   nlohmann::json videos = processor_in(directory, kVideoProcessor, kFiles[1].file);
@@ -114,6 +115,14 @@ std::string read_model_config(const std::string& path) {
   if (!sound.is_null()) config[kFeatureExtractor] = std::move(sound);
   if (!ends.is_null()) config[kGenerationConfig]["eos_token_id"] = ends;
   return config.dump();
+}
+
+std::optional<Quantization> read_quantization(const std::string& path) {
+  try {
+    return quantization_of(read_model_text(path));
+  } catch (const ConfigError& error) {
+    throw WeightsError(path + ": " + error.key + error.fault);
+  }
 }
 
 std::string file_of_config_key(const std::string& path, const std::string& key) {

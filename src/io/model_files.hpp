@@ -4,18 +4,24 @@
 // into weights files, checkpoints and plans.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "spec/model_spec.hpp"
+#include "spec/quantization.hpp"
 #include "zea/weights.hpp"
 
 namespace zea {
 
 /// Reads the config.json `path` and adds the image processor, from processor_config.json or else
 /// preprocessor_config.json, as transformers does, and the eos_token_id of generation_config.json.
-/// Throws WeightsError.
+/// Leaves out what read_quantization() returns. Throws WeightsError.
 std::string read_model_config(const std::string& path);
+
+/// Returns how the weights next to the config.json `path` are quantized, as quantization_of() does.
+/// Throws WeightsError.
+std::optional<Quantization> read_quantization(const std::string& path);
 
 /// The file, `path` or one next to it, that read_model_config() took a key from; `key` as
 /// ConfigError has it.

@@ -13,6 +13,7 @@
 #include "io/model_files.hpp"
 #include "io/tensor_request.hpp"
 #include "spec/parameter_names.hpp"
+#include "spec/quantization.hpp"
 
 namespace zea {
 namespace {
@@ -234,13 +235,12 @@ void check_match(const TensorMatch& match, const ModelSpec& model, const Weights
     const std::string last = tensor.name.substr(tensor.name.rfind('.') + 1);
     return std::ranges::count(kOfQuantized, last) > 0;
   });
-  throw WeightsError(
-      source.describe() + ": its tensors are not those of this " + model.family + " model; " +
-      (is_quantized ? "they are quantized: take the model that they were made of, or load them "
-                      "with transformers, call dequantize() and save_pretrained():"
-                    : "use weights that were made from the same config.json, or "
-                      "model.strict = false to start with what fits:") +
-      faults);
+  throw WeightsError(source.describe() + ": its tensors are not those of this " + model.family +
+                     " model; " +
+                     (is_quantized ? std::string("they are quantized: ") + kDequantizeAdvice + ":"
+                                   : "use weights that were made from the same config.json, or "
+                                     "model.strict = false to start with what fits:") +
+                     faults);
 }
 
 const std::string& embedding_of(const ModelSpec& model) {

@@ -5,7 +5,6 @@
 
 #include "core/error.hpp"
 #include "io/checkpoint.hpp"
-#include "io/decoded_source.hpp"
 #include "io/model_files.hpp"
 #include "io/safetensors.hpp"
 #include "io/weights_file.hpp"
@@ -29,7 +28,7 @@ void check_there(const std::string& path) {
 class ConfigSource : public WeightsSource {
  public:
   explicit ConfigSource(const std::string& directory)
-      : directory_(directory), config_(without_quantization(read_model_config(path()))) {}
+      : directory_(directory), config_(read_model_config(path())) {}
 
   std::string describe() const override { return directory_; }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }

@@ -45,6 +45,8 @@ constexpr DTypeName kOthers[] = {{"BOOL", DType::UInt8},    {"I8", DType::UInt8}
                                  {"U16", DType::Float16},   {"U32", DType::Int32},
                                  {"U64", DType::Int64},     {"C64", DType::Int64}};
 
+constexpr const char* kFloat8 = "F8_E4M3";
+
 constexpr size_t kMaxDims = 32;
 
 /// A tensor's members, in the order of the text.
@@ -52,7 +54,7 @@ struct Pending {
   std::string name;
   std::set<std::string> seen;
   DType dtype = DType::Float32;
-  bool is_readable = true;
+  bool is_readable = true, is_float8 = false;
   std::vector<int64_t> shape, offsets;
 };
 
@@ -100,12 +102,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       for (const DTypeName& other : kOthers)
         if (text == other.name)
           return (pending_.dtype = other.dtype, pending_.is_readable = false, true);
+    if (text == kFloat8) return (pending_.dtype = DType::UInt8, pending_.is_float8 = true, true);
     const bool is_quantized = text.starts_with("F") || text == "I8";
-    refuse("has dtype \"" + text + "\"; allowed: F64, F32, F16, BF16, I64, I32, U8" +
-           (is_quantized
-                ? "; such weights are quantized: take the model that they were made of, or "
-                  "load them with transformers, call dequantize() and save_pretrained()"
-                : ""));
+    refuse("has dtype \"" + text + "\"; allowed: F64, F32, F16, BF16, I64, I32, U8, " + kFloat8 +
+           (is_quantized ? std::string("; such weights are quantized: ") + kDequantizeAdvice : ""));
   }
   bool number_unsigned(number_unsigned_t value) override {
     if (!in_list_) refuse("has a number where none belongs");
@@ -157,8 +157,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     if (bytes != end - begin)
       refuse("has " + std::to_string(end - begin) + " bytes; its shape and dtype make " +
              std::to_string(bytes));
-    entries_.push_back(
-        {{pending_.name, pending_.shape, pending_.dtype}, begin, pending_.is_readable});
+    entries_.push_back({{pending_.name, pending_.shape, pending_.dtype},
+                        begin,
+                        pending_.is_readable,
+                        pending_.is_float8});
     --depth_;
   }
 
@@ -303,6 +305,14 @@ class SafetensorsSource : public WeightsSource {
     return file_of_config_key(inside(kConfigName), key);
   }
   std::string note() const override { return note_; }
+  const std::optional<Quantization>& quantization() const { return quantization_; }
+  /// Returns the names of tensors of that type.
+  std::set<std::string> float8() const {
+    std::set<std::string> names;
+    for (const auto& [name, location] : locations_)
+      if (location.entry->is_float8) names.insert(name);
+    return names;
+  }
 
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
             void* target) const override {
@@ -340,7 +350,10 @@ class SafetensorsSource : public WeightsSource {
   }
 
   void open_directory() {
-    if (names_entry(inside(kConfigName))) config_ = read_model_config(inside(kConfigName));
+    if (names_entry(inside(kConfigName))) {
+      config_ = read_model_config(inside(kConfigName));
+      quantization_ = read_quantization(inside(kConfigName));
+    }
     const bool has_index = names_entry(inside(kIndexName));
     const bool has_single = names_entry(inside(kSingleName));
     if (!has_index && !has_single) {
@@ -402,6 +415,7 @@ class SafetensorsSource : public WeightsSource {
   }
 
   std::string path_, config_, note_;
+  std::optional<Quantization> quantization_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, Location> locations_;
   std::vector<TensorInfo> tensors_;
@@ -410,7 +424,10 @@ class SafetensorsSource : public WeightsSource {
 }  // namespace
 
 std::unique_ptr<WeightsSource> open_safetensors(const std::string& path) {
-  return with_decoded_tensors(std::make_unique<SafetensorsSource>(path));
+  auto source = std::make_unique<SafetensorsSource>(path);
+  const std::optional<Quantization> quantization = source->quantization();
+  const std::set<std::string> float8 = source->float8();
+  return with_decoded_tensors(std::move(source), float8, quantization);
 }
 
 }  // namespace zea

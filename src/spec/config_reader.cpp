@@ -5,6 +5,8 @@
 #include <array>
 #include <cmath>
 
+#include "spec/quantization.hpp"
+
 namespace zea::detail {
 namespace {
 
@@ -104,15 +106,14 @@ constexpr std::array<std::array<const char*, 2>, 8> kOnly{{{"cross_attention_hid
                                                            {"tie_encoder_decoder", "false"},
                                                            {"torchscript", "false"}}};
 
-/// Refuses all methods: their files hold integers, or floats of 8 bits.
+/// Refuses a config that no source of weights decodes (spec/quantization.hpp).
 [[noreturn]] void refuse_quantized(const std::string& path, const nlohmann::json& value) {
   const auto method = value.is_object() ? value.find("quant_method") : value.end();
-  throw ConfigError(
-      path,
-      ": the weights are quantized" + (method == value.end() ? "" : " (" + method->dump() + ")") +
-          ", and zea trains those in bf16, fp16 or fp32; take the model that they were made "
-          "of, or load them with transformers, call dequantize() and save_pretrained(). Where "
-          "the files hold such floats all the same, remove this key");
+  throw ConfigError(path, ": the weights are quantized" +
+                              (method == value.end() ? "" : " (" + method->dump() + ")") +
+                              "; allowed: bf16, fp16, fp32, and in a Hugging Face directory " +
+                              quantized_methods() + "; " + kDequantizeAdvice +
+                              ". Where the files hold such floats all the same, remove this key");
 }
 
 }  // namespace

@@ -463,8 +463,11 @@ def write_safetensors():
                (("BOOL", 0, 2), ("I8", 2, 2), ("U16", 4, 4), ("U32", 8, 8), ("C64", 16, 16), ("F8_E4M3", 32, 2))}
     file("good_buffers", buffers, bytes(34))
     file("good_mxfp4", {"a_blocks": entry("U8", [1, 2, 1, 16], 0, 32), "a_scales": entry("U8", [1, 2, 1], 32, 34),
-                        "b_blocks": entry("U8", [0, 2, 1, 16], 34, 34),
-                        "b_scales": entry("U8", [0, 2, 1], 34, 34)}, bytes(range(34)))
+                        "b": entry("U8", [0, 2, 1, 16], 34, 34)}, bytes(range(34)))
+    file("good_fp8", {"a": entry("F8_E4M3", [2, 3, 5], 0, 30), "a_scale_inv": entry("BF16", [2, 1, 1], 30, 34)},
+         bytes(range(34)))
+    file("mxfp4_alone", {"a_blocks": entry("U8", [1, 2, 1, 16], 0, 32)}, bytes(32))
+    file("fp8_alone", {"a": entry("F8_E4M3", [1 << 30, 1 << 30, 0], 0, 0)}, b"")
     file("bool", {"a": entry("BOOL", [1], 0, 1)}, b"\0")
     put("safetensors", "pointer.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
     file("good_none", {}, b"")
