@@ -10,6 +10,7 @@
 #include "core/error.hpp"
 #include "core/extent.hpp"
 #include "core/text.hpp"
+#include "spec/parameter_names.hpp"
 
 namespace zea {
 namespace {
@@ -118,6 +119,8 @@ void check_finite(const TensorInfo& tensor, const Extent& extent, DType dtype, c
   const char* bytes = static_cast<const char*>(values);
   convert_elements(dtype, bytes + position * static_cast<int64_t>(element_bytes(dtype)),
                    DType::Float64, &value, 1);
+  if (tensor.shape.empty() && std::isinf(value) && value * sign_of_unbounded(tensor.name) > 0)
+    return;
   throw WeightsError(where + ": tensor \"" + tensor.name + "\" is " +
                      (std::isnan(value) ? "nan" : "infinite") + " at index " +
                      shape_text(index_in_tensor(extent, position)) + " (read as " +

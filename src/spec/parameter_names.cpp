@@ -226,4 +226,9 @@ bool is_computed_buffer(const std::string& name) {
                      [&](const char* suffix) { return name.ends_with(suffix); });
 }
 
+int sign_of_unbounded(const std::string& name) {
+  if (name.ends_with(".input_min") || name.ends_with(".output_min")) return -1;
+  return name.ends_with(".input_max") || name.ends_with(".output_max") ? 1 : 0;
+}
+
 }  // namespace zea

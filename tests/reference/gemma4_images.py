@@ -52,12 +52,12 @@ class Gemma4:
 
     @staticmethod
     def set_buffers(tower):
-        """Draws those of the tower. The bounds of linears cut a part of what goes in and out."""
+        """Draws those of the tower. The bounds of linears cut a part of what goes in and out, or nothing at queries."""
         with torch.no_grad():
             for name, buffer in tower.named_buffers():
                 if name in ("std_bias", "std_scale"):
                     buffer.normal_(1.0, 0.3)
-                elif name.endswith(("_min", "_max")):
+                elif name.endswith(("_min", "_max")) and ".q_proj." not in name:
                     sign = -1 if name.endswith("_min") else 1
                     buffer.fill_(sign * (0.6 + torch.rand(()).item()))
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "support/files.hpp"
 
 namespace zea::test_safetensors {
@@ -42,6 +44,27 @@ TEST_F(Safetensors, WritesWhatItReads) {
   EXPECT_EQ(source->tensors().size(), 2u);
   EXPECT_EQ(column, (std::vector<float>{2, 5}));
   EXPECT_EQ(converted, (std::vector<float>{1, 2}));
+}
+
+/// As a Gemma 4 that was not trained has them.
+TEST_F(Safetensors, BoundsOfLinearsMayBeInfinite) {
+  const float high = std::numeric_limits<float>::infinity(), low = -high;
+  SafetensorsWriter writer(path_, {{"q_proj.input_min", {}, DType::Float32},
+                                   {"q_proj.input_max", {}, DType::Float32},
+                                   {"q_proj.output_min", {}, DType::Float32},
+                                   {"q_proj.weight", {}, DType::Float32}});
+  writer.write("q_proj.input_min", 0, 1, &low);
+  writer.write("q_proj.input_max", 0, 1, &high);
+  writer.write("q_proj.output_min", 0, 1, &high);
+  writer.write("q_proj.weight", 0, 1, &high);
+  writer.finish();
+
+  const auto source = open_safetensors(path_);
+
+  EXPECT_EQ(read_tensor<float>(*source, "q_proj.input_min"), std::vector{low});
+  EXPECT_EQ(read_tensor<float>(*source, "q_proj.input_max"), std::vector{high});
+  for (const char* name : {"q_proj.output_min", "q_proj.weight"})
+    EXPECT_TRUE(contains(error_of([&] { read_tensor<float>(*source, name); }), "is infinite"));
 }
 
 TEST_F(Safetensors, LeavesNothingWhenNotFinished) {
