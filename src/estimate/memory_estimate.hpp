@@ -31,7 +31,7 @@ struct MemoryEstimate {
   /// Parameters, states and gradients of modules with cpu_offload, which are in host memory while a
   /// GPU computes and are not included above. Pinned allocations are rounded up to powers of two.
   int64_t host = 0;
-  /// What CUDA's context and NCCL's communicators take of a GPU, about; libtorch does not count it.
+  /// Bytes of CUDA's context and NCCL's communicators, about; libtorch does not count them.
   int64_t libraries = 0;
 
   int64_t total() const { return parameters + states + gradients + gathered + activations + keys; }

@@ -83,6 +83,17 @@ TEST(DeviceRuns, SlicesInBf16AreWithinItsOwnError) {
   expect_bf16_within_its_error(gemma3, {{1, 1}, "full_shard", 4});
 }
 
+/// Owners of keys sum the gradients that other ranks send them: NCCL's sum would round them at
+/// every hop.
+TEST(DeviceRuns, NcclSumsNoGradientsOfKeys) {
+  const GridScenario text{.name = "text", .model = {.head_dim = 8}, .images = {0}};
+  device().take_launches();
+  expect_bf16_within_its_error(text, {{1, 4, "allgather_kv"}, "no_shard", 1});
+  const Launches launches = device().take_launches();
+  EXPECT_TRUE(launches.contains("ncclSend"));
+  for (const char* sum : {"ncclReduceScatter", "ncclReduce"}) EXPECT_FALSE(launches.contains(sum));
+}
+
 /// Ranks that exchange tokens for heads have whole rows, of which a kernel takes all samples at
 /// once.
 TEST(DeviceRuns, UlyssesAttendsByTheBoundsOfSamples) {

@@ -17,6 +17,7 @@
 #include "device/torch_device.hpp"
 #include "estimate/step_time.hpp"
 #include "layout/rank_order.hpp"
+#include "schedule/communicators.hpp"
 #include "support/mpi_main.hpp"
 #include "support/tiny_run.hpp"
 #include "train/training_data.hpp"
@@ -110,6 +111,10 @@ Timed run_step(const Communicator& ranks, const Layout& layout, Plan& plan) {
                         run.engine().microbatch_options()));
   device().compute().drain();
   const std::unique_ptr<Collectives> control = make_mpi_collectives(ranks);
+  // Nobody asks for the world's communicator, which the optimizer uses.
+  EXPECT_EQ(run.engine().mesh().num_communicators(),
+            std::ssize(communicators_of_groups(plan, rank)) +
+                count_small_communicators(plan, rank) - (ranks.size() > 1 ? 1 : 0));
   control->barrier();
   device().start_time(cost_table(layout.bytes_per_second));
   control->barrier();
@@ -208,6 +213,27 @@ TEST(DeviceTimeline, ACallBeginsAfterAllThatWereLaunchedBeforeIt) {
   EXPECT_EQ(of_name(apart, "ncclAllReduce").begin, 0);
 }
 
+/// By one message for each pair of ranks, which is one kernel, instead of a broadcast from each
+/// rank.
+TEST(DeviceTimeline, AnAllGatherOfUnequalPartsIsOneStep) {
+  const Communicator part = first_ranks(4);
+  if (part.size() == 0) return;
+  const std::unique_ptr<Collectives> ranks = make_stand_in_collectives(part);
+  const auto options = at::dtype(at::kDouble).device(stand_in_device());
+  const Counts counts{3, 0, 5, 4};
+  const at::Tensor all = at::zeros({12}, options);
+  const int64_t before[] = {0, 3, 3, 8};
+  const at::Tensor own = all.narrow(0, before[part.rank()], counts[part.rank()]);
+  own.fill_(part.rank() + 1);
+  device().take_launches();
+  ranks->all_gather(own.data_ptr(), all.data_ptr(), counts, DType::Float64).wait();
+  EXPECT_TRUE(at::equal(all.cpu(),
+                        at::tensor({1, 1, 1, 3, 3, 3, 3, 3, 4, 4, 4, 4}, at::dtype(at::kDouble))));
+  const Launches launches = device().take_launches();
+  EXPECT_FALSE(launches.contains("ncclBroadcast"));
+  EXPECT_EQ(launches.contains("ncclSend"), part.rank() != 1);
+}
+
 TEST(DeviceTimeline, TakesAsLongAsThePlannerSays) {
   for (const Layout& layout : layouts()) {
     SCOPED_TRACE(layout.name);
@@ -257,8 +283,7 @@ TEST(DeviceTimeline, SaysWhatAStepWaitsFor) {
     const std::map<std::string, double> exposed = exposed_seconds(timed.work);
     EXPECT_GT(computing, 0);
     EXPECT_NEAR(computing + sum_of(exposed), end, 1e-9);
-    // The tp ranks are those of the replica, whose communicator has been there before.
-    EXPECT_EQ(exposed.contains("replica"), plan.mesh.grid("llm").tp > 1);
+    EXPECT_EQ(exposed.contains("llm.tp"), plan.mesh.grid("llm").tp > 1);
     const Timelines timelines = gathered(part, timed.work);
     if (part.rank() != 0) continue;
     ASSERT_EQ(std::ssize(timelines), layout.ranks);
