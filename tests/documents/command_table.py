@@ -324,6 +324,8 @@ TABLE = {
     f"mpirun -n 4 {PROGRAMS}/bench_flips --clean 1000": in_parts(
         f"test -x {PROGRAMS}/bench_flips", long=(f"mpirun -n 4 {PROGRAMS}/bench_flips --clean 10",)
     ),
+    f"{BENCH}/bench_false_alarms.py build/ci --steps 100000": bench(("--steps 100000", "--steps 300")),
+    f"{BENCH}/bench_every_axis.py build/ci --out every_axis.png": bench(("build/ci", "build/ci --steps 12")),
     f"{PROGRAMS}/bench_decoding 2 7": runs(("2 7", "2 1")),
     f"{PROGRAMS}/bench_opening . 1000": runs(always=((". 1000", ". 5"),)),
     f"{PROGRAMS}/bench_planning inputs/clip_b32_llama_1b.json": runs(("1b.json", "1b.json 2")),
