@@ -238,4 +238,148 @@ BUGS = [
         "    std::swap(canvas.pixels[i], canvas.pixels[i + 2]);",
         test=("reference_processors", ""),
     ),
+    Bug(
+        "theta_of_a_stage",
+        "later pipeline stages have another theta of rotary positions",
+        "src/batch/microbatch_text.cpp",
+        "fill_rotary_tables(out.text_attention, model.decoder.block,",
+        "fill_rotary_tables(out.text_attention,\n"
+        "                       [&] {\n"
+        "                         auto block = model.decoder.block;\n"
+        "                         if (PLANTED && options.replica.coordinate(options.replica.rank, kDecoder).pp > 0)\n"
+        "                           for (MixerSpec& mixer : block.mixers)\n"
+        "                             if (auto* spec = std::get_if<AttentionSpec>(&mixer)) spec->rope.theta *= 2;\n"
+        "                         return block;\n"
+        "                       }(),",
+        ("llava", "mesh.llm.pp=2"),
+        AXES,
+    ),
+    Bug(
+        "norm_over_holders",
+        "the gradient norm counts parameters that tp ranks replicate once per rank",
+        "src/optim/optimizer.cpp",
+        "if (plan.cuts[part.param].is_first_holder(",
+        "if (PLANTED || plan.cuts[part.param].is_first_holder(",
+        ("llava", "mesh.llm.tp=2"),
+        AXES,
+    ),
+    Bug(
+        "bias_of_a_rank",
+        "each rank updates selection biases of experts by its own tokens",
+        "src/train/train_step.cpp",
+        "expert_loads_.update_biases(loads);",
+        "expert_loads_.update_biases(PLANTED ? expert_loads_.own_rows(expert_ends_) : loads);",
+        ("glm4_moe", "optim.router_bias_update_rate=0.01"),
+        ("test_router_bias_ranks4", "RouterBias.EveryLayoutTrainsAsOneRank"),
+    ),
+    Bug(
+        "scale_of_adapters",
+        "an export merges LoRA adapters without their scale",
+        "src/io/merged_adapters.cpp",
+        "merge.scale * b[o * rank + r]",
+        "(PLANTED ? 1.0 : merge.scale) * b[o * rank + r]",
+        test=("reference_adapters", ""),
+    ),
+    Bug(
+        "step_of_a_resume",
+        "a resume is one step ahead in the optimizer's bias correction",
+        "src/io/manifest.cpp",
+        'count("optimizer_step"),',
+        'count("optimizer_step") + (PLANTED ? 1 : 0),',
+        test=("test_resume_bits_ranks4", "*"),
+    ),
+    Bug(
+        "last_target_of_cp",
+        "cp ranks lose the target of their last token",
+        "src/batch/microbatch_text.cpp",
+        "const auto is_target = [&](int64_t token) { return host.targets[token] >= 0; };\n"
+        "  Ids ids = pick(host.targets, layout.owned()[coordinate.cp]);",
+        "Ids kept = host.targets;\n"
+        "  if (PLANTED && layout.owned().size() > 1 && !layout.owned()[coordinate.cp].empty())\n"
+        "    kept[layout.owned()[coordinate.cp].back().end - 1] = -1;\n"
+        "  const auto is_target = [&](int64_t token) { return kept[token] >= 0; };\n"
+        "  Ids ids = pick(kept, layout.owned()[coordinate.cp]);",
+        ("llava", "mesh.llm.cp=2"),
+        AXES,
+    ),
+    Bug(
+        "norm_weights_in_bf16",
+        "weights of norms are rounded to bf16 in every precision",
+        "src/model/norm.cpp",
+        "return weight ? weight->value() :",
+        "if (PLANTED && weight) return weight->value().to(at::kBFloat16).to(weight->value().scalar_type());\n"
+        "  return weight ? weight->value() :",
+        test=("reference_trajectories", ""),
+    ),
+    Bug(
+        "decayed_norms",
+        "weight decay shrinks norms and biases",
+        "src/spec/param_rules.cpp",
+        "model.params[p].decays() ?",
+        "PLANTED || model.params[p].decays() ?",
+        test=("test_param_rules", "ParamRules.VectorsDoNotDecayByDefault"),
+    ),
+    Bug(
+        "samples_of_the_first",
+        "all replicas train on the samples of the first",
+        "src/schedule/step_plan.cpp",
+        "const std::vector<Ids> shares =\n"
+        "        options_.balance ? *detail::distribute_longest_first(costs_, options_.replicas)\n"
+        "                         : detail::distribute_round_robin(std::ssize(lengths_), options_.replicas);",
+        "std::vector<Ids> shares =\n"
+        "        options_.balance ? *detail::distribute_longest_first(costs_, options_.replicas)\n"
+        "                         : detail::distribute_round_robin(std::ssize(lengths_), options_.replicas);\n"
+        "    if (PLANTED) shares.assign(shares.size(), Ids(shares.front()));",
+        ("llava", "mesh.llm.strategy=full_shard"),
+        LAYOUTS,
+    ),
+    Bug(
+        "order_of_the_first_epoch",
+        "every epoch has the order of the first",
+        "src/data/sampler.cpp",
+        "static_cast<uint64_t>(epoch))",
+        "static_cast<uint64_t>(PLANTED ? 0 : epoch))",
+        test=("test_sampler", "Sampler.*"),
+    ),
+    Bug(
+        "target_of_the_next_sample",
+        "the last token of a sample learns to predict the first one of the next sample in the row",
+        "src/batch/microbatch.cpp",
+        "host.targets.push_back(is_target ? sample.tokens[i + 1] : -1);",
+        "if (PLANTED && i == 0 && !host.targets.empty()) host.targets.back() = id;\n"
+        "    host.targets.push_back(is_target ? sample.tokens[i + 1] : -1);",
+        ("llava", "mesh.llm.strategy=full_shard"),
+        LAYOUTS,
+    ),
+    Bug(
+        "last_microbatch",
+        "sharded gradients are those of the last microbatch alone",
+        "src/parallel/sharded_buffer.cpp",
+        "gradient_.tensor().add_(own.to(gradient_.tensor().device()));",
+        "if (PLANTED) gradient_.tensor().zero_();\n"
+        "  gradient_.tensor().add_(own.to(gradient_.tensor().device()));",
+        ("llava", "mesh.llm.strategy=full_shard"),
+        LAYOUTS,
+    ),
+    Bug(
+        "dropout_in_evaluations",
+        "evaluations drop, too",
+        "src/parallel/engine_parts.cpp",
+        ".trained_step = trained_step};",
+        ".trained_step = PLANTED ? trained_step.value_or(0) : trained_step};",
+        test=("test_dropout_ranks4", "DropoutRuns.DropWhileTrainingAlone"),
+    ),
+    Bug(
+        "mean_of_ranks",
+        "an evaluation's loss is the mean of the ranks' means",
+        "src/train/evaluate.cpp",
+        "all.loss = all.targets > 0 ? sums[0] / static_cast<double>(all.targets) : 0;",
+        "all.loss = all.targets > 0 ? sums[0] / static_cast<double>(all.targets) : 0;\n"
+        "    if (PLANTED) {\n"
+        "      all.loss = own_.targets > 0 ? own_.loss / static_cast<double>(own_.targets) : 0;\n"
+        "      control_.all_reduce(&all.loss, 1, DType::Float64, ReduceOp::Sum).wait();\n"
+        "      all.loss /= control_.size();\n"
+        "    }",
+        test=LAYOUTS,
+    ),
 ]
