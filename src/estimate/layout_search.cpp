@@ -217,13 +217,14 @@ class LayoutSearch {
   }
 
  private:
-  /// Bounds a grid by its kernels, without a plan of its own: grids with the same tp, ep, etp and
-  /// cp have the same kernels, those with the same placement, pp and virtual stages the same
-  /// stages; 0 where none of them can be planned.
+  /// Bounds a grid by its kernels, without a plan of its own: grids with the same tp, ep, etp, cp
+  /// and its mode have the same kernels, those with the same placement, pp and virtual stages the
+  /// same stages; 0 where none of them can be planned.
   double least_seconds_of(size_t grids) {
     const detail::LayoutGrids& layout = grids_[grids];
     const detail::GridChoice& decoder = layout.decoder;
-    std::vector<int64_t> key{decoder.tp, decoder.ep, decoder.etp, decoder.cp > 1};
+    std::vector<int64_t> key{decoder.tp, decoder.ep, decoder.etp,
+                             decoder.cp > 1 ? 1 + static_cast<int64_t>(decoder.cp_mode) : 0};
     for (const detail::GridChoice& encoder : layout.encoders) key.push_back(encoder.tp);
     std::optional<Plan>& plan = plans_[key];
     if (!plan) plan = first_plan(grids);

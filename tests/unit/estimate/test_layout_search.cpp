@@ -42,6 +42,7 @@ Hardware made_up() {
   device.gemm_dims = {4, 64};
   device.gemm_efficiency = {0.4, 0.9};
   device.attention_efficiency = 0.5;
+  device.sliced_attention_efficiency = 0.1;
   device.memory_gb_per_s = 1;
   device.launch_us = 2;
   hardware.inside = {.latency_us = 10, .hop_us = 1, .gb_per_s = 1};
